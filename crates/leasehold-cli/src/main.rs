@@ -1,0 +1,2 @@
+//! The `leasehold` binary.
+fn main() {}

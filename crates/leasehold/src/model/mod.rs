@@ -1,0 +1,55 @@
+//! The rules. Pure: no I/O, no clock, no async.
+//!
+//! Everything here is data, or a function from data to data. The one that matters is
+//! [`LockRecord::apply`]: it takes an operation and the engine's time, changes the record, and says what came of
+//! it. Engines make "load, apply, save" atomic; they decide nothing.
+//!
+//! | file | idea |
+//! |---|---|
+//! | `name.rs` | names and other short texts that people type |
+//! | `time.rs` | points in time, durations that leases last |
+//! | `token.rs` | the fencing number that only rises |
+//! | `ask.rs` | who asks for what: the part of a request that a ticket and a lease keep |
+//! | `process.rs` | which processes stand behind a lease, so that their death can be seen |
+//! | `op.rs`, `outcome.rs`, `event.rs` | what can be asked, what is answered, what is written down |
+//! | `record.rs` | one lock: its holders, its queue, its token |
+//! | `rules.rs` | the rules themselves |
+//! | `queue.rs` | the order of the queue, and who is served next |
+//! | `fence.rs` | the check that a resource makes on tokens |
+
+mod ask;
+mod duration;
+mod event;
+mod fence;
+mod name;
+mod op;
+mod outcome;
+mod process;
+mod queue;
+mod record;
+mod rules;
+mod time;
+mod token;
+
+pub use ask::{Ask, LeaseId, Metadata, Mode, Priority, Slots};
+pub use duration::{format_duration, parse_duration};
+pub use event::{Event, EventKind};
+pub use fence::{Fence, StaleToken};
+pub use name::{Holder, LockName, Reason};
+pub use op::{Acquire, AskRelease, ForceRelease, Leave, LockOp, Release, Renew, Restarted, Sweep};
+pub use outcome::{Applied, Conflict, HeldBy, NotHeld, Outcome, Queued, Swept};
+pub use process::{BootId, Member, Process};
+pub use record::{Asked, Lease, LockRecord, Status, Ticket};
+pub use time::{Timestamp, Ttl};
+pub use token::Token;
+
+/// A value that cannot be: what was wrong with it, in words for the person who typed it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Invalid(pub String);
+
+/// No lock has more live leases than this: a record stays small enough to be read and written whole.
+pub const MAX_HOLDERS: usize = 1000;
+
+/// No lock has more tickets than this; a request that would be one more is refused.
+pub const MAX_WAITERS: usize = 1000;

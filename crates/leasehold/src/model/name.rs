@@ -1,0 +1,159 @@
+//! Names and other short texts that people type: checked once, at the edge.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::Invalid;
+
+/// Longest name, holder or reason, in bytes of UTF-8.
+const MAX_BYTES: usize = 255;
+
+/// Makes a text type with one rule: 1 to 255 bytes, no control characters, no blanks at either end.
+macro_rules! short_text {
+    ($(#[$doc:meta])* $type:ident, $word:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $type(Arc<str>);
+
+        impl $type {
+            /// Checks the text and takes it.
+            pub fn new(text: impl AsRef<str>) -> Result<Self, Invalid> {
+                check($word, text.as_ref())?;
+                Ok(Self(text.as_ref().into()))
+            }
+
+            /// The text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(&*self.0, f)
+            }
+        }
+
+        impl std::str::FromStr for $type {
+            type Err = Invalid;
+            fn from_str(text: &str) -> Result<Self, Invalid> {
+                Self::new(text)
+            }
+        }
+
+        impl TryFrom<String> for $type {
+            type Error = Invalid;
+            fn try_from(text: String) -> Result<Self, Invalid> {
+                Self::new(text)
+            }
+        }
+
+        impl TryFrom<&str> for $type {
+            type Error = Invalid;
+            fn try_from(text: &str) -> Result<Self, Invalid> {
+                Self::new(text)
+            }
+        }
+
+        impl From<$type> for String {
+            fn from(text: $type) -> String {
+                text.0.as_ref().to_owned()
+            }
+        }
+
+        impl From<&$type> for $type {
+            fn from(text: &$type) -> $type {
+                text.clone()
+            }
+        }
+    };
+}
+
+short_text!(
+    /// The name of a lock. Any text of 1 to 255 bytes without control characters; `/` is fine.
+    LockName,
+    "lock name"
+);
+short_text!(
+    /// Who holds or asks: an execution, a process, a person.
+    Holder,
+    "holder"
+);
+short_text!(
+    /// Why somebody stepped in: kept in the history.
+    Reason,
+    "reason"
+);
+
+fn check(word: &str, text: &str) -> Result<(), Invalid> {
+    if text.is_empty() {
+        return Err(Invalid(format!("the {word} is empty")));
+    }
+    if text.len() > MAX_BYTES {
+        return Err(Invalid(format!(
+            "the {word} has {} bytes; {MAX_BYTES} is the most",
+            text.len()
+        )));
+    }
+    if let Some(at) = text.chars().position(char::is_control) {
+        return Err(Invalid(format!(
+            "the {word} {text:?} has a control character at position {}",
+            at + 1
+        )));
+    }
+    if text.trim() != text {
+        return Err(Invalid(format!(
+            "the {word} {text:?} begins or ends with a blank"
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_any_short_printable_text() {
+        for good in ["a", "terraform/prod", "Ünïcödé 名前", &"x".repeat(255)] {
+            assert_eq!(LockName::new(good).unwrap().as_str(), good);
+        }
+    }
+
+    #[test]
+    fn a_bad_name_says_what_is_wrong() {
+        let wrong = |text: &str| LockName::new(text).unwrap_err().0;
+        assert_eq!(wrong(""), "the lock name is empty");
+        assert_eq!(
+            wrong(&"x".repeat(256)),
+            "the lock name has 256 bytes; 255 is the most"
+        );
+        assert_eq!(
+            wrong("a\nb"),
+            "the lock name \"a\\nb\" has a control character at position 2"
+        );
+        assert_eq!(
+            wrong("a\u{7f}"),
+            "the lock name \"a\\u{7f}\" has a control character at position 2"
+        );
+        assert_eq!(wrong(" a"), "the lock name \" a\" begins or ends with a blank");
+    }
+
+    #[test]
+    fn stored_text_is_checked_too() {
+        assert!(serde_json::from_str::<LockName>("\"\"").is_err());
+        assert_eq!(
+            serde_json::to_string(&LockName::new("a/b").unwrap()).unwrap(),
+            "\"a/b\""
+        );
+    }
+}

@@ -1,0 +1,460 @@
+//! The rules of a lock. One function, [`LockRecord::apply`]: every engine obeys it, and it is model-checked.
+
+use std::sync::Arc;
+
+use super::{
+    Acquire, Applied, Ask, AskRelease, Asked, Event, EventKind, ForceRelease, Lease, LeaseId, LockOp,
+    LockRecord, MAX_WAITERS, NotHeld, Outcome, Queued, Reason, Release, Renew, Status, Swept, Ticket,
+    Timestamp, Ttl,
+};
+
+impl LockRecord {
+    /// Applies one operation at the engine's time `now`, and says what came of it.
+    ///
+    /// The past is settled first: whatever has ended by `now` goes, and the queue is served with what it leaves. So
+    /// every rule below sees live leases and live tickets only, and a lock never stays with a holder whose time is over.
+    pub fn apply(&mut self, op: &LockOp, now: Timestamp) -> Applied {
+        let mut step = Step::new(self, now);
+        step.settle_the_past(op);
+        let outcome = match op {
+            LockOp::Acquire(acquire) => step.acquire(acquire),
+            LockOp::Renew(renew) => step.renew(renew),
+            LockOp::Release(release) => step.release(release),
+            LockOp::Leave(leave) => step.leave(&leave.lease_id),
+            LockOp::AskRelease(ask) => step.ask_release(ask),
+            LockOp::ForceRelease(force) => step.force_release(force),
+            LockOp::Sweep(_) | LockOp::Restarted(_) => step.swept(),
+        };
+        step.finish(outcome)
+    }
+}
+
+/// One operation under way.
+struct Step<'a> {
+    record: &'a mut LockRecord,
+    now: Timestamp,
+    events: Vec<Event>,
+    handed_over: Vec<Lease>,
+    swept: Swept,
+    changed: bool,
+}
+
+impl<'a> Step<'a> {
+    fn new(record: &'a mut LockRecord, now: Timestamp) -> Self {
+        let (events, handed_over) = (Vec::new(), Vec::new());
+        Self {
+            record,
+            now,
+            events,
+            handed_over,
+            swept: Swept::default(),
+            changed: false,
+        }
+    }
+
+    fn finish(self, outcome: Outcome) -> Applied {
+        if self.changed {
+            self.record.version += 1;
+        }
+        let Self {
+            events,
+            handed_over,
+            changed,
+            ..
+        } = self;
+        Applied {
+            outcome,
+            events,
+            handed_over,
+            changed,
+        }
+    }
+
+    // --- the past -----------------------------------------------------------------------------------------------
+
+    /// Ends whatever has ended by now, and serves the queue.
+    fn settle_the_past(&mut self, op: &LockOp) {
+        if let LockOp::Restarted(restarted) = op {
+            self.start_clock_anew();
+            self.bury(|ask| {
+                ask.process
+                    .as_ref()
+                    .is_some_and(|process| process.boot == restarted.boot)
+            });
+        }
+        if let LockOp::Sweep(sweep) = op
+            && !sweep.dead.is_empty()
+        {
+            self.bury(|ask| sweep.dead.contains(&ask.lease_id));
+        }
+        let now = self.now;
+        self.end_leases(EventKind::Expired, None, |lease| lease.expires_at <= now);
+        self.end_tickets(None, |ticket| ticket.expires_at <= now);
+        if let LockOp::Acquire(Acquire {
+            ask,
+            steal_after: Some(after),
+            ..
+        }) = op
+        {
+            self.end_leases(EventKind::Stolen, Some(ask), |lease| {
+                lease.ask.lease_id != ask.lease_id && lease.renewed_at.plus(*after) <= now
+            });
+        }
+        self.serve();
+    }
+
+    /// Ends what the dead have left. A lease that is only kept for its `at_least` time needs nobody alive.
+    fn bury(&mut self, is_dead: impl Fn(&Ask) -> bool) {
+        let gone = Reason::new("its process is gone").ok();
+        let first = self.events.len();
+        self.end_leases(EventKind::Expired, None, |lease| {
+            lease.status != Status::Released && is_dead(&lease.ask)
+        });
+        self.end_tickets(gone.as_ref(), |ticket| is_dead(&ticket.ask));
+        for event in &mut self.events[first..] {
+            event.reason.clone_from(&gone);
+        }
+    }
+
+    /// After a restart the clock may have jumped either way. Whoever still lives may count on its whole time from its
+    /// last sign of life; that sign came before now.
+    fn start_clock_anew(&mut self) {
+        for lease in &mut self.record.holders {
+            let whole = Ttl::new(lease.expires_at.since(lease.renewed_at)).unwrap_or(lease.ask.ttl);
+            lease.renewed_at = self.now;
+            lease.expires_at = self.now.plus(whole);
+            self.changed = true;
+        }
+        for ticket in &mut self.record.waiters {
+            ticket.expires_at = self.now.plus(ticket.patience);
+            self.changed = true;
+        }
+    }
+
+    fn end_leases(&mut self, kind: EventKind, by: Option<&Arc<Ask>>, ends: impl Fn(&Lease) -> bool) {
+        if !self.record.holders.iter().any(&ends) {
+            return;
+        }
+        let (ended, live) = std::mem::take(&mut self.record.holders)
+            .into_iter()
+            .partition(ends);
+        self.record.holders = live;
+        for lease in ended {
+            let by = by.map(|thief| thief.holder.clone());
+            self.tell(Event {
+                by,
+                ..self.event(kind, &lease)
+            });
+            self.swept.leases += 1;
+        }
+    }
+
+    fn end_tickets(&mut self, reason: Option<&Reason>, ends: impl Fn(&Ticket) -> bool) {
+        if !self.record.waiters.iter().any(&ends) {
+            return;
+        }
+        let (ended, live) = std::mem::take(&mut self.record.waiters)
+            .into_iter()
+            .partition(ends);
+        self.record.waiters = live;
+        for ticket in ended {
+            self.tell(Event {
+                reason: reason.cloned(),
+                ..self.ticket_event(EventKind::Left, &ticket)
+            });
+            self.swept.tickets += 1;
+        }
+    }
+
+    /// Hands the lock to the first ticket, and on, as long as there is room. Strictly in order: a ticket that does
+    /// not fit is never passed by one behind it.
+    fn serve(&mut self) {
+        while let Some(next) = self.record.waiters.first()
+            && self.record.admits(&next.ask)
+        {
+            let ticket = self.record.waiters.remove(0);
+            // Not the whole ttl: if this waiter has died, those behind it wait no longer than its ticket lasts.
+            let lasts = ticket.patience.min(ticket.ask.ttl);
+            let lease = self.grant(&ticket.ask, lasts, ticket.since);
+            self.handed_over.push(lease);
+            self.swept.served += 1;
+        }
+    }
+
+    // --- the operations -----------------------------------------------------------------------------------------
+
+    fn acquire(&mut self, acquire: &Acquire) -> Outcome {
+        let (ask, now) = (&acquire.ask, self.now);
+        if let Some(lease) = self.mine(&ask.lease_id) {
+            lease.renewed_at = now;
+            lease.expires_at = now.plus(lease.ask.ttl);
+            let lease = lease.clone();
+            self.changed = true;
+            return Outcome::Granted(lease);
+        }
+        let ticket = self
+            .record
+            .waiters
+            .iter()
+            .position(|ticket| ticket.ask.lease_id == ask.lease_id);
+        match (ticket, acquire.queue) {
+            (Some(ahead), Some(patience)) => {
+                let ticket = &mut self.record.waiters[ahead];
+                ticket.patience = patience;
+                ticket.expires_at = self.now.plus(patience);
+                self.changed = true;
+                self.queued(ahead)
+            }
+            (Some(_), None) => {
+                self.end_tickets(None, |ticket| ticket.ask.lease_id == ask.lease_id);
+                self.serve();
+                Outcome::Busy(self.record.conflict(self.now))
+            }
+            (None, queue) => self.first_asked(ask, queue),
+        }
+    }
+
+    fn first_asked(&mut self, ask: &Arc<Ask>, queue: Option<Ttl>) -> Outcome {
+        let ahead = self.record.place(ask, self.now);
+        if ahead == 0 && self.record.admits(ask) {
+            return Outcome::Granted(self.grant(ask, ask.ttl, self.now));
+        }
+        let full = self.record.waiters.len() >= MAX_WAITERS;
+        match queue {
+            Some(patience) if !full => {
+                let expires_at = self.now.plus(patience);
+                let ticket = Ticket {
+                    ask: ask.clone(),
+                    since: self.now,
+                    expires_at,
+                    patience,
+                };
+                self.tell(self.ticket_event(EventKind::Queued, &ticket));
+                self.record.waiters.insert(ahead, ticket);
+                self.queued(ahead)
+            }
+            _ => Outcome::Busy(super::Conflict {
+                full,
+                ..self.record.conflict(self.now)
+            }),
+        }
+    }
+
+    fn renew(&mut self, renew: &Renew) -> Outcome {
+        let now = self.now;
+        match self.mine(&renew.lease_id) {
+            Some(lease) if lease.token == renew.token => {
+                if let Some(ttl) = renew.ttl {
+                    Arc::make_mut(&mut lease.ask).ttl = ttl;
+                }
+                lease.renewed_at = now;
+                lease.expires_at = now.plus(lease.ask.ttl);
+                lease.renewals += 1;
+                let lease = lease.clone();
+                self.changed = true;
+                Outcome::Renewed(lease)
+            }
+            _ => self.not_held(),
+        }
+    }
+
+    fn release(&mut self, release: &Release) -> Outcome {
+        let found = |lease: &&Lease| lease.ask.lease_id == release.lease_id && lease.token == release.token;
+        let Some(lease) = self.record.holders.iter().find(found).cloned() else {
+            return self.not_held();
+        };
+        if lease.status == Status::Released {
+            return Outcome::Released(lease); // Asked again because the first answer was lost.
+        }
+        match release.at_least.map(|at_least| lease.acquired_at.plus(at_least)) {
+            Some(until) if self.now < until => Outcome::Released(self.keep(&lease, until)),
+            _ => {
+                self.remove(&lease, |event| event.kind = EventKind::Released);
+                Outcome::Released(lease)
+            }
+        }
+    }
+
+    /// The holder is done, and yet the lock stays taken until `until`, with nobody behind it.
+    fn keep(&mut self, done: &Lease, until: Timestamp) -> Lease {
+        let mut ask = Ask::clone(&done.ask);
+        ask.process = None;
+        let (renewed_at, status) = (self.now, Status::Released);
+        let kept = Lease {
+            ask: Arc::new(ask),
+            renewed_at,
+            expires_at: until,
+            status,
+            ..done.clone()
+        };
+        self.tell(Event {
+            until: Some(until),
+            ..self.event(EventKind::Released, done)
+        });
+        for lease in &mut self.record.holders {
+            if lease.token == kept.token {
+                lease.clone_from(&kept);
+            }
+        }
+        kept
+    }
+
+    fn leave(&mut self, id: &LeaseId) -> Outcome {
+        self.end_tickets(None, |ticket| ticket.ask.lease_id == *id);
+        if let Some(lease) = self.mine(id).cloned() {
+            self.remove(&lease, |event| event.kind = EventKind::Released);
+        }
+        self.serve();
+        Outcome::Left
+    }
+
+    fn ask_release(&mut self, ask: &AskRelease) -> Outcome {
+        let mut asked = Vec::new();
+        for lease in &mut self.record.holders {
+            let meant = ask.token.is_none_or(|token| token == lease.token);
+            if meant && lease.status != Status::Released {
+                lease.status = Status::Releasing;
+                lease.asked = Some(Asked {
+                    by: ask.by.clone(),
+                    reason: ask.reason.clone(),
+                    at: self.now,
+                });
+                asked.push(lease.clone());
+            }
+        }
+        for lease in &asked {
+            let (by, reason) = (Some(ask.by.clone()), ask.reason.clone());
+            self.tell(Event {
+                by,
+                reason,
+                ..self.event(EventKind::Asked, lease)
+            });
+        }
+        match u32::try_from(asked.len()) {
+            Ok(0) | Err(_) => self.not_held(),
+            Ok(count) => Outcome::Asked(count),
+        }
+    }
+
+    fn force_release(&mut self, force: &ForceRelease) -> Outcome {
+        let Some(lease) = self
+            .record
+            .holders
+            .iter()
+            .find(|lease| lease.token == force.token)
+            .cloned()
+        else {
+            return self.not_held();
+        };
+        // Its holder may still be at work: from here on its token is old, also for `fence check`.
+        self.record.token = self.record.token.next(self.now);
+        self.remove(&lease, |event| {
+            event.kind = EventKind::Forced;
+            event.by = Some(force.by.clone());
+            event.reason = Some(force.reason.clone());
+        });
+        Outcome::Forced(lease)
+    }
+
+    fn swept(&self) -> Outcome {
+        Outcome::Swept(self.swept)
+    }
+
+    // --- what they share ----------------------------------------------------------------------------------------
+
+    /// The lease of this request, if its holder is still at work.
+    fn mine(&mut self, id: &LeaseId) -> Option<&mut Lease> {
+        let working = |lease: &&mut Lease| lease.ask.lease_id == *id && lease.status != Status::Released;
+        self.record.holders.iter_mut().find(working)
+    }
+
+    fn grant(&mut self, ask: &Arc<Ask>, lasts: Ttl, since: Timestamp) -> Lease {
+        self.record.token = self.record.token.next(self.now);
+        let lease = Lease {
+            ask: ask.clone(),
+            token: self.record.token,
+            acquired_at: self.now,
+            renewed_at: self.now,
+            expires_at: self.now.plus(lasts),
+            renewals: 0,
+            status: Status::Active,
+            asked: None,
+        };
+        let waited = micros(self.now.since(since));
+        self.tell(Event {
+            after_micros: waited,
+            ..self.event(EventKind::Acquired, &lease)
+        });
+        self.record.holders.push(lease.clone());
+        lease
+    }
+
+    /// Ends one lease and serves the queue with its place.
+    fn remove(&mut self, lease: &Lease, describe: impl FnOnce(&mut Event)) {
+        self.record.holders.retain(|other| other.token != lease.token);
+        let mut event = self.event(EventKind::Released, lease);
+        describe(&mut event);
+        self.tell(event);
+        self.serve();
+    }
+
+    fn queued(&self, ahead: usize) -> Outcome {
+        let ahead = u32::try_from(ahead).unwrap_or(u32::MAX);
+        Outcome::Queued(Queued {
+            ahead,
+            conflict: self.record.conflict(self.now),
+        })
+    }
+
+    fn not_held(&self) -> Outcome {
+        Outcome::NotHeld(NotHeld {
+            token: self.record.token,
+            holders: self.record.held_by(self.now),
+        })
+    }
+
+    fn tell(&mut self, event: Event) {
+        self.changed = true;
+        self.events.push(event);
+    }
+
+    fn event(&self, kind: EventKind, lease: &Lease) -> Event {
+        Event {
+            at: self.now,
+            lock: self.record.name.clone(),
+            kind,
+            token: lease.token,
+            lease_id: lease.ask.lease_id,
+            holder: lease.ask.holder.clone(),
+            mode: lease.ask.mode,
+            slots: lease.ask.slots,
+            after_micros: micros(lease.held_for(self.now)),
+            renewals: lease.renewals,
+            until: None,
+            by: None,
+            reason: None,
+        }
+    }
+
+    fn ticket_event(&self, kind: EventKind, ticket: &Ticket) -> Event {
+        Event {
+            at: self.now,
+            lock: self.record.name.clone(),
+            kind,
+            token: self.record.token,
+            lease_id: ticket.ask.lease_id,
+            holder: ticket.ask.holder.clone(),
+            mode: ticket.ask.mode,
+            slots: ticket.ask.slots,
+            after_micros: micros(self.now.since(ticket.since)),
+            renewals: 0,
+            until: None,
+            by: None,
+            reason: None,
+        }
+    }
+}
+
+fn micros(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}

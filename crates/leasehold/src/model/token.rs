@@ -1,0 +1,83 @@
+//! The fencing number: it only rises, whatever happens to the lock or the engine.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Invalid, Timestamp};
+
+/// A fencing token. A higher one was granted later; a resource that remembers the highest it has seen can refuse
+/// every holder whose time is over. Below 2^53, so that JSON numbers carry it anywhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Token(u64);
+
+impl Token {
+    /// The highest there can be.
+    pub const MAX: Self = Self((1 << 53) - 1);
+
+    /// Checks the bound.
+    pub fn new(number: u64) -> Result<Self, Invalid> {
+        if number > Self::MAX.0 {
+            return Err(Invalid(format!("{number} is no token; they stay below 2^53")));
+        }
+        Ok(Self(number))
+    }
+
+    /// The number.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The token after this one, granted at `now`: `max(previous + 1, now in µs)`.
+    ///
+    /// The first part makes it rise within one record. The second makes it rise even when the record is gone: after
+    /// a restore from a backup, a flush, a failover that lost the last writes, or a move to another engine.
+    #[must_use]
+    pub fn next(self, now: Timestamp) -> Self {
+        // A clock beyond 2^53 µs (the year 2255) is broken; counting on is what keeps tokens in bounds.
+        let by_clock = if now.as_micros() <= Self::MAX.0 {
+            now.as_micros()
+        } else {
+            0
+        };
+        Self((self.0 + 1).max(by_clock).min(Self::MAX.0))
+    }
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl std::str::FromStr for Token {
+    type Err = Invalid;
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        let number = text
+            .parse()
+            .map_err(|_| Invalid(format!("'{text}' is no token; it is a whole number")))?;
+        Self::new(number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_follows_the_clock_and_never_falls() {
+        let first = Token::default().next(Timestamp::from_micros(100));
+        assert_eq!(first.get(), 100);
+        assert_eq!(first.next(Timestamp::from_micros(50)).get(), 101);
+        assert_eq!(first.next(Timestamp::from_micros(u64::MAX)).get(), 101);
+    }
+
+    #[test]
+    fn it_is_read_with_its_bound() {
+        assert!("9007199254740991".parse::<Token>().is_ok());
+        for text in ["9007199254740992", "-1", "", "abc", "1.0"] {
+            assert!(text.parse::<Token>().is_err(), "{text}");
+        }
+    }
+}
