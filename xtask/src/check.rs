@@ -1,0 +1,125 @@
+//! `cargo xtask check`: the rules of the source, as code. Each complaint names a line and says what to do.
+//!
+//! The rules read text, not types: they see what a person sees when looking for the same thing, and no more.
+
+mod habits;
+mod layers;
+mod layout;
+mod mask;
+mod paths;
+mod source;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::{fmt, fs};
+
+use anyhow::{Context, Result, ensure};
+
+use layout::Layout;
+use source::Source;
+
+/// The folders that hold Rust source.
+const FOLDERS: [&str; 3] = ["crates", "examples", "xtask"];
+
+/// The chore itself.
+pub(crate) fn run(root: &Path) -> Result<ExitCode> {
+    Ok(if passes(root)? {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// Prints every complaint; true if there is none.
+pub(crate) fn passes(root: &Path) -> Result<bool> {
+    let sources = read_sources(root)?;
+    let complaints = complaints(&sources);
+    for complaint in &complaints {
+        println!("{complaint}");
+    }
+    println!("files: {}, complaints: {}", sources.len(), complaints.len());
+    Ok(complaints.is_empty())
+}
+
+/// What is wrong, where, and what to do about it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Complaint {
+    path: String,
+    line: usize,
+    text: String,
+}
+
+impl fmt::Display for Complaint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.path, self.line, self.text)
+    }
+}
+
+fn complaints(sources: &[Source]) -> Vec<Complaint> {
+    let layout = Layout::of(sources);
+    let mut all: Vec<_> = sources
+        .iter()
+        .flat_map(|source| {
+            let layers = layers::RULES.iter().flat_map(|rule| rule(source, &layout));
+            layers.chain(habits::RULES.iter().flat_map(|rule| rule(source)))
+        })
+        .collect();
+    all.sort();
+    all.dedup();
+    all
+}
+
+fn read_sources(root: &Path) -> Result<Vec<Source>> {
+    let mut paths = Vec::new();
+    for folder in FOLDERS {
+        if root.join(folder).is_dir() {
+            find_rust(&root.join(folder), &mut paths)?;
+        }
+    }
+    ensure!(!paths.is_empty(), "no Rust source under {}", root.display());
+    let read = |path: &PathBuf| {
+        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let name = path.strip_prefix(root)?.to_string_lossy().replace('\\', "/");
+        Ok(Source::new(&name, &text))
+    };
+    paths.iter().map(read).collect()
+}
+
+fn find_rust(folder: &Path, paths: &mut Vec<PathBuf>) -> Result<()> {
+    let cannot_list = || format!("cannot list {}", folder.display());
+    for entry in fs::read_dir(folder).with_context(cannot_list)? {
+        let path = entry.with_context(cannot_list)?.path();
+        if path.is_dir() && !path.ends_with("target") {
+            find_rust(&path, paths)?;
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            paths.push(path);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn complaints_of_all_rules_come_sorted_and_name_their_line() {
+        let a = "//! A.\n\n#[allow(dead_code)]\nstruct A;\n";
+        let b = "//! B.\nuse std::fs;\n";
+        let sources = [("b.rs", b), ("a.rs", a)]
+            .map(|(name, text)| Source::new(&format!("crates/leasehold/src/model/{name}"), text));
+        let [first, second] = &complaints(&sources)[..] else {
+            panic!("one complaint for each file")
+        };
+        assert!(
+            first
+                .to_string()
+                .starts_with("crates/leasehold/src/model/a.rs:3: ")
+        );
+        assert!(
+            second
+                .to_string()
+                .starts_with("crates/leasehold/src/model/b.rs:2: ")
+        );
+    }
+}

@@ -1,0 +1,234 @@
+//! The paths that a file mentions, in imports and in passing, written out in full: `use crate::{a, b::c}` is two.
+
+use super::mask::is_word_char;
+use super::source::{Source, line_at};
+
+/// `crate::store::Store`, and the line on which it stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Mention {
+    pub(super) line: usize,
+    pub(super) segments: Vec<String>,
+}
+
+impl Mention {
+    /// As it would be written.
+    pub(super) fn name(&self) -> String {
+        self.segments.join("::")
+    }
+
+    /// Whether the path is `prefix` or something inside it.
+    pub(super) fn is_under(&self, prefix: &str) -> bool {
+        let mut segments = self.segments.iter();
+        prefix
+            .split("::")
+            .all(|part| segments.next().is_some_and(|segment| segment == part))
+    }
+
+    /// Whether the path ends in these segments.
+    pub(super) fn ends_with(&self, suffix: &str) -> bool {
+        let suffix: Vec<_> = suffix.split("::").collect();
+        self.segments.len() >= suffix.len() && self.segments[self.segments.len() - suffix.len()..] == suffix
+    }
+}
+
+/// Every path of the code that ships. `self` and `super` are resolved from the file's place; inside an inline
+/// module they stand one level deeper than that, which matters to no rule here.
+pub(super) fn mentions(source: &Source) -> Vec<Mention> {
+    let tokens = tokens(&source.code);
+    let mut found = Vec::new();
+    let mut at = 0;
+    while at < tokens.len() {
+        // A single word is a path only where it is imported; elsewhere it is some variable.
+        let least = if is_imported(&tokens[..at]) { 1 } else { 2 };
+        let mut here = Vec::new();
+        at = read_path(&tokens, at, &[], &mut here).max(at + 1);
+        found.extend(here.into_iter().filter(|(_, segments)| segments.len() >= least));
+    }
+    let module = module_of(&source.path);
+    let mention = |(offset, segments): (usize, Vec<&str>)| Mention {
+        line: line_at(&source.code, offset),
+        segments: resolve(&module, &segments),
+    };
+    let shipped = |mention: &Mention| !source.is_test(mention.line);
+    found.into_iter().map(mention).filter(shipped).collect()
+}
+
+fn is_imported(before: &[(usize, Token)]) -> bool {
+    matches!(
+        before,
+        [.., (_, Token::Use)] | [.., (_, Token::Use), (_, Token::Separator)]
+    )
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Token<'a> {
+    Use,
+    Word(&'a str),
+    Separator,
+    Other(char),
+}
+
+fn tokens(code: &str) -> Vec<(usize, Token<'_>)> {
+    let mut tokens = Vec::new();
+    let mut offset = 0;
+    while let Some(first) = code[offset..].chars().next() {
+        let rest = &code[offset..];
+        let word = &rest[..rest.find(|c| !is_word_char(c)).unwrap_or(rest.len())];
+        let (token, len) = if word == "use" {
+            (Token::Use, word.len())
+        } else if !word.is_empty() {
+            (Token::Word(word), word.len())
+        } else if rest.starts_with("::") {
+            (Token::Separator, 2)
+        } else {
+            (Token::Other(first), first.len_utf8())
+        };
+        if !first.is_whitespace() {
+            tokens.push((offset, token));
+        }
+        offset += len;
+    }
+    tokens
+}
+
+type Found<'a> = Vec<(usize, Vec<&'a str>)>;
+
+/// Reads the path that begins at a word, with all branches of its braces; gives the place of the next token.
+fn read_path<'a>(
+    tokens: &[(usize, Token<'a>)],
+    mut at: usize,
+    prefix: &[&'a str],
+    found: &mut Found<'a>,
+) -> usize {
+    let token = |at: usize| tokens.get(at).map(|(_, token)| *token);
+    let start = at;
+    let mut path = prefix.to_vec();
+    while let Some(Token::Word(word)) = token(at) {
+        path.push(word);
+        at += 1;
+        if token(at) != Some(Token::Separator) {
+            break;
+        }
+        at += 1;
+        if token(at) == Some(Token::Other('{')) {
+            return read_branches(tokens, at + 1, &path, found);
+        }
+    }
+    if let Some((offset, _)) = tokens.get(start).filter(|_| at > start) {
+        found.push((*offset, path));
+    }
+    at
+}
+
+fn read_branches<'a>(
+    tokens: &[(usize, Token<'a>)],
+    mut at: usize,
+    prefix: &[&'a str],
+    found: &mut Found<'a>,
+) -> usize {
+    let mut is_branch = true;
+    while let Some((_, token)) = tokens.get(at) {
+        match token {
+            Token::Other('}') => return at + 1,
+            Token::Word(_) if is_branch => {
+                at = read_path(tokens, at, prefix, found);
+                // What stands before the next comma is `as` and a name.
+                is_branch = false;
+                continue;
+            }
+            Token::Other(',') => is_branch = true,
+            _ => {}
+        }
+        at += 1;
+    }
+    at
+}
+
+/// `crates/x/src/store/sqlite/mod.rs` is `crate::store::sqlite`.
+fn module_of(path: &str) -> Vec<String> {
+    let inside = path.split_once("/src/").map_or("", |(_, inside)| inside);
+    let inside = inside.trim_end_matches(".rs");
+    let parts = inside
+        .split('/')
+        .filter(|part| !["", "mod", "lib", "main"].contains(part));
+    std::iter::once("crate").chain(parts).map(str::to_owned).collect()
+}
+
+fn resolve(module: &[String], segments: &[&str]) -> Vec<String> {
+    let mut rest = segments;
+    let mut base: &[String] = &[];
+    while let [first @ ("self" | "super"), after @ ..] = rest {
+        if base.is_empty() {
+            base = module;
+        }
+        if *first == "super" {
+            base = &base[..base.len().saturating_sub(1)];
+        }
+        rest = after;
+    }
+    base.iter()
+        .cloned()
+        .chain(rest.iter().map(|segment| (*segment).to_owned()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn paths(path: &str, text: &str) -> Vec<String> {
+        mentions(&Source::new(path, text))
+            .iter()
+            .map(Mention::name)
+            .collect()
+    }
+
+    #[test]
+    fn imports_are_written_out_in_full() {
+        let text = "use crate::{\n    a::{B as Bee, c::D},\n    e,\n};\nuse f;\nuse ::g;\nuse ::h::i::*;\n";
+        let all = ["crate::a::B", "crate::a::c::D", "crate::e", "f", "g", "h::i"];
+        assert_eq!(paths("crates/x/src/lib.rs", text), all);
+    }
+
+    #[test]
+    fn paths_in_passing_are_seen_and_single_words_are_not() {
+        let text = "fn f(x: u8) -> crate::A {\n    let y = std::fs::read::<P>(x);\n    y.b()\n}\n";
+        assert_eq!(paths("crates/x/src/lib.rs", text), ["crate::A", "std::fs::read"]);
+    }
+
+    #[test]
+    fn self_and_super_are_resolved() {
+        let text = "use super::memory::M;\nuse super::super::client;\nuse self::a::B;\n";
+        let all = [
+            "crate::store::memory::M",
+            "crate::client",
+            "crate::store::sqlite::a::B",
+        ];
+        assert_eq!(paths("crates/x/src/store/sqlite/mod.rs", text), all);
+        assert_eq!(paths("crates/x/src/store/sqlite.rs", text), all);
+    }
+
+    #[test]
+    fn a_mention_knows_its_line_and_tests_have_none() {
+        let text = "\nuse a::{\n    b,\n};\n#[cfg(test)]\nmod tests {\n    use c::d;\n}\n";
+        let found = mentions(&Source::new("crates/x/src/lib.rs", text));
+        assert_eq!(
+            found,
+            [Mention {
+                line: 3,
+                segments: vec!["a".into(), "b".into()]
+            }]
+        );
+    }
+
+    #[test]
+    fn beginnings_and_ends_are_compared_by_segment() {
+        let mention = Mention {
+            line: 1,
+            segments: vec!["std".into(), "fs".into(), "read".into()],
+        };
+        assert!(mention.is_under("std::fs") && mention.is_under("std::fs::read"));
+        assert!(!mention.is_under("std::f") && !mention.is_under("std::fs::read::x"));
+        assert!(mention.ends_with("fs::read") && !mention.ends_with("s::read"));
+    }
+}
