@@ -64,6 +64,12 @@ macro_rules! short_text {
             }
         }
 
+        impl std::borrow::Borrow<str> for $type {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
         impl From<$type> for String {
             fn from(text: $type) -> String {
                 text.0.as_ref().to_owned()

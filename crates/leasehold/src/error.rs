@@ -1,0 +1,188 @@
+//! The one error of the library: what happened, whether trying again helps, and what to do next.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::model::{Conflict, Invalid, LockName, NotHeld, StaleToken, format_duration};
+
+/// What every fallible call of this library returns.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong. The cause, where there is one below, is its `source`.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A name, a duration or another value that cannot be.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+
+    /// Somebody else has the lock, and the caller's patience is over.
+    #[error("Execution blocked: {}{}", conflict.describe(lock), after_waiting(*.waited))]
+    Conflict {
+        /// The lock that could not be had.
+        lock: LockName,
+        /// Who is in the way.
+        conflict: Box<Conflict>,
+        /// How long the caller waited.
+        waited: Duration,
+    },
+
+    /// No live lease with that id and token: it ended, was taken, or never was.
+    #[error("lock '{lock}' is not held by that lease{}", now_held(.now))]
+    NotHeld {
+        /// The lock.
+        lock: LockName,
+        /// What the store knows instead.
+        now: Box<NotHeld>,
+    },
+
+    /// A guarded piece of work was stopped because its lease was lost.
+    #[error("the lease on lock '{lock}' was lost: {why}")]
+    Lost {
+        /// The lock.
+        lock: LockName,
+        /// How it came to that.
+        why: String,
+    },
+
+    /// A token that is not the newest.
+    #[error(transparent)]
+    StaleToken(#[from] StaleToken),
+
+    /// The store did not answer, or could not do what was asked.
+    #[error("{message}")]
+    Store {
+        /// What kind of trouble.
+        trouble: Trouble,
+        /// What happened, with the store's address but no secret.
+        message: String,
+        /// What to do next.
+        hint: String,
+        /// What the engine said.
+        source: Option<Arc<dyn std::error::Error + Send + Sync>>,
+    },
+}
+
+/// What kind of trouble a store is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Trouble {
+    /// It cannot be reached or is too busy, its disk is full: later it may work.
+    Unavailable,
+    /// It does not let us.
+    NotPermitted,
+    /// The address or the settings are wrong, or it is not one of ours: it will not work until somebody changes that.
+    Misconfigured,
+    /// It contains what it must not contain, or answered what it must not answer.
+    Broken,
+}
+
+impl Error {
+    pub(crate) fn store(trouble: Trouble, message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::Store { trouble, message: message.into(), hint: hint.into(), source: None }
+    }
+
+    pub(crate) fn because(mut self, cause: impl std::error::Error + Send + Sync + 'static) -> Self {
+        if let Self::Store { source, .. } = &mut self {
+            *source = Some(Arc::new(cause));
+        }
+        self
+    }
+
+    /// A stable name for programs; `docs/errors.md` has a paragraph on each.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Invalid(_) => "INVALID",
+            Self::Conflict { .. } => "LOCK_CONFLICT",
+            Self::NotHeld { .. } => "LOCK_NOT_HELD",
+            Self::Lost { .. } => "LEASE_LOST",
+            Self::StaleToken(_) => "STALE_TOKEN",
+            Self::Store { trouble, .. } => match trouble {
+                Trouble::Unavailable => "STORE_UNAVAILABLE",
+                Trouble::NotPermitted => "STORE_NOT_PERMITTED",
+                Trouble::Misconfigured => "STORE_MISCONFIGURED",
+                Trouble::Broken => "STORE_BROKEN",
+            },
+        }
+    }
+
+    /// Whether the same call may succeed later without anybody changing anything. An acquire that is tried again
+    /// with the same lease id cannot take the lock twice.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Self::Conflict { .. } | Self::Store { trouble: Trouble::Unavailable, .. })
+    }
+
+    /// What to do next, in words for a person.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Conflict { lock, conflict, .. } if conflict.full => {
+                Some(format!("see who waits with: leasehold locks status {}", quoted(lock)))
+            }
+            Self::Conflict { lock, .. } => {
+                Some(format!("wait for it with --wait 10m, or see why with: leasehold locks why {}", quoted(lock)))
+            }
+            Self::NotHeld { lock, .. } | Self::Lost { lock, .. } => {
+                Some(format!("see what happened with: leasehold history {}", quoted(lock)))
+            }
+            Self::StaleToken(_) => Some("stop: somebody else has been granted this since".to_owned()),
+            Self::Store { hint, .. } if !hint.is_empty() => Some(hint.clone()),
+            Self::Invalid(_) | Self::Store { .. } => None,
+        }
+    }
+}
+
+/// A name as a shell would want it.
+fn quoted(lock: &LockName) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+=,".contains(c);
+    match lock.as_str() {
+        name if name.chars().all(plain) && !name.starts_with('-') => name.to_owned(),
+        name => format!("'{}'", name.replace('\'', "'\\''")),
+    }
+}
+
+fn after_waiting(waited: Duration) -> String {
+    if waited < Duration::from_millis(1) { String::new() } else { format!(" (waited {})", format_duration(waited)) }
+}
+
+fn now_held(now: &NotHeld) -> String {
+    match now.holders.first() {
+        Some(held) => format!("; {} has it until {}", held.holder, held.until),
+        None => "; nobody has it".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{HeldBy, Holder, Mode, Timestamp, Token};
+
+    #[test]
+    fn a_conflict_says_who_until_when_and_what_to_do() {
+        let held = HeldBy {
+            holder: Holder::new("execution-abc123").unwrap(),
+            mode: Mode::Exclusive,
+            token: Token::default(),
+            since: Timestamp::from_micros(0),
+            until: Timestamp::from_micros(1_730_817_135_000_000),
+        };
+        let error = Error::Conflict {
+            lock: LockName::new("terraform-prod").unwrap(),
+            conflict: Box::new(Conflict { holders: vec![held], waiters: 0, full: false }),
+            waited: Duration::ZERO,
+        };
+        assert_eq!(
+            error.to_string(),
+            "Execution blocked: lock 'terraform-prod' held by execution-abc123 until 2024-11-05T14:32:15Z"
+        );
+        assert!(error.hint().unwrap().contains("leasehold locks why terraform-prod"));
+        assert!(error.is_retryable());
+    }
+
+    #[test]
+    fn a_name_is_quoted_for_the_shell() {
+        let quoted = |name| super::quoted(&LockName::new(name).unwrap());
+        assert_eq!(quoted("a/b-c"), "a/b-c");
+        assert_eq!(quoted("it's $(me)"), "'it'\\''s $(me)'");
+        assert_eq!(quoted("-rf"), "'-rf'");
+    }
+}

@@ -1,0 +1,151 @@
+//! The one file that reads clocks.
+//!
+//! Two kinds of time are kept apart. A [`Moment`] is a reading of this machine's boot clock, which counts while the
+//! machine sleeps and never steps: holders measure their own deadlines with it. A [`Timestamp`] is the engine's time,
+//! which decides when leases end; a [`Clock`] makes it for the engines that live on this machine.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use crate::model::{BootId, Timestamp};
+
+/// A reading of this machine's boot clock, in microseconds. Means nothing on another machine or after a restart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Moment(u64);
+
+impl Moment {
+    /// Reads the clock.
+    pub fn now() -> Self {
+        Self(boot_micros())
+    }
+
+    /// From microseconds, as [`Moment::as_micros`] gave them to another process of this machine.
+    pub const fn from_micros(micros: u64) -> Self {
+        Self(micros)
+    }
+
+    /// Microseconds since the machine started.
+    pub const fn as_micros(self) -> u64 {
+        self.0
+    }
+
+    /// This moment and then `duration`.
+    #[must_use]
+    pub fn plus(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)))
+    }
+
+    /// How long until this moment from `now`; nothing if it has passed.
+    pub fn after(self, now: Self) -> Duration {
+        Duration::from_micros(self.0.saturating_sub(now.0))
+    }
+}
+
+/// The clock of an engine that lives on this machine.
+#[derive(Debug, Clone)]
+pub struct Clock(Arc<Source>);
+
+#[derive(Debug)]
+enum Source {
+    /// The boot clock, moved so that it reads like a wall clock did once. It never steps.
+    Boot { offset: i64 },
+    /// Moves only when a test moves it.
+    Manual(AtomicU64),
+}
+
+impl Clock {
+    /// The boot clock, set to what the wall clock says now.
+    pub fn system() -> Self {
+        Self::with_offset(wall_offset())
+    }
+
+    /// The boot clock, `offset` microseconds before the engine's time.
+    pub(crate) fn with_offset(offset: i64) -> Self {
+        Self(Arc::new(Source::Boot { offset }))
+    }
+
+    /// A clock that stands still until [`Clock::advance`] moves it.
+    pub fn manual(start: Timestamp) -> Self {
+        Self(Arc::new(Source::Manual(AtomicU64::new(start.as_micros()))))
+    }
+
+    /// The engine's time.
+    pub fn now(&self) -> Timestamp {
+        match &*self.0 {
+            Source::Boot { offset } => Timestamp::from_micros(boot_micros().saturating_add_signed(*offset)),
+            Source::Manual(micros) => Timestamp::from_micros(micros.load(Ordering::SeqCst)),
+        }
+    }
+
+    /// Moves a manual clock ahead; a real one minds its own business.
+    pub fn advance(&self, duration: Duration) {
+        if let Source::Manual(micros) = &*self.0 {
+            micros.fetch_add(u64::try_from(duration.as_micros()).unwrap_or(0), Ordering::SeqCst);
+        }
+    }
+
+    pub(crate) fn is_manual(&self) -> bool {
+        matches!(*self.0, Source::Manual(_))
+    }
+}
+
+/// How far the wall clock is from the boot clock now, in microseconds.
+pub(crate) fn wall_offset() -> i64 {
+    let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_micros();
+    i64::try_from(wall).unwrap_or(i64::MAX).saturating_sub_unsigned(boot_micros())
+}
+
+#[cfg(target_os = "linux")]
+fn boot_micros() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let (seconds, nanos) = (time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs());
+    seconds * 1_000_000 + nanos / 1_000
+}
+
+/// Where there is no boot clock to be had, the monotonic one has to do: it may stand still while the machine sleeps.
+#[cfg(not(target_os = "linux"))]
+fn boot_micros() -> u64 {
+    use std::sync::LazyLock;
+    use std::time::Instant;
+    static START: LazyLock<(Instant, Duration)> = LazyLock::new(|| {
+        (Instant::now(), SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
+    });
+    let (start, wall) = *START;
+    u64::try_from((wall + start.elapsed()).as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Which boot of this machine this is; none where the system does not tell.
+pub(crate) fn boot_id() -> Option<BootId> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    uuid::Uuid::parse_str(text.trim()).ok().map(BootId)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_engine_clock_reads_like_a_wall_clock_and_never_steps() {
+        let clock = Clock::system();
+        let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        let off = clock.now().as_micros().abs_diff(u64::try_from(wall.as_micros()).unwrap());
+        assert!(off < 1_000_000, "{off} µs off");
+        assert!(clock.now() <= clock.now());
+    }
+
+    #[test]
+    fn a_manual_clock_moves_only_by_hand() {
+        let clock = Clock::manual(Timestamp::from_micros(5));
+        assert_eq!(clock.now(), clock.now());
+        clock.advance(Duration::from_micros(7));
+        assert_eq!(clock.now().as_micros(), 12);
+    }
+
+    #[test]
+    fn a_moment_never_wraps() {
+        let now = Moment::now();
+        assert_eq!(now.plus(Duration::from_secs(1)).after(now), Duration::from_secs(1));
+        assert_eq!(now.after(now.plus(Duration::MAX)), Duration::ZERO);
+    }
+}

@@ -1,0 +1,132 @@
+//! What this machine knows of its processes: who we are, and whether somebody else is gone.
+
+use std::sync::Mutex;
+
+use rustix::process::{Pid, test_kill_process, test_kill_process_group};
+
+use super::clock::boot_id;
+use crate::model::{Member, Process};
+
+/// This process, as a lease names it; none where the system does not tell enough to recognise it later.
+pub fn this_process() -> Option<Process> {
+    static KNOWN: Mutex<Option<(u32, Option<Process>)>> = Mutex::new(None);
+    let pid = std::process::id();
+    let mut known = KNOWN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    // A fork has another number than the process that was asked first.
+    match &*known {
+        Some((asked, process)) if *asked == pid => process.clone(),
+        _ => {
+            let process = look(pid);
+            *known = Some((pid, process.clone()));
+            process
+        }
+    }
+}
+
+/// One process of this machine as a member of [`Process`].
+pub fn member(pid: u32) -> Option<Member> {
+    Some(Member { pid, started: stat(pid)?.started, group: false })
+}
+
+/// Whether every process behind a lease is certainly gone. When in doubt (another boot, another namespace, a `/proc`
+/// that hides) it is not: the lease then ends by its time.
+pub fn is_gone(process: &Process) -> bool {
+    let Some(me) = this_process() else { return false };
+    process.boot == me.boot
+        && process.pid_namespace == me.pid_namespace
+        && !process.members.iter().any(|member| me.members.contains(member))
+        && process.members.iter().all(member_is_gone)
+}
+
+fn member_is_gone(member: &Member) -> bool {
+    let Some(pid) = i32::try_from(member.pid).ok().and_then(Pid::from_raw) else { return false };
+    let gone = Err(rustix::io::Errno::SRCH);
+    if member.group && test_kill_process_group(pid) != gone {
+        return false;
+    }
+    if test_kill_process(pid) == gone {
+        return true;
+    }
+    // The number may have been given to somebody else since.
+    stat(member.pid).is_some_and(|stat| stat.started != member.started || stat.is_corpse)
+}
+
+fn look(pid: u32) -> Option<Process> {
+    let boot = boot_id()?;
+    let pid_namespace = pid_namespace()?;
+    Some(Process { boot, pid_namespace, members: vec![member(pid)?] })
+}
+
+#[cfg(unix)]
+fn pid_namespace() -> Option<u64> {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/self/ns/pid").ok().map(|namespace| namespace.ino())
+}
+
+#[cfg(not(unix))]
+fn pid_namespace() -> Option<u64> {
+    None
+}
+
+struct Stat {
+    started: u64,
+    /// Dead, but its parent has not looked yet.
+    is_corpse: bool,
+}
+
+/// Reads `/proc/PID/stat`. The second field is the program's name in parentheses and may contain anything, so fields
+/// are counted from the last closing one.
+fn stat(pid: u32) -> Option<Stat> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
+    let (state, threads, started) = (fields.first()?, fields.get(17)?, fields.get(19)?);
+    // A leader that has exited while its threads run on is also shown as a zombie.
+    let is_corpse = *state == "X" || (*state == "Z" && threads.parse::<u32>().ok()? <= 1);
+    Some(Stat { started: started.parse().ok()?, is_corpse })
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn we_are_not_gone() {
+        let me = this_process().unwrap();
+        assert_eq!(me.members[0].pid, std::process::id());
+        assert!(!is_gone(&me));
+    }
+
+    #[test]
+    fn a_process_is_gone_once_it_has_ended_even_before_its_parent_looks() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let process = Process { members: vec![member(child.id()).unwrap()], ..this_process().unwrap() };
+        assert!(!is_gone(&process));
+        child.kill().unwrap();
+        while !is_gone(&process) {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert!(is_gone(&process));
+    }
+
+    #[test]
+    fn a_number_used_again_is_somebody_else() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let mut found = member(child.id()).unwrap();
+        found.started -= 1;
+        let process = Process { members: vec![found], ..this_process().unwrap() };
+        assert!(is_gone(&process));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn what_we_cannot_see_is_alive() {
+        let me = this_process().unwrap();
+        let nobody = Member { pid: 1 << 30, started: 1, group: false };
+        let elsewhere = Process { pid_namespace: 1, members: vec![nobody], ..me.clone() };
+        assert!(!is_gone(&elsewhere));
+        let one_of_two = Process { members: vec![nobody, me.members[0]], ..me };
+        assert!(!is_gone(&one_of_two));
+    }
+}

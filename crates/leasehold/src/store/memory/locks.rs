@@ -1,0 +1,156 @@
+//! Locks: a map and a mutex.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+
+use super::store::POLL;
+use crate::Result;
+use crate::model::{Applied, Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Sweep, Swept, Timestamp};
+use crate::store::lock_store::page_size;
+use crate::store::wake::{Reach, wake};
+use crate::store::{Changes, Clock, Cursor, ListEvents, ListLocks, LockStore, Moment, Page, Span};
+
+/// The newest events are kept, so many at most.
+const MAX_EVENTS: usize = 10_000;
+
+#[derive(Debug)]
+pub(super) struct MemoryLocks {
+    clock: Clock,
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    records: BTreeMap<LockName, LockRecord>,
+    events: VecDeque<Event>,
+    /// How many events there have been before the first one that is kept.
+    forgotten: u64,
+}
+
+impl MemoryLocks {
+    pub(super) fn new(clock: Clock) -> Self {
+        Self { clock, table: Mutex::default() }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn apply_now(&self, name: &LockName, op: &LockOp) -> Outcome {
+        let since = Moment::now();
+        let mut table = self.table();
+        let now = self.clock.now();
+        let Applied { outcome, handed_over, events, .. } = match table.records.get_mut(name) {
+            Some(record) => record.apply(op, now),
+            None => {
+                let mut record = LockRecord::new(name.clone());
+                let applied = record.apply(op, now);
+                if applied.changed {
+                    table.records.insert(name.clone(), record);
+                }
+                applied
+            }
+        };
+        table.keep(events);
+        drop(table);
+        if !handed_over.is_empty() {
+            wake(handed_over, since, Reach::Process);
+        }
+        outcome
+    }
+}
+
+#[async_trait]
+impl LockStore for MemoryLocks {
+    async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
+        Ok(self.apply_now(name, op))
+    }
+
+    async fn get(&self, name: &LockName) -> Result<Option<LockRecord>> {
+        Ok(self.table().records.get(name).cloned())
+    }
+
+    async fn list(&self, ask: &ListLocks) -> Result<Page<LockRecord>> {
+        let now = self.clock.now();
+        let limit = page_size(ask.limit) as usize;
+        let prefix = ask.prefix.as_deref().unwrap_or_default();
+        let start = ask.after.as_ref().map_or(Bound::Included(prefix), |after| Bound::Excluded(after.0.as_str()));
+        let table = self.table();
+        let items: Vec<_> = table
+            .records
+            .range::<str, _>((start, Bound::Unbounded))
+            .map(|(_, record)| record)
+            .skip_while(|record| record.name.as_str() < prefix)
+            .take_while(|record| record.name.as_str().starts_with(prefix))
+            .filter(|record| ask.state.is_none_or(|state| state.matches(record, now)))
+            .take(limit)
+            .cloned()
+            .collect();
+        let next = items.last().filter(|_| items.len() == limit).map(|last| Cursor(last.name.as_str().to_owned()));
+        Ok(Page { items, next })
+    }
+
+    async fn history(&self, ask: &ListEvents) -> Result<Page<Event>> {
+        let limit = page_size(ask.limit) as usize;
+        let table = self.table();
+        let numbered = (table.forgotten + 1..).zip(&table.events);
+        let wanted = numbered.filter(|(_, event)| ask.lock.as_ref().is_none_or(|lock| event.lock == *lock));
+        let found: Vec<(u64, Event)> = match &ask.span {
+            Span::After(Cursor(after)) => {
+                let after = after.parse().unwrap_or(0);
+                wanted.filter(|(seq, _)| *seq > after).take(limit).map(|(seq, event)| (seq, event.clone())).collect()
+            }
+            Span::Newest | Span::Before(_) => {
+                let before = match &ask.span {
+                    Span::Before(Cursor(before)) => before.parse().unwrap_or(0),
+                    _ => u64::MAX,
+                };
+                let all: Vec<_> = wanted.take_while(|(seq, _)| *seq < before).collect();
+                all.into_iter().rev().take(limit).map(|(seq, event)| (seq, event.clone())).collect()
+            }
+        };
+        let last = found.last().map(|(seq, _)| Cursor(seq.to_string()));
+        let next = match &ask.span {
+            Span::After(after) => Some(last.unwrap_or_else(|| after.clone())),
+            _ => last.filter(|_| found.len() == limit),
+        };
+        Ok(Page { items: found.into_iter().map(|(_, event)| event).collect(), next })
+    }
+
+    async fn now(&self) -> Result<Timestamp> {
+        Ok(self.clock.now())
+    }
+
+    fn changes(&self, waiter: &LeaseId) -> Changes {
+        Changes::new(*waiter, Reach::Process, POLL)
+    }
+
+    async fn sweep(&self, limit: u32) -> Result<Swept> {
+        let now = self.clock.now();
+        let due: Vec<LockName> = {
+            let table = self.table();
+            let due = table.records.values().filter(|record| record.next_end().is_some_and(|end| end <= now));
+            due.take(limit as usize).map(|record| record.name.clone()).collect()
+        };
+        let mut swept = Swept::default();
+        for name in due {
+            if let Outcome::Swept(one) = self.apply_now(&name, &LockOp::Sweep(Sweep::default())) {
+                swept += one;
+            }
+        }
+        Ok(swept)
+    }
+}
+
+impl Table {
+    fn keep(&mut self, events: Vec<Event>) {
+        self.events.extend(events);
+        while self.events.len() > MAX_EVENTS {
+            self.events.pop_front();
+            self.forgotten += 1;
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! `memory:`: one process, nothing kept. For tests, and for programs that want the same rules without an engine.
+
+mod docs;
+mod locks;
+mod store;
+
+pub use docs::MemoryDocs;
+pub use store::MemoryStore;

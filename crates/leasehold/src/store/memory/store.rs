@@ -1,0 +1,55 @@
+//! The engine as a whole.
+
+use std::time::Duration;
+
+use super::locks::MemoryLocks;
+use crate::model::Ttl;
+use crate::store::{Abilities, Clock, Hosts, LockStore, Store};
+
+/// Locks in the memory of this process.
+#[derive(Debug)]
+pub struct MemoryStore {
+    locks: MemoryLocks,
+}
+
+impl MemoryStore {
+    /// An empty one.
+    pub fn new() -> Self {
+        Self::with_clock(Clock::system())
+    }
+
+    /// An empty one that takes its time from `clock`.
+    pub fn with_clock(clock: Clock) -> Self {
+        Self { locks: MemoryLocks::new(clock) }
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Store for MemoryStore {
+    fn abilities(&self) -> Abilities {
+        Abilities {
+            engine: "memory",
+            hosts: Hosts::OneProcess,
+            min_ttl: Ttl::MIN,
+            poll: POLL,
+            wakes: true,
+            sees_the_dead: false,
+            lasting: false,
+        }
+    }
+
+    fn url(&self) -> String {
+        "memory:".to_owned()
+    }
+
+    fn locks(&self) -> &dyn LockStore {
+        &self.locks
+    }
+}
+
+pub(super) const POLL: Duration = Duration::from_secs(1);

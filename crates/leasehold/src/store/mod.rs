@@ -1,0 +1,33 @@
+//! The engines: two small traits, and one folder per engine. Every engine obeys the rules in [`crate::model`].
+//!
+//! | file | idea |
+//! |---|---|
+//! | `lock_store.rs` | the trait that locks need, with its contract |
+//! | `doc_store.rs`, `cas.rs` | for engines that can only compare and swap: small documents, and locks made of them |
+//! | `connect.rs` | from a URL to an engine |
+//! | `abilities.rs` | what an engine can and cannot do |
+//! | `clock.rs` | the one file that reads clocks |
+//! | `host.rs` | who this process is, and whether another one is gone |
+//! | `wake/` | waking exactly the waiter that has been served, in this process or the next |
+//! | `memory/`, `sqlite/` | the engines |
+
+mod abilities;
+mod cas;
+mod clock;
+mod connect;
+mod doc_store;
+mod host;
+mod lock_store;
+pub mod memory;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
+mod wake;
+
+pub use abilities::{Abilities, Hosts};
+pub use cas::{Cas, CasLocks};
+pub use clock::{Clock, Moment};
+pub use connect::{StoreUrl, connect};
+pub use doc_store::{Doc, DocStore, PutIf};
+pub use host::{is_gone, member, this_process};
+pub use lock_store::{Cursor, ListEvents, ListLocks, LockState, LockStore, Page, Span, Store};
+pub use wake::{Changes, HandedOver};

@@ -1,0 +1,228 @@
+//! Many operations, one transaction.
+
+use rusqlite::Connection;
+
+use super::options::Durability;
+use super::schema::{self, Opened};
+use super::tables::{self, LockRow};
+use crate::model::{Applied, Ask, LeaseId, Lease, LockName, LockOp, LockRecord, Outcome, Sweep, Timestamp, Token, Ttl};
+use crate::store::{Clock, is_gone, this_process};
+
+/// How far ahead of its use a range of tokens is reserved on the disk.
+const RESERVE: Ttl = Ttl::from_secs(60);
+/// Events are pruned once in so many.
+const PRUNE_EVERY: i64 = 1024;
+/// No event is kept for longer than this.
+const MAX_AGE: Ttl = Ttl::from_secs(90 * 24 * 3600);
+
+/// The tables and what has to be known to write to them.
+pub(super) struct Ledger {
+    conn: Connection,
+    pub(super) clock: Clock,
+    floor: Token,
+    ceiling: Token,
+    least: Durability,
+    /// What the connection is set to.
+    set_to: Option<Durability>,
+    /// What the last batch needed: a good guess for the next.
+    needed: Durability,
+    max_events: u32,
+}
+
+/// One operation and what came of it.
+pub(super) struct Answer {
+    pub(super) outcome: Outcome,
+    pub(super) handed_over: Vec<Lease>,
+}
+
+/// A transaction's work, not committed yet.
+struct Work {
+    answers: Vec<Answer>,
+    needs: Durability,
+    newest: Token,
+    ceiling: Option<Token>,
+}
+
+impl Ledger {
+    pub(super) fn new(conn: Connection, opened: Opened, least: Durability, max_events: u32) -> Self {
+        let Opened { clock, floor, ceiling } = opened;
+        Self { conn, clock, floor, ceiling, least, set_to: None, needed: least, max_events }
+    }
+
+    pub(super) fn conn(&self) -> &Connection {
+        &self.conn
+    }
+
+    /// Applies all operations in one transaction, in order. On an error none of them has happened, as far as can be
+    /// known.
+    pub(super) fn commit<'a>(
+        &mut self,
+        ops: impl Iterator<Item = (&'a LockName, &'a LockOp)> + Clone,
+    ) -> rusqlite::Result<Vec<Answer>> {
+        let mut durability = self.needed.max(self.least);
+        loop {
+            self.set_durability(durability)?;
+            self.conn.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+            match self.work(ops.clone()).and_then(|work| self.settle(work, durability)) {
+                Ok(Some(answers)) => return Ok(answers),
+                // What it takes is known only once the operations have been applied. Start over with it.
+                Ok(None) => durability = Durability::Full,
+                Err(error) => {
+                    if !self.conn.is_autocommit() {
+                        self.conn.execute_batch("ROLLBACK")?;
+                    }
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    fn work<'a>(
+        &mut self,
+        ops: impl Iterator<Item = (&'a LockName, &'a LockOp)>,
+    ) -> rusqlite::Result<Work> {
+        // Read with the write lock in hand: a lease that had to wait for it is not older for that.
+        let now = self.clock.now();
+        let mut work = Work { answers: Vec::new(), needs: self.least, newest: Token::default(), ceiling: None };
+        let mut rows: Vec<(LockRow, bool)> = Vec::new();
+        for (name, op) in ops {
+            let at = match rows.iter().position(|(row, _)| row.record.name == *name) {
+                Some(at) => at,
+                None => {
+                    rows.push((self.load(name)?, false));
+                    rows.len() - 1
+                }
+            };
+            let (row, changed) = &mut rows[at];
+            let mut applied = apply_to_living(&mut row.record, op, now);
+            for event in &applied.events {
+                let seq = tables::append(&self.conn, event, row.last_event)?;
+                row.last_event = Some(seq);
+                if seq % PRUNE_EVERY == 0 {
+                    self.prune(now)?;
+                }
+            }
+            *changed |= applied.changed;
+            // A lease that only keeps others out for a while outlives its process too.
+            let kept = matches!(op, LockOp::Release(release) if release.at_least.is_some());
+            let granted = match &applied.outcome {
+                Outcome::Granted(lease) => Some(lease),
+                _ => None,
+            };
+            if kept || granted.into_iter().chain(&applied.handed_over).any(|lease| outlives_us(&lease.ask)) {
+                work.needs = Durability::Full;
+            }
+            if applied.changed {
+                work.newest = work.newest.max(row.record.token);
+            }
+            let handed_over = std::mem::take(&mut applied.handed_over);
+            work.answers.push(Answer { outcome: applied.outcome, handed_over });
+        }
+        for (row, _) in rows.iter().filter(|(_, changed)| *changed) {
+            tables::save(&self.conn, row)?;
+        }
+        if work.newest > self.ceiling {
+            work.needs = Durability::Full;
+            work.ceiling = Some(self.raise_ceiling(work.newest.max(Token::default().next(now)))?);
+        }
+        Ok(work)
+    }
+
+    /// Reserves tokens ahead of their use. The transaction that does so is synced, so after a power cut the tokens that
+    /// may have been given are known, whatever else was lost.
+    fn raise_ceiling(&self, newest: Token) -> rusqlite::Result<Token> {
+        let ahead = newest.next(Timestamp::from_micros(newest.get()).plus(RESERVE));
+        let ceiling = ahead.max(schema::token(&self.conn, schema::CEILING)?);
+        schema::set_token(&self.conn, schema::CEILING, ceiling)?;
+        Ok(ceiling)
+    }
+
+    /// Commits, or rolls back if the work needs more than it was begun with.
+    fn settle(&mut self, work: Work, durability: Durability) -> rusqlite::Result<Option<Vec<Answer>>> {
+        self.needed = if work.ceiling.is_some() { self.least } else { work.needs };
+        if work.needs > durability {
+            self.conn.execute_batch("ROLLBACK")?;
+            return Ok(None);
+        }
+        self.conn.prepare_cached("COMMIT")?.execute([])?;
+        self.ceiling = work.ceiling.unwrap_or(self.ceiling);
+        Ok(Some(work.answers))
+    }
+
+    fn load(&self, name: &LockName) -> rusqlite::Result<LockRow> {
+        let mut row = tables::load(&self.conn, name)?.unwrap_or_else(|| LockRow::new(name.clone()));
+        row.record.token = row.record.token.max(self.floor);
+        Ok(row)
+    }
+
+    /// One record, as it is.
+    pub(super) fn get(&self, name: &LockName) -> rusqlite::Result<Option<LockRecord>> {
+        let row = tables::load(&self.conn, name)?;
+        Ok(row.map(|row| LockRecord { token: row.record.token.max(self.floor), ..row.record }))
+    }
+
+    fn set_durability(&mut self, durability: Durability) -> rusqlite::Result<()> {
+        if self.set_to != Some(durability) {
+            let synchronous = match durability {
+                Durability::Holders => "NORMAL",
+                Durability::Full => "FULL",
+            };
+            self.conn.pragma_update(None, "synchronous", synchronous)?;
+            self.set_to = Some(durability);
+        }
+        Ok(())
+    }
+
+    /// Bounds the history.
+    pub(super) fn prune(&self, now: Timestamp) -> rusqlite::Result<()> {
+        let before = now.as_micros().saturating_sub(MAX_AGE.as_micros());
+        tables::prune(&self.conn, self.max_events, Timestamp::from_micros(before))
+    }
+}
+
+/// A power cut that ends this machine does not end these.
+fn outlives_us(ask: &Ask) -> bool {
+    ask.process.is_none()
+}
+
+/// Applies an operation after clearing away those in its way that are certainly dead.
+fn apply_to_living(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+    let dead = match op {
+        LockOp::Acquire(_) | LockOp::Release(_) | LockOp::Leave(_) | LockOp::ForceRelease(_) => dead_in_the_way(record),
+        LockOp::Sweep(_) => all_dead(record),
+        LockOp::Renew(_) | LockOp::AskRelease(_) | LockOp::Restarted(_) => Vec::new(),
+    };
+    if dead.is_empty() {
+        return record.apply(op, now);
+    }
+    let buried = record.apply(&LockOp::Sweep(Sweep { dead }), now);
+    let mut applied = record.apply(op, now);
+    applied.events.splice(0..0, buried.events);
+    applied.handed_over.splice(0..0, buried.handed_over);
+    applied.changed |= buried.changed;
+    if let (Outcome::Swept(all), Outcome::Swept(first)) = (&mut applied.outcome, buried.outcome) {
+        *all += first;
+    }
+    applied
+}
+
+/// Dead holders, and dead waiters that would be served next.
+fn dead_in_the_way(record: &LockRecord) -> Vec<LeaseId> {
+    let holders = record.holders.iter().map(|lease| &*lease.ask).filter(|ask| is_dead(ask));
+    let waiters = record.waiters.iter().map(|ticket| &*ticket.ask).take_while(|ask| is_dead(ask));
+    holders.chain(waiters).map(|ask| ask.lease_id).collect()
+}
+
+fn all_dead(record: &LockRecord) -> Vec<LeaseId> {
+    let holders = record.holders.iter().map(|lease| &*lease.ask);
+    let asks = holders.chain(record.waiters.iter().map(|ticket| &*ticket.ask));
+    asks.filter(|ask| is_dead(ask)).map(|ask| ask.lease_id).collect()
+}
+
+fn is_dead(ask: &Ask) -> bool {
+    match &ask.process {
+        None => false,
+        process if *process == this_process() => false,
+        Some(process) => is_gone(process),
+    }
+}

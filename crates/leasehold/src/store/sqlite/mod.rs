@@ -1,0 +1,24 @@
+//! `sqlite:PATH`: one machine, many processes; the embedded default.
+//!
+//! | file | idea |
+//! |---|---|
+//! | `options.rs` | from the URL to a path and its settings |
+//! | `file.rs` | the file itself: made with care, refused where it could not be safe |
+//! | `schema.rs` | tables, their versions, and what a restart of the machine does to them |
+//! | `tables.rs` | the SQL: records and events in and out |
+//! | `batch.rs` | many operations, one transaction |
+//! | `writer.rs` | the one thread that has the connection |
+//! | `store.rs` | the engine as a whole |
+//! | `trouble.rs` | what SQLite says, in our words |
+
+mod batch;
+mod file;
+mod options;
+mod schema;
+mod store;
+mod tables;
+mod trouble;
+mod writer;
+
+pub use options::{Durability, SqliteOptions};
+pub use store::SqliteStore;

@@ -1,0 +1,157 @@
+//! The engine as a whole.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::options::SqliteOptions;
+use super::tables;
+use super::writer::Writer;
+use crate::Result;
+use crate::model::{Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Sweep, Swept, Timestamp, Ttl};
+use crate::store::lock_store::page_size;
+use crate::store::wake::Reach;
+use crate::store::{
+    Abilities, Changes, Cursor, Hosts, ListEvents, ListLocks, LockState, LockStore, Page, Span, Store,
+};
+
+/// Locks in a file of this machine.
+#[derive(Debug)]
+pub struct SqliteStore {
+    writer: Writer,
+}
+
+/// A wake-up that gets lost costs a waiter this long.
+const POLL: Duration = Duration::from_millis(100);
+
+impl SqliteStore {
+    /// Opens the file, or makes it.
+    pub async fn open(options: SqliteOptions) -> Result<Self> {
+        Ok(Self { writer: Writer::start(options).await? })
+    }
+}
+
+impl Store for SqliteStore {
+    fn abilities(&self) -> Abilities {
+        Abilities {
+            engine: "sqlite",
+            hosts: Hosts::OneMachine,
+            min_ttl: Ttl::from_millis(50),
+            poll: POLL,
+            wakes: cfg!(target_os = "linux"),
+            sees_the_dead: cfg!(target_os = "linux"),
+            lasting: true,
+        }
+    }
+
+    fn url(&self) -> String {
+        format!("sqlite:{}", self.writer.path().display())
+    }
+
+    fn locks(&self) -> &dyn LockStore {
+        self
+    }
+}
+
+#[async_trait]
+impl LockStore for SqliteStore {
+    async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
+        self.writer.apply(name.clone(), op.clone()).await
+    }
+
+    async fn get(&self, name: &LockName) -> Result<Option<LockRecord>> {
+        let name = name.clone();
+        self.writer.run(move |ledger| ledger.get(&name)).await
+    }
+
+    async fn list(&self, ask: &ListLocks) -> Result<Page<LockRecord>> {
+        let limit = page_size(ask.limit);
+        let prefix = ask.prefix.clone().unwrap_or_default();
+        let state = ask.state;
+        let busy = matches!(state, Some(LockState::Held | LockState::Waited | LockState::Stale));
+        let mut after = ask.after.clone().map(|after| after.0).unwrap_or_default();
+        let mut items = Vec::new();
+        loop {
+            let (prefix, from) = (prefix.clone(), after);
+            let read = move |ledger: &mut super::batch::Ledger| {
+                let found = tables::list(ledger.conn(), &prefix, &from, busy, limit)?;
+                Ok((found, ledger.clock.now()))
+            };
+            let (found, now) = self.writer.run(read).await?;
+            let last = found.len() < limit as usize;
+            after = found.last().map(|record| record.name.as_str().to_owned()).unwrap_or_default();
+            for record in found {
+                if state.is_none_or(|state| state.matches(&record, now)) {
+                    items.push(record);
+                }
+                if items.len() == limit as usize {
+                    let next = items.last().map(|record| Cursor(record.name.as_str().to_owned()));
+                    return Ok(Page { items, next });
+                }
+            }
+            if last {
+                return Ok(Page { items, next: None });
+            }
+        }
+    }
+
+    async fn history(&self, ask: &ListEvents) -> Result<Page<Event>> {
+        let (limit, lock, span) = (page_size(ask.limit), ask.lock.clone(), ask.span.clone());
+        let found = self.writer.run(move |ledger| {
+            let conn = ledger.conn();
+            match (&span, &lock) {
+                (Span::After(after), None) => tables::events_after(conn, number(after), limit),
+                (Span::After(after), Some(lock)) => {
+                    // Back along its chain, then the right way round.
+                    let mut found = tables::chain_before(conn, lock, i64::MAX, u32::MAX)?;
+                    found.retain(|(seq, _)| *seq > number(after));
+                    found.reverse();
+                    found.truncate(limit as usize);
+                    Ok(found)
+                }
+                (Span::Newest, None) => tables::events_before(conn, i64::MAX, limit),
+                (Span::Newest, Some(lock)) => tables::chain_before(conn, lock, i64::MAX, limit),
+                (Span::Before(before), None) => tables::events_before(conn, number(before), limit),
+                (Span::Before(before), Some(lock)) => tables::chain_before(conn, lock, number(before), limit),
+            }
+        });
+        let found = found.await?;
+        let last = found.last().map(|(seq, _)| Cursor(seq.to_string()));
+        let next = match &ask.span {
+            Span::After(after) => Some(last.unwrap_or_else(|| after.clone())),
+            _ => last.filter(|_| found.len() == limit as usize),
+        };
+        Ok(Page { items: found.into_iter().map(|(_, event)| event).collect(), next })
+    }
+
+    async fn now(&self) -> Result<Timestamp> {
+        self.writer.run(|ledger| Ok(ledger.clock.now())).await
+    }
+
+    fn changes(&self, waiter: &LeaseId) -> Changes {
+        Changes::new(*waiter, Reach::Machine, POLL)
+    }
+
+    async fn sweep(&self, limit: u32) -> Result<Swept> {
+        let look = move |ledger: &mut super::batch::Ledger| {
+            let now = ledger.clock.now();
+            let due = tables::due(ledger.conn(), now, limit)?;
+            let rest = limit.saturating_sub(u32::try_from(due.len()).unwrap_or(u32::MAX));
+            let maybe_dead = tables::maybe_held(ledger.conn(), rest)?;
+            ledger.prune(now)?;
+            Ok((due, maybe_dead))
+        };
+        let (due, maybe_dead) = self.writer.run(look).await?;
+        let mut swept = Swept::default();
+        for name in due.into_iter().chain(maybe_dead) {
+            if let Outcome::Swept(one) = self.apply(&name, &LockOp::Sweep(Sweep::default())).await? {
+                swept += one;
+            }
+        }
+        Ok(swept)
+    }
+}
+
+fn number(cursor: &Cursor) -> i64 {
+    cursor.0.parse().unwrap_or(0)
+}

@@ -1,0 +1,111 @@
+//! The waiters of this process, by lease id.
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::model::{Lease, LeaseId};
+use crate::store::Moment;
+
+/// A lease that a ticket has turned into, as the process that made it so tells its waiter.
+#[derive(Debug, Clone)]
+pub struct HandedOver {
+    /// The lease.
+    pub lease: Lease,
+    /// A moment before the store granted it: the lease lasts at least until its duration after this.
+    pub since: Moment,
+}
+
+/// How far a waiter's wake-ups come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// Only this process can serve it.
+    Process,
+    /// Every process of this machine can.
+    Machine,
+}
+
+/// The waiters of this process. One map for all stores: lease ids are unique everywhere.
+static WAITING: LazyLock<Mutex<HashMap<LeaseId, Arc<Seat>>>> = LazyLock::new(Mutex::default);
+
+#[derive(Default)]
+struct Seat {
+    bell: Notify,
+    handed_over: Mutex<Option<HandedOver>>,
+}
+
+/// The wake-ups of one waiter. Dropping it ends them.
+pub struct Changes {
+    waiter: LeaseId,
+    seat: Arc<Seat>,
+    poll: Duration,
+}
+
+impl Changes {
+    pub(crate) fn new(waiter: LeaseId, reach: Reach, poll: Duration) -> Self {
+        #[cfg(target_os = "linux")]
+        if reach == Reach::Machine {
+            super::datagram::listen();
+        }
+        let _ = reach;
+        let seat = Arc::<Seat>::default();
+        waiting().insert(waiter, seat.clone());
+        Self { waiter, seat, poll }
+    }
+
+    /// Wake-ups that come only by the clock, for engines that cannot send any.
+    pub fn polling(waiter: LeaseId, poll: Duration) -> Self {
+        Self::new(waiter, Reach::Process, poll)
+    }
+
+    /// Waits for a wake-up, at most for the engine's poll time and at most for `patience`. If the process that served
+    /// this waiter could say so directly, here is the lease; else ask the store.
+    pub async fn next(&mut self, patience: Duration) -> Option<HandedOver> {
+        let wait = self.poll.min(patience);
+        let _ = tokio::time::timeout(wait, self.seat.bell.notified()).await;
+        self.seat.handed_over.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl std::fmt::Debug for Changes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Changes").field("waiter", &self.waiter).field("poll", &self.poll).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Changes {
+    fn drop(&mut self) {
+        waiting().remove(&self.waiter);
+    }
+}
+
+/// Wakes the waiters of these leases, and nobody else.
+pub(crate) fn wake(handed_over: Vec<Lease>, since: Moment, reach: Reach) {
+    for lease in handed_over {
+        let seat = waiting().get(&lease.ask.lease_id).cloned();
+        match seat {
+            Some(seat) => {
+                *seat.handed_over.lock().unwrap_or_else(PoisonError::into_inner) = Some(HandedOver { lease, since });
+                seat.bell.notify_one();
+            }
+            #[cfg(target_os = "linux")]
+            None if reach == Reach::Machine => super::datagram::send(&lease),
+            None => {}
+        }
+    }
+    let _ = reach;
+}
+
+/// Wakes one waiter without telling it why.
+#[cfg(target_os = "linux")]
+pub(super) fn ring(waiter: &LeaseId) {
+    if let Some(seat) = waiting().get(waiter) {
+        seat.bell.notify_one();
+    }
+}
+
+fn waiting() -> std::sync::MutexGuard<'static, HashMap<LeaseId, Arc<Seat>>> {
+    WAITING.lock().unwrap_or_else(PoisonError::into_inner)
+}

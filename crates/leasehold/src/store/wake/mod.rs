@@ -1,0 +1,10 @@
+//! Waking exactly the waiter that has been served: a map within this process, a datagram to another one.
+//!
+//! Wake-ups are hints. One that is lost costs a waiter one poll, never its turn.
+
+mod hub;
+#[cfg(target_os = "linux")]
+mod datagram;
+
+pub use hub::{Changes, HandedOver};
+pub(crate) use hub::{Reach, wake};
