@@ -1,8 +1,38 @@
 //! leasehold: work that runs in one place at a time, across processes, machines and engines.
+//!
+//! A **lease** is a grant that ends by itself and carries a number, the **token**, that only rises. A **lock** is a
+//! lease on a name:
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+//! use std::time::Duration;
+//! use leasehold::Leasehold;
+//!
+//! let leasehold = Leasehold::connect("memory:").await?;
+//!
+//! // One of these at a time, wherever they run. If the lease is lost, the work is dropped.
+//! leasehold
+//!     .lock("publish/post-42")
+//!     .wait(Duration::from_secs(10))
+//!     .acquire()
+//!     .await?
+//!     .run(async |lease| println!("publishing under token {}", lease.token()))
+//!     .await?;
+//! # Ok(()) }
+//! ```
+//!
+//! Three floors, arrows only downward: [`client`] is what callers use, [`store`] has the engines, [`model`] has the
+//! rules that all engines obey.
 
+pub mod client;
 mod error;
 pub mod model;
 pub mod store;
+#[cfg(feature = "testing")]
+pub mod testing;
 
+pub use client::{
+    Backoff, Guard, GuardState, Health, Held, Leasehold, LockBuilder, LockStatus, Strategy, Sweeper,
+};
 pub use error::{Error, Result, Trouble};
 pub use store::Moment;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::num::NonZeroU32;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -178,7 +179,7 @@ impl From<Priority> for i32 {
 /// Small facts about a holder for audit and for the conflict message: user, host, pid, command, reason…
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize)]
 #[serde(transparent)]
-pub struct Metadata(BTreeMap<String, String>);
+pub struct Metadata(Arc<BTreeMap<String, String>>);
 
 impl Metadata {
     const MAX_ENTRIES: usize = 32;
@@ -193,12 +194,13 @@ impl Metadata {
                 key.escape_debug()
             )));
         }
-        let before = self.0.insert(key.clone(), value);
-        let bytes: usize = self.0.iter().map(|(key, value)| key.len() + value.len()).sum();
-        if self.0.len() > Self::MAX_ENTRIES || bytes > Self::MAX_BYTES {
+        let facts = Arc::make_mut(&mut self.0);
+        let before = facts.insert(key.clone(), value);
+        let bytes: usize = facts.iter().map(|(key, value)| key.len() + value.len()).sum();
+        if facts.len() > Self::MAX_ENTRIES || bytes > Self::MAX_BYTES {
             match before {
-                Some(value) => self.0.insert(key, value),
-                None => self.0.remove(&key),
+                Some(value) => facts.insert(key, value),
+                None => facts.remove(&key),
             };
             return Err(Invalid(format!(
                 "too much metadata: {} entries and {} bytes are the most",

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::lock_store::page_size;
 use super::{
-    Abilities, Changes, Cursor, Doc, DocStore, Hosts, ListEvents, ListLocks, LockStore, Page, PutIf, Span, Store,
+    Abilities, Changes, Cursor, Doc, DocStore, Hosts, ListEvents, ListLocks, LockStore, Page, PutIf, Span,
+    Store,
 };
 use crate::error::{Error, Result, Trouble};
 use crate::model::{Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Sweep, Swept, Timestamp, Ttl};
@@ -33,7 +34,9 @@ const EVENTS: &str = "events/";
 impl<D: DocStore> Cas<D> {
     /// Locks over these documents.
     pub fn new(docs: D) -> Self {
-        Self { locks: CasLocks { docs } }
+        Self {
+            locks: CasLocks { docs },
+        }
     }
 }
 
@@ -71,7 +74,11 @@ struct LockDoc {
 impl LockDoc {
     fn read(name: &LockName, doc: Option<&Doc>) -> Result<Self> {
         match doc {
-            None => Ok(Self { record: LockRecord::new(name.clone()), first: 1, tail: Vec::new() }),
+            None => Ok(Self {
+                record: LockRecord::new(name.clone()),
+                first: 1,
+                tail: Vec::new(),
+            }),
             Some(doc) => parse(&doc.body),
         }
     }
@@ -93,13 +100,21 @@ impl<D: DocStore> CasLocks<D> {
 
     async fn locks(&self, after: Option<Cursor>, limit: u32, prefix: &str) -> Result<Page<LockRecord>> {
         let page = self.docs.list(&format!("{LOCKS}{prefix}"), after, limit).await?;
-        let records = page.items.iter().map(|(_, doc)| parse::<LockDoc>(&doc.body).map(|doc| doc.record));
-        Ok(Page { items: records.collect::<Result<_>>()?, next: page.next })
+        let records = page
+            .items
+            .iter()
+            .map(|(_, doc)| parse::<LockDoc>(&doc.body).map(|doc| doc.record));
+        Ok(Page {
+            items: records.collect::<Result<_>>()?,
+            next: page.next,
+        })
     }
 
     /// Every event of a lock, oldest first, with its number.
     async fn events_of(&self, name: &LockName) -> Result<Vec<(u64, Event)>> {
-        let Some(doc) = self.docs.get(&format!("{LOCKS}{name}")).await? else { return Ok(Vec::new()) };
+        let Some(doc) = self.docs.get(&format!("{LOCKS}{name}")).await? else {
+            return Ok(Vec::new());
+        };
         let doc: LockDoc = parse(&doc.body)?;
         let mut all = Vec::new();
         let (prefix, mut after) = (format!("{EVENTS}{name}/"), None);
@@ -107,7 +122,9 @@ impl<D: DocStore> CasLocks<D> {
             let page = self.docs.list(&prefix, after, 0).await?;
             for (key, spilled) in &page.items {
                 // A lock may be named like the beginning of another one's documents.
-                let Ok(first) = key[prefix.len()..].parse::<u64>() else { continue };
+                let Ok(first) = key[prefix.len()..].parse::<u64>() else {
+                    continue;
+                };
                 if first < doc.first {
                     all.extend((first..).zip(parse::<Vec<Event>>(&spilled.body)?));
                 }
@@ -135,7 +152,11 @@ impl<D: DocStore> LockStore for CasLocks<D> {
             }
             self.spill(&mut doc).await?;
             doc.tail.extend(applied.events);
-            match self.docs.put_if(&key, current.map(|doc| doc.version), write(&doc)?).await? {
+            match self
+                .docs
+                .put_if(&key, current.map(|doc| doc.version), write(&doc)?)
+                .await?
+            {
                 PutIf::Written(_) => return Ok(applied.outcome),
                 PutIf::Clash(newer) => current = newer,
             }
@@ -144,12 +165,17 @@ impl<D: DocStore> LockStore for CasLocks<D> {
             tokio::time::sleep(spread).await;
         }
         let message = format!("lock '{name}' is changed by too many at once: {MAX_TRIES} tries lost");
-        Err(Error::store(Trouble::Unavailable, message, "try again; wait in the queue rather than asking in a loop"))
+        Err(Error::store(
+            Trouble::Unavailable,
+            message,
+            "try again; wait in the queue rather than asking in a loop",
+        ))
     }
 
     async fn get(&self, name: &LockName) -> Result<Option<LockRecord>> {
         let doc = self.docs.get(&format!("{LOCKS}{name}")).await?;
-        doc.map(|doc| parse::<LockDoc>(&doc.body).map(|doc| doc.record)).transpose()
+        doc.map(|doc| parse::<LockDoc>(&doc.body).map(|doc| doc.record))
+            .transpose()
     }
 
     async fn list(&self, ask: &ListLocks) -> Result<Page<LockRecord>> {
@@ -193,7 +219,11 @@ impl<D: DocStore> LockStore for CasLocks<D> {
                 }
                 // There is no order between locks but their time: good enough to read, and stable.
                 all.sort_by_key(|(seq, event)| (event.at, *seq));
-                all.into_iter().map(|(_, event)| event).zip(1..).map(|(event, seq)| (seq, event)).collect()
+                all.into_iter()
+                    .map(|(_, event)| event)
+                    .zip(1..)
+                    .map(|(event, seq)| (seq, event))
+                    .collect()
             }
         };
         let limit = page_size(ask.limit) as usize;
@@ -212,7 +242,10 @@ impl<D: DocStore> LockStore for CasLocks<D> {
             Span::After(after) => Some(last.unwrap_or_else(|| after.clone())),
             _ => last.filter(|_| all.len() == limit),
         };
-        Ok(Page { items: all.into_iter().map(|(_, event)| event).collect(), next })
+        Ok(Page {
+            items: all.into_iter().map(|(_, event)| event).collect(),
+            next,
+        })
     }
 
     async fn now(&self) -> Result<Timestamp> {
@@ -230,7 +263,9 @@ impl<D: DocStore> LockStore for CasLocks<D> {
             for record in page.items {
                 if visited < limit && record.next_end().is_some_and(|end| end <= now) {
                     visited += 1;
-                    if let Outcome::Swept(one) = self.apply(&record.name, &LockOp::Sweep(Sweep::default())).await? {
+                    if let Outcome::Swept(one) =
+                        self.apply(&record.name, &LockOp::Sweep(Sweep::default())).await?
+                    {
                         swept += one;
                     }
                 }
@@ -245,7 +280,12 @@ impl<D: DocStore> LockStore for CasLocks<D> {
 
 fn parse<T: for<'de> Deserialize<'de>>(body: &str) -> Result<T> {
     serde_json::from_str(body).map_err(|error| {
-        Error::store(Trouble::Broken, "a stored lock cannot be read", "restore it from a backup").because(error)
+        Error::store(
+            Trouble::Broken,
+            "a stored lock cannot be read",
+            "restore it from a backup",
+        )
+        .because(error)
     })
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-use crate::model::{BootId, Timestamp};
+use crate::model::{BootId, LeaseId, Timestamp};
 
 /// A reading of this machine's boot clock, in microseconds. Means nothing on another machine or after a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -33,7 +33,10 @@ impl Moment {
     /// This moment and then `duration`.
     #[must_use]
     pub fn plus(self, duration: Duration) -> Self {
-        Self(self.0.saturating_add(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)))
+        Self(
+            self.0
+                .saturating_add(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)),
+        )
     }
 
     /// How long until this moment from `now`; nothing if it has passed.
@@ -84,16 +87,22 @@ impl Clock {
             micros.fetch_add(u64::try_from(duration.as_micros()).unwrap_or(0), Ordering::SeqCst);
         }
     }
+}
 
-    pub(crate) fn is_manual(&self) -> bool {
-        matches!(*self.0, Source::Manual(_))
-    }
+/// A new id for one request: sorted by time, unique everywhere.
+pub(crate) fn new_lease_id() -> LeaseId {
+    LeaseId::from_uuid(uuid::Uuid::now_v7())
 }
 
 /// How far the wall clock is from the boot clock now, in microseconds.
 pub(crate) fn wall_offset() -> i64 {
-    let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_micros();
-    i64::try_from(wall).unwrap_or(i64::MAX).saturating_sub_unsigned(boot_micros())
+    let wall = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_micros();
+    i64::try_from(wall)
+        .unwrap_or(i64::MAX)
+        .saturating_sub_unsigned(boot_micros())
 }
 
 #[cfg(target_os = "linux")]
@@ -109,7 +118,12 @@ fn boot_micros() -> u64 {
     use std::sync::LazyLock;
     use std::time::Instant;
     static START: LazyLock<(Instant, Duration)> = LazyLock::new(|| {
-        (Instant::now(), SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
+        (
+            Instant::now(),
+            SystemTime::now()
+                .duration_since(SystemTime::UNIX_EPOCH)
+                .unwrap_or_default(),
+        )
     });
     let (start, wall) = *START;
     u64::try_from((wall + start.elapsed()).as_micros()).unwrap_or(u64::MAX)
@@ -129,7 +143,10 @@ mod tests {
     fn an_engine_clock_reads_like_a_wall_clock_and_never_steps() {
         let clock = Clock::system();
         let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
-        let off = clock.now().as_micros().abs_diff(u64::try_from(wall.as_micros()).unwrap());
+        let off = clock
+            .now()
+            .as_micros()
+            .abs_diff(u64::try_from(wall.as_micros()).unwrap());
         assert!(off < 1_000_000, "{off} µs off");
         assert!(clock.now() <= clock.now());
     }
@@ -145,7 +162,10 @@ mod tests {
     #[test]
     fn a_moment_never_wraps() {
         let now = Moment::now();
-        assert_eq!(now.plus(Duration::from_secs(1)).after(now), Duration::from_secs(1));
+        assert_eq!(
+            now.plus(Duration::from_secs(1)).after(now),
+            Duration::from_secs(1)
+        );
         assert_eq!(now.after(now.plus(Duration::MAX)), Duration::ZERO);
     }
 }

@@ -30,7 +30,8 @@ pub trait Store: Send + Sync + 'static {
 /// **Bounded**: every call ends by itself within seconds, with an error if it must. No call sleeps or tries again
 /// because a lock is held: that is the caller's business.
 ///
-/// **Cancelled**: a call that is dropped may or may not take effect, as if its answer had been lost.
+/// **Cancelled**: a call that is dropped may or may not take effect, as if its answer had been lost; but if it does,
+/// then before any call for the same lease id that is made after the drop. So an acquire can be taken back.
 #[async_trait]
 pub trait LockStore: Send + Sync {
     /// Applies one operation to one lock, which need not exist yet.
@@ -90,10 +91,9 @@ impl LockState {
             Self::Held => record.live(now).next().is_some(),
             Self::Free => record.live(now).next().is_none(),
             Self::Waited => record.waiting(now).next().is_some(),
-            Self::Stale => record
-                .holders
-                .iter()
-                .any(|lease| lease.expires_at <= now || lease.ask.process.as_ref().is_some_and(super::is_gone)),
+            Self::Stale => record.holders.iter().any(|lease| {
+                lease.expires_at <= now || lease.ask.process.as_ref().is_some_and(super::is_gone)
+            }),
         }
     }
 }
@@ -146,5 +146,9 @@ const MAX_LIMIT: u32 = 1000;
 
 /// The page size that was asked for, within bounds.
 pub(crate) fn page_size(limit: u32) -> u32 {
-    if limit == 0 { DEFAULT_LIMIT } else { limit.min(MAX_LIMIT) }
+    if limit == 0 {
+        DEFAULT_LIMIT
+    } else {
+        limit.min(MAX_LIMIT)
+    }
 }

@@ -13,7 +13,7 @@
 
 mod abilities;
 mod cas;
-mod clock;
+pub(crate) mod clock;
 mod connect;
 mod doc_store;
 mod host;
@@ -28,6 +28,6 @@ pub use cas::{Cas, CasLocks};
 pub use clock::{Clock, Moment};
 pub use connect::{StoreUrl, connect};
 pub use doc_store::{Doc, DocStore, PutIf};
-pub use host::{is_gone, member, this_process};
+pub use host::{host_name, is_gone, member, this_process};
 pub use lock_store::{Cursor, ListEvents, ListLocks, LockState, LockStore, Page, Span, Store};
 pub use wake::{Changes, HandedOver};

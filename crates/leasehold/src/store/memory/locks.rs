@@ -32,7 +32,10 @@ struct Table {
 
 impl MemoryLocks {
     pub(super) fn new(clock: Clock) -> Self {
-        Self { clock, table: Mutex::default() }
+        Self {
+            clock,
+            table: Mutex::default(),
+        }
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -43,7 +46,12 @@ impl MemoryLocks {
         let since = Moment::now();
         let mut table = self.table();
         let now = self.clock.now();
-        let Applied { outcome, handed_over, events, .. } = match table.records.get_mut(name) {
+        let Applied {
+            outcome,
+            handed_over,
+            events,
+            ..
+        } = match table.records.get_mut(name) {
             Some(record) => record.apply(op, now),
             None => {
                 let mut record = LockRecord::new(name.clone());
@@ -77,7 +85,10 @@ impl LockStore for MemoryLocks {
         let now = self.clock.now();
         let limit = page_size(ask.limit) as usize;
         let prefix = ask.prefix.as_deref().unwrap_or_default();
-        let start = ask.after.as_ref().map_or(Bound::Included(prefix), |after| Bound::Excluded(after.0.as_str()));
+        let start = ask
+            .after
+            .as_ref()
+            .map_or(Bound::Included(prefix), |after| Bound::Excluded(after.0.as_str()));
         let table = self.table();
         let items: Vec<_> = table
             .records
@@ -89,7 +100,10 @@ impl LockStore for MemoryLocks {
             .take(limit)
             .cloned()
             .collect();
-        let next = items.last().filter(|_| items.len() == limit).map(|last| Cursor(last.name.as_str().to_owned()));
+        let next = items
+            .last()
+            .filter(|_| items.len() == limit)
+            .map(|last| Cursor(last.name.as_str().to_owned()));
         Ok(Page { items, next })
     }
 
@@ -101,7 +115,11 @@ impl LockStore for MemoryLocks {
         let found: Vec<(u64, Event)> = match &ask.span {
             Span::After(Cursor(after)) => {
                 let after = after.parse().unwrap_or(0);
-                wanted.filter(|(seq, _)| *seq > after).take(limit).map(|(seq, event)| (seq, event.clone())).collect()
+                wanted
+                    .filter(|(seq, _)| *seq > after)
+                    .take(limit)
+                    .map(|(seq, event)| (seq, event.clone()))
+                    .collect()
             }
             Span::Newest | Span::Before(_) => {
                 let before = match &ask.span {
@@ -109,7 +127,11 @@ impl LockStore for MemoryLocks {
                     _ => u64::MAX,
                 };
                 let all: Vec<_> = wanted.take_while(|(seq, _)| *seq < before).collect();
-                all.into_iter().rev().take(limit).map(|(seq, event)| (seq, event.clone())).collect()
+                all.into_iter()
+                    .rev()
+                    .take(limit)
+                    .map(|(seq, event)| (seq, event.clone()))
+                    .collect()
             }
         };
         let last = found.last().map(|(seq, _)| Cursor(seq.to_string()));
@@ -117,7 +139,10 @@ impl LockStore for MemoryLocks {
             Span::After(after) => Some(last.unwrap_or_else(|| after.clone())),
             _ => last.filter(|_| found.len() == limit),
         };
-        Ok(Page { items: found.into_iter().map(|(_, event)| event).collect(), next })
+        Ok(Page {
+            items: found.into_iter().map(|(_, event)| event).collect(),
+            next,
+        })
     }
 
     async fn now(&self) -> Result<Timestamp> {
@@ -132,8 +157,13 @@ impl LockStore for MemoryLocks {
         let now = self.clock.now();
         let due: Vec<LockName> = {
             let table = self.table();
-            let due = table.records.values().filter(|record| record.next_end().is_some_and(|end| end <= now));
-            due.take(limit as usize).map(|record| record.name.clone()).collect()
+            let due = table
+                .records
+                .values()
+                .filter(|record| record.next_end().is_some_and(|end| end <= now));
+            due.take(limit as usize)
+                .map(|record| record.name.clone())
+                .collect()
         };
         let mut swept = Swept::default();
         for name in due {

@@ -65,13 +65,20 @@ impl Changes {
     pub async fn next(&mut self, patience: Duration) -> Option<HandedOver> {
         let wait = self.poll.min(patience);
         let _ = tokio::time::timeout(wait, self.seat.bell.notified()).await;
-        self.seat.handed_over.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.seat
+            .handed_over
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
     }
 }
 
 impl std::fmt::Debug for Changes {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Changes").field("waiter", &self.waiter).field("poll", &self.poll).finish_non_exhaustive()
+        f.debug_struct("Changes")
+            .field("waiter", &self.waiter)
+            .field("poll", &self.poll)
+            .finish_non_exhaustive()
     }
 }
 
@@ -87,7 +94,8 @@ pub(crate) fn wake(handed_over: Vec<Lease>, since: Moment, reach: Reach) {
         let seat = waiting().get(&lease.ask.lease_id).cloned();
         match seat {
             Some(seat) => {
-                *seat.handed_over.lock().unwrap_or_else(PoisonError::into_inner) = Some(HandedOver { lease, since });
+                *seat.handed_over.lock().unwrap_or_else(PoisonError::into_inner) =
+                    Some(HandedOver { lease, since });
                 seat.bell.notify_one();
             }
             #[cfg(target_os = "linux")]

@@ -2,9 +2,9 @@
 //!
 //! Wake-ups are hints. One that is lost costs a waiter one poll, never its turn.
 
-mod hub;
 #[cfg(target_os = "linux")]
 mod datagram;
+mod hub;
 
 pub use hub::{Changes, HandedOver};
 pub(crate) use hub::{Reach, wake};

@@ -1,0 +1,282 @@
+//! Asking for locks until they are ours or patience is over.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::guard::Guard;
+use super::leasehold::Inner;
+use super::strategy::Strategy;
+use crate::error::{Error, Result};
+use crate::model::{
+    Acquire, Ask, Conflict, Holder, Lease, LeaseId, Leave, LockName, LockOp, Metadata, Mode, Outcome,
+    Priority, Process, Slots, Ttl,
+};
+use crate::store::{Changes, LockState, Moment, clock};
+
+/// What is asked for, the same for every lock of one request.
+pub(super) struct Plan {
+    pub(super) ttl: Ttl,
+    pub(super) strategy: Strategy,
+    pub(super) steal_after: Option<Ttl>,
+    pub(super) mode: Mode,
+    pub(super) slots: Slots,
+    pub(super) priority: Priority,
+    pub(super) holder: Option<Holder>,
+    pub(super) metadata: Metadata,
+    pub(super) process: Option<Process>,
+    pub(super) renew_at: f64,
+}
+
+/// A lease and how long this process may count on it.
+pub(super) struct Taken {
+    pub(super) name: LockName,
+    pub(super) lease: Lease,
+    pub(super) valid_until: Moment,
+}
+
+/// How long a ticket lives without a word from its waiter: so long a dead one can delay those behind it.
+const TICKET: Ttl = Ttl::from_secs(10);
+/// A store that does not answer is asked again so often, with the same lease id, before the caller is told.
+const STORE_TRIES: u32 = 3;
+
+/// Takes all locks, or none.
+pub(super) async fn acquire_all(inner: Arc<Inner>, names: Vec<LockName>, plan: Plan) -> Result<Guard> {
+    let started = Moment::now();
+    let deadline = match plan.strategy {
+        Strategy::Wait(Some(patience)) => Some(started.plus(patience)),
+        _ => None,
+    };
+    let mut taken = Vec::with_capacity(names.len());
+    for name in names {
+        let ask = Request::new(&inner, name, &plan, started, deadline);
+        // On an error or a drop, the requests in `taken` take themselves back.
+        taken.push(ask.acquire().await?);
+    }
+    let taken = taken.into_iter().map(Granted::keep).collect();
+    Ok(Guard::new(inner, taken, plan.renew_at))
+}
+
+/// One request for one lock. Whatever became of it, dropping it takes it back.
+struct Request<'a> {
+    plan: &'a Plan,
+    started: Moment,
+    deadline: Option<Moment>,
+    ask: Arc<Ask>,
+    undo: Undo,
+}
+
+/// A lease that is taken back when dropped, unless it is kept.
+struct Granted {
+    lease: Lease,
+    valid_until: Moment,
+    undo: Undo,
+}
+
+impl Granted {
+    fn keep(mut self) -> Taken {
+        self.undo.armed = false;
+        Taken {
+            name: self.undo.name.clone(),
+            lease: self.lease,
+            valid_until: self.valid_until,
+        }
+    }
+}
+
+impl<'a> Request<'a> {
+    fn new(
+        inner: &Arc<Inner>,
+        name: LockName,
+        plan: &'a Plan,
+        started: Moment,
+        deadline: Option<Moment>,
+    ) -> Self {
+        let lease_id = clock::new_lease_id();
+        let ask = Ask {
+            lease_id,
+            holder: plan
+                .holder
+                .clone()
+                .unwrap_or_else(|| inner.keeper.default_holder()),
+            mode: plan.mode,
+            slots: plan.slots,
+            priority: plan.priority,
+            ttl: plan.ttl,
+            metadata: plan.metadata.clone(),
+            process: plan.process.clone(),
+        };
+        let undo = Undo {
+            inner: inner.clone(),
+            name,
+            lease_id,
+            armed: false,
+        };
+        Self {
+            plan,
+            started,
+            deadline,
+            ask: Arc::new(ask),
+            undo,
+        }
+    }
+
+    async fn acquire(mut self) -> Result<Granted> {
+        self.undo.armed = true;
+        let found = match &self.plan.strategy {
+            Strategy::FailFast => self.ask_once(None).await?,
+            Strategy::Retry(backoff) => {
+                let mut again = 0;
+                loop {
+                    match (self.ask_once(None).await?, backoff.pause(again)) {
+                        (Answer::Busy(_), Some(pause)) => tokio::time::sleep(pause).await,
+                        (answer, _) => break answer,
+                    }
+                    again += 1;
+                }
+            }
+            Strategy::Wait(_) => self.wait().await?,
+        };
+        match found {
+            Answer::Granted(lease, valid_until) => Ok(Granted {
+                lease,
+                valid_until,
+                undo: self.undo,
+            }),
+            Answer::Busy(conflict) | Answer::Queued(conflict) => {
+                self.undo.armed = false; // The store has said that there is nothing of ours.
+                let (lock, waited) = (self.undo.name.clone(), Moment::now().after(self.started));
+                let waited = if self.plan.strategy == Strategy::FailFast {
+                    Duration::ZERO
+                } else {
+                    waited
+                };
+                Err(Error::Conflict {
+                    lock,
+                    conflict: Box::new(conflict),
+                    waited,
+                })
+            }
+        }
+    }
+
+    /// Stands in the queue until it is our turn. Polling is the contract, wake-ups make it quick.
+    async fn wait(&self) -> Result<Answer> {
+        let mut changes = self.locks().changes(&self.ask.lease_id);
+        let mut asked = Moment::now();
+        loop {
+            let last = self.patience_left() == Duration::ZERO;
+            // The last asking draws no ticket: it takes what is there or leaves the queue.
+            let answer = self.ask_once((!last).then_some(TICKET)).await?;
+            match answer {
+                Answer::Queued(_) if !last => {}
+                answer => return Ok(answer),
+            }
+            if let Some(answer) = self.until_something_happens(&mut changes, asked).await? {
+                return Ok(answer);
+            }
+            asked = Moment::now();
+        }
+    }
+
+    /// Ends when it is worth asking the store again: it may be our turn, the ticket wants a sign of life, somebody in
+    /// the way is gone, or patience is over. Gives the lease if whoever served us told us directly.
+    async fn until_something_happens(&self, changes: &mut Changes, asked: Moment) -> Result<Option<Answer>> {
+        let sign_of_life = asked.plus(TICKET.as_duration() / 3);
+        loop {
+            if let Some(handed_over) = changes.next(self.patience_left()).await {
+                let lease = handed_over.lease;
+                let valid_until = handed_over.since.plus(lease.expires_at.since(lease.acquired_at));
+                if Moment::now() < valid_until {
+                    return Ok(Some(Answer::Granted(lease, valid_until)));
+                }
+            }
+            if Moment::now() >= sign_of_life || self.patience_left() == Duration::ZERO {
+                return Ok(None);
+            }
+            // A look is cheaper than an operation.
+            match (self.locks().get(&self.undo.name).await, self.locks().now().await) {
+                (Ok(Some(record)), Ok(now)) => {
+                    let ours = record.lease(&self.ask.lease_id).is_some();
+                    let ended = record.next_end().is_none_or(|end| end <= now);
+                    if ours || ended || LockState::Stale.matches(&record, now) {
+                        return Ok(None);
+                    }
+                }
+                _ => return Ok(None),
+            }
+        }
+    }
+
+    fn patience_left(&self) -> Duration {
+        self.deadline
+            .map_or(Duration::MAX, |deadline| deadline.after(Moment::now()))
+    }
+
+    /// One asking. A store that fails is asked again: with the same lease id that cannot take the lock twice.
+    async fn ask_once(&self, queue: Option<Ttl>) -> Result<Answer> {
+        let op = LockOp::Acquire(Acquire {
+            ask: self.ask.clone(),
+            queue,
+            steal_after: self.plan.steal_after,
+        });
+        let mut tries = 0;
+        loop {
+            let sent = Moment::now();
+            tries += 1;
+            match self.locks().apply(&self.undo.name, &op).await {
+                Ok(Outcome::Granted(lease)) => {
+                    let valid_until = sent.plus(lease.expires_at.since(lease.renewed_at));
+                    // An answer that took longer than the lease lasts is no acquisition. Ask again.
+                    if Moment::now() < valid_until {
+                        return Ok(Answer::Granted(lease, valid_until));
+                    }
+                }
+                Ok(Outcome::Queued(queued)) => return Ok(Answer::Queued(queued.conflict)),
+                Ok(Outcome::Busy(conflict)) => return Ok(Answer::Busy(conflict)),
+                Ok(other) => return Err(super::leasehold::unexpected(&self.undo.name, other)),
+                Err(error) if error.is_retryable() && tries < STORE_TRIES => {
+                    tracing::debug!(lock = %self.undo.name, %error, "asking again");
+                    tokio::time::sleep(Duration::from_millis(50 << tries)).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn locks(&self) -> &dyn crate::store::LockStore {
+        self.undo.inner.locks()
+    }
+}
+
+enum Answer {
+    Granted(Lease, Moment),
+    Queued(Conflict),
+    Busy(Conflict),
+}
+
+/// Takes a request back in the background when dropped: ticket or lease, whatever became of it.
+struct Undo {
+    inner: Arc<Inner>,
+    name: LockName,
+    lease_id: LeaseId,
+    armed: bool,
+}
+
+impl Drop for Undo {
+    fn drop(&mut self) {
+        if self.armed {
+            let (inner, name, lease_id) = (self.inner.clone(), self.name.clone(), self.lease_id);
+            self.inner.keeper.spawn(async move {
+                let op = LockOp::Leave(Leave { lease_id });
+                for tries in 0..STORE_TRIES {
+                    match inner.locks().apply(&name, &op).await {
+                        Err(error) if error.is_retryable() => {
+                            tokio::time::sleep(Duration::from_millis(100 << tries)).await;
+                        }
+                        _ => break, // Gone, or beyond our power: it ends by its time.
+                    }
+                }
+            });
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! The handle on a store: everything starts here.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::builder::LockBuilder;
+use super::keeper::Keeper;
+use super::status::{EventView, LockStatus};
+use super::sweeper::Sweeper;
+use crate::error::{Error, Result};
+use crate::model::{
+    AskRelease, ForceRelease, Holder, LeaseId, LockName, LockOp, LockRecord, NotHeld, Outcome, Reason,
+    Release, Renew, StaleToken, Swept, Timestamp, Token, Ttl,
+};
+use crate::store::{self, Abilities, ListEvents, ListLocks, LockStore, Moment, Page, Store, StoreUrl};
+
+/// A handle on a store. Cheap to clone; all clones share one connection and one background thread.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+/// use std::time::Duration;
+/// use leasehold::Leasehold;
+///
+/// let leasehold = Leasehold::connect("memory:").await?;
+/// let guard = leasehold.lock("nightly-report").ttl(Duration::from_secs(30)).acquire().await?;
+/// let sent = guard.run(async |lease| format!("sent under token {}", lease.token())).await?;
+/// assert!(sent.starts_with("sent under token "));
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Leasehold {
+    pub(super) inner: Arc<Inner>,
+}
+
+pub(super) struct Inner {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) keeper: Keeper,
+}
+
+impl Inner {
+    pub(super) fn locks(&self) -> &dyn LockStore {
+        self.store.locks()
+    }
+}
+
+impl Leasehold {
+    /// Opens the store at this URL: `sqlite:PATH`, `sqlite:` for the default place, `memory:`.
+    pub async fn connect(url: &str) -> Result<Self> {
+        Self::with_store(store::connect(&StoreUrl::parse(url)?).await?)
+    }
+
+    /// Uses a store that is already open.
+    pub fn with_store(store: Arc<dyn Store>) -> Result<Self> {
+        Ok(Self {
+            inner: Arc::new(Inner {
+                store,
+                keeper: Keeper::start()?,
+            }),
+        })
+    }
+
+    /// What the engine can and cannot do.
+    pub fn abilities(&self) -> Abilities {
+        self.inner.store.abilities()
+    }
+
+    /// The store's address, without secrets.
+    pub fn url(&self) -> String {
+        self.inner.store.url()
+    }
+
+    /// The store's time.
+    pub async fn now(&self) -> Result<Timestamp> {
+        self.inner.locks().now().await
+    }
+
+    /// Begins to ask for a lock.
+    pub fn lock<N>(&self, name: N) -> LockBuilder
+    where
+        N: TryInto<LockName>,
+        N::Error: Into<Error>,
+    {
+        LockBuilder::new(self.inner.clone(), name)
+    }
+
+    /// What can be seen of a lock now.
+    pub async fn status(&self, name: &LockName) -> Result<LockStatus> {
+        let record = self.inner.locks().get(name).await?;
+        let record = record.unwrap_or_else(|| LockRecord::new(name.clone()));
+        Ok(LockStatus::of(&record, self.now().await?))
+    }
+
+    /// The locks of the store, a page at a time.
+    pub async fn list(&self, ask: &ListLocks) -> Result<Page<LockStatus>> {
+        let page = self.inner.locks().list(ask).await?;
+        let now = self.now().await?;
+        let items = page
+            .items
+            .iter()
+            .map(|record| LockStatus::of(record, now))
+            .collect();
+        Ok(Page {
+            items,
+            next: page.next,
+        })
+    }
+
+    /// What happened, a page at a time.
+    pub async fn history(&self, ask: &ListEvents) -> Result<Page<EventView>> {
+        let page = self.inner.locks().history(ask).await?;
+        Ok(Page {
+            items: page.items.into_iter().map(EventView::from).collect(),
+            next: page.next,
+        })
+    }
+
+    /// Renews a lease that is held without a guard, by its id and token.
+    pub async fn renew(
+        &self,
+        name: &LockName,
+        lease_id: LeaseId,
+        token: Token,
+        ttl: Option<Ttl>,
+    ) -> Result<LockStatus> {
+        let outcome = self
+            .apply(name, LockOp::Renew(Renew { lease_id, token, ttl }))
+            .await?;
+        self.seen(name, outcome).await
+    }
+
+    /// Releases a lease that is held without a guard, by its id and token.
+    pub async fn release(&self, name: &LockName, lease_id: LeaseId, token: Token) -> Result<LockStatus> {
+        let outcome = self
+            .apply(
+                name,
+                LockOp::Release(Release {
+                    lease_id,
+                    token,
+                    at_least: None,
+                }),
+            )
+            .await?;
+        self.seen(name, outcome).await
+    }
+
+    /// Asks the holders of a lock to stop when they can; they learn it at their next renewal. Says how many.
+    pub async fn ask_release(&self, name: &LockName, by: Holder, reason: Option<Reason>) -> Result<u32> {
+        let outcome = self
+            .apply(
+                name,
+                LockOp::AskRelease(AskRelease {
+                    token: None,
+                    by,
+                    reason,
+                }),
+            )
+            .await?;
+        match outcome {
+            Outcome::Asked(count) => Ok(count),
+            other => Err(unexpected(name, other)),
+        }
+    }
+
+    /// Takes a lock from the holder with this token. If the lock has moved on since the caller looked, nothing
+    /// happens. The holder may still be at work; its token is old from now on.
+    pub async fn force_release(
+        &self,
+        name: &LockName,
+        token: Token,
+        by: Holder,
+        reason: Reason,
+    ) -> Result<LockStatus> {
+        let outcome = self
+            .apply(name, LockOp::ForceRelease(ForceRelease { token, by, reason }))
+            .await?;
+        self.seen(name, outcome).await
+    }
+
+    /// Whether a token is still the newest of its lock, and its lease alive.
+    pub async fn check_fence(&self, name: &LockName, token: Token) -> Result<LockStatus> {
+        let status = self.status(name).await?;
+        let live = status
+            .holders
+            .iter()
+            .any(|holder| holder.token == token && !holder.stale);
+        if live {
+            Ok(status)
+        } else {
+            Err(StaleToken {
+                token,
+                newest: status.token,
+            }
+            .into())
+        }
+    }
+
+    /// Clears away what has ended, once; up to `limit` locks.
+    pub async fn sweep(&self, limit: u32) -> Result<Swept> {
+        self.inner.locks().sweep(limit).await
+    }
+
+    /// Clears away what has ended, again and again, until the sweeper is dropped.
+    pub fn sweeper(&self, every: Duration) -> Sweeper {
+        Sweeper::start(&self.inner, every)
+    }
+
+    /// How long the store takes to answer, and its time then: for a look at its health.
+    pub async fn ping(&self) -> Result<(Duration, Timestamp)> {
+        let sent = Moment::now();
+        let now = self.now().await?;
+        Ok((Moment::now().after(sent), now))
+    }
+
+    /// Waits until everything that dropped guards have left to be done is done.
+    pub async fn close(self) {
+        self.inner.keeper.finish().await;
+    }
+
+    async fn apply(&self, name: &LockName, op: LockOp) -> Result<Outcome> {
+        self.inner.locks().apply(name, &op).await
+    }
+
+    async fn seen(&self, name: &LockName, outcome: Outcome) -> Result<LockStatus> {
+        match outcome {
+            Outcome::Renewed(_) | Outcome::Released(_) | Outcome::Forced(_) => self.status(name).await,
+            other => Err(unexpected(name, other)),
+        }
+    }
+}
+
+impl std::fmt::Debug for Leasehold {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Leasehold")
+            .field("store", &self.url())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The error that an outcome means when another was hoped for.
+pub(super) fn unexpected(lock: &LockName, outcome: Outcome) -> Error {
+    let lock = lock.clone();
+    let now = match outcome {
+        Outcome::NotHeld(now) => now,
+        _ => NotHeld {
+            token: Token::default(),
+            holders: Vec::new(),
+        },
+    };
+    Error::NotHeld {
+        lock,
+        now: Box::new(now),
+    }
+}

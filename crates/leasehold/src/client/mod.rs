@@ -1,0 +1,29 @@
+//! What callers use: [`Leasehold`], locks and their guards, the sweeper, and what can be seen of a lock.
+//!
+//! | file | idea |
+//! |---|---|
+//! | `leasehold.rs` | the handle on a store: everything starts here |
+//! | `builder.rs` | how a lock is asked for |
+//! | `strategy.rs` | what to do while somebody else has it |
+//! | `acquire.rs` | asking until it is ours or patience is over; leaks nothing when dropped |
+//! | `guard.rs` | holding it: states, loss, release |
+//! | `keeper.rs`, `renewal.rs` | the thread that keeps guards alive, and one renewal |
+//! | `status.rs` | what can be seen of a lock, for people and programs |
+//! | `sweeper.rs` | clearing away what nobody comes back for |
+
+mod acquire;
+mod builder;
+mod guard;
+mod keeper;
+mod leasehold;
+mod renewal;
+mod status;
+mod strategy;
+mod sweeper;
+
+pub use builder::LockBuilder;
+pub use guard::{Guard, GuardState, Health, Held};
+pub use leasehold::Leasehold;
+pub use status::{EventView, HolderStatus, LockStatus, WaiterStatus};
+pub use strategy::{Backoff, Strategy};
+pub use sweeper::Sweeper;
