@@ -115,7 +115,7 @@ fn one_file_knows_exit_codes(source: &Source, _: &Layout) -> Vec<Complaint> {
 }
 
 fn is_numbered_exit(line: &str) -> bool {
-    ["exit(", "ExitCode::from("].iter().any(|call| {
+    ["exit(", "_exit(", "ExitCode::from("].iter().any(|call| {
         let argument = find_word(line, call).map_or("", |at| &line[at + call.len()..]);
         argument.starts_with(|c: char| c == '-' || c.is_ascii_digit())
     })
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn one_file_knows_exit_codes() {
         let cli = |text| lines(&format!("{CLI}/run/child.rs"), text);
-        let numbers = "std::process::exit(75);\nExitCode::from(1);\nexit(-1);\n";
+        let numbers = "std::process::exit(75);\nExitCode::from(1);\nlibc::_exit(-1);\n";
         assert_eq!(cli(numbers), [1, 2, 3]);
         assert_eq!(lines(EXIT, numbers), NONE);
         assert_eq!(cli("std::process::exit(code);\nExitCode::from(LOST);\n"), NONE);
