@@ -79,12 +79,7 @@ pub enum Trouble {
 
 impl Error {
     pub(crate) fn store(trouble: Trouble, message: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self::Store {
-            trouble,
-            message: message.into(),
-            hint: hint.into(),
-            source: None,
-        }
+        Self::Store { trouble, message: message.into(), hint: hint.into(), source: None }
     }
 
     pub(crate) fn because(mut self, cause: impl std::error::Error + Send + Sync + 'static) -> Self {
@@ -114,31 +109,22 @@ impl Error {
     /// Whether the same call may succeed later without anybody changing anything. An acquire that is tried again
     /// with the same lease id cannot take the lock twice.
     pub fn is_retryable(&self) -> bool {
-        matches!(
-            self,
-            Self::Conflict { .. }
-                | Self::Store {
-                    trouble: Trouble::Unavailable,
-                    ..
-                }
-        )
+        matches!(self, Self::Conflict { .. } | Self::Store { trouble: Trouble::Unavailable, .. })
     }
 
     /// What to do next, in words for a person.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Conflict { lock, conflict, .. } if conflict.full => Some(format!(
-                "see who waits with: leasehold locks status {}",
-                quoted(lock)
-            )),
+            Self::Conflict { lock, conflict, .. } if conflict.full => {
+                Some(format!("see who waits with: leasehold locks status {}", quoted(lock)))
+            }
             Self::Conflict { lock, .. } => Some(format!(
                 "wait for it with --wait 10m, or see why with: leasehold locks why {}",
                 quoted(lock)
             )),
-            Self::NotHeld { lock, .. } | Self::Lost { lock, .. } => Some(format!(
-                "see what happened with: leasehold history {}",
-                quoted(lock)
-            )),
+            Self::NotHeld { lock, .. } | Self::Lost { lock, .. } => {
+                Some(format!("see what happened with: leasehold history {}", quoted(lock)))
+            }
             Self::StaleToken(_) => Some("stop: somebody else has been granted this since".to_owned()),
             Self::Store { hint, .. } if !hint.is_empty() => Some(hint.clone()),
             Self::Invalid(_) | Self::Store { .. } => None,
@@ -186,23 +172,14 @@ mod tests {
         };
         let error = Error::Conflict {
             lock: LockName::new("terraform-prod").unwrap(),
-            conflict: Box::new(Conflict {
-                holders: vec![held],
-                waiters: 0,
-                full: false,
-            }),
+            conflict: Box::new(Conflict { holders: vec![held], waiters: 0, full: false }),
             waited: Duration::ZERO,
         };
         assert_eq!(
             error.to_string(),
             "Execution blocked: lock 'terraform-prod' held by execution-abc123 until 2024-11-05T14:32:15Z"
         );
-        assert!(
-            error
-                .hint()
-                .unwrap()
-                .contains("leasehold locks why terraform-prod")
-        );
+        assert!(error.hint().unwrap().contains("leasehold locks why terraform-prod"));
         assert!(error.is_retryable());
     }
 

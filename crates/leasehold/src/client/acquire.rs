@@ -75,11 +75,7 @@ struct Granted {
 impl Granted {
     fn keep(mut self) -> Taken {
         self.undo.armed = false;
-        Taken {
-            name: self.undo.name.clone(),
-            lease: self.lease,
-            valid_until: self.valid_until,
-        }
+        Taken { name: self.undo.name.clone(), lease: self.lease, valid_until: self.valid_until }
     }
 }
 
@@ -94,10 +90,7 @@ impl<'a> Request<'a> {
         let lease_id = clock::new_lease_id();
         let ask = Ask {
             lease_id,
-            holder: plan
-                .holder
-                .clone()
-                .unwrap_or_else(|| inner.keeper.default_holder()),
+            holder: plan.holder.clone().unwrap_or_else(|| inner.keeper.default_holder()),
             mode: plan.mode,
             slots: plan.slots,
             priority: plan.priority,
@@ -105,19 +98,8 @@ impl<'a> Request<'a> {
             metadata: plan.metadata.clone(),
             process: plan.process.clone(),
         };
-        let undo = Undo {
-            inner: inner.clone(),
-            name,
-            lease_id,
-            armed: false,
-        };
-        Self {
-            plan,
-            started,
-            deadline,
-            ask: Arc::new(ask),
-            undo,
-        }
+        let undo = Undo { inner: inner.clone(), name, lease_id, armed: false };
+        Self { plan, started, deadline, ask: Arc::new(ask), undo }
     }
 
     async fn acquire(mut self) -> Result<Granted> {
@@ -137,24 +119,12 @@ impl<'a> Request<'a> {
             Strategy::Wait(_) => self.wait().await?,
         };
         match found {
-            Answer::Granted(lease, valid_until) => Ok(Granted {
-                lease,
-                valid_until,
-                undo: self.undo,
-            }),
+            Answer::Granted(lease, valid_until) => Ok(Granted { lease, valid_until, undo: self.undo }),
             Answer::Busy(conflict) | Answer::Queued(conflict) => {
                 self.undo.armed = false; // The store has said that there is nothing of ours.
                 let (lock, waited) = (self.undo.name.clone(), Moment::now().after(self.started));
-                let waited = if self.plan.strategy == Strategy::FailFast {
-                    Duration::ZERO
-                } else {
-                    waited
-                };
-                Err(Error::Conflict {
-                    lock,
-                    conflict: Box::new(conflict),
-                    waited,
-                })
+                let waited = if self.plan.strategy == Strategy::FailFast { Duration::ZERO } else { waited };
+                Err(Error::Conflict { lock, conflict: Box::new(conflict), waited })
             }
         }
     }
@@ -208,17 +178,13 @@ impl<'a> Request<'a> {
     }
 
     fn patience_left(&self) -> Duration {
-        self.deadline
-            .map_or(Duration::MAX, |deadline| deadline.after(Moment::now()))
+        self.deadline.map_or(Duration::MAX, |deadline| deadline.after(Moment::now()))
     }
 
     /// One asking. A store that fails is asked again: with the same lease id that cannot take the lock twice.
     async fn ask_once(&self, queue: Option<Ttl>) -> Result<Answer> {
-        let op = LockOp::Acquire(Acquire {
-            ask: self.ask.clone(),
-            queue,
-            steal_after: self.plan.steal_after,
-        });
+        let op =
+            LockOp::Acquire(Acquire { ask: self.ask.clone(), queue, steal_after: self.plan.steal_after });
         let mut tries = 0;
         loop {
             let sent = Moment::now();

@@ -45,13 +45,7 @@ impl LockBuilder {
             process: if local { store::this_process() } else { None },
             renew_at: RENEW_AT,
         };
-        Self {
-            inner,
-            names: Vec::new(),
-            plan,
-            wrong: None,
-        }
-        .and(name)
+        Self { inner, names: Vec::new(), plan, wrong: None }.and(name)
     }
 
     /// Asks for another lock too. Several are taken in the order of their names, all or none.
@@ -161,9 +155,8 @@ impl LockBuilder {
     /// How much of the ttl may pass before a renewal: a third if not said.
     pub fn renew_at(mut self, fraction: f64) -> Self {
         if !(0.05..=0.9).contains(&fraction) {
-            return self.note(Invalid(format!(
-                "renewing at {fraction} of the ttl is not possible; 0.05 to 0.9 is"
-            )));
+            return self
+                .note(Invalid(format!("renewing at {fraction} of the ttl is not possible; 0.05 to 0.9 is")));
         }
         self.plan.renew_at = fraction;
         self
@@ -171,12 +164,7 @@ impl LockBuilder {
 
     /// Asks. Dropping this future takes the request back: nothing stays held or queued.
     pub async fn acquire(self) -> Result<Guard> {
-        let Self {
-            inner,
-            mut names,
-            plan,
-            wrong,
-        } = self;
+        let Self { inner, mut names, plan, wrong } = self;
         if let Some(error) = wrong {
             return Err(error);
         }

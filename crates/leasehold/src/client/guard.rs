@@ -48,11 +48,7 @@ impl Guard {
     pub(super) fn new(inner: Arc<Inner>, taken: Vec<Taken>, renew_at: f64) -> Self {
         let valid_until = taken.iter().map(|taken| taken.valid_until).min();
         let valid_until = valid_until.expect("a guard holds at least one lock");
-        let health = Health {
-            state: GuardState::Held,
-            valid_until,
-            asked: None,
-        };
+        let health = Health { state: GuardState::Held, valid_until, asked: None };
         let core = Arc::new(Core {
             inner,
             renew_at,
@@ -79,11 +75,7 @@ impl Guard {
 
     /// Every lock that is held with its lease, by name.
     pub fn leases(&self) -> Vec<(LockName, Lease)> {
-        self.core
-            .parts()
-            .iter()
-            .map(|part| (part.name.clone(), part.lease.clone()))
-            .collect()
+        self.core.parts().iter().map(|part| (part.name.clone(), part.lease.clone())).collect()
     }
 
     /// The state now.
@@ -123,9 +115,7 @@ impl Guard {
     /// Does the work while the lock is held, then releases it. If the lease is lost, the work is dropped where it
     /// stands and the call fails with [`Error::Lost`].
     pub async fn run<T>(self, work: impl AsyncFnOnce(Held) -> T) -> Result<T> {
-        let held = Held {
-            core: self.core.clone(),
-        };
+        let held = Held { core: self.core.clone() };
         let done = tokio::select! {
             biased;
             () = self.core.lost.cancelled() => return Err(self.core.lost_error()),
@@ -152,6 +142,13 @@ impl Guard {
     pub async fn release_at_least(self, at_least: Duration) -> Result<()> {
         let at_least = Ttl::new(at_least)?;
         self.core.release(Some(at_least)).await
+    }
+
+    /// Stops renewing and forgets: the lease lasts until its time is over, or somebody renews or releases it by its id
+    /// and token. For work that goes on where no guard can be.
+    pub fn leave_held(self) -> Vec<(LockName, Lease)> {
+        self.core.end();
+        self.leases()
     }
 }
 
@@ -290,18 +287,23 @@ impl Core {
 
     fn lost_error(&self) -> Error {
         let why = self.why.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Error::Lost {
-            lock: self.lease(0).0,
-            why,
-        }
+        Error::Lost { lock: self.lease(0).0, why }
     }
 
-    async fn release(&self, at_least: Option<Ttl>) -> Result<()> {
+    /// From here on nothing is renewed. Says whether it was not over before.
+    fn end(&self) -> bool {
         if self.over.swap(true, Ordering::AcqRel) {
-            return Err(self.lost_error());
+            return false;
         }
         if let Some(entry) = self.entry.lock().unwrap_or_else(PoisonError::into_inner).take() {
             self.inner.keeper.diary().strike(entry);
+        }
+        true
+    }
+
+    async fn release(&self, at_least: Option<Ttl>) -> Result<()> {
+        if !self.end() {
+            return Err(self.lost_error());
         }
         let mut failed = Ok(());
         // In the reverse order of their taking; one that fails does not keep the others.
@@ -315,11 +317,7 @@ impl Core {
 
     async fn release_one(&self, at: usize, at_least: Option<Ttl>) -> Result<()> {
         let (name, lease) = self.lease(at);
-        let op = LockOp::Release(Release {
-            lease_id: lease.ask.lease_id,
-            token: lease.token,
-            at_least,
-        });
+        let op = LockOp::Release(Release { lease_id: lease.ask.lease_id, token: lease.token, at_least });
         let mut pause = Duration::from_millis(50);
         let mut unsure = false;
         loop {
@@ -346,5 +344,41 @@ impl Core {
 
     fn parts(&self) -> MutexGuard<'_, Vec<Taken>> {
         self.parts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Leasehold;
+
+    #[tokio::test]
+    async fn a_lease_that_is_left_held_stays_and_is_released_by_its_id_and_token() {
+        let leasehold = Leasehold::connect("memory:").await.unwrap();
+        let name = LockName::new("a").unwrap();
+        let guard = leasehold.lock("a").process(None).acquire().await.unwrap();
+        let left = guard.leave_held();
+        let [(held, lease)] = left.as_slice() else { panic!("{left:?}") };
+        leasehold.clone().close().await;
+        assert_eq!(*held, name);
+        assert!(leasehold.status(&name).await.unwrap().is_locked);
+        let (id, token) = (lease.ask.lease_id, lease.token);
+        leasehold.renew(&name, id, token, None).await.unwrap();
+        assert!(!leasehold.release(&name, id, token).await.unwrap().is_locked);
+    }
+
+    #[tokio::test]
+    async fn a_lease_that_is_left_held_is_not_renewed() {
+        let leasehold = Leasehold::connect("memory:").await.unwrap();
+        let name = LockName::new("a").unwrap();
+        let lock = leasehold.lock("a").ttl(Duration::from_millis(300)).renew_at(0.05);
+        let (_, lease) = lock.acquire().await.unwrap().leave_held().remove(0);
+        let mut status = leasehold.status(&name).await.unwrap();
+        while status.is_locked {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            status = leasehold.status(&name).await.unwrap();
+        }
+        // At most the one renewal that was under way when it was left.
+        assert!(status.holders[0].renewals <= lease.renewals + 1, "{status:?}");
     }
 }

@@ -48,16 +48,10 @@ pub(super) type Entry = (Moment, u64);
 
 impl Keeper {
     pub(super) fn start() -> Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .build();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
         let runtime = runtime.map_err(|error| cannot_start(error))?;
         let (alive, ended) = oneshot::channel::<()>();
-        let (handle, tasks, diary) = (
-            runtime.handle().clone(),
-            TaskTracker::new(),
-            Arc::<Diary>::default(),
-        );
+        let (handle, tasks, diary) = (runtime.handle().clone(), TaskTracker::new(), Arc::<Diary>::default());
         let (their_tasks, their_diary) = (tasks.clone(), diary.clone());
         let thread = std::thread::Builder::new().name("leasehold-keeper".to_owned());
         thread
@@ -72,12 +66,7 @@ impl Keeper {
                 });
             })
             .map_err(cannot_start)?;
-        Ok(Self {
-            handle,
-            tasks,
-            diary,
-            _alive: alive,
-        })
+        Ok(Self { handle, tasks, diary, _alive: alive })
     }
 
     /// Does something in the background.
@@ -152,10 +141,7 @@ impl Diary {
         let later = pages.due.split_off(&(now.plus(Duration::from_micros(1)), 0));
         let due = std::mem::replace(&mut pages.due, later);
         pages.next_look = pages.due.first_key_value().map(|((moment, _), _)| *moment);
-        (
-            due.into_values().filter_map(|guard| guard.upgrade()).collect(),
-            pages.next_look,
-        )
+        (due.into_values().filter_map(|guard| guard.upgrade()).collect(), pages.next_look)
     }
 
     fn pages(&self) -> MutexGuard<'_, Pages> {

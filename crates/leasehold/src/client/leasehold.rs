@@ -51,12 +51,7 @@ impl Leasehold {
 
     /// Uses a store that is already open.
     pub fn with_store(store: Arc<dyn Store>) -> Result<Self> {
-        Ok(Self {
-            inner: Arc::new(Inner {
-                store,
-                keeper: Keeper::start()?,
-            }),
-        })
+        Ok(Self { inner: Arc::new(Inner { store, keeper: Keeper::start()? }) })
     }
 
     /// What the engine can and cannot do.
@@ -94,24 +89,14 @@ impl Leasehold {
     pub async fn list(&self, ask: &ListLocks) -> Result<Page<LockStatus>> {
         let page = self.inner.locks().list(ask).await?;
         let now = self.now().await?;
-        let items = page
-            .items
-            .iter()
-            .map(|record| LockStatus::of(record, now))
-            .collect();
-        Ok(Page {
-            items,
-            next: page.next,
-        })
+        let items = page.items.iter().map(|record| LockStatus::of(record, now)).collect();
+        Ok(Page { items, next: page.next })
     }
 
     /// What happened, a page at a time.
     pub async fn history(&self, ask: &ListEvents) -> Result<Page<EventView>> {
         let page = self.inner.locks().history(ask).await?;
-        Ok(Page {
-            items: page.items.into_iter().map(EventView::from).collect(),
-            next: page.next,
-        })
+        Ok(Page { items: page.items.into_iter().map(EventView::from).collect(), next: page.next })
     }
 
     /// Renews a lease that is held without a guard, by its id and token.
@@ -122,39 +107,19 @@ impl Leasehold {
         token: Token,
         ttl: Option<Ttl>,
     ) -> Result<LockStatus> {
-        let outcome = self
-            .apply(name, LockOp::Renew(Renew { lease_id, token, ttl }))
-            .await?;
+        let outcome = self.apply(name, LockOp::Renew(Renew { lease_id, token, ttl })).await?;
         self.seen(name, outcome).await
     }
 
     /// Releases a lease that is held without a guard, by its id and token.
     pub async fn release(&self, name: &LockName, lease_id: LeaseId, token: Token) -> Result<LockStatus> {
-        let outcome = self
-            .apply(
-                name,
-                LockOp::Release(Release {
-                    lease_id,
-                    token,
-                    at_least: None,
-                }),
-            )
-            .await?;
+        let outcome = self.apply(name, LockOp::Release(Release { lease_id, token, at_least: None })).await?;
         self.seen(name, outcome).await
     }
 
     /// Asks the holders of a lock to stop when they can; they learn it at their next renewal. Says how many.
     pub async fn ask_release(&self, name: &LockName, by: Holder, reason: Option<Reason>) -> Result<u32> {
-        let outcome = self
-            .apply(
-                name,
-                LockOp::AskRelease(AskRelease {
-                    token: None,
-                    by,
-                    reason,
-                }),
-            )
-            .await?;
+        let outcome = self.apply(name, LockOp::AskRelease(AskRelease { token: None, by, reason })).await?;
         match outcome {
             Outcome::Asked(count) => Ok(count),
             other => Err(unexpected(name, other)),
@@ -170,28 +135,15 @@ impl Leasehold {
         by: Holder,
         reason: Reason,
     ) -> Result<LockStatus> {
-        let outcome = self
-            .apply(name, LockOp::ForceRelease(ForceRelease { token, by, reason }))
-            .await?;
+        let outcome = self.apply(name, LockOp::ForceRelease(ForceRelease { token, by, reason })).await?;
         self.seen(name, outcome).await
     }
 
     /// Whether a token is still the newest of its lock, and its lease alive.
     pub async fn check_fence(&self, name: &LockName, token: Token) -> Result<LockStatus> {
         let status = self.status(name).await?;
-        let live = status
-            .holders
-            .iter()
-            .any(|holder| holder.token == token && !holder.stale);
-        if live {
-            Ok(status)
-        } else {
-            Err(StaleToken {
-                token,
-                newest: status.token,
-            }
-            .into())
-        }
+        let live = status.holders.iter().any(|holder| holder.token == token && !holder.stale);
+        if live { Ok(status) } else { Err(StaleToken { token, newest: status.token }.into()) }
     }
 
     /// Clears away what has ended, once; up to `limit` locks.
@@ -230,9 +182,7 @@ impl Leasehold {
 
 impl std::fmt::Debug for Leasehold {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Leasehold")
-            .field("store", &self.url())
-            .finish_non_exhaustive()
+        f.debug_struct("Leasehold").field("store", &self.url()).finish_non_exhaustive()
     }
 }
 
@@ -241,13 +191,7 @@ pub(super) fn unexpected(lock: &LockName, outcome: Outcome) -> Error {
     let lock = lock.clone();
     let now = match outcome {
         Outcome::NotHeld(now) => now,
-        _ => NotHeld {
-            token: Token::default(),
-            holders: Vec::new(),
-        },
+        _ => NotHeld { token: Token::default(), holders: Vec::new() },
     };
-    Error::NotHeld {
-        lock,
-        now: Box::new(now),
-    }
+    Error::NotHeld { lock, now: Box::new(now) }
 }

@@ -27,10 +27,7 @@ pub(super) async fn renew(core: Arc<Core>, diary: Arc<Diary>) {
         match tokio::time::timeout(left, renew_once(&core)).await {
             Ok(Ok(())) => return core.enter(&diary),
             Ok(Err(Error::NotHeld { now, .. })) => {
-                let taken = now
-                    .holders
-                    .first()
-                    .map(|held| format!("{} has the lock now", held.holder));
+                let taken = now.holders.first().map(|held| format!("{} has the lock now", held.holder));
                 return core.lose(&taken.unwrap_or_else(|| "the store no longer knows it".to_owned()));
             }
             Ok(Err(error)) => {
@@ -47,11 +44,7 @@ pub(super) async fn renew(core: Arc<Core>, diary: Arc<Diary>) {
 async fn renew_once(core: &Core) -> Result<(), Error> {
     for at in 0..core.len() {
         let (name, lease) = core.lease(at);
-        let op = LockOp::Renew(Renew {
-            lease_id: lease.ask.lease_id,
-            token: lease.token,
-            ttl: None,
-        });
+        let op = LockOp::Renew(Renew { lease_id: lease.ask.lease_id, token: lease.token, ttl: None });
         let sent = Moment::now();
         match core.locks().apply(&name, &op).await? {
             Outcome::Renewed(lease) => core.renewed(at, lease, sent),

@@ -149,11 +149,7 @@ pub struct EventView {
 impl LockStatus {
     /// What a record looks like at `now`.
     pub fn of(record: &LockRecord, now: Timestamp) -> Self {
-        let holders: Vec<_> = record
-            .holders
-            .iter()
-            .map(|lease| HolderStatus::of(lease, now))
-            .collect();
+        let holders: Vec<_> = record.holders.iter().map(|lease| HolderStatus::of(lease, now)).collect();
         let live = record.live(now).next();
         Self {
             name: record.name.clone(),
@@ -194,11 +190,7 @@ impl HolderStatus {
 
 impl AskedStatus {
     fn of(asked: &Asked) -> Self {
-        Self {
-            by: asked.by.clone(),
-            reason: asked.reason.clone(),
-            at: asked.at,
-        }
+        Self { by: asked.by.clone(), reason: asked.reason.clone(), at: asked.at }
     }
 }
 

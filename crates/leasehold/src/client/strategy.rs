@@ -28,11 +28,7 @@ pub struct Backoff {
 /// 1, 2, 4, 8 and 16 seconds.
 impl Default for Backoff {
     fn default() -> Self {
-        Self {
-            first: Duration::from_secs(1),
-            longest: Duration::from_secs(16),
-            tries: 5,
-        }
+        Self { first: Duration::from_secs(1), longest: Duration::from_secs(16), tries: 5 }
     }
 }
 
@@ -53,20 +49,11 @@ mod tests {
     fn pauses_double_and_end() {
         let backoff = Backoff::default();
         for (again, seconds) in [1.0, 2.0, 4.0, 8.0, 16.0].into_iter().enumerate() {
-            let pause = backoff
-                .pause(u32::try_from(again).unwrap())
-                .unwrap()
-                .as_secs_f64();
-            assert!(
-                (0.75 * seconds..=1.25 * seconds).contains(&pause),
-                "try {again}: {pause} s"
-            );
+            let pause = backoff.pause(u32::try_from(again).unwrap()).unwrap().as_secs_f64();
+            assert!((0.75 * seconds..=1.25 * seconds).contains(&pause), "try {again}: {pause} s");
         }
         assert_eq!(backoff.pause(5), None);
-        let endless = Backoff {
-            tries: u32::MAX,
-            ..backoff
-        };
+        let endless = Backoff { tries: u32::MAX, ..backoff };
         assert!(endless.pause(4_000_000).unwrap() <= Duration::from_secs(20));
     }
 }

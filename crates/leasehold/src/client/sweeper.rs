@@ -27,9 +27,7 @@ impl Sweeper {
                 () = sweep_on(weak, every) => {}
             }
         });
-        Self {
-            _stop: stop.drop_guard(),
-        }
+        Self { _stop: stop.drop_guard() }
     }
 }
 

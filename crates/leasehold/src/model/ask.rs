@@ -67,11 +67,9 @@ impl fmt::Display for LeaseId {
 impl FromStr for LeaseId {
     type Err = Invalid;
     fn from_str(text: &str) -> Result<Self, Invalid> {
-        Uuid::parse_str(text).map(Self).map_err(|_| {
-            Invalid(format!(
-                "'{text}' is no lease id; it is a UUID, as printed by acquire"
-            ))
-        })
+        Uuid::parse_str(text)
+            .map(Self)
+            .map_err(|_| Invalid(format!("'{text}' is no lease id; it is a UUID, as printed by acquire")))
     }
 }
 
@@ -105,9 +103,7 @@ impl Slots {
     pub fn new(count: u32) -> Result<Self, Invalid> {
         match NonZeroU32::new(count) {
             Some(slots) if count as usize <= MAX_HOLDERS => Ok(Self(slots)),
-            _ => Err(Invalid(format!(
-                "a lock cannot have {count} slots; it has 1 to {MAX_HOLDERS}"
-            ))),
+            _ => Err(Invalid(format!("a lock cannot have {count} slots; it has 1 to {MAX_HOLDERS}"))),
         }
     }
 
@@ -151,9 +147,7 @@ impl Priority {
         if (-1000..=1000).contains(&weight) {
             Ok(Self(weight))
         } else {
-            Err(Invalid(format!(
-                "a priority of {weight} is out of bounds; it is -1000 to 1000"
-            )))
+            Err(Invalid(format!("a priority of {weight} is out of bounds; it is -1000 to 1000")))
         }
     }
 

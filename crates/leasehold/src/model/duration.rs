@@ -4,21 +4,11 @@ use std::time::Duration;
 
 use super::Invalid;
 
-const UNITS: [(&str, u64); 5] = [
-    ("ms", 1),
-    ("s", 1_000),
-    ("m", 60_000),
-    ("h", 3_600_000),
-    ("d", 86_400_000),
-];
+const UNITS: [(&str, u64); 5] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 
 /// Reads `500ms`, `30s`, `1.5s`, `10m`, `1h30m`, `2d`; a bare `0` is no time at all.
 pub fn parse_duration(text: &str) -> Result<Duration, Invalid> {
-    let wrong = || {
-        Invalid(format!(
-            "'{text}' is not a duration; write 500ms, 30s, 10m, 1h or 2d"
-        ))
-    };
+    let wrong = || Invalid(format!("'{text}' is not a duration; write 500ms, 30s, 10m, 1h or 2d"));
     if text == "0" {
         return Ok(Duration::ZERO);
     }
@@ -28,18 +18,11 @@ pub fn parse_duration(text: &str) -> Result<Duration, Invalid> {
     let mut rest = text;
     let mut total = Duration::ZERO;
     while !rest.is_empty() {
-        let digits = rest
-            .find(|c: char| !c.is_ascii_digit() && c != '.')
-            .ok_or_else(wrong)?;
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
         let number: f64 = rest[..digits].parse().map_err(|_| wrong())?;
         rest = &rest[digits..];
-        let letters = rest
-            .find(|c: char| !c.is_ascii_alphabetic())
-            .unwrap_or(rest.len());
-        let unit = UNITS
-            .iter()
-            .find(|(name, _)| *name == &rest[..letters])
-            .ok_or_else(wrong)?;
+        let letters = rest.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(rest.len());
+        let unit = UNITS.iter().find(|(name, _)| *name == &rest[..letters]).ok_or_else(wrong)?;
         rest = &rest[letters..];
         #[expect(clippy::cast_precision_loss, reason = "the units are small whole numbers")]
         let seconds = number * unit.1 as f64 / 1_000.0;
@@ -59,20 +42,13 @@ pub fn format_duration(duration: Duration) -> String {
     if millis < 10_000 && !millis.is_multiple_of(1_000) {
         return format!("{}.{}s", millis / 1_000, millis % 1_000 / 100);
     }
-    let (two, _) = UNITS[1..]
-        .iter()
-        .rev()
-        .fold((Vec::new(), millis), |(mut parts, left), (name, size)| {
-            let count = left / size;
-            if parts.len() < 2 && (count > 0 || !parts.is_empty()) {
-                parts.push(if count > 0 {
-                    format!("{count}{name}")
-                } else {
-                    String::new()
-                });
-            }
-            (parts, left % size)
-        });
+    let (two, _) = UNITS[1..].iter().rev().fold((Vec::new(), millis), |(mut parts, left), (name, size)| {
+        let count = left / size;
+        if parts.len() < 2 && (count > 0 || !parts.is_empty()) {
+            parts.push(if count > 0 { format!("{count}{name}") } else { String::new() });
+        }
+        (parts, left % size)
+    });
     two.concat()
 }
 
@@ -94,19 +70,9 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused() {
-        for text in [
-            "",
-            "5",
-            "s",
-            "5 s",
-            "5x",
-            "-5s",
-            "1..5s",
-            "99999999999999999999d",
-            "5s junk",
-            "nan",
-            "1e3s",
-        ] {
+        for text in
+            ["", "5", "s", "5 s", "5x", "-5s", "1..5s", "99999999999999999999d", "5s junk", "nan", "1e3s"]
+        {
             assert!(parse_duration(text).is_err(), "{text}");
         }
     }

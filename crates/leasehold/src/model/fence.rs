@@ -23,10 +23,7 @@ impl Fence {
     /// Lets a token pass and remembers it, unless a newer one has passed before.
     pub fn admit(&mut self, token: Token) -> Result<(), StaleToken> {
         if token < self.highest {
-            return Err(StaleToken {
-                token,
-                newest: self.highest,
-            });
+            return Err(StaleToken { token, newest: self.highest });
         }
         self.highest = token;
         Ok(())
@@ -54,13 +51,7 @@ mod tests {
         fence.admit(old).unwrap();
         fence.admit(old).unwrap();
         fence.admit(new).unwrap();
-        assert_eq!(
-            fence.admit(old),
-            Err(StaleToken {
-                token: old,
-                newest: new
-            })
-        );
+        assert_eq!(fence.admit(old), Err(StaleToken { token: old, newest: new }));
         assert_eq!(fence.highest(), new);
     }
 }

@@ -105,21 +105,13 @@ fn check(word: &str, text: &str) -> Result<(), Invalid> {
         return Err(Invalid(format!("the {word} is empty")));
     }
     if text.len() > MAX_BYTES {
-        return Err(Invalid(format!(
-            "the {word} has {} bytes; {MAX_BYTES} is the most",
-            text.len()
-        )));
+        return Err(Invalid(format!("the {word} has {} bytes; {MAX_BYTES} is the most", text.len())));
     }
     if let Some(at) = text.chars().position(char::is_control) {
-        return Err(Invalid(format!(
-            "the {word} {text:?} has a control character at position {}",
-            at + 1
-        )));
+        return Err(Invalid(format!("the {word} {text:?} has a control character at position {}", at + 1)));
     }
     if text.trim() != text {
-        return Err(Invalid(format!(
-            "the {word} {text:?} begins or ends with a blank"
-        )));
+        return Err(Invalid(format!("the {word} {text:?} begins or ends with a blank")));
     }
     Ok(())
 }
@@ -139,27 +131,15 @@ mod tests {
     fn a_bad_name_says_what_is_wrong() {
         let wrong = |text: &str| LockName::new(text).unwrap_err().0;
         assert_eq!(wrong(""), "the lock name is empty");
-        assert_eq!(
-            wrong(&"x".repeat(256)),
-            "the lock name has 256 bytes; 255 is the most"
-        );
-        assert_eq!(
-            wrong("a\nb"),
-            "the lock name \"a\\nb\" has a control character at position 2"
-        );
-        assert_eq!(
-            wrong("a\u{7f}"),
-            "the lock name \"a\\u{7f}\" has a control character at position 2"
-        );
+        assert_eq!(wrong(&"x".repeat(256)), "the lock name has 256 bytes; 255 is the most");
+        assert_eq!(wrong("a\nb"), "the lock name \"a\\nb\" has a control character at position 2");
+        assert_eq!(wrong("a\u{7f}"), "the lock name \"a\\u{7f}\" has a control character at position 2");
         assert_eq!(wrong(" a"), "the lock name \" a\" begins or ends with a blank");
     }
 
     #[test]
     fn stored_text_is_checked_too() {
         assert!(serde_json::from_str::<LockName>("\"\"").is_err());
-        assert_eq!(
-            serde_json::to_string(&LockName::new("a/b").unwrap()).unwrap(),
-            "\"a/b\""
-        );
+        assert_eq!(serde_json::to_string(&LockName::new("a/b").unwrap()).unwrap(), "\"a/b\"");
     }
 }

@@ -99,13 +99,7 @@ pub struct Ticket {
 impl LockRecord {
     /// A lock that nobody has asked for yet.
     pub fn new(name: LockName) -> Self {
-        Self {
-            name,
-            token: Token::default(),
-            holders: Vec::new(),
-            waiters: Vec::new(),
-            version: 0,
-        }
+        Self { name, token: Token::default(), holders: Vec::new(), waiters: Vec::new(), version: 0 }
     }
 
     /// The lease with that id.
@@ -126,19 +120,13 @@ impl LockRecord {
     /// When something of this lock ends next: the time to sweep it at.
     pub fn next_end(&self) -> Option<Timestamp> {
         let leases = self.holders.iter().map(|lease| lease.expires_at);
-        leases
-            .chain(self.waiters.iter().map(|ticket| ticket.expires_at))
-            .min()
+        leases.chain(self.waiters.iter().map(|ticket| ticket.expires_at)).min()
     }
 
     /// Who is in the way at `now`.
     pub fn conflict(&self, now: Timestamp) -> Conflict {
         let waiters = u32::try_from(self.waiting(now).count()).unwrap_or(u32::MAX);
-        Conflict {
-            holders: self.held_by(now),
-            waiters,
-            full: false,
-        }
+        Conflict { holders: self.held_by(now), waiters, full: false }
     }
 
     pub(super) fn held_by(&self, now: Timestamp) -> Vec<HeldBy> {

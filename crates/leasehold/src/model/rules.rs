@@ -42,32 +42,15 @@ struct Step<'a> {
 impl<'a> Step<'a> {
     fn new(record: &'a mut LockRecord, now: Timestamp) -> Self {
         let (events, handed_over) = (Vec::new(), Vec::new());
-        Self {
-            record,
-            now,
-            events,
-            handed_over,
-            swept: Swept::default(),
-            changed: false,
-        }
+        Self { record, now, events, handed_over, swept: Swept::default(), changed: false }
     }
 
     fn finish(self, outcome: Outcome) -> Applied {
         if self.changed {
             self.record.version += 1;
         }
-        let Self {
-            events,
-            handed_over,
-            changed,
-            ..
-        } = self;
-        Applied {
-            outcome,
-            events,
-            handed_over,
-            changed,
-        }
+        let Self { events, handed_over, changed, .. } = self;
+        Applied { outcome, events, handed_over, changed }
     }
 
     // --- the past -----------------------------------------------------------------------------------------------
@@ -76,11 +59,7 @@ impl<'a> Step<'a> {
     fn settle_the_past(&mut self, op: &LockOp) {
         if let LockOp::Restarted(restarted) = op {
             self.start_clock_anew();
-            self.bury(|ask| {
-                ask.process
-                    .as_ref()
-                    .is_some_and(|process| process.boot == restarted.boot)
-            });
+            self.bury(|ask| ask.process.as_ref().is_some_and(|process| process.boot == restarted.boot));
         }
         if let LockOp::Sweep(sweep) = op
             && !sweep.dead.is_empty()
@@ -90,12 +69,7 @@ impl<'a> Step<'a> {
         let now = self.now;
         self.end_leases(EventKind::Expired, None, |lease| lease.expires_at <= now);
         self.end_tickets(None, |ticket| ticket.expires_at <= now);
-        if let LockOp::Acquire(Acquire {
-            ask,
-            steal_after: Some(after),
-            ..
-        }) = op
-        {
+        if let LockOp::Acquire(Acquire { ask, steal_after: Some(after), .. }) = op {
             self.end_leases(EventKind::Stolen, Some(ask), |lease| {
                 lease.ask.lease_id != ask.lease_id && lease.renewed_at.plus(*after) <= now
             });
@@ -135,16 +109,11 @@ impl<'a> Step<'a> {
         if !self.record.holders.iter().any(&ends) {
             return;
         }
-        let (ended, live) = std::mem::take(&mut self.record.holders)
-            .into_iter()
-            .partition(ends);
+        let (ended, live) = std::mem::take(&mut self.record.holders).into_iter().partition(ends);
         self.record.holders = live;
         for lease in ended {
             let by = by.map(|thief| thief.holder.clone());
-            self.tell(Event {
-                by,
-                ..self.event(kind, &lease)
-            });
+            self.tell(Event { by, ..self.event(kind, &lease) });
             self.swept.leases += 1;
         }
     }
@@ -153,15 +122,10 @@ impl<'a> Step<'a> {
         if !self.record.waiters.iter().any(&ends) {
             return;
         }
-        let (ended, live) = std::mem::take(&mut self.record.waiters)
-            .into_iter()
-            .partition(ends);
+        let (ended, live) = std::mem::take(&mut self.record.waiters).into_iter().partition(ends);
         self.record.waiters = live;
         for ticket in ended {
-            self.tell(Event {
-                reason: reason.cloned(),
-                ..self.ticket_event(EventKind::Left, &ticket)
-            });
+            self.tell(Event { reason: reason.cloned(), ..self.ticket_event(EventKind::Left, &ticket) });
             self.swept.tickets += 1;
         }
     }
@@ -192,11 +156,7 @@ impl<'a> Step<'a> {
             self.changed = true;
             return Outcome::Granted(lease);
         }
-        let ticket = self
-            .record
-            .waiters
-            .iter()
-            .position(|ticket| ticket.ask.lease_id == ask.lease_id);
+        let ticket = self.record.waiters.iter().position(|ticket| ticket.ask.lease_id == ask.lease_id);
         match (ticket, acquire.queue) {
             (Some(ahead), Some(patience)) => {
                 let ticket = &mut self.record.waiters[ahead];
@@ -223,20 +183,12 @@ impl<'a> Step<'a> {
         match queue {
             Some(patience) if !full => {
                 let expires_at = self.now.plus(patience);
-                let ticket = Ticket {
-                    ask: ask.clone(),
-                    since: self.now,
-                    expires_at,
-                    patience,
-                };
+                let ticket = Ticket { ask: ask.clone(), since: self.now, expires_at, patience };
                 self.tell(self.ticket_event(EventKind::Queued, &ticket));
                 self.record.waiters.insert(ahead, ticket);
                 self.queued(ahead)
             }
-            _ => Outcome::Busy(super::Conflict {
-                full,
-                ..self.record.conflict(self.now)
-            }),
+            _ => Outcome::Busy(super::Conflict { full, ..self.record.conflict(self.now) }),
         }
     }
 
@@ -280,17 +232,8 @@ impl<'a> Step<'a> {
         let mut ask = Ask::clone(&done.ask);
         ask.process = None;
         let (renewed_at, status) = (self.now, Status::Released);
-        let kept = Lease {
-            ask: Arc::new(ask),
-            renewed_at,
-            expires_at: until,
-            status,
-            ..done.clone()
-        };
-        self.tell(Event {
-            until: Some(until),
-            ..self.event(EventKind::Released, done)
-        });
+        let kept = Lease { ask: Arc::new(ask), renewed_at, expires_at: until, status, ..done.clone() };
+        self.tell(Event { until: Some(until), ..self.event(EventKind::Released, done) });
         for lease in &mut self.record.holders {
             if lease.token == kept.token {
                 lease.clone_from(&kept);
@@ -314,21 +257,13 @@ impl<'a> Step<'a> {
             let meant = ask.token.is_none_or(|token| token == lease.token);
             if meant && lease.status != Status::Released {
                 lease.status = Status::Releasing;
-                lease.asked = Some(Asked {
-                    by: ask.by.clone(),
-                    reason: ask.reason.clone(),
-                    at: self.now,
-                });
+                lease.asked = Some(Asked { by: ask.by.clone(), reason: ask.reason.clone(), at: self.now });
                 asked.push(lease.clone());
             }
         }
         for lease in &asked {
             let (by, reason) = (Some(ask.by.clone()), ask.reason.clone());
-            self.tell(Event {
-                by,
-                reason,
-                ..self.event(EventKind::Asked, lease)
-            });
+            self.tell(Event { by, reason, ..self.event(EventKind::Asked, lease) });
         }
         match u32::try_from(asked.len()) {
             Ok(0) | Err(_) => self.not_held(),
@@ -337,13 +272,7 @@ impl<'a> Step<'a> {
     }
 
     fn force_release(&mut self, force: &ForceRelease) -> Outcome {
-        let Some(lease) = self
-            .record
-            .holders
-            .iter()
-            .find(|lease| lease.token == force.token)
-            .cloned()
-        else {
+        let Some(lease) = self.record.holders.iter().find(|lease| lease.token == force.token).cloned() else {
             return self.not_held();
         };
         // Its holder may still be at work: from here on its token is old, also for `fence check`.
@@ -381,10 +310,7 @@ impl<'a> Step<'a> {
             asked: None,
         };
         let waited = micros(self.now.since(since));
-        self.tell(Event {
-            after_micros: waited,
-            ..self.event(EventKind::Acquired, &lease)
-        });
+        self.tell(Event { after_micros: waited, ..self.event(EventKind::Acquired, &lease) });
         self.record.holders.push(lease.clone());
         lease
     }
@@ -400,17 +326,11 @@ impl<'a> Step<'a> {
 
     fn queued(&self, ahead: usize) -> Outcome {
         let ahead = u32::try_from(ahead).unwrap_or(u32::MAX);
-        Outcome::Queued(Queued {
-            ahead,
-            conflict: self.record.conflict(self.now),
-        })
+        Outcome::Queued(Queued { ahead, conflict: self.record.conflict(self.now) })
     }
 
     fn not_held(&self) -> Outcome {
-        Outcome::NotHeld(NotHeld {
-            token: self.record.token,
-            holders: self.record.held_by(self.now),
-        })
+        Outcome::NotHeld(NotHeld { token: self.record.token, holders: self.record.held_by(self.now) })
     }
 
     fn tell(&mut self, event: Event) {

@@ -62,14 +62,8 @@ impl Ttl {
     pub fn new(duration: Duration) -> Result<Self, Invalid> {
         let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         if micros < Self::MIN.0 {
-            let given = if duration.is_zero() {
-                "0".to_owned()
-            } else {
-                format!("{duration:?}")
-            };
-            return Err(Invalid(format!(
-                "a duration of {given} is too short; 1ms is the least"
-            )));
+            let given = if duration.is_zero() { "0".to_owned() } else { format!("{duration:?}") };
+            return Err(Invalid(format!("a duration of {given} is too short; 1ms is the least")));
         }
         if micros > Self::MAX.0 {
             return Err(Invalid("the duration is too long; 3650d is the most".to_owned()));

@@ -36,11 +36,7 @@ impl Token {
     #[must_use]
     pub fn next(self, now: Timestamp) -> Self {
         // A clock beyond 2^53 µs (the year 2255) is broken; counting on is what keeps tokens in bounds.
-        let by_clock = if now.as_micros() <= Self::MAX.0 {
-            now.as_micros()
-        } else {
-            0
-        };
+        let by_clock = if now.as_micros() <= Self::MAX.0 { now.as_micros() } else { 0 };
         Self((self.0 + 1).max(by_clock).min(Self::MAX.0))
     }
 }
@@ -54,9 +50,8 @@ impl fmt::Display for Token {
 impl std::str::FromStr for Token {
     type Err = Invalid;
     fn from_str(text: &str) -> Result<Self, Invalid> {
-        let number = text
-            .parse()
-            .map_err(|_| Invalid(format!("'{text}' is no token; it is a whole number")))?;
+        let number =
+            text.parse().map_err(|_| Invalid(format!("'{text}' is no token; it is a whole number")))?;
         Self::new(number)
     }
 }

@@ -34,9 +34,7 @@ const EVENTS: &str = "events/";
 impl<D: DocStore> Cas<D> {
     /// Locks over these documents.
     pub fn new(docs: D) -> Self {
-        Self {
-            locks: CasLocks { docs },
-        }
+        Self { locks: CasLocks { docs } }
     }
 }
 
@@ -74,11 +72,7 @@ struct LockDoc {
 impl LockDoc {
     fn read(name: &LockName, doc: Option<&Doc>) -> Result<Self> {
         match doc {
-            None => Ok(Self {
-                record: LockRecord::new(name.clone()),
-                first: 1,
-                tail: Vec::new(),
-            }),
+            None => Ok(Self { record: LockRecord::new(name.clone()), first: 1, tail: Vec::new() }),
             Some(doc) => parse(&doc.body),
         }
     }
@@ -100,14 +94,8 @@ impl<D: DocStore> CasLocks<D> {
 
     async fn locks(&self, after: Option<Cursor>, limit: u32, prefix: &str) -> Result<Page<LockRecord>> {
         let page = self.docs.list(&format!("{LOCKS}{prefix}"), after, limit).await?;
-        let records = page
-            .items
-            .iter()
-            .map(|(_, doc)| parse::<LockDoc>(&doc.body).map(|doc| doc.record));
-        Ok(Page {
-            items: records.collect::<Result<_>>()?,
-            next: page.next,
-        })
+        let records = page.items.iter().map(|(_, doc)| parse::<LockDoc>(&doc.body).map(|doc| doc.record));
+        Ok(Page { items: records.collect::<Result<_>>()?, next: page.next })
     }
 
     /// Every event of a lock, oldest first, with its number.
@@ -152,11 +140,7 @@ impl<D: DocStore> LockStore for CasLocks<D> {
             }
             self.spill(&mut doc).await?;
             doc.tail.extend(applied.events);
-            match self
-                .docs
-                .put_if(&key, current.map(|doc| doc.version), write(&doc)?)
-                .await?
-            {
+            match self.docs.put_if(&key, current.map(|doc| doc.version), write(&doc)?).await? {
                 PutIf::Written(_) => return Ok(applied.outcome),
                 PutIf::Clash(newer) => current = newer,
             }
@@ -174,8 +158,7 @@ impl<D: DocStore> LockStore for CasLocks<D> {
 
     async fn get(&self, name: &LockName) -> Result<Option<LockRecord>> {
         let doc = self.docs.get(&format!("{LOCKS}{name}")).await?;
-        doc.map(|doc| parse::<LockDoc>(&doc.body).map(|doc| doc.record))
-            .transpose()
+        doc.map(|doc| parse::<LockDoc>(&doc.body).map(|doc| doc.record)).transpose()
     }
 
     async fn list(&self, ask: &ListLocks) -> Result<Page<LockRecord>> {
@@ -219,11 +202,7 @@ impl<D: DocStore> LockStore for CasLocks<D> {
                 }
                 // There is no order between locks but their time: good enough to read, and stable.
                 all.sort_by_key(|(seq, event)| (event.at, *seq));
-                all.into_iter()
-                    .map(|(_, event)| event)
-                    .zip(1..)
-                    .map(|(event, seq)| (seq, event))
-                    .collect()
+                all.into_iter().map(|(_, event)| event).zip(1..).map(|(event, seq)| (seq, event)).collect()
             }
         };
         let limit = page_size(ask.limit) as usize;
@@ -242,10 +221,7 @@ impl<D: DocStore> LockStore for CasLocks<D> {
             Span::After(after) => Some(last.unwrap_or_else(|| after.clone())),
             _ => last.filter(|_| all.len() == limit),
         };
-        Ok(Page {
-            items: all.into_iter().map(|(_, event)| event).collect(),
-            next,
-        })
+        Ok(Page { items: all.into_iter().map(|(_, event)| event).collect(), next })
     }
 
     async fn now(&self) -> Result<Timestamp> {
@@ -280,12 +256,8 @@ impl<D: DocStore> LockStore for CasLocks<D> {
 
 fn parse<T: for<'de> Deserialize<'de>>(body: &str) -> Result<T> {
     serde_json::from_str(body).map_err(|error| {
-        Error::store(
-            Trouble::Broken,
-            "a stored lock cannot be read",
-            "restore it from a backup",
-        )
-        .because(error)
+        Error::store(Trouble::Broken, "a stored lock cannot be read", "restore it from a backup")
+            .because(error)
     })
 }
 

@@ -33,10 +33,7 @@ impl Moment {
     /// This moment and then `duration`.
     #[must_use]
     pub fn plus(self, duration: Duration) -> Self {
-        Self(
-            self.0
-                .saturating_add(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)),
-        )
+        Self(self.0.saturating_add(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)))
     }
 
     /// How long until this moment from `now`; nothing if it has passed.
@@ -96,13 +93,8 @@ pub(crate) fn new_lease_id() -> LeaseId {
 
 /// How far the wall clock is from the boot clock now, in microseconds.
 pub(crate) fn wall_offset() -> i64 {
-    let wall = SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default()
-        .as_micros();
-    i64::try_from(wall)
-        .unwrap_or(i64::MAX)
-        .saturating_sub_unsigned(boot_micros())
+    let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_micros();
+    i64::try_from(wall).unwrap_or(i64::MAX).saturating_sub_unsigned(boot_micros())
 }
 
 #[cfg(target_os = "linux")]
@@ -118,12 +110,7 @@ fn boot_micros() -> u64 {
     use std::sync::LazyLock;
     use std::time::Instant;
     static START: LazyLock<(Instant, Duration)> = LazyLock::new(|| {
-        (
-            Instant::now(),
-            SystemTime::now()
-                .duration_since(SystemTime::UNIX_EPOCH)
-                .unwrap_or_default(),
-        )
+        (Instant::now(), SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
     });
     let (start, wall) = *START;
     u64::try_from((wall + start.elapsed()).as_micros()).unwrap_or(u64::MAX)
@@ -143,10 +130,7 @@ mod tests {
     fn an_engine_clock_reads_like_a_wall_clock_and_never_steps() {
         let clock = Clock::system();
         let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
-        let off = clock
-            .now()
-            .as_micros()
-            .abs_diff(u64::try_from(wall.as_micros()).unwrap());
+        let off = clock.now().as_micros().abs_diff(u64::try_from(wall.as_micros()).unwrap());
         assert!(off < 1_000_000, "{off} µs off");
         assert!(clock.now() <= clock.now());
     }
@@ -162,10 +146,7 @@ mod tests {
     #[test]
     fn a_moment_never_wraps() {
         let now = Moment::now();
-        assert_eq!(
-            now.plus(Duration::from_secs(1)).after(now),
-            Duration::from_secs(1)
-        );
+        assert_eq!(now.plus(Duration::from_secs(1)).after(now), Duration::from_secs(1));
         assert_eq!(now.after(now.plus(Duration::MAX)), Duration::ZERO);
     }
 }

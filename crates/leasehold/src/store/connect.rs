@@ -42,15 +42,8 @@ impl StoreUrl {
                 format!("for a SQLite file write sqlite:{url}; {SCHEMES}"),
             ));
         };
-        let url = Self {
-            scheme: scheme.to_ascii_lowercase(),
-            rest: rest.to_owned(),
-        };
-        if ["memory", "sqlite"].contains(&url.scheme.as_str()) {
-            Ok(url)
-        } else {
-            Err(url.unknown())
-        }
+        let url = Self { scheme: scheme.to_ascii_lowercase(), rest: rest.to_owned() };
+        if ["memory", "sqlite"].contains(&url.scheme.as_str()) { Ok(url) } else { Err(url.unknown()) }
     }
 
     fn unknown(&self) -> Error {
@@ -83,10 +76,7 @@ mod tests {
     fn a_url_that_is_none_says_what_to_write() {
         let wrong = |url: &str| StoreUrl::parse(url).unwrap_err();
         assert!(wrong("/tmp/x.db").hint().unwrap().contains("sqlite:/tmp/x.db"));
-        assert_eq!(
-            wrong("mysql://h").to_string(),
-            "'mysql:' is not a store that leasehold knows"
-        );
+        assert_eq!(wrong("mysql://h").to_string(), "'mysql:' is not a store that leasehold knows");
         assert_eq!(wrong("mysql://h").code(), "STORE_MISCONFIGURED");
     }
 

@@ -25,25 +25,13 @@ pub fn this_process() -> Option<Process> {
 
 /// What this machine calls itself.
 pub fn host_name() -> String {
-    let name = rustix::system::uname()
-        .nodename()
-        .to_string_lossy()
-        .trim()
-        .replace(char::is_control, "");
-    if name.is_empty() {
-        "localhost".to_owned()
-    } else {
-        name
-    }
+    let name = rustix::system::uname().nodename().to_string_lossy().trim().replace(char::is_control, "");
+    if name.is_empty() { "localhost".to_owned() } else { name }
 }
 
 /// One process of this machine as a member of [`Process`].
 pub fn member(pid: u32) -> Option<Member> {
-    Some(Member {
-        pid,
-        started: stat(pid)?.started,
-        group: false,
-    })
+    Some(Member { pid, started: stat(pid)?.started, group: false })
 }
 
 /// Whether every process behind a lease is certainly gone. When in doubt (another boot, another namespace, a `/proc`
@@ -74,19 +62,13 @@ fn member_is_gone(member: &Member) -> bool {
 fn look(pid: u32) -> Option<Process> {
     let boot = boot_id()?;
     let pid_namespace = pid_namespace()?;
-    Some(Process {
-        boot,
-        pid_namespace,
-        members: vec![member(pid)?],
-    })
+    Some(Process { boot, pid_namespace, members: vec![member(pid)?] })
 }
 
 #[cfg(unix)]
 fn pid_namespace() -> Option<u64> {
     use std::os::unix::fs::MetadataExt;
-    std::fs::metadata("/proc/self/ns/pid")
-        .ok()
-        .map(|namespace| namespace.ino())
+    std::fs::metadata("/proc/self/ns/pid").ok().map(|namespace| namespace.ino())
 }
 
 #[cfg(not(unix))]
@@ -108,10 +90,7 @@ fn stat(pid: u32) -> Option<Stat> {
     let (state, threads, started) = (fields.first()?, fields.get(17)?, fields.get(19)?);
     // A leader that has exited while its threads run on is also shown as a zombie.
     let is_corpse = *state == "X" || (*state == "Z" && threads.parse::<u32>().ok()? <= 1);
-    Some(Stat {
-        started: started.parse().ok()?,
-        is_corpse,
-    })
+    Some(Stat { started: started.parse().ok()?, is_corpse })
 }
 
 #[cfg(all(test, target_os = "linux"))]
@@ -128,10 +107,7 @@ mod tests {
     #[test]
     fn a_process_is_gone_once_it_has_ended_even_before_its_parent_looks() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let process = Process {
-            members: vec![member(child.id()).unwrap()],
-            ..this_process().unwrap()
-        };
+        let process = Process { members: vec![member(child.id()).unwrap()], ..this_process().unwrap() };
         assert!(!is_gone(&process));
         child.kill().unwrap();
         while !is_gone(&process) {
@@ -146,10 +122,7 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let mut found = member(child.id()).unwrap();
         found.started -= 1;
-        let process = Process {
-            members: vec![found],
-            ..this_process().unwrap()
-        };
+        let process = Process { members: vec![found], ..this_process().unwrap() };
         assert!(is_gone(&process));
         child.kill().unwrap();
         child.wait().unwrap();
@@ -158,21 +131,10 @@ mod tests {
     #[test]
     fn what_we_cannot_see_is_alive() {
         let me = this_process().unwrap();
-        let nobody = Member {
-            pid: 1 << 30,
-            started: 1,
-            group: false,
-        };
-        let elsewhere = Process {
-            pid_namespace: 1,
-            members: vec![nobody],
-            ..me.clone()
-        };
+        let nobody = Member { pid: 1 << 30, started: 1, group: false };
+        let elsewhere = Process { pid_namespace: 1, members: vec![nobody], ..me.clone() };
         assert!(!is_gone(&elsewhere));
-        let one_of_two = Process {
-            members: vec![nobody, me.members[0]],
-            ..me
-        };
+        let one_of_two = Process { members: vec![nobody, me.members[0]], ..me };
         assert!(!is_gone(&one_of_two));
     }
 }

@@ -146,9 +146,5 @@ const MAX_LIMIT: u32 = 1000;
 
 /// The page size that was asked for, within bounds.
 pub(crate) fn page_size(limit: u32) -> u32 {
-    if limit == 0 {
-        DEFAULT_LIMIT
-    } else {
-        limit.min(MAX_LIMIT)
-    }
+    if limit == 0 { DEFAULT_LIMIT } else { limit.min(MAX_LIMIT) }
 }

@@ -1,1 +1,4 @@
-fn main() {}
+//! The integration tests of the library, in one binary: linking many costs more than it tells.
+
+mod engines;
+mod model_check;

@@ -20,22 +20,14 @@ pub struct MemoryDocs {
 impl MemoryDocs {
     /// An empty store that takes its time from `clock`.
     pub fn with_clock(clock: Clock) -> Self {
-        Self {
-            clock,
-            docs: Mutex::default(),
-        }
+        Self { clock, docs: Mutex::default() }
     }
 }
 
 #[async_trait]
 impl DocStore for MemoryDocs {
     async fn get(&self, key: &str) -> Result<Option<Doc>> {
-        Ok(self
-            .docs
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(key)
-            .cloned())
+        Ok(self.docs.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned())
     }
 
     async fn put_if(&self, key: &str, expected: Option<u64>, body: String) -> Result<PutIf> {
@@ -60,10 +52,7 @@ impl DocStore for MemoryDocs {
             .take(limit)
             .map(|(key, doc)| (key.clone(), doc.clone()))
             .collect();
-        let next = items
-            .last()
-            .filter(|_| items.len() == limit)
-            .map(|(key, _)| Cursor(key.clone()));
+        let next = items.last().filter(|_| items.len() == limit).map(|(key, _)| Cursor(key.clone()));
         Ok(Page { items, next })
     }
 

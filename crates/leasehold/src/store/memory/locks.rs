@@ -32,10 +32,7 @@ struct Table {
 
 impl MemoryLocks {
     pub(super) fn new(clock: Clock) -> Self {
-        Self {
-            clock,
-            table: Mutex::default(),
-        }
+        Self { clock, table: Mutex::default() }
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -46,12 +43,7 @@ impl MemoryLocks {
         let since = Moment::now();
         let mut table = self.table();
         let now = self.clock.now();
-        let Applied {
-            outcome,
-            handed_over,
-            events,
-            ..
-        } = match table.records.get_mut(name) {
+        let Applied { outcome, handed_over, events, .. } = match table.records.get_mut(name) {
             Some(record) => record.apply(op, now),
             None => {
                 let mut record = LockRecord::new(name.clone());
@@ -85,10 +77,8 @@ impl LockStore for MemoryLocks {
         let now = self.clock.now();
         let limit = page_size(ask.limit) as usize;
         let prefix = ask.prefix.as_deref().unwrap_or_default();
-        let start = ask
-            .after
-            .as_ref()
-            .map_or(Bound::Included(prefix), |after| Bound::Excluded(after.0.as_str()));
+        let start =
+            ask.after.as_ref().map_or(Bound::Included(prefix), |after| Bound::Excluded(after.0.as_str()));
         let table = self.table();
         let items: Vec<_> = table
             .records
@@ -100,10 +90,8 @@ impl LockStore for MemoryLocks {
             .take(limit)
             .cloned()
             .collect();
-        let next = items
-            .last()
-            .filter(|_| items.len() == limit)
-            .map(|last| Cursor(last.name.as_str().to_owned()));
+        let next =
+            items.last().filter(|_| items.len() == limit).map(|last| Cursor(last.name.as_str().to_owned()));
         Ok(Page { items, next })
     }
 
@@ -127,11 +115,7 @@ impl LockStore for MemoryLocks {
                     _ => u64::MAX,
                 };
                 let all: Vec<_> = wanted.take_while(|(seq, _)| *seq < before).collect();
-                all.into_iter()
-                    .rev()
-                    .take(limit)
-                    .map(|(seq, event)| (seq, event.clone()))
-                    .collect()
+                all.into_iter().rev().take(limit).map(|(seq, event)| (seq, event.clone())).collect()
             }
         };
         let last = found.last().map(|(seq, _)| Cursor(seq.to_string()));
@@ -139,10 +123,7 @@ impl LockStore for MemoryLocks {
             Span::After(after) => Some(last.unwrap_or_else(|| after.clone())),
             _ => last.filter(|_| found.len() == limit),
         };
-        Ok(Page {
-            items: found.into_iter().map(|(_, event)| event).collect(),
-            next,
-        })
+        Ok(Page { items: found.into_iter().map(|(_, event)| event).collect(), next })
     }
 
     async fn now(&self) -> Result<Timestamp> {
@@ -157,13 +138,8 @@ impl LockStore for MemoryLocks {
         let now = self.clock.now();
         let due: Vec<LockName> = {
             let table = self.table();
-            let due = table
-                .records
-                .values()
-                .filter(|record| record.next_end().is_some_and(|end| end <= now));
-            due.take(limit as usize)
-                .map(|record| record.name.clone())
-                .collect()
+            let due = table.records.values().filter(|record| record.next_end().is_some_and(|end| end <= now));
+            due.take(limit as usize).map(|record| record.name.clone()).collect()
         };
         let mut swept = Swept::default();
         for name in due {

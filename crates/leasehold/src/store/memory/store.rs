@@ -20,9 +20,7 @@ impl MemoryStore {
 
     /// An empty one that takes its time from `clock`.
     pub fn with_clock(clock: Clock) -> Self {
-        Self {
-            locks: MemoryLocks::new(clock),
-        }
+        Self { locks: MemoryLocks::new(clock) }
     }
 }
 

@@ -47,21 +47,8 @@ struct Work {
 
 impl Ledger {
     pub(super) fn new(conn: Connection, opened: Opened, least: Durability, max_events: u32) -> Self {
-        let Opened {
-            clock,
-            floor,
-            ceiling,
-        } = opened;
-        Self {
-            conn,
-            clock,
-            floor,
-            ceiling,
-            least,
-            set_to: None,
-            needed: least,
-            max_events,
-        }
+        let Opened { clock, floor, ceiling } = opened;
+        Self { conn, clock, floor, ceiling, least, set_to: None, needed: least, max_events }
     }
 
     pub(super) fn conn(&self) -> &Connection {
@@ -78,10 +65,7 @@ impl Ledger {
         loop {
             self.set_durability(durability)?;
             self.conn.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
-            match self
-                .work(ops.clone())
-                .and_then(|work| self.settle(work, durability))
-            {
+            match self.work(ops.clone()).and_then(|work| self.settle(work, durability)) {
                 Ok(Some(answers)) => return Ok(answers),
                 // What it takes is known only once the operations have been applied. Start over with it.
                 Ok(None) => durability = Durability::Full,
@@ -98,12 +82,8 @@ impl Ledger {
     fn work<'a>(&mut self, ops: impl Iterator<Item = (&'a LockName, &'a LockOp)>) -> rusqlite::Result<Work> {
         // Read with the write lock in hand: a lease that had to wait for it is not older for that.
         let now = self.clock.now();
-        let mut work = Work {
-            answers: Vec::new(),
-            needs: self.least,
-            newest: Token::default(),
-            ceiling: None,
-        };
+        let mut work =
+            Work { answers: Vec::new(), needs: self.least, newest: Token::default(), ceiling: None };
         let mut rows: Vec<(LockRow, bool)> = Vec::new();
         for (name, op) in ops {
             let at = match rows.iter().position(|(row, _)| row.record.name == *name) {
@@ -129,22 +109,14 @@ impl Ledger {
                 Outcome::Granted(lease) => Some(lease),
                 _ => None,
             };
-            if kept
-                || granted
-                    .into_iter()
-                    .chain(&applied.handed_over)
-                    .any(|lease| outlives_us(&lease.ask))
-            {
+            if kept || granted.into_iter().chain(&applied.handed_over).any(|lease| outlives_us(&lease.ask)) {
                 work.needs = Durability::Full;
             }
             if applied.changed {
                 work.newest = work.newest.max(row.record.token);
             }
             let handed_over = std::mem::take(&mut applied.handed_over);
-            work.answers.push(Answer {
-                outcome: applied.outcome,
-                handed_over,
-            });
+            work.answers.push(Answer { outcome: applied.outcome, handed_over });
         }
         for (row, _) in rows.iter().filter(|(_, changed)| *changed) {
             tables::save(&self.conn, row)?;
@@ -167,11 +139,7 @@ impl Ledger {
 
     /// Commits, or rolls back if the work needs more than it was begun with.
     fn settle(&mut self, work: Work, durability: Durability) -> rusqlite::Result<Option<Vec<Answer>>> {
-        self.needed = if work.ceiling.is_some() {
-            self.least
-        } else {
-            work.needs
-        };
+        self.needed = if work.ceiling.is_some() { self.least } else { work.needs };
         if work.needs > durability {
             self.conn.execute_batch("ROLLBACK")?;
             return Ok(None);
@@ -190,10 +158,7 @@ impl Ledger {
     /// One record, as it is.
     pub(super) fn get(&self, name: &LockName) -> rusqlite::Result<Option<LockRecord>> {
         let row = tables::load(&self.conn, name)?;
-        Ok(row.map(|row| LockRecord {
-            token: row.record.token.max(self.floor),
-            ..row.record
-        }))
+        Ok(row.map(|row| LockRecord { token: row.record.token.max(self.floor), ..row.record }))
     }
 
     fn set_durability(&mut self, durability: Durability) -> rusqlite::Result<()> {
@@ -245,16 +210,8 @@ fn apply_to_living(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Appl
 
 /// Dead holders, and dead waiters that would be served next.
 fn dead_in_the_way(record: &LockRecord) -> Vec<LeaseId> {
-    let holders = record
-        .holders
-        .iter()
-        .map(|lease| &*lease.ask)
-        .filter(|ask| is_dead(ask));
-    let waiters = record
-        .waiters
-        .iter()
-        .map(|ticket| &*ticket.ask)
-        .take_while(|ask| is_dead(ask));
+    let holders = record.holders.iter().map(|lease| &*lease.ask).filter(|ask| is_dead(ask));
+    let waiters = record.waiters.iter().map(|ticket| &*ticket.ask).take_while(|ask| is_dead(ask));
     holders.chain(waiters).map(|ask| ask.lease_id).collect()
 }
 

@@ -9,16 +9,9 @@ use crate::error::{Error, Result, Trouble};
 /// Makes sure that there is a file of ours to be opened, and says where it really is.
 pub(super) fn prepare(path: &Path) -> Result<PathBuf> {
     let name = path.file_name().ok_or_else(|| {
-        refuse(
-            path,
-            "is no file name",
-            "name a file: sqlite:/var/lib/leasehold/leasehold.db",
-        )
+        refuse(path, "is no file name", "name a file: sqlite:/var/lib/leasehold/leasehold.db")
     })?;
-    let parent = path
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     make_folder(parent)?;
     let parent = parent.canonicalize().map_err(|error| failed(parent, &error))?;
     let path = parent.join(name);
@@ -96,11 +89,7 @@ fn refuse_network(_folder: &Path) -> Result<()> {
 }
 
 fn refuse(path: &Path, what: &str, hint: &str) -> Error {
-    Error::store(
-        Trouble::Misconfigured,
-        format!("the store {} {what}", path.display()),
-        hint,
-    )
+    Error::store(Trouble::Misconfigured, format!("the store {} {what}", path.display()), hint)
 }
 
 fn failed(path: &Path, error: &std::io::Error) -> Error {
@@ -111,10 +100,7 @@ fn failed(path: &Path, error: &std::io::Error) -> Error {
             "let this user write there, or name another file with --store sqlite:PATH",
         ),
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => (Trouble::Unavailable, "make room on that disk"),
-        _ => (
-            Trouble::Misconfigured,
-            "name another file with --store sqlite:PATH",
-        ),
+        _ => (Trouble::Misconfigured, "name another file with --store sqlite:PATH"),
     };
     Error::store(trouble, format!("the store {at} cannot be opened: {error}"), hint)
 }
@@ -141,12 +127,7 @@ mod tests {
         std::os::unix::fs::symlink(temp.path().join("elsewhere.db"), &link).unwrap();
         assert!(prepare(&link).unwrap_err().to_string().contains("symbolic link"));
         assert!(!temp.path().join("elsewhere.db").exists());
-        assert!(
-            prepare(temp.path())
-                .unwrap_err()
-                .to_string()
-                .contains("not a file")
-        );
+        assert!(prepare(temp.path()).unwrap_err().to_string().contains("not a file"));
         let file = temp.path().join("file");
         fs::write(&file, "").unwrap();
         assert!(prepare(&file.join("x.db")).is_err());

@@ -53,16 +53,9 @@ impl SqliteOptions {
         let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
         let path = path.strip_prefix("//").unwrap_or(path);
         if path == ":memory:" {
-            return Err(wrong(
-                "sqlite::memory: would be a store of one connection",
-                "write memory: instead",
-            ));
+            return Err(wrong("sqlite::memory: would be a store of one connection", "write memory: instead"));
         }
-        let path = if path.is_empty() {
-            default_path()?
-        } else {
-            PathBuf::from(path)
-        };
+        let path = if path.is_empty() { default_path()? } else { PathBuf::from(path) };
         let mut options = Self::new(path);
         for setting in query.split('&').filter(|setting| !setting.is_empty()) {
             options.set(setting)?;
@@ -79,10 +72,7 @@ impl SqliteOptions {
                 self.busy = parse_duration(text).map_err(|error| wrong(&error.to_string(), known))?;
             }
             _ => {
-                return Err(wrong(
-                    &format!("'{setting}' is not a setting of a SQLite store"),
-                    known,
-                ));
+                return Err(wrong(&format!("'{setting}' is not a setting of a SQLite store"), known));
             }
         }
         Ok(())
@@ -95,11 +85,7 @@ fn wrong(message: &str, hint: &str) -> Error {
 
 /// `$XDG_STATE_HOME/leasehold/leasehold.db`, or the same under `~/.local/state`.
 fn default_path() -> Result<PathBuf> {
-    let set = |name: &str| {
-        std::env::var_os(name)
-            .map(PathBuf::from)
-            .filter(|path| path.is_absolute())
-    };
+    let set = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = set("XDG_STATE_HOME").or_else(|| set("HOME").map(|home| home.join(".local/state")));
     match state {
         Some(state) => Ok(state.join("leasehold/leasehold.db")),
@@ -120,24 +106,14 @@ mod tests {
         assert_eq!(options.path, PathBuf::from("/var/lib/x.db"));
         assert_eq!(options.durability, Durability::Full);
         assert_eq!(options.busy, Duration::from_millis(250));
-        assert_eq!(
-            SqliteOptions::from_url("///a/b.db").unwrap().path,
-            PathBuf::from("/a/b.db")
-        );
-        assert_eq!(
-            SqliteOptions::from_url("b.db").unwrap().path,
-            PathBuf::from("b.db")
-        );
+        assert_eq!(SqliteOptions::from_url("///a/b.db").unwrap().path, PathBuf::from("/a/b.db"));
+        assert_eq!(SqliteOptions::from_url("b.db").unwrap().path, PathBuf::from("b.db"));
     }
 
     #[test]
     fn a_setting_that_is_none_is_refused() {
         for url in ["x.db?sync=off", "x.db?busy=never", "x.db?mode=ro", ":memory:"] {
-            assert_eq!(
-                SqliteOptions::from_url(url).unwrap_err().code(),
-                "STORE_MISCONFIGURED",
-                "{url}"
-            );
+            assert_eq!(SqliteOptions::from_url(url).unwrap_err().code(), "STORE_MISCONFIGURED", "{url}");
         }
     }
 }

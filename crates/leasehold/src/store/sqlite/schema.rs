@@ -56,39 +56,23 @@ pub(super) fn prepare(conn: &mut Connection, path: &Path, options: &SqliteOption
         start_anew(conn, boot, options).map_err(explain)?;
     }
     let offset = match boot {
-        Some(_) => meta(conn, "clock_offset")
-            .map_err(explain)?
-            .unwrap_or_else(wall_offset),
+        Some(_) => meta(conn, "clock_offset").map_err(explain)?.unwrap_or_else(wall_offset),
         None => wall_offset(),
     };
-    let clock = options
-        .clock
-        .clone()
-        .unwrap_or_else(|| Clock::with_offset(offset));
-    let (floor, ceiling) = (
-        token(conn, FLOOR).map_err(explain)?,
-        token(conn, CEILING).map_err(explain)?,
-    );
-    Ok(Opened {
-        clock,
-        floor,
-        ceiling,
-    })
+    let clock = options.clock.clone().unwrap_or_else(|| Clock::with_offset(offset));
+    let (floor, ceiling) = (token(conn, FLOOR).map_err(explain)?, token(conn, CEILING).map_err(explain)?);
+    Ok(Opened { clock, floor, ceiling })
 }
 
 /// Refuses a file of another program or of a newer leasehold; says which version it has.
 fn check_ours(conn: &Connection, path: &Path) -> Result<usize> {
     let explain = |error| explain(path, error);
-    let number = |pragma| {
-        conn.pragma_query_value(None, pragma, |row| row.get::<_, i32>(0))
-            .map_err(explain)
-    };
+    let number = |pragma| conn.pragma_query_value(None, pragma, |row| row.get::<_, i32>(0)).map_err(explain);
     let (id, version) = (number("application_id")?, number("user_version")?);
     let at = path.display();
     if id != APPLICATION_ID {
-        let tables: i32 = conn
-            .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
-            .map_err(explain)?;
+        let tables: i32 =
+            conn.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(explain)?;
         if tables > 0 {
             let message = format!("{at} is a database of another program");
             return Err(Error::store(
@@ -104,27 +88,20 @@ fn check_ours(conn: &Connection, path: &Path) -> Result<usize> {
             "the store {at} has schema version {version}, made by a newer leasehold; this one knows {}",
             MIGRATIONS.len()
         );
-        return Err(Error::store(
-            Trouble::Misconfigured,
-            message,
-            "upgrade leasehold, or name another file",
-        ));
+        return Err(Error::store(Trouble::Misconfigured, message, "upgrade leasehold, or name another file"));
     }
     Ok(version)
 }
 
 fn migrate(conn: &mut Connection, path: &Path) -> Result<()> {
     let explain = |error| explain(path, error);
-    let tx = conn
-        .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
-        .map_err(explain)?;
+    let tx = conn.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).map_err(explain)?;
     // Looked at again under the lock: somebody may have done it meanwhile.
     let version = check_ours(&tx, path)?;
     for step in &MIGRATIONS[version..] {
         tx.execute_batch(step).map_err(explain)?;
     }
-    tx.pragma_update(None, "application_id", APPLICATION_ID)
-        .map_err(explain)?;
+    tx.pragma_update(None, "application_id", APPLICATION_ID).map_err(explain)?;
     let newest = i32::try_from(MIGRATIONS.len()).unwrap_or(i32::MAX);
     tx.pragma_update(None, "user_version", newest).map_err(explain)?;
     tx.commit().map_err(explain)
@@ -141,15 +118,8 @@ fn start_anew(conn: &mut Connection, boot: Option<BootId>, options: &SqliteOptio
         return Ok(());
     }
     let offset = wall_offset();
-    let now = options
-        .clock
-        .clone()
-        .unwrap_or_else(|| Clock::with_offset(offset))
-        .now();
-    if let Some(dead) = before
-        .as_deref()
-        .and_then(|boot| uuid::Uuid::parse_str(boot).ok())
-    {
+    let now = options.clock.clone().unwrap_or_else(|| Clock::with_offset(offset)).now();
+    if let Some(dead) = before.as_deref().and_then(|boot| uuid::Uuid::parse_str(boot).ok()) {
         free_the_dead(&tx, BootId(dead), now)?;
     }
     let ceiling = token(&tx, CEILING)?;
@@ -175,10 +145,7 @@ fn free_the_dead(conn: &Connection, boot: BootId, now: Timestamp) -> rusqlite::R
 
 pub(super) fn token(conn: &Connection, key: &str) -> rusqlite::Result<Token> {
     let number: i64 = meta(conn, key)?.unwrap_or(0);
-    Ok(u64::try_from(number)
-        .ok()
-        .and_then(|number| Token::new(number).ok())
-        .unwrap_or_default())
+    Ok(u64::try_from(number).ok().and_then(|number| Token::new(number).ok()).unwrap_or_default())
 }
 
 pub(super) fn set_token(conn: &Connection, key: &str, token: Token) -> rusqlite::Result<()> {
@@ -186,8 +153,7 @@ pub(super) fn set_token(conn: &Connection, key: &str, token: Token) -> rusqlite:
 }
 
 fn meta<T: rusqlite::types::FromSql>(conn: &Connection, key: &str) -> rusqlite::Result<Option<T>> {
-    conn.query_row("SELECT value FROM meta WHERE key = ?", [key], |row| row.get(0))
-        .optional()
+    conn.query_row("SELECT value FROM meta WHERE key = ?", [key], |row| row.get(0)).optional()
 }
 
 fn set_meta(conn: &Connection, key: &str, value: impl rusqlite::ToSql) -> rusqlite::Result<()> {

@@ -27,9 +27,7 @@ const POLL: Duration = Duration::from_millis(100);
 impl SqliteStore {
     /// Opens the file, or makes it.
     pub async fn open(options: SqliteOptions) -> Result<Self> {
-        Ok(Self {
-            writer: Writer::start(options).await?,
-        })
+        Ok(Self { writer: Writer::start(options).await? })
     }
 }
 
@@ -70,10 +68,7 @@ impl LockStore for SqliteStore {
         let limit = page_size(ask.limit);
         let prefix = ask.prefix.clone().unwrap_or_default();
         let state = ask.state;
-        let busy = matches!(
-            state,
-            Some(LockState::Held | LockState::Waited | LockState::Stale)
-        );
+        let busy = matches!(state, Some(LockState::Held | LockState::Waited | LockState::Stale));
         let mut after = ask.after.clone().map(|after| after.0).unwrap_or_default();
         let mut items = Vec::new();
         loop {
@@ -84,10 +79,7 @@ impl LockStore for SqliteStore {
             };
             let (found, now) = self.writer.run(read).await?;
             let last = found.len() < limit as usize;
-            after = found
-                .last()
-                .map(|record| record.name.as_str().to_owned())
-                .unwrap_or_default();
+            after = found.last().map(|record| record.name.as_str().to_owned()).unwrap_or_default();
             for record in found {
                 if state.is_none_or(|state| state.matches(&record, now)) {
                     items.push(record);
@@ -129,10 +121,7 @@ impl LockStore for SqliteStore {
             Span::After(after) => Some(last.unwrap_or_else(|| after.clone())),
             _ => last.filter(|_| found.len() == limit as usize),
         };
-        Ok(Page {
-            items: found.into_iter().map(|(_, event)| event).collect(),
-            next,
-        })
+        Ok(Page { items: found.into_iter().map(|(_, event)| event).collect(), next })
     }
 
     async fn now(&self) -> Result<Timestamp> {

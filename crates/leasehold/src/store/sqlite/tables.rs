@@ -16,22 +16,12 @@ const COLUMNS: &str = "SELECT id, record, wake_at, last_event FROM locks";
 
 impl LockRow {
     pub(super) fn new(name: LockName) -> Self {
-        Self {
-            id: None,
-            record: LockRecord::new(name),
-            wake_at: None,
-            last_event: None,
-        }
+        Self { id: None, record: LockRecord::new(name), wake_at: None, last_event: None }
     }
 
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         let record = from_json(row.get_ref(1)?.as_str()?, 1)?;
-        Ok(Self {
-            id: row.get(0)?,
-            record,
-            wake_at: row.get(2)?,
-            last_event: row.get(3)?,
-        })
+        Ok(Self { id: row.get(0)?, record, wake_at: row.get(2)?, last_event: row.get(3)? })
     }
 }
 
@@ -63,12 +53,7 @@ pub(super) fn save_exact(conn: &Connection, row: &LockRow) -> rusqlite::Result<(
     let sql = "INSERT INTO locks (name, record, wake_at, last_event) VALUES (?, ?, ?, ?) ON CONFLICT (name) \
                DO UPDATE SET record = excluded.record, wake_at = excluded.wake_at, last_event = excluded.last_event";
     conn.prepare_cached(sql)?
-        .execute(params![
-            row.record.name.as_str(),
-            to_json(&row.record)?,
-            wake_at,
-            row.last_event
-        ])
+        .execute(params![row.record.name.as_str(), to_json(&row.record)?, wake_at, row.last_event])
         .map(drop)
 }
 
@@ -84,17 +69,12 @@ pub(super) fn prune(conn: &Connection, keep: u32, before: Timestamp) -> rusqlite
     let sql = "DELETE FROM events WHERE seq IN (SELECT seq FROM events WHERE seq < (SELECT max(seq) FROM events) \
                AND (seq <= (SELECT max(seq) FROM events) - ?1 OR json_extract(event, '$.at') < ?2) \
                ORDER BY seq LIMIT 4096)";
-    conn.prepare_cached(sql)?
-        .execute(params![keep, micros(before)])
-        .map(drop)
+    conn.prepare_cached(sql)?.execute(params![keep, micros(before)]).map(drop)
 }
 
 /// Rows that have, or had a while ago, a holder or a waiter.
 pub(super) fn with_something_live(conn: &Connection) -> rusqlite::Result<Vec<LockRow>> {
-    rows(
-        &mut conn.prepare_cached(&format!("{COLUMNS} WHERE wake_at IS NOT NULL"))?,
-        [],
-    )
+    rows(&mut conn.prepare_cached(&format!("{COLUMNS} WHERE wake_at IS NOT NULL"))?, [])
 }
 
 /// Rows with something to clear away by `now`.
@@ -130,11 +110,7 @@ pub(super) fn list(
 
 /// Events after a number, oldest first.
 pub(super) fn events_after(conn: &Connection, after: i64, limit: u32) -> rusqlite::Result<Vec<(i64, Event)>> {
-    events(
-        conn,
-        "SELECT seq, event FROM events WHERE seq > ? ORDER BY seq LIMIT ?",
-        params![after, limit],
-    )
+    events(conn, "SELECT seq, event FROM events WHERE seq > ? ORDER BY seq LIMIT ?", params![after, limit])
 }
 
 /// Events before a number, newest first.
@@ -168,9 +144,8 @@ pub(super) fn chain_before(
 
 fn events(conn: &Connection, sql: &str, params: &[&dyn ToSql]) -> rusqlite::Result<Vec<(i64, Event)>> {
     let mut select = conn.prepare_cached(sql)?;
-    let found = select.query_map(params, |row| {
-        Ok((row.get(0)?, from_json(row.get_ref(1)?.as_str()?, 1)?))
-    })?;
+    let found =
+        select.query_map(params, |row| Ok((row.get(0)?, from_json(row.get_ref(1)?.as_str()?, 1)?)))?;
     found.collect()
 }
 

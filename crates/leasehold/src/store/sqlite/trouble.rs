@@ -15,16 +15,10 @@ pub(super) fn explain(path: &Path, error: rusqlite::Error) -> Error {
             "is busy: another process has been writing for too long",
             "try again; if it stays so, find the process that has the file open",
         ),
-        Some(ErrorCode::DiskFull) => (
-            Trouble::Unavailable,
-            "has no room to write",
-            "make room on its disk",
-        ),
-        Some(ErrorCode::ReadOnly) => (
-            Trouble::NotPermitted,
-            "is read-only",
-            "let this user write to the file and its folder",
-        ),
+        Some(ErrorCode::DiskFull) => (Trouble::Unavailable, "has no room to write", "make room on its disk"),
+        Some(ErrorCode::ReadOnly) => {
+            (Trouble::NotPermitted, "is read-only", "let this user write to the file and its folder")
+        }
         Some(
             ErrorCode::PermissionDenied | ErrorCode::CannotOpen | ErrorCode::AuthorizationForStatementDenied,
         ) => (
@@ -32,26 +26,18 @@ pub(super) fn explain(path: &Path, error: rusqlite::Error) -> Error {
             "cannot be opened",
             "let this user read and write the file and its folder",
         ),
-        Some(ErrorCode::NotADatabase) => (
-            Trouble::Misconfigured,
-            "is no database",
-            "name another file with --store sqlite:PATH",
-        ),
+        Some(ErrorCode::NotADatabase) => {
+            (Trouble::Misconfigured, "is no database", "name another file with --store sqlite:PATH")
+        }
         Some(ErrorCode::DatabaseCorrupt) => (
             Trouble::Broken,
             "is damaged",
             "restore it from a backup, or move it away and start with a new one",
         ),
-        Some(ErrorCode::SystemIoFailure) => (
-            Trouble::Unavailable,
-            "cannot be read or written",
-            "look at the disk and the system's log",
-        ),
-        _ => (
-            Trouble::Broken,
-            "did what it must not do",
-            "please report this with the cause below",
-        ),
+        Some(ErrorCode::SystemIoFailure) => {
+            (Trouble::Unavailable, "cannot be read or written", "look at the disk and the system's log")
+        }
+        _ => (Trouble::Broken, "did what it must not do", "please report this with the cause below"),
     };
     Error::store(trouble, format!("the store {at} {what}"), hint).because(error)
 }

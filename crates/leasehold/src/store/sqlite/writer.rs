@@ -56,7 +56,7 @@ impl Writer {
         if let Err(error) = spawned {
             let message = "the store's thread cannot be started";
             return Err(
-                Error::store(Trouble::Unavailable, message, "let this user have more threads").because(error),
+                Error::store(Trouble::Unavailable, message, "let this user have more threads").because(error)
             );
         }
         let path = opened.await.unwrap_or_else(|_| Err(gone()))?;
@@ -71,12 +71,7 @@ impl Writer {
     /// Applies one operation, together with whatever else is waiting.
     pub(super) async fn apply(&self, name: LockName, op: LockOp) -> Result<Outcome> {
         let (reply, answer) = oneshot::channel();
-        let apply = Apply {
-            name,
-            op,
-            since: Moment::now(),
-            reply,
-        };
+        let apply = Apply { name, op, since: Moment::now(), reply };
         self.jobs.send(Job::Apply(apply)).map_err(|_| gone())?;
         answer.await.unwrap_or_else(|_| Err(gone()))
     }
@@ -106,11 +101,7 @@ fn work(queue: &mpsc::Receiver<Job>, mut ledger: Ledger, path: &PathBuf) {
                     run(&mut ledger);
                 }
             }
-            next = if batch.len() < MAX_BATCH {
-                queue.try_recv().ok()
-            } else {
-                None
-            };
+            next = if batch.len() < MAX_BATCH { queue.try_recv().ok() } else { None };
         }
         commit(&mut ledger, &mut batch, path);
     }
@@ -145,8 +136,7 @@ fn open(options: &SqliteOptions) -> Result<(PathBuf, Ledger)> {
     wait_for_others(&mut conn, options.busy).map_err(explain)?;
     // A checkpoint at each close would cost short-lived processes more than all their work; the log is folded in when
     // it has grown.
-    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)
-        .map_err(explain)?;
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(explain)?;
     conn.set_prepared_statement_cache_capacity(32);
     conn.pragma_update(None, "journal_mode", "WAL").map_err(explain)?;
     let opened = schema::prepare(&mut conn, &path, options)?;
@@ -172,9 +162,5 @@ fn wait_for_others(conn: &mut Connection, patience: Duration) -> rusqlite::Resul
 }
 
 fn gone() -> Error {
-    Error::store(
-        Trouble::Broken,
-        "the store's thread has ended",
-        "please report this",
-    )
+    Error::store(Trouble::Broken, "the store's thread has ended", "please report this")
 }

@@ -22,9 +22,8 @@ pub(super) fn listen() {
         return; // A fork has no listener of its own until it asks for one.
     }
     *listens = Some(pid);
-    let Some(socket) = this_process()
-        .and_then(|me| address(&me))
-        .and_then(|at| UnixDatagram::bind_addr(&at).ok())
+    let Some(socket) =
+        this_process().and_then(|me| address(&me)).and_then(|at| UnixDatagram::bind_addr(&at).ok())
     else {
         tracing::debug!("no wake-ups from other processes: waiters poll");
         return;
@@ -60,9 +59,6 @@ pub(super) fn send(lease: &Lease) {
 
 fn address(process: &Process) -> Option<SocketAddr> {
     let first = process.members.first()?;
-    let name = format!(
-        "leasehold/{}/{}/{}",
-        process.pid_namespace, first.pid, first.started
-    );
+    let name = format!("leasehold/{}/{}/{}", process.pid_namespace, first.pid, first.started);
     SocketAddr::from_abstract_name(name).ok()
 }

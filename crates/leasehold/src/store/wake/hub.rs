@@ -65,11 +65,7 @@ impl Changes {
     pub async fn next(&mut self, patience: Duration) -> Option<HandedOver> {
         let wait = self.poll.min(patience);
         let _ = tokio::time::timeout(wait, self.seat.bell.notified()).await;
-        self.seat
-            .handed_over
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
+        self.seat.handed_over.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 

@@ -1,0 +1,182 @@
+//! One holder at a time: acquire, renew, release, expiry, tokens.
+
+use crate::model::{LockOp, Outcome, Renew, Status, Token, Ttl};
+use crate::testing::Fixture;
+
+pub async fn a_free_lock_is_granted(f: Fixture) {
+    let [a] = f.players("lock");
+    let now = f.clock.now();
+    let lease = a.takes().await;
+    assert_eq!(lease.ask.lease_id, a.id());
+    assert_eq!(
+        (lease.acquired_at, lease.renewed_at, lease.expires_at),
+        (now, now, now.plus(Ttl::from_secs(10)))
+    );
+    assert_eq!(a.record().await.holders, [lease]);
+}
+
+pub async fn a_held_lock_is_refused_and_says_who_has_it(f: Fixture) {
+    let [a, b] = f.players("lock");
+    let lease = a.takes().await;
+    f.pass(1_000);
+    let conflict = b.is_refused().await;
+    assert_eq!(conflict.holders.len(), 1);
+    let held = &conflict.holders[0];
+    assert_eq!(held.holder, a.ask.holder);
+    assert_eq!((held.since, held.until, held.token), (lease.acquired_at, lease.expires_at, lease.token));
+    assert_eq!(conflict.waiters, 0);
+    assert!(!b.holds().await);
+}
+
+pub async fn the_same_request_again_gives_the_same_lease(f: Fixture) {
+    let [a] = f.players("lock");
+    let first = a.takes().await;
+    f.pass(4_000);
+    let again = a.takes().await;
+    assert_eq!((again.token, again.acquired_at), (first.token, first.acquired_at));
+    assert_eq!(again.expires_at, f.clock.now().plus(a.ask.ttl));
+    assert_eq!(a.record().await.holders.len(), 1);
+}
+
+pub async fn a_lease_counts_up_to_the_very_moment_it_ends(f: Fixture) {
+    let [a, b] = f.players("lock");
+    a.takes().await;
+    f.clock.advance(a.ask.ttl.as_duration() - std::time::Duration::from_micros(1));
+    b.is_refused().await;
+    f.clock.advance(std::time::Duration::from_micros(1));
+    b.takes().await;
+}
+
+pub async fn an_ended_lease_is_taken_over_and_that_is_told(f: Fixture) {
+    let [a, b] = f.players("lock");
+    let old = a.takes().await;
+    f.pass(10_000);
+    let new = b.takes().await;
+    assert!(new.token > old.token);
+    assert!(!a.holds().await);
+    assert!(matches!(a.releases(&old).await, Outcome::NotHeld(_)));
+    assert!(b.holds().await);
+}
+
+pub async fn tokens_rise_across_release_expiry_and_force(f: Fixture) {
+    let mut last = Token::default();
+    for round in 0..6_u128 {
+        let player = f.player(round + 1, "lock");
+        let lease = player.takes().await;
+        assert!(lease.token > last, "round {round}");
+        last = lease.token;
+        match round % 3 {
+            0 => drop(player.releases(&lease).await),
+            1 => f.pass(10_000),
+            _ => drop(player.forces(lease.token).await),
+        }
+    }
+}
+
+pub async fn a_token_is_never_behind_the_clock(f: Fixture) {
+    let [a] = f.players("lock");
+    f.pass(5_000);
+    let lease = a.takes().await;
+    assert!(lease.token.get() >= f.clock.now().as_micros());
+    assert!(lease.token <= Token::MAX);
+}
+
+pub async fn a_renewal_counts_from_now(f: Fixture) {
+    let [a] = f.players("lock");
+    let lease = a.takes().await;
+    f.pass(7_000);
+    let Outcome::Renewed(renewed) = a.renews(&lease).await else { panic!("not renewed") };
+    assert_eq!(renewed.expires_at, f.clock.now().plus(a.ask.ttl));
+    assert_eq!((renewed.token, renewed.acquired_at, renewed.renewals), (lease.token, lease.acquired_at, 1));
+}
+
+pub async fn a_renewal_may_change_the_ttl(f: Fixture) {
+    let [a] = f.players("lock");
+    let lease = a.takes().await;
+    let ttl = Some(Ttl::from_secs(60));
+    let renew = LockOp::Renew(Renew { lease_id: a.id(), token: lease.token, ttl });
+    assert!(matches!(a.apply(renew).await, Outcome::Renewed(_)));
+    f.pass(50_000);
+    let Outcome::Renewed(renewed) = a.renews(&lease).await else { panic!("not renewed") };
+    assert_eq!(renewed.expires_at, f.clock.now().plus(Ttl::from_secs(60)));
+}
+
+pub async fn only_the_exact_lease_renews(f: Fixture) {
+    let [a, b] = f.players("lock");
+    let lease = a.takes().await;
+    for (lease_id, token) in [(b.id(), lease.token), (a.id(), Token::default())] {
+        let outcome = a.apply(LockOp::Renew(Renew { lease_id, token, ttl: None })).await;
+        let Outcome::NotHeld(now) = outcome else { panic!("{outcome:?}") };
+        assert_eq!((now.token, now.holders.len()), (lease.token, 1));
+    }
+    assert_eq!(a.record().await.holders, [lease]);
+}
+
+pub async fn an_ended_lease_cannot_be_renewed(f: Fixture) {
+    let [a] = f.players("lock");
+    let lease = a.takes().await;
+    f.pass(10_000);
+    assert!(matches!(a.renews(&lease).await, Outcome::NotHeld(_)));
+    assert!(!a.holds().await);
+}
+
+pub async fn only_the_exact_lease_releases(f: Fixture) {
+    let [a, b] = f.players("lock");
+    let lease = a.takes().await;
+    assert!(matches!(b.releases(&lease).await, Outcome::NotHeld(_)));
+    assert!(matches!(a.releases_with(Token::default(), None).await, Outcome::NotHeld(_)));
+    assert!(a.holds().await);
+    assert!(matches!(a.releases(&lease).await, Outcome::Released(_)));
+    assert!(!a.holds().await);
+}
+
+pub async fn a_second_release_finds_nothing(f: Fixture) {
+    let [a, b] = f.players("lock");
+    let lease = a.takes().await;
+    a.releases(&lease).await;
+    b.takes().await;
+    assert!(matches!(a.releases(&lease).await, Outcome::NotHeld(_)));
+    assert!(b.holds().await);
+}
+
+pub async fn a_release_can_keep_others_out_for_a_while(f: Fixture) {
+    let [a, b] = f.players("lock");
+    let lease = a.takes().await;
+    f.pass(2_000);
+    for _ in 0..2 {
+        // The second time as if the first answer had been lost.
+        let outcome = a.releases_with(lease.token, Some(Ttl::from_secs(20))).await;
+        let Outcome::Released(kept) = outcome else { panic!("{outcome:?}") };
+        assert_eq!(kept.status, Status::Released);
+        assert_eq!(kept.expires_at, lease.acquired_at.plus(Ttl::from_secs(20)));
+    }
+    assert!(matches!(a.renews(&lease).await, Outcome::NotHeld(_)));
+    f.pass(17_999);
+    b.is_refused().await;
+    f.pass(1);
+    let next = b.takes().await;
+    let outcome = b.releases_with(next.token, Some(Ttl::from_secs(1))).await;
+    assert!(matches!(outcome, Outcome::Released(_)));
+    f.pass(1_000);
+    a.takes().await;
+}
+
+pub async fn of_sixteen_at_once_one_wins(f: Fixture) {
+    for round in 0..20 {
+        let tasks: Vec<_> = (0..16_u128)
+            .map(|number| f.player(round * 100 + number + 1, &format!("lock-{round}")))
+            .map(|player| tokio::spawn(async move { matches!(player.asks().await, Outcome::Granted(_)) }))
+            .collect();
+        let mut won = 0;
+        for task in tasks {
+            won += u32::from(task.await.expect("no panic"));
+        }
+        assert_eq!(won, 1, "round {round}");
+    }
+}
+
+pub async fn locks_of_other_names_do_not_care(f: Fixture) {
+    let (a, b) = (f.player(1, "one"), f.player(2, "two"));
+    a.takes().await;
+    b.takes().await;
+}

@@ -1,0 +1,12 @@
+//! The cases, by what they are about.
+
+#![expect(missing_docs, reason = "a case is named by the sentence that it shows")]
+
+pub mod admin;
+pub mod counted;
+pub mod exclusive;
+pub mod history;
+pub mod listing;
+pub mod queue;
+pub mod shared;
+pub mod sweep;

@@ -1,0 +1,191 @@
+//! The fair queue: order, hand-over, tickets that end, leaving.
+
+use std::time::Duration;
+
+use crate::model::{MAX_WAITERS, Outcome, Ttl};
+use crate::testing::{Fixture, Player};
+
+pub async fn a_release_hands_over_to_the_first_ticket(f: Fixture) {
+    let [a, b] = f.players("lock");
+    let lease = a.takes().await;
+    assert_eq!(b.queues().await.ahead, 0);
+    a.releases(&lease).await;
+    let record = b.record().await;
+    assert_eq!((record.holders.len(), record.waiters.len()), (1, 0));
+    let handed_over = record.lease(&b.id()).expect("b has it");
+    assert!(handed_over.token > lease.token);
+    assert_eq!(handed_over.expires_at, f.clock.now().plus(Ttl::from_secs(5)));
+}
+
+pub async fn a_handed_over_lease_is_confirmed_by_asking_again(f: Fixture) {
+    let [a, b] = f.players("lock");
+    let lease = a.takes().await;
+    b.queues().await;
+    a.releases(&lease).await;
+    let token = b.record().await.lease(&b.id()).expect("b has it").token;
+    f.pass(1_000);
+    let Outcome::Granted(confirmed) = b.asks_in_line().await else { panic!("not granted") };
+    assert_eq!(confirmed.token, token);
+    assert_eq!(confirmed.expires_at, f.clock.now().plus(b.ask.ttl));
+}
+
+pub async fn tickets_are_served_in_order_of_arrival(f: Fixture) {
+    let players: [Player; 6] = f.players("lock");
+    let mut lease = players[0].takes().await;
+    for (place, player) in players[1..].iter().enumerate() {
+        // Some in the same microsecond.
+        f.clock.advance(Duration::from_micros(place as u64 % 2));
+        assert_eq!(player.queues().await.ahead as usize, place);
+    }
+    for pair in players.windows(2) {
+        pair[0].releases(&lease).await;
+        lease = pair[1].takes().await;
+    }
+}
+
+pub async fn a_higher_priority_goes_first(f: Fixture) {
+    let [a, b, c] = f.players("lock");
+    let urgent = c.priority(5);
+    let lease = a.takes().await;
+    b.queues().await;
+    f.pass(1_000);
+    assert_eq!(urgent.queues().await.ahead, 0);
+    a.releases(&lease).await;
+    assert!(urgent.holds().await && !b.holds().await);
+}
+
+pub async fn waiting_long_beats_a_higher_priority_that_came_late(f: Fixture) {
+    let [a, b, c] = f.players("lock");
+    let urgent = c.priority(1);
+    let mut lease = a.takes().await;
+    b.queues().await;
+    for _ in 0..8 {
+        f.pass(4_000);
+        let Outcome::Renewed(renewed) = a.renews(&lease).await else { panic!("not renewed") };
+        lease = renewed;
+        b.queues().await;
+    }
+    assert_eq!(urgent.queues().await.ahead, 1);
+    a.releases(&lease).await;
+    assert!(b.holds().await);
+}
+
+pub async fn nobody_overtakes_a_ticket(f: Fixture) {
+    let [a, b, c] = f.players("lock");
+    let lease = a.takes().await;
+    b.queues().await;
+    a.releases(&lease).await;
+    assert_eq!(c.is_refused().await.holders[0].holder, b.ask.holder);
+    f.pass(5_000);
+    // B never confirmed. Now it is C's, in one step.
+    c.takes().await;
+}
+
+pub async fn asking_again_keeps_the_place(f: Fixture) {
+    let [a, b, c] = f.players("lock");
+    let lease = a.takes().await;
+    b.queues().await;
+    c.queues().await;
+    f.pass(4_000);
+    assert_eq!(b.queues().await.ahead, 0);
+    assert_eq!(c.queues().await.ahead, 1);
+    f.pass(4_000);
+    a.releases(&lease).await;
+    assert!(b.holds().await);
+}
+
+pub async fn a_ticket_without_a_sign_of_life_ends(f: Fixture) {
+    let [a, b, c] = f.players("lock");
+    let lease = a.takes().await;
+    b.queues().await;
+    f.pass(3_000);
+    c.queues().await;
+    f.pass(2_000);
+    a.releases(&lease).await;
+    assert!(c.holds().await && !b.holds().await);
+}
+
+pub async fn a_dead_waiter_delays_the_next_by_its_ticket_only(f: Fixture) {
+    let [a, dead, c] = f.players("lock");
+    let lease = a.takes().await;
+    dead.queues().await;
+    c.queues().await;
+    a.releases(&lease).await;
+    assert!(dead.holds().await);
+    f.pass(4_999);
+    assert!(matches!(c.asks_in_line().await, Outcome::Queued(_)));
+    f.pass(1);
+    let outcome = c.asks_in_line().await;
+    assert!(matches!(outcome, Outcome::Granted(_)), "{outcome:?}");
+}
+
+pub async fn leaving_gives_up_the_place(f: Fixture) {
+    let [a, b, c] = f.players("lock");
+    let lease = a.takes().await;
+    b.queues().await;
+    c.queues().await;
+    assert_eq!(b.leaves().await, Outcome::Left);
+    assert_eq!(b.leaves().await, Outcome::Left);
+    a.releases(&lease).await;
+    assert!(c.holds().await);
+}
+
+pub async fn leaving_gives_back_a_grant_that_was_never_seen(f: Fixture) {
+    let [a, b, c] = f.players("lock");
+    a.takes().await;
+    b.queues().await;
+    c.queues().await;
+    a.leaves().await;
+    assert!(b.holds().await);
+    b.leaves().await;
+    assert!(c.holds().await && !b.holds().await);
+}
+
+pub async fn a_writer_that_leaves_lets_the_readers_behind_it_in(f: Fixture) {
+    let [a, b] = f.players("lock").map(Player::shared);
+    let writer = f.player(9, "lock");
+    a.takes().await;
+    writer.queues().await;
+    b.queues().await;
+    writer.leaves().await;
+    assert!(b.holds().await);
+}
+
+pub async fn the_last_asking_leaves_the_queue(f: Fixture) {
+    let [a, b] = f.players("lock");
+    let lease = a.takes().await;
+    b.queues().await;
+    assert_eq!(b.is_refused().await.waiters, 0);
+    a.releases(&lease).await;
+    assert!(!b.holds().await);
+}
+
+pub async fn a_queue_has_an_end(f: Fixture) {
+    let [a] = f.players("lock");
+    a.takes().await;
+    for number in 0..MAX_WAITERS as u128 {
+        f.player(number + 2, "lock").queues().await;
+    }
+    let outcome = f.player(1_000_000, "lock").asks_in_line().await;
+    let Outcome::Busy(conflict) = outcome else { panic!("{outcome:?}") };
+    assert!(conflict.full);
+    assert_eq!(conflict.waiters as usize, MAX_WAITERS);
+}
+
+pub async fn a_release_wakes_the_one_that_is_served(f: Fixture) {
+    let [a, b, c] = f.players("lock");
+    let lease = a.takes().await;
+    let (mut for_b, mut for_c) = (b.store.locks().changes(&b.id()), c.store.locks().changes(&c.id()));
+    b.queues().await;
+    c.queues().await;
+    a.releases(&lease).await;
+    let poll = b.store.abilities().poll;
+    // Polling is the contract: `next` comes back within the poll time, and by then the lock is there to be had.
+    let woken = tokio::time::timeout(poll * 3, for_b.next(Duration::MAX)).await.expect("a wake-up or a poll");
+    if let Some(handed_over) = woken {
+        assert_eq!(handed_over.lease.ask.lease_id, b.id());
+    }
+    assert!(b.holds().await);
+    let nothing = tokio::time::timeout(poll / 4, for_c.next(Duration::MAX)).await;
+    assert!(!matches!(nothing, Ok(Some(_))), "c was told that it has been served");
+}

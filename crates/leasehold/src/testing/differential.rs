@@ -1,0 +1,161 @@
+//! Random operations through an engine and through the bare rules: every answer and every record must be the same.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestError, TestRunner};
+use uuid::Uuid;
+
+use super::{Fixture, Player};
+use crate::model::{
+    Acquire, AskRelease, BootId, Event, ForceRelease, Leave, LockName, LockOp, LockRecord, Reason, Release,
+    Renew, Restarted, Sweep, Token, Ttl,
+};
+use crate::store::{Cursor, ListEvents, Span};
+
+/// One step: who does what to which lock over which client, after how much time.
+#[derive(Debug, Clone)]
+struct Step {
+    lock: usize,
+    who: u128,
+    what: What,
+    pass_millis: u64,
+}
+
+#[derive(Debug, Clone)]
+enum What {
+    Ask { shared: bool, slots: u32, priority: i32, in_line: bool, thief: bool },
+    Renew { old_token: bool, ttl: Option<u64> },
+    Release { old_token: bool, at_least: Option<u64> },
+    Leave,
+    AskRelease,
+    Force { old_token: bool },
+    Sweep { dead: bool },
+    Restarted,
+}
+
+const LOCKS: [&str; 2] = ["one", "two"];
+
+/// Drives `cases` random sequences of operations through fresh engines, and compares every outcome, every record and
+/// the whole history with the rules. Panics with the shortest sequence that differs.
+pub fn agrees_with_the_rules<F>(cases: u32, fresh: impl Fn() -> F)
+where
+    F: Future<Output = Fixture>,
+{
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
+    let steps = prop::collection::vec(step(), 1..60);
+    let result = TestRunner::new(config).run(&steps, |steps| {
+        runtime.block_on(async { play(&fresh().await, &steps).await }).map_err(TestCaseError::fail)
+    });
+    match result {
+        Ok(()) => {}
+        Err(TestError::Fail(why, steps)) => panic!("{why}\nafter {steps:#?}"),
+        Err(TestError::Abort(why)) => panic!("{why}"),
+    }
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let what = prop_oneof![
+        8 => (any::<bool>(), 1..3_u32, -1..2_i32, any::<bool>(), prop::bool::weighted(0.1)).prop_map(
+            |(shared, slots, priority, in_line, thief)| What::Ask { shared, slots, priority, in_line, thief }
+        ),
+        3 => (prop::bool::weighted(0.2), prop::option::weighted(0.2, 1..20_u64))
+            .prop_map(|(old_token, ttl)| What::Renew { old_token, ttl }),
+        4 => (prop::bool::weighted(0.2), prop::option::weighted(0.2, 1..30_u64))
+            .prop_map(|(old_token, at_least)| What::Release { old_token, at_least }),
+        1 => Just(What::Leave),
+        1 => Just(What::AskRelease),
+        1 => prop::bool::weighted(0.3).prop_map(|old_token| What::Force { old_token }),
+        1 => any::<bool>().prop_map(|dead| What::Sweep { dead }),
+        1 => Just(What::Restarted),
+    ];
+    let pass = prop_oneof![2 => Just(0), 3 => 1..3_000_u64, 1 => 3_000..12_000_u64];
+    (0..LOCKS.len(), 1..5_u128, what, pass).prop_map(|(lock, who, what, pass_millis)| Step {
+        lock,
+        who,
+        what,
+        pass_millis,
+    })
+}
+
+async fn play(f: &Fixture, steps: &[Step]) -> Result<(), String> {
+    let mut rules: BTreeMap<LockName, (LockRecord, Vec<Event>)> = BTreeMap::new();
+    for (number, step) in steps.iter().enumerate() {
+        f.clock.advance(Duration::from_millis(step.pass_millis));
+        let player = f.player(step.who, LOCKS[step.lock]);
+        let (record, events) = rules
+            .entry(player.lock.clone())
+            .or_insert_with(|| (LockRecord::new(player.lock.clone()), Vec::new()));
+        let op = step.op(&player, record);
+        let expected = record.apply(&op, f.clock.now());
+        events.extend(expected.events);
+        let store = if number % 2 == 0 { &f.one } else { &f.two };
+        let outcome = store
+            .locks()
+            .apply(&player.lock, &op)
+            .await
+            .map_err(|error| format!("step {number}: {error}"))?;
+        differs(&format!("outcome of step {number}"), &outcome, &expected.outcome)?;
+        let stored = f.one.locks().get(&player.lock).await.map_err(|error| error.to_string())?;
+        let expected = (record.version > 0).then(|| record.clone());
+        differs(&format!("record after step {number}"), &stored, &expected)?;
+    }
+    for (lock, (_, events)) in &rules {
+        let ask = ListEvents { lock: Some(lock.clone()), span: Span::After(Cursor::start()), limit: 1000 };
+        let page = f.two.locks().history(&ask).await.map_err(|error| error.to_string())?;
+        differs(&format!("history of {lock}"), &page.items, events)?;
+    }
+    Ok(())
+}
+
+impl Step {
+    fn op(&self, player: &Player, record: &LockRecord) -> LockOp {
+        let lease_id = player.id();
+        let held = record.lease(&lease_id).map(|lease| lease.token);
+        let token = |old: bool| {
+            if old { Token::default() } else { held.unwrap_or(record.token) }
+        };
+        let ttl = |seconds: Option<u64>| seconds.map(Ttl::from_secs);
+        match self.what {
+            What::Ask { shared, slots, priority, in_line, thief } => {
+                let mut player = player.clone().slots(slots).priority(priority);
+                if shared {
+                    player = player.shared();
+                }
+                // Half of them seem to be processes of a boot that may end.
+                if self.who.is_multiple_of(2) {
+                    player = player.of_boot(7);
+                }
+                let (queue, steal_after) =
+                    (in_line.then(|| Ttl::from_secs(5)), thief.then(|| Ttl::from_secs(3)));
+                LockOp::Acquire(Acquire { ask: Arc::new(player.ask), queue, steal_after })
+            }
+            What::Renew { old_token, ttl: seconds } => {
+                LockOp::Renew(Renew { lease_id, token: token(old_token), ttl: ttl(seconds) })
+            }
+            What::Release { old_token, at_least } => {
+                LockOp::Release(Release { lease_id, token: token(old_token), at_least: ttl(at_least) })
+            }
+            What::Leave => LockOp::Leave(Leave { lease_id }),
+            What::AskRelease => {
+                LockOp::AskRelease(AskRelease { token: held, by: player.ask.holder.clone(), reason: None })
+            }
+            What::Force { old_token } => LockOp::ForceRelease(ForceRelease {
+                token: token(old_token),
+                by: player.ask.holder.clone(),
+                reason: Reason::new("test").expect("a good reason"),
+            }),
+            What::Sweep { dead } => {
+                LockOp::Sweep(Sweep { dead: if dead { vec![lease_id] } else { Vec::new() } })
+            }
+            What::Restarted => LockOp::Restarted(Restarted { boot: BootId(Uuid::from_u128(7)) }),
+        }
+    }
+}
+
+fn differs<T: PartialEq + std::fmt::Debug>(what: &str, engine: &T, rules: &T) -> Result<(), String> {
+    if engine == rules { Ok(()) } else { Err(format!("{what}\nengine: {engine:#?}\nrules:  {rules:#?}")) }
+}

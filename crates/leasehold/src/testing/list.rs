@@ -1,0 +1,131 @@
+//! The one list of cases, and the macro that makes a test of each.
+
+/// Makes one test per case. Give it the path, from the crate's root, of an `async fn() -> Fixture`.
+///
+/// ```ignore
+/// mod memory {
+///     async fn fresh() -> leasehold::testing::Fixture { … }
+///     leasehold::lock_conformance!(crate::memory::fresh);
+/// }
+/// ```
+#[macro_export]
+macro_rules! lock_conformance {
+    ($fresh:path) => {
+        $crate::lock_conformance! { @tests $fresh;
+            exclusive:
+                a_free_lock_is_granted
+                a_held_lock_is_refused_and_says_who_has_it
+                the_same_request_again_gives_the_same_lease
+                a_lease_counts_up_to_the_very_moment_it_ends
+                an_ended_lease_is_taken_over_and_that_is_told
+                tokens_rise_across_release_expiry_and_force
+                a_token_is_never_behind_the_clock
+                a_renewal_counts_from_now
+                a_renewal_may_change_the_ttl
+                only_the_exact_lease_renews
+                an_ended_lease_cannot_be_renewed
+                only_the_exact_lease_releases
+                a_second_release_finds_nothing
+                a_release_can_keep_others_out_for_a_while
+                of_sixteen_at_once_one_wins
+                locks_of_other_names_do_not_care
+            ;
+            shared:
+                readers_share
+                a_writer_waits_for_every_reader
+                readers_behind_a_waiting_writer_wait_too
+                each_reader_ends_by_itself
+                a_reader_does_not_get_past_a_writer
+                readers_at_the_front_are_served_together
+            ;
+            counted:
+                so_many_and_no_more
+                the_smallest_idea_of_how_many_counts
+                a_freed_slot_goes_to_the_queue
+            ;
+            queue:
+                a_release_hands_over_to_the_first_ticket
+                a_handed_over_lease_is_confirmed_by_asking_again
+                tickets_are_served_in_order_of_arrival
+                a_higher_priority_goes_first
+                waiting_long_beats_a_higher_priority_that_came_late
+                nobody_overtakes_a_ticket
+                asking_again_keeps_the_place
+                a_ticket_without_a_sign_of_life_ends
+                a_dead_waiter_delays_the_next_by_its_ticket_only
+                leaving_gives_up_the_place
+                leaving_gives_back_a_grant_that_was_never_seen
+                a_writer_that_leaves_lets_the_readers_behind_it_in
+                the_last_asking_leaves_the_queue
+                a_queue_has_an_end
+                a_release_wakes_the_one_that_is_served
+            ;
+            admin:
+                a_holder_learns_that_it_was_asked
+                asking_for_a_free_lock_finds_nobody
+                a_force_release_compares_the_token
+                a_force_release_makes_the_token_old
+                a_force_release_hands_over
+                a_lease_without_a_sign_of_life_can_be_stolen
+                a_thief_stands_in_line_too
+            ;
+            sweep:
+                a_sweep_ends_what_has_ended_and_serves_the_queue
+                a_sweep_leaves_the_living_alone
+                two_sweepers_do_no_harm
+                the_dead_are_swept_before_their_time
+                a_restart_frees_what_that_boot_held
+                a_restart_gives_the_others_their_whole_time
+            ;
+            listing:
+                an_unknown_lock_has_no_record
+                what_was_stored_comes_back_as_it_was
+                locks_are_listed_by_name_in_pages
+                locks_are_listed_by_prefix
+                locks_are_listed_by_state
+                odd_names_are_only_names
+            ;
+            history:
+                every_change_is_told_once_and_in_order
+                what_changes_nothing_tells_nothing
+                renewals_are_counted_not_listed
+                history_is_read_in_pages_both_ways
+                replaying_the_history_gives_the_lock
+            ;
+        }
+    };
+    (@tests $fresh:path; $($group:ident: $($case:ident)+;)+) => {
+        $(mod $group {
+            $(#[tokio::test]
+            async fn $case() {
+                $crate::testing::cases::$group::$case($fresh().await).await;
+            })+
+        })+
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    /// A case that is written but not listed would never run.
+    #[test]
+    fn every_case_is_listed() {
+        let list = include_str!("list.rs");
+        let cases = [
+            include_str!("cases/admin.rs"),
+            include_str!("cases/counted.rs"),
+            include_str!("cases/exclusive.rs"),
+            include_str!("cases/history.rs"),
+            include_str!("cases/listing.rs"),
+            include_str!("cases/queue.rs"),
+            include_str!("cases/shared.rs"),
+            include_str!("cases/sweep.rs"),
+        ];
+        let names =
+            cases.iter().flat_map(|text| text.lines().filter_map(|line| line.strip_prefix("pub async fn ")));
+        let names: Vec<&str> = names.filter_map(|line| line.split('(').next()).collect();
+        assert!(names.len() > 50, "only {} cases were found", names.len());
+        for name in names {
+            assert!(list.contains(&format!("                {name}\n")), "{name} is not in the list");
+        }
+    }
+}

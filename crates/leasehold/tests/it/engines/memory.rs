@@ -1,0 +1,21 @@
+//! `memory:`.
+
+use std::sync::Arc;
+
+use leasehold::store::memory::MemoryStore;
+use leasehold::testing::{Fixture, agrees_with_the_rules};
+
+async fn fresh() -> Fixture {
+    let clock = super::clock();
+    let store = Arc::new(MemoryStore::with_clock(clock.clone()));
+    Fixture::new(store.clone(), store, clock, ())
+}
+
+mod locks {
+    leasehold::lock_conformance!(crate::engines::memory::fresh);
+}
+
+#[test]
+fn it_agrees_with_the_rules() {
+    agrees_with_the_rules(256, fresh);
+}
