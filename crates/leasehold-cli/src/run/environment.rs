@@ -1,0 +1,100 @@
+//! What the command finds in its environment, and what a command inside another one learns from it.
+//!
+//! | variable | what |
+//! |---|---|
+//! | `LEASEHOLD_LOCK` | the lock; with several, the first that was asked for |
+//! | `LEASEHOLD_LOCKS` | all locks that are held here, one per line: also those of the runs around this one |
+//! | `LEASEHOLD_TOKEN`, `LEASEHOLD_LEASE_ID`, `LEASEHOLD_HOLDER` | of the first lock |
+//! | `LEASEHOLD_STORE` | where the locks live |
+
+use std::ffi::{CString, OsString};
+use std::os::unix::ffi::OsStringExt;
+
+use leasehold::model::{Holder, LeaseId, LockName, Token};
+
+const LOCK: &str = "LEASEHOLD_LOCK";
+const LOCKS: &str = "LEASEHOLD_LOCKS";
+const TOKEN: &str = "LEASEHOLD_TOKEN";
+const LEASE_ID: &str = "LEASEHOLD_LEASE_ID";
+const HOLDER: &str = "LEASEHOLD_HOLDER";
+const STORE: &str = "LEASEHOLD_STORE";
+
+/// What is known once the locks are held.
+pub(super) struct Granted<'a> {
+    pub(super) store_url: &'a str,
+    /// All locks of this run, the first one first.
+    pub(super) locks: &'a [LockName],
+    pub(super) token: Token,
+    pub(super) lease_id: LeaseId,
+    pub(super) holder: &'a Holder,
+}
+
+impl Granted<'_> {
+    /// The variables as `NAME=value`, each followed by a NUL.
+    pub(super) fn block(&self) -> Vec<u8> {
+        let Some(first) = self.locks.first() else { return Vec::new() };
+        let around = Around::from_environment(self.store_url);
+        let mut locks: Vec<&str> = around.locks.iter().map(String::as_str).collect();
+        locks.extend(self.locks.iter().map(LockName::as_str));
+        let variables = [
+            (LOCK, first.to_string()),
+            (LOCKS, locks.join("\n")),
+            (TOKEN, self.token.to_string()),
+            (LEASE_ID, self.lease_id.to_string()),
+            (HOLDER, self.holder.to_string()),
+            (STORE, self.store_url.to_owned()),
+        ];
+        let mut block = Vec::with_capacity(512);
+        for (name, value) in variables {
+            for part in [name.as_bytes(), b"=", value.as_bytes(), b"\0"] {
+                block.extend_from_slice(part);
+            }
+        }
+        block
+    }
+}
+
+/// Everything of our own environment that the command inherits unchanged.
+pub(super) fn inherited() -> Vec<CString> {
+    let ours = [LOCK, LOCKS, TOKEN, LEASE_ID, HOLDER, STORE];
+    let variables = std::env::vars_os().filter(|(name, _)| ours.iter().all(|our| name != our));
+    let entries = variables.map(|(name, value)| [name, value].join(&OsString::from("=")));
+    // No variable can contain a NUL, so none is left out.
+    entries.filter_map(|entry| CString::new(entry.into_vec()).ok()).collect()
+}
+
+/// The locks that the runs around this one hold, if this is a command inside another `leasehold run`.
+pub(super) struct Around {
+    locks: Vec<String>,
+}
+
+impl Around {
+    /// Only locks of the same store count.
+    pub(super) fn from_environment(store_url: &str) -> Self {
+        let same_store = std::env::var(STORE).is_ok_and(|store| store == store_url);
+        let locks = if same_store { std::env::var(LOCKS).unwrap_or_default() } else { String::new() };
+        Self::from_lines(&locks)
+    }
+
+    fn from_lines(locks: &str) -> Self {
+        Self { locks: locks.lines().map(str::to_owned).collect() }
+    }
+
+    /// The first of these locks that is held around us: waiting for it would be waiting for ourselves.
+    pub(super) fn holds<'a>(&self, locks: &'a [LockName]) -> Option<&'a LockName> {
+        locks.iter().find(|lock| self.locks.iter().any(|held| held == lock.as_str()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_held_around_us_is_found() {
+        let locks = [LockName::new("b c").unwrap(), LockName::new("d").unwrap()];
+        assert_eq!(Around::from_lines("a\nb c").holds(&locks), Some(&locks[0]));
+        assert_eq!(Around::from_lines("a\nb\nc").holds(&locks), None);
+        assert_eq!(Around::from_lines("").holds(&locks), None);
+    }
+}

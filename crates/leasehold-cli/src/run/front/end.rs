@@ -1,0 +1,123 @@
+//! Killing everything: when the lease is about to end and KEEPER has not done it, or when KEEPER is dead.
+
+use std::time::Duration;
+
+use leasehold::Moment;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::getpid;
+
+use super::stand::Front;
+use crate::exit;
+use crate::run::link::{Exited, Message, Received};
+use crate::run::say::say;
+use crate::run::tree::{self, Below, Reaped};
+
+/// How long KEEPER may take to put things in order after everything is dead.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long to go on killing what does not die.
+const KILLING: Duration = Duration::from_secs(10);
+
+impl Front<'_> {
+    /// The last moment: kills everything below KEEPER, which may be stopped, stuck, or at the same work as we are.
+    pub(super) fn out_of_time(&mut self) -> i32 {
+        if !self.schedule.is_ending() {
+            self.say_out_of_time();
+        }
+        let code = self.exited.map_or(exit::LEASE_LOST, Exited::code);
+        self.kill_all();
+        let patience = Moment::now().plus(LAST_WORDS);
+        while Moment::now() < patience {
+            match self.link.receive() {
+                Received::Message(Message::Done(_)) | Received::Gone => break,
+                Received::Message(_) => {}
+                Received::Nothing => std::thread::sleep(Duration::from_millis(5)),
+            }
+        }
+        self.end_keeper();
+        code
+    }
+
+    /// KEEPER has ended without a word. Whatever the command has started is ours now, and nobody renews the lease.
+    pub(super) fn keeper_is_dead(&mut self) -> i32 {
+        self.end_keeper();
+        let lock = self.lock();
+        match (self.command, self.exited) {
+            (None, _) => {
+                say!(
+                    "the process that was to keep the lease on lock '{lock}' died; the command was not started"
+                );
+                exit::INTERNAL
+            }
+            (Some(_), None) => {
+                say!("the process that kept the lease on lock '{lock}' was killed; the command was ended");
+                exit::LEASE_LOST
+            }
+            (Some(_), Some(exited)) => {
+                say!(
+                    "the process that kept the lease on lock '{lock}' was killed before it could release it"
+                );
+                exited.code()
+            }
+        }
+    }
+
+    /// Ends KEEPER, which has nothing more to do, and whatever falls to us by its death.
+    pub(super) fn end_keeper(&mut self) {
+        if let Some(keeper) = self.family.keeper.take() {
+            let _ = kill(keeper, Signal::SIGKILL);
+            while waitpid(keeper, None) == Err(nix::errno::Errno::EINTR) {}
+        }
+        self.kill_all();
+    }
+
+    /// Kills until nothing is alive. What cannot be killed is named, and left.
+    fn kill_all(&mut self) {
+        let give_up = Moment::now().plus(KILLING);
+        let mut pause = Duration::from_millis(1);
+        let mut nothing_seen = 0;
+        while !self.is_alone() {
+            let pass = self.below().signal(Signal::SIGKILL, None);
+            // A process that was forked while we looked may have been missed once, but not by a second look.
+            nothing_seen = if pass.alive == 0 { nothing_seen + 1 } else { 0 };
+            if nothing_seen == 2 {
+                return;
+            }
+            if Moment::now() >= give_up {
+                return tree::complain(&pass);
+            }
+            if pass.alive > 0 {
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(Duration::from_millis(20));
+            }
+        }
+    }
+
+    /// While KEEPER lives the command is below it, and what else may be below us is not of this tree.
+    fn below(&self) -> Below {
+        match self.family.keeper {
+            Some(keeper) => Below { roots: vec![keeper], spare: Vec::new(), group: self.command },
+            None => Below { roots: vec![getpid()], spare: self.family.spare.clone(), group: self.command },
+        }
+    }
+
+    /// Buries the dead, and says whether there is certainly nobody left.
+    fn is_alone(&mut self) -> bool {
+        loop {
+            match tree::reap() {
+                Reaped::NobodyLeft => return true,
+                Reaped::Nothing => return false,
+                Reaped::News(WaitStatus::Stopped(..)) => {}
+                Reaped::News(status) => {
+                    if status.pid() == self.family.keeper {
+                        self.family.keeper = None;
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn reap(&mut self) {
+        self.is_alone();
+    }
+}

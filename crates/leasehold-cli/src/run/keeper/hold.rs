@@ -1,0 +1,310 @@
+//! From the start of the command to the death of the last of its processes, and the release.
+
+use std::path::Path;
+use std::time::Duration;
+
+use leasehold::{GuardState, Moment};
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::WaitStatus;
+use nix::unistd::getpid;
+
+use super::events::{Event, Events};
+use super::lease::Lease;
+use crate::exit;
+use crate::run::link::{Exited, Message};
+use crate::run::say::say;
+use crate::run::start::Job;
+use crate::run::stub::{NotStarted, Stub};
+use crate::run::timing::{Due, Schedule};
+use crate::run::tree::{self, Below, Reaped, negative};
+
+pub(super) struct Hold<'a> {
+    job: &'a Job<'a>,
+    events: &'a mut Events,
+    stub: Stub,
+    /// None once it is lost.
+    lease: Option<Lease<'a>>,
+    /// Until when the lease is valid, as far as we know.
+    valid_until: Moment,
+    schedule: Schedule,
+    below: Below,
+    /// How the command ended; what it left behind may live on.
+    ended: Option<Exited>,
+    /// The code to exit with, if it is not the command's own.
+    code: Option<i32>,
+    asked: bool,
+    left_behind: usize,
+    killing: Killing,
+}
+
+/// How the killing goes.
+struct Killing {
+    pause: Duration,
+    since: Option<Moment>,
+    complained: bool,
+}
+
+/// Whatever is not dead after so long is spoken about.
+const STUBBORN: Duration = Duration::from_secs(2);
+
+impl<'a> Hold<'a> {
+    pub(super) fn new(job: &'a Job<'a>, stub: Stub, lease: Lease<'a>, events: &'a mut Events) -> Self {
+        let valid_until = lease.health.borrow().valid_until;
+        let below = Below { roots: vec![getpid()], spare: Vec::new(), group: Some(stub.pid) };
+        let killing = Killing { pause: Duration::from_millis(1), since: None, complained: false };
+        Self {
+            job,
+            events,
+            stub,
+            lease: Some(lease),
+            valid_until,
+            schedule: Schedule::new(job.timing, Duration::ZERO),
+            below,
+            ended: None,
+            code: None,
+            asked: false,
+            left_behind: 0,
+            killing,
+        }
+    }
+
+    /// Returns the code to exit with, when everything is dead and the lock released.
+    pub(super) async fn run(mut self) -> i32 {
+        if self.wait_for_time_to_work().await {
+            self.start();
+        } else {
+            let _ = kill(self.stub.pid, Signal::SIGKILL);
+        }
+        loop {
+            self.look_at_lease().await;
+            if self.everything_is_dead() || self.nothing_helps() {
+                return self.finish().await;
+            }
+            self.watch_the_time();
+            let lease = self.lease.as_mut().map(|lease| &mut lease.health);
+            match self.events.next(lease).await {
+                Event::Front(Message::Signal(signal)) => self.send(Signal::try_from(signal).ok()),
+                Event::Front(Message::Ending) => self.ending(exit::LEASE_LOST),
+                Event::FrontGone => {
+                    say!("the leasehold process in front of the command is gone; ending the command");
+                    self.ask_to_stop(exit::INTERNAL);
+                }
+                // The loop looks at everything else.
+                Event::Front(_) | Event::Child | Event::Lease | Event::Alarm => {}
+            }
+        }
+    }
+
+    /// A lease that was handed over in the queue lasts only as long as its ticket, until it is renewed. That may be too
+    /// short to end the command in an orderly way. False if the lease is lost, or FRONT changes its mind.
+    async fn wait_for_time_to_work(&mut self) -> bool {
+        loop {
+            self.look_at_lease().await;
+            if self.lease.is_none() {
+                return false;
+            }
+            if Moment::now() < self.job.timing.term_at(self.valid_until) {
+                return true;
+            }
+            let lease = self.lease.as_mut().map(|lease| &mut lease.health);
+            if self.events.wake_at(self.valid_until).is_err() {
+                return false;
+            }
+            match self.events.next(lease).await {
+                Event::Front(Message::Signal(signal)) => {
+                    self.code = Some(exit::SIGNAL_BASE + signal);
+                    return false;
+                }
+                Event::FrontGone => return false,
+                Event::Alarm if Moment::now() >= self.valid_until => {
+                    say!("the lease ended before the command could start");
+                    self.code = Some(exit::LEASE_LOST);
+                    return false;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// FRONT knows the time before the command runs.
+    fn start(&mut self) {
+        self.job.valid_until.set(self.valid_until);
+        self.events.tell(Message::Started(self.stub.pid.as_raw()));
+        let variables = self.lease.as_ref().map(Lease::variables).unwrap_or_default();
+        let not_after = self.job.timing.term_at(self.valid_until);
+        // If it cannot be told it is dead, and we will see that.
+        let _ = self.stub.go(not_after, &variables);
+    }
+
+    async fn look_at_lease(&mut self) {
+        let Some(lease) = &mut self.lease else { return };
+        let health = lease.health.borrow_and_update().clone();
+        if health.state == GuardState::Lost {
+            if let Some(lease) = self.lease.take()
+                && let Err(error) = lease.release().await
+                && self.ended.is_none()
+            {
+                say!("{error}; ending the command");
+            }
+            return self.ask_to_stop(exit::LEASE_LOST);
+        }
+        self.valid_until = health.valid_until;
+        if self.job.valid_until.get().is_some() {
+            self.job.valid_until.set(health.valid_until);
+        }
+        if let Some(asked) = health.asked.filter(|_| !self.asked) {
+            self.asked = true;
+            let why = asked.reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
+            say!("{} asks for the lock{why}; asking the command to stop", asked.by);
+            self.send(Some(Signal::SIGTERM));
+            self.send(Some(Signal::SIGCONT));
+        }
+    }
+
+    /// Buries the dead, and says whether the command and all that it started are among them.
+    fn everything_is_dead(&mut self) -> bool {
+        loop {
+            match tree::reap() {
+                Reaped::NobodyLeft => return true,
+                Reaped::Nothing => {
+                    self.end_what_is_left();
+                    return false;
+                }
+                Reaped::News(status) if status.pid() == Some(self.stub.pid) => self.command_has_news(status),
+                Reaped::News(_) => {}
+            }
+        }
+    }
+
+    fn command_has_news(&mut self, status: WaitStatus) {
+        let ended = match status {
+            WaitStatus::Exited(_, code) => Exited::Code(code),
+            WaitStatus::Signaled(_, signal, _) => Exited::Signal(signal as i32),
+            WaitStatus::Stopped(_, signal) => return self.events.tell(Message::Stopped(signal as i32)),
+            _ => return,
+        };
+        let ended = match self.stub.not_started() {
+            Some(NotStarted::TooLate) => {
+                say!("the lease ended before the command could start");
+                Exited::Code(exit::LEASE_LOST)
+            }
+            Some(NotStarted::Refused(errno)) => Exited::Code(self.could_not_start(errno)),
+            None => ended,
+        };
+        self.ended = Some(ended);
+        self.events.tell(Message::Exited(ended));
+    }
+
+    fn could_not_start(&self, errno: Errno) -> i32 {
+        let command = self.job.plan.command[0].display();
+        let (why, code) = match errno {
+            Errno::ENOENT if Path::new(&self.job.plan.command[0]).exists() => {
+                ("its interpreter is missing", exit::NOT_RUNNABLE)
+            }
+            Errno::ENOENT => ("it is not there any more", exit::NOT_FOUND),
+            errno => (errno.desc(), exit::NOT_RUNNABLE),
+        };
+        say!("command '{command}' cannot be run: {why}");
+        code
+    }
+
+    /// The command has ended and others that it started have not.
+    fn end_what_is_left(&mut self) {
+        if self.ended.is_none() || self.left_behind > 0 {
+            return;
+        }
+        // Those in the group of a command that was asked to stop have been asked already.
+        let asked = self.schedule.is_ending().then_some(self.stub.pid);
+        self.schedule.ask_to_stop(Moment::now(), self.valid_until);
+        self.left_behind = self.below.signal(Signal::SIGTERM, asked).alive;
+        self.below.signal(Signal::SIGCONT, None);
+    }
+
+    fn watch_the_time(&mut self) {
+        let mut now = Moment::now();
+        let mut due = self.schedule.due(now, self.valid_until);
+        if due == Due::Term {
+            let lock = &self.job.plan.locks[0];
+            say!("the lease on lock '{lock}' could not be renewed; ending the command before it ends");
+            self.ask_to_stop(exit::LEASE_LOST);
+            now = Moment::now();
+            due = self.schedule.due(now, self.valid_until);
+        }
+        let next = match due {
+            Due::Nothing(at) => at,
+            Due::Term => now,
+            Due::Kill => {
+                self.ending(exit::LEASE_LOST);
+                self.kill_all(now)
+            }
+        };
+        if self.events.wake_at(next).is_err() {
+            // Without an alarm we would miss the time, so it is now.
+            self.ending(exit::INTERNAL);
+            self.kill_all(now);
+        }
+    }
+
+    /// One pass of killing. Says when to make the next.
+    fn kill_all(&mut self, now: Moment) -> Moment {
+        let pass = self.below.signal(Signal::SIGKILL, None);
+        let since = *self.killing.since.get_or_insert(now);
+        if now.after(since) >= STUBBORN && !self.killing.complained {
+            self.killing.complained = true;
+            tree::complain(&pass);
+            say!("the lock stays held until they have ended, as long as its lease can be renewed");
+        }
+        let next = now.plus(self.killing.pause);
+        self.killing.pause = (self.killing.pause * 2).min(Duration::from_millis(200));
+        next
+    }
+
+    /// What cannot be killed may live longer than the lease. Nobody can help that.
+    fn nothing_helps(&self) -> bool {
+        self.killing.complained && (self.lease.is_none() || Moment::now() >= self.valid_until)
+    }
+
+    /// Asks the command to stop, unless that has been done.
+    fn ask_to_stop(&mut self, code: i32) {
+        if !self.schedule.is_ending() && self.ended.is_none() {
+            // FRONT first: so that it does not ask again.
+            self.events.tell(Message::Ending);
+            self.send(Some(Signal::SIGTERM));
+            self.send(Some(Signal::SIGCONT)); // What is stopped does not hear.
+        }
+        self.ending(code);
+    }
+
+    /// The command has been asked to stop. If it has not ended by itself before, that is why it ends.
+    fn ending(&mut self, code: i32) {
+        self.schedule.ask_to_stop(Moment::now(), self.valid_until);
+        if self.ended.is_none() {
+            self.code.get_or_insert(code);
+        }
+    }
+
+    /// To the whole group of the command, as long as its number is its own.
+    fn send(&self, signal: Option<Signal>) {
+        if self.ended.is_none() {
+            let _ = kill(negative(self.stub.pid), signal);
+        }
+    }
+
+    async fn finish(self) -> i32 {
+        if self.left_behind > 0 && self.code.is_none() {
+            let (count, were) = match self.left_behind {
+                1 => ("1 process".to_owned(), "was"),
+                n => (format!("{n} processes"), "were"),
+            };
+            say!("{count} left behind by the command {were} ended");
+        }
+        if let Some(lease) = self.lease
+            && let Err(error) = lease.release().await
+            && self.code.is_none()
+        {
+            say!("the lock could not be released, and frees itself when its time is over: {error}");
+        }
+        self.code.or(self.ended.map(Exited::code)).unwrap_or(exit::INTERNAL)
+    }
+}

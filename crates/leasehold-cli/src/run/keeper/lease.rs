@@ -1,0 +1,227 @@
+//! Getting the locks and giving them back, through the library.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use leasehold::model::{Member, Mode, Process};
+use leasehold::store::{self, Hosts};
+use leasehold::{Error, Guard, Health, Leasehold, LockBuilder, Moment, Strategy};
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use super::events::{Event, Events};
+use crate::exit;
+use crate::run::environment::Granted;
+use crate::run::link::Message;
+use crate::run::plan::{Patience, RunPlan};
+use crate::run::say::say;
+use crate::run::start::Job;
+
+/// The locks of this run, held.
+pub(super) struct Lease<'a> {
+    plan: &'a RunPlan,
+    guard: Guard,
+    pub(super) health: watch::Receiver<Health>,
+    /// Ends the library's threads when dropped, so it stays.
+    _leasehold: Leasehold,
+}
+
+/// Whoever waits so long wants to know what for.
+const SAY_WHAT_FOR: Duration = Duration::from_millis(500);
+/// How long to try to leave the queue before we exit.
+const LEAVING: Duration = Duration::from_secs(2);
+/// How long to try to release before we exit.
+const RELEASING: Duration = Duration::from_secs(5);
+
+impl<'a> Lease<'a> {
+    /// Asks for the locks as long as the plan wants. On failure everything is said, and the exit code is given.
+    pub(super) async fn acquire(job: &Job<'a>, command: Pid, events: &mut Events) -> Result<Self, i32> {
+        let plan = job.plan;
+        let leasehold = tokio::select! {
+            biased;
+            code = given_up(events) => return Err(code),
+            leasehold = Leasehold::connect(&plan.store_url) => leasehold.map_err(|error| refused(plan, &error))?,
+        };
+        let asked = {
+            let mut asking = pin!(ask(job, &leasehold, command).acquire());
+            let mut saying = pin!(say_what_for(plan, &leasehold));
+            tokio::select! {
+                biased;
+                code = given_up(events) => Err(code),
+                guard = &mut asking => guard.map_err(|error| refused(plan, &error)),
+                () = &mut saying => Err(exit::INTERNAL),
+            }
+        };
+        match asked {
+            Ok(guard) => {
+                let health = guard.watch();
+                Ok(Self { plan, guard, health, _leasehold: leasehold })
+            }
+            Err(code) => {
+                // The request takes itself back in the background.
+                let _ = timeout(LEAVING, leasehold.close()).await;
+                Err(code)
+            }
+        }
+    }
+
+    /// What the command is to find in its environment.
+    pub(super) fn variables(&self) -> Vec<u8> {
+        let main = self.plan.locks.first();
+        let leases = self.guard.leases();
+        let Some((_, lease)) = leases.iter().find(|(name, _)| Some(name) == main) else { return Vec::new() };
+        let granted = Granted {
+            store_url: &self.plan.store_url,
+            locks: &self.plan.locks,
+            token: lease.token,
+            lease_id: lease.ask.lease_id,
+            holder: &lease.ask.holder,
+        };
+        granted.block()
+    }
+
+    /// Gives the locks back. If they were lost, or the store cannot be told in time, the error says so.
+    pub(super) async fn release(self) -> Result<(), Error> {
+        let left = self.health.borrow().valid_until.after(Moment::now()).min(RELEASING);
+        let lock = self.plan.locks.first().cloned();
+        let released = async {
+            match self.plan.at_least {
+                Some(at_least) => self.guard.release_at_least(at_least.as_duration()).await,
+                None => self.guard.release().await,
+            }
+        };
+        match (timeout(left, released).await, lock) {
+            (Ok(released), _) => released,
+            (Err(_), Some(lock)) => Err(Error::Lost { lock, why: "the store did not answer".to_owned() }),
+            (Err(_), None) => Ok(()),
+        }
+    }
+}
+
+/// Ends with an exit code when FRONT does not want the locks any more, or is gone.
+async fn given_up(events: &mut Events) -> i32 {
+    let ends = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT].map(|signal| signal as i32);
+    loop {
+        match events.front_says().await {
+            Event::Front(Message::Signal(signal)) if ends.contains(&signal) => {
+                return exit::SIGNAL_BASE + signal;
+            }
+            Event::FrontGone => return exit::INTERNAL,
+            _ => {}
+        }
+    }
+}
+
+fn ask(job: &Job<'_>, leasehold: &Leasehold, command: Pid) -> LockBuilder {
+    let plan = job.plan;
+    let [first, others @ ..] = plan.locks.as_slice() else { return leasehold.lock("") };
+    let ask = others.iter().fold(leasehold.lock(first.as_str()), |ask, lock| ask.and(lock.as_str()));
+    let mut ask = ask
+        .ttl(plan.ttl.as_duration())
+        .renew_at(plan.renew_at)
+        .slots(plan.slots.get())
+        .priority(plan.priority.get())
+        .strategy(match plan.patience {
+            Patience::FailFast => Strategy::FailFast,
+            Patience::For(patience) => Strategy::Wait(Some(patience)),
+            Patience::Forever => Strategy::Wait(None),
+        });
+    if plan.mode == Mode::Shared {
+        ask = ask.shared();
+    }
+    if let Some(after) = plan.steal_stale {
+        ask = ask.steal_stale(after.as_duration());
+    }
+    ask = match &plan.holder {
+        Some(holder) => ask.holder(holder.as_str()),
+        None => ask.holder(default_holder(job.front).as_str()),
+    };
+    if let Some(process) = processes(job, leasehold, command) {
+        ask = ask.process(Some(process));
+    }
+    for (key, value) in facts(job) {
+        ask = ask.meta(key, value);
+    }
+    ask
+}
+
+/// Host and number, of the process that people see.
+fn default_holder(front: Pid) -> String {
+    format!("{}:{front}", store::host_name())
+}
+
+/// All processes behind the lease: as long as one of them lives it may still be killing the others, and nobody on this
+/// machine takes the lock over before its time.
+fn processes(job: &Job<'_>, leasehold: &Leasehold, command: Pid) -> Option<Process> {
+    if leasehold.abilities().hosts != Hosts::OneMachine {
+        return None;
+    }
+    let member = |pid: Pid| store::member(u32::try_from(pid.as_raw()).ok()?);
+    let mut process = store::this_process()?;
+    process.members.push(member(job.front)?);
+    process.members.push(Member { group: true, ..member(command)? });
+    Some(process)
+}
+
+/// What people want to know who find the lock taken. The arguments of the command are left out: they may be secret.
+fn facts(job: &Job<'_>) -> Vec<(String, String)> {
+    let plan = job.plan;
+    let name = |key: &str| std::env::var(key).ok().filter(|value| !value.is_empty());
+    let command = plan.command.first().map(|command| command.display().to_string());
+    let known = [
+        ("user", name("USER").or_else(|| name("LOGNAME"))),
+        ("host", Some(store::host_name())),
+        ("pid", Some(job.front.to_string())),
+        ("command", command),
+        ("reason", plan.reason.as_ref().map(ToString::to_string)),
+    ];
+    let known = known.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
+    known.chain(plan.metadata.iter().cloned()).collect()
+}
+
+/// Says once who is in the way, when that takes a while. Never ends.
+async fn say_what_for(plan: &RunPlan, leasehold: &Leasehold) {
+    sleep(SAY_WHAT_FOR).await;
+    if !plan.quiet {
+        for lock in &plan.locks {
+            if let Ok(status) = leasehold.status(lock).await
+                && let Some(holder) = status.holders.first()
+            {
+                say!("waiting for lock '{lock}', held by {} until {}", holder.holder, holder.expires_at);
+            }
+        }
+    }
+    std::future::pending::<()>().await;
+}
+
+/// Says why the locks are not to be had.
+fn refused(plan: &RunPlan, error: &Error) -> i32 {
+    let mut line = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(source) = cause {
+        line = format!("{line}: {source}");
+        cause = source.source();
+    }
+    say!("{line}");
+    if let Some(hint) = error.hint() {
+        say!("{hint}");
+    }
+    match exit::of(error) {
+        exit::NOT_ACQUIRED => plan.conflict_exit,
+        code => code,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold::model::Holder;
+
+    use super::*;
+
+    #[test]
+    fn the_default_holder_is_valid() {
+        assert!(Holder::new(default_holder(Pid::from_raw(4711))).is_ok());
+    }
+}

@@ -1,0 +1,178 @@
+//! What FRONT and KEEPER say to each other: messages of sixteen bytes over a socket pair. Its end is a message too.
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+
+/// One message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Message {
+    /// From KEEPER: the lock is held and the command, with this number, is about to start.
+    Started(i32),
+    /// From KEEPER: the command was stopped by this signal.
+    Stopped(i32),
+    /// From either: the command has been asked to stop. Once is enough: many programs take a second time for "at once".
+    Ending,
+    /// From KEEPER: the command has ended.
+    Exited(Exited),
+    /// From KEEPER: nothing of the command is left and the lock is released; exit with this code.
+    Done(i32),
+    /// From FRONT: this signal came before the command had started, as far as FRONT knew.
+    Signal(i32),
+}
+
+/// How the command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Exited {
+    /// By itself, with this code.
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
+impl Exited {
+    /// The exit code that shells would show.
+    pub(super) fn code(self) -> i32 {
+        match self {
+            Self::Code(code) => code,
+            Self::Signal(signal) => crate::exit::SIGNAL_BASE + signal,
+        }
+    }
+}
+
+pub(super) const SIZE: usize = 16;
+
+impl Message {
+    pub(super) fn to_bytes(self) -> [u8; SIZE] {
+        let (tag, value) = match self {
+            Self::Started(pid) => (1, pid),
+            Self::Stopped(signal) => (2, signal),
+            Self::Ending => (3, 0),
+            Self::Exited(Exited::Code(code)) => (4, code),
+            Self::Exited(Exited::Signal(signal)) => (5, signal),
+            Self::Done(code) => (6, code),
+            Self::Signal(signal) => (7, signal),
+        };
+        let mut bytes = [0; SIZE];
+        bytes[0] = tag;
+        bytes[8..12].copy_from_slice(&value.to_le_bytes());
+        bytes
+    }
+
+    /// None for what we never send.
+    pub(super) fn from_bytes(bytes: [u8; SIZE]) -> Option<Self> {
+        let value = i32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
+        Some(match bytes[0] {
+            1 => Self::Started(value),
+            2 => Self::Stopped(value),
+            3 => Self::Ending,
+            4 => Self::Exited(Exited::Code(value)),
+            5 => Self::Exited(Exited::Signal(value)),
+            6 => Self::Done(value),
+            7 => Self::Signal(value),
+            _ => return None,
+        })
+    }
+}
+
+/// Puts messages together from whatever pieces they arrive in.
+#[derive(Debug, Default)]
+pub(super) struct Inbox {
+    bytes: [u8; SIZE],
+    filled: usize,
+}
+
+/// What was found.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Received {
+    Message(Message),
+    /// Nothing more for now.
+    Nothing,
+    /// The other process is gone.
+    Gone,
+}
+
+impl Inbox {
+    /// Reads at most one message; `read` must not block.
+    pub(super) fn receive(&mut self, mut read: impl FnMut(&mut [u8]) -> std::io::Result<usize>) -> Received {
+        loop {
+            match read(&mut self.bytes[self.filled..]) {
+                Ok(0) => return Received::Gone,
+                Ok(count) => self.filled += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Received::Nothing,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return Received::Gone,
+            }
+            if self.filled == SIZE {
+                self.filled = 0;
+                if let Some(message) = Message::from_bytes(self.bytes) {
+                    return Received::Message(message);
+                }
+            }
+        }
+    }
+}
+
+/// FRONT's end. Never blocks: the other process may be stopped.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) stream: UnixStream,
+    inbox: Inbox,
+}
+
+impl Link {
+    pub(super) fn new(stream: UnixStream) -> std::io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        Ok(Self { stream, inbox: Inbox::default() })
+    }
+
+    pub(super) fn receive(&mut self) -> Received {
+        self.inbox.receive(|buffer| (&self.stream).read(buffer))
+    }
+
+    /// A message that cannot be sent is not missed: the other process is gone, or will see the time by itself.
+    pub(super) fn send(&self, message: Message) {
+        let _ = (&self.stream).write(&message.to_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_message_arrives_as_it_was_sent() {
+        let (one, two) = UnixStream::pair().unwrap();
+        let (one, mut two) = (Link::new(one).unwrap(), Link::new(two).unwrap());
+        let all = [
+            Message::Started(4711),
+            Message::Stopped(20),
+            Message::Ending,
+            Message::Exited(Exited::Code(255)),
+            Message::Exited(Exited::Signal(9)),
+            Message::Done(-1),
+            Message::Signal(15),
+        ];
+        for message in all {
+            one.send(message);
+        }
+        for message in all {
+            assert_eq!(two.receive(), Received::Message(message));
+        }
+        assert_eq!(two.receive(), Received::Nothing);
+        drop(one);
+        assert_eq!(two.receive(), Received::Gone);
+    }
+
+    #[test]
+    fn pieces_are_put_together() {
+        let bytes = Message::Started(7).to_bytes();
+        let mut left = bytes.chunks(5);
+        let mut inbox = Inbox::default();
+        let received = inbox.receive(|buffer| {
+            let piece = left.next().unwrap();
+            buffer[..piece.len()].copy_from_slice(piece);
+            Ok(piece.len())
+        });
+        assert_eq!(received, Received::Message(Message::Started(7)));
+    }
+}

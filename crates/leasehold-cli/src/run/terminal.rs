@@ -1,0 +1,114 @@
+//! Lending the terminal to the command and taking it back, as a shell does with its jobs.
+
+use std::cell::Cell;
+use std::fs::File;
+use std::io::{IsTerminal, Stdin, stdin, stdout};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use nix::sys::signal::Signal;
+use nix::sys::termios::{SetArg, Termios, tcgetattr, tcsetattr};
+use nix::unistd::{Pid, getpgrp, getpid, tcgetpgrp, tcsetpgrp};
+
+use super::sys;
+
+/// The terminal that this process was started from, if any.
+#[derive(Debug)]
+pub(super) struct Terminal {
+    tty: Option<Tty>,
+    /// The group of FRONT: what the shell knows as its job.
+    job: Pid,
+    /// Whether the command gets the terminal before it starts.
+    lend_at_start: bool,
+    /// Whether the command has had it.
+    lent: Cell<bool>,
+}
+
+#[derive(Debug)]
+enum Tty {
+    Stdin(Stdin),
+    Opened(File),
+}
+
+/// The settings of the terminal before the command changed them.
+pub(super) struct Settings(Termios);
+
+impl Terminal {
+    /// To be called by FRONT.
+    pub(super) fn find() -> Self {
+        let tty = if stdin().is_terminal() {
+            Some(Tty::Stdin(stdin()))
+        } else {
+            File::open("/dev/tty").ok().map(Tty::Opened)
+        };
+        let mut terminal = Self { tty, job: getpgrp(), lend_at_start: false, lent: Cell::new(false) };
+        // In a pipeline the others of our job may need the terminal as well (`leasehold run … | less`). The command
+        // then gets it when it asks for it: a process in the background that reads from it is stopped.
+        terminal.lend_at_start = matches!(terminal.tty, Some(Tty::Stdin(_)))
+            && stdout().is_terminal()
+            && terminal.foreground() == Some(terminal.job);
+        terminal.lent.set(terminal.lend_at_start);
+        terminal
+    }
+
+    /// Whether there is one.
+    pub(super) fn exists(&self) -> bool {
+        self.tty.is_some()
+    }
+
+    /// In the command, before it starts.
+    pub(super) fn take_for_command(&self) {
+        // If our job is in the background by now, the terminal belongs to somebody else.
+        if self.lend_at_start && self.foreground() == Some(self.job) {
+            sys::ignore(Signal::SIGTTOU);
+            self.hand_to(getpid());
+            sys::reset(Signal::SIGTTOU);
+        }
+    }
+
+    /// In FRONT: lends it to the command, if it is ours to lend.
+    pub(super) fn lend(&self, command: Pid) -> bool {
+        let lent = self.foreground() == Some(self.job) && self.hand_to(command);
+        self.lent.set(self.lent.get() || lent);
+        lent
+    }
+
+    /// In FRONT, when the job goes on: to a command that had it before.
+    pub(super) fn lend_again(&self, command: Option<Pid>) {
+        if let Some(command) = command.filter(|_| self.lent.get()) {
+            self.lend(command);
+        }
+    }
+
+    /// In FRONT: takes it back, if the command has it. Says whether it had.
+    pub(super) fn take_back(&self, command: Pid) -> bool {
+        self.foreground() == Some(command) && self.hand_to(self.job)
+    }
+
+    /// The settings to put back if the command cannot do so itself.
+    pub(super) fn settings(&self) -> Option<Settings> {
+        let fd = self.fd().filter(|_| self.lend_at_start)?;
+        tcgetattr(fd).ok().map(Settings)
+    }
+
+    pub(super) fn put_back(&self, settings: &Settings) {
+        if let Some(fd) = self.fd() {
+            let _ = tcsetattr(fd, SetArg::TCSANOW, &settings.0);
+        }
+    }
+
+    fn foreground(&self) -> Option<Pid> {
+        tcgetpgrp(self.fd()?).ok()
+    }
+
+    /// The caller has to ignore SIGTTOU, which would stop it when it is in the background.
+    fn hand_to(&self, group: Pid) -> bool {
+        self.fd().is_some_and(|fd| tcsetpgrp(fd, group).is_ok())
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        match self.tty.as_ref()? {
+            Tty::Stdin(stdin) => Some(stdin.as_fd()),
+            Tty::Opened(file) => Some(file.as_fd()),
+        }
+    }
+}

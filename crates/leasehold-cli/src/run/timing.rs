@@ -1,0 +1,197 @@
+//! When to ask the command to stop, and when to kill it. Pure: time is an argument.
+
+use std::time::Duration;
+
+use leasehold::Moment;
+use leasehold::model::format_duration;
+
+/// How the end of a lease is divided: `… | SIGTERM, kill_after | SIGKILL, margin | the lease ends`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Timing {
+    /// How long the command has between `SIGTERM` and `SIGKILL`.
+    pub(super) kill_after: Duration,
+    /// How long before the end of the lease everything has to be dead: time for the killing itself, on a busy machine.
+    pub(super) margin: Duration,
+}
+
+impl Timing {
+    const SHORTEST_TTL: Duration = Duration::from_secs(1);
+    const DEFAULT_KILL_AFTER: Duration = Duration::from_secs(5);
+
+    /// Checks that the parts fit into the ttl; the error says which option to change.
+    pub(super) fn new(ttl: Duration, kill_after: Option<Duration>, renew_at: f64) -> Result<Self, String> {
+        if ttl < Self::SHORTEST_TTL {
+            return Err(format!(
+                "--ttl {} is too short for a command; {} is the least",
+                format_duration(ttl),
+                format_duration(Self::SHORTEST_TTL)
+            ));
+        }
+        if !(renew_at > 0.0 && renew_at < 1.0) {
+            return Err(format!(
+                "--renew-at {renew_at} makes no sense; it is a part of the ttl, such as 0.33"
+            ));
+        }
+        let margin = (ttl / 20).clamp(Duration::from_millis(100), Duration::from_secs(1));
+        // A command may be asked to stop only if a renewal that was due has failed, and been tried again for a while.
+        let spare = ttl.mul_f64(1.0 - renew_at).saturating_sub(margin);
+        let kill_after = match kill_after {
+            None => Self::DEFAULT_KILL_AFTER.min(ttl / 3).min(spare / 2),
+            Some(asked) if asked >= ttl / 2 => {
+                return Err(format!(
+                    "--kill-after {} does not fit: it has to be less than half of --ttl {}",
+                    format_duration(asked),
+                    format_duration(ttl)
+                ));
+            }
+            Some(asked) if asked >= spare => {
+                return Err(format!(
+                    "--kill-after {} does not fit: with --ttl {} and --renew-at {renew_at}, \
+                     the command would be ended before the lease is renewed",
+                    format_duration(asked),
+                    format_duration(ttl)
+                ));
+            }
+            Some(asked) => asked,
+        };
+        Ok(Self { kill_after, margin })
+    }
+
+    /// When the command is asked to stop, if the lease is not renewed.
+    pub(super) fn term_at(self, valid_until: Moment) -> Moment {
+        before(self.kill_at(valid_until), self.kill_after)
+    }
+
+    /// When nothing of it may live any longer.
+    pub(super) fn kill_at(self, valid_until: Moment) -> Moment {
+        before(valid_until, self.margin)
+    }
+}
+
+fn before(moment: Moment, duration: Duration) -> Moment {
+    let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+    Moment::from_micros(moment.as_micros().saturating_sub(micros))
+}
+
+/// Where the ending of a command stands, as one of the two processes sees it that may have to bring it about.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Schedule {
+    timing: Timing,
+    /// How long to leave it to the other process to ask the command to stop.
+    defer: Duration,
+    /// Set once the command has been asked to stop: when it will be killed.
+    kill_at: Option<Moment>,
+}
+
+/// What is to be done now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Due {
+    /// Nothing until then.
+    Nothing(Moment),
+    /// Ask the command to stop, then call [`Schedule::ask_to_stop`].
+    Term,
+    /// Kill everything.
+    Kill,
+}
+
+impl Schedule {
+    pub(super) fn new(timing: Timing, defer: Duration) -> Self {
+        Self { timing, defer, kill_at: None }
+    }
+
+    pub(super) fn due(&self, now: Moment, valid_until: Moment) -> Due {
+        // Once asked to stop it has to: a renewal that comes late gives it no new life. But it may cut it short.
+        let kill_at = self.timing.kill_at(valid_until);
+        let kill_at = self.kill_at.map_or(kill_at, |planned| planned.min(kill_at));
+        let term_at = self.timing.term_at(valid_until).plus(self.defer);
+        match self.kill_at {
+            _ if now >= kill_at => Due::Kill,
+            None if now >= term_at => Due::Term,
+            None => Due::Nothing(term_at.min(kill_at)),
+            Some(_) => Due::Nothing(kill_at),
+        }
+    }
+
+    /// The command has been asked to stop, now: it has `kill_after`, but never longer than its lease.
+    pub(super) fn ask_to_stop(&mut self, now: Moment, valid_until: Moment) {
+        let kill_at = now.plus(self.timing.kill_after).min(self.timing.kill_at(valid_until));
+        self.kill_at.get_or_insert(kill_at);
+    }
+
+    /// Whether it has been asked to stop.
+    pub(super) fn is_ending(&self) -> bool {
+        self.kill_at.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn secs(secs: f64) -> Duration {
+        Duration::from_secs_f64(secs)
+    }
+
+    fn at(millis: u64) -> Moment {
+        Moment::from_micros(millis * 1000)
+    }
+
+    #[test]
+    fn the_parts_fit_into_any_ttl() {
+        for ttl in [1.0, 1.5, 2.0, 3.0, 10.0, 30.0, 3600.0] {
+            for renew_at in [0.1, 0.33, 0.5, 0.8, 0.85] {
+                let ttl = secs(ttl);
+                let timing = Timing::new(ttl, None, renew_at).unwrap();
+                let ending = timing.kill_after + timing.margin;
+                assert!(ttl.mul_f64(renew_at) + ending < ttl, "{ttl:?} {renew_at} {timing:?}");
+                assert!(timing.margin >= Duration::from_millis(100));
+                assert!(timing.kill_after <= ttl / 3 && timing.kill_after <= secs(5.0));
+            }
+        }
+        let usual = Timing::new(secs(30.0), None, 0.33).unwrap();
+        assert_eq!((usual.kill_after, usual.margin), (secs(5.0), secs(1.0)));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_the_option_to_change() {
+        let refused = |ttl, kill_after, renew_at| Timing::new(secs(ttl), kill_after, renew_at).unwrap_err();
+        assert!(refused(10.0, Some(secs(5.0)), 0.33).contains("--kill-after 5s does not fit"));
+        assert!(refused(10.0, Some(secs(2.0)), 0.8).contains("--renew-at 0.8"));
+        assert!(refused(0.999, None, 0.33).contains("--ttl 999ms"));
+        for renew_at in [0.0, 1.0, -1.0, f64::NAN, f64::INFINITY] {
+            assert!(refused(10.0, None, renew_at).contains("--renew-at"));
+        }
+        assert!(Timing::new(secs(10.0), Some(secs(4.9)), 0.33).is_ok());
+        assert!(Timing::new(secs(10.0), Some(Duration::ZERO), 0.33).is_ok());
+    }
+
+    #[test]
+    fn a_lease_that_is_not_renewed_ends_in_steps() {
+        let timing = Timing::new(secs(10.0), Some(secs(2.0)), 0.33).unwrap();
+        let mut schedule = Schedule::new(timing, Duration::ZERO);
+        let until = at(20_000);
+        assert_eq!(schedule.due(at(10_000), until), Due::Nothing(at(17_500)));
+        assert_eq!(schedule.due(at(17_500), until), Due::Term);
+        schedule.ask_to_stop(at(17_500), until);
+        assert_eq!(schedule.due(at(17_500), until), Due::Nothing(at(19_500)));
+        assert_eq!(schedule.due(at(19_500), until), Due::Kill);
+        assert_eq!(schedule.due(at(99_000), until), Due::Kill);
+    }
+
+    #[test]
+    fn a_renewal_moves_the_end_but_not_of_a_command_that_is_ending() {
+        let timing = Timing::new(secs(10.0), Some(secs(2.0)), 0.33).unwrap();
+        let mut schedule = Schedule::new(timing, Duration::ZERO);
+        assert_eq!(schedule.due(at(18_000), at(25_000)), Due::Nothing(at(22_500)));
+        schedule.ask_to_stop(at(18_000), at(25_000));
+        assert_eq!(schedule.due(at(18_000), at(35_000)), Due::Nothing(at(20_000)));
+        assert_eq!(schedule.due(at(18_000), at(19_000)), Due::Nothing(at(18_500)));
+    }
+
+    #[test]
+    fn after_a_long_pause_there_is_no_time_for_manners() {
+        let timing = Timing::new(secs(10.0), None, 0.33).unwrap();
+        let schedule = Schedule::new(timing, Duration::from_millis(50));
+        assert_eq!(schedule.due(at(60_000), at(20_000)), Due::Kill);
+    }
+}
