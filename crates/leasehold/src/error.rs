@@ -77,6 +77,13 @@ pub enum Trouble {
     Broken,
 }
 
+/// So that a name that has been checked already can be given where one to be checked is taken.
+impl From<std::convert::Infallible> for Error {
+    fn from(never: std::convert::Infallible) -> Self {
+        match never {}
+    }
+}
+
 impl Error {
     pub(crate) fn store(trouble: Trouble, message: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::Store { trouble, message: message.into(), hint: hint.into(), source: None }

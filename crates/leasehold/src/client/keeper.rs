@@ -49,7 +49,7 @@ pub(super) type Entry = (Moment, u64);
 impl Keeper {
     pub(super) fn start() -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
-        let runtime = runtime.map_err(|error| cannot_start(error))?;
+        let runtime = runtime.map_err(cannot_start)?;
         let (alive, ended) = oneshot::channel::<()>();
         let (handle, tasks, diary) = (runtime.handle().clone(), TaskTracker::new(), Arc::<Diary>::default());
         let (their_tasks, their_diary) = (tasks.clone(), diary.clone());

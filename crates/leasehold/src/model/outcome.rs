@@ -35,11 +35,11 @@ pub enum Outcome {
     Released(Lease),
     /// Leave: neither ticket nor lease with that id is left.
     Left,
-    /// AskRelease: so many holders were asked.
+    /// `AskRelease`: so many holders were asked.
     Asked(u32),
-    /// ForceRelease: taken from this lease.
+    /// `ForceRelease`: taken from this lease.
     Forced(Lease),
-    /// Renew, Release, AskRelease, ForceRelease: no live lease with that id and token.
+    /// `Renew`, `Release`, `AskRelease`, `ForceRelease`: no live lease with that id and token.
     NotHeld(NotHeld),
     /// Sweep and Restarted: what was cleared away.
     Swept(Swept),

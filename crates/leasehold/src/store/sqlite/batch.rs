@@ -59,7 +59,7 @@ impl Ledger {
     /// known.
     pub(super) fn commit<'a>(
         &mut self,
-        ops: impl Iterator<Item = (&'a LockName, &'a LockOp)> + Clone,
+        ops: &(impl Iterator<Item = (&'a LockName, &'a LockOp)> + Clone),
     ) -> rusqlite::Result<Vec<Answer>> {
         let mut durability = self.needed.max(self.least);
         loop {

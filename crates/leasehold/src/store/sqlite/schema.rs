@@ -48,6 +48,8 @@ pub(super) fn prepare(conn: &mut Connection, path: &Path, options: &SqliteOption
     let explain = |error| explain(path, error);
     let boot = options.boot.or_else(boot_id);
     let version = check_ours(conn, path)?;
+    // Only now: it is written into the file.
+    conn.pragma_update(None, "journal_mode", "WAL").map_err(explain)?;
     if version < MIGRATIONS.len() {
         migrate(conn, path)?;
     }

@@ -1,6 +1,6 @@
 //! The one thread that has the connection. What comes while it writes is written together next.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -89,7 +89,7 @@ impl Writer {
     }
 }
 
-fn work(queue: &mpsc::Receiver<Job>, mut ledger: Ledger, path: &PathBuf) {
+fn work(queue: &mpsc::Receiver<Job>, mut ledger: Ledger, path: &Path) {
     let mut batch = Vec::new();
     while let Ok(first) = queue.recv() {
         let mut next = Some(first);
@@ -107,11 +107,11 @@ fn work(queue: &mpsc::Receiver<Job>, mut ledger: Ledger, path: &PathBuf) {
     }
 }
 
-fn commit(ledger: &mut Ledger, batch: &mut Vec<Apply>, path: &PathBuf) {
+fn commit(ledger: &mut Ledger, batch: &mut Vec<Apply>, path: &Path) {
     if batch.is_empty() {
         return;
     }
-    match ledger.commit(batch.iter().map(|apply| (&apply.name, &apply.op))) {
+    match ledger.commit(&batch.iter().map(|apply| (&apply.name, &apply.op))) {
         Ok(answers) => {
             for (apply, Answer { outcome, handed_over }) in batch.drain(..).zip(answers) {
                 wake(handed_over, apply.since, Reach::Machine);
@@ -138,7 +138,6 @@ fn open(options: &SqliteOptions) -> Result<(PathBuf, Ledger)> {
     // it has grown.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(explain)?;
     conn.set_prepared_statement_cache_capacity(32);
-    conn.pragma_update(None, "journal_mode", "WAL").map_err(explain)?;
     let opened = schema::prepare(&mut conn, &path, options)?;
     let ledger = Ledger::new(conn, opened, options.durability, options.max_events);
     Ok((path, ledger))

@@ -23,11 +23,11 @@ pub async fn the_smallest_idea_of_how_many_counts(f: Fixture) {
 }
 
 pub async fn a_freed_slot_goes_to_the_queue(f: Fixture) {
-    let [a, b, c, d] = f.players("lock").map(|player: Player| player.slots(2));
+    let [a, b, c, late] = f.players("lock").map(|player: Player| player.slots(2));
     let lease = a.takes().await;
     b.takes().await;
     c.queues().await;
     a.releases(&lease).await;
     assert!(c.holds().await);
-    d.is_refused().await;
+    late.is_refused().await;
 }

@@ -1,5 +1,7 @@
 //! One holder at a time: acquire, renew, release, expiry, tokens.
 
+use std::time::Duration;
+
 use crate::model::{LockOp, Outcome, Renew, Status, Token, Ttl};
 use crate::testing::Fixture;
 
@@ -41,9 +43,9 @@ pub async fn the_same_request_again_gives_the_same_lease(f: Fixture) {
 pub async fn a_lease_counts_up_to_the_very_moment_it_ends(f: Fixture) {
     let [a, b] = f.players("lock");
     a.takes().await;
-    f.clock.advance(a.ask.ttl.as_duration() - std::time::Duration::from_micros(1));
+    f.clock.advance(Duration::from_micros(a.ask.ttl.as_micros() - 1));
     b.is_refused().await;
-    f.clock.advance(std::time::Duration::from_micros(1));
+    f.clock.advance(Duration::from_micros(1));
     b.takes().await;
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::model::EventKind::{Acquired, Asked, Expired, Forced, Left, Queued, Released, Stolen};
 use crate::model::{Event, EventKind, LeaseId, LockName, Token};
 use crate::store::{Cursor, ListEvents, Span};
 use crate::testing::Fixture;
@@ -38,7 +39,6 @@ pub async fn every_change_is_told_once_and_in_order(f: Fixture) {
     b.thief(1).takes().await;
     let events = told(&f, Some(&a.lock)).await;
     let kinds: Vec<_> = events.iter().map(|event| event.kind).collect();
-    use EventKind::{Acquired, Asked, Expired, Forced, Left, Queued, Released, Stolen};
     let expected = [
         Acquired, Queued, Queued, Left, Asked, Released, Acquired, Forced, Acquired, Expired, Acquired,
         Stolen, Acquired,

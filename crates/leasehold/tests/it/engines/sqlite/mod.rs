@@ -1,5 +1,9 @@
 //! `sqlite:`: the suite, and what only a file can do: restart, lose power, be of another version, be in the way.
 
+mod file;
+mod processes;
+mod restart;
+
 use std::path::Path;
 use std::sync::Arc;
 
@@ -17,6 +21,7 @@ async fn fresh() -> Fixture {
     Fixture::new(one, two, clock, folder)
 }
 
+/// Opens the file as if in boot number `boot` of this machine.
 async fn open(path: &Path, clock: &Clock, boot: u128) -> Arc<SqliteStore> {
     let mut options = SqliteOptions::new(path);
     options.clock = Some(clock.clone());

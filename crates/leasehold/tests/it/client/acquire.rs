@@ -1,0 +1,86 @@
+//! Asking: bad values, what is seen of a lock, leaving nothing behind.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::model::Ttl;
+use leasehold::store::memory::MemoryStore;
+use leasehold::store::{ListEvents, ListLocks};
+use leasehold::testing::Player;
+use leasehold::{Error, Leasehold, LockBuilder};
+
+use super::{memory, name, until};
+
+#[tokio::test]
+async fn what_cannot_be_is_refused_before_anything_is_asked() {
+    let leasehold = memory().await;
+    let wrong: [(fn(&Leasehold) -> LockBuilder, &str); 9] = [
+        (|l| l.lock(""), "the lock name is empty"),
+        (|l| l.lock("a\0b"), "the lock name \"a\\0b\" has a control character at position 2"),
+        (|l| l.lock("a").ttl(Duration::ZERO), "a duration of 0 is too short; 1ms is the least"),
+        (|l| l.lock("a").ttl(Duration::MAX), "the duration is too long; 3650d is the most"),
+        (|l| l.lock("a").slots(0), "a lock cannot have 0 slots; it has 1 to 1000"),
+        (|l| l.lock("a").shared().slots(2), "a shared lock has no slots; choose one of the two"),
+        (|l| l.lock("a").priority(5000), "a priority of 5000 is out of bounds; it is -1000 to 1000"),
+        (|l| l.lock("a").and("a"), "lock 'a' is named twice"),
+        (|l| l.lock("a").renew_at(1.0), "renewing at 1 of the ttl is not possible; 0.05 to 0.9 is"),
+    ];
+    for (build, message) in wrong {
+        let error = build(&leasehold).acquire().await.unwrap_err();
+        assert_eq!((error.to_string().as_str(), error.code()), (message, "INVALID"));
+    }
+    assert!(leasehold.list(&ListLocks::default()).await.unwrap().items.is_empty());
+}
+
+#[tokio::test]
+async fn a_lock_can_be_seen() {
+    let leasehold = memory().await;
+    let free = leasehold.status(&name("lock")).await.unwrap();
+    assert!(!free.is_locked && free.holder.is_none() && free.locked_since.is_none());
+    let guard =
+        leasehold.lock("lock").holder("ada").meta("host", "h1").reason("why not").acquire().await.unwrap();
+    let held = leasehold.status(&name("lock")).await.unwrap();
+    assert!(held.is_locked && !held.is_stale);
+    assert_eq!(held.holder.as_ref().unwrap().as_str(), "ada");
+    assert_eq!((held.token, held.holders[0].metadata.get("reason")), (guard.token(), Some("why not")));
+    assert!(held.locked_since.unwrap() <= held.now && held.now < held.expires_at.unwrap());
+    let json = serde_json::to_value(&held).unwrap();
+    for key in ["isLocked", "isStale", "holder", "lockedSince", "expiresAt", "token"] {
+        assert!(json.get(key).is_some(), "{key} is missing in {json}");
+    }
+    assert!(json["expiresAt"].as_str().unwrap().ends_with('Z'));
+    guard.release().await.unwrap();
+    assert_eq!(leasehold.history(&ListEvents::default()).await.unwrap().items.len(), 2);
+}
+
+#[tokio::test]
+async fn a_conflict_names_the_holder() {
+    let leasehold = memory().await;
+    let _guard = leasehold.lock("lock").holder("ada").acquire().await.unwrap();
+    let error = leasehold.lock("lock").holder("bob").acquire().await.unwrap_err();
+    assert!(error.to_string().starts_with("Execution blocked: lock 'lock' held by ada until 2"), "{error}");
+    let Error::Conflict { conflict, waited, .. } = error else { panic!("{error:?}") };
+    assert_eq!((conflict.holders.len(), waited), (1, Duration::ZERO));
+}
+
+#[tokio::test]
+async fn a_waiter_that_is_dropped_leaves_the_queue() {
+    let leasehold = memory().await;
+    let _guard = leasehold.lock("lock").acquire().await.unwrap();
+    let waits = tokio::spawn(leasehold.lock("lock").wait(Duration::from_secs(60)).acquire());
+    let waiters = async |count| leasehold.status(&name("lock")).await.unwrap().waiters.len() == count;
+    until("queued", async || waiters(1).await).await;
+    waits.abort();
+    until("left", async || waiters(0).await).await;
+}
+
+#[tokio::test]
+async fn the_sweeper_clears_away_what_nobody_comes_back_for() {
+    let store = Arc::new(MemoryStore::new());
+    let leasehold = Leasehold::with_store(store.clone()).unwrap();
+    let mut player = Player::new(store, 1, name("lock"));
+    player.ask.ttl = Ttl::from_millis(20);
+    player.takes().await;
+    let _sweeper = leasehold.sweeper(Duration::from_millis(10));
+    until("cleared", async || leasehold.status(&name("lock")).await.unwrap().holders.is_empty()).await;
+}

@@ -1,0 +1,72 @@
+//! What gets lost between client and store.
+
+use leasehold::model::LockOp;
+use leasehold::testing::Fault;
+
+use super::{TTL, faulty, name, until};
+
+#[tokio::test]
+async fn a_lost_answer_to_an_acquire_does_not_take_the_lock_twice() {
+    let (store, leasehold, other) = faulty();
+    store.plan([Fault::LoseAnswer, Fault::LoseAnswer]);
+    let guard = leasehold.lock("lock").acquire().await.unwrap();
+    let status = other.status(&name("lock")).await.unwrap();
+    assert_eq!(status.holders.len(), 1);
+    assert_eq!(status.holders[0].token, guard.token());
+    let ids: Vec<_> = store
+        .sent()
+        .iter()
+        .map(|op| match op {
+            LockOp::Acquire(acquire) => acquire.ask.lease_id,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(ids, [guard.lease_id(); 3]);
+}
+
+#[tokio::test]
+async fn a_store_that_never_answers_leaves_nothing_held() {
+    let (store, leasehold, other) = faulty();
+    store.plan([Fault::LoseAnswer, Fault::LoseAnswer, Fault::LoseAnswer]);
+    let error = leasehold.lock("lock").acquire().await.unwrap_err();
+    assert_eq!(error.code(), "STORE_UNAVAILABLE");
+    leasehold.close().await;
+    assert!(!other.status(&name("lock")).await.unwrap().is_locked);
+}
+
+#[tokio::test]
+async fn an_answer_that_comes_too_late_is_no_acquisition() {
+    let (store, leasehold, _) = faulty();
+    store.plan([Fault::Delay(TTL * 2)]);
+    let guard = leasehold.lock("lock").ttl(TTL).acquire().await.unwrap();
+    // It was asked for again, and only the second answer counts.
+    assert_eq!(store.sent().iter().filter(|op| matches!(op, LockOp::Acquire(_))).count(), 2);
+    assert!(leasehold::Moment::now() < guard.watch().borrow().valid_until);
+}
+
+#[tokio::test]
+async fn an_acquire_that_is_dropped_while_the_store_thinks_is_taken_back() {
+    let (store, leasehold, other) = faulty();
+    store.plan([Fault::Hang]);
+    let acquire = tokio::spawn(leasehold.lock("lock").acquire());
+    until("held", async || other.status(&name("lock")).await.unwrap().is_locked).await;
+    acquire.abort();
+    until("free again", async || !other.status(&name("lock")).await.unwrap().is_locked).await;
+}
+
+#[tokio::test]
+async fn a_lost_answer_to_a_release_is_no_loss() {
+    let (store, leasehold, other) = faulty();
+    let guard = leasehold.lock("lock").acquire().await.unwrap();
+    store.plan([Fault::LoseAnswer]);
+    guard.release().await.unwrap();
+    assert!(!other.status(&name("lock")).await.unwrap().is_locked);
+}
+
+#[tokio::test]
+async fn guarded_work_that_is_done_is_done_even_if_the_release_fails() {
+    let (store, leasehold, _) = faulty();
+    let guard = leasehold.lock("lock").ttl(TTL).acquire().await.unwrap();
+    store.from_now_on(Fault::LoseRequest);
+    assert_eq!(guard.run(async |_| 42).await.unwrap(), 42);
+}

@@ -1,0 +1,133 @@
+//! Holding: renewal, state, loss, release.
+
+use std::time::Duration;
+
+use leasehold::model::{Holder, Reason};
+use leasehold::testing::Fault;
+use leasehold::{Error, GuardState, Moment};
+
+use super::{TTL, faulty, memory, name, until};
+
+#[tokio::test]
+async fn a_guard_outlives_its_ttl() {
+    let leasehold = memory().await;
+    let guard = leasehold.lock("lock").ttl(TTL).acquire().await.unwrap();
+    let token = guard.token();
+    until("five renewals", async || leasehold.status(&name("lock")).await.unwrap().holders[0].renewals >= 5)
+        .await;
+    assert_eq!((guard.state(), guard.token()), (GuardState::Held, token));
+    guard.release().await.unwrap();
+    assert!(!leasehold.status(&name("lock")).await.unwrap().is_locked);
+}
+
+/// The caller's thread does nothing but sleep, three times as long as the lease lasts.
+#[tokio::test(flavor = "current_thread")]
+async fn work_that_blocks_its_runtime_does_not_lose_its_lease() {
+    let leasehold = memory().await;
+    let guard = leasehold.lock("lock").ttl(TTL).acquire().await.unwrap();
+    std::thread::sleep(TTL * 3);
+    assert_eq!(guard.state(), GuardState::Held);
+    assert!(leasehold.lock("lock").acquire().await.is_err());
+}
+
+#[tokio::test]
+async fn one_failed_renewal_makes_it_unsure_and_the_next_makes_it_held() {
+    let (store, leasehold, _) = faulty();
+    let guard = leasehold.lock("lock").ttl(TTL).acquire().await.unwrap();
+    let mut health = guard.watch();
+    store.plan([Fault::LoseRequest, Fault::LoseAnswer]);
+    health.wait_for(|health| health.state == GuardState::Unsure).await.unwrap();
+    health.wait_for(|health| health.state == GuardState::Held).await.unwrap();
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_store_that_stays_away_loses_the_lease_in_time() {
+    let (store, leasehold, _) = faulty();
+    let guard = leasehold.lock("lock").ttl(TTL).acquire().await.unwrap();
+    let cancelled = guard.cancellation_token();
+    store.from_now_on(Fault::Hang);
+    guard.lost().await;
+    let late = Moment::now().after(guard.watch().borrow().valid_until);
+    assert!(late < TTL / 2, "told {late:?} after the end");
+    assert_eq!(guard.state(), GuardState::Lost);
+    assert!(cancelled.is_cancelled());
+    assert!(matches!(guard.release().await, Err(Error::Lost { .. })));
+}
+
+#[tokio::test]
+async fn work_is_dropped_when_its_lease_is_lost() {
+    let (store, leasehold, _) = faulty();
+    let guard = leasehold.lock("lock").ttl(TTL).acquire().await.unwrap();
+    store.from_now_on(Fault::LoseRequest);
+    let (dropped, is_dropped) = tokio::sync::oneshot::channel::<()>();
+    let done = guard.run(async move |_| {
+        let _dropped = dropped;
+        std::future::pending::<()>().await;
+    });
+    let error = done.await.unwrap_err();
+    assert_eq!(error.to_string(), "the lease on lock 'lock' was lost: it could not be renewed in time");
+    is_dropped.await.unwrap_err();
+}
+
+#[tokio::test]
+async fn guarded_work_sees_its_token_and_releases_when_done() {
+    let leasehold = memory().await;
+    let guard = leasehold.lock("lock").acquire().await.unwrap();
+    let token = guard.token();
+    let seen = guard.run(async |lease| lease.token()).await.unwrap();
+    assert_eq!(seen, token);
+    assert!(!leasehold.status(&name("lock")).await.unwrap().is_locked);
+}
+
+#[tokio::test]
+async fn a_lease_taken_by_force_is_lost_at_the_next_renewal() {
+    let leasehold = memory().await;
+    let guard = leasehold.lock("lock").ttl(TTL).acquire().await.unwrap();
+    let (by, reason) = (Holder::new("admin").unwrap(), Reason::new("stuck").unwrap());
+    leasehold.force_release(&name("lock"), guard.token(), by, reason).await.unwrap();
+    guard.lost().await;
+    let error = leasehold.check_fence(&name("lock"), guard.token()).await.unwrap_err();
+    assert_eq!(error.code(), "STALE_TOKEN");
+}
+
+#[tokio::test]
+async fn a_guard_learns_that_it_was_asked() {
+    let leasehold = memory().await;
+    let guard = leasehold.lock("lock").ttl(TTL).acquire().await.unwrap();
+    let reason = Reason::new("deploy").ok();
+    assert_eq!(leasehold.ask_release(&name("lock"), Holder::new("ada").unwrap(), reason).await.unwrap(), 1);
+    let asked = guard.asked().await;
+    assert_eq!((asked.by.as_str(), asked.reason.unwrap().as_str()), ("ada", "deploy"));
+    assert_eq!(guard.state(), GuardState::Held);
+}
+
+#[tokio::test]
+async fn a_dropped_guard_is_released() {
+    let leasehold = memory().await;
+    drop(leasehold.lock("lock").acquire().await.unwrap());
+    leasehold.clone().close().await;
+    assert!(!leasehold.status(&name("lock")).await.unwrap().is_locked);
+}
+
+#[test]
+fn a_guard_may_be_dropped_where_there_is_no_runtime() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let (leasehold, guard) = runtime.block_on(async {
+        let leasehold = memory().await;
+        let guard = leasehold.lock("lock").acquire().await.unwrap();
+        (leasehold, guard)
+    });
+    drop(guard);
+    runtime.block_on(until("released", async || !leasehold.status(&name("lock")).await.unwrap().is_locked));
+}
+
+#[tokio::test]
+async fn a_release_may_keep_others_out() {
+    let leasehold = memory().await;
+    let guard = leasehold.lock("lock").acquire().await.unwrap();
+    guard.release_at_least(Duration::from_secs(60)).await.unwrap();
+    let status = leasehold.status(&name("lock")).await.unwrap();
+    assert!(status.is_locked && !status.is_stale);
+    leasehold.lock("lock").acquire().await.unwrap_err();
+}

@@ -1,0 +1,106 @@
+//! What to do while somebody else has the lock.
+
+use std::time::Duration;
+
+use leasehold::{Backoff, Error, Strategy};
+
+use super::{TTL, faulty, memory, name, until};
+use leasehold::testing::Fault;
+
+#[tokio::test]
+async fn a_waiter_is_served_when_the_lock_is_released() {
+    let leasehold = memory().await;
+    let guard = leasehold.lock("lock").acquire().await.unwrap();
+    let waits = tokio::spawn(leasehold.lock("lock").wait(Duration::from_secs(30)).acquire());
+    until("queued", async || leasehold.status(&name("lock")).await.unwrap().waiters.len() == 1).await;
+    let token = guard.token();
+    guard.release().await.unwrap();
+    assert!(waits.await.unwrap().unwrap().token() > token);
+}
+
+/// A lease that was handed over lasts only as long as its ticket until it is renewed; the guard sees to that.
+#[tokio::test]
+async fn a_lease_that_was_handed_over_is_kept_alive() {
+    let leasehold = memory().await;
+    let guard = leasehold.lock("lock").acquire().await.unwrap();
+    let waits = tokio::spawn(leasehold.lock("lock").ttl(TTL).wait(Duration::from_secs(30)).acquire());
+    until("queued", async || leasehold.status(&name("lock")).await.unwrap().waiters.len() == 1).await;
+    guard.release().await.unwrap();
+    let second = waits.await.unwrap().unwrap();
+    until("renewals", async || leasehold.status(&name("lock")).await.unwrap().holders[0].renewals >= 4).await;
+    second.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn patience_ends() {
+    let leasehold = memory().await;
+    let _guard = leasehold.lock("lock").holder("ada").acquire().await.unwrap();
+    let patience = Duration::from_millis(120);
+    let error = leasehold.lock("lock").wait(patience).acquire().await.unwrap_err();
+    let Error::Conflict { waited, .. } = &error else { panic!("{error:?}") };
+    assert!(*waited >= patience, "{waited:?}");
+    assert!(error.to_string().contains("held by ada"), "{error}");
+    assert!(leasehold.status(&name("lock")).await.unwrap().waiters.is_empty());
+}
+
+#[tokio::test]
+async fn a_waiter_survives_a_store_that_stumbles() {
+    let (store, leasehold, other) = faulty();
+    let guard = other.lock("lock").acquire().await.unwrap();
+    store.plan([Fault::LoseAnswer, Fault::LoseRequest]);
+    let waits = tokio::spawn(leasehold.lock("lock").wait(Duration::from_secs(30)).acquire());
+    until("queued", async || other.status(&name("lock")).await.unwrap().waiters.len() == 1).await;
+    guard.release().await.unwrap();
+    drop(waits.await.unwrap().unwrap());
+}
+
+#[tokio::test]
+async fn retrying_asks_again_and_gives_up_in_the_end() {
+    let (store, leasehold, other) = faulty();
+    let guard = other.lock("lock").acquire().await.unwrap();
+    let short = Duration::from_millis(5);
+    let strategy = Strategy::Retry(Backoff { first: short, longest: short * 2, tries: 3 });
+    let error = leasehold.lock("lock").strategy(strategy.clone()).acquire().await.unwrap_err();
+    assert_eq!((error.code(), store.sent().len()), ("LOCK_CONFLICT", 4));
+    let retries =
+        tokio::spawn(leasehold.lock("lock").strategy(Strategy::Retry(Backoff::default())).acquire());
+    until("asked", async || store.sent().len() > 4).await;
+    guard.release().await.unwrap();
+    drop(retries.await.unwrap().unwrap());
+}
+
+#[tokio::test]
+async fn a_stale_lease_is_stolen_and_a_live_one_is_not() {
+    let leasehold = memory().await;
+    let hour = Duration::from_secs(3600);
+    let live = leasehold.lock("live").ttl(TTL).acquire().await.unwrap();
+    let stale = leasehold.lock("stale").ttl(hour).acquire().await.unwrap();
+    until("a renewal", async || leasehold.status(&name("live")).await.unwrap().holders[0].renewals >= 2)
+        .await;
+    let thief = |lock| leasehold.lock(lock).steal_stale(TTL / 2).acquire();
+    thief("live").await.unwrap_err();
+    assert!(thief("stale").await.unwrap().token() > stale.token());
+    live.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn sixteen_waiters_are_served_in_order() {
+    let leasehold = memory().await;
+    let first = leasehold.lock("lock").acquire().await.unwrap();
+    let (done, mut order) = tokio::sync::mpsc::unbounded_channel();
+    for number in 0..16_usize {
+        let (leasehold, done) = (leasehold.clone(), done.clone());
+        let lock = leasehold.lock("lock").wait(Duration::from_secs(60));
+        tokio::spawn(async move {
+            let guard = lock.acquire().await.unwrap();
+            done.send(number).unwrap();
+            guard.release().await.unwrap();
+        });
+        until("queued", async || leasehold.status(&name("lock")).await.unwrap().waiters.len() == number + 1)
+            .await;
+    }
+    first.release().await.unwrap();
+    for number in 0..16 {
+        assert_eq!(order.recv().await, Some(number));
+    }
+}
