@@ -11,7 +11,7 @@ use crate::model::{
     Acquire, Ask, Conflict, Holder, Lease, LeaseId, Leave, LockName, LockOp, Metadata, Mode, Outcome,
     Priority, Process, Slots, Ttl,
 };
-use crate::store::{Changes, LockState, Moment, clock};
+use crate::store::{Changes, HandedOver, LockState, Moment, Wake, clock};
 
 /// What is asked for, the same for every lock of one request.
 pub(super) struct Plan {
@@ -153,12 +153,14 @@ impl<'a> Request<'a> {
     async fn until_something_happens(&self, changes: &mut Changes, asked: Moment) -> Result<Option<Answer>> {
         let sign_of_life = asked.plus(TICKET.as_duration() / 3);
         loop {
-            if let Some(handed_over) = changes.next(self.patience_left()).await {
-                let lease = handed_over.lease;
-                let valid_until = handed_over.since.plus(lease.expires_at.since(lease.acquired_at));
-                if Moment::now() < valid_until {
-                    return Ok(Some(Answer::Granted(lease, valid_until)));
+            match changes.next(self.patience_left()).await {
+                Wake::Served(HandedOver { lease, since }) => {
+                    let valid_until = since.plus(lease.expires_at.since(lease.acquired_at));
+                    let in_time = Moment::now() < valid_until;
+                    return Ok(in_time.then_some(Answer::Granted(lease, valid_until)));
                 }
+                Wake::Rung => return Ok(None),
+                Wake::Poll => {}
             }
             if Moment::now() >= sign_of_life || self.patience_left() == Duration::ZERO {
                 return Ok(None);

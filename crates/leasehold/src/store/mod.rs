@@ -30,4 +30,4 @@ pub use connect::{StoreUrl, connect};
 pub use doc_store::{Doc, DocStore, PutIf};
 pub use host::{host_name, is_gone, member, this_process};
 pub use lock_store::{Cursor, ListEvents, ListLocks, LockState, LockStore, Page, Span, Store};
-pub use wake::{Changes, HandedOver};
+pub use wake::{Changes, HandedOver, Wake};

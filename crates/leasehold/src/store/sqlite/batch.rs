@@ -61,6 +61,10 @@ impl Ledger {
         &mut self,
         ops: &(impl Iterator<Item = (&'a LockName, &'a LockOp)> + Clone),
     ) -> rusqlite::Result<Vec<Answer>> {
+        if !self.conn.is_autocommit() {
+            // An error on the disk may have kept the last transaction from ending.
+            self.conn.execute_batch("ROLLBACK")?;
+        }
         let mut durability = self.needed.max(self.least);
         loop {
             self.set_durability(durability)?;
@@ -71,7 +75,7 @@ impl Ledger {
                 Ok(None) => durability = Durability::Full,
                 Err(error) => {
                     if !self.conn.is_autocommit() {
-                        self.conn.execute_batch("ROLLBACK")?;
+                        let _ = self.conn.execute_batch("ROLLBACK"); // Tried again before the next one.
                     }
                     return Err(error);
                 }
@@ -173,8 +177,29 @@ impl Ledger {
         Ok(())
     }
 
+    /// The locks that have something to clear away, up to `limit`; on the way, the rows whose `wake_at` came too early
+    /// get the right one.
+    pub(super) fn find_ended(&mut self, limit: u32) -> rusqlite::Result<Vec<LockName>> {
+        let tx = self.conn.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+        let now = self.clock.now();
+        let mut ended = Vec::new();
+        for row in tables::due(&tx, now, limit)? {
+            if row.record.next_end().is_some_and(|end| end <= now) {
+                ended.push(row.record.name);
+            } else {
+                tables::save_exact(&tx, &row)?;
+            }
+        }
+        let live = tables::with_something_live(&tx)?.into_iter().map(|row| row.record);
+        let dead = live.filter(|record| !all_dead(record).is_empty()).map(|record| record.name);
+        let found = ended.into_iter().chain(dead).take(limit as usize).collect();
+        tx.commit()?;
+        self.prune(now)?;
+        Ok(found)
+    }
+
     /// Bounds the history.
-    pub(super) fn prune(&self, now: Timestamp) -> rusqlite::Result<()> {
+    fn prune(&self, now: Timestamp) -> rusqlite::Result<()> {
         let before = now.as_micros().saturating_sub(MAX_AGE.as_micros());
         tables::prune(&self.conn, self.max_events, Timestamp::from_micros(before))
     }

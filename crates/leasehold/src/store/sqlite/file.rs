@@ -6,8 +6,50 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result, Trouble};
 
-/// Makes sure that there is a file of ours to be opened, and says where it really is.
-pub(super) fn prepare(path: &Path) -> Result<PathBuf> {
+/// The file of a store: where it really is, and which one it was when it was opened.
+pub(super) struct StoreFile {
+    path: PathBuf,
+    identity: Option<(u64, u64)>,
+}
+
+impl StoreFile {
+    /// Makes sure that there is a file of ours to be opened.
+    pub(super) fn prepare(path: &Path) -> Result<Self> {
+        let path = prepare(path)?;
+        Ok(Self { identity: identity(&path), path })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Fails if the file has been removed or exchanged since. Those who open it now get another one: whoever goes on with
+    /// the old one would hold locks that nobody else sees.
+    pub(super) fn is_still_there(&self) -> Result<()> {
+        if identity(&self.path) == self.identity {
+            return Ok(());
+        }
+        let message = format!("the store {} was removed or exchanged while it was open", self.path.display());
+        Err(Error::store(
+            Trouble::Broken,
+            message,
+            "start again whatever uses it, with the file in its place",
+        ))
+    }
+}
+
+#[cfg(unix)]
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    fs::metadata(path).ok().map(|found| (found.dev(), found.ino()))
+}
+
+#[cfg(not(unix))]
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    path.exists().then_some((0, 0))
+}
+
+fn prepare(path: &Path) -> Result<PathBuf> {
     let name = path.file_name().ok_or_else(|| {
         refuse(path, "is no file name", "name a file: sqlite:/var/lib/leasehold/leasehold.db")
     })?;

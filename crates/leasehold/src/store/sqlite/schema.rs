@@ -1,16 +1,17 @@
 //! Tables, their versions, and what a restart of the machine does to them.
 
 use std::path::Path;
+use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::options::SqliteOptions;
 use super::tables;
-use super::trouble::explain;
+use super::trouble::{explain, is_busy};
 use crate::error::{Error, Result, Trouble};
 use crate::model::{BootId, LockOp, Restarted, Timestamp, Token};
-use crate::store::Clock;
 use crate::store::clock::{boot_id, wall_offset};
+use crate::store::{Clock, Moment};
 
 /// Marks a file as ours: "lshd".
 const APPLICATION_ID: i32 = 0x6c73_6864;
@@ -48,8 +49,7 @@ pub(super) fn prepare(conn: &mut Connection, path: &Path, options: &SqliteOption
     let explain = |error| explain(path, error);
     let boot = options.boot.or_else(boot_id);
     let version = check_ours(conn, path)?;
-    // Only now: it is written into the file.
-    conn.pragma_update(None, "journal_mode", "WAL").map_err(explain)?;
+    keep_a_log(conn, options).map_err(explain)?;
     if version < MIGRATIONS.len() {
         migrate(conn, path)?;
     }
@@ -93,6 +93,20 @@ fn check_ours(conn: &Connection, path: &Path) -> Result<usize> {
         return Err(Error::store(Trouble::Misconfigured, message, "upgrade leasehold, or name another file"));
     }
     Ok(version)
+}
+
+/// Sets the journal to WAL, which is written into the file, so only now that it is known to be ours. When several do
+/// that to a new file at once, SQLite tells the slower ones that it is busy without asking its busy handler.
+fn keep_a_log(conn: &Connection, options: &SqliteOptions) -> rusqlite::Result<()> {
+    let patience = Moment::now().plus(options.busy);
+    loop {
+        match conn.pragma_update(None, "journal_mode", "WAL") {
+            Err(error) if is_busy(&error) && Moment::now() < patience => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            done => return done,
+        }
+    }
 }
 
 fn migrate(conn: &mut Connection, path: &Path) -> Result<()> {

@@ -133,17 +133,9 @@ impl LockStore for SqliteStore {
     }
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {
-        let look = move |ledger: &mut super::batch::Ledger| {
-            let now = ledger.clock.now();
-            let due = tables::due(ledger.conn(), now, limit)?;
-            let rest = limit.saturating_sub(u32::try_from(due.len()).unwrap_or(u32::MAX));
-            let maybe_dead = tables::maybe_held(ledger.conn(), rest)?;
-            ledger.prune(now)?;
-            Ok((due, maybe_dead))
-        };
-        let (due, maybe_dead) = self.writer.run(look).await?;
+        let names = self.writer.run(move |ledger| ledger.find_ended(limit)).await?;
         let mut swept = Swept::default();
-        for name in due.into_iter().chain(maybe_dead) {
+        for name in names {
             if let Outcome::Swept(one) = self.apply(&name, &LockOp::Sweep(Sweep::default())).await? {
                 swept += one;
             }

@@ -66,9 +66,9 @@ pub(super) fn append(conn: &Connection, event: &Event, previous: Option<i64>) ->
 /// Drops the oldest events: those beyond `keep`, and those before `before`. The newest stays, so that numbers are not
 /// used again. A bounded piece of work at a time.
 pub(super) fn prune(conn: &Connection, keep: u32, before: Timestamp) -> rusqlite::Result<()> {
-    let sql = "DELETE FROM events WHERE seq IN (SELECT seq FROM events WHERE seq < (SELECT max(seq) FROM events) \
-               AND (seq <= (SELECT max(seq) FROM events) - ?1 OR json_extract(event, '$.at') < ?2) \
-               ORDER BY seq LIMIT 4096)";
+    let sql = "DELETE FROM events WHERE seq IN (SELECT seq FROM events ORDER BY seq LIMIT 4096) \
+               AND seq < (SELECT max(seq) FROM events) \
+               AND (seq <= (SELECT max(seq) FROM events) - ?1 OR json_extract(event, '$.at') < ?2)";
     conn.prepare_cached(sql)?.execute(params![keep, micros(before)]).map(drop)
 }
 
@@ -77,19 +77,10 @@ pub(super) fn with_something_live(conn: &Connection) -> rusqlite::Result<Vec<Loc
     rows(&mut conn.prepare_cached(&format!("{COLUMNS} WHERE wake_at IS NOT NULL"))?, [])
 }
 
-/// Rows with something to clear away by `now`.
-pub(super) fn due(conn: &Connection, now: Timestamp, limit: u32) -> rusqlite::Result<Vec<LockName>> {
-    let mut select =
-        conn.prepare_cached("SELECT name FROM locks WHERE wake_at <= ? ORDER BY wake_at LIMIT ?")?;
-    let names = select.query_map(params![micros(now), limit], |row| name(row, 0))?;
-    names.collect()
-}
-
-/// Names of locks that somebody may hold, for looking after the dead.
-pub(super) fn maybe_held(conn: &Connection, limit: u32) -> rusqlite::Result<Vec<LockName>> {
-    let mut select = conn.prepare_cached("SELECT name FROM locks WHERE wake_at IS NOT NULL LIMIT ?")?;
-    let names = select.query_map([limit], |row| name(row, 0))?;
-    names.collect()
+/// Rows that may have something to clear away by `now`.
+pub(super) fn due(conn: &Connection, now: Timestamp, limit: u32) -> rusqlite::Result<Vec<LockRow>> {
+    let sql = "SELECT id, record, wake_at, last_event FROM locks WHERE wake_at <= ? ORDER BY wake_at LIMIT ?";
+    rows(&mut conn.prepare_cached(sql)?, params![micros(now), limit])
 }
 
 /// Records by name, from `after` on; with `busy`, only those that somebody may hold.
@@ -151,11 +142,6 @@ fn events(conn: &Connection, sql: &str, params: &[&dyn ToSql]) -> rusqlite::Resu
 
 fn rows(select: &mut CachedStatement<'_>, params: impl rusqlite::Params) -> rusqlite::Result<Vec<LockRow>> {
     select.query_map(params, LockRow::read)?.collect()
-}
-
-fn name(row: &Row<'_>, column: usize) -> rusqlite::Result<LockName> {
-    let text = row.get_ref(column)?.as_str()?;
-    LockName::new(text).map_err(|error| unreadable(column, error))
 }
 
 fn micros(time: Timestamp) -> i64 {

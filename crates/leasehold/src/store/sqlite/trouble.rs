@@ -6,11 +6,16 @@ use rusqlite::ErrorCode;
 
 use crate::error::{Error, Trouble};
 
+/// Whether somebody else is writing.
+pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
+    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
+}
+
 /// Turns an error of SQLite into one of ours: what happened to which file, and what to do.
 pub(super) fn explain(path: &Path, error: rusqlite::Error) -> Error {
     let at = path.display();
     let (trouble, what, hint) = match error.sqlite_error_code() {
-        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => (
+        _ if is_busy(&error) => (
             Trouble::Unavailable,
             "is busy: another process has been writing for too long",
             "try again; if it stays so, find the process that has the file open",

@@ -1,6 +1,6 @@
 //! The one thread that has the connection. What comes while it writes is written together next.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -8,9 +8,10 @@ use rusqlite::{Connection, OpenFlags, config::DbConfig};
 use tokio::sync::oneshot;
 
 use super::batch::{Answer, Ledger};
+use super::file::StoreFile;
 use super::options::SqliteOptions;
+use super::schema;
 use super::trouble::explain;
-use super::{file, schema};
 use crate::error::{Error, Result, Trouble};
 use crate::model::{LockName, LockOp, Outcome};
 use crate::store::Moment;
@@ -46,9 +47,9 @@ impl Writer {
         let (ready, opened) = oneshot::channel();
         let thread = std::thread::Builder::new().name("leasehold-sqlite".to_owned());
         let spawned = thread.spawn(move || match open(&options) {
-            Ok((path, ledger)) => {
-                if ready.send(Ok(path.clone())).is_ok() {
-                    work(&queue, ledger, &path);
+            Ok((file, ledger)) => {
+                if ready.send(Ok(file.path().to_owned())).is_ok() {
+                    work(&queue, ledger, &file);
                 }
             }
             Err(error) => drop(ready.send(Err(error))),
@@ -89,7 +90,7 @@ impl Writer {
     }
 }
 
-fn work(queue: &mpsc::Receiver<Job>, mut ledger: Ledger, path: &Path) {
+fn work(queue: &mpsc::Receiver<Job>, mut ledger: Ledger, file: &StoreFile) {
     let mut batch = Vec::new();
     while let Ok(first) = queue.recv() {
         let mut next = Some(first);
@@ -97,30 +98,32 @@ fn work(queue: &mpsc::Receiver<Job>, mut ledger: Ledger, path: &Path) {
             match job {
                 Job::Apply(apply) => batch.push(apply),
                 Job::Run(run) => {
-                    commit(&mut ledger, &mut batch, path);
+                    commit(&mut ledger, &mut batch, file);
                     run(&mut ledger);
                 }
             }
             next = if batch.len() < MAX_BATCH { queue.try_recv().ok() } else { None };
         }
-        commit(&mut ledger, &mut batch, path);
+        commit(&mut ledger, &mut batch, file);
     }
 }
 
-fn commit(ledger: &mut Ledger, batch: &mut Vec<Apply>, path: &Path) {
+fn commit(ledger: &mut Ledger, batch: &mut Vec<Apply>, file: &StoreFile) {
     if batch.is_empty() {
         return;
     }
-    match ledger.commit(&batch.iter().map(|apply| (&apply.name, &apply.op))) {
+    let ops = batch.iter().map(|apply| (&apply.name, &apply.op));
+    let answers =
+        file.is_still_there().and_then(|()| ledger.commit(&ops).map_err(|error| explain(file.path(), error)));
+    // A caller that has gone away is as one whose answer was lost.
+    match answers {
         Ok(answers) => {
             for (apply, Answer { outcome, handed_over }) in batch.drain(..).zip(answers) {
                 wake(handed_over, apply.since, Reach::Machine);
-                // A caller that has gone away is as one whose answer was lost.
                 let _ = apply.reply.send(Ok(outcome));
             }
         }
         Err(error) => {
-            let error = explain(path, error);
             for apply in batch.drain(..) {
                 let _ = apply.reply.send(Err(error.clone()));
             }
@@ -128,19 +131,20 @@ fn commit(ledger: &mut Ledger, batch: &mut Vec<Apply>, path: &Path) {
     }
 }
 
-fn open(options: &SqliteOptions) -> Result<(PathBuf, Ledger)> {
-    let path = file::prepare(&options.path)?;
-    let explain = |error| explain(&path, error);
+fn open(options: &SqliteOptions) -> Result<(StoreFile, Ledger)> {
+    let file = StoreFile::prepare(&options.path)?;
+    let path = file.path();
+    let explain = |error| explain(path, error);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let mut conn = Connection::open_with_flags(&path, flags).map_err(explain)?;
+    let mut conn = Connection::open_with_flags(path, flags).map_err(explain)?;
     wait_for_others(&mut conn, options.busy).map_err(explain)?;
     // A checkpoint at each close would cost short-lived processes more than all their work; the log is folded in when
     // it has grown.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(explain)?;
     conn.set_prepared_statement_cache_capacity(32);
-    let opened = schema::prepare(&mut conn, &path, options)?;
+    let opened = schema::prepare(&mut conn, path, options)?;
     let ledger = Ledger::new(conn, opened, options.durability, options.max_events);
-    Ok((path, ledger))
+    Ok((file, ledger))
 }
 
 /// Waits for other writers in short steps: a transaction takes microseconds, and SQLite's own steps are milliseconds.

@@ -18,6 +18,17 @@ pub struct HandedOver {
     pub since: Moment,
 }
 
+/// Why a waiter wakes.
+#[derive(Debug)]
+pub enum Wake {
+    /// Whoever served it is in this process: here is the lease.
+    Served(HandedOver),
+    /// Somebody says that it may be its turn: ask the store.
+    Rung,
+    /// Nobody said anything: look.
+    Poll,
+}
+
 /// How far a waiter's wake-ups come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reach {
@@ -60,12 +71,16 @@ impl Changes {
         Self::new(waiter, Reach::Process, poll)
     }
 
-    /// Waits for a wake-up, at most for the engine's poll time and at most for `patience`. If the process that served
-    /// this waiter could say so directly, here is the lease; else ask the store.
-    pub async fn next(&mut self, patience: Duration) -> Option<HandedOver> {
+    /// Waits for a wake-up, at most for the engine's poll time and at most for `patience`.
+    pub async fn next(&mut self, patience: Duration) -> Wake {
         let wait = self.poll.min(patience);
-        let _ = tokio::time::timeout(wait, self.seat.bell.notified()).await;
-        self.seat.handed_over.lock().unwrap_or_else(PoisonError::into_inner).take()
+        let rung = tokio::time::timeout(wait, self.seat.bell.notified()).await.is_ok();
+        let handed_over = self.seat.handed_over.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match handed_over {
+            Some(handed_over) => Wake::Served(handed_over),
+            None if rung => Wake::Rung,
+            None => Wake::Poll,
+        }
     }
 }
 

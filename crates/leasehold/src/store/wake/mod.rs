@@ -6,5 +6,5 @@
 mod datagram;
 mod hub;
 
-pub use hub::{Changes, HandedOver};
+pub use hub::{Changes, HandedOver, Wake};
 pub(crate) use hub::{Reach, wake};

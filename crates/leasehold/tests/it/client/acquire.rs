@@ -13,8 +13,9 @@ use super::{memory, name, until};
 
 #[tokio::test]
 async fn what_cannot_be_is_refused_before_anything_is_asked() {
+    type Build = fn(&Leasehold) -> LockBuilder;
     let leasehold = memory().await;
-    let wrong: [(fn(&Leasehold) -> LockBuilder, &str); 9] = [
+    let wrong: [(Build, &str); 9] = [
         (|l| l.lock(""), "the lock name is empty"),
         (|l| l.lock("a\0b"), "the lock name \"a\\0b\" has a control character at position 2"),
         (|l| l.lock("a").ttl(Duration::ZERO), "a duration of 0 is too short; 1ms is the least"),
@@ -67,7 +68,7 @@ async fn a_conflict_names_the_holder() {
 async fn a_waiter_that_is_dropped_leaves_the_queue() {
     let leasehold = memory().await;
     let _guard = leasehold.lock("lock").acquire().await.unwrap();
-    let waits = tokio::spawn(leasehold.lock("lock").wait(Duration::from_secs(60)).acquire());
+    let waits = tokio::spawn(leasehold.lock("lock").wait(Duration::from_mins(1)).acquire());
     let waiters = async |count| leasehold.status(&name("lock")).await.unwrap().waiters.len() == count;
     until("queued", async || waiters(1).await).await;
     waits.abort();

@@ -126,7 +126,7 @@ fn a_guard_may_be_dropped_where_there_is_no_runtime() {
 async fn a_release_may_keep_others_out() {
     let leasehold = memory().await;
     let guard = leasehold.lock("lock").acquire().await.unwrap();
-    guard.release_at_least(Duration::from_secs(60)).await.unwrap();
+    guard.release_at_least(Duration::from_mins(1)).await.unwrap();
     let status = leasehold.status(&name("lock")).await.unwrap();
     assert!(status.is_locked && !status.is_stale);
     leasehold.lock("lock").acquire().await.unwrap_err();

@@ -72,7 +72,7 @@ async fn retrying_asks_again_and_gives_up_in_the_end() {
 #[tokio::test]
 async fn a_stale_lease_is_stolen_and_a_live_one_is_not() {
     let leasehold = memory().await;
-    let hour = Duration::from_secs(3600);
+    let hour = Duration::from_hours(1);
     let live = leasehold.lock("live").ttl(TTL).acquire().await.unwrap();
     let stale = leasehold.lock("stale").ttl(hour).acquire().await.unwrap();
     until("a renewal", async || leasehold.status(&name("live")).await.unwrap().holders[0].renewals >= 2)
@@ -90,7 +90,7 @@ async fn sixteen_waiters_are_served_in_order() {
     let (done, mut order) = tokio::sync::mpsc::unbounded_channel();
     for number in 0..16_usize {
         let (leasehold, done) = (leasehold.clone(), done.clone());
-        let lock = leasehold.lock("lock").wait(Duration::from_secs(60));
+        let lock = leasehold.lock("lock").wait(Duration::from_mins(1));
         tokio::spawn(async move {
             let guard = lock.acquire().await.unwrap();
             done.send(number).unwrap();

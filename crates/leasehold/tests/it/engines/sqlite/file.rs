@@ -82,18 +82,31 @@ async fn a_writer_that_never_ends_is_told_as_busy() {
     player.takes().await;
 }
 
+/// Whoever opens the path now gets another file: going on with the old one would be two holders.
+#[tokio::test]
+async fn a_file_that_was_removed_is_not_used_any_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("locks.db");
+    let store = SqliteStore::open(SqliteOptions::new(&path)).await.unwrap();
+    let player = Player::new(std::sync::Arc::new(store), 1, LockName::new("lock").unwrap());
+    player.takes().await;
+    fs::remove_file(&path).unwrap();
+    let op = leasehold::model::LockOp::Sweep(leasehold::model::Sweep::default());
+    let error = player.store.locks().apply(&player.lock, &op).await.unwrap_err();
+    assert!(error.to_string().ends_with("was removed or exchanged while it was open"), "{error}");
+    assert_eq!(error.code(), "STORE_BROKEN");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn twenty_may_start_at_once() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("new/locks.db");
-    let openings: Vec<_> = (0..20)
-        .map(|_| {
-            let options = SqliteOptions::new(&path);
-            tokio::spawn(async move { SqliteStore::open(options).await })
-        })
-        .collect();
-    for opening in openings {
-        opening.await.unwrap().unwrap();
+    for round in 0..20 {
+        let path = folder.path().join(format!("new-{round}/locks.db"));
+        let openings: Vec<_> =
+            (0..20).map(|_| tokio::spawn(SqliteStore::open(SqliteOptions::new(&path)))).collect();
+        for opening in openings {
+            opening.await.unwrap().unwrap();
+        }
     }
 }
 
@@ -103,7 +116,7 @@ async fn history_is_bounded() {
     let mut options = SqliteOptions::new(folder.path().join("locks.db"));
     options.max_events = 100;
     let store = std::sync::Arc::new(SqliteStore::open(options).await.unwrap());
-    let player = Player::new(store.clone(), 1, LockName::new("lock").unwrap());
+    let player = Player::new(store.clone(), 1, LockName::new("lock").unwrap()).of_boot(1);
     for _ in 0..1100 {
         let lease = player.takes().await;
         player.releases(&lease).await;

@@ -38,7 +38,7 @@ async fn a_waiter_gets_in_when_the_holder_is_killed() {
     let folder = tempfile::tempdir().unwrap();
     let leasehold = connect(&folder).await;
     let (mut child, process) = somebody();
-    let hour = Duration::from_secs(3600);
+    let hour = Duration::from_hours(1);
     let _held = leasehold.lock("lock").ttl(hour).process(Some(process)).acquire().await.unwrap();
     let waits = tokio::spawn(leasehold.lock("lock").wait(Duration::from_secs(30)).acquire());
     let name = LockName::new("lock").unwrap();
@@ -57,7 +57,7 @@ async fn a_dead_waiter_is_passed_over_at_once() {
     let (mut child, process) = somebody();
     let held = leasehold.lock("lock").acquire().await.unwrap();
     // Stands in line and dies without a word.
-    let line = leasehold.lock("lock").process(Some(process)).wait(Duration::from_secs(60)).acquire();
+    let line = leasehold.lock("lock").process(Some(process)).wait(Duration::from_mins(1)).acquire();
     let dead = tokio::spawn(line);
     let name = LockName::new("lock").unwrap();
     while leasehold.status(&name).await.unwrap().waiters.is_empty() {

@@ -33,7 +33,7 @@ async fn a_restart_leaves_a_holder_elsewhere_its_whole_time() {
     let far_away = player(&path, &clock, 1, 1).await;
     let lease = far_away.takes().await;
     // The clock may have jumped with the restart: what counts is that nobody gets in before the holder has noticed.
-    clock.advance(std::time::Duration::from_secs(3600));
+    clock.advance(std::time::Duration::from_hours(1));
     let after = player(&path, &clock, 2, 2).await;
     after.is_refused().await;
     let holder = player(&path, &clock, 2, 1).await;
