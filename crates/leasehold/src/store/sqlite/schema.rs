@@ -48,7 +48,10 @@ pub(super) struct Opened {
 pub(super) fn prepare(conn: &mut Connection, path: &Path, options: &SqliteOptions) -> Result<Opened> {
     let explain = |error| explain(path, error);
     let boot = options.boot.or_else(boot_id);
-    let version = check_ours(conn, path)?;
+    // In one transaction: somebody may be making the tables just now.
+    let look = conn.transaction().map_err(explain)?;
+    let version = check_ours(&look, path)?;
+    drop(look);
     keep_a_log(conn, options).map_err(explain)?;
     if version < MIGRATIONS.len() {
         migrate(conn, path)?;
