@@ -1,8 +1,11 @@
-//! Chores of the project: `cargo xtask test` runs everything, `cargo xtask check` holds the source to its rules.
+//! Chores of the project: `cargo xtask test` runs everything, `cargo xtask check` holds the source to its rules,
+//! `cargo xtask bench` measures.
 
+mod bench;
 mod check;
 mod test;
 
+use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -25,6 +28,12 @@ enum Chore {
     },
     /// Hold the source to its rules: layers, clocks, exit codes, file shape
     Check,
+    /// Measure: `cargo xtask bench locks`, and `--help` after that for what it can do
+    Bench {
+        /// Passed on to the benchmarks
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+        args: Vec<OsString>,
+    },
 }
 
 fn main() -> Result<ExitCode> {
@@ -32,12 +41,12 @@ fn main() -> Result<ExitCode> {
     match Cli::parse().chore {
         Chore::Test { filter } => test::run(root, filter.as_deref()),
         Chore::Check => check::run(root),
+        Chore::Bench { args } => bench::run(root, &args),
     }
 }
 
 /// The top of the repository, so that a chore does the same from any folder in it.
 fn root() -> Result<&'static Path> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.parent()
-        .context("xtask has no folder above it; keep it at the top of the repository")
+    here.parent().context("xtask has no folder above it; keep it at the top of the repository")
 }

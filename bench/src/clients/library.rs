@@ -1,0 +1,94 @@
+//! leasehold itself, on two floors: the store, and what callers use.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use leasehold::model::{
+    Acquire, Ask, Holder, LeaseId, LockName, LockOp, Metadata, Mode, Outcome, Priority, Release, Slots,
+    Token, Ttl,
+};
+use leasehold::store::{Hosts, Store, this_process};
+use leasehold::{Guard, Leasehold};
+
+use super::Client;
+use crate::plan::Keys;
+
+/// Long enough for any queue here.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// The store alone. The request is made once: making it is the client's work, not the store's.
+pub(crate) struct StoreClient {
+    store: Arc<dyn Store>,
+    name: LockName,
+    lease_id: LeaseId,
+    acquire: LockOp,
+    token: Token,
+}
+
+impl StoreClient {
+    pub(crate) fn new(store: Arc<dyn Store>, name: LockName, number: u32) -> Result<Self> {
+        let lease_id: LeaseId = format!("00000000-0000-7000-8000-{number:012}").parse()?;
+        let local = store.abilities().hosts == Hosts::OneMachine;
+        let ask = Ask {
+            lease_id,
+            holder: Holder::new(format!("bench-{number}"))?,
+            mode: Mode::default(),
+            slots: Slots::default(),
+            priority: Priority::default(),
+            ttl: Ttl::from_secs(30),
+            metadata: Metadata::default(),
+            process: if local { this_process() } else { None },
+        };
+        let acquire = LockOp::Acquire(Acquire { ask: Arc::new(ask), queue: None, steal_after: None });
+        Ok(Self { store, name, lease_id, acquire, token: Token::default() })
+    }
+}
+
+impl Client for StoreClient {
+    async fn acquire(&mut self) -> Result<u64> {
+        match self.store.locks().apply(&self.name, &self.acquire).await? {
+            Outcome::Granted(lease) => self.token = lease.token,
+            other => bail!("an own lock could not be acquired: {other:?}"),
+        }
+        Ok(self.token.get())
+    }
+
+    async fn release(&mut self) -> Result<()> {
+        let release = Release { lease_id: self.lease_id, token: self.token, at_least: None };
+        match self.store.locks().apply(&self.name, &LockOp::Release(release)).await? {
+            Outcome::Released(_) => Ok(()),
+            other => bail!("an own lock could not be released: {other:?}"),
+        }
+    }
+}
+
+/// The whole library, as a caller uses it.
+pub(crate) struct LibraryClient {
+    leasehold: Leasehold,
+    name: LockName,
+    keys: Keys,
+    guard: Option<Guard>,
+}
+
+impl LibraryClient {
+    pub(crate) fn new(leasehold: Leasehold, name: LockName, keys: Keys) -> Self {
+        Self { leasehold, name, keys, guard: None }
+    }
+}
+
+impl Client for LibraryClient {
+    async fn acquire(&mut self) -> Result<u64> {
+        let lock = self.leasehold.lock(&self.name);
+        let lock = if self.keys == Keys::One { lock.wait(PATIENCE) } else { lock };
+        let guard = lock.acquire().await?;
+        let token = guard.token().get();
+        self.guard = Some(guard);
+        Ok(token)
+    }
+
+    async fn release(&mut self) -> Result<()> {
+        let guard = self.guard.take().context("released before it was acquired")?;
+        Ok(guard.release().await?)
+    }
+}

@@ -1,0 +1,11 @@
+//! Ways to take a lock and give it back: the library's, and the engines' own.
+
+mod client;
+mod library;
+mod raw_memory;
+mod raw_sqlite;
+
+pub(crate) use client::Client;
+pub(crate) use library::{LibraryClient, StoreClient};
+pub(crate) use raw_memory::{FairMap, FairMapClient, Map, MapClient};
+pub(crate) use raw_sqlite::{RawSqlite, create as create_raw_sqlite};

@@ -1,0 +1,91 @@
+//! Bare transactions that write one row, on a connection of the client's own: one sets the holder, one clears it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Result;
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::Client;
+use crate::plan::Engine;
+
+/// How long a client of the same lock pauses before it asks again.
+const POLL: Duration = Duration::from_millis(1);
+/// How long a connection waits for another one's transaction.
+const BUSY: Duration = Duration::from_secs(10);
+
+const TABLE: &str =
+    "CREATE TABLE IF NOT EXISTS locks (name TEXT PRIMARY KEY, holder TEXT, token INTEGER NOT NULL,
+    expires_at INTEGER) WITHOUT ROWID";
+const SET: &str =
+    "UPDATE locks SET holder = ?2, token = token + 1, expires_at = ?3 WHERE name = ?1 AND holder IS NULL
+    RETURNING token";
+const CLEAR: &str = "UPDATE locks SET holder = NULL WHERE name = ?1 AND holder = ?2";
+
+/// Makes the database and its rows.
+pub(crate) fn create(file: &Path, names: &[String]) -> Result<()> {
+    let conn = Connection::open(file)?;
+    conn.busy_timeout(BUSY)?;
+    conn.pragma_update(None, "journal_mode", "WAL")?;
+    conn.execute_batch(TABLE)?;
+    for name in names {
+        conn.execute("INSERT OR IGNORE INTO locks (name, token) VALUES (?, 0)", [name])?;
+    }
+    Ok(())
+}
+
+/// A client with a connection of its own.
+pub(crate) struct RawSqlite {
+    conn: Connection,
+    name: String,
+    holder: String,
+}
+
+impl RawSqlite {
+    pub(crate) fn open(file: &Path, engine: Engine, name: String, number: u32) -> Result<Self> {
+        let conn = Connection::open(file)?;
+        conn.busy_timeout(BUSY)?;
+        let synchronous = if engine == Engine::Full { "FULL" } else { "NORMAL" };
+        conn.pragma_update(None, "synchronous", synchronous)?;
+        Ok(Self { conn, name, holder: format!("bench-{number}") })
+    }
+
+    fn set(&self) -> rusqlite::Result<Option<i64>> {
+        let expires_at = 1_000_000_000_i64;
+        self.begin()?;
+        let set = params![self.name, self.holder, expires_at];
+        let token = self.conn.prepare_cached(SET)?.query_row(set, |row| row.get(0)).optional()?;
+        self.commit()?;
+        Ok(token)
+    }
+
+    fn clear(&self) -> rusqlite::Result<()> {
+        self.begin()?;
+        self.conn.prepare_cached(CLEAR)?.execute(params![self.name, self.holder])?;
+        self.commit()
+    }
+
+    fn begin(&self) -> rusqlite::Result<()> {
+        self.conn.prepare_cached("BEGIN IMMEDIATE")?.execute([]).map(drop)
+    }
+
+    fn commit(&self) -> rusqlite::Result<()> {
+        self.conn.prepare_cached("COMMIT")?.execute([]).map(drop)
+    }
+}
+
+/// Its transactions block: each of these has a thread of its own.
+impl Client for RawSqlite {
+    async fn acquire(&mut self) -> Result<u64> {
+        loop {
+            if let Some(token) = self.set()? {
+                return Ok(token.unsigned_abs());
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    async fn release(&mut self) -> Result<()> {
+        Ok(self.clear()?)
+    }
+}

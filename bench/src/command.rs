@@ -1,0 +1,82 @@
+//! How long a command takes under a lock: `leasehold run` beside `flock` and beside the command alone.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+
+use crate::measure::now;
+use crate::stats::{float, median};
+
+/// One command and how long it took from its start to its end, in milliseconds.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Started {
+    pub(crate) command: &'static str,
+    pub(crate) median_millis: f64,
+    /// Against `flock`.
+    pub(crate) of_flock: f64,
+}
+
+/// All three, or why they could not be measured.
+pub(crate) type Commands = Result<Vec<Started>, String>;
+
+const NAMES: [&str; 3] = ["true", "flock FILE true", "leasehold run LOCK -- true"];
+const FLOCK: usize = 1;
+
+/// Starts each command so often, in turn.
+pub(crate) fn measure(leasehold: Option<&PathBuf>, starts: u32, folder: &Path) -> Commands {
+    try_measure(leasehold, starts, folder).map_err(|error| format!("{error:#}"))
+}
+
+fn try_measure(leasehold: Option<&PathBuf>, starts: u32, folder: &Path) -> Result<Vec<Started>> {
+    let folder = tempfile::tempdir_in(folder)?;
+    let leasehold = leasehold.cloned().map_or_else(beside_us, Ok)?;
+    let commands = commands(leasehold, folder.path());
+    for command in &commands {
+        time(command)?; // The first start makes files and fills caches.
+    }
+    let mut times = [const { Vec::new() }; NAMES.len()];
+    for start in 0..starts as usize {
+        for turn in 0..commands.len() {
+            let at = (start + turn) % commands.len();
+            times[at].push(time(&commands[at])?);
+        }
+    }
+    let medians = times.map(|times| median(&times));
+    let started = |at: usize| Started {
+        command: NAMES[at],
+        median_millis: medians[at],
+        of_flock: medians[at] / medians[FLOCK],
+    };
+    Ok((0..NAMES.len()).map(started).collect())
+}
+
+fn commands(leasehold: PathBuf, folder: &Path) -> [Vec<OsString>; NAMES.len()] {
+    let mut store = OsString::from("sqlite:");
+    store.push(folder.join("run.db"));
+    let run = ["run", "bench", "--", "true"].map(OsString::from);
+    let locked = [leasehold.into(), "--store".into(), store].into_iter().chain(run).collect();
+    let flock = vec!["flock".into(), folder.join("flock").into(), "true".into()];
+    [vec!["true".into()], flock, locked]
+}
+
+/// The binary of the same build.
+fn beside_us() -> Result<PathBuf> {
+    let program = std::env::current_exe()?.with_file_name("leasehold");
+    ensure!(program.is_file(), "there is no {}: cargo build --release -p leasehold-cli", program.display());
+    Ok(program)
+}
+
+/// Runs it to its end; in milliseconds.
+fn time(words: &[OsString]) -> Result<f64> {
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::null());
+    let begun = now();
+    let status = command.status().with_context(|| format!("cannot start {}", words[0].display()))?;
+    let ended = now();
+    ensure!(status.success(), "{} ended with {status}", words[0].display());
+    Ok(float(ended - begun) / 1e6)
+}

@@ -1,0 +1,97 @@
+//! Every row once in each round, so that what the machine does meanwhile happens to all of them alike.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use hdrhistogram::Histogram;
+
+use crate::handover::HandOvers;
+use crate::load::Load;
+use crate::measure::{Window, now};
+use crate::plan::{Case, Floor, Keys};
+use crate::probe::Probe;
+use crate::stats::{duration, float, grouped};
+use crate::workers;
+
+/// What one row gave in one round.
+#[derive(Debug, Clone)]
+pub(crate) struct Figure {
+    pub(crate) case: Case,
+    pub(crate) floor: Floor,
+    /// Cycles or hand-overs per second.
+    pub(crate) rate: f64,
+    /// In nanoseconds.
+    pub(crate) p50: f64,
+    pub(crate) p99: f64,
+    pub(crate) fairness: Option<Fairness>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Fairness {
+    pub(crate) turns: (u64, u64),
+    pub(crate) overtaken: u64,
+}
+
+/// One round: how the machine was, and every row.
+pub(crate) struct Round {
+    pub(crate) probe: Probe,
+    pub(crate) figures: Vec<Figure>,
+}
+
+/// A row and the raw one beside it are measured one right after the other; every other round goes backwards.
+pub(crate) fn round(number: u32, cases: &[Case], seconds: f64, folder: &Path) -> Result<Round> {
+    let probe = Probe::take(folder)?;
+    eprintln!("round {}: fsync {:.0} µs, load {:.1}", number + 1, probe.fsync_micros, probe.load);
+    let floors = |case: &Case| case.floors().iter().map(|floor| (*case, *floor)).collect::<Vec<_>>();
+    let mut rows: Vec<_> = cases.iter().flat_map(floors).collect();
+    if number % 2 == 1 {
+        rows.reverse();
+    }
+    let mut figures = Vec::new();
+    for (case, floor) in rows {
+        let figure = measure(&case, floor, seconds, folder)
+            .with_context(|| format!("{case}, {}", case.describe(floor)))?;
+        let (rate, p50, p99) = (grouped(figure.rate), duration(figure.p50), duration(figure.p99));
+        eprintln!("  {case}, {}: {rate}/s, p50 {p50}, p99 {p99}", case.describe(floor));
+        figures.push(figure);
+    }
+    Ok(Round { probe, figures })
+}
+
+/// Each measurement has a new folder, which goes when it is done.
+fn measure(case: &Case, floor: Floor, seconds: f64, folder: &Path) -> Result<Figure> {
+    let folder = tempfile::tempdir_in(folder)?;
+    let length = Duration::from_secs_f64(seconds);
+    let mut window = None;
+    let mut begin = || *window.insert(window_of(length));
+    let notes = if case.processes > 1 {
+        workers::run(case, floor, folder.path(), begin)?
+    } else {
+        let (engine, keys, clients) = (case.engine, case.keys, 0..case.clients);
+        Load { engine, floor, keys, clients, folder: folder.path().to_owned() }.run(|| Ok(begin()))?
+    };
+    let window = window.context("nobody began")?;
+    let (times, fairness) = match case.keys {
+        Keys::Own => (notes.cycles, None),
+        Keys::One => {
+            let HandOvers { latency, turns, overtaken } = HandOvers::of(notes.turns, case.clients, window)?;
+            (latency, Some(Fairness { turns, overtaken }))
+        }
+    };
+    let rate = float(times.len()) / (float(window.nanos()) / 1e9);
+    let (p50, p99) = (quantile(&times, 0.5), quantile(&times, 0.99));
+    Ok(Figure { case: *case, floor, rate, p50, p99, fairness })
+}
+
+/// Begins after a while in which caches and files get warm.
+fn window_of(length: Duration) -> Window {
+    let warm_up = (length / 5).clamp(Duration::from_millis(50), Duration::from_millis(500));
+    let nanos = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+    let from = now() + nanos(warm_up);
+    Window { from, until: from + nanos(length) }
+}
+
+fn quantile(times: &Histogram<u64>, quantile: f64) -> f64 {
+    if times.is_empty() { f64::NAN } else { float(times.value_at_quantile(quantile)) }
+}

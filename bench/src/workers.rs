@@ -1,0 +1,137 @@
+//! Clients spread over several processes: this program starts itself, and all begin at the same moment.
+
+use std::io::{BufRead, BufReader, Write};
+use std::ops::Range;
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use crate::cli::WorkerArgs;
+use crate::load::Load;
+use crate::measure::{Notes, Turn, Window};
+use crate::plan::{Case, Floor};
+
+const READY: &str = "ready";
+
+/// The side of a worker: says that it is ready, reads its window, writes what it noted.
+pub(crate) fn serve(args: &WorkerArgs) -> Result<()> {
+    let load = Load {
+        engine: args.engine,
+        floor: args.floor,
+        keys: args.keys,
+        clients: args.first..args.first + args.clients,
+        folder: args.folder.clone(),
+    };
+    let window = || {
+        println!("{READY}");
+        let mut line = String::new();
+        // If whoever started us is gone, there is no window: this ends here.
+        std::io::stdin().lock().read_line(&mut line)?;
+        serde_json::from_str(&line).context("no window came")
+    };
+    let notes = load.run(window)?;
+    println!("{}", serde_json::to_string(&Written::from(&notes))?);
+    Ok(())
+}
+
+/// Runs one row in as many processes as the case asks for.
+pub(crate) fn run(
+    case: &Case,
+    floor: Floor,
+    folder: &Path,
+    window: impl FnOnce() -> Window,
+) -> Result<Notes> {
+    let each = case.clients / case.processes;
+    let mut workers = (0..case.processes)
+        .map(|number| Worker::start(case, floor, folder, number * each..(number + 1) * each))
+        .collect::<Result<Vec<_>>>()?;
+    for worker in &mut workers {
+        ensure!(worker.read_line()?.trim() == READY, "a worker could not begin");
+    }
+    let window = serde_json::to_string(&window())?;
+    for worker in &mut workers {
+        worker.send(&window)?;
+    }
+    let mut all = Notes::new()?;
+    for mut worker in workers {
+        let line = worker.read_line()?;
+        let written: Written = serde_json::from_str(&line).context("a worker did not end well")?;
+        all.add(&written.read()?)?;
+    }
+    Ok(all)
+}
+
+/// A running worker. It ends with this value, whatever it is doing.
+struct Worker {
+    child: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Worker {
+    fn start(case: &Case, floor: Floor, folder: &Path, clients: Range<u32>) -> Result<Self> {
+        let program = std::env::current_exe().context("where is this program?")?;
+        let mut child = Command::new(program)
+            .args(["worker", "--engine", &word(&case.engine), "--floor", &word(&floor)])
+            .args(["--keys", &word(&case.keys), "--first", &clients.start.to_string()])
+            .args(["--clients", &clients.len().to_string(), "--folder"])
+            .arg(folder)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("a worker cannot be started")?;
+        let output = BufReader::new(child.stdout.take().expect("it was started with a pipe"));
+        Ok(Self { child, output })
+    }
+
+    fn read_line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        Ok(line)
+    }
+
+    fn send(&mut self, line: &str) -> Result<()> {
+        let mut input = self.child.stdin.take().expect("it was started with a pipe");
+        Ok(writeln!(input, "{line}")?)
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn word(value: &impl ValueEnum) -> String {
+    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+}
+
+/// Notes as they go from a worker to the one that started it.
+#[derive(Serialize, Deserialize)]
+struct Written {
+    /// How long, and how often.
+    cycles: Vec<(u64, u64)>,
+    turns: Vec<Turn>,
+}
+
+impl From<&Notes> for Written {
+    fn from(notes: &Notes) -> Self {
+        let cycles = notes.cycles.iter_recorded();
+        let cycles = cycles.map(|step| (step.value_iterated_to(), step.count_at_value())).collect();
+        Self { cycles, turns: notes.turns.clone() }
+    }
+}
+
+impl Written {
+    fn read(self) -> Result<Notes> {
+        let mut notes = Notes::new()?;
+        for (value, count) in self.cycles {
+            notes.cycles.record_n(value, count)?;
+        }
+        notes.turns = self.turns;
+        Ok(notes)
+    }
+}
