@@ -2,6 +2,8 @@
 
 use leasehold::{Error, Trouble};
 
+/// As it should be.
+pub(crate) const SUCCESS: i32 = 0;
 /// Everything else that went wrong.
 pub(crate) const FAILURE: i32 = 1;
 /// The command line makes no sense (`EX_USAGE`).
@@ -24,6 +26,22 @@ pub(crate) const NOT_RUNNABLE: i32 = 126;
 pub(crate) const NOT_FOUND: i32 = 127;
 /// Ended by signal N: this and N, as shells have it.
 pub(crate) const SIGNAL_BASE: i32 = 128;
+
+/// The codes, for whoever asks for help.
+pub(crate) const HELP: &str = "\
+Exit codes:
+  0    done
+  1    a lease is not held, a token is stale, or something else went wrong
+  64   the command line makes no sense
+  69   the store cannot be reached
+  70   a fault of leasehold, or of what the store contains
+  75   the lock was not acquired, or not in time (-E changes it)
+  77   the store does not let us
+  78   the settings or the store's address are wrong
+  79   the lease was lost, and the command was ended
+  126  the command cannot be run
+  127  there is no such command
+  and otherwise the code of the command that leasehold run has run; 128+N if signal N ended it";
 
 /// The code for an error of the library.
 pub(crate) fn of(error: &Error) -> i32 {

@@ -1,0 +1,29 @@
+//! The command line: what can be typed, one file per group of commands. Values are checked here, once.
+//!
+//! | file | commands |
+//! |---|---|
+//! | `root.rs` | `leasehold` itself, and the options of all commands |
+//! | `ask.rs` | the options for asking for a lock, which `run` and `locks acquire` share |
+//! | `run.rs`, `locks.rs`, `events.rs`, `upkeep.rs` | the commands |
+//! | `values.rs` | durations, filters and other values as people write them |
+//! | `parse.rs` | from the arguments to a command, or to a message that says what is wrong |
+
+mod ask;
+mod events;
+mod locks;
+mod parse;
+mod root;
+mod run;
+mod upkeep;
+mod values;
+
+pub(crate) use ask::AskArgs;
+pub(crate) use events::{HistoryArgs, WatchArgs};
+pub(crate) use locks::{
+    AcquireArgs, AskStopArgs, ListArgs, LocksCommand, ReleaseArgs, RenewArgs, StatusArgs, WaitArgs,
+};
+pub(crate) use parse::parse;
+pub(crate) use root::{Cli, Command};
+pub(crate) use run::RunArgs;
+pub(crate) use upkeep::{FenceArgs, FenceCommand, SweepArgs};
+pub(crate) use values::{Filter, Target};

@@ -1,0 +1,61 @@
+//! `leasehold` itself, and the options that every command has.
+
+use clap::{Args, Parser, Subcommand};
+
+use super::events::{HistoryArgs, WatchArgs};
+use super::locks::LocksCommand;
+use super::run::RunArgs;
+use super::upkeep::{CompletionsArgs, FenceCommand, SweepArgs};
+use crate::exit;
+
+const STORES: &str = "\
+The store is the first of these:
+  --store URL
+  LEASEHOLD_STORE
+  store = \"URL\" in the file that LEASEHOLD_CONFIG names, or else in leasehold/config.toml
+                under XDG_CONFIG_HOME (~/.config)
+  sqlite:       leasehold/leasehold.db under XDG_STATE_HOME (~/.local/state)";
+
+/// Run it once, everywhere: locks with fencing tokens for commands and scripts
+#[derive(Debug, Parser)]
+#[command(name = "leasehold", version, max_term_width = 100, disable_help_subcommand = true)]
+#[command(after_help = "See leasehold --help for stores and exit codes.")]
+#[command(after_long_help = format!("{STORES}\n\n{}", exit::HELP))]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Global {
+    /// Where the locks live: sqlite:PATH, or sqlite: for the default place [env: LEASEHOLD_STORE]
+    #[arg(long, global = true, value_name = "URL", help_heading = "Global options")]
+    pub(crate) store: Option<String>,
+    /// Write JSON for programs: results to stdout, errors to stderr
+    #[arg(long, global = true, help_heading = "Global options")]
+    pub(crate) json: bool,
+    /// Only results and errors, no other talk
+    #[arg(short, long, global = true, help_heading = "Global options")]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Run(Box<RunArgs>),
+    /// See, explain, take and free locks
+    #[command(subcommand)]
+    Locks(LocksCommand),
+    History(HistoryArgs),
+    Watch(WatchArgs),
+    Sweep(SweepArgs),
+    /// Check fencing tokens
+    #[command(subcommand)]
+    Fence(FenceCommand),
+    /// Check that the store can be used, and say what to do if it cannot
+    Doctor,
+    Completions(CompletionsArgs),
+    /// Write the manual page to stdout: leasehold man | man -l -
+    Man,
+}

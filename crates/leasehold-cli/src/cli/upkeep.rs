@@ -1,0 +1,36 @@
+//! `leasehold sweep`, `fence` and `completions`.
+
+use clap::{Args, Subcommand};
+use leasehold::model::{LockName, Token};
+
+/// Clear away leases and tickets that have ended, and serve those who wait for them
+///
+/// Nothing depends on it: whoever wants a lock clears it first. It keeps lists and history tidy.
+#[derive(Debug, Args)]
+pub(crate) struct SweepArgs {
+    /// At most so many locks
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) limit: u32,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum FenceCommand {
+    Check(FenceArgs),
+}
+
+/// Tell whether the lease with this token is alive: exit code 0 if it is, 1 if not
+#[derive(Debug, Args)]
+pub(crate) struct FenceArgs {
+    /// The lock
+    pub(crate) name: LockName,
+    /// The token, as in LEASEHOLD_TOKEN
+    #[arg(long, value_name = "TOKEN", allow_hyphen_values = true)]
+    pub(crate) token: Token,
+}
+
+/// Write completions for a shell to stdout
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    pub(crate) shell: clap_complete::Shell,
+}

@@ -1,0 +1,143 @@
+//! Values as people write them: parsed once, here, into types that cannot be wrong.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use leasehold::model::{Invalid, Priority, Slots, Status, Ttl, parse_duration};
+use leasehold::store::LockState;
+
+use crate::run::Patience;
+
+/// Which locks to list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Filter {
+    /// By the state of the lock.
+    State(LockState),
+    /// By the status of a live lease.
+    Lease(Status),
+}
+
+/// What `locks wait` waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Target {
+    /// Nobody holds it
+    Free,
+    /// Somebody holds it
+    Held,
+}
+
+const FILTERS: [(&str, Filter); 7] = [
+    ("active", Filter::Lease(Status::Active)),
+    ("releasing", Filter::Lease(Status::Releasing)),
+    ("released", Filter::Lease(Status::Released)),
+    ("held", Filter::State(LockState::Held)),
+    ("free", Filter::State(LockState::Free)),
+    ("waited", Filter::State(LockState::Waited)),
+    ("stale", Filter::State(LockState::Stale)),
+];
+
+impl FromStr for Filter {
+    type Err = Invalid;
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        let status = text.strip_prefix("status=").unwrap_or_default();
+        let found = FILTERS.iter().find(|(name, _)| *name == status);
+        found.map(|(_, filter)| *filter).ok_or_else(|| {
+            let names = FILTERS.map(|(name, _)| name).join(", ");
+            Invalid(format!("'{text}' is no filter; write status= and one of {names}"))
+        })
+    }
+}
+
+pub(super) fn duration(text: &str) -> Result<Duration, Invalid> {
+    parse_duration(text)
+}
+
+pub(super) fn ttl(text: &str) -> Result<Ttl, Invalid> {
+    Ttl::new(parse_duration(text)?)
+}
+
+pub(super) fn patience(text: &str) -> Result<Patience, Invalid> {
+    if text == "forever" {
+        return Ok(Patience::Forever);
+    }
+    match parse_duration(text) {
+        Ok(Duration::ZERO) => Ok(Patience::FailFast),
+        Ok(duration) => Ok(Patience::For(duration)),
+        Err(Invalid(wrong)) => Err(Invalid(format!("{wrong}; or 0 for not at all, or forever"))),
+    }
+}
+
+pub(super) fn slots(text: &str) -> Result<Slots, Invalid> {
+    Slots::new(number(text)?)
+}
+
+pub(super) fn priority(text: &str) -> Result<Priority, Invalid> {
+    Priority::new(number(text)?)
+}
+
+fn number<T: FromStr>(text: &str) -> Result<T, Invalid> {
+    text.parse().map_err(|_| Invalid(format!("'{text}' is not a whole number that fits")))
+}
+
+pub(super) fn part(text: &str) -> Result<f64, Invalid> {
+    match text.parse() {
+        Ok(part) if (0.05..=0.9).contains(&part) => Ok(part),
+        _ => Err(Invalid(format!("'{text}' is not a part of the ttl; write 0.05 to 0.9"))),
+    }
+}
+
+pub(super) fn fact(text: &str) -> Result<(String, String), Invalid> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err(Invalid(format!("'{text}' is no fact; write KEY=VALUE"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patience_is_none_some_or_endless() {
+        assert_eq!(patience("0").unwrap(), Patience::FailFast);
+        assert_eq!(patience("0s").unwrap(), Patience::FailFast);
+        assert_eq!(patience("10m").unwrap(), Patience::For(Duration::from_mins(10)));
+        assert_eq!(patience("forever").unwrap(), Patience::Forever);
+        for nonsense in ["", "soon", "-1s", "5", "Forever", "99999999999999999999d"] {
+            assert!(patience(nonsense).is_err(), "{nonsense}");
+        }
+    }
+
+    #[test]
+    fn a_ttl_is_more_than_nothing_and_less_than_for_ever() {
+        assert!(ttl("30s").is_ok());
+        for nonsense in ["0", "0s", "-5s", "5", "", "4000d", "99999999999999999999d", "inf"] {
+            assert!(ttl(nonsense).is_err(), "{nonsense}");
+        }
+    }
+
+    #[test]
+    fn a_filter_is_named_in_full() {
+        assert_eq!("status=stale".parse(), Ok(Filter::State(LockState::Stale)));
+        assert_eq!("status=active".parse(), Ok(Filter::Lease(Status::Active)));
+        for nonsense in ["", "stale", "status=", "status=dead", "state=free"] {
+            assert!(nonsense.parse::<Filter>().is_err(), "{nonsense}");
+        }
+    }
+
+    #[test]
+    fn a_fact_is_a_key_and_a_value() {
+        let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        assert_eq!(fact("a=b=c").unwrap(), pair("a", "b=c"));
+        assert_eq!(fact("a=").unwrap(), pair("a", ""));
+        assert!(fact("=b").is_err() && fact("b").is_err());
+    }
+
+    #[test]
+    fn a_part_is_a_number_within_bounds() {
+        assert!(part("0.33").is_ok() && part("0.9").is_ok());
+        for nonsense in ["0", "1", "nan", "inf", "-0.3", "", "1/3"] {
+            assert!(part(nonsense).is_err(), "{nonsense}");
+        }
+    }
+}

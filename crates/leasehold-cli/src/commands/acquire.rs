@@ -1,0 +1,102 @@
+//! `locks acquire`: a lease without a process, for work that goes on where no guard can be.
+
+use leasehold::model::{Lease, LockName, Mode};
+use leasehold::{Guard, Leasehold, LockBuilder, Strategy};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::dispatch::{Desk, Done};
+use super::request::Request;
+use crate::cli::{AcquireArgs, AskArgs};
+use crate::exit;
+use crate::output::{Failure, Leases, refusal, shell_word};
+use crate::run::Patience;
+
+pub(super) async fn acquire(desk: &Desk, args: AcquireArgs) -> Done {
+    let AcquireArgs { name, ask } = args;
+    let typed = std::iter::once("leasehold".into()).chain(std::env::args_os().skip(1));
+    let request = Request::new(name, &ask, &typed.collect::<Vec<_>>())?;
+    let leasehold = desk.open().await?;
+    let done = tokio::select! {
+        guard = builder(&leasehold, &request, &ask)?.acquire() => match guard {
+            Ok(guard) => hand_over(desk, &leasehold, &request, guard).await,
+            Err(error) => Err(refusal(error, &request.holder, ask.conflict_exit_code)),
+        },
+        signal = stopped() => signal.map(|signal| exit::SIGNAL_BASE + signal),
+    };
+    // Whatever a request that failed has left behind is taken back before we go.
+    leasehold.close().await;
+    done
+}
+
+/// Tells about the leases and leaves them held. A lease that nobody knows of would keep everybody out: it is given back.
+async fn hand_over(desk: &Desk, leasehold: &Leasehold, request: &Request, guard: Guard) -> Done {
+    let held = guard.leave_held();
+    let told = tell(desk, &request.locks, &held);
+    if told.is_err() {
+        for (lock, lease) in &held {
+            leasehold.release(lock, lease.ask.lease_id, lease.token).await?;
+        }
+    }
+    told
+}
+
+/// A signal that ends us. The request is dropped then, and takes itself back: no ticket stays in the queue.
+async fn stopped() -> Result<i32, Failure> {
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::internal)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(Failure::internal)?;
+    let mut hangup = signal(SignalKind::hangup()).map_err(Failure::internal)?;
+    let kind = tokio::select! {
+        _ = interrupt.recv() => SignalKind::interrupt(),
+        _ = terminate.recv() => SignalKind::terminate(),
+        _ = hangup.recv() => SignalKind::hangup(),
+    };
+    Ok(kind.as_raw_value())
+}
+
+fn builder(leasehold: &Leasehold, request: &Request, ask: &AskArgs) -> Result<LockBuilder, Failure> {
+    if !leasehold.abilities().lasting {
+        let wrong = format!("a lease in the store {} would end with this command", leasehold.url());
+        return Err(Failure::config(wrong).hint("use a store that lasts, such as sqlite:"));
+    }
+    let (first, rest) = request.locks.split_first().expect("a request has at least one lock");
+    let mut builder = leasehold.lock(first);
+    for lock in rest {
+        builder = builder.and(lock);
+    }
+    builder = builder
+        .ttl(ask.ttl.as_duration())
+        .strategy(match ask.wait {
+            Patience::FailFast => Strategy::FailFast,
+            Patience::For(patience) => Strategy::Wait(Some(patience)),
+            Patience::Forever => Strategy::Wait(None),
+        })
+        .priority(ask.priority().get())
+        .slots(ask.slots().get())
+        .holder(&request.holder)
+        .process(None);
+    if ask.mode() == Mode::Shared {
+        builder = builder.shared();
+    }
+    if let Some(after) = ask.steal_stale {
+        builder = builder.steal_stale(after.as_duration());
+    }
+    for (key, value) in &request.facts {
+        builder = builder.meta(key, value);
+    }
+    Ok(match &ask.reason {
+        Some(reason) => builder.reason(reason.as_str()),
+        None => builder,
+    })
+}
+
+fn tell(desk: &Desk, locks: &[LockName], held: &[(LockName, Lease)]) -> Done {
+    let leases = Leases::new(locks, held).ok_or_else(|| Failure::internal("no lease was granted"))?;
+    desk.printer.result(&leases, |_| leases.text())?;
+    for lease in leases.iter() {
+        let (program, name) = (desk.program(), shell_word(&lease.lock));
+        let with = format!("{name} --lease-id {} --token {}", lease.lease_id, lease.token);
+        desk.printer.say(format_args!("renew it with: {program} locks renew {with}"));
+        desk.printer.say(format_args!("release it with: {program} locks release {with}"));
+    }
+    Ok(exit::SUCCESS)
+}

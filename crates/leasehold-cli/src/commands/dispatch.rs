@@ -1,0 +1,78 @@
+//! From the command line to a command, with its store.
+
+use leasehold::Leasehold;
+
+use super::{acquire, ask, doctor, fence, force, history, lease, list, look, run, shell, sweep, wait, watch};
+use crate::cli::{Cli, Command, FenceCommand, LocksCommand};
+use crate::config::Choice;
+use crate::exit;
+use crate::output::{Failure, Printer};
+
+/// How a command ends: with an exit code, or with something to say.
+pub(super) type Done = Result<i32, Failure>;
+
+/// What a command that needs a store works with.
+pub(super) struct Desk {
+    store: Choice,
+    pub(super) printer: Printer,
+}
+
+impl Desk {
+    /// Opens the store: after everything that can be checked without it.
+    pub(super) async fn open(&self) -> Result<Leasehold, Failure> {
+        Ok(Leasehold::connect(&self.store.url).await?)
+    }
+
+    /// How to call this program so that it uses the same store.
+    pub(super) fn program(&self) -> String {
+        self.store.program()
+    }
+}
+
+/// Does what was typed, and gives the exit code. To be called while this process has one thread.
+pub(crate) fn dispatch(cli: Cli) -> i32 {
+    let printer = Printer::new(cli.global.json, cli.global.quiet);
+    let store = || Choice::make(cli.global.store.as_deref());
+    let done = match cli.command {
+        Command::Run(args) => store().and_then(|store| run::run(*args, &store, cli.global.quiet)),
+        Command::Completions(args) => shell::completions(args.shell, &printer),
+        Command::Man => shell::man(&printer),
+        Command::Doctor => block_on(doctor::doctor(store(), &printer)),
+        command => store().and_then(|store| block_on(at_desk(command, Desk { store, printer }))),
+    };
+    done.unwrap_or_else(|failure| {
+        failure.print(printer.json);
+        failure.exit
+    })
+}
+
+fn block_on(work: impl Future<Output = Done>) -> Done {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(Failure::internal)?.block_on(work)
+}
+
+async fn at_desk(command: Command, desk: Desk) -> Done {
+    match command {
+        Command::Locks(command) => locks(&desk, command).await,
+        Command::History(args) => history::history(&desk, &args).await,
+        Command::Watch(args) => watch::watch(&desk, &args).await,
+        Command::Sweep(args) => sweep::sweep(&desk, &args).await,
+        Command::Fence(FenceCommand::Check(args)) => fence::check(&desk, &args).await,
+        // They need no desk, and have been served.
+        Command::Run(_) | Command::Completions(_) | Command::Man | Command::Doctor => Ok(exit::SUCCESS),
+    }
+}
+
+async fn locks(desk: &Desk, command: LocksCommand) -> Done {
+    match command {
+        LocksCommand::List(args) => list::list(desk, &args).await,
+        LocksCommand::Status(args) => look::status(desk, &args).await,
+        LocksCommand::Why { name } => look::why(desk, &name).await,
+        LocksCommand::Acquire(args) => acquire::acquire(desk, *args).await,
+        LocksCommand::Renew(args) => lease::renew(desk, &args).await,
+        LocksCommand::Release(args) if args.force => force::force_release(desk, &args).await,
+        LocksCommand::Release(args) => lease::release(desk, &args).await,
+        LocksCommand::Ask(args) => ask::ask(desk, &args).await,
+        LocksCommand::Wait(args) => wait::wait(desk, &args).await,
+    }
+}

@@ -1,0 +1,127 @@
+//! What each check of `doctor` looks at.
+
+use std::time::Duration;
+
+use leasehold::model::Timestamp;
+use leasehold::store::{Abilities, Hosts, this_process};
+
+use super::report::Check;
+use crate::config::Choice;
+use crate::output::{shell_word, short};
+
+/// A store's clock may be so far from the wall clock before it is worth a word.
+const CLOCK_APART: Duration = Duration::from_secs(1);
+/// A store may take so long to answer before it is worth a word.
+const SLOW: Duration = Duration::from_millis(500);
+
+pub(super) fn version() -> Check {
+    let system = format!("{} {}", std::env::consts::OS, std::env::consts::ARCH);
+    Check::ok("version", format!("leasehold {}, {system}", env!("CARGO_PKG_VERSION")))
+}
+
+pub(super) fn chosen(store: &Choice) -> Check {
+    Check::ok("store", format!("{} ({})", store.url, store.origin))
+}
+
+pub(super) fn reachable(url: &str) -> Check {
+    Check::ok("reachable", format!("opened {url}"))
+}
+
+pub(super) fn round_trip(took: Duration) -> Check {
+    let millis = took.as_secs_f64() * 1000.0;
+    if took < SLOW {
+        return Check::ok("round trip", format!("{millis:.2} ms"));
+    }
+    let hint = "use a ttl of many round trips, or a store that is nearer";
+    Check::warning("round trip", format!("{millis:.0} ms is slow"), hint)
+}
+
+/// Leases end by the store's clock alone, so a difference is for people who compare times.
+pub(super) fn clock(store: Timestamp, wall: jiff::Timestamp) -> Check {
+    let wall = Timestamp::from_micros(u64::try_from(wall.as_microsecond()).unwrap_or(0));
+    let (ahead, behind) = (store.since(wall), wall.since(store));
+    let apart = ahead.max(behind);
+    if apart <= CLOCK_APART {
+        return Check::ok("clock", "the store's clock agrees with this machine's");
+    }
+    let side = if ahead > behind { "ahead of" } else { "behind" };
+    let detail = format!("the store's clock is {} {side} this machine's", short(apart));
+    Check::warning("clock", detail, "leases are not affected; only the times that are shown are")
+}
+
+pub(super) fn engine(abilities: &Abilities) -> Check {
+    let hosts = match abilities.hosts {
+        Hosts::OneProcess => "this process only",
+        Hosts::OneMachine => "every process of this machine",
+        Hosts::Many => "many machines",
+    };
+    let wakes = if abilities.wakes { "are woken, and look" } else { "look" };
+    let detail = format!(
+        "{}, for {hosts}; a ttl of {} or more; waiters {wakes} every {}",
+        abilities.engine,
+        abilities.min_ttl,
+        short(abilities.poll)
+    );
+    if abilities.lasting {
+        return Check::ok("engine", detail);
+    }
+    let hint = "use it for tests; a store that lasts is sqlite:";
+    Check::warning("engine", format!("{detail}; forgets everything with this process"), hint)
+}
+
+/// Whoever can read the file sees who holds what; whoever can write it can take any lock.
+#[cfg(unix)]
+pub(super) fn permissions(url: &str) -> Option<Check> {
+    use std::os::unix::fs::PermissionsExt;
+    let path = url.strip_prefix("sqlite:")?;
+    let mode = std::fs::metadata(path).ok()?.permissions().mode() & 0o777;
+    if mode & 0o077 == 0 {
+        return Some(Check::ok("permissions", format!("only its owner can use it (mode {mode:03o})")));
+    }
+    let what = if mode & 0o022 == 0 { "read" } else { "change" };
+    let detail = format!("others than its owner can {what} it (mode {mode:03o})");
+    let hint = format!("unless that is wanted: chmod 600 {}", shell_word(path));
+    Some(Check::warning("permissions", detail, &hint))
+}
+
+#[cfg(not(unix))]
+pub(super) fn permissions(_url: &str) -> Option<Check> {
+    None
+}
+
+pub(super) fn processes(abilities: &Abilities) -> Check {
+    if abilities.sees_the_dead && this_process().is_some() {
+        return Check::ok("processes", "a lock whose process has died is free at once");
+    }
+    let detail = "a lock whose process has died is free when its ttl is over";
+    match abilities.hosts {
+        Hosts::OneMachine => {
+            Check::warning("processes", detail, "this system does not tell enough of its processes")
+        }
+        _ => Check::ok("processes", detail),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(check: Check) -> String {
+        serde_json::to_string(&check).unwrap()
+    }
+
+    #[test]
+    fn clocks_that_differ_are_told_apart() {
+        let wall = jiff::Timestamp::from_second(100).unwrap();
+        let at = |seconds| text(clock(Timestamp::from_micros(seconds * 1_000_000), wall));
+        assert!(at(100).contains("agrees"));
+        assert!(at(107).contains("7s ahead of"));
+        assert!(at(40).contains("1m behind"));
+    }
+
+    #[test]
+    fn a_slow_store_is_worth_a_word() {
+        assert!(text(round_trip(Duration::from_micros(150))).contains("\"0.15 ms\""));
+        assert!(text(round_trip(Duration::from_secs(2))).contains("2000 ms is slow"));
+    }
+}

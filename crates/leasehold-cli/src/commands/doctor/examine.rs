@@ -1,0 +1,49 @@
+//! The checks in their order, from the outside in: what fails makes the rest pointless.
+
+use std::time::Duration;
+
+use leasehold::store::ListLocks;
+use leasehold::{Leasehold, Moment};
+
+use super::checks;
+use super::report::{Check, Report};
+use crate::commands::dispatch::Done;
+use crate::config::Choice;
+use crate::exit;
+use crate::output::{Failure, Printer};
+
+pub(in crate::commands) async fn doctor(store: Result<Choice, Failure>, printer: &Printer) -> Done {
+    let mut checks = vec![checks::version()];
+    let code = match examine(store, &mut checks).await {
+        Ok(()) => exit::SUCCESS,
+        Err(failure) => {
+            checks.push(Check::failed("store", &failure));
+            failure.exit
+        }
+    };
+    let report = Report::new(checks);
+    printer.result(&report, |paint| report.text(paint))?;
+    Ok(code)
+}
+
+async fn examine(store: Result<Choice, Failure>, found: &mut Vec<Check>) -> Result<(), Failure> {
+    let store = store?;
+    found.push(checks::chosen(&store));
+    let leasehold = Leasehold::connect(&store.url).await?;
+    found.push(checks::reachable(&leasehold.url()));
+    found.push(checks::round_trip(time_a_look(&leasehold).await?));
+    found.push(checks::clock(leasehold.now().await?, jiff::Timestamp::now()));
+    found.push(checks::engine(&leasehold.abilities()));
+    found.extend(checks::permissions(&leasehold.url()));
+    found.push(checks::processes(&leasehold.abilities()));
+    Ok(())
+}
+
+/// How long it takes to read something. The first answer does not count: it may have to wait for the store to open.
+async fn time_a_look(leasehold: &Leasehold) -> Result<Duration, Failure> {
+    let one = ListLocks { limit: 1, ..ListLocks::default() };
+    leasehold.list(&one).await?;
+    let sent = Moment::now();
+    leasehold.list(&one).await?;
+    Ok(Moment::now().after(sent))
+}

@@ -1,0 +1,13 @@
+//! `doctor`: whether the store can be used, check by check, and what to do if not.
+//!
+//! | file | idea |
+//! |---|---|
+//! | `examine.rs` | the checks in their order, from the outside in |
+//! | `checks.rs` | what each check looks at |
+//! | `report.rs` | the answer, for people and programs |
+
+mod checks;
+mod examine;
+mod report;
+
+pub(super) use examine::doctor;

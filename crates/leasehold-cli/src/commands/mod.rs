@@ -1,0 +1,32 @@
+//! What the commands do: each one asks the library and hands the answer to `output`.
+//!
+//! | file | commands |
+//! |---|---|
+//! | `dispatch.rs` | from the command line to a command, with its store |
+//! | `run.rs` | `run`, up to the plan that `crate::run` carries out |
+//! | `list.rs`, `look.rs` | `locks list`, `locks status`, `locks why` |
+//! | `acquire.rs`, `lease.rs` | `locks acquire`, and renewing and releasing what it left held |
+//! | `force.rs`, `ask.rs`, `wait.rs` | `locks release --force`, `locks ask`, `locks wait` |
+//! | `history.rs`, `watch.rs` | `history`, `watch` |
+//! | `sweep.rs`, `fence.rs`, `doctor.rs` | `sweep`, `fence check`, `doctor` |
+//! | `shell.rs` | `completions`, `man` |
+//! | `request.rs` | what `run` and `locks acquire` ask for |
+
+mod acquire;
+mod ask;
+mod dispatch;
+mod doctor;
+mod fence;
+mod force;
+mod history;
+mod lease;
+mod list;
+mod look;
+mod request;
+mod run;
+mod shell;
+mod sweep;
+mod wait;
+mod watch;
+
+pub(crate) use dispatch::dispatch;

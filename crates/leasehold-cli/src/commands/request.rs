@@ -1,0 +1,44 @@
+//! What `run` and `locks acquire` ask for, checked as a whole before anything happens.
+
+use std::ffi::OsString;
+
+use leasehold::model::{Holder, LockName, Metadata};
+
+use crate::cli::AskArgs;
+use crate::identity::Identity;
+use crate::output::Failure;
+
+/// Which locks, for whom.
+pub(super) struct Request {
+    /// In the order in which they were named; no lock twice.
+    pub(super) locks: Vec<LockName>,
+    pub(super) holder: Holder,
+    /// Without the reason, which has a place of its own.
+    pub(super) facts: Vec<(String, String)>,
+}
+
+impl Request {
+    /// `command` is what people will see as the work that the lock is for.
+    pub(super) fn new(lock: LockName, ask: &AskArgs, command: &[OsString]) -> Result<Self, Failure> {
+        let mut locks = vec![lock];
+        for lock in &ask.with {
+            if locks.contains(lock) {
+                return Err(Failure::usage(format!("lock '{lock}' is named twice")));
+            }
+            locks.push(lock.clone());
+        }
+        let me = Identity::here();
+        let holder = match &ask.holder {
+            Some(holder) => holder.clone(),
+            None => me.holder()?,
+        };
+        let mut facts = me.facts(command);
+        facts.extend(ask.meta.iter().cloned());
+        let mut all = Metadata::default();
+        let reason = ask.reason.iter().map(|reason| ("reason".to_owned(), reason.to_string()));
+        for (key, value) in facts.iter().cloned().chain(reason) {
+            all.set(key, value)?;
+        }
+        Ok(Self { locks, holder, facts })
+    }
+}

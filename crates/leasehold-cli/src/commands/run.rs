@@ -1,0 +1,41 @@
+//! `run`, up to the plan: the rest is in `crate::run`.
+
+use leasehold::store::StoreUrl;
+
+use super::dispatch::Done;
+use super::request::Request;
+use crate::cli::RunArgs;
+use crate::config::Choice;
+use crate::output::Failure;
+use crate::run::RunPlan;
+
+pub(super) fn run(args: RunArgs, store: &Choice, quiet: bool) -> Done {
+    Ok(crate::run::run(&plan(args, store, quiet)?))
+}
+
+fn plan(args: RunArgs, store: &Choice, quiet: bool) -> Result<RunPlan, Failure> {
+    StoreUrl::parse(&store.url)?;
+    let RunArgs { lock, ask, .. } = args;
+    let request = Request::new(lock, &ask, &args.command)?;
+    let mut metadata = request.facts;
+    metadata.push(("pid".to_owned(), std::process::id().to_string()));
+    Ok(RunPlan {
+        store_url: store.absolute(),
+        locks: request.locks,
+        ttl: ask.ttl,
+        patience: ask.wait,
+        mode: ask.mode(),
+        slots: ask.slots(),
+        priority: ask.priority(),
+        steal_stale: ask.steal_stale,
+        renew_at: args.renew_at,
+        kill_after: args.kill_after,
+        at_least: args.at_least,
+        conflict_exit: ask.conflict_exit_code,
+        reason: ask.reason,
+        holder: Some(request.holder),
+        metadata,
+        command: args.command,
+        quiet,
+    })
+}

@@ -1,0 +1,190 @@
+//! Which store: the flag, `LEASEHOLD_STORE`, the config file, or the default, in this order.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use crate::output::{Failure, shell_word};
+
+/// The store that was chosen, and by what.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Choice {
+    pub(crate) url: String,
+    pub(crate) origin: Origin,
+}
+
+/// What chose the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Origin {
+    Flag,
+    Environment,
+    File(PathBuf),
+    Default,
+}
+
+const STORE: &str = "LEASEHOLD_STORE";
+const CONFIG: &str = "LEASEHOLD_CONFIG";
+const DEFAULT: &str = "sqlite:";
+
+impl Choice {
+    /// Looks in all places. An empty variable counts as one that is not set.
+    pub(crate) fn make(flag: Option<&str>) -> Result<Self, Failure> {
+        let chosen = |url: &str, origin| Self { url: url.to_owned(), origin };
+        if let Some(url) = flag {
+            return Ok(chosen(url, Origin::Flag));
+        }
+        if let Some(url) = variable(STORE) {
+            let text = url.to_str().ok_or_else(|| {
+                Failure::config(format!("{STORE} is not valid UTF-8")).hint("write a URL such as sqlite:PATH")
+            })?;
+            return Ok(chosen(text, Origin::Environment));
+        }
+        if let Some((path, text)) = read_file()?
+            && let Some(url) = store_in(&path, &text)?
+        {
+            return Ok(chosen(&url, Origin::File(path)));
+        }
+        Ok(chosen(DEFAULT, Origin::Default))
+    }
+
+    /// The URL as another process in another folder would understand it.
+    pub(crate) fn absolute(&self) -> String {
+        let Some(path) = sqlite_path(&self.url).filter(|path| Path::new(path).is_relative()) else {
+            return self.url.clone();
+        };
+        let Ok(absolute) = std::path::absolute(path) else {
+            return self.url.clone();
+        };
+        match (absolute.to_str(), self.url.split_once('?')) {
+            (Some(absolute), Some((_, settings))) => format!("sqlite:{absolute}?{settings}"),
+            (Some(absolute), None) => format!("sqlite:{absolute}"),
+            (None, _) => self.url.clone(),
+        }
+    }
+
+    /// How to call this program so that it uses the same store.
+    pub(crate) fn program(&self) -> String {
+        match self.origin {
+            Origin::Flag => format!("leasehold --store {}", shell_word(&self.url)),
+            _ => "leasehold".to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Flag => f.write_str("from --store"),
+            Self::Environment => write!(f, "from {STORE}"),
+            Self::File(path) => write!(f, "from {}", path.display()),
+            Self::Default => f.write_str("the default"),
+        }
+    }
+}
+
+/// The path in a SQLite URL, if it names one.
+fn sqlite_path(url: &str) -> Option<&str> {
+    let (scheme, rest) = url.split_once(':')?;
+    let path = rest.split_once('?').map_or(rest, |(path, _)| path);
+    let path = path.strip_prefix("//").unwrap_or(path);
+    (scheme.eq_ignore_ascii_case("sqlite") && !path.is_empty()).then_some(path)
+}
+
+fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+/// The config file, if there is one. One that was named has to be there.
+fn read_file() -> Result<Option<(PathBuf, String)>, Failure> {
+    let named = variable(CONFIG).map(PathBuf::from);
+    let Some(path) = named.clone().or_else(usual_place) else {
+        return Ok(None);
+    };
+    match std::fs::read_to_string(&path) {
+        Ok(text) => Ok(Some((path, text))),
+        Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => {
+            let wrong = format!("the config file {} cannot be read: {error}", path.display());
+            let hint = format!("make it readable, or name another one with {CONFIG}");
+            Err(Failure::config(wrong).hint(hint))
+        }
+    }
+}
+
+fn usual_place() -> Option<PathBuf> {
+    let absolute = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let config = absolute("XDG_CONFIG_HOME").or_else(|| absolute("HOME").map(|home| home.join(".config")))?;
+    Some(config.join("leasehold/config.toml"))
+}
+
+/// The one setting there is. Whatever else stands in the file is a mistake that would go unnoticed.
+fn store_in(path: &Path, text: &str) -> Result<Option<String>, Failure> {
+    let at = path.display();
+    let wrong = |what: String, hint: &str| Failure::config(format!("the config file {at} {what}")).hint(hint);
+    let mut settings: toml::Table = toml::from_str(text).map_err(|error| {
+        let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
+        let what = format!("is no TOML at line {line}: {}", error.message());
+        wrong(what, "write: store = \"sqlite:/path/to/leasehold.db\"")
+    })?;
+    let store = settings.remove("store");
+    if !settings.is_empty() {
+        let keys: Vec<_> = settings.keys().map(|key| format!("'{key}'")).collect();
+        let what = format!("has settings that leasehold does not know: {}", keys.join(", "));
+        return Err(wrong(what, "the only setting is: store"));
+    }
+    match store {
+        None => Ok(None),
+        Some(toml::Value::String(url)) => match sqlite_path(&url) {
+            Some(path) if Path::new(path).is_relative() => Err(wrong(
+                format!("has a store with a relative path: '{url}'"),
+                "write the whole path: else each folder would have a store of its own",
+            )),
+            _ => Ok(Some(url)),
+        },
+        Some(other) => Err(wrong(
+            format!("has a store that is no text but {}", other.type_str()),
+            "write: store = \"sqlite:/path/to/leasehold.db\"",
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Option<String>, String> {
+        store_in(Path::new("config.toml"), text).map_err(|failure| failure.message().to_owned())
+    }
+
+    #[test]
+    fn a_file_names_a_store_or_nothing() {
+        assert_eq!(read("store = \"sqlite:/a.db\" # here"), Ok(Some("sqlite:/a.db".to_owned())));
+        assert_eq!(read("# nothing"), Ok(None));
+        assert_eq!(read("store = \"sqlite:\""), Ok(Some("sqlite:".to_owned())));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let wrong = |text| read(text).unwrap_err();
+        assert_eq!(
+            wrong("stroe = \"sqlite:\"\nttl = 5"),
+            "the config file config.toml has settings that leasehold does not know: 'stroe', 'ttl'"
+        );
+        assert!(wrong("\nstore = ").contains("is no TOML at line 2"), "{}", wrong("\nstore = "));
+        assert!(wrong("store = 5").contains("no text but integer"));
+        assert!(wrong("store = \"sqlite:x.db\"").contains("relative path"));
+    }
+
+    #[test]
+    fn a_relative_path_is_made_absolute_with_its_settings() {
+        let absolute = |url: &str| {
+            let url = url.to_owned();
+            Choice { url, origin: Origin::Flag }.absolute()
+        };
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(absolute("sqlite:./x.db?sync=full"), format!("sqlite:{}/x.db?sync=full", here.display()));
+        for same in ["sqlite:", "memory:", "sqlite:/a/b.db", "sqlite:///a/b.db?busy=1s", "nonsense"] {
+            assert_eq!(absolute(same), same);
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Events for people: a table of history, a line while watching.
+
+use leasehold::client::EventView;
+use leasehold::model::{EventKind, Mode};
+
+use super::paint::Paint;
+use super::table::{Table, Tint, plain};
+use super::text::{count, short};
+
+/// Which locks a table of events is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Of {
+    /// One, which need not be named in every row.
+    One,
+    /// Any.
+    All,
+}
+
+/// Events in the order in which they are given.
+pub(crate) fn history_table(events: &[EventView], of: Of, paint: Paint) -> String {
+    let headings = ["TIME", "EVENT", "LOCK", "HOLDER", "TOKEN", "DETAILS"];
+    let shown = |column: usize| of == Of::All || headings[column] != "LOCK";
+    let pick = |cells: [String; 6]| -> Vec<String> {
+        let cells = cells.into_iter().enumerate();
+        cells.filter(|(column, _)| shown(*column)).map(|(_, cell)| cell).collect()
+    };
+    let heading = pick(headings.map(str::to_owned));
+    let mut table = Table::new(&heading.iter().map(String::as_str).collect::<Vec<_>>());
+    for event in events {
+        table.row(tint(event.kind), pick(cells(event)));
+    }
+    table.paint(paint)
+}
+
+/// One event.
+pub(crate) fn event_line(event: &EventView, paint: Paint) -> String {
+    let [time, kind, lock, holder, token, details] = cells(event);
+    let kind = tint(event.kind)(paint, format!("{kind:8}"));
+    let line = format!("{time}  {kind}  {}  {holder}  token {token}  {details}", paint.bold(lock));
+    line.trim_end().to_owned()
+}
+
+fn cells(event: &EventView) -> [String; 6] {
+    [
+        event.at.to_string(),
+        event.kind.to_string(),
+        event.lock.to_string(),
+        event.holder.to_string(),
+        event.token.to_string(),
+        details(event),
+    ]
+}
+
+fn tint(kind: EventKind) -> Tint {
+    match kind {
+        EventKind::Expired | EventKind::Stolen | EventKind::Forced => Paint::bad,
+        EventKind::Asked => Paint::warning,
+        EventKind::Queued | EventKind::Left => Paint::dim,
+        EventKind::Acquired | EventKind::Released => plain,
+    }
+}
+
+/// What else there is to say: how, how long, by whom and why.
+fn details(event: &EventView) -> String {
+    let mut parts = Vec::new();
+    if event.mode == Mode::Shared {
+        parts.push("shared".to_owned());
+    }
+    // Less than a millisecond is no time.
+    if event.after_seconds >= 0.001 {
+        let after = short(std::time::Duration::from_secs_f64(event.after_seconds));
+        match event.kind {
+            EventKind::Acquired | EventKind::Left => parts.push(format!("waited {after}")),
+            EventKind::Queued => {}
+            _ => parts.push(format!("held {after}")),
+        }
+    }
+    if event.renewals > 0 {
+        parts.push(format!("renewed {}", count(event.renewals, "time")));
+    }
+    if let Some(until) = event.until {
+        parts.push(format!("kept until {until}"));
+    }
+    if let Some(by) = &event.by {
+        parts.push(format!("by {by}"));
+    }
+    if let Some(reason) = &event.reason {
+        parts.push(reason.to_string());
+    }
+    parts.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold::model::{Holder, LeaseId, LockName, Reason, Timestamp, Token};
+
+    use super::*;
+
+    fn event(kind: EventKind) -> EventView {
+        EventView {
+            at: Timestamp::from_micros(1_730_817_105_000_000),
+            lock: LockName::new("nightly").unwrap(),
+            kind,
+            holder: Holder::new("ada@web1:4711").unwrap(),
+            token: Token::new(1_730_817_105_000_000).unwrap(),
+            lease_id: "00000000-0000-7000-8000-000000000001".parse::<LeaseId>().unwrap(),
+            mode: Mode::Exclusive,
+            after_seconds: 125.4,
+            renewals: 0,
+            until: None,
+            by: None,
+            reason: None,
+        }
+    }
+
+    fn some() -> Vec<EventView> {
+        vec![
+            EventView { after_seconds: 0.0002, ..event(EventKind::Acquired) },
+            EventView { mode: Mode::Shared, after_seconds: 2.0, ..event(EventKind::Acquired) },
+            EventView { by: Holder::new("bob@ci").ok(), ..event(EventKind::Asked) },
+            EventView { renewals: 12, ..event(EventKind::Released) },
+            EventView {
+                by: Holder::new("bob@ci").ok(),
+                reason: Reason::new("it hangs").ok(),
+                renewals: 1,
+                ..event(EventKind::Forced)
+            },
+            EventView { after_seconds: 0.0, ..event(EventKind::Queued) },
+        ]
+    }
+
+    #[test]
+    fn history_is_a_table() {
+        insta::assert_snapshot!(history_table(&some(), Of::One, Paint::PLAIN), @"");
+        insta::assert_snapshot!(history_table(&some()[..1], Of::All, Paint::PLAIN), @"");
+    }
+
+    #[test]
+    fn an_event_is_a_line() {
+        let lines: Vec<_> = some().iter().map(|event| event_line(event, Paint::PLAIN)).collect();
+        insta::assert_snapshot!(lines.join("\n"), @"");
+    }
+}

@@ -1,0 +1,206 @@
+//! `locks why` in sentences: who holds it, whether it lives, who waits, and what would free it.
+
+use leasehold::LockStatus;
+use leasehold::client::{EventView, HolderStatus};
+use leasehold::model::{EventKind, Holder, Mode, Status};
+use serde::Serialize;
+
+use super::paint::Paint;
+use super::table::block;
+use super::text::{ago, count, shell_word, short, visible, when};
+
+/// Why a lock cannot be had, and what would free it.
+#[derive(Debug, Serialize)]
+pub(crate) struct Explanation<'a> {
+    lock: String,
+    explanation: Vec<String>,
+    commands: Vec<Remedy>,
+    status: &'a LockStatus,
+}
+
+/// Something to do about it.
+#[derive(Debug, Serialize)]
+struct Remedy {
+    to: &'static str,
+    command: String,
+}
+
+/// What is known besides the lock itself.
+pub(crate) struct Around<'a> {
+    /// How to call this program so that it uses the same store.
+    pub(crate) program: String,
+    /// The newest event of the lock.
+    pub(crate) last: Option<&'a EventView>,
+    /// Who is "yourself".
+    pub(crate) is_me: &'a dyn Fn(&Holder) -> bool,
+}
+
+/// More waiters than this are only counted.
+const NAMED_WAITERS: usize = 10;
+
+impl<'a> Explanation<'a> {
+    pub(crate) fn new(status: &'a LockStatus, around: &Around<'_>) -> Self {
+        let mut explanation = Vec::new();
+        if status.holders.is_empty() {
+            explanation.push(format!("Nobody holds '{}'.", status.name));
+            explanation.push(last(status, around));
+        }
+        for held in &status.holders {
+            explanation.extend(holder(status, held, around));
+        }
+        explanation.push(queue(status));
+        Self { lock: status.name.to_string(), explanation, commands: remedies(status, around), status }
+    }
+
+    pub(crate) fn text(&self, paint: Paint) -> String {
+        let commands: Vec<_> =
+            self.commands.iter().map(|remedy| (remedy.to, remedy.command.clone())).collect();
+        let sentences = self.explanation.iter().map(|sentence| format!("{sentence}\n"));
+        format!("{}\n{}\n{}", sentences.collect::<String>(), paint.bold("What to do:"), block(2, &commands))
+    }
+}
+
+fn last(status: &LockStatus, around: &Around<'_>) -> String {
+    let Some(event) = around.last else {
+        return "Nothing is known to have happened to it.".to_owned();
+    };
+    let when = when(status.now, event.at);
+    match event.kind {
+        EventKind::Released => format!("{} released it at {when}.", event.holder),
+        EventKind::Expired => format!("The lease of {} ended by itself at {when}.", event.holder),
+        kind => format!("The last that happened: {kind}, {}, at {when}.", event.holder),
+    }
+}
+
+fn holder(status: &LockStatus, held: &HolderStatus, around: &Around<'_>) -> Vec<String> {
+    let now = status.now;
+    let who = if (around.is_me)(&held.holder) {
+        format!("yourself ({})", held.holder)
+    } else {
+        held.holder.to_string()
+    };
+    let how = match held.mode {
+        Mode::Shared => "shared".to_owned(),
+        Mode::Exclusive if held.slots > 1 => format!("in one of {} slots", held.slots),
+        Mode::Exclusive => "alone".to_owned(),
+    };
+    let since = when(now, held.acquired_at);
+    let mut sentences =
+        vec![format!("'{}' is held by {who} since {since}, {how}, with token {}.", status.name, held.token)];
+    sentences.extend(work(held));
+    sentences.push(life(status, held));
+    if let Some(asked) = &held.asked {
+        let reason = asked.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
+        let when = ago(now, asked.at);
+        sentences.push(format!(
+            "{} asked it to stop {when}{reason}; it learns that at its next renewal.",
+            asked.by
+        ));
+    }
+    sentences
+}
+
+/// What its metadata tells of the work.
+fn work(held: &HolderStatus) -> Vec<String> {
+    let fact = |key| held.metadata.get(key).map(visible);
+    let place = match (fact("user"), fact("host"), fact("pid")) {
+        (Some(user), Some(host), Some(pid)) => format!(" (user {user} on {host}, process {pid})"),
+        (Some(user), Some(host), None) => format!(" (user {user} on {host})"),
+        _ => String::new(),
+    };
+    let command = fact("command").map(|command| format!("It is for: {command}{place}."));
+    let reason = fact("reason").map(|reason| format!("The reason given: {reason}."));
+    command.into_iter().chain(reason).collect()
+}
+
+/// Whether it lives, and until when.
+fn life(status: &LockStatus, held: &HolderStatus) -> String {
+    let now = status.now;
+    let until = when(now, held.expires_at);
+    if held.expires_at <= now {
+        return format!("Its time was over at {until}: the next acquire, or a sweep, frees it.");
+    }
+    if held.stale {
+        return "Its process is gone: the next acquire, or a sweep, frees it.".to_owned();
+    }
+    if held.status == Status::Released {
+        return format!("Its work is done; it only keeps others out until {until}.");
+    }
+    let renewed = match held.renewals {
+        0 => "It has not been renewed yet".to_owned(),
+        times => format!("It was renewed {}, last {}", count(times, "time"), ago(now, held.renewed_at)),
+    };
+    format!("{renewed}, and lasts until {until} unless it is renewed.")
+}
+
+fn queue(status: &LockStatus) -> String {
+    let now = status.now;
+    let mut waiters = status.waiters.iter().take(NAMED_WAITERS).map(|waiter| {
+        let patience = short(now.since(waiter.since));
+        format!("{} ({}, for {patience})", waiter.holder, waiter.mode)
+    });
+    let Some(next) = waiters.next() else {
+        return "Nobody waits for it.".to_owned();
+    };
+    let mut then: Vec<_> = waiters.collect();
+    match status.waiters.len().saturating_sub(NAMED_WAITERS) {
+        0 => {}
+        more => then.push(format!("{more} more")),
+    }
+    let then: String = then.iter().map(|waiter| format!(", then {waiter}")).collect();
+    format!("In the queue: {next} is next{then}.")
+}
+
+fn remedies(status: &LockStatus, around: &Around<'_>) -> Vec<Remedy> {
+    let (program, name) = (&around.program, shell_word(status.name.as_str()));
+    let remedy = |to, rest: String| Remedy { to, command: format!("{program} {rest}") };
+    let alive: Vec<_> = status.holders.iter().filter(|held| !held.stale).collect();
+    if alive.is_empty() {
+        let mut remedies = vec![remedy("take it", format!("run {name} -- COMMAND"))];
+        if status.is_stale {
+            remedies.push(remedy("clear it", "sweep".to_owned()));
+        }
+        return remedies;
+    }
+    let mut remedies = vec![
+        remedy("wait", format!("locks wait {name} --for free")),
+        remedy("queue", format!("run {name} --wait 10m -- COMMAND")),
+    ];
+    if alive.iter().any(|held| held.status == Status::Active) {
+        remedies.push(remedy("ask", format!("locks ask {name} --reason 'TEXT'")));
+    }
+    for held in alive {
+        let token = held.token;
+        remedies
+            .push(remedy("force", format!("locks release {name} --force --token {token} --reason 'TEXT'")));
+    }
+    remedies
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::fixture;
+
+    fn why(status: &LockStatus) -> String {
+        let around =
+            Around { program: "leasehold".to_owned(), last: None, is_me: &|holder| holder.as_str() == "dan" };
+        Explanation::new(status, &around).text(Paint::PLAIN)
+    }
+
+    #[test]
+    fn a_held_lock_is_explained() {
+        insta::assert_snapshot!(why(&fixture::held("deploy/prod")), @"");
+    }
+
+    #[test]
+    fn several_holders_are_explained_one_by_one_and_you_are_told_apart() {
+        insta::assert_snapshot!(why(&fixture::shared("deploy/prod")), @"");
+    }
+
+    #[test]
+    fn a_stale_and_a_free_lock_say_how_to_take_them() {
+        insta::assert_snapshot!(why(&fixture::stale("it's mine")), @"");
+        insta::assert_snapshot!(why(&fixture::unknown("deploy/prod")), @"");
+    }
+}

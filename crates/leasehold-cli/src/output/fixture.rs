@@ -1,0 +1,93 @@
+//! Locks for the tests of this folder: made by the real rules, at a time of their own.
+
+use std::sync::Arc;
+
+use leasehold::LockStatus;
+use leasehold::model::{
+    Acquire, Ask, AskRelease, Holder, LeaseId, LockName, LockOp, LockRecord, Metadata, Mode, Outcome, Reason,
+    Release, Renew, Slots, Timestamp, Ttl,
+};
+
+/// 2024-11-05T14:31:45Z.
+const START: u64 = 1_730_817_105_000_000;
+
+fn at(seconds: u64) -> Timestamp {
+    Timestamp::from_micros(START + seconds * 1_000_000)
+}
+
+fn ask(holder: &str, number: u128) -> Ask {
+    let mut metadata = Metadata::default();
+    metadata.set("command", format!("work of\n{holder}")).unwrap();
+    Ask {
+        lease_id: format!("00000000-0000-7000-8000-{number:012x}").parse::<LeaseId>().unwrap(),
+        holder: Holder::new(holder).unwrap(),
+        mode: Mode::Exclusive,
+        slots: Slots::default(),
+        priority: Default::default(),
+        ttl: Ttl::from_secs(30),
+        metadata,
+        process: None,
+    }
+}
+
+fn acquire(record: &mut LockRecord, ask: Ask, now: Timestamp) -> Outcome {
+    let acquire = Acquire { ask: Arc::new(ask), queue: Some(Ttl::from_secs(10)), steal_after: None };
+    record.apply(&LockOp::Acquire(acquire), now).outcome
+}
+
+fn record(name: &str) -> LockRecord {
+    LockRecord::new(LockName::new(name).unwrap())
+}
+
+/// Held for 12 s, renewed once, asked for, and waited for by two.
+pub(super) fn held(name: &str) -> LockStatus {
+    let mut record = record(name);
+    let Outcome::Granted(lease) = acquire(&mut record, ask("ada@web1:4711", 1), at(0)) else {
+        panic!("it is free");
+    };
+    let renew = Renew { lease_id: lease.ask.lease_id, token: lease.token, ttl: None };
+    record.apply(&LockOp::Renew(renew), at(10));
+    let stop = AskRelease {
+        token: None,
+        by: Holder::new("bob@ci").unwrap(),
+        reason: Some(Reason::new("hotfix").unwrap()),
+    };
+    record.apply(&LockOp::AskRelease(stop), at(11));
+    acquire(&mut record, ask("bob@ci:12", 2), at(8));
+    let shared = Ask { mode: Mode::Shared, ..ask("eve@ci:13", 3) };
+    acquire(&mut record, shared, at(11));
+    LockStatus::of(&record, at(12))
+}
+
+/// Shared by two.
+pub(super) fn shared(name: &str) -> LockStatus {
+    let mut record = record(name);
+    for (number, holder) in [(4, "carol"), (5, "dan")] {
+        let shared = Ask { mode: Mode::Shared, ..ask(holder, number) };
+        acquire(&mut record, shared, at(number as u64));
+    }
+    LockStatus::of(&record, at(12))
+}
+
+/// Held, but its time is over.
+pub(super) fn stale(name: &str) -> LockStatus {
+    let mut record = record(name);
+    acquire(&mut record, ask("ada@web1:4711", 1), at(0));
+    LockStatus::of(&record, at(33))
+}
+
+/// Held and released again.
+pub(super) fn free(name: &str) -> LockStatus {
+    let mut record = record(name);
+    let Outcome::Granted(lease) = acquire(&mut record, ask("ada@web1:4711", 1), at(0)) else {
+        panic!("it is free");
+    };
+    let release = Release { lease_id: lease.ask.lease_id, token: lease.token, at_least: None };
+    record.apply(&LockOp::Release(release), at(1));
+    LockStatus::of(&record, at(12))
+}
+
+/// Never heard of.
+pub(super) fn unknown(name: &str) -> LockStatus {
+    LockStatus::of(&record(name), at(12))
+}

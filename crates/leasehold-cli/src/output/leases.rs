@@ -1,0 +1,101 @@
+//! Leases that are held without a guard: what `locks acquire` and `locks renew` print.
+
+use leasehold::client::HolderStatus;
+use leasehold::model::{Lease, LockName};
+use serde::Serialize;
+
+use super::table::block;
+use super::text::when;
+
+/// One lease.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct LeaseView {
+    pub(crate) lock: String,
+    pub(crate) lease_id: String,
+    pub(crate) token: u64,
+    holder: String,
+    mode: String,
+    acquired_at: String,
+    expires_at: String,
+    ttl_seconds: f64,
+    /// Who asked the holder to stop.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    asked: Option<serde_json::Value>,
+    /// Until when, for people.
+    #[serde(skip)]
+    pub(crate) until: String,
+}
+
+/// Several, taken together: the first that was asked for stands for all.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Leases {
+    success: bool,
+    #[serde(flatten)]
+    first: LeaseView,
+    leases: Vec<LeaseView>,
+}
+
+impl LeaseView {
+    pub(crate) fn of_lease(lock: &LockName, lease: &Lease) -> Self {
+        Self {
+            lock: lock.to_string(),
+            lease_id: lease.ask.lease_id.to_string(),
+            token: lease.token.get(),
+            holder: lease.ask.holder.to_string(),
+            mode: lease.ask.mode.to_string(),
+            acquired_at: format!("{:#}", lease.acquired_at),
+            expires_at: format!("{:#}", lease.expires_at),
+            ttl_seconds: lease.ask.ttl.as_duration().as_secs_f64(),
+            asked: None,
+            until: when(lease.renewed_at, lease.expires_at),
+        }
+    }
+
+    pub(crate) fn of_holder(lock: &LockName, held: &HolderStatus) -> Self {
+        Self {
+            lock: lock.to_string(),
+            lease_id: held.lease_id.to_string(),
+            token: held.token.get(),
+            holder: held.holder.to_string(),
+            mode: held.mode.to_string(),
+            acquired_at: format!("{:#}", held.acquired_at),
+            expires_at: format!("{:#}", held.expires_at),
+            ttl_seconds: held.ttl_seconds,
+            asked: held.asked.as_ref().and_then(|asked| serde_json::to_value(asked).ok()),
+            until: when(held.renewed_at, held.expires_at),
+        }
+    }
+
+    fn text(&self) -> String {
+        let lines = [
+            ("lock", self.lock.clone()),
+            ("lease id", self.lease_id.clone()),
+            ("token", self.token.to_string()),
+            ("holder", self.holder.clone()),
+            ("expires", self.until.clone()),
+        ];
+        block(0, &lines)
+    }
+}
+
+impl Leases {
+    /// Of the locks in the order in which they were asked for; none if there is not one lease.
+    pub(crate) fn new(asked: &[LockName], held: &[(LockName, Lease)]) -> Option<Self> {
+        let find = |name| held.iter().find(|(lock, _)| lock == name);
+        let found = asked.iter().filter_map(find);
+        let leases: Vec<_> = found.map(|(lock, lease)| LeaseView::of_lease(lock, lease)).collect();
+        let first = leases.first()?.clone();
+        Some(Self { success: true, first, leases })
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &LeaseView> {
+        self.leases.iter()
+    }
+
+    /// A block for each.
+    pub(crate) fn text(&self) -> String {
+        let blocks: Vec<_> = self.iter().map(LeaseView::text).collect();
+        blocks.join("\n")
+    }
+}

@@ -1,0 +1,146 @@
+//! Locks for people: many as a table, one as a page.
+
+use leasehold::LockStatus;
+use leasehold::client::HolderStatus;
+use leasehold::model::{Mode, Status};
+
+use super::paint::Paint;
+use super::table::{Table, Tint, block, plain};
+use super::text::{ago, count, short, shortly, visible, when};
+
+/// A row for each holder; a lock that nobody holds has a row too.
+pub(crate) fn lock_table(locks: &[LockStatus], paint: Paint) -> String {
+    let mut table = Table::new(&["NAME", "HOLDER", "TOKEN", "HELD", "EXPIRES", "WAITING", "MODE", "STATUS"]);
+    for lock in locks {
+        for holder in &lock.holders {
+            table.row(tint(holder), held_row(lock, holder));
+        }
+        if lock.holders.is_empty() {
+            table.row(Paint::dim, free_row(lock));
+        }
+    }
+    table.paint(paint)
+}
+
+fn held_row(lock: &LockStatus, held: &HolderStatus) -> Vec<String> {
+    vec![
+        lock.name.to_string(),
+        held.holder.to_string(),
+        held.token.to_string(),
+        short(lock.now.since(held.acquired_at)),
+        shortly(lock.now, held.expires_at),
+        lock.waiters.len().to_string(),
+        mode(held),
+        status(held),
+    ]
+}
+
+fn free_row(lock: &LockStatus) -> Vec<String> {
+    let none = || "-".to_owned();
+    let status = if lock.waiters.is_empty() { "free" } else { "waited" };
+    vec![
+        lock.name.to_string(),
+        none(),
+        lock.token.to_string(),
+        none(),
+        none(),
+        lock.waiters.len().to_string(),
+        none(),
+        status.to_owned(),
+    ]
+}
+
+fn tint(held: &HolderStatus) -> Tint {
+    match held.status {
+        _ if held.stale => Paint::bad,
+        Status::Active => plain,
+        Status::Releasing => Paint::warning,
+        Status::Released => Paint::dim,
+    }
+}
+
+fn status(held: &HolderStatus) -> String {
+    if held.stale { "stale".to_owned() } else { held.status.to_string() }
+}
+
+/// Alone, with others, or one of so many.
+fn mode(held: &HolderStatus) -> String {
+    match held.mode {
+        Mode::Exclusive if held.slots > 1 => count(held.slots.into(), "slot"),
+        mode => mode.to_string(),
+    }
+}
+
+/// Everything about one lock.
+pub(crate) fn lock_page(lock: &LockStatus, paint: Paint) -> String {
+    let state = match (lock.holders.iter().any(|held| !held.stale), lock.is_stale) {
+        (true, _) => paint.warning("held"),
+        (false, true) => paint.bad("stale: the next acquire, or leasehold sweep, frees it"),
+        (false, false) => paint.good("free"),
+    };
+    let mut page = format!("{}  {state}\n", paint.bold(&lock.name));
+    if lock.holders.is_empty() && lock.token.get() > 0 {
+        page += &block(2, &[("newest token", lock.token.to_string())]);
+    }
+    let blocks: Vec<_> = lock.holders.iter().map(|held| holder_block(lock, held)).collect();
+    page += &blocks.join("\n");
+    if !lock.waiters.is_empty() {
+        page += &format!("{} in the queue\n", lock.waiters.len());
+    }
+    for (place, waiter) in (1..).zip(&lock.waiters) {
+        let patience = short(lock.now.since(waiter.since));
+        page += &format!("  {place}. {}  {}, for {patience}", waiter.holder, waiter.mode);
+        page += &match waiter.priority {
+            0 => "\n".to_owned(),
+            priority => format!(", priority {priority}\n"),
+        };
+    }
+    page
+}
+
+fn holder_block(lock: &LockStatus, held: &HolderStatus) -> String {
+    let now = lock.now;
+    let mut lines = vec![
+        ("holder", held.holder.to_string()),
+        ("status", status(held)),
+        ("mode", mode(held)),
+        ("token", held.token.to_string()),
+        ("lease id", held.lease_id.to_string()),
+        ("since", when(now, held.acquired_at)),
+        ("renewed", renewed(lock, held)),
+        ("expires", when(now, held.expires_at)),
+    ];
+    if let Some(asked) = &held.asked {
+        let reason = asked.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+        lines.push(("asked", format!("to stop by {}, {}{reason}", asked.by, ago(now, asked.at))));
+    }
+    let facts: Vec<_> = held.metadata.iter().map(|(key, value)| (visible(key), visible(value))).collect();
+    lines.extend(facts.iter().map(|(key, value)| (key.as_str(), value.clone())));
+    block(2, &lines)
+}
+
+fn renewed(lock: &LockStatus, held: &HolderStatus) -> String {
+    match held.renewals {
+        0 => "not yet".to_owned(),
+        times => format!("{}, last {}", count(times, "time"), ago(lock.now, held.renewed_at)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::fixture;
+
+    #[test]
+    fn a_table_has_a_row_for_each_holder_and_each_free_lock() {
+        let locks = [fixture::held("deploy/prod"), fixture::shared("reports"), fixture::free("nightly")];
+        insta::assert_snapshot!(lock_table(&locks, Paint::PLAIN), @"");
+    }
+
+    #[test]
+    fn a_page_says_everything() {
+        insta::assert_snapshot!(lock_page(&fixture::held("deploy/prod"), Paint::PLAIN), @"");
+        insta::assert_snapshot!(lock_page(&fixture::stale("deploy/prod"), Paint::PLAIN), @"");
+        insta::assert_snapshot!(lock_page(&fixture::free("deploy/prod"), Paint::PLAIN), @"");
+    }
+}

@@ -1,0 +1,34 @@
+//! What people and programs get to see: stdout is data, stderr is talk.
+//!
+//! | file | idea |
+//! |---|---|
+//! | `printer.rs` | writing, to people or as JSON; a reader that has gone is no error |
+//! | `failure.rs`, `refusal.rs` | what went wrong: who, why, what next, and the exit code |
+//! | `paint.rs` | colour, on a terminal only |
+//! | `text.rs` | durations, times and names in sentences |
+//! | `table.rs` | columns without borders |
+//! | `locks.rs`, `events.rs`, `explain.rs` | locks as a table and as a page, events as lines, `why` as sentences |
+//! | `leases.rs` | leases that are held without a guard |
+
+mod events;
+mod explain;
+mod failure;
+#[cfg(test)]
+mod fixture;
+mod leases;
+mod locks;
+mod paint;
+mod printer;
+mod refusal;
+mod table;
+mod text;
+
+pub(crate) use events::{Of, event_line, history_table};
+pub(crate) use explain::{Around, Explanation};
+pub(crate) use failure::Failure;
+pub(crate) use leases::{LeaseView, Leases};
+pub(crate) use locks::{lock_page, lock_table};
+pub(crate) use paint::Paint;
+pub(crate) use printer::Printer;
+pub(crate) use refusal::refusal;
+pub(crate) use text::{count, shell_word, short, visible};

@@ -1,0 +1,85 @@
+//! Durations, times and names as they stand in sentences and tables.
+
+use std::time::Duration;
+
+use leasehold::model::{Timestamp, format_duration};
+
+/// A text that somebody else wrote, on one line and unable to move the cursor, change colours or turn the line round.
+pub(crate) fn visible(text: &str) -> String {
+    let turns = |c: char| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let mut seen = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() || turns(c) {
+            seen.extend(c.escape_default());
+        } else {
+            seen.push(c);
+        }
+    }
+    seen
+}
+
+/// `3s ago`.
+pub(crate) fn ago(now: Timestamp, then: Timestamp) -> String {
+    format!("{} ago", short(now.since(then)))
+}
+
+/// `in 25s`, or `3s ago` if that time has passed.
+pub(crate) fn shortly(now: Timestamp, then: Timestamp) -> String {
+    if now < then { format!("in {}", short(then.since(now))) } else { ago(now, then) }
+}
+
+/// A time, and how far it is from now.
+pub(crate) fn when(now: Timestamp, then: Timestamp) -> String {
+    format!("{then} ({})", shortly(now, then))
+}
+
+/// A duration to the second, unless it is shorter than that.
+pub(crate) fn short(duration: Duration) -> String {
+    match duration.as_secs() {
+        0 => format_duration(duration),
+        seconds => format_duration(Duration::from_secs(seconds)),
+    }
+}
+
+/// `1 lease`, `2 leases`.
+pub(crate) fn count(number: u64, word: &str) -> String {
+    let end = if number == 1 { "" } else { "s" };
+    format!("{number} {word}{end}")
+}
+
+/// A word as a shell would want it.
+pub(crate) fn shell_word(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+=,".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_wrote_stays_on_its_line() {
+        assert_eq!(visible("Ünïcödé 名前"), "Ünïcödé 名前");
+        assert_eq!(visible("a\nb\u{1b}[31m"), "a\\nb\\u{1b}[31m");
+        assert_eq!(visible("a\u{202e}b"), "a\\u{202e}b");
+    }
+
+    #[test]
+    fn times_are_told_from_now() {
+        let at = Timestamp::from_micros;
+        assert_eq!(ago(at(65_700_000), at(0)), "1m5s ago");
+        assert_eq!(shortly(at(0), at(900_000)), "in 900ms");
+        assert_eq!(shortly(at(2_500_000), at(1_000_000)), "1s ago");
+    }
+
+    #[test]
+    fn words_are_quoted_only_if_they_must_be() {
+        assert_eq!(shell_word("a/b-c"), "a/b-c");
+        assert_eq!(shell_word("it's $(me)"), "'it'\\''s $(me)'");
+        assert_eq!(shell_word(""), "''");
+    }
+}
