@@ -72,7 +72,8 @@ impl Events {
 
     /// Tells FRONT. There are few messages, so they always fit; and if FRONT is gone nobody misses them.
     pub(super) fn tell(&self, message: Message) {
-        let _ = self.link.try_write(&message.to_bytes());
+        // Not through the runtime: it would refuse until it has seen that the link can be written to.
+        let _ = nix::unistd::write(&self.link, &message.to_bytes());
     }
 
     /// Sets the alarm, the only one.

@@ -117,7 +117,7 @@ async fn given_up(events: &mut Events) -> i32 {
 fn ask(job: &Job<'_>, leasehold: &Leasehold, command: Pid) -> LockBuilder {
     let plan = job.plan;
     let [first, others @ ..] = plan.locks.as_slice() else { return leasehold.lock("") };
-    let ask = others.iter().fold(leasehold.lock(first.as_str()), |ask, lock| ask.and(lock.as_str()));
+    let ask = others.iter().fold(leasehold.lock(first), LockBuilder::and);
     let mut ask = ask
         .ttl(plan.ttl.as_duration())
         .renew_at(plan.renew_at)
@@ -134,22 +134,16 @@ fn ask(job: &Job<'_>, leasehold: &Leasehold, command: Pid) -> LockBuilder {
     if let Some(after) = plan.steal_stale {
         ask = ask.steal_stale(after.as_duration());
     }
-    ask = match &plan.holder {
-        Some(holder) => ask.holder(holder.as_str()),
-        None => ask.holder(default_holder(job.front).as_str()),
-    };
+    if let Some(holder) = &plan.holder {
+        ask = ask.holder(holder);
+    }
+    if let Some(reason) = &plan.reason {
+        ask = ask.reason(reason.as_str());
+    }
     if let Some(process) = processes(job, leasehold, command) {
         ask = ask.process(Some(process));
     }
-    for (key, value) in facts(job) {
-        ask = ask.meta(key, value);
-    }
-    ask
-}
-
-/// Host and number, of the process that people see.
-fn default_holder(front: Pid) -> String {
-    format!("{}:{front}", store::host_name())
+    plan.metadata.iter().fold(ask, |ask, (key, value)| ask.meta(key, value))
 }
 
 /// All processes behind the lease: as long as one of them lives it may still be killing the others, and nobody on this
@@ -163,22 +157,6 @@ fn processes(job: &Job<'_>, leasehold: &Leasehold, command: Pid) -> Option<Proce
     process.members.push(member(job.front)?);
     process.members.push(Member { group: true, ..member(command)? });
     Some(process)
-}
-
-/// What people want to know who find the lock taken. The arguments of the command are left out: they may be secret.
-fn facts(job: &Job<'_>) -> Vec<(String, String)> {
-    let plan = job.plan;
-    let name = |key: &str| std::env::var(key).ok().filter(|value| !value.is_empty());
-    let command = plan.command.first().map(|command| command.display().to_string());
-    let known = [
-        ("user", name("USER").or_else(|| name("LOGNAME"))),
-        ("host", Some(store::host_name())),
-        ("pid", Some(job.front.to_string())),
-        ("command", command),
-        ("reason", plan.reason.as_ref().map(ToString::to_string)),
-    ];
-    let known = known.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
-    known.chain(plan.metadata.iter().cloned()).collect()
 }
 
 /// Says once who is in the way, when that takes a while. Never ends.
@@ -211,17 +189,5 @@ fn refused(plan: &RunPlan, error: &Error) -> i32 {
     match exit::of(error) {
         exit::NOT_ACQUIRED => plan.conflict_exit,
         code => code,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use leasehold::model::Holder;
-
-    use super::*;
-
-    #[test]
-    fn the_default_holder_is_valid() {
-        assert!(Holder::new(default_holder(Pid::from_raw(4711))).is_ok());
     }
 }

@@ -1,0 +1,236 @@
+//! On a terminal: the command can read from it, Ctrl-C and Ctrl-Z reach it, and the shell keeps control.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+use nix::fcntl::OFlag;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::pty::{grantpt, posix_openpt, ptsname_r, unlockpt};
+
+use super::lab::{Lab, PATIENCE, read_pid, wait_until, wait_until_dead};
+
+/// A program on a terminal of its own, with somebody at the keyboard.
+struct Screen {
+    keyboard: File,
+    shown: String,
+    child: Child,
+}
+
+impl Screen {
+    /// Runs the command as the leader of a session that has a new terminal.
+    fn start(lab: &Lab, command: &Command) -> Self {
+        let (keyboard, terminal) = new_terminal();
+        // `setsid --ctty` makes its stdin the controlling terminal of the new session.
+        let mut on_terminal = Command::new("setsid");
+        on_terminal.args(["--ctty", "--wait"]).arg(command.get_program()).args(command.get_args());
+        lab.settle(&mut on_terminal);
+        on_terminal.env("PS1", "prompt> ").env_remove("ENV");
+        let slave = |file: &File| Stdio::from(file.try_clone().unwrap());
+        on_terminal.stdin(slave(&terminal)).stdout(slave(&terminal)).stderr(terminal);
+        Self { keyboard, shown: String::new(), child: on_terminal.spawn().unwrap() }
+    }
+
+    /// A shell with job control, and `leasehold` in its path.
+    fn shell(lab: &Lab) -> Self {
+        let mut screen = Self::start(lab, Command::new("sh").arg("-i"));
+        screen.shows("prompt> ");
+        screen
+    }
+
+    fn types(&mut self, keys: &str) {
+        self.keyboard.write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// Waits until the text has been shown, and forgets everything up to it.
+    fn shows(&mut self, expected: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(at) = self.shown.find(expected) {
+                self.shown = self.shown.split_off(at + expected.len());
+                return;
+            }
+            assert!(Instant::now() < deadline, "{expected:?} is not shown, but {:?}", self.shown);
+            let mut fds = [PollFd::new(self.keyboard.as_fd(), PollFlags::POLLIN)];
+            if poll(&mut fds, PollTimeout::from(100u8)) == Ok(1) {
+                let mut buffer = [0; 1024];
+                // It fails when nobody has the terminal any more; what was shown before is what there is.
+                let count = self.keyboard.read(&mut buffer).unwrap_or(0);
+                self.shown.push_str(&String::from_utf8_lossy(&buffer[..count]));
+            }
+        }
+    }
+
+    fn ends_with_code(&mut self) -> i32 {
+        wait_until("the end of the session", || self.child.try_wait().unwrap()).code().unwrap()
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Both ends of a new terminal. Neither is inherited by chance: it would never be closed.
+fn new_terminal() -> (File, File) {
+    let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+    let master = posix_openpt(flags).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let mut open = File::options();
+    open.read(true).write(true).custom_flags(OFlag::O_NOCTTY.bits());
+    let slave = open.open(ptsname_r(&master).unwrap()).unwrap();
+    (File::from(OwnedFd::from(master)), slave)
+}
+
+/// `leasehold run` as somebody types it.
+fn typed(words: &str, script: &str) -> String {
+    format!("'{}' run {words} -- sh -c '{script}'", env!("CARGO_BIN_EXE_leasehold"))
+}
+
+#[test]
+fn the_command_reads_from_the_terminal() {
+    let lab = Lab::new();
+    let mut screen = Screen::start(
+        &lab,
+        &lab.command("a", &["sh", "-c", "echo ready; read line; echo \"heard $line\"; exit 3"]),
+    );
+    screen.shows("ready");
+    screen.types("hello\n");
+    screen.shows("heard hello");
+    assert_eq!(screen.ends_with_code(), 3);
+}
+
+#[test]
+fn ctrl_c_reaches_the_command() {
+    let lab = Lab::new();
+    let script = r#"trap "echo caught; exit 3" INT; echo ready; while :; do sleep 0.05; done"#;
+    let mut screen = Screen::start(&lab, &lab.command("a", &["sh", "-c", script]));
+    screen.shows("ready");
+    screen.types("\x03");
+    screen.shows("caught");
+    assert_eq!(screen.ends_with_code(), 3);
+    assert!(lab.is_free("a"));
+}
+
+#[test]
+fn a_shell_gets_its_prompt_back_and_can_go_on() {
+    let lab = Lab::new();
+    let mut screen = Screen::shell(&lab);
+    screen.types(&format!("{}; echo code=$?\n", typed("a", "read line; echo got=$line; exit 3")));
+    screen.types("hello\n");
+    screen.shows("got=hello");
+    screen.shows("code=3");
+    screen.types("echo and=on\n");
+    screen.shows("and=on\r\n");
+    screen.types("exit\n");
+    screen.ends_with_code();
+}
+
+#[test]
+fn ctrl_c_while_waiting_gives_the_prompt_back() {
+    let lab = Lab::new();
+    let _holder = lab.start("a", r#"echo 1 > "$LAB/ready"; sleep 1000"#);
+    lab.wait_for_file("ready");
+    let mut screen = Screen::shell(&lab);
+    screen.types(&format!("{}; echo code=$?\n", typed("a --wait forever", "echo never")));
+    screen.shows("waiting for lock");
+    screen.types("\x03");
+    screen.types("echo still=here\n");
+    screen.shows("still=here\r\n");
+    screen.types("exit\n");
+    screen.ends_with_code();
+}
+
+#[test]
+fn ctrl_z_stops_the_job_and_fg_lets_it_go_on_under_the_same_lease() {
+    let lab = Lab::new();
+    let mut screen = Screen::shell(&lab);
+    let script = r#"echo $$ > "$LAB/pid"; echo token=$LEASEHOLD_TOKEN; read line; echo got=$line"#;
+    screen.types(&format!("{}\n", typed("a --ttl 1s", script)));
+    screen.shows("token=");
+    let command = read_pid(&lab.path("pid"));
+    let token = lab.status("a").holders[0].token;
+    screen.types("\x1a");
+    screen.shows("prompt> ");
+    let state = std::fs::read_to_string(format!("/proc/{command}/stat")).unwrap();
+    assert!(state.contains(") T "), "{state}");
+    // The shell works, and the lease is renewed, for longer than it would last by itself.
+    screen.types("echo shell=works\n");
+    screen.shows("shell=works\r\n");
+    wait_until("renewals", || (lab.status("a").holders[0].renewals >= 5).then_some(()));
+    screen.types("fg\n");
+    wait_until("the command", || {
+        std::fs::read_to_string(format!("/proc/{command}/stat")).unwrap().contains(") S ").then_some(())
+    });
+    assert_eq!(lab.status("a").holders[0].token, token);
+    screen.types("hello\n");
+    screen.shows("got=hello");
+    screen.shows("prompt> ");
+    screen.types("exit\n");
+    screen.ends_with_code();
+}
+
+#[test]
+fn in_the_background_it_is_stopped_when_it_wants_to_read_and_goes_on_with_fg() {
+    let lab = Lab::new();
+    let mut screen = Screen::shell(&lab);
+    screen
+        .types(&format!("{} &\n", typed("a --ttl 1s", r#"echo $$ > "$LAB/pid"; read line; echo got=$line"#)));
+    let command = read_pid(&lab.path("pid"));
+    wait_until("the stop", || {
+        std::fs::read_to_string(format!("/proc/{command}/stat")).unwrap().contains(") T ").then_some(())
+    });
+    screen.types("fg\n");
+    screen.types("hello\n");
+    screen.shows("got=hello");
+    screen.types("exit\n");
+    screen.ends_with_code();
+}
+
+#[test]
+fn in_a_pipeline_the_others_keep_the_terminal_until_the_command_asks_for_it() {
+    let lab = Lab::new();
+    let mut screen = Screen::shell(&lab);
+    screen.types(&format!("{} | cat\n", typed("a", "echo ready; read line; echo got=$line")));
+    screen.shows("ready");
+    screen.types("hello\n");
+    screen.shows("got=hello");
+    screen.types("echo and=on\n");
+    screen.shows("and=on\r\n");
+    screen.types("exit\n");
+    screen.ends_with_code();
+}
+
+#[test]
+fn an_interrupt_ends_the_loop_of_the_shell_that_runs_it() {
+    let lab = Lab::new();
+    let mut screen = Screen::shell(&lab);
+    let run = typed("a", "echo round; exec sleep 1000");
+    screen.types(&format!("for i in 1 2 3; do {run}; echo next=$i; done\n"));
+    screen.shows("round\r\n");
+    screen.types("\x03");
+    screen.types("echo out=$?\n");
+    screen.shows("out=");
+    assert!(!screen.shown.contains("round") && !screen.shown.contains("next=1"), "{:?}", screen.shown);
+    screen.types("exit\n");
+    screen.ends_with_code();
+}
+
+#[test]
+fn when_the_terminal_is_closed_the_command_ends() {
+    let lab = Lab::new();
+    let script = r#"echo $$ > "$LAB/pid"; echo ready; sleep 1000"#;
+    let mut screen = Screen::start(&lab, &lab.command("a", &["sh", "-c", script]));
+    screen.shows("ready");
+    let command = read_pid(&lab.path("pid"));
+    screen.keyboard = File::open("/dev/null").unwrap();
+    wait_until_dead(command);
+    assert_eq!(screen.ends_with_code(), 129);
+    assert!(lab.is_free("a"));
+}
