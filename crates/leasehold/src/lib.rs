@@ -36,3 +36,8 @@ pub use client::{
 };
 pub use error::{Error, Result, Trouble};
 pub use store::Moment;
+
+/// The code in the README is tested too.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+pub struct Readme;

@@ -34,6 +34,13 @@ pub(super) struct Taken {
     pub(super) valid_until: Moment,
 }
 
+impl Taken {
+    /// Whether it lasts for less than its ttl, because a ticket has turned into it.
+    pub(super) fn is_short(&self) -> bool {
+        self.lease.expires_at.since(self.lease.renewed_at) < self.lease.ask.ttl.as_duration()
+    }
+}
+
 /// How long a ticket lives without a word from its waiter: so long a dead one can delay those behind it.
 const TICKET: Ttl = Ttl::from_secs(10);
 /// A store that does not answer is asked again so often, with the same lease id, before the caller is told.

@@ -14,6 +14,10 @@ use crate::error::{Error, Result};
 use crate::model::{Asked, Lease, LeaseId, LockName, LockOp, Outcome, Release, Token, Ttl};
 use crate::store::{LockStore, Moment};
 
+/// A lease that was handed over lasts only as long as its ticket did. Whoever holds it for longer than this wants the
+/// whole ttl; whoever does not is spared the round trip.
+const CONFIRM: Duration = Duration::from_millis(50);
+
 /// A held lock, or several that were asked for together. Renewed in the background until it is released or dropped.
 ///
 /// [`run`](Guard::run) is the form to prefer: it stops the work when the lease is lost, and releases when it ends.
@@ -245,7 +249,11 @@ impl Core {
     /// Enters the guard to be renewed when the set part of its time is over.
     pub(super) fn enter(self: &Arc<Self>, diary: &Diary) {
         let now = Moment::now();
-        let due = now.plus(self.valid_until().after(now).mul_f64(self.renew_at));
+        let mut wait = self.valid_until().after(now).mul_f64(self.renew_at);
+        if self.parts().iter().any(Taken::is_short) {
+            wait = wait.min(CONFIRM);
+        }
+        let due = now.plus(wait);
         let mut entry = self.entry.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.is_over() {
             *entry = Some(diary.enter(due, Arc::downgrade(self)));
