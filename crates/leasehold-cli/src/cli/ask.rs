@@ -1,7 +1,6 @@
 //! How a lock is asked for: the options that `run` and `locks acquire` share.
 
 use clap::Args;
-use clap::builder::RangedI64ValueParser;
 use leasehold::model::{Holder, LockName, Mode, Priority, Reason, Slots, Ttl};
 
 use super::values;
@@ -32,7 +31,7 @@ pub(crate) struct AskArgs {
     pub(crate) steal_stale: Option<Ttl>,
     /// Exit with this code instead of 75 when the lock cannot be had
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = exit::NOT_ACQUIRED, hide_default_value = true)]
-    #[arg(value_parser = RangedI64ValueParser::<i32>::new().range(0..=255), allow_hyphen_values = true)]
+    #[arg(value_parser = values::exit_code, allow_hyphen_values = true)]
     pub(crate) conflict_exit_code: i32,
     /// Why, for people who look at the lock
     #[arg(long, value_name = "TEXT")]

@@ -3,13 +3,15 @@
 use clap::Args;
 use leasehold::model::LockName;
 
+use super::values;
+
 /// Show what happened to a lock, or to all, newest last
 #[derive(Debug, Args)]
 pub(crate) struct HistoryArgs {
     /// The lock; all if not given
     pub(crate) name: Option<LockName>,
     /// The newest so many
-    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = values::limit, allow_hyphen_values = true)]
     pub(crate) limit: u32,
 }
 

@@ -40,7 +40,7 @@ pub(crate) struct ListArgs {
     #[arg(long)]
     pub(crate) all: bool,
     /// At most so many
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = values::limit, allow_hyphen_values = true)]
     pub(crate) limit: Option<u32>,
 }
 

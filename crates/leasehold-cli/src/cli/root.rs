@@ -30,8 +30,10 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Args)]
 pub(crate) struct Global {
-    /// Where the locks live: sqlite:PATH, or sqlite: for the default place [env: LEASEHOLD_STORE]
     #[arg(long, global = true, value_name = "URL", help_heading = "Global options")]
+    #[arg(
+        help = "Where the locks live: sqlite:PATH, or sqlite: for the default place [env: LEASEHOLD_STORE]"
+    )]
     pub(crate) store: Option<String>,
     /// Write JSON for programs: results to stdout, errors to stderr
     #[arg(long, global = true, help_heading = "Global options")]

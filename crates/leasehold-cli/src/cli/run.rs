@@ -9,17 +9,21 @@ use leasehold::model::{LockName, Ttl};
 use super::ask::AskArgs;
 use super::values;
 
+const ABOUT: &str = "\
+Run a command while holding a lock
+
+The command runs without a shell, in a process group of its own. It and all its children are dead before the lease can \
+end, whether the store answers or not. It finds LEASEHOLD_LOCK, LEASEHOLD_TOKEN, LEASEHOLD_LEASE_ID, LEASEHOLD_HOLDER \
+and LEASEHOLD_STORE in its environment. Who runs it and the first 200 characters of its command line are stored with \
+the lease, for those who ask why the lock is held.";
+
+const EXIT: &str = "\
+Exit code: that of the command (128+N if signal N ended it), or 75 lock not acquired, 79 lease lost, 126 command not \
+runnable, 127 command not found.";
+
 /// Run a command while holding a lock
-///
-/// The command runs without a shell, in a process group of its own. It and all its children are dead before the
-/// lease can end, whether the store answers or not. It finds LEASEHOLD_LOCK, LEASEHOLD_TOKEN, LEASEHOLD_LEASE_ID,
-/// LEASEHOLD_HOLDER and LEASEHOLD_STORE in its environment. Who runs it and its first 200 characters are stored with
-/// the lease, for those who ask why the lock is held.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Exit code: that of the command (128+N if signal N ended it), or 75 lock not acquired, 79 lease \
-    lost, 126 command not runnable, 127 command not found."
-)]
+#[command(long_about = ABOUT, after_help = EXIT)]
 pub(crate) struct RunArgs {
     /// The lock to hold
     pub(crate) lock: LockName,

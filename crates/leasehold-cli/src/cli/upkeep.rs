@@ -3,13 +3,15 @@
 use clap::{Args, Subcommand};
 use leasehold::model::{LockName, Token};
 
+use super::values;
+
 /// Clear away leases and tickets that have ended, and serve those who wait for them
 ///
 /// Nothing depends on it: whoever wants a lock clears it first. It keeps lists and history tidy.
 #[derive(Debug, Args)]
 pub(crate) struct SweepArgs {
     /// At most so many locks
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = values::limit, allow_hyphen_values = true)]
     pub(crate) limit: u32,
 }
 
@@ -23,7 +25,7 @@ pub(crate) enum FenceCommand {
 pub(crate) struct FenceArgs {
     /// The lock
     pub(crate) name: LockName,
-    /// The token, as in LEASEHOLD_TOKEN
+    /// The token that was granted
     #[arg(long, value_name = "TOKEN", allow_hyphen_values = true)]
     pub(crate) token: Token,
 }

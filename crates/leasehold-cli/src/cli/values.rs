@@ -63,7 +63,7 @@ pub(super) fn patience(text: &str) -> Result<Patience, Invalid> {
     match parse_duration(text) {
         Ok(Duration::ZERO) => Ok(Patience::FailFast),
         Ok(duration) => Ok(Patience::For(duration)),
-        Err(Invalid(wrong)) => Err(Invalid(format!("{wrong}; or 0 for not at all, or forever"))),
+        Err(Invalid(wrong)) => Err(Invalid(format!("{wrong} (0 is not at all; forever is possible too)"))),
     }
 }
 
@@ -77,6 +77,18 @@ pub(super) fn priority(text: &str) -> Result<Priority, Invalid> {
 
 fn number<T: FromStr>(text: &str) -> Result<T, Invalid> {
     text.parse().map_err(|_| Invalid(format!("'{text}' is not a whole number that fits")))
+}
+
+pub(super) fn limit(text: &str) -> Result<u32, Invalid> {
+    match text.parse() {
+        Ok(0) | Err(_) => Err(Invalid(format!("'{text}' is no limit; write a whole number from 1 on"))),
+        Ok(limit) => Ok(limit),
+    }
+}
+
+pub(super) fn exit_code(text: &str) -> Result<i32, Invalid> {
+    let code: Result<u8, _> = text.parse();
+    code.map(i32::from).map_err(|_| Invalid(format!("'{text}' is no exit code; write 0 to 255")))
 }
 
 pub(super) fn part(text: &str) -> Result<f64, Invalid> {

@@ -95,8 +95,8 @@ fn tell(desk: &Desk, locks: &[LockName], held: &[(LockName, Lease)]) -> Done {
     for lease in leases.iter() {
         let (program, name) = (desk.program(), shell_word(&lease.lock));
         let with = format!("{name} --lease-id {} --token {}", lease.lease_id, lease.token);
-        desk.printer.say(format_args!("renew it with: {program} locks renew {with}"));
-        desk.printer.say(format_args!("release it with: {program} locks release {with}"));
+        desk.printer.advise(format_args!("renew it with: {program} locks renew {with}"));
+        desk.printer.advise(format_args!("release it with: {program} locks release {with}"));
     }
     Ok(exit::SUCCESS)
 }

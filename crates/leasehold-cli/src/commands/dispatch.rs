@@ -35,9 +35,9 @@ pub(crate) fn dispatch(cli: Cli) -> i32 {
     let store = || Choice::make(cli.global.store.as_deref());
     let done = match cli.command {
         Command::Run(args) => store().and_then(|store| run::run(*args, &store, cli.global.quiet)),
-        Command::Completions(args) => shell::completions(args.shell, &printer),
-        Command::Man => shell::man(&printer),
-        Command::Doctor => block_on(doctor::doctor(store(), &printer)),
+        Command::Completions(args) => shell::completions(args.shell, printer),
+        Command::Man => shell::man(printer),
+        Command::Doctor => block_on(doctor::doctor(store(), printer)),
         command => store().and_then(|store| block_on(at_desk(command, Desk { store, printer }))),
     };
     done.unwrap_or_else(|failure| {

@@ -1,5 +1,7 @@
 //! `fence check`: whether the lease with a token is alive.
 
+use std::cmp::Ordering;
+
 use leasehold::Error;
 use leasehold::model::StaleToken;
 use serde_json::json;
@@ -13,7 +15,10 @@ pub(super) async fn check(desk: &Desk, args: &FenceArgs) -> Done {
     let (name, token) = (&args.name, args.token);
     let checked = desk.open().await?.check_fence(name, token).await;
     let status = checked.map_err(|error| match &error {
-        Error::StaleToken(stale) => Failure::from(error.clone()).in_words(in_words(args, stale)),
+        Error::StaleToken(stale) => {
+            let (words, hint) = in_words(args, stale);
+            Failure::from(error.clone()).in_words(words).without_hints().hint(hint)
+        }
         _ => error.into(),
     })?;
     let held = status.holders.iter().find(|held| held.token == token);
@@ -34,15 +39,21 @@ pub(super) async fn check(desk: &Desk, args: &FenceArgs) -> Done {
     Ok(exit::SUCCESS)
 }
 
-fn in_words(args: &FenceArgs, stale: &StaleToken) -> String {
+/// What is wrong with the token, and what its bearer should do.
+fn in_words(args: &FenceArgs, stale: &StaleToken) -> (String, &'static str) {
     let (name, token, newest) = (&args.name, stale.token, stale.newest);
     match token.cmp(&newest) {
-        std::cmp::Ordering::Less => {
-            format!("token {token} of lock '{name}' is stale: {newest} is the newest")
-        }
-        std::cmp::Ordering::Equal => format!("token {token} of lock '{name}' is stale: its lease has ended"),
-        std::cmp::Ordering::Greater => {
-            format!("token {token} was never given for lock '{name}': {newest} is the newest")
-        }
+        Ordering::Less => (
+            format!("token {token} of lock '{name}' is stale: {newest} is the newest"),
+            "stop: somebody else has been granted this since",
+        ),
+        Ordering::Equal => (
+            format!("token {token} of lock '{name}' is stale: its lease has ended"),
+            "stop: somebody else may be granted this at any time",
+        ),
+        Ordering::Greater => (
+            format!("token {token} was never given for lock '{name}': {newest} is the newest"),
+            "look at where the token and the name come from, and at which store",
+        ),
     }
 }

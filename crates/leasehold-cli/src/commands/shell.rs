@@ -9,7 +9,7 @@ use crate::cli::Cli;
 use crate::exit;
 use crate::output::{Failure, Printer};
 
-pub(super) fn completions(shell: Shell, printer: &Printer) -> Done {
+pub(super) fn completions(shell: Shell, printer: Printer) -> Done {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "leasehold", &mut script);
     printer.write(&script)?;
@@ -17,7 +17,7 @@ pub(super) fn completions(shell: Shell, printer: &Printer) -> Done {
 }
 
 /// One page: `leasehold` itself, then each command as a section.
-pub(super) fn man(printer: &Printer) -> Done {
+pub(super) fn man(printer: Printer) -> Done {
     let mut command = Cli::command();
     command.build();
     let mut page = Vec::new();

@@ -81,11 +81,11 @@ fn details(event: &EventView) -> String {
     if let Some(until) = event.until {
         parts.push(format!("kept until {until}"));
     }
-    if let Some(by) = &event.by {
-        parts.push(format!("by {by}"));
-    }
-    if let Some(reason) = &event.reason {
-        parts.push(reason.to_string());
+    match (&event.by, &event.reason) {
+        (Some(by), Some(reason)) => parts.push(format!("by {by}: {reason}")),
+        (Some(by), None) => parts.push(format!("by {by}")),
+        (None, Some(reason)) => parts.push(reason.to_string()),
+        (None, None) => {}
     }
     parts.join(", ")
 }
@@ -131,13 +131,31 @@ mod tests {
 
     #[test]
     fn history_is_a_table() {
-        insta::assert_snapshot!(history_table(&some(), Of::One, Paint::PLAIN), @"");
-        insta::assert_snapshot!(history_table(&some()[..1], Of::All, Paint::PLAIN), @"");
+        insta::assert_snapshot!(history_table(&some(), Of::One, Paint::PLAIN), @"
+        TIME                  EVENT     HOLDER         TOKEN             DETAILS
+        2024-11-05T14:31:45Z  acquired  ada@web1:4711  1730817105000000
+        2024-11-05T14:31:45Z  acquired  ada@web1:4711  1730817105000000  shared, waited 2s
+        2024-11-05T14:31:45Z  asked     ada@web1:4711  1730817105000000  held 2m5s, by bob@ci
+        2024-11-05T14:31:45Z  released  ada@web1:4711  1730817105000000  held 2m5s, renewed 12 times
+        2024-11-05T14:31:45Z  forced    ada@web1:4711  1730817105000000  held 2m5s, renewed 1 time, by bob@ci: it hangs
+        2024-11-05T14:31:45Z  queued    ada@web1:4711  1730817105000000
+        ");
+        insta::assert_snapshot!(history_table(&some()[..1], Of::All, Paint::PLAIN), @"
+        TIME                  EVENT     LOCK     HOLDER         TOKEN             DETAILS
+        2024-11-05T14:31:45Z  acquired  nightly  ada@web1:4711  1730817105000000
+        ");
     }
 
     #[test]
     fn an_event_is_a_line() {
         let lines: Vec<_> = some().iter().map(|event| event_line(event, Paint::PLAIN)).collect();
-        insta::assert_snapshot!(lines.join("\n"), @"");
+        insta::assert_snapshot!(lines.join("\n"), @"
+        2024-11-05T14:31:45Z  acquired  nightly  ada@web1:4711  token 1730817105000000
+        2024-11-05T14:31:45Z  acquired  nightly  ada@web1:4711  token 1730817105000000  shared, waited 2s
+        2024-11-05T14:31:45Z  asked     nightly  ada@web1:4711  token 1730817105000000  held 2m5s, by bob@ci
+        2024-11-05T14:31:45Z  released  nightly  ada@web1:4711  token 1730817105000000  held 2m5s, renewed 12 times
+        2024-11-05T14:31:45Z  forced    nightly  ada@web1:4711  token 1730817105000000  held 2m5s, renewed 1 time, by bob@ci: it hangs
+        2024-11-05T14:31:45Z  queued    nightly  ada@web1:4711  token 1730817105000000
+        ");
     }
 }

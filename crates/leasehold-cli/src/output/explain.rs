@@ -7,13 +7,14 @@ use serde::Serialize;
 
 use super::paint::Paint;
 use super::table::block;
-use super::text::{ago, count, shell_word, short, visible, when};
+use super::text::{ago, count, lines, shell_word, short, visible, when};
 
 /// Why a lock cannot be had, and what would free it.
 #[derive(Debug, Serialize)]
 pub(crate) struct Explanation<'a> {
     lock: String,
-    explanation: Vec<String>,
+    #[serde(rename = "explanation")]
+    sentences: Vec<String>,
     commands: Vec<Remedy>,
     status: &'a LockStatus,
 }
@@ -40,23 +41,23 @@ const NAMED_WAITERS: usize = 10;
 
 impl<'a> Explanation<'a> {
     pub(crate) fn new(status: &'a LockStatus, around: &Around<'_>) -> Self {
-        let mut explanation = Vec::new();
+        let mut sentences = Vec::new();
         if status.holders.is_empty() {
-            explanation.push(format!("Nobody holds '{}'.", status.name));
-            explanation.push(last(status, around));
+            sentences.push(format!("Nobody holds '{}'.", status.name));
+            sentences.push(last(status, around));
         }
         for held in &status.holders {
-            explanation.extend(holder(status, held, around));
+            sentences.extend(holder(status, held, around));
         }
-        explanation.push(queue(status));
-        Self { lock: status.name.to_string(), explanation, commands: remedies(status, around), status }
+        sentences.push(queue(status));
+        Self { lock: status.name.to_string(), sentences, commands: remedies(status, around), status }
     }
 
     pub(crate) fn text(&self, paint: Paint) -> String {
         let commands: Vec<_> =
             self.commands.iter().map(|remedy| (remedy.to, remedy.command.clone())).collect();
-        let sentences = self.explanation.iter().map(|sentence| format!("{sentence}\n"));
-        format!("{}\n{}\n{}", sentences.collect::<String>(), paint.bold("What to do:"), block(2, &commands))
+        let head = [String::new(), paint.bold("What to do:")];
+        lines(self.sentences.iter().cloned().chain(head)) + &block(2, &commands)
     }
 }
 
@@ -85,8 +86,14 @@ fn holder(status: &LockStatus, held: &HolderStatus, around: &Around<'_>) -> Vec<
         Mode::Exclusive => "alone".to_owned(),
     };
     let since = when(now, held.acquired_at);
-    let mut sentences =
-        vec![format!("'{}' is held by {who} since {since}, {how}, with token {}.", status.name, held.token)];
+    let first = status.holders.first().is_none_or(|first| first.token == held.token);
+    let begin = match (first, held.expires_at <= now) {
+        (true, false) => format!("'{}' is held by", status.name),
+        (true, true) => format!("'{}' was held by", status.name),
+        (false, false) => "It is also held by".to_owned(),
+        (false, true) => "It was also held by".to_owned(),
+    };
+    let mut sentences = vec![format!("{begin} {who} since {since}, {how}, with token {}.", held.token)];
     sentences.extend(work(held));
     sentences.push(life(status, held));
     if let Some(asked) = &held.asked {
@@ -142,13 +149,12 @@ fn queue(status: &LockStatus) -> String {
     let Some(next) = waiters.next() else {
         return "Nobody waits for it.".to_owned();
     };
-    let mut then: Vec<_> = waiters.collect();
-    match status.waiters.len().saturating_sub(NAMED_WAITERS) {
-        0 => {}
-        more => then.push(format!("{more} more")),
-    }
-    let then: String = then.iter().map(|waiter| format!(", then {waiter}")).collect();
-    format!("In the queue: {next} is next{then}.")
+    let more = match status.waiters.len().saturating_sub(NAMED_WAITERS) {
+        0 => None,
+        more => Some(format!("{more} more")),
+    };
+    let all: Vec<_> = std::iter::once(format!("{next} is next")).chain(waiters).chain(more).collect();
+    format!("In the queue: {}.", all.join(", then "))
 }
 
 fn remedies(status: &LockStatus, around: &Around<'_>) -> Vec<Remedy> {
@@ -180,7 +186,7 @@ fn remedies(status: &LockStatus, around: &Around<'_>) -> Vec<Remedy> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::fixture;
+    use crate::output::tests::fixture;
 
     fn why(status: &LockStatus) -> String {
         let around =
@@ -190,17 +196,74 @@ mod tests {
 
     #[test]
     fn a_held_lock_is_explained() {
-        insta::assert_snapshot!(why(&fixture::held("deploy/prod")), @"");
+        insta::assert_snapshot!(why(&fixture::held("deploy/prod")), @r"
+        'deploy/prod' is held by ada@web1:4711 since 2024-11-05T14:31:45Z (12s ago), alone, with token 1730817105000000.
+        It is for: work of\nada@web1:4711.
+        It was renewed 1 time, last 2s ago, and lasts until 2024-11-05T14:32:25Z (in 28s) unless it is renewed.
+        bob@ci asked it to stop 1s ago (hotfix); it learns that at its next renewal.
+        In the queue: bob@ci:12 (exclusive, for 4s) is next, then eve@ci:13 (shared, for 1s).
+
+        What to do:
+          wait   leasehold locks wait deploy/prod --for free
+          queue  leasehold run deploy/prod --wait 10m -- COMMAND
+          force  leasehold locks release deploy/prod --force --token 1730817105000000 --reason 'TEXT'
+        ");
     }
 
     #[test]
     fn several_holders_are_explained_one_by_one_and_you_are_told_apart() {
-        insta::assert_snapshot!(why(&fixture::shared("deploy/prod")), @"");
+        insta::assert_snapshot!(why(&fixture::shared("deploy/prod")), @r"
+        'deploy/prod' is held by carol since 2024-11-05T14:31:49Z (8s ago), shared, with token 1730817109000000.
+        It is for: work of\ncarol.
+        It has not been renewed yet, and lasts until 2024-11-05T14:32:19Z (in 22s) unless it is renewed.
+        It is also held by yourself (dan) since 2024-11-05T14:31:50Z (7s ago), shared, with token 1730817110000000.
+        It is for: work of\ndan.
+        It has not been renewed yet, and lasts until 2024-11-05T14:32:20Z (in 23s) unless it is renewed.
+        Nobody waits for it.
+
+        What to do:
+          wait   leasehold locks wait deploy/prod --for free
+          queue  leasehold run deploy/prod --wait 10m -- COMMAND
+          ask    leasehold locks ask deploy/prod --reason 'TEXT'
+          force  leasehold locks release deploy/prod --force --token 1730817109000000 --reason 'TEXT'
+          force  leasehold locks release deploy/prod --force --token 1730817110000000 --reason 'TEXT'
+        ");
     }
 
     #[test]
     fn a_stale_and_a_free_lock_say_how_to_take_them() {
-        insta::assert_snapshot!(why(&fixture::stale("it's mine")), @"");
-        insta::assert_snapshot!(why(&fixture::unknown("deploy/prod")), @"");
+        insta::assert_snapshot!(why(&fixture::stale("it's mine")), @r"
+        'it's mine' was held by ada@web1:4711 since 2024-11-05T14:31:45Z (33s ago), alone, with token 1730817105000000.
+        It is for: work of\nada@web1:4711.
+        Its time was over at 2024-11-05T14:32:15Z (3s ago): the next acquire, or a sweep, frees it.
+        Nobody waits for it.
+
+        What to do:
+          take it   leasehold run 'it'\''s mine' -- COMMAND
+          clear it  leasehold sweep
+        ");
+        insta::assert_snapshot!(why(&fixture::unknown("deploy/prod")), @"
+        Nobody holds 'deploy/prod'.
+        Nothing is known to have happened to it.
+        Nobody waits for it.
+
+        What to do:
+          take it  leasehold run deploy/prod -- COMMAND
+        ");
+    }
+
+    #[test]
+    fn a_process_that_is_gone_is_told() {
+        let Some(gone) = fixture::gone("deploy/prod") else { return };
+        insta::assert_snapshot!(why(&gone), @r"
+        'deploy/prod' is held by ada@web1:4711 since 2024-11-05T14:31:45Z (3s ago), alone, with token 1730817105000000.
+        It is for: work of\nada@web1:4711.
+        Its process is gone: the next acquire, or a sweep, frees it.
+        Nobody waits for it.
+
+        What to do:
+          take it   leasehold run deploy/prod -- COMMAND
+          clear it  leasehold sweep
+        ");
     }
 }

@@ -9,7 +9,7 @@ use leasehold::model::{Conflict, HeldBy, Invalid, LockName};
 use serde::Serialize;
 
 use super::paint::Paint;
-use super::text::visible;
+use super::text::{lines, visible};
 use crate::exit;
 
 /// The end of a command that did not succeed.
@@ -23,7 +23,7 @@ pub(crate) struct Failure {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     causes: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    details: Option<Blocked>,
+    details: Option<Box<Blocked>>,
     /// What the process exits with.
     #[serde(skip)]
     pub(crate) exit: i32,
@@ -132,10 +132,10 @@ impl Failure {
 
     /// What to do next and what lies behind it, one line each.
     pub(crate) fn advice(&self) -> impl Iterator<Item = String> {
-        let hints = self.hints.iter().map(|hint| match hint.starts_with("usage: ") {
-            true => hint.clone(),
-            false => format!("hint: {hint}"),
-        });
+        let hints = self
+            .hints
+            .iter()
+            .map(|hint| if hint.starts_with("usage: ") { hint.clone() } else { format!("hint: {hint}") });
         hints.chain(self.causes.iter().map(|cause| format!("cause: {cause}")))
     }
 
@@ -153,12 +153,12 @@ impl Failure {
     }
 
     fn text(&self, paint: Paint) -> String {
-        let mut text = format!("{} {}\n", paint.bad("leasehold:"), visible(&self.error));
-        for line in self.advice() {
+        let first = format!("{} {}", paint.bad("leasehold:"), visible(&self.error));
+        let advice = self.advice().map(|line| {
             let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
-            text += &format!("{} {}\n", paint.bold(word), visible(rest));
-        }
-        text
+            format!("{} {}", paint.bold(word), visible(rest))
+        });
+        lines(std::iter::once(first).chain(advice))
     }
 }
 
@@ -174,7 +174,7 @@ impl From<Error> for Failure {
             hints: error.hint().into_iter().collect(),
             causes,
             details: match &error {
-                Error::Conflict { lock, conflict, .. } => Some(Blocked::new(lock, conflict)),
+                Error::Conflict { lock, conflict, .. } => Some(Box::new(Blocked::new(lock, conflict))),
                 _ => None,
             },
             ..Self::new(exit::of(&error), error.code(), error.to_string())

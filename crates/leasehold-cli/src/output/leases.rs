@@ -33,7 +33,8 @@ pub(crate) struct Leases {
     success: bool,
     #[serde(flatten)]
     first: LeaseView,
-    leases: Vec<LeaseView>,
+    #[serde(rename = "leases")]
+    all: Vec<LeaseView>,
 }
 
 impl LeaseView {
@@ -68,14 +69,8 @@ impl LeaseView {
     }
 
     fn text(&self) -> String {
-        let lines = [
-            ("lock", self.lock.clone()),
-            ("lease id", self.lease_id.clone()),
-            ("token", self.token.to_string()),
-            ("holder", self.holder.clone()),
-            ("expires", self.until.clone()),
-        ];
-        block(0, &lines)
+        let known = [("lease id", self.lease_id.clone()), ("token", self.token.to_string())];
+        format!("{}  held by {} until {}\n{}", self.lock, self.holder, self.until, block(2, &known))
     }
 }
 
@@ -84,18 +79,17 @@ impl Leases {
     pub(crate) fn new(asked: &[LockName], held: &[(LockName, Lease)]) -> Option<Self> {
         let find = |name| held.iter().find(|(lock, _)| lock == name);
         let found = asked.iter().filter_map(find);
-        let leases: Vec<_> = found.map(|(lock, lease)| LeaseView::of_lease(lock, lease)).collect();
-        let first = leases.first()?.clone();
-        Some(Self { success: true, first, leases })
+        let all: Vec<_> = found.map(|(lock, lease)| LeaseView::of_lease(lock, lease)).collect();
+        let first = all.first()?.clone();
+        Some(Self { success: true, first, all })
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &LeaseView> {
-        self.leases.iter()
+        self.all.iter()
     }
 
     /// A block for each.
     pub(crate) fn text(&self) -> String {
-        let blocks: Vec<_> = self.iter().map(LeaseView::text).collect();
-        blocks.join("\n")
+        self.iter().map(LeaseView::text).collect()
     }
 }

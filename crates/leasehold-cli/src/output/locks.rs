@@ -6,7 +6,7 @@ use leasehold::model::{Mode, Status};
 
 use super::paint::Paint;
 use super::table::{Table, Tint, block, plain};
-use super::text::{ago, count, short, shortly, visible, when};
+use super::text::{ago, count, lines, short, shortly, visible, when};
 
 /// A row for each holder; a lock that nobody holds has a row too.
 pub(crate) fn lock_table(locks: &[LockStatus], paint: Paint) -> String {
@@ -78,22 +78,22 @@ pub(crate) fn lock_page(lock: &LockStatus, paint: Paint) -> String {
         (false, true) => paint.bad("stale: the next acquire, or leasehold sweep, frees it"),
         (false, false) => paint.good("free"),
     };
-    let mut page = format!("{}  {state}\n", paint.bold(&lock.name));
+    let mut page = vec![format!("{}  {state}", paint.bold(&lock.name))];
     if lock.holders.is_empty() && lock.token.get() > 0 {
-        page += &block(2, &[("newest token", lock.token.to_string())]);
+        page.push(format!("  newest token  {}", lock.token));
     }
     let blocks: Vec<_> = lock.holders.iter().map(|held| holder_block(lock, held)).collect();
-    page += &blocks.join("\n");
+    let mut page = lines(page) + &blocks.join("\n");
     if !lock.waiters.is_empty() {
-        page += &format!("{} in the queue\n", lock.waiters.len());
-    }
-    for (place, waiter) in (1..).zip(&lock.waiters) {
-        let patience = short(lock.now.since(waiter.since));
-        page += &format!("  {place}. {}  {}, for {patience}", waiter.holder, waiter.mode);
-        page += &match waiter.priority {
-            0 => "\n".to_owned(),
-            priority => format!(", priority {priority}\n"),
-        };
+        page += &lines([format!("{} in the queue", lock.waiters.len())]);
+        page += &lines((1..).zip(&lock.waiters).map(|(place, waiter)| {
+            let patience = short(lock.now.since(waiter.since));
+            let priority = match waiter.priority {
+                0 => String::new(),
+                priority => format!(", priority {priority}"),
+            };
+            format!("  {place}. {}  {}, for {patience}{priority}", waiter.holder, waiter.mode)
+        }));
     }
     page
 }
@@ -129,18 +129,53 @@ fn renewed(lock: &LockStatus, held: &HolderStatus) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::fixture;
+    use crate::output::tests::fixture;
 
     #[test]
     fn a_table_has_a_row_for_each_holder_and_each_free_lock() {
         let locks = [fixture::held("deploy/prod"), fixture::shared("reports"), fixture::free("nightly")];
-        insta::assert_snapshot!(lock_table(&locks, Paint::PLAIN), @"");
+        insta::assert_snapshot!(lock_table(&locks, Paint::PLAIN), @"
+        NAME         HOLDER         TOKEN             HELD  EXPIRES  WAITING  MODE       STATUS
+        deploy/prod  ada@web1:4711  1730817105000000  12s   in 28s   2        exclusive  releasing
+        reports      carol          1730817109000000  8s    in 22s   0        shared     active
+        reports      dan            1730817110000000  7s    in 23s   0        shared     active
+        nightly      -              1730817105000000  -     -        0        -          free
+        ");
     }
 
     #[test]
     fn a_page_says_everything() {
-        insta::assert_snapshot!(lock_page(&fixture::held("deploy/prod"), Paint::PLAIN), @"");
-        insta::assert_snapshot!(lock_page(&fixture::stale("deploy/prod"), Paint::PLAIN), @"");
-        insta::assert_snapshot!(lock_page(&fixture::free("deploy/prod"), Paint::PLAIN), @"");
+        insta::assert_snapshot!(lock_page(&fixture::held("deploy/prod"), Paint::PLAIN), @r"
+        deploy/prod  held
+          holder    ada@web1:4711
+          status    releasing
+          mode      exclusive
+          token     1730817105000000
+          lease id  00000000-0000-7000-8000-000000000001
+          since     2024-11-05T14:31:45Z (12s ago)
+          renewed   1 time, last 2s ago
+          expires   2024-11-05T14:32:25Z (in 28s)
+          asked     to stop by bob@ci, 1s ago: hotfix
+          command   work of\nada@web1:4711
+        2 in the queue
+          1. bob@ci:12  exclusive, for 4s
+          2. eve@ci:13  shared, for 1s
+        ");
+        insta::assert_snapshot!(lock_page(&fixture::stale("deploy/prod"), Paint::PLAIN), @r"
+        deploy/prod  stale: the next acquire, or leasehold sweep, frees it
+          holder    ada@web1:4711
+          status    stale
+          mode      exclusive
+          token     1730817105000000
+          lease id  00000000-0000-7000-8000-000000000001
+          since     2024-11-05T14:31:45Z (33s ago)
+          renewed   not yet
+          expires   2024-11-05T14:32:15Z (3s ago)
+          command   work of\nada@web1:4711
+        ");
+        insta::assert_snapshot!(lock_page(&fixture::free("deploy/prod"), Paint::PLAIN), @"
+        deploy/prod  free
+          newest token  1730817105000000
+        ");
     }
 }

@@ -13,14 +13,14 @@
 mod events;
 mod explain;
 mod failure;
-#[cfg(test)]
-mod fixture;
 mod leases;
 mod locks;
 mod paint;
 mod printer;
 mod refusal;
 mod table;
+#[cfg(test)]
+mod tests;
 mod text;
 
 pub(crate) use events::{Of, event_line, history_table};
@@ -31,4 +31,4 @@ pub(crate) use locks::{lock_page, lock_table};
 pub(crate) use paint::Paint;
 pub(crate) use printer::Printer;
 pub(crate) use refusal::refusal;
-pub(crate) use text::{count, shell_word, short, visible};
+pub(crate) use text::{count, lines, shell_word, short, visible};

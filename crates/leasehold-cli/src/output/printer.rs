@@ -1,7 +1,7 @@
 //! Writing: results to stdout, talk to stderr.
 
 use std::fmt::Display;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 
 use serde::Serialize;
 
@@ -15,18 +15,20 @@ pub(crate) struct Printer {
     pub(crate) json: bool,
     /// No talk.
     quiet: bool,
+    /// Somebody sits before stderr.
+    attended: bool,
     /// For what goes to stdout.
     pub(crate) paint: Paint,
 }
 
 impl Printer {
     pub(crate) fn new(json: bool, quiet: bool) -> Self {
-        Self { json, quiet, paint: Paint::of(&io::stdout()) }
+        Self { json, quiet, attended: io::stderr().is_terminal(), paint: Paint::of(&io::stdout()) }
     }
 
     /// Writes a result for people, or `value` for programs.
     pub(crate) fn result(
-        &self,
+        self,
         value: &impl Serialize,
         text: impl FnOnce(Paint) -> String,
     ) -> Result<(), Failure> {
@@ -36,7 +38,7 @@ impl Printer {
 
     /// Writes one result of many, on one line.
     pub(crate) fn line(
-        &self,
+        self,
         value: &impl Serialize,
         text: impl FnOnce(Paint) -> String,
     ) -> Result<(), Failure> {
@@ -50,13 +52,20 @@ impl Printer {
 
     /// Writes a result that is not ours to shape.
     #[expect(clippy::unused_self, reason = "whoever writes to stdout goes through the printer")]
-    pub(crate) fn write(&self, bytes: &[u8]) -> Result<(), Failure> {
+    pub(crate) fn write(self, bytes: &[u8]) -> Result<(), Failure> {
         let mut stdout = io::stdout().lock();
         stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(Failure::output)
     }
 
+    /// Advice, which a script does not need.
+    pub(crate) fn advise(self, line: impl Display) {
+        if self.attended {
+            self.say(line);
+        }
+    }
+
     /// Talk, for people only.
-    pub(crate) fn say(&self, line: impl Display) {
+    pub(crate) fn say(self, line: impl Display) {
         if !self.quiet && !self.json {
             // There is nobody to complain to when stderr is closed.
             let _ = writeln!(io::stderr(), "{line}");

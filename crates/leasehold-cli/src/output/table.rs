@@ -3,6 +3,7 @@
 use comfy_table::{ContentArrangement, presets};
 
 use super::paint::Paint;
+use super::text;
 
 /// How a whole row is painted.
 pub(super) type Tint = fn(Paint, String) -> String;
@@ -35,7 +36,7 @@ impl Table {
     /// The table as text, with a line break at the end.
     pub(super) fn paint(&self, paint: Paint) -> String {
         let lines = self.table.lines().zip(&self.tints);
-        lines.map(|(line, tint)| tint(paint, line.trim_end().to_owned()) + "\n").collect()
+        text::lines(lines.map(|(line, tint)| tint(paint, line.trim_end().to_owned())))
     }
 }
 
@@ -47,6 +48,5 @@ pub(super) fn plain(_: Paint, line: String) -> String {
 /// A block of names and values, the values in one column.
 pub(super) fn block(indent: usize, lines: &[(&str, String)]) -> String {
     let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    let line = |(name, value): &(&str, String)| format!("{:indent$}{name:width$}  {value}\n", "");
-    lines.iter().map(line).collect()
+    text::lines(lines.iter().map(|(name, value)| format!("{:indent$}{name:width$}  {value}", "")))
 }

@@ -41,6 +41,11 @@ pub(crate) fn short(duration: Duration) -> String {
     }
 }
 
+/// Lines, each with its end.
+pub(crate) fn lines(lines: impl IntoIterator<Item = String>) -> String {
+    lines.into_iter().flat_map(|line| [line, "\n".to_owned()]).collect()
+}
+
 /// `1 lease`, `2 leases`.
 pub(crate) fn count(number: u64, word: &str) -> String {
     let end = if number == 1 { "" } else { "s" };

@@ -75,10 +75,11 @@ pub(super) fn permissions(url: &str) -> Option<Check> {
     use std::os::unix::fs::PermissionsExt;
     let path = url.strip_prefix("sqlite:")?;
     let mode = std::fs::metadata(path).ok()?.permissions().mode() & 0o777;
-    if mode & 0o077 == 0 {
+    let others = mode & 0o077;
+    if others == 0 {
         return Some(Check::ok("permissions", format!("only its owner can use it (mode {mode:03o})")));
     }
-    let what = if mode & 0o022 == 0 { "read" } else { "change" };
+    let what = if others & 0o022 == 0 { "read" } else { "change" };
     let detail = format!("others than its owner can {what} it (mode {mode:03o})");
     let hint = format!("unless that is wanted: chmod 600 {}", shell_word(path));
     Some(Check::warning("permissions", detail, &hint))
@@ -106,14 +107,14 @@ pub(super) fn processes(abilities: &Abilities) -> Check {
 mod tests {
     use super::*;
 
-    fn text(check: Check) -> String {
-        serde_json::to_string(&check).unwrap()
+    fn text(check: &Check) -> String {
+        serde_json::to_string(check).unwrap()
     }
 
     #[test]
     fn clocks_that_differ_are_told_apart() {
         let wall = jiff::Timestamp::from_second(100).unwrap();
-        let at = |seconds| text(clock(Timestamp::from_micros(seconds * 1_000_000), wall));
+        let at = |seconds: u64| text(&clock(Timestamp::from_micros(seconds * 1_000_000), wall));
         assert!(at(100).contains("agrees"));
         assert!(at(107).contains("7s ahead of"));
         assert!(at(40).contains("1m behind"));
@@ -121,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_slow_store_is_worth_a_word() {
-        assert!(text(round_trip(Duration::from_micros(150))).contains("\"0.15 ms\""));
-        assert!(text(round_trip(Duration::from_secs(2))).contains("2000 ms is slow"));
+        assert!(text(&round_trip(Duration::from_micros(150))).contains("\"0.15 ms\""));
+        assert!(text(&round_trip(Duration::from_secs(2))).contains("2000 ms is slow"));
     }
 }

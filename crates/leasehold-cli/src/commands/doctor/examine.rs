@@ -12,7 +12,7 @@ use crate::config::Choice;
 use crate::exit;
 use crate::output::{Failure, Printer};
 
-pub(in crate::commands) async fn doctor(store: Result<Choice, Failure>, printer: &Printer) -> Done {
+pub(in crate::commands) async fn doctor(store: Result<Choice, Failure>, printer: Printer) -> Done {
     let mut checks = vec![checks::version()];
     let code = match examine(store, &mut checks).await {
         Ok(()) => exit::SUCCESS,

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::output::{Failure, Paint, visible};
+use crate::output::{Failure, Paint, lines, visible};
 
 /// One line.
 #[derive(Debug, Serialize)]
@@ -56,19 +56,16 @@ impl Report {
 
     pub(super) fn text(&self, paint: Paint) -> String {
         let width = self.checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
-        let mut text = String::new();
-        for check in &self.checks {
+        lines(self.checks.iter().flat_map(|check| {
             let sign = match check.status {
                 Verdict::Ok => paint.good("✓"),
                 Verdict::Warning => paint.warning("!"),
                 Verdict::Failed => paint.bad("✗"),
             };
-            text += &format!("{sign} {:width$}  {}\n", check.name, visible(&check.detail));
-            for line in &check.advice {
-                text += &format!("  {:width$}  {}\n", "", visible(line));
-            }
-        }
-        text
+            let first = format!("{sign} {:width$}  {}", check.name, visible(&check.detail));
+            let advice = check.advice.iter().map(move |line| format!("  {:width$}  {}", "", visible(line)));
+            std::iter::once(first).chain(advice)
+        }))
     }
 }
 
@@ -84,7 +81,13 @@ mod tests {
             Check::warning("permissions", "others can read it", "chmod 600 it"),
             Check::failed("store", &failure),
         ]);
-        insta::assert_snapshot!(report.text(Paint::PLAIN), @"");
+        insta::assert_snapshot!(report.text(Paint::PLAIN), @"
+        ✓ version      1
+        ! permissions  others can read it
+                       hint: chmod 600 it
+        ✗ store        it is no database
+                       hint: name another file
+        ");
         assert!(!report.ok);
     }
 }

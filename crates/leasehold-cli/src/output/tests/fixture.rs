@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use leasehold::LockStatus;
 use leasehold::model::{
-    Acquire, Ask, AskRelease, Holder, LeaseId, LockName, LockOp, LockRecord, Metadata, Mode, Outcome, Reason,
-    Release, Renew, Slots, Timestamp, Ttl,
+    Acquire, Ask, AskRelease, Holder, LeaseId, LockName, LockOp, LockRecord, Member, Metadata, Mode, Outcome,
+    Priority, Reason, Release, Renew, Slots, Timestamp, Ttl,
 };
 
 /// 2024-11-05T14:31:45Z.
@@ -15,7 +15,7 @@ fn at(seconds: u64) -> Timestamp {
     Timestamp::from_micros(START + seconds * 1_000_000)
 }
 
-fn ask(holder: &str, number: u128) -> Ask {
+fn ask(holder: &str, number: u64) -> Ask {
     let mut metadata = Metadata::default();
     metadata.set("command", format!("work of\n{holder}")).unwrap();
     Ask {
@@ -23,7 +23,7 @@ fn ask(holder: &str, number: u128) -> Ask {
         holder: Holder::new(holder).unwrap(),
         mode: Mode::Exclusive,
         slots: Slots::default(),
-        priority: Default::default(),
+        priority: Priority::default(),
         ttl: Ttl::from_secs(30),
         metadata,
         process: None,
@@ -40,7 +40,7 @@ fn record(name: &str) -> LockRecord {
 }
 
 /// Held for 12 s, renewed once, asked for, and waited for by two.
-pub(super) fn held(name: &str) -> LockStatus {
+pub(in crate::output) fn held(name: &str) -> LockStatus {
     let mut record = record(name);
     let Outcome::Granted(lease) = acquire(&mut record, ask("ada@web1:4711", 1), at(0)) else {
         panic!("it is free");
@@ -60,24 +60,24 @@ pub(super) fn held(name: &str) -> LockStatus {
 }
 
 /// Shared by two.
-pub(super) fn shared(name: &str) -> LockStatus {
+pub(in crate::output) fn shared(name: &str) -> LockStatus {
     let mut record = record(name);
     for (number, holder) in [(4, "carol"), (5, "dan")] {
         let shared = Ask { mode: Mode::Shared, ..ask(holder, number) };
-        acquire(&mut record, shared, at(number as u64));
+        acquire(&mut record, shared, at(number));
     }
     LockStatus::of(&record, at(12))
 }
 
 /// Held, but its time is over.
-pub(super) fn stale(name: &str) -> LockStatus {
+pub(in crate::output) fn stale(name: &str) -> LockStatus {
     let mut record = record(name);
     acquire(&mut record, ask("ada@web1:4711", 1), at(0));
     LockStatus::of(&record, at(33))
 }
 
 /// Held and released again.
-pub(super) fn free(name: &str) -> LockStatus {
+pub(in crate::output) fn free(name: &str) -> LockStatus {
     let mut record = record(name);
     let Outcome::Granted(lease) = acquire(&mut record, ask("ada@web1:4711", 1), at(0)) else {
         panic!("it is free");
@@ -88,6 +88,16 @@ pub(super) fn free(name: &str) -> LockStatus {
 }
 
 /// Never heard of.
-pub(super) fn unknown(name: &str) -> LockStatus {
+pub(in crate::output) fn unknown(name: &str) -> LockStatus {
     LockStatus::of(&record(name), at(12))
+}
+
+/// Held, its time still runs, but its process is gone; none where the system does not tell.
+pub(in crate::output) fn gone(name: &str) -> Option<LockStatus> {
+    let mut process = leasehold::store::this_process()?;
+    process.members = vec![Member { pid: 1 << 30, started: 1, group: false }];
+    let mut record = record(name);
+    let ask = Ask { process: Some(process), ..ask("ada@web1:4711", 1) };
+    acquire(&mut record, ask, at(0));
+    Some(LockStatus::of(&record, at(3)))
 }

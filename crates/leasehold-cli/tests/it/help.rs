@@ -1,0 +1,72 @@
+//! What every command says of itself, and what the command line as a whole promises.
+
+use super::support::Bench;
+
+const COMMANDS: [&str; 19] = [
+    "",
+    "run",
+    "locks",
+    "locks list",
+    "locks status",
+    "locks why",
+    "locks acquire",
+    "locks renew",
+    "locks release",
+    "locks ask",
+    "locks wait",
+    "history",
+    "watch",
+    "sweep",
+    "fence",
+    "fence check",
+    "doctor",
+    "completions",
+    "man",
+];
+
+#[test]
+fn every_command_explains_itself() {
+    let bench = Bench::new();
+    for command in COMMANDS {
+        let ran = bench.run(&format!("{command} --help"));
+        assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{command}");
+        let name = format!("help {command}").trim().replace(' ', "-");
+        insta::assert_snapshot!(name, ran.stdout);
+    }
+}
+
+#[test]
+fn no_command_is_missing_from_the_list() {
+    let bench = Bench::new();
+    let listed = |command: &str| {
+        let help = bench.ok(&format!("{command} -h"));
+        let commands = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+        let commands = commands.take_while(|line| !line.is_empty());
+        let names: Vec<_> = commands.filter_map(|line| line.split_whitespace().next()).collect();
+        names.iter().map(|name| format!("{command} {name}").trim().to_owned()).collect::<Vec<_>>()
+    };
+    let mut all = vec![String::new()];
+    for group in ["", "locks", "fence"] {
+        all.extend(listed(group));
+    }
+    all.sort();
+    let mut known = COMMANDS;
+    known.sort_unstable();
+    assert_eq!(all, known);
+}
+
+#[test]
+fn the_version_is_told() {
+    let bench = Bench::new();
+    assert_eq!(bench.ok("--version"), concat!("leasehold ", env!("CARGO_PKG_VERSION"), "\n"));
+}
+
+#[test]
+fn nothing_at_all_is_a_usage_error_that_shows_help() {
+    let bench = Bench::new();
+    for words in ["", "locks", "fence"] {
+        let ran = bench.run(words);
+        assert_eq!((ran.code, ran.stdout.as_str()), (64, ""), "{words}");
+        assert!(ran.stderr.contains("Usage: leasehold"), "{words}: {}", ran.stderr);
+    }
+}

@@ -1,0 +1,18 @@
+//! The binary as a program: every command, every exit code, every bad input. One test binary: linking many costs more
+//! than it tells.
+
+mod config;
+mod contention;
+mod docs;
+mod events;
+mod force;
+mod help;
+mod input;
+mod leases;
+mod locks;
+mod output;
+mod run;
+mod stores;
+mod support;
+mod upkeep;
+mod waiting;

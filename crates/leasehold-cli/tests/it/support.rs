@@ -1,0 +1,197 @@
+//! A bench for the binary: a store of its own for each test, and output without what changes from run to run.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A folder with a store of its own, and nothing of the user's settings.
+pub(crate) struct Bench {
+    temp: TempDir,
+}
+
+/// What a command wrote, and how it ended.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Bench {
+    pub(crate) fn new() -> Self {
+        let temp = tempfile::tempdir().unwrap();
+        Self { temp }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.temp.path()
+    }
+
+    /// The binary with these arguments, not started yet.
+    pub(crate) fn command<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
+        command.args(arguments).current_dir(self.path()).stdin(Stdio::null());
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("LEASEHOLD_") {
+                command.env_remove(name);
+            }
+        }
+        for name in ["COLUMNS", "NO_COLOR", "CLICOLOR_FORCE"] {
+            command.env_remove(name);
+        }
+        command.env("TERM", "xterm").env("HOME", self.path());
+        command.env("XDG_CONFIG_HOME", self.path().join("config"));
+        command.env("XDG_STATE_HOME", self.path().join("state"));
+        command.env("LEASEHOLD_STORE", format!("sqlite:{}", self.path().join("store.db").display()));
+        command
+    }
+
+    /// Runs words that need no quoting.
+    pub(crate) fn run(&self, words: &str) -> Ran {
+        self.run_words(&words.split_whitespace().collect::<Vec<_>>())
+    }
+
+    pub(crate) fn run_words(&self, words: &[&str]) -> Ran {
+        run(&mut self.command(words))
+    }
+
+    /// Runs words that succeed, and gives what they write.
+    pub(crate) fn ok(&self, words: &str) -> String {
+        let ran = self.run(words);
+        assert_eq!(ran.code, 0, "{words}: {ran:?}");
+        ran.stdout
+    }
+
+    /// Runs words that succeed, and reads the JSON that they write.
+    pub(crate) fn json(&self, words: &str) -> Value {
+        serde_json::from_str(&self.ok(&format!("--json {words}"))).unwrap()
+    }
+
+    pub(crate) fn start(&self, words: &str) -> Child {
+        let mut command = self.command(words.split_whitespace());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+
+    /// Takes a lock and leaves it held; gives the words that renew and release it.
+    pub(crate) fn hold(&self, words: &str) -> Held {
+        let value = self.json(&format!("locks acquire {words}"));
+        let [id, token] = ["leaseId", "token"].map(|key| value[key].to_string().replace('"', ""));
+        Held { with: format!("--lease-id {id} --token {token}"), token }
+    }
+
+    /// Waits until a look at a lock shows what it should.
+    pub(crate) fn until(&self, lock: &str, so: impl Fn(&Value) -> bool) -> Value {
+        let mut seen = Value::Null;
+        eventually(&format!("lock {lock}"), || {
+            seen = self.json(&format!("locks status {lock}"));
+            so(&seen)
+        });
+        seen
+    }
+
+    /// The text without what changes from run to run.
+    pub(crate) fn tidy(&self, text: &str) -> String {
+        tidy(&text.replace(&*self.path().to_string_lossy(), "[TEMP]"))
+    }
+}
+
+/// A lease that was left held.
+pub(crate) struct Held {
+    /// `--lease-id … --token …`.
+    pub(crate) with: String,
+    pub(crate) token: String,
+}
+
+pub(crate) fn run(command: &mut Command) -> Ran {
+    command.output().map(Ran::from).unwrap()
+}
+
+impl From<Output> for Ran {
+    fn from(output: Output) -> Self {
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        Self {
+            code: output.status.code().unwrap_or(-1),
+            stdout: text(output.stdout),
+            stderr: text(output.stderr),
+        }
+    }
+}
+
+/// Waits for a condition, and fails if it does not come true in good time.
+pub(crate) fn eventually(what: &str, mut so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !so() {
+        assert!(Instant::now() < deadline, "{what}: not in time");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Times, ids, tokens and durations become words, and columns are set two blanks apart.
+fn tidy(text: &str) -> String {
+    let mut tidied = String::new();
+    let mut word = String::new();
+    for c in text.chars().chain(['\n']) {
+        if c.is_ascii_alphanumeric() || "-:.".contains(c) {
+            word.push(c);
+            continue;
+        }
+        let bare = word.trim_end_matches(['.', ':']);
+        tidied += kind_of(bare).unwrap_or(bare);
+        tidied += &word[bare.len()..];
+        word.clear();
+        if !(c == ' ' && tidied.ends_with("  ")) {
+            tidied.push(c);
+        }
+    }
+    tidied.truncate(tidied.len() - 1);
+    tidied
+}
+
+fn kind_of(word: &str) -> Option<&'static str> {
+    let digits = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_digit());
+    let parts: Vec<_> = word.split('-').map(str::len).collect();
+    let units = ["ms", "s", "m", "h", "d"];
+    let is_duration = word.split_inclusive(|c: char| c.is_ascii_alphabetic()).all(|part| {
+        let number = part.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        units.contains(&&part[number.len()..]) && digits(&number.replace('.', ""))
+    }) || word.strip_suffix("ms").is_some_and(digits);
+    match word {
+        _ if parts == [8, 4, 4, 4, 12] => Some("[ID]"),
+        _ if word.len() >= 20 && word.ends_with('Z') && word.contains('T') => Some("[TIME]"),
+        _ if word.len() == 16 && digits(word) => Some("[TOKEN]"),
+        "" | "10m" => None, // A suggestion, always the same.
+        _ if is_duration => Some("[AGE]"),
+        _ => None,
+    }
+}
+
+/// JSON with its changing values replaced, each by its kind.
+pub(crate) fn shape(mut value: Value) -> String {
+    replace(&mut value);
+    serde_json::to_string_pretty(&value).unwrap()
+}
+
+fn replace(value: &mut Value) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(replace),
+        Value::Object(entries) => {
+            for (key, value) in entries {
+                match (key.as_str(), &*value) {
+                    ("token" | "newest", Value::Number(token)) if token.as_u64() > Some(0) => {
+                        *value = "[TOKEN]".into();
+                    }
+                    ("user" | "host" | "by", Value::String(_)) => *value = "[WHO]".into(),
+                    ("command", Value::String(text)) if text.starts_with('/') => *value = "[COMMAND]".into(),
+                    ("afterSeconds", Value::Number(_)) => *value = "[SECONDS]".into(),
+                    _ => replace(value),
+                }
+            }
+        }
+        Value::String(text) => *text = tidy(text),
+        _ => {}
+    }
+}

@@ -1,0 +1,141 @@
+//! Sweep, fence, doctor, completions, man.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use super::support::{Bench, shape};
+
+#[test]
+fn a_sweep_clears_what_has_ended() {
+    let bench = Bench::new();
+    assert_eq!(bench.ok("sweep"), "nothing to sweep\n");
+    bench.hold("a --ttl 50ms");
+    bench.ok("locks wait a --for free --timeout 30s");
+    assert_eq!(bench.ok("sweep"), "swept 1 lease and 0 tickets; 0 waiters served\n");
+    insta::assert_snapshot!(bench.ok("sweep --json"), @r#"
+    {
+      "leases": 0,
+      "tickets": 0,
+      "served": 0
+    }
+    "#);
+    assert!(bench.ok("history a").contains("expired"));
+}
+
+#[test]
+fn a_token_is_good_as_long_as_its_lease_lives() {
+    let bench = Bench::new();
+    let held = bench.hold("a --holder ada");
+    let check = format!("fence check a --token {}", held.token);
+    insta::assert_snapshot!(bench.tidy(&bench.ok(&check)), @"token [TOKEN] is good: ada holds 'a' until [TIME]");
+    insta::assert_snapshot!(shape(bench.json(&check)), @r#"
+    {
+      "expiresAt": "[TIME]",
+      "holder": "ada",
+      "lock": "a",
+      "newest": "[TOKEN]",
+      "token": "[TOKEN]",
+      "valid": true
+    }
+    "#);
+    bench.ok(&format!("locks release a {}", held.with));
+    let told = |words: &str| {
+        let ran = bench.run(words);
+        assert_eq!((ran.code, ran.stdout.as_str()), (1, ""), "{words}");
+        bench.tidy(&ran.stderr)
+    };
+    insta::assert_snapshot!(told(&check), @"
+    leasehold: token [TOKEN] of lock 'a' is stale: its lease has ended
+    hint: stop: somebody else may be granted this at any time
+    ");
+    insta::assert_snapshot!(told("fence check a --token 7"), @"
+    leasehold: token 7 of lock 'a' is stale: [TOKEN] is the newest
+    hint: stop: somebody else has been granted this since
+    ");
+    insta::assert_snapshot!(told("fence check a --token 9007199254740991"), @"
+    leasehold: token [TOKEN] was never given for lock 'a': [TOKEN] is the newest
+    hint: look at where the token and the name come from, and at which store
+    ");
+    insta::assert_snapshot!(shape(serde_json::from_str(&told(&format!("{check} --json"))).unwrap()), @r#"
+    {
+      "code": "STALE_TOKEN",
+      "error": "token [TOKEN] of lock 'a' is stale: its lease has ended",
+      "hint": "stop: somebody else may be granted this at any time",
+      "success": false
+    }
+    "#);
+}
+
+#[test]
+fn the_doctor_finds_a_healthy_store_healthy() {
+    let bench = Bench::new();
+    let told = bench.tidy(&bench.ok("doctor"));
+    let lines: Vec<_> = told.lines().filter(|line| !line.contains("round trip")).collect();
+    insta::assert_snapshot!(lines.join("\n").replace(std::env::consts::ARCH, "[ARCH]"), @"
+    ✓ version  leasehold 0.1.0, linux [ARCH]
+    ✓ store  sqlite:[TEMP]/store.db (from LEASEHOLD_STORE)
+    ✓ reachable  opened sqlite:[TEMP]/store.db
+    ✓ clock  the store's clock agrees with this machine's
+    ✓ engine  sqlite, for every process of this machine; a ttl of [AGE] or more; waiters are woken, and look every [AGE]
+    ✓ permissions  only its owner can use it (mode 600)
+    ✓ processes  a lock whose process has died is free at once
+    ");
+    assert!(told.contains("✓ round trip  "), "{told}");
+    let report = bench.json("doctor");
+    assert_eq!(report["ok"], true);
+    assert_eq!(report["checks"][1]["status"], "ok");
+}
+
+#[test]
+fn the_doctor_warns_of_a_store_that_others_can_read() {
+    let bench = Bench::new();
+    bench.ok("doctor");
+    fs::set_permissions(bench.path().join("store.db"), fs::Permissions::from_mode(0o644)).unwrap();
+    let told = bench.tidy(&bench.ok("doctor"));
+    let lines: Vec<_> = told.lines().skip_while(|line| !line.starts_with('!')).take(2).collect();
+    insta::assert_snapshot!(lines.join("\n"), @"
+    ! permissions  others than its owner can read it (mode 644)
+      hint: unless that is wanted: chmod 600 [TEMP]/store.db
+    ");
+}
+
+#[test]
+fn the_doctor_says_what_is_wrong_with_a_store() {
+    let bench = Bench::new();
+    fs::write(bench.path().join("store.db"), "not a database".repeat(100)).unwrap();
+    let ran = bench.run("doctor");
+    assert_eq!(ran.code, 78);
+    let lines: Vec<_> = ran.stdout.lines().skip(1).collect();
+    insta::assert_snapshot!(bench.tidy(&lines.join("\n")), @"
+    ✓ store  sqlite:[TEMP]/store.db (from LEASEHOLD_STORE)
+    ✗ store  the store [TEMP]/store.db is no database
+      hint: name another file with --store sqlite:PATH
+      cause: file is not a database
+      cause: Error code 26: file is not a database
+    ");
+    let ran = bench.run("doctor --json");
+    assert_eq!(ran.code, 78);
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&ran.stdout).unwrap()["ok"], false);
+    assert_eq!(bench.run("--store mysql: doctor").code, 78);
+}
+
+#[test]
+fn completions_are_written_for_every_shell() {
+    let bench = Bench::new();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = bench.ok(&format!("completions {shell}"));
+        assert!(script.contains("locks") && script.contains("doctor"), "{shell}");
+    }
+    assert!(!bench.path().join("store.db").exists());
+}
+
+#[test]
+fn the_manual_has_a_section_for_every_command() {
+    let bench = Bench::new();
+    let page = bench.ok("man");
+    assert!(page.contains(".TH leasehold 1"), "{page}");
+    for command in ["RUN", "LOCKS LIST", "LOCKS ACQUIRE", "FENCE CHECK", "DOCTOR"] {
+        assert!(page.contains(&format!(".SH \"LEASEHOLD {command}\"\n")), "{command}");
+    }
+    assert_eq!(page.matches(".SH NAME").count(), 1);
+}

@@ -1,0 +1,114 @@
+//! Waiting: in the queue for a lock, or beside it.
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::support::{Bench, Ran, shape};
+
+#[test]
+fn a_waiter_gets_the_lock_when_it_is_released() {
+    let bench = Bench::new();
+    let held = bench.hold("a --holder ada");
+    let waiter = bench.start("locks acquire a --holder bob --wait forever --priority -3");
+    let queued = bench.until("a", |status| status["waiters"][0]["holder"] == "bob");
+    assert_eq!(queued["waiters"][0]["priority"], -3);
+    let listed = bench.tidy(&bench.ok("locks list"));
+    assert!(listed.contains("a  ada  [TOKEN]  [AGE]  in [AGE]  1  exclusive  active"), "{listed}");
+    let why = bench.tidy(&bench.ok("locks why a"));
+    assert!(why.contains("In the queue: bob (exclusive, for [AGE]) is next."), "{why}");
+    bench.ok(&format!("locks release a {}", held.with));
+    let ran = Ran::from(waiter.wait_with_output().unwrap());
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.stdout.contains("a  held by bob until "), "{}", ran.stdout);
+}
+
+#[test]
+fn patience_has_an_end() {
+    let bench = Bench::new();
+    bench.hold("a --holder ada");
+    let ran = bench.run("locks acquire a --holder bob --wait 200ms");
+    assert_eq!(ran.code, 75);
+    insta::assert_snapshot!(bench.tidy(&ran.stderr), @"
+    leasehold: Execution blocked: lock 'a' held by ada until [TIME] (waited [AGE])
+    hint: wait for it with --wait 10m, or see why with: leasehold locks why a
+    ");
+    assert_eq!(bench.json("locks status a")["waiters"], serde_json::json!([]));
+}
+
+#[test]
+fn a_waiter_that_is_interrupted_leaves_the_queue() {
+    let bench = Bench::new();
+    bench.hold("a --holder ada");
+    for (signal, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143)] {
+        let waiter = bench.start("locks acquire a --holder bob --wait forever");
+        bench.until("a", |status| status["waiters"][0]["holder"] == "bob");
+        kill(Pid::from_raw(i32::try_from(waiter.id()).unwrap()), signal).unwrap();
+        let ran = Ran::from(waiter.wait_with_output().unwrap());
+        assert_eq!((ran.code, ran.stdout.as_str()), (code, ""), "{ran:?}");
+        assert_eq!(bench.json("locks status a")["waiters"], serde_json::json!([]));
+    }
+}
+
+#[test]
+fn waiting_for_a_state_takes_nothing() {
+    let bench = Bench::new();
+    assert_eq!(bench.ok("locks wait a --for free"), "'a' is free\n");
+    let held_waiter = bench.start("locks wait a --for held --json");
+    let held = bench.hold("a --holder ada");
+    let ran = Ran::from(held_waiter.wait_with_output().unwrap());
+    assert_eq!(ran.code, 0);
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&ran.stdout).unwrap()["holder"], "ada");
+    let free_waiter = bench.start("locks wait a --for free --timeout 30s");
+    bench.ok(&format!("locks release a {}", held.with));
+    let ran = Ran::from(free_waiter.wait_with_output().unwrap());
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "'a' is free\n"));
+    assert_eq!(bench.json("locks status a")["isLocked"], false);
+}
+
+#[test]
+fn waiting_for_a_state_ends_in_time() {
+    let bench = Bench::new();
+    let ran = bench.run("locks wait a --for held --timeout 50ms");
+    assert_eq!((ran.code, ran.stdout.as_str()), (75, ""));
+    insta::assert_snapshot!(bench.tidy(&ran.stderr), @"
+    leasehold: lock 'a' is still free (waited [AGE])
+    hint: give it longer with --timeout
+    ");
+    bench.hold("a --holder ada");
+    let ran = bench.run("--json locks wait a --for free --timeout 0");
+    assert_eq!(ran.code, 75);
+    insta::assert_snapshot!(shape(serde_json::from_str(&ran.stderr).unwrap()), @r#"
+    {
+      "code": "TIMEOUT",
+      "error": "lock 'a' is still held by ada until [TIME] (waited [AGE])",
+      "hint": "give it longer with --timeout",
+      "success": false
+    }
+    "#);
+}
+
+#[test]
+fn a_holder_is_asked_to_stop_and_learns_it_when_it_renews() {
+    let bench = Bench::new();
+    let ran = bench.run("locks ask a");
+    assert_eq!(ran.code, 1);
+    insta::assert_snapshot!(ran.stderr, @"leasehold: nobody holds lock 'a'");
+    let held = bench.hold("a --holder ada");
+    let ran = bench.run("locks ask a --reason hotfix");
+    assert_eq!(ran.code, 0);
+    insta::assert_snapshot!(format!("{}{}", ran.stdout, ran.stderr), @"
+    asked 1 holder of 'a' to stop
+    a holder learns it at its next renewal, and stops if it wants to
+    ");
+    let renewed = bench.run(&format!("locks renew a {}", held.with));
+    assert!(renewed.stderr.ends_with(" asks you to stop: hotfix\n"), "{renewed:?}");
+    insta::assert_snapshot!(shape(bench.json("locks ask a --reason again")), @r#"
+    {
+      "asked": 1,
+      "by": "[WHO]",
+      "lock": "a",
+      "reason": "again",
+      "success": true
+    }
+    "#);
+}
