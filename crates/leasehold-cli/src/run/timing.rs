@@ -118,6 +118,11 @@ impl Schedule {
         self.kill_at.get_or_insert(kill_at);
     }
 
+    /// No more patience.
+    pub(super) fn kill_now(&mut self) {
+        self.kill_at = Some(Moment::from_micros(0));
+    }
+
     /// Whether it has been asked to stop.
     pub(super) fn is_ending(&self) -> bool {
         self.kill_at.is_some()

@@ -21,7 +21,7 @@ const KILLING: Duration = Duration::from_secs(10);
 impl Front<'_> {
     /// The last moment: kills everything below KEEPER, which may be stopped, stuck, or at the same work as we are.
     pub(super) fn out_of_time(&mut self) -> i32 {
-        if !self.schedule.is_ending() {
+        if !self.schedule.is_ending() && self.exited.is_none() {
             self.say_out_of_time();
         }
         let code = self.exited.map_or(exit::LEASE_LOST, Exited::code);
@@ -83,7 +83,8 @@ impl Front<'_> {
             if nothing_seen == 2 {
                 return;
             }
-            if Moment::now() >= give_up {
+            let hopeless = pass.alive > 0 && pass.alive == pass.refused.len();
+            if hopeless || Moment::now() >= give_up {
                 return tree::complain(&pass);
             }
             if pass.alive > 0 {

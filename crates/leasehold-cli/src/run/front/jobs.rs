@@ -28,11 +28,11 @@ impl Front<'_> {
     /// To the whole group of the command. Before it has started, as far as we know, KEEPER knows better.
     pub(super) fn send(&self, signal: Signal) {
         match (self.command, self.exited) {
-            (None, _) => self.link.send(Message::Signal(signal as i32)),
+            // Also when it has ended: KEEPER is at work on what it left behind.
+            (None, _) | (_, Some(_)) => self.link.send(Message::Signal(signal as i32)),
             (Some(command), None) => {
                 let _ = kill(negative(command), signal);
             }
-            (Some(_), Some(_)) => {} // KEEPER is already ending what is left.
         }
     }
 
@@ -52,16 +52,24 @@ impl Front<'_> {
         self.resume = signal != Signal::SIGSTOP;
     }
 
+    /// Whatever it has left behind, the terminal is not for them.
+    pub(super) fn command_has_ended(&mut self, exited: Exited) {
+        self.exited = Some(exited);
+        if let Some(command) = self.command {
+            self.had_terminal = self.job.terminal.take_back(command);
+        }
+    }
+
     /// The last thing before we exit.
     pub(super) fn leave(&self, code: i32) -> i32 {
         if let Some(command) = self.command {
-            let had_it = self.job.terminal.take_back(command);
+            self.job.terminal.take_back(command);
             let by_itself = matches!(self.exited, Some(Exited::Code(_))) && code != exit::LEASE_LOST;
             if let Some(settings) = self.settings.as_ref().filter(|_| !by_itself) {
                 self.job.terminal.put_back(settings);
             }
             let interrupted = self.exited == Some(Exited::Signal(Signal::SIGINT as i32));
-            if had_it && interrupted && code == exit::SIGNAL_BASE + Signal::SIGINT as i32 {
+            if self.had_terminal && interrupted && code == exit::SIGNAL_BASE + Signal::SIGINT as i32 {
                 // A shell ends its loop or script only if it sees that the interrupt has ended us.
                 let _ = sys::with_default(Signal::SIGINT, || raise(Signal::SIGINT));
             }

@@ -37,6 +37,8 @@ pub(in crate::run) struct Front<'a> {
     /// The command and its group, once it has started.
     pub(super) command: Option<Pid>,
     pub(super) exited: Option<Exited>,
+    /// Whether the command had the terminal when it ended.
+    pub(super) had_terminal: bool,
     /// The command was stopped, and we with it; now it is to go on.
     pub(super) resume: bool,
 }
@@ -58,6 +60,7 @@ impl<'a> Front<'a> {
             settings: job.terminal.settings(),
             command: None,
             exited: None,
+            had_terminal: false,
             resume: false,
         })
     }
@@ -86,7 +89,7 @@ impl<'a> Front<'a> {
                     return Some(code);
                 }
                 Received::Message(Message::Started(pid)) => self.command = Some(Pid::from_raw(pid)),
-                Received::Message(Message::Exited(exited)) => self.exited = Some(exited),
+                Received::Message(Message::Exited(exited)) => self.command_has_ended(exited),
                 Received::Message(Message::Ending) => {
                     let now = Moment::now();
                     self.schedule.ask_to_stop(now, self.job.valid_until.get().unwrap_or(now));
@@ -108,11 +111,13 @@ impl<'a> Front<'a> {
                 Due::Nothing(at) if self.alarm.set(at).is_ok() => return None,
                 Due::Nothing(_) | Due::Kill => return Some(self.out_of_time()),
                 Due::Term => {
-                    self.say_out_of_time();
                     self.schedule.ask_to_stop(now, valid_until);
-                    self.link.send(Message::Ending);
-                    self.send(Signal::SIGTERM);
-                    self.send(Signal::SIGCONT); // What is stopped does not hear.
+                    if self.exited.is_none() {
+                        self.say_out_of_time();
+                        self.link.send(Message::Ending);
+                        self.send(Signal::SIGTERM);
+                        self.send(Signal::SIGCONT); // What is stopped does not hear.
+                    }
                 }
             }
         }

@@ -10,12 +10,14 @@ use nix::sys::wait::WaitStatus;
 use nix::unistd::getpid;
 
 use super::events::{Event, Events};
-use super::lease::Lease;
+use super::lease::{ENDS, Lease};
 use crate::exit;
 use crate::run::link::{Exited, Message};
 use crate::run::say::say;
 use crate::run::start::Job;
 use crate::run::stub::{NotStarted, Stub};
+#[cfg(target_os = "linux")]
+use crate::run::sys;
 use crate::run::timing::{Due, Schedule};
 use crate::run::tree::{self, Below, Reaped, negative};
 
@@ -84,7 +86,11 @@ impl<'a> Hold<'a> {
             self.watch_the_time();
             let lease = self.lease.as_mut().map(|lease| &mut lease.health);
             match self.events.next(lease).await {
-                Event::Front(Message::Signal(signal)) => self.send(Signal::try_from(signal).ok()),
+                Event::Front(Message::Signal(signal)) if self.ended.is_none() => {
+                    self.send(Signal::try_from(signal).ok());
+                }
+                // Whoever is in a hurry now does not want to wait for what was left behind.
+                Event::Front(Message::Signal(signal)) if ENDS.contains(&signal) => self.schedule.kill_now(),
                 Event::Front(Message::Ending) => self.ending(exit::LEASE_LOST),
                 Event::FrontGone => {
                     say!("the leasehold process in front of the command is gone; ending the command");
@@ -96,15 +102,17 @@ impl<'a> Hold<'a> {
         }
     }
 
-    /// A lease that was handed over in the queue lasts only as long as its ticket, until it is renewed. That may be too
-    /// short to end the command in an orderly way. False if the lease is lost, or FRONT changes its mind.
+    /// A lease that was handed over in the queue lasts only as long as its ticket until it is renewed. That may be so
+    /// short that the command would have to be ended before. False if the lease is lost, or FRONT changes its mind.
     async fn wait_for_time_to_work(&mut self) -> bool {
         loop {
             self.look_at_lease().await;
             if self.lease.is_none() {
                 return false;
             }
-            if Moment::now() < self.job.timing.term_at(self.valid_until) {
+            let now = Moment::now();
+            let renewal = now.plus(self.valid_until.after(now).mul_f64(self.job.plan.renew_at));
+            if renewal < self.job.timing.term_at(self.valid_until) {
                 return true;
             }
             let lease = self.lease.as_mut().map(|lease| &mut lease.health);
@@ -135,6 +143,9 @@ impl<'a> Hold<'a> {
         let not_after = self.job.timing.term_at(self.valid_until);
         // If it cannot be told it is dead, and we will see that.
         let _ = self.stub.go(not_after, &variables);
+        // Only now: from here on it matters that whoever kills everything called "leasehold" leaves us, and nobody waits.
+        #[cfg(target_os = "linux")]
+        sys::show_as(&format!("lease-keeper {}", self.job.plan.locks[0]));
     }
 
     async fn look_at_lease(&mut self) {

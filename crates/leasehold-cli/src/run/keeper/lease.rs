@@ -28,6 +28,10 @@ pub(super) struct Lease<'a> {
     _leasehold: Leasehold,
 }
 
+/// The signals by which somebody says that it is enough.
+pub(super) const ENDS: [i32; 4] =
+    [Signal::SIGINT as i32, Signal::SIGTERM as i32, Signal::SIGHUP as i32, Signal::SIGQUIT as i32];
+
 /// Whoever waits so long wants to know what for.
 const SAY_WHAT_FOR: Duration = Duration::from_millis(500);
 /// How long to try to leave the queue before we exit.
@@ -102,10 +106,9 @@ impl<'a> Lease<'a> {
 
 /// Ends with an exit code when FRONT does not want the locks any more, or is gone.
 async fn given_up(events: &mut Events) -> i32 {
-    let ends = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT].map(|signal| signal as i32);
     loop {
         match events.front_says().await {
-            Event::Front(Message::Signal(signal)) if ends.contains(&signal) => {
+            Event::Front(Message::Signal(signal)) if ENDS.contains(&signal) => {
                 return exit::SIGNAL_BASE + signal;
             }
             Event::FrontGone => return exit::INTERNAL,

@@ -46,10 +46,16 @@ fn when_keeper_is_killed_everything_dies_before_front_says_so() {
 #[test]
 fn when_all_processes_called_leasehold_are_killed_one_is_left_that_ends_the_command() {
     let lab = Lab::new();
-    let running = lab.start("a", "sleep 1000");
+    let running = lab.start("a", r#"echo 1 > "$LAB/ready"; sleep 1000"#);
+    lab.wait_for_file("ready");
     let keeper = running.keeper();
+    // By name, as killall does it, and by command line, as pkill -f does it.
+    let line = |pid| text(&std::fs::read(format!("/proc/{pid}/cmdline")).unwrap());
     assert_eq!(super::lab::name_of(running.front).unwrap(), "leasehold");
     assert_eq!(super::lab::name_of(keeper).unwrap(), "lease-keeper");
+    assert!(line(running.front).contains("leasehold"));
+    wait_until("another command line", || line(keeper).starts_with("lease-keeper a\0").then_some(()));
+    assert!(!line(keeper).contains("leasehold"), "{}", line(keeper));
 }
 
 #[test]

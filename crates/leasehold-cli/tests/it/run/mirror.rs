@@ -137,8 +137,9 @@ fn signals_reach_the_command_and_its_answer_comes_back() {
 fn a_signal_reaches_the_whole_group_of_the_command() {
     let lab = Lab::new();
     let script = r#"
+        trap 'wait; exit 3' TERM
         sh -c 'trap "echo inner > $LAB/inner; exit" TERM; echo 1 > "$LAB/ready"; while :; do sleep 0.05; done' &
-        trap 'wait; exit 3' TERM; wait; exit 4"#;
+        wait; exit 4"#;
     let running = lab.start("a", script);
     lab.wait_for_file("ready");
     running.signal(Signal::SIGTERM);
