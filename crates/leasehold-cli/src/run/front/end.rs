@@ -9,7 +9,7 @@ use nix::unistd::getpid;
 
 use super::stand::Front;
 use crate::exit;
-use crate::run::link::{Exited, Message, Received};
+use crate::run::link::{Message, Received};
 use crate::run::say::say;
 use crate::run::tree::{self, Below, Reaped};
 
@@ -21,10 +21,10 @@ const KILLING: Duration = Duration::from_secs(10);
 impl Front<'_> {
     /// The last moment: kills everything below KEEPER, which may be stopped, stuck, or at the same work as we are.
     pub(super) fn out_of_time(&mut self) -> i32 {
-        if !self.schedule.is_ending() && self.exited.is_none() {
+        if !self.schedule.is_ending() && self.ended.is_none() {
             self.say_out_of_time();
         }
-        let code = self.exited.map_or(exit::LEASE_LOST, Exited::code);
+        let code = self.mirrored();
         self.kill_all();
         let patience = Moment::now().plus(LAST_WORDS);
         while Moment::now() < patience {
@@ -42,7 +42,7 @@ impl Front<'_> {
     pub(super) fn keeper_is_dead(&mut self) -> i32 {
         self.end_keeper();
         let lock = self.lock();
-        match (self.command, self.exited) {
+        match (self.command, self.ended) {
             (None, _) => {
                 say!(
                     "the process that was to keep the lease on lock '{lock}' died; the command was not started"
@@ -51,15 +51,20 @@ impl Front<'_> {
             }
             (Some(_), None) => {
                 say!("the process that kept the lease on lock '{lock}' was killed; the command was ended");
-                exit::LEASE_LOST
+                self.mirrored()
             }
-            (Some(_), Some(exited)) => {
+            (Some(_), Some(_)) => {
                 say!(
                     "the process that kept the lease on lock '{lock}' was killed before it could release it"
                 );
-                exited.code()
+                self.mirrored()
             }
         }
+    }
+
+    /// How the command ended, if it did so by itself.
+    fn mirrored(&self) -> i32 {
+        self.ended.filter(|ended| !ended.lost).map_or(exit::LEASE_LOST, |ended| ended.how.code())
     }
 
     /// Ends KEEPER, which has nothing more to do, and whatever falls to us by its death.
@@ -85,7 +90,10 @@ impl Front<'_> {
             }
             let hopeless = pass.alive > 0 && pass.alive == pass.refused.len();
             if hopeless || Moment::now() >= give_up {
-                return tree::complain(&pass);
+                if !std::mem::replace(&mut self.complained, true) {
+                    tree::complain(&pass);
+                }
+                return;
             }
             if pass.alive > 0 {
                 std::thread::sleep(pause);

@@ -3,8 +3,7 @@
 use nix::sys::signal::{Signal, kill, raise};
 use nix::unistd::Pid;
 
-use super::stand::Front;
-use crate::exit;
+use super::stand::{Ended, Front};
 use crate::run::link::{Exited, Message};
 use crate::run::sys;
 use crate::run::tree::negative;
@@ -27,7 +26,7 @@ impl Front<'_> {
 
     /// To the whole group of the command. Before it has started, as far as we know, KEEPER knows better.
     pub(super) fn send(&self, signal: Signal) {
-        match (self.command, self.exited) {
+        match (self.command, self.ended) {
             // Also when it has ended: KEEPER is at work on what it left behind.
             (None, _) | (_, Some(_)) => self.link.send(Message::Signal(signal as i32)),
             (Some(command), None) => {
@@ -53,26 +52,24 @@ impl Front<'_> {
     }
 
     /// Whatever it has left behind, the terminal is not for them.
-    pub(super) fn command_has_ended(&mut self, exited: Exited) {
-        self.exited = Some(exited);
-        if let Some(command) = self.command {
-            self.had_terminal = self.job.terminal.take_back(command);
-        }
+    pub(super) fn command_has_ended(&mut self, how: Exited) {
+        let had_terminal = self.command.is_some_and(|command| self.job.terminal.take_back(command));
+        self.ended = Some(Ended { how, lost: self.schedule.is_ending(), had_terminal });
     }
 
     /// The last thing before we exit.
     pub(super) fn leave(&self, code: i32) -> i32 {
         if let Some(command) = self.command {
             self.job.terminal.take_back(command);
-            let by_itself = matches!(self.exited, Some(Exited::Code(_))) && code != exit::LEASE_LOST;
-            if let Some(settings) = self.settings.as_ref().filter(|_| !by_itself) {
-                self.job.terminal.put_back(settings);
-            }
-            let interrupted = self.exited == Some(Exited::Signal(Signal::SIGINT as i32));
-            if self.had_terminal && interrupted && code == exit::SIGNAL_BASE + Signal::SIGINT as i32 {
-                // A shell ends its loop or script only if it sees that the interrupt has ended us.
-                let _ = sys::with_default(Signal::SIGINT, || raise(Signal::SIGINT));
-            }
+        }
+        match self.ended {
+            Some(Ended { how: Exited::Code(_), lost: false, .. }) => {}
+            _ => self.settings.iter().for_each(|settings| self.job.terminal.put_back(settings)),
+        }
+        let interrupted = Exited::Signal(Signal::SIGINT as i32);
+        if self.ended.is_some_and(|ended| ended.how == interrupted && ended.had_terminal && !ended.lost) {
+            // A shell ends its loop or script only if it sees that the interrupt has ended us.
+            let _ = sys::with_default(Signal::SIGINT, || raise(Signal::SIGINT));
         }
         code
     }

@@ -36,11 +36,20 @@ pub(in crate::run) struct Front<'a> {
     pub(super) settings: Option<Settings>,
     /// The command and its group, once it has started.
     pub(super) command: Option<Pid>,
-    pub(super) exited: Option<Exited>,
-    /// Whether the command had the terminal when it ended.
-    pub(super) had_terminal: bool,
+    pub(super) ended: Option<Ended>,
+    /// Somebody has been told that not everything can be killed.
+    pub(super) complained: bool,
     /// The command was stopped, and we with it; now it is to go on.
     pub(super) resume: bool,
+}
+
+/// How the command ended.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ended {
+    pub(super) how: Exited,
+    /// Whether it had been asked to stop before, because of its lease.
+    pub(super) lost: bool,
+    pub(super) had_terminal: bool,
 }
 
 /// How long KEEPER has the first word when a command is to be ended.
@@ -59,8 +68,8 @@ impl<'a> Front<'a> {
             schedule: Schedule::new(job.timing, DEFER),
             settings: job.terminal.settings(),
             command: None,
-            exited: None,
-            had_terminal: false,
+            ended: None,
+            complained: false,
             resume: false,
         })
     }
@@ -112,7 +121,7 @@ impl<'a> Front<'a> {
                 Due::Nothing(_) | Due::Kill => return Some(self.out_of_time()),
                 Due::Term => {
                     self.schedule.ask_to_stop(now, valid_until);
-                    if self.exited.is_none() {
+                    if self.ended.is_none() {
                         self.say_out_of_time();
                         self.link.send(Message::Ending);
                         self.send(Signal::SIGTERM);

@@ -303,7 +303,7 @@ impl<'a> Hold<'a> {
     }
 
     async fn finish(self) -> i32 {
-        if self.left_behind > 0 && self.code.is_none() {
+        if self.left_behind > 0 && self.code.is_none() && !self.killing.complained {
             let (count, were) = match self.left_behind {
                 1 => ("1 process".to_owned(), "was"),
                 n => (format!("{n} processes"), "were"),
