@@ -13,6 +13,8 @@ pub(crate) struct Identity {
     host: String,
 }
 
+/// Who holds the locks of the `leasehold run` around us.
+const AROUND: &str = "LEASEHOLD_HOLDER";
 /// A command line is cut to so many characters.
 const COMMAND_CHARS: usize = 200;
 
@@ -43,8 +45,13 @@ impl Identity {
 
 /// Whether this holder is the one on whose behalf we run: named by `--holder`, or by the `leasehold run` around us.
 pub(crate) fn is_me(holder: &Holder, named: Option<&Holder>) -> bool {
-    let around = std::env::var("LEASEHOLD_HOLDER");
-    named == Some(holder) || around.is_ok_and(|around| around == holder.as_str())
+    let around = std::env::var_os(AROUND);
+    named == Some(holder) || around.is_some_and(|around| around == holder.as_str())
+}
+
+/// Whether a `leasehold run` is around us.
+pub(crate) fn is_inside_run() -> bool {
+    std::env::var_os(AROUND).is_some()
 }
 
 fn command_line(command: &[OsString]) -> String {

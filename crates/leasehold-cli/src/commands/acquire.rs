@@ -1,13 +1,14 @@
 //! `locks acquire`: a lease without a process, for work that goes on where no guard can be.
 
 use leasehold::model::{Lease, LockName, Mode};
-use leasehold::{Guard, Leasehold, LockBuilder, Strategy};
+use leasehold::{Error, Guard, Leasehold, LockBuilder, Strategy};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::dispatch::{Desk, Done};
 use super::request::Request;
 use crate::cli::{AcquireArgs, AskArgs};
 use crate::exit;
+use crate::identity::{self, is_me};
 use crate::output::{Failure, Leases, refusal, shell_word};
 use crate::run::Patience;
 
@@ -16,16 +17,33 @@ pub(super) async fn acquire(desk: &Desk, args: AcquireArgs) -> Done {
     let typed = std::iter::once("leasehold".into()).chain(std::env::args_os().skip(1));
     let request = Request::new(name, &ask, &typed.collect::<Vec<_>>())?;
     let leasehold = desk.open().await?;
+    if !leasehold.abilities().lasting {
+        let wrong = format!("a lease in the store {} would end with this command", leasehold.url());
+        return Err(Failure::config(wrong).hint("use a store that lasts, such as sqlite:"));
+    }
     let done = tokio::select! {
-        guard = builder(&leasehold, &request, &ask)?.acquire() => match guard {
+        guard = take(&leasehold, &request, &ask) => match guard {
             Ok(guard) => hand_over(desk, &leasehold, &request, guard).await,
-            Err(error) => Err(refusal(error, &request.holder, ask.conflict_exit_code)),
+            Err(error) => Err(refusal(error, Some(&request.holder), ask.conflict_exit_code)),
         },
         signal = stopped() => signal.map(|signal| exit::SIGNAL_BASE + signal),
     };
     // Whatever a request that failed has left behind is taken back before we go.
     leasehold.close().await;
     done
+}
+
+/// Asks, and waits if that is wanted. Inside a `leasehold run` the first asking does not wait: its own lock might be the
+/// one that is asked for, and waiting for oneself would never end.
+async fn take(leasehold: &Leasehold, request: &Request, ask: &AskArgs) -> Result<Guard, Error> {
+    if ask.wait != Patience::FailFast && identity::is_inside_run() {
+        match builder(leasehold, request, ask).strategy(Strategy::FailFast).acquire().await {
+            Err(Error::Conflict { conflict, .. })
+                if !conflict.holders.iter().any(|held| is_me(&held.holder, None)) => {}
+            done => return done,
+        }
+    }
+    builder(leasehold, request, ask).acquire().await
 }
 
 /// Tells about the leases and leaves them held. A lease that nobody knows of would keep everybody out: it is given back.
@@ -53,11 +71,7 @@ async fn stopped() -> Result<i32, Failure> {
     Ok(kind.as_raw_value())
 }
 
-fn builder(leasehold: &Leasehold, request: &Request, ask: &AskArgs) -> Result<LockBuilder, Failure> {
-    if !leasehold.abilities().lasting {
-        let wrong = format!("a lease in the store {} would end with this command", leasehold.url());
-        return Err(Failure::config(wrong).hint("use a store that lasts, such as sqlite:"));
-    }
+fn builder(leasehold: &Leasehold, request: &Request, ask: &AskArgs) -> LockBuilder {
     let (first, rest) = request.locks.split_first().expect("a request has at least one lock");
     let mut builder = leasehold.lock(first);
     for lock in rest {
@@ -83,10 +97,10 @@ fn builder(leasehold: &Leasehold, request: &Request, ask: &AskArgs) -> Result<Lo
     for (key, value) in &request.facts {
         builder = builder.meta(key, value);
     }
-    Ok(match &ask.reason {
+    match &ask.reason {
         Some(reason) => builder.reason(reason.as_str()),
         None => builder,
-    })
+    }
 }
 
 fn tell(desk: &Desk, locks: &[LockName], held: &[(LockName, Lease)]) -> Done {

@@ -167,7 +167,10 @@ impl From<Error> for Failure {
         let mut causes = Vec::new();
         let mut cause = error.source();
         while let Some(source) = cause {
-            causes.push(source.to_string());
+            let text = source.to_string();
+            // Some drivers say the same once more, with a number before it.
+            causes.pop_if(|before: &mut String| text.ends_with(before.as_str()));
+            causes.push(text);
             cause = source.source();
         }
         Self {

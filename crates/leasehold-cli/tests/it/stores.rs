@@ -54,7 +54,6 @@ fn a_file_that_is_no_database() {
     insta::assert_snapshot!(refused_file(&bench, "notes"), @"
     leasehold: the store [TEMP]/notes is no database
     hint: name another file with --store sqlite:PATH
-    cause: file is not a database
     cause: Error code 26: file is not a database
     exit code 78
     ");

@@ -110,7 +110,6 @@ fn the_doctor_says_what_is_wrong_with_a_store() {
     ✓ store  sqlite:[TEMP]/store.db (from LEASEHOLD_STORE)
     ✗ store  the store [TEMP]/store.db is no database
       hint: name another file with --store sqlite:PATH
-      cause: file is not a database
       cause: Error code 26: file is not a database
     ");
     let ran = bench.run("doctor --json");

@@ -3,7 +3,7 @@
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::support::{Bench, Ran, shape};
+use super::support::{Bench, Ran, run, shape};
 
 #[test]
 fn a_waiter_gets_the_lock_when_it_is_released() {
@@ -33,6 +33,27 @@ fn patience_has_an_end() {
     hint: wait for it with --wait 10m, or see why with: leasehold locks why a
     ");
     assert_eq!(bench.json("locks status a")["waiters"], serde_json::json!([]));
+}
+
+#[test]
+fn nobody_waits_for_itself() {
+    let bench = Bench::new();
+    let held = bench.hold("a --holder ada");
+    let inside = |words: &str| {
+        let mut command = bench.command(words.split_whitespace());
+        command.env("LEASEHOLD_HOLDER", "ada");
+        command
+    };
+    let ran = run(&mut inside("locks acquire a --wait forever --json"));
+    assert_eq!((ran.code, ran.stdout.as_str()), (75, ""));
+    let told: serde_json::Value = serde_json::from_str(&ran.stderr).unwrap();
+    assert!(told["error"].as_str().unwrap().contains("held by yourself (ada)"), "{told}");
+    assert_eq!(told["details"]["holders"][0]["holder"], "ada");
+    // But it may wait for others.
+    bench.hold("b --holder bob --ttl 200ms");
+    assert_eq!(run(&mut inside("locks acquire b --wait forever")).code, 0);
+    bench.ok(&format!("locks release a {}", held.with));
+    assert_eq!(run(&mut inside("locks acquire a --wait forever")).code, 0);
 }
 
 #[test]
