@@ -20,26 +20,37 @@ pub(super) fn completions(shell: Shell, printer: Printer) -> Done {
 pub(super) fn man(printer: Printer) -> Done {
     let mut command = Cli::command();
     command.build();
-    let mut page = Vec::new();
-    Man::new(command.clone()).render(&mut page).map_err(Failure::internal)?;
-    let mut page = String::from_utf8(page).map_err(Failure::internal)?;
-    for command in command.get_subcommands() {
-        page += &sections(command)?;
-    }
-    printer.write(page.as_bytes())?;
+    let page = rendered(|page| Man::new(command.clone()).render(page))?;
+    // There is one page for all commands, and what follows the options is set as it stands.
+    let page = page
+        .replace("leasehold\\-", "leasehold ")
+        .replace("(1)\n", "\n")
+        .replace(".SH EXTRA\n", ".SH \"STORES AND EXIT CODES\"\n.nf\n")
+        .replace(".SH VERSION\n", ".fi\n.SH VERSION\n");
+    let sections: Result<String, _> = command.get_subcommands().map(section).collect();
+    printer.write((page + &sections?).as_bytes())?;
     Ok(exit::SUCCESS)
 }
 
-fn sections(command: &Command) -> Result<String, Failure> {
+fn section(command: &Command) -> Result<String, Failure> {
     if command.has_subcommands() {
-        return command.get_subcommands().map(sections).collect();
+        return command.get_subcommands().map(section).collect();
     }
-    let man = Man::new(command.clone());
-    let mut text = Vec::new();
-    man.render_synopsis_section(&mut text).map_err(Failure::internal)?;
-    man.render_description_section(&mut text).map_err(Failure::internal)?;
-    man.render_options_section(&mut text).map_err(Failure::internal)?;
-    let text = String::from_utf8(text).map_err(Failure::internal)?;
     let name = command.get_bin_name().unwrap_or_default().to_uppercase();
-    Ok(format!(".SH \"{name}\"\n{}", text.replace(".SH ", ".SS ")))
+    let usage = command.clone().render_usage().to_string();
+    let usage = usage.trim_start_matches("Usage: ").replace('-', "\\-");
+    let man = Man::new(command.clone());
+    let text = rendered(|text| {
+        man.render_description_section(text)?;
+        man.render_options_section(text)
+    })?;
+    let text = text.replace(".SH DESCRIPTION\n", "").replace(".SH ", ".SS ");
+    let own = text.split(".SS \"GLOBAL OPTIONS\"").next().unwrap_or_default();
+    Ok(format!(".SH \"{name}\"\n.B {usage}\n.PP\n{own}"))
+}
+
+fn rendered(render: impl FnOnce(&mut Vec<u8>) -> std::io::Result<()>) -> Result<String, Failure> {
+    let mut text = Vec::new();
+    render(&mut text).map_err(Failure::internal)?;
+    String::from_utf8(text).map_err(Failure::internal)
 }

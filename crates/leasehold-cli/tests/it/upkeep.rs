@@ -137,4 +137,6 @@ fn the_manual_has_a_section_for_every_command() {
         assert!(page.contains(&format!(".SH \"LEASEHOLD {command}\"\n")), "{command}");
     }
     assert_eq!(page.matches(".SH NAME").count(), 1);
+    assert_eq!(page.matches("GLOBAL OPTIONS").count(), 1);
+    assert!(page.contains(".SH \"STORES AND EXIT CODES\"\n.nf\n"), "{page}");
 }
