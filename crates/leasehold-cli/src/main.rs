@@ -25,9 +25,6 @@ fn log_if_asked() {
     use tracing_subscriber::filter::EnvFilter;
     if std::env::var_os("LEASEHOLD_LOG").is_some_and(|wanted| !wanted.is_empty()) {
         let filter = EnvFilter::from_env("LEASEHOLD_LOG");
-        tracing_subscriber::fmt()
-            .with_env_filter(filter)
-            .with_writer(std::io::stderr)
-            .init();
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     }
 }
