@@ -52,7 +52,7 @@ fn is_named(step: &Step, lease: &Lease) -> bool {
         }
         LockOp::Renew(renew) => renew.lease_id == id && renew.token == lease.token && working,
         LockOp::Release(release) => release.lease_id == id && release.token == lease.token && working,
-        LockOp::Leave(leave) => leave.lease_id == id && working,
+        LockOp::Leave(left) => left.lease_id == id && working,
         LockOp::AskRelease(ask) => ask.token.is_none_or(|token| token == lease.token) && working,
         LockOp::ForceRelease(force) => force.token == lease.token,
         LockOp::Sweep(sweep) => sweep.dead.contains(&id) && working && step.state.is_crashed(&id),
@@ -64,6 +64,11 @@ fn is_named(step: &Step, lease: &Lease) -> bool {
 /// the lease is as the answer says.
 fn answer_is_earned(step: &Step) -> bool {
     let (id, token, asked_for) = match step.op {
+        LockOp::Leave(leave) => {
+            let mut mine = step.after().holders.iter().filter(|lease| lease.ask.lease_id == leave.lease_id);
+            let only_kept = mine.all(|lease| lease.status == Status::Released);
+            return only_kept && step.ticket_after(&leave.lease_id).is_none();
+        }
         LockOp::Renew(renew) => (Some(renew.lease_id), renew.token, renew.ttl),
         LockOp::Release(release) => (Some(release.lease_id), release.token, None),
         LockOp::ForceRelease(force) => (None, force.token, None),

@@ -27,13 +27,14 @@ fn strangers_keep_their_place(step: &Step) -> bool {
     })
 }
 
-/// L3: whoever is granted the lock was ahead of everybody who goes on waiting.
+/// L3: whoever is granted the lock was ahead of everybody who goes on waiting. Whoever comes in this very step comes
+/// after the past was settled, and has nothing to complain of yet.
 fn nobody_is_overtaken(step: &Step) -> bool {
     let place = |id: &LeaseId| place(step, id);
     let mut granted = step.new_leases().map(|lease| place(&lease.ask.lease_id));
     granted.all(|winner| {
-        let mut waiting = step.after().waiting(step.now());
-        waiting.all(|ticket| winner < place(&ticket.ask.lease_id))
+        let mut waiting = step.after().waiting(step.now()).map(|ticket| &ticket.ask.lease_id);
+        waiting.all(|id| !step.waits_on(id) || winner < place(id))
     })
 }
 

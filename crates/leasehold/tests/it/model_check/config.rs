@@ -15,7 +15,7 @@ pub(super) struct Config {
     /// What one tick of the clock is worth. Everything that lasts is counted in ticks.
     pub(super) tick: Ttl,
     pub(super) ticks: u32,
-    /// Writes to the fenced resource, by all workers together.
+    /// Writes to the fenced resource, by all workers together. Two show all that can go wrong: a pair in wrong order.
     pub(super) writes: u8,
     pub(super) crashes: u8,
     /// Force-releases by an admin who looked earlier.

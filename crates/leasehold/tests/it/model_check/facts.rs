@@ -61,16 +61,14 @@ impl Facts {
             self.note(Fact::HandedOver);
         }
         for event in &step.applied.events {
-            let by_itself = !matches!(step.op, LockOp::Leave(_) | LockOp::Acquire(_));
             match event.kind {
-                EventKind::Expired if event.reason.is_some() => self.note(Fact::Buried),
+                EventKind::Expired | EventKind::Left if event.reason.is_some() => self.note(Fact::Buried),
                 EventKind::Expired => self.note(Fact::Expired),
                 EventKind::Stolen => self.note(Fact::Stolen),
                 EventKind::Forced => self.note(Fact::Forced),
                 EventKind::Released if event.until.is_some() => self.note(Fact::Kept),
-                EventKind::Left if event.reason.is_some() => self.note(Fact::Buried),
-                EventKind::Left if by_itself => self.note(Fact::TicketExpired),
-                EventKind::Left => self.note(Fact::TicketLeft),
+                EventKind::Left if step.waits_on(&event.lease_id) => self.note(Fact::TicketLeft),
+                EventKind::Left => self.note(Fact::TicketExpired),
                 EventKind::Acquired if !step.state.is_current(&event.lease_id) => {
                     self.note(Fact::GrantedToNobody);
                 }
@@ -103,10 +101,10 @@ impl Facts {
                     self.note(Fact::SecondGrantOfOneRequest);
                 }
             }
-            (Outcome::Swept(swept), LockOp::Sweep(sweep)) if !sweep.dead.is_empty() => {
-                if swept.leases + swept.tickets == 0 {
-                    self.note(Fact::OutdatedSweep);
-                }
+            (Outcome::Swept(swept), LockOp::Sweep(sweep))
+                if !sweep.dead.is_empty() && swept.leases + swept.tickets == 0 =>
+            {
+                self.note(Fact::OutdatedSweep);
             }
             _ => {}
         }

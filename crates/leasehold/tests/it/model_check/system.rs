@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use leasehold::model::{
-    Acquire, Ask, AskRelease, ForceRelease, Holder, Lease, LeaseId, Leave, LockOp, Outcome, Reason, Release, Renew,
-    Sweep, Ttl,
+    Acquire, Ask, AskRelease, ForceRelease, Holder, Lease, LeaseId, Leave, LockOp, Outcome, Reason, Release,
+    Renew, Sweep, Ttl,
 };
 use stateright::{Model, Property};
 
@@ -14,12 +14,15 @@ use super::facts::{Fact, Facts};
 use super::promises::{self, Promise};
 use super::rules::Rules;
 use super::state::{Answer, Reply, Request, State, Want, owner};
+use super::worker::{leave, release};
 
 /// A world under some rules.
 #[derive(Debug)]
 pub(super) struct System {
     pub(super) config: Config,
     pub(super) rules: Rules,
+    /// The one promise to look for; else all of them.
+    pub(super) sought: Option<Promise>,
     pub(super) facts: Facts,
     /// Who asks for what, by worker and attempt.
     asks: Vec<Vec<Arc<Ask>>>,
@@ -108,10 +111,10 @@ impl Model for System {
             Action::Tick => state.now = state.now.plus(self.config.tick),
             Action::Ask(worker) => self.ask(&mut state, worker),
             Action::AskAgain(worker) => self.ask_again(&mut state, worker),
-            Action::Leave(worker) => self.leave(&mut state, worker),
+            Action::Leave(number) => leave(&mut state, number),
             Action::Renew(worker) => self.renew(&mut state, worker),
             Action::Write(worker) => self.write(&mut state, worker),
-            Action::Release(worker) => self.release(&mut state, worker),
+            Action::Release(number) => release(&mut state, number),
             Action::Crash(worker) => self.crash(&mut state, worker),
             Action::Deliver(place) => {
                 let request = state.requests.remove(place);
@@ -163,7 +166,7 @@ impl Model for System {
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        promises::properties()
+        promises::properties(self.sought)
     }
 }
 
@@ -177,6 +180,7 @@ impl System {
             asks: (0..config.workers.len()).map(asks_of).collect(),
             config,
             rules,
+            sought: None,
             facts: Facts::default(),
             admin: Holder::new("admin").unwrap(),
             reason: Reason::new("stuck").unwrap(),
@@ -230,11 +234,7 @@ impl System {
         state.memory = memory;
         // Who was served may be told so at once. It may also miss it: then it learns of it when it asks again.
         for lease in &applied.handed_over {
-            state.replies.push(Reply {
-                lease_id: lease.ask.lease_id,
-                sent: state.now,
-                answer: yours(lease),
-            });
+            state.replies.push(Reply { lease_id: lease.ask.lease_id, sent: state.now, answer: yours(lease) });
         }
         applied.outcome
     }

@@ -17,7 +17,9 @@ impl System {
                 if another {
                     actions.push(Action::Ask(number));
                 }
-                return; // An idle worker that crashes is one that does nothing more.
+                if worker.attempt == 0 {
+                    return; // Nothing of it is anywhere: it might as well not be there.
+                }
             }
             Phase::Asking => {
                 if worker.asked < plan.asks {
@@ -71,30 +73,18 @@ impl System {
         state.requests.push(Request { lease_id, want: Want::Acquire { queue }, sent: state.now });
     }
 
-    /// It gives up and listens no more, whatever comes of its request.
-    pub(super) fn leave(&self, state: &mut State, number: usize) {
-        let lease_id = lease_id(number, state.workers[number].attempt);
-        state.workers[number].phase = Phase::Idle;
-        state.requests.push(Request { lease_id, want: Want::Leave, sent: Timestamp::default() });
-    }
-
     pub(super) fn renew(&self, state: &mut State, number: usize) {
         let Write { lease_id, token } = held(state, number);
         let worker = &mut state.workers[number];
         worker.renewed += 1;
-        if let (Some(ticks), Phase::Holding(belief)) = (self.config.workers[number].renew_for, &mut worker.phase) {
+        if let (Some(ticks), Phase::Holding(belief)) =
+            (self.config.workers[number].renew_for, &mut worker.phase)
+        {
             // The lease may be shorter from now on, and the reply may never tell.
             let until = state.now.plus(self.config.lasting(ticks));
             belief.until = belief.until.min(until);
         }
         state.requests.push(Request { lease_id, want: Want::Renew(token), sent: state.now });
-    }
-
-    /// It stops believing when it sends its release, not when that arrives.
-    pub(super) fn release(&self, state: &mut State, number: usize) {
-        let Write { lease_id, token } = held(state, number);
-        state.workers[number].phase = Phase::Idle;
-        state.requests.push(Request { lease_id, want: Want::Release(token), sent: Timestamp::default() });
     }
 
     /// A write sets out while its sender believes. When it arrives, that may be long over.
@@ -145,6 +135,20 @@ impl System {
             _ => {}
         }
     }
+}
+
+/// It gives up and listens no more, whatever comes of its request.
+pub(super) fn leave(state: &mut State, number: usize) {
+    let lease_id = lease_id(number, state.workers[number].attempt);
+    state.workers[number].phase = Phase::Idle;
+    state.requests.push(Request { lease_id, want: Want::Leave, sent: Timestamp::default() });
+}
+
+/// It stops believing when it sends its release, not when that arrives.
+pub(super) fn release(state: &mut State, number: usize) {
+    let Write { lease_id, token } = held(state, number);
+    state.workers[number].phase = Phase::Idle;
+    state.requests.push(Request { lease_id, want: Want::Release(token), sent: Timestamp::default() });
 }
 
 /// What a worker in its phase `Holding` holds.

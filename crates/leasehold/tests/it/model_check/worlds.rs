@@ -3,70 +3,256 @@
 use leasehold::model::{Mode, Ttl};
 
 use super::config::{Config, Plan};
+use super::facts::Fact;
 
-pub(super) fn all() -> Vec<Config> {
-    let worker = Plan { renewals: 1, ..Plan::default() };
-    let excl = Config {
-        name: "e0",
-        workers: vec![worker.clone(), worker.clone()],
-        ticks: 3,
+/// Two workers and everything at once: renewals, releases, writes in flight, a crash, an admin, two sweepers.
+pub(super) fn everything() -> Config {
+    Config {
+        name: "everything",
+        workers: vec![Plan { renewals: 1, ..Plan::default() }, Plan::default()],
         writes: 2,
-        ..Config::default()
-    };
-    let e2 = Config { name: "e2 att2", workers: vec![Plan { attempts: 2, ..worker.clone() }, worker.clone()], ..excl.clone() };
-    let e3 = Config { name: "e3 renew_for", workers: vec![Plan { ttl: 3, renewals: 2, renew_for: Some(1), ..worker.clone() }, worker.clone()], ..excl.clone() };
-    let e4 = Config { name: "e4 force att2", forces: 1, stops: 1, ..e2.clone() };
-    let e5 = Config { name: "e5 force att2", forces: 1, workers: vec![Plan { attempts: 2, ..worker.clone() }, Plan { renewals: 0, ..worker.clone()}],..excl.clone() };
-    let r = Plan { attempts: 1, asks: 2, leaves: true, ..Plan::default() };
-    let r0 = Config {
-        name: "r0",
-        workers: vec![r.clone(), r.clone()],
-        ticks: 3,
-        writes: 2,
-        ..Config::default()
-    };
-    let r2 = Config { name: "r2 dup", duplicates: 1, workers: vec![r.clone(), Plan { asks: 1, ..r.clone() }], ..r0.clone() };
-    let r3 = Config { name: "r3 dup, no leave", duplicates: 1, workers: vec![Plan { leaves: false, ..r.clone() }, Plan { asks: 1, leaves: false,..r.clone() }], ..r0.clone() };
-    let q = Plan { asks: 2, queue: Some(1), leaves: true, ..Plan::default() };
-    let q0 = Config {
-        name: "q0",
-        workers: vec![q.clone(), q.clone()],
-        ticks: 3,
-        ..Config::default()
-    };
-    let q1 = Config { name: "q1 att2", workers: vec![Plan { attempts: 2, asks: 1, ..q.clone() }, q.clone()], ..q0.clone() };
-    let q2 = Config { name: "q2 impatient", workers: vec![Plan { attempts: 2, asks: 1, leaves: false, ..q.clone() }, Plan { leaves: false, asks: 3, impatient: true, ..q.clone()}], ..q0.clone() };
-    let q3 = Config { name: "q3 three", workers: vec![Plan { asks: 1, leaves: false, ..q.clone()}, Plan { asks: 1, ..q.clone()}, Plan{leaves: false, ..q.clone()}], ..q0.clone() };
-    let sw = Plan { queue: Some(2), asks: 2, ..Plan::default() };
-    let s0 = Config {
-        name: "s0",
-        workers: vec![sw.clone(), sw.clone()],
-        ticks: 3,
         crashes: 1,
+        forces: 1,
         sweeps: 2,
+        must_see: &[
+            Fact::Renewed,
+            Fact::RenewalRefused,
+            Fact::Released,
+            Fact::ReleaseRefused,
+            Fact::Expired,
+            Fact::Forced,
+            Fact::OutdatedForceRefused,
+            Fact::Buried,
+            Fact::OutdatedSweep,
+            Fact::TwoSweepersAtOnce,
+            Fact::GrantedToNobody,
+            Fact::ReplyTooLate,
+            Fact::CrashedWithRequestInFlight,
+            Fact::TwoHoldersWritesInFlight,
+            Fact::StaleWriteRefused,
+            Fact::NewerWriteAccepted,
+        ],
         ..Config::default()
-    };
-    let s1 = Config { name: "s1 crash2 renew", crashes: 2, workers: vec![Plan { asks: 1, renewals: 1, ..sw.clone() }, sw.clone()], ..s0.clone() };
+    }
+}
+
+/// A lock that goes from hand to hand and back.
+pub(super) fn in_turn() -> Config {
+    let worker = Plan { renewals: 1, ..Plan::default() };
+    Config {
+        name: "in turn",
+        workers: vec![Plan { attempts: 2, ..worker.clone() }, worker],
+        writes: 2,
+        must_see: &[
+            Fact::Renewed,
+            Fact::RenewalRefused,
+            Fact::ReleaseRefused,
+            Fact::Expired,
+            Fact::ReplyTooLate,
+            Fact::TwoHoldersWritesInFlight,
+            Fact::StaleWriteRefused,
+        ],
+        ..Config::default()
+    }
+}
+
+/// Renewals that ask for less time than the lease had, and holders who are asked to stop.
+pub(super) fn shorter() -> Config {
+    let worker = Plan { ttl: 3, renewals: 2, renew_for: Some(1), ..Plan::default() };
+    Config {
+        name: "shorter",
+        workers: vec![worker, Plan::default()],
+        stops: 1,
+        must_see: &[Fact::Renewed, Fact::RenewalRefused, Fact::Stopped, Fact::Expired],
+        ..Config::default()
+    }
+}
+
+/// Answers that are late or lost, and requests that are made again or taken back.
+pub(super) fn retries() -> Config {
+    let worker = Plan { asks: 2, ..Plan::default() };
+    Config {
+        name: "retries",
+        workers: vec![Plan { leaves: true, ..worker.clone() }, worker],
+        writes: 2,
+        must_see: &[
+            Fact::SameLeaseAgain,
+            Fact::SecondGrantOfOneRequest,
+            Fact::GrantedToNobody,
+            Fact::ReplyTooLate,
+            Fact::StaleWriteRefused,
+        ],
+        ..Config::default()
+    }
+}
+
+/// A network that delivers a request twice.
+pub(super) fn twice() -> Config {
+    Config {
+        name: "twice",
+        workers: vec![Plan { asks: 2, ..Plan::default() }, Plan::default()],
+        writes: 2,
+        duplicates: 1,
+        must_see: &[
+            Fact::SameLeaseAgain,
+            Fact::SecondGrantOfOneRequest,
+            Fact::GrantedToNobody,
+            Fact::ReleaseRefused,
+            Fact::StaleWriteRefused,
+        ],
+        ..Config::default()
+    }
+}
+
+/// What every world with a queue has to show.
+const QUEUE: &[Fact] = &[
+    Fact::HandedOver,
+    Fact::TicketLeft,
+    Fact::TicketExpired,
+    Fact::LeaseOfWaiterExpired,
+    Fact::SameLeaseAgain,
+];
+
+/// Tickets that are drawn, given up, run out or turn into leases that nobody takes up.
+pub(super) fn queue() -> Config {
+    let worker = Plan { queue: Some(1), ..Plan::default() };
+    Config {
+        name: "queue",
+        workers: vec![Plan { attempts: 2, leaves: true, ..worker.clone() }, Plan { asks: 2, ..worker }],
+        must_see: QUEUE,
+        ..Config::default()
+    }
+}
+
+/// A waiter whose last asking does not want to wait any more.
+pub(super) fn impatient() -> Config {
+    let worker = Plan { queue: Some(1), ..Plan::default() };
+    Config {
+        name: "impatient",
+        workers: vec![worker.clone(), Plan { asks: 3, impatient: true, ..worker }],
+        must_see: QUEUE,
+        ..Config::default()
+    }
+}
+
+/// Three in a queue.
+pub(super) fn three() -> Config {
+    let worker = Plan { queue: Some(1), ..Plan::default() };
+    let leaver = Plan { leaves: true, ..worker.clone() };
+    Config {
+        name: "three",
+        workers: vec![worker.clone(), leaver, Plan { asks: 2, ..worker }],
+        must_see: QUEUE,
+        ..Config::default()
+    }
+}
+
+/// Dead holders and dead waiters, and two sweepers who act on what they saw a while ago.
+pub(super) fn sweepers() -> Config {
+    let worker = Plan { queue: Some(2), ..Plan::default() };
+    Config {
+        name: "sweepers",
+        workers: vec![Plan { renewals: 1, ..worker.clone() }, Plan { asks: 2, ..worker }],
+        crashes: 2,
+        sweeps: 2,
+        must_see: &[
+            Fact::HandedOver,
+            Fact::Buried,
+            Fact::OutdatedSweep,
+            Fact::TwoSweepersAtOnce,
+            Fact::Renewed,
+            Fact::CrashedWithRequestInFlight,
+        ],
+        ..Config::default()
+    }
+}
+
+/// Two readers and a writer.
+pub(super) fn shared() -> Config {
     let reader = Plan { mode: Mode::Shared, queue: Some(2), ..Plan::default() };
-    let writer = Plan { mode: Mode::Exclusive, ..reader.clone() };
-    let sh = Config {
+    let writer = Plan { mode: Mode::Exclusive, leaves: true, ..reader.clone() };
+    Config {
         name: "shared",
-        workers: vec![reader.clone(), writer.clone(), reader.clone()],
-        ticks: 3,
+        workers: vec![reader.clone(), writer, Plan { attempts: 2, ..reader }],
+        must_see: &[Fact::Shared, Fact::HandedOver, Fact::TicketLeft, Fact::TicketExpired],
         ..Config::default()
-    };
-    let sh1 = Config { name: "shared ask2", workers: vec![reader.clone(), Plan { asks: 2, ..writer.clone() }, Plan { leaves: true, ..reader.clone()}], ..sh.clone() };
-    let sh2 = Config { name: "shared att2", workers: vec![reader.clone(), Plan { leaves: true, ..writer.clone() }, Plan { attempts: 2, ..reader.clone()}], ..sh.clone() };
-    let p = Plan { queue: Some(3), ..Plan::default() };
-    let p0 = Config { name: "prio", tick: Ttl::from_secs(15), ticks: 4, workers: vec![p.clone(), p.clone(), Plan { priority: 1, ..p.clone()}], ..Config::default() };
-    let p1 = Config { name: "prio ask2", tick: Ttl::from_secs(15), ticks: 4, workers: vec![p.clone(), Plan { asks: 2, ..p.clone() }, Plan { priority: 1, ..p.clone()}], ..Config::default() };
-    let sl = Plan { slots: 2, queue: Some(2), ..Plan::default() };
-    let sl0 = Config { name: "slots", workers: vec![sl.clone(), sl.clone(), Plan {slots: 1, ..sl.clone()}], ..Config::default() };
-    let sl1 = Config { name: "slots222", workers: vec![sl.clone(), Plan { attempts: 2, ..sl.clone() }, Plan {queue: None, ..sl.clone()}], ..Config::default() };
-    let th = Plan { steal_after: Some(1), attempts: 1, renewals: 1, ..Plan::default() };
-    let t0 = Config { name: "steal", writes: 2, workers: vec![Plan { attempts: 2, ..th.clone() }, th.clone()], ..Config::default() };
-    let t1 = Config { name: "steal q", writes: 2, workers: vec![Plan { steal_after: None, ..th.clone() }, Plan { queue: Some(2), asks: 2, ..th.clone()} ], ..Config::default() };
-    let k = Plan { at_least: Some(2), queue: Some(2), ..Plan::default() };
-    let k0 = Config { name: "kept", duplicates: 1, workers: vec![Plan { attempts: 2, ..k.clone() }, k.clone()], ..Config::default() };
-    vec![excl, e2, e3, e4, e5, r0, r2, r3, q0, q1, q2, q3, s0, s1, sh, sh1, sh2, p0, p1, sl0, sl1, t0, t1, k0]
+    }
+}
+
+/// Three waiters of which one counts for more; a tick is half of what a step of priority is worth.
+pub(super) fn priority() -> Config {
+    let worker = Plan { queue: Some(3), ..Plan::default() };
+    let [first, second] = [Plan { ttl: 3, ..worker.clone() }, Plan { asks: 2, ..worker.clone() }];
+    Config {
+        name: "priority",
+        workers: vec![first, second, Plan { priority: 1, ..worker }],
+        tick: Ttl::from_secs(15),
+        must_see: &[Fact::Overtaken, Fact::HandedOver, Fact::TicketExpired],
+        ..Config::default()
+    }
+}
+
+/// A lock with two places, and a worker who wants to be alone.
+pub(super) fn counted() -> Config {
+    let worker = Plan { slots: 2, queue: Some(2), ..Plan::default() };
+    Config {
+        name: "counted",
+        workers: vec![worker.clone(), worker.clone(), Plan { slots: 1, attempts: 2, ..worker }],
+        must_see: &[Fact::TwoSlots, Fact::HandedOver, Fact::TicketExpired],
+        ..Config::default()
+    }
+}
+
+/// Two who take what the other has not renewed.
+pub(super) fn thieves() -> Config {
+    let worker = Plan { steal_after: Some(1), ..Plan::default() };
+    Config {
+        name: "thieves",
+        workers: vec![Plan { renewals: 1, ..worker.clone() }, Plan { queue: Some(2), asks: 2, ..worker }],
+        writes: 2,
+        must_see: &[
+            Fact::Stolen,
+            Fact::HandedOver,
+            Fact::Renewed,
+            Fact::RenewalRefused,
+            Fact::StaleWriteRefused,
+        ],
+        ..Config::default()
+    }
+}
+
+/// Leases that keep others out for a while after they are given back.
+pub(super) fn kept() -> Config {
+    let worker = Plan { at_least: Some(2), queue: Some(2), ..Plan::default() };
+    Config {
+        name: "kept",
+        workers: vec![Plan { attempts: 2, ..worker.clone() }, Plan { asks: 2, ..worker }],
+        duplicates: 1,
+        must_see: &[Fact::Kept, Fact::ReleasedTwice, Fact::HandedOver, Fact::Expired],
+        ..Config::default()
+    }
+}
+
+/// Three workers and everything, as far as it goes in so many steps.
+pub(super) fn crowd() -> Config {
+    let worker = Plan { queue: Some(1), ..Plan::default() };
+    Config {
+        name: "crowd",
+        workers: vec![Plan { renewals: 1, ..worker.clone() }, worker.clone(), Plan { queue: None, ..worker }],
+        writes: 2,
+        crashes: 1,
+        forces: 1,
+        sweeps: 2,
+        depth: Some(11),
+        must_see: &[
+            Fact::HandedOver,
+            Fact::Renewed,
+            Fact::Released,
+            Fact::Expired,
+            Fact::Forced,
+            Fact::Buried,
+            Fact::TwoSweepersAtOnce,
+        ],
+        ..Config::default()
+    }
 }
