@@ -139,11 +139,12 @@ impl Error {
     }
 }
 
-/// A name as a shell would want it.
+/// A name as a shell and then the command line would want it.
 fn quoted(lock: &LockName) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+=,".contains(c);
     match lock.as_str() {
-        name if name.chars().all(plain) && !name.starts_with('-') => name.to_owned(),
+        name if name.starts_with('-') => format!("-- '{}'", name.replace('\'', "'\\''")),
+        name if name.chars().all(plain) => name.to_owned(),
         name => format!("'{}'", name.replace('\'', "'\\''")),
     }
 }
@@ -195,6 +196,6 @@ mod tests {
         let quoted = |name| super::quoted(&LockName::new(name).unwrap());
         assert_eq!(quoted("a/b-c"), "a/b-c");
         assert_eq!(quoted("it's $(me)"), "'it'\\''s $(me)'");
-        assert_eq!(quoted("-rf"), "'-rf'");
+        assert_eq!(quoted("-rf"), "-- '-rf'");
     }
 }

@@ -50,13 +50,7 @@ async fn find(leasehold: &Leasehold, args: &ListArgs, most: usize) -> Result<Vec
     let any = |_: &LockStatus| true;
     match filter {
         None if args.all => collect(leasehold, ask(None), most, any).await,
-        None => {
-            let mut held = collect(leasehold, ask(Some(LockState::Held)), most, any).await?;
-            held.extend(collect(leasehold, ask(Some(LockState::Waited)), most, any).await?);
-            held.sort_by(|a, b| a.name.cmp(&b.name));
-            held.dedup_by(|a, b| a.name == b.name);
-            Ok(held)
-        }
+        None => collect(leasehold, ask(Some(LockState::InUse)), most, any).await,
         Some(Filter::State(state)) => collect(leasehold, ask(Some(state)), most, any).await,
         Some(Filter::Lease(status)) => {
             let has = |lock: &LockStatus| has_lease(lock, status);

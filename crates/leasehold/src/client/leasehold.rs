@@ -156,11 +156,13 @@ impl Leasehold {
         Sweeper::start(&self.inner, every)
     }
 
-    /// How long the store takes to answer, and its time then: for a look at its health.
+    /// How long the store takes to look a lock up, and its time then: for a look at its health.
     pub async fn ping(&self) -> Result<(Duration, Timestamp)> {
+        let probe = LockName::new("leasehold/ping")?;
         let sent = Moment::now();
-        let now = self.now().await?;
-        Ok((Moment::now().after(sent), now))
+        self.inner.locks().get(&probe).await?;
+        let took = Moment::now().after(sent);
+        Ok((took, self.now().await?))
     }
 
     /// Waits until everything that dropped guards have left to be done is done.

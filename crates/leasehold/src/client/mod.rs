@@ -24,6 +24,6 @@ mod sweeper;
 pub use builder::LockBuilder;
 pub use guard::{Guard, GuardState, Health, Held};
 pub use leasehold::Leasehold;
-pub use status::{EventView, HolderStatus, LockStatus, WaiterStatus};
+pub use status::{AskedStatus, EventView, HolderStatus, LockStatus, WaiterStatus};
 pub use strategy::{Backoff, Strategy};
 pub use sweeper::Sweeper;

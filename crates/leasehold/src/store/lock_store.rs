@@ -80,6 +80,8 @@ pub enum LockState {
     Free,
     /// Somebody waits for it.
     Waited,
+    /// Somebody holds it or waits for it.
+    InUse,
     /// The record still names a holder whose lease has ended or whose process is gone.
     Stale,
 }
@@ -91,6 +93,7 @@ impl LockState {
             Self::Held => record.live(now).next().is_some(),
             Self::Free => record.live(now).next().is_none(),
             Self::Waited => record.waiting(now).next().is_some(),
+            Self::InUse => Self::Held.matches(record, now) || Self::Waited.matches(record, now),
             Self::Stale => record.holders.iter().any(|lease| {
                 lease.expires_at <= now || lease.ask.process.as_ref().is_some_and(super::is_gone)
             }),

@@ -68,7 +68,7 @@ impl LockStore for SqliteStore {
         let limit = page_size(ask.limit);
         let prefix = ask.prefix.clone().unwrap_or_default();
         let state = ask.state;
-        let busy = matches!(state, Some(LockState::Held | LockState::Waited | LockState::Stale));
+        let busy = state.is_some_and(|state| state != LockState::Free);
         let mut after = ask.after.clone().map(|after| after.0).unwrap_or_default();
         let mut items = Vec::new();
         loop {

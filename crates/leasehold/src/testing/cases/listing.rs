@@ -74,6 +74,7 @@ pub async fn locks_are_listed_by_state(f: Fixture) {
         (LockState::Held, vec!["held", "waited"]),
         (LockState::Free, vec!["ended", "free"]),
         (LockState::Waited, vec!["waited"]),
+        (LockState::InUse, vec!["held", "waited"]),
         (LockState::Stale, vec!["ended"]),
     ] {
         let ask = ListLocks { state: Some(state), ..ListLocks::default() };

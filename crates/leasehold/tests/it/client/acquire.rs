@@ -9,7 +9,7 @@ use leasehold::store::{ListEvents, ListLocks};
 use leasehold::testing::Player;
 use leasehold::{Error, Leasehold, LockBuilder};
 
-use super::{memory, name, until};
+use super::support::{memory, name, until};
 
 #[tokio::test]
 async fn what_cannot_be_is_refused_before_anything_is_asked() {

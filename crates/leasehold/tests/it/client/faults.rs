@@ -3,7 +3,7 @@
 use leasehold::model::LockOp;
 use leasehold::testing::Fault;
 
-use super::{TTL, faulty, name, until};
+use super::support::{TTL, faulty, name, until};
 
 #[tokio::test]
 async fn a_lost_answer_to_an_acquire_does_not_take_the_lock_twice() {

@@ -6,7 +6,7 @@ use leasehold::model::{Holder, Reason};
 use leasehold::testing::Fault;
 use leasehold::{Error, GuardState, Moment};
 
-use super::{TTL, faulty, memory, name, until};
+use super::support::{TTL, faulty, memory, name, until};
 
 #[tokio::test]
 async fn a_guard_outlives_its_ttl() {

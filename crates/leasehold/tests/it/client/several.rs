@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold::model::LockOp;
 use leasehold::testing::Fault;
 
-use super::{TTL, faulty, memory, name, until};
+use super::support::{TTL, faulty, memory, name, until};
 
 #[tokio::test]
 async fn all_are_held_and_all_are_released() {

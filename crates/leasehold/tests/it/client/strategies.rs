@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold::{Backoff, Error, Strategy};
 
-use super::{TTL, faulty, memory, name, until};
+use super::support::{TTL, faulty, memory, name, until};
 use leasehold::testing::Fault;
 
 #[tokio::test]

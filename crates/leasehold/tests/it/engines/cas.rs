@@ -7,7 +7,7 @@ use leasehold::store::memory::MemoryDocs;
 use leasehold::testing::{Fixture, agrees_with_the_rules};
 
 async fn fresh() -> Fixture {
-    let clock = super::clock();
+    let clock = super::support::clock();
     let store = Arc::new(Cas::new(MemoryDocs::with_clock(clock.clone())));
     Fixture::new(store.clone(), store, clock, ())
 }

@@ -6,7 +6,7 @@ use leasehold::store::memory::MemoryStore;
 use leasehold::testing::{Fixture, agrees_with_the_rules};
 
 async fn fresh() -> Fixture {
-    let clock = super::clock();
+    let clock = super::support::clock();
     let store = Arc::new(MemoryStore::with_clock(clock.clone()));
     Fixture::new(store.clone(), store, clock, ())
 }

@@ -3,11 +3,4 @@
 mod cas;
 mod memory;
 mod sqlite;
-
-use leasehold::model::Timestamp;
-use leasehold::store::Clock;
-
-/// A clock that begins on an ordinary day.
-fn clock() -> Clock {
-    Clock::manual(Timestamp::from_micros(1_700_000_000_000_000))
-}
+mod support;

@@ -8,7 +8,8 @@ use leasehold::model::{LockName, Outcome, Token};
 use leasehold::store::{Clock, Store};
 use leasehold::testing::Player;
 
-use super::{super::clock, open};
+use super::suite::open;
+use crate::engines::support::clock;
 
 async fn player(path: &Path, clock: &Clock, boot: u128, number: u128) -> Player {
     let store: Arc<dyn Store> = open(path, clock, boot).await;
