@@ -107,6 +107,40 @@ fn when_keeper_is_killed_while_waiting_the_command_does_not_start() {
 }
 
 #[test]
+fn a_service_manager_that_asks_every_process_to_stop_gets_an_orderly_end() {
+    let lab = Lab::new();
+    let script = r#"trap 'echo bye > "$LAB/bye"; exit 6' TERM; echo $$ > "$LAB/command"; while :; do sleep 0.05; done"#;
+    let running = lab.start("a", script);
+    let command = read_pid(&lab.path("command"));
+    for pid in [running.keeper(), running.front, command] {
+        kill(pid, Signal::SIGTERM).unwrap();
+    }
+    assert_eq!(running.output().status.code(), Some(6));
+    assert_eq!(lab.wait_for_file("bye"), "bye\n");
+    assert!(lab.is_free("a"));
+}
+
+#[test]
+fn children_from_before_are_left_alone() {
+    let lab = Lab::new();
+    // A shell that starts something in the background and then becomes leasehold: it is our child, but not our business.
+    let run = lab.command("a", &["sh", "-c", "setsid sleep 1000 & sleep 1000"]);
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", r#"sleep 60 & echo $! > "$LAB/before"; exec "$@""#, "sh"]);
+    shell.arg(run.get_program()).args(run.get_args());
+    lab.settle(&mut shell);
+    let running = super::lab::Running::start(&mut shell);
+    let before = read_pid(&lab.path("before"));
+    let keeper = running.keeper();
+    wait_until("the command", || (super::lab::children(keeper).len() == 1).then_some(()));
+    wait_until("the lock", || lab.status("a").holders.first().map(|_| ()));
+    kill(keeper, Signal::SIGKILL).unwrap();
+    assert!(running.output().status.code().is_some());
+    assert!(super::lab::is_alive(before));
+    kill(before, Signal::SIGKILL).unwrap();
+}
+
+#[test]
 fn a_command_that_is_killed_by_others_frees_the_lock_at_once() {
     let lab = Lab::new();
     let running = lab.start("a --ttl 60s", r#"echo $$ > "$LAB/command"; sleep 1000"#);

@@ -79,6 +79,14 @@ impl Lab {
         self.ask(async |leasehold| leasehold.force_release(&lock, token, by, why).await.unwrap());
     }
 
+    /// Keeps everybody else from writing to the store.
+    pub(super) fn block(&self) -> rusqlite::Connection {
+        let connection = rusqlite::Connection::open(self.path("store.db")).unwrap();
+        connection.busy_timeout(Duration::from_secs(5)).unwrap();
+        connection.execute_batch("BEGIN IMMEDIATE").unwrap();
+        connection
+    }
+
     /// When the lease ends by the store's clock, as a reading of the boot clock in seconds.
     pub(super) fn lease_ends(&self, lock: &str) -> f64 {
         let status = self.status(lock);

@@ -2,20 +2,12 @@
 
 use super::lab::{GHOST, Lab, is_alive, read_pid, text, uptime, wait_until_dead};
 
-/// Keeps everybody else from writing to the store.
-fn block(lab: &Lab) -> rusqlite::Connection {
-    let connection = rusqlite::Connection::open(lab.path("store.db")).unwrap();
-    connection.busy_timeout(std::time::Duration::from_secs(5)).unwrap();
-    connection.execute_batch("BEGIN IMMEDIATE").unwrap();
-    connection
-}
-
 #[test]
 fn when_the_store_is_out_of_reach_everything_is_dead_before_the_lease_ends() {
     let lab = Lab::new();
     let running = lab.start("a --ttl 2s", &format!("trap '' TERM; {GHOST} while :; do sleep 1; done"));
     let ghost = read_pid(&lab.path("ghost"));
-    let blocked = block(&lab);
+    let blocked = lab.block();
     let ends = lab.lease_ends("a");
     wait_until_dead(ghost);
     assert!(uptime() < ends, "it was seen to be dead {} s too late", uptime() - ends);
@@ -33,7 +25,7 @@ fn when_the_store_is_back_in_time_nothing_happens() {
     let script = r#"echo 1 > "$LAB/ready"; while ! [ -e "$LAB/go" ]; do sleep 0.05; done; exit 4"#;
     let running = lab.start("a --ttl 5s", script);
     lab.wait_for_file("ready");
-    let blocked = block(&lab);
+    let blocked = lab.block();
     let until = uptime() + 2.5; // Beyond the first renewal, and well before the end.
     while uptime() < until {
         std::thread::sleep(std::time::Duration::from_millis(20));
@@ -54,7 +46,7 @@ fn a_command_that_is_done_ends_with_its_own_code_although_nobody_can_be_told() {
         r#"echo 1 > "$LAB/ready"; while ! [ -e "$LAB/go" ]; do sleep 0.01; done; exit 4"#,
     );
     lab.wait_for_file("ready");
-    let blocked = block(&lab);
+    let blocked = lab.block();
     std::fs::write(lab.path("go"), "").unwrap();
     let out = running.output();
     assert_eq!(out.status.code(), Some(4));

@@ -87,6 +87,44 @@ fn when_front_is_stopped_and_the_lease_is_taken_everything_is_dead_in_time() {
 }
 
 #[test]
+fn when_front_is_stopped_and_the_store_is_out_of_reach_everything_is_dead_in_time() {
+    let lab = Lab::new();
+    let running = lab.start("a --ttl 2s", &format!("trap '' TERM; {GHOST} while :; do sleep 1; done"));
+    let ghost = read_pid(&lab.path("ghost"));
+    running.signal(Signal::SIGSTOP);
+    let blocked = lab.block();
+    let ends = lab.lease_ends("a");
+    wait_until_dead(ghost);
+    assert!(uptime() < ends, "it was seen to be dead {} s too late", uptime() - ends);
+    running.signal(Signal::SIGCONT);
+    assert_eq!(running.output().status.code(), Some(79));
+    drop(blocked);
+}
+
+#[test]
+fn when_everything_was_stopped_past_the_lease_nothing_goes_on() {
+    let lab = Lab::new();
+    // As after a suspend: the command is stopped too, and would go on as if nothing had happened.
+    let script = r#"echo $$ > "$LAB/command"; while :; do read up rest < /proc/uptime; echo $up >> "$LAB/beats"; sleep 0.02; done"#;
+    let running = lab.start("a --ttl 1s", script);
+    let command = read_pid(&lab.path("command"));
+    lab.wait_for_file("beats");
+    let keeper = running.keeper();
+    for pid in [command, keeper, running.front] {
+        kill(pid, Signal::SIGSTOP).unwrap();
+    }
+    let ends = lab.lease_ends("a");
+    wait_until("the end of the lease", || (uptime() > ends + 0.1).then_some(()));
+    for pid in [keeper, running.front] {
+        kill(pid, Signal::SIGCONT).unwrap();
+    }
+    wait_until_dead(command);
+    assert!(lab.last_beat("beats") < ends);
+    let out = running.output();
+    assert_eq!(out.status.code(), Some(79), "{}", text(&out.stderr));
+}
+
+#[test]
 fn the_command_itself_may_be_stopped_for_as_long_as_it_likes() {
     let lab = Lab::new();
     let running = lab.start("a --ttl 1s", r#"echo $$ > "$LAB/command"; kill -STOP $$; exit 4"#);
