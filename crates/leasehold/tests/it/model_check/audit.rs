@@ -120,12 +120,7 @@ impl Step<'_> {
             memory.highest = memory.highest.max(lease.token);
             memory.grants.push(as_write(lease));
         }
-        for event in &self.applied.events {
-            if matches!(event.kind, EventKind::Forced | EventKind::Stolen) {
-                let (lease_id, token) = (event.lease_id, event.token);
-                memory.taken.push(Write { lease_id, token });
-            }
-        }
+        memory.taken.extend(audit_leases::taken(self).map(as_write));
         memory.arrivals.retain(|(id, _)| self.waits_on(id) && self.ticket_after(id).is_some());
         for ticket in &self.after().waiters {
             let id = ticket.ask.lease_id;

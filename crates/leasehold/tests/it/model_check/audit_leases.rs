@@ -24,6 +24,14 @@ pub(super) fn check(step: &Step, broken: &mut Broken) {
     broken.keep(Promise::RoomIsKept, fit(&asks));
 }
 
+/// The live leases that an admin or a thief has ended, and might end. Whoever was robbed by mistake is not among them.
+pub(super) fn taken<'a>(step: &'a Step) -> impl Iterator<Item = &'a Lease> {
+    let robs =
+        matches!(step.op, LockOp::ForceRelease(_) | LockOp::Acquire(Acquire { steal_after: Some(_), .. }));
+    let is_gone = |lease: &Lease| step.after_lease(&lease.ask.lease_id, lease.token).is_none();
+    step.before.live(step.now()).filter(move |lease| robs && is_gone(lease) && is_named(step, lease))
+}
+
 /// Higher than any before it, whatever became of the record in between; so no token names two leases.
 fn tokens_rise(step: &Step) -> bool {
     let mut highest = step.state.memory.highest;
@@ -46,9 +54,10 @@ fn is_named(step: &Step, lease: &Lease) -> bool {
     let (id, working) = (lease.ask.lease_id, lease.status != Status::Released);
     match step.op {
         LockOp::Acquire(Acquire { ask, steal_after, .. }) => {
-            let mine = ask.lease_id == id && working;
             let stale = steal_after.is_some_and(|after| lease.renewed_at.plus(after) <= step.now());
-            mine || (stale && ask.lease_id != id)
+            let others = step.before.live(step.now()).map(|lease| &*lease.ask);
+            let in_the_way = || !fit(&others.chain([&**ask]).collect::<Vec<_>>());
+            working && (ask.lease_id == id || (stale && in_the_way()))
         }
         LockOp::Renew(renew) => renew.lease_id == id && renew.token == lease.token && working,
         LockOp::Release(release) => release.lease_id == id && release.token == lease.token && working,

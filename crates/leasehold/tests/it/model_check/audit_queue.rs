@@ -1,9 +1,10 @@
 //! What one step may do to the queue: keep its order, serve it as soon as there is room, touch only its own tickets.
 
-use leasehold::model::{LeaseId, LockOp, Priority, Ticket, Timestamp};
+use leasehold::model::{LeaseId, LockOp, Priority, Ticket, Timestamp, Ttl};
 
 use super::audit::Step;
 use super::promises::{Broken, Promise, fit};
+use super::state::owner;
 
 pub(super) fn check(step: &Step, broken: &mut Broken) {
     broken.keep(Promise::OnlyItsOwnTouchesATicket, strangers_keep_their_place(step));
@@ -53,12 +54,10 @@ fn nobody_waits_for_a_free_lock(step: &Step) -> bool {
 fn a_dead_waiter_delays_by_its_ticket(step: &Step) -> bool {
     let now = step.now();
     let tickets = step.after().waiters.iter().all(|ticket| {
-        let patience = patience(step, ticket);
-        ticket.expires_at <= now.plus(patience)
-            && (!step.asks_for(&ticket.ask.lease_id) || {
-                // Asked again, it has its whole time again: a waiter that lives is not dropped.
-                ticket.expires_at == now.plus(patience)
-            })
+        let whole = now.plus(patience(step, ticket));
+        // Whoever asks again has its whole time again: a waiter that lives is not dropped.
+        let asks = step.asks_for(&ticket.ask.lease_id);
+        if asks { ticket.expires_at == whole } else { ticket.expires_at <= whole }
     });
     let leases = step.new_leases().all(|lease| match step.ticket_before(&lease.ask.lease_id) {
         Some(ticket) if !step.asks_for(&lease.ask.lease_id) => {
@@ -70,9 +69,9 @@ fn a_dead_waiter_delays_by_its_ticket(step: &Step) -> bool {
 }
 
 /// How long its worker's tickets last, by its plan.
-fn patience(step: &Step, ticket: &Ticket) -> leasehold::model::Ttl {
+fn patience(step: &Step, ticket: &Ticket) -> Ttl {
     let config = &step.system.config;
-    let plan = &config.workers[super::state::owner(&ticket.ask.lease_id)];
+    let plan = &config.workers[owner(&ticket.ask.lease_id)];
     config.lasting(plan.queue.expect("only who wants to wait has a ticket"))
 }
 
