@@ -48,7 +48,9 @@ impl Signals {
         write.set_nonblocking(true)?;
         let heard = FORWARDED.into_iter().filter(|signal| !sys::is_ignored(*signal));
         let heard: Vec<i32> = heard.chain([Signal::SIGCHLD]).map(|signal| signal as i32).collect();
-        Ok(Self(SignalDelivery::with_pipe(read, write, SignalOnly, heard)?))
+        let signals = Self(SignalDelivery::with_pipe(read, write, SignalOnly, heard)?);
+        let_in();
+        Ok(signals)
     }
 
     /// What has come since the last time.
@@ -62,15 +64,26 @@ impl Signals {
     }
 }
 
-/// Undoes what our own parent may have left: blocked signals, and children that vanish without a trace.
+/// Undoes what our own parent may have left: blocked signals, and children that vanish without a trace. What is to be
+/// forwarded waits outside until each of our processes has made up its mind about it, and calls [`let_in`].
 pub(super) fn start_clean() {
-    let _ = sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None);
+    set_mask(&FORWARDED.into_iter().collect());
     if sys::is_ignored(Signal::SIGCHLD) {
         sys::reset(Signal::SIGCHLD);
     }
 }
 
+/// From now on signals come in.
+pub(super) fn let_in() {
+    set_mask(&SigSet::empty());
+}
+
 /// In KEEPER, once the command is forked.
 pub(super) fn ignore_in_keeper() {
     NOT_FOR_KEEPER.into_iter().for_each(sys::ignore);
+    let_in();
+}
+
+fn set_mask(blocked: &SigSet) {
+    let _ = sigprocmask(SigmaskHow::SIG_SETMASK, Some(blocked), None);
 }

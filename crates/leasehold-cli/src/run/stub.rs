@@ -13,7 +13,7 @@ use nix::unistd::{ForkResult, Pid, execve, getpid, getppid, setpgid};
 
 use super::plan::RunPlan;
 use super::terminal::Terminal;
-use super::{environment, sys};
+use super::{environment, signals, sys};
 use crate::exit;
 
 /// The command, as its parent sees it before it runs.
@@ -110,6 +110,7 @@ fn become_command(waiting: &Waiting, image: &Image, terminal: &Terminal) -> i32 
     if !dies_with(waiting.parent) {
         return exit::INTERNAL;
     }
+    signals::let_in();
     let mut environment = environment::inherited();
     let Some((not_after, variables)) = wait_for_go(&waiting.wait) else {
         return exit::INTERNAL; // KEEPER did not get the lock, or is gone. It has said why.

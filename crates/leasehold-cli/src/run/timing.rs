@@ -17,6 +17,7 @@ pub(super) struct Timing {
 impl Timing {
     const SHORTEST_TTL: Duration = Duration::from_secs(1);
     const DEFAULT_KILL_AFTER: Duration = Duration::from_secs(5);
+    const LEAST_SPARE: Duration = Duration::from_millis(50);
 
     /// Checks that the parts fit into the ttl; the error says which option to change.
     pub(super) fn new(ttl: Duration, kill_after: Option<Duration>, renew_at: f64) -> Result<Self, String> {
@@ -32,9 +33,15 @@ impl Timing {
                 "--renew-at {renew_at} makes no sense; it is a part of the ttl, such as 0.33"
             ));
         }
-        let margin = (ttl / 20).clamp(Duration::from_millis(100), Duration::from_secs(1));
+        let margin = (ttl / 10).clamp(Duration::from_millis(100), Duration::from_secs(1));
         // A command may be asked to stop only if a renewal that was due has failed, and been tried again for a while.
         let spare = ttl.mul_f64(1.0 - renew_at).saturating_sub(margin);
+        if spare < Self::LEAST_SPARE {
+            return Err(format!(
+                "--renew-at {renew_at} is too late: with --ttl {} it leaves no time to end the command",
+                format_duration(ttl)
+            ));
+        }
         let kill_after = match kill_after {
             None => Self::DEFAULT_KILL_AFTER.min(ttl / 3).min(spare / 2),
             Some(asked) if asked >= ttl / 2 => {
@@ -114,7 +121,8 @@ impl Schedule {
 
     /// The command has been asked to stop, now: it has `kill_after`, but never longer than its lease.
     pub(super) fn ask_to_stop(&mut self, now: Moment, valid_until: Moment) {
-        let kill_at = now.plus(self.timing.kill_after).min(self.timing.kill_at(valid_until));
+        let planned = now.plus(self.timing.kill_after).plus(self.defer);
+        let kill_at = planned.min(self.timing.kill_at(valid_until));
         self.kill_at.get_or_insert(kill_at);
     }
 
@@ -144,7 +152,7 @@ mod tests {
     #[test]
     fn the_parts_fit_into_any_ttl() {
         for ttl in [1.0, 1.5, 2.0, 3.0, 10.0, 30.0, 3600.0] {
-            for renew_at in [0.1, 0.33, 0.5, 0.8, 0.85] {
+            for renew_at in [0.1, 0.33, 0.5, 0.8] {
                 let ttl = secs(ttl);
                 let timing = Timing::new(ttl, None, renew_at).unwrap();
                 let ending = timing.kill_after + timing.margin;
@@ -162,6 +170,7 @@ mod tests {
         let refused = |ttl, kill_after, renew_at| Timing::new(secs(ttl), kill_after, renew_at).unwrap_err();
         assert!(refused(10.0, Some(secs(5.0)), 0.33).contains("--kill-after 5s does not fit"));
         assert!(refused(10.0, Some(secs(2.0)), 0.8).contains("--renew-at 0.8"));
+        assert!(refused(10.0, None, 0.9).contains("--renew-at 0.9 is too late"));
         assert!(refused(0.999, None, 0.33).contains("--ttl 999ms"));
         for renew_at in [0.0, 1.0, -1.0, f64::NAN, f64::INFINITY] {
             assert!(refused(10.0, None, renew_at).contains("--renew-at"));
@@ -175,11 +184,11 @@ mod tests {
         let timing = Timing::new(secs(10.0), Some(secs(2.0)), 0.33).unwrap();
         let mut schedule = Schedule::new(timing, Duration::ZERO);
         let until = at(20_000);
-        assert_eq!(schedule.due(at(10_000), until), Due::Nothing(at(17_500)));
-        assert_eq!(schedule.due(at(17_500), until), Due::Term);
-        schedule.ask_to_stop(at(17_500), until);
-        assert_eq!(schedule.due(at(17_500), until), Due::Nothing(at(19_500)));
-        assert_eq!(schedule.due(at(19_500), until), Due::Kill);
+        assert_eq!(schedule.due(at(10_000), until), Due::Nothing(at(17_000)));
+        assert_eq!(schedule.due(at(17_000), until), Due::Term);
+        schedule.ask_to_stop(at(17_000), until);
+        assert_eq!(schedule.due(at(17_000), until), Due::Nothing(at(19_000)));
+        assert_eq!(schedule.due(at(19_000), until), Due::Kill);
         assert_eq!(schedule.due(at(99_000), until), Due::Kill);
     }
 
@@ -187,10 +196,24 @@ mod tests {
     fn a_renewal_moves_the_end_but_not_of_a_command_that_is_ending() {
         let timing = Timing::new(secs(10.0), Some(secs(2.0)), 0.33).unwrap();
         let mut schedule = Schedule::new(timing, Duration::ZERO);
-        assert_eq!(schedule.due(at(18_000), at(25_000)), Due::Nothing(at(22_500)));
+        assert_eq!(schedule.due(at(18_000), at(25_000)), Due::Nothing(at(22_000)));
         schedule.ask_to_stop(at(18_000), at(25_000));
         assert_eq!(schedule.due(at(18_000), at(35_000)), Due::Nothing(at(20_000)));
-        assert_eq!(schedule.due(at(18_000), at(19_000)), Due::Nothing(at(18_500)));
+        assert_eq!(schedule.due(at(18_000), at(19_500)), Due::Nothing(at(18_500)));
+        schedule.kill_now();
+        assert_eq!(schedule.due(at(18_000), at(35_000)), Due::Kill);
+    }
+
+    #[test]
+    fn who_defers_to_the_other_acts_a_moment_later_but_never_too_late() {
+        let timing = Timing::new(secs(10.0), Some(secs(2.0)), 0.33).unwrap();
+        let mut schedule = Schedule::new(timing, Duration::from_millis(50));
+        assert_eq!(schedule.due(at(10_000), at(20_000)), Due::Nothing(at(17_050)));
+        schedule.ask_to_stop(at(15_000), at(20_000));
+        assert_eq!(schedule.due(at(15_000), at(20_000)), Due::Nothing(at(17_050)));
+        let mut late = Schedule::new(timing, Duration::from_millis(50));
+        late.ask_to_stop(at(18_000), at(20_000));
+        assert_eq!(late.due(at(18_000), at(20_000)), Due::Nothing(at(19_000)));
     }
 
     #[test]

@@ -19,7 +19,8 @@ pub(super) struct Below {
     pub(super) roots: Vec<Pid>,
     /// Not these, nor what is below them.
     pub(super) spare: Vec<Pid>,
-    /// Where processes cannot be listed: the process group that stands for the tree.
+    /// The group of the command, as long as that is not dead and buried: its number may then belong to anybody. Where
+    /// processes cannot be listed, it has to stand for the whole tree.
     pub(super) group: Option<Pid>,
 }
 
@@ -33,6 +34,14 @@ pub(super) struct Pass {
 }
 
 impl Below {
+    /// Kills every process of it. The group goes first: one call, and no fork escapes it.
+    pub(super) fn kill(&self) -> Pass {
+        if let Some(group) = self.group {
+            let _ = kill(negative(group), Signal::SIGKILL);
+        }
+        self.signal(Signal::SIGKILL, None)
+    }
+
     /// Sends the signal to every process of it, except those in the group `but_not`.
     pub(super) fn signal(&self, signal: Signal, but_not: Option<Pid>) -> Pass {
         let mut pass = Pass::default();

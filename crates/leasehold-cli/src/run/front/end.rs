@@ -82,7 +82,7 @@ impl Front<'_> {
         let mut pause = Duration::from_millis(1);
         let mut nothing_seen = 0;
         while !self.is_alone() {
-            let pass = self.below().signal(Signal::SIGKILL, None);
+            let pass = self.below().kill();
             // A process that was forked while we looked may have been missed once, but not by a second look.
             nothing_seen = if pass.alive == 0 { nothing_seen + 1 } else { 0 };
             if nothing_seen == 2 {
@@ -104,9 +104,10 @@ impl Front<'_> {
 
     /// While KEEPER lives the command is below it, and what else may be below us is not of this tree.
     fn below(&self) -> Below {
+        let group = self.command.filter(|_| self.ended.is_none());
         match self.family.keeper {
-            Some(keeper) => Below { roots: vec![keeper], spare: Vec::new(), group: self.command },
-            None => Below { roots: vec![getpid()], spare: self.family.spare.clone(), group: self.command },
+            Some(keeper) => Below { roots: vec![keeper], spare: Vec::new(), group },
+            None => Below { roots: vec![getpid()], spare: self.family.spare.clone(), group },
         }
     }
 

@@ -204,6 +204,7 @@ impl<'a> Hold<'a> {
             None => ended,
         };
         self.ended = Some(ended);
+        self.below.group = None;
         self.events.tell(Message::Exited(ended));
     }
 
@@ -259,7 +260,7 @@ impl<'a> Hold<'a> {
 
     /// One pass of killing. Says when to make the next.
     fn kill_all(&mut self, now: Moment) -> Moment {
-        let pass = self.below.signal(Signal::SIGKILL, None);
+        let pass = self.below.kill();
         let since = *self.killing.since.get_or_insert(now);
         if now.after(since) >= STUBBORN && !self.killing.complained {
             self.killing.complained = true;

@@ -109,10 +109,11 @@ impl Lab {
         self.output(lock, &["true"]).status.success()
     }
 
-    /// The last line that a script has written to the file, as a number.
-    pub(super) fn last_beat(&self, name: &str) -> f64 {
-        let beats = std::fs::read_to_string(self.path(name)).unwrap();
-        beats.lines().rev().find_map(|line| line.parse().ok()).unwrap()
+    /// The last sign of life in `beats` came before that moment.
+    pub(super) fn assert_silent_before(&self, ends: f64) {
+        let beats = std::fs::read_to_string(self.path("beats")).unwrap();
+        let last: f64 = beats.lines().rev().find_map(|line| line.parse().ok()).unwrap();
+        assert!(last < ends, "it lived for {} s too long", last - ends);
     }
 }
 

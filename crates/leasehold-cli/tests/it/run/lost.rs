@@ -10,8 +10,7 @@ fn when_the_store_is_out_of_reach_everything_is_dead_before_the_lease_ends() {
     let blocked = lab.block();
     let ends = lab.lease_ends("a");
     wait_until_dead(ghost);
-    assert!(uptime() < ends, "it was seen to be dead {} s too late", uptime() - ends);
-    assert!(lab.last_beat("beats") < ends);
+    lab.assert_silent_before(ends);
     let out = running.output();
     assert_eq!(out.status.code(), Some(79), "{}", text(&out.stderr));
     assert!(text(&out.stderr).contains("could not be renewed"), "{}", text(&out.stderr));
@@ -65,7 +64,7 @@ fn when_the_lock_is_forced_away_the_command_is_asked_to_stop_and_then_killed() {
     lab.force("a");
     let out = running.output();
     assert_eq!(out.status.code(), Some(79));
-    assert!(uptime() < ends);
+    lab.assert_silent_before(ends);
     assert!(text(&out.stderr).contains("the lease on lock 'a' was lost"), "{}", text(&out.stderr));
     assert!(!is_alive(ghost));
     // Once: many programs take a second SIGTERM for "at once".
@@ -89,7 +88,7 @@ fn a_holder_that_is_asked_to_release_asks_its_command_to_stop() {
     use leasehold::model::{Holder, LockName, Reason};
     let lab = Lab::new();
     let script = r#"trap 'exit 5' TERM; echo 1 > "$LAB/ready"; while :; do sleep 0.05; done"#;
-    let running = lab.start("a --ttl 1s", script);
+    let running = lab.start("a --ttl 2s", script);
     lab.wait_for_file("ready");
     let lock = LockName::new("a").unwrap();
     let (by, why) = (Holder::new("ada").unwrap(), Reason::new("deploy").ok());

@@ -152,7 +152,7 @@ fn ctrl_z_stops_the_job_and_fg_lets_it_go_on_under_the_same_lease() {
     let lab = Lab::new();
     let mut screen = Screen::shell(&lab);
     let script = r#"echo $$ > "$LAB/pid"; echo token=$LEASEHOLD_TOKEN; read line; echo got=$line"#;
-    screen.types(&format!("{}\n", typed("a --ttl 1s", script)));
+    screen.types(&format!("{}\n", typed("a --ttl 2s", script)));
     screen.shows("token=");
     let command = read_pid(&lab.path("pid"));
     let token = lab.status("a").holders[0].token;
@@ -163,7 +163,7 @@ fn ctrl_z_stops_the_job_and_fg_lets_it_go_on_under_the_same_lease() {
     // The shell works, and the lease is renewed, for longer than it would last by itself.
     screen.types("echo shell=works\n");
     screen.shows("shell=works\r\n");
-    wait_until("renewals", || (lab.status("a").holders[0].renewals >= 5).then_some(()));
+    wait_until("renewals", || (lab.status("a").holders[0].renewals >= 4).then_some(()));
     screen.types("fg\n");
     wait_until("the command", || {
         std::fs::read_to_string(format!("/proc/{command}/stat")).unwrap().contains(") S ").then_some(())
@@ -181,7 +181,7 @@ fn in_the_background_it_is_stopped_when_it_wants_to_read_and_goes_on_with_fg() {
     let lab = Lab::new();
     let mut screen = Screen::shell(&lab);
     screen
-        .types(&format!("{} &\n", typed("a --ttl 1s", r#"echo $$ > "$LAB/pid"; read line; echo got=$line"#)));
+        .types(&format!("{} &\n", typed("a --ttl 2s", r#"echo $$ > "$LAB/pid"; read line; echo got=$line"#)));
     let command = read_pid(&lab.path("pid"));
     wait_until("the stop", || {
         std::fs::read_to_string(format!("/proc/{command}/stat")).unwrap().contains(") T ").then_some(())
