@@ -70,9 +70,7 @@ impl<'a> Step<'a> {
         self.end_leases(EventKind::Expired, None, |lease| lease.expires_at <= now);
         self.end_tickets(None, |ticket| ticket.expires_at <= now);
         if let LockOp::Acquire(Acquire { ask, steal_after: Some(after), .. }) = op {
-            self.end_leases(EventKind::Stolen, Some(ask), |lease| {
-                lease.ask.lease_id != ask.lease_id && lease.renewed_at.plus(*after) <= now
-            });
+            self.steal(ask, *after);
         }
         self.serve();
     }
@@ -90,17 +88,37 @@ impl<'a> Step<'a> {
         }
     }
 
+    /// Ends stale leases that are in the way of `ask`, the stalest first, until there is room for it.
+    fn steal(&mut self, ask: &Arc<Ask>, after: Ttl) {
+        while self.mine(&ask.lease_id).is_none() && !self.record.admits(ask) {
+            let stale =
+                |lease: &&Lease| lease.status != Status::Released && lease.renewed_at.plus(after) <= self.now;
+            let Some(stalest) = self.record.holders.iter().filter(stale).min_by_key(|lease| lease.renewed_at)
+            else {
+                return;
+            };
+            let token = stalest.token;
+            self.end_leases(EventKind::Stolen, Some(ask), |lease| lease.token == token);
+        }
+    }
+
     /// After a restart the clock may have jumped either way. Whoever still lives may count on its whole time from its
-    /// last sign of life; that sign came before now.
+    /// last sign of life; that sign came before now. What the record says of the past must not be in the future.
     fn start_clock_anew(&mut self) {
-        for lease in &mut self.record.holders {
+        let (now, record) = (self.now, &mut *self.record);
+        let signs = record.holders.iter().map(|lease| lease.renewed_at);
+        let last_sign = signs.chain(record.waiters.iter().map(|ticket| ticket.since)).max();
+        let back = last_sign.map(|sign| sign.since(now)).unwrap_or_default();
+        for lease in &mut record.holders {
             let whole = Ttl::new(lease.expires_at.since(lease.renewed_at)).unwrap_or(lease.ask.ttl);
-            lease.renewed_at = self.now;
-            lease.expires_at = self.now.plus(whole);
+            lease.acquired_at = lease.acquired_at.minus(back);
+            lease.renewed_at = now;
+            lease.expires_at = now.plus(whole);
             self.changed = true;
         }
-        for ticket in &mut self.record.waiters {
-            ticket.expires_at = self.now.plus(ticket.patience);
+        for ticket in &mut record.waiters {
+            ticket.since = ticket.since.minus(back);
+            ticket.expires_at = now.plus(ticket.patience);
             self.changed = true;
         }
     }
@@ -377,4 +395,42 @@ impl<'a> Step<'a> {
 
 fn micros(duration: std::time::Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{BootId, Holder, LockName, Metadata, Mode, Priority, Restarted, Slots};
+    use super::*;
+    use uuid::Uuid;
+
+    fn acquire(number: u128, queue: Option<Ttl>) -> LockOp {
+        let ask = Ask {
+            lease_id: LeaseId::from_uuid(Uuid::from_u128(number)),
+            holder: Holder::new("somebody").unwrap(),
+            mode: Mode::Exclusive,
+            slots: Slots::default(),
+            priority: Priority::default(),
+            ttl: Ttl::from_secs(60),
+            metadata: Metadata::default(),
+            process: None,
+        };
+        LockOp::Acquire(Acquire { ask: Arc::new(ask), queue, steal_after: None })
+    }
+
+    /// After a restart the clock may be far behind. What is remembered has to move with it.
+    #[test]
+    fn a_clock_that_went_back_puts_nothing_into_the_future() {
+        let (late, early) = (Timestamp::from_micros(9_000_000_000), Timestamp::from_micros(5_000_000));
+        let mut record = LockRecord::new(LockName::new("lock").unwrap());
+        let outcome = record.apply(&acquire(1, None), late).outcome;
+        let Outcome::Granted(lease) = outcome else { panic!("{outcome:?}") };
+        record.apply(&acquire(2, Some(Ttl::from_secs(5))), late.plus(Ttl::from_secs(1)));
+        record.apply(&LockOp::Restarted(Restarted { boot: BootId(Uuid::from_u128(7)) }), early);
+        // A newcomer stands behind the one who waits, and a lease is kept no longer for it.
+        let outcome = record.apply(&acquire(3, Some(Ttl::from_secs(5))), early).outcome;
+        assert!(matches!(outcome, Outcome::Queued(Queued { ahead: 1, .. })), "{outcome:?}");
+        let (lease_id, at_least) = (lease.ask.lease_id, Some(Ttl::from_secs(2)));
+        record.apply(&LockOp::Release(Release { lease_id, token: lease.token, at_least }), early);
+        assert!(record.holders[0].expires_at <= early.plus(Ttl::from_secs(2)), "{record:?}");
+    }
 }

@@ -29,6 +29,12 @@ impl Timestamp {
         Self(self.0.saturating_add(ttl.0))
     }
 
+    /// This time moved back by `duration`; the beginning of time if that is too far.
+    #[must_use]
+    pub fn minus(self, duration: Duration) -> Self {
+        Self(self.0.saturating_sub(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)))
+    }
+
     /// How long after `earlier` this is; nothing if it is not after it.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0))

@@ -4,8 +4,10 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use super::Player;
-use crate::model::LockName;
+use crate::model::{LeaseId, LockName};
 use crate::store::{Clock, Store};
 
 /// A fresh engine, seen by two clients, with a clock that moves only by hand.
@@ -16,13 +18,16 @@ pub struct Fixture {
     pub two: Arc<dyn Store>,
     /// The time of both.
     pub clock: Clock,
+    /// Lease ids are unique everywhere, also between tests that run side by side.
+    first_id: u128,
     _kept: Box<dyn Any + Send>,
 }
 
 impl Fixture {
     /// Puts a fixture together; `kept` is dropped with it, such as a temporary folder.
     pub fn new(one: Arc<dyn Store>, two: Arc<dyn Store>, clock: Clock, kept: impl Any + Send) -> Self {
-        Self { one, two, clock, _kept: Box::new(kept) }
+        let first_id = u128::from(fastrand::u64(1..)) << 64;
+        Self { one, two, clock, first_id, _kept: Box::new(kept) }
     }
 
     /// Lets time pass.
@@ -33,7 +38,10 @@ impl Fixture {
     /// Somebody who asks for `lock` over one of the two clients, by turns.
     pub fn player(&self, number: u128, lock: &str) -> Player {
         let store = if number.is_multiple_of(2) { &self.two } else { &self.one };
-        Player::new(store.clone(), number, LockName::new(lock).expect("a good name in a test"))
+        let mut player =
+            Player::new(store.clone(), number, LockName::new(lock).expect("a good name in a test"));
+        player.ask.lease_id = LeaseId::from_uuid(Uuid::from_u128(self.first_id + number));
+        player
     }
 
     /// Several who ask for the same lock.

@@ -68,6 +68,8 @@ macro_rules! lock_conformance {
                 a_force_release_hands_over
                 a_lease_without_a_sign_of_life_can_be_stolen
                 a_thief_stands_in_line_too
+                a_thief_takes_only_what_is_in_its_way
+                a_lease_that_is_kept_cannot_be_stolen
             ;
             sweep:
                 a_sweep_ends_what_has_ended_and_serves_the_queue

@@ -1,7 +1,7 @@
 //! What people and programs do to locks that are not theirs.
 
-use crate::model::{Outcome, Status};
-use crate::testing::Fixture;
+use crate::model::{Outcome, Status, Ttl};
+use crate::testing::{Fixture, Player};
 
 pub async fn a_holder_learns_that_it_was_asked(f: Fixture) {
     let [a, b] = f.players("lock");
@@ -83,4 +83,27 @@ pub async fn a_thief_stands_in_line_too(f: Fixture) {
     let outcome = thief.asks_in_line().await;
     assert!(matches!(outcome, Outcome::Queued(_)), "{outcome:?}");
     assert!(b.holds().await && !a.holds().await);
+}
+
+pub async fn a_thief_takes_only_what_is_in_its_way(f: Fixture) {
+    let [a, b] = f.players("lock").map(Player::shared);
+    a.takes().await;
+    f.pass(4_000);
+    b.thief(4).takes().await;
+    assert!(a.holds().await, "there was room for both");
+    let [one, two, thief] = [11, 12, 13].map(|number| f.player(number, "counted").slots(2));
+    one.takes().await;
+    f.pass(1_000);
+    two.takes().await;
+    f.pass(4_000);
+    thief.thief(4).takes().await;
+    assert!(!one.holds().await && two.holds().await, "the stalest is enough");
+}
+
+pub async fn a_lease_that_is_kept_cannot_be_stolen(f: Fixture) {
+    let [a, b] = f.players("lock");
+    let lease = a.takes().await;
+    a.releases_with(lease.token, Some(Ttl::from_secs(20))).await;
+    f.pass(19_999);
+    b.thief(1).is_refused().await;
 }

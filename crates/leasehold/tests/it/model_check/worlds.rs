@@ -169,7 +169,7 @@ pub(super) fn sweepers() -> Config {
 
 /// Two readers and a writer.
 pub(super) fn shared() -> Config {
-    let reader = Plan { mode: Mode::Shared, queue: Some(2), ..Plan::default() };
+    let reader = Plan { mode: Mode::Shared, queue: Some(2), steal_after: Some(1), ..Plan::default() };
     let writer = Plan { mode: Mode::Exclusive, leaves: true, ..reader.clone() };
     Config {
         name: "shared",
@@ -223,7 +223,7 @@ pub(super) fn thieves() -> Config {
 
 /// Leases that keep others out for a while after they are given back.
 pub(super) fn kept() -> Config {
-    let worker = Plan { at_least: Some(2), queue: Some(2), ..Plan::default() };
+    let worker = Plan { at_least: Some(2), queue: Some(2), steal_after: Some(1), ..Plan::default() };
     Config {
         name: "kept",
         workers: vec![Plan { attempts: 2, ..worker.clone() }, Plan { asks: 2, ..worker }],
