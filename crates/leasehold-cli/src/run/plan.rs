@@ -42,6 +42,8 @@ pub(crate) struct RunPlan {
     pub(crate) command: Vec<OsString>,
     /// Say nothing about waiting.
     pub(crate) quiet: bool,
+    /// Say why it cannot be run as JSON.
+    pub(crate) json: bool,
 }
 
 /// How long to wait for a lock.

@@ -18,6 +18,7 @@ use super::terminal::Terminal;
 use super::timing::Timing;
 use super::{signals, tree};
 use crate::exit;
+use crate::output::Failure;
 
 /// What FRONT and KEEPER both know.
 pub(super) struct Job<'a> {
@@ -33,8 +34,9 @@ pub(crate) fn run(plan: &RunPlan) -> i32 {
     let (timing, image) = match check(plan) {
         Ok(checked) => checked,
         Err(refusal) => {
-            say!("{}", refusal.message);
-            return refusal.code;
+            let failure = Failure::command(refusal.code, refusal.message);
+            failure.print(plan.json);
+            return failure.exit;
         }
     };
     start(plan, timing, &image).unwrap_or_else(|error| {

@@ -90,8 +90,9 @@ impl Terminal {
         tcgetattr(fd).ok().map(Settings)
     }
 
+    /// Puts them back, unless somebody else uses the terminal by now.
     pub(super) fn put_back(&self, settings: &Settings) {
-        if let Some(fd) = self.fd() {
+        if let Some(fd) = self.fd().filter(|_| self.foreground() == Some(self.job)) {
             let _ = tcsetattr(fd, SetArg::TCSANOW, &settings.0);
         }
     }

@@ -42,6 +42,26 @@ impl Below {
         self.signal(Signal::SIGKILL, None)
     }
 
+    /// Whether it is empty when this process has no children left. A subreaper has inherited every orphan, so yes.
+    #[cfg(target_os = "linux")]
+    #[expect(clippy::unused_self, reason = "where there are no subreapers, the group tells")]
+    pub(super) fn is_empty_without_children(&self) -> bool {
+        true
+    }
+
+    /// Whether it is empty when this process has no children left: as far as its group can tell.
+    #[cfg(not(target_os = "linux"))]
+    pub(super) fn is_empty_without_children(&self) -> bool {
+        self.group.is_none_or(|group| kill(negative(group), None).is_err())
+    }
+
+    /// The command is dead and buried. Where processes can be listed, its group is not needed any more.
+    pub(super) fn leader_is_buried(&mut self) {
+        if cfg!(target_os = "linux") {
+            self.group = None;
+        }
+    }
+
     /// Sends the signal to every process of it, except those in the group `but_not`.
     pub(super) fn signal(&self, signal: Signal, but_not: Option<Pid>) -> Pass {
         let mut pass = Pass::default();

@@ -177,8 +177,8 @@ impl<'a> Hold<'a> {
     fn everything_is_dead(&mut self) -> bool {
         loop {
             match tree::reap() {
-                Reaped::NobodyLeft => return true,
-                Reaped::Nothing => {
+                Reaped::NobodyLeft if self.below.is_empty_without_children() => return true,
+                Reaped::NobodyLeft | Reaped::Nothing => {
                     self.end_what_is_left();
                     return false;
                 }
@@ -204,7 +204,7 @@ impl<'a> Hold<'a> {
             None => ended,
         };
         self.ended = Some(ended);
-        self.below.group = None;
+        self.below.leader_is_buried();
         self.events.tell(Message::Exited(ended));
     }
 

@@ -13,6 +13,7 @@ use tokio::time::{sleep, timeout};
 
 use super::events::{Event, Events};
 use crate::exit;
+use crate::output::refusal;
 use crate::run::environment::Granted;
 use crate::run::link::Message;
 use crate::run::plan::{Patience, RunPlan};
@@ -179,18 +180,7 @@ async fn say_what_for(plan: &RunPlan, leasehold: &Leasehold) {
 
 /// Says why the locks are not to be had.
 fn refused(plan: &RunPlan, error: &Error) -> i32 {
-    let mut line = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(source) = cause {
-        line = format!("{line}: {source}");
-        cause = source.source();
-    }
-    say!("{line}");
-    if let Some(hint) = error.hint() {
-        say!("{hint}");
-    }
-    match exit::of(error) {
-        exit::NOT_ACQUIRED => plan.conflict_exit,
-        code => code,
-    }
+    let failure = refusal(error.clone(), plan.holder.as_ref(), plan.conflict_exit);
+    failure.print(plan.json);
+    failure.exit
 }
