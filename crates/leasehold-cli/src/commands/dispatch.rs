@@ -34,7 +34,7 @@ pub(crate) fn dispatch(cli: Cli) -> i32 {
     let printer = Printer::new(cli.global.json, cli.global.quiet);
     let store = || Choice::make(cli.global.store.as_deref());
     let done = match cli.command {
-        Command::Run(args) => store().and_then(|store| run::run(*args, &store, cli.global.quiet)),
+        Command::Run(args) => store().and_then(|store| run::run(*args, &store, printer)),
         Command::Completions(args) => shell::completions(args.shell, printer),
         Command::Man => shell::man(printer),
         Command::Doctor => block_on(doctor::doctor(store(), printer)),

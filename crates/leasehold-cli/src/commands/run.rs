@@ -6,14 +6,14 @@ use super::dispatch::Done;
 use super::request::Request;
 use crate::cli::RunArgs;
 use crate::config::Choice;
-use crate::output::Failure;
+use crate::output::{Failure, Printer};
 use crate::run::RunPlan;
 
-pub(super) fn run(args: RunArgs, store: &Choice, quiet: bool) -> Done {
-    Ok(crate::run::run(&plan(args, store, quiet)?))
+pub(super) fn run(args: RunArgs, store: &Choice, printer: Printer) -> Done {
+    Ok(crate::run::run(&plan(args, store, printer)?))
 }
 
-fn plan(args: RunArgs, store: &Choice, quiet: bool) -> Result<RunPlan, Failure> {
+fn plan(args: RunArgs, store: &Choice, printer: Printer) -> Result<RunPlan, Failure> {
     StoreUrl::parse(&store.url)?;
     let RunArgs { lock, ask, .. } = args;
     let request = Request::new(lock, &ask, &args.command)?;
@@ -36,6 +36,7 @@ fn plan(args: RunArgs, store: &Choice, quiet: bool) -> Result<RunPlan, Failure> 
         holder: Some(request.holder),
         metadata,
         command: args.command,
-        quiet,
+        quiet: printer.quiet,
+        json: printer.json,
     })
 }

@@ -60,6 +60,11 @@ impl Failure {
         Self::new(exit::CONFIG, "BAD_CONFIG", error)
     }
 
+    /// The command cannot be run like this.
+    pub(crate) fn command(exit: i32, error: impl Into<String>) -> Self {
+        Self::new(exit, "COMMAND_NOT_RUN", error)
+    }
+
     /// Patience is over.
     pub(crate) fn timeout(error: impl Into<String>) -> Self {
         Self::new(exit::NOT_ACQUIRED, "TIMEOUT", error)

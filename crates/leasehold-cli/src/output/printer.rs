@@ -14,7 +14,7 @@ pub(crate) struct Printer {
     /// Results are for programs.
     pub(crate) json: bool,
     /// No talk.
-    quiet: bool,
+    pub(crate) quiet: bool,
     /// Somebody sits before stderr.
     attended: bool,
     /// For what goes to stdout.
