@@ -29,7 +29,7 @@ pub(crate) struct AskArgs {
     /// Also take a lease that has not been renewed for so long, although its ttl still runs
     #[arg(long, value_name = "DURATION", value_parser = values::ttl, allow_hyphen_values = true)]
     pub(crate) steal_stale: Option<Ttl>,
-    /// Exit with this code instead of 75 when the lock cannot be had
+    /// Exit with this code instead of 75 when the lock cannot be had; with 0, say nothing either
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = exit::NOT_ACQUIRED, hide_default_value = true)]
     #[arg(value_parser = values::exit_code, allow_hyphen_values = true)]
     pub(crate) conflict_exit_code: i32,

@@ -27,7 +27,7 @@ pub(crate) struct Failure {
     /// What the process exits with.
     #[serde(skip)]
     pub(crate) exit: i32,
-    /// The reader of our output has gone, as `head` does: there is nothing to say.
+    /// There is nothing to say, as when the reader of our output has gone.
     #[serde(skip)]
     silent: bool,
 }
@@ -110,6 +110,11 @@ impl Failure {
     /// The same with another exit code.
     pub(crate) fn exit_with(self, exit: i32) -> Self {
         Self { exit, ..self }
+    }
+
+    /// The same, with nothing to say.
+    pub(crate) fn silent(self) -> Self {
+        Self { silent: true, ..self }
     }
 
     /// The same with other words.

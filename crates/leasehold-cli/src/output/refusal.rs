@@ -4,6 +4,7 @@ use leasehold::Error;
 use leasehold::model::Holder;
 
 use super::failure::Failure;
+use crate::exit;
 use crate::identity::is_me;
 
 const OWN_LOCK: &str = "you hold it already: do the work under that lease, or release it first";
@@ -14,6 +15,9 @@ pub(crate) fn refusal(error: Error, holder: Option<&Holder>, conflict_exit: i32)
         return error.into();
     };
     let failure = Failure::from(error).exit_with(conflict_exit);
+    if conflict_exit == exit::SUCCESS {
+        return failure.silent(); // To find it taken is no failure: cron should not write a mail about it.
+    }
     let mut own = false;
     for held in &mut conflict.holders {
         if is_me(&held.holder, holder) {

@@ -35,3 +35,28 @@ fn of_many_that_wait_each_gets_it_once_with_a_token_of_its_own() {
     }
     assert_eq!(tokens.len(), 8);
 }
+
+/// Each writes a line when its command begins and one when it ends. In between nobody else may write.
+#[test]
+fn many_commands_never_overlap_and_their_tokens_rise_in_order() {
+    let bench = Bench::new();
+    let script = "echo in $LEASEHOLD_TOKEN >> log; sleep 0.01; echo out $LEASEHOLD_TOKEN >> log";
+    let words = ["run", "a", "--wait", "forever", "--", "sh", "-c", script];
+    let children: Vec<_> = (0..PROCESSES).map(|_| bench.command(words).spawn().unwrap()).collect();
+    for child in children {
+        let ran = Ran::from(child.wait_with_output().unwrap());
+        assert_eq!(ran.code, 0, "{ran:?}");
+    }
+    let log = std::fs::read_to_string(bench.path().join("log")).unwrap();
+    let lines: Vec<_> = log.lines().collect();
+    assert_eq!(lines.len(), 2 * PROCESSES);
+    let tokens: Vec<u64> = lines
+        .chunks(2)
+        .map(|pair| {
+            let token = pair[0].strip_prefix("in ").unwrap();
+            assert_eq!(pair[1].strip_prefix("out "), Some(token), "somebody came in between: {log}");
+            token.parse().unwrap()
+        })
+        .collect();
+    assert!(tokens.is_sorted_by(|earlier, later| earlier < later), "{tokens:?}");
+}

@@ -5,6 +5,7 @@ mod config;
 mod contention;
 mod docs;
 mod events;
+mod examples;
 mod force;
 mod help;
 mod input;
