@@ -279,21 +279,24 @@ impl<'a> Hold<'a> {
 
     /// Asks the command to stop, unless that has been done.
     fn ask_to_stop(&mut self, code: i32) {
-        if !self.schedule.is_ending() && self.ended.is_none() {
-            // FRONT first: so that it does not ask again.
-            self.events.tell(Message::Ending);
+        let asked = self.schedule.is_ending();
+        self.ending(code);
+        if !asked {
             self.send(Some(Signal::SIGTERM));
             self.send(Some(Signal::SIGCONT)); // What is stopped does not hear.
         }
-        self.ending(code);
     }
 
-    /// The command has been asked to stop. If it has not ended by itself before, that is why it ends.
+    /// From now on the command is ending. If it has not ended by itself before, that is why.
     fn ending(&mut self, code: i32) {
-        self.schedule.ask_to_stop(Moment::now(), self.valid_until);
         if self.ended.is_none() {
+            if !self.schedule.is_ending() {
+                // Before any signal: so that FRONT does not ask again, and knows why the command ends.
+                self.events.tell(Message::Ending);
+            }
             self.code.get_or_insert(code);
         }
+        self.schedule.ask_to_stop(Moment::now(), self.valid_until);
     }
 
     /// To the whole group of the command, as long as its number is its own.
