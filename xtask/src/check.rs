@@ -23,11 +23,7 @@ const FOLDERS: [&str; 3] = ["crates", "examples", "xtask"];
 
 /// The chore itself.
 pub(crate) fn run(root: &Path) -> Result<ExitCode> {
-    Ok(if passes(root)? {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(if passes(root)? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Prints every complaint; true if there is none.
@@ -108,18 +104,8 @@ mod tests {
         let b = "//! B.\nuse std::fs;\n";
         let sources = [("b.rs", b), ("a.rs", a)]
             .map(|(name, text)| Source::new(&format!("crates/leasehold/src/model/{name}"), text));
-        let [first, second] = &complaints(&sources)[..] else {
-            panic!("one complaint for each file")
-        };
-        assert!(
-            first
-                .to_string()
-                .starts_with("crates/leasehold/src/model/a.rs:3: ")
-        );
-        assert!(
-            second
-                .to_string()
-                .starts_with("crates/leasehold/src/model/b.rs:2: ")
-        );
+        let [first, second] = &complaints(&sources)[..] else { panic!("one complaint for each file") };
+        assert!(first.to_string().starts_with("crates/leasehold/src/model/a.rs:3: "));
+        assert!(second.to_string().starts_with("crates/leasehold/src/model/b.rs:2: "));
     }
 }

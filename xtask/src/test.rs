@@ -21,11 +21,7 @@ pub(crate) fn run(root: &Path, filter: Option<&str>) -> Result<ExitCode> {
         println!("\n==> {step}");
         let start = Instant::now();
         code = step.run(root, &mut tally)?;
-        done.push(Done {
-            step,
-            took: start.elapsed(),
-            code,
-        });
+        done.push(Done { step, took: start.elapsed(), code });
         if code != 0 {
             break;
         }
@@ -46,11 +42,7 @@ struct Done {
 fn print_table(done: &[Done]) {
     println!("\n{:<8} {:>8}  result", "step", "seconds");
     for Done { step, took, code } in done {
-        let result = if *code == 0 {
-            "ok".into()
-        } else {
-            format!("failed (exit code {code})")
-        };
+        let result = if *code == 0 { "ok".into() } else { format!("failed (exit code {code})") };
         println!("{:<8} {:>8.1}  {result}", step.name, took.as_secs_f64());
     }
     println!();

@@ -79,13 +79,9 @@ fn unsafe_has_one_home(source: &Source) -> Vec<Complaint> {
     if source.path == UNSAFE_HOME {
         return Vec::new();
     }
-    let lines = source
-        .lines()
-        .filter(|(_, line)| find_word(line, "unsafe").is_some());
+    let lines = source.lines().filter(|(_, line)| find_word(line, "unsafe").is_some());
     let text = format!("`unsafe` has one home, {UNSAFE_HOME}; find a crate that serves, or add a call there");
-    lines
-        .map(|(line, _)| source.complaint(line, text.clone()))
-        .collect()
+    lines.map(|(line, _)| source.complaint(line, text.clone())).collect()
 }
 
 fn nothing_panics_for_want_of_care(source: &Source) -> Vec<Complaint> {
@@ -102,28 +98,22 @@ fn nothing_panics_for_want_of_care(source: &Source) -> Vec<Complaint> {
 
 fn no_test_is_ignored(source: &Source) -> Vec<Complaint> {
     let lines = attribute_lines(&source.code, "ignore");
-    lines
-        .map(|line| source.complaint(line, "`#[ignore]`: mend the test or delete it"))
-        .collect()
+    lines.map(|line| source.complaint(line, "`#[ignore]`: mend the test or delete it")).collect()
 }
 
 fn exceptions_give_a_reason(source: &Source) -> Vec<Complaint> {
     let text = "`#[allow]`: write `#[expect(…, reason = \"…\")]`, which ends when its cause does";
-    attribute_lines(&source.code, "allow")
-        .map(|line| source.complaint(line, text))
-        .collect()
+    attribute_lines(&source.code, "allow").map(|line| source.complaint(line, text)).collect()
 }
 
 /// The lines on which an attribute of this name begins, by itself or under a condition.
 fn attribute_lines(code: &str, name: &str) -> impl Iterator<Item = usize> {
-    code.match_indices("#[")
-        .chain(code.match_indices("#!["))
-        .filter_map(move |(at, opening)| {
-            let rest = &code[at + opening.len()..];
-            let attribute = &rest[..rest.find(']').unwrap_or(rest.len())];
-            let place = find_word(attribute, name)?;
-            (place == 0 || attribute.starts_with("cfg_attr")).then(|| line_at(code, at))
-        })
+    code.match_indices("#[").chain(code.match_indices("#![")).filter_map(move |(at, opening)| {
+        let rest = &code[at + opening.len()..];
+        let attribute = &rest[..rest.find(']').unwrap_or(rest.len())];
+        let place = find_word(attribute, name)?;
+        (place == 0 || attribute.starts_with("cfg_attr")).then(|| line_at(code, at))
+    })
 }
 
 #[cfg(test)]

@@ -36,22 +36,11 @@ const IMPURE: [&str; 9] = [
 ];
 
 /// Calls that ask a clock for the time.
-const CLOCKS: [&str; 5] = [
-    "Instant::now",
-    "SystemTime::now",
-    "Timestamp::now",
-    "Zoned::now",
-    "clock_gettime",
-];
+const CLOCKS: [&str; 5] =
+    ["Instant::now", "SystemTime::now", "Timestamp::now", "Zoned::now", "clock_gettime"];
 
 /// Crates that talk to an engine.
-const DRIVERS: [&str; 5] = [
-    "rusqlite",
-    "tokio_postgres",
-    "deadpool_postgres",
-    "redis",
-    "aws_sdk_dynamodb",
-];
+const DRIVERS: [&str; 5] = ["rusqlite", "tokio_postgres", "deadpool_postgres", "redis", "aws_sdk_dynamodb"];
 
 fn model_knows_no_floor_above(source: &Source, layout: &Layout) -> Vec<Complaint> {
     let above = |mention: &Mention| layout.leads_to(mention, "store") || layout.leads_to(mention, "client");
@@ -96,10 +85,7 @@ fn one_file_reads_clocks(source: &Source, _: &Layout) -> Vec<Complaint> {
 fn edges_hold_no_drivers(source: &Source, _: &Layout) -> Vec<Complaint> {
     let drives = |mention: &Mention| DRIVERS.iter().any(|driver| mention.is_under(driver));
     let text = "only the library talks to an engine; use its public API";
-    EDGES
-        .iter()
-        .flat_map(|edge| complain_in(edge, source, drives, text))
-        .collect()
+    EDGES.iter().flat_map(|edge| complain_in(edge, source, drives, text)).collect()
 }
 
 fn one_file_knows_exit_codes(source: &Source, _: &Layout) -> Vec<Complaint> {
@@ -109,9 +95,7 @@ fn one_file_knows_exit_codes(source: &Source, _: &Layout) -> Vec<Complaint> {
     let text =
         format!("only {EXIT} knows exit codes as numbers; give the code a name there and use the name");
     let numbered = source.shipped_lines().filter(|(_, line)| is_numbered_exit(line));
-    numbered
-        .map(|(line, _)| source.complaint(line, text.clone()))
-        .collect()
+    numbered.map(|(line, _)| source.complaint(line, text.clone())).collect()
 }
 
 fn is_numbered_exit(line: &str) -> bool {
@@ -144,12 +128,8 @@ mod tests {
     /// The lines that any rule complains about, in a small tree around the file.
     fn lines(path: &str, text: &str) -> Vec<usize> {
         let lib = "pub use client::{Guard, Leasehold};\npub use store::Store;\n";
-        let around = [
-            ("lib.rs", lib),
-            ("store/memory/mod.rs", ""),
-            ("store/sqlite/mod.rs", ""),
-        ]
-        .map(|(name, text)| Source::new(&format!("{LIBRARY}/{name}"), text));
+        let around = [("lib.rs", lib), ("store/memory/mod.rs", ""), ("store/sqlite/mod.rs", "")]
+            .map(|(name, text)| Source::new(&format!("{LIBRARY}/{name}"), text));
         let (source, layout) = (Source::new(path, text), Layout::of(&around));
         let complaints = RULES.iter().flat_map(|rule| rule(&source, &layout));
         complaints.map(|complaint| complaint.line).collect()
@@ -162,10 +142,7 @@ mod tests {
     #[test]
     fn the_model_knows_no_floor_above() {
         let model = |text| library("model/rules.rs", text);
-        assert_eq!(
-            model("use crate::store::Cas;\nuse super::super::client;\n"),
-            [1, 2]
-        );
+        assert_eq!(model("use crate::store::Cas;\nuse super::super::client;\n"), [1, 2]);
         assert_eq!(model("fn f() {\n    crate::client::g();\n}\n"), [2]);
         assert_eq!(model("use crate::{\n    Guard,\n    Store,\n};\n"), [2, 3]);
         assert_eq!(model("use super::Token;\nuse crate::model::Ttl;\n"), NONE);
@@ -185,10 +162,7 @@ mod tests {
     #[test]
     fn a_store_does_not_know_the_client() {
         let store = |text| library("store/cas.rs", text);
-        assert_eq!(
-            store("use crate::client::Guard;\nuse crate::Leasehold;\n"),
-            [1, 2]
-        );
+        assert_eq!(store("use crate::client::Guard;\nuse crate::Leasehold;\n"), [1, 2]);
         assert_eq!(store("use crate::model::Token;\nuse super::Store;\n"), NONE);
         assert_eq!(library("client/guard.rs", "use crate::store::Store;\n"), NONE);
     }
@@ -199,10 +173,7 @@ mod tests {
         assert_eq!(sqlite("use crate::store::memory::M;\n"), [1]);
         assert_eq!(sqlite("use super::super::{cas, memory};\n"), [1]);
         assert_eq!(sqlite("use crate::store::{cas, sqlite::schema, wake};\n"), NONE);
-        assert_eq!(
-            library("store/connect.rs", "use super::{memory, sqlite};\n"),
-            NONE
-        );
+        assert_eq!(library("store/connect.rs", "use super::{memory, sqlite};\n"), NONE);
     }
 
     #[test]
@@ -210,10 +181,7 @@ mod tests {
         let reads = "fn f() {\n    std::time::SystemTime::now();\n    Instant::now();\n}\n";
         let test = format!("#[cfg(test)]\nmod tests {{\n{reads}}}\n");
         assert_eq!(library("client/guard.rs", reads), [2, 3]);
-        assert_eq!(
-            library("store/host.rs", "use rustix::time::clock_gettime;\n"),
-            [1]
-        );
+        assert_eq!(library("store/host.rs", "use rustix::time::clock_gettime;\n"), [1]);
         assert_eq!(library("client/guard.rs", &test), NONE);
         assert_eq!(library("testing/time.rs", reads), NONE);
         assert_eq!(lines(CLOCK, reads), NONE);
@@ -227,10 +195,7 @@ mod tests {
             assert_eq!(edge("use leasehold::connect;\nuse rusqlite::Connection;\n"), [2]);
             assert_eq!(edge("fn f() {\n    let redis = 1;\n}\n"), NONE);
         }
-        assert_eq!(
-            library("store/sqlite/mod.rs", "use rusqlite::Connection;\n"),
-            NONE
-        );
+        assert_eq!(library("store/sqlite/mod.rs", "use rusqlite::Connection;\n"), NONE);
     }
 
     #[test]

@@ -22,9 +22,7 @@ pub(super) struct Layout {
 impl Layout {
     pub(super) fn of(sources: &[Source]) -> Self {
         let engines = sources.iter().filter_map(engine_of).map(str::to_owned).collect();
-        let lib = sources
-            .iter()
-            .filter(|source| source.path == format!("{LIBRARY}/lib.rs"));
+        let lib = sources.iter().filter(|source| source.path == format!("{LIBRARY}/lib.rs"));
         let floor_of = lib.flat_map(mentions).filter_map(export).collect();
         Self { engines, floor_of }
     }
@@ -48,9 +46,7 @@ pub(super) fn engine_of(source: &Source) -> Option<&str> {
 fn export(mention: Mention) -> Option<(String, String)> {
     let skip = usize::from(mention.is_under("crate"));
     let mut segments = mention.segments.into_iter().skip(skip);
-    let floor = segments
-        .next()
-        .filter(|floor| ["model", "store", "client"].contains(&floor.as_str()))?;
+    let floor = segments.next().filter(|floor| ["model", "store", "client"].contains(&floor.as_str()))?;
     Some((segments.next_back()?, floor))
 }
 
@@ -61,10 +57,7 @@ mod tests {
     #[test]
     fn an_engine_is_a_folder_of_its_own() {
         let engine = |path: &str| engine_of(&Source::new(path, "")).map(str::to_owned);
-        assert_eq!(
-            engine("crates/leasehold/src/store/sqlite/sql/lock.rs").as_deref(),
-            Some("sqlite")
-        );
+        assert_eq!(engine("crates/leasehold/src/store/sqlite/sql/lock.rs").as_deref(), Some("sqlite"));
         for path in ["store/cas.rs", "store/wake/hub.rs", "client/guard/mod.rs"] {
             assert_eq!(engine(&format!("{LIBRARY}/{path}")), None, "{path}");
         }

@@ -30,11 +30,7 @@ fn hidden_len(rest: &[char], in_word: bool) -> usize {
         ['/', '*', ..] => block_comment_len(rest),
         ['"', ..] => string_len(rest),
         // The character after the backslash may itself be a quote.
-        ['\'', '\\', ..] => rest
-            .iter()
-            .skip(3)
-            .position(|c| *c == '\'')
-            .map_or(rest.len(), |at| 3 + at + 1),
+        ['\'', '\\', ..] => rest.iter().skip(3).position(|c| *c == '\'').map_or(rest.len(), |at| 3 + at + 1),
         ['\'', _, '\'', ..] => 3,
         ['b' | 'c', 'r', ..] if !in_word => raw_string_len(&rest[1..]).map_or(0, |len| len + 1),
         ['r', ..] if !in_word => raw_string_len(rest).unwrap_or(0),
@@ -112,23 +108,14 @@ mod tests {
 
     #[test]
     fn characters_are_hidden_and_lifetimes_are_not() {
-        assert_eq!(
-            mask(r"'\'' '\\' '\u{41}' '{' x"),
-            format!("{}x", " ".repeat(24 - 1))
-        );
+        assert_eq!(mask(r"'\'' '\\' '\u{41}' '{' x"), format!("{}x", " ".repeat(24 - 1)));
         assert_eq!(mask("fn f<'a, 'b>(x: &'a str)"), "fn f<'a, 'b>(x: &'a str)");
-        assert_eq!(
-            mask("'outer: loop { break 'outer; }"),
-            "'outer: loop { break 'outer; }"
-        );
+        assert_eq!(mask("'outer: loop { break 'outer; }"), "'outer: loop { break 'outer; }");
     }
 
     #[test]
     fn names_that_begin_like_a_raw_string_stay() {
-        assert_eq!(
-            mask("r#type r br for_r\"x\""),
-            format!("r#type r br for_r{}", "   ")
-        );
+        assert_eq!(mask("r#type r br for_r\"x\""), format!("r#type r br for_r{}", "   "));
     }
 
     #[test]

@@ -19,9 +19,7 @@ impl Mention {
     /// Whether the path is `prefix` or something inside it.
     pub(super) fn is_under(&self, prefix: &str) -> bool {
         let mut segments = self.segments.iter();
-        prefix
-            .split("::")
-            .all(|part| segments.next().is_some_and(|segment| segment == part))
+        prefix.split("::").all(|part| segments.next().is_some_and(|segment| segment == part))
     }
 
     /// Whether the path ends in these segments.
@@ -54,10 +52,7 @@ pub(super) fn mentions(source: &Source) -> Vec<Mention> {
 }
 
 fn is_imported(before: &[(usize, Token)]) -> bool {
-    matches!(
-        before,
-        [.., (_, Token::Use)] | [.., (_, Token::Use), (_, Token::Separator)]
-    )
+    matches!(before, [.., (_, Token::Use)] | [.., (_, Token::Use), (_, Token::Separator)])
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,9 +143,7 @@ fn read_branches<'a>(
 fn module_of(path: &str) -> Vec<String> {
     let inside = path.split_once("/src/").map_or("", |(_, inside)| inside);
     let inside = inside.trim_end_matches(".rs");
-    let parts = inside
-        .split('/')
-        .filter(|part| !["", "mod", "lib", "main"].contains(part));
+    let parts = inside.split('/').filter(|part| !["", "mod", "lib", "main"].contains(part));
     std::iter::once("crate").chain(parts).map(str::to_owned).collect()
 }
 
@@ -166,10 +159,7 @@ fn resolve(module: &[String], segments: &[&str]) -> Vec<String> {
         }
         rest = after;
     }
-    base.iter()
-        .cloned()
-        .chain(rest.iter().map(|segment| (*segment).to_owned()))
-        .collect()
+    base.iter().cloned().chain(rest.iter().map(|segment| (*segment).to_owned())).collect()
 }
 
 #[cfg(test)]
@@ -177,10 +167,7 @@ mod tests {
     use super::*;
 
     fn paths(path: &str, text: &str) -> Vec<String> {
-        mentions(&Source::new(path, text))
-            .iter()
-            .map(Mention::name)
-            .collect()
+        mentions(&Source::new(path, text)).iter().map(Mention::name).collect()
     }
 
     #[test]
@@ -199,11 +186,7 @@ mod tests {
     #[test]
     fn self_and_super_are_resolved() {
         let text = "use super::memory::M;\nuse super::super::client;\nuse self::a::B;\n";
-        let all = [
-            "crate::store::memory::M",
-            "crate::client",
-            "crate::store::sqlite::a::B",
-        ];
+        let all = ["crate::store::memory::M", "crate::client", "crate::store::sqlite::a::B"];
         assert_eq!(paths("crates/x/src/store/sqlite/mod.rs", text), all);
         assert_eq!(paths("crates/x/src/store/sqlite.rs", text), all);
     }
@@ -212,21 +195,12 @@ mod tests {
     fn a_mention_knows_its_line_and_tests_have_none() {
         let text = "\nuse a::{\n    b,\n};\n#[cfg(test)]\nmod tests {\n    use c::d;\n}\n";
         let found = mentions(&Source::new("crates/x/src/lib.rs", text));
-        assert_eq!(
-            found,
-            [Mention {
-                line: 3,
-                segments: vec!["a".into(), "b".into()]
-            }]
-        );
+        assert_eq!(found, [Mention { line: 3, segments: vec!["a".into(), "b".into()] }]);
     }
 
     #[test]
     fn beginnings_and_ends_are_compared_by_segment() {
-        let mention = Mention {
-            line: 1,
-            segments: vec!["std".into(), "fs".into(), "read".into()],
-        };
+        let mention = Mention { line: 1, segments: vec!["std".into(), "fs".into(), "read".into()] };
         assert!(mention.is_under("std::fs") && mention.is_under("std::fs::read"));
         assert!(!mention.is_under("std::f") && !mention.is_under("std::fs::read::x"));
         assert!(mention.ends_with("fs::read") && !mention.ends_with("s::read"));

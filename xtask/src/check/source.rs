@@ -16,20 +16,11 @@ pub(super) struct Source {
 impl Source {
     pub(super) fn new(path: &str, text: &str) -> Self {
         let code = mask(text);
-        Self {
-            path: path.to_owned(),
-            text: text.to_owned(),
-            test_items: test_items(&code),
-            code,
-        }
+        Self { path: path.to_owned(), text: text.to_owned(), test_items: test_items(&code), code }
     }
 
     pub(super) fn complaint(&self, line: usize, text: impl Into<String>) -> Complaint {
-        Complaint {
-            path: self.path.clone(),
-            line,
-            text: text.into(),
-        }
+        Complaint { path: self.path.clone(), line, text: text.into() }
     }
 
     /// The last part of the path.
@@ -39,9 +30,7 @@ impl Source {
 
     /// Whether the file is `folder.rs` or lies in `folder/`.
     pub(super) fn is_in(&self, folder: &str) -> bool {
-        self.path
-            .strip_prefix(folder)
-            .is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
+        self.path.strip_prefix(folder).is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
     }
 
     /// Every line of code with its number.
@@ -110,10 +99,7 @@ mod tests {
     use super::*;
 
     fn shipped(path: &str, text: &str) -> Vec<usize> {
-        Source::new(path, text)
-            .shipped_lines()
-            .map(|(line, _)| line)
-            .collect()
+        Source::new(path, text).shipped_lines().map(|(line, _)| line).collect()
     }
 
     #[test]
@@ -130,27 +116,17 @@ mod tests {
     fn a_brace_in_a_string_or_an_item_without_end_is_no_trouble() {
         let text = "#[cfg(test)]\nmod tests {\n    const A: &str = \"}\";\n    fn b() {}\n}\nfn c() {}\n";
         assert_eq!(shipped("crates/x/src/a.rs", text), [6]);
-        assert_eq!(
-            shipped("crates/x/src/a.rs", "fn a() {}\n#[cfg(test)]\nmod tests {\n"),
-            [1]
-        );
+        assert_eq!(shipped("crates/x/src/a.rs", "fn a() {}\n#[cfg(test)]\nmod tests {\n"), [1]);
     }
 
     #[test]
     fn a_negated_condition_ships() {
-        assert_eq!(
-            shipped("crates/x/src/a.rs", "#[cfg(not(test))]\nfn a() {}\n"),
-            [1, 2]
-        );
+        assert_eq!(shipped("crates/x/src/a.rs", "#[cfg(not(test))]\nfn a() {}\n"), [1, 2]);
     }
 
     #[test]
     fn files_of_tests_are_tests() {
-        for path in [
-            "crates/x/tests/it/a.rs",
-            "crates/x/src/a/tests.rs",
-            "crates/x/src/a/tests/b.rs",
-        ] {
+        for path in ["crates/x/tests/it/a.rs", "crates/x/src/a/tests.rs", "crates/x/src/a/tests/b.rs"] {
             assert!(shipped(path, "fn a() {}\n").is_empty(), "{path}");
         }
         assert_eq!(shipped("crates/x/src/contests.rs", "fn a() {}\n"), [1]);

@@ -38,10 +38,7 @@ pub(super) fn steps(filter: Option<&str>) -> Vec<Step> {
         Step::new("fmt", Work::Cargo(words("fmt --all --check").collect())),
         Step::new("check", Work::Check),
         Step::new("clippy", Work::Cargo(clippy.collect())),
-        Step::new(
-            "test",
-            Work::Tests(tests.chain(filter.map(str::to_owned)).collect()),
-        ),
+        Step::new("test", Work::Tests(tests.chain(filter.map(str::to_owned)).collect())),
         Step::new("doc", Work::Cargo(doc.collect())),
     ]
 }

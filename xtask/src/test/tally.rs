@@ -32,13 +32,8 @@ impl fmt::Display for Tally {
 }
 
 fn number_before(counts: &str, word: &str) -> u64 {
-    let before = counts
-        .split(';')
-        .find_map(|part| part.trim_end().strip_suffix(word));
-    before
-        .and_then(|text| text.rsplit(' ').next())
-        .and_then(|number| number.parse().ok())
-        .unwrap_or(0)
+    let before = counts.split(';').find_map(|part| part.trim_end().strip_suffix(word));
+    before.and_then(|text| text.rsplit(' ').next()).and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -65,11 +60,8 @@ mod tests {
 
     #[test]
     fn other_lines_count_for_nothing() {
-        let sum = tally(&[
-            "running 3 tests",
-            "test model::tests::a_token_rises ... ok",
-            "3 passed; 1 failed",
-        ]);
+        let sum =
+            tally(&["running 3 tests", "test model::tests::a_token_rises ... ok", "3 passed; 1 failed"]);
         assert_eq!(sum, Tally::default());
         assert!(!sum.has_run());
     }
