@@ -2,7 +2,7 @@
 
 /// Makes one test per case. Give it the path, from the crate's root, of an `async fn() -> Fixture`.
 ///
-/// ```ignore
+/// ```text
 /// mod memory {
 ///     async fn fresh() -> leasehold::testing::Fixture { … }
 ///     leasehold::lock_conformance!(crate::memory::fresh);
