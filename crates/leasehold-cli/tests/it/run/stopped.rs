@@ -8,7 +8,7 @@ use super::lab::{GHOST, Lab, is_alive, read_pid, text, uptime, wait_until, wait_
 #[test]
 fn when_keeper_is_stopped_everything_is_dead_before_the_lease_ends() {
     let lab = Lab::new();
-    let running = lab.start("a --ttl 2s", &format!("trap '' TERM; {GHOST} while :; do sleep 1; done"));
+    let running = lab.start("a --ttl 3s", &format!("trap '' TERM; {GHOST} while :; do sleep 1; done"));
     let ghost = read_pid(&lab.path("ghost"));
     let keeper = running.keeper();
     kill(keeper, Signal::SIGSTOP).unwrap();
@@ -73,13 +73,12 @@ fn when_front_is_stopped_the_lease_is_renewed_and_nothing_is_ended() {
 #[test]
 fn when_front_is_stopped_and_the_lease_is_taken_everything_is_dead_in_time() {
     let lab = Lab::new();
-    let running = lab.start("a --ttl 2s", &format!("trap '' TERM; {GHOST} while :; do sleep 1; done"));
+    let running = lab.start("a --ttl 3s", &format!("trap '' TERM; {GHOST} while :; do sleep 1; done"));
     let ghost = read_pid(&lab.path("ghost"));
     running.signal(Signal::SIGSTOP);
-    let ends = lab.lease_ends("a");
     lab.force("a");
+    let ends = uptime() + 3.0; // No lease that it had then can last longer.
     wait_until_dead(ghost);
-    // It learns of it at its next renewal, which is before the lease that it had would have ended.
     lab.assert_silent_before(ends);
     running.signal(Signal::SIGCONT);
     assert_eq!(running.output().status.code(), Some(79));
@@ -88,7 +87,7 @@ fn when_front_is_stopped_and_the_lease_is_taken_everything_is_dead_in_time() {
 #[test]
 fn when_front_is_stopped_and_the_store_is_out_of_reach_everything_is_dead_in_time() {
     let lab = Lab::new();
-    let running = lab.start("a --ttl 2s", &format!("trap '' TERM; {GHOST} while :; do sleep 1; done"));
+    let running = lab.start("a --ttl 3s", &format!("trap '' TERM; {GHOST} while :; do sleep 1; done"));
     let ghost = read_pid(&lab.path("ghost"));
     running.signal(Signal::SIGSTOP);
     let blocked = lab.block();
