@@ -29,6 +29,15 @@ pub(crate) struct Load {
 }
 
 impl Load {
+    /// Makes what has to be there before any client comes.
+    pub(crate) fn prepare(&self) -> Result<()> {
+        if self.floor == Floor::Raw && self.engine != Engine::Memory {
+            let names: Vec<_> = self.clients.clone().map(|number| self.name(number)).collect();
+            create_raw_sqlite(&self.raw_file(), &names)?;
+        }
+        Ok(())
+    }
+
     /// Makes the clients, asks for the window once all is ready, and lets them work until it is over.
     pub(crate) fn run(&self, window: impl FnOnce() -> Result<Window>) -> Result<Notes> {
         match (self.floor, self.engine) {
@@ -54,9 +63,7 @@ impl Load {
     }
 
     fn raw_sqlite(&self, window: impl FnOnce() -> Result<Window>) -> Result<Notes> {
-        let file = self.folder.join("raw.db");
-        let names: Vec<_> = self.clients.clone().map(|number| self.name(number)).collect();
-        create_raw_sqlite(&file, &names)?;
+        let file = self.raw_file();
         let client = |number| RawSqlite::open(&file, self.engine, self.name(number), number);
         self.on_threads(client, window)
     }
@@ -125,6 +132,10 @@ impl Load {
             Keys::Own => format!("bench/{number}"),
             Keys::One => "bench/all".to_owned(),
         }
+    }
+
+    fn raw_file(&self) -> PathBuf {
+        self.folder.join("raw.db")
     }
 
     fn url(&self) -> String {

@@ -65,11 +65,12 @@ fn measure(case: &Case, floor: Floor, seconds: f64, folder: &Path) -> Result<Fig
     let length = Duration::from_secs_f64(seconds);
     let mut window = None;
     let mut begin = || *window.insert(window_of(length));
-    let notes = if case.processes > 1 {
-        workers::run(case, floor, folder.path(), begin)?
-    } else {
-        let (engine, keys, clients) = (case.engine, case.keys, 0..case.clients);
-        Load { engine, floor, keys, clients, folder: folder.path().to_owned() }.run(|| Ok(begin()))?
+    let (engine, keys, clients) = (case.engine, case.keys, 0..case.clients);
+    let load = Load { engine, floor, keys, clients, folder: folder.path().to_owned() };
+    load.prepare()?;
+    let notes = match case.processes {
+        1 => load.run(|| Ok(begin()))?,
+        processes => workers::run(&load, processes, begin)?,
     };
     let window = window.context("nobody began")?;
     let (times, fairness) = match case.keys {

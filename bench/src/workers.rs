@@ -2,7 +2,6 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::ops::Range;
-use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
@@ -12,7 +11,6 @@ use serde::{Deserialize, Serialize};
 use crate::cli::WorkerArgs;
 use crate::load::Load;
 use crate::measure::{Notes, Turn, Window};
-use crate::plan::{Case, Floor};
 
 const READY: &str = "ready";
 
@@ -37,16 +35,11 @@ pub(crate) fn serve(args: &WorkerArgs) -> Result<()> {
     Ok(())
 }
 
-/// Runs one row in as many processes as the case asks for.
-pub(crate) fn run(
-    case: &Case,
-    floor: Floor,
-    folder: &Path,
-    window: impl FnOnce() -> Window,
-) -> Result<Notes> {
-    let each = case.clients / case.processes;
-    let mut workers = (0..case.processes)
-        .map(|number| Worker::start(case, floor, folder, number * each..(number + 1) * each))
+/// Spreads a load over so many processes.
+pub(crate) fn run(load: &Load, processes: u32, window: impl FnOnce() -> Window) -> Result<Notes> {
+    let each = u32::try_from(load.clients.len())? / processes;
+    let mut workers = (0..processes)
+        .map(|number| Worker::start(load, number * each..(number + 1) * each))
         .collect::<Result<Vec<_>>>()?;
     for worker in &mut workers {
         ensure!(worker.read_line()?.trim() == READY, "a worker could not begin");
@@ -71,13 +64,13 @@ struct Worker {
 }
 
 impl Worker {
-    fn start(case: &Case, floor: Floor, folder: &Path, clients: Range<u32>) -> Result<Self> {
+    fn start(load: &Load, clients: Range<u32>) -> Result<Self> {
         let program = std::env::current_exe().context("where is this program?")?;
         let mut child = Command::new(program)
-            .args(["worker", "--engine", &word(&case.engine), "--floor", &word(&floor)])
-            .args(["--keys", &word(&case.keys), "--first", &clients.start.to_string()])
+            .args(["worker", "--engine", &word(&load.engine), "--floor", &word(&load.floor)])
+            .args(["--keys", &word(&load.keys), "--first", &clients.start.to_string()])
             .args(["--clients", &clients.len().to_string(), "--folder"])
-            .arg(folder)
+            .arg(&load.folder)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
