@@ -17,6 +17,13 @@ const PRUNE_EVERY: i64 = 1024;
 /// No event is kept for longer than this.
 const MAX_AGE: Ttl = Ttl::from_secs(90 * 24 * 3600);
 
+/// The log is folded into the file when it has so many pages. Whoever opens the store while nobody else has it open
+/// reads the whole log, so a process that lives for a few transactions keeps it short; one that goes on is better off
+/// with fewer waits for the disk.
+const SHORT_LOG: u32 = 64;
+const LONG_LOG: u32 = 1000;
+const SHORT_LIVED: u32 = 64;
+
 /// The tables and what has to be known to write to them.
 pub(super) struct Ledger {
     conn: Connection,
@@ -29,6 +36,7 @@ pub(super) struct Ledger {
     /// What the last batch needed: a good guess for the next.
     needed: Durability,
     max_events: u32,
+    commits: u32,
 }
 
 /// One operation and what came of it.
@@ -46,9 +54,30 @@ struct Work {
 }
 
 impl Ledger {
-    pub(super) fn new(conn: Connection, opened: Opened, least: Durability, max_events: u32) -> Self {
+    pub(super) fn new(
+        conn: Connection,
+        opened: Opened,
+        least: Durability,
+        max_events: u32,
+    ) -> rusqlite::Result<Self> {
         let Opened { clock, floor, ceiling } = opened;
-        Self { conn, clock, floor, ceiling, least, set_to: None, needed: least, max_events }
+        conn.pragma_update(None, "wal_autocheckpoint", SHORT_LOG)?;
+        Ok(Self { conn, clock, floor, ceiling, least, set_to: None, needed: least, max_events, commits: 0 })
+    }
+
+    /// Whether the next transaction is likely to wait for the disk.
+    pub(super) fn waits_for_the_disk(&self) -> bool {
+        self.needed.max(self.least) == Durability::Full
+    }
+
+    /// Applies one operation without waiting for the disk. None, and nothing has happened, if it must be waited for.
+    pub(super) fn commit_lightly(
+        &mut self,
+        name: &LockName,
+        op: &LockOp,
+    ) -> rusqlite::Result<Option<Answer>> {
+        let answers = self.try_commit(&std::iter::once((name, op)), Durability::Holders)?;
+        Ok(answers.and_then(|mut answers| answers.pop()))
     }
 
     pub(super) fn conn(&self) -> &Connection {
@@ -61,26 +90,33 @@ impl Ledger {
         &mut self,
         ops: &(impl Iterator<Item = (&'a LockName, &'a LockOp)> + Clone),
     ) -> rusqlite::Result<Vec<Answer>> {
+        let mut durability = self.needed.max(self.least);
+        loop {
+            match self.try_commit(ops, durability)? {
+                Some(answers) => return Ok(answers),
+                // What it takes is known only once the operations have been applied. Start over with it.
+                None => durability = Durability::Full,
+            }
+        }
+    }
+
+    /// None, and nothing has happened, if the operations need more than `durability`.
+    fn try_commit<'a>(
+        &mut self,
+        ops: &(impl Iterator<Item = (&'a LockName, &'a LockOp)> + Clone),
+        durability: Durability,
+    ) -> rusqlite::Result<Option<Vec<Answer>>> {
         if !self.conn.is_autocommit() {
             // An error on the disk may have kept the last transaction from ending.
             self.conn.execute_batch("ROLLBACK")?;
         }
-        let mut durability = self.needed.max(self.least);
-        loop {
-            self.set_durability(durability)?;
-            self.conn.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
-            match self.work(ops.clone()).and_then(|work| self.settle(work, durability)) {
-                Ok(Some(answers)) => return Ok(answers),
-                // What it takes is known only once the operations have been applied. Start over with it.
-                Ok(None) => durability = Durability::Full,
-                Err(error) => {
-                    if !self.conn.is_autocommit() {
-                        let _ = self.conn.execute_batch("ROLLBACK"); // Tried again before the next one.
-                    }
-                    return Err(error);
-                }
-            }
+        self.set_durability(durability)?;
+        self.conn.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+        let answers = self.work(ops.clone()).and_then(|work| self.settle(work, durability));
+        if answers.is_err() && !self.conn.is_autocommit() {
+            let _ = self.conn.execute_batch("ROLLBACK"); // Tried again before the next one.
         }
+        answers
     }
 
     fn work<'a>(&mut self, ops: impl Iterator<Item = (&'a LockName, &'a LockOp)>) -> rusqlite::Result<Work> {
@@ -150,6 +186,10 @@ impl Ledger {
         }
         self.conn.prepare_cached("COMMIT")?.execute([])?;
         self.ceiling = work.ceiling.unwrap_or(self.ceiling);
+        self.commits += 1;
+        if self.commits == SHORT_LIVED {
+            self.conn.pragma_update(None, "wal_autocheckpoint", LONG_LOG)?;
+        }
         Ok(Some(work.answers))
     }
 

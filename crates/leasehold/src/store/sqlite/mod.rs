@@ -7,11 +7,13 @@
 //! | `schema.rs` | tables, their versions, and what a restart of the machine does to them |
 //! | `tables.rs` | the SQL: records and events in and out |
 //! | `batch.rs` | many operations, one transaction |
-//! | `writer.rs` | the one thread that has the connection |
+//! | `connection.rs` | opening the connection, waiting for other writers |
+//! | `writer.rs` | the one connection of this process, and how operations get to it |
 //! | `store.rs` | the engine as a whole |
 //! | `trouble.rs` | what SQLite says, in our words |
 
 mod batch;
+mod connection;
 mod file;
 mod options;
 mod schema;

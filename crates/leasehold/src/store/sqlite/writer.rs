@@ -1,30 +1,43 @@
-//! The one thread that has the connection. What comes while it writes is written together next.
+//! The one connection of this process, and how operations get to it.
+//!
+//! Whoever finds it free uses it on the spot: a transaction that does not wait for the disk takes a few dozen
+//! microseconds, less than waking another thread would. Everything else (somebody is using it, the disk has to be
+//! waited for, another process is writing) goes to a thread of its own, and what arrives while that thread writes is
+//! written together next: group commit.
 
 use std::path::PathBuf;
-use std::sync::mpsc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, mpsc};
 
-use rusqlite::{Connection, OpenFlags, config::DbConfig};
 use tokio::sync::oneshot;
 
 use super::batch::{Answer, Ledger};
+use super::connection::{Patience, open};
 use super::file::StoreFile;
 use super::options::SqliteOptions;
-use super::schema;
-use super::trouble::explain;
+use super::trouble::{explain, is_busy};
 use crate::error::{Error, Result, Trouble};
 use crate::model::{LockName, LockOp, Outcome};
-use crate::store::Moment;
 use crate::store::wake::{Reach, wake};
+use crate::store::{Clock, Moment};
 
 /// So many operations go into one transaction at most.
 const MAX_BATCH: usize = 256;
 
-/// A handle on the thread; it ends with the last one.
-#[derive(Debug, Clone)]
+/// The connection of this process.
 pub(super) struct Writer {
-    jobs: mpsc::Sender<Job>,
-    path: PathBuf,
+    desk: Arc<Desk>,
+    clock: Clock,
+    thread: OnceLock<mpsc::Sender<Job>>,
+}
+
+/// What the callers and the thread share.
+struct Desk {
+    file: StoreFile,
+    ledger: Mutex<Ledger>,
+    patience: Patience,
+    /// Jobs on their way to the thread: whoever comes now must not be faster than they.
+    waiting: AtomicUsize,
 }
 
 enum Job {
@@ -41,39 +54,31 @@ struct Apply {
 }
 
 impl Writer {
-    /// Opens the file and starts the thread.
-    pub(super) async fn start(options: SqliteOptions) -> Result<Self> {
-        let (jobs, queue) = mpsc::channel();
-        let (ready, opened) = oneshot::channel();
-        let thread = std::thread::Builder::new().name("leasehold-sqlite".to_owned());
-        let spawned = thread.spawn(move || match open(&options) {
-            Ok((file, ledger)) => {
-                if ready.send(Ok(file.path().to_owned())).is_ok() {
-                    work(&queue, ledger, &file);
-                }
-            }
-            Err(error) => drop(ready.send(Err(error))),
-        });
-        if let Err(error) = spawned {
-            let message = "the store's thread cannot be started";
-            return Err(
-                Error::store(Trouble::Unavailable, message, "let this user have more threads").because(error)
-            );
-        }
-        let path = opened.await.unwrap_or_else(|_| Err(gone()))?;
-        Ok(Self { jobs, path })
+    /// Opens the file.
+    pub(super) fn open(options: &SqliteOptions) -> Result<Self> {
+        let (file, ledger, patience) = open(options)?;
+        let clock = ledger.clock.clone();
+        let desk = Desk { file, ledger: Mutex::new(ledger), patience, waiting: AtomicUsize::new(0) };
+        Ok(Self { desk: Arc::new(desk), clock, thread: OnceLock::new() })
     }
 
     /// Where the file really is.
-    pub(super) fn path(&self) -> &PathBuf {
-        &self.path
+    pub(super) fn path(&self) -> PathBuf {
+        self.desk.file.path().to_owned()
     }
 
-    /// Applies one operation, together with whatever else is waiting.
-    pub(super) async fn apply(&self, name: LockName, op: LockOp) -> Result<Outcome> {
+    pub(super) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// Applies one operation: here and now, or together with whatever else is waiting.
+    pub(super) async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
+        let since = Moment::now();
+        if let Some(done) = self.desk.apply_now(name, op, since) {
+            return done;
+        }
         let (reply, answer) = oneshot::channel();
-        let apply = Apply { name, op, since: Moment::now(), reply };
-        self.jobs.send(Job::Apply(apply)).map_err(|_| gone())?;
+        self.send(Job::Apply(Apply { name: name.clone(), op: op.clone(), since, reply }))?;
         answer.await.unwrap_or_else(|_| Err(gone()))
     }
 
@@ -82,86 +87,126 @@ impl Writer {
         &self,
         work: impl FnOnce(&mut Ledger) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T> {
+        let explain = |error| explain(self.desk.file.path(), error);
         let (reply, answer) = oneshot::channel();
-        let job = Job::Run(Box::new(move |ledger| drop(reply.send(work(ledger)))));
-        self.jobs.send(job).map_err(|_| gone())?;
-        let answer = answer.await.map_err(|_| gone())?;
-        answer.map_err(|error| explain(&self.path, error))
+        if let Some(mut ledger) = self.desk.take_if_free() {
+            return work(&mut ledger).map_err(explain);
+        }
+        self.send(Job::Run(Box::new(move |ledger| drop(reply.send(work(ledger))))))?;
+        answer.await.map_err(|_| gone())?.map_err(explain)
+    }
+
+    fn send(&self, job: Job) -> Result<()> {
+        self.desk.waiting.fetch_add(1, Ordering::SeqCst);
+        let jobs = match self.thread.get() {
+            Some(jobs) => jobs,
+            None => {
+                let (jobs, queue) = mpsc::channel();
+                let desk = self.desk.clone();
+                let mut starts = None;
+                let jobs = self.thread.get_or_init(|| {
+                    starts = Some((queue, desk));
+                    jobs
+                });
+                if let Some((queue, desk)) = starts {
+                    let thread = std::thread::Builder::new().name("leasehold-sqlite".to_owned());
+                    thread.spawn(move || desk.work(&queue)).map_err(|error| {
+                        let message = "the store's thread cannot be started";
+                        let hint = "let this user have more threads";
+                        Error::store(Trouble::Unavailable, message, hint).because(error)
+                    })?;
+                }
+                jobs
+            }
+        };
+        jobs.send(job).map_err(|_| gone())
     }
 }
 
-fn work(queue: &mpsc::Receiver<Job>, mut ledger: Ledger, file: &StoreFile) {
-    let mut batch = Vec::new();
-    while let Ok(first) = queue.recv() {
-        let mut next = Some(first);
-        while let Some(job) = next {
-            match job {
-                Job::Apply(apply) => batch.push(apply),
-                Job::Run(run) => {
-                    commit(&mut ledger, &mut batch, file);
-                    run(&mut ledger);
+impl std::fmt::Debug for Writer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Writer").field("path", &self.desk.file.path()).finish_non_exhaustive()
+    }
+}
+
+impl Desk {
+    /// Applies one operation in the caller's own thread, if that does not make it wait.
+    fn apply_now(&self, name: &LockName, op: &LockOp, since: Moment) -> Option<Result<Outcome>> {
+        let mut ledger = self.take_if_free()?;
+        if ledger.waits_for_the_disk() {
+            return None;
+        }
+        if let Err(error) = self.file.is_still_there() {
+            return Some(Err(error));
+        }
+        let tried = self.patience.with_little(|| ledger.commit_lightly(name, op));
+        drop(ledger);
+        match tried {
+            Ok(None) => None,
+            Ok(Some(Answer { outcome, handed_over })) => {
+                wake(handed_over, since, Reach::Machine);
+                Some(Ok(outcome))
+            }
+            // Nothing was written. The thread has more patience.
+            Err(error) if is_busy(&error) => None,
+            Err(error) => Some(Err(explain(self.file.path(), error))),
+        }
+    }
+
+    fn take_if_free(&self) -> Option<MutexGuard<'_, Ledger>> {
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            return None;
+        }
+        match self.ledger.try_lock() {
+            Ok(ledger) => Some(ledger),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    fn work(&self, queue: &mpsc::Receiver<Job>) {
+        let mut batch = Vec::new();
+        while let Ok(first) = queue.recv() {
+            let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut next = Some(first);
+            while let Some(job) = next {
+                self.waiting.fetch_sub(1, Ordering::SeqCst);
+                match job {
+                    Job::Apply(apply) => batch.push(apply),
+                    Job::Run(run) => {
+                        self.commit(&mut ledger, &mut batch);
+                        run(&mut ledger);
+                    }
+                }
+                next = if batch.len() < MAX_BATCH { queue.try_recv().ok() } else { None };
+            }
+            self.commit(&mut ledger, &mut batch);
+        }
+    }
+
+    fn commit(&self, ledger: &mut Ledger, batch: &mut Vec<Apply>) {
+        if batch.is_empty() {
+            return;
+        }
+        let ops = batch.iter().map(|apply| (&apply.name, &apply.op));
+        let there = self.file.is_still_there();
+        let answers =
+            there.and_then(|()| ledger.commit(&ops).map_err(|error| explain(self.file.path(), error)));
+        // A caller that has gone away is as one whose answer was lost.
+        match answers {
+            Ok(answers) => {
+                for (apply, Answer { outcome, handed_over }) in batch.drain(..).zip(answers) {
+                    wake(handed_over, apply.since, Reach::Machine);
+                    let _ = apply.reply.send(Ok(outcome));
                 }
             }
-            next = if batch.len() < MAX_BATCH { queue.try_recv().ok() } else { None };
-        }
-        commit(&mut ledger, &mut batch, file);
-    }
-}
-
-fn commit(ledger: &mut Ledger, batch: &mut Vec<Apply>, file: &StoreFile) {
-    if batch.is_empty() {
-        return;
-    }
-    let ops = batch.iter().map(|apply| (&apply.name, &apply.op));
-    let answers =
-        file.is_still_there().and_then(|()| ledger.commit(&ops).map_err(|error| explain(file.path(), error)));
-    // A caller that has gone away is as one whose answer was lost.
-    match answers {
-        Ok(answers) => {
-            for (apply, Answer { outcome, handed_over }) in batch.drain(..).zip(answers) {
-                wake(handed_over, apply.since, Reach::Machine);
-                let _ = apply.reply.send(Ok(outcome));
-            }
-        }
-        Err(error) => {
-            for apply in batch.drain(..) {
-                let _ = apply.reply.send(Err(error.clone()));
+            Err(error) => {
+                for apply in batch.drain(..) {
+                    let _ = apply.reply.send(Err(error.clone()));
+                }
             }
         }
     }
-}
-
-fn open(options: &SqliteOptions) -> Result<(StoreFile, Ledger)> {
-    let file = StoreFile::prepare(&options.path)?;
-    let path = file.path();
-    let explain = |error| explain(path, error);
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let mut conn = Connection::open_with_flags(path, flags).map_err(explain)?;
-    wait_for_others(&mut conn, options.busy).map_err(explain)?;
-    // A checkpoint at each close would cost short-lived processes more than all their work; the log is folded in when
-    // it has grown.
-    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(explain)?;
-    conn.set_prepared_statement_cache_capacity(32);
-    let opened = schema::prepare(&mut conn, path, options)?;
-    let ledger = Ledger::new(conn, opened, options.durability, options.max_events);
-    Ok((file, ledger))
-}
-
-/// Waits for other writers in short steps: a transaction takes microseconds, and SQLite's own steps are milliseconds.
-fn wait_for_others(conn: &mut Connection, patience: Duration) -> rusqlite::Result<()> {
-    let mut since = Moment::now();
-    conn.busy_handler(Some(move |tries: i32| {
-        let now = Moment::now();
-        if tries == 0 {
-            since = now;
-        }
-        let step = (50 * u64::from(tries.unsigned_abs() + 1)).min(1_000);
-        let patient = now.after(since) < patience;
-        if patient {
-            std::thread::sleep(Duration::from_micros(fastrand::u64(step / 2..=step)));
-        }
-        patient
-    }))
 }
 
 fn gone() -> Error {
