@@ -27,7 +27,7 @@ fn a_command_that_can_stop_gets_the_chance_although_keeper_is_stopped() {
     let lab = Lab::new();
     let script =
         r#"trap 'echo bye > "$LAB/bye"; exit 0' TERM; echo 1 > "$LAB/ready"; while :; do sleep 0.05; done"#;
-    let running = lab.start("a --ttl 2s", script);
+    let running = lab.start("a --ttl 3s", script);
     lab.wait_for_file("ready");
     kill(running.keeper(), Signal::SIGSTOP).unwrap();
     assert_eq!(lab.wait_for_file("bye"), "bye\n");
@@ -59,7 +59,7 @@ fn when_keeper_is_stopped_for_a_short_while_nothing_happens() {
 fn when_front_is_stopped_the_lease_is_renewed_and_nothing_is_ended() {
     let lab = Lab::new();
     let running = lab.start(
-        "a --ttl 2s",
+        "a --ttl 3s",
         r#"echo 1 > "$LAB/ready"; while ! [ -e "$LAB/go" ]; do sleep 0.05; done; exit 4"#,
     );
     lab.wait_for_file("ready");
@@ -125,7 +125,7 @@ fn when_everything_was_stopped_past_the_lease_nothing_goes_on() {
 #[test]
 fn the_command_itself_may_be_stopped_for_as_long_as_it_likes() {
     let lab = Lab::new();
-    let running = lab.start("a --ttl 2s", r#"echo $$ > "$LAB/command"; kill -STOP $$; exit 4"#);
+    let running = lab.start("a --ttl 3s", r#"echo $$ > "$LAB/command"; kill -STOP $$; exit 4"#);
     let command = read_pid(&lab.path("command"));
     wait_until("renewals", || (lab.status("a").holders.first()?.renewals >= 4).then_some(()));
     kill(command, Signal::SIGCONT).unwrap();

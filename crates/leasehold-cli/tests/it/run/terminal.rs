@@ -152,7 +152,7 @@ fn ctrl_z_stops_the_job_and_fg_lets_it_go_on_under_the_same_lease() {
     let lab = Lab::new();
     let mut screen = Screen::shell(&lab);
     let script = r#"echo $$ > "$LAB/pid"; echo token=$LEASEHOLD_TOKEN; read line; echo got=$line"#;
-    screen.types(&format!("{}\n", typed("a --ttl 2s", script)));
+    screen.types(&format!("{}\n", typed("a --ttl 3s", script)));
     screen.shows("token=");
     let command = read_pid(&lab.path("pid"));
     let token = lab.status("a").holders[0].token;

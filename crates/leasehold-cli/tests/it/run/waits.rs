@@ -38,7 +38,7 @@ fn patience_ends() {
     let lab = Lab::new();
     let _holder = lab.start("a", r#"echo 1 > "$LAB/ready"; sleep 1000"#);
     lab.wait_for_file("ready");
-    let out = lab.output("a --wait 700ms", &["true"]);
+    let out = lab.output("a --wait 2s", &["true"]);
     assert_eq!(out.status.code(), Some(75));
     let said = text(&out.stderr);
     assert!(said.contains("waiting for lock 'a', held by "), "{said}");
