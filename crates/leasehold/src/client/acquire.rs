@@ -97,7 +97,7 @@ impl<'a> Request<'a> {
         let lease_id = clock::new_lease_id();
         let ask = Ask {
             lease_id,
-            holder: plan.holder.clone().unwrap_or_else(|| inner.keeper.default_holder()),
+            holder: plan.holder.clone().unwrap_or_else(|| inner.holder.clone()),
             mode: plan.mode,
             slots: plan.slots,
             priority: plan.priority,

@@ -57,8 +57,7 @@ impl Guard {
             inner,
             renew_at,
             parts: Mutex::new(taken),
-            health: watch::Sender::new(health),
-            lost: CancellationToken::new(),
+            signs: Mutex::new(Signs { health, watch: None, lost: None }),
             why: Mutex::default(),
             over: AtomicBool::new(false),
             entry: Mutex::default(),
@@ -84,17 +83,17 @@ impl Guard {
 
     /// The state now.
     pub fn state(&self) -> GuardState {
-        self.core.health.borrow().state
+        self.core.signs().health.state
     }
 
     /// Everything about the guard, now and as it changes.
     pub fn watch(&self) -> watch::Receiver<Health> {
-        self.core.health.subscribe()
+        self.core.watch()
     }
 
     /// Resolves when the lease is lost; never if it is released before.
     pub async fn lost(&self) {
-        self.core.lost.cancelled().await;
+        self.core.lost().cancelled().await;
     }
 
     /// Resolves when somebody asks the holder to stop.
@@ -113,16 +112,16 @@ impl Guard {
 
     /// Cancelled when the lease is lost: for work that is written around such a token.
     pub fn cancellation_token(&self) -> CancellationToken {
-        self.core.lost.child_token()
+        self.core.lost().child_token()
     }
 
     /// Does the work while the lock is held, then releases it. If the lease is lost, the work is dropped where it
     /// stands and the call fails with [`Error::Lost`].
     pub async fn run<T>(self, work: impl AsyncFnOnce(Held) -> T) -> Result<T> {
-        let held = Held { core: self.core.clone() };
+        let (held, lost) = (Held { core: self.core.clone() }, self.core.lost());
         let done = tokio::select! {
             biased;
-            () = self.core.lost.cancelled() => return Err(self.core.lost_error()),
+            () = lost.cancelled() => return Err(self.core.lost_error()),
             done = work(held) => done,
         };
         match self.release().await {
@@ -202,7 +201,27 @@ impl Held {
 
     /// Cancelled when the lease is lost.
     pub fn cancellation_token(&self) -> CancellationToken {
-        self.core.lost.child_token()
+        self.core.lost().child_token()
+    }
+}
+
+/// How a guard is, and those who want to be told. Most guards live too short for anybody to ask, so the means to tell
+/// them are made when somebody does.
+struct Signs {
+    health: Health,
+    watch: Option<watch::Sender<Health>>,
+    lost: Option<CancellationToken>,
+}
+
+impl Signs {
+    fn change(&mut self, change: impl FnOnce(&mut Health)) {
+        change(&mut self.health);
+        if let Some(watch) = &self.watch {
+            watch.send_replace(self.health.clone());
+        }
+        if let (GuardState::Lost, Some(lost)) = (self.health.state, &self.lost) {
+            lost.cancel();
+        }
     }
 }
 
@@ -211,8 +230,7 @@ pub(super) struct Core {
     inner: Arc<Inner>,
     renew_at: f64,
     parts: Mutex<Vec<Taken>>,
-    health: watch::Sender<Health>,
-    lost: CancellationToken,
+    signs: Mutex<Signs>,
     why: Mutex<String>,
     /// Released or lost: nothing is to be renewed any more.
     over: AtomicBool,
@@ -239,7 +257,7 @@ impl Core {
     }
 
     pub(super) fn valid_until(&self) -> Moment {
-        self.health.borrow().valid_until
+        self.signs().health.valid_until
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -267,20 +285,17 @@ impl Core {
         let valid_until = parts.iter().map(|part| part.valid_until).min();
         let asked = parts.iter().find_map(|part| part.lease.asked.clone());
         drop(parts);
-        self.health.send_modify(|health| {
+        self.signs().change(|health| {
             health.valid_until = valid_until.unwrap_or(health.valid_until);
             health.asked = asked;
         });
     }
 
     pub(super) fn set_state(&self, state: GuardState) {
-        self.health.send_if_modified(|health| {
-            let other = health.state != state && health.state != GuardState::Lost;
-            if other {
-                health.state = state;
-            }
-            other
-        });
+        let mut signs = self.signs();
+        if signs.health.state != state && signs.health.state != GuardState::Lost {
+            signs.change(|health| health.state = state);
+        }
     }
 
     pub(super) fn lose(&self, why: &str) {
@@ -290,7 +305,6 @@ impl Core {
         tracing::warn!(locks = %self.names(), why, "a lease was lost");
         why.clone_into(&mut self.why.lock().unwrap_or_else(PoisonError::into_inner));
         self.set_state(GuardState::Lost);
-        self.lost.cancel();
     }
 
     fn lost_error(&self) -> Error {
@@ -348,6 +362,25 @@ impl Core {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    fn watch(&self) -> watch::Receiver<Health> {
+        let mut signs = self.signs();
+        let Signs { health, watch, .. } = &mut *signs;
+        watch.get_or_insert_with(|| watch::Sender::new(health.clone())).subscribe()
+    }
+
+    fn lost(&self) -> CancellationToken {
+        let mut signs = self.signs();
+        let lost = signs.lost.get_or_insert_default().clone();
+        if signs.health.state == GuardState::Lost {
+            lost.cancel();
+        }
+        lost
+    }
+
+    fn signs(&self) -> MutexGuard<'_, Signs> {
+        self.signs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn parts(&self) -> MutexGuard<'_, Vec<Taken>> {

@@ -12,7 +12,6 @@ use tokio_util::task::TaskTracker;
 use super::guard::Core;
 use super::renewal::renew;
 use crate::error::{Error, Result, Trouble};
-use crate::model::Holder;
 use crate::store::Moment;
 
 /// Sleeps are cut into pieces of this length: timers stand still while the machine sleeps, the boot clock does not.
@@ -88,14 +87,6 @@ impl Keeper {
 
     pub(super) fn diary(&self) -> &Arc<Diary> {
         &self.diary
-    }
-
-    /// Who asks, if nobody says: host and process number.
-    #[expect(clippy::unused_self, reason = "the keeper stands for this process")]
-    pub(super) fn default_holder(&self) -> Holder {
-        static HOST: std::sync::LazyLock<String> = std::sync::LazyLock::new(crate::store::host_name);
-        let holder = Holder::new(format!("{}:{}", *HOST, std::process::id()));
-        holder.expect("a host name and a number are a valid holder")
     }
 }
 

@@ -35,6 +35,8 @@ pub struct Leasehold {
 pub(super) struct Inner {
     pub(super) store: Arc<dyn Store>,
     pub(super) keeper: Keeper,
+    /// Who asks, if nobody says: host and process number.
+    pub(super) holder: Holder,
 }
 
 impl Inner {
@@ -51,7 +53,8 @@ impl Leasehold {
 
     /// Uses a store that is already open.
     pub fn with_store(store: Arc<dyn Store>) -> Result<Self> {
-        Ok(Self { inner: Arc::new(Inner { store, keeper: Keeper::start()? }) })
+        let holder = Holder::new(format!("{}:{}", store::host_name(), std::process::id()))?;
+        Ok(Self { inner: Arc::new(Inner { store, keeper: Keeper::start()?, holder }) })
     }
 
     /// What the engine can and cannot do.

@@ -4,9 +4,12 @@
 //! machine sleeps and never steps: holders measure their own deadlines with it. A [`Timestamp`] is the engine's time,
 //! which decides when leases end; a [`Clock`] makes it for the engines that live on this machine.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
+
+use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::model::{BootId, LeaseId, Timestamp};
 
@@ -78,6 +81,17 @@ impl Clock {
         }
     }
 
+    /// The engine's time, and the moment that it was read at.
+    pub(crate) fn read(&self) -> (Moment, Timestamp) {
+        match &*self.0 {
+            Source::Boot { offset } => {
+                let moment = Moment::now();
+                (moment, Timestamp::from_micros(moment.0.saturating_add_signed(*offset)))
+            }
+            Source::Manual(_) => (Moment::now(), self.now()),
+        }
+    }
+
     /// Moves a manual clock ahead; a real one minds its own business.
     pub fn advance(&self, duration: Duration) {
         if let Source::Manual(micros) = &*self.0 {
@@ -88,13 +102,40 @@ impl Clock {
 
 /// A new id for one request: sorted by time, unique everywhere.
 pub(crate) fn new_lease_id() -> LeaseId {
-    LeaseId::from_uuid(uuid::Uuid::now_v7())
+    let millis = u64::try_from(since_1970().as_millis()).unwrap_or(u64::MAX);
+    let made =
+        random_bytes().map(|random| uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid());
+    LeaseId::from_uuid(made.unwrap_or_else(uuid::Uuid::now_v7))
+}
+
+/// Ten random bytes. The system is asked for those of 25 ids at a time, which it always gives whole.
+fn random_bytes() -> Option<[u8; 10]> {
+    thread_local! {
+        static POOL: RefCell<(u32, Vec<[u8; 10]>)> = const { RefCell::new((0, Vec::new())) };
+    }
+    POOL.with_borrow_mut(|(owner, pool)| {
+        let me = std::process::id();
+        if *owner != me || pool.is_empty() {
+            // A fork has the same pool as its parent, and would make the same ids of it.
+            *owner = me;
+            pool.clear();
+            let mut fresh = [[0; 10]; 25];
+            let asked = getrandom(fresh.as_flattened_mut(), GetRandomFlags::empty());
+            if asked == Ok(fresh.as_flattened().len()) {
+                pool.extend_from_slice(&fresh);
+            }
+        }
+        pool.pop()
+    })
 }
 
 /// How far the wall clock is from the boot clock now, in microseconds.
 pub(crate) fn wall_offset() -> i64 {
-    let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_micros();
-    i64::try_from(wall).unwrap_or(i64::MAX).saturating_sub_unsigned(boot_micros())
+    i64::try_from(since_1970().as_micros()).unwrap_or(i64::MAX).saturating_sub_unsigned(boot_micros())
+}
+
+fn since_1970() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
 #[cfg(target_os = "linux")]
@@ -109,9 +150,7 @@ fn boot_micros() -> u64 {
 fn boot_micros() -> u64 {
     use std::sync::LazyLock;
     use std::time::Instant;
-    static START: LazyLock<(Instant, Duration)> = LazyLock::new(|| {
-        (Instant::now(), SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
-    });
+    static START: LazyLock<(Instant, Duration)> = LazyLock::new(|| (Instant::now(), since_1970()));
     let (start, wall) = *START;
     u64::try_from((wall + start.elapsed()).as_micros()).unwrap_or(u64::MAX)
 }
@@ -141,6 +180,16 @@ mod tests {
         assert_eq!(clock.now(), clock.now());
         clock.advance(Duration::from_micros(7));
         assert_eq!(clock.now().as_micros(), 12);
+    }
+
+    #[test]
+    fn ids_are_unique_and_sorted_by_time() {
+        let ids: Vec<_> = (0..1000).map(|_| new_lease_id()).collect();
+        let unique: std::collections::HashSet<_> = ids.iter().collect();
+        assert_eq!(unique.len(), ids.len());
+        let millis = |id: &LeaseId| id.as_uuid().get_timestamp().unwrap().to_unix();
+        assert!(ids.is_sorted_by_key(millis));
+        assert_eq!(ids[0].as_uuid().get_version_num(), 7);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::Result;
 use crate::model::{Applied, Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Sweep, Swept, Timestamp};
 use crate::store::lock_store::page_size;
 use crate::store::wake::{Reach, wake};
-use crate::store::{Changes, Clock, Cursor, ListEvents, ListLocks, LockStore, Moment, Page, Span};
+use crate::store::{Changes, Clock, Cursor, ListEvents, ListLocks, LockStore, Page, Span};
 
 /// The newest events are kept, so many at most.
 const MAX_EVENTS: usize = 10_000;
@@ -40,9 +40,8 @@ impl MemoryLocks {
     }
 
     fn apply_now(&self, name: &LockName, op: &LockOp) -> Outcome {
-        let since = Moment::now();
         let mut table = self.table();
-        let now = self.clock.now();
+        let (since, now) = self.clock.read();
         let Applied { outcome, handed_over, events, .. } = match table.records.get_mut(name) {
             Some(record) => record.apply(op, now),
             None => {
