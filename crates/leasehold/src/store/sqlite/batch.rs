@@ -21,7 +21,7 @@ const MAX_AGE: Ttl = Ttl::from_secs(90 * 24 * 3600);
 /// reads the whole log, so a process that lives for a few transactions keeps it short; one that goes on is better off
 /// with fewer waits for the disk.
 const SHORT_LOG: u32 = 64;
-const LONG_LOG: u32 = 1000;
+const LONG_LOG: u32 = 4000;
 const SHORT_LIVED: u32 = 64;
 
 /// The tables and what has to be known to write to them.
