@@ -111,10 +111,12 @@ impl<'a> Front<'a> {
 
     /// Ends the command when its lease comes to its end and KEEPER has not done so.
     fn watch_the_time(&mut self) -> Option<i32> {
-        // Read anew each time: KEEPER moves it with each renewal, and does not wake us for it.
-        let (Some(valid_until), Some(_)) = (self.job.valid_until.get(), self.command) else { return None };
+        self.command?;
         loop {
+            // The clock first: if we are stopped in between, for hours, the other reading must be the newer one. KEEPER
+            // moves it with each renewal, and does not wake us for it.
             let now = Moment::now();
+            let valid_until = self.job.valid_until.get()?;
             match self.schedule.due(now, valid_until) {
                 // Without an alarm we would miss the time. If there is none to be had, the time is now.
                 Due::Nothing(at) if self.alarm.set(at).is_ok() => return None,

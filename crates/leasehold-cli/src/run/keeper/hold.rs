@@ -234,7 +234,11 @@ impl<'a> Hold<'a> {
     }
 
     fn watch_the_time(&mut self) {
+        // The clock first: a renewal that comes in between counts.
         let mut now = Moment::now();
+        if let Some(lease) = &self.lease {
+            self.valid_until = lease.health.borrow().valid_until;
+        }
         let mut due = self.schedule.due(now, self.valid_until);
         if due == Due::Term {
             let lock = &self.job.plan.locks[0];

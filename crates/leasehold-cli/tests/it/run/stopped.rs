@@ -52,7 +52,8 @@ fn when_keeper_is_stopped_for_a_short_while_nothing_happens() {
     let renewals = lab.status("a").holders[0].renewals;
     wait_until("two renewals", || (lab.status("a").holders[0].renewals >= renewals + 2).then_some(()));
     std::fs::write(lab.path("go"), "").unwrap();
-    assert_eq!(running.output().status.code(), Some(4));
+    let out = running.output();
+    assert_eq!(out.status.code(), Some(4), "{}", text(&out.stderr));
 }
 
 #[test]
@@ -67,7 +68,8 @@ fn when_front_is_stopped_the_lease_is_renewed_and_nothing_is_ended() {
     wait_until("renewals", || (lab.status("a").holders[0].renewals >= 4).then_some(()));
     running.signal(Signal::SIGCONT);
     std::fs::write(lab.path("go"), "").unwrap();
-    assert_eq!(running.output().status.code(), Some(4));
+    let out = running.output();
+    assert_eq!(out.status.code(), Some(4), "{}", text(&out.stderr));
 }
 
 #[test]
@@ -129,5 +131,6 @@ fn the_command_itself_may_be_stopped_for_as_long_as_it_likes() {
     let command = read_pid(&lab.path("command"));
     wait_until("renewals", || (lab.status("a").holders.first()?.renewals >= 4).then_some(()));
     kill(command, Signal::SIGCONT).unwrap();
-    assert_eq!(running.output().status.code(), Some(4));
+    let out = running.output();
+    assert_eq!(out.status.code(), Some(4), "{}", text(&out.stderr));
 }
