@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::ops::Range;
+use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
@@ -65,8 +66,7 @@ struct Worker {
 
 impl Worker {
     fn start(load: &Load, clients: Range<u32>) -> Result<Self> {
-        let program = std::env::current_exe().context("where is this program?")?;
-        let mut child = Command::new(program)
+        let mut child = Command::new(this_program()?)
             .args(["worker", "--engine", &word(&load.engine), "--floor", &word(&load.floor)])
             .args(["--keys", &word(&load.keys), "--first", &clients.start.to_string()])
             .args(["--clients", &clients.len().to_string(), "--folder"])
@@ -96,6 +96,14 @@ impl Drop for Worker {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// This very program, even if it has been built anew since it was started.
+fn this_program() -> Result<PathBuf> {
+    if cfg!(target_os = "linux") {
+        return Ok(PathBuf::from("/proc/self/exe"));
+    }
+    std::env::current_exe().context("where is this program?")
 }
 
 fn word(value: &impl ValueEnum) -> String {
