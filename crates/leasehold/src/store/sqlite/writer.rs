@@ -6,8 +6,9 @@
 //! written together next: group commit.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, mpsc};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 
@@ -24,6 +25,10 @@ use crate::store::{Clock, Moment};
 /// So many operations go into one transaction at most.
 const MAX_BATCH: usize = 256;
 
+/// Where one had to wait, others will: for so long after it nobody uses the connection on the spot, because the thread
+/// is awake by now and writes what several want in one transaction.
+const CROWDED: Duration = Duration::from_millis(2);
+
 /// The connection of this process.
 pub(super) struct Writer {
     desk: Arc<Desk>,
@@ -38,6 +43,8 @@ struct Desk {
     patience: Patience,
     /// Jobs on their way to the thread: whoever comes now must not be faster than they.
     waiting: AtomicUsize,
+    /// Until when everything goes to the thread, in microseconds of the boot clock.
+    crowded_until: AtomicU64,
 }
 
 enum Job {
@@ -58,7 +65,13 @@ impl Writer {
     pub(super) fn open(options: &SqliteOptions) -> Result<Self> {
         let (file, ledger, patience) = open(options)?;
         let clock = ledger.clock.clone();
-        let desk = Desk { file, ledger: Mutex::new(ledger), patience, waiting: AtomicUsize::new(0) };
+        let desk = Desk {
+            file,
+            ledger: Mutex::new(ledger),
+            patience,
+            waiting: AtomicUsize::new(0),
+            crowded_until: AtomicU64::new(0),
+        };
         Ok(Self { desk: Arc::new(desk), clock, thread: OnceLock::new() })
     }
 
@@ -89,7 +102,7 @@ impl Writer {
     ) -> Result<T> {
         let explain = |error| explain(self.desk.file.path(), error);
         let (reply, answer) = oneshot::channel();
-        if let Some(mut ledger) = self.desk.take_if_free() {
+        if let Some(mut ledger) = self.desk.take_if_free(Moment::now()) {
             return work(&mut ledger).map_err(explain);
         }
         self.send(Job::Run(Box::new(move |ledger| drop(reply.send(work(ledger))))))?;
@@ -98,6 +111,7 @@ impl Writer {
 
     fn send(&self, job: Job) -> Result<()> {
         self.desk.waiting.fetch_add(1, Ordering::SeqCst);
+        self.desk.crowded_until.store(Moment::now().plus(CROWDED).as_micros(), Ordering::Relaxed);
         let jobs = match self.thread.get() {
             Some(jobs) => jobs,
             None => {
@@ -132,7 +146,7 @@ impl std::fmt::Debug for Writer {
 impl Desk {
     /// Applies one operation in the caller's own thread, if that does not make it wait.
     fn apply_now(&self, name: &LockName, op: &LockOp, since: Moment) -> Option<Result<Outcome>> {
-        let mut ledger = self.take_if_free()?;
+        let mut ledger = self.take_if_free(since)?;
         if ledger.waits_for_the_disk() {
             return None;
         }
@@ -153,8 +167,9 @@ impl Desk {
         }
     }
 
-    fn take_if_free(&self) -> Option<MutexGuard<'_, Ledger>> {
-        if self.waiting.load(Ordering::SeqCst) > 0 {
+    fn take_if_free(&self, now: Moment) -> Option<MutexGuard<'_, Ledger>> {
+        let crowded = now.as_micros() < self.crowded_until.load(Ordering::Relaxed);
+        if crowded || self.waiting.load(Ordering::SeqCst) > 0 {
             return None;
         }
         match self.ledger.try_lock() {
