@@ -25,10 +25,10 @@ pub(crate) enum Bench {
 #[derive(Debug, Args)]
 pub(crate) struct LocksArgs {
     /// How often every row is measured; the median counts
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) rounds: u32,
-    /// How long each row is measured in each round
-    #[arg(long, default_value_t = 1.5)]
+    /// How long each row is measured in each round: many short rounds see through a disk that changes its pace
+    #[arg(long, default_value_t = 0.5)]
     pub(crate) seconds: f64,
     /// How often each command is started
     #[arg(long, default_value_t = 150, value_parser = clap::value_parser!(u32).range(1..=100_000))]
