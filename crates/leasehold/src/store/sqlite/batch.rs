@@ -1,7 +1,11 @@
 //! Many operations, one transaction.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
 use rusqlite::Connection;
 
+use super::cache::Cache;
 use super::options::Durability;
 use super::schema::{self, Opened};
 use super::tables::{self, LockRow};
@@ -37,6 +41,7 @@ pub(super) struct Ledger {
     needed: Durability,
     max_events: u32,
     commits: u32,
+    cache: Cache,
 }
 
 /// One operation and what came of it.
@@ -48,6 +53,7 @@ pub(super) struct Answer {
 /// A transaction's work, not committed yet.
 struct Work {
     answers: Vec<Answer>,
+    rows: Vec<LockRow>,
     needs: Durability,
     newest: Token,
     ceiling: Option<Token>,
@@ -62,7 +68,18 @@ impl Ledger {
     ) -> rusqlite::Result<Self> {
         let Opened { clock, floor, ceiling } = opened;
         conn.pragma_update(None, "wal_autocheckpoint", SHORT_LOG)?;
-        Ok(Self { conn, clock, floor, ceiling, least, set_to: None, needed: least, max_events, commits: 0 })
+        Ok(Self {
+            conn,
+            clock,
+            floor,
+            ceiling,
+            least,
+            set_to: None,
+            needed: least,
+            max_events,
+            commits: 0,
+            cache: Cache::default(),
+        })
     }
 
     /// Whether the next transaction is likely to wait for the disk.
@@ -122,18 +139,20 @@ impl Ledger {
     fn work<'a>(&mut self, ops: impl Iterator<Item = (&'a LockName, &'a LockOp)>) -> rusqlite::Result<Work> {
         // Read with the write lock in hand: a lease that had to wait for it is not older for that.
         let now = self.clock.now();
-        let mut work =
-            Work { answers: Vec::new(), needs: self.least, newest: Token::default(), ceiling: None };
-        let mut rows: Vec<(LockRow, bool)> = Vec::new();
+        let mut work = Work {
+            answers: Vec::new(),
+            rows: Vec::new(),
+            needs: self.least,
+            newest: Token::default(),
+            ceiling: None,
+        };
+        self.cache.check(&self.conn)?;
+        let mut rows: HashMap<&LockName, (LockRow, bool)> = HashMap::new();
         for (name, op) in ops {
-            let at = match rows.iter().position(|(row, _)| row.record.name == *name) {
-                Some(at) => at,
-                None => {
-                    rows.push((self.load(name)?, false));
-                    rows.len() - 1
-                }
+            let (row, changed) = match rows.entry(name) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => new.insert((self.load(name)?, false)),
             };
-            let (row, changed) = &mut rows[at];
             let mut applied = apply_to_living(&mut row.record, op, now);
             for event in &applied.events {
                 let seq = tables::append(&self.conn, event, row.last_event)?;
@@ -158,8 +177,11 @@ impl Ledger {
             let handed_over = std::mem::take(&mut applied.handed_over);
             work.answers.push(Answer { outcome: applied.outcome, handed_over });
         }
-        for (row, _) in rows.iter().filter(|(_, changed)| *changed) {
-            tables::save(&self.conn, row)?;
+        for (mut row, changed) in rows.into_values() {
+            if changed {
+                tables::save(&self.conn, &mut row)?;
+            }
+            work.rows.push(row);
         }
         if work.newest > self.ceiling {
             work.needs = Durability::Full;
@@ -185,6 +207,7 @@ impl Ledger {
             return Ok(None);
         }
         self.conn.prepare_cached("COMMIT")?.execute([])?;
+        work.rows.into_iter().for_each(|row| self.cache.put(row));
         self.ceiling = work.ceiling.unwrap_or(self.ceiling);
         self.commits += 1;
         if self.commits == SHORT_LIVED {
@@ -193,7 +216,10 @@ impl Ledger {
         Ok(Some(work.answers))
     }
 
-    fn load(&self, name: &LockName) -> rusqlite::Result<LockRow> {
+    fn load(&mut self, name: &LockName) -> rusqlite::Result<LockRow> {
+        if let Some(row) = self.cache.take(name) {
+            return Ok(row);
+        }
         let mut row = tables::load(&self.conn, name)?.unwrap_or_else(|| LockRow::new(name.clone()));
         row.record.token = row.record.token.max(self.floor);
         Ok(row)
@@ -223,11 +249,12 @@ impl Ledger {
         let tx = self.conn.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
         let now = self.clock.now();
         let mut ended = Vec::new();
-        for row in tables::due(&tx, now, limit)? {
+        self.cache.clear();
+        for mut row in tables::due(&tx, now, limit)? {
             if row.record.next_end().is_some_and(|end| end <= now) {
                 ended.push(row.record.name);
             } else {
-                tables::save_exact(&tx, &row)?;
+                tables::save_exact(&tx, &mut row)?;
             }
         }
         let live = tables::with_something_live(&tx)?.into_iter().map(|row| row.record);

@@ -6,13 +6,14 @@
 //! | `file.rs` | the file itself: made with care, refused where it could not be safe |
 //! | `schema.rs` | tables, their versions, and what a restart of the machine does to them |
 //! | `tables.rs` | the SQL: records and events in and out |
-//! | `batch.rs` | many operations, one transaction |
+//! | `batch.rs`, `cache.rs` | many operations, one transaction; what it need not read again |
 //! | `connection.rs` | opening the connection, waiting for other writers |
 //! | `writer.rs` | the one connection of this process, and how operations get to it |
 //! | `store.rs` | the engine as a whole |
 //! | `trouble.rs` | what SQLite says, in our words |
 
 mod batch;
+mod cache;
 mod connection;
 mod file;
 mod options;

@@ -156,7 +156,7 @@ fn free_the_dead(conn: &Connection, boot: BootId, now: Timestamp) -> rusqlite::R
             row.last_event = Some(tables::append(conn, event, row.last_event)?);
         }
         if applied.changed {
-            tables::save_exact(conn, &row)?;
+            tables::save_exact(conn, &mut row)?;
         }
     }
     Ok(())

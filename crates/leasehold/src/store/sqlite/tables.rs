@@ -19,6 +19,11 @@ impl LockRow {
         Self { id: None, record: LockRecord::new(name), wake_at: None, last_event: None }
     }
 
+    /// Whether it is in the database, and known by its number.
+    pub(super) fn is_stored(&self) -> bool {
+        self.id.is_some()
+    }
+
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         let record = from_json(row.get_ref(1)?.as_str()?, 1)?;
         Ok(Self { id: row.get(0)?, record, wake_at: row.get(2)?, last_event: row.get(3)? })
@@ -32,7 +37,7 @@ pub(super) fn load(conn: &Connection, name: &LockName) -> rusqlite::Result<Optio
 }
 
 /// Saves a row. `wake_at` moves only when it would be too late: moving it costs a second page.
-pub(super) fn save(conn: &Connection, row: &LockRow) -> rusqlite::Result<()> {
+pub(super) fn save(conn: &Connection, row: &mut LockRow) -> rusqlite::Result<()> {
     let early_enough = match (row.record.next_end(), row.wake_at) {
         (Some(end), Some(wake_at)) => wake_at <= micros(end),
         (Some(_), None) => false,
@@ -48,13 +53,18 @@ pub(super) fn save(conn: &Connection, row: &LockRow) -> rusqlite::Result<()> {
 }
 
 /// Saves a row with the `wake_at` that it should have.
-pub(super) fn save_exact(conn: &Connection, row: &LockRow) -> rusqlite::Result<()> {
+pub(super) fn save_exact(conn: &Connection, row: &mut LockRow) -> rusqlite::Result<()> {
     let wake_at = row.record.next_end().map(micros);
     let sql = "INSERT INTO locks (name, record, wake_at, last_event) VALUES (?, ?, ?, ?) ON CONFLICT (name) \
                DO UPDATE SET record = excluded.record, wake_at = excluded.wake_at, last_event = excluded.last_event";
-    conn.prepare_cached(sql)?
-        .execute(params![row.record.name.as_str(), to_json(&row.record)?, wake_at, row.last_event])
-        .map(drop)
+    conn.prepare_cached(sql)?.execute(params![
+        row.record.name.as_str(),
+        to_json(&row.record)?,
+        wake_at,
+        row.last_event
+    ])?;
+    row.wake_at = wake_at;
+    Ok(())
 }
 
 /// Writes one event and gives its number.
