@@ -13,8 +13,8 @@ pub(crate) struct HandOvers {
     /// From the call that releases to the next holder's knowing that it has the lock. A client that takes back what it
     /// has just released has handed nothing over.
     pub(crate) latency: Histogram<u64>,
-    /// The fewest and the most turns that a client had.
-    pub(crate) turns: (u64, u64),
+    /// How many turns each client had, by its number.
+    pub(crate) shares: BTreeMap<u32, u64>,
     /// The most turns that one client began to ask for and got while another was already waiting, and went on to.
     pub(crate) overtaken: u64,
 }
@@ -22,8 +22,8 @@ pub(crate) struct HandOvers {
 impl HandOvers {
     pub(crate) fn of(mut turns: Vec<Turn>, clients: u32, window: Window) -> Result<Self> {
         turns.sort_by_key(|turn| turn.token);
-        let mut found = Self { latency: Histogram::new(3)?, turns: (0, 0), overtaken: 0 };
-        let mut count: BTreeMap<u32, u64> = (0..clients).map(|client| (client, 0)).collect();
+        let mut found = Self { latency: Histogram::new(3)?, shares: BTreeMap::new(), overtaken: 0 };
+        found.shares.extend((0..clients).map(|client| (client, 0)));
         for at in 1..turns.len() {
             let (before, turn) = (turns[at - 1], turns[at]);
             ensure!(turn.token != before.token, "token {} was given twice", turn.token);
@@ -32,12 +32,10 @@ impl HandOvers {
                 if turn.client != before.client {
                     found.latency.record(turn.got - before.got)?;
                 }
-                *count.entry(turn.client).or_default() += 1;
+                *found.shares.entry(turn.client).or_default() += 1;
                 found.overtaken = found.overtaken.max(overtaken(&turns[..at], turn));
             }
         }
-        let (least, most) = (count.values().min(), count.values().max());
-        found.turns = (least.copied().unwrap_or(0), most.copied().unwrap_or(0));
         Ok(found)
     }
 }
@@ -66,7 +64,7 @@ mod tests {
     fn turns_in_order_are_fair() {
         let turns = vec![turn(3, 0, 21, 40), turn(1, 0, 10, 20), turn(2, 1, 11, 30)];
         let found = HandOvers::of(turns, 2, WINDOW).unwrap();
-        assert_eq!((found.overtaken, found.turns), (0, (1, 1)));
+        assert_eq!((found.overtaken, found.shares), (0, BTreeMap::from([(0, 1), (1, 1)])));
         assert_eq!((found.latency.len(), found.latency.max()), (2, 10));
     }
 

@@ -1,5 +1,6 @@
 //! One client at work for a while, and what is noted of it.
 
+use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::pin::pin;
 
@@ -35,6 +36,8 @@ pub(crate) fn now() -> u64 {
 pub(crate) struct Notes {
     /// How long each cycle took, if every client has its own lock.
     pub(crate) cycles: Histogram<u64>,
+    /// How many of them each client had, by its number.
+    pub(crate) shares: BTreeMap<u32, u64>,
     /// Every turn, if all want the same one. Those before the window belong to it: they had their waiters.
     pub(crate) turns: Vec<Turn>,
 }
@@ -53,11 +56,12 @@ pub(crate) struct Turn {
 
 impl Notes {
     pub(crate) fn new() -> Result<Self> {
-        Ok(Self { cycles: Histogram::new(3)?, turns: Vec::new() })
+        Ok(Self { cycles: Histogram::new(3)?, shares: BTreeMap::new(), turns: Vec::new() })
     }
 
     pub(crate) fn add(&mut self, other: &Self) -> Result<()> {
         self.cycles.add(&other.cycles)?;
+        self.shares.extend(&other.shares);
         self.turns.extend(&other.turns);
         Ok(())
     }
@@ -80,6 +84,7 @@ pub(crate) async fn work(mut client: impl Client, number: u32, keys: Keys, windo
         client.release().await?;
         let ended = now();
         if ended >= window.until {
+            notes.shares.insert(number, notes.cycles.len());
             return Ok(notes);
         }
         if keys == Keys::Own && ended >= window.from {

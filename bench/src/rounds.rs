@@ -24,13 +24,10 @@ pub(crate) struct Figure {
     /// In nanoseconds.
     pub(crate) p50: f64,
     pub(crate) p99: f64,
-    pub(crate) fairness: Option<Fairness>,
-}
-
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Fairness {
-    pub(crate) turns: (u64, u64),
-    pub(crate) overtaken: u64,
+    /// The fewest and the most cycles or turns that a client had.
+    pub(crate) shares: (u64, u64),
+    /// See [`HandOvers::overtaken`].
+    pub(crate) overtaken: Option<u64>,
 }
 
 /// One round: how the machine was, and every row.
@@ -73,16 +70,18 @@ fn measure(case: &Case, floor: Floor, seconds: f64, folder: &Path) -> Result<Fig
         processes => workers::run(&load, processes, begin)?,
     };
     let window = window.context("nobody began")?;
-    let (times, fairness) = match case.keys {
-        Keys::Own => (notes.cycles, None),
+    let (times, shares, overtaken) = match case.keys {
+        Keys::Own => (notes.cycles, notes.shares, None),
         Keys::One => {
-            let HandOvers { latency, turns, overtaken } = HandOvers::of(notes.turns, case.clients, window)?;
-            (latency, Some(Fairness { turns, overtaken }))
+            let found = HandOvers::of(notes.turns, case.clients, window)?;
+            (found.latency, found.shares, Some(found.overtaken))
         }
     };
+    let shares = (shares.values().min().copied(), shares.values().max().copied());
+    let shares = (shares.0.unwrap_or(0), shares.1.unwrap_or(0));
     let rate = float(times.len()) / (float(window.nanos()) / 1e9);
     let (p50, p99) = (quantile(&times, 0.5), quantile(&times, 0.99));
-    Ok(Figure { case: *case, floor, rate, p50, p99, fairness })
+    Ok(Figure { case: *case, floor, rate, p50, p99, shares, overtaken })
 }
 
 /// Begins after a while in which caches and files get warm.

@@ -1,5 +1,6 @@
 //! Clients spread over several processes: this program starts itself, and all begin at the same moment.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::ops::Range;
 use std::path::PathBuf;
@@ -115,6 +116,7 @@ fn word(value: &impl ValueEnum) -> String {
 struct Written {
     /// How long, and how often.
     cycles: Vec<(u64, u64)>,
+    shares: BTreeMap<u32, u64>,
     turns: Vec<Turn>,
 }
 
@@ -122,7 +124,7 @@ impl From<&Notes> for Written {
     fn from(notes: &Notes) -> Self {
         let cycles = notes.cycles.iter_recorded();
         let cycles = cycles.map(|step| (step.value_iterated_to(), step.count_at_value())).collect();
-        Self { cycles, turns: notes.turns.clone() }
+        Self { cycles, shares: notes.shares.clone(), turns: notes.turns.clone() }
     }
 }
 
@@ -132,7 +134,6 @@ impl Written {
         for (value, count) in self.cycles {
             notes.cycles.record_n(value, count)?;
         }
-        notes.turns = self.turns;
-        Ok(notes)
+        Ok(Notes { shares: self.shares, turns: self.turns, ..notes })
     }
 }

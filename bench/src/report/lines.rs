@@ -36,9 +36,8 @@ pub(crate) struct Line {
     pub(crate) of_raw: f64,
     /// Every round's rate.
     pub(crate) rounds: Vec<f64>,
-    /// The fewest and the most turns that a client had in a round.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) turns: Option<(u64, u64)>,
+    /// The fewest and the most cycles or turns that a client had, in the round in which they were furthest apart.
+    pub(crate) shares: (u64, u64),
     /// The most turns that one client asked for and got while another was already waiting.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) overtaken: Option<u64>,
@@ -66,9 +65,8 @@ impl Line {
         let (figures, raw) = (of_floor(floor), of_floor(Floor::Raw));
         let of = |value: fn(&Figure) -> f64| -> Vec<f64> { figures.iter().map(|f| value(f)).collect() };
         let ratios: Vec<_> = figures.iter().zip(&raw).map(|(figure, raw)| figure.rate / raw.rate).collect();
-        let fairness: Vec<_> = figures.iter().filter_map(|figure| figure.fairness).collect();
-        // The worst round for the spread of turns: the one with the most for one client against another.
         let spread = |(least, most): (u64, u64)| (most + 1) * 1000 / (least + 1);
+        let shares = figures.iter().map(|figure| figure.shares).max_by_key(|shares| spread(*shares));
         Self {
             case,
             floor,
@@ -77,8 +75,8 @@ impl Line {
             p99_nanos: median(&of(|figure| figure.p99)),
             of_raw: median(&ratios),
             rounds: of(|figure| figure.rate),
-            turns: fairness.iter().map(|fairness| fairness.turns).max_by_key(|turns| spread(*turns)),
-            overtaken: fairness.iter().map(|fairness| fairness.overtaken).max(),
+            shares: shares.unwrap_or((0, 0)),
+            overtaken: figures.iter().filter_map(|figure| figure.overtaken).max(),
         }
     }
 }

@@ -52,9 +52,9 @@ fn lines(report: &Report, keys: Keys) -> Option<Table> {
     if wanted.is_empty() {
         return None;
     }
-    let mut header = vec!["load", "by", "per second", "p50", "p99", "of raw"];
+    let mut header = vec!["load", "by", "per second", "p50", "p99", "of raw", "per client"];
     if keys == Keys::One {
-        header.extend(["turns of a client", "overtaken"]);
+        header.push("overtaken");
     }
     let mut table = Table::new();
     table.set_header(header);
@@ -73,9 +73,9 @@ fn cells(line: &Line) -> Vec<String> {
         duration(line.p99_nanos),
         if line.floor == Floor::Raw { String::new() } else { format!("{:.2}", line.of_raw) },
     ];
-    if let (Some((least, most)), Some(overtaken)) = (line.turns, line.overtaken) {
-        cells.extend([format!("{least} to {most}"), overtaken.to_string()]);
-    }
+    let (least, most) = line.shares;
+    cells.push(if line.case.clients == 1 { String::new() } else { format!("{least} to {most}") });
+    cells.extend(line.overtaken.map(|overtaken| overtaken.to_string()));
     cells
 }
 
