@@ -74,12 +74,28 @@ pub(super) fn append(conn: &Connection, event: &Event, previous: Option<i64>) ->
 }
 
 /// Drops the oldest events: those beyond `keep`, and those before `before`. The newest stays, so that numbers are not
-/// used again. A bounded piece of work at a time.
+/// used again. A bounded piece of work at a time, and next to none if there is nothing to drop: events are in the order
+/// of their time, so if the oldest is young, all are.
 pub(super) fn prune(conn: &Connection, keep: u32, before: Timestamp) -> rusqlite::Result<()> {
-    let sql = "DELETE FROM events WHERE seq IN (SELECT seq FROM events ORDER BY seq LIMIT 4096) \
-               AND seq < (SELECT max(seq) FROM events) \
-               AND (seq <= (SELECT max(seq) FROM events) - ?1 OR json_extract(event, '$.at') < ?2)";
-    conn.prepare_cached(sql)?.execute(params![keep, micros(before)]).map(drop)
+    // Two subqueries: min and max in one SELECT would read the whole table.
+    let ends = "SELECT (SELECT min(seq) FROM events), (SELECT max(seq) FROM events)";
+    let ends = conn.prepare_cached(ends)?.query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let (Some(first), Some(last)): (Option<i64>, Option<i64>) = ends else {
+        return Ok(());
+    };
+    let mut until = (last - i64::from(keep)).min(last - 1);
+    let at = "SELECT json_extract(event, '$.at') FROM events WHERE seq = ?";
+    let oldest: i64 = conn.prepare_cached(at)?.query_row([first], |row| row.get(0))?;
+    if oldest < micros(before) {
+        let old = "SELECT max(seq) FROM (SELECT seq, event FROM events ORDER BY seq LIMIT 4096) \
+                   WHERE json_extract(event, '$.at') < ?";
+        let old: Option<i64> = conn.prepare_cached(old)?.query_row([micros(before)], |row| row.get(0))?;
+        until = until.max(old.unwrap_or(0).min(last - 1));
+    }
+    if until < first {
+        return Ok(());
+    }
+    conn.prepare_cached("DELETE FROM events WHERE seq <= ?")?.execute([until.min(first + 4095)]).map(drop)
 }
 
 /// Rows that have, or had a while ago, a holder or a waiter.
