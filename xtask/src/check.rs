@@ -19,7 +19,7 @@ use layout::Layout;
 use source::Source;
 
 /// The folders that hold Rust source.
-const FOLDERS: [&str; 3] = ["crates", "examples", "xtask"];
+const FOLDERS: [&str; 4] = ["bench", "crates", "examples", "xtask"];
 
 /// The chore itself.
 pub(crate) fn run(root: &Path) -> Result<ExitCode> {
