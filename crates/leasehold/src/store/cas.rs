@@ -38,6 +38,7 @@ impl<D: DocStore> Cas<D> {
     }
 }
 
+#[async_trait]
 impl<D: DocStore> Store for Cas<D> {
     fn abilities(&self) -> Abilities {
         Abilities {
@@ -134,7 +135,8 @@ impl<D: DocStore> LockStore for CasLocks<D> {
         let mut current = self.docs.get(&key).await?;
         for attempt in 0..MAX_TRIES {
             let mut doc = LockDoc::read(name, current.as_ref())?;
-            let applied = doc.record.apply(op, self.docs.now().await?);
+            let now = self.docs.now_for(&doc.record).await?;
+            let applied = doc.record.apply(op, now);
             if !applied.changed {
                 return Ok(applied.outcome);
             }

@@ -6,34 +6,79 @@ use std::sync::Arc;
 use super::{Store, memory::MemoryStore};
 use crate::error::{Error, Result, Trouble};
 
-/// Where a store is, as people write it: `memory:`, `sqlite:PATH`, `sqlite:` for the default place.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Where a store is, as people write it: `sqlite:PATH`, `postgres://…`, `redis://…`, `dynamodb://TABLE`, `memory:`.
+#[derive(Clone, PartialEq, Eq)]
 pub struct StoreUrl {
     scheme: String,
     rest: String,
 }
 
-/// Opens the engine that the URL names. It is created, or brought to the newest schema, if it has to be.
+/// Opens the engine that the URL names. It is brought to the newest schema if it has to be, and created where that
+/// costs nothing.
 pub async fn connect(url: &StoreUrl) -> Result<Arc<dyn Store>> {
-    match url.scheme.as_str() {
-        "memory" => Ok(Arc::new(MemoryStore::new())),
+    match url.engine()? {
+        Engine::Memory => Ok(Arc::new(MemoryStore::new())),
         #[cfg(feature = "sqlite")]
-        "sqlite" => {
+        Engine::Sqlite => {
             let options = super::sqlite::SqliteOptions::from_url(&url.rest)?;
             Ok(Arc::new(super::sqlite::SqliteStore::open(options).await?))
         }
-        #[cfg(not(feature = "sqlite"))]
-        "sqlite" => Err(Error::store(
-            Trouble::Misconfigured,
-            "this build has no SQLite engine",
-            "build it with: cargo build --features sqlite",
-        )),
-        _ => Err(url.unknown()),
+        #[cfg(feature = "postgres")]
+        Engine::Postgres => {
+            let options = super::postgres::PostgresOptions::from_url(url)?;
+            Ok(Arc::new(super::postgres::PostgresStore::connect(options).await?))
+        }
+        #[cfg(feature = "redis")]
+        Engine::Redis => {
+            let options = super::redis::RedisOptions::from_url(url)?;
+            Ok(Arc::new(super::redis::RedisStore::connect(options).await?))
+        }
+        #[cfg(feature = "dynamodb")]
+        Engine::DynamoDb => {
+            let options = super::dynamodb::DynamoDbOptions::from_url(url)?;
+            Ok(Arc::new(super::dynamodb::connect(options).await?))
+        }
+        #[cfg(not(all(feature = "sqlite", feature = "postgres", feature = "redis", feature = "dynamodb")))]
+        engine => Err(engine.missing()),
+    }
+}
+
+/// Opens the engine that the URL names, and creates what [`connect`] expects to be there: a table that costs money.
+pub async fn init(url: &StoreUrl) -> Result<Arc<dyn Store>> {
+    #[cfg(feature = "dynamodb")]
+    if url.engine()? == Engine::DynamoDb {
+        super::dynamodb::create_table(&super::dynamodb::DynamoDbOptions::from_url(url)?).await?;
+    }
+    connect(url).await
+}
+
+/// The engines, built in or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Engine {
+    Memory,
+    Sqlite,
+    Postgres,
+    Redis,
+    DynamoDb,
+}
+
+impl Engine {
+    #[cfg(not(all(feature = "sqlite", feature = "postgres", feature = "redis", feature = "dynamodb")))]
+    fn missing(self) -> Error {
+        let (name, feature) = match self {
+            Self::Memory => ("memory", "memory"),
+            Self::Sqlite => ("SQLite", "sqlite"),
+            Self::Postgres => ("PostgreSQL", "postgres"),
+            Self::Redis => ("Redis", "redis"),
+            Self::DynamoDb => ("DynamoDB", "dynamodb"),
+        };
+        let hint = format!("build it in with: cargo install --path crates/leasehold-cli --features {feature}");
+        Error::store(Trouble::Misconfigured, format!("this build has no {name} engine"), hint)
     }
 }
 
 impl StoreUrl {
-    /// Splits the URL; whether its engine exists shows when it is opened.
+    /// Splits the URL; whether its engine can be reached shows when it is opened.
     pub fn parse(url: &str) -> Result<Self> {
         let Some((scheme, rest)) = url.split_once(':') else {
             return Err(Error::store(
@@ -43,21 +88,71 @@ impl StoreUrl {
             ));
         };
         let url = Self { scheme: scheme.to_ascii_lowercase(), rest: rest.to_owned() };
-        if ["memory", "sqlite"].contains(&url.scheme.as_str()) { Ok(url) } else { Err(url.unknown()) }
+        url.engine().map(|_| url)
     }
 
-    fn unknown(&self) -> Error {
-        let message = format!("'{}:' is not a store that leasehold knows", self.scheme);
-        Error::store(Trouble::Misconfigured, message, SCHEMES)
+    /// The whole, with its secrets: for the engine's client, never for people.
+    #[cfg_attr(
+        not(any(feature = "postgres", feature = "redis", feature = "dynamodb")),
+        expect(dead_code, reason = "only engines that are far away read their whole URL")
+    )]
+    pub(crate) fn expose(&self) -> String {
+        format!("{}:{}", self.scheme, self.rest)
+    }
+
+    fn engine(&self) -> Result<Engine> {
+        match self.scheme.as_str() {
+            "memory" => Ok(Engine::Memory),
+            "sqlite" => Ok(Engine::Sqlite),
+            "postgres" | "postgresql" => Ok(Engine::Postgres),
+            "redis" | "rediss" | "redis+cluster" | "rediss+cluster" | "redis+sentinel" | "rediss+sentinel" => {
+                Ok(Engine::Redis)
+            }
+            "dynamodb" => Ok(Engine::DynamoDb),
+            other => {
+                let message = format!("'{other}:' is not a store that leasehold knows");
+                Err(Error::store(Trouble::Misconfigured, message, SCHEMES))
+            }
+        }
     }
 }
 
-const SCHEMES: &str = "stores are: sqlite:PATH (or sqlite: for the default place), memory:";
+const SCHEMES: &str = "stores are: sqlite:PATH (or sqlite: for the default place), postgres://…, redis://…, \
+                       dynamodb://TABLE, memory:";
 
-/// Without what may be secret.
+/// Settings whose values are nobody's business.
+const SECRETS: [&str; 3] = ["password", "secret", "token"];
+
+/// Without what is secret: the password before the host, and settings that are named like one.
 impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.scheme, self.rest)
+        let (place, settings) = self.rest.split_once('?').unwrap_or((&self.rest, ""));
+        write!(f, "{}:", self.scheme)?;
+        // The password may itself contain an '@': the last one ends it.
+        match place.strip_prefix("//").and_then(|place| place.rsplit_once('@')) {
+            Some((who, host)) => match who.split_once(':') {
+                Some((user, _)) => write!(f, "//{user}:***@{host}")?,
+                None => write!(f, "//{who}@{host}")?,
+            },
+            None => f.write_str(place)?,
+        }
+        for (number, setting) in settings.split('&').filter(|setting| !setting.is_empty()).enumerate() {
+            let sign = if number == 0 { '?' } else { '&' };
+            match setting.split_once('=') {
+                Some((key, _)) if SECRETS.iter().any(|secret| key.to_ascii_lowercase().contains(secret)) => {
+                    write!(f, "{sign}{key}=***")?;
+                }
+                _ => write!(f, "{sign}{setting}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// As people may see it.
+impl fmt::Debug for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "StoreUrl({self})")
     }
 }
 
@@ -83,5 +178,20 @@ mod tests {
     #[test]
     fn the_scheme_may_be_written_large() {
         assert_eq!(StoreUrl::parse("SQLite:a.db").unwrap().to_string(), "sqlite:a.db");
+    }
+
+    #[test]
+    fn nobody_sees_a_password() {
+        let shown = |url: &str| {
+            let url = StoreUrl::parse(url).unwrap();
+            assert!(!format!("{url} {url:?}").contains("s3cr3t"), "{url}");
+            url.to_string()
+        };
+        assert_eq!(shown("postgres://ada:s3cr3t@h:5432/db"), "postgres://ada:***@h:5432/db");
+        assert_eq!(shown("postgres://ada:s3cr3t@s3cr3t@h/db"), "postgres://ada:***@h/db");
+        assert_eq!(shown("redis://:s3cr3t@h/0"), "redis://:***@h/0");
+        assert_eq!(shown("postgres://ada@h/db"), "postgres://ada@h/db");
+        assert_eq!(shown("postgres:///db?host=/run&password=s3cr3t"), "postgres:///db?host=/run&password=***");
+        assert_eq!(shown("redis://h?sentinel_password=s3cr3t&db=1"), "redis://h?sentinel_password=***&db=1");
     }
 }

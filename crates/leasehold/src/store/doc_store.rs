@@ -4,7 +4,7 @@ use async_trait::async_trait;
 
 use super::{Cursor, Page};
 use crate::Result;
-use crate::model::Timestamp;
+use crate::model::{LockRecord, Timestamp};
 
 /// Documents on an engine. [`put_if`](DocStore::put_if) is atomic: of several callers with the same expectation, one
 /// succeeds. Reads see the latest write. Errors leave open whether the write was made.
@@ -22,6 +22,12 @@ pub trait DocStore: Send + Sync + 'static {
 
     /// The engine's time.
     async fn now(&self) -> Result<Timestamp>;
+
+    /// The time at which an operation is applied to this record. An engine without a clock of its own answers so that
+    /// no lease ends in it that may not have ended.
+    async fn now_for(&self, _record: &LockRecord) -> Result<Timestamp> {
+        self.now().await
+    }
 }
 
 /// A document as it was read.

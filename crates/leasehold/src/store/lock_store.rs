@@ -2,11 +2,12 @@
 
 use async_trait::async_trait;
 
-use super::{Abilities, Changes};
+use super::{Abilities, Changes, Finding};
 use crate::Result;
 use crate::model::{Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp};
 
 /// An engine.
+#[async_trait]
 pub trait Store: Send + Sync + 'static {
     /// What it can and cannot do.
     fn abilities(&self) -> Abilities;
@@ -16,6 +17,12 @@ pub trait Store: Send + Sync + 'static {
 
     /// Its locks.
     fn locks(&self) -> &dyn LockStore;
+
+    /// What it finds out about itself: version, schema, and settings that would break a promise. For people, so it may
+    /// take a few round trips.
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        Ok(Vec::new())
+    }
 }
 
 /// Locks on an engine.

@@ -9,16 +9,24 @@
 //! | `clock.rs` | the one file that reads clocks |
 //! | `host.rs` | who this process is, and whether another one is gone |
 //! | `wake/` | waking exactly the waiter that has been served, in this process or the next |
-//! | `memory/`, `sqlite/` | the engines |
+//! | `finding.rs` | what an engine finds out about itself for `leasehold doctor` |
+//! | `memory/`, `sqlite/`, `postgres/`, `redis/`, `dynamodb/` | the engines |
 
 mod abilities;
 mod cas;
 pub(crate) mod clock;
 mod connect;
 mod doc_store;
+#[cfg(feature = "dynamodb")]
+pub mod dynamodb;
+mod finding;
 mod host;
 mod lock_store;
 pub mod memory;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+#[cfg(feature = "redis")]
+pub mod redis;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 mod wake;
@@ -26,8 +34,9 @@ mod wake;
 pub use abilities::{Abilities, Hosts};
 pub use cas::{Cas, CasLocks};
 pub use clock::{Clock, Moment};
-pub use connect::{StoreUrl, connect};
+pub use connect::{StoreUrl, connect, init};
 pub use doc_store::{Doc, DocStore, PutIf};
+pub use finding::{Concern, Finding};
 pub use host::{host_name, is_gone, member, this_process};
 pub use lock_store::{Cursor, ListEvents, ListLocks, LockState, LockStore, Page, Span, Store};
 pub use wake::{Changes, HandedOver, Wake};

@@ -65,6 +65,7 @@ impl FaultyStore {
     }
 }
 
+#[async_trait]
 impl Store for FaultyStore {
     fn abilities(&self) -> Abilities {
         self.store.abilities()

@@ -1,5 +1,6 @@
 //! The engine as a whole.
 
+use async_trait::async_trait;
 use std::time::Duration;
 
 use super::locks::MemoryLocks;
@@ -30,6 +31,7 @@ impl Default for MemoryStore {
     }
 }
 
+#[async_trait]
 impl Store for MemoryStore {
     fn abilities(&self) -> Abilities {
         Abilities {

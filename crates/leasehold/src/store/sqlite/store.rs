@@ -32,6 +32,7 @@ impl SqliteStore {
     }
 }
 
+#[async_trait]
 impl Store for SqliteStore {
     fn abilities(&self) -> Abilities {
         Abilities {

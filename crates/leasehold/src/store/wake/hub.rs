@@ -101,25 +101,32 @@ impl Drop for Changes {
 
 /// Wakes the waiters of these leases, and nobody else.
 pub(crate) fn wake(handed_over: Vec<Lease>, since: Moment, reach: Reach) {
-    for lease in handed_over {
-        let seat = waiting().get(&lease.ask.lease_id).cloned();
-        match seat {
-            Some(seat) => {
-                *seat.handed_over.lock().unwrap_or_else(PoisonError::into_inner) =
-                    Some(HandedOver { lease, since });
-                seat.bell.notify_one();
-            }
-            #[cfg(target_os = "linux")]
-            None if reach == Reach::Machine => super::datagram::send(&lease),
-            None => {}
+    for lease in wake_here(handed_over, since) {
+        #[cfg(target_os = "linux")]
+        if reach == Reach::Machine {
+            super::datagram::send(&lease);
         }
+        let _ = (&lease, reach);
     }
-    let _ = reach;
+}
+
+/// Wakes those waiters of these leases that are in this process; gives back the leases of those that are not.
+pub(crate) fn wake_here(mut handed_over: Vec<Lease>, since: Moment) -> Vec<Lease> {
+    handed_over.retain(|lease| {
+        let Some(seat) = waiting().get(&lease.ask.lease_id).cloned() else {
+            return true;
+        };
+        let handed_over = HandedOver { lease: lease.clone(), since };
+        *seat.handed_over.lock().unwrap_or_else(PoisonError::into_inner) = Some(handed_over);
+        seat.bell.notify_one();
+        false
+    });
+    handed_over
 }
 
 /// Wakes one waiter without telling it why.
-#[cfg(target_os = "linux")]
-pub(super) fn ring(waiter: &LeaseId) {
+#[cfg(any(target_os = "linux", feature = "postgres", feature = "redis"))]
+pub(crate) fn ring(waiter: &LeaseId) {
     if let Some(seat) = waiting().get(waiter) {
         seat.bell.notify_one();
     }

@@ -8,3 +8,5 @@ mod hub;
 
 pub use hub::{Changes, HandedOver, Wake};
 pub(crate) use hub::{Reach, wake};
+#[cfg(any(feature = "postgres", feature = "redis"))]
+pub(crate) use hub::{ring, wake_here};
