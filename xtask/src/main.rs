@@ -1,8 +1,9 @@
 //! Chores of the project: `cargo xtask test` runs everything, `cargo xtask check` holds the source to its rules,
-//! `cargo xtask bench` measures.
+//! `cargo xtask engines` keeps the engines running that the tests need, `cargo xtask bench` measures.
 
 mod bench;
 mod check;
+mod engines;
 mod test;
 
 use std::ffi::OsString;
@@ -25,7 +26,12 @@ enum Chore {
     Test {
         /// Run only the tests whose name contains this; the other steps stay whole
         filter: Option<String>,
+        #[command(flatten)]
+        skip: engines::Skip,
     },
+    /// Keep the engines running that the tests need: PostgreSQL, Redis, DynamoDB
+    #[command(subcommand)]
+    Engines(engines::Command),
     /// Hold the source to its rules: layers, clocks, exit codes, file shape
     Check,
     /// Measure: `cargo xtask bench locks`, and `--help` after that for what it can do
@@ -39,7 +45,8 @@ enum Chore {
 fn main() -> Result<ExitCode> {
     let root = root()?;
     match Cli::parse().chore {
-        Chore::Test { filter } => test::run(root, filter.as_deref()),
+        Chore::Test { filter, skip } => test::run(root, filter.as_deref(), &skip),
+        Chore::Engines(command) => engines::run(root, &command),
         Chore::Check => check::run(root),
         Chore::Bench { args } => bench::run(root, &args),
     }

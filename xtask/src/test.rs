@@ -9,18 +9,23 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
+use crate::engines::{Borrowed, Skip};
 use steps::{Step, steps};
 use tally::Tally;
 
 /// Runs the steps, prints what each took, and ends with the count of tests.
-pub(crate) fn run(root: &Path, filter: Option<&str>) -> Result<ExitCode> {
+pub(crate) fn run(root: &Path, filter: Option<&str>, skip: &Skip) -> Result<ExitCode> {
     let mut done = Vec::new();
     let mut tally = Tally::default();
     let mut code = 0;
     for step in steps(filter) {
         println!("\n==> {step}");
         let start = Instant::now();
-        code = step.run(root, &mut tally)?;
+        // Only for as long as they are needed: what fails before costs no start.
+        let engines = step.needs_engines().then(|| Borrowed::new(root, skip)).transpose()?;
+        let variables = engines.as_ref().map_or(&[][..], |engines| &engines.variables);
+        code = step.run(root, variables, &mut tally)?;
+        drop(engines);
         done.push(Done { step, took: start.elapsed(), code });
         if code != 0 {
             break;

@@ -52,12 +52,22 @@ impl Step {
         Self { name, work }
     }
 
+    /// Whether it talks to engines.
+    pub(super) fn needs_engines(&self) -> bool {
+        matches!(self.work, Work::Tests(_))
+    }
+
     /// Runs it to its end; the answer is its exit code.
-    pub(super) fn run(&self, root: &Path, tally: &mut Tally) -> Result<u8> {
+    pub(super) fn run(&self, root: &Path, variables: &[(String, String)], tally: &mut Tally) -> Result<u8> {
+        let cargo = |args| {
+            let mut cargo = cargo(root, args);
+            cargo.envs(variables.iter().map(|(name, value)| (name, value)));
+            cargo
+        };
         match &self.work {
             Work::Check => Ok(u8::from(!check::passes(root)?)),
-            Work::Cargo(args) => exit_code(start(root, args, Stdio::inherit())?.wait()),
-            Work::Tests(args) => run_tests(start(root, args, Stdio::piped())?, tally),
+            Work::Cargo(args) => exit_code(start(&mut cargo(args))?.wait()),
+            Work::Tests(args) => run_tests(start(cargo(args).stdout(Stdio::piped()))?, tally),
         }
     }
 }
@@ -83,16 +93,16 @@ impl fmt::Display for Step {
     }
 }
 
-fn start(root: &Path, args: &[String], stdout: Stdio) -> Result<Child> {
+fn cargo(root: &Path, args: &[String]) -> Command {
     // Cargo names itself to what it runs; only a binary started by hand has to look on the PATH.
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
-    Command::new(&cargo)
-        .args(args)
-        .env("RUSTDOCFLAGS", "-D warnings")
-        .current_dir(root)
-        .stdout(stdout)
-        .spawn()
-        .with_context(|| format!("cannot start {}: install the Rust toolchain", cargo.display()))
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
+    cargo.args(args).env("RUSTDOCFLAGS", "-D warnings").current_dir(root);
+    cargo
+}
+
+fn start(cargo: &mut Command) -> Result<Child> {
+    let name = cargo.get_program().display().to_string();
+    cargo.spawn().with_context(|| format!("cannot start {name}: install the Rust toolchain"))
 }
 
 /// Passes the runner's output on, line by line as it comes, and counts the tests in it.

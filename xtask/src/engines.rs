@@ -1,0 +1,55 @@
+//! `cargo xtask engines`: the real engines that the tests need, private, in the background, on free ports of this
+//! machine's loopback.
+//!
+//! | file | idea |
+//! |---|---|
+//! | `command.rs` | up, down, env, status |
+//! | `borrowed.rs` | engines for the length of a test run |
+//! | `programs.rs`, `apt.rs` | where the programs are, and how to get those that are missing |
+//! | `lab.rs` | what every engine needs to be started: folder, ports, log, patience |
+//! | `process.rs`, `state.rs` | what is running, so that exactly that can be ended |
+//! | `tls.rs` | certificates that live as long as the engines |
+//! | `postgres.rs`, `pgbouncer.rs`, `redis.rs`, `cluster.rs`, `sentinel.rs`, `dynamodb.rs` | the engines |
+
+mod apt;
+mod borrowed;
+mod cluster;
+mod command;
+mod dynamodb;
+mod lab;
+mod pgbouncer;
+mod postgres;
+mod process;
+mod programs;
+mod redis;
+mod sentinel;
+mod state;
+mod tls;
+
+pub(crate) use borrowed::Borrowed;
+pub(crate) use command::{Command, Skip, run};
+
+/// The engines that are not built into the library itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Kind {
+    Postgres,
+    Redis,
+    Dynamodb,
+}
+
+impl Kind {
+    const ALL: [Self; 3] = [Self::Postgres, Self::Redis, Self::Dynamodb];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Postgres => "postgres",
+            Self::Redis => "redis",
+            Self::Dynamodb => "dynamodb",
+        }
+    }
+
+    /// What tells the tests where it is.
+    fn variable(self) -> String {
+        format!("LEASEHOLD_TEST_{}", self.name().to_uppercase())
+    }
+}
