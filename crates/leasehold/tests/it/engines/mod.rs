@@ -2,5 +2,7 @@
 
 mod cas;
 mod memory;
+mod proxy;
+mod race;
 mod sqlite;
 mod support;
