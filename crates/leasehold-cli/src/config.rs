@@ -4,11 +4,12 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use crate::output::{Failure, shell_word};
+use crate::output::{Failure, shell_word, store_for_people};
 
 /// The store that was chosen, and by what.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Choice {
+    /// With its secrets: for the library, never for people.
     pub(crate) url: String,
     pub(crate) origin: Origin,
 }
@@ -47,6 +48,11 @@ impl Choice {
         Ok(chosen(DEFAULT, Origin::Default))
     }
 
+    /// The URL as people may see it.
+    pub(crate) fn shown(&self) -> String {
+        store_for_people(&self.url)
+    }
+
     /// The URL as another process in another folder would understand it.
     pub(crate) fn absolute(&self) -> String {
         let Some(path) = sqlite_path(&self.url).filter(|path| Path::new(path).is_relative()) else {
@@ -62,10 +68,10 @@ impl Choice {
         }
     }
 
-    /// How to call this program so that it uses the same store.
+    /// How to call this program so that it uses the same store; whoever does has to put a password in again.
     pub(crate) fn program(&self) -> String {
         match self.origin {
-            Origin::Flag => format!("leasehold --store {}", shell_word(&self.url)),
+            Origin::Flag => format!("leasehold --store {}", shell_word(&self.shown())),
             _ => "leasehold".to_owned(),
         }
     }
@@ -136,7 +142,7 @@ fn store_in(path: &Path, text: &str) -> Result<Option<String>, Failure> {
         None => Ok(None),
         Some(toml::Value::String(url)) => match sqlite_path(&url) {
             Some(path) if Path::new(path).is_relative() => Err(wrong(
-                format!("has a store with a relative path: '{url}'"),
+                format!("has a store with a relative path: '{}'", store_for_people(&url)),
                 "write the whole path: else each folder would have a store of its own",
             )),
             _ => Ok(Some(url)),
@@ -173,6 +179,13 @@ mod tests {
         assert!(wrong("\nstore = ").contains("is no TOML at line 2"), "{}", wrong("\nstore = "));
         assert!(wrong("store = 5").contains("no text but integer"));
         assert!(wrong("store = \"sqlite:x.db\"").contains("relative path"));
+    }
+
+    #[test]
+    fn a_hint_names_the_store_without_its_password() {
+        let url = "postgres://ada:s3cr3t@h/db".to_owned();
+        let program = Choice { url, origin: Origin::Flag }.program();
+        assert_eq!(program, "leasehold --store 'postgres://ada:***@h/db'");
     }
 
     #[test]

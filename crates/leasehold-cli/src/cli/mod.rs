@@ -25,5 +25,5 @@ pub(crate) use locks::{
 pub(crate) use parse::parse;
 pub(crate) use root::{Cli, Command};
 pub(crate) use run::RunArgs;
-pub(crate) use upkeep::{FenceArgs, FenceCommand, SweepArgs};
+pub(crate) use upkeep::{FenceArgs, FenceCommand, StoreCommand, SweepArgs};
 pub(crate) use values::{Filter, Target};

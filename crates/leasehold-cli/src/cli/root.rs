@@ -5,10 +5,19 @@ use clap::{Args, Parser, Subcommand};
 use super::events::{HistoryArgs, WatchArgs};
 use super::locks::LocksCommand;
 use super::run::RunArgs;
-use super::upkeep::{CompletionsArgs, FenceCommand, SweepArgs};
+use super::upkeep::{CompletionsArgs, FenceCommand, StoreCommand, SweepArgs};
 use crate::exit;
 
 const STORES: &str = "\
+Stores:
+  sqlite:PATH                         a file: one machine, many processes
+  postgres://USER@HOST/DATABASE       PostgreSQL: many machines
+  redis://HOST                        Redis: many machines; rediss:// with TLS,
+                                      redis+cluster://HOST, redis+sentinel://HOST/SERVICE
+  dynamodb://TABLE?region=REGION      DynamoDB: many machines; leasehold store init makes the table
+  memory:                             this process only, for tests
+A password is safer in LEASEHOLD_STORE than in --store, which others can see in the list of processes.
+
 The store is the first of these:
   --store URL
   LEASEHOLD_STORE
@@ -32,7 +41,7 @@ pub(crate) struct Cli {
 pub(crate) struct Global {
     #[arg(long, global = true, value_name = "URL", help_heading = "Global options")]
     #[arg(
-        help = "Where the locks live: sqlite:PATH, or sqlite: for the default place [env: LEASEHOLD_STORE]"
+        help = "Where the locks live: sqlite:PATH, or sqlite: for the default place; postgres://…, redis://…, dynamodb://TABLE [env: LEASEHOLD_STORE]"
     )]
     pub(crate) store: Option<String>,
     /// Write JSON for programs: results to stdout, errors to stderr
@@ -55,6 +64,9 @@ pub(crate) enum Command {
     /// Check fencing tokens
     #[command(subcommand)]
     Fence(FenceCommand),
+    /// Make a store ready
+    #[command(subcommand)]
+    Store(StoreCommand),
     /// Check that the store can be used, and say what to do if it cannot
     Doctor,
     Completions(CompletionsArgs),

@@ -14,8 +14,8 @@ Run a command while holding a lock
 
 The command runs without a shell, in a process group of its own. It and all its children are dead before the lease can \
 end, whether the store answers or not. It finds LEASEHOLD_LOCK, LEASEHOLD_TOKEN, LEASEHOLD_LEASE_ID, LEASEHOLD_HOLDER \
-and LEASEHOLD_STORE in its environment. Who runs it and the first 200 characters of its command line are stored with \
-the lease, for those who ask why the lock is held.";
+and LEASEHOLD_STORE in its environment. Who runs it and the program's name, without its arguments, are stored with the \
+lease, for those who ask why the lock is held.";
 
 const EXIT: &str = "\
 Exit code: that of the command (128+N if signal N ended it), or 75 lock not acquired, 79 lease lost, 126 command not \

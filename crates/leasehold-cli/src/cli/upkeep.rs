@@ -1,4 +1,4 @@
-//! `leasehold sweep`, `fence` and `completions`.
+//! `leasehold sweep`, `fence`, `store` and `completions`.
 
 use clap::{Args, Subcommand};
 use leasehold::model::{LockName, Token};
@@ -28,6 +28,15 @@ pub(crate) struct FenceArgs {
     /// The token that was granted
     #[arg(long, value_name = "TOKEN", allow_hyphen_values = true)]
     pub(crate) token: Token,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum StoreCommand {
+    /// Make the store ready to be used: create what is not there yet
+    ///
+    /// Only DynamoDB needs it: a table costs money, and is made by this command alone. The other stores also make what
+    /// they need when they are first opened. Nothing happens to a store that is ready.
+    Init,
 }
 
 /// Write completions for a shell to stdout

@@ -2,8 +2,10 @@
 
 use leasehold::Leasehold;
 
-use super::{acquire, ask, doctor, fence, force, history, lease, list, look, run, shell, sweep, wait, watch};
-use crate::cli::{Cli, Command, FenceCommand, LocksCommand};
+use super::{
+    acquire, ask, doctor, fence, force, history, lease, list, look, run, shell, store, sweep, wait, watch,
+};
+use crate::cli::{Cli, Command, FenceCommand, LocksCommand, StoreCommand};
 use crate::config::Choice;
 use crate::exit;
 use crate::output::{Failure, Printer};
@@ -21,6 +23,11 @@ impl Desk {
     /// Opens the store: after everything that can be checked without it.
     pub(super) async fn open(&self) -> Result<Leasehold, Failure> {
         Ok(Leasehold::connect(&self.store.url).await?)
+    }
+
+    /// The store's address, with its secrets.
+    pub(super) fn store_url(&self) -> &str {
+        &self.store.url
     }
 
     /// How to call this program so that it uses the same store.
@@ -57,6 +64,7 @@ async fn at_desk(command: Command, desk: Desk) -> Done {
         Command::History(args) => history::history(&desk, &args).await,
         Command::Watch(args) => watch::watch(&desk, &args).await,
         Command::Sweep(args) => sweep::sweep(&desk, &args).await,
+        Command::Store(StoreCommand::Init) => store::init(&desk).await,
         Command::Fence(FenceCommand::Check(args)) => fence::check(&desk, &args).await,
         // They need no desk, and have been served.
         Command::Run(_) | Command::Completions(_) | Command::Man | Command::Doctor => Ok(exit::SUCCESS),

@@ -25,6 +25,7 @@ mod look;
 mod request;
 mod run;
 mod shell;
+mod store;
 mod sweep;
 mod wait;
 mod watch;

@@ -9,6 +9,7 @@ use leasehold::model::{Conflict, HeldBy, Invalid, LockName};
 use serde::Serialize;
 
 use super::paint::Paint;
+use super::secrets::without_passwords;
 use super::text::{lines, visible};
 use crate::exit;
 
@@ -97,7 +98,7 @@ impl Failure {
     fn new(exit: i32, code: &'static str, error: impl Into<String>) -> Self {
         Self {
             success: false,
-            error: error.into(),
+            error: without_passwords(&error.into()),
             code,
             hints: Vec::new(),
             causes: Vec::new(),
@@ -119,13 +120,13 @@ impl Failure {
 
     /// The same with other words.
     pub(crate) fn in_words(self, error: impl Into<String>) -> Self {
-        let error = error.into();
+        let error = without_passwords(&error.into());
         Self { error, ..self }
     }
 
     /// Adds what to do next.
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hints.push(hint.into());
+        self.hints.push(without_passwords(&hint.into()));
         self
     }
 
@@ -177,14 +178,14 @@ impl From<Error> for Failure {
         let mut causes = Vec::new();
         let mut cause = error.source();
         while let Some(source) = cause {
-            let text = source.to_string();
+            let text = without_passwords(&source.to_string());
             // Some drivers say the same once more, with a number before it.
             causes.pop_if(|before: &mut String| text.ends_with(before.as_str()));
             causes.push(text);
             cause = source.source();
         }
         Self {
-            hints: error.hint().into_iter().collect(),
+            hints: error.hint().iter().map(|hint| without_passwords(hint)).collect(),
             causes,
             details: match &error {
                 Error::Conflict { lock, conflict, .. } => Some(Box::new(Blocked::new(lock, conflict))),

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `printer.rs` | writing, to people or as JSON; a reader that has gone is no error |
 //! | `failure.rs`, `refusal.rs` | what went wrong: who, why, what next, and the exit code |
+//! | `secrets.rs` | passwords do not get out |
 //! | `paint.rs` | colour, on a terminal only |
 //! | `text.rs` | durations, times and names in sentences |
 //! | `table.rs` | columns without borders |
@@ -18,6 +19,7 @@ mod locks;
 mod paint;
 mod printer;
 mod refusal;
+mod secrets;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -31,4 +33,5 @@ pub(crate) use locks::{lock_page, lock_table};
 pub(crate) use paint::Paint;
 pub(crate) use printer::Printer;
 pub(crate) use refusal::refusal;
+pub(crate) use secrets::store_for_people;
 pub(crate) use text::{count, lines, shell_word, short, visible};

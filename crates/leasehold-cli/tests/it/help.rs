@@ -2,7 +2,7 @@
 
 use super::support::Bench;
 
-const COMMANDS: [&str; 19] = [
+const COMMANDS: [&str; 21] = [
     "",
     "run",
     "locks",
@@ -19,6 +19,8 @@ const COMMANDS: [&str; 19] = [
     "sweep",
     "fence",
     "fence check",
+    "store",
+    "store init",
     "doctor",
     "completions",
     "man",
@@ -46,7 +48,7 @@ fn no_command_is_missing_from_the_list() {
         names.iter().map(|name| format!("{command} {name}").trim().to_owned()).collect::<Vec<_>>()
     };
     let mut all = vec![String::new()];
-    for group in ["", "locks", "fence"] {
+    for group in ["", "locks", "fence", "store"] {
         all.extend(listed(group));
     }
     all.sort();
@@ -64,7 +66,7 @@ fn the_version_is_told() {
 #[test]
 fn nothing_at_all_is_a_usage_error_that_shows_help() {
     let bench = Bench::new();
-    for words in ["", "locks", "fence"] {
+    for words in ["", "locks", "fence", "store"] {
         let ran = bench.run(words);
         assert_eq!((ran.code, ran.stdout.as_str()), (64, ""), "{words}");
         assert!(ran.stderr.contains("Usage: leasehold"), "{words}: {}", ran.stderr);

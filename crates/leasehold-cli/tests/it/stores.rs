@@ -31,17 +31,28 @@ fn an_unknown_scheme() {
     let bench = Bench::new();
     insta::assert_snapshot!(refused(&bench, "mysql://h"), @"
     leasehold: 'mysql:' is not a store that leasehold knows
-    hint: stores are: sqlite:PATH (or sqlite: for the default place), memory:
+    hint: stores are: sqlite:PATH (or sqlite: for the default place), postgres://…, redis://…, dynamodb://TABLE, memory:
     exit code 78
     ");
     insta::assert_snapshot!(refused(&bench, "/tmp/x.db"), @"
     leasehold: '/tmp/x.db' is no store URL: it has no scheme
-    hint: for a SQLite file write sqlite:/tmp/x.db; stores are: sqlite:PATH (or sqlite: for the default place), memory:
+    hint: for a SQLite file write sqlite:/tmp/x.db; stores are: sqlite:PATH (or sqlite: for the default place), postgres://…, redis://…, dynamodb://TABLE, memory:
     exit code 78
     ");
     insta::assert_snapshot!(refused(&bench, "sqlite:x.db?mode=odd"), @"
     leasehold: 'mode=odd' is not a setting of a SQLite store
     hint: sqlite: knows sync=full, sync=holders and busy=[AGE]
+    exit code 78
+    ");
+}
+
+#[cfg(not(feature = "postgres"))]
+#[test]
+fn an_engine_that_is_not_built_in() {
+    let bench = Bench::new();
+    insta::assert_snapshot!(refused(&bench, "postgres://ada@h/db"), @"
+    leasehold: this build has no PostgreSQL engine
+    hint: build it in with: cargo install --path crates/leasehold-cli --features postgres
     exit code 78
     ");
 }

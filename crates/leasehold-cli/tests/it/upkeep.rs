@@ -1,4 +1,4 @@
-//! Sweep, fence, doctor, completions, man.
+//! Sweep, fence, store, doctor, completions, man.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -67,6 +67,23 @@ fn a_token_is_good_as_long_as_its_lease_lives() {
 }
 
 #[test]
+fn a_store_is_made_ready_once_and_stays_so() {
+    let bench = Bench::new();
+    let told = bench.tidy(&bench.ok("store init"));
+    assert_eq!(told, "sqlite:[TEMP]/store.db is ready\n");
+    assert!(bench.path().join("store.db").exists());
+    bench.hold("a");
+    insta::assert_snapshot!(bench.tidy(&bench.ok("store init --json")), @r#"
+    {
+      "store": "sqlite:[TEMP]/store.db",
+      "engine": "sqlite"
+    }
+    "#);
+    assert_eq!(bench.json("locks status a")["isLocked"], true);
+    assert_eq!(bench.run("--store mysql: store init").code, 78);
+}
+
+#[test]
 fn the_doctor_finds_a_healthy_store_healthy() {
     let bench = Bench::new();
     let told = bench.tidy(&bench.ok("doctor"));
@@ -94,9 +111,12 @@ fn the_doctor_warns_of_a_store_that_others_can_read() {
     let told = bench.tidy(&bench.ok("doctor"));
     let lines: Vec<_> = told.lines().skip_while(|line| !line.starts_with('!')).take(2).collect();
     insta::assert_snapshot!(lines.join("\n"), @"
-    ! permissions  others than its owner can read it (mode 644)
-      hint: unless that is wanted: chmod 600 [TEMP]/store.db
+    ! permissions  others than its owner can read it (mode 644) [STORE_OPEN_TO_OTHERS]
+      hint: unless that is wanted: chmod 600 '[TEMP]/store.db'
     ");
+    let checks = bench.json("doctor")["checks"].clone();
+    let warning = checks.as_array().unwrap().iter().find(|check| check["status"] == "warning").unwrap();
+    assert_eq!(warning["code"], "STORE_OPEN_TO_OTHERS");
 }
 
 #[test]
@@ -133,7 +153,7 @@ fn the_manual_has_a_section_for_every_command() {
     let bench = Bench::new();
     let page = bench.ok("man");
     assert!(page.contains(".TH leasehold 1"), "{page}");
-    for command in ["RUN", "LOCKS LIST", "LOCKS ACQUIRE", "FENCE CHECK", "DOCTOR"] {
+    for command in ["RUN", "LOCKS LIST", "LOCKS ACQUIRE", "FENCE CHECK", "STORE INIT", "DOCTOR"] {
         assert!(page.contains(&format!(".SH \"LEASEHOLD {command}\"\n")), "{command}");
     }
     assert_eq!(page.matches(".SH NAME").count(), 1);

@@ -12,7 +12,9 @@ use crate::model::{
     AskRelease, ForceRelease, Holder, LeaseId, LockName, LockOp, LockRecord, NotHeld, Outcome, Reason,
     Release, Renew, StaleToken, Swept, Timestamp, Token, Ttl,
 };
-use crate::store::{self, Abilities, ListEvents, ListLocks, LockStore, Moment, Page, Store, StoreUrl};
+use crate::store::{
+    self, Abilities, Finding, ListEvents, ListLocks, LockStore, Moment, Page, Store, StoreUrl,
+};
 
 /// A handle on a store. Cheap to clone; all clones share one connection and one background thread.
 ///
@@ -46,7 +48,8 @@ impl Inner {
 }
 
 impl Leasehold {
-    /// Opens the store at this URL: `sqlite:PATH`, `sqlite:` for the default place, `memory:`.
+    /// Opens the store at this URL: `sqlite:PATH`, `sqlite:` for the default place, `postgres://…`, `redis://…`,
+    /// `dynamodb://TABLE`, `memory:`.
     pub async fn connect(url: &str) -> Result<Self> {
         Self::with_store(store::connect(&StoreUrl::parse(url)?).await?)
     }
@@ -65,6 +68,11 @@ impl Leasehold {
     /// The store's address, without secrets.
     pub fn url(&self) -> String {
         self.inner.store.url()
+    }
+
+    /// What the engine finds out about itself, for a look at its health.
+    pub async fn examine(&self) -> Result<Vec<Finding>> {
+        self.inner.store.examine().await
     }
 
     /// The store's time.

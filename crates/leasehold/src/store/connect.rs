@@ -63,7 +63,10 @@ enum Engine {
 }
 
 impl Engine {
-    #[cfg(not(all(feature = "sqlite", feature = "postgres", feature = "redis", feature = "dynamodb")))]
+    #[cfg(any(
+        test,
+        not(all(feature = "sqlite", feature = "postgres", feature = "redis", feature = "dynamodb"))
+    ))]
     fn missing(self) -> Error {
         let (name, feature) = match self {
             Self::Memory => ("memory", "memory"),
@@ -72,7 +75,8 @@ impl Engine {
             Self::Redis => ("Redis", "redis"),
             Self::DynamoDb => ("DynamoDB", "dynamodb"),
         };
-        let hint = format!("build it in with: cargo install --path crates/leasehold-cli --features {feature}");
+        let hint =
+            format!("build it in with: cargo install --path crates/leasehold-cli --features {feature}");
         Error::store(Trouble::Misconfigured, format!("this build has no {name} engine"), hint)
     }
 }
@@ -105,9 +109,8 @@ impl StoreUrl {
             "memory" => Ok(Engine::Memory),
             "sqlite" => Ok(Engine::Sqlite),
             "postgres" | "postgresql" => Ok(Engine::Postgres),
-            "redis" | "rediss" | "redis+cluster" | "rediss+cluster" | "redis+sentinel" | "rediss+sentinel" => {
-                Ok(Engine::Redis)
-            }
+            "redis" | "rediss" | "redis+cluster" | "rediss+cluster" | "redis+sentinel"
+            | "rediss+sentinel" => Ok(Engine::Redis),
             "dynamodb" => Ok(Engine::DynamoDb),
             other => {
                 let message = format!("'{other}:' is not a store that leasehold knows");
@@ -176,6 +179,15 @@ mod tests {
     }
 
     #[test]
+    fn an_engine_that_is_not_built_in_says_how_to_get_it() {
+        let error = Engine::Postgres.missing();
+        assert_eq!(error.to_string(), "this build has no PostgreSQL engine");
+        assert_eq!(error.code(), "STORE_MISCONFIGURED");
+        let command = "cargo install --path crates/leasehold-cli --features postgres";
+        assert_eq!(error.hint().unwrap(), format!("build it in with: {command}"));
+    }
+
+    #[test]
     fn the_scheme_may_be_written_large() {
         assert_eq!(StoreUrl::parse("SQLite:a.db").unwrap().to_string(), "sqlite:a.db");
     }
@@ -191,7 +203,10 @@ mod tests {
         assert_eq!(shown("postgres://ada:s3cr3t@s3cr3t@h/db"), "postgres://ada:***@h/db");
         assert_eq!(shown("redis://:s3cr3t@h/0"), "redis://:***@h/0");
         assert_eq!(shown("postgres://ada@h/db"), "postgres://ada@h/db");
-        assert_eq!(shown("postgres:///db?host=/run&password=s3cr3t"), "postgres:///db?host=/run&password=***");
+        assert_eq!(
+            shown("postgres:///db?host=/run&password=s3cr3t"),
+            "postgres:///db?host=/run&password=***"
+        );
         assert_eq!(shown("redis://h?sentinel_password=s3cr3t&db=1"), "redis://h?sentinel_password=***&db=1");
     }
 }

@@ -7,7 +7,7 @@ use leasehold::store::{Abilities, Hosts, this_process};
 
 use super::report::Check;
 use crate::config::Choice;
-use crate::output::{shell_word, short};
+use crate::output::short;
 
 /// A store's clock may be so far from the wall clock before it is worth a word.
 const CLOCK_APART: Duration = Duration::from_secs(1);
@@ -20,7 +20,7 @@ pub(super) fn version() -> Check {
 }
 
 pub(super) fn chosen(store: &Choice) -> Check {
-    Check::ok("store", format!("{} ({})", store.url, store.origin))
+    Check::ok("store", format!("{} ({})", store.shown(), store.origin))
 }
 
 pub(super) fn reachable(url: &str) -> Check {
@@ -67,27 +67,6 @@ pub(super) fn engine(abilities: &Abilities) -> Check {
     }
     let hint = "use it for tests; a store that lasts is sqlite:";
     Check::warning("engine", format!("{detail}; forgets everything with this process"), hint)
-}
-
-/// Whoever can read the file sees who holds what; whoever can write it can take any lock.
-#[cfg(unix)]
-pub(super) fn permissions(url: &str) -> Option<Check> {
-    use std::os::unix::fs::PermissionsExt;
-    let path = url.strip_prefix("sqlite:")?;
-    let mode = std::fs::metadata(path).ok()?.permissions().mode() & 0o777;
-    let others = mode & 0o077;
-    if others == 0 {
-        return Some(Check::ok("permissions", format!("only its owner can use it (mode {mode:03o})")));
-    }
-    let what = if others & 0o022 == 0 { "read" } else { "change" };
-    let detail = format!("others than its owner can {what} it (mode {mode:03o})");
-    let hint = format!("unless that is wanted: chmod 600 {}", shell_word(path));
-    Some(Check::warning("permissions", detail, &hint))
-}
-
-#[cfg(not(unix))]
-pub(super) fn permissions(_url: &str) -> Option<Check> {
-    None
 }
 
 pub(super) fn processes(abilities: &Abilities) -> Check {

@@ -34,7 +34,7 @@ async fn examine(store: Result<Choice, Failure>, found: &mut Vec<Check>) -> Resu
     found.push(checks::round_trip(time_a_look(&leasehold).await?));
     found.push(checks::clock(leasehold.now().await?, jiff::Timestamp::now()));
     found.push(checks::engine(&leasehold.abilities()));
-    found.extend(checks::permissions(&leasehold.url()));
+    found.extend(leasehold.examine().await?.into_iter().map(Check::from));
     found.push(checks::processes(&leasehold.abilities()));
     Ok(())
 }

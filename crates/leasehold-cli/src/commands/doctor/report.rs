@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use leasehold::store::Finding;
+
 use crate::output::{Failure, Paint, lines, visible};
 
 /// One line.
@@ -10,6 +12,9 @@ pub(super) struct Check {
     name: &'static str,
     status: Verdict,
     detail: String,
+    /// A stable name for what is wrong; `docs/errors.md` has a line on each.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<&'static str>,
     /// What to do about it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     advice: Vec<String>,
@@ -32,7 +37,7 @@ pub(super) struct Report {
 
 impl Check {
     pub(super) fn ok(name: &'static str, detail: impl Into<String>) -> Self {
-        Self { name, status: Verdict::Ok, detail: detail.into(), advice: Vec::new() }
+        Self { name, status: Verdict::Ok, detail: detail.into(), code: None, advice: Vec::new() }
     }
 
     pub(super) fn warning(name: &'static str, detail: impl Into<String>, hint: &str) -> Self {
@@ -44,6 +49,19 @@ impl Check {
             status: Verdict::Failed,
             advice: failure.advice().collect(),
             ..Self::ok(name, failure.message())
+        }
+    }
+}
+
+/// What would break a promise is a warning: the store can be used, and whoever does should know.
+impl From<Finding> for Check {
+    fn from(finding: Finding) -> Self {
+        match finding.concern {
+            None => Self::ok(finding.name, finding.detail),
+            Some(concern) => Self {
+                code: Some(concern.code),
+                ..Self::warning(finding.name, finding.detail, &concern.hint)
+            },
         }
     }
 }
@@ -62,7 +80,8 @@ impl Report {
                 Verdict::Warning => paint.warning("!"),
                 Verdict::Failed => paint.bad("✗"),
             };
-            let first = format!("{sign} {:width$}  {}", check.name, visible(&check.detail));
+            let code = check.code.map(|code| format!(" [{code}]")).unwrap_or_default();
+            let first = format!("{sign} {:width$}  {}{code}", check.name, visible(&check.detail));
             let advice = check.advice.iter().map(move |line| format!("  {:width$}  {}", "", visible(line)));
             std::iter::once(first).chain(advice)
         }))
@@ -78,12 +97,16 @@ mod tests {
         let failure = Failure::config("it is no database").hint("name another file");
         let report = Report::new(vec![
             Check::ok("version", "1"),
-            Check::warning("permissions", "others can read it", "chmod 600 it"),
+            Check::warning("clock", "it is behind", "never mind"),
+            Finding::concern("permissions", "others can read it", "STORE_OPEN_TO_OTHERS", "chmod 600 it")
+                .into(),
             Check::failed("store", &failure),
         ]);
         insta::assert_snapshot!(report.text(Paint::PLAIN), @"
         ✓ version      1
-        ! permissions  others can read it
+        ! clock        it is behind
+                       hint: never mind
+        ! permissions  others can read it [STORE_OPEN_TO_OTHERS]
                        hint: chmod 600 it
         ✗ store        it is no database
                        hint: name another file

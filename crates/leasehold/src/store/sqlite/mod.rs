@@ -10,11 +10,13 @@
 //! | `connection.rs` | opening the connection, waiting for other writers |
 //! | `writer.rs` | the one connection of this process, and how operations get to it |
 //! | `store.rs` | the engine as a whole |
+//! | `examine.rs` | what the file finds out about itself |
 //! | `trouble.rs` | what SQLite says, in our words |
 
 mod batch;
 mod cache;
 mod connection;
+mod examine;
 mod file;
 mod options;
 mod schema;

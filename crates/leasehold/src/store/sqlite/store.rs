@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use super::examine::examine;
 use super::options::SqliteOptions;
 use super::tables;
 use super::writer::Writer;
@@ -12,7 +13,8 @@ use crate::model::{Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Sweep,
 use crate::store::lock_store::page_size;
 use crate::store::wake::Reach;
 use crate::store::{
-    Abilities, Changes, Cursor, Hosts, ListEvents, ListLocks, LockState, LockStore, Page, Span, Store,
+    Abilities, Changes, Cursor, Finding, Hosts, ListEvents, ListLocks, LockState, LockStore, Page, Span,
+    Store,
 };
 
 /// Locks in a file of this machine.
@@ -52,6 +54,10 @@ impl Store for SqliteStore {
 
     fn locks(&self) -> &dyn LockStore {
         self
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        Ok(examine(&self.writer.path()))
     }
 }
 

@@ -1,0 +1,82 @@
+//! Passwords do not get out: what is shown of an address, and the last net before an error is printed.
+
+use leasehold::store::StoreUrl;
+
+/// A store's address as people may see it. Of one that is not understood nobody knows where its secrets are, so only its
+/// beginning is shown.
+pub(crate) fn store_for_people(url: &str) -> String {
+    match (StoreUrl::parse(url), url.split_once(':')) {
+        (Ok(url), _) => url.to_string(),
+        (Err(_), Some((scheme, _))) => format!("{scheme}:…"),
+        (Err(_), None) => url.to_owned(),
+    }
+}
+
+/// The text without passwords: neither that of a `scheme://user:password@host` in it, nor the value of a setting that
+/// is named like one. Drivers and the reader of the command line quote what they do not understand.
+pub(super) fn without_passwords(text: &str) -> String {
+    without_settings(&without_userinfo(text))
+}
+
+fn without_userinfo(text: &str) -> String {
+    let mut told = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("://") {
+        told += before;
+        told += "://";
+        let end = after.find(|c: char| c.is_whitespace() || "\"'`/?#".contains(c)).unwrap_or(after.len());
+        // A password may contain what should end the host: the next '@' of the same word is then its end.
+        let word = after.find(|c: char| c.is_whitespace() || "\"`".contains(c)).unwrap_or(after.len());
+        let sign = after[..end].rfind('@').or_else(|| after[..word].find('@'));
+        rest = match (after.find(':'), sign) {
+            (Some(colon), Some(sign)) if colon < sign && colon < end => {
+                told += &after[..=colon];
+                told += "***";
+                &after[sign..]
+            }
+            _ => after,
+        };
+    }
+    told + rest
+}
+
+fn without_settings(text: &str) -> String {
+    let mut told = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('=') {
+        told += before;
+        told.push('=');
+        let name = before.to_ascii_lowercase();
+        rest = after;
+        if ["password", "secret"].iter().any(|secret| name.ends_with(secret)) {
+            let end = after.find(|c: char| c.is_whitespace() || "\"'`&".contains(c)).unwrap_or(after.len());
+            told += "***";
+            rest = &after[end..];
+        }
+    }
+    told + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_shown_without_its_password() {
+        assert_eq!(store_for_people("postgres://ada:s3cr3t@h/db"), "postgres://ada:***@h/db");
+        assert_eq!(store_for_people("mysql://ada:s3cr3t@h/db"), "mysql:…");
+        assert_eq!(store_for_people("/tmp/x.db"), "/tmp/x.db");
+    }
+
+    #[test]
+    fn a_text_is_told_without_its_passwords() {
+        let told = without_passwords;
+        assert_eq!(told("no such 'mysql://ada:s3cr3t@h/a@b'."), "no such 'mysql://ada:***@h/a@b'.");
+        assert_eq!(told("a://u:p/w@h and b://:q@i"), "a://u:***@h and b://:***@i");
+        for same in
+            ["", "x://", "http://h:80/a", "http://h:80/ it is", "http://ada@h/", "sqlite:a@b:c", "é://é"]
+        {
+            assert_eq!(told(same), same);
+        }
+    }
+}
