@@ -45,10 +45,11 @@ fn to_install(plan: &str) -> impl Iterator<Item = &str> {
     plan.lines().filter_map(|line| line.strip_prefix("Inst ")?.split(' ').next())
 }
 
-/// Libraries and the engines themselves, not what serves an installation; the compiler in PostgreSQL is off.
+/// Libraries and the engines themselves, not what serves an installation. The compiler in PostgreSQL is off. The C library
+/// would be an upgrade, and has to be of one piece with the loader that is there.
 fn is_of_use(name: &str, packages: &[&str]) -> bool {
-    let unused = ["libllvm", "libz3"].iter().any(|start| name.starts_with(start)) || name.ends_with("-perl");
-    let library = name.starts_with("lib") && !unused;
+    let unused = ["libllvm", "libz3"].iter().any(|start| name.starts_with(start));
+    let library = name.starts_with("lib") && !unused && !name.ends_with("-perl") && name != "libc6";
     let engine = packages.iter().any(|package| name.starts_with(package.trim_end_matches("-server")));
     library || (engine && !name.ends_with("-common"))
 }
@@ -91,7 +92,7 @@ mod tests {
 
     #[test]
     fn only_what_an_engine_needs_to_run_is_fetched() {
-        let plan = "NOTE: This is only a simulation!\nInst libllvm14 (1)\nInst libjson-perl (1)\nInst libpq5 (1)\n\
+        let plan = "NOTE: This is only a simulation!\nInst libc6 [1] (2)\nInst libllvm14 (1)\nInst libjson-perl (1)\nInst libpq5 (1)\n\
                     Inst postgresql-common (1)\nInst postgresql-15 (15.1 Debian:12/stable [amd64])\nInst redis-tools (5)\n\
                     Inst redis-server (5)\nInst ssl-cert (1)\nConf redis-server (5)\n";
         let packages = ["postgresql", "redis-server"];

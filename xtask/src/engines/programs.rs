@@ -28,8 +28,10 @@ impl Programs {
         if missing.is_empty() && !emulator {
             return Ok(programs);
         }
-        fs::create_dir_all(&programs.cache)
-            .with_context(|| format!("cannot make the cache folder {}", programs.cache.display()))?;
+        fs::create_dir_all(&programs.cache).with_context(|| {
+            let cache = programs.cache.display();
+            format!("cannot make the cache folder {cache}: name another with LEASEHOLD_ENGINES_CACHE")
+        })?;
         // One at a time: two runs that start together would write the same files.
         let lock = File::create(programs.cache.join("lock"))?;
         lock.lock()?;
