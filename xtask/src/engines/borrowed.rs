@@ -25,9 +25,10 @@ impl Borrowed {
         let mut wanted = skip.wanted();
         wanted.retain(|kind| std::env::var_os(kind.variable()).is_none());
         let mut borrowed = Self { root: root.to_owned(), variables: Vec::new() };
-        if !skip.skip.is_empty() {
-            println!("without {}: their tests do nothing", skip.list());
-            borrowed.variables.push(("LEASEHOLD_TEST_SKIP".to_owned(), skip.list()));
+        let skipped = skip.list();
+        if !skipped.is_empty() {
+            println!("without {skipped}: their tests do nothing");
+            borrowed.variables.push(("LEASEHOLD_TEST_SKIP".to_owned(), skipped));
         }
         if wanted.is_empty() {
             return Ok(borrowed);

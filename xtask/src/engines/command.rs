@@ -34,19 +34,26 @@ pub(crate) enum Command {
 /// What to go without.
 #[derive(Args, Debug, Clone, Default)]
 pub(crate) struct Skip {
-    /// Go without these engines; their tests do nothing
-    #[arg(long, value_name = "ENGINE", value_delimiter = ',', env = "LEASEHOLD_TEST_SKIP")]
-    pub(super) skip: Vec<Kind>,
+    #[arg(long, value_name = "ENGINE", value_delimiter = ',')]
+    #[arg(help = "Go without these engines; their tests do nothing [env: LEASEHOLD_TEST_SKIP]")]
+    skip: Vec<Kind>,
 }
 
 impl Skip {
+    /// Those that the tests are to be made with.
     pub(super) fn wanted(&self) -> Vec<Kind> {
-        Kind::ALL.into_iter().filter(|kind| !self.skip.contains(kind)).collect()
+        Kind::ALL.into_iter().filter(|kind| !self.names(*kind)).collect()
     }
 
-    /// As the tests read it.
+    /// The others, as the tests read it.
     pub(super) fn list(&self) -> String {
-        self.skip.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(",")
+        let skipped = Kind::ALL.into_iter().filter(|kind| self.names(*kind));
+        skipped.map(Kind::name).collect::<Vec<_>>().join(",")
+    }
+
+    fn names(&self, kind: Kind) -> bool {
+        let variable = std::env::var("LEASEHOLD_TEST_SKIP").unwrap_or_default();
+        self.skip.contains(&kind) || variable.split(',').any(|name| name.trim() == kind.name())
     }
 }
 
