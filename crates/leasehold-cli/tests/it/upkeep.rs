@@ -89,7 +89,7 @@ fn the_doctor_finds_a_healthy_store_healthy() {
     let told = bench.tidy(&bench.ok("doctor"));
     let lines: Vec<_> = told.lines().filter(|line| !line.contains("round trip")).collect();
     insta::assert_snapshot!(lines.join("\n").replace(std::env::consts::ARCH, "[ARCH]"), @"
-    ✓ version  leasehold 0.1.0, linux [ARCH]
+    ✓ leasehold  0.1.0, linux [ARCH]
     ✓ store  sqlite:[TEMP]/store.db (from LEASEHOLD_STORE)
     ✓ reachable  opened sqlite:[TEMP]/store.db
     ✓ clock  the store's clock agrees with this machine's
