@@ -9,6 +9,7 @@ use super::cache::Cache;
 use super::options::Durability;
 use super::schema::{self, Opened};
 use super::tables::{self, LockRow};
+use super::tail::Numbers;
 use crate::model::{
     Applied, Ask, Lease, LeaseId, LockName, LockOp, LockRecord, Outcome, Sweep, Timestamp, Token, Ttl,
 };
@@ -16,8 +17,8 @@ use crate::store::{Clock, is_gone, this_process};
 
 /// How far ahead of its use a range of tokens is reserved on the disk.
 const RESERVE: Ttl = Ttl::from_secs(60);
-/// Events are pruned once in so many.
-const PRUNE_EVERY: i64 = 1024;
+/// Events are pruned once in so many, by chance: processes that live for one of them do their part too.
+const PRUNE_EVERY: u32 = 8192;
 /// No event is kept for longer than this.
 const MAX_AGE: Ttl = Ttl::from_secs(90 * 24 * 3600);
 
@@ -42,6 +43,7 @@ pub(super) struct Ledger {
     max_events: u32,
     commits: u32,
     cache: Cache,
+    numbers: Numbers,
 }
 
 /// One operation and what came of it.
@@ -68,6 +70,7 @@ impl Ledger {
     ) -> rusqlite::Result<Self> {
         let Opened { clock, floor, ceiling } = opened;
         conn.pragma_update(None, "wal_autocheckpoint", SHORT_LOG)?;
+        let numbers = Numbers::after(tables::newest_event(&conn)?);
         Ok(Self {
             conn,
             clock,
@@ -79,6 +82,7 @@ impl Ledger {
             max_events,
             commits: 0,
             cache: Cache::default(),
+            numbers,
         })
     }
 
@@ -154,13 +158,7 @@ impl Ledger {
                 Entry::Vacant(new) => new.insert((self.load(name)?, false)),
             };
             let mut applied = apply_to_living(&mut row.record, op, now);
-            for event in &applied.events {
-                let seq = tables::append(&self.conn, event, row.last_event)?;
-                row.last_event = Some(seq);
-                if seq % PRUNE_EVERY == 0 {
-                    self.prune(now)?;
-                }
-            }
+            row.tell(&applied.events, now, &mut self.numbers)?;
             *changed |= applied.changed;
             // A lease that only keeps others out for a while outlives its process too.
             let kept = matches!(op, LockOp::Release(release) if release.at_least.is_some());
@@ -179,7 +177,10 @@ impl Ledger {
         }
         for (mut row, changed) in rows.into_values() {
             if changed {
-                tables::save(&self.conn, &mut row)?;
+                let moved = tables::save(&self.conn, &mut row, now)?;
+                if fastrand::u32(..PRUNE_EVERY) < moved {
+                    self.prune(now)?;
+                }
             }
             work.rows.push(row);
         }
@@ -231,6 +232,16 @@ impl Ledger {
         Ok(row.map(|row| LockRecord { token: row.record.token.max(self.floor), ..row.record }))
     }
 
+    /// Brings the newest events of all locks together, so that they can be read in order.
+    pub(super) fn gather(&mut self) -> rusqlite::Result<&Connection> {
+        let tx = self.conn.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+        if tables::gather(&tx, self.clock.now())? {
+            self.cache.clear();
+        }
+        tx.commit()?;
+        Ok(&self.conn)
+    }
+
     fn set_durability(&mut self, durability: Durability) -> rusqlite::Result<()> {
         if self.set_to != Some(durability) {
             let synchronous = match durability {
@@ -243,18 +254,19 @@ impl Ledger {
         Ok(())
     }
 
-    /// The locks that have something to clear away, up to `limit`; on the way, the rows whose `wake_at` came too early
-    /// get the right one.
+    /// The locks that have something to clear away, up to `limit`; on the way, the newest events go to the others, and the
+    /// rows whose `wake_at` came too early get the right one.
     pub(super) fn find_ended(&mut self, limit: u32) -> rusqlite::Result<Vec<LockName>> {
         let tx = self.conn.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
         let now = self.clock.now();
         let mut ended = Vec::new();
         self.cache.clear();
+        tables::gather(&tx, now)?;
         for mut row in tables::due(&tx, now, limit)? {
             if row.record.next_end().is_some_and(|end| end <= now) {
                 ended.push(row.record.name);
             } else {
-                tables::save_exact(&tx, &mut row)?;
+                tables::save_tidy(&tx, &mut row, now)?;
             }
         }
         let live = tables::with_something_live(&tx)?.into_iter().map(|row| row.record);
