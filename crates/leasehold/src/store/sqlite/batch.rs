@@ -19,6 +19,8 @@ use crate::store::{Clock, is_gone, this_process};
 const RESERVE: Ttl = Ttl::from_secs(60);
 /// Events are pruned once in so many, by chance: processes that live for one of them do their part too.
 const PRUNE_EVERY: u32 = 8192;
+/// So many locks in one transaction are many.
+const MANY: usize = 4;
 /// No event is kept for longer than this.
 const MAX_AGE: Ttl = Ttl::from_secs(90 * 24 * 3600);
 
@@ -26,7 +28,7 @@ const MAX_AGE: Ttl = Ttl::from_secs(90 * 24 * 3600);
 /// reads the whole log, so a process that lives for a few transactions keeps it short; one that goes on is better off
 /// with fewer waits for the disk.
 const SHORT_LOG: u32 = 64;
-const LONG_LOG: u32 = 4000;
+const LONG_LOG: u32 = 1000;
 const SHORT_LIVED: u32 = 64;
 
 /// The tables and what has to be known to write to them.
@@ -175,12 +177,17 @@ impl Ledger {
             let handed_over = std::mem::take(&mut applied.handed_over);
             work.answers.push(Answer { outcome: applied.outcome, handed_over });
         }
+        // The events of many locks share their pages, if they move out together; those of a few are cheaper in their rows.
+        let many = rows.len() >= MANY;
         for (mut row, changed) in rows.into_values() {
             if changed {
-                let moved = tables::save(&self.conn, &mut row, now)?;
-                if fastrand::u32(..PRUNE_EVERY) < moved {
-                    self.prune(now)?;
+                if many || row.tail.is_long() {
+                    let moved = tables::move_out(&self.conn, &mut row)?;
+                    if fastrand::u32(..PRUNE_EVERY) < moved {
+                        self.prune(now)?;
+                    }
                 }
+                tables::save(&self.conn, &mut row, now)?;
             }
             work.rows.push(row);
         }

@@ -12,7 +12,7 @@ pub(super) struct LockRow {
     wake_at: Option<i64>,
     /// The newest of its events that has moved out of the tail.
     last_event: Option<i64>,
-    tail: Tail,
+    pub(super) tail: Tail,
 }
 
 const COLUMNS: &str = "SELECT id, record, wake_at, last_event, tail FROM locks";
@@ -58,36 +58,25 @@ pub(super) fn load(conn: &Connection, name: &LockName) -> rusqlite::Result<Optio
     conn.prepare_cached(sql)?.query_row([name.as_str()], LockRow::read).optional()
 }
 
-/// Saves a row. `wake_at` moves only when it would be too late: moving it costs a second page. So does moving the tail
-/// out, which is done when it has become long. Says how many events that were.
-pub(super) fn save(conn: &Connection, row: &mut LockRow, now: Timestamp) -> rusqlite::Result<u32> {
+/// Saves a row. `wake_at` moves only when it would be too late: moving it costs a second page.
+pub(super) fn save(conn: &Connection, row: &mut LockRow, now: Timestamp) -> rusqlite::Result<()> {
     let early_enough = match (row.record.next_end(), row.wake_at) {
         (Some(end), Some(wake_at)) => wake_at <= micros(end),
         (None, Some(_)) => true,
         (Some(_), None) => false,
         (None, None) => row.tail.is_empty(),
     };
-    if row.tail.is_long() {
-        let moved = move_out(conn, row)?;
-        save_all(conn, row, now)?;
-        return Ok(moved);
-    }
     match row.id {
         Some(id) if early_enough => conn
-            .prepare_cached("UPDATE locks SET record = ?, tail = ? WHERE id = ?")?
-            .execute(params![to_json(&row.record)?, row.tail.as_text(), id])
-            .map(|_| 0),
-        _ => save_all(conn, row, now).map(|()| 0),
+            .prepare_cached("UPDATE locks SET record = ?, last_event = ?, tail = ? WHERE id = ?")?
+            .execute(params![to_json(&row.record)?, row.last_event, row.tail.as_text(), id])
+            .map(drop),
+        _ => save_exact(conn, row, now),
     }
 }
 
-/// Saves a row with its tail moved out and with the `wake_at` that it should have.
-pub(super) fn save_tidy(conn: &Connection, row: &mut LockRow, now: Timestamp) -> rusqlite::Result<()> {
-    move_out(conn, row)?;
-    save_all(conn, row, now)
-}
-
-fn save_all(conn: &Connection, row: &mut LockRow, now: Timestamp) -> rusqlite::Result<()> {
+/// Saves a row with the `wake_at` that it should have.
+fn save_exact(conn: &Connection, row: &mut LockRow, now: Timestamp) -> rusqlite::Result<()> {
     // The sweeper also has to find a row that only has a tail.
     let tail = (!row.tail.is_empty()).then_some(now);
     let wake_at = row.record.next_end().or(tail).map(micros);
@@ -101,8 +90,14 @@ fn save_all(conn: &Connection, row: &mut LockRow, now: Timestamp) -> rusqlite::R
     Ok(())
 }
 
-/// Moves the newest events of a lock to those of all locks. The row is not saved by this.
-fn move_out(conn: &Connection, row: &mut LockRow) -> rusqlite::Result<u32> {
+/// Saves a row with its tail moved out and with the `wake_at` that it should have.
+pub(super) fn save_tidy(conn: &Connection, row: &mut LockRow, now: Timestamp) -> rusqlite::Result<()> {
+    move_out(conn, row)?;
+    save_exact(conn, row, now)
+}
+
+/// Moves the newest events of a lock to those of all locks, and says how many they were. The row is not saved by this.
+pub(super) fn move_out(conn: &Connection, row: &mut LockRow) -> rusqlite::Result<u32> {
     let mut moved = 0;
     let sql = "INSERT INTO events (seq, previous, event) VALUES (?, ?, ?) ON CONFLICT (seq) DO NOTHING";
     let mut insert = conn.prepare_cached(sql)?;
@@ -140,16 +135,25 @@ pub(super) fn prune(conn: &Connection, keep: u32, before: Timestamp) -> rusqlite
     let beyond = "SELECT seq FROM events ORDER BY seq DESC LIMIT 1 OFFSET ?";
     let beyond: Option<i64> =
         conn.prepare_cached(beyond)?.query_row([keep.max(1)], |row| row.get(0)).optional()?;
-    // Events are in the order of their time: if the oldest is young, all are.
-    let old = "SELECT max(seq) FROM (SELECT seq, event FROM events ORDER BY seq LIMIT 4096) \
-               WHERE json_extract(event, '$.at') < ? AND seq < (SELECT max(seq) FROM events)";
-    let old: Option<i64> = conn.prepare_cached(old)?.query_row([micros(before)], |row| row.get(0))?;
-    let Some(until) = beyond.max(old) else {
+    let Some(until) = beyond.max(older(conn, before)?) else {
         return Ok(());
     };
     let drop = "DELETE FROM events WHERE seq <= \
                 (SELECT max(seq) FROM (SELECT seq FROM events WHERE seq <= ? ORDER BY seq LIMIT 4096))";
     conn.prepare_cached(drop)?.execute([until]).map(|_| ())
+}
+
+/// The newest of the oldest events that is older than `before`, but not the newest of all.
+fn older(conn: &Connection, before: Timestamp) -> rusqlite::Result<Option<i64>> {
+    // Events are in the order of their time: if the oldest is young, all are.
+    let oldest = "SELECT json_extract(event, '$.at') FROM events ORDER BY seq LIMIT 1";
+    let oldest: Option<i64> = conn.prepare_cached(oldest)?.query_row([], |row| row.get(0)).optional()?;
+    if oldest.is_none_or(|oldest| oldest >= micros(before)) {
+        return Ok(None);
+    }
+    let sql = "SELECT max(seq) FROM (SELECT seq, event FROM events ORDER BY seq LIMIT 4096) \
+               WHERE json_extract(event, '$.at') < ? AND seq < (SELECT max(seq) FROM events)";
+    conn.prepare_cached(sql)?.query_row([micros(before)], |row| row.get(0))
 }
 
 /// Rows that have, or had a while ago, a holder or a waiter.

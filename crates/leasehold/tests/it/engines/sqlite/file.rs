@@ -91,6 +91,8 @@ async fn a_file_that_was_removed_is_not_used_any_more() {
     let player = Player::new(std::sync::Arc::new(store), 1, LockName::new("lock").unwrap());
     player.takes().await;
     fs::remove_file(&path).unwrap();
+    // It is looked for once in a millisecond.
+    tokio::time::sleep(Duration::from_millis(2)).await;
     let op = leasehold::model::LockOp::Sweep(leasehold::model::Sweep::default());
     let error = player.store.locks().apply(&player.lock, &op).await.unwrap_err();
     assert!(error.to_string().ends_with("was removed or exchanged while it was open"), "{error}");
