@@ -32,6 +32,8 @@ pub(super) struct Taken {
     pub(super) name: LockName,
     pub(super) lease: Lease,
     pub(super) valid_until: Moment,
+    /// When this process knew of it.
+    pub(super) since: Moment,
 }
 
 impl Taken {
@@ -74,15 +76,30 @@ struct Request<'a> {
 
 /// A lease that is taken back when dropped, unless it is kept.
 struct Granted {
+    grant: Grant,
+    undo: Undo,
+}
+
+/// A lease, until when it can be counted on, and since when that is known.
+struct Grant {
     lease: Lease,
     valid_until: Moment,
-    undo: Undo,
+    since: Moment,
+}
+
+impl Grant {
+    /// None if the answer took longer than the lease lasts: that is no acquisition.
+    fn in_time(lease: Lease, valid_until: Moment) -> Option<Self> {
+        let since = Moment::now();
+        (since < valid_until).then_some(Self { lease, valid_until, since })
+    }
 }
 
 impl Granted {
     fn keep(mut self) -> Taken {
         self.undo.armed = false;
-        Taken { name: self.undo.name.clone(), lease: self.lease, valid_until: self.valid_until }
+        let Grant { lease, valid_until, since } = self.grant;
+        Taken { name: self.undo.name.clone(), lease, valid_until, since }
     }
 }
 
@@ -126,7 +143,7 @@ impl<'a> Request<'a> {
             Strategy::Wait(_) => self.wait().await?,
         };
         match found {
-            Answer::Granted(lease, valid_until) => Ok(Granted { lease, valid_until, undo: self.undo }),
+            Answer::Granted(grant) => Ok(Granted { grant, undo: self.undo }),
             Answer::Busy(conflict) | Answer::Queued(conflict) => {
                 self.undo.armed = false; // The store has said that there is nothing of ours.
                 let (lock, waited) = (self.undo.name.clone(), Moment::now().after(self.started));
@@ -163,8 +180,7 @@ impl<'a> Request<'a> {
             match changes.next(self.patience_left()).await {
                 Wake::Served(HandedOver { lease, since }) => {
                     let valid_until = since.plus(lease.expires_at.since(lease.acquired_at));
-                    let in_time = Moment::now() < valid_until;
-                    return Ok(in_time.then_some(Answer::Granted(lease, valid_until)));
+                    return Ok(Grant::in_time(lease, valid_until).map(Answer::Granted));
                 }
                 Wake::Rung => return Ok(None),
                 Wake::Poll => {}
@@ -201,9 +217,8 @@ impl<'a> Request<'a> {
             match self.locks().apply(&self.undo.name, &op).await {
                 Ok(Outcome::Granted(lease)) => {
                     let valid_until = sent.plus(lease.expires_at.since(lease.renewed_at));
-                    // An answer that took longer than the lease lasts is no acquisition. Ask again.
-                    if Moment::now() < valid_until {
-                        return Ok(Answer::Granted(lease, valid_until));
+                    if let Some(grant) = Grant::in_time(lease, valid_until) {
+                        return Ok(Answer::Granted(grant));
                     }
                 }
                 Ok(Outcome::Queued(queued)) => return Ok(Answer::Queued(queued.conflict)),
@@ -224,7 +239,7 @@ impl<'a> Request<'a> {
 }
 
 enum Answer {
-    Granted(Lease, Moment),
+    Granted(Grant),
     Queued(Conflict),
     Busy(Conflict),
 }

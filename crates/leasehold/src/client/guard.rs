@@ -50,8 +50,9 @@ pub enum GuardState {
 
 impl Guard {
     pub(super) fn new(inner: Arc<Inner>, taken: Vec<Taken>, renew_at: f64) -> Self {
-        let valid_until = taken.iter().map(|taken| taken.valid_until).min();
-        let valid_until = valid_until.expect("a guard holds at least one lock");
+        let last = taken.last().expect("a guard holds at least one lock");
+        let since = last.since;
+        let valid_until = taken.iter().fold(last.valid_until, |least, taken| least.min(taken.valid_until));
         let health = Health { state: GuardState::Held, valid_until, asked: None };
         let core = Arc::new(Core {
             inner,
@@ -62,18 +63,18 @@ impl Guard {
             over: AtomicBool::new(false),
             entry: Mutex::default(),
         });
-        core.enter(core.inner.keeper.diary());
+        core.enter(core.inner.keeper.diary(), since);
         Self { core }
     }
 
     /// The fencing token, of the first lock by name if there are several: give it to whatever the work writes to.
     pub fn token(&self) -> Token {
-        self.core.lease(0).1.token
+        self.core.parts()[0].lease.token
     }
 
     /// The id of the lease, of the first lock by name if there are several.
     pub fn lease_id(&self) -> LeaseId {
-        self.core.lease(0).1.ask.lease_id
+        self.core.parts()[0].lease.ask.lease_id
     }
 
     /// Every lock that is held with its lease, by name.
@@ -186,12 +187,12 @@ pub struct Held {
 impl Held {
     /// The fencing token, of the first lock by name if there are several.
     pub fn token(&self) -> Token {
-        self.core.lease(0).1.token
+        self.core.parts()[0].lease.token
     }
 
     /// The id of the lease, of the first lock by name if there are several.
     pub fn lease_id(&self) -> LeaseId {
-        self.core.lease(0).1.ask.lease_id
+        self.core.parts()[0].lease.ask.lease_id
     }
 
     /// Until when the lease lasts at least.
@@ -265,8 +266,7 @@ impl Core {
     }
 
     /// Enters the guard to be renewed when the set part of its time is over.
-    pub(super) fn enter(self: &Arc<Self>, diary: &Diary) {
-        let now = Moment::now();
+    pub(super) fn enter(self: &Arc<Self>, diary: &Diary, now: Moment) {
         let mut wait = self.valid_until().after(now).mul_f64(self.renew_at);
         if self.parts().iter().any(Taken::is_short) {
             wait = wait.min(CONFIRM);

@@ -25,7 +25,7 @@ pub(super) async fn renew(core: Arc<Core>, diary: Arc<Diary>) {
             return core.lose("it could not be renewed in time");
         }
         match tokio::time::timeout(left, renew_once(&core)).await {
-            Ok(Ok(())) => return core.enter(&diary),
+            Ok(Ok(())) => return core.enter(&diary, Moment::now()),
             Ok(Err(Error::NotHeld { now, .. })) => {
                 let taken = now.holders.first().map(|held| format!("{} has the lock now", held.holder));
                 return core.lose(&taken.unwrap_or_else(|| "the store no longer knows it".to_owned()));

@@ -37,7 +37,8 @@ pub struct Ask {
     pub process: Option<Process>,
 }
 
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+/// For values that need not be written.
+pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 

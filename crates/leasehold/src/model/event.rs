@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::ask::is_default;
 use super::{Holder, LeaseId, LockName, Mode, Reason, Slots, Timestamp, Token};
 
 /// Something that happened to a lock. Replaying a lock's events gives its holders and its queue.
@@ -22,14 +23,16 @@ pub struct Event {
     /// Who.
     pub holder: Holder,
     /// Alone or with others.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub mode: Mode,
     /// Among how many.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub slots: Slots,
     /// How long it had waited (acquired, left) or held (released, expired, stolen, forced), in µs.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub after_micros: u64,
     /// How often the lease had been renewed.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub renewals: u64,
     /// Released, and yet kept until then for its `at_least` time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -40,11 +43,6 @@ pub struct Event {
     /// Why, if a reason was given or there is one to tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Reason>,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's shape")]
-fn is_zero(number: &u64) -> bool {
-    *number == 0
 }
 
 /// What happened. Renewals are counted on the lease, not written one by one.

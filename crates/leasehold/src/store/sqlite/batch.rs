@@ -9,6 +9,7 @@ use super::cache::Cache;
 use super::options::Durability;
 use super::schema::{self, Opened};
 use super::tables::{self, LockRow};
+use super::tail::Numbers;
 use crate::model::{
     Applied, Ask, Lease, LeaseId, LockName, LockOp, LockRecord, Outcome, Sweep, Timestamp, Token, Ttl,
 };
@@ -16,8 +17,10 @@ use crate::store::{Clock, is_gone, this_process};
 
 /// How far ahead of its use a range of tokens is reserved on the disk.
 const RESERVE: Ttl = Ttl::from_secs(60);
-/// Events are pruned once in so many.
-const PRUNE_EVERY: i64 = 1024;
+/// Events are pruned once in so many, by chance: processes that live for one of them do their part too.
+const PRUNE_EVERY: u32 = 8192;
+/// So many locks in one transaction are many.
+const MANY: usize = 4;
 /// No event is kept for longer than this.
 const MAX_AGE: Ttl = Ttl::from_secs(90 * 24 * 3600);
 
@@ -25,7 +28,7 @@ const MAX_AGE: Ttl = Ttl::from_secs(90 * 24 * 3600);
 /// reads the whole log, so a process that lives for a few transactions keeps it short; one that goes on is better off
 /// with fewer waits for the disk.
 const SHORT_LOG: u32 = 64;
-const LONG_LOG: u32 = 4000;
+const LONG_LOG: u32 = 1000;
 const SHORT_LIVED: u32 = 64;
 
 /// The tables and what has to be known to write to them.
@@ -42,6 +45,7 @@ pub(super) struct Ledger {
     max_events: u32,
     commits: u32,
     cache: Cache,
+    numbers: Numbers,
 }
 
 /// One operation and what came of it.
@@ -68,6 +72,7 @@ impl Ledger {
     ) -> rusqlite::Result<Self> {
         let Opened { clock, floor, ceiling } = opened;
         conn.pragma_update(None, "wal_autocheckpoint", SHORT_LOG)?;
+        let numbers = Numbers::after(tables::newest_event(&conn)?);
         Ok(Self {
             conn,
             clock,
@@ -79,6 +84,7 @@ impl Ledger {
             max_events,
             commits: 0,
             cache: Cache::default(),
+            numbers,
         })
     }
 
@@ -154,13 +160,7 @@ impl Ledger {
                 Entry::Vacant(new) => new.insert((self.load(name)?, false)),
             };
             let mut applied = apply_to_living(&mut row.record, op, now);
-            for event in &applied.events {
-                let seq = tables::append(&self.conn, event, row.last_event)?;
-                row.last_event = Some(seq);
-                if seq % PRUNE_EVERY == 0 {
-                    self.prune(now)?;
-                }
-            }
+            row.tell(&applied.events, now, &mut self.numbers)?;
             *changed |= applied.changed;
             // A lease that only keeps others out for a while outlives its process too.
             let kept = matches!(op, LockOp::Release(release) if release.at_least.is_some());
@@ -177,9 +177,17 @@ impl Ledger {
             let handed_over = std::mem::take(&mut applied.handed_over);
             work.answers.push(Answer { outcome: applied.outcome, handed_over });
         }
+        // The events of many locks share their pages, if they move out together; those of a few are cheaper in their rows.
+        let many = rows.len() >= MANY;
         for (mut row, changed) in rows.into_values() {
             if changed {
-                tables::save(&self.conn, &mut row)?;
+                if many || row.tail.is_long() {
+                    let moved = tables::move_out(&self.conn, &mut row)?;
+                    if fastrand::u32(..PRUNE_EVERY) < moved {
+                        self.prune(now)?;
+                    }
+                }
+                tables::save(&self.conn, &mut row, now)?;
             }
             work.rows.push(row);
         }
@@ -231,6 +239,16 @@ impl Ledger {
         Ok(row.map(|row| LockRecord { token: row.record.token.max(self.floor), ..row.record }))
     }
 
+    /// Brings the newest events of all locks together, so that they can be read in order.
+    pub(super) fn gather(&mut self) -> rusqlite::Result<&Connection> {
+        let tx = self.conn.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+        if tables::gather(&tx, self.clock.now())? {
+            self.cache.clear();
+        }
+        tx.commit()?;
+        Ok(&self.conn)
+    }
+
     fn set_durability(&mut self, durability: Durability) -> rusqlite::Result<()> {
         if self.set_to != Some(durability) {
             let synchronous = match durability {
@@ -243,18 +261,19 @@ impl Ledger {
         Ok(())
     }
 
-    /// The locks that have something to clear away, up to `limit`; on the way, the rows whose `wake_at` came too early
-    /// get the right one.
+    /// The locks that have something to clear away, up to `limit`; on the way, the newest events go to the others, and the
+    /// rows whose `wake_at` came too early get the right one.
     pub(super) fn find_ended(&mut self, limit: u32) -> rusqlite::Result<Vec<LockName>> {
         let tx = self.conn.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
         let now = self.clock.now();
         let mut ended = Vec::new();
         self.cache.clear();
+        tables::gather(&tx, now)?;
         for mut row in tables::due(&tx, now, limit)? {
             if row.record.next_end().is_some_and(|end| end <= now) {
                 ended.push(row.record.name);
             } else {
-                tables::save_exact(&tx, &mut row)?;
+                tables::save_tidy(&tx, &mut row, now)?;
             }
         }
         let live = tables::with_something_live(&tx)?.into_iter().map(|row| row.record);

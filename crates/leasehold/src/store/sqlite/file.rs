@@ -3,20 +3,28 @@
 use std::fs::{self, OpenOptions};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use crate::error::{Error, Result, Trouble};
+use crate::store::Moment;
 
 /// The file of a store: where it really is, and which one it was when it was opened.
 pub(super) struct StoreFile {
     path: PathBuf,
     identity: Option<(u64, u64)>,
+    /// When to look again whether it is there, in microseconds of the boot clock.
+    believed_until: AtomicU64,
 }
+
+/// A file that was there is believed to be there for so long: looking costs a tenth of a transaction.
+const BELIEVED: Duration = Duration::from_millis(1);
 
 impl StoreFile {
     /// Makes sure that there is a file of ours to be opened.
     pub(super) fn prepare(path: &Path) -> Result<Self> {
         let path = prepare(path)?;
-        Ok(Self { identity: identity(&path), path })
+        Ok(Self { identity: identity(&path), path, believed_until: AtomicU64::new(0) })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -25,8 +33,12 @@ impl StoreFile {
 
     /// Fails if the file has been removed or exchanged since. Those who open it now get another one: whoever goes on with
     /// the old one would hold locks that nobody else sees.
-    pub(super) fn is_still_there(&self) -> Result<()> {
+    pub(super) fn is_still_there(&self, now: Moment) -> Result<()> {
+        if now.as_micros() < self.believed_until.load(Ordering::Relaxed) {
+            return Ok(());
+        }
         if identity(&self.path) == self.identity {
+            self.believed_until.store(now.plus(BELIEVED).as_micros(), Ordering::Relaxed);
             return Ok(());
         }
         let message = format!("the store {} was removed or exchanged while it was open", self.path.display());

@@ -6,6 +6,7 @@
 //! | `file.rs` | the file itself: made with care, refused where it could not be safe |
 //! | `schema.rs` | tables, their versions, and what a restart of the machine does to them |
 //! | `tables.rs` | the SQL: records and events in and out |
+//! | `tail.rs` | the newest events of a lock, in its own row |
 //! | `batch.rs`, `cache.rs` | many operations, one transaction; what it need not read again |
 //! | `connection.rs` | opening the connection, waiting for other writers |
 //! | `writer.rs` | the one connection of this process, and how operations get to it |
@@ -22,6 +23,7 @@ mod options;
 mod schema;
 mod store;
 mod tables;
+mod tail;
 mod trouble;
 mod writer;
 

@@ -7,6 +7,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::options::SqliteOptions;
 use super::tables;
+use super::tail::Numbers;
 use super::trouble::{explain, is_busy};
 use crate::error::{Error, Result, Trouble};
 use crate::model::{BootId, LockOp, Restarted, Timestamp, Token};
@@ -17,7 +18,7 @@ use crate::store::{Clock, Moment};
 const APPLICATION_ID: i32 = 0x6c73_6864;
 
 /// Each entry brings the schema one version further. Never change one that has been released: add the next.
-const MIGRATIONS: [&str; 1] = ["
+const MIGRATIONS: [&str; 2] = ["
     -- Facts about the store itself.
     CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
     -- One row per lock, for ever: the record as JSON, with its token. `wake_at` is never later than the next end of
@@ -28,6 +29,10 @@ const MIGRATIONS: [&str; 1] = ["
     -- Append only. `previous` is the event before this one of the same lock: a lock's history is a chain that needs
     -- no index.
     CREATE TABLE events (seq INTEGER PRIMARY KEY, previous INTEGER, event TEXT NOT NULL);
+", "
+    -- The newest events of a lock, a line for each; `last_event` is the newest of those that are in `events`. A row with
+    -- a tail has a `wake_at`.
+    ALTER TABLE locks ADD COLUMN tail TEXT NOT NULL DEFAULT '';
 "];
 
 /// Tokens up to this one may have been given before the machine started anew.
@@ -150,13 +155,14 @@ fn start_anew(conn: &mut Connection, boot: Option<BootId>, options: &SqliteOptio
 
 fn free_the_dead(conn: &Connection, boot: BootId, now: Timestamp) -> rusqlite::Result<()> {
     let op = LockOp::Restarted(Restarted { boot });
+    // All that has happened before is brought home, so that the numbers of what follows can go on from there.
+    tables::gather(conn, now)?;
+    let mut numbers = Numbers::after(tables::newest_event(conn)?);
     for mut row in tables::with_something_live(conn)? {
         let applied = row.record.apply(&op, now);
-        for event in &applied.events {
-            row.last_event = Some(tables::append(conn, event, row.last_event)?);
-        }
+        row.tell(&applied.events, now, &mut numbers)?;
         if applied.changed {
-            tables::save_exact(conn, &mut row)?;
+            tables::save_tidy(conn, &mut row, now)?;
         }
     }
     Ok(())

@@ -105,22 +105,21 @@ impl LockStore for SqliteStore {
 
     async fn history(&self, ask: &ListEvents) -> Result<Page<Event>> {
         let (limit, lock, span) = (page_size(ask.limit), ask.lock.clone(), ask.span.clone());
-        let found = self.writer.run(move |ledger| {
-            let conn = ledger.conn();
-            match (&span, &lock) {
-                (Span::After(after), None) => tables::events_after(conn, number(after), limit),
-                (Span::After(after), Some(lock)) => {
-                    // Back along its chain, then the right way round.
-                    let mut found = tables::chain_before(conn, lock, i64::MAX, u32::MAX)?;
-                    found.retain(|(seq, _)| *seq > number(after));
-                    found.reverse();
-                    found.truncate(limit as usize);
-                    Ok(found)
-                }
-                (Span::Newest, None) => tables::events_before(conn, i64::MAX, limit),
-                (Span::Newest, Some(lock)) => tables::chain_before(conn, lock, i64::MAX, limit),
-                (Span::Before(before), None) => tables::events_before(conn, number(before), limit),
-                (Span::Before(before), Some(lock)) => tables::chain_before(conn, lock, number(before), limit),
+        let found = self.writer.run(move |ledger| match (&span, &lock) {
+            (Span::After(after), None) => tables::events_after(ledger.gather()?, number(after), limit),
+            (Span::After(after), Some(lock)) => {
+                // Back from the newest, then the right way round.
+                let mut found = tables::events_of(ledger.conn(), lock, i64::MAX, u32::MAX)?;
+                found.retain(|(seq, _)| *seq > number(after));
+                found.reverse();
+                found.truncate(limit as usize);
+                Ok(found)
+            }
+            (Span::Newest, None) => tables::events_before(ledger.gather()?, i64::MAX, limit),
+            (Span::Newest, Some(lock)) => tables::events_of(ledger.conn(), lock, i64::MAX, limit),
+            (Span::Before(before), None) => tables::events_before(ledger.conn(), number(before), limit),
+            (Span::Before(before), Some(lock)) => {
+                tables::events_of(ledger.conn(), lock, number(before), limit)
             }
         });
         let found = found.await?;

@@ -2,6 +2,7 @@
 
 use rusqlite::{CachedStatement, Connection, OptionalExtension, Row, ToSql, params};
 
+use super::tail::{Numbers, Tail};
 use crate::model::{Event, LockName, LockRecord, Timestamp};
 
 /// A lock's row.
@@ -9,14 +10,17 @@ pub(super) struct LockRow {
     id: Option<i64>,
     pub(super) record: LockRecord,
     wake_at: Option<i64>,
-    pub(super) last_event: Option<i64>,
+    /// The newest of its events that has moved out of the tail.
+    last_event: Option<i64>,
+    pub(super) tail: Tail,
 }
 
-const COLUMNS: &str = "SELECT id, record, wake_at, last_event FROM locks";
+const COLUMNS: &str = "SELECT id, record, wake_at, last_event, tail FROM locks";
 
 impl LockRow {
     pub(super) fn new(name: LockName) -> Self {
-        Self { id: None, record: LockRecord::new(name), wake_at: None, last_event: None }
+        let record = LockRecord::new(name);
+        Self { id: None, record, wake_at: None, last_event: None, tail: Tail::default() }
     }
 
     /// Whether it is in the database, and known by its number.
@@ -24,78 +28,132 @@ impl LockRow {
         self.id.is_some()
     }
 
+    /// Adds events to its history. They are written with the row.
+    pub(super) fn tell(
+        &mut self,
+        events: &[Event],
+        now: Timestamp,
+        numbers: &mut Numbers,
+    ) -> rusqlite::Result<()> {
+        for event in events {
+            let newest = self.tail.last().or(self.last_event);
+            self.tail.push(numbers.next(now, newest), event)?;
+        }
+        Ok(())
+    }
+
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
-        let record = from_json(row.get_ref(1)?.as_str()?, 1)?;
-        Ok(Self { id: row.get(0)?, record, wake_at: row.get(2)?, last_event: row.get(3)? })
+        Ok(Self {
+            id: row.get(0)?,
+            record: from_json(row.get_ref(1)?.as_str()?, 1)?,
+            wake_at: row.get(2)?,
+            last_event: row.get(3)?,
+            tail: Tail::from_text(row.get_ref(4)?.as_str()?),
+        })
     }
 }
 
 pub(super) fn load(conn: &Connection, name: &LockName) -> rusqlite::Result<Option<LockRow>> {
-    let mut select =
-        conn.prepare_cached("SELECT id, record, wake_at, last_event FROM locks WHERE name = ?")?;
-    select.query_row([name.as_str()], LockRow::read).optional()
+    let sql = "SELECT id, record, wake_at, last_event, tail FROM locks WHERE name = ?";
+    conn.prepare_cached(sql)?.query_row([name.as_str()], LockRow::read).optional()
 }
 
 /// Saves a row. `wake_at` moves only when it would be too late: moving it costs a second page.
-pub(super) fn save(conn: &Connection, row: &mut LockRow) -> rusqlite::Result<()> {
+pub(super) fn save(conn: &Connection, row: &mut LockRow, now: Timestamp) -> rusqlite::Result<()> {
     let early_enough = match (row.record.next_end(), row.wake_at) {
         (Some(end), Some(wake_at)) => wake_at <= micros(end),
+        (None, Some(_)) => true,
         (Some(_), None) => false,
-        (None, _) => true,
+        (None, None) => row.tail.is_empty(),
     };
     match row.id {
         Some(id) if early_enough => conn
-            .prepare_cached("UPDATE locks SET record = ?, last_event = ? WHERE id = ?")?
-            .execute(params![to_json(&row.record)?, row.last_event, id])
+            .prepare_cached("UPDATE locks SET record = ?, last_event = ?, tail = ? WHERE id = ?")?
+            .execute(params![to_json(&row.record)?, row.last_event, row.tail.as_text(), id])
             .map(drop),
-        _ => save_exact(conn, row),
+        _ => save_exact(conn, row, now),
     }
 }
 
 /// Saves a row with the `wake_at` that it should have.
-pub(super) fn save_exact(conn: &Connection, row: &mut LockRow) -> rusqlite::Result<()> {
-    let wake_at = row.record.next_end().map(micros);
-    let sql = "INSERT INTO locks (name, record, wake_at, last_event) VALUES (?, ?, ?, ?) ON CONFLICT (name) \
-               DO UPDATE SET record = excluded.record, wake_at = excluded.wake_at, last_event = excluded.last_event";
-    conn.prepare_cached(sql)?.execute(params![
-        row.record.name.as_str(),
-        to_json(&row.record)?,
-        wake_at,
-        row.last_event
-    ])?;
+fn save_exact(conn: &Connection, row: &mut LockRow, now: Timestamp) -> rusqlite::Result<()> {
+    // The sweeper also has to find a row that only has a tail.
+    let tail = (!row.tail.is_empty()).then_some(now);
+    let wake_at = row.record.next_end().or(tail).map(micros);
+    let sql = "INSERT INTO locks (name, record, wake_at, last_event, tail) VALUES (?, ?, ?, ?, ?) ON CONFLICT (name) \
+               DO UPDATE SET record = excluded.record, wake_at = excluded.wake_at, \
+               last_event = excluded.last_event, tail = excluded.tail";
+    let name = row.record.name.as_str();
+    let values = params![name, to_json(&row.record)?, wake_at, row.last_event, row.tail.as_text()];
+    conn.prepare_cached(sql)?.execute(values)?;
     row.wake_at = wake_at;
     Ok(())
 }
 
-/// Writes one event and gives its number.
-pub(super) fn append(conn: &Connection, event: &Event, previous: Option<i64>) -> rusqlite::Result<i64> {
-    conn.prepare_cached("INSERT INTO events (previous, event) VALUES (?, ?)")?
-        .insert(params![previous, to_json(event)?])
+/// Saves a row with its tail moved out and with the `wake_at` that it should have.
+pub(super) fn save_tidy(conn: &Connection, row: &mut LockRow, now: Timestamp) -> rusqlite::Result<()> {
+    move_out(conn, row)?;
+    save_exact(conn, row, now)
 }
 
-/// Drops the oldest events: those beyond `keep`, and those before `before`. The newest stays, so that numbers are not
-/// used again. A bounded piece of work at a time, and next to none if there is nothing to drop: events are in the order
-/// of their time, so if the oldest is young, all are.
+/// Moves the newest events of a lock to those of all locks, and says how many they were. The row is not saved by this.
+pub(super) fn move_out(conn: &Connection, row: &mut LockRow) -> rusqlite::Result<u32> {
+    let mut moved = 0;
+    let sql = "INSERT INTO events (seq, previous, event) VALUES (?, ?, ?) ON CONFLICT (seq) DO NOTHING";
+    let mut insert = conn.prepare_cached(sql)?;
+    for (seq, event) in std::mem::take(&mut row.tail).lines() {
+        let mut seq = row.last_event.map_or(seq, |last| seq.max(last + 1));
+        // Only where clocks stand still do two connections give the same number.
+        while insert.execute(params![seq, row.last_event, event])? == 0 {
+            seq += 1;
+        }
+        row.last_event = Some(seq);
+        moved += 1;
+    }
+    Ok(moved)
+}
+
+/// Moves all tails out, so that all events are in order in one place. Says whether there were any.
+pub(super) fn gather(conn: &Connection, now: Timestamp) -> rusqlite::Result<bool> {
+    let sql = format!("{COLUMNS} WHERE wake_at IS NOT NULL AND tail <> ''");
+    let mut found = rows(&mut conn.prepare_cached(&sql)?, [])?;
+    for row in &mut found {
+        save_tidy(conn, row, now)?;
+    }
+    Ok(!found.is_empty())
+}
+
+/// The number of the newest event that has moved out of its lock's tail.
+pub(super) fn newest_event(conn: &Connection) -> rusqlite::Result<i64> {
+    let newest: Option<i64> = conn.query_row("SELECT max(seq) FROM events", [], |row| row.get(0))?;
+    Ok(newest.unwrap_or(0))
+}
+
+/// Drops the oldest events: those beyond `keep`, and those before `before`. The newest stays, so that numbers go on from
+/// it. A bounded piece of work at a time.
 pub(super) fn prune(conn: &Connection, keep: u32, before: Timestamp) -> rusqlite::Result<()> {
-    // Two subqueries: min and max in one SELECT would read the whole table.
-    let ends = "SELECT (SELECT min(seq) FROM events), (SELECT max(seq) FROM events)";
-    let ends = conn.prepare_cached(ends)?.query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    let (Some(first), Some(last)): (Option<i64>, Option<i64>) = ends else {
+    let beyond = "SELECT seq FROM events ORDER BY seq DESC LIMIT 1 OFFSET ?";
+    let beyond: Option<i64> =
+        conn.prepare_cached(beyond)?.query_row([keep.max(1)], |row| row.get(0)).optional()?;
+    let Some(until) = beyond.max(older(conn, before)?) else {
         return Ok(());
     };
-    let mut until = (last - i64::from(keep)).min(last - 1);
-    let at = "SELECT json_extract(event, '$.at') FROM events WHERE seq = ?";
-    let oldest: i64 = conn.prepare_cached(at)?.query_row([first], |row| row.get(0))?;
-    if oldest < micros(before) {
-        let old = "SELECT max(seq) FROM (SELECT seq, event FROM events ORDER BY seq LIMIT 4096) \
-                   WHERE json_extract(event, '$.at') < ?";
-        let old: Option<i64> = conn.prepare_cached(old)?.query_row([micros(before)], |row| row.get(0))?;
-        until = until.max(old.unwrap_or(0).min(last - 1));
+    let drop = "DELETE FROM events WHERE seq <= \
+                (SELECT max(seq) FROM (SELECT seq FROM events WHERE seq <= ? ORDER BY seq LIMIT 4096))";
+    conn.prepare_cached(drop)?.execute([until]).map(|_| ())
+}
+
+/// The newest of the oldest events that is older than `before`, but not the newest of all.
+fn older(conn: &Connection, before: Timestamp) -> rusqlite::Result<Option<i64>> {
+    // Events are in the order of their time: if the oldest is young, all are.
+    let oldest = "SELECT json_extract(event, '$.at') FROM events ORDER BY seq LIMIT 1";
+    let oldest: Option<i64> = conn.prepare_cached(oldest)?.query_row([], |row| row.get(0)).optional()?;
+    if oldest.is_none_or(|oldest| oldest >= micros(before)) {
+        return Ok(None);
     }
-    if until < first {
-        return Ok(());
-    }
-    conn.prepare_cached("DELETE FROM events WHERE seq <= ?")?.execute([until.min(first + 4095)]).map(drop)
+    let sql = "SELECT max(seq) FROM (SELECT seq, event FROM events ORDER BY seq LIMIT 4096) \
+               WHERE json_extract(event, '$.at') < ? AND seq < (SELECT max(seq) FROM events)";
+    conn.prepare_cached(sql)?.query_row([micros(before)], |row| row.get(0))
 }
 
 /// Rows that have, or had a while ago, a holder or a waiter.
@@ -105,8 +163,8 @@ pub(super) fn with_something_live(conn: &Connection) -> rusqlite::Result<Vec<Loc
 
 /// Rows that may have something to clear away by `now`.
 pub(super) fn due(conn: &Connection, now: Timestamp, limit: u32) -> rusqlite::Result<Vec<LockRow>> {
-    let sql = "SELECT id, record, wake_at, last_event FROM locks WHERE wake_at <= ? ORDER BY wake_at LIMIT ?";
-    rows(&mut conn.prepare_cached(sql)?, params![micros(now), limit])
+    let sql = format!("{COLUMNS} WHERE wake_at <= ? ORDER BY wake_at LIMIT ?");
+    rows(&mut conn.prepare_cached(&sql)?, params![micros(now), limit])
 }
 
 /// Records by name, from `after` on; with `busy`, only those that somebody may hold.
@@ -119,10 +177,13 @@ pub(super) fn list(
 ) -> rusqlite::Result<Vec<LockRecord>> {
     let only = if busy { "AND wake_at IS NOT NULL" } else { "" };
     let sql = format!(
-        "{COLUMNS} WHERE name >= ?1 AND name > ?2 AND substr(name, 1, length(?1)) = ?1 {only} ORDER BY name LIMIT ?3"
+        "SELECT record FROM locks WHERE name >= ?1 AND name > ?2 AND substr(name, 1, length(?1)) = ?1 {only} \
+         ORDER BY name LIMIT ?3"
     );
-    let found = rows(&mut conn.prepare_cached(&sql)?, params![prefix, after, limit])?;
-    Ok(found.into_iter().map(|row| row.record).collect())
+    let mut select = conn.prepare_cached(&sql)?;
+    let found =
+        select.query_map(params![prefix, after, limit], |row| from_json(row.get_ref(0)?.as_str()?, 0))?;
+    found.collect()
 }
 
 /// Events after a number, oldest first.
@@ -143,20 +204,27 @@ pub(super) fn events_before(
     )
 }
 
-/// One lock's events before a number, newest first: along the chain.
-pub(super) fn chain_before(
+/// One lock's events before a number, newest first: its tail, and then along the chain.
+pub(super) fn events_of(
     conn: &Connection,
     lock: &LockName,
     before: i64,
     limit: u32,
 ) -> rusqlite::Result<Vec<(i64, Event)>> {
+    let Some(row) = load(conn, lock)? else {
+        return Ok(Vec::new());
+    };
+    let mut found = row.tail.events()?;
+    found.retain(|(seq, _)| *seq < before);
+    found.truncate(limit as usize);
     let sql = "WITH RECURSIVE chain (seq, previous, event) AS (
-            SELECT e.seq, e.previous, e.event FROM events e
-              WHERE e.seq = (SELECT last_event FROM locks WHERE name = ?1)
+            SELECT e.seq, e.previous, e.event FROM events e WHERE e.seq = ?1
             UNION ALL
             SELECT e.seq, e.previous, e.event FROM events e JOIN chain c ON e.seq = c.previous)
         SELECT seq, event FROM chain WHERE seq < ?2 LIMIT ?3";
-    events(conn, sql, params![lock.as_str(), before, limit])
+    let more = limit - u32::try_from(found.len()).unwrap_or(limit);
+    found.extend(events(conn, sql, params![row.last_event, before, more])?);
+    Ok(found)
 }
 
 fn events(conn: &Connection, sql: &str, params: &[&dyn ToSql]) -> rusqlite::Result<Vec<(i64, Event)>> {
@@ -174,11 +242,14 @@ fn micros(time: Timestamp) -> i64 {
     i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
 }
 
-fn to_json(value: &impl serde::Serialize) -> rusqlite::Result<String> {
+pub(super) fn to_json(value: &impl serde::Serialize) -> rusqlite::Result<String> {
     serde_json::to_string(value).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))
 }
 
-fn from_json<T: for<'de> serde::Deserialize<'de>>(text: &str, column: usize) -> rusqlite::Result<T> {
+pub(super) fn from_json<T: for<'de> serde::Deserialize<'de>>(
+    text: &str,
+    column: usize,
+) -> rusqlite::Result<T> {
     serde_json::from_str(text).map_err(|error| unreadable(column, error))
 }
 

@@ -29,6 +29,9 @@ const MAX_BATCH: usize = 256;
 /// is awake by now and writes what several want in one transaction.
 const CROWDED: Duration = Duration::from_millis(2);
 
+/// For so long the thread looks for the next job before it sleeps.
+const AWAKE: Duration = Duration::from_micros(50);
+
 /// The connection of this process.
 pub(super) struct Writer {
     desk: Arc<Desk>,
@@ -150,7 +153,7 @@ impl Desk {
         if ledger.waits_for_the_disk() {
             return None;
         }
-        if let Err(error) = self.file.is_still_there() {
+        if let Err(error) = self.file.is_still_there(since) {
             return Some(Err(error));
         }
         let tried = self.patience.with_little(|| ledger.commit_lightly(name, op));
@@ -181,7 +184,7 @@ impl Desk {
 
     fn work(&self, queue: &mpsc::Receiver<Job>) {
         let mut batch = Vec::new();
-        while let Ok(first) = queue.recv() {
+        while let Some(first) = next(queue) {
             let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
             let mut next = Some(first);
             while let Some(job) = next {
@@ -204,7 +207,7 @@ impl Desk {
             return;
         }
         let ops = batch.iter().map(|apply| (&apply.name, &apply.op));
-        let there = self.file.is_still_there();
+        let there = self.file.is_still_there(Moment::now());
         let answers =
             there.and_then(|()| ledger.commit(&ops).map_err(|error| explain(self.file.path(), error)));
         // A caller that has gone away is as one whose answer was lost.
@@ -220,6 +223,20 @@ impl Desk {
                     let _ = apply.reply.send(Err(error.clone()));
                 }
             }
+        }
+    }
+}
+
+/// The next job; none when there will be no more. Stays awake for a moment: whoever has just been answered often has
+/// another one, and being woken takes longer than the moment.
+fn next(queue: &mpsc::Receiver<Job>) -> Option<Job> {
+    let until = Moment::now().plus(AWAKE);
+    loop {
+        match queue.try_recv() {
+            Ok(job) => return Some(job),
+            Err(mpsc::TryRecvError::Disconnected) => return None,
+            Err(mpsc::TryRecvError::Empty) if Moment::now() < until => std::thread::yield_now(),
+            Err(mpsc::TryRecvError::Empty) => return queue.recv().ok(),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use leasehold::model::LockName;
 use leasehold::store::sqlite::{SqliteOptions, SqliteStore};
-use leasehold::store::{ListEvents, Store};
+use leasehold::store::{Cursor, ListEvents, Store};
 use leasehold::testing::Player;
 use leasehold::{Error, Leasehold};
 use rusqlite::Connection;
@@ -91,6 +91,8 @@ async fn a_file_that_was_removed_is_not_used_any_more() {
     let player = Player::new(std::sync::Arc::new(store), 1, LockName::new("lock").unwrap());
     player.takes().await;
     fs::remove_file(&path).unwrap();
+    // It is looked for once in a millisecond.
+    tokio::time::sleep(Duration::from_millis(2)).await;
     let op = leasehold::model::LockOp::Sweep(leasehold::model::Sweep::default());
     let error = player.store.locks().apply(&player.lock, &op).await.unwrap_err();
     assert!(error.to_string().ends_with("was removed or exchanged while it was open"), "{error}");
@@ -126,4 +128,78 @@ async fn history_is_bounded() {
     assert_eq!(page.items.len(), 100);
     let of_lock = ListEvents { lock: Some(player.lock.clone()), limit: 1000, ..ListEvents::default() };
     assert_eq!(store.locks().history(&of_lock).await.unwrap().items, page.items);
+}
+
+/// What a file of schema version 1 looks like: an event for each row, and no tail.
+const FIRST_VERSION: &str = r#"
+    PRAGMA application_id = 0x6c736864;
+    PRAGMA user_version = 1;
+    CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
+    CREATE TABLE locks (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, record TEXT NOT NULL,
+                        wake_at INTEGER, last_event INTEGER);
+    CREATE INDEX locks_wake_at ON locks (wake_at) WHERE wake_at IS NOT NULL;
+    CREATE TABLE events (seq INTEGER PRIMARY KEY, previous INTEGER, event TEXT NOT NULL);
+    INSERT INTO meta VALUES ('boot', '00000000-0000-0000-0000-000000000001'), ('clock_offset', 0),
+        ('token_floor', 0), ('token_ceiling', 1700000060000000);
+    INSERT INTO events VALUES
+        (1, NULL, '{"at":1699999999000000,"lock":"lock","kind":"acquired","token":1699999999000000,
+            "lease_id":"00000000-0000-0000-0000-000000000009","holder":"ada","mode":"exclusive","slots":1}'),
+        (2, 1, '{"at":1699999999500000,"lock":"lock","kind":"released","token":1699999999000000,
+            "lease_id":"00000000-0000-0000-0000-000000000009","holder":"ada","mode":"exclusive","slots":1,
+            "after_micros":500000}');
+    INSERT INTO locks VALUES
+        (1, 'lock', '{"name":"lock","token":1699999999000000,"version":2}', 1700000009000000, 2);
+"#;
+
+#[tokio::test]
+async fn a_file_of_the_first_version_goes_on_where_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("locks.db");
+    Connection::open(&path).unwrap().execute_batch(FIRST_VERSION).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    let clock = crate::engines::support::clock();
+    let store = super::suite::open(&path, &clock, 1).await;
+    let player = Player::new(store.clone(), 1, LockName::new("lock").unwrap());
+    assert_eq!(player.record().await.version, 2);
+    let lease = player.takes().await;
+    assert!(lease.token.get() > 1_699_999_999_000_000);
+    player.releases(&lease).await;
+    for lock in [None, Some(player.lock.clone())] {
+        let page = store.locks().history(&ListEvents { lock, ..ListEvents::default() }).await.unwrap();
+        let told: Vec<_> =
+            page.items.iter().map(|event| (event.holder.as_str(), event.kind.to_string())).collect();
+        let told: Vec<_> = told.iter().map(|(holder, kind)| (*holder, kind.as_str())).collect();
+        let expected =
+            [("player-1", "released"), ("player-1", "acquired"), ("ada", "released"), ("ada", "acquired")];
+        assert_eq!(told, expected);
+    }
+}
+
+/// The newest events are in their locks' rows. Whoever reads the history of all sees each once, in order, as they come.
+#[tokio::test]
+async fn following_the_history_of_all_locks_misses_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("locks.db");
+    let mut stores = Vec::new();
+    for _ in 0..2 {
+        stores.push(std::sync::Arc::new(SqliteStore::open(SqliteOptions::new(&path)).await.unwrap()));
+    }
+    let mut follow =
+        ListEvents { span: leasehold::store::Span::After(Cursor::start()), ..ListEvents::default() };
+    let (mut told, mut seen) = (Vec::new(), Vec::new());
+    for turn in 0..300_usize {
+        let (store, name) = (stores[turn % 2].clone(), format!("lock-{}", turn % 7));
+        let player = Player::new(store, turn as u128 + 1, LockName::new(name).unwrap()).of_boot(1);
+        let lease = player.takes().await;
+        player.releases(&lease).await;
+        told.extend([lease.token; 2]);
+        if turn % 5 == 0 {
+            let page = stores[0].locks().history(&follow).await.unwrap();
+            seen.extend(page.items.iter().map(|event| event.token));
+            follow.span = leasehold::store::Span::After(page.next.unwrap());
+        }
+    }
+    let page = stores[1].locks().history(&follow).await.unwrap();
+    seen.extend(page.items.iter().map(|event| event.token));
+    assert_eq!(seen, told);
 }

@@ -1,0 +1,100 @@
+//! The newest events of a lock, kept in its own row, which is written anyway.
+
+use std::fmt::Write;
+
+use super::tables::{from_json, to_json};
+use crate::model::{Event, Timestamp};
+
+/// A tail that is longer than this moves out. With its record it stays within one page of the file.
+const LONG: usize = 2600;
+
+/// The newest events of a lock: a line for each, its number and then the event as JSON.
+#[derive(Default)]
+pub(super) struct Tail(String);
+
+impl Tail {
+    pub(super) fn from_text(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+
+    pub(super) fn as_text(&self) -> &str {
+        &self.0
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn is_long(&self) -> bool {
+        self.0.len() > LONG
+    }
+
+    pub(super) fn push(&mut self, seq: i64, event: &Event) -> rusqlite::Result<()> {
+        // Writing to a string cannot fail.
+        let _ = writeln!(self.0, "{seq} {}", to_json(event)?);
+        Ok(())
+    }
+
+    /// The number of the newest.
+    pub(super) fn last(&self) -> Option<i64> {
+        self.0.lines().next_back().and_then(split).map(|(seq, _)| seq)
+    }
+
+    /// Numbers and events as they were written, oldest first.
+    pub(super) fn lines(&self) -> impl DoubleEndedIterator<Item = (i64, &str)> {
+        self.0.lines().filter_map(split)
+    }
+
+    /// Numbers and events, newest first.
+    pub(super) fn events(&self) -> rusqlite::Result<Vec<(i64, Event)>> {
+        self.lines().rev().map(|(seq, event)| Ok((seq, from_json(event, 0)?))).collect()
+    }
+}
+
+fn split(line: &str) -> Option<(i64, &str)> {
+    let (seq, event) = line.split_once(' ')?;
+    Some((seq.parse().ok()?, event))
+}
+
+/// Numbers the events of one connection: in the order in which they happen, also among connections.
+///
+/// A number is the engine's time in microseconds, with room for a thousand events in each. Whoever writes reads that
+/// time with the write lock in hand, so it is later than that of everybody who wrote before.
+pub(super) struct Numbers {
+    last: i64,
+}
+
+/// How many numbers a microsecond has.
+const PER_MICRO: i64 = 1024;
+
+impl Numbers {
+    /// Goes on after `last`. After a restart of the machine the clock may be behind the events.
+    pub(super) fn after(last: i64) -> Self {
+        Self { last }
+    }
+
+    /// The next one, for a lock whose newest event has the number `newest`.
+    pub(super) fn next(&mut self, now: Timestamp, newest: Option<i64>) -> i64 {
+        let now = i64::try_from(now.as_micros()).unwrap_or(i64::MAX).saturating_mul(PER_MICRO);
+        self.last = now.max(self.last + 1).max(newest.map_or(0, |newest| newest + 1));
+        self.last
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_rise_whatever_the_clock_does() {
+        let mut numbers = Numbers::after(5);
+        let at = Timestamp::from_micros;
+        let given = [
+            numbers.next(at(0), None),
+            numbers.next(at(1), None),
+            numbers.next(at(1), Some(9_000)),
+            numbers.next(at(0), None),
+        ];
+        assert_eq!(given, [6, 1024, 9_001, 9_002]);
+    }
+}
