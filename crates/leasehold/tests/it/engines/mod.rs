@@ -2,5 +2,7 @@
 
 mod cas;
 mod memory;
+#[cfg(feature = "redis")]
+mod redis;
 mod sqlite;
 mod support;
