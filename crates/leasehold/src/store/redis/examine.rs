@@ -1,5 +1,7 @@
 //! What the engine finds out about its server: what it is, and settings that would break a promise.
 
+use redis::Value;
+
 use super::locks::Locks;
 use super::options::{RedisOptions, Topology};
 use crate::Result;
@@ -19,24 +21,41 @@ pub(super) async fn examine(locks: &Locks, options: &RedisOptions) -> Result<Vec
     Ok(findings)
 }
 
-/// What decides whether promises can be kept. On a Cluster, of the node that answers.
+/// What decides whether promises can be kept: of each node of a Cluster, the worst.
 pub(super) async fn settings(locks: &Locks, options: &RedisOptions) -> Result<Vec<Finding>> {
-    let info: Result<String> = locks.ask(redis::cmd("INFO").arg("all")).await;
-    let info = match info {
-        Ok(info) => Info(info),
+    let nodes = match infos(locks).await {
         Err(Error::Store { trouble: Trouble::NotPermitted, .. }) => {
             return Ok(vec![Finding::ok("settings", "this user may not look at them (INFO)")]);
         }
-        Err(error) => return Err(error),
+        nodes => nodes?,
     };
-    let mut findings = vec![version(&info, locks)?];
-    findings.push(role(&info));
-    findings.push(eviction(&info));
-    findings.extend(persistence(&info, locks).await);
-    if options.wait_replicas > 0 {
-        findings.push(replicas(&info, options.wait_replicas));
+    let mut worst: Vec<Finding> = Vec::new();
+    for info in nodes {
+        let mut findings = vec![version(&info, locks)?, eviction(&info), persistence(&info, locks).await];
+        if options.topology != Topology::Cluster {
+            findings.push(role(&info));
+        }
+        if options.wait_replicas > 0 {
+            findings.push(replicas(&info, options.wait_replicas));
+        }
+        for finding in findings {
+            match worst.iter_mut().find(|known| known.name == finding.name) {
+                None => worst.push(finding),
+                Some(known) if known.concern.is_none() => *known = finding,
+                Some(_) => {}
+            }
+        }
     }
-    Ok(findings)
+    Ok(worst)
+}
+
+/// A Cluster answers with what each of its nodes says.
+async fn infos(locks: &Locks) -> Result<Vec<Info>> {
+    let text = |value: Value| redis::from_redis_value(value).map(Info).map_err(|error| locks.explain(error.into()));
+    match locks.ask::<Value>(redis::cmd("INFO").arg("all")).await? {
+        Value::Map(nodes) => nodes.into_iter().map(|(_, info)| text(info)).collect(),
+        info => Ok(vec![text(info)?]),
+    }
 }
 
 /// What `INFO` says: lines of `key:value`.
@@ -44,8 +63,7 @@ struct Info(String);
 
 impl Info {
     fn get(&self, key: &str) -> Option<&str> {
-        let line = |line: &'_ str| line.trim_end().strip_prefix(key)?.strip_prefix(':').map(str::len);
-        self.0.lines().find_map(|text| line(text).map(|length| &text.trim_end()[text.trim_end().len() - length..]))
+        self.0.lines().find_map(|line| line.trim_end().strip_prefix(key)?.strip_prefix(':'))
     }
 }
 
@@ -101,31 +119,31 @@ fn eviction(info: &Info) -> Finding {
     }
 }
 
-async fn persistence(info: &Info, locks: &Locks) -> Vec<Finding> {
+async fn persistence(info: &Info, locks: &Locks) -> Finding {
     match info.get("aof_enabled") {
-        None => return vec![Finding::ok("persistence", "the server does not tell")],
+        None => return Finding::ok("persistence", "the server does not tell"),
         Some("1") => {}
         Some(_) => {
-            return vec![Finding::concern(
+            return Finding::concern(
                 "persistence",
                 "no AOF: a restart of the server frees locks that are held",
                 "REDIS_NO_AOF",
                 "set appendonly yes; without it count on tokens alone",
-            )];
+            );
         }
     }
-    let fsync: Result<Vec<String>> = locks.ask(redis::cmd("CONFIG").arg("GET").arg("appendfsync")).await;
-    let finding = match fsync.as_ref().map(|pair| pair.get(1).map(String::as_str)) {
-        Ok(Some("no")) => Finding::concern(
+    let fsync = locks.ask::<Value>(redis::cmd("CONFIG").arg("GET").arg("appendfsync")).await;
+    let fsync = fsync.ok().and_then(|reply| redis::from_redis_value::<Vec<String>>(reply).ok());
+    match fsync.as_ref().and_then(|pair| pair.get(1)).map(String::as_str) {
+        Some("no") => Finding::concern(
             "persistence",
             "AOF with appendfsync no: a crash of its machine loses up to half a minute of grants",
             "REDIS_FSYNC",
             "set appendfsync everysec or always",
         ),
-        Ok(Some(fsync)) => Finding::ok("persistence", format!("AOF, appendfsync {fsync}")),
-        _ => Finding::ok("persistence", "AOF; how often it is synced cannot be seen by this user (CONFIG)"),
-    };
-    vec![finding]
+        Some(fsync) => Finding::ok("persistence", format!("AOF, appendfsync {fsync}")),
+        None => Finding::ok("persistence", "AOF; how often it is synced cannot be seen by this user (CONFIG)"),
+    }
 }
 
 fn replicas(info: &Info, wanted: u32) -> Finding {
