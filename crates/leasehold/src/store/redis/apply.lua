@@ -1,17 +1,6 @@
--- One operation on one lock: `LockRecord::apply` of model/rules.rs, with the same names in the same order, and the
--- storing around it. Whatever changes there changes here; a property test compares every outcome, record and event.
---
--- KEYS: the lock's record; of its bucket: the names, when to sweep which, the events.
--- ARGV: the operation, the time (empty: the server's own), the lock's name, how many events to keep, the inbox of the
---       caller's process, whether to publish to inboxes from here ('1'), then what the operation needs.
---
--- Texts and numbers only, never code. Numbers stay below 2^53, so they are exact. An empty text or 0 means: none.
--- Packed values (packed.rs reads them, and packs what a request brings along):
---   record  format, version, token, wake_at, last event, how many leases and tickets, then each with its length
---   lease   numbers, then who, what the asker said, who asked it to stop and why
---   ticket  numbers, its inbox, then who and what the asker said
---   who     lease id, mode, slots, holder: what every event tells
--- `wake_at` is never after the first end of a lease or ticket, and moves only when it would be too late.
+-- One operation on one lock, second part: `LockRecord::apply` of model/rules.rs, with the same names in the same order,
+-- and the storing around it. Whatever changes there changes here; a property test compares every outcome, record and
+-- event.
 
 local FORMAT = 1
 local RECORD, LEASE, TICKET = '>BdddBc0HH', '>ddddddBd', '>dddddBc0'
@@ -19,95 +8,16 @@ local EVENT, WHO, SAID, WHY, ROW = '>BdddddBc0Bc0Bc0Bc0', '>c16BHBc0', '>Bc0I4c0
 local EXCLUSIVE, SHARED = 0, 1
 local ACTIVE, RELEASING, RELEASED = 0, 1, 2
 local KINDS = { acquired = 0, released = 1, expired = 2, stolen = 3, forced = 4, asked = 5, queued = 6, left = 7 }
-
-local pack, unpack_from = struct.pack, struct.unpack
-local op, now, name, max_events, inbox = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
-if not now then
-  local time = redis.call('TIME')
-  now = time[1] * 1000000 + time[2]
-end
-local stored = redis.call('GET', KEYS[1])
-local format, version, token, wake_at, last_event, lease_count, ticket_count = FORMAT, 0, 0, 0, '', 0, 0
-local body
-if stored then
-  format = string.byte(stored)
-  if format ~= FORMAT then
-    return redis.error_reply('LEASEHOLD a record of format ' .. tostring(format))
-  end
-  format, version, token, wake_at, last_event, lease_count, ticket_count, body = unpack_from(RECORD, stored)
-end
-
--- Token::next. A clock beyond 2^53 µs is broken; counting on is what keeps tokens in bounds.
 local MAX_TOKEN = 9007199254740991
-local function next_token()
-  local by_clock = now <= MAX_TOKEN and now or 0
-  return math.min(math.max(token + 1, by_clock), MAX_TOKEN)
-end
-
-local function tell_about(who, kind, told_token, after, renewals, until_, by, reason)
-  last_event = redis.call('XADD', KEYS[4], 'MAXLEN', '~', max_events, '*', 'e',
-    pack(EVENT, kind, now, told_token, after < 0 and 0 or after, renewals, until_, #last_event, last_event, #by, by,
-      #reason, reason, #name, name) .. who)
-end
-
-local function save(leases, tickets)
-  redis.call('SET', KEYS[1],
-    pack(RECORD, FORMAT, version, token, wake_at, #last_event, last_event, lease_count, ticket_count) .. leases .. tickets)
-end
-
--- === The short ways: nobody else is in the way, nothing has ended. The same as below, without unpacking. ===
-
-if lease_count == 0 and ticket_count == 0 and op == 'acquire' then
-  local who, said, ttl = ARGV[7], ARGV[8], tonumber(ARGV[9])
-  local expires_at = now + ttl
-  token = next_token()
-  tell_about(who, KINDS.acquired, token, 0, 0, 0, '', '')
-  if not stored then
-    redis.call('ZADD', KEYS[2], 0, name)
-  end
-  if wake_at <= now or expires_at < wake_at then
-    wake_at = expires_at
-    redis.call('ZADD', KEYS[3], wake_at, name)
-  end
-  local lease = pack(LEASE, token, now, now, expires_at, 0, ttl, ACTIVE, 0) .. who .. said .. '\0\0'
-  version, lease_count = version + 1, 1
-  save(pack('>I4', #lease) .. lease, '')
-  if token == now then
-    return token
-  end
-  return { 'granted', now, {}, lease }
-end
-
-if lease_count == 1 and now < wake_at and (op == 'renew' or (op == 'release' and ticket_count == 0 and ARGV[9] == '')) then
-  local packed, rest = unpack_from(ROW, stored, body)
-  local own, acquired_at, _, _, renewals, ttl, status, asked_at, numbers_end = unpack_from(LEASE, packed)
-  local id = string.sub(packed, numbers_end, numbers_end + 15)
-  if id == ARGV[7] and own == tonumber(ARGV[8]) and status ~= RELEASED then
-    if op == 'release' then
-      local _, _, _, _, who_end = unpack_from(WHO, packed, numbers_end)
-      tell_about(string.sub(packed, numbers_end, who_end - 1), KINDS.released, own, now - acquired_at, renewals, 0, '', '')
-      version, lease_count = version + 1, 0
-      save('', '')
-      return packed
-    end
-    ttl = tonumber(ARGV[9]) or ttl
-    if now + ttl >= wake_at then
-      local lease = pack(LEASE, own, acquired_at, now, now + ttl, renewals + 1, ttl, status, asked_at)
-        .. string.sub(packed, numbers_end)
-      version = version + 1
-      save(pack('>I4', #lease) .. lease, string.sub(stored, rest))
-      return { 'renewed', now, {}, lease }
-    end
-  end
-end
+local inbox = ARGV[5]
 
 -- === Packed and unpacked ===
 
 -- Who it is and what it said, in both forms: events and new leases take them as they are.
 local function open_ask(ask, packed, from)
   local who_end, said_end
-  ask.id, ask.mode, ask.slots, ask.holder, who_end = unpack_from(WHO, packed, from)
-  ask.boot, ask.ask, said_end = unpack_from(SAID, packed, who_end)
+  ask.id, ask.mode, ask.slots, ask.holder, who_end = open(WHO, packed, from)
+  ask.boot, ask.ask, said_end = open(SAID, packed, who_end)
   ask.who, ask.said = string.sub(packed, from, who_end - 1), string.sub(packed, who_end, said_end - 1)
   return said_end
 end
@@ -115,9 +25,9 @@ end
 local function open_lease(packed)
   local lease, at = {}, nil
   lease.token, lease.acquired_at, lease.renewed_at, lease.expires_at, lease.renewals, lease.ttl, lease.status,
-    lease.asked_at, at = unpack_from(LEASE, packed)
+    lease.asked_at, at = open(LEASE, packed)
   at = open_ask(lease, packed, at)
-  lease.asked_by, lease.asked_reason = unpack_from(WHY, packed, at)
+  lease.asked_by, lease.asked_reason = open(WHY, packed, at)
   return lease
 end
 
@@ -130,7 +40,7 @@ end
 local function open_ticket(packed)
   local ticket, at = {}, nil
   ticket.since, ticket.expires_at, ticket.patience, ticket.ttl, ticket.priority, ticket.inbox, at =
-    unpack_from(TICKET, packed)
+    open(TICKET, packed)
   open_ask(ticket, packed, at)
   return ticket
 end
@@ -163,11 +73,11 @@ local GONE = 'its process is gone'
 local leases, tickets = {}, {}
 for at = 1, lease_count do
   local packed
-  packed, body = unpack_from(ROW, stored, body)
+  packed, body = open(ROW, stored, body)
   leases[at] = open_lease(packed)
 end
 for at = 1, ticket_count do
-  tickets[at], body = unpack_from(ROW, stored, body)
+  tickets[at], body = open(ROW, stored, body)
 end
 
 local handed_over, changed = {}, false
@@ -185,7 +95,9 @@ end
 
 local function event(kind, of, told_token, after, renewals, until_, by, reason)
   changed = true
-  tell_about(of.who, KINDS[kind], told_token, after, renewals, until_, by, reason)
+  last_event = redis.call('XADD', KEYS[4], 'MAXLEN', '~', max_events, '*', 'e',
+    pack(EVENT, KINDS[kind], now, told_token, math.max(after, 0), renewals, until_, #last_event, last_event, #by, by,
+      #reason, reason, #name, name) .. of.who)
 end
 
 local function tell(kind, lease, until_, by, reason)
@@ -244,6 +156,12 @@ local function place_of(id)
       return at
     end
   end
+end
+
+-- Token::next. A clock beyond 2^53 µs is broken; counting on is what keeps tokens in bounds.
+local function next_token()
+  local by_clock = now <= MAX_TOKEN and now or 0
+  return math.min(math.max(token + 1, by_clock), MAX_TOKEN)
 end
 
 local function grant(ask, lasts, since)
@@ -613,8 +531,9 @@ if wake_at ~= old_wake_at then
   end
 end
 if changed or wake_at ~= old_wake_at then
-  lease_count, ticket_count = #leases, #tickets
-  save(close_row(all_leases()), close_row(tickets))
+  redis.call('SET', KEYS[1],
+    pack(RECORD, FORMAT, version, token, wake_at, #last_event, last_event, #leases, #tickets)
+    .. close_row(all_leases()) .. close_row(tickets))
 end
 
 -- A wake-up is a hint: one that may not be sent must not undo what is written.

@@ -86,9 +86,12 @@ impl Answer {
             (LockOp::Acquire(acquire), Value::Int(token)) => {
                 granted(acquire, *token).map(|lease| (Outcome::Granted(lease), Vec::new()))
             }
-            // …or released as it was.
+            // …released as it was, or renewed.
             (LockOp::Release(_), Value::BulkString(lease)) => {
                 Some((Outcome::Released(packed::lease(lease)?), Vec::new()))
+            }
+            (LockOp::Renew(_), Value::BulkString(lease)) => {
+                Some((Outcome::Renewed(packed::lease(lease)?), Vec::new()))
             }
             (_, Value::Array(parts)) => Parts(parts).outcome()?,
             _ => None,

@@ -15,7 +15,8 @@ pub(super) struct Script {
 }
 
 /// One operation on one lock.
-pub(super) static APPLY: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("apply.lua")));
+pub(super) static APPLY: LazyLock<Script> =
+    LazyLock::new(|| Script::new(concat!(include_str!("short.lua"), include_str!("apply.lua"))));
 /// The history of one lock.
 pub(super) static CHAIN: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("chain.lua")));
 /// The history of one bucket.
