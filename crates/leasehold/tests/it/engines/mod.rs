@@ -2,6 +2,8 @@
 
 mod cas;
 mod memory;
+mod proxy;
+mod race;
 #[cfg(feature = "redis")]
 mod redis;
 mod sqlite;
