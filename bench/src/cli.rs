@@ -66,5 +66,7 @@ pub(crate) struct WorkerArgs {
     #[arg(long)]
     pub(crate) clients: u32,
     #[arg(long)]
+    pub(crate) hold_millis: u32,
+    #[arg(long)]
     pub(crate) folder: PathBuf,
 }

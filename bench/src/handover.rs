@@ -17,21 +17,24 @@ pub(crate) struct HandOvers {
     pub(crate) shares: BTreeMap<u32, u64>,
     /// The most turns that one client began to ask for and got while another was already waiting, and went on to.
     pub(crate) overtaken: u64,
+    /// How long somebody had the lock, in nanoseconds.
+    pub(crate) held: u64,
 }
 
 impl HandOvers {
     pub(crate) fn of(mut turns: Vec<Turn>, clients: u32, window: Window) -> Result<Self> {
         turns.sort_by_key(|turn| turn.token);
-        let mut found = Self { latency: Histogram::new(3)?, shares: BTreeMap::new(), overtaken: 0 };
+        let mut found = Self { latency: Histogram::new(3)?, shares: BTreeMap::new(), overtaken: 0, held: 0 };
         found.shares.extend((0..clients).map(|client| (client, 0)));
         for at in 1..turns.len() {
             let (before, turn) = (turns[at - 1], turns[at]);
             ensure!(turn.token != before.token, "token {} was given twice", turn.token);
-            ensure!(turn.got >= before.got, "two clients had the lock at once: {before:?}, {turn:?}");
+            ensure!(turn.got >= before.gave, "two clients had the lock at once: {before:?}, {turn:?}");
             if (window.from..window.until).contains(&turn.got) {
                 if turn.client != before.client {
-                    found.latency.record(turn.got - before.got)?;
+                    found.latency.record(turn.got - before.gave)?;
                 }
+                found.held += turn.gave.min(window.until) - turn.got;
                 *found.shares.entry(turn.client).or_default() += 1;
                 found.overtaken = found.overtaken.max(overtaken(&turns[..at], turn));
             }
@@ -57,7 +60,7 @@ mod tests {
     const WINDOW: Window = Window { from: 0, until: 1000 };
 
     fn turn(token: u64, client: u32, asked: u64, got: u64) -> Turn {
-        Turn { token, client, asked, queued: asked, got }
+        Turn { token, client, asked, queued: asked, got, gave: got }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use leasehold::Leasehold;
@@ -11,7 +12,8 @@ use leasehold::store::{Store, StoreUrl, connect};
 use tokio::runtime::Runtime;
 
 use crate::clients::{
-    Client, FairMap, FairMapClient, LibraryClient, Map, MapClient, RawSqlite, StoreClient, create_raw_sqlite,
+    Client, FairMap, FairMapClient, LibraryClient, Map, MapClient, RawPostgres, RawRedis, RawSqlite,
+    RedisLine, Rslock, StoreClient, create_raw_sqlite, raw_postgres, raw_redis,
 };
 use crate::measure::{Notes, Window, work};
 use crate::plan::{Engine, Floor, Keys};
@@ -24,25 +26,57 @@ pub(crate) struct Load {
     pub(crate) keys: Keys,
     /// The numbers of the clients.
     pub(crate) clients: Range<u32>,
-    /// Where the database is.
+    /// How long each turn lasts, if all want the same lock.
+    pub(crate) hold_millis: u32,
+    /// Where the database is. Its name is that of the schema or the prefix, where there is no file.
     pub(crate) folder: PathBuf,
 }
 
 impl Load {
     /// Makes what has to be there before any client comes.
     pub(crate) fn prepare(&self) -> Result<()> {
-        if self.floor == Floor::Raw && self.engine != Engine::Memory {
-            let names: Vec<_> = self.clients.clone().map(|number| self.name(number)).collect();
-            create_raw_sqlite(&self.raw_file(), &names)?;
+        match (self.floor, self.engine, self.keys) {
+            (Floor::Raw, Engine::Holders | Engine::Full, _) => {
+                let names: Vec<_> = self.clients.clone().map(|number| self.name(number)).collect();
+                create_raw_sqlite(&self.raw_file(), &names)
+            }
+            (Floor::Raw, Engine::Postgres, _) => {
+                runtime()?.block_on(raw_postgres::create(&self.remote()?, &self.space()))
+            }
+            (Floor::Raw, Engine::Redis, Keys::One) => {
+                runtime()?.block_on(RedisLine::prepare(&self.remote()?, &self.key(0)))
+            }
+            _ => Ok(()),
         }
-        Ok(())
+    }
+
+    /// Removes what it has left on a server. Files go with their folder.
+    pub(crate) fn clean_up(&self) -> Result<()> {
+        match self.engine {
+            Engine::Postgres => runtime()?.block_on(raw_postgres::remove(&self.remote()?, &self.space())),
+            Engine::Redis => runtime()?.block_on(raw_redis::remove(&self.remote()?, &self.space())),
+            Engine::Memory | Engine::Holders | Engine::Full => Ok(()),
+        }
+    }
+
+    /// How many commands clients have sent to the server so far, if it tells.
+    pub(crate) fn commands(&self) -> Result<Option<u64>> {
+        match (self.engine, self.floor) {
+            (Engine::Redis, Floor::Client) => {
+                runtime()?.block_on(raw_redis::scripts_run(&self.remote()?)).map(Some)
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Makes the clients, asks for the window once all is ready, and lets them work until it is over.
     pub(crate) fn run(&self, window: impl FnOnce() -> Result<Window>) -> Result<Notes> {
         match (self.floor, self.engine) {
             (Floor::Raw, Engine::Memory) => self.raw_memory(window),
-            (Floor::Raw, _) => self.raw_sqlite(window),
+            (Floor::Raw, Engine::Holders | Engine::Full) => self.raw_sqlite(window),
+            (Floor::Raw, Engine::Postgres) => self.raw_postgres(window),
+            (Floor::Raw, Engine::Redis) => self.raw_redis(window),
+            (Floor::Peer, _) => self.rslock(window),
             (Floor::Store, _) => self.store(window),
             (Floor::Client, _) => self.library(window),
         }
@@ -68,9 +102,31 @@ impl Load {
         self.on_threads(client, window)
     }
 
+    fn raw_postgres(&self, window: impl FnOnce() -> Result<Window>) -> Result<Notes> {
+        let (runtime, url, schema) = (runtime()?, self.remote()?, self.space());
+        let client = |number| runtime.block_on(RawPostgres::open(&url, &schema, self.name(number), number));
+        self.on_tasks(&runtime, client, window)
+    }
+
+    fn raw_redis(&self, window: impl FnOnce() -> Result<Window>) -> Result<Notes> {
+        let (runtime, url) = (runtime()?, self.remote()?);
+        if self.keys == Keys::Own {
+            let client = |number| runtime.block_on(RawRedis::open(&url, self.key(number), number));
+            self.on_tasks(&runtime, client, window)
+        } else {
+            let client = |number| runtime.block_on(RedisLine::open(&url, self.key(number)));
+            self.on_tasks(&runtime, client, window)
+        }
+    }
+
+    fn rslock(&self, window: impl FnOnce() -> Result<Window>) -> Result<Notes> {
+        let (runtime, url) = (runtime()?, self.remote()?);
+        self.on_tasks(&runtime, |number| Ok(Rslock::new(&url, self.key(number))), window)
+    }
+
     fn store(&self, window: impl FnOnce() -> Result<Window>) -> Result<Notes> {
         let runtime = runtime()?;
-        let url = StoreUrl::parse(&self.url())?;
+        let url = StoreUrl::parse(&self.url()?)?;
         let store: Arc<dyn Store> = runtime.block_on(connect(&url))?;
         let client = |number| StoreClient::new(store.clone(), LockName::new(self.name(number))?, number);
         self.on_tasks(&runtime, client, window)
@@ -78,7 +134,7 @@ impl Load {
 
     fn library(&self, window: impl FnOnce() -> Result<Window>) -> Result<Notes> {
         let runtime = runtime()?;
-        let leasehold = runtime.block_on(Leasehold::connect(&self.url()))?;
+        let leasehold = runtime.block_on(Leasehold::connect(&self.url()?))?;
         let client = |number| {
             let name = LockName::new(self.name(number))?;
             Ok(LibraryClient::new(leasehold.clone(), name, self.keys))
@@ -94,9 +150,9 @@ impl Load {
         window: impl FnOnce() -> Result<Window>,
     ) -> Result<Notes> {
         let clients: Vec<_> = self.clients.clone().map(client).collect::<Result<_>>()?;
-        let (keys, window) = (self.keys, window()?);
+        let (keys, hold, window) = (self.keys, self.hold(), window()?);
         let tasks: Vec<_> = (self.clients.clone().zip(clients))
-            .map(|(number, client)| runtime.spawn(work(client, number, keys, window)))
+            .map(|(number, client)| runtime.spawn(work(client, number, keys, hold, window)))
             .collect();
         let mut all = Notes::new()?;
         for task in tasks {
@@ -112,10 +168,10 @@ impl Load {
         window: impl FnOnce() -> Result<Window>,
     ) -> Result<Notes> {
         let clients: Vec<_> = self.clients.clone().map(client).collect::<Result<_>>()?;
-        let (keys, window) = (self.keys, window()?);
+        let (keys, hold, window) = (self.keys, self.hold(), window()?);
         let block = move |client, number| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-            runtime.block_on(work(client, number, keys, window))
+            runtime.block_on(work(client, number, keys, hold, window))
         };
         let threads: Vec<_> = (self.clients.clone().zip(clients))
             .map(|(number, client)| std::thread::spawn(move || block(client, number)))
@@ -138,13 +194,36 @@ impl Load {
         self.folder.join("raw.db")
     }
 
-    fn url(&self) -> String {
+    fn hold(&self) -> Duration {
+        Duration::from_millis(u64::from(self.hold_millis))
+    }
+
+    /// A name of its own on a server.
+    fn space(&self) -> String {
+        let folder = self.folder.file_name().unwrap_or_default().to_string_lossy();
+        let letters = folder.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase());
+        std::iter::once("bench_".to_owned()).chain(letters.map(String::from)).collect()
+    }
+
+    fn key(&self, number: u32) -> String {
+        format!("{}:{}", self.space(), self.name(number))
+    }
+
+    /// Where the server is.
+    fn remote(&self) -> Result<String> {
+        let variable = self.engine.variable().context("this engine has no server")?;
+        std::env::var(variable).with_context(|| format!("{variable} is not set"))
+    }
+
+    fn url(&self) -> Result<String> {
         let file = self.folder.join("leasehold.db");
-        match self.engine {
+        Ok(match self.engine {
             Engine::Memory => "memory:".to_owned(),
             Engine::Holders => format!("sqlite:{}", file.display()),
             Engine::Full => format!("sqlite:{}?sync=full", file.display()),
-        }
+            Engine::Postgres => format!("{}?schema={}", self.remote()?, self.space()),
+            Engine::Redis => format!("{}?prefix={}", self.remote()?, self.space()),
+        })
     }
 }
 

@@ -19,8 +19,12 @@ pub(crate) fn run(options: &LocksArgs) -> Result<()> {
     let place = options.dir.clone().unwrap_or_else(std::env::temp_dir);
     let folder = tempfile::Builder::new().prefix("leasehold-bench-").tempdir_in(&place);
     let folder = folder.with_context(|| format!("cannot make a folder in {}", place.display()))?;
-    let wanted: Vec<_> =
-        cases().into_iter().filter(|case| case.to_string().contains(&options.only)).collect();
+    let named = cases().into_iter().filter(|case| case.to_string().contains(&options.only));
+    let (wanted, absent): (Vec<_>, Vec<_>) = named.partition(|case| case.engine.is_there());
+    for case in &absent {
+        let variable = case.engine.variable().unwrap_or_default();
+        eprintln!("{case}: not measured, because {variable} does not say where a server is");
+    }
     let run = RUN.contains(&options.only);
     ensure!(run || !wanted.is_empty(), "no load has '{}' in its name", options.only);
 

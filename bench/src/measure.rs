@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::pin::pin;
+use std::time::Duration;
 
 use anyhow::Result;
 use hdrhistogram::Histogram;
@@ -42,7 +43,7 @@ pub(crate) struct Notes {
     pub(crate) turns: Vec<Turn>,
 }
 
-/// One client's turn with the lock. It is given back at once, so the end is the beginning.
+/// One client's turn with the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Turn {
     pub(crate) token: u64,
@@ -52,6 +53,8 @@ pub(crate) struct Turn {
     /// When its asking had surely arrived: the call had come back to wait, or to say that it has the lock.
     pub(crate) queued: u64,
     pub(crate) got: u64,
+    /// When it began to give it back.
+    pub(crate) gave: u64,
 }
 
 impl Notes {
@@ -71,13 +74,24 @@ impl Notes {
 const YIELD_EVERY: u32 = 64;
 
 /// Takes and gives back until the window is over.
-pub(crate) async fn work(mut client: impl Client, number: u32, keys: Keys, window: Window) -> Result<Notes> {
+pub(crate) async fn work(
+    mut client: impl Client,
+    number: u32,
+    keys: Keys,
+    hold: Duration,
+    window: Window,
+) -> Result<Notes> {
     let mut notes = Notes::new()?;
     let (mut asked, mut again) = (now(), 0);
     loop {
         if keys == Keys::One {
             let (token, queued) = noting_when_it_waits(client.acquire()).await;
-            notes.turns.push(Turn { token: token?, client: number, asked, queued, got: now() });
+            let (token, got) = (token?, now());
+            if !hold.is_zero() {
+                tokio::time::sleep(hold).await;
+            }
+            let gave = if hold.is_zero() { got } else { now() };
+            notes.turns.push(Turn { token, client: number, asked, queued, got, gave });
         } else {
             client.acquire().await?;
         }

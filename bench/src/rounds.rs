@@ -28,6 +28,10 @@ pub(crate) struct Figure {
     pub(crate) shares: (u64, u64),
     /// See [`HandOvers::overtaken`].
     pub(crate) overtaken: Option<u64>,
+    /// What part of the time somebody had the lock.
+    pub(crate) in_use: Option<f64>,
+    /// Commands that clients sent to the server for each turn.
+    pub(crate) commands: Option<f64>,
 }
 
 /// One round: how the machine was, and every row.
@@ -63,25 +67,33 @@ fn measure(case: &Case, floor: Floor, seconds: f64, folder: &Path) -> Result<Fig
     let mut window = None;
     let mut begin = || *window.insert(window_of(length));
     let (engine, keys, clients) = (case.engine, case.keys, 0..case.clients);
-    let load = Load { engine, floor, keys, clients, folder: folder.path().to_owned() };
+    let (hold_millis, folder) = (case.hold_millis, folder.path().to_owned());
+    let load = Load { engine, floor, keys, clients, hold_millis, folder };
     load.prepare()?;
+    let before = load.commands()?;
     let notes = match case.processes {
         1 => load.run(|| Ok(begin()))?,
         processes => workers::run(&load, processes, begin)?,
     };
     let window = window.context("nobody began")?;
-    let (times, shares, overtaken) = match case.keys {
-        Keys::Own => (notes.cycles, notes.shares, None),
+    let sent = load.commands()?.zip(before).map(|(after, before)| float(after - before));
+    let turns = float(notes.turns.len() as u64);
+    load.clean_up()?;
+    let (times, shares, overtaken, in_use) = match case.keys {
+        Keys::Own => (notes.cycles, notes.shares, None, None),
         Keys::One => {
             let found = HandOvers::of(notes.turns, case.clients, window)?;
-            (found.latency, found.shares, Some(found.overtaken))
+            let in_use = float(found.held) / float(window.nanos());
+            (found.latency, found.shares, Some(found.overtaken), Some(in_use))
         }
     };
+    let in_use = in_use.filter(|_| case.hold_millis > 0);
+    let commands = sent.filter(|_| case.keys == Keys::One).map(|sent| sent / turns);
     let shares = (shares.values().min().copied(), shares.values().max().copied());
     let shares = (shares.0.unwrap_or(0), shares.1.unwrap_or(0));
     let rate = float(times.len()) / (float(window.nanos()) / 1e9);
     let (p50, p99) = (quantile(&times, 0.5), quantile(&times, 0.99));
-    Ok(Figure { case: *case, floor, rate, p50, p99, shares, overtaken })
+    Ok(Figure { case: *case, floor, rate, p50, p99, shares, overtaken, in_use, commands })
 }
 
 /// Begins after a while in which caches and files get warm.

@@ -23,6 +23,7 @@ pub(crate) fn serve(args: &WorkerArgs) -> Result<()> {
         floor: args.floor,
         keys: args.keys,
         clients: args.first..args.first + args.clients,
+        hold_millis: args.hold_millis,
         folder: args.folder.clone(),
     };
     let window = || {
@@ -70,7 +71,8 @@ impl Worker {
         let mut child = Command::new(this_program()?)
             .args(["worker", "--engine", &word(&load.engine), "--floor", &word(&load.floor)])
             .args(["--keys", &word(&load.keys), "--first", &clients.start.to_string()])
-            .args(["--clients", &clients.len().to_string(), "--folder"])
+            .args(["--clients", &clients.len().to_string()])
+            .args(["--hold-millis", &load.hold_millis.to_string(), "--folder"])
             .arg(&load.folder)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -6,22 +6,48 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result};
 
+use crate::engines::Borrowed;
+
 /// Builds the binary and the benchmarks, and runs these.
 pub(crate) fn run(root: &Path, args: &[OsString]) -> Result<ExitCode> {
     // `leasehold run` is measured as it ships: built alone, so that no feature of the benchmarks gets into it.
-    if cargo(root, &["build", "--release", "--quiet", "-p", "leasehold-cli"], &[])? != 0 {
+    if cargo(root, &["build", "--release", "--quiet", "-p", "leasehold-cli"], &[], Vec::new())? != 0 {
         eprintln!(
             "leasehold-cli does not build: `leasehold run` is measured as it was built before, or not at all"
         );
     }
-    let code = cargo(root, &["run", "--release", "--quiet", "-p", "leasehold-bench", "--"], args)?;
-    Ok(ExitCode::from(code))
+    let engines = if wants_servers(args) { Some(Borrowed::durable(root)?) } else { None };
+    let variables = engines.iter().flat_map(|engines| engines.variables.clone()).collect();
+    let words = ["run", "--release", "--quiet", "-p", "leasehold-bench", "--"];
+    Ok(ExitCode::from(cargo(root, &words, args, variables)?))
 }
 
-fn cargo(root: &Path, words: &[&str], args: &[OsString]) -> Result<u8> {
+/// Whether a server may be measured: not if only loads without one are asked for.
+fn wants_servers(args: &[OsString]) -> bool {
+    let only = args.iter().skip_while(|arg| *arg != "--only").nth(1).map(|text| text.to_string_lossy());
+    let help = args.iter().any(|arg| arg == "--help" || arg == "-h");
+    let without = |only: &str| ["memory", "sqlite", "run"].iter().any(|name| only.starts_with(name));
+    !help && !only.is_some_and(|only| without(&only))
+}
+
+fn cargo(root: &Path, words: &[&str], args: &[OsString], variables: Vec<(String, String)>) -> Result<u8> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
-    let status = Command::new(&cargo).args(words).args(args).current_dir(root).status();
+    let status = Command::new(&cargo).args(words).args(args).envs(variables).current_dir(root).status();
     let status =
         status.with_context(|| format!("cannot start {}: install the Rust toolchain", cargo.display()))?;
     Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_are_started_only_for_loads_that_have_one() {
+        let wants = |words: &str| wants_servers(&words.split(' ').map(OsString::from).collect::<Vec<_>>());
+        assert!(wants("locks"));
+        assert!(wants("locks --only redis --rounds 3"));
+        assert!(!wants("locks --only sqlite"));
+        assert!(!wants("locks --help"));
+    }
 }

@@ -52,4 +52,9 @@ impl Kind {
     fn variable(self) -> String {
         format!("LEASEHOLD_TEST_{}", self.name().to_uppercase())
     }
+
+    /// What tells the benchmarks where one is that waits for the disk.
+    fn bench_variable(self) -> String {
+        format!("LEASEHOLD_BENCH_{}", self.name().to_uppercase())
+    }
 }

@@ -42,6 +42,26 @@ impl Aim {
             all.extend(at_least_of_raw(lines, &own(Engine::Full, 64, floor), 10.0));
         }
         all.extend(at_least_per_second(lines, &one(Engine::Holders), 1e4));
+        for clients in [1, 16, 64] {
+            all.extend(at_least_of_raw(lines, &own(Engine::Postgres, clients, Floor::Client), 0.9));
+        }
+        all.extend(at_least_of_raw(lines, &one(Engine::Postgres), 10.0));
+        for (clients, least) in [(1, 0.95), (16, 2.0), (64, 2.0)] {
+            all.extend(at_least_of_raw(lines, &own(Engine::Redis, clients, Floor::Client), least));
+        }
+        all.extend(at_least_of_raw(lines, &one(Engine::Redis), 0.5));
+        for line in lines.iter().filter(|line| line.floor == Floor::Client) {
+            all.extend(line.in_use.map(|part| Self {
+                text: format!("{}: in use ≥ 90 % of the time", line.case),
+                found: format!("{:.0} %", part * 100.0),
+                met: part >= 0.9,
+            }));
+            all.extend(line.commands.filter(|_| line.case.hold_millis == 0).map(|count| Self {
+                text: format!("{}: ≤ 4 commands for each hand-over", line.case),
+                found: format!("{count:.1}"),
+                met: count <= 4.0,
+            }));
+        }
         for line in lines.iter().filter(|line| line.floor == Floor::Client) {
             all.extend(line.overtaken.map(|overtaken| Self {
                 text: format!("{}: no second turn before one who waits", line.case),
@@ -86,6 +106,6 @@ fn find<'a>(lines: &'a [Line], spot: &Spot) -> Option<&'a Line> {
     lines.iter().find(|line| {
         let case = &line.case;
         (case.engine, case.keys, case.clients) == (spot.engine, spot.keys, spot.clients)
-            && (case.processes, line.floor) == (spot.processes, spot.floor)
+            && (case.processes, line.floor, case.hold_millis) == (spot.processes, spot.floor, 0)
     })
 }

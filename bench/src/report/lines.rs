@@ -41,6 +41,12 @@ pub(crate) struct Line {
     /// The most turns that one client asked for and got while another was already waiting.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) overtaken: Option<u64>,
+    /// What part of the time somebody had the lock: the median.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) in_use: Option<f64>,
+    /// Commands that clients sent to the server for each turn: the median.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) commands: Option<f64>,
 }
 
 impl Report {
@@ -77,6 +83,14 @@ impl Line {
             rounds: of(|figure| figure.rate),
             shares: shares.unwrap_or((0, 0)),
             overtaken: figures.iter().filter_map(|figure| figure.overtaken).max(),
+            in_use: some(figures.iter().filter_map(|figure| figure.in_use).collect()),
+            commands: some(figures.iter().filter_map(|figure| figure.commands).collect()),
         }
     }
+}
+
+/// The median, if there is anything.
+#[expect(clippy::needless_pass_by_value, reason = "made for this")]
+fn some(values: Vec<f64>) -> Option<f64> {
+    (!values.is_empty()).then(|| median(&values))
 }

@@ -54,14 +54,14 @@ fn lines(report: &Report, keys: Keys) -> Option<Table> {
     }
     let mut header = vec!["load", "by", "per second", "p50", "p99", "of raw", "per client"];
     if keys == Keys::One {
-        header.push("overtaken");
+        header.extend(["overtaken", "in use", "commands"]);
     }
     let mut table = Table::new();
     table.set_header(header);
     for line in wanted {
         table.add_row(cells(line));
     }
-    Some(to_the_right(table, &[2, 3, 4, 5, 6, 7]))
+    Some(to_the_right(table, &[2, 3, 4, 5, 6, 7, 8, 9]))
 }
 
 fn cells(line: &Line) -> Vec<String> {
@@ -75,7 +75,11 @@ fn cells(line: &Line) -> Vec<String> {
     ];
     let (least, most) = line.shares;
     cells.push(if line.case.clients == 1 { String::new() } else { format!("{least} to {most}") });
-    cells.extend(line.overtaken.map(|overtaken| overtaken.to_string()));
+    if line.case.keys == Keys::One {
+        cells.push(line.overtaken.map(|overtaken| overtaken.to_string()).unwrap_or_default());
+        cells.push(line.in_use.map(|part| format!("{:.0} %", part * 100.0)).unwrap_or_default());
+        cells.push(line.commands.map(|count| format!("{count:.1}")).unwrap_or_default());
+    }
     cells
 }
 

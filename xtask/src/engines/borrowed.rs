@@ -1,21 +1,21 @@
-//! Engines for the length of a test run: those that are there, or our own, which end with it whatever happens.
+//! Engines for the length of a run: those that are there, or our own, which end with it whatever happens.
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
-use super::Skip;
+use super::{Kind, Skip};
 use super::command::{Manner, up};
 use super::process::Process;
 use super::state::State;
 
-/// Holds the engines while the tests run. Dropped, it ends those that were started for it.
+/// Holds the engines while something uses them. Dropped, it ends those that were started for it.
 pub(crate) struct Borrowed {
     root: PathBuf,
-    /// What to tell the tests.
+    /// What to tell whoever uses them.
     pub(crate) variables: Vec<(String, String)>,
 }
 
@@ -33,14 +33,33 @@ impl Borrowed {
         if wanted.is_empty() {
             return Ok(borrowed);
         }
-        end_with_this_process(root)?;
-        let owner = Some(Process::this()?);
-        let state = up(root, &wanted, &Manner { durable: false, owner })?;
-        let names: Vec<_> = state.processes.iter().map(|(name, _)| name.as_str()).collect();
-        println!("engines: {}", names.join(", "));
-        let unnamed = |(name, _): &(String, String)| std::env::var_os(name).is_none();
-        borrowed.variables.extend(state.exports.iter().filter(|export| unnamed(export)).cloned());
+        borrowed.start(&wanted, false)?;
         Ok(borrowed)
+    }
+
+    /// For measuring: they wait for the disk as they must. None if the environment names them.
+    pub(crate) fn durable(root: &Path) -> Result<Self> {
+        let mut borrowed = Self { root: root.to_owned(), variables: Vec::new() };
+        let wanted = [Kind::Postgres, Kind::Redis];
+        if wanted.iter().all(|kind| std::env::var_os(kind.bench_variable()).is_some()) {
+            return Ok(borrowed);
+        }
+        borrowed.start(&wanted, true)?;
+        let names = |kind: &Kind| borrowed.variables.iter().any(|(name, _)| *name == kind.bench_variable());
+        let hint = "the engines that run do not wait for the disk: cargo xtask engines down, then once more";
+        ensure!(wanted.iter().all(names), hint);
+        Ok(borrowed)
+    }
+
+    fn start(&mut self, wanted: &[Kind], durable: bool) -> Result<()> {
+        end_with_this_process(&self.root)?;
+        let owner = Some(Process::this()?);
+        let state = up(&self.root, wanted, &Manner { durable, owner })?;
+        let names: Vec<_> = state.processes.iter().map(|(name, _)| name.as_str()).collect();
+        eprintln!("engines: {}", names.join(", "));
+        let unnamed = |(name, _): &(String, String)| std::env::var_os(name).is_none();
+        self.variables.extend(state.exports.iter().filter(|export| unnamed(export)).cloned());
+        Ok(())
     }
 }
 

@@ -134,6 +134,14 @@ fn start(lab: &mut Lab, wanted: &[Kind]) -> Result<()> {
             Kind::Dynamodb => dynamodb::start(lab)?,
         }
     }
+    if lab.durable {
+        for kind in wanted {
+            let url = lab.state.exports.iter().find(|(name, _)| *name == kind.variable()).cloned();
+            if let Some((_, url)) = url {
+                lab.export(&kind.bench_variable(), url);
+            }
+        }
+    }
     lab.state.ready = true;
     lab.state.save()
 }

@@ -1,8 +1,14 @@
 //! Every engine against the conformance suite and against the bare rules.
 
 mod cas;
+#[cfg(feature = "dynamodb")]
+mod dynamodb;
 mod memory;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod proxy;
 mod race;
+#[cfg(feature = "redis")]
+mod redis;
 mod sqlite;
 mod support;

@@ -1,0 +1,107 @@
+//! Redis without leasehold: `SET NX PX` and a script that compares and deletes, on a connection of the client's own; for a
+//! lock that all want, a list of the server's on which they wait in line.
+
+use anyhow::{Context, Result, bail};
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncCommands, Client as RedisClient, Script};
+
+use super::Client;
+
+const TTL_MILLIS: u64 = 30_000;
+const COMPARE_AND_DELETE: &str =
+    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end";
+
+/// A client with a connection of its own.
+pub(crate) struct RawRedis {
+    conn: MultiplexedConnection,
+    key: String,
+    holder: String,
+    delete: Script,
+    token: u64,
+}
+
+impl RawRedis {
+    pub(crate) async fn open(url: &str, key: String, number: u32) -> Result<Self> {
+        let conn = RedisClient::open(url)?.get_multiplexed_async_connection().await?;
+        let (holder, delete) = (format!("bench-{number}"), Script::new(COMPARE_AND_DELETE));
+        Ok(Self { conn, key, holder, delete, token: 0 })
+    }
+}
+
+impl Client for RawRedis {
+    async fn acquire(&mut self) -> Result<u64> {
+        let mut set = redis::cmd("SET");
+        set.arg(&self.key).arg(&self.holder).arg("NX").arg("PX").arg(TTL_MILLIS);
+        match set.query_async::<Option<String>>(&mut self.conn).await? {
+            Some(_) => self.token += 1,
+            None => bail!("an own lock could not be acquired"),
+        }
+        Ok(self.token)
+    }
+
+    async fn release(&mut self) -> Result<()> {
+        let deleted: u32 = self.delete.key(&self.key).arg(&self.holder).invoke_async(&mut self.conn).await?;
+        if deleted == 1 { Ok(()) } else { bail!("an own lock could not be released") }
+    }
+}
+
+/// A client that waits at the end of a list for the one thing that is in it: the most that the server can do.
+pub(crate) struct RedisLine {
+    conn: MultiplexedConnection,
+    key: String,
+    token: u64,
+}
+
+impl RedisLine {
+    pub(crate) async fn open(url: &str, key: String) -> Result<Self> {
+        let conn = RedisClient::open(url)?.get_multiplexed_async_connection().await?;
+        Ok(Self { conn, key, token: 0 })
+    }
+
+    /// Puts the one thing into the list.
+    pub(crate) async fn prepare(url: &str, key: &str) -> Result<()> {
+        let mut conn = RedisClient::open(url)?.get_multiplexed_async_connection().await?;
+        let _: u32 = conn.del(key).await?;
+        let _: u32 = conn.rpush(key, 0).await?;
+        Ok(())
+    }
+}
+
+impl Client for RedisLine {
+    async fn acquire(&mut self) -> Result<u64> {
+        let taken: Option<(String, u64)> = self.conn.blpop(&self.key, 5.0).await?;
+        self.token = taken.context("nobody gave the lock back")?.1 + 1;
+        Ok(self.token)
+    }
+
+    async fn release(&mut self) -> Result<()> {
+        let _: u32 = self.conn.rpush(&self.key, self.token).await?;
+        Ok(())
+    }
+}
+
+/// How many scripts the server has run so far: each is one command of a client.
+pub(crate) async fn scripts_run(url: &str) -> Result<u64> {
+    let mut conn = RedisClient::open(url)?.get_multiplexed_async_connection().await?;
+    let stats: String = redis::cmd("INFO").arg("commandstats").query_async(&mut conn).await?;
+    let calls = stats.lines().filter_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+    Ok(calls.filter_map(|line| line.split(',').next()?.parse::<u64>().ok()).sum())
+}
+
+/// Removes every key with this prefix.
+pub(crate) async fn remove(url: &str, prefix: &str) -> Result<()> {
+    let mut conn = RedisClient::open(url)?.get_multiplexed_async_connection().await?;
+    let mut cursor = 0_u64;
+    loop {
+        let mut scan = redis::cmd("SCAN");
+        scan.arg(cursor).arg("MATCH").arg(format!("{prefix}*")).arg("COUNT").arg(1000);
+        let (next, keys): (u64, Vec<String>) = scan.query_async(&mut conn).await?;
+        if !keys.is_empty() {
+            let _: u64 = conn.del(keys).await?;
+        }
+        cursor = next;
+        if cursor == 0 {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! An operation as arguments of the script, and the script's answer as an outcome.
+
+use redis::{Cmd, Value};
+
+use super::packed;
+use crate::error::Result;
+use crate::model::{
+    Acquire, Conflict, HeldBy, Lease, LockOp, NotHeld, Outcome, Queued, Status, Swept, Timestamp, Token,
+};
+
+/// What the script answered.
+pub(super) struct Answer {
+    pub(super) outcome: Outcome,
+    pub(super) handed_over: Vec<Served>,
+}
+
+/// A lease that a ticket has turned into, and the channel of its waiter's process.
+pub(super) struct Served {
+    pub(super) lease: Lease,
+    pub(super) inbox: String,
+}
+
+/// What the operation needs, in the order in which `apply.lua` reads it.
+pub(super) struct Arguments {
+    op: &'static str,
+    rest: Vec<Vec<u8>>,
+}
+
+impl Arguments {
+    pub(super) fn of(op: &LockOp) -> Result<Self> {
+        let id = |id: &crate::model::LeaseId| id.as_uuid().as_bytes().to_vec();
+        let text = |text: &str| text.as_bytes().to_vec();
+        let (op, rest) = match op {
+            LockOp::Acquire(Acquire { ask, queue, steal_after }) => {
+                let ttl = number(ask.ttl.as_micros());
+                let priority = ask.priority.get().to_string().into_bytes();
+                let (queue, steal_after) = (optional(*queue), optional(*steal_after));
+                ("acquire", vec![packed::who(ask), packed::said(ask)?, ttl, priority, queue, steal_after])
+            }
+            LockOp::Renew(renew) => {
+                ("renew", vec![id(&renew.lease_id), number(renew.token.get()), optional(renew.ttl)])
+            }
+            LockOp::Release(release) => (
+                "release",
+                vec![id(&release.lease_id), number(release.token.get()), optional(release.at_least)],
+            ),
+            LockOp::Leave(leave) => ("leave", vec![id(&leave.lease_id)]),
+            LockOp::AskRelease(ask) => {
+                let token = ask.token.map(|token| number(token.get())).unwrap_or_default();
+                let reason = ask.reason.as_ref().map(|reason| text(reason.as_str())).unwrap_or_default();
+                ("ask_release", vec![token, text(ask.by.as_str()), reason])
+            }
+            LockOp::ForceRelease(force) => (
+                "force_release",
+                vec![number(force.token.get()), text(force.by.as_str()), text(force.reason.as_str())],
+            ),
+            LockOp::Sweep(sweep) => ("sweep", sweep.dead.iter().map(id).collect()),
+            LockOp::Restarted(restarted) => ("restarted", vec![restarted.boot.0.as_bytes().to_vec()]),
+        };
+        Ok(Self { op, rest })
+    }
+
+    pub(super) const fn op(&self) -> &'static str {
+        self.op
+    }
+
+    pub(super) fn add_to(&self, cmd: &mut Cmd) {
+        for argument in &self.rest {
+            cmd.arg(argument);
+        }
+    }
+}
+
+fn number(number: u64) -> Vec<u8> {
+    number.to_string().into_bytes()
+}
+
+fn optional(ttl: Option<crate::model::Ttl>) -> Vec<u8> {
+    ttl.map(|ttl| number(ttl.as_micros())).unwrap_or_default()
+}
+
+impl Answer {
+    pub(super) fn read(op: &LockOp, reply: &Value) -> Result<Self> {
+        let read = match (op, reply) {
+            // The short ways. Granted at the time that is also its token…
+            (LockOp::Acquire(acquire), Value::Int(token)) => {
+                granted(acquire, *token).map(|lease| (Outcome::Granted(lease), Vec::new()))
+            }
+            // …released as it was, or renewed.
+            (LockOp::Release(_), Value::BulkString(lease)) => {
+                Some((Outcome::Released(packed::lease(lease)?), Vec::new()))
+            }
+            (LockOp::Renew(_), Value::BulkString(lease)) => {
+                Some((Outcome::Renewed(packed::lease(lease)?), Vec::new()))
+            }
+            (_, Value::Array(parts)) => Parts(parts).outcome()?,
+            _ => None,
+        };
+        let (outcome, handed_over) = read.ok_or_else(|| packed::unreadable("the answer of the script"))?;
+        Ok(Self { outcome, handed_over })
+    }
+}
+
+fn granted(acquire: &Acquire, token: i64) -> Option<Lease> {
+    let micros = u64::try_from(token).ok()?;
+    let now = Timestamp::from_micros(micros);
+    Some(Lease {
+        ask: acquire.ask.clone(),
+        token: Token::new(micros).ok()?,
+        acquired_at: now,
+        renewed_at: now,
+        expires_at: now.plus(acquire.ask.ttl),
+        renewals: 0,
+        status: Status::Active,
+        asked: None,
+    })
+}
+
+/// The word, the time, who was served, and what belongs to the word.
+struct Parts<'a>(&'a [Value]);
+
+impl Parts<'_> {
+    fn outcome(&self) -> Result<Option<(Outcome, Vec<Served>)>> {
+        let Some(Value::BulkString(word)) = self.0.first() else {
+            return Ok(None);
+        };
+        let count = |at: usize| match self.0.get(at) {
+            Some(Value::Int(count)) => u32::try_from(*count).ok(),
+            _ => None,
+        };
+        let lease = |at: usize| match self.0.get(at) {
+            Some(Value::BulkString(lease)) => packed::lease(lease).map(Some),
+            _ => Ok(None),
+        };
+        let outcome = match word.as_slice() {
+            b"granted" => lease(3)?.map(Outcome::Granted),
+            b"renewed" => lease(3)?.map(Outcome::Renewed),
+            b"released" => lease(3)?.map(Outcome::Released),
+            b"forced" => lease(3)?.map(Outcome::Forced),
+            b"queued" => {
+                let conflict = self.conflict(4)?;
+                count(3).zip(conflict).map(|(ahead, conflict)| Outcome::Queued(Queued { ahead, conflict }))
+            }
+            b"busy" => self.conflict(3)?.map(Outcome::Busy),
+            b"left" => Some(Outcome::Left),
+            b"asked" => count(3).map(Outcome::Asked),
+            b"not_held" => {
+                let token = match self.0.get(3) {
+                    Some(Value::Int(token)) => u64::try_from(*token).ok().and_then(|token| Token::new(token).ok()),
+                    _ => None,
+                };
+                token.zip(self.holders(4)?).map(|(token, holders)| Outcome::NotHeld(NotHeld { token, holders }))
+            }
+            b"swept" => match (count(3), count(4), count(5)) {
+                (Some(leases), Some(tickets), Some(served)) => {
+                    Some(Outcome::Swept(Swept { leases, tickets, served }))
+                }
+                _ => None,
+            },
+            _ => None,
+        };
+        Ok(outcome.zip(self.handed_over()?))
+    }
+
+    fn conflict(&self, at: usize) -> Result<Option<Conflict>> {
+        let (Some(Value::Int(waiters)), Some(Value::Int(full))) = (self.0.get(at), self.0.get(at + 1)) else {
+            return Ok(None);
+        };
+        let (waiters, full) = (u32::try_from(*waiters).unwrap_or(u32::MAX), *full == 1);
+        Ok(self.holders(at + 2)?.map(|holders| Conflict { holders, waiters, full }))
+    }
+
+    fn holders(&self, at: usize) -> Result<Option<Vec<HeldBy>>> {
+        let Some(Value::Array(leases)) = self.0.get(at) else {
+            return Ok(None);
+        };
+        let holder = |lease: &Value| match lease {
+            Value::BulkString(lease) => packed::lease(lease).map(|lease| HeldBy::from(&lease)),
+            _ => Err(packed::unreadable("a lease")),
+        };
+        leases.iter().map(holder).collect::<Result<_>>().map(Some)
+    }
+
+    fn handed_over(&self) -> Result<Option<Vec<Served>>> {
+        let Some(Value::Array(served)) = self.0.get(2) else {
+            return Ok(None);
+        };
+        let one = |served: &Value| match served {
+            Value::Array(parts) => match parts.as_slice() {
+                [Value::BulkString(lease), Value::BulkString(inbox), ..] => {
+                    let inbox = String::from_utf8_lossy(inbox).into_owned();
+                    Ok(Served { lease: packed::lease(lease)?, inbox })
+                }
+                _ => Err(packed::unreadable("a lease that was handed over")),
+            },
+            _ => Err(packed::unreadable("a lease that was handed over")),
+        };
+        served.iter().map(one).collect::<Result<_>>().map(Some)
+    }
+}

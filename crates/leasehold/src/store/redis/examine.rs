@@ -1,0 +1,182 @@
+//! What the engine finds out about its server: what it is, and settings that would break a promise.
+
+use redis::Value;
+
+use super::locks::Locks;
+use super::options::{RedisOptions, Topology};
+use crate::Result;
+use crate::error::{Error, Trouble};
+use crate::store::Finding;
+
+/// The oldest server that has all that the scripts need.
+const OLDEST: (u32, u32) = (6, 2);
+
+/// Everything there is to say, for people.
+pub(super) async fn examine(locks: &Locks, options: &RedisOptions) -> Result<Vec<Finding>> {
+    let mut findings = vec![Finding::ok("address", shape(options))];
+    findings.extend(settings(locks, options).await?);
+    if options.topology == Topology::Cluster {
+        findings.push(cluster(locks).await?);
+    }
+    Ok(findings)
+}
+
+/// What decides whether promises can be kept: of each node of a Cluster, the worst.
+pub(super) async fn settings(locks: &Locks, options: &RedisOptions) -> Result<Vec<Finding>> {
+    let nodes = match infos(locks).await {
+        Err(Error::Store { trouble: Trouble::NotPermitted, .. }) => {
+            return Ok(vec![Finding::ok("settings", "this user may not look at them (INFO)")]);
+        }
+        nodes => nodes?,
+    };
+    let mut worst: Vec<Finding> = Vec::new();
+    for info in nodes {
+        let mut findings = vec![version(&info, locks)?, eviction(&info), persistence(&info, locks).await];
+        if options.topology != Topology::Cluster {
+            findings.push(role(&info));
+        }
+        if options.wait_replicas > 0 {
+            findings.push(replicas(&info, options.wait_replicas));
+        }
+        for finding in findings {
+            match worst.iter_mut().find(|known| known.name == finding.name) {
+                None => worst.push(finding),
+                Some(known) if known.concern.is_none() => *known = finding,
+                Some(_) => {}
+            }
+        }
+    }
+    Ok(worst)
+}
+
+/// A Cluster answers with what each of its nodes says.
+async fn infos(locks: &Locks) -> Result<Vec<Info>> {
+    let text = |value: Value| redis::from_redis_value(value).map(Info).map_err(|error| locks.explain(error.into()));
+    match locks.ask::<Value>(redis::cmd("INFO").arg("all")).await? {
+        Value::Map(nodes) => nodes.into_iter().map(|(_, info)| text(info)).collect(),
+        info => Ok(vec![text(info)?]),
+    }
+}
+
+/// What `INFO` says: lines of `key:value`.
+struct Info(String);
+
+impl Info {
+    fn get(&self, key: &str) -> Option<&str> {
+        self.0.lines().find_map(|line| line.trim_end().strip_prefix(key)?.strip_prefix(':'))
+    }
+}
+
+fn shape(options: &RedisOptions) -> String {
+    let tls = if options.tls { "with TLS" } else { "without TLS" };
+    let prefix = &options.prefix;
+    match &options.topology {
+        Topology::One => format!("one server, {tls}, keys {prefix}:…"),
+        Topology::Cluster => format!("a Cluster, {tls}, keys {prefix}:…"),
+        Topology::Sentinel(service) => format!("the master of '{service}', {tls}, keys {prefix}:…"),
+    }
+}
+
+fn version(info: &Info, locks: &Locks) -> Result<Finding> {
+    let Some(version) = info.get("redis_version") else {
+        return Ok(Finding::ok("version", "the server does not tell"));
+    };
+    let mut numbers = version.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
+    let (major, minor) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    if (major, minor) < OLDEST {
+        let message = format!("the store {} is Redis {version}; locks need 6.2 or newer", locks.shown);
+        return Err(Error::store(Trouble::Misconfigured, message, "use a newer server"));
+    }
+    let name = info.get("server_name").unwrap_or("redis");
+    Ok(Finding::ok("version", format!("{name} {version}")))
+}
+
+fn role(info: &Info) -> Finding {
+    match info.get("role") {
+        Some("master") | None => Finding::ok("role", "master"),
+        Some(role) => Finding::concern(
+            "role",
+            format!("this server is a {role}: it takes no locks"),
+            "REDIS_REPLICA",
+            "connect to the master; with Sentinel write redis+sentinel://, with a Cluster redis+cluster://",
+        ),
+    }
+}
+
+fn eviction(info: &Info) -> Finding {
+    match (info.get("maxmemory"), info.get("maxmemory_policy")) {
+        (_, None) => Finding::ok("eviction", "the server does not tell"),
+        (_, Some("noeviction")) => Finding::ok("eviction", "noeviction"),
+        (Some("0"), Some(policy)) => {
+            Finding::ok("eviction", format!("{policy}, but without a limit of memory nothing is evicted"))
+        }
+        (_, Some(policy)) => Finding::concern(
+            "eviction",
+            format!("maxmemory-policy is {policy}: a lock that is held may be thrown away"),
+            "REDIS_EVICTION",
+            "set maxmemory-policy noeviction, or use a server of its own for locks",
+        ),
+    }
+}
+
+async fn persistence(info: &Info, locks: &Locks) -> Finding {
+    match info.get("aof_enabled") {
+        None => return Finding::ok("persistence", "the server does not tell"),
+        Some("1") => {}
+        Some(_) => {
+            return Finding::concern(
+                "persistence",
+                "no AOF: a restart of the server frees locks that are held",
+                "REDIS_NO_AOF",
+                "set appendonly yes; without it count on tokens alone",
+            );
+        }
+    }
+    let fsync = locks.ask::<Value>(redis::cmd("CONFIG").arg("GET").arg("appendfsync")).await;
+    let fsync = fsync.ok().and_then(|reply| redis::from_redis_value::<Vec<String>>(reply).ok());
+    match fsync.as_ref().and_then(|pair| pair.get(1)).map(String::as_str) {
+        Some("no") => Finding::concern(
+            "persistence",
+            "AOF with appendfsync no: a crash of its machine loses up to half a minute of grants",
+            "REDIS_FSYNC",
+            "set appendfsync everysec or always",
+        ),
+        Some(fsync) => Finding::ok("persistence", format!("AOF, appendfsync {fsync}")),
+        None => Finding::ok("persistence", "AOF; how often it is synced cannot be seen by this user (CONFIG)"),
+    }
+}
+
+fn replicas(info: &Info, wanted: u32) -> Finding {
+    let there = info.get("connected_slaves").and_then(|count| count.parse().ok()).unwrap_or(0);
+    if there >= wanted {
+        return Finding::ok("replicas", format!("{there}, and {wanted} have to acknowledge a grant"));
+    }
+    Finding::concern(
+        "replicas",
+        format!("{there} are there, but {wanted} have to acknowledge a grant: no lock can be had"),
+        "REDIS_REPLICAS",
+        "connect more replicas, or ask for fewer with ?wait_replicas=…",
+    )
+}
+
+async fn cluster(locks: &Locks) -> Result<Finding> {
+    let info: Result<String> = locks.ask(redis::cmd("CLUSTER").arg("INFO")).await;
+    let info = match info {
+        Ok(info) => Info(info),
+        Err(Error::Store { trouble: Trouble::NotPermitted, .. }) => {
+            return Ok(Finding::ok("cluster", "this user may not look at it (CLUSTER INFO)"));
+        }
+        Err(error) => return Err(error),
+    };
+    let (state, slots) = (info.get("cluster_state").unwrap_or("?"), info.get("cluster_slots_ok").unwrap_or("?"));
+    let detail = format!("state {state}, {slots} of 16384 slots in order");
+    Ok(match state {
+        "ok" => Finding::ok("cluster", detail),
+        _ => Finding::concern(
+            "cluster",
+            detail,
+            "REDIS_CLUSTER_DOWN",
+            "look at CLUSTER NODES: a master without a replica is down, or slots belong to nobody",
+        ),
+    })
+}

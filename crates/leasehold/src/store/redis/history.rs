@@ -1,0 +1,188 @@
+//! The history: of one lock along its chain, of all locks merged from their buckets by time.
+
+use std::time::Duration;
+
+use futures_util::future::try_join_all;
+use redis::Value;
+
+use super::locks::Locks;
+use super::packed;
+use super::scripts::{BUCKET, CHAIN, Call};
+use crate::error::Result;
+use crate::model::{Event, LockName};
+use crate::store::lock_store::page_size;
+use crate::store::{Cursor, ListEvents, Moment, Page, Span};
+
+/// So long events of the present are waited for to become past, when clocks of a Cluster differ.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Where an event is among all: when it was written, its number within that millisecond, and its bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    millis: u64,
+    seq: u64,
+    bucket: u64,
+}
+
+/// What was read from all buckets.
+struct Found {
+    /// In the order that was asked for.
+    events: Vec<(Place, Event)>,
+    /// Whether there may be more behind them.
+    more: bool,
+    /// Whether there were events that are too new to be told yet.
+    too_new: bool,
+}
+
+impl Locks {
+    pub(super) async fn history(&self, ask: &ListEvents) -> Result<Page<Event>> {
+        let limit = page_size(ask.limit) as usize;
+        match &ask.lock {
+            Some(lock) => self.history_of(lock, &ask.span, limit).await,
+            None => self.history_of_all(&ask.span, limit).await,
+        }
+    }
+
+    async fn history_of(&self, lock: &LockName, span: &Span, limit: usize) -> Result<Page<Event>> {
+        let bucket = self.keys.bucket_of(lock);
+        let key = bucket.lock(lock.as_str());
+        let (way, cursor) = match span {
+            Span::Newest => ("before", String::new()),
+            Span::Before(cursor) => ("before", Place::parse(cursor).id()),
+            Span::After(cursor) => ("after", Place::parse(cursor).id()),
+        };
+        let read = CHAIN.run(&self.link, Call::default(), |cmd| {
+            cmd.arg(2).arg(&bucket.events).arg(&key).arg(way).arg(&cursor).arg(limit);
+        });
+        let reply = read.await.map_err(|error| self.explain(error))?;
+        let events = entries(reply, 0)?;
+        Ok(page(span, events, limit))
+    }
+
+    async fn history_of_all(&self, span: &Span, limit: usize) -> Result<Page<Event>> {
+        let started = Moment::now();
+        let mut events = Vec::new();
+        let mut from = match span {
+            Span::Newest => None,
+            Span::Before(cursor) | Span::After(cursor) => Some(Place::parse(cursor)),
+        };
+        loop {
+            let found = self.read_buckets(span, from, limit).await?;
+            events.extend(found.events);
+            events.truncate(limit);
+            let waits = events.is_empty() && found.too_new && Moment::now() < started.plus(PATIENCE);
+            if events.len() == limit || !(found.more || waits) {
+                return Ok(page(span, events, limit));
+            }
+            if !found.more {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            from = events.last().map(|(place, _)| *place).or(from);
+        }
+    }
+
+    /// One round over all buckets. What is certain of it: nothing is left out before its last event.
+    async fn read_buckets(&self, span: &Span, from: Option<Place>, limit: usize) -> Result<Found> {
+        let forward = matches!(span, Span::After(_));
+        let share = limit / 16 + 8;
+        let read = self.keys.buckets().zip(0u64..).map(|(bucket, number)| async move {
+            let (command, start, end) = range(forward, from, number);
+            let read = BUCKET.run(&self.link, Call::default(), |cmd| {
+                cmd.arg(1).arg(&bucket.events).arg(command).arg(&start).arg(end).arg(share);
+            });
+            let reply = read.await.map_err(|error| self.explain(error))?;
+            match reply {
+                Value::Array(parts) => match <[Value; 2]>::try_from(parts) {
+                    Ok([Value::Int(time), found]) => {
+                        Ok((u64::try_from(time).unwrap_or(0), entries(found, number)?))
+                    }
+                    _ => Err(packed::unreadable("a part of the history")),
+                },
+                _ => Err(packed::unreadable("a part of the history")),
+            }
+        });
+        let buckets = try_join_all(read).await?;
+        let past = buckets.iter().map(|(time, _)| *time).min().unwrap_or(0);
+        let full = buckets.iter().filter(|(_, events)| events.len() == share);
+        let lasts = full.filter_map(|(_, events)| events.last()).map(|(place, _)| *place);
+        let bound = if forward { lasts.min() } else { lasts.max() };
+        let mut events: Vec<_> = buckets.into_iter().flat_map(|(_, events)| events).collect();
+        let all = events.len();
+        if forward {
+            // Within this very millisecond another bucket may still write an event that comes before one of these.
+            events.retain(|(place, _)| place.millis < past);
+        }
+        let too_new = events.len() < all;
+        if let Some(bound) = bound {
+            events.retain(|(place, _)| if forward { *place <= bound } else { *place >= bound });
+        }
+        events.sort_by_key(|(place, _)| *place);
+        if !forward {
+            events.reverse();
+        }
+        Ok(Found { more: bound.is_some() && !events.is_empty(), events, too_new })
+    }
+}
+
+/// The command and the range that read one bucket on from a place, or back from it.
+fn range(forward: bool, from: Option<Place>, bucket: u64) -> (&'static str, String, &'static str) {
+    let (command, end) = if forward { ("XRANGE", "+") } else { ("XREVRANGE", "-") };
+    let start = match from {
+        None if forward => "-".to_owned(),
+        None => "+".to_owned(),
+        // Of the same instant come those of higher buckets later.
+        Some(from) if (forward && bucket > from.bucket) || (!forward && bucket < from.bucket) => from.id(),
+        Some(from) => format!("({}", from.id()),
+    };
+    (command, start, end)
+}
+
+fn page(span: &Span, events: Vec<(Place, Event)>, limit: usize) -> Page<Event> {
+    let last = events.last().map(|(place, _)| place.cursor());
+    let next = match span {
+        Span::After(after) => Some(last.unwrap_or_else(|| after.clone())),
+        _ => last.filter(|_| events.len() == limit),
+    };
+    Page { items: events.into_iter().map(|(_, event)| event).collect(), next }
+}
+
+/// Pairs of id and packed event, as the chain gives them, or entries of a stream: id and fields.
+fn entries(found: Value, bucket: u64) -> Result<Vec<(Place, Event)>> {
+    let bad = || packed::unreadable("an event");
+    let Value::Array(entries) = found else {
+        return Err(bad());
+    };
+    let entry = |entry: Value| {
+        let Value::Array(parts) = entry else {
+            return Err(bad());
+        };
+        let (id, event) = match <[Value; 2]>::try_from(parts) {
+            Ok([Value::BulkString(id), Value::BulkString(event)]) => (id, event),
+            Ok([Value::BulkString(id), Value::Array(mut fields)]) => match fields.pop() {
+                Some(Value::BulkString(event)) => (id, event),
+                _ => return Err(bad()),
+            },
+            _ => return Err(bad()),
+        };
+        let id = Cursor(String::from_utf8_lossy(&id).into_owned());
+        Ok((Place { bucket, ..Place::parse(&id) }, packed::event(&event)?))
+    };
+    entries.into_iter().map(entry).collect()
+}
+
+impl Place {
+    /// `millis-seq`, as Redis writes it, or with `-bucket` behind it. Anything else is the beginning.
+    fn parse(cursor: &Cursor) -> Self {
+        let mut parts = cursor.0.split('-').map(|part| part.parse().unwrap_or(0));
+        let mut next = || parts.next().unwrap_or(0);
+        Self { millis: next(), seq: next(), bucket: next() }
+    }
+
+    fn id(self) -> String {
+        format!("{}-{}", self.millis, self.seq)
+    }
+
+    fn cursor(self) -> Cursor {
+        Cursor(format!("{}-{}-{}", self.millis, self.seq, self.bucket))
+    }
+}

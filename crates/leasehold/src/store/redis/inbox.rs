@@ -1,0 +1,92 @@
+//! Wake-ups from other processes: each process has a channel of its own, and whoever serves a ticket says so on the
+//! channel that the ticket names. Nobody else hears it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use redis::aio::AsyncPushSender;
+use redis::{PushInfo, PushKind, Value};
+use tokio::sync::Notify;
+use uuid::Uuid;
+
+use super::line::Opener;
+use super::link::Link;
+use crate::model::LeaseId;
+use crate::store::clock;
+use crate::store::wake::ring;
+
+/// What this process is called. All its stores share it: within the process nobody needs a message.
+static PROCESS: LazyLock<String> =
+    LazyLock::new(|| clock::new_lease_id().as_uuid().simple().to_string());
+
+/// The pause before the channel is subscribed to again, and the longest it grows to.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// The channel of this process.
+pub(super) struct Inbox {
+    channel: String,
+    hears: AtomicBool,
+}
+
+impl Inbox {
+    pub(super) fn new(channel: impl FnOnce(&str) -> String) -> Self {
+        Self { channel: channel(&PROCESS), hears: AtomicBool::new(false) }
+    }
+
+    pub(super) fn channel(&self) -> &str {
+        &self.channel
+    }
+
+    /// Subscribes, once. Until that stands, and whenever it does not, waiters poll.
+    pub(super) fn hear(&self, link: &Link) {
+        if self.hears.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        if let Some(host) = link.host() {
+            host.spawn(hear(link.opener().clone(), self.channel.clone()));
+        }
+    }
+}
+
+async fn hear(opener: Arc<Opener>, channel: String) {
+    let mut pause = PAUSE.0;
+    loop {
+        let heard = Arc::new(Heard { broken: Notify::new() });
+        let subscribed = async {
+            let conn = opener.open_for_hearing(heard.clone()).await?;
+            conn.subscribe(&channel).await.map(|()| conn)
+        };
+        match subscribed.await {
+            Ok(_conn) => {
+                pause = PAUSE.0;
+                heard.broken.notified().await;
+            }
+            Err(error) => tracing::debug!(%error, "no wake-ups from other processes: waiters poll"),
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PAUSE.1);
+    }
+}
+
+struct Heard {
+    broken: Notify,
+}
+
+impl AsyncPushSender for Heard {
+    fn send(&self, info: PushInfo) -> Result<(), redis::aio::SendError> {
+        match info.kind {
+            // A wrong wake-up makes a waiter ask the store, and nothing else.
+            PushKind::Message | PushKind::SMessage => {
+                if let Some(Value::BulkString(id)) = info.data.get(1)
+                    && let Ok(id) = Uuid::from_slice(id)
+                {
+                    ring(&LeaseId::from_uuid(id));
+                }
+            }
+            PushKind::Disconnection => self.broken.notify_one(),
+            _ => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,275 @@
+//! One connection: how it is opened, and who it is for the server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::aio::{AsyncPushSender, MultiplexedConnection};
+use redis::cluster::ClusterClientBuilder;
+use redis::cluster_async::ClusterConnection;
+use redis::io::tcp::TcpSettings;
+use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, IntoConnectionInfo, ProtocolVersion,
+    RedisConnectionInfo, RedisResult, TlsCertificates, TlsMode, Value,
+};
+
+use super::options::{RedisOptions, Topology};
+use crate::error::{Error, Result, Trouble};
+
+/// A server that does not answer for so long is not waited for. Two of them are the time that a call may take.
+pub(super) const CONNECT: Duration = Duration::from_secs(2);
+pub(super) const RESPOND: Duration = Duration::from_secs(2);
+
+/// Opens connections.
+pub(super) struct Opener {
+    target: Target,
+}
+
+enum Target {
+    One(Client),
+    Sentinel(tokio::sync::Mutex<SentinelClient>),
+    Cluster(Box<dyn Fn() -> ClusterClientBuilder + Send + Sync>),
+}
+
+/// A connection that many share: what they send is pipelined.
+#[derive(Clone)]
+pub(super) enum Conn {
+    One(MultiplexedConnection),
+    Cluster(ClusterConnection),
+}
+
+/// Who a connection is for its server, so that it can be ended from another one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Peer {
+    id: String,
+    address: String,
+}
+
+impl Opener {
+    pub(super) fn new(options: &RedisOptions) -> Result<Self> {
+        // Whoever uses the library may have chosen a provider already; then that one serves us too.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let certificates = certificates(options)?;
+        let wrong = |error| super::trouble::explain(&options.shown, error);
+        let address = |(host, port): &(String, u16)| match options.tls {
+            false => ConnectionAddr::Tcp(host.clone(), *port),
+            true => {
+                ConnectionAddr::TcpTls { host: host.clone(), port: *port, insecure: false, tls_params: None }
+            }
+        };
+        let target = match &options.topology {
+            Topology::One => {
+                let node = options.nodes.first().map(address);
+                let node = node.unwrap_or_else(|| ConnectionAddr::Tcp("127.0.0.1".to_owned(), 6379));
+                let info = node.into_connection_info().map_err(wrong)?;
+                let info = info.set_redis_settings(settings(options)).set_tcp_settings(tcp());
+                let client = match certificates {
+                    Some(certificates) => Client::build_with_tls(info, certificates),
+                    None => Client::open(info),
+                };
+                Target::One(client.map_err(wrong)?)
+            }
+            Topology::Sentinel(service) => {
+                let sentinel = sentinel(options, service, certificates, options.nodes.iter().map(address));
+                Target::Sentinel(tokio::sync::Mutex::new(sentinel.map_err(wrong)?))
+            }
+            Topology::Cluster => {
+                let nodes: Vec<_> = options.nodes.iter().map(address).collect();
+                let options = options.clone();
+                Target::Cluster(Box::new(move || cluster(&options, &nodes, certificates.clone())))
+            }
+        };
+        Ok(Self { target })
+    }
+
+    /// Opens a connection whose driver lives on the runtime that this is called on.
+    pub(super) async fn open(&self) -> RedisResult<Conn> {
+        self.open_with(None).await
+    }
+
+    /// Opens a connection for subscribing; what is published goes to `heard`.
+    pub(super) async fn open_for_hearing(&self, heard: Arc<dyn AsyncPushSender>) -> RedisResult<Conn> {
+        self.open_with(Some(heard)).await
+    }
+
+    async fn open_with(&self, heard: Option<Arc<dyn AsyncPushSender>>) -> RedisResult<Conn> {
+        let mut config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(CONNECT))
+            .set_response_timeout(Some(RESPOND));
+        let hears = heard.is_some();
+        if let Some(heard) = &heard {
+            let heard = heard.clone();
+            config = config.set_push_sender(move |info| heard.send(info));
+        }
+        let client = match &self.target {
+            Target::One(client) => client.clone(),
+            // Asked anew each time: it is where the master is now that counts.
+            Target::Sentinel(sentinel) => sentinel.lock().await.async_get_client().await?,
+            Target::Cluster(builder) => {
+                let mut builder = builder();
+                if let Some(heard) = heard {
+                    builder =
+                        builder.use_protocol(ProtocolVersion::RESP3).push_sender(move |info| heard.send(info));
+                }
+                return builder.build()?.get_async_connection().await.map(Conn::Cluster);
+            }
+        };
+        let client = if hears {
+            let info = client.get_connection_info().clone();
+            let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+            Client::open(info.set_redis_settings(settings))?
+        } else {
+            client
+        };
+        client.get_multiplexed_async_connection_with_config(&config).await.map(Conn::One)
+    }
+
+    pub(super) const fn is_cluster(&self) -> bool {
+        matches!(self.target, Target::Cluster(_))
+    }
+
+    /// Whether another server may have become the right one.
+    pub(super) const fn moves(&self) -> bool {
+        matches!(self.target, Target::Sentinel(_))
+    }
+}
+
+/// What is sent: a command, and perhaps one right behind it on the same connection, whose answer is then the second.
+#[derive(Clone, Copy)]
+pub(super) struct Order<'a> {
+    pub(super) cmd: &'a Cmd,
+    pub(super) then: Option<&'a Cmd>,
+}
+
+impl<'a> From<&'a Cmd> for Order<'a> {
+    fn from(cmd: &'a Cmd) -> Self {
+        Self { cmd, then: None }
+    }
+}
+
+impl Conn {
+    pub(super) async fn send(&self, order: Order<'_>) -> RedisResult<Value> {
+        match (self, order) {
+            (Self::One(conn), Order { cmd, then: Some(then) }) => {
+                let mut pipe = redis::pipe();
+                pipe.add_command(cmd.clone()).add_command(then.clone()).ignore_errors();
+                let replies: Vec<RedisResult<Value>> = pipe.query_async(&mut conn.clone()).await?;
+                replies.into_iter().collect::<RedisResult<_>>().map(Value::Array)
+            }
+            (Self::One(conn), Order { cmd, .. }) => cmd.query_async(&mut conn.clone()).await,
+            (Self::Cluster(conn), Order { cmd, .. }) => Box::pin(cmd.query_async(&mut conn.clone())).await,
+        }
+    }
+
+    pub(super) async fn subscribe(&self, channel: &str) -> RedisResult<()> {
+        match self {
+            Self::One(conn) => conn.clone().subscribe(channel).await,
+            // Within one shard: a message to all nodes for each hand-over would not scale.
+            Self::Cluster(conn) => conn.clone().ssubscribe(channel).await,
+        }
+    }
+
+    /// Asks who this connection is. Not every server tells everybody.
+    pub(super) async fn peer(&self) -> Option<Peer> {
+        if matches!(self, Self::Cluster(_)) {
+            return None;
+        }
+        let info: Value = self.send((&*redis::cmd("CLIENT").arg("INFO")).into()).await.ok()?;
+        let info: String = redis::from_redis_value(info).ok()?;
+        let part = |key: &str| info.split(' ').find_map(|part| part.strip_prefix(key)).map(str::to_owned);
+        Some(Peer { id: part("id=")?, address: part("addr=")? })
+    }
+
+    /// Ends another connection of ours, so that nothing that was sent on it can take effect from here on. A number
+    /// alone could be somebody else's after a restart of the server; with the address it is ours or nobody's.
+    pub(super) async fn end(&self, peer: &Peer) {
+        let kill = redis::cmd("CLIENT").arg("KILL").arg("ID").arg(&peer.id).arg("ADDR").arg(&peer.address).take();
+        if let Err(error) = self.send((&kill).into()).await {
+            tracing::debug!(%error, "a broken connection could not be ended on the server");
+        }
+    }
+}
+
+fn settings(options: &RedisOptions) -> RedisConnectionInfo {
+    let mut settings = RedisConnectionInfo::default().set_db(i64::from(options.db)).set_skip_set_lib_name();
+    if let Some(user) = &options.login.user {
+        settings = settings.set_username(user);
+    }
+    if let Some(password) = &options.login.password {
+        settings = settings.set_password(password);
+    }
+    settings
+}
+
+fn tcp() -> TcpSettings {
+    TcpSettings::default().set_nodelay(true)
+}
+
+fn certificates(options: &RedisOptions) -> Result<Option<TlsCertificates>> {
+    let Some(path) = &options.ca else {
+        return Ok(None);
+    };
+    let pem = std::fs::read(path).map_err(|error| {
+        let message = format!("the certificates in {} cannot be read", path.display());
+        Error::store(Trouble::Misconfigured, message, "name a readable PEM file with ?ca=PATH").because(error)
+    })?;
+    Ok(Some(TlsCertificates { client_tls: None, root_cert: Some(pem) }))
+}
+
+fn sentinel(
+    options: &RedisOptions,
+    service: &str,
+    certificates: Option<TlsCertificates>,
+    nodes: impl Iterator<Item = ConnectionAddr>,
+) -> RedisResult<SentinelClient> {
+    let mut builder = SentinelClientBuilder::new(nodes, service, SentinelServerType::Master)?
+        .set_client_to_redis_db(i64::from(options.db))
+        .set_client_to_redis_tcp_settings(tcp());
+    if options.tls {
+        builder = builder.set_client_to_redis_tls_mode(TlsMode::Secure);
+    }
+    if let Some(certificates) = certificates {
+        builder = builder
+            .set_client_to_redis_certificates(certificates.clone())
+            .set_client_to_sentinel_certificates(certificates);
+    }
+    if let Some(user) = &options.login.user {
+        builder = builder.set_client_to_redis_username(user);
+    }
+    if let Some(password) = &options.login.password {
+        builder = builder.set_client_to_redis_password(password);
+    }
+    if let Some(user) = &options.sentinel_login.user {
+        builder = builder.set_client_to_sentinel_username(user);
+    }
+    if let Some(password) = &options.sentinel_login.password {
+        builder = builder.set_client_to_sentinel_password(password);
+    }
+    builder.build()
+}
+
+fn cluster(
+    options: &RedisOptions,
+    nodes: &[ConnectionAddr],
+    certificates: Option<TlsCertificates>,
+) -> ClusterClientBuilder {
+    let mut builder = ClusterClientBuilder::new(nodes.iter().cloned())
+        .connection_timeout(CONNECT)
+        .response_timeout(RESPOND)
+        .overall_response_timeout(Some(CONNECT + RESPOND))
+        .retries(3)
+        .tcp_settings(tcp());
+    if options.tls {
+        builder = builder.tls(TlsMode::Secure);
+    }
+    if let Some(certificates) = certificates {
+        builder = builder.certs(certificates);
+    }
+    if let Some(user) = &options.login.user {
+        builder = builder.username(user);
+    }
+    if let Some(password) = &options.login.password {
+        builder = builder.password(password);
+    }
+    builder
+}

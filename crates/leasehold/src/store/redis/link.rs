@@ -1,0 +1,315 @@
+//! The connection of this process to the servers: shared by all callers, made anew when it breaks.
+//!
+//! There are two lines. The near one lives on the runtime that connected: a lone caller there reaches the server without
+//! changing threads. The far one lives on a thread of its own and serves everybody else: many callers at once, whose
+//! commands it sends together, and renewals, which no work of the caller may hold up. What is sent on one line stays in
+//! order. A call that was dropped or got no answer may still be on its way, so whatever follows for the same lease
+//! takes the same line; and a line that is given up is ended on the server before another one takes its place.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
+use tokio::runtime::{Handle, Id};
+use tokio::sync::oneshot;
+
+use super::line::{Conn, Opener, Order, Peer};
+use crate::model::LeaseId;
+use crate::store::Moment;
+
+/// With so many calls under way, more go to the far line.
+const BUSY: usize = 3;
+/// So many calls without an answer are remembered.
+const MAX_ASTRAY: usize = 10_000;
+
+/// All callers share it.
+pub(super) struct Link {
+    opener: Arc<Opener>,
+    home: Option<Id>,
+    near: Place,
+    far: Place,
+    host: OnceLock<Option<Host>>,
+    under_way: AtomicUsize,
+    /// Calls that got no answer, and the line that they may still be on.
+    astray: Mutex<HashMap<LeaseId, (Which, u64)>>,
+    astray_count: AtomicUsize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Which {
+    Near,
+    Far,
+}
+
+/// Where a line is, or was.
+#[derive(Default)]
+struct Place {
+    line: Mutex<Option<Line>>,
+    /// Held while a line is opened.
+    opening: tokio::sync::Mutex<Opening>,
+}
+
+#[derive(Default)]
+struct Opening {
+    count: u64,
+    /// The line before the next one: to be ended on the server.
+    before: Option<Peer>,
+    /// Whoever waited meanwhile shares the failure.
+    failed: Option<(Moment, RedisError)>,
+}
+
+#[derive(Clone)]
+struct Line {
+    number: u64,
+    conn: Conn,
+}
+
+/// The thread of the far line. It ends with the link.
+struct Host {
+    handle: Handle,
+    _alive: oneshot::Sender<()>,
+}
+
+impl Link {
+    /// Opens the near line, so that whatever is wrong shows at once.
+    pub(super) async fn open(opener: Opener) -> RedisResult<Self> {
+        let link = Self {
+            opener: Arc::new(opener),
+            home: here(),
+            near: Place::default(),
+            far: Place::default(),
+            host: OnceLock::new(),
+            under_way: AtomicUsize::new(0),
+            astray: Mutex::default(),
+            astray_count: AtomicUsize::new(0),
+        };
+        link.line(Which::Near).await?;
+        Ok(link)
+    }
+
+    pub(super) fn is_cluster(&self) -> bool {
+        self.opener.is_cluster()
+    }
+
+    pub(super) const fn opener(&self) -> &Arc<Opener> {
+        &self.opener
+    }
+
+    /// The runtime of the far line, for what belongs to nobody else's. None if there is no thread to be had.
+    pub(super) fn host(&self) -> Option<&Handle> {
+        self.host.get_or_init(Host::start).as_ref().map(|host| &host.handle)
+    }
+
+    /// A connection, if one is open.
+    pub(super) fn current(&self) -> Option<Conn> {
+        self.far.current().or_else(|| self.near.current()).map(|line| line.conn)
+    }
+
+    /// Sends a command for nobody in particular.
+    pub(super) async fn send(&self, order: Order<'_>) -> RedisResult<Value> {
+        self.send_on(self.choose(), order, &AtomicU64::new(0)).await
+    }
+
+    /// Sends a command for this lease: after whatever was sent for it before.
+    pub(super) async fn send_for(&self, lease: &LeaseId, order: Order<'_>) -> RedisResult<Value> {
+        let which = self.line_of(lease).unwrap_or_else(|| self.choose());
+        let mut call = Call { link: self, lease, which, line: AtomicU64::new(0), answered: false };
+        let reply = self.send_on(which, order, &call.line).await;
+        // What the server says is an answer, a refusal too. Anything else leaves it open.
+        call.answered = reply.as_ref().err().is_none_or(|error| error.code().is_some());
+        reply
+    }
+
+    fn choose(&self) -> Which {
+        if self.is_home() && self.under_way.load(Ordering::Relaxed) < BUSY { Which::Near } else { Which::Far }
+    }
+
+    fn is_home(&self) -> bool {
+        self.home.is_some() && here() == self.home
+    }
+
+    /// Sends it, and once more on a new line if the old one turns out to be dead: every operation may be sent twice.
+    async fn send_on(&self, which: Which, order: Order<'_>, number: &AtomicU64) -> RedisResult<Value> {
+        self.under_way.fetch_add(1, Ordering::Relaxed);
+        let _ended = UnderWay(&self.under_way);
+        let line = self.line(which).await?;
+        number.store(line.number, Ordering::Relaxed);
+        let reply = line.conn.send(order).await;
+        let Err(error) = &reply else {
+            return reply;
+        };
+        let moved = self.opener.moves() && error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly);
+        let dead = error.is_unrecoverable_error() || moved;
+        if dead || error.is_timeout() {
+            self.place(which).give_up(&line);
+        }
+        // A Cluster's connection tries again by itself.
+        if !dead || self.is_cluster() {
+            return reply;
+        }
+        tracing::debug!(%error, "the connection to Redis is broken; once more on a new one");
+        let line = self.line(which).await?;
+        number.store(line.number, Ordering::Relaxed);
+        line.conn.send(order).await
+    }
+
+    async fn line(&self, which: Which) -> RedisResult<Line> {
+        match self.place(which).current() {
+            Some(line) => Ok(line),
+            None => Box::pin(self.new_line(which)).await,
+        }
+    }
+
+    async fn new_line(&self, which: Which) -> RedisResult<Line> {
+        let place = self.place(which);
+        let asked = Moment::now();
+        let mut opening = place.opening.lock().await;
+        if let Some(line) = place.current() {
+            return Ok(line);
+        }
+        if let Some((failed, error)) = &opening.failed
+            && *failed >= asked
+        {
+            return Err(error.clone());
+        }
+        match self.open_at(which, opening.before.as_ref()).await {
+            Ok((conn, peer)) => {
+                opening.count += 1;
+                opening.before = peer;
+                let line = Line { number: opening.count, conn };
+                *lock(&place.line) = Some(line.clone());
+                Ok(line)
+            }
+            Err(error) => {
+                opening.failed = Some((Moment::now(), error.clone()));
+                Err(error)
+            }
+        }
+    }
+
+    async fn open_at(&self, which: Which, before: Option<&Peer>) -> RedisResult<(Conn, Option<Peer>)> {
+        let (opener, before) = (self.opener.clone(), before.cloned());
+        let open = async move {
+            let conn = opener.open().await?;
+            if let Some(before) = before {
+                conn.end(&before).await;
+            }
+            let peer = conn.peer().await;
+            Ok((conn, peer))
+        };
+        match self.host() {
+            // A line lives where it was opened. The near one of a runtime that is gone, or busy, comes to us.
+            Some(host) if which == Which::Far || !self.is_home() => match host.spawn(open).await {
+                Ok(opened) => opened,
+                Err(gone) => Err(std::io::Error::other(gone).into()),
+            },
+            _ => open.await,
+        }
+    }
+
+    const fn place(&self, which: Which) -> &Place {
+        match which {
+            Which::Near => &self.near,
+            Which::Far => &self.far,
+        }
+    }
+
+    /// The line on which something may still be under way for this lease.
+    fn line_of(&self, lease: &LeaseId) -> Option<Which> {
+        if self.astray_count.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let (which, number) = lock(&self.astray).get(lease).copied()?;
+        // A line that was given up has been ended on the server: nothing comes from it any more.
+        let current = self.place(which).current()?;
+        (current.number == number).then_some(which)
+    }
+
+    fn remember(&self, lease: &LeaseId, line: (Which, u64)) {
+        let mut astray = lock(&self.astray);
+        if astray.len() >= MAX_ASTRAY {
+            astray.clear();
+        }
+        astray.insert(*lease, line);
+        self.astray_count.store(astray.len(), Ordering::Relaxed);
+    }
+
+    fn forget(&self, lease: &LeaseId) {
+        if self.astray_count.load(Ordering::Relaxed) > 0 {
+            let mut astray = lock(&self.astray);
+            astray.remove(lease);
+            self.astray_count.store(astray.len(), Ordering::Relaxed);
+        }
+    }
+}
+
+impl Place {
+    fn current(&self) -> Option<Line> {
+        lock(&self.line).clone()
+    }
+
+    fn give_up(&self, broken: &Line) {
+        let mut line = lock(&self.line);
+        if line.as_ref().is_some_and(|line| line.number == broken.number) {
+            *line = None;
+        }
+    }
+}
+
+/// A call for a lease. If it ends without an answer, the next one for that lease has to take the same line.
+struct Call<'a> {
+    link: &'a Link,
+    lease: &'a LeaseId,
+    which: Which,
+    line: AtomicU64,
+    answered: bool,
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        match self.line.load(Ordering::Relaxed) {
+            0 => {} // It was never sent.
+            _ if self.answered => self.link.forget(self.lease),
+            number => self.link.remember(self.lease, (self.which, number)),
+        }
+    }
+}
+
+/// Counts one call less when dropped.
+struct UnderWay<'a>(&'a AtomicUsize);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Host {
+    fn start() -> Option<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
+        let (alive, ended) = oneshot::channel::<()>();
+        let handle = runtime.handle().clone();
+        let thread = std::thread::Builder::new().name("leasehold-redis".to_owned());
+        let run = move || {
+            runtime.block_on(async {
+                let _ = ended.await;
+            });
+        };
+        match thread.spawn(run) {
+            Ok(_) => Some(Self { handle, _alive: alive }),
+            Err(error) => {
+                tracing::debug!(%error, "no thread for the connection to Redis: callers have to do its work");
+                None
+            }
+        }
+    }
+}
+
+fn here() -> Option<Id> {
+    Handle::try_current().ok().map(|handle| handle.id())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

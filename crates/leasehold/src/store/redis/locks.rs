@@ -1,0 +1,285 @@
+//! Operations on locks, and reading them: one, many, and those that have something to clear away.
+
+use std::collections::BTreeMap;
+
+use futures_util::future::try_join_all;
+use redis::{Cmd, FromRedisValue, RedisError, Value};
+
+use super::call::{Answer, Arguments, Served};
+use super::inbox::Inbox;
+use super::keys::{Bucket, Keys};
+use super::link::Link;
+use super::options::RedisOptions;
+use super::packed;
+use super::scripts::{APPLY, Call};
+use super::trouble::explain;
+use crate::error::{Error, Result, Trouble};
+use crate::model::{
+    LeaseId, Leave, LockName, LockOp, LockRecord, Outcome, Sweep, Swept, Timestamp,
+};
+use crate::store::lock_store::page_size;
+use crate::store::wake::{ring, wake_here};
+use crate::store::{Clock, Cursor, ListLocks, Moment, Page};
+
+/// So long replicas have to acknowledge a grant, in milliseconds.
+const WAIT_MILLIS: u32 = 1000;
+/// No event is kept for longer than this.
+const MAX_AGE_MILLIS: u64 = 90 * 24 * 3600 * 1000;
+
+/// Locks on Redis.
+pub(super) struct Locks {
+    pub(super) link: Link,
+    pub(super) keys: Keys,
+    pub(super) inbox: Inbox,
+    pub(super) shown: String,
+    clock: Option<Clock>,
+    /// How many events to keep in each bucket.
+    bucket_events: u32,
+    wait_replicas: u32,
+}
+
+impl Locks {
+    pub(super) fn new(link: Link, options: &RedisOptions) -> Self {
+        let keys = Keys::new(&options.prefix);
+        Self {
+            link,
+            inbox: Inbox::new(|process| keys.inbox(process)),
+            keys,
+            shown: options.shown.clone(),
+            clock: options.clock.clone(),
+            bucket_events: options.max_events.div_ceil(u32::from(super::keys::BUCKETS)).max(1),
+            wait_replicas: options.wait_replicas,
+        }
+    }
+
+    pub(super) async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
+        let arguments = Arguments::of(op)?;
+        let bucket = self.keys.bucket_of(name);
+        let lock = bucket.lock(name.as_str());
+        let now = self.clock.as_ref().map(|clock| clock.now().as_micros().to_string()).unwrap_or_default();
+        // A message to another shard cannot be sent from within a script.
+        let publish = if self.link.is_cluster() { "" } else { "1" };
+        let with = |cmd: &mut Cmd| {
+            cmd.arg(4).arg(&lock).arg(&bucket.names).arg(&bucket.due).arg(&bucket.events);
+            cmd.arg(arguments.op()).arg(&now).arg(name.as_str()).arg(self.bucket_events);
+            cmd.arg(self.inbox.channel()).arg(publish);
+            arguments.add_to(cmd);
+        };
+        let asks_replicas = self.wait_replicas > 0 && matches!(op, LockOp::Acquire(_));
+        let wait = asks_replicas.then(|| redis::cmd("WAIT").arg(self.wait_replicas).arg(WAIT_MILLIS).take());
+        let since = Moment::now();
+        let reply = APPLY.run(&self.link, Call { lease: lease_of(op), then: wait.as_ref() }, with).await;
+        let mut reply = reply.map_err(|error| self.explain(error))?;
+        let mut acknowledged = None;
+        if asks_replicas && let Value::Array(both) = &mut reply {
+            acknowledged = both.pop();
+            reply = both.pop().unwrap_or(Value::Nil);
+        }
+        let Answer { outcome, handed_over } = Answer::read(op, &reply)?;
+        if !handed_over.is_empty() {
+            self.wake(handed_over, since);
+        }
+        match (&outcome, acknowledged) {
+            (Outcome::Granted(lease), Some(Value::Int(replicas))) if replicas < i64::from(self.wait_replicas) => {
+                Err(self.give_back(name, lease.ask.lease_id, replicas).await)
+            }
+            _ => Ok(outcome),
+        }
+    }
+
+    /// A grant that a failover would forget is none.
+    async fn give_back(&self, name: &LockName, lease_id: LeaseId, replicas: i64) -> Error {
+        let given_back = Box::pin(self.apply(name, &LockOp::Leave(Leave { lease_id }))).await;
+        if let Err(error) = given_back {
+            tracing::debug!(lock = %name, %error, "a lease could not be given back; it ends by its time");
+        }
+        let message = format!(
+            "{replicas} of {} replicas of the store {} have acknowledged the grant of lock '{name}', so it was given back",
+            self.wait_replicas, self.shown
+        );
+        Error::store(Trouble::Unavailable, message, "look at the replicas, or ask for fewer with ?wait_replicas=…")
+    }
+
+    /// Wakes those who were served, and nobody else.
+    fn wake(&self, handed_over: Vec<Served>, since: Moment) {
+        let mut inboxes = BTreeMap::new();
+        let mut leases = Vec::with_capacity(handed_over.len());
+        for Served { lease, inbox } in handed_over {
+            inboxes.insert(lease.ask.lease_id, inbox);
+            leases.push(lease);
+        }
+        if self.wait_replicas > 0 {
+            // They have to ask themselves, so that the replicas are asked too.
+            leases.iter().for_each(|lease| ring(&lease.ask.lease_id));
+            return;
+        }
+        let elsewhere = wake_here(leases, since);
+        if self.link.is_cluster() && !elsewhere.is_empty() {
+            self.tell_other_shards(elsewhere.iter().map(|lease| lease.ask.lease_id), &inboxes);
+        }
+    }
+
+    /// On a Cluster the channel of a process is on a shard of its own. Nobody waits for it: it is a hint.
+    fn tell_other_shards(&self, served: impl Iterator<Item = LeaseId>, inboxes: &BTreeMap<LeaseId, String>) {
+        for id in served {
+            let Some((inbox, host)) = inboxes.get(&id).zip(self.link.host()) else {
+                continue;
+            };
+            let cmd = redis::cmd("SPUBLISH").arg(inbox).arg(id.as_uuid().as_bytes().as_slice()).take();
+            let Some(sending) = self.link.current() else {
+                continue;
+            };
+            host.spawn(async move {
+                if let Err(error) = sending.send((&cmd).into()).await {
+                    tracing::debug!(%error, "a wake-up could not be sent; its waiter polls");
+                }
+            });
+        }
+    }
+
+    pub(super) async fn get(&self, name: &LockName) -> Result<Option<LockRecord>> {
+        let key = self.keys.bucket_of(name).lock(name.as_str());
+        let stored: Option<Vec<u8>> = self.ask(redis::cmd("GET").arg(key)).await?;
+        stored.map(|stored| packed::record(name, &stored)).transpose()
+    }
+
+    pub(super) async fn now(&self) -> Result<Timestamp> {
+        if let Some(clock) = &self.clock {
+            return Ok(clock.now());
+        }
+        let (seconds, micros): (u64, u64) = self.ask(&redis::cmd("TIME")).await?;
+        Ok(Timestamp::from_micros(seconds * 1_000_000 + micros))
+    }
+
+    pub(super) async fn list(&self, ask: &ListLocks) -> Result<Page<LockRecord>> {
+        let now = self.now().await?;
+        let limit = page_size(ask.limit) as usize;
+        let prefix = ask.prefix.as_deref().unwrap_or_default();
+        let mut after = ask.after.as_ref().map(|after| after.0.clone());
+        let mut items = Vec::new();
+        loop {
+            let (names, last) = self.names(prefix, after.as_deref(), limit).await?;
+            after = last;
+            for record in self.records(&names).await? {
+                if ask.state.is_none_or(|state| state.matches(&record, now)) {
+                    items.push(record);
+                }
+                if items.len() == limit {
+                    let next = items.last().map(|record| Cursor(record.name.as_str().to_owned()));
+                    return Ok(Page { items, next });
+                }
+            }
+            if after.is_none() {
+                return Ok(Page { items, next: None });
+            }
+        }
+    }
+
+    /// Names in order from all buckets, and up to where they are complete; none if that is all of them.
+    async fn names(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<(Vec<LockName>, Option<String>)> {
+        // A bucket has a small share of a page. Asking each for a few times that is enough, mostly.
+        let share = limit / 16 + 8;
+        let from = after.map_or_else(|| format!("[{prefix}"), |after| format!("({after}"));
+        let read = self.keys.buckets().map(|bucket| {
+            let mut cmd = redis::cmd("ZRANGEBYLEX");
+            cmd.arg(&bucket.names).arg(&from).arg(end_of(prefix)).arg("LIMIT").arg(0).arg(share);
+            async move { self.ask::<Vec<String>>(&cmd).await }
+        });
+        let found = try_join_all(read).await?;
+        // Beyond the last name of a bucket that may have more, nothing is certain.
+        let bound = found.iter().filter(|names| names.len() == share).filter_map(|names| names.last()).min().cloned();
+        let mut names: Vec<String> = found.into_iter().flatten().collect();
+        if let Some(bound) = &bound {
+            names.retain(|name| name <= bound);
+        }
+        names.sort_unstable();
+        let checked = names.iter().map(LockName::new).collect::<Result<_, _>>();
+        Ok((checked.map_err(|_| packed::unreadable("the name of a lock"))?, bound))
+    }
+
+    /// The records of these names, in their order; those that are gone are left out.
+    async fn records(&self, names: &[LockName]) -> Result<Vec<LockRecord>> {
+        let mut buckets: BTreeMap<&str, (&Bucket, Vec<&LockName>)> = BTreeMap::new();
+        for name in names {
+            let bucket = self.keys.bucket_of(name);
+            buckets.entry(bucket.names.as_str()).or_insert((bucket, Vec::new())).1.push(name);
+        }
+        let read = buckets.into_values().map(|(bucket, names)| async move {
+            let mut cmd = redis::cmd("MGET");
+            for name in &names {
+                cmd.arg(bucket.lock(name.as_str()));
+            }
+            let stored: Vec<Option<Vec<u8>>> = self.ask(&cmd).await?;
+            let records = names.into_iter().zip(stored);
+            let records = records.filter_map(|(name, stored)| stored.map(|stored| packed::record(name, &stored)));
+            records.collect::<Result<Vec<_>>>()
+        });
+        let mut records: Vec<_> = try_join_all(read).await?.into_iter().flatten().collect();
+        records.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+        Ok(records)
+    }
+
+    pub(super) async fn sweep(&self, limit: u32) -> Result<Swept> {
+        let now = self.now().await?.as_micros();
+        let read = self.keys.buckets().map(|bucket| {
+            let mut cmd = redis::cmd("ZRANGEBYSCORE");
+            cmd.arg(&bucket.due).arg("-inf").arg(now).arg("LIMIT").arg(0).arg(limit);
+            async move { self.ask::<Vec<String>>(&cmd).await }
+        });
+        let due = try_join_all(read).await?.into_iter().flatten().take(limit as usize);
+        let mut swept = Swept::default();
+        for name in due {
+            let name = LockName::new(name).map_err(|_| packed::unreadable("the name of a lock"))?;
+            if let Outcome::Swept(one) = self.apply(&name, &LockOp::Sweep(Sweep::default())).await? {
+                swept += one;
+            }
+        }
+        self.prune().await?;
+        Ok(swept)
+    }
+
+    /// Bounds the history by age; its length is bounded as it is written. Their ids are times of the server's clock.
+    async fn prune(&self) -> Result<()> {
+        let (seconds, _): (u64, u64) = self.ask(&redis::cmd("TIME")).await?;
+        let oldest = (seconds * 1000).saturating_sub(MAX_AGE_MILLIS);
+        let trim = self.keys.buckets().map(|bucket| {
+            let cmd = redis::cmd("XTRIM").arg(&bucket.events).arg("MINID").arg("~").arg(oldest).take();
+            async move { self.ask::<u64>(&cmd).await }
+        });
+        try_join_all(trim).await.map(drop)
+    }
+
+    /// Sends a command for nobody in particular.
+    pub(super) async fn ask<T: FromRedisValue>(&self, cmd: &Cmd) -> Result<T> {
+        let reply = self.link.send(cmd.into()).await.map_err(|error| self.explain(error))?;
+        redis::from_redis_value(reply).map_err(|error| self.explain(error.into()))
+    }
+
+    pub(super) fn explain(&self, error: RedisError) -> Error {
+        explain(&self.shown, error)
+    }
+}
+
+/// Whose call it is: those for one lease must not overtake each other.
+fn lease_of(op: &LockOp) -> Option<&LeaseId> {
+    match op {
+        LockOp::Acquire(acquire) => Some(&acquire.ask.lease_id),
+        LockOp::Renew(renew) => Some(&renew.lease_id),
+        LockOp::Release(release) => Some(&release.lease_id),
+        LockOp::Leave(leave) => Some(&leave.lease_id),
+        LockOp::AskRelease(_) | LockOp::ForceRelease(_) | LockOp::Sweep(_) | LockOp::Restarted(_) => None,
+    }
+}
+
+/// The end of the range of names that begin with `prefix`: no text has the byte 0xff in it.
+fn end_of(prefix: &str) -> Vec<u8> {
+    if prefix.is_empty() {
+        return b"+".to_vec();
+    }
+    [b"(", prefix.as_bytes(), &[0xff]].concat()
+}

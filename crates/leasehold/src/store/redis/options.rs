@@ -1,0 +1,276 @@
+//! From the URL to servers and settings.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::error::{Error, Result, Trouble};
+use crate::store::{Clock, StoreUrl};
+
+/// Where Redis is, and how it is used.
+#[derive(Debug, Clone)]
+pub struct RedisOptions {
+    /// One server, a Cluster, or one that Sentinels know.
+    pub topology: Topology,
+    /// The servers to begin with: host and port.
+    pub nodes: Vec<(String, u16)>,
+    /// Whether to talk TLS.
+    pub tls: bool,
+    /// The certificates to trust, as PEM; else those of the system.
+    pub ca: Option<PathBuf>,
+    /// Who we are for the servers.
+    pub login: Login,
+    /// Who we are for the Sentinels.
+    pub sentinel_login: Login,
+    /// The number of the database.
+    pub db: u32,
+    /// What all keys and channels begin with.
+    pub prefix: String,
+    /// How many events of history to keep, about.
+    pub max_events: u32,
+    /// So many replicas must have a grant before it counts.
+    pub wait_replicas: u32,
+    /// The time to go by; else the server's own. For tests.
+    #[doc(hidden)]
+    pub clock: Option<Clock>,
+    /// The address for people.
+    pub(super) shown: String,
+}
+
+/// How the servers belong together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Topology {
+    /// One server.
+    One,
+    /// Many, each with a part of the keys.
+    Cluster,
+    /// The one that Sentinels say is the master of this service.
+    Sentinel(String),
+}
+
+/// A user and its password.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Login {
+    /// The user; none is the default one.
+    pub user: Option<String>,
+    /// The password.
+    pub password: Option<String>,
+}
+
+/// Without the password.
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let password = self.password.as_ref().map(|_| "***");
+        f.debug_struct("Login").field("user", &self.user).field("password", &password).finish()
+    }
+}
+
+const PORT: u16 = 6379;
+const SENTINEL_PORT: u16 = 26379;
+const SETTINGS: &str = "redis: knows prefix, ca, events, wait_replicas; for a cluster or sentinels also nodes, \
+                        sentinel_user and sentinel_password";
+
+impl RedisOptions {
+    /// Reads `redis[s]://[USER:PASSWORD@]HOST[:PORT][/DB]`, `redis[s]+cluster://HOST[:PORT]?nodes=HOST:PORT,…` or
+    /// `redis[s]+sentinel://HOST[:PORT]/SERVICE[/DB]?nodes=…`.
+    pub fn from_url(url: &StoreUrl) -> Result<Self> {
+        let whole = url.expose();
+        let (scheme, rest) = whole.split_once(':').unwrap_or((&whole, ""));
+        let (place, settings) = rest.split_once('?').unwrap_or((rest, ""));
+        let place = place.strip_prefix("//").unwrap_or(place);
+        // The password may itself contain an '@': the last one ends it.
+        let (login, place) = match place.rsplit_once('@') {
+            Some((login, place)) => (parse_login(login)?, place),
+            None => (Login::default(), place),
+        };
+        let (host, path) = place.split_once('/').unwrap_or((place, ""));
+        let (topology, db) = match scheme {
+            "redis+sentinel" | "rediss+sentinel" => {
+                let (service, db) = path.split_once('/').unwrap_or((path, ""));
+                if service.is_empty() {
+                    return Err(wrong(
+                        "the URL names no service that the Sentinels know",
+                        "write redis+sentinel://HOST:26379/SERVICE",
+                    ));
+                }
+                (Topology::Sentinel(decoded(service)?), db)
+            }
+            "redis+cluster" | "rediss+cluster" => (Topology::Cluster, path),
+            _ => (Topology::One, path),
+        };
+        let port = if matches!(topology, Topology::Sentinel(_)) { SENTINEL_PORT } else { PORT };
+        let mut options = Self {
+            nodes: vec![parse_node(host, port)?],
+            topology,
+            tls: scheme.starts_with("rediss"),
+            ca: None,
+            login,
+            sentinel_login: Login::default(),
+            db: parse_db(db)?,
+            prefix: "leasehold".to_owned(),
+            max_events: 100_000,
+            wait_replicas: 0,
+            clock: None,
+            shown: url.to_string(),
+        };
+        for setting in settings.split('&').filter(|setting| !setting.is_empty()) {
+            options.set(setting, port)?;
+        }
+        if options.topology == Topology::Cluster && options.db != 0 {
+            return Err(wrong("a Redis Cluster has only database 0", "leave the number out; use ?prefix=…"));
+        }
+        Ok(options)
+    }
+
+    fn set(&mut self, setting: &str, port: u16) -> Result<()> {
+        match setting.split_once('=') {
+            Some(("prefix", prefix)) => self.prefix = parse_prefix(&decoded(prefix)?)?,
+            Some(("ca", path)) if self.tls => self.ca = Some(PathBuf::from(decoded(path)?)),
+            Some(("ca", _)) => {
+                return Err(wrong("ca= without TLS has no meaning", "write rediss: instead of redis:"));
+            }
+            Some(("events", count)) => self.max_events = number(setting, count)?.max(1),
+            Some(("wait_replicas", count)) => self.wait_replicas = number(setting, count)?,
+            Some(("nodes", nodes)) if self.topology != Topology::One => {
+                for node in nodes.split(',').filter(|node| !node.is_empty()) {
+                    self.nodes.push(parse_node(node, port)?);
+                }
+            }
+            Some(("sentinel_user", user)) => self.sentinel_login.user = Some(decoded(user)?),
+            Some(("sentinel_password", password)) => {
+                self.sentinel_login.password = Some(decoded(password)?);
+            }
+            // Only the key: a mistyped one may stand before a secret.
+            _ => {
+                let key = setting.split('=').next().unwrap_or_default();
+                return Err(wrong(&format!("'{key}' is not a setting of this Redis store"), SETTINGS));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn parse_login(login: &str) -> Result<Login> {
+    let (user, password) = match login.split_once(':') {
+        Some((user, password)) => (user, Some(decoded(password)?)),
+        None => (login, None),
+    };
+    let user = Some(decoded(user)?).filter(|user| !user.is_empty());
+    Ok(Login { user, password: password.filter(|password| !password.is_empty()) })
+}
+
+fn parse_node(node: &str, default_port: u16) -> Result<(String, u16)> {
+    let bad = || wrong(&format!("'{node}' is no host and port of a Redis server"), "write HOST or HOST:PORT");
+    let (host, port) = match node.rsplit_once(':') {
+        // An IPv6 address without a port also has colons.
+        Some((host, port)) if !port.ends_with(']') => (host, port.parse().map_err(|_| bad())?),
+        _ => (node, default_port),
+    };
+    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    let host = if host.is_empty() { "127.0.0.1" } else { host };
+    if host.contains(|c: char| c.is_whitespace() || c.is_control() || "/?#@".contains(c)) {
+        return Err(bad());
+    }
+    Ok((host.to_owned(), port))
+}
+
+fn parse_db(path: &str) -> Result<u32> {
+    match path {
+        "" => Ok(0),
+        number => number
+            .parse()
+            .map_err(|_| wrong(&format!("'{number}' is no database of Redis"), "it is a number, as in redis://HOST/0")),
+    }
+}
+
+/// The prefix stands before the braces that say which keys live together, so it has none itself.
+fn parse_prefix(prefix: &str) -> Result<String> {
+    let good = |c: char| c.is_ascii_alphanumeric() || "-_.:/".contains(c);
+    if prefix.is_empty() || prefix.len() > 64 || !prefix.chars().all(good) {
+        let message = format!("'{}' cannot be the prefix of keys", prefix.escape_debug());
+        return Err(wrong(&message, "use 1 to 64 letters, digits and -_.:/"));
+    }
+    Ok(prefix.to_owned())
+}
+
+fn number(setting: &str, text: &str) -> Result<u32> {
+    text.parse().map_err(|_| wrong(&format!("'{setting}' should be a number"), SETTINGS))
+}
+
+/// With `%40` and the like as what they stand for.
+fn decoded(text: &str) -> Result<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, tail)) = rest.split_first() {
+        rest = tail;
+        let hex = tail.get(..2).and_then(|hex| std::str::from_utf8(hex).ok());
+        match hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+            Some(byte) if first == b'%' => {
+                bytes.push(byte);
+                rest = &tail[2..];
+            }
+            _ => bytes.push(first),
+        }
+    }
+    // Not the text itself: it may be a password.
+    String::from_utf8(bytes).map_err(|_| wrong("a %-escape in the URL is not UTF-8", "write it as %XX of UTF-8"))
+}
+
+fn wrong(message: &str, hint: &str) -> Error {
+    Error::store(Trouble::Misconfigured, message, hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(url: &str) -> Result<RedisOptions> {
+        RedisOptions::from_url(&StoreUrl::parse(url)?)
+    }
+
+    #[test]
+    fn a_url_names_a_server_and_its_settings() {
+        let one = options("rediss://ada:s%40cr@h:7000/3?prefix=a:b&events=500&ca=/etc/ca.pem").unwrap();
+        assert_eq!((one.topology, one.tls, one.db), (Topology::One, true, 3));
+        assert_eq!(one.nodes, [("h".to_owned(), 7000)]);
+        assert_eq!(one.login, Login { user: Some("ada".to_owned()), password: Some("s@cr".to_owned()) });
+        assert_eq!((one.prefix.as_str(), one.max_events), ("a:b", 500));
+        assert_eq!(options("redis://").unwrap().nodes, [("127.0.0.1".to_owned(), PORT)]);
+        assert_eq!(options("redis://[::1]:7/").unwrap().nodes, [("::1".to_owned(), 7)]);
+        assert_eq!(options("redis://[::1]").unwrap().nodes, [("::1".to_owned(), PORT)]);
+        assert_eq!(options("redis://:p@ss@h").unwrap().login.password.as_deref(), Some("p@ss"));
+    }
+
+    #[test]
+    fn a_url_names_a_cluster_or_sentinels() {
+        let cluster = options("redis+cluster://a:1?nodes=b:2,c").unwrap();
+        assert_eq!(cluster.topology, Topology::Cluster);
+        assert_eq!(cluster.nodes, [("a".to_owned(), 1), ("b".to_owned(), 2), ("c".to_owned(), PORT)]);
+        let sentinel = options("redis+sentinel://a/main/2?nodes=b&sentinel_password=s").unwrap();
+        assert_eq!((sentinel.topology, sentinel.db), (Topology::Sentinel("main".to_owned()), 2));
+        assert_eq!(sentinel.nodes, [("a".to_owned(), SENTINEL_PORT), ("b".to_owned(), SENTINEL_PORT)]);
+        assert_eq!(sentinel.sentinel_login.password.as_deref(), Some("s"));
+    }
+
+    #[test]
+    fn a_url_that_cannot_be_is_refused_without_telling_secrets() {
+        for url in [
+            "redis://h:port",
+            "redis://h/db",
+            "redis://h?prefix=a{b}",
+            "redis://h?prefix=",
+            "redis://h?nodes=b",
+            "redis://h?ca=/x",
+            "redis://h?pasword=s3cr3t",
+            "redis://h?events=many",
+            "redis+cluster://h/1",
+            "redis+sentinel://h",
+            "redis://ada:s3cr3t%ff@h",
+        ] {
+            let error = options(url).unwrap_err();
+            assert_eq!(error.code(), "STORE_MISCONFIGURED", "{url}");
+            assert!(!format!("{error} {error:?}").contains("s3cr3t"), "{url}");
+        }
+        let shown = format!("{:?}", options("redis://ada:s3cr3t@h?sentinel_password=s3cr3t").unwrap());
+        assert!(!shown.contains("s3cr3t"), "{shown}");
+    }
+}

@@ -1,0 +1,244 @@
+//! Records, leases, tickets and events as the scripts pack them: big-endian, numbers as doubles (they stay below 2^53,
+//! so they are exact), texts with their length before them. `apply.lua` says what comes after what.
+
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use crate::error::{Error, Result, Trouble};
+use crate::model::{
+    Ask, Asked, Event, EventKind, Holder, Lease, LeaseId, LockName, LockRecord, Mode, Reason, Slots, Status,
+    Ticket, Timestamp, Token, Ttl,
+};
+
+/// The format that `apply.lua` writes.
+const FORMAT: u8 = 1;
+
+/// Who asks: what every event tells.
+pub(super) fn who(ask: &Ask) -> Vec<u8> {
+    let mut packed = Vec::with_capacity(20 + ask.holder.as_str().len());
+    packed.extend(ask.lease_id.as_uuid().as_bytes());
+    packed.push(u8::from(ask.mode == Mode::Shared));
+    packed.extend(u16::try_from(ask.slots.get()).unwrap_or(u16::MAX).to_be_bytes());
+    short(&mut packed, ask.holder.as_str().as_bytes());
+    packed
+}
+
+/// What the asker said: the boot of its processes, for the rules, and everything, for reading it again.
+pub(super) fn said(ask: &Ask) -> Result<Vec<u8>> {
+    let mut packed = Vec::with_capacity(256);
+    let boot = ask.process.as_ref().map(|process| process.boot.0);
+    short(&mut packed, boot.as_ref().map_or(&[], |boot| boot.as_bytes()));
+    let length_at = packed.len();
+    packed.extend([0; 4]);
+    serde_json::to_writer(&mut packed, ask).map_err(|error| {
+        Error::store(Trouble::Broken, "a request cannot be written", "please report this").because(error)
+    })?;
+    let length = u32::try_from(packed.len() - length_at - 4).unwrap_or(u32::MAX);
+    packed[length_at..length_at + 4].copy_from_slice(&length.to_be_bytes());
+    Ok(packed)
+}
+
+/// Texts that `Bc0` reads: names, holders, reasons and ids all have at most 255 bytes.
+fn short(packed: &mut Vec<u8>, text: &[u8]) {
+    let text = &text[..text.len().min(255)];
+    packed.push(u8::try_from(text.len()).unwrap_or(u8::MAX));
+    packed.extend(text);
+}
+
+/// A record, as stored under the key of its lock.
+pub(super) fn record(name: &LockName, packed: &[u8]) -> Result<LockRecord> {
+    let mut from = Reader(packed);
+    from.record(name).ok_or_else(|| unreadable(&format!("the record of lock '{name}'")))
+}
+
+pub(super) fn lease(packed: &[u8]) -> Result<Lease> {
+    Reader(packed).lease().ok_or_else(|| unreadable("a lease"))
+}
+
+pub(super) fn event(packed: &[u8]) -> Result<Event> {
+    Reader(packed).event().ok_or_else(|| unreadable("an event"))
+}
+
+pub(super) fn unreadable(what: &str) -> Error {
+    let hint = "was it written by a newer leasehold, or by another program? use another ?prefix=…, or remove it";
+    Error::store(Trouble::Broken, format!("{what} in Redis cannot be read"), hint)
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.take(N)?.try_into().ok()
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        self.array::<1>().map(|[byte]| byte)
+    }
+
+    fn count(&mut self) -> Option<u16> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "checked: whole, not negative and at most 2^53"
+    )]
+    fn number(&mut self) -> Option<u64> {
+        let number = f64::from_be_bytes(self.array()?);
+        let good = (0.0..=9_007_199_254_740_992.0).contains(&number) && number.fract() == 0.0;
+        good.then_some(number as u64)
+    }
+
+    fn time(&mut self) -> Option<Timestamp> {
+        self.number().map(Timestamp::from_micros)
+    }
+
+    fn ttl(&mut self) -> Option<Ttl> {
+        Ttl::try_from(self.number()?).ok()
+    }
+
+    fn short(&mut self) -> Option<&'a [u8]> {
+        let length = self.byte()?;
+        self.take(usize::from(length))
+    }
+
+    fn text(&mut self) -> Option<&'a str> {
+        std::str::from_utf8(self.short()?).ok()
+    }
+
+    fn long(&mut self) -> Option<&'a [u8]> {
+        let length = u32::from_be_bytes(self.array()?);
+        self.take(usize::try_from(length).ok()?)
+    }
+
+    fn record(&mut self, name: &LockName) -> Option<LockRecord> {
+        if self.byte()? != FORMAT {
+            return None;
+        }
+        let (version, token, _wake_at) = (self.number()?, self.token()?, self.number()?);
+        let _last_event = self.short()?;
+        let (leases, tickets) = (self.count()?, self.count()?);
+        let holders = (0..leases).map(|_| Reader(self.long()?).lease()).collect::<Option<_>>()?;
+        let waiters = (0..tickets).map(|_| Reader(self.long()?).ticket()).collect::<Option<_>>()?;
+        Some(LockRecord { name: name.clone(), token, holders, waiters, version })
+    }
+
+    fn token(&mut self) -> Option<Token> {
+        Token::new(self.number()?).ok()
+    }
+
+    fn lease(&mut self) -> Option<Lease> {
+        let token = self.token()?;
+        let (acquired_at, renewed_at, expires_at) = (self.time()?, self.time()?, self.time()?);
+        let (renewals, ttl) = (self.number()?, self.ttl()?);
+        let status = match self.byte()? {
+            0 => Status::Active,
+            1 => Status::Releasing,
+            2 => Status::Released,
+            _ => return None,
+        };
+        let at = self.time()?;
+        let mut ask = self.ask()?;
+        ask.ttl = ttl;
+        if status == Status::Released {
+            ask.process = None;
+        }
+        let (by, reason) = (self.text()?, self.reason()?);
+        let asked = match by {
+            "" => None,
+            by => Some(Asked { by: Holder::new(by).ok()?, reason, at }),
+        };
+        let ask = Arc::new(ask);
+        Some(Lease { ask, token, acquired_at, renewed_at, expires_at, renewals, status, asked })
+    }
+
+    fn ticket(&mut self) -> Option<Ticket> {
+        let (since, expires_at, patience) = (self.time()?, self.time()?, self.ttl()?);
+        let (_ttl, _priority, _inbox) = (self.array::<8>()?, self.array::<8>()?, self.short()?);
+        Some(Ticket { ask: Arc::new(self.ask()?), since, expires_at, patience })
+    }
+
+    fn ask(&mut self) -> Option<Ask> {
+        self.who()?;
+        let _boot = self.short()?;
+        serde_json::from_slice(self.long()?).ok()
+    }
+
+    fn who(&mut self) -> Option<(LeaseId, Mode, Slots, &'a str)> {
+        let lease_id = LeaseId::from_uuid(Uuid::from_bytes(self.array()?));
+        let mode = if self.byte()? == 0 { Mode::Exclusive } else { Mode::Shared };
+        let slots = Slots::new(u32::from(self.count()?)).ok()?;
+        Some((lease_id, mode, slots, self.text()?))
+    }
+
+    fn event(&mut self) -> Option<Event> {
+        let kind = match self.byte()? {
+            0 => EventKind::Acquired,
+            1 => EventKind::Released,
+            2 => EventKind::Expired,
+            3 => EventKind::Stolen,
+            4 => EventKind::Forced,
+            5 => EventKind::Asked,
+            6 => EventKind::Queued,
+            7 => EventKind::Left,
+            _ => return None,
+        };
+        let (at, token, after_micros, renewals) =
+            (self.time()?, self.token()?, self.number()?, self.number()?);
+        let until = self.time().map(|until| (until != Timestamp::default()).then_some(until))?;
+        let _before = self.short()?;
+        let by = match self.text()? {
+            "" => None,
+            by => Some(Holder::new(by).ok()?),
+        };
+        let reason = self.reason()?;
+        let lock = LockName::new(self.text()?).ok()?;
+        let (lease_id, mode, slots, holder) = self.who()?;
+        let holder = Holder::new(holder).ok()?;
+        Some(Event {
+            at,
+            lock,
+            kind,
+            token,
+            lease_id,
+            holder,
+            mode,
+            slots,
+            after_micros,
+            renewals,
+            until,
+            by,
+            reason,
+        })
+    }
+
+    fn reason(&mut self) -> Option<Option<Reason>> {
+        match self.text()? {
+            "" => Some(None),
+            reason => Reason::new(reason).ok().map(Some),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_record_is_not_read() {
+        let name = LockName::new("lock").unwrap();
+        for packed in [&b""[..], b"\x01", b"\x02", b"hello", &[0xff; 100]] {
+            assert_eq!(record(&name, packed).unwrap_err().code(), "STORE_BROKEN");
+        }
+        assert!(lease(&[0; 70]).is_err());
+        assert!(event(&[9; 70]).is_err());
+    }
+}

@@ -1,0 +1,63 @@
+//! Running a script that the server may have forgotten.
+
+use std::sync::LazyLock;
+
+use redis::{Cmd, ErrorKind, RedisResult, ServerErrorKind, Value};
+
+use super::line::Order;
+use super::link::Link;
+use crate::model::LeaseId;
+
+/// A script and the name that the server knows it by.
+pub(super) struct Script {
+    text: &'static str,
+    hash: String,
+}
+
+/// One operation on one lock.
+pub(super) static APPLY: LazyLock<Script> =
+    LazyLock::new(|| Script::new(concat!(include_str!("short.lua"), include_str!("apply.lua"))));
+/// The history of one lock.
+pub(super) static CHAIN: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("chain.lua")));
+/// The history of one bucket.
+pub(super) static BUCKET: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("bucket.lua")));
+
+impl Script {
+    fn new(text: &'static str) -> Self {
+        Self { text, hash: redis::Script::new(text).get_hash().to_owned() }
+    }
+
+    /// Runs it. A server that has been restarted does not know it any more; then it is sent whole.
+    pub(super) async fn run(&self, link: &Link, call: Call<'_>, with: impl Fn(&mut Cmd)) -> RedisResult<Value> {
+        let cmd = |name: &str, script: &str| {
+            let mut cmd = redis::cmd(name);
+            cmd.arg(script);
+            with(&mut cmd);
+            cmd
+        };
+        let reply = call.send(link, &cmd("EVALSHA", &self.hash)).await;
+        match reply {
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                call.send(link, &cmd("EVAL", self.text)).await
+            }
+            reply => reply,
+        }
+    }
+}
+
+/// For whom a script is run, and what is sent right behind it.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Call<'a> {
+    pub(super) lease: Option<&'a LeaseId>,
+    pub(super) then: Option<&'a Cmd>,
+}
+
+impl Call<'_> {
+    async fn send(&self, link: &Link, cmd: &Cmd) -> RedisResult<Value> {
+        let order = Order { cmd, then: self.then };
+        match self.lease {
+            Some(lease) => link.send_for(lease, order).await,
+            None => link.send(order).await,
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The engine as a whole.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::line::Opener;
+use super::link::Link;
+use super::locks::Locks;
+use super::options::RedisOptions;
+use super::trouble::explain;
+use crate::Result;
+use crate::model::{Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp, Ttl};
+use crate::store::wake::Reach;
+use crate::store::{
+    Abilities, Changes, Finding, Hosts, ListEvents, ListLocks, LockStore, Page, Store,
+};
+
+/// Locks on Redis: one server, one that Sentinels watch, or a Cluster.
+pub struct RedisStore {
+    locks: Locks,
+    options: RedisOptions,
+}
+
+/// A wake-up that gets lost costs a waiter this long.
+const POLL: Duration = Duration::from_millis(250);
+
+impl RedisStore {
+    /// Connects, and warns about settings of the server that would break a promise. Changes none of them.
+    pub async fn connect(options: RedisOptions) -> Result<Self> {
+        let opener = Opener::new(&options)?;
+        let link = Link::open(opener).await.map_err(|error| explain(&options.shown, error))?;
+        let store = Self { locks: Locks::new(link, &options), options };
+        store.check().await?;
+        Ok(store)
+    }
+
+    /// What is wrong for good is an error; what is only dangerous is a warning.
+    async fn check(&self) -> Result<()> {
+        for finding in super::examine::settings(&self.locks, &self.options).await? {
+            if let Some(concern) = finding.concern {
+                let (store, name, code) = (&self.locks.shown, finding.name, concern.code);
+                tracing::warn!(%store, code, "{name}: {}; {}", finding.detail, concern.hint);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RedisStore").field("url", &self.locks.shown).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Store for RedisStore {
+    fn abilities(&self) -> Abilities {
+        Abilities {
+            engine: "redis",
+            hosts: Hosts::Many,
+            min_ttl: Ttl::from_millis(100),
+            poll: POLL,
+            wakes: true,
+            sees_the_dead: false,
+            lasting: true,
+        }
+    }
+
+    fn url(&self) -> String {
+        self.locks.shown.clone()
+    }
+
+    fn locks(&self) -> &dyn LockStore {
+        self
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        super::examine::examine(&self.locks, &self.options).await
+    }
+}
+
+#[async_trait]
+impl LockStore for RedisStore {
+    async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
+        self.locks.apply(name, op).await
+    }
+
+    async fn get(&self, name: &LockName) -> Result<Option<LockRecord>> {
+        self.locks.get(name).await
+    }
+
+    async fn list(&self, ask: &ListLocks) -> Result<Page<LockRecord>> {
+        self.locks.list(ask).await
+    }
+
+    async fn history(&self, ask: &ListEvents) -> Result<Page<Event>> {
+        self.locks.history(ask).await
+    }
+
+    async fn now(&self) -> Result<Timestamp> {
+        self.locks.now().await
+    }
+
+    fn changes(&self, waiter: &LeaseId) -> Changes {
+        self.locks.inbox.hear(&self.locks.link);
+        Changes::new(*waiter, Reach::Process, POLL)
+    }
+
+    async fn sweep(&self, limit: u32) -> Result<Swept> {
+        self.locks.sweep(limit).await
+    }
+}

@@ -1,0 +1,141 @@
+//! What Redis says, in our words.
+
+use redis::{ErrorKind, RedisError};
+
+use crate::error::{Error, Trouble};
+
+/// Turns an error of Redis into one of ours: what happened to which store, and what to do.
+pub(super) fn explain(at: &str, error: RedisError) -> Error {
+    let (trouble, what, hint) = describe(&error);
+    Error::store(trouble, format!("the store {at} {what}"), hint).because(error)
+}
+
+fn describe(error: &RedisError) -> (Trouble, &'static str, &'static str) {
+    if let Some(code) = error.code()
+        && let Some(described) = describe_code(code, error.detail().unwrap_or_default())
+    {
+        return described;
+    }
+    match error.kind() {
+        ErrorKind::AuthenticationFailed => NOT_LET_IN,
+        ErrorKind::MasterNameNotFoundBySentinel => (
+            Trouble::Misconfigured,
+            "is not known to the Sentinels: they have no such service, or its master is down",
+            "write the name of the service after the address: redis+sentinel://HOST:PORT/SERVICE",
+        ),
+        ErrorKind::InvalidClientConfig | ErrorKind::EmptySentinelList | ErrorKind::RESP3NotSupported => (
+            Trouble::Misconfigured,
+            "cannot be used with these settings",
+            "look at the cause below and at docs/engines/redis.md",
+        ),
+        _ if is_about_tls(error) => (
+            Trouble::Misconfigured,
+            "does not speak TLS that can be trusted",
+            "name the right CA with ?ca=PATH and the host as in its certificate, or write redis: if it has no TLS",
+        ),
+        _ if error.is_timeout() => {
+            (Trouble::Unavailable, "did not answer in time", "try again; is the server overloaded, or cut off?")
+        }
+        ErrorKind::Io | ErrorKind::ClusterConnectionNotFound => {
+            (Trouble::Unavailable, "cannot be reached", "is it running there, and is the way to it open?")
+        }
+        ErrorKind::Parse | ErrorKind::UnexpectedReturnType => (
+            Trouble::Misconfigured,
+            "does not answer like Redis",
+            "is it another program, or does it want TLS? then write rediss:",
+        ),
+        _ => (Trouble::Broken, "did what it must not do", "please report this with the cause below"),
+    }
+}
+
+const NOT_LET_IN: (Trouble, &str, &str) = (
+    Trouble::NotPermitted,
+    "does not let us in: wrong user or password",
+    "write them into the URL as redis://USER:PASSWORD@HOST",
+);
+
+fn describe_code(code: &str, detail: &str) -> Option<(Trouble, &'static str, &'static str)> {
+    Some(match code {
+        "NOAUTH" | "WRONGPASS" => NOT_LET_IN,
+        "NOPERM" => (
+            Trouble::NotPermitted,
+            "does not let this user do what locks need",
+            "docs/engines/redis.md has the ACL line that gives just enough",
+        ),
+        "DENIED" => (
+            Trouble::NotPermitted,
+            "takes no connections from elsewhere (protected mode)",
+            "give it a password, or connect from its own machine",
+        ),
+        "READONLY" => (
+            Trouble::Unavailable,
+            "is a replica and cannot be written to",
+            "connect to the master; with Sentinel write redis+sentinel://, with a Cluster redis+cluster://",
+        ),
+        "MISCONF" => (
+            Trouble::Unavailable,
+            "takes no writes: it could not save its data",
+            "look at its log and its disk (MISCONF)",
+        ),
+        "OOM" => (
+            Trouble::Unavailable,
+            "has no memory left to write",
+            "raise maxmemory, or remove what else is stored there; keep maxmemory-policy noeviction",
+        ),
+        "LOADING" => (Trouble::Unavailable, "is still loading its data", "try again in a moment"),
+        "BUSY" => (Trouble::Unavailable, "is busy with a script of somebody else", "try again in a moment"),
+        "CLUSTERDOWN" | "TRYAGAIN" | "MASTERDOWN" => {
+            (Trouble::Unavailable, "has a part that is down or moving", "try again; look at CLUSTER INFO")
+        }
+        "MOVED" | "ASK" | "CROSSSLOT" => {
+            (Trouble::Misconfigured, "is part of a Cluster", "write redis+cluster://HOST:PORT")
+        }
+        "NOREPLICAS" => {
+            (Trouble::Unavailable, "has too few replicas to take writes", "look at its replicas, or at min-replicas-to-write")
+        }
+        "WRONGTYPE" => FOREIGN,
+        "LEASEHOLD" => (
+            Trouble::Misconfigured,
+            "has records of another format",
+            "use the newest leasehold everywhere, or another ?prefix=…",
+        ),
+        // Before Redis 7 an error within a script has its own code inside the text.
+        "ERR" if detail.contains("WRONGTYPE") || detail.contains("too short") => FOREIGN,
+        "ERR" if detail.contains("OOM command not allowed") => return describe_code("OOM", ""),
+        "ERR" if detail.contains("READONLY") => return describe_code("READONLY", ""),
+        "ERR" if detail.contains("can't access") || detail.contains("NOPERM") => {
+            return describe_code("NOPERM", "");
+        }
+        "ERR" if detail.contains("DB index") => {
+            (Trouble::Misconfigured, "has no database of that number", "the number comes last: redis://HOST/0")
+        }
+        "ERR" if detail.contains("max number of clients") => {
+            (Trouble::Unavailable, "has too many clients already", "raise its maxclients")
+        }
+        "ERR" if detail.contains("unknown command") => (
+            Trouble::Misconfigured,
+            "does not know a command that locks need",
+            "it has to be Redis 6.2 or newer, or something like it, with scripts and streams",
+        ),
+        _ => return None,
+    })
+}
+
+const FOREIGN: (Trouble, &str, &str) = (
+    Trouble::Misconfigured,
+    "has something else where a lock should be",
+    "another program uses the same keys: choose other ones with ?prefix=…",
+);
+
+/// Whether TLS is what failed, however deep the cause is.
+fn is_about_tls(error: &RedisError) -> bool {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        if error.is::<rustls::Error>() || inner.is_some_and(|inner| inner.is::<rustls::Error>()) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}

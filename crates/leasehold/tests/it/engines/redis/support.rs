@@ -1,0 +1,34 @@
+//! What the tests of Redis share.
+
+use std::sync::Arc;
+
+use leasehold::store::redis::{RedisOptions, RedisStore};
+use leasehold::store::{Clock, StoreUrl};
+use leasehold::testing::Fixture;
+use uuid::Uuid;
+
+/// A prefix that nobody else uses.
+pub(super) fn prefix() -> String {
+    format!("test-{}", Uuid::now_v7().simple())
+}
+
+/// The settings of a store at `url` with its own keys.
+pub(super) fn options(url: &str, prefix: &str) -> RedisOptions {
+    let mut options = RedisOptions::from_url(&StoreUrl::parse(url).unwrap()).unwrap();
+    options.prefix = prefix.to_owned();
+    options
+}
+
+/// Opens a store with its own keys and a clock that moves by hand.
+pub(super) async fn open(url: &str, prefix: &str, clock: &Clock) -> Arc<RedisStore> {
+    let mut options = options(url, prefix);
+    options.clock = Some(clock.clone());
+    Arc::new(RedisStore::connect(options).await.unwrap())
+}
+
+/// Two clients of the server at `url` that see keys of their own.
+pub(super) async fn fresh_at(url: &str) -> Fixture {
+    let (prefix, clock) = (prefix(), crate::engines::support::clock());
+    let (one, two) = (open(url, &prefix, &clock).await, open(url, &prefix, &clock).await);
+    Fixture::new(one, two, clock, ())
+}
