@@ -44,7 +44,7 @@ pub fn agrees_with_the_rules<F>(cases: u32, fresh: impl Fn() -> F)
 where
     F: Future<Output = Fixture>,
 {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let steps = prop::collection::vec(step(), 1..60);
     let result = TestRunner::new(config).run(&steps, |steps| {

@@ -8,7 +8,7 @@ use leasehold::testing::{Fixture, agrees_with_the_rules};
 
 async fn fresh() -> Fixture {
     let clock = super::support::clock();
-    let store = Arc::new(Cas::new(MemoryDocs::with_clock(clock.clone())));
+    let store = Arc::new(Cas::new(MemoryDocs::with_clock(clock.clone())).unwrap());
     Fixture::new(store.clone(), store, clock, ())
 }
 
