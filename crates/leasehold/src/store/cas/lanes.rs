@@ -35,7 +35,7 @@ pub(super) struct Adrift {
 /// So many locks are remembered.
 const MAX_LANES: usize = 1024;
 /// No request is on its way for longer than this.
-const LOST_AT_SEA: Duration = Duration::from_secs(60);
+const LOST_AT_SEA: Duration = Duration::from_mins(1);
 
 impl Lanes {
     /// Waits for its turn. Whoever asked first is first.

@@ -50,10 +50,15 @@ impl<D: DocStore> Cas<D> {
 
     /// Locks over these documents, with a memory of their own for what has been seen: as if on another machine.
     pub fn with_sights(docs: D, sights: Sights) -> Result<Self> {
-        let abilities = docs.abilities();
-        let background = Background::start(&format!("leasehold-{}", abilities.engine))?;
+        let background = Background::start(&format!("leasehold-{}", docs.abilities().engine))?;
+        Ok(Self::on(background, docs, sights))
+    }
+
+    /// Locks over documents whose connections may be on that thread already.
+    pub(crate) fn on(background: Background, docs: D, sights: Sights) -> Self {
+        let poll = docs.abilities().poll;
         let swap = Arc::new(Swap { docs, sights });
-        Ok(Self { locks: CasLocks { swap, lanes: Lanes::default(), background, poll: abilities.poll } })
+        Self { locks: CasLocks { swap, lanes: Lanes::default(), background, poll } }
     }
 }
 

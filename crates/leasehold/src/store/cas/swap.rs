@@ -74,7 +74,7 @@ impl<D: DocStore> Swap<D> {
                 PutIf::Clash(newer) => {
                     let was_fresh = seen.fresh;
                     seen = self.seen(name, newer.as_ref())?;
-                    if !(is_answered_once(op) && seen.doc.tells(first, &applied.events)) {
+                    if !(is_told_once(&applied.outcome) && seen.doc.tells(first, &applied.events)) {
                         if was_fresh {
                             spread(attempt).await;
                         }
@@ -122,9 +122,10 @@ impl<D: DocStore> Swap<D> {
     }
 }
 
-/// Whether doing it again would be answered otherwise.
-fn is_answered_once(op: &LockOp) -> bool {
-    matches!(op, LockOp::Release(_) | LockOp::ForceRelease(_))
+/// Whether doing it again would be answered otherwise. The events of such an operation tell of nothing that anybody
+/// else can have done.
+fn is_told_once(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Released(_) | Outcome::Forced(_))
 }
 
 /// The one that was faster has made progress; spread the others out.

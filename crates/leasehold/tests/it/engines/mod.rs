@@ -1,6 +1,8 @@
 //! Every engine against the conformance suite and against the bare rules.
 
 mod cas;
+#[cfg(feature = "dynamodb")]
+mod dynamodb;
 mod memory;
 mod sqlite;
 mod support;
