@@ -19,6 +19,15 @@ pub trait DocStore: Send + Sync + 'static {
     /// One document.
     async fn get(&self, key: &str) -> Result<Option<Doc>>;
 
+    /// Several documents, in the order of their keys as given.
+    async fn get_all(&self, keys: &[String]) -> Result<Vec<Option<Doc>>> {
+        let mut found = Vec::with_capacity(keys.len());
+        for key in keys {
+            found.push(self.get(key).await?);
+        }
+        Ok(found)
+    }
+
     /// Writes a document if its version is the expected one (`None`: if there is none yet). On a clash it gives what
     /// is there instead, so that the caller can go on from it without reading again.
     async fn put_if(&self, key: &str, expected: Option<u64>, draft: Draft) -> Result<PutIf>;

@@ -13,6 +13,9 @@ const KEEP: Ttl = Ttl::from_secs(90 * 24 * 3600);
 /// At most so many batches move out in one step: it must end within seconds.
 const MAX_SPILLS: usize = 8;
 
+/// At most so many batches are read at once.
+const AT_ONCE: usize = 64;
+
 /// The batches of one engine.
 pub(super) struct Archive<'a, D>(pub(super) &'a D);
 
@@ -120,12 +123,18 @@ impl<D: DocStore> Archive<'_, D> {
         found.reverse();
         let mut upto = to.min(doc.first);
         while upto > from.max(1) {
-            let Some(events) = self.batch(doc, upto - 1).await? else { break };
-            let first = self.first_of(upto - 1);
-            let mut events: Vec<_> = (first..).zip(events).filter(wanted).collect();
-            events.reverse();
-            found.extend(events);
-            upto = first;
+            let mut firsts = Vec::new();
+            while upto > from.max(1) && firsts.len() < AT_ONCE {
+                upto = self.first_of(upto - 1);
+                firsts.push(upto);
+            }
+            let keys: Vec<String> = firsts.iter().map(|first| key(&doc.record.name, *first)).collect();
+            for (first, batch) in firsts.into_iter().zip(self.0.get_all(&keys).await?) {
+                let Some(batch) = batch else { return Ok(found) };
+                let events: Vec<Event> = parse(&batch.body)?;
+                let events: Vec<_> = (first..).zip(events).filter(wanted).collect();
+                found.extend(events.into_iter().rev());
+            }
         }
         Ok(found)
     }

@@ -20,8 +20,18 @@ pub(super) struct Lanes(Mutex<HashMap<LockName, Arc<Line<Lane>>>>);
 pub(super) struct Lane {
     /// As it was last seen. May be old: good to try a write with, not to answer by.
     pub(super) known: Option<(u64, LockDoc)>,
+    /// Whether there is a document, known or not.
+    pub(super) exists: bool,
     /// A write whose fate is not known.
     pub(super) adrift: Option<Adrift>,
+}
+
+impl Lane {
+    /// Remembers what was seen, unless others are at it too: then it will not be true for long, and it may be large.
+    pub(super) fn remember(&mut self, version: u64, doc: LockDoc) {
+        self.exists = true;
+        self.known = (doc.record.waiters.len() <= MAX_KNOWN_WAITERS).then_some((version, doc));
+    }
 }
 
 /// A write that was sent and not answered. It may still arrive, and then takes effect if the document has the version
@@ -34,6 +44,8 @@ pub(super) struct Adrift {
 
 /// So many locks are remembered.
 const MAX_LANES: usize = 1024;
+/// With more waiters than this, a lock is looked at before it is written.
+const MAX_KNOWN_WAITERS: usize = 4;
 /// No request is on its way for longer than this.
 const LOST_AT_SEA: Duration = Duration::from_mins(1);
 

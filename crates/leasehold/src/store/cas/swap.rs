@@ -35,7 +35,7 @@ impl<D: DocStore> Swap<D> {
             Some((version, doc)) => Seen { version: Some(version), doc, fresh: false },
             // Many locks are asked for that nobody has asked for before; if this is not one of them, the clash brings
             // what a look would have brought.
-            None if matches!(op, LockOp::Acquire(_)) => {
+            None if !lane.exists && matches!(op, LockOp::Acquire(_)) => {
                 Seen { version: None, doc: LockDoc::new(name), fresh: false }
             }
             None => self.read(name).await?,
@@ -54,7 +54,9 @@ impl<D: DocStore> Swap<D> {
                 // expects, this version has to go.
                 if lane.adrift.is_none_or(|adrift| adrift.expected != seen.version) {
                     lane.adrift = None;
-                    lane.known = seen.version.map(|version| (version, seen.doc));
+                    if let Some(version) = seen.version {
+                        lane.remember(version, seen.doc);
+                    }
                     return Ok(applied.outcome);
                 }
             }
@@ -69,7 +71,7 @@ impl<D: DocStore> Swap<D> {
             match answer {
                 PutIf::Written(version) => {
                     self.sights.see(&doc, Moment::now());
-                    lane.known = Some((version, doc));
+                    lane.remember(version, doc);
                 }
                 PutIf::Clash(newer) => {
                     let was_fresh = seen.fresh;

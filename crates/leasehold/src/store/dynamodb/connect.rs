@@ -55,9 +55,8 @@ pub async fn create_table(options: &DynamoDbOptions) -> Result<()> {
 }
 
 async fn open(options: DynamoDbOptions) -> Result<DynamoDbDocs> {
-    let http = aws_smithy_http_client::Builder::new()
-        .tls_provider(Provider::Rustls(CryptoMode::Ring))
-        .build_https();
+    let http =
+        aws_smithy_http_client::Builder::new().tls_provider(Provider::Rustls(CryptoMode::Ring)).build_https();
     let mut loader = aws_config::defaults(BehaviorVersion::latest()).http_client(http);
     if let Some(region) = &options.region {
         loader = loader.region(Region::new(region.clone()));

@@ -1,17 +1,17 @@
 //! Documents as items of one table.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::operation::put_item::PutItemError;
-use aws_sdk_dynamodb::types::ReturnValuesOnConditionCheckFailure;
+use aws_sdk_dynamodb::types::{KeysAndAttributes, ReturnValuesOnConditionCheckFailure};
 
 use super::dates::Dates;
-use super::item::{self, BODY, NAME, VERSION, Writing, text};
+use super::item::{self, BODY, Item, NAME, VERSION, Writing, text};
 use super::options::{DynamoDbOptions, Judge};
-use super::trouble::explain;
+use super::trouble::{explain, malformed};
 use crate::Result;
 use crate::model::Ttl;
 use crate::store::doc_store::is_listed;
@@ -61,9 +61,29 @@ impl DocStore for DynamoDbDocs {
     }
 
     async fn get(&self, key: &str) -> Result<Option<Doc>> {
-        let asked = self.client.get_item().table_name(self.table()).key(NAME, text(key)).consistent_read(true);
+        let asked =
+            self.client.get_item().table_name(self.table()).key(NAME, text(key)).consistent_read(true);
         let answer = asked.send().await.map_err(|error| explain(self.table(), error))?;
         answer.item.map(|item| item::read(item).map(|(_, doc)| doc)).transpose()
+    }
+
+    async fn get_all(&self, keys: &[String]) -> Result<Vec<Option<Doc>>> {
+        let mut found = HashMap::new();
+        let mut wanted: Vec<Item> =
+            keys.iter().map(|key| Item::from([(NAME.to_owned(), text(key))])).collect();
+        while !wanted.is_empty() {
+            let asked = KeysAndAttributes::builder().consistent_read(true).set_keys(Some(wanted)).build();
+            let asked = asked.map_err(malformed)?;
+            let answer = self.client.batch_get_item().request_items(self.table(), asked).send().await;
+            let answer = answer.map_err(|error| explain(self.table(), error))?;
+            for item in answer.responses.into_iter().flatten().flat_map(|(_, items)| items) {
+                let (key, doc) = item::read(item)?;
+                found.insert(key, doc);
+            }
+            // What did not fit into one answer is asked for again.
+            wanted = answer.unprocessed_keys.into_iter().flatten().flat_map(|(_, left)| left.keys).collect();
+        }
+        Ok(keys.iter().map(|key| found.remove(key)).collect())
     }
 
     async fn put_if(&self, key: &str, expected: Option<u64>, draft: Draft) -> Result<PutIf> {
@@ -139,7 +159,8 @@ impl DocStore for DynamoDbDocs {
                 break;
             }
         }
-        let next = first.last_key_value().filter(|_| first.len() == limit).map(|(key, _)| Cursor(key.clone()));
+        let next =
+            first.last_key_value().filter(|_| first.len() == limit).map(|(key, _)| Cursor(key.clone()));
         Ok(Page { items: first.into_iter().collect(), next })
     }
 

@@ -44,7 +44,8 @@ pub enum Judge {
 
 const SKEW: Duration = Duration::from_secs(2);
 const TABLE: &str = "LEASEHOLD_DYNAMODB_TABLE";
-const KNOWN: &str = "dynamodb: knows region=…, endpoint=http://…, profile=…, clock=watch, clock=date and skew=2s";
+const KNOWN: &str =
+    "dynamodb: knows region=…, endpoint=http://…, profile=…, clock=watch, clock=date and skew=2s";
 
 impl DynamoDbOptions {
     /// `dynamodb://TABLE?region=…&endpoint=…`; without a table, the one that `LEASEHOLD_DYNAMODB_TABLE` names.
@@ -102,7 +103,9 @@ impl DynamoDbOptions {
             _ => {
                 // Its value may be a secret that somebody took for a setting.
                 let name = setting.split('=').next().unwrap_or_default();
-                return Err(wrong(format!("'{name}' is not a setting of a DynamoDB store, or not like this")));
+                return Err(wrong(format!(
+                    "'{name}' is not a setting of a DynamoDB store, or not like this"
+                )));
             }
         }
         Ok(())
@@ -149,7 +152,8 @@ mod tests {
 
     #[test]
     fn a_url_names_a_table_and_its_settings() {
-        let given = options("dynamodb://locks?region=eu-west-1&endpoint=http://127.0.0.1:8000&profile=ops").unwrap();
+        let given =
+            options("dynamodb://locks?region=eu-west-1&endpoint=http://127.0.0.1:8000&profile=ops").unwrap();
         assert_eq!(given.table, "locks");
         assert_eq!(given.region.as_deref(), Some("eu-west-1"));
         assert_eq!(given.endpoint.as_deref(), Some("http://127.0.0.1:8000"));

@@ -10,7 +10,7 @@ use aws_sdk_dynamodb::types::{
 
 use super::docs::DynamoDbDocs;
 use super::item::{NAME, TTL};
-use super::trouble::{explain, is_denied};
+use super::trouble::{explain, is_denied, malformed};
 use crate::error::{Error, Result, Trouble};
 use crate::store::{BACK_ROOM, DocStore, Moment};
 
@@ -29,15 +29,18 @@ pub(super) async fn check(docs: &DynamoDbDocs) -> Result<()> {
 
 /// Creates it, with what it needs.
 pub(super) async fn create(docs: &DynamoDbDocs) -> Result<()> {
-    let wrong = |error| Error::store(Trouble::Broken, "a request cannot be put together", "please report this").because(error);
-    let key = KeySchemaElement::builder().attribute_name(NAME).key_type(KeyType::Hash).build().map_err(wrong)?;
+    let key = KeySchemaElement::builder()
+        .attribute_name(NAME)
+        .key_type(KeyType::Hash)
+        .build()
+        .map_err(malformed)?;
     let name = AttributeDefinition::builder().attribute_name(NAME).attribute_type(ScalarAttributeType::S);
     let create = docs
         .client
         .create_table()
         .table_name(docs.table())
         .key_schema(key)
-        .attribute_definitions(name.build().map_err(wrong)?)
+        .attribute_definitions(name.build().map_err(malformed)?)
         .billing_mode(BillingMode::PayPerRequest);
     let until = Moment::now().plus(PATIENCE);
     loop {
@@ -65,7 +68,9 @@ async fn until_active(docs: &DynamoDbDocs, until: Moment) -> Result<()> {
                 None => return Ok(()),
             },
             // Just created, it may not be known everywhere.
-            Err(error) if error.as_service_error().is_some_and(|error| error.is_resource_not_found_exception()) => {
+            Err(error)
+                if error.as_service_error().is_some_and(|error| error.is_resource_not_found_exception()) =>
+            {
                 explain(docs.table(), error)
             }
             Err(error) => return Err(explain(docs.table(), error)),
@@ -79,8 +84,8 @@ async fn until_active(docs: &DynamoDbDocs, until: Moment) -> Result<()> {
 
 /// Lets the service clear away what has had its time: batches of old events.
 async fn clear_away(docs: &DynamoDbDocs, until: Moment) -> Result<()> {
-    let wrong = |error| Error::store(Trouble::Broken, "a request cannot be put together", "please report this").because(error);
-    let ttl = TimeToLiveSpecification::builder().attribute_name(TTL).enabled(true).build().map_err(wrong)?;
+    let ttl =
+        TimeToLiveSpecification::builder().attribute_name(TTL).enabled(true).build().map_err(malformed)?;
     let enable = docs.client.update_time_to_live().table_name(docs.table()).time_to_live_specification(ttl);
     loop {
         if cleared_by(docs).await?.is_some_and(|attribute| attribute == TTL) {
@@ -89,7 +94,9 @@ async fn clear_away(docs: &DynamoDbDocs, until: Moment) -> Result<()> {
         match enable.clone().send().await {
             Ok(_) => return Ok(()),
             // Somebody else is just doing it, or something else to the table: the next look will tell.
-            Err(error) if until <= Moment::now() || is_denied(&error) => return Err(explain(docs.table(), error)),
+            Err(error) if until <= Moment::now() || is_denied(&error) => {
+                return Err(explain(docs.table(), error));
+            }
             Err(_) => pause().await,
         }
     }
@@ -119,7 +126,9 @@ fn fits(name: &str, table: &TableDescription) -> Result<()> {
     if !is_ours {
         return Err(Error::store(
             Trouble::Misconfigured,
-            format!("the DynamoDB table '{name}' is not one of leasehold's: its key is not the text '{NAME}' alone"),
+            format!(
+                "the DynamoDB table '{name}' is not one of leasehold's: its key is not the text '{NAME}' alone"
+            ),
             "give leasehold a table of its own: leasehold store init --store dynamodb://TABLE",
         ));
     }

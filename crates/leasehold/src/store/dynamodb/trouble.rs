@@ -2,7 +2,7 @@
 
 use std::error::Error as StdError;
 
-use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
+use aws_sdk_dynamodb::error::{BuildError, ProvideErrorMetadata, SdkError};
 
 use crate::error::{Error, Trouble};
 
@@ -25,11 +25,9 @@ where
             "did not answer in time",
             "try again; look at the network and at the service's state",
         ),
-        _ if is_about_credentials(&error) => (
-            Trouble::Misconfigured,
-            "cannot be reached: there are no AWS credentials",
-            NO_CREDENTIALS,
-        ),
+        _ if is_about_credentials(&error) => {
+            (Trouble::Misconfigured, "cannot be reached: there are no AWS credentials", NO_CREDENTIALS)
+        }
         SdkError::ConstructionFailure(_) => (
             Trouble::Misconfigured,
             "cannot be asked",
@@ -59,6 +57,11 @@ where
 
 pub(super) const NO_CREDENTIALS: &str =
     "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give this machine a role";
+
+/// A request of ours that the SDK does not take.
+pub(super) fn malformed(error: BuildError) -> Error {
+    Error::store(Trouble::Broken, "a request cannot be put together", "please report this").because(error)
+}
 
 /// Whether the service said this.
 pub(super) fn is_denied<E: ProvideErrorMetadata, R>(error: &SdkError<E, R>) -> bool {
@@ -106,11 +109,7 @@ fn service(code: &str, message: &str) -> (Trouble, &'static str, &'static str) {
             "is asked more than its capacity allows",
             "try again later; bill it on demand, or give it more capacity",
         ),
-        "ResourceInUseException" => (
-            Trouble::Unavailable,
-            "is being changed",
-            "try again in a minute",
-        ),
+        "ResourceInUseException" => (Trouble::Unavailable, "is being changed", "try again in a minute"),
         "ValidationException" if message.contains("size") => (
             Trouble::Unavailable,
             "cannot keep a lock that is larger than 400 KB",
@@ -156,6 +155,11 @@ fn causes<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (
 }
 
 /// An error for what has no error of the SDK, with its cause in words.
-pub(super) fn caused(trouble: Trouble, message: String, hint: &str, cause: &(dyn StdError + 'static)) -> Error {
+pub(super) fn caused(
+    trouble: Trouble,
+    message: String,
+    hint: &str,
+    cause: &(dyn StdError + 'static),
+) -> Error {
     Error::store(trouble, message, hint).because(Said(chain(cause)))
 }
