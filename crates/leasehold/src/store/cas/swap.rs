@@ -14,6 +14,9 @@ use crate::store::{Doc, DocStore, Moment, PutIf, Time};
 /// So often a clash is tried again before the caller is told that the lock is too busy.
 const MAX_TRIES: u32 = 64;
 
+/// So often at once.
+const AT_ONCE: u32 = 4;
+
 /// What the loop works with.
 pub(super) struct Swap<D> {
     pub(super) docs: D,
@@ -74,11 +77,13 @@ impl<D: DocStore> Swap<D> {
                     lane.remember(version, doc);
                 }
                 PutIf::Clash(newer) => {
-                    let was_fresh = seen.fresh;
                     seen = self.seen(name, newer.as_ref())?;
                     if !(is_told_once(&applied.outcome) && seen.doc.tells(first, &applied.events)) {
-                        if was_fresh {
-                            spread(attempt).await;
+                        // Whoever was faster has made progress. Going on at once from what it has written is the
+                        // best chance; whoever loses again and again steps back, and then looks anew.
+                        if attempt >= AT_ONCE {
+                            step_back(attempt - AT_ONCE).await;
+                            seen = self.read(name).await?;
                         }
                         continue;
                     }
@@ -130,7 +135,6 @@ fn is_told_once(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Released(_) | Outcome::Forced(_))
 }
 
-/// The one that was faster has made progress; spread the others out.
-async fn spread(attempt: u32) {
-    tokio::time::sleep(Duration::from_micros(fastrand::u64(0..=100 << attempt.min(8)))).await;
+async fn step_back(again: u32) {
+    tokio::time::sleep(Duration::from_micros(fastrand::u64(0..=1000 << again.min(6)))).await;
 }
