@@ -152,3 +152,112 @@ fn next(time: Timestamp) -> Timestamp {
 fn previous(time: Timestamp) -> Timestamp {
     time.minus(Duration::from_micros(1))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::model::{
+        Acquire, Ask, Holder, LockName, Metadata, Mode, Outcome, Priority, Renew, Slots, Ttl,
+    };
+
+    const TTL: Ttl = Ttl::from_secs(10);
+
+    fn acquire(number: u128) -> LockOp {
+        let ask = Ask {
+            lease_id: LeaseId::from_uuid(Uuid::from_u128(number)),
+            holder: Holder::new("somebody").unwrap(),
+            mode: Mode::Shared,
+            slots: Slots::default(),
+            priority: Priority::default(),
+            ttl: TTL,
+            metadata: Metadata::default(),
+            process: None,
+        };
+        LockOp::Acquire(Acquire { ask: Arc::new(ask), queue: None, steal_after: None })
+    }
+
+    fn time(seconds: u64) -> Timestamp {
+        Timestamp::from_micros(seconds * 1_000_000)
+    }
+
+    fn moment(seconds: u64) -> Moment {
+        Moment::from_micros(seconds * 1_000_000)
+    }
+
+    fn held_since(at: Timestamp) -> LockDoc {
+        let mut doc = LockDoc::new(&LockName::new("lock").unwrap());
+        doc.apply(&acquire(1), at);
+        doc
+    }
+
+    #[test]
+    fn a_lease_is_over_when_it_was_seen_for_its_whole_duration_and_not_before() {
+        let (sights, doc) = (Sights::default(), held_since(time(1000)));
+        sights.see(&doc, moment(50));
+        let now = |about, at| sights.now_for(&doc, None, time(about), None, at);
+        // Whatever the clocks say.
+        assert!(now(9_999, moment(51)) < time(1010));
+        assert!(now(1, moment(59)) < time(1010));
+        assert!(now(9_999, moment(60)) < time(1010), "clocks may differ in speed");
+        assert!(now(1, moment(61)) >= time(1010));
+        assert_eq!(now(1005, moment(51)), time(1005), "and yet they are believed where it does no harm");
+    }
+
+    #[test]
+    fn a_sign_of_life_begins_it_anew_even_if_it_says_the_same_times() {
+        let (sights, mut doc) = (Sights::default(), held_since(time(1000)));
+        sights.see(&doc, moment(50));
+        doc.apply(&acquire(1), time(1000)); // By a clock that stands still.
+        assert!(sights.now_for(&doc, None, time(9_999), None, moment(61)) < time(1010));
+        let token = doc.record.token;
+        let renew =
+            LockOp::Renew(Renew { lease_id: LeaseId::from_uuid(Uuid::from_u128(1)), token, ttl: None });
+        assert!(matches!(doc.apply(&renew, time(1000)).outcome, Outcome::Renewed(_)));
+        assert!(sights.now_for(&doc, None, time(9_999), None, moment(71)) < time(1010));
+        assert!(sights.now_for(&doc, None, time(9_999), None, moment(82)) >= time(1010));
+    }
+
+    #[test]
+    fn somebody_elses_sign_of_life_does_not() {
+        let (sights, mut doc) = (Sights::default(), held_since(time(1000)));
+        sights.see(&doc, moment(50));
+        doc.apply(&acquire(2), time(1005));
+        let now = sights.now_for(&doc, None, time(1006), None, moment(61));
+        assert!(time(1010) <= now && now < time(1015), "{now:#}");
+    }
+
+    #[test]
+    fn what_is_over_waits_if_it_cannot_end_without_what_is_not() {
+        let (sights, mut doc) = (Sights::default(), held_since(time(5000)));
+        sights.see(&doc, moment(50));
+        doc.apply(&acquire(2), time(1000)); // An hour behind.
+        let now = sights.now_for(&doc, None, time(9_999), None, moment(61));
+        assert!(now < time(1010), "{now:#}");
+    }
+
+    #[test]
+    fn a_date_that_is_past_for_certain_needs_no_watching() {
+        let (sights, doc) = (Sights::default(), held_since(time(1000)));
+        let now = |past| sights.now_for(&doc, None, time(1020), Some(time(past)), moment(50));
+        assert!(now(1009) < time(1010));
+        assert!(now(1010) >= time(1010));
+    }
+
+    #[test]
+    fn memory_is_bounded_and_forgetting_is_safe() {
+        let (sights, doc) = (Sights::default(), held_since(time(1000)));
+        sights.see(&doc, moment(50));
+        let mut memory = sights.0.lock().unwrap();
+        for number in 0..3 * MAX_SIGHTS as u64 {
+            let id = LeaseId::from_uuid(Uuid::from_u128(u128::from(number) + 10));
+            memory.since(Sight::Ticket { id, until: time(number) }, moment(55));
+        }
+        assert!(memory.young.len() + memory.old.len() <= 2 * MAX_SIGHTS);
+        drop(memory);
+        assert!(sights.now_for(&doc, None, time(9_999), None, moment(70)) < time(1010));
+    }
+}

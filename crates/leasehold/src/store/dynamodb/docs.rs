@@ -63,7 +63,7 @@ impl DocStore for DynamoDbDocs {
     async fn get(&self, key: &str) -> Result<Option<Doc>> {
         let asked =
             self.client.get_item().table_name(self.table()).key(NAME, text(key)).consistent_read(true);
-        let answer = asked.send().await.map_err(|error| explain(self.table(), error))?;
+        let answer = asked.send().await.map_err(|error| explain(self.table(), &error))?;
         answer.item.map(|item| item::read(item).map(|(_, doc)| doc)).transpose()
     }
 
@@ -75,7 +75,7 @@ impl DocStore for DynamoDbDocs {
             let asked = KeysAndAttributes::builder().consistent_read(true).set_keys(Some(wanted)).build();
             let asked = asked.map_err(malformed)?;
             let answer = self.client.batch_get_item().request_items(self.table(), asked).send().await;
-            let answer = answer.map_err(|error| explain(self.table(), error))?;
+            let answer = answer.map_err(|error| explain(self.table(), &error))?;
             for item in answer.responses.into_iter().flatten().flat_map(|(_, items)| items) {
                 let (key, doc) = item::read(item)?;
                 found.insert(key, doc);
@@ -115,7 +115,7 @@ impl DocStore for DynamoDbDocs {
                     Some(item) if item::is_written_by(&item, &write_id) => Ok(PutIf::Written(version)),
                     found => Ok(PutIf::Clash(found.map(item::read).transpose()?.map(|(_, doc)| doc))),
                 },
-                _ => Err(explain(self.table(), error)),
+                _ => Err(explain(self.table(), &error)),
             },
         }
     }
@@ -144,7 +144,7 @@ impl DocStore for DynamoDbDocs {
                 scan.filter_expression("begins_with(#name, :prefix)")
                     .expression_attribute_values(":prefix", text(prefix))
             };
-            let page = scan.send().await.map_err(|error| explain(self.table(), error))?;
+            let page = scan.send().await.map_err(|error| explain(self.table(), &error))?;
             for found in page.items.unwrap_or_default() {
                 let (key, doc) = item::read(found)?;
                 if is_listed(&key, prefix) && after.as_ref().is_none_or(|after| key > after.0) {

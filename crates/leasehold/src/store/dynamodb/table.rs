@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use aws_sdk_dynamodb::operation::create_table::CreateTableError;
+use aws_sdk_dynamodb::operation::describe_table::DescribeTableError;
 use aws_sdk_dynamodb::types::{
     AttributeDefinition, BillingMode, KeySchemaElement, KeyType, ScalarAttributeType, TableDescription,
     TableStatus, TimeToLiveSpecification, TimeToLiveStatus,
@@ -23,7 +24,7 @@ pub(super) async fn check(docs: &DynamoDbDocs) -> Result<()> {
         Ok(answer) => answer.table.map_or(Ok(()), |table| fits(docs.table(), &table)),
         // Whoever may use it need not be allowed to look at it: a read says whether it can be used.
         Err(error) if is_denied(&error) => docs.get(&format!("{BACK_ROOM}is anybody there?")).await.map(drop),
-        Err(error) => Err(missing(docs, explain(docs.table(), error))),
+        Err(error) => Err(missing(docs, explain(docs.table(), &error))),
     }
 }
 
@@ -50,7 +51,7 @@ pub(super) async fn create(docs: &DynamoDbDocs) -> Result<()> {
                 Some(CreateTableError::ResourceInUseException(_)) => break, // Somebody has made it.
                 // Only so many tables may be changed at once.
                 Some(CreateTableError::LimitExceededException(_)) if Moment::now() < until => pause().await,
-                _ => return Err(explain(docs.table(), error)),
+                _ => return Err(explain(docs.table(), &error)),
             },
         }
     }
@@ -69,11 +70,13 @@ async fn until_active(docs: &DynamoDbDocs, until: Moment) -> Result<()> {
             },
             // Just created, it may not be known everywhere.
             Err(error)
-                if error.as_service_error().is_some_and(|error| error.is_resource_not_found_exception()) =>
+                if error
+                    .as_service_error()
+                    .is_some_and(DescribeTableError::is_resource_not_found_exception) =>
             {
-                explain(docs.table(), error)
+                explain(docs.table(), &error)
             }
-            Err(error) => return Err(explain(docs.table(), error)),
+            Err(error) => return Err(explain(docs.table(), &error)),
         };
         if until <= Moment::now() {
             return Err(error);
@@ -95,7 +98,7 @@ async fn clear_away(docs: &DynamoDbDocs, until: Moment) -> Result<()> {
             Ok(_) => return Ok(()),
             // Somebody else is just doing it, or something else to the table: the next look will tell.
             Err(error) if until <= Moment::now() || is_denied(&error) => {
-                return Err(explain(docs.table(), error));
+                return Err(explain(docs.table(), &error));
             }
             Err(_) => pause().await,
         }
@@ -105,7 +108,7 @@ async fn clear_away(docs: &DynamoDbDocs, until: Moment) -> Result<()> {
 /// Which attribute says when an item may be cleared away, if any does.
 pub(super) async fn cleared_by(docs: &DynamoDbDocs) -> Result<Option<String>> {
     let asked = docs.client.describe_time_to_live().table_name(docs.table());
-    let answer = asked.send().await.map_err(|error| explain(docs.table(), error))?;
+    let answer = asked.send().await.map_err(|error| explain(docs.table(), &error))?;
     Ok(answer.time_to_live_description.and_then(|ttl| match ttl.time_to_live_status {
         Some(TimeToLiveStatus::Enabled | TimeToLiveStatus::Enabling) => ttl.attribute_name,
         _ => None,

@@ -12,20 +12,20 @@ use crate::error::{Error, Trouble};
 struct Said(String);
 
 /// Turns an error of the SDK into one of ours: what happened to which table, and what to do.
-pub(super) fn explain<E, R>(table: &str, error: SdkError<E, R>) -> Error
+pub(super) fn explain<E, R>(table: &str, error: &SdkError<E, R>) -> Error
 where
     E: StdError + ProvideErrorMetadata + Send + Sync + 'static,
     R: std::fmt::Debug + Send + Sync + 'static,
 {
     let code = error.code().unwrap_or_default().to_owned();
-    let (trouble, what, hint) = match &error {
+    let (trouble, what, hint) = match error {
         SdkError::ServiceError(_) => service(&code, error.message().unwrap_or_default()),
         SdkError::TimeoutError(_) => (
             Trouble::Unavailable,
             "did not answer in time",
             "try again; look at the network and at the service's state",
         ),
-        _ if is_about_credentials(&error) => {
+        _ if is_about_credentials(error) => {
             (Trouble::Misconfigured, "cannot be reached: there are no AWS credentials", NO_CREDENTIALS)
         }
         SdkError::ConstructionFailure(_) => (
@@ -44,13 +44,13 @@ where
             "try again; is there something else at this endpoint?",
         ),
     };
-    let said = match &error {
+    let said = match error {
         SdkError::ServiceError(_) if code.contains("Signature") => code,
         SdkError::ServiceError(_) => {
             let message = error.message().unwrap_or_default().lines().next().unwrap_or_default().to_owned();
             format!("{code}: {message}")
         }
-        _ => chain(&error),
+        _ => chain(error),
     };
     Error::store(trouble, format!("the DynamoDB table '{table}' {what}"), hint).because(Said(said))
 }

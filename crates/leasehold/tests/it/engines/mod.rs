@@ -4,5 +4,6 @@ mod cas;
 #[cfg(feature = "dynamodb")]
 mod dynamodb;
 mod memory;
+mod race;
 mod sqlite;
 mod support;

@@ -72,8 +72,7 @@ async fn serve(client: TcpStream, back: &str, decide: &Decide, count: &AtomicU32
     loop {
         let (head, body) = message(&mut client).await?;
         count.fetch_add(1, Ordering::SeqCst);
-        let target =
-            head.lines().find_map(|line| line.to_lowercase().contains("x-amz-target").then_some(line));
+        let target = head.lines().find(|line| line.to_lowercase().starts_with("x-amz-target"));
         let operation = target.and_then(|line| line.rsplit('.').next()).unwrap_or_default().trim();
         let fate = decide(operation);
         match &fate {

@@ -3,6 +3,7 @@
 mod clock;
 mod faults;
 mod front;
+mod race;
 mod suite;
 mod support;
 mod table;
