@@ -55,9 +55,9 @@ impl DocStore for DynamoDbDocs {
         self.options.url().to_owned()
     }
 
-    /// Few: an item is paid for by the kilobyte with every write.
+    /// Few: an item is paid for by the kilobyte with every write, and so many events fit into one.
     fn batch(&self) -> u64 {
-        4
+        3
     }
 
     async fn get(&self, key: &str) -> Result<Option<Doc>> {

@@ -67,8 +67,11 @@ fn host(url: &str) -> &str {
 }
 
 async fn serve(client: TcpStream, back: &str, decide: &Decide, count: &AtomicU32) -> std::io::Result<()> {
-    let mut client = BufReader::new(client);
-    let mut server = BufReader::new(TcpStream::connect(back).await?);
+    let server = TcpStream::connect(back).await?;
+    for stream in [&client, &server] {
+        stream.set_nodelay(true)?;
+    }
+    let (mut client, mut server) = (BufReader::new(client), BufReader::new(server));
     loop {
         let (head, body) = message(&mut client).await?;
         count.fetch_add(1, Ordering::SeqCst);
