@@ -92,6 +92,23 @@ async fn a_waiter_gets_in_after_a_holder_that_died() {
     guard.release().await.unwrap();
 }
 
+/// Neither the connection nor the renewals are the caller's runtime's business.
+#[tokio::test]
+async fn a_guard_is_kept_while_its_caller_does_not_let_anything_else_happen() {
+    let Some(at) = at() else { return };
+    let url = new_table(&at).await;
+    let (one, two) = (alone(&url).await, alone(&url).await);
+    let holder = leasehold::Leasehold::with_store(one).unwrap();
+    let guard = holder.lock("lock").ttl(TTL).acquire().await.unwrap();
+    let other = player(&two, 2);
+    other.is_refused().await;
+    std::thread::sleep(2 * TTL);
+    other.is_refused().await;
+    assert!(other.record().await.holders[0].renewals > 0);
+    guard.release().await.unwrap();
+    other.takes().await;
+}
+
 #[tokio::test]
 async fn whoever_has_just_come_cannot_know_without_the_date_and_does_with_it() {
     let Some(at) = at() else { return };

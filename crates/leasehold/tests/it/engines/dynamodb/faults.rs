@@ -152,7 +152,7 @@ async fn throttling_is_tried_again_and_then_told() {
 }
 
 #[tokio::test]
-async fn a_service_that_fails_is_unavailable() {
+async fn what_the_service_says_is_told_in_our_words() {
     let Some(at) = at() else { return };
     let url = new_table(&at).await;
     let fails = Arc::new(AtomicU32::new(0));
@@ -161,9 +161,11 @@ async fn a_service_that_fails_is_unavailable() {
         0 => Fate::Pass,
         1 => Fate::Refuse(500, "InternalServerError"),
         2 => Fate::Refuse(400, "ExpiredTokenException"),
-        3 => Fate::Refuse(400, "InvalidSignatureException"),
+        3 => Fate::Refuse(400, "InvalidSignatureException: it should have been x-amz-security-token:s3cr3t"),
         4 => Fate::Refuse(400, "AccessDeniedException"),
-        _ => Fate::Refuse(400, "ResourceNotFoundException"),
+        5 => Fate::Refuse(400, "ResourceNotFoundException"),
+        6 => Fate::Refuse(400, "ValidationException: Item size has exceeded the maximum allowed size"),
+        _ => Fate::Refuse(400, "ValidationException: The provided key element does not match the schema"),
     })
     .await;
     let store = alone(&front.url(&url)).await;
@@ -174,11 +176,14 @@ async fn a_service_that_fails_is_unavailable() {
         "STORE_NOT_PERMITTED",
         "STORE_NOT_PERMITTED",
         "STORE_MISCONFIGURED",
+        "STORE_UNAVAILABLE",
+        "STORE_MISCONFIGURED",
     ];
     for (number, code) in (1..).zip(codes) {
         fails.store(number, Ordering::SeqCst);
         let error = store.locks().get(&name).await.unwrap_err();
         assert_eq!(error.code(), code, "{number}: {error}");
+        assert!(!format!("{error:?}").contains("s3cr3t"), "what was signed is nobody's business");
     }
 }
 

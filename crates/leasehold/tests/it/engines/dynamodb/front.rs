@@ -16,7 +16,7 @@ pub(super) enum Fate {
     LoseAnswer,
     /// It is held back for so long, whoever waits for it, and then passed on.
     HoldBack(Duration),
-    /// It is answered here: a status and an error of the service.
+    /// It is answered here: a status, and an error of the service as `Name: what it says`.
     Refuse(u16, &'static str),
     /// It is passed on, and its answer says that it is so many seconds later.
     Redate(i64),
@@ -95,8 +95,9 @@ async fn serve(client: TcpStream, back: &str, decide: &Decide, count: &AtomicU32
                 continue;
             }
             Fate::Refuse(status, error) => {
+                let (name, says) = error.split_once(": ").unwrap_or((error, "no"));
                 let body =
-                    format!("{{\"__type\":\"com.amazonaws.dynamodb.v20120810#{error}\",\"message\":\"no\"}}");
+                    format!(r#"{{"__type":"com.amazonaws.dynamodb.v20120810#{name}","message":"{says}"}}"#);
                 let head = format!(
                     "HTTP/1.1 {status} X\r\ncontent-type: application/x-amz-json-1.0\r\ncontent-length: {}\r\n\r\n",
                     body.len()
