@@ -20,21 +20,43 @@ const AT_ONCE: usize = 64;
 pub(super) struct Archive<'a, D>(pub(super) &'a D);
 
 impl<D: DocStore> Archive<'_, D> {
-    /// Moves old events of a long tail to documents of their own. They are facts by now: whoever writes such a
-    /// document writes the same, so it does not matter if the lock's own document then clashes.
+    /// Moves old events of a long tail to documents of their own, before the lock's own document is written without
+    /// them. They are facts by now: whoever writes such a document writes the same, so it does not matter if the lock's
+    /// own document then clashes.
     pub(super) async fn spill(&self, doc: &mut LockDoc) -> Result<()> {
-        let batch = self.0.batch();
-        let size = usize::try_from(batch).unwrap_or(usize::MAX);
         for _ in 0..MAX_SPILLS {
-            if doc.tail.len() < size.saturating_mul(2) {
+            if doc.tail.len() < self.size().saturating_mul(2) {
                 break;
             }
-            let old: Vec<Event> = doc.tail.drain(..size).collect();
-            let draft = Draft { body: write(&old)?, facts: Vec::new(), keep: Some(KEEP) };
-            self.0.put_if(&key(&doc.record.name, doc.first), None, draft).await?;
-            doc.first += batch;
+            self.copy(doc).await?;
+            self.drop_oldest(doc);
         }
         Ok(())
+    }
+
+    /// Copies the oldest events of a tail of some length, while the lock's own document is written with them: so it
+    /// takes no time. Says whether they are kept, so that the next one may be written without them.
+    pub(super) async fn copy_ahead(&self, doc: Option<&LockDoc>) -> bool {
+        match doc {
+            Some(doc) if doc.tail.len() >= self.size() => self.copy(doc).await.is_ok(),
+            _ => false,
+        }
+    }
+
+    /// Drops from the tail what has been copied.
+    pub(super) fn drop_oldest(&self, doc: &mut LockDoc) {
+        doc.tail.drain(..self.size());
+        doc.first += self.0.batch();
+    }
+
+    async fn copy(&self, doc: &LockDoc) -> Result<()> {
+        let body = write(&&doc.tail[..self.size()])?;
+        let draft = Draft { body, facts: Vec::new(), keep: Some(KEEP) };
+        self.0.put_if(&key(&doc.record.name, doc.first), None, draft).await.map(drop)
+    }
+
+    fn size(&self) -> usize {
+        usize::try_from(self.0.batch()).unwrap_or(usize::MAX)
     }
 
     /// A page of one lock's history.

@@ -30,7 +30,11 @@ impl Lane {
     /// Remembers what was seen, unless others are at it too: then it will not be true for long, and it may be large.
     pub(super) fn remember(&mut self, version: u64, doc: LockDoc) {
         self.exists = true;
-        self.known = (doc.record.waiters.len() <= MAX_KNOWN_WAITERS).then_some((version, doc));
+        self.known = Self::remembers(&doc).then_some((version, doc));
+    }
+
+    pub(super) fn remembers(doc: &LockDoc) -> bool {
+        doc.record.waiters.len() <= MAX_KNOWN_WAITERS
     }
 }
 

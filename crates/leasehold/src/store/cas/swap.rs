@@ -63,17 +63,26 @@ impl<D: DocStore> Swap<D> {
                     return Ok(applied.outcome);
                 }
             }
-            Archive(&self.docs).spill(&mut doc).await?;
-            let first = doc.next_event();
+            let archive = Archive(&self.docs);
+            archive.spill(&mut doc).await?;
+            // Only whoever remembers that they were copied can leave them out next time.
+            let (first, stored) = (doc.next_event(), Lane::remembers(&doc).then(|| doc.clone()));
             doc.tail.extend(applied.events.iter().cloned());
             let draft = doc.draft()?;
             // What was adrift before expects the version that goes now, or one that is gone.
             lane.adrift = Some(Adrift { expected: seen.version, since });
-            let answer = self.docs.put_if(name.as_str(), seen.version, draft).await?;
+            let (answer, copied) = tokio::join!(
+                self.docs.put_if(name.as_str(), seen.version, draft),
+                archive.copy_ahead(stored.as_ref())
+            );
+            let answer = answer?;
             lane.adrift = None;
             match answer {
                 PutIf::Written(version) => {
                     self.sights.see(&doc, Moment::now());
+                    if copied {
+                        archive.drop_oldest(&mut doc);
+                    }
                     lane.remember(version, doc);
                 }
                 PutIf::Clash(newer) => {
