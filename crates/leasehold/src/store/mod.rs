@@ -3,16 +3,18 @@
 //! | file | idea |
 //! |---|---|
 //! | `lock_store.rs` | the trait that locks need, with its contract |
-//! | `doc_store.rs`, `cas.rs` | for engines that can only compare and swap: small documents, and locks made of them |
+//! | `doc_store.rs`, `cas/` | for engines that can only compare and swap: small documents, and locks made of them |
 //! | `connect.rs` | from a URL to an engine |
 //! | `abilities.rs` | what an engine can and cannot do |
 //! | `clock.rs` | the one file that reads clocks |
 //! | `host.rs` | who this process is, and whether another one is gone |
+//! | `background.rs` | a thread of its own for an engine that talks over the network |
 //! | `wake/` | waking exactly the waiter that has been served, in this process or the next |
 //! | `finding.rs` | what an engine finds out about itself for `leasehold doctor` |
 //! | `memory/`, `sqlite/`, `postgres/`, `redis/`, `dynamodb/` | the engines |
 
 mod abilities;
+mod background;
 mod cas;
 pub(crate) mod clock;
 mod connect;
@@ -32,10 +34,10 @@ pub mod sqlite;
 mod wake;
 
 pub use abilities::{Abilities, Hosts};
-pub use cas::{Cas, CasLocks};
+pub use cas::{Cas, CasLocks, Sights};
 pub use clock::{Clock, Moment};
 pub use connect::{StoreUrl, connect, init};
-pub use doc_store::{Doc, DocStore, PutIf};
+pub use doc_store::{BACK_ROOM, Doc, DocStore, Draft, Fact, PutIf, Time};
 pub use finding::{Concern, Finding};
 pub use host::{host_name, is_gone, member, this_process};
 pub use lock_store::{Cursor, ListEvents, ListLocks, LockState, LockStore, Page, Span, Store};

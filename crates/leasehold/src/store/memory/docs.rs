@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 
 use crate::Result;
-use crate::model::Timestamp;
+use crate::model::Ttl;
+use crate::store::doc_store::is_listed;
 use crate::store::lock_store::page_size;
-use crate::store::{Clock, Cursor, Doc, DocStore, Page, PutIf};
+use crate::store::{Abilities, Clock, Cursor, Doc, DocStore, Draft, Hosts, Page, PutIf, Time};
 
 /// Documents in the memory of this process.
 #[derive(Debug)]
@@ -26,18 +28,34 @@ impl MemoryDocs {
 
 #[async_trait]
 impl DocStore for MemoryDocs {
+    fn abilities(&self) -> Abilities {
+        Abilities {
+            engine: "cas",
+            hosts: Hosts::OneProcess,
+            min_ttl: Ttl::MIN,
+            poll: Duration::from_millis(100),
+            wakes: false,
+            sees_the_dead: false,
+            lasting: false,
+        }
+    }
+
+    fn url(&self) -> String {
+        "cas:".to_owned()
+    }
+
     async fn get(&self, key: &str) -> Result<Option<Doc>> {
         Ok(self.docs.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned())
     }
 
-    async fn put_if(&self, key: &str, expected: Option<u64>, body: String) -> Result<PutIf> {
+    async fn put_if(&self, key: &str, expected: Option<u64>, draft: Draft) -> Result<PutIf> {
         let mut docs = self.docs.lock().unwrap_or_else(PoisonError::into_inner);
         let current = docs.get(key);
         if current.map(|doc| doc.version) != expected {
             return Ok(PutIf::Clash(current.cloned()));
         }
         let version = expected.map_or(1, |version| version + 1);
-        docs.insert(key.to_owned(), Doc { version, body });
+        docs.insert(key.to_owned(), Doc { version, body: draft.body });
         Ok(PutIf::Written(version))
     }
 
@@ -47,8 +65,7 @@ impl DocStore for MemoryDocs {
         let limit = page_size(limit) as usize;
         let items: Vec<_> = docs
             .range(from.to_owned()..)
-            .filter(|(key, _)| after.as_ref().is_none_or(|after| **key > after.0))
-            .take_while(|(key, _)| key.starts_with(prefix))
+            .filter(|(key, _)| is_listed(key, prefix) && after.as_ref().is_none_or(|after| **key > after.0))
             .take(limit)
             .map(|(key, doc)| (key.clone(), doc.clone()))
             .collect();
@@ -56,7 +73,7 @@ impl DocStore for MemoryDocs {
         Ok(Page { items, next })
     }
 
-    async fn now(&self) -> Result<Timestamp> {
-        Ok(self.clock.now())
+    async fn time(&self) -> Result<Time> {
+        Ok(Time::Exact(self.clock.now()))
     }
 }

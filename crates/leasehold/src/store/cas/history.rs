@@ -1,0 +1,218 @@
+//! The events that have moved out of the locks' documents.
+//!
+//! The newest events of a lock stay in its own document, which is written anyway; older ones move out in batches of
+//! one size, so that the keys of the batches are known without a search.
+
+use super::lock_doc::{LockDoc, parse, write};
+use crate::Result;
+use crate::model::{Event, LockName, Timestamp, Ttl};
+use crate::store::{BACK_ROOM, Cursor, DocStore, Draft, Page, Span};
+
+/// So long history is kept.
+const KEEP: Ttl = Ttl::from_secs(90 * 24 * 3600);
+/// At most so many batches move out in one step: it must end within seconds.
+const MAX_SPILLS: usize = 8;
+
+/// At most so many batches are read at once.
+const AT_ONCE: usize = 64;
+
+/// The batches of one engine.
+pub(super) struct Archive<'a, D>(pub(super) &'a D);
+
+impl<D: DocStore> Archive<'_, D> {
+    /// Moves old events of a long tail to documents of their own, before the lock's own document is written without
+    /// them. They are facts by now: whoever writes such a document writes the same, so it does not matter if the lock's
+    /// own document then clashes.
+    pub(super) async fn spill(&self, doc: &mut LockDoc) -> Result<()> {
+        for _ in 0..MAX_SPILLS {
+            if doc.tail.len() < self.size().saturating_mul(2) {
+                break;
+            }
+            self.copy(doc).await?;
+            self.drop_oldest(doc);
+        }
+        Ok(())
+    }
+
+    /// Copies the oldest events of a tail of some length, while the lock's own document is written with them: so it
+    /// takes no time. Says whether they are kept, so that the next one may be written without them.
+    pub(super) async fn copy_ahead(&self, doc: Option<&LockDoc>) -> bool {
+        match doc {
+            Some(doc) if doc.tail.len() >= self.size() => self.copy(doc).await.is_ok(),
+            _ => false,
+        }
+    }
+
+    /// Drops from the tail what has been copied.
+    pub(super) fn drop_oldest(&self, doc: &mut LockDoc) {
+        doc.tail.drain(..self.size());
+        doc.first += self.0.batch();
+    }
+
+    async fn copy(&self, doc: &LockDoc) -> Result<()> {
+        let body = write(&&doc.tail[..self.size()])?;
+        let draft = Draft { body, facts: Vec::new(), keep: Some(KEEP) };
+        self.0.put_if(&key(&doc.record.name, doc.first), None, draft).await.map(drop)
+    }
+
+    fn size(&self) -> usize {
+        usize::try_from(self.0.batch()).unwrap_or(usize::MAX)
+    }
+
+    /// A page of one lock's history.
+    pub(super) async fn of_lock(&self, doc: &LockDoc, span: &Span, limit: u64) -> Result<Page<Event>> {
+        let (number, end) = (|cursor: &Cursor| cursor.0.parse::<u64>().unwrap_or(0), doc.next_event());
+        let mut found = match span {
+            Span::After(after) => {
+                let mut from = number(after) + 1;
+                if from < doc.first && self.batch(doc, from).await?.is_none() {
+                    from = self.oldest_batch(doc, from).await?;
+                }
+                let to = end.min(from.saturating_add(limit));
+                let mut found = self.between(doc, from, to).await?;
+                found.reverse();
+                found
+            }
+            Span::Newest => self.between(doc, end.saturating_sub(limit), end).await?,
+            Span::Before(before) => {
+                let to = number(before).min(end);
+                self.between(doc, to.saturating_sub(limit), to).await?
+            }
+        };
+        let last = found.last().map(|(number, _)| Cursor(number.to_string()));
+        let next = match span {
+            Span::After(after) => Some(last.unwrap_or_else(|| after.clone())),
+            _ => last.filter(|_| found.len() as u64 == limit),
+        };
+        Ok(Page { items: found.drain(..).map(|(_, event)| event).collect(), next })
+    }
+
+    /// A page of the history of all these locks. There is no order between locks but their time.
+    pub(super) async fn of_all(&self, docs: &[LockDoc], span: &Span, limit: u64) -> Result<Page<Event>> {
+        let place = match span {
+            Span::Newest => None,
+            Span::Before(cursor) | Span::After(cursor) => Some(Place::parse(cursor)),
+        };
+        let mut found: Vec<(Place, Event)> = Vec::new();
+        for doc in docs {
+            let (mut to, mut of_this) = (doc.next_event(), 0);
+            while to > 1 {
+                let from = to.saturating_sub(limit).max(1);
+                let events = self.between(doc, from, to).await?;
+                let is_whole = events.len() as u64 == to - from;
+                let placed = events.into_iter().map(|(number, event)| (Place::of(number, &event), event));
+                let count = found.len();
+                let oldest = placed.fold(None, |_, (at, event)| {
+                    let wanted = match span {
+                        Span::Newest => true,
+                        Span::Before(_) => Some(&at) < place.as_ref(),
+                        Span::After(_) => Some(&at) > place.as_ref(),
+                    };
+                    if wanted {
+                        found.push((at.clone(), event));
+                    }
+                    Some(at)
+                });
+                of_this += (found.len() - count) as u64;
+                let enough = match span {
+                    Span::After(_) => oldest <= place,
+                    _ => of_this >= limit,
+                };
+                if enough || !is_whole {
+                    break;
+                }
+                to = from;
+            }
+        }
+        found.sort_by(|(one, _), (other, _)| one.cmp(other));
+        if !matches!(span, Span::After(_)) {
+            found.reverse();
+        }
+        found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        let last = found.last().map(|(place, _)| place.cursor());
+        let next = match span {
+            Span::After(after) => Some(last.unwrap_or_else(|| after.clone())),
+            _ => last.filter(|_| found.len() as u64 == limit),
+        };
+        Ok(Page { items: found.into_iter().map(|(_, event)| event).collect(), next })
+    }
+
+    /// The events with numbers from `from` to before `to`, newest first. It ends early where history has been
+    /// cleared away.
+    async fn between(&self, doc: &LockDoc, from: u64, to: u64) -> Result<Vec<(u64, Event)>> {
+        let wanted = |(number, _): &(u64, Event)| (from..to).contains(number);
+        let mut found: Vec<_> = (doc.first..).zip(doc.tail.iter().cloned()).filter(wanted).collect();
+        found.reverse();
+        let mut upto = to.min(doc.first);
+        while upto > from.max(1) {
+            let mut firsts = Vec::new();
+            while upto > from.max(1) && firsts.len() < AT_ONCE {
+                upto = self.first_of(upto - 1);
+                firsts.push(upto);
+            }
+            let keys: Vec<String> = firsts.iter().map(|first| key(&doc.record.name, *first)).collect();
+            for (first, batch) in firsts.into_iter().zip(self.0.get_all(&keys).await?) {
+                let Some(batch) = batch else { return Ok(found) };
+                let events: Vec<Event> = parse(&batch.body)?;
+                let events: Vec<_> = (first..).zip(events).filter(wanted).collect();
+                found.extend(events.into_iter().rev());
+            }
+        }
+        Ok(found)
+    }
+
+    /// The first number at or after `from` whose batch is still there. Batches go in the order in which they came.
+    async fn oldest_batch(&self, doc: &LockDoc, from: u64) -> Result<u64> {
+        let batch = self.0.batch();
+        let (mut gone, mut there) = ((from - 1) / batch, (doc.first - 1) / batch);
+        while there - gone > 1 {
+            let middle = gone.midpoint(there);
+            match self.batch(doc, middle * batch + 1).await? {
+                Some(_) => there = middle,
+                None => gone = middle,
+            }
+        }
+        Ok(there * batch + 1)
+    }
+
+    /// The batch with this event in it, if it is still there.
+    async fn batch(&self, doc: &LockDoc, number: u64) -> Result<Option<Vec<Event>>> {
+        let found = self.0.get(&key(&doc.record.name, self.first_of(number))).await?;
+        found.map(|found| parse(&found.body)).transpose()
+    }
+
+    /// The number of the first event in the batch with this one.
+    fn first_of(&self, number: u64) -> u64 {
+        let batch = self.0.batch();
+        (number - 1) / batch * batch + 1
+    }
+}
+
+fn key(name: &LockName, first: u64) -> String {
+    format!("{BACK_ROOM}events/{first:020}/{name}")
+}
+
+/// A place in the history of all locks.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    at: Timestamp,
+    number: u64,
+    lock: String,
+}
+
+impl Place {
+    fn of(number: u64, event: &Event) -> Self {
+        Self { at: event.at, number, lock: event.lock.as_str().to_owned() }
+    }
+
+    fn cursor(&self) -> Cursor {
+        Cursor(format!("{}/{}/{}", self.at.as_micros(), self.number, self.lock))
+    }
+
+    fn parse(cursor: &Cursor) -> Self {
+        let mut parts = cursor.0.splitn(3, '/');
+        let mut number = || parts.next().and_then(|part| part.parse().ok()).unwrap_or(0);
+        let (at, number) = (Timestamp::from_micros(number()), number());
+        Self { at, number, lock: parts.next().unwrap_or_default().to_owned() }
+    }
+}

@@ -1,0 +1,229 @@
+//! The engine as a whole, and its locks: the calls of the trait, each on the engine's own thread.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::history::Archive;
+use super::lanes::Lanes;
+use super::lock_doc::{LockDoc, parse};
+use super::sights::Sights;
+use super::swap::Swap;
+use crate::error::{Error, Result, Trouble};
+use crate::model::{
+    Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Sweep, Swept, Timestamp, format_duration,
+};
+use crate::store::background::Background;
+use crate::store::lock_store::page_size;
+use crate::store::{
+    Abilities, Changes, Cursor, DocStore, Finding, ListEvents, ListLocks, LockStore, Moment, Page, Store,
+};
+
+/// An engine whose locks are documents.
+pub struct Cas<D> {
+    locks: CasLocks<D>,
+}
+
+/// The locks of such an engine.
+pub struct CasLocks<D> {
+    swap: Arc<Swap<D>>,
+    lanes: Lanes,
+    background: Background,
+    poll: Duration,
+}
+
+/// A call ends within this time, one way or the other.
+const DEADLINE: Duration = Duration::from_secs(5);
+/// Whoever had to stand in line has at least so much of it left.
+const LEAST: Duration = Duration::from_secs(1);
+/// A call that reads many documents may take longer.
+const LONG: Duration = Duration::from_secs(30);
+/// Documents to read at once when all are read: the most that a page has.
+const ALL: u32 = 1000;
+
+impl<D: DocStore> Cas<D> {
+    /// Locks over these documents.
+    pub fn new(docs: D) -> Result<Self> {
+        Self::with_sights(docs, Sights::of_this_process())
+    }
+
+    /// Locks over these documents, with a memory of their own for what has been seen: as if on another machine.
+    pub fn with_sights(docs: D, sights: Sights) -> Result<Self> {
+        let background = Background::start(&format!("leasehold-{}", docs.abilities().engine))?;
+        Ok(Self::on(background, docs, sights))
+    }
+
+    /// Locks over documents whose connections may be on that thread already.
+    pub(crate) fn on(background: Background, docs: D, sights: Sights) -> Self {
+        let poll = docs.abilities().poll;
+        let swap = Arc::new(Swap { docs, sights });
+        Self { locks: CasLocks { swap, lanes: Lanes::default(), background, poll } }
+    }
+}
+
+#[async_trait]
+impl<D: DocStore> Store for Cas<D> {
+    fn abilities(&self) -> Abilities {
+        self.locks.swap.docs.abilities()
+    }
+
+    fn url(&self) -> String {
+        self.locks.swap.docs.url()
+    }
+
+    fn locks(&self) -> &dyn LockStore {
+        &self.locks
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        let swap = self.locks.swap.clone();
+        self.locks.background.run(async move { swap.docs.examine().await }).await
+    }
+}
+
+impl<D: DocStore> CasLocks<D> {
+    async fn timely<T: Send + 'static>(
+        &self,
+        time: Duration,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        let work =
+            async move { tokio::time::timeout(time, work).await.unwrap_or_else(|_| Err(too_slow(time))) };
+        self.background.run(work).await
+    }
+}
+
+#[async_trait]
+impl<D: DocStore> LockStore for CasLocks<D> {
+    async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
+        let asked = Moment::now();
+        // Until it is this call's turn, nothing has been sent: dropped here, it never was. From then on it goes to its
+        // end with or without the caller, and whoever comes later stands behind it.
+        let lane = tokio::time::timeout(DEADLINE, self.lanes.enter(name)).await;
+        let mut lane = lane.map_err(|_| too_slow(DEADLINE))?;
+        let (swap, name, op) = (self.swap.clone(), name.clone(), op.clone());
+        let left = asked.plus(DEADLINE).after(Moment::now()).max(LEAST);
+        self.timely(left, async move { swap.apply(&mut lane, &name, &op).await }).await
+    }
+
+    async fn get(&self, name: &LockName) -> Result<Option<LockRecord>> {
+        let (swap, name) = (self.swap.clone(), name.clone());
+        self.timely(DEADLINE, async move { Ok(swap.look(&name).await?.map(|doc| doc.record)) }).await
+    }
+
+    async fn list(&self, ask: &ListLocks) -> Result<Page<LockRecord>> {
+        let (swap, ask) = (self.swap.clone(), ask.clone());
+        self.timely(LONG, async move { swap.list(&ask).await }).await
+    }
+
+    async fn history(&self, ask: &ListEvents) -> Result<Page<Event>> {
+        let (swap, ask) = (self.swap.clone(), ask.clone());
+        self.timely(LONG, async move { swap.history(&ask).await }).await
+    }
+
+    async fn now(&self) -> Result<Timestamp> {
+        let swap = self.swap.clone();
+        self.timely(DEADLINE, async move { swap.docs.time().await.map(crate::store::Time::about) }).await
+    }
+
+    fn changes(&self, waiter: &LeaseId) -> Changes {
+        // Those who began to wait together need not look together.
+        Changes::polling(*waiter, self.poll.mul_f64(0.75 + fastrand::f64() / 4.0))
+    }
+
+    async fn sweep(&self, limit: u32) -> Result<Swept> {
+        let (mut swept, mut visited, mut after) = (Swept::default(), 0, None);
+        loop {
+            let swap = self.swap.clone();
+            let due = self.timely(LONG, async move { swap.due(after).await }).await?;
+            for name in due.items {
+                if visited == limit {
+                    return Ok(swept);
+                }
+                visited += 1;
+                let sweep = LockOp::Sweep(Sweep::default());
+                if let Outcome::Swept(one) = self.apply(&name, &sweep).await? {
+                    swept += one;
+                }
+            }
+            after = due.next;
+            if after.is_none() {
+                return Ok(swept);
+            }
+        }
+    }
+}
+
+impl<D: DocStore> Swap<D> {
+    async fn list(&self, ask: &ListLocks) -> Result<Page<LockRecord>> {
+        let limit = page_size(ask.limit) as usize;
+        let prefix = ask.prefix.as_deref().unwrap_or_default();
+        let (mut after, mut items) = (ask.after.clone(), Vec::new());
+        loop {
+            let page = self.page(prefix, after, ask.limit).await?;
+            for doc in page.items {
+                // The same time as an operation would see, so that the list agrees with who holds.
+                let now = self.now_for(&doc, None).await?;
+                if ask.state.is_none_or(|state| state.matches(&doc.record, now)) {
+                    items.push(doc.record);
+                }
+                if items.len() == limit {
+                    let next = items.last().map(|last| Cursor(last.name.as_str().to_owned()));
+                    return Ok(Page { items, next });
+                }
+            }
+            after = page.next;
+            if after.is_none() {
+                return Ok(Page { items, next: None });
+            }
+        }
+    }
+
+    async fn history(&self, ask: &ListEvents) -> Result<Page<Event>> {
+        let (archive, limit) = (Archive(&self.docs), u64::from(page_size(ask.limit)));
+        let Some(lock) = &ask.lock else {
+            let (mut docs, mut after) = (Vec::new(), None);
+            loop {
+                let page = self.page("", after, ALL).await?;
+                docs.extend(page.items);
+                after = page.next;
+                if after.is_none() {
+                    return archive.of_all(&docs, &ask.span, limit).await;
+                }
+            }
+        };
+        let doc = self.look(lock).await?.unwrap_or_else(|| LockDoc::new(lock));
+        archive.of_lock(&doc, &ask.span, limit).await
+    }
+
+    /// Locks that have something to clear away.
+    async fn due(&self, after: Option<Cursor>) -> Result<Page<LockName>> {
+        let page = self.page("", after, ALL).await?;
+        let mut items = Vec::new();
+        for doc in page.items {
+            let now = self.now_for(&doc, None).await?;
+            if doc.record.next_end().is_some_and(|end| end <= now) {
+                items.push(doc.record.name);
+            }
+        }
+        Ok(Page { items, next: page.next })
+    }
+
+    async fn page(&self, prefix: &str, after: Option<Cursor>, limit: u32) -> Result<Page<LockDoc>> {
+        let page = self.docs.list(prefix, after, limit).await?;
+        let at = Moment::now();
+        let docs = page.items.iter().map(|(_, doc)| parse::<LockDoc>(&doc.body));
+        let mut items = docs.collect::<Result<Vec<_>>>()?;
+        items.retain(|doc| doc.record.version > 0);
+        for doc in &items {
+            self.sights.see(doc, at);
+        }
+        Ok(Page { items, next: page.next })
+    }
+}
+
+fn too_slow(time: Duration) -> Error {
+    let message = format!("the store did not answer within {}", format_duration(time));
+    Error::store(Trouble::Unavailable, message, "try again; see what it is busy with: leasehold doctor")
+}

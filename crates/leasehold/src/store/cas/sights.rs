@@ -1,0 +1,263 @@
+//! When a lease is over, seen from where there is no common clock.
+//!
+//! A lease was written before it was first seen, and its holder counts from before it was written. So whoever has
+//! seen one and the same sign of life for the lease's whole duration, on a clock of its own that only has to run at
+//! the right speed, knows that it is over, whatever any wall clock says.
+//!
+//! The rules want one time for the whole record. It is what the wall clocks say, moved so that it agrees with what
+//! is sure: before the end of every lease that may still be held, not before the end of every lease that is over.
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::lock_doc::LockDoc;
+use crate::model::{LeaseId, LockOp, Status, Timestamp, Token};
+use crate::store::Moment;
+
+/// What has been seen, and since when.
+#[derive(Debug, Clone, Default)]
+pub struct Sights(Arc<Mutex<Memory>>);
+
+/// Two generations: what was not looked at for long is forgotten, which costs time and nothing else.
+#[derive(Debug, Default)]
+struct Memory {
+    young: HashMap<Sight, Moment>,
+    old: HashMap<Sight, Moment>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Sight {
+    /// One sign of life of one lease.
+    Lease { id: LeaseId, token: Token, sign: u64 },
+    /// One asking of one waiter.
+    Ticket { id: LeaseId, until: Timestamp },
+}
+
+/// So many sights are kept per generation.
+const MAX_SIGHTS: usize = 32 * 1024;
+
+impl Sights {
+    /// What this process has seen, over whichever store.
+    pub fn of_this_process() -> Self {
+        static SEEN: LazyLock<Sights> = LazyLock::new(Sights::default);
+        SEEN.clone()
+    }
+
+    /// Remembers what this document shows, as seen at `at`: after it arrived, never before.
+    pub(super) fn see(&self, doc: &LockDoc, at: Moment) {
+        let mut memory = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for lease in &doc.record.holders {
+            memory.since(Sight::lease(doc, lease.ask.lease_id, lease.token), at);
+        }
+        for ticket in &doc.record.waiters {
+            memory.since(Sight::Ticket { id: ticket.ask.lease_id, until: ticket.expires_at }, at);
+        }
+    }
+
+    /// The time at which to apply `op` to this document at the moment `at`.
+    pub(super) fn now_for(
+        &self,
+        doc: &LockDoc,
+        op: Option<&LockOp>,
+        about: Timestamp,
+        past: Option<Timestamp>,
+        at: Moment,
+    ) -> Timestamp {
+        let mut memory = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_past = |time: Timestamp| past.is_some_and(|past| time <= past);
+        let steal_after = match op {
+            Some(LockOp::Acquire(acquire)) => acquire.steal_after,
+            _ => None,
+        };
+        let (mut now, mut leases, mut tickets) = (about, Bounds::default(), Bounds::default());
+        for lease in &doc.record.holders {
+            let seen = at.after(memory.since(Sight::lease(doc, lease.ask.lease_id, lease.token), at));
+            // It was written before now, so it is later now than it says: time does not go back within a record.
+            now = now.max(next(lease.renewed_at));
+            let lasts = lease.expires_at.since(lease.renewed_at);
+            let is_over = outlasts(seen, lasts) || is_past(lease.expires_at);
+            leases.put(lease.expires_at, is_over);
+            if let Some(after) = steal_after.filter(|_| !is_over && lease.status != Status::Released) {
+                let stale_at = lease.renewed_at.plus(after);
+                leases.put(stale_at, outlasts(seen, after.as_duration()) || is_past(stale_at));
+            }
+        }
+        for ticket in &doc.record.waiters {
+            let sight = Sight::Ticket { id: ticket.ask.lease_id, until: ticket.expires_at };
+            let seen = at.after(memory.since(sight, at));
+            let is_over = outlasts(seen, ticket.patience.as_duration()) || is_past(ticket.expires_at);
+            tickets.put(ticket.expires_at, is_over);
+        }
+        // A ticket is only a place in the queue: leases come last and so decide. Among them, safety comes last: if
+        // not all that is over can end without ending what is not, it has to wait.
+        leases.fit(tickets.fit(now))
+    }
+}
+
+impl Memory {
+    /// Since when this has been seen; since `at` if it is new.
+    fn since(&mut self, sight: Sight, at: Moment) -> Moment {
+        if let Some(since) = self.young.get(&sight) {
+            return *since;
+        }
+        if self.young.len() >= MAX_SIGHTS {
+            self.old = std::mem::take(&mut self.young);
+        }
+        let since = self.old.remove(&sight).unwrap_or(at);
+        self.young.insert(sight, since);
+        since
+    }
+}
+
+impl Sight {
+    fn lease(doc: &LockDoc, id: LeaseId, token: Token) -> Self {
+        Self::Lease { id, token, sign: doc.sign(token) }
+    }
+}
+
+/// Whether what has been seen for so long lasts no longer. Clocks differ in speed by far less than a thousandth.
+fn outlasts(seen: Duration, lasts: Duration) -> bool {
+    seen >= lasts + lasts / 1000
+}
+
+/// What the time has to agree with.
+#[derive(Default)]
+struct Bounds {
+    /// Not before this.
+    least: Option<Timestamp>,
+    /// Before this.
+    before: Option<Timestamp>,
+}
+
+impl Bounds {
+    fn put(&mut self, end: Timestamp, is_over: bool) {
+        if is_over {
+            self.least = self.least.max(Some(end));
+        } else {
+            self.before = Some(self.before.map_or(end, |before| before.min(end)));
+        }
+    }
+
+    fn fit(&self, now: Timestamp) -> Timestamp {
+        let now = self.least.map_or(now, |least| now.max(least));
+        self.before.map_or(now, |before| now.min(previous(before)))
+    }
+}
+
+fn next(time: Timestamp) -> Timestamp {
+    Timestamp::from_micros(time.as_micros().saturating_add(1))
+}
+
+fn previous(time: Timestamp) -> Timestamp {
+    time.minus(Duration::from_micros(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::model::{
+        Acquire, Ask, Holder, LockName, Metadata, Mode, Outcome, Priority, Renew, Slots, Ttl,
+    };
+
+    const TTL: Ttl = Ttl::from_secs(10);
+
+    fn acquire(number: u128) -> LockOp {
+        let ask = Ask {
+            lease_id: LeaseId::from_uuid(Uuid::from_u128(number)),
+            holder: Holder::new("somebody").unwrap(),
+            mode: Mode::Shared,
+            slots: Slots::default(),
+            priority: Priority::default(),
+            ttl: TTL,
+            metadata: Metadata::default(),
+            process: None,
+        };
+        LockOp::Acquire(Acquire { ask: Arc::new(ask), queue: None, steal_after: None })
+    }
+
+    fn time(seconds: u64) -> Timestamp {
+        Timestamp::from_micros(seconds * 1_000_000)
+    }
+
+    fn moment(seconds: u64) -> Moment {
+        Moment::from_micros(seconds * 1_000_000)
+    }
+
+    fn held_since(at: Timestamp) -> LockDoc {
+        let mut doc = LockDoc::new(&LockName::new("lock").unwrap());
+        doc.apply(&acquire(1), at);
+        doc
+    }
+
+    #[test]
+    fn a_lease_is_over_when_it_was_seen_for_its_whole_duration_and_not_before() {
+        let (sights, doc) = (Sights::default(), held_since(time(1000)));
+        sights.see(&doc, moment(50));
+        let now = |about, at| sights.now_for(&doc, None, time(about), None, at);
+        // Whatever the clocks say.
+        assert!(now(9_999, moment(51)) < time(1010));
+        assert!(now(1, moment(59)) < time(1010));
+        assert!(now(9_999, moment(60)) < time(1010), "clocks may differ in speed");
+        assert!(now(1, moment(61)) >= time(1010));
+        assert_eq!(now(1005, moment(51)), time(1005), "and yet they are believed where it does no harm");
+    }
+
+    #[test]
+    fn a_sign_of_life_begins_it_anew_even_if_it_says_the_same_times() {
+        let (sights, mut doc) = (Sights::default(), held_since(time(1000)));
+        sights.see(&doc, moment(50));
+        doc.apply(&acquire(1), time(1000)); // By a clock that stands still.
+        assert!(sights.now_for(&doc, None, time(9_999), None, moment(61)) < time(1010));
+        let token = doc.record.token;
+        let renew =
+            LockOp::Renew(Renew { lease_id: LeaseId::from_uuid(Uuid::from_u128(1)), token, ttl: None });
+        assert!(matches!(doc.apply(&renew, time(1000)).outcome, Outcome::Renewed(_)));
+        assert!(sights.now_for(&doc, None, time(9_999), None, moment(71)) < time(1010));
+        assert!(sights.now_for(&doc, None, time(9_999), None, moment(82)) >= time(1010));
+    }
+
+    #[test]
+    fn somebody_elses_sign_of_life_does_not() {
+        let (sights, mut doc) = (Sights::default(), held_since(time(1000)));
+        sights.see(&doc, moment(50));
+        doc.apply(&acquire(2), time(1005));
+        let now = sights.now_for(&doc, None, time(1006), None, moment(61));
+        assert!(time(1010) <= now && now < time(1015), "{now:#}");
+    }
+
+    #[test]
+    fn what_is_over_waits_if_it_cannot_end_without_what_is_not() {
+        let (sights, mut doc) = (Sights::default(), held_since(time(5000)));
+        sights.see(&doc, moment(50));
+        doc.apply(&acquire(2), time(1000)); // An hour behind.
+        let now = sights.now_for(&doc, None, time(9_999), None, moment(61));
+        assert!(now < time(1010), "{now:#}");
+    }
+
+    #[test]
+    fn a_date_that_is_past_for_certain_needs_no_watching() {
+        let (sights, doc) = (Sights::default(), held_since(time(1000)));
+        let now = |past| sights.now_for(&doc, None, time(1020), Some(time(past)), moment(50));
+        assert!(now(1009) < time(1010));
+        assert!(now(1010) >= time(1010));
+    }
+
+    #[test]
+    fn memory_is_bounded_and_forgetting_is_safe() {
+        let (sights, doc) = (Sights::default(), held_since(time(1000)));
+        sights.see(&doc, moment(50));
+        let mut memory = sights.0.lock().unwrap();
+        for number in 0..3 * MAX_SIGHTS as u64 {
+            let id = LeaseId::from_uuid(Uuid::from_u128(u128::from(number) + 10));
+            memory.since(Sight::Ticket { id, until: time(number) }, moment(55));
+        }
+        assert!(memory.young.len() + memory.old.len() <= 2 * MAX_SIGHTS);
+        drop(memory);
+        assert!(sights.now_for(&doc, None, time(9_999), None, moment(70)) < time(1010));
+    }
+}

@@ -1,0 +1,108 @@
+//! The client, and whether the table can be used.
+
+use std::time::Duration;
+
+use aws_config::{BehaviorVersion, Region};
+use aws_sdk_dynamodb::Client;
+use aws_sdk_dynamodb::config::ProvideCredentials;
+use aws_sdk_dynamodb::config::retry::RetryConfig;
+use aws_sdk_dynamodb::config::timeout::TimeoutConfig;
+use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
+
+use super::dates::Dates;
+use super::docs::DynamoDbDocs;
+use super::options::{DynamoDbOptions, Judge};
+use super::table;
+use super::trouble::{NO_CREDENTIALS, caused};
+use crate::error::{Error, Result, Trouble};
+use crate::store::background::Background;
+use crate::store::{Cas, Moment, Sights, Store};
+
+/// One try.
+const ATTEMPT: Duration = Duration::from_millis(1500);
+/// All tries of one request together; a little less than the time that a call has.
+const ALL_ATTEMPTS: Duration = Duration::from_millis(4800);
+/// Asking around for credentials may take a few tries over the network.
+const FINDING_CREDENTIALS: Duration = Duration::from_secs(20);
+
+/// Opens the table that the options name. It has to be there: a table costs money, so nobody gets one by mistyping.
+pub async fn connect(options: DynamoDbOptions) -> Result<impl Store> {
+    let background = Background::start("leasehold-dynamodb")?;
+    let sights = if options.alone { Sights::default() } else { Sights::of_this_process() };
+    let docs = background
+        .run(async move {
+            let docs = open(options).await?;
+            table::check(&docs).await?;
+            if matches!(docs.options.judge, Judge::Date { .. }) && docs.dates.told(Moment::now()).is_none() {
+                return Err(Error::store(
+                    Trouble::Misconfigured,
+                    "clock=date cannot be: the answers of this endpoint have no Date",
+                    "leave clock=date out, or let the proxy in between pass the header on",
+                ));
+            }
+            Ok(docs)
+        })
+        .await?;
+    Ok(Cas::on(background, docs, sights))
+}
+
+/// Creates the table, billed on demand, and waits until it can be used. Does nothing if it is there, also if several
+/// do it at once.
+pub async fn create_table(options: &DynamoDbOptions) -> Result<()> {
+    let options = options.clone();
+    let background = Background::start("leasehold-dynamodb")?;
+    background.run(async move { table::create(&open(options).await?).await }).await
+}
+
+async fn open(options: DynamoDbOptions) -> Result<DynamoDbDocs> {
+    let http =
+        aws_smithy_http_client::Builder::new().tls_provider(Provider::Rustls(CryptoMode::Ring)).build_https();
+    let mut loader = aws_config::defaults(BehaviorVersion::latest()).http_client(http);
+    if let Some(region) = &options.region {
+        loader = loader.region(Region::new(region.clone()));
+    }
+    if let Some(profile) = &options.profile {
+        loader = loader.profile_name(profile);
+    }
+    let config = loader.load().await;
+    if config.region().is_none() {
+        return Err(Error::store(
+            Trouble::Misconfigured,
+            format!("which region is the DynamoDB table '{}' in?", options.table),
+            "write dynamodb://TABLE?region=eu-west-1, or set AWS_REGION",
+        ));
+    }
+    find_credentials(&config).await?;
+    let dates = Dates::new();
+    let retries = RetryConfig::standard()
+        .with_max_attempts(3)
+        .with_initial_backoff(Duration::from_millis(50))
+        .with_max_backoff(Duration::from_secs(1));
+    let timeouts = TimeoutConfig::builder()
+        .connect_timeout(ATTEMPT)
+        .operation_attempt_timeout(ATTEMPT)
+        .operation_timeout(ALL_ATTEMPTS)
+        .build();
+    let mut config = aws_sdk_dynamodb::config::Builder::from(&config)
+        .retry_config(retries)
+        .timeout_config(timeouts)
+        .interceptor(dates.clone());
+    // Not for the search for credentials, which has addresses of its own.
+    if let Some(endpoint) = &options.endpoint {
+        config = config.endpoint_url(endpoint);
+    }
+    Ok(DynamoDbDocs { client: Client::from_conf(config.build()), options, dates })
+}
+
+/// Looks for credentials before the first request does: it may take longer than a request may.
+async fn find_credentials(config: &aws_config::SdkConfig) -> Result<()> {
+    let message = || "there are no AWS credentials for DynamoDB".to_owned();
+    let Some(provider) = config.credentials_provider() else {
+        return Err(Error::store(Trouble::Misconfigured, message(), NO_CREDENTIALS));
+    };
+    match tokio::time::timeout(FINDING_CREDENTIALS, provider.provide_credentials()).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(error)) => Err(caused(Trouble::Misconfigured, message(), NO_CREDENTIALS, &error)),
+        Err(late) => Err(caused(Trouble::Misconfigured, message(), NO_CREDENTIALS, &late)),
+    }
+}

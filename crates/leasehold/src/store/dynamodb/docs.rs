@@ -1,0 +1,182 @@
+//! Documents as items of one table.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use aws_sdk_dynamodb::Client;
+use aws_sdk_dynamodb::operation::put_item::PutItemError;
+use aws_sdk_dynamodb::types::{KeysAndAttributes, ReturnValuesOnConditionCheckFailure};
+
+use super::dates::Dates;
+use super::item::{self, BODY, Item, NAME, VERSION, Writing, text};
+use super::options::{DynamoDbOptions, Judge};
+use super::trouble::{explain, malformed};
+use crate::Result;
+use crate::model::Ttl;
+use crate::store::doc_store::is_listed;
+use crate::store::lock_store::page_size;
+use crate::store::{
+    Abilities, BACK_ROOM, Cursor, Doc, DocStore, Draft, Finding, Hosts, Moment, Page, PutIf, Time, clock,
+};
+
+/// The documents of one table.
+#[derive(Debug)]
+pub(super) struct DynamoDbDocs {
+    pub(super) client: Client,
+    pub(super) options: DynamoDbOptions,
+    pub(super) dates: Dates,
+}
+
+/// What a date in whole seconds leaves open.
+const RESOLUTION: Duration = Duration::from_secs(1);
+
+impl DynamoDbDocs {
+    pub(super) fn table(&self) -> &str {
+        &self.options.table
+    }
+}
+
+#[async_trait]
+impl DocStore for DynamoDbDocs {
+    fn abilities(&self) -> Abilities {
+        Abilities {
+            engine: "dynamodb",
+            hosts: Hosts::Many,
+            min_ttl: Ttl::from_secs(1),
+            poll: Duration::from_millis(500),
+            wakes: false,
+            sees_the_dead: false,
+            lasting: true,
+        }
+    }
+
+    fn url(&self) -> String {
+        self.options.url().to_owned()
+    }
+
+    /// Few: an item is paid for by the kilobyte with every write, and so many events fit into one.
+    fn batch(&self) -> u64 {
+        3
+    }
+
+    async fn get(&self, key: &str) -> Result<Option<Doc>> {
+        let asked =
+            self.client.get_item().table_name(self.table()).key(NAME, text(key)).consistent_read(true);
+        let answer = asked.send().await.map_err(|error| explain(self.table(), &error))?;
+        answer.item.map(|item| item::read(item).map(|(_, doc)| doc)).transpose()
+    }
+
+    async fn get_all(&self, keys: &[String]) -> Result<Vec<Option<Doc>>> {
+        let mut found = HashMap::new();
+        let mut wanted: Vec<Item> =
+            keys.iter().map(|key| Item::from([(NAME.to_owned(), text(key))])).collect();
+        while !wanted.is_empty() {
+            let asked = KeysAndAttributes::builder().consistent_read(true).set_keys(Some(wanted)).build();
+            let asked = asked.map_err(malformed)?;
+            let answer = self.client.batch_get_item().request_items(self.table(), asked).send().await;
+            let answer = answer.map_err(|error| explain(self.table(), &error))?;
+            for item in answer.responses.into_iter().flatten().flat_map(|(_, items)| items) {
+                let (key, doc) = item::read(item)?;
+                found.insert(key, doc);
+            }
+            // What did not fit into one answer is asked for again.
+            wanted = answer.unprocessed_keys.into_iter().flatten().flat_map(|(_, left)| left.keys).collect();
+        }
+        Ok(keys.iter().map(|key| found.remove(key)).collect())
+    }
+
+    async fn put_if(&self, key: &str, expected: Option<u64>, draft: Draft) -> Result<PutIf> {
+        let now = self.dates.about(Moment::now());
+        // Not only one more than before: a table that was restored or made anew must not come to a version again that
+        // somebody remembers from before.
+        let version = expected.map_or(0, |version| version + 1).max(now.as_micros());
+        let write_id = clock::new_lease_id().to_string();
+        let item = Writing { key, version, write_id: &write_id, draft, now }.into_item();
+        let put = self.client.put_item().table_name(self.table()).set_item(Some(item));
+        let put = match expected {
+            None => put
+                .condition_expression("attribute_not_exists(#name)")
+                .expression_attribute_names("#name", NAME),
+            Some(version) => put
+                .condition_expression("#version = :expected")
+                .expression_attribute_names("#version", VERSION)
+                .expression_attribute_values(":expected", item::number(version)),
+        };
+        let put = put
+            .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
+            .send()
+            .await;
+        match put {
+            Ok(_) => Ok(PutIf::Written(version)),
+            Err(error) => match error.as_service_error() {
+                Some(PutItemError::ConditionalCheckFailedException(failed)) => match failed.item.clone() {
+                    // It was sent twice, because the first answer was lost.
+                    Some(item) if item::is_written_by(&item, &write_id) => Ok(PutIf::Written(version)),
+                    found => Ok(PutIf::Clash(found.map(item::read).transpose()?.map(|(_, doc)| doc))),
+                },
+                _ => Err(explain(self.table(), &error)),
+            },
+        }
+    }
+
+    /// There is no order in a table with one key: all of it is read, and the first names are kept.
+    async fn list(&self, prefix: &str, after: Option<Cursor>, limit: u32) -> Result<Page<(String, Doc)>> {
+        let limit = page_size(limit) as usize;
+        let mut first = BTreeMap::new();
+        let mut from = None;
+        loop {
+            let scan = self
+                .client
+                .scan()
+                .table_name(self.table())
+                .consistent_read(true)
+                .projection_expression("#name, #version, #body")
+                .expression_attribute_names("#name", NAME)
+                .expression_attribute_names("#version", VERSION)
+                .expression_attribute_names("#body", BODY)
+                .set_exclusive_start_key(from);
+            // What is behind the scenes need not be sent.
+            let scan = if prefix.is_empty() {
+                scan.filter_expression("NOT begins_with(#name, :back)")
+                    .expression_attribute_values(":back", text(&BACK_ROOM.to_string()))
+            } else {
+                scan.filter_expression("begins_with(#name, :prefix)")
+                    .expression_attribute_values(":prefix", text(prefix))
+            };
+            let page = scan.send().await.map_err(|error| explain(self.table(), &error))?;
+            for found in page.items.unwrap_or_default() {
+                let (key, doc) = item::read(found)?;
+                if is_listed(&key, prefix) && after.as_ref().is_none_or(|after| key > after.0) {
+                    first.insert(key, doc);
+                    if first.len() > limit {
+                        first.pop_last();
+                    }
+                }
+            }
+            from = page.last_evaluated_key.filter(|key| !key.is_empty());
+            if from.is_none() {
+                break;
+            }
+        }
+        let next =
+            first.last_key_value().filter(|_| first.len() == limit).map(|(key, _)| Cursor(key.clone()));
+        Ok(Page { items: first.into_iter().collect(), next })
+    }
+
+    async fn time(&self) -> Result<Time> {
+        if let Some(clock) = &self.options.clock {
+            return Ok(Time::Exact(clock.now()));
+        }
+        let at = Moment::now();
+        let past = match self.options.judge {
+            Judge::Watch => None,
+            Judge::Date { skew } => self.dates.told(at).map(|told| told.minus(skew + RESOLUTION)),
+        };
+        Ok(Time::Watched { about: self.dates.about(at), past })
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        Ok(super::examine::examine(self).await)
+    }
+}

@@ -1,0 +1,135 @@
+//! What `leasehold doctor` tells about a table.
+
+use aws_sdk_dynamodb::types::{
+    BillingMode, ContinuousBackupsStatus, MultiRegionConsistency, PointInTimeRecoveryStatus, TableDescription,
+};
+
+use super::docs::DynamoDbDocs;
+use super::item::TTL;
+use super::options::Judge;
+use super::table::cleared_by;
+use crate::model::format_duration;
+use crate::store::{Finding, Moment};
+
+pub(super) async fn examine(docs: &DynamoDbDocs) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    match docs.client.describe_table().table_name(docs.table()).send().await {
+        Ok(answer) => {
+            if let Some(table) = answer.table {
+                findings.push(size(&table));
+                findings.extend(replicas(&table));
+            }
+        }
+        Err(error) => findings.push(unknown("table", error.into_service_error().meta().code())),
+    }
+    findings.push(place(docs));
+    findings.push(time_to_live(docs).await);
+    findings.push(backups(docs).await);
+    findings.push(clock(docs));
+    findings
+}
+
+fn size(table: &TableDescription) -> Finding {
+    let mode = table.billing_mode_summary().and_then(|billing| billing.billing_mode());
+    let billing = match mode {
+        Some(BillingMode::PayPerRequest) => "on demand".to_owned(),
+        _ => {
+            let capacity = table.provisioned_throughput();
+            let (reads, writes) = (
+                capacity.and_then(|capacity| capacity.read_capacity_units).unwrap_or(0),
+                capacity.and_then(|capacity| capacity.write_capacity_units).unwrap_or(0),
+            );
+            format!("provisioned for {reads} reads and {writes} writes a second")
+        }
+    };
+    let status = table.table_status().map_or("?", |status| status.as_str()).to_lowercase();
+    let (items, bytes) = (table.item_count().unwrap_or(0), table.table_size_bytes().unwrap_or(0));
+    Finding::ok("table", format!("{status}, {billing}; {items} items, {bytes} bytes as last counted"))
+}
+
+/// Replicas in other regions take conditional writes of their own, and compare notes later.
+fn replicas(table: &TableDescription) -> Option<Finding> {
+    if table.replicas().is_empty() {
+        return None;
+    }
+    let regions: Vec<&str> = table.replicas().iter().filter_map(|replica| replica.region_name()).collect();
+    let regions = regions.join(", ");
+    if table.multi_region_consistency() == Some(&MultiRegionConsistency::Strong) {
+        return Some(Finding::ok("replicas", format!("strongly consistent in {regions}")));
+    }
+    Some(Finding::concern(
+        "replicas",
+        format!("a global table, also in {regions}: two regions can grant the same lock"),
+        "DYNAMODB_GLOBAL_TABLE",
+        "let every client use one region, or make the table multi-Region strongly consistent",
+    ))
+}
+
+fn place(docs: &DynamoDbDocs) -> Finding {
+    let region = docs.client.config().region().map_or("?", |region| region.as_ref()).to_owned();
+    match &docs.options.endpoint {
+        Some(endpoint) => Finding::ok("region", format!("{region}, at {endpoint}")),
+        None => Finding::ok("region", region),
+    }
+}
+
+async fn time_to_live(docs: &DynamoDbDocs) -> Finding {
+    let hint = "run: leasehold store init; until then old history is kept and paid for";
+    match cleared_by(docs).await {
+        Ok(Some(attribute)) if attribute == TTL => {
+            Finding::ok("time to live", format!("old history is cleared away by '{TTL}'"))
+        }
+        Ok(Some(other)) => Finding::concern(
+            "time to live",
+            format!("on '{other}' instead of '{TTL}': old history is never cleared away"),
+            "DYNAMODB_TTL_OFF",
+            hint,
+        ),
+        Ok(None) => Finding::concern(
+            "time to live",
+            "off: old history is never cleared away",
+            "DYNAMODB_TTL_OFF",
+            hint,
+        ),
+        Err(error) => Finding::ok("time to live", format!("not known: {error}")),
+    }
+}
+
+async fn backups(docs: &DynamoDbDocs) -> Finding {
+    let name = "recovery";
+    match docs.client.describe_continuous_backups().table_name(docs.table()).send().await {
+        Ok(answer) => {
+            let backups = answer.continuous_backups_description;
+            let is_on = backups.as_ref().is_some_and(|backups| {
+                backups.continuous_backups_status == ContinuousBackupsStatus::Enabled
+                    && backups
+                        .point_in_time_recovery_description()
+                        .and_then(|recovery| recovery.point_in_time_recovery_status())
+                        == Some(&PointInTimeRecoveryStatus::Enabled)
+            });
+            let state = if is_on { "on" } else { "off; tokens go on rising without it" };
+            Finding::ok(name, format!("point-in-time recovery is {state}"))
+        }
+        Err(error) => unknown(name, error.into_service_error().meta().code()),
+    }
+}
+
+fn clock(docs: &DynamoDbDocs) -> Finding {
+    let rule = match docs.options.judge {
+        Judge::Watch => "a lease is over when it was seen unchanged for its duration".to_owned(),
+        Judge::Date { skew } => {
+            format!("a lease is over when the answers' Date is {} past its end", format_duration(skew))
+        }
+    };
+    let offset = match docs.dates.ahead(Moment::now()) {
+        Some(ahead) if ahead.abs() <= 1 => "this machine's clock agrees with the service's".to_owned(),
+        Some(ahead) if ahead > 0 => format!("this machine's clock is {ahead} s behind the service's"),
+        Some(ahead) => format!("this machine's clock is {} s ahead of the service's", -ahead),
+        None => "the answers have no Date".to_owned(),
+    };
+    Finding::ok("clock", format!("{rule}; {offset}"))
+}
+
+fn unknown(name: &'static str, code: Option<&str>) -> Finding {
+    Finding::ok(name, format!("not known: {}", code.unwrap_or("no answer")))
+}

@@ -1,0 +1,89 @@
+//! A document as an item, and back.
+
+use std::collections::HashMap;
+
+use aws_sdk_dynamodb::types::AttributeValue;
+
+use crate::error::{Error, Result, Trouble};
+use crate::model::Timestamp;
+use crate::store::{Doc, Draft, Fact};
+
+/// The one key: a lock's own name.
+pub(super) const NAME: &str = "name";
+/// Rises with every write.
+pub(super) const VERSION: &str = "version";
+/// What was written.
+pub(super) const BODY: &str = "body";
+/// Tells a write from all others, so that one whose answer was lost is known again.
+const WRITE_ID: &str = "write_id";
+/// When the item may be cleared away, in seconds since 1970. No lock has one: its token must not be forgotten.
+pub(super) const TTL: &str = "ttl";
+
+pub(super) type Item = HashMap<String, AttributeValue>;
+
+/// One write of one document.
+pub(super) struct Writing<'a> {
+    pub(super) key: &'a str,
+    pub(super) version: u64,
+    pub(super) write_id: &'a str,
+    pub(super) draft: Draft,
+    pub(super) now: Timestamp,
+}
+
+impl Writing<'_> {
+    pub(super) fn into_item(self) -> Item {
+        let mut item = Item::from([
+            (NAME.to_owned(), text(self.key)),
+            (VERSION.to_owned(), number(self.version)),
+            (BODY.to_owned(), AttributeValue::S(self.draft.body)),
+            (WRITE_ID.to_owned(), text(self.write_id)),
+        ]);
+        if let Some(keep) = self.draft.keep {
+            item.insert(TTL.to_owned(), number(self.now.plus(keep).as_micros() / 1_000_000));
+        }
+        for (name, fact) in self.draft.facts {
+            item.insert(name.to_owned(), shown(fact));
+        }
+        item
+    }
+}
+
+fn shown(fact: Fact) -> AttributeValue {
+    match fact {
+        Fact::Text(text) => AttributeValue::S(text),
+        Fact::Number(value) => number(value),
+        Fact::Texts(texts) => {
+            AttributeValue::M(texts.into_iter().map(|(name, text)| (name, AttributeValue::S(text))).collect())
+        }
+    }
+}
+
+/// Whether this write made the item what it is.
+pub(super) fn is_written_by(item: &Item, write_id: &str) -> bool {
+    item.get(WRITE_ID).and_then(|id| id.as_s().ok()).is_some_and(|id| id == write_id)
+}
+
+/// The key and the document in an item.
+pub(super) fn read(mut item: Item) -> Result<(String, Doc)> {
+    let version = item.get(VERSION).and_then(|version| version.as_n().ok()).and_then(|n| n.parse().ok());
+    let mut take = |name: &str| match item.remove(name) {
+        Some(AttributeValue::S(text)) => Some(text),
+        _ => None,
+    };
+    match (take(NAME), version, take(BODY)) {
+        (Some(key), Some(version), Some(body)) => Ok((key, Doc { version, body })),
+        _ => Err(Error::store(
+            Trouble::Broken,
+            "the table has an item that is not leasehold's",
+            "give leasehold a table of its own: leasehold store init --store dynamodb://TABLE",
+        )),
+    }
+}
+
+pub(super) fn text(text: &str) -> AttributeValue {
+    AttributeValue::S(text.to_owned())
+}
+
+pub(super) fn number(number: u64) -> AttributeValue {
+    AttributeValue::N(number.to_string())
+}

@@ -1,0 +1,196 @@
+//! From the URL to a table and its settings.
+
+use std::time::Duration;
+
+use crate::error::{Error, Result, Trouble};
+use crate::model::parse_duration;
+use crate::store::{Clock, StoreUrl};
+
+/// Which table, and how it is used.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct DynamoDbOptions {
+    /// The table: its name, or its ARN if it is another account's.
+    pub table: String,
+    /// The region; else what the environment or the profile says.
+    pub region: Option<String>,
+    /// Another address than that of the region: an emulator, a VPC endpoint.
+    pub endpoint: Option<String>,
+    /// A profile of the AWS configuration files; else what the environment says.
+    pub profile: Option<String>,
+    /// By what it is judged that a lease is over.
+    pub judge: Judge,
+    /// The time to go by, for tests.
+    #[doc(hidden)]
+    pub clock: Option<Clock>,
+    /// Shares no memory with other stores of this process, as if on another machine: for tests.
+    #[doc(hidden)]
+    pub alone: bool,
+    /// For people.
+    url: String,
+}
+
+/// By what it is judged that a lease is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Judge {
+    /// Somebody has seen it unchanged for its whole duration. Needs no clock that anybody agrees on.
+    Watch,
+    /// Or the `Date` of the service's answers is so far past its end that no two of its clocks can differ by that.
+    Date {
+        /// How far those clocks may differ.
+        skew: Duration,
+    },
+}
+
+const SKEW: Duration = Duration::from_secs(2);
+const TABLE: &str = "LEASEHOLD_DYNAMODB_TABLE";
+const KNOWN: &str =
+    "dynamodb: knows region=…, endpoint=http://…, profile=…, clock=watch, clock=date and skew=2s";
+
+impl DynamoDbOptions {
+    /// `dynamodb://TABLE?region=…&endpoint=…`; without a table, the one that `LEASEHOLD_DYNAMODB_TABLE` names.
+    pub fn from_url(url: &StoreUrl) -> Result<Self> {
+        let whole = url.expose();
+        let rest = whole.split_once(':').map_or("", |(_, rest)| rest);
+        let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let place = place.strip_prefix("//").unwrap_or(place);
+        let table = match place {
+            "" => std::env::var(TABLE).unwrap_or_default(),
+            place => place.to_owned(),
+        };
+        let mut options = Self {
+            table: checked(table)?,
+            region: None,
+            endpoint: None,
+            profile: None,
+            judge: Judge::Watch,
+            clock: None,
+            alone: false,
+            url: url.to_string(),
+        };
+        let mut skew = None;
+        for setting in query.split('&').filter(|setting| !setting.is_empty()) {
+            match setting.split_once('=') {
+                Some(("skew", text)) => {
+                    skew = Some(parse_duration(text).map_err(|error| wrong(error.to_string()))?);
+                }
+                _ => options.set(setting)?,
+            }
+        }
+        match (&mut options.judge, skew) {
+            (Judge::Date { skew }, Some(given)) => *skew = given,
+            (Judge::Watch, Some(_)) => return Err(wrong("skew means nothing without clock=date".to_owned())),
+            (_, None) => {}
+        }
+        Ok(options)
+    }
+
+    /// Its address for people.
+    pub(super) fn url(&self) -> &str {
+        &self.url
+    }
+
+    fn set(&mut self, setting: &str) -> Result<()> {
+        match setting.split_once('=') {
+            Some(("region", region)) if is_plain(region) => self.region = Some(region.to_owned()),
+            Some(("profile", profile)) if !profile.is_empty() => self.profile = Some(profile.to_owned()),
+            Some(("endpoint", url)) if is_endpoint(url) => self.endpoint = Some(url.to_owned()),
+            Some(("endpoint", _)) => {
+                return Err(wrong("an endpoint is http://HOST:PORT or https://HOST".to_owned()));
+            }
+            Some(("clock", "watch")) => self.judge = Judge::Watch,
+            Some(("clock", "date")) => self.judge = Judge::Date { skew: SKEW },
+            _ => {
+                // Its value may be a secret that somebody took for a setting.
+                let name = setting.split('=').next().unwrap_or_default();
+                return Err(wrong(format!(
+                    "'{name}' is not a setting of a DynamoDB store, or not like this"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn checked(table: String) -> Result<String> {
+    if table.is_empty() {
+        let message = "which DynamoDB table? The address has none".to_owned();
+        let hint = format!("write dynamodb://TABLE, or set {TABLE}");
+        return Err(Error::store(Trouble::Misconfigured, message, hint));
+    }
+    let is_arn = table.starts_with("arn:");
+    let good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c) || (is_arn && ":/".contains(c));
+    if !table.chars().all(good) || !(3..=1024).contains(&table.len()) {
+        let message = format!("'{}' cannot be a DynamoDB table", table.escape_debug());
+        let hint = "a table has 3 to 255 letters, digits, '-', '_' and '.'; or give its ARN";
+        return Err(Error::store(Trouble::Misconfigured, message, hint));
+    }
+    Ok(table)
+}
+
+fn is_plain(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
+}
+
+/// Without a user in it: DynamoDB takes no passwords, and this is shown to people.
+fn is_endpoint(url: &str) -> bool {
+    let host = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+    host.is_some_and(|host| !host.is_empty() && !host.contains('@'))
+}
+
+fn wrong(message: String) -> Error {
+    Error::store(Trouble::Misconfigured, message, KNOWN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(url: &str) -> Result<DynamoDbOptions> {
+        DynamoDbOptions::from_url(&StoreUrl::parse(url).unwrap())
+    }
+
+    #[test]
+    fn a_url_names_a_table_and_its_settings() {
+        let given =
+            options("dynamodb://locks?region=eu-west-1&endpoint=http://127.0.0.1:8000&profile=ops").unwrap();
+        assert_eq!(given.table, "locks");
+        assert_eq!(given.region.as_deref(), Some("eu-west-1"));
+        assert_eq!(given.endpoint.as_deref(), Some("http://127.0.0.1:8000"));
+        assert_eq!(given.profile.as_deref(), Some("ops"));
+        assert_eq!(given.judge, Judge::Watch);
+        assert_eq!(options("dynamodb:locks").unwrap().table, "locks");
+        let arn = "arn:aws:dynamodb:eu-west-1:123456789012:table/locks";
+        assert_eq!(options(&format!("dynamodb://{arn}")).unwrap().table, arn);
+    }
+
+    #[test]
+    fn the_date_may_judge_with_a_margin() {
+        let judge = |url: &str| options(url).unwrap().judge;
+        assert_eq!(judge("dynamodb://locks?clock=date"), Judge::Date { skew: SKEW });
+        let five = Judge::Date { skew: Duration::from_secs(5) };
+        assert_eq!(judge("dynamodb://locks?clock=date&skew=5s"), five);
+        assert_eq!(judge("dynamodb://locks?skew=5s&clock=date"), five);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_without_a_word_of_it_that_may_be_secret() {
+        for url in [
+            "dynamodb://",
+            "dynamodb://a b c",
+            "dynamodb://ab",
+            "dynamodb://locks/x",
+            "dynamodb://locks?clock=sun",
+            "dynamodb://locks?skew=5s",
+            "dynamodb://locks?clock=date&skew=soon",
+            "dynamodb://locks?endpoint=127.0.0.1",
+            "dynamodb://locks?endpoint=http://u:s3cr3t@h",
+            "dynamodb://locks?aws_secret_access_key=s3cr3t",
+            "dynamodb://locks?region=",
+        ] {
+            let error = options(url).unwrap_err();
+            assert_eq!(error.code(), "STORE_MISCONFIGURED", "{url}");
+            assert!(!format!("{error} {error:?}").contains("s3cr3t"), "{url}");
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Making the table, and looking at it.
+
+use std::time::Duration;
+
+use aws_sdk_dynamodb::operation::create_table::CreateTableError;
+use aws_sdk_dynamodb::operation::describe_table::DescribeTableError;
+use aws_sdk_dynamodb::types::{
+    AttributeDefinition, BillingMode, KeySchemaElement, KeyType, ScalarAttributeType, TableDescription,
+    TableStatus, TimeToLiveSpecification, TimeToLiveStatus,
+};
+
+use super::docs::DynamoDbDocs;
+use super::item::{NAME, TTL};
+use super::trouble::{explain, is_denied, malformed};
+use crate::error::{Error, Result, Trouble};
+use crate::store::{BACK_ROOM, DocStore, Moment};
+
+/// So long a new table may take.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// Whether the table can be used.
+pub(super) async fn check(docs: &DynamoDbDocs) -> Result<()> {
+    match docs.client.describe_table().table_name(docs.table()).send().await {
+        Ok(answer) => answer.table.map_or(Ok(()), |table| fits(docs.table(), &table)),
+        // Whoever may use it need not be allowed to look at it: a read says whether it can be used.
+        Err(error) if is_denied(&error) => docs.get(&format!("{BACK_ROOM}is anybody there?")).await.map(drop),
+        Err(error) => Err(missing(docs, explain(docs.table(), &error))),
+    }
+}
+
+/// Creates it, with what it needs.
+pub(super) async fn create(docs: &DynamoDbDocs) -> Result<()> {
+    let key = KeySchemaElement::builder()
+        .attribute_name(NAME)
+        .key_type(KeyType::Hash)
+        .build()
+        .map_err(malformed)?;
+    let name = AttributeDefinition::builder().attribute_name(NAME).attribute_type(ScalarAttributeType::S);
+    let create = docs
+        .client
+        .create_table()
+        .table_name(docs.table())
+        .key_schema(key)
+        .attribute_definitions(name.build().map_err(malformed)?)
+        .billing_mode(BillingMode::PayPerRequest);
+    let until = Moment::now().plus(PATIENCE);
+    loop {
+        match create.clone().send().await {
+            Ok(_) => break,
+            Err(error) => match error.as_service_error() {
+                Some(CreateTableError::ResourceInUseException(_)) => break, // Somebody has made it.
+                // Only so many tables may be changed at once.
+                Some(CreateTableError::LimitExceededException(_)) if Moment::now() < until => pause().await,
+                _ => return Err(explain(docs.table(), &error)),
+            },
+        }
+    }
+    until_active(docs, until).await?;
+    clear_away(docs, until).await
+}
+
+async fn until_active(docs: &DynamoDbDocs, until: Moment) -> Result<()> {
+    loop {
+        let found = docs.client.describe_table().table_name(docs.table()).send().await;
+        let error = match found {
+            Ok(answer) => match answer.table.map(|table| fits(docs.table(), &table)) {
+                Some(Err(error)) if error.is_retryable() => error,
+                Some(result) => return result,
+                None => return Ok(()),
+            },
+            // Just created, it may not be known everywhere.
+            Err(error)
+                if error
+                    .as_service_error()
+                    .is_some_and(DescribeTableError::is_resource_not_found_exception) =>
+            {
+                explain(docs.table(), &error)
+            }
+            Err(error) => return Err(explain(docs.table(), &error)),
+        };
+        if until <= Moment::now() {
+            return Err(error);
+        }
+        pause().await;
+    }
+}
+
+/// Lets the service clear away what has had its time: batches of old events.
+async fn clear_away(docs: &DynamoDbDocs, until: Moment) -> Result<()> {
+    let ttl =
+        TimeToLiveSpecification::builder().attribute_name(TTL).enabled(true).build().map_err(malformed)?;
+    let enable = docs.client.update_time_to_live().table_name(docs.table()).time_to_live_specification(ttl);
+    loop {
+        if cleared_by(docs).await?.is_some_and(|attribute| attribute == TTL) {
+            return Ok(());
+        }
+        match enable.clone().send().await {
+            Ok(_) => return Ok(()),
+            // Somebody else is just doing it, or something else to the table: the next look will tell.
+            Err(error) if until <= Moment::now() || is_denied(&error) => {
+                return Err(explain(docs.table(), &error));
+            }
+            Err(_) => pause().await,
+        }
+    }
+}
+
+/// Which attribute says when an item may be cleared away, if any does.
+pub(super) async fn cleared_by(docs: &DynamoDbDocs) -> Result<Option<String>> {
+    let asked = docs.client.describe_time_to_live().table_name(docs.table());
+    let answer = asked.send().await.map_err(|error| explain(docs.table(), &error))?;
+    Ok(answer.time_to_live_description.and_then(|ttl| match ttl.time_to_live_status {
+        Some(TimeToLiveStatus::Enabled | TimeToLiveStatus::Enabling) => ttl.attribute_name,
+        _ => None,
+    }))
+}
+
+/// Whether this is a table that leasehold can use, now.
+fn fits(name: &str, table: &TableDescription) -> Result<()> {
+    let is_ours = match table.key_schema() {
+        [key] => {
+            let is_text = |attribute: &AttributeDefinition| {
+                attribute.attribute_name == NAME && attribute.attribute_type == ScalarAttributeType::S
+            };
+            key.attribute_name == NAME && table.attribute_definitions().iter().any(is_text)
+        }
+        _ => false,
+    };
+    if !is_ours {
+        return Err(Error::store(
+            Trouble::Misconfigured,
+            format!(
+                "the DynamoDB table '{name}' is not one of leasehold's: its key is not the text '{NAME}' alone"
+            ),
+            "give leasehold a table of its own: leasehold store init --store dynamodb://TABLE",
+        ));
+    }
+    match table.table_status() {
+        None | Some(TableStatus::Active | TableStatus::Updating) => Ok(()),
+        Some(status) => Err(Error::store(
+            Trouble::Unavailable,
+            format!("the DynamoDB table '{name}' cannot be used: it is {}", status.as_str().to_lowercase()),
+            "try again in a minute",
+        )),
+    }
+}
+
+/// The hint of a missing table with its own address in it.
+fn missing(docs: &DynamoDbDocs, mut error: Error) -> Error {
+    if let Error::Store { trouble: Trouble::Misconfigured, hint, .. } = &mut error {
+        *hint = hint.replace("dynamodb://TABLE", &format!("'{}'", docs.url()));
+    }
+    error
+}
+
+async fn pause() {
+    tokio::time::sleep(Duration::from_millis(fastrand::u64(100..500))).await;
+}

@@ -1,0 +1,165 @@
+//! What DynamoDB says, in our words.
+
+use std::error::Error as StdError;
+
+use aws_sdk_dynamodb::error::{BuildError, ProvideErrorMetadata, SdkError};
+
+use crate::error::{Error, Trouble};
+
+/// The cause, as far as people may see it: a refused signature is answered with what was signed.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Said(String);
+
+/// Turns an error of the SDK into one of ours: what happened to which table, and what to do.
+pub(super) fn explain<E, R>(table: &str, error: &SdkError<E, R>) -> Error
+where
+    E: StdError + ProvideErrorMetadata + Send + Sync + 'static,
+    R: std::fmt::Debug + Send + Sync + 'static,
+{
+    let code = error.code().unwrap_or_default().to_owned();
+    let (trouble, what, hint) = match error {
+        SdkError::ServiceError(_) => service(&code, error.message().unwrap_or_default()),
+        SdkError::TimeoutError(_) => (
+            Trouble::Unavailable,
+            "did not answer in time",
+            "try again; look at the network and at the service's state",
+        ),
+        _ if is_about_credentials(error) => {
+            (Trouble::Misconfigured, "cannot be reached: there are no AWS credentials", NO_CREDENTIALS)
+        }
+        SdkError::ConstructionFailure(_) => (
+            Trouble::Misconfigured,
+            "cannot be asked",
+            "look at the region, the endpoint and the AWS configuration files",
+        ),
+        SdkError::DispatchFailure(_) => (
+            Trouble::Unavailable,
+            "cannot be reached",
+            "try again; look at the network, the region and the endpoint",
+        ),
+        _ => (
+            Trouble::Unavailable,
+            "gave an answer that cannot be read",
+            "try again; is there something else at this endpoint?",
+        ),
+    };
+    let said = match error {
+        SdkError::ServiceError(_) if code.contains("Signature") => code,
+        SdkError::ServiceError(_) => {
+            let message = error.message().unwrap_or_default().lines().next().unwrap_or_default().to_owned();
+            format!("{code}: {message}")
+        }
+        _ => chain(error),
+    };
+    Error::store(trouble, format!("the DynamoDB table '{table}' {what}"), hint).because(Said(said))
+}
+
+pub(super) const NO_CREDENTIALS: &str =
+    "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give this machine a role";
+
+/// A request of ours that the SDK does not take.
+pub(super) fn malformed(error: BuildError) -> Error {
+    Error::store(Trouble::Broken, "a request cannot be put together", "please report this").because(error)
+}
+
+/// Whether the service said this.
+pub(super) fn is_denied<E: ProvideErrorMetadata, R>(error: &SdkError<E, R>) -> bool {
+    error.code().is_some_and(|code| code.contains("AccessDenied"))
+}
+
+fn service(code: &str, message: &str) -> (Trouble, &'static str, &'static str) {
+    match code {
+        "ResourceNotFoundException" => (
+            Trouble::Misconfigured,
+            "does not exist",
+            "create it with: leasehold store init --store dynamodb://TABLE; or look at the region and the account",
+        ),
+        "AccessDeniedException" | "AccessDenied" => (
+            Trouble::NotPermitted,
+            "may not be used by these credentials",
+            "let them have the permissions in docs/engines/dynamodb.md",
+        ),
+        "UnrecognizedClientException"
+        | "InvalidClientTokenId"
+        | "InvalidSignatureException"
+        | "IncompleteSignatureException"
+        | "IncompleteSignature"
+        | "SignatureDoesNotMatch"
+        | "MissingAuthenticationTokenException"
+        | "MissingAuthenticationToken"
+        | "OptInRequired"
+        | "InvalidAccessKeyId" => (
+            Trouble::NotPermitted,
+            "does not know these credentials",
+            "look at AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN and AWS_PROFILE",
+        ),
+        "ExpiredTokenException" | "ExpiredToken" | "RequestExpired" => (
+            Trouble::NotPermitted,
+            "does not take these credentials any more: they have expired",
+            "log in again",
+        ),
+        "ProvisionedThroughputExceededException"
+        | "ThrottlingException"
+        | "Throttling"
+        | "ThrottledException"
+        | "RequestLimitExceeded"
+        | "LimitExceededException" => (
+            Trouble::Unavailable,
+            "is asked more than its capacity allows",
+            "try again later; bill it on demand, or give it more capacity",
+        ),
+        "ResourceInUseException" => (Trouble::Unavailable, "is being changed", "try again in a minute"),
+        "ValidationException" if message.contains("size") => (
+            Trouble::Unavailable,
+            "cannot keep a lock that is larger than 400 KB",
+            "let fewer wait or hold at once, or let them say less about themselves (metadata)",
+        ),
+        "ValidationException" => (
+            Trouble::Misconfigured,
+            "is not a table of leasehold: it has another key",
+            "give leasehold a table of its own: leasehold store init --store dynamodb://TABLE",
+        ),
+        "KMSAccessDeniedException" | "KMSDisabledException" | "KMSInvalidStateException" => (
+            Trouble::NotPermitted,
+            "is encrypted with a key that cannot be used",
+            "let these credentials use the table's KMS key",
+        ),
+        // Whatever else it is, the service was not up to it.
+        _ => (Trouble::Unavailable, "has a problem", "try again; look at the service's state"),
+    }
+}
+
+/// Whether it got no further than looking for credentials.
+fn is_about_credentials(error: &(dyn StdError + 'static)) -> bool {
+    causes(error).any(|cause| {
+        let text = cause.to_string();
+        text.contains("credential") || text.contains("no identity") || text.contains("identity resolver")
+    })
+}
+
+/// An error and what is under it, without repeating anything.
+pub(super) fn chain(error: &(dyn StdError + 'static)) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    for cause in causes(error) {
+        let text = cause.to_string();
+        if !parts.iter().any(|part| part.contains(&text)) {
+            parts.push(text);
+        }
+    }
+    parts.join(": ")
+}
+
+fn causes<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+    std::iter::successors(Some(error), |error| StdError::source(*error))
+}
+
+/// An error for what has no error of the SDK, with its cause in words.
+pub(super) fn caused(
+    trouble: Trouble,
+    message: String,
+    hint: &str,
+    cause: &(dyn StdError + 'static),
+) -> Error {
+    Error::store(trouble, message, hint).because(Said(chain(cause)))
+}

@@ -1,0 +1,33 @@
+//! The conformance suite and the differential test, on the injected clock.
+
+use std::sync::Arc;
+
+use leasehold::store::Store;
+use leasehold::store::dynamodb;
+use leasehold::testing::{Fixture, agrees_with_the_rules};
+
+use super::support::{at, new_table, options};
+
+/// Two clients of a new table. If the engine is skipped by name, the suite plays against memory instead: the tests are
+/// made by a macro that knows no way out.
+async fn fresh() -> Fixture {
+    let clock = crate::engines::support::clock();
+    let Some(at) = at() else {
+        let store = Arc::new(leasehold::store::memory::MemoryStore::with_clock(clock.clone()));
+        return Fixture::new(store.clone(), store, clock, ());
+    };
+    let mut options = options(&new_table(&at).await);
+    options.clock = Some(clock.clone());
+    let one: Arc<dyn Store> = Arc::new(dynamodb::connect(options.clone()).await.unwrap());
+    let two: Arc<dyn Store> = Arc::new(dynamodb::connect(options).await.unwrap());
+    Fixture::new(one, two, clock, ())
+}
+
+mod locks {
+    leasehold::lock_conformance!(crate::engines::dynamodb::suite::fresh);
+}
+
+#[test]
+fn it_agrees_with_the_rules() {
+    agrees_with_the_rules(64, fresh);
+}

@@ -1,0 +1,262 @@
+//! The table: made, missing, of another kind, forbidden; and what is in it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use aws_sdk_dynamodb::Client;
+use aws_sdk_dynamodb::types::{
+    AttributeDefinition, AttributeValue, BillingMode, KeySchemaElement, KeyType, ScalarAttributeType,
+};
+use leasehold::model::LockName;
+use leasehold::store::dynamodb;
+use leasehold::store::{Cursor, ListEvents, ListLocks, Span, Store, StoreUrl, connect, init};
+use leasehold::testing::Player;
+
+use super::front::{Fate, Front};
+use super::support::{alone, at, new_table, new_url, options};
+
+/// The engine's own client, for looking behind the scenes.
+fn raw(url: &str) -> (Client, String) {
+    let options = options(url);
+    let config = aws_sdk_dynamodb::Config::builder()
+        .behavior_version_latest()
+        .region(aws_sdk_dynamodb::config::Region::new("us-east-1"))
+        .credentials_provider(aws_sdk_dynamodb::config::Credentials::new("test", "test", None, None, "test"))
+        .http_client(aws_smithy_http_client::Builder::new().build_http())
+        .endpoint_url(options.endpoint.unwrap());
+    (Client::from_conf(config.build()), options.table)
+}
+
+async fn items(url: &str) -> Vec<HashMap<String, AttributeValue>> {
+    let (client, table) = raw(url);
+    client.scan().table_name(table).consistent_read(true).send().await.unwrap().items.unwrap()
+}
+
+fn player(store: &Arc<dyn Store>, number: u128, lock: &str) -> Player {
+    let id = u128::from(fastrand::u64(..)) << 64 | number;
+    Player::new(store.clone(), id, LockName::new(lock).unwrap())
+}
+
+async fn refused(url: &str) -> leasehold::Error {
+    connect(&StoreUrl::parse(url).unwrap()).await.err().expect("it should have been refused")
+}
+
+#[tokio::test]
+async fn a_missing_table_says_how_to_make_it() {
+    let Some(at) = at() else { return };
+    let url = new_url(&at);
+    let error = refused(&url).await;
+    assert_eq!(error.code(), "STORE_MISCONFIGURED");
+    assert!(error.to_string().ends_with("does not exist"), "{error}");
+    assert!(
+        error.hint().unwrap().contains(&format!("leasehold store init --store '{url}'")),
+        "{:?}",
+        error.hint()
+    );
+    drop(init(&StoreUrl::parse(&url).unwrap()).await.unwrap());
+    drop(connect(&StoreUrl::parse(&url).unwrap()).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_table_of_another_kind_is_left_alone() {
+    let Some(at) = at() else { return };
+    for (keys, kind) in [
+        (vec!["id"], ScalarAttributeType::S),
+        (vec!["name"], ScalarAttributeType::N),
+        (vec!["name", "sort"], ScalarAttributeType::S),
+    ] {
+        let url = new_url(&at);
+        let (client, table) = raw(&url);
+        let mut create = client.create_table().table_name(&table).billing_mode(BillingMode::PayPerRequest);
+        for (key, role) in keys.into_iter().zip([KeyType::Hash, KeyType::Range]) {
+            create = create
+                .key_schema(KeySchemaElement::builder().attribute_name(key).key_type(role).build().unwrap())
+                .attribute_definitions(
+                    AttributeDefinition::builder()
+                        .attribute_name(key)
+                        .attribute_type(kind.clone())
+                        .build()
+                        .unwrap(),
+                );
+        }
+        create.send().await.unwrap();
+        let error = refused(&url).await;
+        assert_eq!(error.code(), "STORE_MISCONFIGURED");
+        assert!(error.to_string().contains("is not one of leasehold's"), "{error}");
+        assert_eq!(dynamodb::create_table(&options(&url)).await.unwrap_err().code(), "STORE_MISCONFIGURED");
+        assert!(items(&url).await.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn whoever_may_not_look_at_the_table_can_still_use_it() {
+    let Some(at) = at() else { return };
+    let url = new_table(&at).await;
+    let front = Front::before(&url, |operation| match operation {
+        "DescribeTable" => Fate::Refuse(400, "AccessDeniedException"),
+        _ => Fate::Pass,
+    })
+    .await;
+    let store = alone(&front.url(&url)).await;
+    player(&store, 1, "lock").takes().await;
+    assert!(store.examine().await.unwrap().iter().any(|finding| finding.detail.contains("AccessDenied")));
+    let front = Front::before(&url, |_| Fate::Refuse(400, "AccessDeniedException")).await;
+    assert_eq!(refused(&front.url(&url)).await.code(), "STORE_NOT_PERMITTED");
+}
+
+/// In a process of its own, because the environment belongs to all tests of this one.
+#[tokio::test]
+async fn no_credentials_are_told_before_anything_is_asked() {
+    const CHILD: &str = "LEASEHOLD_TEST_WITHOUT_CREDENTIALS";
+    if let Ok(url) = std::env::var(CHILD) {
+        let error = refused(&url).await;
+        assert_eq!(error.code(), "STORE_MISCONFIGURED", "{error}");
+        assert!(error.to_string().contains("there are no AWS credentials"), "{error}");
+        assert!(error.hint().unwrap().contains("AWS_PROFILE"));
+        return;
+    }
+    let Some(at) = at() else { return };
+    let name = "engines::dynamodb::table::no_credentials_are_told_before_anything_is_asked";
+    let folder = tempfile::tempdir().unwrap();
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    for variable in ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"] {
+        child.env_remove(variable);
+    }
+    child.env("AWS_EC2_METADATA_DISABLED", "true").env("HOME", folder.path()).env(CHILD, new_url(&at));
+    let output = child.args(["--exact", name]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn twenty_may_make_it_at_once() {
+    let Some(at) = at() else { return };
+    let url = new_url(&at);
+    let making: Vec<_> = (0..20)
+        .map(|_| {
+            let options = options(&url);
+            tokio::spawn(async move { dynamodb::create_table(&options).await })
+        })
+        .collect();
+    for made in making {
+        made.await.unwrap().unwrap();
+    }
+    let (client, table) = raw(&url);
+    let ttl = client.describe_time_to_live().table_name(table).send().await.unwrap();
+    assert_eq!(ttl.time_to_live_description.unwrap().attribute_name.as_deref(), Some("ttl"));
+}
+
+#[tokio::test]
+async fn people_can_read_an_item() {
+    let Some(at) = at() else { return };
+    let url = new_table(&at).await;
+    let store = alone(&url).await;
+    let player = player(&store, 1, "terraform/prod")
+        .meta("user", "ada@example.com")
+        .meta("client_address", "192.0.2.7");
+    let lease = player.takes().await;
+    let [item] = &items(&url).await[..] else { panic!("one item") };
+    let text = |name: &str| item[name].as_s().unwrap().as_str();
+    assert_eq!(text("name"), "terraform/prod");
+    assert_eq!(text("status"), "held");
+    assert_eq!(text("holder"), lease.ask.holder.as_str());
+    assert_eq!(text("expires_at"), lease.expires_at.to_string());
+    assert_eq!(item["token"].as_n().unwrap(), &lease.token.to_string());
+    let metadata = item["metadata"].as_m().unwrap();
+    assert_eq!(metadata["user"].as_s().unwrap(), "ada@example.com");
+    assert_eq!(metadata["client_address"].as_s().unwrap(), "192.0.2.7");
+    player.releases(&lease).await;
+    let [item] = &items(&url).await[..] else { panic!("one item, still") };
+    assert_eq!(item["status"].as_s().unwrap(), "free");
+    assert!(!item.contains_key("holder") && !item.contains_key("ttl"), "a lock is never cleared away");
+}
+
+#[tokio::test]
+async fn history_moves_out_with_an_end_and_stays_whole_for_as_long() {
+    let Some(at) = at() else { return };
+    let url = new_table(&at).await;
+    let store = alone(&url).await;
+    let player = player(&store, 1, "lock");
+    for _ in 0..12 {
+        let lease = player.takes().await;
+        player.releases(&lease).await;
+    }
+    let all = ListEvents { lock: Some(player.lock.clone()), span: Span::After(Cursor::start()), limit: 1000 };
+    let told = store.locks().history(&all).await.unwrap().items;
+    assert_eq!(told.len(), 24);
+    let batches: Vec<_> =
+        items(&url).await.into_iter().filter(|item| item["name"].as_s().unwrap() != "lock").collect();
+    assert!(batches.len() >= 4, "{}", batches.len());
+    let now = store.locks().now().await.unwrap().as_micros() / 1_000_000;
+    for batch in &batches {
+        let end: u64 = batch["ttl"].as_n().unwrap().parse().unwrap();
+        assert!(end.abs_diff(now + 90 * 24 * 3600) < 60, "{end}");
+    }
+    // The service clears the oldest away; what is left is told, from either end.
+    let (client, table) = raw(&url);
+    let mut keys: Vec<_> = batches.iter().map(|batch| batch["name"].clone()).collect();
+    keys.sort_by_key(|key| key.as_s().unwrap().clone());
+    for key in keys.into_iter().take(2) {
+        client.delete_item().table_name(&table).key("name", key).send().await.unwrap();
+    }
+    assert_eq!(store.locks().history(&all).await.unwrap().items, told[6..]);
+    let newest = ListEvents { span: Span::Newest, ..all };
+    let mut backward = store.locks().history(&newest).await.unwrap().items;
+    backward.reverse();
+    assert_eq!(backward, told[6..]);
+}
+
+#[tokio::test]
+async fn a_list_is_in_order_and_shows_nothing_from_behind_the_scenes() {
+    let Some(at) = at() else { return };
+    let url = new_table(&at).await;
+    let store = alone(&url).await;
+    for number in 0..30_u128 {
+        let player = player(&store, number, &format!("lock-{:02}", (number * 7) % 30));
+        let lease = player.takes().await;
+        if number < 3 {
+            for _ in 0..5 {
+                player.releases(&lease).await;
+                player.takes().await;
+            }
+        }
+    }
+    let mut ask = ListLocks { limit: 8, ..ListLocks::default() };
+    let mut names = Vec::new();
+    loop {
+        let page = store.locks().list(&ask).await.unwrap();
+        names.extend(page.items.into_iter().map(|record| record.name.to_string()));
+        match page.next {
+            Some(next) => ask.after = Some(next),
+            None => break,
+        }
+    }
+    assert_eq!(names, (0..30).map(|number| format!("lock-{number:02}")).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn the_doctor_has_something_to_say() {
+    let Some(at) = at() else { return };
+    let url = new_table(&at).await;
+    let findings = alone(&url).await.examine().await.unwrap();
+    let concerns: Vec<_> = findings.iter().filter_map(|finding| finding.concern.as_ref()).collect();
+    assert!(concerns.is_empty(), "{concerns:?}");
+    let detail = |name: &str| &findings.iter().find(|finding| finding.name == name).expect(name).detail;
+    assert!(detail("table").starts_with("active, on demand"), "{}", detail("table"));
+    assert!(detail("clock").ends_with("agrees with the service's"), "{}", detail("clock"));
+    // A table that somebody made by hand.
+    let (client, table) = raw(&url);
+    let off =
+        aws_sdk_dynamodb::types::TimeToLiveSpecification::builder().attribute_name("ttl").enabled(false);
+    client
+        .update_time_to_live()
+        .table_name(table)
+        .time_to_live_specification(off.build().unwrap())
+        .send()
+        .await
+        .unwrap();
+    let findings = alone(&url).await.examine().await.unwrap();
+    let codes: Vec<_> =
+        findings.iter().filter_map(|finding| finding.concern.as_ref()).map(|c| c.code).collect();
+    assert_eq!(codes, ["DYNAMODB_TTL_OFF"]);
+}
