@@ -146,10 +146,14 @@ impl Parts<'_> {
             b"asked" => count(3).map(Outcome::Asked),
             b"not_held" => {
                 let token = match self.0.get(3) {
-                    Some(Value::Int(token)) => u64::try_from(*token).ok().and_then(|token| Token::new(token).ok()),
+                    Some(Value::Int(token)) => {
+                        u64::try_from(*token).ok().and_then(|token| Token::new(token).ok())
+                    }
                     _ => None,
                 };
-                token.zip(self.holders(4)?).map(|(token, holders)| Outcome::NotHeld(NotHeld { token, holders }))
+                token
+                    .zip(self.holders(4)?)
+                    .map(|(token, holders)| Outcome::NotHeld(NotHeld { token, holders }))
             }
             b"swept" => match (count(3), count(4), count(5)) {
                 (Some(leases), Some(tickets), Some(served)) => {

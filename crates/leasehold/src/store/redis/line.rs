@@ -9,8 +9,8 @@ use redis::cluster_async::ClusterConnection;
 use redis::io::tcp::TcpSettings;
 use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, IntoConnectionInfo, ProtocolVersion,
-    RedisConnectionInfo, RedisResult, TlsCertificates, TlsMode, Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ErrorKind, IntoConnectionInfo, ProtocolVersion,
+    RedisConnectionInfo, RedisError, RedisResult, TlsCertificates, TlsMode, Value,
 };
 
 use super::options::{RedisOptions, Topology};
@@ -23,6 +23,8 @@ pub(super) const RESPOND: Duration = Duration::from_secs(2);
 /// Opens connections.
 pub(super) struct Opener {
     target: Target,
+    /// What the Sentinels call it.
+    service: String,
 }
 
 enum Target {
@@ -79,7 +81,11 @@ impl Opener {
                 Target::Cluster(Box::new(move || cluster(&options, &nodes, certificates.clone())))
             }
         };
-        Ok(Self { target })
+        let service = match &options.topology {
+            Topology::Sentinel(service) => service.clone(),
+            _ => String::new(),
+        };
+        Ok(Self { target, service })
     }
 
     /// Opens a connection whose driver lives on the runtime that this is called on.
@@ -108,8 +114,9 @@ impl Opener {
             Target::Cluster(builder) => {
                 let mut builder = builder();
                 if let Some(heard) = heard {
-                    builder =
-                        builder.use_protocol(ProtocolVersion::RESP3).push_sender(move |info| heard.send(info));
+                    builder = builder
+                        .use_protocol(ProtocolVersion::RESP3)
+                        .push_sender(move |info| heard.send(info));
                 }
                 return builder.build()?.get_async_connection().await.map(Conn::Cluster);
             }
@@ -126,6 +133,23 @@ impl Opener {
 
     pub(super) const fn is_cluster(&self) -> bool {
         matches!(self.target, Target::Cluster(_))
+    }
+
+    /// After this error: whether the Sentinels know the service at all.
+    pub(super) async fn knows_service(&self, error: &RedisError) -> bool {
+        let Target::Sentinel(sentinel) = &self.target else {
+            return true;
+        };
+        if error.kind() != ErrorKind::MasterNameNotFoundBySentinel {
+            return true;
+        }
+        let found = async {
+            let client = sentinel.lock().await.async_get_sentinel_client().await?;
+            let mut conn = client.get_multiplexed_async_connection().await?;
+            let mut cmd = redis::cmd("SENTINEL");
+            cmd.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.service).query_async::<Value>(&mut conn).await
+        };
+        !matches!(found.await, Ok(Value::Nil))
     }
 
     /// Whether another server may have become the right one.
@@ -183,7 +207,8 @@ impl Conn {
     /// Ends another connection of ours, so that nothing that was sent on it can take effect from here on. A number
     /// alone could be somebody else's after a restart of the server; with the address it is ours or nobody's.
     pub(super) async fn end(&self, peer: &Peer) {
-        let kill = redis::cmd("CLIENT").arg("KILL").arg("ID").arg(&peer.id).arg("ADDR").arg(&peer.address).take();
+        let kill =
+            redis::cmd("CLIENT").arg("KILL").arg("ID").arg(&peer.id).arg("ADDR").arg(&peer.address).take();
         if let Err(error) = self.send((&kill).into()).await {
             tracing::debug!(%error, "a broken connection could not be ended on the server");
         }

@@ -73,7 +73,7 @@ struct Host {
 
 impl Link {
     /// Opens the near line, so that whatever is wrong shows at once.
-    pub(super) async fn open(opener: Opener) -> RedisResult<Self> {
+    pub(super) async fn open(opener: Opener) -> Result<Self, (RedisError, Arc<Opener>)> {
         let link = Self {
             opener: Arc::new(opener),
             home: here(),
@@ -84,8 +84,10 @@ impl Link {
             astray: Mutex::default(),
             astray_count: AtomicUsize::new(0),
         };
-        link.line(Which::Near).await?;
-        Ok(link)
+        match link.line(Which::Near).await {
+            Ok(_) => Ok(link),
+            Err(error) => Err((error, link.opener)),
+        }
     }
 
     pub(super) fn is_cluster(&self) -> bool {

@@ -176,9 +176,9 @@ fn parse_node(node: &str, default_port: u16) -> Result<(String, u16)> {
 fn parse_db(path: &str) -> Result<u32> {
     match path {
         "" => Ok(0),
-        number => number
-            .parse()
-            .map_err(|_| wrong(&format!("'{number}' is no database of Redis"), "it is a number, as in redis://HOST/0")),
+        number => number.parse().map_err(|_| {
+            wrong(&format!("'{number}' is no database of Redis"), "it is a number, as in redis://HOST/0")
+        }),
     }
 }
 
@@ -212,7 +212,8 @@ fn decoded(text: &str) -> Result<String> {
         }
     }
     // Not the text itself: it may be a password.
-    String::from_utf8(bytes).map_err(|_| wrong("a %-escape in the URL is not UTF-8", "write it as %XX of UTF-8"))
+    String::from_utf8(bytes)
+        .map_err(|_| wrong("a %-escape in the URL is not UTF-8", "write it as %XX of UTF-8"))
 }
 
 fn wrong(message: &str, hint: &str) -> Error {

@@ -61,7 +61,8 @@ pub(super) fn event(packed: &[u8]) -> Result<Event> {
 }
 
 pub(super) fn unreadable(what: &str) -> Error {
-    let hint = "was it written by a newer leasehold, or by another program? use another ?prefix=…, or remove it";
+    let hint =
+        "was it written by a newer leasehold, or by another program? use another ?prefix=…, or remove it";
     Error::store(Trouble::Broken, format!("{what} in Redis cannot be read"), hint)
 }
 
