@@ -16,9 +16,11 @@ use redis::{
 use super::options::{RedisOptions, Topology};
 use crate::error::{Error, Result, Trouble};
 
-/// A server that does not answer for so long is not waited for. Two of them are the time that a call may take.
-pub(super) const CONNECT: Duration = Duration::from_secs(2);
-pub(super) const RESPOND: Duration = Duration::from_secs(2);
+/// A server that does not answer for so long is not waited for. A call may take a new connection and an answer.
+const CONNECT: Duration = Duration::from_secs(2);
+const RESPOND: Duration = Duration::from_secs(2);
+/// All that belongs to a new connection.
+pub(super) const OPEN: Duration = Duration::from_secs(3);
 
 /// Opens connections.
 pub(super) struct Opener {
@@ -53,10 +55,12 @@ impl Opener {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let certificates = certificates(options)?;
         let wrong = |error| super::trouble::explain(&options.shown, error);
-        let address = |(host, port): &(String, u16)| match options.tls {
-            false => ConnectionAddr::Tcp(host.clone(), *port),
-            true => {
-                ConnectionAddr::TcpTls { host: host.clone(), port: *port, insecure: false, tls_params: None }
+        let address = |(host, port): &(String, u16)| {
+            let (host, port) = (host.clone(), *port);
+            if options.tls {
+                ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
+            } else {
+                ConnectionAddr::Tcp(host, port)
             }
         };
         let target = match &options.topology {
@@ -102,7 +106,7 @@ impl Opener {
         let mut config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT))
             .set_response_timeout(Some(RESPOND));
-        let hears = heard.is_some();
+        let is_listener = heard.is_some();
         if let Some(heard) = &heard {
             let heard = heard.clone();
             config = config.set_push_sender(move |info| heard.send(info));
@@ -121,7 +125,7 @@ impl Opener {
                 return builder.build()?.get_async_connection().await.map(Conn::Cluster);
             }
         };
-        let client = if hears {
+        let client = if is_listener {
             let info = client.get_connection_info().clone();
             let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
             Client::open(info.set_redis_settings(settings))?

@@ -14,7 +14,7 @@ use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::runtime::{Handle, Id};
 use tokio::sync::oneshot;
 
-use super::line::{Conn, Opener, Order, Peer};
+use super::line::{Conn, OPEN, Opener, Order, Peer};
 use crate::model::LeaseId;
 use crate::store::Moment;
 
@@ -200,13 +200,16 @@ impl Link {
             let peer = conn.peer().await;
             Ok((conn, peer))
         };
+        let in_time = async move {
+            let late = |_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into());
+            tokio::time::timeout(OPEN, open).await.unwrap_or_else(late)
+        };
         match self.host() {
             // A line lives where it was opened. The near one of a runtime that is gone, or busy, comes to us.
-            Some(host) if which == Which::Far || !self.is_home() => match host.spawn(open).await {
-                Ok(opened) => opened,
-                Err(gone) => Err(std::io::Error::other(gone).into()),
-            },
-            _ => open.await,
+            Some(host) if which == Which::Far || !self.is_home() => {
+                host.spawn(in_time).await.unwrap_or_else(|gone| Err(std::io::Error::other(gone).into()))
+            }
+            _ => in_time.await,
         }
     }
 
@@ -223,9 +226,9 @@ impl Link {
             return None;
         }
         let (which, number) = lock(&self.astray).get(lease).copied()?;
-        // A line that was given up has been ended on the server: nothing comes from it any more.
-        let current = self.place(which).current()?;
-        (current.number == number).then_some(which)
+        // Once another line has taken its place it has been ended on the server: nothing comes from it any more.
+        let replaced = self.place(which).current().is_some_and(|line| line.number != number);
+        (!replaced).then_some(which)
     }
 
     fn remember(&self, lease: &LeaseId, line: (Which, u64)) {

@@ -114,7 +114,9 @@ impl Locks {
         }
         if self.wait_replicas > 0 {
             // They have to ask themselves, so that the replicas are asked too.
-            leases.iter().for_each(|lease| ring(&lease.ask.lease_id));
+            for lease in &leases {
+                ring(&lease.ask.lease_id);
+            }
             return;
         }
         let elsewhere = wake_here(leases, since);

@@ -118,6 +118,10 @@ impl RedisOptions {
         if options.topology == Topology::Cluster && options.db != 0 {
             return Err(wrong("a Redis Cluster has only database 0", "leave the number out; use ?prefix=…"));
         }
+        if options.topology == Topology::Cluster && options.wait_replicas > 0 {
+            let message = "wait_replicas cannot be had from a Cluster";
+            return Err(wrong(message, "set min-replicas-to-write on its nodes instead"));
+        }
         Ok(options)
     }
 
@@ -264,6 +268,7 @@ mod tests {
             "redis://h?pasword=s3cr3t",
             "redis://h?events=many",
             "redis+cluster://h/1",
+            "redis+cluster://h?wait_replicas=1",
             "redis+sentinel://h",
             "redis://ada:s3cr3t%ff@h",
         ] {

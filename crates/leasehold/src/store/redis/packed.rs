@@ -152,11 +152,9 @@ impl<'a> Reader<'a> {
         if status == Status::Released {
             ask.process = None;
         }
-        let (by, reason) = (self.text()?, self.reason()?);
-        let asked = match by {
-            "" => None,
-            by => Some(Asked { by: Holder::new(by).ok()?, reason, at }),
-        };
+        let by = maybe(self.text()?, |text| Holder::new(text)).ok()?;
+        let reason = maybe(self.text()?, |text| Reason::new(text)).ok()?;
+        let asked = by.map(|by| Asked { by, reason, at });
         let ask = Arc::new(ask);
         Some(Lease { ask, token, acquired_at, renewed_at, expires_at, renewals, status, asked })
     }
@@ -196,11 +194,8 @@ impl<'a> Reader<'a> {
             (self.time()?, self.token()?, self.number()?, self.number()?);
         let until = self.time().map(|until| (until != Timestamp::default()).then_some(until))?;
         let _before = self.short()?;
-        let by = match self.text()? {
-            "" => None,
-            by => Some(Holder::new(by).ok()?),
-        };
-        let reason = self.reason()?;
+        let by = maybe(self.text()?, |text| Holder::new(text)).ok()?;
+        let reason = maybe(self.text()?, |text| Reason::new(text)).ok()?;
         let lock = LockName::new(self.text()?).ok()?;
         let (lease_id, mode, slots, holder) = self.who()?;
         let holder = Holder::new(holder).ok()?;
@@ -220,12 +215,13 @@ impl<'a> Reader<'a> {
             reason,
         })
     }
+}
 
-    fn reason(&mut self) -> Option<Option<Reason>> {
-        match self.text()? {
-            "" => Some(None),
-            reason => Reason::new(reason).ok().map(Some),
-        }
+/// An empty text is none.
+fn maybe<T>(text: &str, checked: impl FnOnce(&str) -> Result<T, crate::model::Invalid>) -> Result<Option<T>, ()> {
+    match text {
+        "" => Ok(None),
+        text => checked(text).map(Some).map_err(drop),
     }
 }
 

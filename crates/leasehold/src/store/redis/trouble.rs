@@ -150,7 +150,8 @@ fn is_about_tls(error: &RedisError) -> bool {
             None => error,
         };
         let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-        if error.is::<rustls::Error>() || inner.is_some_and(|inner| inner.is::<rustls::Error>()) {
+        let is_tls = inner.is_some_and(|inner| inner.downcast_ref::<rustls::Error>().is_some());
+        if is_tls || error.is::<rustls::Error>() {
             return true;
         }
         cause = error.source();

@@ -23,7 +23,7 @@ fn all(error: &Error) -> String {
     let mut text = format!("{error} {error:?} {}", error.hint().unwrap_or_default());
     let mut cause = error.source();
     while let Some(error) = cause {
-        text += &format!(": {error}");
+        text = format!("{text}: {error}");
         cause = error.source();
     }
     text

@@ -55,8 +55,8 @@ async fn a_process_that_waits() {
     let leasehold = Leasehold::connect(&url).await.unwrap();
     let _guard = leasehold
         .lock(LOCK)
-        .ttl(Duration::from_secs(600))
-        .wait(Duration::from_secs(600))
+        .ttl(Duration::from_mins(10))
+        .wait(Duration::from_mins(10))
         .acquire()
         .await
         .unwrap();
@@ -78,7 +78,7 @@ async fn waiters(leasehold: &Leasehold, count: usize) {
 async fn a_release_wakes_the_one_that_is_served_in_another_process() {
     let Some(server) = Server::start(&[]).await else { return };
     let leasehold = Leasehold::connect(&server.url()).await.unwrap();
-    let held = leasehold.lock(LOCK).ttl(Duration::from_secs(600)).acquire().await.unwrap();
+    let held = leasehold.lock(LOCK).ttl(Duration::from_mins(10)).acquire().await.unwrap();
     let mut first = Waiter::start(&server.url());
     waiters(&leasehold, 1).await;
     let _second = Waiter::start(&server.url());
@@ -105,7 +105,7 @@ async fn it_does_so_on_a_cluster_too() {
     let Some(url) = engine_at("redis-cluster") else { return };
     let url = format!("{url}&prefix={}", super::support::prefix());
     let leasehold = Leasehold::connect(&url).await.unwrap();
-    let held = leasehold.lock(LOCK).ttl(Duration::from_secs(600)).acquire().await.unwrap();
+    let held = leasehold.lock(LOCK).ttl(Duration::from_mins(10)).acquire().await.unwrap();
     let mut waiter = Waiter::start(&url);
     waiters(&leasehold, 1).await;
     held.release().await.unwrap();
