@@ -86,12 +86,12 @@ impl Answer {
             (LockOp::Acquire(acquire), Value::Int(token)) => {
                 granted(acquire, *token).map(|lease| (Outcome::Granted(lease), Vec::new()))
             }
-            // …released as it was, or renewed.
-            (LockOp::Release(_), Value::BulkString(lease)) => {
-                Some((Outcome::Released(packed::lease(lease)?), Vec::new()))
+            // …released as it was, or renewed: the only lease of this record.
+            (LockOp::Release(_), Value::BulkString(record)) => {
+                Some((Outcome::Released(packed::first_lease(record)?), Vec::new()))
             }
-            (LockOp::Renew(_), Value::BulkString(lease)) => {
-                Some((Outcome::Renewed(packed::lease(lease)?), Vec::new()))
+            (LockOp::Renew(_), Value::BulkString(record)) => {
+                Some((Outcome::Renewed(packed::first_lease(record)?), Vec::new()))
             }
             (_, Value::Array(parts)) => Parts(parts).outcome()?,
             _ => None,

@@ -204,12 +204,11 @@ impl Link {
             let late = |_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into());
             tokio::time::timeout(OPEN, open).await.unwrap_or_else(late)
         };
-        match self.host() {
-            // A line lives where it was opened. The near one of a runtime that is gone, or busy, comes to us.
-            Some(host) if which == Which::Far || !self.is_home() => {
-                host.spawn(in_time).await.unwrap_or_else(|gone| Err(std::io::Error::other(gone).into()))
-            }
-            _ => in_time.await,
+        // A line lives where it was opened. The near one of a runtime that is gone, or busy, comes to us.
+        let host = if which == Which::Near && self.is_home() { None } else { self.host() };
+        match host {
+            Some(host) => host.spawn(in_time).await.unwrap_or_else(|gone| Err(std::io::Error::other(gone).into())),
+            None => in_time.await,
         }
     }
 

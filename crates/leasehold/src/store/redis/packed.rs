@@ -52,6 +52,13 @@ pub(super) fn record(name: &LockName, packed: &[u8]) -> Result<LockRecord> {
     from.record(name).ok_or_else(|| unreadable(&format!("the record of lock '{name}'")))
 }
 
+/// The first lease of a record.
+pub(super) fn first_lease(packed: &[u8]) -> Result<Lease> {
+    let mut from = Reader(packed);
+    let lease = from.head().and_then(|_| Reader(from.long()?).lease());
+    lease.ok_or_else(|| unreadable("a lease"))
+}
+
 pub(super) fn lease(packed: &[u8]) -> Result<Lease> {
     Reader(packed).lease().ok_or_else(|| unreadable("a lease"))
 }
@@ -67,6 +74,14 @@ pub(super) fn unreadable(what: &str) -> Error {
 }
 
 struct Reader<'a>(&'a [u8]);
+
+/// What a record begins with.
+struct Head {
+    version: u64,
+    token: Token,
+    leases: u16,
+    tickets: u16,
+}
 
 impl<'a> Reader<'a> {
     fn take(&mut self, length: usize) -> Option<&'a [u8]> {
@@ -121,15 +136,19 @@ impl<'a> Reader<'a> {
     }
 
     fn record(&mut self, name: &LockName) -> Option<LockRecord> {
+        let Head { version, token, leases, tickets } = self.head()?;
+        let holders = (0..leases).map(|_| Reader(self.long()?).lease()).collect::<Option<_>>()?;
+        let waiters = (0..tickets).map(|_| Reader(self.long()?).ticket()).collect::<Option<_>>()?;
+        Some(LockRecord { name: name.clone(), token, holders, waiters, version })
+    }
+
+    fn head(&mut self) -> Option<Head> {
         if self.byte()? != FORMAT {
             return None;
         }
         let (version, token, _wake_at) = (self.number()?, self.token()?, self.number()?);
         let _last_event = self.short()?;
-        let (leases, tickets) = (self.count()?, self.count()?);
-        let holders = (0..leases).map(|_| Reader(self.long()?).lease()).collect::<Option<_>>()?;
-        let waiters = (0..tickets).map(|_| Reader(self.long()?).ticket()).collect::<Option<_>>()?;
-        Some(LockRecord { name: name.clone(), token, holders, waiters, version })
+        Some(Head { version, token, leases: self.count()?, tickets: self.count()? })
     }
 
     fn token(&mut self) -> Option<Token> {
