@@ -207,7 +207,9 @@ impl Link {
         // A line lives where it was opened. The near one of a runtime that is gone, or busy, comes to us.
         let host = if which == Which::Near && self.is_home() { None } else { self.host() };
         match host {
-            Some(host) => host.spawn(in_time).await.unwrap_or_else(|gone| Err(std::io::Error::other(gone).into())),
+            Some(host) => {
+                host.spawn(in_time).await.unwrap_or_else(|gone| Err(std::io::Error::other(gone).into()))
+            }
             None => in_time.await,
         }
     }

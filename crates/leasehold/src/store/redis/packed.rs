@@ -237,7 +237,10 @@ impl<'a> Reader<'a> {
 }
 
 /// An empty text is none.
-fn maybe<T>(text: &str, checked: impl FnOnce(&str) -> Result<T, crate::model::Invalid>) -> Result<Option<T>, ()> {
+fn maybe<T>(
+    text: &str,
+    checked: impl FnOnce(&str) -> Result<T, crate::model::Invalid>,
+) -> Result<Option<T>, ()> {
     match text {
         "" => Ok(None),
         text => checked(text).map(Some).map_err(drop),
