@@ -251,6 +251,32 @@ fn maybe<T>(
 mod tests {
     use super::*;
 
+    /// A record as format 1 has it: whatever comes later must still read it.
+    const STORED: &str = "01401000000000000043182890607900004318289062db5a140f313739343732373530393330302d3000010001000000b143 \
+        18289060790000431828906079000043182890607900244318289067a00e243ff0000000000000417c9c3800000000014318 \
+        28906079001c000000000000000000000000000000010000010361646100000000517b226c656173655f6964223a22303030 \
+        30303030302d303030302d303030302d303030302d303030303030303030303031222c22686f6c646572223a22616461222c \
+        2274746c223a33303030303030307d03657665066465706c6f79000000a543182890607900144318289062db5a14416312d0 \
+        00000000418c9c3800000000400800000000000002696e0000000000000000000000000000000200000103626f6200000000 \
+        5e7b226c656173655f6964223a2230303030303030302d303030302d303030302d303030302d303030303030303030303032 \
+        222c22686f6c646572223a22626f62222c227072696f72697479223a332c2274746c223a36303030303030307d000000a5";
+
+    #[test]
+    fn a_record_of_format_1_is_read() {
+        let hex: String = STORED.split_whitespace().collect();
+        let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
+        let packed: Vec<u8> = (0..hex.len()).step_by(2).map(byte).collect();
+        let record = record(&LockName::new("terraform-prod").unwrap(), &packed).unwrap();
+        assert_eq!((record.token.get(), record.version), (1_700_000_000_000_000, 4));
+        let [lease] = &record.holders[..] else { panic!("{record:?}") };
+        assert_eq!((lease.ask.holder.as_str(), lease.status, lease.renewals), ("ada", Status::Releasing, 1));
+        assert_eq!(lease.expires_at.as_micros(), 1_700_000_030_000_009);
+        assert_eq!(lease.asked.as_ref().unwrap().by.as_str(), "eve");
+        let [ticket] = &record.waiters[..] else { panic!("{record:?}") };
+        assert_eq!((ticket.ask.holder.as_str(), ticket.ask.priority.get()), ("bob", 3));
+        assert_eq!(ticket.since.as_micros(), 1_700_000_000_000_005);
+    }
+
     #[test]
     fn what_is_no_record_is_not_read() {
         let name = LockName::new("lock").unwrap();

@@ -137,6 +137,16 @@ fn a_runtime_that_is_gone_does_not_take_the_store_with_it() {
     assert!(matches!(second.block_on(one.releases(&lease)), Outcome::Released(_)));
 }
 
+#[tokio::test]
+async fn work_that_blocks_its_runtime_keeps_its_lease() {
+    let Some(url) = engine_at("redis") else { return };
+    let leasehold = leasehold::Leasehold::connect(&format!("{url}?prefix={}", prefix())).await.unwrap();
+    let guard = leasehold.lock("lock").ttl(Duration::from_secs(1)).acquire().await.unwrap();
+    // Three times its ttl, and nothing else of this runtime gets a turn.
+    std::thread::sleep(Duration::from_secs(3));
+    guard.release().await.unwrap();
+}
+
 #[test]
 fn of_two_processes_with_sixteen_clients_one_wins_each_time() {
     let Some(url) = engine_at("redis") else { return };
