@@ -533,7 +533,7 @@ end
 if changed or wake_at ~= old_wake_at then
   redis.call('SET', KEYS[1],
     pack(RECORD, FORMAT, version, token, wake_at, #last_event, last_event, #leases, #tickets)
-    .. close_row(all_leases()) .. close_row(tickets))
+    .. close_row(all_leases()) .. close_row(tickets) .. (tickets[1] and pack('>I4', #tickets[#tickets]) or ''))
 end
 
 -- A wake-up is a hint: one that may not be sent must not undo what is written.

@@ -86,12 +86,12 @@ impl Answer {
             (LockOp::Acquire(acquire), Value::Int(token)) => {
                 granted(acquire, *token).map(|lease| (Outcome::Granted(lease), Vec::new()))
             }
-            // …released as it was, or renewed.
-            (LockOp::Release(_), Value::BulkString(lease)) => {
-                Some((Outcome::Released(packed::lease(lease)?), Vec::new()))
+            // …released as it was, or renewed: the only lease of this record.
+            (LockOp::Release(_), Value::BulkString(record)) => {
+                Some((Outcome::Released(packed::first_lease(record)?), Vec::new()))
             }
-            (LockOp::Renew(_), Value::BulkString(lease)) => {
-                Some((Outcome::Renewed(packed::lease(lease)?), Vec::new()))
+            (LockOp::Renew(_), Value::BulkString(record)) => {
+                Some((Outcome::Renewed(packed::first_lease(record)?), Vec::new()))
             }
             (_, Value::Array(parts)) => Parts(parts).outcome()?,
             _ => None,
@@ -146,10 +146,14 @@ impl Parts<'_> {
             b"asked" => count(3).map(Outcome::Asked),
             b"not_held" => {
                 let token = match self.0.get(3) {
-                    Some(Value::Int(token)) => u64::try_from(*token).ok().and_then(|token| Token::new(token).ok()),
+                    Some(Value::Int(token)) => {
+                        u64::try_from(*token).ok().and_then(|token| Token::new(token).ok())
+                    }
                     _ => None,
                 };
-                token.zip(self.holders(4)?).map(|(token, holders)| Outcome::NotHeld(NotHeld { token, holders }))
+                token
+                    .zip(self.holders(4)?)
+                    .map(|(token, holders)| Outcome::NotHeld(NotHeld { token, holders }))
             }
             b"swept" => match (count(3), count(4), count(5)) {
                 (Some(leases), Some(tickets), Some(served)) => {

@@ -1,6 +1,6 @@
 //! What the engine finds out about its server: what it is, and settings that would break a promise.
 
-use redis::Value;
+use redis::{Cmd, RedisError, Value};
 
 use super::locks::Locks;
 use super::options::{RedisOptions, Topology};
@@ -23,11 +23,11 @@ pub(super) async fn examine(locks: &Locks, options: &RedisOptions) -> Result<Vec
 
 /// What decides whether promises can be kept: of each node of a Cluster, the worst.
 pub(super) async fn settings(locks: &Locks, options: &RedisOptions) -> Result<Vec<Finding>> {
-    let nodes = match infos(locks).await {
-        Err(Error::Store { trouble: Trouble::NotPermitted, .. }) => {
+    let nodes = match locks.link.send((&cmd("INFO", &[])).into()).await {
+        Err(error) if is_hidden(&error) => {
             return Ok(vec![Finding::ok("settings", "this user may not look at them (INFO)")]);
         }
-        nodes => nodes?,
+        reply => infos(reply.map_err(|error| locks.explain(error))?, locks)?,
     };
     let mut worst: Vec<Finding> = Vec::new();
     for info in nodes {
@@ -49,10 +49,20 @@ pub(super) async fn settings(locks: &Locks, options: &RedisOptions) -> Result<Ve
     Ok(worst)
 }
 
+/// Whether this is something that a server need not show to everybody, and not that we are not let in at all.
+fn is_hidden(error: &RedisError) -> bool {
+    match error.code() {
+        Some("NOPERM") => true,
+        Some("ERR") => error.detail().is_some_and(|detail| detail.contains("unknown command")),
+        _ => false,
+    }
+}
+
 /// A Cluster answers with what each of its nodes says.
-async fn infos(locks: &Locks) -> Result<Vec<Info>> {
-    let text = |value: Value| redis::from_redis_value(value).map(Info).map_err(|error| locks.explain(error.into()));
-    match locks.ask::<Value>(redis::cmd("INFO").arg("all")).await? {
+fn infos(reply: Value, locks: &Locks) -> Result<Vec<Info>> {
+    let text =
+        |value: Value| redis::from_redis_value(value).map(Info).map_err(|error| locks.explain(error.into()));
+    match reply {
         Value::Map(nodes) => nodes.into_iter().map(|(_, info)| text(info)).collect(),
         info => Ok(vec![text(info)?]),
     }
@@ -132,7 +142,7 @@ async fn persistence(info: &Info, locks: &Locks) -> Finding {
             );
         }
     }
-    let fsync = locks.ask::<Value>(redis::cmd("CONFIG").arg("GET").arg("appendfsync")).await;
+    let fsync = locks.ask::<Value>(&cmd("CONFIG", &["GET", "appendfsync"])).await;
     let fsync = fsync.ok().and_then(|reply| redis::from_redis_value::<Vec<String>>(reply).ok());
     match fsync.as_ref().and_then(|pair| pair.get(1)).map(String::as_str) {
         Some("no") => Finding::concern(
@@ -142,7 +152,9 @@ async fn persistence(info: &Info, locks: &Locks) -> Finding {
             "set appendfsync everysec or always",
         ),
         Some(fsync) => Finding::ok("persistence", format!("AOF, appendfsync {fsync}")),
-        None => Finding::ok("persistence", "AOF; how often it is synced cannot be seen by this user (CONFIG)"),
+        None => {
+            Finding::ok("persistence", "AOF; how often it is synced cannot be seen by this user (CONFIG)")
+        }
     }
 }
 
@@ -160,15 +172,17 @@ fn replicas(info: &Info, wanted: u32) -> Finding {
 }
 
 async fn cluster(locks: &Locks) -> Result<Finding> {
-    let info: Result<String> = locks.ask(redis::cmd("CLUSTER").arg("INFO")).await;
-    let info = match info {
-        Ok(info) => Info(info),
-        Err(Error::Store { trouble: Trouble::NotPermitted, .. }) => {
+    let info = match locks.link.send((&cmd("CLUSTER", &["INFO"])).into()).await {
+        Err(error) if is_hidden(&error) => {
             return Ok(Finding::ok("cluster", "this user may not look at it (CLUSTER INFO)"));
         }
-        Err(error) => return Err(error),
+        reply => infos(reply.map_err(|error| locks.explain(error))?, locks)?,
     };
-    let (state, slots) = (info.get("cluster_state").unwrap_or("?"), info.get("cluster_slots_ok").unwrap_or("?"));
+    let Some(info) = info.first() else {
+        return Ok(Finding::ok("cluster", "it does not tell"));
+    };
+    let (state, slots) =
+        (info.get("cluster_state").unwrap_or("?"), info.get("cluster_slots_ok").unwrap_or("?"));
     let detail = format!("state {state}, {slots} of 16384 slots in order");
     Ok(match state {
         "ok" => Finding::ok("cluster", detail),
@@ -179,4 +193,12 @@ async fn cluster(locks: &Locks) -> Result<Finding> {
             "look at CLUSTER NODES: a master without a replica is down, or slots belong to nobody",
         ),
     })
+}
+
+fn cmd(name: &str, words: &[&str]) -> Cmd {
+    let mut cmd = redis::cmd(name);
+    for word in words {
+        cmd.arg(word);
+    }
+    cmd
 }

@@ -17,8 +17,7 @@ use crate::store::clock;
 use crate::store::wake::ring;
 
 /// What this process is called. All its stores share it: within the process nobody needs a message.
-static PROCESS: LazyLock<String> =
-    LazyLock::new(|| clock::new_lease_id().as_uuid().simple().to_string());
+static PROCESS: LazyLock<String> = LazyLock::new(|| clock::new_lease_id().as_uuid().simple().to_string());
 
 /// The pause before the channel is subscribed to again, and the longest it grows to.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));

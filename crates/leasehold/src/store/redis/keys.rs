@@ -78,8 +78,8 @@ mod tests {
             let (keys, name) = (Keys::new("leasehold"), LockName::new(name).unwrap());
             keys.bucket_of(&name).lock(name.as_str())
         };
-        assert_eq!(key("terraform-prod"), "leasehold:{0}:lock:terraform-prod");
-        assert_eq!(key("{x}"), "leasehold:{0}:lock:{x}");
+        assert_eq!(key("terraform-prod"), "leasehold:{35}:lock:terraform-prod");
+        assert_eq!(key("{x}"), "leasehold:{56}:lock:{x}");
     }
 
     #[test]

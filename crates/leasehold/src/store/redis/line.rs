@@ -9,20 +9,24 @@ use redis::cluster_async::ClusterConnection;
 use redis::io::tcp::TcpSettings;
 use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, IntoConnectionInfo, ProtocolVersion,
-    RedisConnectionInfo, RedisResult, TlsCertificates, TlsMode, Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ErrorKind, IntoConnectionInfo, ProtocolVersion,
+    RedisConnectionInfo, RedisError, RedisResult, TlsCertificates, TlsMode, Value,
 };
 
 use super::options::{RedisOptions, Topology};
 use crate::error::{Error, Result, Trouble};
 
-/// A server that does not answer for so long is not waited for. Two of them are the time that a call may take.
-pub(super) const CONNECT: Duration = Duration::from_secs(2);
-pub(super) const RESPOND: Duration = Duration::from_secs(2);
+/// A server that does not answer for so long is not waited for. A call may take a new connection and an answer.
+const CONNECT: Duration = Duration::from_secs(2);
+const RESPOND: Duration = Duration::from_secs(2);
+/// All that belongs to a new connection.
+pub(super) const OPEN: Duration = Duration::from_secs(3);
 
 /// Opens connections.
 pub(super) struct Opener {
     target: Target,
+    /// What the Sentinels call it.
+    service: String,
 }
 
 enum Target {
@@ -51,10 +55,12 @@ impl Opener {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let certificates = certificates(options)?;
         let wrong = |error| super::trouble::explain(&options.shown, error);
-        let address = |(host, port): &(String, u16)| match options.tls {
-            false => ConnectionAddr::Tcp(host.clone(), *port),
-            true => {
-                ConnectionAddr::TcpTls { host: host.clone(), port: *port, insecure: false, tls_params: None }
+        let address = |(host, port): &(String, u16)| {
+            let (host, port) = (host.clone(), *port);
+            if options.tls {
+                ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
+            } else {
+                ConnectionAddr::Tcp(host, port)
             }
         };
         let target = match &options.topology {
@@ -79,7 +85,11 @@ impl Opener {
                 Target::Cluster(Box::new(move || cluster(&options, &nodes, certificates.clone())))
             }
         };
-        Ok(Self { target })
+        let service = match &options.topology {
+            Topology::Sentinel(service) => service.clone(),
+            _ => String::new(),
+        };
+        Ok(Self { target, service })
     }
 
     /// Opens a connection whose driver lives on the runtime that this is called on.
@@ -96,7 +106,7 @@ impl Opener {
         let mut config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT))
             .set_response_timeout(Some(RESPOND));
-        let hears = heard.is_some();
+        let is_listener = heard.is_some();
         if let Some(heard) = &heard {
             let heard = heard.clone();
             config = config.set_push_sender(move |info| heard.send(info));
@@ -108,13 +118,14 @@ impl Opener {
             Target::Cluster(builder) => {
                 let mut builder = builder();
                 if let Some(heard) = heard {
-                    builder =
-                        builder.use_protocol(ProtocolVersion::RESP3).push_sender(move |info| heard.send(info));
+                    builder = builder
+                        .use_protocol(ProtocolVersion::RESP3)
+                        .push_sender(move |info| heard.send(info));
                 }
                 return builder.build()?.get_async_connection().await.map(Conn::Cluster);
             }
         };
-        let client = if hears {
+        let client = if is_listener {
             let info = client.get_connection_info().clone();
             let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
             Client::open(info.set_redis_settings(settings))?
@@ -126,6 +137,23 @@ impl Opener {
 
     pub(super) const fn is_cluster(&self) -> bool {
         matches!(self.target, Target::Cluster(_))
+    }
+
+    /// After this error: whether the Sentinels know the service at all.
+    pub(super) async fn knows_service(&self, error: &RedisError) -> bool {
+        let Target::Sentinel(sentinel) = &self.target else {
+            return true;
+        };
+        if error.kind() != ErrorKind::MasterNameNotFoundBySentinel {
+            return true;
+        }
+        let found = async {
+            let client = sentinel.lock().await.async_get_sentinel_client().await?;
+            let mut conn = client.get_multiplexed_async_connection().await?;
+            let mut cmd = redis::cmd("SENTINEL");
+            cmd.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.service).query_async::<Value>(&mut conn).await
+        };
+        !matches!(found.await, Ok(Value::Nil))
     }
 
     /// Whether another server may have become the right one.
@@ -183,7 +211,8 @@ impl Conn {
     /// Ends another connection of ours, so that nothing that was sent on it can take effect from here on. A number
     /// alone could be somebody else's after a restart of the server; with the address it is ours or nobody's.
     pub(super) async fn end(&self, peer: &Peer) {
-        let kill = redis::cmd("CLIENT").arg("KILL").arg("ID").arg(&peer.id).arg("ADDR").arg(&peer.address).take();
+        let kill =
+            redis::cmd("CLIENT").arg("KILL").arg("ID").arg(&peer.id).arg("ADDR").arg(&peer.address).take();
         if let Err(error) = self.send((&kill).into()).await {
             tracing::debug!(%error, "a broken connection could not be ended on the server");
         }

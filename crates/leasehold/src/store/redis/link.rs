@@ -14,7 +14,7 @@ use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::runtime::{Handle, Id};
 use tokio::sync::oneshot;
 
-use super::line::{Conn, Opener, Order, Peer};
+use super::line::{Conn, OPEN, Opener, Order, Peer};
 use crate::model::LeaseId;
 use crate::store::Moment;
 
@@ -73,7 +73,7 @@ struct Host {
 
 impl Link {
     /// Opens the near line, so that whatever is wrong shows at once.
-    pub(super) async fn open(opener: Opener) -> RedisResult<Self> {
+    pub(super) async fn open(opener: Opener) -> Result<Self, (RedisError, Arc<Opener>)> {
         let link = Self {
             opener: Arc::new(opener),
             home: here(),
@@ -84,8 +84,10 @@ impl Link {
             astray: Mutex::default(),
             astray_count: AtomicUsize::new(0),
         };
-        link.line(Which::Near).await?;
-        Ok(link)
+        match link.line(Which::Near).await {
+            Ok(_) => Ok(link),
+            Err(error) => Err((error, link.opener)),
+        }
     }
 
     pub(super) fn is_cluster(&self) -> bool {
@@ -198,13 +200,17 @@ impl Link {
             let peer = conn.peer().await;
             Ok((conn, peer))
         };
-        match self.host() {
-            // A line lives where it was opened. The near one of a runtime that is gone, or busy, comes to us.
-            Some(host) if which == Which::Far || !self.is_home() => match host.spawn(open).await {
-                Ok(opened) => opened,
-                Err(gone) => Err(std::io::Error::other(gone).into()),
-            },
-            _ => open.await,
+        let in_time = async move {
+            let late = |_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into());
+            tokio::time::timeout(OPEN, open).await.unwrap_or_else(late)
+        };
+        // A line lives where it was opened. The near one of a runtime that is gone, or busy, comes to us.
+        let host = if which == Which::Near && self.is_home() { None } else { self.host() };
+        match host {
+            Some(host) => {
+                host.spawn(in_time).await.unwrap_or_else(|gone| Err(std::io::Error::other(gone).into()))
+            }
+            None => in_time.await,
         }
     }
 
@@ -221,9 +227,9 @@ impl Link {
             return None;
         }
         let (which, number) = lock(&self.astray).get(lease).copied()?;
-        // A line that was given up has been ended on the server: nothing comes from it any more.
-        let current = self.place(which).current()?;
-        (current.number == number).then_some(which)
+        // Once another line has taken its place it has been ended on the server: nothing comes from it any more.
+        let replaced = self.place(which).current().is_some_and(|line| line.number != number);
+        (!replaced).then_some(which)
     }
 
     fn remember(&self, lease: &LeaseId, line: (Which, u64)) {

@@ -14,9 +14,7 @@ use super::packed;
 use super::scripts::{APPLY, Call};
 use super::trouble::explain;
 use crate::error::{Error, Result, Trouble};
-use crate::model::{
-    LeaseId, Leave, LockName, LockOp, LockRecord, Outcome, Sweep, Swept, Timestamp,
-};
+use crate::model::{LeaseId, Leave, LockName, LockOp, LockRecord, Outcome, Sweep, Swept, Timestamp};
 use crate::store::lock_store::page_size;
 use crate::store::wake::{ring, wake_here};
 use crate::store::{Clock, Cursor, ListLocks, Moment, Page};
@@ -80,7 +78,9 @@ impl Locks {
             self.wake(handed_over, since);
         }
         match (&outcome, acknowledged) {
-            (Outcome::Granted(lease), Some(Value::Int(replicas))) if replicas < i64::from(self.wait_replicas) => {
+            (Outcome::Granted(lease), Some(Value::Int(replicas)))
+                if replicas < i64::from(self.wait_replicas) =>
+            {
                 Err(self.give_back(name, lease.ask.lease_id, replicas).await)
             }
             _ => Ok(outcome),
@@ -97,7 +97,11 @@ impl Locks {
             "{replicas} of {} replicas of the store {} have acknowledged the grant of lock '{name}', so it was given back",
             self.wait_replicas, self.shown
         );
-        Error::store(Trouble::Unavailable, message, "look at the replicas, or ask for fewer with ?wait_replicas=…")
+        Error::store(
+            Trouble::Unavailable,
+            message,
+            "look at the replicas, or ask for fewer with ?wait_replicas=…",
+        )
     }
 
     /// Wakes those who were served, and nobody else.
@@ -110,7 +114,9 @@ impl Locks {
         }
         if self.wait_replicas > 0 {
             // They have to ask themselves, so that the replicas are asked too.
-            leases.iter().for_each(|lease| ring(&lease.ask.lease_id));
+            for lease in &leases {
+                ring(&lease.ask.lease_id);
+            }
             return;
         }
         let elsewhere = wake_here(leases, since);
@@ -192,7 +198,8 @@ impl Locks {
         });
         let found = try_join_all(read).await?;
         // Beyond the last name of a bucket that may have more, nothing is certain.
-        let bound = found.iter().filter(|names| names.len() == share).filter_map(|names| names.last()).min().cloned();
+        let bound =
+            found.iter().filter(|names| names.len() == share).filter_map(|names| names.last()).min().cloned();
         let mut names: Vec<String> = found.into_iter().flatten().collect();
         if let Some(bound) = &bound {
             names.retain(|name| name <= bound);
@@ -216,7 +223,8 @@ impl Locks {
             }
             let stored: Vec<Option<Vec<u8>>> = self.ask(&cmd).await?;
             let records = names.into_iter().zip(stored);
-            let records = records.filter_map(|(name, stored)| stored.map(|stored| packed::record(name, &stored)));
+            let records =
+                records.filter_map(|(name, stored)| stored.map(|stored| packed::record(name, &stored)));
             records.collect::<Result<Vec<_>>>()
         });
         let mut records: Vec<_> = try_join_all(read).await?.into_iter().flatten().collect();

@@ -118,6 +118,10 @@ impl RedisOptions {
         if options.topology == Topology::Cluster && options.db != 0 {
             return Err(wrong("a Redis Cluster has only database 0", "leave the number out; use ?prefix=…"));
         }
+        if options.topology == Topology::Cluster && options.wait_replicas > 0 {
+            let message = "wait_replicas cannot be had from a Cluster";
+            return Err(wrong(message, "set min-replicas-to-write on its nodes instead"));
+        }
         Ok(options)
     }
 
@@ -176,9 +180,9 @@ fn parse_node(node: &str, default_port: u16) -> Result<(String, u16)> {
 fn parse_db(path: &str) -> Result<u32> {
     match path {
         "" => Ok(0),
-        number => number
-            .parse()
-            .map_err(|_| wrong(&format!("'{number}' is no database of Redis"), "it is a number, as in redis://HOST/0")),
+        number => number.parse().map_err(|_| {
+            wrong(&format!("'{number}' is no database of Redis"), "it is a number, as in redis://HOST/0")
+        }),
     }
 }
 
@@ -212,7 +216,8 @@ fn decoded(text: &str) -> Result<String> {
         }
     }
     // Not the text itself: it may be a password.
-    String::from_utf8(bytes).map_err(|_| wrong("a %-escape in the URL is not UTF-8", "write it as %XX of UTF-8"))
+    String::from_utf8(bytes)
+        .map_err(|_| wrong("a %-escape in the URL is not UTF-8", "write it as %XX of UTF-8"))
 }
 
 fn wrong(message: &str, hint: &str) -> Error {
@@ -263,6 +268,7 @@ mod tests {
             "redis://h?pasword=s3cr3t",
             "redis://h?events=many",
             "redis+cluster://h/1",
+            "redis+cluster://h?wait_replicas=1",
             "redis+sentinel://h",
             "redis://ada:s3cr3t%ff@h",
         ] {

@@ -3,12 +3,13 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::error::{Error, Result, Trouble};
 use crate::model::{
-    Ask, Asked, Event, EventKind, Holder, Lease, LeaseId, LockName, LockRecord, Mode, Reason, Slots, Status,
-    Ticket, Timestamp, Token, Ttl,
+    Ask, Asked, Event, EventKind, Holder, Lease, LeaseId, LockName, LockRecord, Metadata, Mode, Priority,
+    Process, Reason, Slots, Status, Ticket, Timestamp, Token, Ttl,
 };
 
 /// The format that `apply.lua` writes.
@@ -24,19 +25,35 @@ pub(super) fn who(ask: &Ask) -> Vec<u8> {
     packed
 }
 
-/// What the asker said: the boot of its processes, for the rules, and everything, for reading it again.
+/// What the asker said: the boot of its processes, for the rules, and whatever the rules do not need. Mostly that is
+/// nothing, and then nothing is stored: every byte of a record costs at every operation.
 pub(super) fn said(ask: &Ask) -> Result<Vec<u8>> {
+    let Ask { priority, metadata, process, .. } = ask;
     let mut packed = Vec::with_capacity(256);
-    let boot = ask.process.as_ref().map(|process| process.boot.0);
+    let boot = process.as_ref().map(|process| process.boot.0);
     short(&mut packed, boot.as_ref().map_or(&[], |boot| boot.as_bytes()));
     let length_at = packed.len();
     packed.extend([0; 4]);
-    serde_json::to_writer(&mut packed, ask).map_err(|error| {
-        Error::store(Trouble::Broken, "a request cannot be written", "please report this").because(error)
-    })?;
+    if *priority != Priority::default() || !metadata.is_empty() || process.is_some() {
+        let rest = Rest { priority: *priority, metadata: metadata.clone(), process: process.clone() };
+        serde_json::to_writer(&mut packed, &rest).map_err(|error| {
+            Error::store(Trouble::Broken, "a request cannot be written", "please report this").because(error)
+        })?;
+    }
     let length = u32::try_from(packed.len() - length_at - 4).unwrap_or(u32::MAX);
     packed[length_at..length_at + 4].copy_from_slice(&length.to_be_bytes());
     Ok(packed)
+}
+
+/// What the rules do not need to know of a request, or not in this form.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Rest {
+    priority: Priority,
+    #[serde(skip_serializing_if = "Metadata::is_empty")]
+    metadata: Metadata,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    process: Option<Process>,
 }
 
 /// Texts that `Bc0` reads: names, holders, reasons and ids all have at most 255 bytes.
@@ -52,6 +69,13 @@ pub(super) fn record(name: &LockName, packed: &[u8]) -> Result<LockRecord> {
     from.record(name).ok_or_else(|| unreadable(&format!("the record of lock '{name}'")))
 }
 
+/// The first lease of a record.
+pub(super) fn first_lease(packed: &[u8]) -> Result<Lease> {
+    let mut from = Reader(packed);
+    let lease = from.head().and_then(|_| Reader(from.long()?).lease());
+    lease.ok_or_else(|| unreadable("a lease"))
+}
+
 pub(super) fn lease(packed: &[u8]) -> Result<Lease> {
     Reader(packed).lease().ok_or_else(|| unreadable("a lease"))
 }
@@ -61,11 +85,20 @@ pub(super) fn event(packed: &[u8]) -> Result<Event> {
 }
 
 pub(super) fn unreadable(what: &str) -> Error {
-    let hint = "was it written by a newer leasehold, or by another program? use another ?prefix=…, or remove it";
+    let hint =
+        "was it written by a newer leasehold, or by another program? use another ?prefix=…, or remove it";
     Error::store(Trouble::Broken, format!("{what} in Redis cannot be read"), hint)
 }
 
 struct Reader<'a>(&'a [u8]);
+
+/// What a record begins with.
+struct Head {
+    version: u64,
+    token: Token,
+    leases: u16,
+    tickets: u16,
+}
 
 impl<'a> Reader<'a> {
     fn take(&mut self, length: usize) -> Option<&'a [u8]> {
@@ -120,15 +153,19 @@ impl<'a> Reader<'a> {
     }
 
     fn record(&mut self, name: &LockName) -> Option<LockRecord> {
+        let Head { version, token, leases, tickets } = self.head()?;
+        let holders = (0..leases).map(|_| Reader(self.long()?).lease()).collect::<Option<_>>()?;
+        let waiters = (0..tickets).map(|_| Reader(self.long()?).ticket()).collect::<Option<_>>()?;
+        Some(LockRecord { name: name.clone(), token, holders, waiters, version })
+    }
+
+    fn head(&mut self) -> Option<Head> {
         if self.byte()? != FORMAT {
             return None;
         }
         let (version, token, _wake_at) = (self.number()?, self.token()?, self.number()?);
         let _last_event = self.short()?;
-        let (leases, tickets) = (self.count()?, self.count()?);
-        let holders = (0..leases).map(|_| Reader(self.long()?).lease()).collect::<Option<_>>()?;
-        let waiters = (0..tickets).map(|_| Reader(self.long()?).ticket()).collect::<Option<_>>()?;
-        Some(LockRecord { name: name.clone(), token, holders, waiters, version })
+        Some(Head { version, token, leases: self.count()?, tickets: self.count()? })
     }
 
     fn token(&mut self) -> Option<Token> {
@@ -146,30 +183,32 @@ impl<'a> Reader<'a> {
             _ => return None,
         };
         let at = self.time()?;
-        let mut ask = self.ask()?;
-        ask.ttl = ttl;
+        let mut ask = self.ask(ttl)?;
         if status == Status::Released {
             ask.process = None;
         }
-        let (by, reason) = (self.text()?, self.reason()?);
-        let asked = match by {
-            "" => None,
-            by => Some(Asked { by: Holder::new(by).ok()?, reason, at }),
-        };
+        let by = maybe(self.text()?, |text| Holder::new(text)).ok()?;
+        let reason = maybe(self.text()?, |text| Reason::new(text)).ok()?;
+        let asked = by.map(|by| Asked { by, reason, at });
         let ask = Arc::new(ask);
         Some(Lease { ask, token, acquired_at, renewed_at, expires_at, renewals, status, asked })
     }
 
     fn ticket(&mut self) -> Option<Ticket> {
         let (since, expires_at, patience) = (self.time()?, self.time()?, self.ttl()?);
-        let (_ttl, _priority, _inbox) = (self.array::<8>()?, self.array::<8>()?, self.short()?);
-        Some(Ticket { ask: Arc::new(self.ask()?), since, expires_at, patience })
+        let (ttl, _priority, _inbox) = (self.ttl()?, self.array::<8>()?, self.short()?);
+        Some(Ticket { ask: Arc::new(self.ask(ttl)?), since, expires_at, patience })
     }
 
-    fn ask(&mut self) -> Option<Ask> {
-        self.who()?;
+    fn ask(&mut self, ttl: Ttl) -> Option<Ask> {
+        let (lease_id, mode, slots, holder) = self.who()?;
+        let holder = Holder::new(holder).ok()?;
         let _boot = self.short()?;
-        serde_json::from_slice(self.long()?).ok()
+        let Rest { priority, metadata, process } = match self.long()? {
+            [] => Rest::default(),
+            rest => serde_json::from_slice(rest).ok()?,
+        };
+        Some(Ask { lease_id, holder, mode, slots, priority, ttl, metadata, process })
     }
 
     fn who(&mut self) -> Option<(LeaseId, Mode, Slots, &'a str)> {
@@ -195,11 +234,8 @@ impl<'a> Reader<'a> {
             (self.time()?, self.token()?, self.number()?, self.number()?);
         let until = self.time().map(|until| (until != Timestamp::default()).then_some(until))?;
         let _before = self.short()?;
-        let by = match self.text()? {
-            "" => None,
-            by => Some(Holder::new(by).ok()?),
-        };
-        let reason = self.reason()?;
+        let by = maybe(self.text()?, |text| Holder::new(text)).ok()?;
+        let reason = maybe(self.text()?, |text| Reason::new(text)).ok()?;
         let lock = LockName::new(self.text()?).ok()?;
         let (lease_id, mode, slots, holder) = self.who()?;
         let holder = Holder::new(holder).ok()?;
@@ -219,18 +255,47 @@ impl<'a> Reader<'a> {
             reason,
         })
     }
+}
 
-    fn reason(&mut self) -> Option<Option<Reason>> {
-        match self.text()? {
-            "" => Some(None),
-            reason => Reason::new(reason).ok().map(Some),
-        }
+/// An empty text is none.
+fn maybe<T>(
+    text: &str,
+    checked: impl FnOnce(&str) -> Result<T, crate::model::Invalid>,
+) -> Result<Option<T>, ()> {
+    match text {
+        "" => Ok(None),
+        text => checked(text).map(Some).map_err(drop),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A record as format 1 has it: whatever comes later must still read it.
+    const STORED: &str = "01401000000000000043182890607900004318289062db5a140f313739343732373830343737362d30000100010000006043 \
+        18289060790000431828906079000043182890607900244318289067a00e243ff0000000000000417c9c3800000000014318 \
+        28906079001c0000000000000000000000000000000100000103616461000000000003657665066465706c6f790000006e43 \
+        182890607900144318289062db5a14416312d000000000418c9c3800000000400800000000000002696e0000000000000000 \
+        000000000000000200000103626f6200000000277b227072696f72697479223a332c226d65746164617461223a7b22686f73 \
+        74223a226831227d7d0000006e";
+
+    #[test]
+    fn a_record_of_format_1_is_read() {
+        let hex: String = STORED.split_whitespace().collect();
+        let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
+        let packed: Vec<u8> = (0..hex.len()).step_by(2).map(byte).collect();
+        let record = record(&LockName::new("terraform-prod").unwrap(), &packed).unwrap();
+        assert_eq!((record.token.get(), record.version), (1_700_000_000_000_000, 4));
+        let [lease] = &record.holders[..] else { panic!("{record:?}") };
+        assert_eq!((lease.ask.holder.as_str(), lease.status, lease.renewals), ("ada", Status::Releasing, 1));
+        assert_eq!(lease.expires_at.as_micros(), 1_700_000_030_000_009);
+        assert_eq!(lease.asked.as_ref().unwrap().by.as_str(), "eve");
+        let [ticket] = &record.waiters[..] else { panic!("{record:?}") };
+        assert_eq!((ticket.ask.holder.as_str(), ticket.ask.priority.get()), ("bob", 3));
+        assert_eq!(ticket.ask.metadata.get("host"), Some("h1"));
+        assert_eq!(ticket.since.as_micros(), 1_700_000_000_000_005);
+    }
 
     #[test]
     fn what_is_no_record_is_not_read() {

@@ -28,7 +28,12 @@ impl Script {
     }
 
     /// Runs it. A server that has been restarted does not know it any more; then it is sent whole.
-    pub(super) async fn run(&self, link: &Link, call: Call<'_>, with: impl Fn(&mut Cmd)) -> RedisResult<Value> {
+    pub(super) async fn run(
+        &self,
+        link: &Link,
+        call: Call<'_>,
+        with: impl Fn(&mut Cmd),
+    ) -> RedisResult<Value> {
         let cmd = |name: &str, script: &str| {
             let mut cmd = redis::cmd(name);
             cmd.arg(script);

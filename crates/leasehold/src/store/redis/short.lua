@@ -7,7 +7,8 @@
 --
 -- Texts and numbers only, never code. Numbers stay below 2^53, so they are exact. An empty text or 0 means: none.
 -- Packed values (packed.rs reads them, and packs what a request brings along):
---   record  format, version, token, wake_at, last event, how many leases and tickets, then each with its length
+--   record  format, version, token, wake_at, last event, how many leases and tickets, then each with its length before
+--           it, and if there are tickets, the length of the last one once more
 --   lease   numbers, then who, what the asker said, who asked it to stop and why
 --   ticket  numbers, its inbox, then who and what the asker said
 --   who     lease id, mode, slots, holder: what every event tells
@@ -29,13 +30,14 @@ if stored then
 end
 
 -- Nobody is in the way and nothing can have ended: the same as `apply.lua` would do, without a function, a table or a
--- value unpacked that is not needed. What is not quite so simple falls through.
+-- value unpacked that is not needed. What is not quite so simple falls through. The answer is the time, which is also the
+-- token of what was granted; or the record with the lease as it was released, or is renewed.
 
 if lease_count == 0 and ticket_count == 0 and op == 'acquire' and token < now and now < 9007199254740992 then
-  local who, ttl = ARGV[7], tonumber(ARGV[9])
+  local who, said, ttl = ARGV[7], ARGV[8], tonumber(ARGV[9])
   local expires_at = now + ttl
   last_event = redis.call('XADD', KEYS[4], 'MAXLEN', '~', max_events, '*', 'e',
-    pack('>BdddddBc0BBBc0', 0, now, now, 0, 0, 0, #last_event, last_event, 0, 0, #name, name) .. who)
+    pack('>BdddddBc0BBBc0c0', 0, now, now, 0, 0, 0, #last_event, last_event, 0, 0, #name, name, who))
   if not stored then
     redis.call('ZADD', KEYS[2], 0, name)
   end
@@ -43,34 +45,93 @@ if lease_count == 0 and ticket_count == 0 and op == 'acquire' and token < now an
     wake_at = expires_at
     redis.call('ZADD', KEYS[3], wake_at, name)
   end
-  local said = ARGV[8]
   redis.call('SET', KEYS[1],
-    pack('>BdddBc0HHI4ddddddBd', 1, version + 1, now, wake_at, #last_event, last_event, 1, 0, 59 + #who + #said, now, now,
-      now, expires_at, 0, ttl, 0, 0) .. who .. said .. '\0\0')
+    pack('>BdddBc0HHI4ddddddBdc0c0BB', 1, version + 1, now, wake_at, #last_event, last_event, 1, 0, 59 + #who + #said, now,
+      now, now, expires_at, 0, ttl, 0, 0, who, said, 0, 0))
   return now
 end
 
 if lease_count == 1 and now < wake_at and (op == 'renew' or (op == 'release' and ticket_count == 0 and ARGV[9] == '')) then
-  local lease, rest = open('>I4c0', stored, body)
-  local own, acquired_at, _, _, renewals, ttl, status, asked_at, id, mode, slots, holder, who_end =
-    open('>ddddddBdc16BHBc0', lease)
+  local length, own, acquired_at, _, _, renewals, ttl, status, asked_at, id, _, _, _, who_end =
+    open('>I4ddddddBdc16BHBc0', stored, body)
   if id == ARGV[7] and own == tonumber(ARGV[8]) and status ~= 2 then
+    local who_at = body + 61
     if op == 'release' then
       local held = now > acquired_at and now - acquired_at or 0
       last_event = redis.call('XADD', KEYS[4], 'MAXLEN', '~', max_events, '*', 'e',
-        pack('>BdddddBc0BBBc0', 1, now, own, held, renewals, 0, #last_event, last_event, 0, 0, #name, name)
-        .. string.sub(lease, 58, who_end - 1))
+        pack('>BdddddBc0BBBc0c0', 1, now, own, held, renewals, 0, #last_event, last_event, 0, 0, #name, name,
+          string.sub(stored, who_at, who_end - 1)))
       redis.call('SET', KEYS[1], pack('>BdddBc0HH', 1, version + 1, token, wake_at, #last_event, last_event, 0, 0))
-      return lease
+      return stored
     end
     ttl = tonumber(ARGV[9]) or ttl
     if now + ttl >= wake_at then
-      lease = pack('>ddddddBd', own, acquired_at, now, now + ttl, renewals + 1, ttl, status, asked_at)
-        .. string.sub(lease, 58)
+      stored = pack('>BdddBc0HHI4ddddddBdc0', 1, version + 1, token, wake_at, #last_event, last_event, 1, ticket_count,
+        length, own, acquired_at, now, now + ttl, renewals + 1, ttl, status, asked_at, string.sub(stored, who_at))
+      redis.call('SET', KEYS[1], stored)
+      return stored
+    end
+  end
+end
+
+-- A queue behind one holder, and everybody wants it alone: the release hands over to the first ticket…
+if lease_count == 1 and ticket_count > 0 and op == 'release' and now < wake_at and token < now and ARGV[9] == '' then
+  local lease, tickets_at = open('>I4c0', stored, body)
+  local own, acquired_at, _, _, renewals, _, status, _, id, _, _, _, who_end = open('>ddddddBdc16BHBc0', lease)
+  local ticket, rest = open('>I4c0', stored, tickets_at)
+  local since, _, patience, ttl, _, inbox, who_at = open('>dddddBc0', ticket)
+  local next_id, mode, slots, _, next_who_end = open('>c16BHBc0', ticket, who_at)
+  if id == ARGV[7] and own == tonumber(ARGV[8]) and status ~= 2 and mode == 0 and slots == 1 then
+    local held, waited = now > acquired_at and now - acquired_at or 0, now > since and now - since or 0
+    last_event = redis.call('XADD', KEYS[4], 'MAXLEN', '~', max_events, '*', 'e',
+      pack('>BdddddBc0BBBc0c0', 1, now, own, held, renewals, 0, #last_event, last_event, 0, 0, #name, name,
+        string.sub(lease, 58, who_end - 1)))
+    last_event = redis.call('XADD', KEYS[4], 'MAXLEN', '~', max_events, '*', 'e',
+      pack('>BdddddBc0BBBc0c0', 0, now, now, waited, 0, 0, #last_event, last_event, 0, 0, #name, name,
+        string.sub(ticket, who_at, next_who_end - 1)))
+    local expires_at = now + (patience < ttl and patience or ttl)
+    if expires_at < wake_at then
+      wake_at = expires_at
+      redis.call('ZADD', KEYS[3], wake_at, name)
+    end
+    local granted =
+      pack('>ddddddBdc0BB', now, now, now, expires_at, 0, ttl, 0, 0, string.sub(ticket, who_at), 0, 0)
+    redis.call('SET', KEYS[1],
+      pack('>BdddBc0HHI4c0c0', 1, version + 1, now, wake_at, #last_event, last_event, 1, ticket_count - 1, #granted, granted,
+        ticket_count > 1 and string.sub(stored, rest) or ''))
+    if ARGV[6] == '1' and inbox ~= ARGV[5] then
+      redis.pcall('PUBLISH', inbox, next_id)
+    end
+    return { 'released', now, { { granted, inbox, next_id } }, lease }
+  end
+end
+
+-- …and whoever asks for the first time stands at its end. A record with tickets ends with the length of the last one.
+if lease_count == 1 and op == 'acquire' and now < wake_at and ARGV[11] ~= '' and ARGV[12] == '' and ticket_count < 1000 then
+  local who = ARGV[7]
+  local lease = open('>I4c0', stored, body)
+  local mode, slots = open('>BH', lease, 74)
+  if mode == 0 and slots == 1 and not string.find(stored, string.sub(who, 1, 16), 1, true) then
+    local ttl, priority, patience = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
+    local is_last, tickets_end = true, #stored
+    if ticket_count > 0 then
+      tickets_end = #stored - 4
+      local since, _, _, _, other = open('>ddddd', stored, tickets_end + 1 - open('>I4', stored, tickets_end + 1))
+      is_last = since - 30000000 * other <= now - 30000000 * priority
+    end
+    if is_last then
+      last_event = redis.call('XADD', KEYS[4], 'MAXLEN', '~', max_events, '*', 'e',
+        pack('>BdddddBc0BBBc0c0', 6, now, token, 0, 0, 0, #last_event, last_event, 0, 0, #name, name, who))
+      if now + patience < wake_at then
+        wake_at = now + patience
+        redis.call('ZADD', KEYS[3], wake_at, name)
+      end
+      local ticket =
+        pack('>dddddBc0c0c0', now, now + patience, patience, ttl, priority, #ARGV[5], ARGV[5], who, ARGV[8])
       redis.call('SET', KEYS[1],
-        pack('>BdddBc0HHI4', 1, version + 1, token, wake_at, #last_event, last_event, 1, ticket_count, #lease)
-        .. lease .. string.sub(stored, rest))
-      return lease
+        pack('>BdddBc0HHc0I4c0I4', 1, version + 1, token, wake_at, #last_event, last_event, 1, ticket_count + 1,
+          string.sub(stored, body, tickets_end), #ticket, ticket, #ticket))
+      return { 'queued', now, {}, ticket_count, ticket_count + 1, 0, { lease } }
     end
   end
 end

@@ -8,13 +8,11 @@ use super::line::Opener;
 use super::link::Link;
 use super::locks::Locks;
 use super::options::RedisOptions;
-use super::trouble::explain;
+use super::trouble::{explain, unknown_service};
 use crate::Result;
 use crate::model::{Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp, Ttl};
 use crate::store::wake::Reach;
-use crate::store::{
-    Abilities, Changes, Finding, Hosts, ListEvents, ListLocks, LockStore, Page, Store,
-};
+use crate::store::{Abilities, Changes, Finding, Hosts, ListEvents, ListLocks, LockStore, Page, Store};
 
 /// Locks on Redis: one server, one that Sentinels watch, or a Cluster.
 pub struct RedisStore {
@@ -29,7 +27,12 @@ impl RedisStore {
     /// Connects, and warns about settings of the server that would break a promise. Changes none of them.
     pub async fn connect(options: RedisOptions) -> Result<Self> {
         let opener = Opener::new(&options)?;
-        let link = Link::open(opener).await.map_err(|error| explain(&options.shown, error))?;
+        let link = match Link::open(opener).await {
+            Err((error, opener)) if !opener.knows_service(&error).await => {
+                return Err(unknown_service(&options.shown));
+            }
+            link => link.map_err(|(error, _)| explain(&options.shown, error))?,
+        };
         let store = Self { locks: Locks::new(link, &options), options };
         store.check().await?;
         Ok(store)

@@ -10,6 +10,15 @@ pub(super) fn explain(at: &str, error: RedisError) -> Error {
     Error::store(trouble, format!("the store {at} {what}"), hint).because(error)
 }
 
+/// The Sentinels know no such service.
+pub(super) fn unknown_service(at: &str) -> Error {
+    Error::store(
+        Trouble::Misconfigured,
+        format!("the store {at} names a service that the Sentinels do not know"),
+        "write its name after the address: redis+sentinel://HOST:PORT/SERVICE",
+    )
+}
+
 fn describe(error: &RedisError) -> (Trouble, &'static str, &'static str) {
     if let Some(code) = error.code()
         && let Some(described) = describe_code(code, error.detail().unwrap_or_default())
@@ -18,11 +27,9 @@ fn describe(error: &RedisError) -> (Trouble, &'static str, &'static str) {
     }
     match error.kind() {
         ErrorKind::AuthenticationFailed => NOT_LET_IN,
-        ErrorKind::MasterNameNotFoundBySentinel => (
-            Trouble::Misconfigured,
-            "is not known to the Sentinels: they have no such service, or its master is down",
-            "write the name of the service after the address: redis+sentinel://HOST:PORT/SERVICE",
-        ),
+        ErrorKind::MasterNameNotFoundBySentinel => {
+            (Trouble::Unavailable, "has no master at the moment", "try again: a failover takes some seconds")
+        }
         ErrorKind::InvalidClientConfig | ErrorKind::EmptySentinelList | ErrorKind::RESP3NotSupported => (
             Trouble::Misconfigured,
             "cannot be used with these settings",
@@ -34,7 +41,9 @@ fn describe(error: &RedisError) -> (Trouble, &'static str, &'static str) {
             "name the right CA with ?ca=PATH and the host as in its certificate, or write redis: if it has no TLS",
         ),
         _ if error.is_timeout() => {
-            (Trouble::Unavailable, "did not answer in time", "try again; is the server overloaded, or cut off?")
+            let hint =
+                "try again; is the server overloaded, or cut off, or does it speak no TLS on that port?";
+            (Trouble::Unavailable, "did not answer in time", hint)
         }
         ErrorKind::Io | ErrorKind::ClusterConnectionNotFound => {
             (Trouble::Unavailable, "cannot be reached", "is it running there, and is the way to it open?")
@@ -90,9 +99,11 @@ fn describe_code(code: &str, detail: &str) -> Option<(Trouble, &'static str, &'s
         "MOVED" | "ASK" | "CROSSSLOT" => {
             (Trouble::Misconfigured, "is part of a Cluster", "write redis+cluster://HOST:PORT")
         }
-        "NOREPLICAS" => {
-            (Trouble::Unavailable, "has too few replicas to take writes", "look at its replicas, or at min-replicas-to-write")
-        }
+        "NOREPLICAS" => (
+            Trouble::Unavailable,
+            "has too few replicas to take writes",
+            "look at its replicas, or at min-replicas-to-write",
+        ),
         "WRONGTYPE" => FOREIGN,
         "LEASEHOLD" => (
             Trouble::Misconfigured,
@@ -106,9 +117,11 @@ fn describe_code(code: &str, detail: &str) -> Option<(Trouble, &'static str, &'s
         "ERR" if detail.contains("can't access") || detail.contains("NOPERM") => {
             return describe_code("NOPERM", "");
         }
-        "ERR" if detail.contains("DB index") => {
-            (Trouble::Misconfigured, "has no database of that number", "the number comes last: redis://HOST/0")
-        }
+        "ERR" if detail.contains("DB index") => (
+            Trouble::Misconfigured,
+            "has no database of that number",
+            "the number comes last: redis://HOST/0",
+        ),
         "ERR" if detail.contains("max number of clients") => {
             (Trouble::Unavailable, "has too many clients already", "raise its maxclients")
         }
@@ -129,10 +142,16 @@ const FOREIGN: (Trouble, &str, &str) = (
 
 /// Whether TLS is what failed, however deep the cause is.
 fn is_about_tls(error: &RedisError) -> bool {
+    type Shared = std::sync::Arc<dyn std::error::Error + Send + Sync>;
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = cause {
+        let error = match error.downcast_ref::<Shared>() {
+            Some(shared) => &**shared as &(dyn std::error::Error + 'static),
+            None => error,
+        };
         let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-        if error.is::<rustls::Error>() || inner.is_some_and(|inner| inner.is::<rustls::Error>()) {
+        let is_tls = inner.is_some_and(|inner| inner.downcast_ref::<rustls::Error>().is_some());
+        if is_tls || error.is::<rustls::Error>() {
             return true;
         }
         cause = error.source();

@@ -1,5 +1,13 @@
 //! `redis://`: the suite on one server and on a Cluster, and what only a server far away can do: restart, forget, be
-//! full, refuse, be cut off.
+//! full, refuse, be cut off, fail over.
 
+mod doctor;
+mod faults;
+mod private;
+mod reading;
+mod refused;
+mod restart;
+mod sentinel;
 mod suite;
 mod support;
+mod wakes;

@@ -15,7 +15,7 @@ pub(super) fn prefix() -> String {
 /// The settings of a store at `url` with its own keys.
 pub(super) fn options(url: &str, prefix: &str) -> RedisOptions {
     let mut options = RedisOptions::from_url(&StoreUrl::parse(url).unwrap()).unwrap();
-    options.prefix = prefix.to_owned();
+    prefix.clone_into(&mut options.prefix);
     options
 }
 
