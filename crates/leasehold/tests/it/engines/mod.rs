@@ -2,5 +2,7 @@
 
 mod cas;
 mod memory;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod sqlite;
 mod support;

@@ -1,0 +1,367 @@
+//! How operations get to a connection, in order, and many at a time.
+//!
+//! A lock's operations all go over the same lane, one connection, so that one which was dropped by its caller is done
+//! before the next. Whoever finds its lane idle uses it on the spot. What arrives while it is in use is done together next:
+//! one statement and one commit for as many locks as there are.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::gate::Gate;
+use super::general::{self, Done};
+use super::native::{self, Hot};
+use super::session::{DEADLINE, Param, Session, within};
+use super::sql::Sql;
+use super::trouble::{Again, Fail, is_in_the_way};
+use crate::error::{Error, Result};
+use crate::model::{Lease, LockName, LockOp, Outcome};
+use crate::store::Moment;
+use crate::store::wake::wake_here;
+
+/// So many operations go into one statement at most.
+const MAX_BATCH: usize = 128;
+/// Of so many locks it is remembered that SQL cannot decide about them.
+const MAX_INVOLVED: usize = 1024;
+/// How long one step of the lane may take: the callers' patience ends a little later.
+const STEP: Duration = Duration::from_millis(4500);
+
+/// One connection and those who use it.
+#[derive(Debug)]
+pub(super) struct Lane {
+    gate: Arc<Gate>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Whether somebody uses the connection. Whoever ends that looks at the queue.
+    busy: bool,
+    queue: VecDeque<Job>,
+    session: Option<Arc<Session>>,
+    /// Locks with waiters or several holders, as far as we know: for them the hot statement would be in vain.
+    involved: HashSet<LockName>,
+}
+
+#[derive(Debug)]
+struct Job {
+    name: LockName,
+    op: LockOp,
+    /// Before the store could have granted anything: what a handed-over lease is counted from.
+    since: Moment,
+    /// SQL could not decide.
+    for_the_rules: bool,
+    tried: bool,
+    reply: oneshot::Sender<Result<Outcome>>,
+}
+
+impl Lane {
+    pub(super) fn new(gate: Arc<Gate>) -> Arc<Self> {
+        Arc::new(Self { gate, state: Mutex::default() })
+    }
+
+    /// Applies one operation.
+    pub(super) async fn apply(self: &Arc<Self>, name: &LockName, op: &LockOp) -> Result<Outcome> {
+        let answer = tokio::time::timeout(DEADLINE, self.now_or_later(name, op)).await;
+        answer.unwrap_or_else(|_| Err(Fail::Late.explain(&self.gate.place)))
+    }
+
+    async fn now_or_later(self: &Arc<Self>, name: &LockName, op: &LockOp) -> Result<Outcome> {
+        let (reply, answer) = oneshot::channel();
+        let job =
+            Job { name: name.clone(), op: op.clone(), since: Moment::now(), for_the_rules: false, tried: false, reply };
+        match self.enter(job) {
+            None => {}
+            Some((turn, session, mut job)) => {
+                // If the caller goes away now, the statement is on its way, and whatever comes next comes after it.
+                match native::one(&session, &self.gate, name, op).await {
+                    Ok(Some(outcome)) => return Ok(outcome),
+                    Ok(None) => job.for_the_rules = true,
+                    Err(fail) => {
+                        self.part_from(&session, &fail);
+                        if !may_try_again(&job, &fail) {
+                            return Err(fail.explain(&self.gate.place));
+                        }
+                        job.tried = true;
+                    }
+                }
+                self.state().queue.push_front(job);
+                drop(turn);
+            }
+        }
+        answer.await.unwrap_or_else(|_| Err(Fail::Late.explain(&self.gate.place)))
+    }
+
+    /// Takes the lane for one statement, if it is idle and a statement is all it takes; else the job waits.
+    fn enter(self: &Arc<Self>, job: Job) -> Option<(Turn, Arc<Session>, Job)> {
+        let mut state = self.state();
+        if state.busy {
+            state.queue.push_back(job);
+            return None;
+        }
+        state.busy = true;
+        let turn = Turn(self.clone());
+        let plain = Hot::of(&job.op).is_some() && !state.involved.contains(&job.name);
+        match state.session.clone().filter(|session| plain && !session.is_closed()) {
+            Some(session) => Some((turn, session, job)),
+            None => {
+                state.queue.push_back(job);
+                drop(state);
+                drop(turn);
+                None
+            }
+        }
+    }
+
+    /// Does what is waiting, until nothing is.
+    async fn run(self: Arc<Self>) {
+        loop {
+            let jobs = {
+                let mut state = self.state();
+                let count = state.queue.len().min(MAX_BATCH);
+                if count == 0 {
+                    state.busy = false;
+                    return;
+                }
+                state.queue.drain(..count).collect::<Vec<_>>()
+            };
+            self.work(jobs).await;
+        }
+    }
+
+    async fn work(&self, jobs: Vec<Job>) {
+        // A caller that has gone away takes its operation with it, if nothing was sent yet.
+        let jobs = jobs.into_iter().filter(|job| !job.reply.is_closed()).collect::<Vec<_>>();
+        let session = match self.session().await {
+            Ok(session) => session,
+            Err(fail) => {
+                let error = fail.explain(&self.gate.place);
+                jobs.into_iter().for_each(|job| job.answer(Err(error.clone())));
+                return;
+            }
+        };
+        let (mut hot, mut for_the_rules) = self.sort(jobs);
+        for (kind, jobs) in &mut hot {
+            jobs.sort_by(|one, two| one.name.cmp(&two.name));
+            debug_assert!(jobs.iter().all(|job| Hot::of(&job.op) == Some(*kind)), "each with its kind");
+        }
+        let [acquires, renewals, releases] = &hot;
+        let (acquired, renewed, released) = tokio::join!(
+            self.batch(&session, acquires),
+            self.batch(&session, renewals),
+            self.batch(&session, releases)
+        );
+        for ((_, jobs), outcomes) in hot.into_iter().zip([acquired, renewed, released]) {
+            for_the_rules.extend(self.deliver(&session, jobs, outcomes));
+        }
+        for job in for_the_rules {
+            self.by_the_rules(job).await;
+        }
+    }
+
+    async fn batch(
+        &self,
+        session: &Session,
+        (kind, jobs): &(Hot, Vec<Job>),
+    ) -> Result<Vec<Option<Outcome>>, Fail> {
+        let ops: Vec<_> = jobs.iter().map(|job| (&job.name, &job.op)).collect();
+        within(STEP, native::many(session, &self.gate, *kind, &ops)).await
+    }
+
+    /// One operation for each lock, by kind; the others have to wait for theirs.
+    fn sort(&self, jobs: Vec<Job>) -> ([(Hot, Vec<Job>); 3], Vec<Job>) {
+        let mut hot = [Hot::Acquire, Hot::Renew, Hot::Release].map(|kind| (kind, Vec::new()));
+        let (mut for_the_rules, mut later) = (Vec::new(), Vec::new());
+        let mut names = HashSet::new();
+        let mut state = self.state();
+        for job in jobs {
+            if !names.insert(job.name.clone()) {
+                later.push(job);
+                continue;
+            }
+            match Hot::of(&job.op).filter(|_| !job.for_the_rules && !state.involved.contains(&job.name)) {
+                Some(kind) => hot[kind as usize].1.push(job),
+                None => for_the_rules.push(job),
+            }
+        }
+        later.into_iter().rev().for_each(|job| state.queue.push_front(job));
+        (hot, for_the_rules)
+    }
+
+    /// Answers those that SQL has decided; gives back those that it could not.
+    fn deliver(
+        &self,
+        session: &Arc<Session>,
+        jobs: Vec<Job>,
+        outcomes: Result<Vec<Option<Outcome>>, Fail>,
+    ) -> Vec<Job> {
+        let mut left = Vec::new();
+        match outcomes {
+            Ok(outcomes) => {
+                for (mut job, outcome) in jobs.into_iter().zip(outcomes) {
+                    match outcome {
+                        Some(outcome) => job.answer(Ok(outcome)),
+                        None => {
+                            job.for_the_rules = true;
+                            left.push(job);
+                        }
+                    }
+                }
+            }
+            // One of them is held up, and none was done. Each by itself, then.
+            Err(Fail::Said(error)) if jobs.len() > 1 && is_in_the_way(&error) => left = jobs,
+            Err(fail) => self.fail(session, jobs, fail),
+        }
+        left
+    }
+
+    async fn by_the_rules(&self, mut job: Job) {
+        let session = match self.session().await {
+            Ok(session) => session,
+            Err(fail) => return job.answer(Err(fail.explain(&self.gate.place))),
+        };
+        match within(STEP, general::apply(&session, &self.gate, &job.name, &job.op)).await {
+            Ok(Some(done)) => {
+                self.remember(&job.name, done.is_plain);
+                let Done { outcome, handed_over, is_open, .. } = done;
+                let elsewhere = wake_here(handed_over, job.since);
+                job.answer(Ok(outcome));
+                if let Err(fail) = within(STEP, self.afterwards(&session, is_open, elsewhere)).await {
+                    self.part_from(&session, &fail);
+                }
+            }
+            Ok(None) => {
+                self.remember(&job.name, true);
+                match within(STEP, native::one(&session, &self.gate, &job.name, &job.op)).await {
+                    Ok(Some(outcome)) => job.answer(Ok(outcome)),
+                    Ok(None) => {
+                        // Somebody made it in between.
+                        job.for_the_rules = true;
+                        self.state().queue.push_front(job);
+                    }
+                    Err(fail) => self.fail(&session, vec![job], fail),
+                }
+            }
+            Err(fail) => {
+                // Whatever it was, a transaction may be open.
+                self.forget(&session);
+                self.fail(&session, vec![job], fail);
+            }
+        }
+    }
+
+    /// What the caller need not wait for: the end of a transaction that wrote nothing, and waking waiters elsewhere.
+    async fn afterwards(&self, session: &Session, is_open: bool, elsewhere: Vec<Lease>) -> Result<(), Fail> {
+        if is_open {
+            session.say("ROLLBACK").await?;
+        }
+        if !elsewhere.is_empty() {
+            let ids: Vec<String> = elsewhere.iter().map(|lease| lease.ask.lease_id.to_string()).collect();
+            let channel = self.gate.channel();
+            let params: [Param<'_>; 2] = [&channel, &ids];
+            session.query(Sql::Notify, &params).await?;
+        }
+        Ok(())
+    }
+
+    /// Tries again what may be, once; tells the others.
+    fn fail(&self, session: &Arc<Session>, jobs: Vec<Job>, fail: Fail) {
+        self.part_from(session, &fail);
+        let (again, over): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| may_try_again(job, &fail));
+        {
+            let mut state = self.state();
+            for mut job in again.into_iter().rev() {
+                job.tried = true;
+                state.queue.push_front(job);
+            }
+        }
+        let error: Error = fail.explain(&self.gate.place);
+        over.into_iter().for_each(|job| job.answer(Err(error.clone())));
+    }
+
+    /// The connection, opened if need be.
+    async fn session(&self) -> Result<Arc<Session>, Fail> {
+        let open = self.state().session.clone().filter(|session| !session.is_closed());
+        if let Some(session) = open {
+            return Ok(session);
+        }
+        let session = self.gate.open().await?;
+        self.state().session = Some(session.clone());
+        Ok(session)
+    }
+
+    /// Gives a connection up if it is of no more use after this.
+    fn part_from(&self, session: &Arc<Session>, fail: &Fail) {
+        self.gate.learn(fail);
+        match fail {
+            Fail::Late => {
+                // It may still be at work: what we do not wait for should not come to pass.
+                self.gate.cancel(session);
+                self.forget(session);
+            }
+            _ if fail.again() != Again::Never => self.forget(session),
+            _ => {}
+        }
+    }
+
+    fn forget(&self, session: &Arc<Session>) {
+        let mut state = self.state();
+        if state.session.as_ref().is_some_and(|current| Arc::ptr_eq(current, session)) {
+            state.session = None;
+        }
+    }
+
+    fn remember(&self, name: &LockName, is_plain: bool) {
+        let mut state = self.state();
+        if is_plain {
+            state.involved.remove(name);
+        } else if !state.involved.contains(name) {
+            if state.involved.len() >= MAX_INVOLVED {
+                state.involved.clear();
+            }
+            state.involved.insert(name.clone());
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Job {
+    /// A caller that has gone away is as one whose answer was lost.
+    fn answer(self, outcome: Result<Outcome>) {
+        let _ = self.reply.send(outcome);
+    }
+}
+
+/// Having the lane. Whoever gives it up, in whatever way, sees to those who wait.
+struct Turn(Arc<Lane>);
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        if state.queue.is_empty() {
+            state.busy = false;
+        } else {
+            self.0.gate.home().spawn(self.0.clone().run());
+        }
+    }
+}
+
+/// Whether an operation can be sent once more. If the answer was lost with the connection, it may have been done: then
+/// only what comes to the same when done twice.
+fn may_try_again(job: &Job, fail: &Fail) -> bool {
+    let repeatable = match job.op {
+        LockOp::Acquire(_) | LockOp::Renew(_) | LockOp::Leave(_) | LockOp::Sweep(_) | LockOp::Restarted(_) => true,
+        LockOp::Release(_) | LockOp::AskRelease(_) | LockOp::ForceRelease(_) => false,
+    };
+    !job.tried
+        && match fail.again() {
+            Again::Surely => true,
+            Again::Perhaps => repeatable,
+            Again::Never => false,
+        }
+}
