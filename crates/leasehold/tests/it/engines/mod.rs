@@ -4,5 +4,7 @@ mod cas;
 mod memory;
 #[cfg(feature = "postgres")]
 mod postgres;
+mod proxy;
+mod race;
 mod sqlite;
 mod support;

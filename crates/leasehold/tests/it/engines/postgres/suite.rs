@@ -11,7 +11,7 @@ use crate::engines::support::{clock, engine_at};
 
 /// Makes the suite for one way to the server.
 macro_rules! suite {
-    ($module:ident, $engine:literal) => {
+    ($module:ident, $engine:literal, $cases:literal) => {
         mod $module {
             async fn fresh() -> leasehold::testing::Fixture {
                 super::fresh($engine).await
@@ -21,23 +21,18 @@ macro_rules! suite {
 
             #[test]
             fn it_agrees_with_the_rules() {
-                super::agrees($engine, 128);
+                super::agrees($engine, $cases);
             }
         }
     };
 }
 
-suite!(locks, "postgres");
-suite!(pooled, "postgres-pooler");
-
-/// Whoever goes without the engine goes without its pooler.
-fn way(engine: &str) -> Option<String> {
-    engine_at("postgres").and_then(|_| engine_at(engine))
-}
+suite!(locks, "postgres", 160);
+suite!(pooled, "postgres-pooler", 32);
 
 async fn fresh(engine: &str) -> Fixture {
     let clock = clock();
-    let Some(url) = way(engine) else {
+    let Some(url) = engine_at(engine) else {
         // Skipped on purpose, by name.
         let store = Arc::new(MemoryStore::with_clock(clock.clone()));
         return Fixture::new(store.clone(), store, clock, ());
@@ -49,7 +44,7 @@ async fn fresh(engine: &str) -> Fixture {
 
 /// One schema for all cases, emptied before each: making it takes longer than a case.
 fn agrees(engine: &str, cases: u32) {
-    let Some(url) = way(engine) else { return };
+    let Some(url) = engine_at(engine) else { return };
     let (schema, clock) = (Schema::at(url), clock());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let (one, two, client) = runtime.block_on(async {

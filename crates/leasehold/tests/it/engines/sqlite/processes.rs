@@ -1,4 +1,4 @@
-//! A holder whose process is gone: the lock is free before its ttl is over.
+//! Several processes on one file: one winner of each race, and a holder that is gone does not hold until its ttl is over.
 
 use std::process::{Child, Command};
 use std::time::Duration;
@@ -6,6 +6,8 @@ use std::time::Duration;
 use leasehold::Leasehold;
 use leasehold::model::{LockName, Process};
 use leasehold::store::{member, this_process};
+
+use crate::engines::race::one_winner_each;
 
 /// A process to stand behind a lease.
 fn somebody() -> (Child, Process) {
@@ -16,6 +18,12 @@ fn somebody() -> (Child, Process) {
 
 async fn connect(folder: &tempfile::TempDir) -> Leasehold {
     Leasehold::connect(&format!("sqlite:{}", folder.path().join("locks.db").display())).await.unwrap()
+}
+
+#[test]
+fn a_race_between_processes_has_one_winner() {
+    let folder = tempfile::tempdir().unwrap();
+    one_winner_each(&format!("sqlite:{}", folder.path().join("locks.db").display()));
 }
 
 #[tokio::test]

@@ -1,0 +1,138 @@
+//! A race between processes: whoever wins, there is one of them.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use leasehold::{Error, Guard, Leasehold};
+use tokio::task::JoinSet;
+
+const PROCESSES: usize = 2;
+const CLIENTS: usize = 8;
+const ROUNDS: usize = 200;
+const LOCK: &str = "race";
+/// Where a process of the race finds its store; not set in any other.
+const STORE: &str = "LEASEHOLD_TEST_RACE_STORE";
+/// Before what a process of the race says: the test runner talks on the same line.
+const SAYS: &str = "race: ";
+
+/// In each round, 16 clients in two processes ask for the same lock at once and do not wait: exactly one gets it, with a
+/// token above all before.
+pub(super) fn one_winner_each(url: &str) {
+    let mut racers: Vec<_> = (0..PROCESSES).map(|_| Racer::start(url)).collect();
+    let mut newest = 0;
+    let mut winners = BTreeSet::new();
+    for round in 0..ROUNDS {
+        for racer in &mut racers {
+            racer.say("go");
+        }
+        let tokens: Vec<Vec<u64>> = racers.iter_mut().map(Racer::tokens).collect();
+        let [token] = tokens.concat()[..] else { panic!("round {round}: not one winner but {tokens:?}") };
+        assert!(token > newest, "round {round}: token {token} after {newest}");
+        newest = token;
+        let winner = tokens.iter().position(|won| !won.is_empty());
+        winners.extend(winner.map(|place| racers[place].child.id()));
+        // All let go before the next round begins.
+        for racer in &mut racers {
+            racer.say("free");
+            assert!(racer.tokens().is_empty());
+        }
+        // Another one hears the next word first.
+        racers.rotate_left(1);
+    }
+    assert_eq!(winners.len(), PROCESSES, "one process won all {ROUNDS} rounds: that was no race");
+}
+
+/// A process of the race: this test binary once more, with one test.
+struct Racer {
+    child: Child,
+    says: BufReader<std::process::ChildStdout>,
+}
+
+impl Racer {
+    fn start(url: &str) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "--nocapture", "engines::race::a_process_of_the_race"])
+            .env(STORE, url)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let says = BufReader::new(child.stdout.take().unwrap());
+        let mut racer = Self { child, says };
+        assert!(racer.tokens().is_empty(), "it has just begun");
+        racer
+    }
+
+    fn say(&mut self, word: &str) {
+        writeln!(self.child.stdin.as_ref().unwrap(), "{word}").unwrap();
+    }
+
+    /// The tokens that its clients have won.
+    fn tokens(&mut self) -> Vec<u64> {
+        loop {
+            let mut line = String::new();
+            assert!(self.says.read_line(&mut line).unwrap() > 0, "a process of the race has ended");
+            if let Some((_, tokens)) = line.split_once(SAYS) {
+                return tokens.split_whitespace().map(|token| token.parse().unwrap()).collect();
+            }
+        }
+    }
+}
+
+impl Drop for Racer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Does nothing unless it was started for a race.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_of_the_race() {
+    let Ok(url) = std::env::var(STORE) else { return };
+    let mut clients = Vec::new();
+    for _ in 0..CLIENTS {
+        clients.push(Leasehold::connect(&url).await.unwrap());
+    }
+    let mut held = Vec::new();
+    report(&held);
+    while let Some(word) = tokio::task::block_in_place(hear) {
+        match word.as_str() {
+            "go" => held = ask_all(&clients).await,
+            "free" => {
+                for guard in held.drain(..) {
+                    guard.release().await.unwrap();
+                }
+            }
+            other => panic!("{other}?"),
+        }
+        report(&held);
+    }
+}
+
+async fn ask_all(clients: &[Leasehold]) -> Vec<Guard> {
+    let mut asks = JoinSet::new();
+    for client in clients {
+        asks.spawn(client.lock(LOCK).ttl(Duration::from_secs(30)).acquire());
+    }
+    let answers = asks.join_all().await;
+    answers
+        .into_iter()
+        .filter_map(|answer| match answer {
+            Ok(guard) => Some(guard),
+            Err(Error::Conflict { .. }) => None,
+            Err(other) => panic!("{other}: {other:?}"),
+        })
+        .collect()
+}
+
+fn hear() -> Option<String> {
+    std::io::stdin().lines().next().map(Result::unwrap)
+}
+
+fn report(held: &[Guard]) {
+    let tokens: Vec<_> = held.iter().map(|guard| guard.token().to_string()).collect();
+    println!("{SAYS}{}", tokens.join(" "));
+}
