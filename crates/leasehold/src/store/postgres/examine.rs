@@ -14,7 +14,10 @@ pub(super) async fn examine(gate: &Gate, session: &Session) -> Result<Vec<Findin
     let facts = Facts::read(gate, session).await?;
     let mut findings = vec![
         Finding::ok("version", format!("PostgreSQL {}", facts.version)),
-        Finding::ok("schema", format!("'{}', version {} of {NEWEST}", gate.options.schema, facts.schema_version)),
+        Finding::ok(
+            "schema",
+            format!("'{}', version {} of {NEWEST}", gate.options.schema, facts.schema_version),
+        ),
         facts.role(),
         facts.synchronous_commit(),
         facts.fsync(),
@@ -46,7 +49,8 @@ impl Facts {
             gate.options.schema
         );
         let rows = session.client().query_typed(&sql, &[]).await?;
-        let row = rows.first().ok_or_else(|| Fail::Unreadable("the server knows nothing of itself".into()))?;
+        let row =
+            rows.first().ok_or_else(|| Fail::Unreadable("the server knows nothing of itself".into()))?;
         Ok(Self {
             version: row.try_get(0)?,
             schema_version: row.try_get::<_, Option<String>>(1)?.unwrap_or_else(|| "unknown".to_owned()),

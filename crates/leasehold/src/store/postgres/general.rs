@@ -91,13 +91,37 @@ async fn save(
     let (token, version) = (column(record.token.get()), column(record.version));
     let events = EventColumns::new(&applied.events)?;
     let params: [&(dyn tokio_postgres::types::ToSql + Sync); 27] = [
-        &key, &token, &version, &saved.held, &saved.lease_id, &saved.holder, &saved.shared, &saved.slots, &saved.ttl,
-        &saved.extra, &saved.acquired_at, &saved.renewed_at, &saved.expires_at, &saved.renewals, &wake_at,
-        &saved.record, &now, &events.at, &events.kind, &events.token, &events.lease_id, &events.holder, &events.shared,
-        &events.slots, &events.after_micros, &events.renewals, &events.rest,
+        &key,
+        &token,
+        &version,
+        &saved.held,
+        &saved.lease_id,
+        &saved.holder,
+        &saved.shared,
+        &saved.slots,
+        &saved.ttl,
+        &saved.extra,
+        &saved.acquired_at,
+        &saved.renewed_at,
+        &saved.expires_at,
+        &saved.renewals,
+        &wake_at,
+        &saved.record,
+        &now,
+        &events.at,
+        &events.kind,
+        &events.token,
+        &events.lease_id,
+        &events.holder,
+        &events.shared,
+        &events.slots,
+        &events.after_micros,
+        &events.renewals,
+        &events.rest,
     ];
     // If the first fails, the second ends a transaction in which nothing was done.
-    let (saved, committed) = tokio::join!(biased; session.query(Sql::Save, &params), session.say(end(applied)));
+    let (saved, committed) =
+        tokio::join!(biased; session.query(Sql::Save, &params), session.say(end(applied)));
     saved?;
     Ok(committed?)
 }

@@ -70,8 +70,14 @@ impl Lane {
 
     async fn now_or_later(self: &Arc<Self>, name: &LockName, op: &LockOp) -> Result<Outcome> {
         let (reply, answer) = oneshot::channel();
-        let job =
-            Job { name: name.clone(), op: op.clone(), since: Moment::now(), for_the_rules: false, tried: false, reply };
+        let job = Job {
+            name: name.clone(),
+            op: op.clone(),
+            since: Moment::now(),
+            for_the_rules: false,
+            tried: false,
+            reply,
+        };
         match self.enter(job) {
             None => {}
             Some((turn, session, mut job)) => {
@@ -132,28 +138,30 @@ impl Lane {
     }
 
     async fn work(&self, jobs: Vec<Job>) {
-        // A caller that has gone away takes its operation with it, if nothing was sent yet.
-        let jobs = jobs.into_iter().filter(|job| !job.reply.is_closed()).collect::<Vec<_>>();
         let session = match self.session().await {
             Ok(session) => session,
             Err(fail) => {
                 let error = fail.explain(&self.gate.place);
-                jobs.into_iter().for_each(|job| job.answer(Err(error.clone())));
+                for job in jobs {
+                    job.answer(Err(error.clone()));
+                }
                 return;
             }
         };
+        // A caller that has gone away takes its operation with it, if nothing was sent yet.
+        let jobs = jobs.into_iter().filter(|job| !job.reply.is_closed()).collect::<Vec<_>>();
         let (mut hot, mut for_the_rules) = self.sort(jobs);
         for (kind, jobs) in &mut hot {
             jobs.sort_by(|one, two| one.name.cmp(&two.name));
             debug_assert!(jobs.iter().all(|job| Hot::of(&job.op) == Some(*kind)), "each with its kind");
         }
-        let [acquires, renewals, releases] = &hot;
-        let (acquired, renewed, released) = tokio::join!(
+        let [acquires, renewals, ends] = &hot;
+        let (granted, renewed, released) = tokio::join!(
             self.batch(&session, acquires),
             self.batch(&session, renewals),
-            self.batch(&session, releases)
+            self.batch(&session, ends)
         );
-        for ((_, jobs), outcomes) in hot.into_iter().zip([acquired, renewed, released]) {
+        for ((_, jobs), outcomes) in hot.into_iter().zip([granted, renewed, released]) {
             for_the_rules.extend(self.deliver(&session, jobs, outcomes));
         }
         for job in for_the_rules {
@@ -278,7 +286,9 @@ impl Lane {
             }
         }
         let error: Error = fail.explain(&self.gate.place);
-        over.into_iter().for_each(|job| job.answer(Err(error.clone())));
+        for job in over {
+            job.answer(Err(error.clone()));
+        }
     }
 
     /// The connection, opened if need be.
@@ -355,7 +365,11 @@ impl Drop for Turn {
 /// only what comes to the same when done twice.
 fn may_try_again(job: &Job, fail: &Fail) -> bool {
     let repeatable = match job.op {
-        LockOp::Acquire(_) | LockOp::Renew(_) | LockOp::Leave(_) | LockOp::Sweep(_) | LockOp::Restarted(_) => true,
+        LockOp::Acquire(_)
+        | LockOp::Renew(_)
+        | LockOp::Leave(_)
+        | LockOp::Sweep(_)
+        | LockOp::Restarted(_) => true,
         LockOp::Release(_) | LockOp::AskRelease(_) | LockOp::ForceRelease(_) => false,
     };
     !job.tried

@@ -40,5 +40,5 @@ mod tls;
 mod trouble;
 mod upkeep;
 
-pub use options::{PostgresOptions, Pooler, SslMode};
+pub use options::{Pooler, PostgresOptions, SslMode};
 pub use store::PostgresStore;

@@ -95,10 +95,12 @@ impl PostgresOptions {
             }
         }
         let sign = if theirs.is_empty() { "" } else { "?" };
-        options.config = format!("{place}{sign}{}", theirs.join("&")).parse().map_err(|error: tokio_postgres::Error| {
-            let message = format!("'{url}' is no PostgreSQL URL");
-            wrong(&message, "write postgres://USER:PASSWORD@HOST:PORT/DATABASE").because(error)
-        })?;
+        options.config = format!("{place}{sign}{}", theirs.join("&")).parse().map_err(
+            |error: tokio_postgres::Error| {
+                let message = format!("'{url}' is no PostgreSQL URL");
+                wrong(&message, "write postgres://USER:PASSWORD@HOST:PORT/DATABASE").because(error)
+            },
+        )?;
         options.complete();
         Ok(options)
     }
@@ -235,8 +237,17 @@ mod tests {
     #[test]
     fn a_setting_that_is_none_is_refused() {
         for setting in [
-            "sslmode=maybe", "schema=Bad", "schema=a;b", "schema=", "schema=pg_x", "pool=0", "pool=65", "poll=1ms",
-            "poll=never", "pooler=session", "colour=red",
+            "sslmode=maybe",
+            "schema=Bad",
+            "schema=a;b",
+            "schema=",
+            "schema=pg_x",
+            "pool=0",
+            "pool=65",
+            "poll=1ms",
+            "poll=never",
+            "pooler=session",
+            "colour=red",
         ] {
             let error = options(&format!("postgres://u:s3cr3t@h/db?{setting}")).unwrap_err();
             assert_eq!(error.code(), "STORE_MISCONFIGURED", "{setting}");

@@ -94,9 +94,9 @@ impl Desk {
             let rows = self.ask(Sql::List, &[&after, &prefix, &end, &busy, &i64::from(limit), &now]).await?;
             let last = rows.len() < limit as usize;
             for row in &rows {
-                let (record, now) = self.readable(LockRow::read(row).and_then(|found| {
-                    Ok((found.record, time(row, LOCK_COLUMNS)?))
-                }))?;
+                let (record, now) = self.readable(
+                    LockRow::read(row).and_then(|found| Ok((found.record, time(row, LOCK_COLUMNS)?))),
+                )?;
                 record.name.as_str().clone_into(&mut after);
                 if ask.state.is_none_or(|state| state.matches(&record, now)) {
                     items.push(record);

@@ -12,8 +12,8 @@ use uuid::Uuid;
 use super::gate::micros;
 use super::trouble::Fail;
 use crate::model::{
-    Ask, Event, EventKind, Holder, Lease, LeaseId, LockName, LockRecord, Metadata, Mode, Priority, Process, Reason,
-    Slots, Status, Timestamp, Token, Ttl,
+    Ask, Event, EventKind, Holder, Lease, LeaseId, LockName, LockRecord, Metadata, Mode, Priority, Process,
+    Reason, Slots, Status, Timestamp, Token, Ttl,
 };
 
 /// A lock's row.

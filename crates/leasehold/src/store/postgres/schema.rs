@@ -75,7 +75,11 @@ fn check(gate: &Gate, version: Option<usize>) -> Result<usize> {
             "{} has schema version {version} in '{}', made by a newer leasehold; this one knows {NEWEST}",
             gate.place, gate.options.schema
         );
-        return Err(Error::store(Trouble::Misconfigured, message, "upgrade leasehold, or name another schema=…"));
+        return Err(Error::store(
+            Trouble::Misconfigured,
+            message,
+            "upgrade leasehold, or name another schema=…",
+        ));
     }
     Ok(version)
 }
@@ -85,7 +89,9 @@ async fn look(gate: &Gate, session: &Session) -> Result<Found, Fail> {
     let meta = format!("(SELECT value FROM {}.meta WHERE key = 'schema_version')", gate.options.schema);
     let client = session.client();
     let rows = match client.query_typed(&format!("SELECT {meta}, {facts}"), &[]).await {
-        Err(error) if is_missing(&error) => client.query_typed(&format!("SELECT NULL::text, {facts}"), &[]).await?,
+        Err(error) if is_missing(&error) => {
+            client.query_typed(&format!("SELECT NULL::text, {facts}"), &[]).await?
+        }
         rows => rows?,
     };
     let row = rows.first().ok_or_else(|| Fail::Unreadable("a SELECT without FROM gave nothing".into()))?;
@@ -102,7 +108,9 @@ async fn migrate(gate: &Gate, session: &Session) -> Result<(), Fail> {
     let (schema, client) = (&gate.options.schema, session.client());
     session.say("BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = 0").await?;
     let lock = format!("leasehold schema {schema}");
-    client.query_typed("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", &[(&lock, Type::TEXT)]).await?;
+    client
+        .query_typed("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", &[(&lock, Type::TEXT)])
+        .await?;
     // Looked at again under the lock: somebody may have done it meanwhile.
     let there = "SELECT to_regnamespace($1) IS NOT NULL, to_regclass($1 || '.meta') IS NOT NULL";
     let rows = client.query_typed(there, &[(&schema, Type::TEXT)]).await?;

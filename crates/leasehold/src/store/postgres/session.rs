@@ -59,7 +59,11 @@ impl Session {
     }
 
     /// Sends one statement and waits for its rows.
-    pub(super) async fn query(&self, what: Sql, params: &[Param<'_>]) -> Result<Vec<Row>, tokio_postgres::Error> {
+    pub(super) async fn query(
+        &self,
+        what: Sql,
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
         if let Some(statement) = self.prepared(what).await? {
             return self.client.query(statement, params).await;
         }

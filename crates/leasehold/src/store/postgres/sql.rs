@@ -59,7 +59,8 @@ impl Texts {
             let (sql, types) = make();
             let now = types.len() + 1;
             let (sql, mut types) = (sql.replace("$NOW", NOW), types);
-            let sql = sql.replace("$LOCK", LOCK).replace("$EVENT", EVENT).replace("$s.", &format!("{schema}."));
+            let sql =
+                sql.replace("$LOCK", LOCK).replace("$EVENT", EVENT).replace("$s.", &format!("{schema}."));
             if sql.contains("$now") {
                 types.push(Type::INT8);
             }
@@ -112,8 +113,12 @@ impl Source {
         let all = columns.iter().enumerate().map(|(at, column)| (at + 1, column));
         match self {
             Self::One => {
-                let list: Vec<_> = all.map(|(n, (name, kind, _))| format!("${n}::{kind} AS {name}")).collect();
-                (format!("(SELECT {}) u", list.join(", ")), columns.iter().map(|column| column.2.clone()).collect())
+                let list: Vec<_> =
+                    all.map(|(n, (name, kind, _))| format!("${n}::{kind} AS {name}")).collect();
+                (
+                    format!("(SELECT {}) u", list.join(", ")),
+                    columns.iter().map(|column| column.2.clone()).collect(),
+                )
             }
             Self::Many => {
                 let list: Vec<_> = all.map(|(n, (_, kind, _))| format!("${n}::{kind}[]")).collect();
@@ -254,13 +259,35 @@ fn save() -> (String, Vec<Type>) {
                                    $24::integer[], $25::bigint[], $26::bigint[], $27::text[]) e";
     let (text, number, yes) = (Type::TEXT, Type::INT8, Type::BOOL);
     let lock = [
-        text.clone(), number.clone(), number.clone(), yes.clone(), Type::UUID, text.clone(), yes, Type::INT4,
-        number.clone(), text.clone(), number.clone(), number.clone(), number.clone(), number.clone(), number.clone(),
-        text, number,
+        text.clone(),
+        number.clone(),
+        number.clone(),
+        yes.clone(),
+        Type::UUID,
+        text.clone(),
+        yes,
+        Type::INT4,
+        number.clone(),
+        text.clone(),
+        number.clone(),
+        number.clone(),
+        number.clone(),
+        number.clone(),
+        number.clone(),
+        text,
+        number,
     ];
     let events = [
-        Type::INT8_ARRAY, Type::TEXT_ARRAY, Type::INT8_ARRAY, Type::UUID_ARRAY, Type::TEXT_ARRAY, Type::BOOL_ARRAY,
-        Type::INT4_ARRAY, Type::INT8_ARRAY, Type::INT8_ARRAY, Type::TEXT_ARRAY,
+        Type::INT8_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::INT8_ARRAY,
+        Type::UUID_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::BOOL_ARRAY,
+        Type::INT4_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
+        Type::TEXT_ARRAY,
     ];
     (sql.to_owned(), lock.into_iter().chain(events).collect())
 }
@@ -344,7 +371,10 @@ fn prune() -> (String, Vec<Type>) {
 
 /// Outside of any transaction that matters: a commit that notifies waits for every other one that does.
 fn notify() -> (String, Vec<Type>) {
-    ("SELECT count(pg_notify($1, id)) FROM unnest($2::text[]) id".to_owned(), vec![Type::TEXT, Type::TEXT_ARRAY])
+    (
+        "SELECT count(pg_notify($1, id)) FROM unnest($2::text[]) id".to_owned(),
+        vec![Type::TEXT, Type::TEXT_ARRAY],
+    )
 }
 
 #[cfg(test)]

@@ -16,9 +16,7 @@ use super::{examine, schema};
 use crate::Result;
 use crate::model::{Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Sweep, Swept, Timestamp, Ttl};
 use crate::store::wake::Reach;
-use crate::store::{
-    Abilities, Changes, Finding, Hosts, ListEvents, ListLocks, LockStore, Page, Store,
-};
+use crate::store::{Abilities, Changes, Finding, Hosts, ListEvents, ListLocks, LockStore, Page, Store};
 
 /// The history is bounded once in so many operations, whether anybody sweeps or not.
 const PRUNE_EVERY: u32 = 4096;

@@ -25,7 +25,8 @@ impl Fail {
         match self {
             Self::Said(error) => explain(place, error),
             Self::Late => {
-                let hint = "look at the network and the server; somebody may be holding a row of leasehold's tables";
+                let hint =
+                    "look at the network and the server; somebody may be holding a row of leasehold's tables";
                 Error::store(Trouble::Unavailable, format!("{place} did not answer in time"), hint)
             }
             Self::Unreadable(why) => {
@@ -127,7 +128,11 @@ fn of_connection(error: &tokio_postgres::Error) -> Words {
              (verify-full) by somebody in that file, and the server must have encryption on",
         );
     }
-    (Trouble::Unavailable, "cannot be reached", "see whether the server is up, and at the host and the port in the URL")
+    (
+        Trouble::Unavailable,
+        "cannot be reached",
+        "see whether the server is up, and at the host and the port in the URL",
+    )
 }
 
 fn is_tls(error: &tokio_postgres::Error) -> bool {
@@ -136,7 +141,7 @@ fn is_tls(error: &tokio_postgres::Error) -> bool {
         return true;
     }
     let io = error.source().and_then(|source| source.downcast_ref::<std::io::Error>());
-    io.and_then(std::io::Error::get_ref).is_some_and(|inner| inner.is::<rustls::Error>())
+    io.and_then(std::io::Error::get_ref).and_then(|inner| inner.downcast_ref::<rustls::Error>()).is_some()
 }
 
 /// What may be done after an error.
