@@ -157,8 +157,9 @@ pub(super) enum Again {
 
 fn again(error: &tokio_postgres::Error) -> Again {
     match error.code().map(SqlState::code) {
-        // A statement that another connection has, tables that were changed, others in the way.
-        Some("26000" | "42P05" | "0A000" | "40001" | "40P01") => Again::Surely,
+        // A statement that another connection has, tables that were changed, others in the way, a primary that is one no
+        // more: of several hosts in the URL another may be by now.
+        Some("26000" | "42P05" | "0A000" | "40001" | "40P01" | "25006") => Again::Surely,
         Some(code) if code.starts_with("57P") || code.starts_with("08") => Again::Perhaps,
         Some(_) => Again::Never,
         None if is_tls(error) => Again::Never,
