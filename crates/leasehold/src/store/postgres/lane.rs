@@ -1,8 +1,8 @@
 //! How operations get to a connection, in order, and many at a time.
 //!
-//! A lock's operations all go over the same lane, one connection, so that one which was dropped by its caller is done
-//! before the next. Whoever finds its lane idle uses it on the spot. What arrives while it is in use is done together next:
-//! one statement and one commit for as many locks as there are.
+//! A lane is one connection. As long as an operation on a lock is under way, the next one takes the same lane, so that one
+//! which was dropped by its caller is done before the next. Whoever finds its lane idle uses it on the spot. What arrives
+//! while it is in use is done together next: one statement and one commit for as many locks as there are.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,19 +12,20 @@ use tokio::sync::oneshot;
 
 use super::gate::Gate;
 use super::general::{self, Done};
-use super::native::{self, Hot};
+use super::native;
 use super::session::{DEADLINE, Param, Session, within};
 use super::sql::Sql;
+use super::switchboard::{Bound, Switchboard};
 use super::trouble::{Again, Fail, is_in_the_way};
 use crate::error::{Error, Result};
-use crate::model::{Lease, LockName, LockOp, Outcome};
+use crate::model::{Lease, LockOp, Outcome};
 use crate::store::Moment;
 use crate::store::wake::wake_here;
 
 /// So many operations go into one statement at most.
 const MAX_BATCH: usize = 128;
-/// Of so many locks it is remembered that SQL cannot decide about them.
-const MAX_INVOLVED: usize = 1024;
+/// Those who have just been answered are not waited for any longer than this.
+const LINGER: Duration = Duration::from_micros(500);
 /// How long one step of the lane may take: the callers' patience ends a little later.
 const STEP: Duration = Duration::from_millis(4500);
 
@@ -32,6 +33,7 @@ const STEP: Duration = Duration::from_millis(4500);
 #[derive(Debug)]
 pub(super) struct Lane {
     gate: Arc<Gate>,
+    board: Arc<Switchboard>,
     state: Mutex<State>,
 }
 
@@ -41,13 +43,12 @@ struct State {
     busy: bool,
     queue: VecDeque<Job>,
     session: Option<Arc<Session>>,
-    /// Locks with waiters or several holders, as far as we know: for them the hot statement would be in vain.
-    involved: HashSet<LockName>,
 }
 
 #[derive(Debug)]
 struct Job {
-    name: LockName,
+    /// The lock, and that it is under way.
+    bound: Bound,
     op: LockOp,
     /// Before the store could have granted anything: what a handed-over lease is counted from.
     since: Moment,
@@ -58,66 +59,73 @@ struct Job {
 }
 
 impl Lane {
-    pub(super) fn new(gate: Arc<Gate>) -> Arc<Self> {
-        Arc::new(Self { gate, state: Mutex::default() })
+    pub(super) fn new(gate: Arc<Gate>, board: Arc<Switchboard>) -> Arc<Self> {
+        Arc::new(Self { gate, board, state: Mutex::default() })
     }
 
     /// Applies one operation.
-    pub(super) async fn apply(self: &Arc<Self>, name: &LockName, op: &LockOp) -> Result<Outcome> {
-        let answer = tokio::time::timeout(DEADLINE, self.now_or_later(name, op)).await;
+    pub(super) async fn apply(self: &Arc<Self>, bound: Bound, op: &LockOp) -> Result<Outcome> {
+        let answer = tokio::time::timeout(DEADLINE, self.now_or_later(bound, op)).await;
         answer.unwrap_or_else(|_| Err(Fail::Late.explain(&self.gate.place)))
     }
 
-    async fn now_or_later(self: &Arc<Self>, name: &LockName, op: &LockOp) -> Result<Outcome> {
+    async fn now_or_later(self: &Arc<Self>, bound: Bound, op: &LockOp) -> Result<Outcome> {
         let (reply, answer) = oneshot::channel();
-        let job = Job {
-            name: name.clone(),
-            op: op.clone(),
-            since: Moment::now(),
-            for_the_rules: false,
-            tried: false,
-            reply,
-        };
-        match self.enter(job) {
-            None => {}
-            Some((turn, session, mut job)) => {
-                // If the caller goes away now, the statement is on its way, and whatever comes next comes after it.
-                match native::one(&session, &self.gate, name, op).await {
-                    Ok(Some(outcome)) => return Ok(outcome),
-                    Ok(None) => job.for_the_rules = true,
-                    Err(fail) => {
-                        self.part_from(&session, &fail);
-                        if !may_try_again(&job, &fail) {
-                            return Err(fail.explain(&self.gate.place));
-                        }
-                        job.tried = true;
-                    }
+        let (op, since) = (op.clone(), Moment::now());
+        let job = Job { bound, op, since, for_the_rules: false, tried: false, reply };
+        if let Some(mut turn) = self.enter(job) {
+            let done = turn.statement().await;
+            let Some(mut job) = turn.job.take() else {
+                return Err(Fail::Late.explain(&self.gate.place));
+            };
+            match done {
+                Ok(Some(outcome)) => {
+                    // First the lane is free, then it looks so.
+                    drop(turn);
+                    drop(job);
+                    return Ok(outcome);
                 }
-                self.state().queue.push_front(job);
-                drop(turn);
+                Ok(None) => job.for_the_rules = true,
+                Err(fail) => {
+                    self.part_from(&turn.session, &fail);
+                    if !may_try_again(&job, &fail) {
+                        return Err(fail.explain(&self.gate.place));
+                    }
+                    job.tried = true;
+                }
             }
+            self.state().queue.push_front(job);
         }
         answer.await.unwrap_or_else(|_| Err(Fail::Late.explain(&self.gate.place)))
     }
 
     /// Takes the lane for one statement, if it is idle and a statement is all it takes; else the job waits.
-    fn enter(self: &Arc<Self>, job: Job) -> Option<(Turn, Arc<Session>, Job)> {
+    fn enter(self: &Arc<Self>, job: Job) -> Option<Turn> {
+        let plain = native::is_hot(&job.op) && !self.board.is_involved(&job.bound.name);
         let mut state = self.state();
         if state.busy {
             state.queue.push_back(job);
             return None;
         }
         state.busy = true;
-        let turn = Turn(self.clone());
-        let plain = Hot::of(&job.op).is_some() && !state.involved.contains(&job.name);
         match state.session.clone().filter(|session| plain && !session.is_closed()) {
-            Some(session) => Some((turn, session, job)),
+            Some(session) => Some(Turn { lane: self.clone(), session, job: Some(job) }),
             None => {
                 state.queue.push_back(job);
                 drop(state);
-                drop(turn);
+                self.pass_on();
                 None
             }
+        }
+    }
+
+    /// Gives the lane to those who wait, if anybody does.
+    fn pass_on(self: &Arc<Self>) {
+        let mut state = self.state();
+        if state.queue.is_empty() {
+            state.busy = false;
+        } else {
+            self.gate.home().spawn(self.clone().run());
         }
     }
 
@@ -133,7 +141,23 @@ impl Lane {
                 }
                 state.queue.drain(..count).collect::<Vec<_>>()
             };
+            let (count, begun) = (jobs.len(), Moment::now());
             self.work(jobs).await;
+            if count > 1 {
+                self.linger(count, Moment::now().after(begun)).await;
+            }
+        }
+    }
+
+    /// Those who have been answered together mostly come back together. Whoever is first would have a statement and a
+    /// commit for itself, and the others would wait for it: a moment's patience, short beside what the last ones took,
+    /// keeps them together.
+    async fn linger(&self, answered: usize, took: Duration) {
+        let until = Moment::now().plus((took / 8).min(LINGER));
+        let all = answered + self.state().queue.len();
+        while self.state().queue.len() < all.min(MAX_BATCH) && Moment::now() < until {
+            tokio::task::yield_now().await;
+            std::thread::yield_now();
         }
     }
 
@@ -151,49 +175,32 @@ impl Lane {
         // A caller that has gone away takes its operation with it, if nothing was sent yet.
         let jobs = jobs.into_iter().filter(|job| !job.reply.is_closed()).collect::<Vec<_>>();
         let (mut hot, mut for_the_rules) = self.sort(jobs);
-        for (kind, jobs) in &mut hot {
-            jobs.sort_by(|one, two| one.name.cmp(&two.name));
-            debug_assert!(jobs.iter().all(|job| Hot::of(&job.op) == Some(*kind)), "each with its kind");
-        }
-        let [acquires, renewals, ends] = &hot;
-        let (granted, renewed, released) = tokio::join!(
-            self.batch(&session, acquires),
-            self.batch(&session, renewals),
-            self.batch(&session, ends)
-        );
-        for ((_, jobs), outcomes) in hot.into_iter().zip([granted, renewed, released]) {
-            for_the_rules.extend(self.deliver(&session, jobs, outcomes));
-        }
+        hot.sort_by(|one, two| one.bound.name.cmp(&two.bound.name));
+        let ops: Vec<_> = hot.iter().map(|job| (&job.bound.name, &job.op)).collect();
+        let outcomes = within(STEP, native::many(&session, &self.gate, &ops)).await;
+        for_the_rules.extend(self.deliver(&session, hot, outcomes));
         for job in for_the_rules {
             self.by_the_rules(job).await;
         }
     }
 
-    async fn batch(
-        &self,
-        session: &Session,
-        (kind, jobs): &(Hot, Vec<Job>),
-    ) -> Result<Vec<Option<Outcome>>, Fail> {
-        let ops: Vec<_> = jobs.iter().map(|job| (&job.name, &job.op)).collect();
-        within(STEP, native::many(session, &self.gate, *kind, &ops)).await
-    }
-
-    /// One operation for each lock, by kind; the others have to wait for theirs.
-    fn sort(&self, jobs: Vec<Job>) -> ([(Hot, Vec<Job>); 3], Vec<Job>) {
-        let mut hot = [Hot::Acquire, Hot::Renew, Hot::Release].map(|kind| (kind, Vec::new()));
-        let (mut for_the_rules, mut later) = (Vec::new(), Vec::new());
+    /// One operation for each lock, and those first that SQL can decide; the others have to wait for theirs.
+    fn sort(&self, jobs: Vec<Job>) -> (Vec<Job>, Vec<Job>) {
+        let (mut hot, mut for_the_rules, mut later) = (Vec::new(), Vec::new(), Vec::new());
         let mut names = HashSet::new();
-        let mut state = self.state();
         for job in jobs {
-            if !names.insert(job.name.clone()) {
+            if !names.insert(job.bound.name.clone()) {
                 later.push(job);
-                continue;
-            }
-            match Hot::of(&job.op).filter(|_| !job.for_the_rules && !state.involved.contains(&job.name)) {
-                Some(kind) => hot[kind as usize].1.push(job),
-                None => for_the_rules.push(job),
+            } else if !job.for_the_rules
+                && native::is_hot(&job.op)
+                && !self.board.is_involved(&job.bound.name)
+            {
+                hot.push(job);
+            } else {
+                for_the_rules.push(job);
             }
         }
+        let mut state = self.state();
         later.into_iter().rev().for_each(|job| state.queue.push_front(job));
         (hot, for_the_rules)
     }
@@ -230,9 +237,9 @@ impl Lane {
             Ok(session) => session,
             Err(fail) => return job.answer(Err(fail.explain(&self.gate.place))),
         };
-        match within(STEP, general::apply(&session, &self.gate, &job.name, &job.op)).await {
+        match within(STEP, general::apply(&session, &self.gate, &job.bound.name, &job.op)).await {
             Ok(Some(done)) => {
-                self.remember(&job.name, done.is_plain);
+                self.board.remember(&job.bound.name, done.is_plain);
                 let Done { outcome, handed_over, is_open, .. } = done;
                 let elsewhere = wake_here(handed_over, job.since);
                 job.answer(Ok(outcome));
@@ -241,8 +248,8 @@ impl Lane {
                 }
             }
             Ok(None) => {
-                self.remember(&job.name, true);
-                match within(STEP, native::one(&session, &self.gate, &job.name, &job.op)).await {
+                self.board.remember(&job.bound.name, true);
+                match within(STEP, native::one(&session, &self.gate, &job.bound.name, &job.op)).await {
                     Ok(Some(outcome)) => job.answer(Ok(outcome)),
                     Ok(None) => {
                         // Somebody made it in between.
@@ -323,18 +330,6 @@ impl Lane {
         }
     }
 
-    fn remember(&self, name: &LockName, is_plain: bool) {
-        let mut state = self.state();
-        if is_plain {
-            state.involved.remove(name);
-        } else if !state.involved.contains(name) {
-            if state.involved.len() >= MAX_INVOLVED {
-                state.involved.clear();
-            }
-            state.involved.insert(name.clone());
-        }
-    }
-
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -347,16 +342,41 @@ impl Job {
     }
 }
 
-/// Having the lane. Whoever gives it up, in whatever way, sees to those who wait.
-struct Turn(Arc<Lane>);
+/// Having the lane for one statement. Whoever gives it up, in whatever way, sees to those who wait.
+struct Turn {
+    lane: Arc<Lane>,
+    session: Arc<Session>,
+    /// Taken when the statement is done.
+    job: Option<Job>,
+}
+
+impl Turn {
+    async fn statement(&self) -> Result<Option<Outcome>, Fail> {
+        match &self.job {
+            Some(job) => native::one(&self.session, &self.lane.gate, &job.bound.name, &job.op).await,
+            None => Ok(None),
+        }
+    }
+}
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let mut state = self.0.state();
-        if state.queue.is_empty() {
-            state.busy = false;
-        } else {
-            self.0.gate.home().spawn(self.0.clone().run());
+        let lane = self.lane.clone();
+        match self.job.take() {
+            None => lane.pass_on(),
+            // The caller has gone away, and its statement is on its way. Answers come in order: whatever is asked now is
+            // answered when the statement is done, and until then the lock is bound to this lane.
+            Some(job) => {
+                let session = self.session.clone();
+                self.lane.gate.home().spawn(async move {
+                    let waited = within(STEP, async { Ok(session.say("").await?) }).await;
+                    if let Err(fail) = waited {
+                        lane.part_from(&session, &fail);
+                    }
+                    drop(job);
+                    lane.pass_on();
+                });
+            }
         }
     }
 }

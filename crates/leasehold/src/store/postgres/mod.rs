@@ -14,7 +14,7 @@
 //! | `rows.rs` | records and events, in and out of rows |
 //! | `native.rs` | acquire, renew and release of an uncontended lock: one statement for one or for many |
 //! | `general.rs` | every operation, by the rules, under a row lock |
-//! | `lane.rs` | how operations get to a connection, in order, and many at a time |
+//! | `switchboard.rs`, `lane.rs` | how operations get to a connection, in order, and many at a time |
 //! | `reads.rs` | records and history, a page at a time |
 //! | `listener.rs` | wake-ups from other processes |
 //! | `upkeep.rs` | the sweep, and bounding the history |
@@ -36,6 +36,7 @@ mod schema;
 mod session;
 mod sql;
 mod store;
+mod switchboard;
 mod tls;
 mod trouble;
 mod upkeep;

@@ -1,8 +1,6 @@
 //! The hot path: acquire, renew and release of a lock that at most one holder has and nobody waits for, in one statement,
 //! decided and stamped by the server. Whatever does not fit changes nothing and is left to the rules.
 
-use std::sync::Arc;
-
 use tokio_postgres::Row;
 use uuid::Uuid;
 
@@ -13,23 +11,9 @@ use super::sql::Sql;
 use super::trouble::Fail;
 use crate::model::{Acquire, Ask, Lease, LockName, LockOp, Mode, Outcome, Release, Renew, Status};
 
-/// The operations that SQL can decide.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Hot {
-    Acquire,
-    Renew,
-    Release,
-}
-
-impl Hot {
-    pub(super) fn of(op: &LockOp) -> Option<Self> {
-        match op {
-            LockOp::Acquire(_) => Some(Self::Acquire),
-            LockOp::Renew(_) => Some(Self::Renew),
-            LockOp::Release(Release { at_least: None, .. }) => Some(Self::Release),
-            _ => None,
-        }
-    }
+/// Whether this is an operation that SQL can decide.
+pub(super) fn is_hot(op: &LockOp) -> bool {
+    matches!(op, LockOp::Acquire(_) | LockOp::Renew(_) | LockOp::Release(Release { at_least: None, .. }))
 }
 
 /// One operation. None, and nothing has changed, if the rules have to decide.
@@ -47,27 +31,26 @@ pub(super) async fn one(
             let holder = ask.holder.as_str();
             let params: [&(dyn tokio_postgres::types::ToSql + Sync); 8] =
                 [&name, id, &holder, &shared, &slots, &ttl, &extra, &now];
-            session.query(Sql::AcquireOne, &params).await?
+            session.query(Sql::Acquire, &params).await?
         }
         LockOp::Renew(Renew { lease_id, token, ttl }) => {
             let (token, ttl) = (column(token.get()), ttl.map(ttl_column));
-            session.query(Sql::RenewOne, &[&name, lease_id.as_uuid(), &token, &ttl, &now]).await?
+            session.query(Sql::Renew, &[&name, lease_id.as_uuid(), &token, &ttl, &now]).await?
         }
         LockOp::Release(Release { lease_id, token, at_least: None }) => {
             let token = column(token.get());
-            session.query(Sql::ReleaseOne, &[&name, lease_id.as_uuid(), &token, &now]).await?
+            session.query(Sql::Release, &[&name, lease_id.as_uuid(), &token, &now]).await?
         }
         _ => return Ok(None),
     };
-    rows.first().map(|row| outcome(op, row)).transpose()
+    rows.first().map(|row| outcome(op, row, 2)).transpose()
 }
 
-/// Several operations of one kind, on locks that are all different, in the order of their names: one statement, one
-/// commit. None for those that the rules have to decide.
+/// Several operations on locks that are all different, in the order of their names: one statement, one commit. None for
+/// those that the rules have to decide.
 pub(super) async fn many(
     session: &Session,
     gate: &Gate,
-    hot: Hot,
     ops: &[(&LockName, &LockOp)],
 ) -> Result<Vec<Option<Outcome>>, Fail> {
     debug_assert!(ops.is_sorted_by(|one, two| one.0 < two.0), "two statements must not wait for each other");
@@ -76,76 +59,83 @@ pub(super) async fn many(
         [(name, op)] => return Ok(vec![one(session, gate, name, op).await?]),
         _ => {}
     }
-    let rows = match hot {
-        Hot::Acquire => acquire(session, gate, ops).await?,
-        Hot::Renew => renew(session, gate, ops).await?,
-        Hot::Release => release(session, gate, ops).await?,
-    };
+    let (columns, now) = (Columns::new(ops)?, gate.now());
+    let params: [&(dyn tokio_postgres::types::ToSql + Sync); 10] = [
+        &columns.name,
+        &columns.held,
+        &columns.lease_id,
+        &columns.token,
+        &columns.ttl,
+        &columns.holder,
+        &columns.shared,
+        &columns.slots,
+        &columns.extra,
+        &now,
+    ];
+    let rows = session.query(Sql::Many, &params).await?;
     let mut outcomes: Vec<Option<Outcome>> = ops.iter().map(|_| None).collect();
     for row in &rows {
         let name: &str = row.try_get(0)?;
         // In the order of the names, as they were sent.
         if let Ok(at) = ops.binary_search_by(|(other, _)| other.as_str().cmp(name)) {
-            outcomes[at] = Some(outcome(ops[at].1, row)?);
+            outcomes[at] = Some(outcome(ops[at].1, row, ACQUIRED_AT)?);
         }
     }
     Ok(outcomes)
 }
 
-async fn acquire(session: &Session, gate: &Gate, ops: &[(&LockName, &LockOp)]) -> Result<Vec<Row>, Fail> {
-    let asks: Vec<&Arc<Ask>> = ops
-        .iter()
-        .filter_map(|(_, op)| match op {
-            LockOp::Acquire(Acquire { ask, .. }) => Some(ask),
-            _ => None,
-        })
-        .collect();
-    let ids: Vec<&Uuid> = asks.iter().map(|ask| ask.lease_id.as_uuid()).collect();
-    let holders: Vec<&str> = asks.iter().map(|ask| ask.holder.as_str()).collect();
-    let shared: Vec<bool> = asks.iter().map(|ask| ask.mode == Mode::Shared).collect();
-    let slots: Vec<i32> = asks.iter().map(|ask| slots_column(ask)).collect();
-    let ttls: Vec<i64> = asks.iter().map(|ask| ttl_column(ask.ttl)).collect();
-    let extras = asks.iter().map(|ask| extra(ask)).collect::<Result<Vec<_>, _>>()?;
-    let (names, now) = (names(ops), gate.now());
-    let params: [&(dyn tokio_postgres::types::ToSql + Sync); 8] =
-        [&names, &ids, &holders, &shared, &slots, &ttls, &extras, &now];
-    Ok(session.query(Sql::AcquireMany, &params).await?)
+/// Where the statement for many has the time of a grant.
+const ACQUIRED_AT: usize = 10;
+
+/// What a statement for many is given.
+#[derive(Default)]
+struct Columns<'a> {
+    name: Vec<&'a str>,
+    held: Vec<Option<bool>>,
+    lease_id: Vec<&'a Uuid>,
+    token: Vec<Option<i64>>,
+    ttl: Vec<Option<i64>>,
+    holder: Vec<Option<&'a str>>,
+    shared: Vec<Option<bool>>,
+    slots: Vec<Option<i32>>,
+    extra: Vec<Option<String>>,
 }
 
-async fn renew(session: &Session, gate: &Gate, ops: &[(&LockName, &LockOp)]) -> Result<Vec<Row>, Fail> {
-    let renewals = ops.iter().filter_map(|(_, op)| match op {
-        LockOp::Renew(renew) => Some(renew),
-        _ => None,
-    });
-    let renewals: Vec<&Renew> = renewals.collect();
-    let ids: Vec<&Uuid> = renewals.iter().map(|renew| renew.lease_id.as_uuid()).collect();
-    let tokens: Vec<i64> = renewals.iter().map(|renew| column(renew.token.get())).collect();
-    let ttls: Vec<Option<i64>> = renewals.iter().map(|renew| renew.ttl.map(ttl_column)).collect();
-    let (names, now) = (names(ops), gate.now());
-    Ok(session.query(Sql::RenewMany, &[&names, &ids, &tokens, &ttls, &now]).await?)
-}
-
-async fn release(session: &Session, gate: &Gate, ops: &[(&LockName, &LockOp)]) -> Result<Vec<Row>, Fail> {
-    let releases = ops.iter().filter_map(|(_, op)| match op {
-        LockOp::Release(release) => Some(release),
-        _ => None,
-    });
-    let releases: Vec<&Release> = releases.collect();
-    let ids: Vec<&Uuid> = releases.iter().map(|release| release.lease_id.as_uuid()).collect();
-    let tokens: Vec<i64> = releases.iter().map(|release| column(release.token.get())).collect();
-    let (names, now) = (names(ops), gate.now());
-    Ok(session.query(Sql::ReleaseMany, &[&names, &ids, &tokens, &now]).await?)
-}
-
-fn names<'a>(ops: &[(&'a LockName, &LockOp)]) -> Vec<&'a str> {
-    ops.iter().map(|(name, _)| name.as_str()).collect()
+impl<'a> Columns<'a> {
+    fn new(ops: &[(&'a LockName, &'a LockOp)]) -> Result<Self, Fail> {
+        let mut columns = Self::default();
+        for (name, op) in ops {
+            let (held, lease_id, token, ttl) = match op {
+                LockOp::Acquire(Acquire { ask, .. }) => (Some(true), &ask.lease_id, None, Some(ask.ttl)),
+                LockOp::Renew(Renew { lease_id, token, ttl }) => (None, lease_id, Some(token), *ttl),
+                LockOp::Release(Release { lease_id, token, .. }) => {
+                    (Some(false), lease_id, Some(token), None)
+                }
+                _ => return Err(Fail::Unreadable("an operation that is not hot".into())),
+            };
+            let ask: Option<&'a Ask> = match op {
+                LockOp::Acquire(Acquire { ask, .. }) => Some(ask),
+                _ => None,
+            };
+            columns.name.push(name.as_str());
+            columns.held.push(held);
+            columns.lease_id.push(lease_id.as_uuid());
+            columns.token.push(token.map(|token| column(token.get())));
+            columns.ttl.push(ttl.map(ttl_column));
+            columns.holder.push(ask.map(|ask| ask.holder.as_str()));
+            columns.shared.push(ask.map(|ask| ask.mode == Mode::Shared));
+            columns.slots.push(ask.map(slots_column));
+            columns.extra.push(ask.map(extra).transpose()?.flatten());
+        }
+        Ok(columns)
+    }
 }
 
 /// What a row says of the operation that it answers.
-fn outcome(op: &LockOp, row: &Row) -> Result<Outcome, Fail> {
+fn outcome(op: &LockOp, row: &Row, acquired_at: usize) -> Result<Outcome, Fail> {
     match op {
         LockOp::Acquire(Acquire { ask, .. }) => {
-            let now = time(row, 2)?;
+            let now = time(row, acquired_at)?;
             Ok(Outcome::Granted(Lease {
                 ask: ask.clone(),
                 token: token(row, 1)?,

@@ -18,12 +18,10 @@ const EVENT: &str = "e.seq, e.lock, e.at, e.kind, e.token, e.lease_id, e.holder,
 /// What can be asked of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sql {
-    AcquireOne,
-    AcquireMany,
-    RenewOne,
-    RenewMany,
-    ReleaseOne,
-    ReleaseMany,
+    Acquire,
+    Renew,
+    Release,
+    Many,
     Lock,
     Save,
     Get,
@@ -77,12 +75,10 @@ impl Texts {
 type Make = fn() -> (String, Vec<Type>);
 
 const ALL: [(Sql, Make); Texts::COUNT] = [
-    (Sql::AcquireOne, || acquire(Source::One)),
-    (Sql::AcquireMany, || acquire(Source::Many)),
-    (Sql::RenewOne, || renew(Source::One)),
-    (Sql::RenewMany, || renew(Source::Many)),
-    (Sql::ReleaseOne, || release(Source::One)),
-    (Sql::ReleaseMany, || release(Source::Many)),
+    (Sql::Acquire, acquire),
+    (Sql::Renew, renew),
+    (Sql::Release, release),
+    (Sql::Many, many),
     (Sql::Lock, lock),
     (Sql::Save, save),
     (Sql::Get, get),
@@ -98,86 +94,35 @@ const ALL: [(Sql, Make); Texts::COUNT] = [
     (Sql::Notify, notify),
 ];
 
-/// Where the hot statements have their input from.
-#[derive(Clone, Copy)]
-enum Source {
-    /// Plain parameters.
-    One,
-    /// An array for each of them: as many locks as they are long, in the order of their names, so that two statements
-    /// never wait for each other.
-    Many,
-}
-
-impl Source {
-    fn table(self, columns: &[(&str, &str, Type)]) -> (String, Vec<Type>) {
-        let all = columns.iter().enumerate().map(|(at, column)| (at + 1, column));
-        match self {
-            Self::One => {
-                let list: Vec<_> =
-                    all.map(|(n, (name, kind, _))| format!("${n}::{kind} AS {name}")).collect();
-                (
-                    format!("(SELECT {}) u", list.join(", ")),
-                    columns.iter().map(|column| column.2.clone()).collect(),
-                )
-            }
-            Self::Many => {
-                let list: Vec<_> = all.map(|(n, (_, kind, _))| format!("${n}::{kind}[]")).collect();
-                let names: Vec<_> = columns.iter().map(|column| column.0).collect();
-                let types = columns.iter().map(|column| array_of(&column.2)).collect();
-                (format!("unnest({}) AS u ({})", list.join(", "), names.join(", ")), types)
-            }
-        }
-    }
-}
-
-fn array_of(kind: &Type) -> Type {
-    match *kind {
-        Type::UUID => Type::UUID_ARRAY,
-        Type::BOOL => Type::BOOL_ARRAY,
-        Type::INT4 => Type::INT4_ARRAY,
-        Type::INT8 => Type::INT8_ARRAY,
-        _ => Type::TEXT_ARRAY,
-    }
-}
-
 // --- the hot statements ----------------------------------------------------------------------------------------------
 //
-// All three are an INSERT … ON CONFLICT DO UPDATE, because what stands in its SET and WHERE is evaluated when the row is
+// All are an INSERT … ON CONFLICT DO UPDATE, because what stands in its SET and WHERE is evaluated when the row is
 // locked. A plain UPDATE that had to wait for the row would go on with the time from before it waited.
 
 /// Takes a lock that nobody holds: a new one, or one whose row says so. Whatever has ended by itself is for the rules.
-fn acquire(source: Source) -> (String, Vec<Type>) {
-    let (table, types) = source.table(&[
-        ("name", "text", Type::TEXT),
-        ("lease_id", "uuid", Type::UUID),
-        ("holder", "text", Type::TEXT),
-        ("shared", "boolean", Type::BOOL),
-        ("slots", "integer", Type::INT4),
-        ("ttl", "bigint", Type::INT8),
-        ("extra", "text", Type::TEXT),
-    ]);
+fn acquire() -> (String, Vec<Type>) {
     let sql = format!(
         "WITH done AS (
             INSERT INTO $s.locks AS l (name, token, version, held, lease_id, holder, shared, slots, ttl, extra,
                                        acquired_at, renewed_at, expires_at, renewals, changed_at, wake_at)
-            SELECT u.name, {first}, 1, true, u.lease_id, u.holder, u.shared, u.slots, u.ttl, u.extra,
-                   n.now, n.now, n.now + u.ttl, 0, n.now, n.now + u.ttl
-            FROM {table}, (SELECT $NOW AS now) n
+            SELECT $1, {first}, 1, true, $2, $3, $4, $5, $6::bigint, $7,
+                   n.now, n.now, n.now + $6::bigint, 0, n.now, n.now + $6::bigint FROM (SELECT $NOW AS now) n
             ON CONFLICT (name) DO UPDATE SET (token, version, held, lease_id, holder, shared, slots, ttl, extra,
                                               acquired_at, renewed_at, expires_at, renewals, changed_at, wake_at) = (
                 SELECT {next}, l.version + 1, true, excluded.lease_id, excluded.holder, excluded.shared, excluded.slots,
                        excluded.ttl, excluded.extra, n.now, n.now, n.now + excluded.ttl, 0, n.now, {wake_at}
                 FROM (SELECT $NOW AS now) n)
             WHERE l.held = false
-            RETURNING l.name, l.token, l.acquired_at, l.lease_id, l.holder, l.shared, l.slots),
+            RETURNING l.name, l.token, l.acquired_at),
         told AS (
             INSERT INTO $s.events (lock, at, kind, token, lease_id, holder, shared, slots, after_micros, renewals)
-            SELECT name, acquired_at, 'acquired', token, lease_id, holder, shared, slots, 0, 0 FROM done)
+            SELECT name, acquired_at, 'acquired', token, $2, $3, $4, $5, 0, 0 FROM done)
         SELECT name, token, acquired_at FROM done",
         first = token("0"),
         next = token("l.token"),
         wake_at = wake_at("excluded.ttl"),
     );
+    let types = vec![Type::TEXT, Type::UUID, Type::TEXT, Type::BOOL, Type::INT4, Type::INT8, Type::TEXT];
     (sql, types)
 }
 
@@ -196,38 +141,27 @@ fn wake_at(ttl: &str) -> String {
 const MINE: &str =
     "l.held AND l.lease_id = excluded.lease_id AND l.token = excluded.token AND $NOW < l.expires_at";
 /// The row is there, so nothing is ever inserted: locks are not forgotten.
-const THERE: &str = "WHERE EXISTS (SELECT FROM $s.locks k WHERE k.name = u.name)";
+const THERE: &str = "EXISTS (SELECT FROM $s.locks k WHERE k.name = u.name)";
 
-fn renew(source: Source) -> (String, Vec<Type>) {
-    let (table, types) = source.table(&[
-        ("name", "text", Type::TEXT),
-        ("lease_id", "uuid", Type::UUID),
-        ("token", "bigint", Type::INT8),
-        ("ttl", "bigint", Type::INT8),
-    ]);
+fn renew() -> (String, Vec<Type>) {
     let sql = format!(
         "INSERT INTO $s.locks AS l (name, token, version, lease_id, ttl)
-         SELECT u.name, u.token, 0, u.lease_id, u.ttl FROM {table} {THERE}
+         SELECT u.name, $3, 0, $2, $4 FROM (SELECT $1 AS name) u WHERE {THERE}
          ON CONFLICT (name) DO UPDATE SET (version, ttl, renewed_at, expires_at, renewals, changed_at, wake_at) = (
             SELECT l.version + 1, n.ttl, n.now, n.now + n.ttl, l.renewals + 1, n.now, {wake_at}
             FROM (SELECT $NOW AS now, coalesce(excluded.ttl, l.ttl) AS ttl) n)
          WHERE {MINE} RETURNING $LOCK",
         wake_at = wake_at("n.ttl"),
     );
-    (sql, types)
+    (sql, vec![Type::TEXT, Type::UUID, Type::INT8, Type::INT8])
 }
 
 /// The row keeps what the lease was, so that it can be told.
-fn release(source: Source) -> (String, Vec<Type>) {
-    let (table, types) = source.table(&[
-        ("name", "text", Type::TEXT),
-        ("lease_id", "uuid", Type::UUID),
-        ("token", "bigint", Type::INT8),
-    ]);
+fn release() -> (String, Vec<Type>) {
     let sql = format!(
         "WITH done AS (
             INSERT INTO $s.locks AS l (name, token, version, lease_id)
-            SELECT u.name, u.token, 0, u.lease_id FROM {table} {THERE}
+            SELECT u.name, $3, 0, $2 FROM (SELECT $1 AS name) u WHERE {THERE}
             ON CONFLICT (name) DO UPDATE SET version = l.version + 1, held = false, changed_at = $NOW
             WHERE {MINE} RETURNING $LOCK, l.changed_at),
         told AS (
@@ -236,6 +170,58 @@ fn release(source: Source) -> (String, Vec<Type>) {
                    greatest(changed_at - acquired_at, 0), renewals FROM done)
         SELECT $LOCK FROM done l"
     );
+    (sql, vec![Type::TEXT, Type::UUID, Type::INT8])
+}
+
+/// The three of them for many locks: `held` as it is to be, or null to renew. In the order of the names, so that two such
+/// statements never wait for each other.
+fn many() -> (String, Vec<Type>) {
+    let sql = format!(
+        "WITH asked AS MATERIALIZED (
+            SELECT * FROM unnest($1::text[], $2::boolean[], $3::uuid[], $4::bigint[], $5::bigint[], $6::text[],
+                                 $7::boolean[], $8::integer[], $9::text[])
+                AS u (name, held, lease_id, token, ttl, holder, shared, slots, extra)),
+        done AS (
+            INSERT INTO $s.locks AS l (name, token, version, held, lease_id, holder, shared, slots, ttl, extra,
+                                       acquired_at, renewed_at, expires_at, renewals, changed_at, wake_at)
+            SELECT u.name, coalesce(u.token, {first}), 1, u.held, u.lease_id, u.holder, u.shared, u.slots, u.ttl, u.extra,
+                   n.now, n.now, n.now + u.ttl, 0, n.now, n.now + u.ttl
+            FROM asked u, (SELECT $NOW AS now) n WHERE u.held OR {THERE}
+            ON CONFLICT (name) DO UPDATE SET (token, version, held, holder, lease_id, shared, slots, ttl, extra,
+                                              acquired_at, renewed_at, expires_at, renewals, changed_at, wake_at) = (
+                SELECT CASE WHEN excluded.held THEN {next} ELSE l.token END, l.version + 1,
+                       excluded.held IS NOT false, coalesce(excluded.holder, l.holder), excluded.lease_id,
+                       coalesce(excluded.shared, l.shared), coalesce(excluded.slots, l.slots), n.ttl,
+                       CASE WHEN excluded.held THEN excluded.extra ELSE l.extra END,
+                       CASE WHEN excluded.held THEN n.now ELSE l.acquired_at END,
+                       CASE WHEN excluded.held IS NOT false THEN n.now ELSE l.renewed_at END,
+                       CASE WHEN excluded.held IS NOT false THEN n.now + n.ttl ELSE l.expires_at END,
+                       CASE WHEN excluded.held THEN 0 WHEN excluded.held IS NULL THEN l.renewals + 1 ELSE l.renewals END,
+                       n.now, CASE WHEN excluded.held IS NOT false THEN {wake_at} ELSE l.wake_at END
+                FROM (SELECT $NOW AS now, coalesce(excluded.ttl, l.ttl) AS ttl) n)
+            WHERE CASE WHEN excluded.held THEN l.held = false ELSE {MINE} END
+            RETURNING $LOCK, l.changed_at),
+        told AS (
+            INSERT INTO $s.events (lock, at, kind, token, lease_id, holder, shared, slots, after_micros, renewals)
+            SELECT d.name, d.changed_at, CASE WHEN u.held THEN 'acquired' ELSE 'released' END, d.token, d.lease_id,
+                   d.holder, d.shared, d.slots, greatest(d.changed_at - d.acquired_at, 0), d.renewals
+            FROM done d JOIN asked u ON u.name = d.name WHERE u.held IS NOT NULL)
+        SELECT $LOCK FROM done l",
+        first = token("0"),
+        next = token("l.token"),
+        wake_at = wake_at("n.ttl"),
+    );
+    let types = vec![
+        Type::TEXT_ARRAY,
+        Type::BOOL_ARRAY,
+        Type::UUID_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::BOOL_ARRAY,
+        Type::INT4_ARRAY,
+        Type::TEXT_ARRAY,
+    ];
     (sql, types)
 }
 

@@ -1,6 +1,5 @@
 //! The engine as a whole.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -12,6 +11,7 @@ use super::listener::Listener;
 use super::options::PostgresOptions;
 use super::reads::Desk;
 use super::session::{DEADLINE, within};
+use super::switchboard::Switchboard;
 use super::{examine, schema};
 use crate::Result;
 use crate::model::{Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Sweep, Swept, Timestamp, Ttl};
@@ -25,6 +25,7 @@ const PRUNE_EVERY: u32 = 4096;
 #[derive(Debug)]
 pub struct PostgresStore {
     gate: Arc<Gate>,
+    board: Arc<Switchboard>,
     lanes: Vec<Arc<Lane>>,
     desk: Arc<Desk>,
     listener: Listener,
@@ -38,21 +39,15 @@ impl PostgresStore {
         let session = gate.open().await.map_err(|fail| fail.explain(&gate.place))?;
         schema::prepare(&gate, &session).await?;
         gate.keep(session);
+        let board = Switchboard::new(gate.options.pool);
         Ok(Self {
-            lanes: (0..gate.options.pool).map(|_| Lane::new(gate.clone())).collect(),
+            lanes: (0..gate.options.pool).map(|_| Lane::new(gate.clone(), board.clone())).collect(),
+            board,
             desk: Arc::new(Desk::new(gate.clone())),
             listener: Listener::new(&gate),
             operations: AtomicU32::new(0),
             gate,
         })
-    }
-
-    /// Always the same for one lock.
-    fn lane(&self, name: &LockName) -> &Arc<Lane> {
-        let mut hasher = DefaultHasher::new();
-        name.hash(&mut hasher);
-        let lane = hasher.finish() % self.lanes.len() as u64;
-        &self.lanes[usize::try_from(lane).unwrap_or_default()]
     }
 
     fn prune_now_and_then(&self) {
@@ -106,7 +101,8 @@ impl Store for PostgresStore {
 impl LockStore for PostgresStore {
     async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
         self.prune_now_and_then();
-        self.lane(name).apply(name, op).await
+        let bound = self.board.bind(name);
+        self.lanes[bound.lane].apply(bound, op).await
     }
 
     async fn get(&self, name: &LockName) -> Result<Option<LockRecord>> {
