@@ -1,8 +1,9 @@
 //! The hot path: one statement, for one lock or for many, and the same as the rules would do.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use leasehold::model::{LockName, Outcome, Token};
+use leasehold::model::{Acquire, LockName, LockOp, LockRecord, Outcome, Release, Renew, Token, Ttl};
 use leasehold::store::{Cursor, ListEvents, LockStore, Span, Store};
 use leasehold::testing::Player;
 use tokio::task::JoinSet;
@@ -83,6 +84,69 @@ async fn many_at_once_are_as_one_by_one() {
         assert_eq!(kinds, ["acquired", "released"].repeat(5), "{}", player.lock);
         assert!(events.is_sorted_by_key(|event| event.token));
         assert_eq!(player.record().await.version, 15);
+    }
+}
+
+/// Random operations on twelve locks at a time, so that they go into one statement: each as the rules say.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crowd_agrees_with_the_rules() {
+    let Some(schema) = Schema::new() else { return };
+    let clock = clock();
+    let store = schema.store_at(&clock, "pool=1").await;
+    let mut dice = fastrand::Rng::with_seed(20);
+    let mut crowd: Vec<_> = (0..12)
+        .map(|number| {
+            let players = [0, 1].map(|other| player(&store, 2 * number + other, &format!("lock-{number}")));
+            let record = LockRecord::new(players[0].lock.clone());
+            (players, record, Vec::new())
+        })
+        .collect();
+    for round in 0..60 {
+        clock.advance(Duration::from_millis(dice.u64(0..5000)));
+        let mut answers = Vec::new();
+        for (players, record, events) in &mut crowd {
+            let who = dice.usize(0..2);
+            let op = random_op(&mut dice, &players[who], record);
+            let expected = record.apply(&op, clock.now());
+            events.extend(expected.events);
+            let (store, name) = (store.clone(), record.name.clone());
+            let answer = tokio::spawn(async move { store.apply(&name, &op).await.unwrap() });
+            answers.push((answer, expected.outcome));
+        }
+        for (answer, expected) in answers {
+            assert_eq!(answer.await.unwrap(), expected, "round {round}");
+        }
+        for (players, record, _) in &crowd {
+            let expected = (record.version > 0).then(|| record.clone());
+            assert_eq!(store.get(&players[0].lock).await.unwrap(), expected, "round {round}");
+        }
+    }
+    for (_, record, events) in crowd {
+        let ask = ListEvents { lock: Some(record.name), span: Span::After(Cursor::start()), limit: 1000 };
+        assert_eq!(store.history(&ask).await.unwrap().items, events);
+    }
+}
+
+fn random_op(dice: &mut fastrand::Rng, player: &Player, record: &LockRecord) -> LockOp {
+    let lease_id = player.id();
+    let held = record.lease(&lease_id).map(|lease| lease.token);
+    let token = if dice.u8(0..8) == 0 { Token::default() } else { held.unwrap_or(record.token) };
+    match dice.u8(0..6) {
+        0..3 => {
+            let mut player = player.clone().slots(dice.u32(1..3)).priority(dice.i32(-1..2));
+            if dice.bool() {
+                player = player.meta("user", "ada");
+            }
+            if dice.u8(0..4) == 0 {
+                player = player.shared();
+            }
+            LockOp::Acquire(Acquire { ask: Arc::new(player.ask), queue: None, steal_after: None })
+        }
+        3 => {
+            let ttl = dice.bool().then(|| Ttl::from_secs(dice.u64(1..20)));
+            LockOp::Renew(Renew { lease_id, token, ttl })
+        }
+        _ => LockOp::Release(Release { lease_id, token, at_least: None }),
     }
 }
 
