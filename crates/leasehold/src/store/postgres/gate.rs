@@ -1,0 +1,157 @@
+//! How connections are opened.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio_postgres::tls::TlsConnect;
+use tokio_postgres::{Config, Connection, Socket};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use super::home::home;
+use super::options::{Pooler, PostgresOptions};
+use super::session::{DEADLINE, Session, within};
+use super::sql::Texts;
+use super::tls;
+use super::trouble::{Fail, lost_its_statements};
+use crate::error::Result;
+use crate::model::Timestamp;
+
+/// What the server is told about our patience, so that it gives up before we do: an answer that comes after we have
+/// left must not come to pass. Whoever falls silent in the middle of a transaction does not keep its row for long.
+const PATIENCE: &str = "-c statement_timeout=4000 -c lock_timeout=2000 -c idle_in_transaction_session_timeout=5000 \
+                        -c default_transaction_isolation=read\\ committed";
+
+/// Opens connections.
+pub(super) struct Gate {
+    pub(super) options: PostgresOptions,
+    pub(super) place: String,
+    home: Handle,
+    tls: MakeRustlsConnect,
+    texts: Texts,
+    /// Whether a pooler stands in between, as said or as found out.
+    pooled: AtomicBool,
+    /// One that is open and that nobody uses yet.
+    spare: Mutex<Option<Arc<Session>>>,
+}
+
+impl Gate {
+    pub(super) fn new(options: PostgresOptions) -> Result<Self> {
+        Ok(Self {
+            home: home()?,
+            tls: tls::connector(&options)?,
+            texts: Texts::new(&options.schema),
+            place: options.place(),
+            pooled: AtomicBool::new(options.pooler == Pooler::Transaction),
+            spare: Mutex::new(None),
+            options,
+        })
+    }
+
+    /// The runtime that the connections live on.
+    pub(super) fn home(&self) -> &Handle {
+        &self.home
+    }
+
+    /// Whether a pooler stands in between.
+    pub(super) fn is_pooled(&self) -> bool {
+        self.pooled.load(Ordering::Relaxed)
+    }
+
+    /// The time to send along; none if the server's own clock counts.
+    pub(super) fn now(&self) -> Option<i64> {
+        self.options.clock.as_ref().map(|clock| micros(clock.now()))
+    }
+
+    /// The channel of wake-ups.
+    pub(super) fn channel(&self) -> String {
+        format!("leasehold_{}", self.options.schema)
+    }
+
+    /// Keeps a connection for whoever needs one next.
+    pub(super) fn keep(&self, session: Arc<Session>) {
+        *self.spare.lock().unwrap_or_else(PoisonError::into_inner) = Some(session);
+    }
+
+    /// A connection: the one that is left over, or a new one.
+    pub(super) async fn open(self: &Arc<Self>) -> Result<Arc<Session>, Fail> {
+        let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(session) = spare.filter(|session| !session.is_closed()) {
+            return Ok(session);
+        }
+        let gate = self.clone();
+        // Sockets belong to the runtime that they were opened on.
+        let opening = self.home.spawn(async move {
+            within(DEADLINE.mul_f64(0.8), async {
+                let named = !gate.is_pooled();
+                let (client, connection) = gate.connect().await?;
+                tokio::spawn(async move {
+                    if let Err(error) = connection.await {
+                        tracing::debug!(%error, "a connection to PostgreSQL has ended");
+                    }
+                });
+                let named = named && !gate.is_pooled();
+                Ok(Arc::new(Session::new(client, gate.texts.clone(), named)))
+            })
+            .await
+        });
+        opening.await.unwrap_or(Err(Fail::Late))
+    }
+
+    /// Connects, and finds out on the way whether a pooler stands in between: it refuses to pass settings on.
+    pub(super) async fn connect(&self) -> Result<(tokio_postgres::Client, Wire), Fail> {
+        if self.is_pooled() {
+            return Ok(self.options.config.connect(self.tls.clone()).await?);
+        }
+        let mut config: Config = self.options.config.clone();
+        let theirs = config.get_options().map(|theirs| format!("{theirs} ")).unwrap_or_default();
+        config.options(format!("{theirs}{PATIENCE}"));
+        match config.connect(self.tls.clone()).await {
+            Err(error) if refuses_settings(&error) => {
+                tracing::debug!(%error, "a pooler stands before PostgreSQL: no prepared statements, no LISTEN");
+                self.pooled.store(true, Ordering::Relaxed);
+                Ok(self.options.config.connect(self.tls.clone()).await?)
+            }
+            connected => Ok(connected?),
+        }
+    }
+
+    /// Asks the server to stop what a connection is doing. A courtesy: it may come too late.
+    pub(super) fn cancel(&self, session: &Session) {
+        let (token, tls) = (session.client().cancel_token(), self.tls.clone());
+        self.home.spawn(async move {
+            let _ = tokio::time::timeout(DEADLINE, token.cancel_query(tls)).await;
+        });
+    }
+
+    /// Learns from an error: behind a pooler, statements go missing.
+    pub(super) fn learn(&self, fail: &Fail) {
+        if let Fail::Said(error) = fail
+            && lost_its_statements(error)
+        {
+            self.pooled.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A connection as it has to be driven.
+pub(super) type Wire = Connection<Socket, <tls::Connect as TlsConnect<Socket>>::Stream>;
+
+fn refuses_settings(error: &tokio_postgres::Error) -> bool {
+    error.as_db_error().is_some_and(|error| error.message().contains("unsupported startup parameter"))
+}
+
+impl std::fmt::Debug for Gate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gate").field("url", &self.options.shown).finish_non_exhaustive()
+    }
+}
+
+/// As a column has it.
+pub(super) fn micros(time: Timestamp) -> i64 {
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
+}
+
+/// How long a listener that fails waits before it tries again.
+pub(super) const PAUSE: Duration = Duration::from_secs(2);

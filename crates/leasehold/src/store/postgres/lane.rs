@@ -1,0 +1,401 @@
+//! How operations get to a connection, in order, and many at a time.
+//!
+//! A lane is one connection. As long as an operation on a lock is under way, the next one takes the same lane, so that one
+//! which was dropped by its caller is done before the next. Whoever finds its lane idle uses it on the spot. What arrives
+//! while it is in use is done together next: one statement and one commit for as many locks as there are.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::gate::Gate;
+use super::general::{self, Done};
+use super::native;
+use super::session::{DEADLINE, Param, Session, within};
+use super::sql::Sql;
+use super::switchboard::{Bound, Switchboard};
+use super::trouble::{Again, Fail, is_in_the_way};
+use crate::error::{Error, Result};
+use crate::model::{Lease, LockOp, Outcome};
+use crate::store::Moment;
+use crate::store::wake::wake_here;
+
+/// So many operations go into one statement at most.
+const MAX_BATCH: usize = 128;
+/// Those who have just been answered are not waited for any longer than this.
+const LINGER: Duration = Duration::from_micros(500);
+/// How long one step of the lane may take: the callers' patience ends a little later.
+const STEP: Duration = Duration::from_millis(4500);
+
+/// One connection and those who use it.
+#[derive(Debug)]
+pub(super) struct Lane {
+    gate: Arc<Gate>,
+    board: Arc<Switchboard>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Whether somebody uses the connection. Whoever ends that looks at the queue.
+    busy: bool,
+    queue: VecDeque<Job>,
+    session: Option<Arc<Session>>,
+}
+
+#[derive(Debug)]
+struct Job {
+    /// The lock, and that it is under way.
+    bound: Bound,
+    op: LockOp,
+    /// Before the store could have granted anything: what a handed-over lease is counted from.
+    since: Moment,
+    /// SQL could not decide.
+    for_the_rules: bool,
+    tried: bool,
+    reply: oneshot::Sender<Result<Outcome>>,
+}
+
+impl Lane {
+    pub(super) fn new(gate: Arc<Gate>, board: Arc<Switchboard>) -> Arc<Self> {
+        Arc::new(Self { gate, board, state: Mutex::default() })
+    }
+
+    /// Applies one operation.
+    pub(super) async fn apply(self: &Arc<Self>, bound: Bound, op: &LockOp) -> Result<Outcome> {
+        let answer = tokio::time::timeout(DEADLINE, self.now_or_later(bound, op)).await;
+        answer.unwrap_or_else(|_| Err(Fail::Late.explain(&self.gate.place)))
+    }
+
+    async fn now_or_later(self: &Arc<Self>, bound: Bound, op: &LockOp) -> Result<Outcome> {
+        let (reply, answer) = oneshot::channel();
+        let (op, since) = (op.clone(), Moment::now());
+        let job = Job { bound, op, since, for_the_rules: false, tried: false, reply };
+        if let Some(mut turn) = self.enter(job) {
+            let done = turn.statement().await;
+            let Some(mut job) = turn.job.take() else {
+                return Err(Fail::Late.explain(&self.gate.place));
+            };
+            match done {
+                Ok(Some(outcome)) => {
+                    // First the lane is free, then it looks so.
+                    drop(turn);
+                    drop(job);
+                    return Ok(outcome);
+                }
+                Ok(None) => job.for_the_rules = true,
+                Err(fail) => {
+                    self.part_from(&turn.session, &fail);
+                    if !may_try_again(&job, &fail) {
+                        return Err(fail.explain(&self.gate.place));
+                    }
+                    job.tried = true;
+                }
+            }
+            self.state().queue.push_front(job);
+        }
+        answer.await.unwrap_or_else(|_| Err(Fail::Late.explain(&self.gate.place)))
+    }
+
+    /// Takes the lane for one statement, if it is idle and a statement is all it takes; else the job waits.
+    fn enter(self: &Arc<Self>, job: Job) -> Option<Turn> {
+        let plain = native::is_hot(&job.op) && !self.board.is_involved(&job.bound.name);
+        let mut state = self.state();
+        if state.busy {
+            state.queue.push_back(job);
+            return None;
+        }
+        state.busy = true;
+        match state.session.clone().filter(|session| plain && !session.is_closed()) {
+            Some(session) => Some(Turn { lane: self.clone(), session, job: Some(job) }),
+            None => {
+                state.queue.push_back(job);
+                drop(state);
+                self.pass_on();
+                None
+            }
+        }
+    }
+
+    /// Gives the lane to those who wait, if anybody does.
+    fn pass_on(self: &Arc<Self>) {
+        let mut state = self.state();
+        if state.queue.is_empty() {
+            state.busy = false;
+        } else {
+            self.gate.home().spawn(self.clone().run());
+        }
+    }
+
+    /// Does what is waiting, until nothing is.
+    async fn run(self: Arc<Self>) {
+        loop {
+            let jobs = {
+                let mut state = self.state();
+                let count = state.queue.len().min(MAX_BATCH);
+                if count == 0 {
+                    state.busy = false;
+                    return;
+                }
+                state.queue.drain(..count).collect::<Vec<_>>()
+            };
+            let (count, begun) = (jobs.len(), Moment::now());
+            self.work(jobs).await;
+            if count > 1 {
+                self.linger(count, Moment::now().after(begun)).await;
+            }
+        }
+    }
+
+    /// Those who have been answered together mostly come back together. Whoever is first would have a statement and a
+    /// commit for itself, and the others would wait for it: a moment's patience, short beside what the last ones took,
+    /// keeps them together.
+    async fn linger(&self, answered: usize, took: Duration) {
+        let until = Moment::now().plus((took / 8).min(LINGER));
+        let all = answered + self.state().queue.len();
+        while self.state().queue.len() < all.min(MAX_BATCH) && Moment::now() < until {
+            tokio::task::yield_now().await;
+            std::thread::yield_now();
+        }
+    }
+
+    async fn work(&self, jobs: Vec<Job>) {
+        let session = match self.session().await {
+            Ok(session) => session,
+            Err(fail) => {
+                let error = fail.explain(&self.gate.place);
+                for job in jobs {
+                    job.answer(Err(error.clone()));
+                }
+                return;
+            }
+        };
+        // A caller that has gone away takes its operation with it, if nothing was sent yet.
+        let jobs = jobs.into_iter().filter(|job| !job.reply.is_closed()).collect::<Vec<_>>();
+        let (mut hot, mut for_the_rules) = self.sort(jobs);
+        hot.sort_by(|one, two| one.bound.name.cmp(&two.bound.name));
+        let ops: Vec<_> = hot.iter().map(|job| (&job.bound.name, &job.op)).collect();
+        let outcomes = within(STEP, native::many(&session, &self.gate, &ops)).await;
+        for_the_rules.extend(self.deliver(&session, hot, outcomes));
+        for job in for_the_rules {
+            self.by_the_rules(job).await;
+        }
+    }
+
+    /// One operation for each lock, and those first that SQL can decide; the others have to wait for theirs.
+    fn sort(&self, jobs: Vec<Job>) -> (Vec<Job>, Vec<Job>) {
+        let (mut hot, mut for_the_rules, mut later) = (Vec::new(), Vec::new(), Vec::new());
+        let mut names = HashSet::new();
+        for job in jobs {
+            if !names.insert(job.bound.name.clone()) {
+                later.push(job);
+            } else if !job.for_the_rules
+                && native::is_hot(&job.op)
+                && !self.board.is_involved(&job.bound.name)
+            {
+                hot.push(job);
+            } else {
+                for_the_rules.push(job);
+            }
+        }
+        let mut state = self.state();
+        later.into_iter().rev().for_each(|job| state.queue.push_front(job));
+        (hot, for_the_rules)
+    }
+
+    /// Answers those that SQL has decided; gives back those that it could not.
+    fn deliver(
+        &self,
+        session: &Arc<Session>,
+        jobs: Vec<Job>,
+        outcomes: Result<Vec<Option<Outcome>>, Fail>,
+    ) -> Vec<Job> {
+        let mut left = Vec::new();
+        match outcomes {
+            Ok(outcomes) => {
+                for (mut job, outcome) in jobs.into_iter().zip(outcomes) {
+                    match outcome {
+                        Some(outcome) => job.answer(Ok(outcome)),
+                        None => {
+                            job.for_the_rules = true;
+                            left.push(job);
+                        }
+                    }
+                }
+            }
+            // One of them is held up, and none was done. Each by itself, then.
+            Err(Fail::Said(error)) if jobs.len() > 1 && is_in_the_way(&error) => left = jobs,
+            Err(fail) => self.fail(session, jobs, fail),
+        }
+        left
+    }
+
+    async fn by_the_rules(&self, mut job: Job) {
+        let session = match self.session().await {
+            Ok(session) => session,
+            Err(fail) => return job.answer(Err(fail.explain(&self.gate.place))),
+        };
+        match within(STEP, general::apply(&session, &self.gate, &job.bound.name, &job.op)).await {
+            Ok(Some(done)) => {
+                self.board.remember(&job.bound.name, done.is_plain);
+                let Done { outcome, handed_over, is_open, .. } = done;
+                let elsewhere = wake_here(handed_over, job.since);
+                job.answer(Ok(outcome));
+                if let Err(fail) = within(STEP, self.afterwards(&session, is_open, elsewhere)).await {
+                    self.part_from(&session, &fail);
+                }
+            }
+            Ok(None) => {
+                self.board.remember(&job.bound.name, true);
+                match within(STEP, native::one(&session, &self.gate, &job.bound.name, &job.op)).await {
+                    Ok(Some(outcome)) => job.answer(Ok(outcome)),
+                    Ok(None) => {
+                        // Somebody made it in between.
+                        job.for_the_rules = true;
+                        self.state().queue.push_front(job);
+                    }
+                    Err(fail) => self.fail(&session, vec![job], fail),
+                }
+            }
+            Err(fail) => {
+                // Whatever it was, a transaction may be open.
+                self.forget(&session);
+                self.fail(&session, vec![job], fail);
+            }
+        }
+    }
+
+    /// What the caller need not wait for: the end of a transaction that wrote nothing, and waking waiters elsewhere.
+    async fn afterwards(&self, session: &Session, is_open: bool, elsewhere: Vec<Lease>) -> Result<(), Fail> {
+        if is_open {
+            session.say("ROLLBACK").await?;
+        }
+        if !elsewhere.is_empty() {
+            let ids: Vec<String> = elsewhere.iter().map(|lease| lease.ask.lease_id.to_string()).collect();
+            let channel = self.gate.channel();
+            let params: [Param<'_>; 2] = [&channel, &ids];
+            session.query(Sql::Notify, &params).await?;
+        }
+        Ok(())
+    }
+
+    /// Tries again what may be, once; tells the others.
+    fn fail(&self, session: &Arc<Session>, jobs: Vec<Job>, fail: Fail) {
+        self.part_from(session, &fail);
+        let (again, over): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| may_try_again(job, &fail));
+        {
+            let mut state = self.state();
+            for mut job in again.into_iter().rev() {
+                job.tried = true;
+                state.queue.push_front(job);
+            }
+        }
+        let error: Error = fail.explain(&self.gate.place);
+        for job in over {
+            job.answer(Err(error.clone()));
+        }
+    }
+
+    /// The connection, opened if need be.
+    async fn session(&self) -> Result<Arc<Session>, Fail> {
+        let open = self.state().session.clone().filter(|session| !session.is_closed());
+        if let Some(session) = open {
+            return Ok(session);
+        }
+        let session = self.gate.open().await?;
+        self.state().session = Some(session.clone());
+        Ok(session)
+    }
+
+    /// Gives a connection up if it is of no more use after this.
+    fn part_from(&self, session: &Arc<Session>, fail: &Fail) {
+        self.gate.learn(fail);
+        match fail {
+            Fail::Late => {
+                // It may still be at work: what we do not wait for should not come to pass.
+                self.gate.cancel(session);
+                self.forget(session);
+            }
+            _ if fail.again() != Again::Never => self.forget(session),
+            _ => {}
+        }
+    }
+
+    fn forget(&self, session: &Arc<Session>) {
+        let mut state = self.state();
+        if state.session.as_ref().is_some_and(|current| Arc::ptr_eq(current, session)) {
+            state.session = None;
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Job {
+    /// A caller that has gone away is as one whose answer was lost.
+    fn answer(self, outcome: Result<Outcome>) {
+        let _ = self.reply.send(outcome);
+    }
+}
+
+/// Having the lane for one statement. Whoever gives it up, in whatever way, sees to those who wait.
+struct Turn {
+    lane: Arc<Lane>,
+    session: Arc<Session>,
+    /// Taken when the statement is done.
+    job: Option<Job>,
+}
+
+impl Turn {
+    async fn statement(&self) -> Result<Option<Outcome>, Fail> {
+        match &self.job {
+            Some(job) => native::one(&self.session, &self.lane.gate, &job.bound.name, &job.op).await,
+            None => Ok(None),
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let lane = self.lane.clone();
+        match self.job.take() {
+            None => lane.pass_on(),
+            // The caller has gone away, and its statement is on its way. Answers come in order: whatever is asked now is
+            // answered when the statement is done, and until then the lock is bound to this lane.
+            Some(job) => {
+                let session = self.session.clone();
+                self.lane.gate.home().spawn(async move {
+                    let waited = within(STEP, async { Ok(session.say("").await?) }).await;
+                    if let Err(fail) = waited {
+                        lane.part_from(&session, &fail);
+                    }
+                    drop(job);
+                    lane.pass_on();
+                });
+            }
+        }
+    }
+}
+
+/// Whether an operation can be sent once more. If the answer was lost with the connection, it may have been done: then
+/// only what comes to the same when done twice.
+fn may_try_again(job: &Job, fail: &Fail) -> bool {
+    let repeatable = match job.op {
+        LockOp::Acquire(_)
+        | LockOp::Renew(_)
+        | LockOp::Leave(_)
+        | LockOp::Sweep(_)
+        | LockOp::Restarted(_) => true,
+        LockOp::Release(_) | LockOp::AskRelease(_) | LockOp::ForceRelease(_) => false,
+    };
+    !job.tried
+        && match fail.again() {
+            Again::Surely => true,
+            Again::Perhaps => repeatable,
+            Again::Never => false,
+        }
+}

@@ -1,0 +1,45 @@
+//! `postgres://…`: many machines, on a database that people already run.
+//!
+//! What is hot is decided in SQL, in one statement on the server's own clock; everything else goes by the rules in
+//! [`crate::model`], under a row lock.
+//!
+//! | file | idea |
+//! |---|---|
+//! | `options.rs` | from the URL to a server and its settings |
+//! | `tls.rs` | encryption, as `sslmode` understands it |
+//! | `home.rs` | the thread on which connections live |
+//! | `session.rs`, `gate.rs` | one connection with its prepared statements; how it is opened |
+//! | `schema.rs` | tables, their versions, made by whoever comes first |
+//! | `sql.rs` | every statement, as a constant |
+//! | `rows.rs` | records and events, in and out of rows |
+//! | `native.rs` | acquire, renew and release of an uncontended lock: one statement for one or for many |
+//! | `general.rs` | every operation, by the rules, under a row lock |
+//! | `switchboard.rs`, `lane.rs` | how operations get to a connection, in order, and many at a time |
+//! | `reads.rs` | records and history, a page at a time |
+//! | `listener.rs` | wake-ups from other processes |
+//! | `upkeep.rs` | the sweep, and bounding the history |
+//! | `examine.rs` | what `leasehold doctor` wants to know |
+//! | `store.rs` | the engine as a whole |
+//! | `trouble.rs` | what PostgreSQL says, in our words |
+
+mod examine;
+mod gate;
+mod general;
+mod home;
+mod lane;
+mod listener;
+mod native;
+mod options;
+mod reads;
+mod rows;
+mod schema;
+mod session;
+mod sql;
+mod store;
+mod switchboard;
+mod tls;
+mod trouble;
+mod upkeep;
+
+pub use options::{Pooler, PostgresOptions, SslMode};
+pub use store::PostgresStore;

@@ -1,0 +1,153 @@
+//! The hot path: acquire, renew and release of a lock that at most one holder has and nobody waits for, in one statement,
+//! decided and stamped by the server. Whatever does not fit changes nothing and is left to the rules.
+
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use super::gate::Gate;
+use super::rows::{column, extra, lease, slots_column, time, token, ttl_column};
+use super::session::Session;
+use super::sql::Sql;
+use super::trouble::Fail;
+use crate::model::{Acquire, Ask, Lease, LockName, LockOp, Mode, Outcome, Release, Renew, Status};
+
+/// Whether this is an operation that SQL can decide.
+pub(super) fn is_hot(op: &LockOp) -> bool {
+    matches!(op, LockOp::Acquire(_) | LockOp::Renew(_) | LockOp::Release(Release { at_least: None, .. }))
+}
+
+/// One operation. None, and nothing has changed, if the rules have to decide.
+pub(super) async fn one(
+    session: &Session,
+    gate: &Gate,
+    name: &LockName,
+    op: &LockOp,
+) -> Result<Option<Outcome>, Fail> {
+    let (name, now) = (name.as_str(), gate.now());
+    let rows = match op {
+        LockOp::Acquire(Acquire { ask, .. }) => {
+            let (id, shared) = (ask.lease_id.as_uuid(), ask.mode == Mode::Shared);
+            let (slots, ttl, extra) = (slots_column(ask), ttl_column(ask.ttl), extra(ask)?);
+            let holder = ask.holder.as_str();
+            let params: [&(dyn tokio_postgres::types::ToSql + Sync); 8] =
+                [&name, id, &holder, &shared, &slots, &ttl, &extra, &now];
+            session.query(Sql::Acquire, &params).await?
+        }
+        LockOp::Renew(Renew { lease_id, token, ttl }) => {
+            let (token, ttl) = (column(token.get()), ttl.map(ttl_column));
+            session.query(Sql::Renew, &[&name, lease_id.as_uuid(), &token, &ttl, &now]).await?
+        }
+        LockOp::Release(Release { lease_id, token, at_least: None }) => {
+            let token = column(token.get());
+            session.query(Sql::Release, &[&name, lease_id.as_uuid(), &token, &now]).await?
+        }
+        _ => return Ok(None),
+    };
+    rows.first().map(|row| outcome(op, row, 2)).transpose()
+}
+
+/// Several operations on locks that are all different, in the order of their names: one statement, one commit. None for
+/// those that the rules have to decide.
+pub(super) async fn many(
+    session: &Session,
+    gate: &Gate,
+    ops: &[(&LockName, &LockOp)],
+) -> Result<Vec<Option<Outcome>>, Fail> {
+    debug_assert!(ops.is_sorted_by(|one, two| one.0 < two.0), "two statements must not wait for each other");
+    match ops {
+        [] => return Ok(Vec::new()),
+        [(name, op)] => return Ok(vec![one(session, gate, name, op).await?]),
+        _ => {}
+    }
+    let (columns, now) = (Columns::new(ops)?, gate.now());
+    let params: [&(dyn tokio_postgres::types::ToSql + Sync); 10] = [
+        &columns.name,
+        &columns.held,
+        &columns.lease_id,
+        &columns.token,
+        &columns.ttl,
+        &columns.holder,
+        &columns.shared,
+        &columns.slots,
+        &columns.extra,
+        &now,
+    ];
+    let rows = session.query(Sql::Many, &params).await?;
+    let mut outcomes: Vec<Option<Outcome>> = ops.iter().map(|_| None).collect();
+    for row in &rows {
+        let name: &str = row.try_get(0)?;
+        // In the order of the names, as they were sent.
+        if let Ok(at) = ops.binary_search_by(|(other, _)| other.as_str().cmp(name)) {
+            outcomes[at] = Some(outcome(ops[at].1, row, ACQUIRED_AT)?);
+        }
+    }
+    Ok(outcomes)
+}
+
+/// Where the statement for many has the time of a grant.
+const ACQUIRED_AT: usize = 10;
+
+/// What a statement for many is given.
+#[derive(Default)]
+struct Columns<'a> {
+    name: Vec<&'a str>,
+    held: Vec<Option<bool>>,
+    lease_id: Vec<&'a Uuid>,
+    token: Vec<Option<i64>>,
+    ttl: Vec<Option<i64>>,
+    holder: Vec<Option<&'a str>>,
+    shared: Vec<Option<bool>>,
+    slots: Vec<Option<i32>>,
+    extra: Vec<Option<String>>,
+}
+
+impl<'a> Columns<'a> {
+    fn new(ops: &[(&'a LockName, &'a LockOp)]) -> Result<Self, Fail> {
+        let mut columns = Self::default();
+        for (name, op) in ops {
+            let (held, lease_id, token, ttl) = match op {
+                LockOp::Acquire(Acquire { ask, .. }) => (Some(true), &ask.lease_id, None, Some(ask.ttl)),
+                LockOp::Renew(Renew { lease_id, token, ttl }) => (None, lease_id, Some(token), *ttl),
+                LockOp::Release(Release { lease_id, token, .. }) => {
+                    (Some(false), lease_id, Some(token), None)
+                }
+                _ => return Err(Fail::Unreadable("an operation that is not hot".into())),
+            };
+            let ask: Option<&'a Ask> = match op {
+                LockOp::Acquire(Acquire { ask, .. }) => Some(ask),
+                _ => None,
+            };
+            columns.name.push(name.as_str());
+            columns.held.push(held);
+            columns.lease_id.push(lease_id.as_uuid());
+            columns.token.push(token.map(|token| column(token.get())));
+            columns.ttl.push(ttl.map(ttl_column));
+            columns.holder.push(ask.map(|ask| ask.holder.as_str()));
+            columns.shared.push(ask.map(|ask| ask.mode == Mode::Shared));
+            columns.slots.push(ask.map(slots_column));
+            columns.extra.push(ask.map(extra).transpose()?.flatten());
+        }
+        Ok(columns)
+    }
+}
+
+/// What a row says of the operation that it answers.
+fn outcome(op: &LockOp, row: &Row, acquired_at: usize) -> Result<Outcome, Fail> {
+    match op {
+        LockOp::Acquire(Acquire { ask, .. }) => {
+            let now = time(row, acquired_at)?;
+            Ok(Outcome::Granted(Lease {
+                ask: ask.clone(),
+                token: token(row, 1)?,
+                acquired_at: now,
+                renewed_at: now,
+                expires_at: now.plus(ask.ttl),
+                renewals: 0,
+                status: Status::Active,
+                asked: None,
+            }))
+        }
+        LockOp::Renew(_) => lease(row).map(Outcome::Renewed),
+        _ => lease(row).map(Outcome::Released),
+    }
+}

@@ -1,0 +1,188 @@
+//! Records and history, a page at a time. Reads have a connection of their own: they wait for no lock.
+
+use std::sync::Arc;
+
+use tokio::sync::Mutex;
+use tokio_postgres::Row;
+
+use super::gate::Gate;
+use super::rows::{self, EVENT_COLUMNS, LOCK_COLUMNS, LockRow, time};
+use super::session::{DEADLINE, Param, Session, within};
+use super::sql::Sql;
+use super::trouble::{Again, Fail};
+use crate::error::Result;
+use crate::model::{Event, LockName, LockRecord, Timestamp, Ttl};
+use crate::store::lock_store::page_size;
+use crate::store::{Cursor, ListEvents, ListLocks, LockState, Page, Span};
+
+/// The numbers of events are given before they are committed, so a higher one may be seen before a lower one. Whoever
+/// goes on from where it was must not pass over it: where a number is missing, the list ends, until it is so old that
+/// nobody can still be about to commit it.
+const UNDER_WAY: Ttl = Ttl::from_secs(10);
+
+/// The connection for reads.
+#[derive(Debug)]
+pub(super) struct Desk {
+    gate: Arc<Gate>,
+    session: Mutex<Option<Arc<Session>>>,
+}
+
+impl Desk {
+    pub(super) fn new(gate: Arc<Gate>) -> Self {
+        Self { gate, session: Mutex::new(None) }
+    }
+
+    /// Asks one question; once more if the connection turns out to be gone.
+    pub(super) async fn ask(&self, what: Sql, params: &[Param<'_>]) -> Result<Vec<Row>> {
+        let asked = within(DEADLINE, async {
+            match self.ask_once(what, params).await {
+                Err(fail) if fail.again() != Again::Never => self.ask_once(what, params).await,
+                asked => asked,
+            }
+        });
+        asked.await.map_err(|fail| fail.explain(&self.gate.place))
+    }
+
+    async fn ask_once(&self, what: Sql, params: &[Param<'_>]) -> Result<Vec<Row>, Fail> {
+        let session = self.session().await?;
+        let answer = session.query(what, params).await.map_err(Fail::from);
+        if let Err(fail) = &answer {
+            self.gate.learn(fail);
+            if fail.again() != Again::Never {
+                *self.session.lock().await = None;
+            }
+        }
+        answer
+    }
+
+    pub(super) async fn session(&self) -> Result<Arc<Session>, Fail> {
+        let mut open = self.session.lock().await;
+        match &*open {
+            Some(session) if !session.is_closed() => Ok(session.clone()),
+            _ => {
+                let session = self.gate.open().await?;
+                *open = Some(session.clone());
+                Ok(session)
+            }
+        }
+    }
+
+    pub(super) fn readable<T>(&self, read: Result<T, Fail>) -> Result<T> {
+        read.map_err(|fail| fail.explain(&self.gate.place))
+    }
+
+    pub(super) async fn get(&self, name: &LockName) -> Result<Option<LockRecord>> {
+        let rows = self.ask(Sql::Get, &[&name.as_str()]).await?;
+        self.readable(rows.first().map(LockRow::read).transpose().map(|row| row.map(|row| row.record)))
+    }
+
+    pub(super) async fn now(&self) -> Result<Timestamp> {
+        let rows = self.ask(Sql::Now, &[&self.gate.now()]).await?;
+        let row = rows.first().ok_or_else(|| Fail::Unreadable("there is no time".into()));
+        self.readable(row.and_then(|row| time(row, 0)))
+    }
+
+    pub(super) async fn list(&self, ask: &ListLocks) -> Result<Page<LockRecord>> {
+        let limit = page_size(ask.limit);
+        let prefix = ask.prefix.clone().unwrap_or_default();
+        let end = after_all_with(&prefix);
+        let busy = ask.state.is_some_and(|state| state != LockState::Free);
+        let mut after = ask.after.clone().map(|after| after.0).unwrap_or_default();
+        let mut items = Vec::new();
+        loop {
+            let now = self.gate.now();
+            let rows = self.ask(Sql::List, &[&after, &prefix, &end, &busy, &i64::from(limit), &now]).await?;
+            let last = rows.len() < limit as usize;
+            for row in &rows {
+                let (record, now) = self.readable(
+                    LockRow::read(row).and_then(|found| Ok((found.record, time(row, LOCK_COLUMNS)?))),
+                )?;
+                record.name.as_str().clone_into(&mut after);
+                if ask.state.is_none_or(|state| state.matches(&record, now)) {
+                    items.push(record);
+                }
+                if items.len() == limit as usize {
+                    return Ok(Page { items, next: Some(Cursor(after)) });
+                }
+            }
+            if last {
+                return Ok(Page { items, next: None });
+            }
+        }
+    }
+
+    pub(super) async fn history(&self, ask: &ListEvents) -> Result<Page<Event>> {
+        let limit = page_size(ask.limit);
+        let size = i64::from(limit);
+        let lock = ask.lock.as_ref().map(LockName::as_str);
+        let (from, forward) = match &ask.span {
+            Span::After(after) => (number(after), true),
+            Span::Before(before) => (number(before), false),
+            Span::Newest => (i64::MAX, false),
+        };
+        let rows = match (forward, lock) {
+            (true, None) => self.ask(Sql::EventsAfter, &[&from, &size, &self.gate.now()]).await?,
+            (false, None) => self.ask(Sql::EventsBefore, &[&from, &size]).await?,
+            // One lock's events come one after the other: there are no gaps that somebody could still fill.
+            (true, Some(lock)) => self.ask(Sql::EventsOfAfter, &[&from, &size, &lock]).await?,
+            (false, Some(lock)) => self.ask(Sql::EventsOfBefore, &[&from, &size, &lock]).await?,
+        };
+        let mut found = self.readable(rows.iter().map(rows::event).collect::<Result<Vec<_>, _>>())?;
+        if let (true, None, Some(row)) = (forward, lock, rows.first()) {
+            let (now, pruned_to) = self.readable(times(row))?;
+            found.truncate(settled(&found, from.max(pruned_to), now));
+        }
+        let last = found.last().map(|(seq, _)| Cursor(seq.to_string()));
+        let next = match &ask.span {
+            Span::After(after) => Some(last.unwrap_or_else(|| after.clone())),
+            _ => last.filter(|_| found.len() == limit as usize),
+        };
+        Ok(Page { items: found.into_iter().map(|(_, event)| event).collect(), next })
+    }
+}
+
+fn times(row: &Row) -> Result<(Timestamp, i64), Fail> {
+    Ok((time(row, EVENT_COLUMNS)?, row.try_get::<_, Option<i64>>(EVENT_COLUMNS + 1)?.unwrap_or(0)))
+}
+
+/// How many of these events come before the first gap that somebody may still fill.
+fn settled(events: &[(i64, Event)], from: i64, now: Timestamp) -> usize {
+    let mut before = from;
+    for (count, (seq, event)) in events.iter().enumerate() {
+        if *seq > before + 1 && now < event.at.plus(UNDER_WAY) {
+            return count;
+        }
+        before = *seq;
+    }
+    events.len()
+}
+
+/// The least text that is behind every text with this prefix; none if there is no end to them.
+fn after_all_with(prefix: &str) -> Option<String> {
+    let mut chars: Vec<char> = prefix.chars().collect();
+    while let Some(last) = chars.pop() {
+        let next = if last == '\u{d7ff}' { Some('\u{e000}') } else { char::from_u32(last as u32 + 1) };
+        if let Some(next) = next {
+            chars.push(next);
+            return Some(chars.into_iter().collect());
+        }
+    }
+    None
+}
+
+fn number(cursor: &Cursor) -> i64 {
+    cursor.0.parse().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_has_an_end() {
+        assert_eq!(after_all_with("ab").as_deref(), Some("ac"));
+        assert_eq!(after_all_with("a\u{10ffff}").as_deref(), Some("b"));
+        assert_eq!(after_all_with("a\u{d7ff}").as_deref(), Some("a\u{e000}"));
+        assert_eq!(after_all_with(""), None);
+    }
+}

@@ -1,0 +1,274 @@
+//! Records and events, in and out of rows.
+//!
+//! A lock that at most one holder has, and nobody waits for, is kept in columns: that is what SQL can decide about. Any
+//! other state is kept as the record itself, and `held` is then null.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use super::gate::micros;
+use super::trouble::Fail;
+use crate::model::{
+    Ask, Event, EventKind, Holder, Lease, LeaseId, LockName, LockRecord, Metadata, Mode, Priority, Process,
+    Reason, Slots, Status, Timestamp, Token, Ttl,
+};
+
+/// A lock's row.
+pub(super) struct LockRow {
+    pub(super) record: LockRecord,
+    pub(super) wake_at: Option<i64>,
+}
+
+/// How many columns a lock's row has; what a statement adds comes after them.
+pub(super) const LOCK_COLUMNS: usize = 16;
+/// The same for an event's row.
+pub(super) const EVENT_COLUMNS: usize = 12;
+
+impl LockRow {
+    pub(super) fn read(row: &Row) -> Result<Self, Fail> {
+        let wake_at = row.try_get(14)?;
+        if let Some(record) = row.try_get::<_, Option<&str>>(15)? {
+            return Ok(Self { record: serde_json::from_str(record).map_err(unreadable)?, wake_at });
+        }
+        let holders = match row.try_get(3)? {
+            Some(true) => vec![lease(row)?],
+            _ => Vec::new(),
+        };
+        let record = LockRecord {
+            name: name(row, 0)?,
+            token: token(row, 1)?,
+            holders,
+            waiters: Vec::new(),
+            version: number(row, 2)?,
+        };
+        Ok(Self { record, wake_at })
+    }
+}
+
+/// The lease in the columns: the one that holds the lock, or the one that did last.
+pub(super) fn lease(row: &Row) -> Result<Lease, Fail> {
+    let extra = match row.try_get::<_, Option<&str>>(9)? {
+        Some(extra) => serde_json::from_str(extra).map_err(unreadable)?,
+        None => Extra::default(),
+    };
+    let ask = Ask {
+        lease_id: LeaseId::from_uuid(row.try_get(4)?),
+        holder: Holder::new(row.try_get::<_, &str>(5)?).map_err(unreadable)?,
+        mode: mode(row, 6)?,
+        slots: slots(row, 7)?,
+        priority: extra.priority,
+        ttl: Ttl::try_from(number(row, 8)?).map_err(unreadable)?,
+        metadata: extra.metadata,
+        process: extra.process,
+    };
+    Ok(Lease {
+        ask: Arc::new(ask),
+        token: token(row, 1)?,
+        acquired_at: time(row, 10)?,
+        renewed_at: time(row, 11)?,
+        expires_at: time(row, 12)?,
+        renewals: number(row, 13)?,
+        status: Status::Active,
+        asked: None,
+    })
+}
+
+/// The rarer parts of a request.
+#[derive(Default, PartialEq, Serialize, Deserialize)]
+struct Extra {
+    #[serde(default, skip_serializing_if = "is_default")]
+    priority: Priority,
+    #[serde(default, skip_serializing_if = "is_default")]
+    metadata: Metadata,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    process: Option<Process>,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// The rarer parts of a request as a column has them; mostly nothing.
+pub(super) fn extra(ask: &Ask) -> Result<Option<String>, Fail> {
+    let extra =
+        Extra { priority: ask.priority, metadata: ask.metadata.clone(), process: ask.process.clone() };
+    if is_default(&extra) {
+        return Ok(None);
+    }
+    serde_json::to_string(&extra).map(Some).map_err(unreadable)
+}
+
+/// How many slots, as a column has it.
+pub(super) fn slots_column(ask: &Ask) -> i32 {
+    i32::try_from(ask.slots.get()).unwrap_or(i32::MAX)
+}
+
+/// How long, as a column has it.
+pub(super) fn ttl_column(ttl: Ttl) -> i64 {
+    i64::try_from(ttl.as_micros()).unwrap_or(i64::MAX)
+}
+
+/// A number as a column has it: tokens and counts stay below 2^53.
+pub(super) fn column(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// What a lock's row is to say.
+#[derive(Default)]
+pub(super) struct Saved {
+    pub(super) held: Option<bool>,
+    pub(super) lease_id: Option<Uuid>,
+    pub(super) holder: Option<String>,
+    pub(super) shared: Option<bool>,
+    pub(super) slots: Option<i32>,
+    pub(super) ttl: Option<i64>,
+    pub(super) extra: Option<String>,
+    pub(super) acquired_at: Option<i64>,
+    pub(super) renewed_at: Option<i64>,
+    pub(super) expires_at: Option<i64>,
+    pub(super) renewals: Option<i64>,
+    pub(super) record: Option<String>,
+}
+
+impl Saved {
+    pub(super) fn new(record: &LockRecord) -> Result<Self, Fail> {
+        match (record.holders.as_slice(), record.waiters.is_empty()) {
+            ([], true) => Ok(Self { held: Some(false), ..Self::default() }),
+            ([lease], true) if is_plain(lease, record) => {
+                let ask = &lease.ask;
+                Ok(Self {
+                    held: Some(true),
+                    lease_id: Some(*ask.lease_id.as_uuid()),
+                    holder: Some(ask.holder.as_str().to_owned()),
+                    shared: Some(ask.mode == Mode::Shared),
+                    slots: Some(slots_column(ask)),
+                    ttl: Some(ttl_column(ask.ttl)),
+                    extra: extra(ask)?,
+                    acquired_at: Some(micros(lease.acquired_at)),
+                    renewed_at: Some(micros(lease.renewed_at)),
+                    expires_at: Some(micros(lease.expires_at)),
+                    renewals: Some(column(lease.renewals)),
+                    record: None,
+                })
+            }
+            _ => {
+                let record = serde_json::to_string(record).map_err(unreadable)?;
+                Ok(Self { record: Some(record), ..Self::default() })
+            }
+        }
+    }
+}
+
+/// Whether the columns can say it. Of several holders one may be left whose token is not the newest.
+fn is_plain(lease: &Lease, record: &LockRecord) -> bool {
+    lease.status == Status::Active && lease.asked.is_none() && lease.token == record.token
+}
+
+/// Events by their columns, as a statement takes many.
+#[derive(Default)]
+pub(super) struct EventColumns {
+    pub(super) at: Vec<i64>,
+    pub(super) kind: Vec<String>,
+    pub(super) token: Vec<i64>,
+    pub(super) lease_id: Vec<Uuid>,
+    pub(super) holder: Vec<String>,
+    pub(super) shared: Vec<bool>,
+    pub(super) slots: Vec<i32>,
+    pub(super) after_micros: Vec<i64>,
+    pub(super) renewals: Vec<i64>,
+    pub(super) rest: Vec<Option<String>>,
+}
+
+/// The rarer parts of an event.
+#[derive(Default, PartialEq, Serialize, Deserialize)]
+struct Rest {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    until: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    by: Option<Holder>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reason: Option<Reason>,
+}
+
+impl EventColumns {
+    pub(super) fn new(events: &[Event]) -> Result<Self, Fail> {
+        let mut columns = Self::default();
+        for event in events {
+            let rest = Rest { until: event.until, by: event.by.clone(), reason: event.reason.clone() };
+            let rest = (rest != Rest::default()).then(|| serde_json::to_string(&rest)).transpose();
+            columns.at.push(micros(event.at));
+            columns.kind.push(event.kind.to_string());
+            columns.token.push(column(event.token.get()));
+            columns.lease_id.push(*event.lease_id.as_uuid());
+            columns.holder.push(event.holder.as_str().to_owned());
+            columns.shared.push(event.mode == Mode::Shared);
+            columns.slots.push(i32::try_from(event.slots.get()).unwrap_or(i32::MAX));
+            columns.after_micros.push(column(event.after_micros));
+            columns.renewals.push(column(event.renewals));
+            columns.rest.push(rest.map_err(unreadable)?);
+        }
+        Ok(columns)
+    }
+}
+
+/// An event and its number.
+pub(super) fn event(row: &Row) -> Result<(i64, Event), Fail> {
+    let rest: Rest = match row.try_get::<_, Option<&str>>(11)? {
+        Some(rest) => serde_json::from_str(rest).map_err(unreadable)?,
+        None => Rest::default(),
+    };
+    let event = Event {
+        at: time(row, 2)?,
+        lock: name(row, 1)?,
+        kind: kind(row.try_get(3)?)?,
+        token: token(row, 4)?,
+        lease_id: LeaseId::from_uuid(row.try_get(5)?),
+        holder: Holder::new(row.try_get::<_, &str>(6)?).map_err(unreadable)?,
+        mode: mode(row, 7)?,
+        slots: slots(row, 8)?,
+        after_micros: number(row, 9)?,
+        renewals: number(row, 10)?,
+        until: rest.until,
+        by: rest.by,
+        reason: rest.reason,
+    };
+    Ok((row.try_get(0)?, event))
+}
+
+fn kind(text: &str) -> Result<EventKind, Fail> {
+    use serde::de::IntoDeserializer;
+    let text: serde::de::value::StrDeserializer<'_, serde::de::value::Error> = text.into_deserializer();
+    EventKind::deserialize(text).map_err(unreadable)
+}
+
+pub(super) fn name(row: &Row, at: usize) -> Result<LockName, Fail> {
+    LockName::new(row.try_get::<_, &str>(at)?).map_err(unreadable)
+}
+
+pub(super) fn token(row: &Row, at: usize) -> Result<Token, Fail> {
+    Token::new(number(row, at)?).map_err(unreadable)
+}
+
+pub(super) fn time(row: &Row, at: usize) -> Result<Timestamp, Fail> {
+    number(row, at).map(Timestamp::from_micros)
+}
+
+fn mode(row: &Row, at: usize) -> Result<Mode, Fail> {
+    Ok(if row.try_get(at)? { Mode::Shared } else { Mode::Exclusive })
+}
+
+fn slots(row: &Row, at: usize) -> Result<Slots, Fail> {
+    let slots = u32::try_from(row.try_get::<_, i32>(at)?).map_err(unreadable)?;
+    Slots::new(slots).map_err(unreadable)
+}
+
+fn number(row: &Row, at: usize) -> Result<u64, Fail> {
+    u64::try_from(row.try_get::<_, i64>(at)?).map_err(unreadable)
+}
+
+fn unreadable(error: impl std::error::Error + Send + Sync + 'static) -> Fail {
+    Fail::Unreadable(Box::new(error))
+}

@@ -1,0 +1,384 @@
+//! Every statement, as a constant but for the schema's name. Names and texts are parameters.
+
+use std::sync::Arc;
+
+use tokio_postgres::types::Type;
+
+/// The server's time in µs, read when this is evaluated; or, in tests, the time that is sent along as `$now`.
+const NOW: &str = "coalesce($now::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)";
+
+/// A lock's row, in the order in which `rows.rs` reads it.
+const LOCK: &str = "l.name, l.token, l.version, l.held, l.lease_id, l.holder, l.shared, l.slots, l.ttl, l.extra, \
+                    l.acquired_at, l.renewed_at, l.expires_at, l.renewals, l.wake_at, l.record";
+
+/// An event's row, in the order in which `rows.rs` reads it.
+const EVENT: &str = "e.seq, e.lock, e.at, e.kind, e.token, e.lease_id, e.holder, e.shared, e.slots, e.after_micros, \
+                     e.renewals, e.rest";
+
+/// What can be asked of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sql {
+    Acquire,
+    Renew,
+    Release,
+    Many,
+    Lock,
+    Save,
+    Get,
+    List,
+    EventsAfter,
+    EventsBefore,
+    EventsOfAfter,
+    EventsOfBefore,
+    Now,
+    Due,
+    Trim,
+    Prune,
+    Notify,
+}
+
+/// One statement.
+#[derive(Debug)]
+pub(super) struct Text {
+    pub(super) sql: String,
+    pub(super) types: Vec<Type>,
+}
+
+/// All statements, for one schema.
+#[derive(Debug, Clone)]
+pub(super) struct Texts(Arc<Vec<Text>>);
+
+impl Texts {
+    pub(super) const COUNT: usize = Sql::Notify as usize + 1;
+
+    pub(super) fn new(schema: &str) -> Self {
+        let texts = ALL.iter().enumerate().map(|(at, (what, make))| {
+            debug_assert_eq!(*what as usize, at, "in the order of the names");
+            let (sql, types) = make();
+            let now = types.len() + 1;
+            let (sql, mut types) = (sql.replace("$NOW", NOW), types);
+            let sql =
+                sql.replace("$LOCK", LOCK).replace("$EVENT", EVENT).replace("$s.", &format!("{schema}."));
+            if sql.contains("$now") {
+                types.push(Type::INT8);
+            }
+            Text { sql: sql.replace("$now", &format!("${now}")), types }
+        });
+        Self(Arc::new(texts.collect()))
+    }
+
+    pub(super) fn get(&self, what: Sql) -> &Text {
+        &self.0[what as usize]
+    }
+}
+
+type Make = fn() -> (String, Vec<Type>);
+
+const ALL: [(Sql, Make); Texts::COUNT] = [
+    (Sql::Acquire, acquire),
+    (Sql::Renew, renew),
+    (Sql::Release, release),
+    (Sql::Many, many),
+    (Sql::Lock, lock),
+    (Sql::Save, save),
+    (Sql::Get, get),
+    (Sql::List, list),
+    (Sql::EventsAfter, events_after),
+    (Sql::EventsBefore, events_before),
+    (Sql::EventsOfAfter, events_of_after),
+    (Sql::EventsOfBefore, events_of_before),
+    (Sql::Now, now),
+    (Sql::Due, due),
+    (Sql::Trim, trim),
+    (Sql::Prune, prune),
+    (Sql::Notify, notify),
+];
+
+// --- the hot statements ----------------------------------------------------------------------------------------------
+//
+// All are an INSERT … ON CONFLICT DO UPDATE, because what stands in its SET and WHERE is evaluated when the row is
+// locked. A plain UPDATE that had to wait for the row would go on with the time from before it waited.
+
+/// Takes a lock that nobody holds: a new one, or one whose row says so. Whatever has ended by itself is for the rules.
+fn acquire() -> (String, Vec<Type>) {
+    let sql = format!(
+        "WITH done AS (
+            INSERT INTO $s.locks AS l (name, token, version, held, lease_id, holder, shared, slots, ttl, extra,
+                                       acquired_at, renewed_at, expires_at, renewals, changed_at, wake_at)
+            SELECT $1, {first}, 1, true, $2, $3, $4, $5, $6::bigint, $7,
+                   n.now, n.now, n.now + $6::bigint, 0, n.now, n.now + $6::bigint FROM (SELECT $NOW AS now) n
+            ON CONFLICT (name) DO UPDATE SET (token, version, held, lease_id, holder, shared, slots, ttl, extra,
+                                              acquired_at, renewed_at, expires_at, renewals, changed_at, wake_at) = (
+                SELECT {next}, l.version + 1, true, excluded.lease_id, excluded.holder, excluded.shared, excluded.slots,
+                       excluded.ttl, excluded.extra, n.now, n.now, n.now + excluded.ttl, 0, n.now, {wake_at}
+                FROM (SELECT $NOW AS now) n)
+            WHERE l.held = false
+            RETURNING l.name, l.token, l.acquired_at),
+        told AS (
+            INSERT INTO $s.events (lock, at, kind, token, lease_id, holder, shared, slots, after_micros, renewals)
+            SELECT name, acquired_at, 'acquired', token, $2, $3, $4, $5, 0, 0 FROM done)
+        SELECT name, token, acquired_at FROM done",
+        first = token("0"),
+        next = token("l.token"),
+        wake_at = wake_at("excluded.ttl"),
+    );
+    let types = vec![Type::TEXT, Type::UUID, Type::TEXT, Type::BOOL, Type::INT4, Type::INT8, Type::TEXT];
+    (sql, types)
+}
+
+/// `Token::next`: rises by one or to the clock, and stays below 2^53.
+fn token(before: &str) -> String {
+    let most = crate::model::Token::MAX;
+    format!("least(greatest({before} + 1, CASE WHEN n.now <= {most} THEN n.now ELSE 0 END), {most})")
+}
+
+/// Moves only when it would be too late: an index stands on it, and a row whose indexed columns stay is cheap to write.
+fn wake_at(ttl: &str) -> String {
+    format!("CASE WHEN l.wake_at <= n.now + {ttl} THEN l.wake_at ELSE n.now + {ttl} END")
+}
+
+/// Only the exact lease, while it lives.
+const MINE: &str =
+    "l.held AND l.lease_id = excluded.lease_id AND l.token = excluded.token AND $NOW < l.expires_at";
+/// The row is there, so nothing is ever inserted: locks are not forgotten.
+const THERE: &str = "EXISTS (SELECT FROM $s.locks k WHERE k.name = u.name)";
+
+fn renew() -> (String, Vec<Type>) {
+    let sql = format!(
+        "INSERT INTO $s.locks AS l (name, token, version, lease_id, ttl)
+         SELECT u.name, $3, 0, $2, $4 FROM (SELECT $1 AS name) u WHERE {THERE}
+         ON CONFLICT (name) DO UPDATE SET (version, ttl, renewed_at, expires_at, renewals, changed_at, wake_at) = (
+            SELECT l.version + 1, n.ttl, n.now, n.now + n.ttl, l.renewals + 1, n.now, {wake_at}
+            FROM (SELECT $NOW AS now, coalesce(excluded.ttl, l.ttl) AS ttl) n)
+         WHERE {MINE} RETURNING $LOCK",
+        wake_at = wake_at("n.ttl"),
+    );
+    (sql, vec![Type::TEXT, Type::UUID, Type::INT8, Type::INT8])
+}
+
+/// The row keeps what the lease was, so that it can be told.
+fn release() -> (String, Vec<Type>) {
+    let sql = format!(
+        "WITH done AS (
+            INSERT INTO $s.locks AS l (name, token, version, lease_id)
+            SELECT u.name, $3, 0, $2 FROM (SELECT $1 AS name) u WHERE {THERE}
+            ON CONFLICT (name) DO UPDATE SET version = l.version + 1, held = false, changed_at = $NOW
+            WHERE {MINE} RETURNING $LOCK, l.changed_at),
+        told AS (
+            INSERT INTO $s.events (lock, at, kind, token, lease_id, holder, shared, slots, after_micros, renewals)
+            SELECT name, changed_at, 'released', token, lease_id, holder, shared, slots,
+                   greatest(changed_at - acquired_at, 0), renewals FROM done)
+        SELECT $LOCK FROM done l"
+    );
+    (sql, vec![Type::TEXT, Type::UUID, Type::INT8])
+}
+
+/// The three of them for many locks: `held` as it is to be, or null to renew. In the order of the names, so that two such
+/// statements never wait for each other.
+fn many() -> (String, Vec<Type>) {
+    let sql = format!(
+        "WITH asked AS MATERIALIZED (
+            SELECT * FROM unnest($1::text[], $2::boolean[], $3::uuid[], $4::bigint[], $5::bigint[], $6::text[],
+                                 $7::boolean[], $8::integer[], $9::text[])
+                AS u (name, held, lease_id, token, ttl, holder, shared, slots, extra)),
+        done AS (
+            INSERT INTO $s.locks AS l (name, token, version, held, lease_id, holder, shared, slots, ttl, extra,
+                                       acquired_at, renewed_at, expires_at, renewals, changed_at, wake_at)
+            SELECT u.name, coalesce(u.token, {first}), 1, u.held, u.lease_id, u.holder, u.shared, u.slots, u.ttl, u.extra,
+                   n.now, n.now, n.now + u.ttl, 0, n.now, n.now + u.ttl
+            FROM asked u, (SELECT $NOW AS now) n WHERE u.held OR {THERE}
+            ON CONFLICT (name) DO UPDATE SET (token, version, held, holder, lease_id, shared, slots, ttl, extra,
+                                              acquired_at, renewed_at, expires_at, renewals, changed_at, wake_at) = (
+                SELECT CASE WHEN excluded.held THEN {next} ELSE l.token END, l.version + 1,
+                       excluded.held IS NOT false, coalesce(excluded.holder, l.holder), excluded.lease_id,
+                       coalesce(excluded.shared, l.shared), coalesce(excluded.slots, l.slots), n.ttl,
+                       CASE WHEN excluded.held THEN excluded.extra ELSE l.extra END,
+                       CASE WHEN excluded.held THEN n.now ELSE l.acquired_at END,
+                       CASE WHEN excluded.held IS NOT false THEN n.now ELSE l.renewed_at END,
+                       CASE WHEN excluded.held IS NOT false THEN n.now + n.ttl ELSE l.expires_at END,
+                       CASE WHEN excluded.held THEN 0 WHEN excluded.held IS NULL THEN l.renewals + 1 ELSE l.renewals END,
+                       n.now, CASE WHEN excluded.held IS NOT false THEN {wake_at} ELSE l.wake_at END
+                FROM (SELECT $NOW AS now, coalesce(excluded.ttl, l.ttl) AS ttl) n)
+            WHERE CASE WHEN excluded.held THEN l.held = false ELSE {MINE} END
+            RETURNING $LOCK, l.changed_at),
+        told AS (
+            INSERT INTO $s.events (lock, at, kind, token, lease_id, holder, shared, slots, after_micros, renewals)
+            SELECT d.name, d.changed_at, CASE WHEN u.held THEN 'acquired' ELSE 'released' END, d.token, d.lease_id,
+                   d.holder, d.shared, d.slots, greatest(d.changed_at - d.acquired_at, 0), d.renewals
+            FROM done d JOIN asked u ON u.name = d.name WHERE u.held IS NOT NULL)
+        SELECT $LOCK FROM done l",
+        first = token("0"),
+        next = token("l.token"),
+        wake_at = wake_at("n.ttl"),
+    );
+    let types = vec![
+        Type::TEXT_ARRAY,
+        Type::BOOL_ARRAY,
+        Type::UUID_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::BOOL_ARRAY,
+        Type::INT4_ARRAY,
+        Type::TEXT_ARRAY,
+    ];
+    (sql, types)
+}
+
+// --- the rules' own statements ---------------------------------------------------------------------------------------
+
+/// Locks a row, and reads the clock after that: the inner SELECT has the lock before the outer one is evaluated.
+fn lock() -> (String, Vec<Type>) {
+    let sql = "SELECT $LOCK, $NOW FROM (SELECT * FROM $s.locks WHERE name = $1 FOR UPDATE) l";
+    (sql.to_owned(), vec![Type::TEXT])
+}
+
+/// A row, and what happened to it.
+fn save() -> (String, Vec<Type>) {
+    let sql = "WITH saved AS (
+            UPDATE $s.locks SET token = $2, version = $3, held = $4, lease_id = $5, holder = $6, shared = $7, slots = $8,
+                ttl = $9, extra = $10, acquired_at = $11, renewed_at = $12, expires_at = $13, renewals = $14,
+                wake_at = $15, record = $16, changed_at = $17
+            WHERE name = $1)
+        INSERT INTO $s.events (lock, at, kind, token, lease_id, holder, shared, slots, after_micros, renewals, rest)
+        SELECT $1, e.* FROM unnest($18::bigint[], $19::text[], $20::bigint[], $21::uuid[], $22::text[], $23::boolean[],
+                                   $24::integer[], $25::bigint[], $26::bigint[], $27::text[]) e";
+    let (text, number, yes) = (Type::TEXT, Type::INT8, Type::BOOL);
+    let lock = [
+        text.clone(),
+        number.clone(),
+        number.clone(),
+        yes.clone(),
+        Type::UUID,
+        text.clone(),
+        yes,
+        Type::INT4,
+        number.clone(),
+        text.clone(),
+        number.clone(),
+        number.clone(),
+        number.clone(),
+        number.clone(),
+        number.clone(),
+        text,
+        number,
+    ];
+    let events = [
+        Type::INT8_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::INT8_ARRAY,
+        Type::UUID_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::BOOL_ARRAY,
+        Type::INT4_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
+        Type::TEXT_ARRAY,
+    ];
+    (sql.to_owned(), lock.into_iter().chain(events).collect())
+}
+
+// --- reading ---------------------------------------------------------------------------------------------------------
+
+fn get() -> (String, Vec<Type>) {
+    ("SELECT $LOCK FROM $s.locks l WHERE l.name = $1".to_owned(), vec![Type::TEXT])
+}
+
+/// By name: after `$1`, from the prefix `$2` on and before `$3`; with `$4` only those that somebody may hold.
+fn list() -> (String, Vec<Type>) {
+    let sql = "SELECT $LOCK, (SELECT $NOW) FROM $s.locks l
+        WHERE l.name > $1 AND l.name >= $2 AND ($3::text IS NULL OR l.name < $3)
+          AND (NOT $4 OR l.held IS DISTINCT FROM false)
+        ORDER BY l.name LIMIT $5";
+    (sql.to_owned(), vec![Type::TEXT, Type::TEXT, Type::TEXT, Type::BOOL, Type::INT8])
+}
+
+fn events_after() -> (String, Vec<Type>) {
+    let sql = "SELECT $EVENT, (SELECT $NOW), (SELECT value::bigint FROM $s.meta WHERE key = 'pruned_to')
+        FROM $s.events e WHERE e.seq > $1 ORDER BY e.seq LIMIT $2";
+    (sql.to_owned(), vec![Type::INT8, Type::INT8])
+}
+
+fn events_before() -> (String, Vec<Type>) {
+    let sql = "SELECT $EVENT FROM $s.events e WHERE e.seq < $1 ORDER BY e.seq DESC LIMIT $2";
+    (sql.to_owned(), vec![Type::INT8, Type::INT8])
+}
+
+fn events_of_after() -> (String, Vec<Type>) {
+    let sql = "SELECT $EVENT FROM $s.events e WHERE e.lock = $3 AND e.seq > $1 ORDER BY e.seq LIMIT $2";
+    (sql.to_owned(), vec![Type::INT8, Type::INT8, Type::TEXT])
+}
+
+fn events_of_before() -> (String, Vec<Type>) {
+    let sql = "SELECT $EVENT FROM $s.events e WHERE e.lock = $3 AND e.seq < $1 ORDER BY e.seq DESC LIMIT $2";
+    (sql.to_owned(), vec![Type::INT8, Type::INT8, Type::TEXT])
+}
+
+fn now() -> (String, Vec<Type>) {
+    ("SELECT $NOW".to_owned(), Vec::new())
+}
+
+// --- upkeep ----------------------------------------------------------------------------------------------------------
+
+/// Locks that have something to clear away, or whose record has to be looked into to know.
+fn due() -> (String, Vec<Type>) {
+    let sql = "SELECT l.name FROM $s.locks l
+        WHERE l.wake_at <= (SELECT $NOW) AND (l.held IS NULL OR l.held AND l.expires_at <= (SELECT $NOW))
+        ORDER BY l.wake_at LIMIT $1";
+    (sql.to_owned(), vec![Type::INT8])
+}
+
+/// Gives the rows whose `wake_at` came too early the right one.
+fn trim() -> (String, Vec<Type>) {
+    let sql = "UPDATE $s.locks SET wake_at = CASE WHEN held THEN expires_at END WHERE name IN (
+            SELECT l.name FROM $s.locks l
+            WHERE l.wake_at <= (SELECT $NOW) AND (NOT l.held OR l.expires_at > (SELECT $NOW))
+            ORDER BY l.wake_at LIMIT $1 FOR UPDATE SKIP LOCKED)";
+    (sql.to_owned(), vec![Type::INT8])
+}
+
+/// Drops the oldest events: those beyond `$1`, and those that are older than `$2` µs. The newest stays. A bounded piece
+/// of work at a time, and next to none if there is nothing to drop.
+fn prune() -> (String, Vec<Type>) {
+    let sql = "WITH ends AS (
+            SELECT (SELECT min(seq) FROM $s.events) AS first, (SELECT max(seq) FROM $s.events) AS last),
+        old AS (
+            SELECT max(seq) AS seq FROM (SELECT seq, at FROM $s.events ORDER BY seq LIMIT 10000) o
+            WHERE at < (SELECT $NOW) - $2
+              AND (SELECT at FROM $s.events WHERE seq = (SELECT first FROM ends)) < (SELECT $NOW) - $2),
+        bound AS (
+            SELECT first, least(first + 9999, last - 1, greatest(last - $1, coalesce(old.seq, 0))) AS until
+            FROM ends, old),
+        gone AS (DELETE FROM $s.events e USING bound b WHERE e.seq <= b.until)
+        UPDATE $s.meta m SET value = b.until::text FROM bound b
+        WHERE m.key = 'pruned_to' AND b.until >= b.first AND b.until > m.value::bigint";
+    (sql.to_owned(), vec![Type::INT8, Type::INT8])
+}
+
+/// Outside of any transaction that matters: a commit that notifies waits for every other one that does.
+fn notify() -> (String, Vec<Type>) {
+    (
+        "SELECT count(pg_notify($1, id)) FROM unnest($2::text[]) id".to_owned(),
+        vec![Type::TEXT, Type::TEXT_ARRAY],
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_numbered_and_nothing_is_left_to_fill_in() {
+        let texts = Texts::new("some_schema");
+        for (what, _) in ALL {
+            let text = texts.get(what);
+            for left in ["$NOW", "$now", "$LOCK", "$EVENT", "$s."] {
+                assert!(!text.sql.contains(left), "{left} in {}", text.sql);
+            }
+            for number in 1..=text.types.len() {
+                assert!(text.sql.contains(&format!("${number}")), "${number} in {}", text.sql);
+            }
+            assert!(!text.sql.contains(&format!("${}", text.types.len() + 1)), "{}", text.sql);
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! The engine as a whole.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use async_trait::async_trait;
+
+use super::gate::Gate;
+use super::lane::Lane;
+use super::listener::Listener;
+use super::options::PostgresOptions;
+use super::reads::Desk;
+use super::session::{DEADLINE, within};
+use super::switchboard::Switchboard;
+use super::{examine, schema};
+use crate::Result;
+use crate::model::{Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Sweep, Swept, Timestamp, Ttl};
+use crate::store::wake::Reach;
+use crate::store::{Abilities, Changes, Finding, Hosts, ListEvents, ListLocks, LockStore, Page, Store};
+
+/// The history is bounded once in so many operations, whether anybody sweeps or not.
+const PRUNE_EVERY: u32 = 4096;
+
+/// Locks in a PostgreSQL database.
+#[derive(Debug)]
+pub struct PostgresStore {
+    gate: Arc<Gate>,
+    board: Arc<Switchboard>,
+    lanes: Vec<Arc<Lane>>,
+    desk: Arc<Desk>,
+    listener: Listener,
+    operations: AtomicU32,
+}
+
+impl PostgresStore {
+    /// Connects, and makes or upgrades the tables if need be.
+    pub async fn connect(options: PostgresOptions) -> Result<Self> {
+        let gate = Arc::new(Gate::new(options)?);
+        let session = gate.open().await.map_err(|fail| fail.explain(&gate.place))?;
+        schema::prepare(&gate, &session).await?;
+        gate.keep(session);
+        let board = Switchboard::new(gate.options.pool);
+        Ok(Self {
+            lanes: (0..gate.options.pool).map(|_| Lane::new(gate.clone(), board.clone())).collect(),
+            board,
+            desk: Arc::new(Desk::new(gate.clone())),
+            listener: Listener::new(&gate),
+            operations: AtomicU32::new(0),
+            gate,
+        })
+    }
+
+    fn prune_now_and_then(&self) {
+        if self.operations.fetch_add(1, Ordering::Relaxed) % PRUNE_EVERY == PRUNE_EVERY - 1 {
+            let (desk, keep, now) = (self.desk.clone(), self.gate.options.max_events, self.gate.now());
+            self.gate.home().spawn(async move {
+                if let Err(error) = desk.prune(keep, now).await {
+                    tracing::debug!(%error, "the history could not be bounded; it is tried again");
+                }
+            });
+        }
+    }
+}
+
+#[async_trait]
+impl Store for PostgresStore {
+    fn abilities(&self) -> Abilities {
+        Abilities {
+            engine: "postgres",
+            hosts: Hosts::Many,
+            min_ttl: Ttl::from_millis(200),
+            poll: self.gate.options.poll,
+            wakes: !self.gate.is_pooled(),
+            sees_the_dead: false,
+            lasting: true,
+        }
+    }
+
+    fn url(&self) -> String {
+        self.gate.options.shown.clone()
+    }
+
+    fn locks(&self) -> &dyn LockStore {
+        self
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        let gate = self.gate.clone();
+        let desk = self.desk.clone();
+        // Where sockets can be opened.
+        let examined = self.gate.home().spawn(async move {
+            let session = desk.session().await?;
+            within(DEADLINE, examine::examine(&gate, &session)).await
+        });
+        let examined = examined.await.unwrap_or(Err(super::trouble::Fail::Late));
+        examined.map_err(|fail| fail.explain(&self.gate.place))
+    }
+}
+
+#[async_trait]
+impl LockStore for PostgresStore {
+    async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
+        self.prune_now_and_then();
+        let bound = self.board.bind(name);
+        self.lanes[bound.lane].apply(bound, op).await
+    }
+
+    async fn get(&self, name: &LockName) -> Result<Option<LockRecord>> {
+        self.desk.get(name).await
+    }
+
+    async fn list(&self, ask: &ListLocks) -> Result<Page<LockRecord>> {
+        self.desk.list(ask).await
+    }
+
+    async fn history(&self, ask: &ListEvents) -> Result<Page<Event>> {
+        self.desk.history(ask).await
+    }
+
+    async fn now(&self) -> Result<Timestamp> {
+        self.desk.now().await
+    }
+
+    fn changes(&self, waiter: &LeaseId) -> Changes {
+        self.listener.start();
+        Changes::new(*waiter, Reach::Process, self.gate.options.poll)
+    }
+
+    async fn sweep(&self, limit: u32) -> Result<Swept> {
+        let now = self.gate.now();
+        let mut swept = Swept::default();
+        for name in self.desk.find_ended(limit, now).await? {
+            if let Outcome::Swept(one) = self.apply(&name, &LockOp::Sweep(Sweep::default())).await? {
+                swept += one;
+            }
+        }
+        self.desk.prune(self.gate.options.max_events, now).await?;
+        Ok(swept)
+    }
+}

@@ -1,0 +1,146 @@
+//! Which lane a lock's operations take. As long as one is under way, the next takes the same lane and comes after it. Else
+//! what SQL can decide fills the lanes from the first on, because many in one statement are cheaper than many
+//! statements; and what goes by the rules, which has a lane for itself for two round trips, begins at the last.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::model::LockName;
+
+/// So many operations share a lane before the next one is opened.
+const FULL: usize = 16;
+/// Of so many locks it is remembered that SQL cannot decide about them.
+const MAX_INVOLVED: usize = 1024;
+
+#[derive(Debug)]
+pub(super) struct Switchboard {
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    bound: HashMap<LockName, Lines>,
+    /// How many operations are under way on each lane.
+    load: Vec<usize>,
+    /// Locks with waiters or several holders, as far as we know: for them the hot statement would be in vain.
+    involved: HashSet<LockName>,
+}
+
+/// The operations on one lock that are under way.
+#[derive(Debug)]
+struct Lines {
+    lane: usize,
+    count: usize,
+}
+
+/// One operation under way, for as long as this lives.
+#[derive(Debug)]
+pub(super) struct Bound {
+    board: Arc<Switchboard>,
+    pub(super) name: LockName,
+    pub(super) lane: usize,
+}
+
+impl Switchboard {
+    pub(super) fn new(lanes: usize) -> Arc<Self> {
+        let state = State { bound: HashMap::new(), load: vec![0; lanes], involved: HashSet::new() };
+        Arc::new(Self { state: Mutex::new(state) })
+    }
+
+    /// Chooses a lane for an operation on this lock.
+    pub(super) fn bind(self: &Arc<Self>, name: &LockName) -> Bound {
+        let mut state = self.state();
+        let lane = match state.bound.get_mut(name) {
+            Some(lines) => {
+                lines.count += 1;
+                lines.lane
+            }
+            None => {
+                let lane = state.choose(state.involved.contains(name));
+                state.bound.insert(name.clone(), Lines { lane, count: 1 });
+                lane
+            }
+        };
+        state.load[lane] += 1;
+        Bound { board: self.clone(), name: name.clone(), lane }
+    }
+
+    /// Whether SQL cannot decide about this lock, as far as we know.
+    pub(super) fn is_involved(&self, name: &LockName) -> bool {
+        self.state().involved.contains(name)
+    }
+
+    /// Remembers whether SQL can decide about a lock.
+    pub(super) fn remember(&self, name: &LockName, is_plain: bool) {
+        let mut state = self.state();
+        if is_plain {
+            state.involved.remove(name);
+        } else if !state.involved.contains(name) {
+            if state.involved.len() >= MAX_INVOLVED {
+                state.involved.clear();
+            }
+            state.involved.insert(name.clone());
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn choose(&self, is_involved: bool) -> usize {
+        let idlest = |lane: &usize| self.load[*lane];
+        if is_involved {
+            return (0..self.load.len()).rev().min_by_key(idlest).unwrap_or(0);
+        }
+        let with_room = self.load.iter().position(|load| *load < FULL);
+        with_room.or_else(|| (0..self.load.len()).min_by_key(idlest)).unwrap_or(0)
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        let mut state = self.board.state();
+        state.load[self.lane] -= 1;
+        if let Some(lines) = state.bound.get_mut(&self.name) {
+            lines.count -= 1;
+            if lines.count == 0 {
+                state.bound.remove(&self.name);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_keeps_its_lane_while_something_is_under_way() {
+        let board = Switchboard::new(2);
+        let name = |number: usize| LockName::new(format!("lock-{number}")).unwrap();
+        let crowd: Vec<_> = (0..FULL).map(|number| board.bind(&name(number))).collect();
+        assert!(crowd.iter().all(|bound| bound.lane == 0), "together");
+        let first = board.bind(&name(FULL));
+        assert_eq!(first.lane, 1, "the first lane is full");
+        drop(crowd);
+        let second = board.bind(&name(FULL));
+        drop(first);
+        assert_eq!((second.lane, board.bind(&name(FULL)).lane), (1, 1), "one is under way");
+        drop(second);
+        assert_eq!(board.bind(&name(FULL)).lane, 0);
+    }
+
+    #[test]
+    fn what_goes_by_the_rules_begins_at_the_last_lane() {
+        let board = Switchboard::new(3);
+        let [a, b] = ["a", "b"].map(|name| LockName::new(name).unwrap());
+        board.remember(&a, false);
+        board.remember(&b, false);
+        let first = board.bind(&a);
+        assert_eq!((first.lane, board.bind(&b).lane), (2, 1));
+        board.remember(&b, true);
+        assert_eq!(board.bind(&b).lane, 0);
+    }
+}

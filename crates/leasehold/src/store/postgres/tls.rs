@@ -1,0 +1,130 @@
+//! Encryption, as `sslmode` understands it.
+
+use std::sync::Arc;
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use tokio_postgres::Socket;
+use tokio_postgres::tls::MakeTlsConnect;
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use super::options::{PostgresOptions, SslMode};
+use crate::error::{Error, Result, Trouble};
+
+/// Makes what the driver encrypts with. The provider is named here, so that no other part of the program decides it.
+pub(super) fn connector(options: &PostgresOptions) -> Result<MakeRustlsConnect> {
+    let provider = Arc::new(ring::default_provider());
+    let check = match options.sslmode {
+        SslMode::VerifyFull => Check::Host(trusted(options, &provider)?),
+        SslMode::VerifyCa => Check::Chain(trusted(options, &provider)?),
+        // Whoever names a certificate wants it to count, as with `libpq`.
+        SslMode::Require if options.sslrootcert.is_some() => Check::Chain(trusted(options, &provider)?),
+        SslMode::Disable | SslMode::Prefer | SslMode::Require => Check::Nothing,
+    };
+    let verifier = Verifier { check, provider: provider.clone() };
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| wrong("encryption cannot be set up", "please report this").because(error))?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_no_client_auth();
+    Ok(MakeRustlsConnect::new(config))
+}
+
+fn trusted(options: &PostgresOptions, provider: &Arc<CryptoProvider>) -> Result<Arc<WebPkiServerVerifier>> {
+    let mut roots = RootCertStore::empty();
+    match &options.sslrootcert {
+        Some(path) => {
+            let unreadable = |error: rustls::pki_types::pem::Error| {
+                let message = format!("the certificates in {} cannot be read", path.display());
+                wrong(&message, "sslrootcert names a file with certificates in PEM").because(error)
+            };
+            let found = CertificateDer::pem_file_iter(path).map_err(unreadable)?;
+            roots.add_parsable_certificates(found.collect::<Result<Vec<_>, _>>().map_err(unreadable)?);
+        }
+        None => {
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        }
+    }
+    let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build();
+    verifier.map_err(|error| {
+        let hint = "name a file with the certificate to trust: sslrootcert=/path/ca.pem";
+        wrong("there is no certificate to trust", hint).because(error)
+    })
+}
+
+/// What encrypts one connection.
+pub(super) type Connect = <MakeRustlsConnect as MakeTlsConnect<Socket>>::TlsConnect;
+
+/// What is checked of the server's certificate.
+#[derive(Debug)]
+enum Check {
+    /// Who signed it, and whom it is made out to.
+    Host(Arc<WebPkiServerVerifier>),
+    /// Who signed it.
+    Chain(Arc<WebPkiServerVerifier>),
+    /// Only that the server has the key to it: encrypted, but by whom?
+    Nothing,
+}
+
+#[derive(Debug)]
+struct Verifier {
+    check: Check,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let verify = |by: &WebPkiServerVerifier| {
+            by.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+        };
+        match &self.check {
+            Check::Nothing => Ok(ServerCertVerified::assertion()),
+            Check::Host(by) => verify(by),
+            Check::Chain(by) => match verify(by) {
+                // The name is looked at last: everything else was in order.
+                Err(rustls::Error::InvalidCertificate(
+                    CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+                )) => Ok(ServerCertVerified::assertion()),
+                verified => verified,
+            },
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+fn wrong(message: &str, hint: &str) -> Error {
+    Error::store(Trouble::Misconfigured, message, hint)
+}

@@ -1,0 +1,139 @@
+//! Somebody else holds a lock's row: leases are not older for the wait, and the wait has an end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::model::{Acquire, LockName, LockOp, Outcome, Ttl};
+use leasehold::store::{LockStore, Store};
+use leasehold::testing::Player;
+use tokio_postgres::Client;
+
+use super::server::Schema;
+
+/// Shorter than the wait for the row.
+const SHORT: Ttl = Ttl::from_millis(300);
+const HELD_UP: Duration = Duration::from_millis(900);
+
+async fn player(schema: &Schema, number: u128) -> Player {
+    let mut player = Player::new(schema.store().await, number, LockName::new("lock").unwrap());
+    player.ask.ttl = SHORT;
+    player.ask.lease_id = leasehold::model::LeaseId::from_uuid(uuid::Uuid::now_v7());
+    player
+}
+
+/// Holds the row of a lock without changing it.
+async fn hold_the_row(schema: &Schema) -> Client {
+    let client = schema.client().await;
+    let sql = format!("BEGIN; SELECT * FROM {}.locks WHERE name = 'lock' FOR UPDATE", schema.name);
+    client.batch_execute(&sql).await.unwrap();
+    client
+}
+
+/// Lets the operation wait for the row for longer than a lease lasts.
+async fn held_up(schema: &Schema, player: &Player, op: LockOp) -> Outcome {
+    let client = hold_the_row(schema).await;
+    let waits = tokio::spawn({
+        let player = player.clone();
+        async move { player.apply(op).await }
+    });
+    let in_the_way: i32 = client.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))";
+    let watcher = schema.client().await;
+    while watcher.query_one(waiting, &[&in_the_way]).await.unwrap().get::<_, i64>(0) == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    tokio::time::sleep(HELD_UP).await;
+    client.batch_execute("COMMIT").await.unwrap();
+    waits.await.unwrap()
+}
+
+/// What is left of the lock's lease by the server's clock.
+async fn is_live(player: &Player) -> bool {
+    let (record, now) = (player.record().await, player.store.locks().now().await.unwrap());
+    record.live(now).next().is_some()
+}
+
+fn asks(player: &Player, queue: Option<Ttl>) -> LockOp {
+    LockOp::Acquire(Acquire { ask: Arc::new(player.ask.clone()), queue, steal_after: None })
+}
+
+#[tokio::test]
+async fn a_lease_that_waited_for_its_row_is_not_dead_on_arrival() {
+    let Some(schema) = Schema::new() else { return };
+    let player = player(&schema, 1).await;
+    let lease = player.takes().await;
+    player.releases(&lease).await;
+    let outcome = held_up(&schema, &player, asks(&player, None)).await;
+    assert!(matches!(outcome, Outcome::Granted(_)), "{outcome:?}");
+    assert!(is_live(&player).await, "dead on arrival: {outcome:?}");
+}
+
+#[tokio::test]
+async fn a_renewal_that_waited_for_its_row_counts_from_the_end_of_the_wait() {
+    let Some(schema) = Schema::new() else { return };
+    let mut player = player(&schema, 1).await;
+    player.ask.ttl = Ttl::from_secs(30);
+    let lease = player.takes().await;
+    let renew = leasehold::model::Renew { lease_id: player.id(), token: lease.token, ttl: Some(SHORT) };
+    let outcome = held_up(&schema, &player, LockOp::Renew(renew)).await;
+    assert!(matches!(outcome, Outcome::Renewed(_)), "{outcome:?}");
+    assert!(is_live(&player).await, "dead on arrival: {outcome:?}");
+}
+
+#[tokio::test]
+async fn a_lease_that_ends_during_the_wait_is_not_renewed_or_released() {
+    let Some(schema) = Schema::new() else { return };
+    let player = player(&schema, 1).await;
+    let lease = player.takes().await;
+    let renew = leasehold::model::Renew { lease_id: player.id(), token: lease.token, ttl: None };
+    let outcome = held_up(&schema, &player, LockOp::Renew(renew)).await;
+    assert!(matches!(outcome, Outcome::NotHeld(_)), "{outcome:?}");
+    let lease = player.takes().await;
+    let release = leasehold::model::Release { lease_id: player.id(), token: lease.token, at_least: None };
+    let outcome = held_up(&schema, &player, LockOp::Release(release)).await;
+    assert!(matches!(outcome, Outcome::NotHeld(_)), "{outcome:?}");
+}
+
+/// By the rules: it takes over from one whose time ends during the wait.
+#[tokio::test]
+async fn the_rules_read_the_clock_after_the_wait() {
+    let Some(schema) = Schema::new() else { return };
+    let (first, second) = (player(&schema, 1).await, player(&schema, 2).await);
+    first.takes().await;
+    let outcome = held_up(&schema, &second, asks(&second, Some(Ttl::from_secs(5)))).await;
+    assert!(matches!(outcome, Outcome::Granted(_)), "{outcome:?}");
+    assert!(is_live(&second).await, "dead on arrival: {outcome:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_that_is_held_for_ever_is_waited_for_in_bounds_and_nothing_comes_of_it() {
+    let Some(schema) = Schema::new() else { return };
+    let store = schema.store().await;
+    let player = Player::new(store.clone(), 1, LockName::new("lock").unwrap());
+    let lease = player.takes().await;
+    player.releases(&lease).await;
+    let client = hold_the_row(&schema).await;
+    // In one statement with others, which must not suffer for long.
+    let others: Vec<_> = (0..24).map(|n| LockName::new(format!("other-{n}")).unwrap()).collect();
+    let mut asking = tokio::task::JoinSet::new();
+    for (number, name) in others.into_iter().enumerate() {
+        let other = Player::new(store.clone(), 100 + number as u128, name);
+        asking.spawn(async move { drop(other.takes().await) });
+    }
+    let error = store.apply(&player.lock, &asks(&player, None)).await.unwrap_err();
+    assert_eq!(error.code(), "STORE_UNAVAILABLE", "{error}");
+    asking.join_all().await;
+    client.batch_execute("COMMIT").await.unwrap();
+    assert!(player.record().await.holders.is_empty());
+    player.takes().await;
+}
+
+/// Whoever is in the middle of the rules and falls silent does not keep the row for ever.
+#[tokio::test]
+async fn the_server_gives_up_on_those_who_fall_silent() {
+    let Some(schema) = Schema::new() else { return };
+    let store = schema.store().await;
+    let findings = store.examine().await.unwrap();
+    let timeouts = findings.iter().find(|finding| finding.name == "timeouts").unwrap();
+    assert_eq!((timeouts.detail.as_str(), &timeouts.concern), ("a statement ends after 4s", &None));
+}

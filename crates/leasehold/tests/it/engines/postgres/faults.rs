@@ -1,0 +1,164 @@
+//! The server restarts, the line is cut: nothing is lost, and nothing happens twice.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::model::{EventKind, LeaseId, LockName, Outcome};
+use leasehold::store::postgres::{PostgresOptions, PostgresStore};
+use leasehold::store::{Cursor, ListEvents, LockStore, Span, StoreUrl};
+use leasehold::testing::Player;
+
+use super::private::Server;
+use super::server::Schema;
+use crate::engines::proxy::{Fault, Proxy};
+
+fn player(store: &Arc<PostgresStore>, number: u128) -> Player {
+    let mut player = Player::new(store.clone(), number, LockName::new("lock").unwrap());
+    player.ask.lease_id = LeaseId::from_uuid(uuid::Uuid::now_v7());
+    player
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_outlives_a_restart_of_the_server() {
+    let Some(mut server) = Server::start().await else { return };
+    let options = PostgresOptions::from_url(&StoreUrl::parse(&server.url()).unwrap()).unwrap();
+    let store = Arc::new(PostgresStore::connect(options).await.unwrap());
+    let mut one = player(&store, 1);
+    one.ask.ttl = leasehold::model::Ttl::from_secs(60);
+    let lease = one.takes().await;
+    server.kill();
+    let error = store.get(&one.lock).await.unwrap_err();
+    assert_eq!(error.code(), "STORE_UNAVAILABLE", "{error:?}");
+    server.up().await;
+    // The same store goes on: what it had open is gone, and it opens anew.
+    let Outcome::Renewed(renewed) = one.renews(&lease).await else { panic!("not renewed") };
+    assert_eq!((renewed.token, renewed.renewals), (lease.token, 1));
+    player(&store, 2).is_refused().await;
+    assert!(matches!(one.releases(&lease).await, Outcome::Released(_)));
+}
+
+/// The test server, with a line that can be cut.
+async fn over_a_line(schema: &Schema, settings: &str) -> (Proxy, Arc<PostgresStore>) {
+    let url = schema.url_with(settings);
+    let (before, place) = url.split_once('@').unwrap();
+    let (address, after) = place.split_once('/').unwrap();
+    let proxy = Proxy::before(address.parse::<SocketAddr>().unwrap());
+    let url = format!("{before}@{}/{after}", proxy.address());
+    let options = PostgresOptions::from_url(&StoreUrl::parse(&url).unwrap()).unwrap();
+    (proxy, Arc::new(PostgresStore::connect(options).await.unwrap()))
+}
+
+async fn takes_and_releases(player: &Player) {
+    let lease = player.takes().await;
+    player.releases(&lease).await;
+}
+
+async fn kinds(store: &PostgresStore) -> Vec<EventKind> {
+    let ask = ListEvents { span: Span::After(Cursor::start()), limit: 100, lock: None };
+    store.history(&ask).await.unwrap().items.into_iter().map(|event| event.kind).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_grant_whose_reply_was_lost_is_the_same_grant_when_asked_again() {
+    let Some(schema) = Schema::new() else { return };
+    let (proxy, store) = over_a_line(&schema, "pool=1").await;
+    let direct = schema.store().await;
+    // Opens the line and prepares what it takes.
+    for number in [8, 9] {
+        takes_and_releases(&player(&store, number)).await;
+    }
+    let one = player(&store, 1);
+    proxy.set(Fault::DropReplies(1));
+    // The write was made, its answer never came. It is asked again over a new line, with the same id.
+    let lease = one.takes().await;
+    proxy.set(Fault::None);
+    let record = direct.get(&one.lock).await.unwrap().unwrap();
+    assert_eq!((record.token, record.holders.len()), (lease.token, 1));
+    let told = kinds(&direct).await;
+    assert_eq!(told.iter().filter(|kind| **kind == EventKind::Acquired).count(), 3, "granted once: {told:?}");
+    assert!(matches!(one.releases(&lease).await, Outcome::Released(_)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_whose_reply_was_lost_is_not_known() {
+    let Some(schema) = Schema::new() else { return };
+    let (proxy, store) = over_a_line(&schema, "pool=1").await;
+    let one = player(&store, 1);
+    let lease = one.takes().await;
+    one.releases(&lease).await;
+    let lease = one.takes().await;
+    proxy.set(Fault::DropReplies(1));
+    let release = leasehold::model::Release { lease_id: one.id(), token: lease.token, at_least: None };
+    let error = store.apply(&one.lock, &leasehold::model::LockOp::Release(release)).await.unwrap_err();
+    assert_eq!(error.code(), "STORE_UNAVAILABLE", "{error:?}");
+    proxy.set(Fault::None);
+    // Whoever asks again learns that it is over.
+    assert!(matches!(one.releases(&lease).await, Outcome::NotHeld(_)));
+    assert!(one.record().await.holders.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lines_that_are_cut_between_calls_are_opened_again() {
+    let Some(schema) = Schema::new() else { return };
+    let (proxy, store) = over_a_line(&schema, "").await;
+    let one = player(&store, 1);
+    for _ in 0..3 {
+        let lease = one.takes().await;
+        proxy.cut_all();
+        assert!(matches!(one.renews(&lease).await, Outcome::Renewed(_)));
+        assert!(matches!(one.releases(&lease).await, Outcome::Released(_)));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_line_that_swallows_everything_is_given_up_on_within_seconds() {
+    let Some(schema) = Schema::new() else { return };
+    let (proxy, store) = over_a_line(&schema, "pool=1").await;
+    let one = player(&store, 1);
+    let lease = one.takes().await;
+    proxy.set(Fault::BlackHole);
+    let started = std::time::Instant::now();
+    let (read, write) = tokio::join!(store.get(&one.lock), async {
+        let renew = leasehold::model::Renew { lease_id: one.id(), token: lease.token, ttl: None };
+        store.apply(&one.lock, &leasehold::model::LockOp::Renew(renew)).await
+    });
+    assert_eq!(read.unwrap_err().code(), "STORE_UNAVAILABLE");
+    assert_eq!(write.unwrap_err().code(), "STORE_UNAVAILABLE");
+    assert!(started.elapsed() < Duration::from_secs(8), "{:?}", started.elapsed());
+    proxy.set(Fault::None);
+    proxy.cut_all();
+    assert!(matches!(one.renews(&lease).await, Outcome::Renewed(_) | Outcome::NotHeld(_)));
+}
+
+/// A caller that goes away: what it sent is done before what comes next.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_acquire_that_was_dropped_is_taken_back_by_leaving() {
+    let Some(schema) = Schema::new() else { return };
+    let (proxy, store) = over_a_line(&schema, "").await;
+    takes_and_releases(&player(&store, 9)).await;
+    for millis in 0..20_u64 {
+        let one = player(&store, 1);
+        proxy.set(Fault::Delay(Duration::from_millis(5)));
+        let _ = tokio::time::timeout(Duration::from_millis(millis), one.asks()).await;
+        assert!(matches!(one.leaves().await, Outcome::Left));
+        proxy.set(Fault::None);
+        assert!(one.record().await.holders.is_empty(), "dropped after {millis} ms");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sessions_that_an_administrator_ends_are_opened_again() {
+    let Some(schema) = Schema::new() else { return };
+    let settings = format!("application_name={}", schema.name);
+    let store = Arc::new(PostgresStore::connect(schema.options(&settings)).await.unwrap());
+    let one = player(&store, 1);
+    let client = schema.client().await;
+    for _ in 0..3 {
+        let lease = one.takes().await;
+        let end = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = $1";
+        client.query(end, &[&schema.name]).await.unwrap();
+        assert!(matches!(one.renews(&lease).await, Outcome::Renewed(_)));
+        assert!(matches!(one.releases(&lease).await, Outcome::Released(_)));
+    }
+}

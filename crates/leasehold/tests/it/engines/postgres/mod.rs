@@ -1,0 +1,13 @@
+//! `postgres:`: the suite, and what only a server far away can do: be slow, restart, cut the line, refuse.
+
+mod busy;
+mod doctor;
+mod faults;
+mod hot;
+mod private;
+mod refused;
+mod server;
+mod start;
+mod suite;
+mod upkeep;
+mod wake;

@@ -1,0 +1,75 @@
+//! The tests' server: a schema for each test, and a second way in.
+
+use leasehold::store::postgres::{PostgresOptions, PostgresStore};
+use leasehold::store::{Clock, StoreUrl};
+use std::sync::Arc;
+use tokio_postgres::{Client, NoTls};
+
+use crate::engines::support::engine_at;
+
+/// A schema of its own, gone with its test.
+pub(super) struct Schema {
+    url: String,
+    pub(super) name: String,
+}
+
+impl Schema {
+    /// None if the engine is skipped on purpose.
+    pub(super) fn new() -> Option<Self> {
+        engine_at("postgres").map(Self::at)
+    }
+
+    pub(super) fn at(url: String) -> Self {
+        let name = format!("test_{}", uuid::Uuid::now_v7().simple());
+        Self { url, name }
+    }
+
+    /// The store's URL, with more settings.
+    pub(super) fn url_with(&self, settings: &str) -> String {
+        format!("{}?schema={}&{settings}", self.url, self.name)
+    }
+
+    pub(super) fn options(&self, settings: &str) -> PostgresOptions {
+        PostgresOptions::from_url(&StoreUrl::parse(&self.url_with(settings)).unwrap()).unwrap()
+    }
+
+    /// A store in this schema, on the server's clock.
+    pub(super) async fn store(&self) -> Arc<PostgresStore> {
+        Arc::new(PostgresStore::connect(self.options("")).await.unwrap())
+    }
+
+    /// A store in this schema, on a clock that moves by hand.
+    pub(super) async fn store_at(&self, clock: &Clock, settings: &str) -> Arc<PostgresStore> {
+        let mut options = self.options(settings);
+        options.clock = Some(clock.clone());
+        Arc::new(PostgresStore::connect(options).await.unwrap())
+    }
+
+    /// A connection without leasehold.
+    pub(super) async fn client(&self) -> Client {
+        plain(&self.url).await
+    }
+}
+
+pub(super) async fn plain(url: &str) -> Client {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+impl Drop for Schema {
+    fn drop(&mut self) {
+        let (url, drop) = (self.url.clone(), format!("DROP SCHEMA IF EXISTS {} CASCADE", self.name));
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            // Whatever became of the server, the test has said its word.
+            runtime.block_on(async {
+                if let Ok((client, connection)) = tokio_postgres::connect(&url, NoTls).await {
+                    tokio::spawn(connection);
+                    let _ = client.batch_execute(&drop).await;
+                }
+            });
+        });
+        let _ = thread.join();
+    }
+}

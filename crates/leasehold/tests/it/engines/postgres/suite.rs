@@ -1,0 +1,64 @@
+//! The conformance suite, with two stores in one schema; as it is, and behind a pooler.
+
+use std::sync::Arc;
+
+use leasehold::store::Store;
+use leasehold::store::memory::MemoryStore;
+use leasehold::testing::{Fixture, agrees_with_the_rules};
+
+use super::server::Schema;
+use crate::engines::support::{clock, engine_at};
+
+/// Makes the suite for one way to the server.
+macro_rules! suite {
+    ($module:ident, $engine:literal, $cases:literal) => {
+        mod $module {
+            async fn fresh() -> leasehold::testing::Fixture {
+                super::fresh($engine).await
+            }
+
+            leasehold::lock_conformance!(crate::engines::postgres::suite::$module::fresh);
+
+            #[test]
+            fn it_agrees_with_the_rules() {
+                super::agrees($engine, $cases);
+            }
+        }
+    };
+}
+
+suite!(locks, "postgres", 160);
+suite!(pooled, "postgres-pooler", 32);
+
+async fn fresh(engine: &str) -> Fixture {
+    let clock = clock();
+    let Some(url) = engine_at(engine) else {
+        // Skipped on purpose, by name.
+        let store = Arc::new(MemoryStore::with_clock(clock.clone()));
+        return Fixture::new(store.clone(), store, clock, ());
+    };
+    let schema = Schema::at(url);
+    let (one, two) = (schema.store_at(&clock, "").await, schema.store_at(&clock, "").await);
+    Fixture::new(one, two, clock, schema)
+}
+
+/// One schema for all cases, emptied before each: making it takes longer than a case.
+fn agrees(engine: &str, cases: u32) {
+    let Some(url) = engine_at(engine) else { return };
+    let (schema, clock) = (Schema::at(url), clock());
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (one, two, client) = runtime.block_on(async {
+        let (one, two) = (schema.store_at(&clock, "").await, schema.store_at(&clock, "").await);
+        (one as Arc<dyn Store>, two as Arc<dyn Store>, schema.client().await)
+    });
+    let client = Arc::new(client);
+    let empty = format!("TRUNCATE {0}.locks; TRUNCATE {0}.events", schema.name);
+    agrees_with_the_rules(cases, || {
+        let (one, two, clock) = (one.clone(), two.clone(), clock.clone());
+        let (client, empty) = (client.clone(), empty.clone());
+        async move {
+            client.batch_execute(&empty).await.unwrap();
+            Fixture::new(one, two, clock, ())
+        }
+    });
+}

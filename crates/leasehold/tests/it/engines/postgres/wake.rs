@@ -1,0 +1,85 @@
+//! Wake-ups: exactly the waiter that has been served, and only if it is in another process.
+
+use std::time::Duration;
+
+use leasehold::model::{LeaseId, LockName};
+use leasehold::store::{LockStore, Wake};
+use leasehold::testing::Player;
+use tokio::sync::mpsc;
+use tokio_postgres::{AsyncMessage, NoTls};
+
+use super::server::Schema;
+use crate::engines::support::engine_at;
+
+fn new_id() -> LeaseId {
+    LeaseId::from_uuid(uuid::Uuid::now_v7())
+}
+
+/// What is said on the schema's channel.
+async fn listen(schema: &Schema) -> mpsc::UnboundedReceiver<String> {
+    let url = engine_at("postgres").unwrap();
+    let (client, mut connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
+    let (say, said) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Some(Ok(message)) = std::future::poll_fn(|cx| connection.poll_message(cx)).await {
+            if let AsyncMessage::Notification(notification) = message {
+                let _ = say.send(notification.payload().to_owned());
+            }
+        }
+    });
+    client.batch_execute(&format!("LISTEN leasehold_{}", schema.name)).await.unwrap();
+    tokio::spawn(async move {
+        let _client = client;
+        std::future::pending::<()>().await;
+    });
+    said
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_elsewhere_is_told_and_nobody_else() {
+    let Some(schema) = Schema::new() else { return };
+    let store = schema.store().await;
+    let [one, two, three] = [1, 2, 3].map(|number| {
+        let mut player = Player::new(store.clone(), number, LockName::new("lock").unwrap());
+        player.ask.lease_id = new_id();
+        player
+    });
+    let mut said = listen(&schema).await;
+    let lease = one.takes().await;
+    // Nobody in this process waits for these wake-ups.
+    two.queues().await;
+    three.queues().await;
+    one.releases(&lease).await;
+    assert_eq!(said.recv().await.unwrap(), two.id().to_string());
+    // This one does: a word to the database would be wasted.
+    let mut changes = store.changes(&three.id());
+    let lease = two.takes().await;
+    two.releases(&lease).await;
+    match changes.next(Duration::from_secs(10)).await {
+        Wake::Served(served) => assert_eq!(served.lease.ask.lease_id, three.id()),
+        other => panic!("{other:?}"),
+    }
+    let lease = three.takes().await;
+    three.releases(&lease).await;
+    assert!(said.try_recv().is_err());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_word_from_elsewhere_wakes_the_waiter() {
+    let Some(schema) = Schema::new() else { return };
+    let mut options = schema.options("");
+    // No poll would come in time.
+    options.poll = Duration::from_mins(1);
+    let store = leasehold::store::postgres::PostgresStore::connect(options).await.unwrap();
+    let waiter = new_id();
+    let mut changes = store.changes(&waiter);
+    let client = schema.client().await;
+    let channel = format!("leasehold_{}", schema.name);
+    let listens = "SELECT count(*) FROM pg_stat_activity WHERE query = $1 AND state = 'idle'";
+    while client.query_one(listens, &[&format!("LISTEN {channel}")]).await.unwrap().get::<_, i64>(0) == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    client.query("SELECT pg_notify($1, $2)", &[&channel, &"nonsense"]).await.unwrap();
+    client.query("SELECT pg_notify($1, $2)", &[&channel, &waiter.to_string()]).await.unwrap();
+    assert!(matches!(changes.next(Duration::from_secs(10)).await, Wake::Rung));
+}
