@@ -7,10 +7,10 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
-use super::{Kind, Skip};
 use super::command::{Manner, up};
 use super::process::Process;
 use super::state::State;
+use super::{Kind, Skip};
 
 /// Holds the engines while something uses them. Dropped, it ends those that were started for it.
 pub(crate) struct Borrowed {
