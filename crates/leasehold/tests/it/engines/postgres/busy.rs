@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::model::{Acquire, LockName, LockOp, Outcome, Ttl};
+use leasehold::model::{Acquire, LockName, LockOp, Outcome, Timestamp, Ttl};
 use leasehold::store::{LockStore, Store};
 use leasehold::testing::Player;
 use tokio_postgres::Client;
@@ -11,7 +11,7 @@ use tokio_postgres::Client;
 use super::server::Schema;
 
 /// Shorter than the wait for the row.
-const SHORT: Ttl = Ttl::from_millis(300);
+const SHORT: Ttl = Ttl::from_millis(500);
 const HELD_UP: Duration = Duration::from_millis(900);
 
 async fn player(schema: &Schema, number: u128) -> Player {
@@ -29,8 +29,8 @@ async fn hold_the_row(schema: &Schema) -> Client {
     client
 }
 
-/// Lets the operation wait for the row for longer than a lease lasts.
-async fn held_up(schema: &Schema, player: &Player, op: LockOp) -> Outcome {
+/// Lets the operation wait for the row for longer than a lease lasts. Gives a time before the end of the wait, too.
+async fn held_up(schema: &Schema, player: &Player, op: LockOp) -> (Outcome, Timestamp) {
     let client = hold_the_row(schema).await;
     let waits = tokio::spawn({
         let player = player.clone();
@@ -43,14 +43,20 @@ async fn held_up(schema: &Schema, player: &Player, op: LockOp) -> Outcome {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     tokio::time::sleep(HELD_UP).await;
+    let still_waits = player.store.locks().now().await.unwrap();
     client.batch_execute("COMMIT").await.unwrap();
-    waits.await.unwrap()
+    (waits.await.unwrap(), still_waits)
 }
 
-/// What is left of the lock's lease by the server's clock.
-async fn is_live(player: &Player) -> bool {
-    let (record, now) = (player.record().await, player.store.locks().now().await.unwrap());
-    record.live(now).next().is_some()
+/// A lease that counts from the end of the wait: not dead on arrival.
+fn is_fresh((outcome, still_waited): (Outcome, Timestamp)) {
+    match outcome {
+        Outcome::Granted(lease) | Outcome::Renewed(lease) => {
+            assert!(lease.renewed_at >= still_waited, "{lease:?} is from before {still_waited:#}");
+            assert_eq!(lease.expires_at, lease.renewed_at.plus(SHORT));
+        }
+        other => panic!("{other:?}"),
+    }
 }
 
 fn asks(player: &Player, queue: Option<Ttl>) -> LockOp {
@@ -63,9 +69,7 @@ async fn a_lease_that_waited_for_its_row_is_not_dead_on_arrival() {
     let player = player(&schema, 1).await;
     let lease = player.takes().await;
     player.releases(&lease).await;
-    let outcome = held_up(&schema, &player, asks(&player, None)).await;
-    assert!(matches!(outcome, Outcome::Granted(_)), "{outcome:?}");
-    assert!(is_live(&player).await, "dead on arrival: {outcome:?}");
+    is_fresh(held_up(&schema, &player, asks(&player, None)).await);
 }
 
 #[tokio::test]
@@ -75,9 +79,7 @@ async fn a_renewal_that_waited_for_its_row_counts_from_the_end_of_the_wait() {
     player.ask.ttl = Ttl::from_secs(30);
     let lease = player.takes().await;
     let renew = leasehold::model::Renew { lease_id: player.id(), token: lease.token, ttl: Some(SHORT) };
-    let outcome = held_up(&schema, &player, LockOp::Renew(renew)).await;
-    assert!(matches!(outcome, Outcome::Renewed(_)), "{outcome:?}");
-    assert!(is_live(&player).await, "dead on arrival: {outcome:?}");
+    is_fresh(held_up(&schema, &player, LockOp::Renew(renew)).await);
 }
 
 #[tokio::test]
@@ -86,23 +88,22 @@ async fn a_lease_that_ends_during_the_wait_is_not_renewed_or_released() {
     let player = player(&schema, 1).await;
     let lease = player.takes().await;
     let renew = leasehold::model::Renew { lease_id: player.id(), token: lease.token, ttl: None };
-    let outcome = held_up(&schema, &player, LockOp::Renew(renew)).await;
+    let (outcome, _) = held_up(&schema, &player, LockOp::Renew(renew)).await;
     assert!(matches!(outcome, Outcome::NotHeld(_)), "{outcome:?}");
     let lease = player.takes().await;
     let release = leasehold::model::Release { lease_id: player.id(), token: lease.token, at_least: None };
-    let outcome = held_up(&schema, &player, LockOp::Release(release)).await;
+    let (outcome, _) = held_up(&schema, &player, LockOp::Release(release)).await;
     assert!(matches!(outcome, Outcome::NotHeld(_)), "{outcome:?}");
 }
 
-/// By the rules: it takes over from one whose time ends during the wait.
+/// By the rules, from the first word on: the lock has a queue. Its holder's time ends during the wait.
 #[tokio::test]
 async fn the_rules_read_the_clock_after_the_wait() {
     let Some(schema) = Schema::new() else { return };
     let (first, second) = (player(&schema, 1).await, player(&schema, 2).await);
     first.takes().await;
-    let outcome = held_up(&schema, &second, asks(&second, Some(Ttl::from_secs(5)))).await;
-    assert!(matches!(outcome, Outcome::Granted(_)), "{outcome:?}");
-    assert!(is_live(&second).await, "dead on arrival: {outcome:?}");
+    second.queues().await;
+    is_fresh(held_up(&schema, &second, asks(&second, Some(Ttl::from_secs(5)))).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
