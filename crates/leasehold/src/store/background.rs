@@ -45,6 +45,12 @@ impl Background {
         Ok(Self { handle, tasks, _alive: alive })
     }
 
+    /// The thread's runtime: for connections, and for what may be cut short when the owner is gone.
+    #[cfg(any(feature = "postgres", feature = "redis"))]
+    pub(crate) const fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
     /// Does something on the thread, to its end even if the caller does not wait for it.
     pub(crate) async fn run<T: Send + 'static>(
         &self,

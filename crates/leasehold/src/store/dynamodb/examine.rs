@@ -127,7 +127,7 @@ fn clock(docs: &DynamoDbDocs) -> Finding {
         Some(ahead) => format!("this machine's clock is {} s ahead of the service's", -ahead),
         None => "the answers have no Date".to_owned(),
     };
-    Finding::ok("clock", format!("{rule}; {offset}"))
+    Finding::ok("lease clock", format!("{rule}; {offset}"))
 }
 
 fn unknown(name: &'static str, code: Option<&str>) -> Finding {

@@ -9,7 +9,6 @@ use tokio_postgres::tls::TlsConnect;
 use tokio_postgres::{Config, Connection, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::home::home;
 use super::options::{Pooler, PostgresOptions};
 use super::session::{DEADLINE, Session, within};
 use super::sql::Texts;
@@ -17,6 +16,7 @@ use super::tls;
 use super::trouble::{Fail, lost_its_statements};
 use crate::error::Result;
 use crate::model::Timestamp;
+use crate::store::background::Background;
 
 /// What the server is told about our patience, so that it gives up before we do: an answer that comes after we have
 /// left must not come to pass. Whoever falls silent in the middle of a transaction does not keep its row for long.
@@ -27,7 +27,8 @@ const PATIENCE: &str = "-c statement_timeout=4000 -c lock_timeout=2000 -c idle_i
 pub(super) struct Gate {
     pub(super) options: PostgresOptions,
     pub(super) place: String,
-    home: Handle,
+    /// Where connections live. A caller's runtime may be busy, have no sockets, or end; leases must still be renewed.
+    home: Background,
     tls: MakeRustlsConnect,
     texts: Texts,
     /// Whether a pooler stands in between, as said or as found out.
@@ -39,7 +40,7 @@ pub(super) struct Gate {
 impl Gate {
     pub(super) fn new(options: PostgresOptions) -> Result<Self> {
         Ok(Self {
-            home: home()?,
+            home: Background::start("leasehold-postgres")?,
             tls: tls::connector(&options)?,
             texts: Texts::new(&options.schema),
             place: options.place(),
@@ -51,7 +52,7 @@ impl Gate {
 
     /// The runtime that the connections live on.
     pub(super) fn home(&self) -> &Handle {
-        &self.home
+        self.home.handle()
     }
 
     /// Whether a pooler stands in between.
@@ -82,7 +83,7 @@ impl Gate {
         }
         let gate = self.clone();
         // Sockets belong to the runtime that they were opened on.
-        let opening = self.home.spawn(async move {
+        let opening = self.home().spawn(async move {
             within(DEADLINE.mul_f64(0.8), async {
                 let named = !gate.is_pooled();
                 let (client, connection) = gate.connect().await?;
@@ -120,7 +121,7 @@ impl Gate {
     /// Asks the server to stop what a connection is doing. A courtesy: it may come too late.
     pub(super) fn cancel(&self, session: &Session) {
         let (token, tls) = (session.client().cancel_token(), self.tls.clone());
-        self.home.spawn(async move {
+        self.home().spawn(async move {
             let _ = tokio::time::timeout(DEADLINE, token.cancel_query(tls)).await;
         });
     }

@@ -7,7 +7,6 @@
 //! |---|---|
 //! | `options.rs` | from the URL to a server and its settings |
 //! | `tls.rs` | encryption, as `sslmode` understands it |
-//! | `home.rs` | the thread on which connections live |
 //! | `session.rs`, `gate.rs` | one connection with its prepared statements; how it is opened |
 //! | `schema.rs` | tables, their versions, made by whoever comes first |
 //! | `sql.rs` | every statement, as a constant |
@@ -25,7 +24,6 @@
 mod examine;
 mod gate;
 mod general;
-mod home;
 mod lane;
 mod listener;
 mod native;

@@ -101,6 +101,13 @@ impl PostgresOptions {
                 wrong(&message, "write postgres://USER:PASSWORD@HOST:PORT/DATABASE").because(error)
             },
         )?;
+        let with_at = |host: &Host| matches!(host, Host::Tcp(name) if name.contains('@'));
+        if options.config.get_hosts().iter().any(with_at) {
+            return Err(wrong(
+                &format!("'{url}' has more than one '@' before its host"),
+                "write an '@' that belongs to the password as %40",
+            ));
+        }
         options.complete();
         Ok(options)
     }

@@ -12,11 +12,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::runtime::{Handle, Id};
-use tokio::sync::oneshot;
 
 use super::line::{Conn, OPEN, Opener, Order, Peer};
 use crate::model::LeaseId;
 use crate::store::Moment;
+use crate::store::background::Background;
 
 /// With so many calls under way, more go to the far line.
 const BUSY: usize = 3;
@@ -29,7 +29,7 @@ pub(super) struct Link {
     home: Option<Id>,
     near: Place,
     far: Place,
-    host: OnceLock<Option<Host>>,
+    host: OnceLock<Option<Background>>,
     under_way: AtomicUsize,
     /// Calls that got no answer, and the line that they may still be on.
     astray: Mutex<HashMap<LeaseId, (Which, u64)>>,
@@ -65,12 +65,6 @@ struct Line {
     conn: Conn,
 }
 
-/// The thread of the far line. It ends with the link.
-struct Host {
-    handle: Handle,
-    _alive: oneshot::Sender<()>,
-}
-
 impl Link {
     /// Opens the near line, so that whatever is wrong shows at once.
     pub(super) async fn open(opener: Opener) -> Result<Self, (RedisError, Arc<Opener>)> {
@@ -100,7 +94,7 @@ impl Link {
 
     /// The runtime of the far line, for what belongs to nobody else's. None if there is no thread to be had.
     pub(super) fn host(&self) -> Option<&Handle> {
-        self.host.get_or_init(Host::start).as_ref().map(|host| &host.handle)
+        self.host.get_or_init(start_thread).as_ref().map(Background::handle)
     }
 
     /// A connection, if one is open.
@@ -291,25 +285,11 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-impl Host {
-    fn start() -> Option<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
-        let (alive, ended) = oneshot::channel::<()>();
-        let handle = runtime.handle().clone();
-        let thread = std::thread::Builder::new().name("leasehold-redis".to_owned());
-        let run = move || {
-            runtime.block_on(async {
-                let _ = ended.await;
-            });
-        };
-        match thread.spawn(run) {
-            Ok(_) => Some(Self { handle, _alive: alive }),
-            Err(error) => {
-                tracing::debug!(%error, "no thread for the connection to Redis: callers have to do its work");
-                None
-            }
-        }
-    }
+/// The thread of the far line. It ends with the link.
+fn start_thread() -> Option<Background> {
+    let thread = Background::start("leasehold-redis");
+    let without = |error| tracing::debug!(%error, "callers have to do the work of the connection to Redis");
+    thread.map_err(without).ok()
 }
 
 fn here() -> Option<Id> {

@@ -243,7 +243,7 @@ async fn the_doctor_has_something_to_say() {
     assert!(concerns.is_empty(), "{concerns:?}");
     let detail = |name: &str| &findings.iter().find(|finding| finding.name == name).expect(name).detail;
     assert!(detail("table").starts_with("active, on demand"), "{}", detail("table"));
-    assert!(detail("clock").ends_with("agrees with the service's"), "{}", detail("clock"));
+    assert!(detail("lease clock").ends_with("agrees with the service's"), "{}", detail("lease clock"));
     // A table that somebody made by hand.
     let (client, table) = raw(&url);
     let off =
