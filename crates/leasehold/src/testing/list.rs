@@ -26,6 +26,7 @@ macro_rules! lock_conformance {
                 an_ended_lease_cannot_be_renewed
                 only_the_exact_lease_releases
                 a_second_release_finds_nothing
+                what_was_released_elsewhere_is_not_released_again
                 a_release_can_keep_others_out_for_a_while
                 of_sixteen_at_once_one_wins
                 locks_of_other_names_do_not_care

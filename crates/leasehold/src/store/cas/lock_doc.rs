@@ -20,11 +20,23 @@ pub(super) struct LockDoc {
     /// this number never does, so whoever watches a lease knows whether it is still the same grant or renewal.
     #[serde(default)]
     signs: BTreeMap<Token, u64>,
+    /// Which writes were the last, by numbers that their writers drew: so whoever missed an answer finds its own.
+    #[serde(default)]
+    writes: Vec<u64>,
 }
+
+/// So many of its last writes a document remembers.
+const MAX_WRITES: usize = 8;
 
 impl LockDoc {
     pub(super) fn new(name: &LockName) -> Self {
-        Self { record: LockRecord::new(name.clone()), first: 1, tail: Vec::new(), signs: BTreeMap::new() }
+        Self {
+            record: LockRecord::new(name.clone()),
+            first: 1,
+            tail: Vec::new(),
+            signs: BTreeMap::new(),
+            writes: Vec::new(),
+        }
     }
 
     pub(super) fn read(name: &LockName, doc: Option<&Doc>) -> Result<Self> {
@@ -59,12 +71,17 @@ impl LockDoc {
         self.first + self.tail.len() as u64
     }
 
-    /// Whether these events are in the tail under these numbers: then whoever made them has written this document or
-    /// one before it.
-    pub(super) fn tells(&self, first: u64, events: &[Event]) -> bool {
-        let skip = first.checked_sub(self.first).and_then(|skip| usize::try_from(skip).ok());
-        let told = skip.and_then(|skip| self.tail.get(skip..));
-        !events.is_empty() && told.is_some_and(|told| told.starts_with(events))
+    /// Notes that it is about to be written under this number.
+    pub(super) fn note_write(&mut self, number: u64) {
+        if self.writes.len() >= MAX_WRITES {
+            self.writes.remove(0);
+        }
+        self.writes.push(number);
+    }
+
+    /// Whether that write has made this document or one not long before it.
+    pub(super) fn comes_from(&self, number: u64) -> bool {
+        self.writes.contains(&number)
     }
 
     pub(super) fn draft(&self) -> Result<Draft> {

@@ -66,8 +66,10 @@ impl<D: DocStore> Swap<D> {
             let archive = Archive(&self.docs);
             archive.spill(&mut doc).await?;
             // Only whoever remembers that they were copied can leave them out next time.
-            let (first, stored) = (doc.next_event(), Lane::remembers(&doc).then(|| doc.clone()));
+            let stored = Lane::remembers(&doc).then(|| doc.clone());
             doc.tail.extend(applied.events.iter().cloned());
+            let number = fastrand::u64(1..);
+            doc.note_write(number);
             let draft = doc.draft()?;
             // What was adrift before expects the version that goes now, or one that is gone.
             lane.adrift = Some(Adrift { expected: seen.version, since });
@@ -87,7 +89,7 @@ impl<D: DocStore> Swap<D> {
                 }
                 PutIf::Clash(newer) => {
                     seen = self.seen(name, newer.as_ref())?;
-                    if !(is_told_once(&applied.outcome) && seen.doc.tells(first, &applied.events)) {
+                    if !(is_told_once(&applied.outcome) && seen.doc.comes_from(number)) {
                         // Whoever was faster has made progress. Going on at once from what it has written is the
                         // best chance; whoever loses again and again steps back, and then looks anew.
                         if attempt >= AT_ONCE {
@@ -138,8 +140,7 @@ impl<D: DocStore> Swap<D> {
     }
 }
 
-/// Whether doing it again would be answered otherwise. The events of such an operation tell of nothing that anybody
-/// else can have done.
+/// Whether doing it again would be answered otherwise.
 fn is_told_once(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Released(_) | Outcome::Forced(_))
 }

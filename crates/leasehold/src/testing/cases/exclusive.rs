@@ -141,6 +141,16 @@ pub async fn a_second_release_finds_nothing(f: Fixture) {
     assert!(b.holds().await);
 }
 
+/// In the same instant, so that nothing but who did it tells the two releases apart.
+pub async fn what_was_released_elsewhere_is_not_released_again(f: Fixture) {
+    let [a] = f.players("lock");
+    let mut elsewhere = a.clone();
+    elsewhere.store = f.two.clone();
+    let lease = a.takes().await;
+    assert!(matches!(elsewhere.releases(&lease).await, Outcome::Released(_)));
+    assert!(matches!(a.releases(&lease).await, Outcome::NotHeld(_)));
+}
+
 pub async fn a_release_can_keep_others_out_for_a_while(f: Fixture) {
     let [a, b] = f.players("lock");
     let lease = a.takes().await;
