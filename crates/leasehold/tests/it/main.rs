@@ -1,5 +1,6 @@
 //! The integration tests of the library, in one binary: linking many costs more than it tells.
 
 mod client;
+mod codes;
 mod engines;
 mod model_check;
