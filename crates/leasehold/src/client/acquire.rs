@@ -182,24 +182,35 @@ impl<'a> Request<'a> {
                     let valid_until = since.plus(lease.expires_at.since(lease.acquired_at));
                     return Ok(Grant::in_time(lease, valid_until).map(Answer::Granted));
                 }
-                Wake::Rung => return Ok(None),
+                Wake::Rung => return Ok(self.look(asked).await.0),
                 Wake::Poll => {}
             }
             if Moment::now() >= sign_of_life || self.patience_left() == Duration::ZERO {
                 return Ok(None);
             }
-            // A look is cheaper than an operation.
-            match (self.locks().get(&self.undo.name).await, self.locks().now().await) {
-                (Ok(Some(record)), Ok(now)) => {
-                    let ours = record.lease(&self.ask.lease_id).is_some();
-                    let ended = record.next_end().is_none_or(|end| end <= now);
-                    if ours || ended || LockState::Stale.matches(&record, now) {
-                        return Ok(None);
-                    }
-                }
-                _ => return Ok(None),
+            match self.look(asked).await {
+                (None, false) => {}
+                (found, _) => return Ok(found),
             }
         }
+    }
+
+    /// Looks at the lock, which is cheaper than an operation. Gives the lease that our ticket has turned into; if it has
+    /// not, says whether it is worth asking.
+    async fn look(&self, asked: Moment) -> (Option<Answer>, bool) {
+        let Ok(Some(record)) = self.locks().get(&self.undo.name).await else {
+            return (None, true);
+        };
+        if let Some(lease) = record.lease(&self.ask.lease_id) {
+            // When we asked last, we were still in the queue: the lease has begun after that.
+            let valid_until = asked.plus(lease.expires_at.since(lease.renewed_at));
+            return (Grant::in_time(lease.clone(), valid_until).map(Answer::Granted), true);
+        }
+        let Ok(now) = self.locks().now().await else {
+            return (None, true);
+        };
+        let ended = record.next_end().is_none_or(|end| end <= now);
+        (None, ended || LockState::Stale.matches(&record, now))
     }
 
     fn patience_left(&self) -> Duration {

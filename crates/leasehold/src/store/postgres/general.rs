@@ -1,29 +1,59 @@
-//! Every operation, by the rules, under a row lock: two round trips, and a row that is as [`LockRecord::apply`] says.
+//! Every operation, by the rules, under a row lock: two round trips for one or for several on the same lock, and a row
+//! that is as [`LockRecord::apply`] says.
 
 use super::gate::{Gate, micros};
 use super::rows::{EventColumns, LOCK_COLUMNS, LockRow, Saved, column, time};
 use super::session::Session;
 use super::sql::Sql;
 use super::trouble::Fail;
-use crate::model::{Applied, EventKind, Lease, LockName, LockOp, LockRecord, Outcome, Timestamp};
+use crate::model::{Event, EventKind, Lease, LockName, LockOp, LockRecord, Outcome, Timestamp};
 
-/// What came of an operation.
+/// What came of the operations.
 pub(super) struct Done {
-    pub(super) outcome: Outcome,
-    pub(super) handed_over: Vec<Lease>,
+    /// The answer to each, and the leases that tickets turned into by it.
+    pub(super) answers: Vec<(Outcome, Vec<Lease>)>,
     /// Whether SQL can decide about this lock from here on.
     pub(super) is_plain: bool,
     /// Whether a transaction is still open that has nothing to write: the caller need not wait for its end.
     pub(super) is_open: bool,
 }
 
-/// Applies one operation. None if it would have made the lock: the statement for that is another one. After an error the
-/// transaction may be open, and the session is of no more use.
+/// Several operations on one lock, one after the other, at the same time and as one step.
+#[derive(Default)]
+struct All {
+    answers: Vec<(Outcome, Vec<Lease>)>,
+    events: Vec<Event>,
+    changed: bool,
+}
+
+impl All {
+    fn apply(record: &mut LockRecord, ops: &[&LockOp], now: Timestamp) -> Self {
+        let mut all = Self::default();
+        for op in ops {
+            let applied = record.apply(op, now);
+            all.answers.push((applied.outcome, applied.handed_over));
+            all.events.extend(applied.events);
+            all.changed |= applied.changed;
+        }
+        all
+    }
+
+    /// A ticket that a crash of the server loses is drawn again: it need not wait for the disk.
+    fn only_tickets(&self) -> bool {
+        let waits = |(outcome, handed_over): &(Outcome, Vec<Lease>)| {
+            matches!(outcome, Outcome::Queued(_)) && handed_over.is_empty()
+        };
+        self.answers.iter().all(waits) && self.events.iter().all(|event| event.kind == EventKind::Queued)
+    }
+}
+
+/// Applies operations to one lock. None if they would have made the lock: the statement for that is another one. After an
+/// error the transaction may be open, and the session is of no more use.
 pub(super) async fn apply(
     session: &Session,
     gate: &Gate,
     name: &LockName,
-    op: &LockOp,
+    ops: &[&LockOp],
 ) -> Result<Option<Done>, Fail> {
     session.ready(&[Sql::Lock, Sql::Save]).await?;
     let (key, now) = (name.as_str(), gate.now());
@@ -37,27 +67,24 @@ pub(super) async fn apply(
     let locked = locked?;
     let Some(row) = locked.first() else {
         // Nobody has ever asked for it: there is nothing that time could change.
-        let mut record = LockRecord::new(name.clone());
-        let applied = record.apply(op, Timestamp::default());
-        let (outcome, handed_over) = (applied.outcome, applied.handed_over);
-        let done = Done { outcome, handed_over, is_plain: true, is_open: true };
-        if applied.changed {
+        let all = All::apply(&mut LockRecord::new(name.clone()), ops, Timestamp::default());
+        if all.changed {
             session.say("ROLLBACK").await?;
             return Ok(None);
         }
-        return Ok(Some(done));
+        return Ok(Some(Done { answers: all.answers, is_plain: true, is_open: true }));
     };
     let LockRow { mut record, wake_at } = LockRow::read(row)?;
     let now = time(row, LOCK_COLUMNS)?;
-    let applied = record.apply(op, now);
+    let all = All::apply(&mut record, ops, now);
     let saved = Saved::new(&record)?;
     let is_plain = saved.held.is_some();
-    let wakes = WakeAt::new(&record, wake_at, op);
-    let is_open = !applied.changed && wakes.before == wakes.after;
+    let wakes = WakeAt::new(&record, wake_at, ops);
+    let is_open = !all.changed && wakes.before == wakes.after;
     if !is_open {
-        save(session, &record, &saved, wakes.after, now, &applied).await?;
+        save(session, &record, &saved, wakes.after, now, &all).await?;
     }
-    Ok(Some(Done { outcome: applied.outcome, handed_over: applied.handed_over, is_plain, is_open }))
+    Ok(Some(Done { answers: all.answers, is_plain, is_open }))
 }
 
 /// When the sweeper looks at the lock: never too late. It moves only when it would be, and when the sweeper has looked.
@@ -67,14 +94,14 @@ struct WakeAt {
 }
 
 impl WakeAt {
-    fn new(record: &LockRecord, before: Option<i64>, op: &LockOp) -> Self {
+    fn new(record: &LockRecord, before: Option<i64>, ops: &[&LockOp]) -> Self {
         let exact = record.next_end().map(micros);
         let early_enough = match (exact, before) {
             (Some(end), Some(before)) => before <= end,
             (Some(_), None) => false,
             (None, _) => true,
         };
-        let swept = matches!(op, LockOp::Sweep(_) | LockOp::Restarted(_));
+        let swept = ops.iter().any(|op| matches!(op, LockOp::Sweep(_) | LockOp::Restarted(_)));
         Self { before, after: if early_enough && !swept { before } else { exact } }
     }
 }
@@ -85,11 +112,11 @@ async fn save(
     saved: &Saved,
     wake_at: Option<i64>,
     now: Timestamp,
-    applied: &Applied,
+    all: &All,
 ) -> Result<(), Fail> {
     let (key, now) = (record.name.as_str(), micros(now));
     let (token, version) = (column(record.token.get()), column(record.version));
-    let events = EventColumns::new(&applied.events)?;
+    let events = EventColumns::new(&all.events)?;
     let params: [&(dyn tokio_postgres::types::ToSql + Sync); 27] = [
         &key,
         &token,
@@ -119,17 +146,9 @@ async fn save(
         &events.renewals,
         &events.rest,
     ];
+    let end = if all.only_tickets() { "SET LOCAL synchronous_commit = off; COMMIT" } else { "COMMIT" };
     // If the first fails, the second ends a transaction in which nothing was done.
-    let (saved, committed) =
-        tokio::join!(biased; session.query(Sql::Save, &params), session.say(end(applied)));
+    let (saved, committed) = tokio::join!(biased; session.query(Sql::Save, &params), session.say(end));
     saved?;
     Ok(committed?)
-}
-
-/// A ticket that a crash of the server loses is drawn again: it need not wait for the disk.
-fn end(applied: &Applied) -> &'static str {
-    let only_a_ticket = matches!(applied.outcome, Outcome::Queued(_))
-        && applied.handed_over.is_empty()
-        && applied.events.iter().all(|event| event.kind == EventKind::Queued);
-    if only_a_ticket { "SET LOCAL synchronous_commit = off; COMMIT" } else { "COMMIT" }
 }

@@ -4,7 +4,7 @@
 //! which was dropped by its caller is done before the next. Whoever finds its lane idle uses it on the spot. What arrives
 //! while it is in use is done together next: one statement and one commit for as many locks as there are.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use super::sql::Sql;
 use super::switchboard::{Bound, Switchboard};
 use super::trouble::{Again, Fail, is_in_the_way};
 use crate::error::{Error, Result};
-use crate::model::{Lease, LockOp, Outcome};
+use crate::model::{Lease, LockName, LockOp, Outcome};
 use crate::store::Moment;
 use crate::store::wake::wake_here;
 
@@ -174,35 +174,40 @@ impl Lane {
         };
         // A caller that has gone away takes its operation with it, if nothing was sent yet.
         let jobs = jobs.into_iter().filter(|job| !job.reply.is_closed()).collect::<Vec<_>>();
-        let (mut hot, mut for_the_rules) = self.sort(jobs);
+        let Sorted { mut hot, mut for_the_rules } = self.sort(jobs);
         hot.sort_by(|one, two| one.bound.name.cmp(&two.bound.name));
         let ops: Vec<_> = hot.iter().map(|job| (&job.bound.name, &job.op)).collect();
         let outcomes = within(STEP, native::many(&session, &self.gate, &ops)).await;
-        for_the_rules.extend(self.deliver(&session, hot, outcomes));
-        for job in for_the_rules {
-            self.by_the_rules(job).await;
+        for_the_rules.extend(self.deliver(&session, hot, outcomes).into_iter().map(|job| vec![job]));
+        for jobs in for_the_rules {
+            self.by_the_rules(jobs).await;
         }
     }
 
-    /// One operation for each lock, and those first that SQL can decide; the others have to wait for theirs.
-    fn sort(&self, jobs: Vec<Job>) -> (Vec<Job>, Vec<Job>) {
-        let (mut hot, mut for_the_rules, mut later) = (Vec::new(), Vec::new(), Vec::new());
-        let mut names = HashSet::new();
+    /// One operation for each lock that SQL can decide about; all of a lock that it cannot. The others have to wait.
+    fn sort(&self, jobs: Vec<Job>) -> Sorted {
+        let (mut sorted, mut later) = (Sorted::default(), Vec::new());
+        let mut places: HashMap<LockName, Option<usize>> = HashMap::new();
         for job in jobs {
-            if !names.insert(job.bound.name.clone()) {
-                later.push(job);
-            } else if !job.for_the_rules
-                && native::is_hot(&job.op)
-                && !self.board.is_involved(&job.bound.name)
-            {
-                hot.push(job);
-            } else {
-                for_the_rules.push(job);
+            match places.get(&job.bound.name) {
+                Some(Some(place)) => sorted.for_the_rules[*place].push(job),
+                Some(None) => later.push(job),
+                None if job.for_the_rules
+                    || !native::is_hot(&job.op)
+                    || self.board.is_involved(&job.bound.name) =>
+                {
+                    places.insert(job.bound.name.clone(), Some(sorted.for_the_rules.len()));
+                    sorted.for_the_rules.push(vec![job]);
+                }
+                None => {
+                    places.insert(job.bound.name.clone(), None);
+                    sorted.hot.push(job);
+                }
             }
         }
         let mut state = self.state();
         later.into_iter().rev().for_each(|job| state.queue.push_front(job));
-        (hot, for_the_rules)
+        sorted
     }
 
     /// Answers those that SQL has decided; gives back those that it could not.
@@ -232,37 +237,53 @@ impl Lane {
         left
     }
 
-    async fn by_the_rules(&self, mut job: Job) {
-        let session = match self.session().await {
-            Ok(session) => session,
-            Err(fail) => return job.answer(Err(fail.explain(&self.gate.place))),
+    /// Operations on one lock, in their order.
+    async fn by_the_rules(&self, mut jobs: Vec<Job>) {
+        let (Some(name), session) = (jobs.first().map(|job| job.bound.name.clone()), self.session().await)
+        else {
+            return;
         };
-        match within(STEP, general::apply(&session, &self.gate, &job.bound.name, &job.op)).await {
-            Ok(Some(done)) => {
-                self.board.remember(&job.bound.name, done.is_plain);
-                let Done { outcome, handed_over, is_open, .. } = done;
-                let elsewhere = wake_here(handed_over, job.since);
-                job.answer(Ok(outcome));
+        let session = match session {
+            Ok(session) => session,
+            Err(fail) => {
+                let error = fail.explain(&self.gate.place);
+                return jobs.into_iter().for_each(|job| job.answer(Err(error.clone())));
+            }
+        };
+        let ops: Vec<_> = jobs.iter().map(|job| &job.op).collect();
+        match within(STEP, general::apply(&session, &self.gate, &name, &ops)).await {
+            Ok(Some(Done { answers, is_plain, is_open })) => {
+                self.board.remember(&name, is_plain);
+                let mut elsewhere = Vec::new();
+                for (job, (outcome, handed_over)) in jobs.into_iter().zip(answers) {
+                    elsewhere.extend(wake_here(handed_over, job.since));
+                    job.answer(Ok(outcome));
+                }
                 if let Err(fail) = within(STEP, self.afterwards(&session, is_open, elsewhere)).await {
                     self.part_from(&session, &fail);
                 }
             }
             Ok(None) => {
-                self.board.remember(&job.bound.name, true);
-                match within(STEP, native::one(&session, &self.gate, &job.bound.name, &job.op)).await {
-                    Ok(Some(outcome)) => job.answer(Ok(outcome)),
+                self.board.remember(&name, true);
+                // Somebody has to make the lock; the others come after that.
+                let mut others = jobs.split_off(1);
+                let Some(mut first) = jobs.pop() else { return };
+                match within(STEP, native::one(&session, &self.gate, &name, &first.op)).await {
+                    Ok(Some(outcome)) => first.answer(Ok(outcome)),
                     Ok(None) => {
                         // Somebody made it in between.
-                        job.for_the_rules = true;
-                        self.state().queue.push_front(job);
+                        first.for_the_rules = true;
+                        others.insert(0, first);
                     }
-                    Err(fail) => self.fail(&session, vec![job], fail),
+                    Err(fail) => self.fail(&session, vec![first], fail),
                 }
+                let mut state = self.state();
+                others.into_iter().rev().for_each(|job| state.queue.push_front(job));
             }
             Err(fail) => {
                 // Whatever it was, a transaction may be open.
                 self.forget(&session);
-                self.fail(&session, vec![job], fail);
+                self.fail(&session, jobs, fail);
             }
         }
     }
@@ -333,6 +354,14 @@ impl Lane {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Jobs by how they are done.
+#[derive(Default)]
+struct Sorted {
+    hot: Vec<Job>,
+    /// Those of each lock together.
+    for_the_rules: Vec<Vec<Job>>,
 }
 
 impl Job {
