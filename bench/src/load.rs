@@ -63,7 +63,7 @@ impl Load {
     pub(crate) fn commands(&self) -> Result<Option<u64>> {
         match (self.engine, self.floor) {
             (Engine::Redis, Floor::Client) => {
-                runtime()?.block_on(raw_redis::scripts_run(&self.remote()?)).map(Some)
+                runtime()?.block_on(raw_redis::commands_sent(&self.remote()?)).map(Some)
             }
             _ => Ok(None),
         }

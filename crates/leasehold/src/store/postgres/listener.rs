@@ -18,6 +18,8 @@ pub(super) struct Listener {
     gate: Weak<Gate>,
     started: AtomicBool,
     stop: CancellationToken,
+    /// Whether wake-ups arrive just now.
+    hears: Arc<AtomicBool>,
     _stops_when_dropped: DropGuard,
 }
 
@@ -25,7 +27,13 @@ impl Listener {
     pub(super) fn new(gate: &Arc<Gate>) -> Self {
         let stop = CancellationToken::new();
         let (gate, started) = (Arc::downgrade(gate), AtomicBool::new(false));
-        Self { gate, started, _stops_when_dropped: stop.clone().drop_guard(), stop }
+        let hears = Arc::<AtomicBool>::default();
+        Self { gate, started, _stops_when_dropped: stop.clone().drop_guard(), stop, hears }
+    }
+
+    /// Whether wake-ups arrive just now. Before the first waiter nobody listens, and then it takes a moment.
+    pub(super) fn hears(&self) -> bool {
+        self.hears.load(Ordering::Relaxed)
     }
 
     /// Starts it, once. Behind a pooler nothing would be heard: waiters poll.
@@ -34,17 +42,17 @@ impl Listener {
             return;
         }
         let Some(gate) = self.gate.upgrade() else { return };
-        let (weak, stop) = (self.gate.clone(), self.stop.clone());
+        let (weak, stop, hears) = (self.gate.clone(), self.stop.clone(), self.hears.clone());
         gate.home().spawn(async move {
             tokio::select! {
                 () = stop.cancelled() => {}
-                () = listen(weak) => {}
+                () = listen(weak, &hears) => {}
             }
         });
     }
 }
 
-async fn listen(gate: Weak<Gate>) {
+async fn listen(gate: Weak<Gate>, hears: &AtomicBool) {
     loop {
         let Some(open) = gate.upgrade() else { return };
         if open.is_pooled() {
@@ -53,7 +61,12 @@ async fn listen(gate: Weak<Gate>) {
         let connected = hear(&open).await;
         drop(open);
         let ended = match connected {
-            Ok(ear) => ear.listen(|_| {}).await,
+            Ok(ear) => {
+                hears.store(true, Ordering::Relaxed);
+                let ended = ear.listen(|_| {}).await;
+                hears.store(false, Ordering::Relaxed);
+                ended
+            }
             Err(fail) => fail,
         };
         tracing::debug!(?ended, "no wake-ups from other processes for now: waiters poll");

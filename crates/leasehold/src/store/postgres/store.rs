@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 
@@ -20,6 +21,9 @@ use crate::store::{Abilities, Changes, Finding, Hosts, ListEvents, ListLocks, Lo
 
 /// The history is bounded once in so many operations, whether anybody sweeps or not.
 const PRUNE_EVERY: u32 = 4096;
+
+/// How often those look who began to wait before wake-ups arrived.
+const EAGER: Duration = Duration::from_millis(20);
 
 /// Locks in a PostgreSQL database.
 #[derive(Debug)]
@@ -123,7 +127,11 @@ impl LockStore for PostgresStore {
 
     fn changes(&self, waiter: &LeaseId) -> Changes {
         self.listener.start();
-        Changes::new(*waiter, Reach::Process, self.gate.options.poll)
+        // Whoever begins to wait before somebody listens may miss its wake-up, and looks more often. Behind a pooler
+        // nobody ever will.
+        let poll = self.gate.options.poll;
+        let hears = self.listener.hears() || self.gate.is_pooled();
+        Changes::new(*waiter, Reach::Process, if hears { poll } else { poll.min(EAGER) })
     }
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {
