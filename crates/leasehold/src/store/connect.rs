@@ -120,6 +120,17 @@ impl StoreUrl {
     }
 }
 
+/// Part of a URL, with `%40` and the like as what they stand for. The error does not have the text: it may be a password.
+#[cfg(any(feature = "postgres", feature = "redis"))]
+pub(super) fn decoded(text: &str) -> Result<String> {
+    let decoded = percent_encoding::percent_decode_str(text).decode_utf8();
+    let not_text = |_| {
+        let message = "a %-escape in the URL is not UTF-8";
+        Error::store(Trouble::Misconfigured, message, "write it as %XX of UTF-8")
+    };
+    decoded.map(std::borrow::Cow::into_owned).map_err(not_text)
+}
+
 const SCHEMES: &str = "stores are: sqlite:PATH (or sqlite: for the default place), postgres://…, redis://…, \
                        dynamodb://TABLE, memory:";
 

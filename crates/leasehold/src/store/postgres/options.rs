@@ -8,6 +8,7 @@ use tokio_postgres::config::Host;
 
 use crate::error::{Error, Result, Trouble};
 use crate::model::parse_duration;
+use crate::store::connect::decoded;
 use crate::store::{Clock, StoreUrl};
 
 /// Which server, and how it is used.
@@ -119,7 +120,7 @@ impl PostgresOptions {
         match key {
             "sslmode" => self.sslmode = SslMode::read(value).ok_or_else(bad)?,
             "sslrootcert" if value == "system" => self.sslrootcert = None,
-            "sslrootcert" => self.sslrootcert = Some(PathBuf::from(decoded(value).ok_or_else(bad)?)),
+            "sslrootcert" => self.sslrootcert = Some(PathBuf::from(decoded(value)?)),
             "schema" => self.schema = schema_name(value).ok_or_else(bad)?,
             "pool" => {
                 self.pool = value.parse().ok().filter(|pool| (1..=64).contains(pool)).ok_or_else(bad)?;
@@ -197,22 +198,6 @@ fn schema_name(text: &str) -> Option<String> {
         && text.len() <= LONGEST_SCHEMA
         && !text.starts_with("pg_");
     good.then(|| text.to_owned())
-}
-
-/// Undoes the percent signs of a URL.
-fn decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        bytes.push(match byte {
-            b'%' => {
-                let digits = [rest.next()?, rest.next()?];
-                u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?
-            }
-            byte => byte,
-        });
-    }
-    String::from_utf8(bytes).ok()
 }
 
 fn wrong(message: &str, hint: &str) -> Error {

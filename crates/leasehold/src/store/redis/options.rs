@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use crate::error::{Error, Result, Trouble};
+use crate::store::connect::decoded;
 use crate::store::{Clock, StoreUrl};
 
 /// Where Redis is, and how it is used.
@@ -198,26 +199,6 @@ fn parse_prefix(prefix: &str) -> Result<String> {
 
 fn number(setting: &str, text: &str) -> Result<u32> {
     text.parse().map_err(|_| wrong(&format!("'{setting}' should be a number"), SETTINGS))
-}
-
-/// With `%40` and the like as what they stand for.
-fn decoded(text: &str) -> Result<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, tail)) = rest.split_first() {
-        rest = tail;
-        let hex = tail.get(..2).and_then(|hex| std::str::from_utf8(hex).ok());
-        match hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
-            Some(byte) if first == b'%' => {
-                bytes.push(byte);
-                rest = &tail[2..];
-            }
-            _ => bytes.push(first),
-        }
-    }
-    // Not the text itself: it may be a password.
-    String::from_utf8(bytes)
-        .map_err(|_| wrong("a %-escape in the URL is not UTF-8", "write it as %XX of UTF-8"))
 }
 
 fn wrong(message: &str, hint: &str) -> Error {
