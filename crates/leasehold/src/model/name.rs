@@ -100,6 +100,17 @@ short_text!(
     "reason"
 );
 
+short_text!(
+    /// The name of a queue of tasks.
+    QueueName,
+    "queue name"
+);
+short_text!(
+    /// What makes a task the same task when it is added again: one per queue.
+    TaskKey,
+    "key"
+);
+
 fn check(word: &str, text: &str) -> Result<(), Invalid> {
     if text.is_empty() {
         return Err(Invalid(format!("the {word} is empty")));

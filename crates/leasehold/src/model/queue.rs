@@ -37,7 +37,7 @@ impl Ticket {
 /// Lower is served first: the time of arrival, moved ahead by one step for each degree of priority. As it does not
 /// change while time passes, the queue is always in order, and a ticket can only be overtaken by those that come
 /// within the steps between them: nothing starves.
-fn rank(priority: Priority, since: Timestamp) -> i64 {
+pub(super) fn rank(priority: Priority, since: Timestamp) -> i64 {
     let since = i64::try_from(since.as_micros()).unwrap_or(i64::MAX);
     let step = i64::try_from(Priority::STEP.as_micros()).unwrap_or(i64::MAX);
     since.saturating_sub(step.saturating_mul(i64::from(priority.get())))

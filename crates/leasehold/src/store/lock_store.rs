@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use super::{Abilities, Changes, Finding};
+use super::{Abilities, Changes, DocStore, Finding, TaskStore};
 use crate::Result;
 use crate::model::{Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp};
 
@@ -17,6 +17,16 @@ pub trait Store: Send + Sync + 'static {
 
     /// Its locks.
     fn locks(&self) -> &dyn LockStore;
+
+    /// Its tasks, if it can have any.
+    fn tasks(&self) -> Option<&dyn TaskStore> {
+        None
+    }
+
+    /// Its documents, if it keeps any.
+    fn docs(&self) -> Option<&dyn DocStore> {
+        None
+    }
 
     /// What it finds out about itself: version, schema, and settings that would break a promise. For people, so it may
     /// take a few round trips.

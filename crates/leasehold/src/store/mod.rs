@@ -3,6 +3,7 @@
 //! | file | idea |
 //! |---|---|
 //! | `lock_store.rs` | the trait that locks need, with its contract |
+//! | `task_store.rs` | the trait that tasks need, with its contract |
 //! | `doc_store.rs`, `cas/` | for engines that can only compare and swap: small documents, and locks made of them |
 //! | `connect.rs` | from a URL to an engine |
 //! | `abilities.rs` | what an engine can and cannot do |
@@ -31,6 +32,7 @@ pub mod postgres;
 pub mod redis;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+mod task_store;
 mod wake;
 
 pub use abilities::{Abilities, Hosts};
@@ -41,4 +43,5 @@ pub use doc_store::{BACK_ROOM, Doc, DocStore, Draft, Fact, PutIf, Time};
 pub use finding::{Concern, Finding};
 pub use host::{host_name, is_gone, member, this_process};
 pub use lock_store::{Cursor, ListEvents, ListLocks, LockState, LockStore, Page, Span, Store};
-pub use wake::{Changes, HandedOver, Wake};
+pub use task_store::{ListTasks, TaskStore};
+pub use wake::{Arrivals, Changes, HandedOver, Wake};

@@ -1,13 +1,13 @@
 //! Documents: a map and a mutex. The test-only engine under the compare-and-swap loop.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 
 use crate::Result;
-use crate::model::Ttl;
+use crate::model::{Timestamp, Ttl};
 use crate::store::doc_store::is_listed;
 use crate::store::lock_store::page_size;
 use crate::store::{Abilities, Clock, Cursor, Doc, DocStore, Draft, Hosts, Page, PutIf, Time};
@@ -16,13 +16,28 @@ use crate::store::{Abilities, Clock, Cursor, Doc, DocStore, Draft, Hosts, Page, 
 #[derive(Debug)]
 pub struct MemoryDocs {
     clock: Clock,
-    docs: Mutex<BTreeMap<String, Doc>>,
+    docs: Mutex<BTreeMap<String, Kept>>,
+}
+
+/// A document, and until when it is worth keeping.
+#[derive(Debug)]
+struct Kept {
+    doc: Doc,
+    until: Option<Timestamp>,
 }
 
 impl MemoryDocs {
     /// An empty store that takes its time from `clock`.
     pub fn with_clock(clock: Clock) -> Self {
         Self { clock, docs: Mutex::default() }
+    }
+
+    /// The documents that are still worth keeping.
+    fn docs(&self) -> MutexGuard<'_, BTreeMap<String, Kept>> {
+        let now = self.clock.now();
+        let mut docs = self.docs.lock().unwrap_or_else(PoisonError::into_inner);
+        docs.retain(|_, kept| kept.until.is_none_or(|until| now < until));
+        docs
     }
 }
 
@@ -45,29 +60,32 @@ impl DocStore for MemoryDocs {
     }
 
     async fn get(&self, key: &str) -> Result<Option<Doc>> {
-        Ok(self.docs.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned())
+        Ok(self.docs().get(key).map(|kept| kept.doc.clone()))
     }
 
     async fn put_if(&self, key: &str, expected: Option<u64>, draft: Draft) -> Result<PutIf> {
-        let mut docs = self.docs.lock().unwrap_or_else(PoisonError::into_inner);
-        let current = docs.get(key);
+        let mut docs = self.docs();
+        let current = docs.get(key).map(|kept| &kept.doc);
         if current.map(|doc| doc.version) != expected {
             return Ok(PutIf::Clash(current.cloned()));
         }
-        let version = expected.map_or(1, |version| version + 1);
-        docs.insert(key.to_owned(), Doc { version, body: draft.body });
+        let now = self.clock.now();
+        // By the clock, so that a document which comes after one that is gone does not get its version.
+        let version = expected.map_or(0, |version| version + 1).max(now.as_micros());
+        let (doc, until) = (Doc { version, body: draft.body }, draft.keep.map(|keep| now.plus(keep)));
+        docs.insert(key.to_owned(), Kept { doc, until });
         Ok(PutIf::Written(version))
     }
 
     async fn list(&self, prefix: &str, after: Option<Cursor>, limit: u32) -> Result<Page<(String, Doc)>> {
-        let docs = self.docs.lock().unwrap_or_else(PoisonError::into_inner);
+        let docs = self.docs();
         let from = after.as_ref().map_or(prefix, |after| after.0.as_str());
         let limit = page_size(limit) as usize;
         let items: Vec<_> = docs
             .range(from.to_owned()..)
             .filter(|(key, _)| is_listed(key, prefix) && after.as_ref().is_none_or(|after| **key > after.0))
             .take(limit)
-            .map(|(key, doc)| (key.clone(), doc.clone()))
+            .map(|(key, kept)| (key.clone(), kept.doc.clone()))
             .collect();
         let next = items.last().filter(|_| items.len() == limit).map(|(key, _)| Cursor(key.clone()));
         Ok(Page { items, next })

@@ -3,6 +3,7 @@
 mod docs;
 mod locks;
 mod store;
+mod tasks;
 
 pub use docs::MemoryDocs;
 pub use store::MemoryStore;

@@ -3,14 +3,18 @@
 use async_trait::async_trait;
 use std::time::Duration;
 
+use super::docs::MemoryDocs;
 use super::locks::MemoryLocks;
+use super::tasks::MemoryTasks;
 use crate::model::Ttl;
-use crate::store::{Abilities, Clock, Hosts, LockStore, Store};
+use crate::store::{Abilities, Clock, DocStore, Hosts, LockStore, Store, TaskStore};
 
-/// Locks in the memory of this process.
+/// Locks, tasks and documents in the memory of this process.
 #[derive(Debug)]
 pub struct MemoryStore {
     locks: MemoryLocks,
+    tasks: MemoryTasks,
+    docs: MemoryDocs,
 }
 
 impl MemoryStore {
@@ -21,7 +25,11 @@ impl MemoryStore {
 
     /// An empty one that takes its time from `clock`.
     pub fn with_clock(clock: Clock) -> Self {
-        Self { locks: MemoryLocks::new(clock) }
+        Self {
+            locks: MemoryLocks::new(clock.clone()),
+            tasks: MemoryTasks::new(clock.clone()),
+            docs: MemoryDocs::with_clock(clock),
+        }
     }
 }
 
@@ -51,6 +59,14 @@ impl Store for MemoryStore {
 
     fn locks(&self) -> &dyn LockStore {
         &self.locks
+    }
+
+    fn tasks(&self) -> Option<&dyn TaskStore> {
+        Some(&self.tasks)
+    }
+
+    fn docs(&self) -> Option<&dyn DocStore> {
+        Some(&self.docs)
     }
 }
 

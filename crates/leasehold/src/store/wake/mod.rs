@@ -1,11 +1,15 @@
-//! Waking exactly the waiter that has been served: a map within this process, a datagram to another one.
+//! Waking exactly the waiter that has been served: a map within this process, a datagram to another one. And waking
+//! workers when tasks may have arrived.
 //!
 //! Wake-ups are hints. One that is lost costs a waiter one poll, never its turn.
 
+mod arrivals;
 #[cfg(target_os = "linux")]
 mod datagram;
 mod hub;
 
+pub use arrivals::Arrivals;
+pub(crate) use arrivals::Doorbell;
 pub use hub::{Changes, HandedOver, Wake};
 pub(crate) use hub::{Reach, wake};
 #[cfg(any(feature = "postgres", feature = "redis"))]

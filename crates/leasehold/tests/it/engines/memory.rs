@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use leasehold::store::memory::MemoryStore;
-use leasehold::testing::{Fixture, agrees_with_the_rules};
+use leasehold::testing::{Fixture, agrees_with_the_rules, tasks_agree_with_the_rules};
 
 async fn fresh() -> Fixture {
     let clock = super::support::clock();
@@ -13,6 +13,19 @@ async fn fresh() -> Fixture {
 
 mod locks {
     leasehold::lock_conformance!(crate::engines::memory::fresh);
+}
+
+mod docs {
+    leasehold::doc_conformance!(crate::engines::memory::fresh);
+}
+
+mod tasks {
+    leasehold::task_conformance!(crate::engines::memory::fresh);
+}
+
+#[test]
+fn its_tasks_agree_with_the_rules() {
+    tasks_agree_with_the_rules(256, fresh);
 }
 
 #[test]

@@ -1,0 +1,26 @@
+//! Tasks: leases on work. Pure, as everything in the model.
+//!
+//! | file | idea |
+//! |---|---|
+//! | `values.rs` | ids, payloads, progress, backoff: what a task is made of |
+//! | `record.rs` | one task as it is stored, and what happened to it |
+//! | `op.rs` | what can be asked of a task or a queue, and what is answered |
+//! | `rules.rs` | the rules of one task |
+//! | `table.rs` | all tasks together: who is next, keys, locks, counts. The reference for every engine |
+//! | `worker.rs` | who works |
+
+mod op;
+mod record;
+mod rules;
+mod table;
+mod values;
+mod worker;
+
+pub use op::{
+    Beat, Cancel, Change, Enqueued, Finished, HeldTask, LeaseTasks, Leased, NewTask, Recovered, Retry, Reuse,
+    Settle, Settled, TaskAnswer, TaskOp, Verdict, When,
+};
+pub use record::{Task, TaskEvent, TaskEventKind, TaskState};
+pub use table::{Counts, Pause, QueueStatus, TaskTable};
+pub use values::{Fingerprint, MAX_PAYLOAD, Note, Payload, Progress, Retries, TaskId, WorkerId};
+pub use worker::{WorkerInfo, WorkerStatus};

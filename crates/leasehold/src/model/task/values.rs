@@ -1,0 +1,313 @@
+//! What a task is made of: ids, payloads, progress, backoff. Checked once, at the edge.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::model::{Invalid, Ttl};
+
+/// The largest payload or result, in bytes of JSON.
+pub const MAX_PAYLOAD: usize = 1 << 20;
+
+/// The longest text of a failure or of a note that is kept, in bytes.
+const MAX_TEXT: usize = 8 << 10;
+
+macro_rules! id {
+    ($(#[$doc:meta])* $type:ident, $word:literal) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $type(Uuid);
+
+        impl $type {
+            /// From a UUID.
+            pub const fn from_uuid(uuid: Uuid) -> Self {
+                Self(uuid)
+            }
+
+            /// As a UUID.
+            pub const fn as_uuid(&self) -> &Uuid {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.0.hyphenated().encode_lower(&mut Uuid::encode_buffer()))
+            }
+        }
+
+        impl FromStr for $type {
+            type Err = Invalid;
+            fn from_str(text: &str) -> Result<Self, Invalid> {
+                let wrong = |_| Invalid(format!("'{text}' is no {}; it is a UUID", $word));
+                Uuid::parse_str(text).map(Self).map_err(wrong)
+            }
+        }
+    };
+}
+
+id!(
+    /// The id of a task: a UUID v7, made by whoever adds it.
+    TaskId,
+    "task id"
+);
+id!(
+    /// The id of a worker: new each time it starts, so that nobody can be taken for a predecessor.
+    WorkerId,
+    "worker id"
+);
+
+/// What a task is about, or what came of it: a JSON value, as text.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Payload(Arc<str>);
+
+impl Payload {
+    /// Takes a text that is JSON.
+    pub fn new(json: impl AsRef<str>) -> Result<Self, Invalid> {
+        let json = json.as_ref();
+        serde_json::from_str::<serde::de::IgnoredAny>(json)
+            .map_err(|error| Invalid(format!("the payload is not JSON: {error}")))?;
+        Self::sized(json.into())
+    }
+
+    /// Takes anything that can be written as JSON.
+    pub fn of<T: Serialize + ?Sized>(value: &T) -> Result<Self, Invalid> {
+        let json = serde_json::to_string(value)
+            .map_err(|error| Invalid(format!("the payload cannot be written as JSON: {error}")))?;
+        Self::sized(json.into())
+    }
+
+    /// Takes a text that this library has written.
+    pub(crate) fn trusted(json: impl Into<Arc<str>>) -> Self {
+        Self(json.into())
+    }
+
+    fn sized(json: Arc<str>) -> Result<Self, Invalid> {
+        if json.len() > MAX_PAYLOAD {
+            return Err(Invalid(format!("the payload has {} bytes; {MAX_PAYLOAD} is the most", json.len())));
+        }
+        Ok(Self(json))
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The value in it.
+    pub fn read<'a, T: Deserialize<'a>>(&'a self) -> Result<T, Invalid> {
+        serde_json::from_str(&self.0).map_err(|error| Invalid(error.to_string()))
+    }
+
+    /// What tells this payload from others.
+    pub fn fingerprint(&self) -> Fingerprint {
+        Fingerprint::of(self.0.as_bytes())
+    }
+}
+
+/// No payload.
+impl Default for Payload {
+    fn default() -> Self {
+        Self("null".into())
+    }
+}
+
+/// As the value that it is, not as a text.
+impl Serialize for Payload {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let value: &serde_json::value::RawValue =
+            serde_json::from_str(&self.0).map_err(serde::ser::Error::custom)?;
+        value.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Payload {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = Box::<serde_json::value::RawValue>::deserialize(deserializer)?;
+        Self::sized(value.get().into()).map_err(serde::de::Error::custom)
+    }
+}
+
+/// Tells whether a task that is added again with the same key is meant to be the same. Part of the stored format:
+/// the 64-bit FNV-1a hash of the payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Fingerprint(u64);
+
+impl Fingerprint {
+    /// Of some bytes.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+        }))
+    }
+
+    /// From the number that [`Fingerprint::get`] gave.
+    pub const fn from_u64(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// As a number.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+/// How far a task has come.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+pub struct Progress {
+    /// So much is done…
+    pub done: u64,
+    /// …of so much, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of: Option<u64>,
+    /// What is being done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<Note>,
+}
+
+impl Progress {
+    /// So much of so much.
+    pub const fn of(done: u64, of: u64) -> Self {
+        Self { done, of: Some(of), note: None }
+    }
+
+    /// With a few words; too long a text is cut.
+    #[must_use]
+    pub fn note(mut self, note: impl AsRef<str>) -> Self {
+        self.note = Some(Note::new(note));
+        self
+    }
+}
+
+impl fmt::Display for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.of {
+            Some(of) if of > 0 => write!(f, "{} %", self.done.saturating_mul(100) / of)?,
+            _ => write!(f, "{}", self.done)?,
+        }
+        self.note.as_ref().map_or(Ok(()), |note| write!(f, " {note}"))
+    }
+}
+
+/// A few words, such as why an attempt failed: cut after 8 KiB.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+pub struct Note(Arc<str>);
+
+impl Note {
+    /// Takes a text, and cuts it if it is too long.
+    pub fn new(text: impl AsRef<str>) -> Self {
+        let text = text.as_ref();
+        Self(text[..text.floor_char_boundary(MAX_TEXT)].replace('\0', "\u{fffd}").into())
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl From<String> for Note {
+    fn from(text: String) -> Self {
+        Self::new(text)
+    }
+}
+
+impl From<Note> for String {
+    fn from(note: Note) -> String {
+        note.0.as_ref().to_owned()
+    }
+}
+
+/// How often a task is tried, and how long the pauses between are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Retries {
+    /// So many attempts in all.
+    pub attempts: u32,
+    /// The pause after the first failed attempt; each one after it is twice as long.
+    pub first: Ttl,
+    /// No pause is longer.
+    pub longest: Ttl,
+}
+
+/// Five attempts, with pauses of about 1, 2, 4 and 8 seconds.
+impl Default for Retries {
+    fn default() -> Self {
+        Self { attempts: 5, first: Ttl::from_secs(1), longest: Ttl::from_secs(3600) }
+    }
+}
+
+impl Retries {
+    /// The most attempts that a task can have.
+    pub const MOST: u32 = 1000;
+
+    /// Checks the bounds.
+    pub fn check(self) -> Result<Self, Invalid> {
+        if self.attempts == 0 || self.attempts > Self::MOST {
+            let (attempts, most) = (self.attempts, Self::MOST);
+            return Err(Invalid(format!("a task cannot have {attempts} attempts; it has 1 to {most}")));
+        }
+        Ok(self)
+    }
+
+    /// The pause after attempt number `attempt` (from 1) of a task: a quarter longer or shorter, so that those that
+    /// failed together do not come back together. Which of it follows from the task, so that the rules stay pure.
+    pub(crate) fn pause(&self, task: TaskId, attempt: u32) -> u64 {
+        let doubled = self.first.as_micros().saturating_mul(1 << attempt.saturating_sub(1).min(30));
+        let plain = doubled.min(self.longest.as_micros());
+        let mut seed = task.as_uuid().as_bytes().to_vec();
+        seed.extend(attempt.to_le_bytes());
+        // The low bits of this hash are worse than the high ones.
+        let roll = (Fingerprint::of(&seed).get() >> 33) % 501;
+        plain / 1000 * (750 + roll)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_payload_is_json_and_has_a_limit() {
+        assert!(Payload::new("{\"a\":1}").is_ok());
+        assert!(Payload::new("{a}").unwrap_err().0.starts_with("the payload is not JSON"));
+        let large = format!("\"{}\"", "x".repeat(MAX_PAYLOAD));
+        assert!(Payload::new(&large).unwrap_err().0.contains("1048576 is the most"));
+        let kept = Payload::new("{\"big\": 12345678901234567890123, \"a\": 1.10}").unwrap();
+        assert_eq!(serde_json::to_string(&kept).unwrap(), kept.as_str());
+    }
+
+    #[test]
+    fn pauses_double_with_some_jitter_up_to_the_longest() {
+        let retries = Retries { attempts: 9, first: Ttl::from_secs(1), longest: Ttl::from_secs(60) };
+        let mut seen = std::collections::BTreeSet::new();
+        for task in 0..100_u128 {
+            let id = TaskId::from_uuid(Uuid::from_u128(task));
+            for (attempt, plain) in [(1, 1.0), (2, 2.0), (4, 8.0), (20, 60.0), (1000, 60.0)] {
+                #[expect(clippy::cast_precision_loss, reason = "seconds")]
+                let pause = retries.pause(id, attempt) as f64 / 1e6;
+                assert!((0.75 * plain..=1.25 * plain).contains(&pause), "attempt {attempt}: {pause} s");
+            }
+            seen.insert(retries.pause(id, 1) / 50_000);
+        }
+        assert!(seen.len() >= 8, "jitter that is hardly there: {seen:?}");
+    }
+
+    #[test]
+    fn long_notes_are_cut_between_characters() {
+        let note = Note::new("ä".repeat(MAX_TEXT));
+        assert!(note.as_str().len() <= MAX_TEXT);
+        assert!(note.as_str().ends_with('ä'));
+    }
+}

@@ -1,0 +1,141 @@
+//! Tasks: the reference table and a mutex.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+
+use super::store::POLL;
+use crate::Result;
+use crate::model::{
+    Beat, Enqueued, Finished, HeldTask, LeaseTasks, Leased, NewTask, Pause, QueueName, QueueStatus,
+    Recovered, Settle, Settled, Task, TaskAnswer, TaskId, TaskKey, TaskOp, TaskState, TaskTable, Timestamp,
+    Ttl, WorkerId, WorkerInfo, WorkerStatus,
+};
+use crate::store::lock_store::page_size;
+use crate::store::wake::Doorbell;
+use crate::store::{Arrivals, Clock, Cursor, ListTasks, Page, TaskStore};
+
+#[derive(Debug)]
+pub(super) struct MemoryTasks {
+    clock: Clock,
+    table: Mutex<TaskTable>,
+    door: Doorbell,
+}
+
+impl MemoryTasks {
+    pub(super) fn new(clock: Clock) -> Self {
+        Self { clock, table: Mutex::default(), door: Doorbell::default() }
+    }
+
+    fn table(&self) -> MutexGuard<'_, TaskTable> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes whoever may find something in the queue of this task.
+    fn ring(&self, task: &Task) {
+        if task.state == TaskState::Pending {
+            self.door.ring(&task.queue, 1);
+        }
+    }
+}
+
+#[async_trait]
+impl TaskStore for MemoryTasks {
+    async fn enqueue(&self, new: &[NewTask]) -> Result<Vec<Enqueued>> {
+        let enqueued = self.table().enqueue(new, self.clock.now());
+        for new in new {
+            self.door.ring(&new.queue, 1);
+        }
+        Ok(enqueued)
+    }
+
+    async fn lease(&self, ask: &LeaseTasks) -> Result<Leased> {
+        Ok(self.table().lease(ask, self.clock.now()))
+    }
+
+    async fn heartbeat(&self, worker: &WorkerInfo, held: &[HeldTask], ttl: Ttl) -> Result<Vec<Beat>> {
+        Ok(self.table().heartbeat(worker, held, ttl, self.clock.now()))
+    }
+
+    async fn leave(&self, worker: WorkerId) -> Result<()> {
+        self.table().leave(worker);
+        Ok(())
+    }
+
+    async fn settle(&self, settle: &[Settle]) -> Result<Vec<Settled>> {
+        let mut table = self.table();
+        let settled = table.settle(settle, self.clock.now());
+        // A task that was given back, or one whose lock has become free.
+        let freed = settle.iter().filter_map(|settle| table.get(settle.id));
+        if freed.into_iter().any(|task| task.lock.is_some() || !task.state.is_terminal()) {
+            self.door.ring_all();
+        }
+        Ok(settled)
+    }
+
+    async fn change(&self, id: TaskId, op: &TaskOp) -> Result<Option<(TaskAnswer, Task)>> {
+        let mut table = self.table();
+        let answer = table.change(id, op, self.clock.now());
+        let changed = answer.zip(table.get(id).cloned());
+        if let Some((_, task)) = &changed {
+            self.ring(task);
+        }
+        Ok(changed)
+    }
+
+    async fn recover(&self, limit: u32) -> Result<Recovered> {
+        let recovered = self.table().recover(limit, self.clock.now());
+        if recovered != Recovered::default() {
+            self.door.ring_all();
+        }
+        Ok(recovered)
+    }
+
+    async fn get(&self, id: TaskId) -> Result<Option<Task>> {
+        Ok(self.table().get(id).cloned())
+    }
+
+    async fn keyed(&self, queue: &QueueName, key: &TaskKey) -> Result<Option<Task>> {
+        Ok(self.table().keyed(queue, key).cloned())
+    }
+
+    async fn list(&self, ask: &ListTasks) -> Result<Page<Task>> {
+        let before: Option<TaskId> = ask.after.as_ref().and_then(|after| after.0.parse().ok());
+        let limit = page_size(ask.limit) as usize;
+        let table = self.table();
+        let older = table.tasks().rev().filter(|task| before.is_none_or(|before| task.id < before));
+        let items: Vec<Task> = older.filter(|task| ask.wants(task)).take(limit).cloned().collect();
+        let next = items.last().filter(|_| items.len() == limit).map(|last| Cursor(last.id.to_string()));
+        Ok(Page { items, next })
+    }
+
+    async fn queues(&self) -> Result<Vec<QueueStatus>> {
+        Ok(self.table().queues())
+    }
+
+    async fn pause(&self, queue: &QueueName, pause: Option<Pause>) -> Result<bool> {
+        let known = self.table().pause(queue, pause);
+        self.door.ring_all();
+        Ok(known)
+    }
+
+    async fn workers(&self) -> Result<Vec<WorkerStatus>> {
+        Ok(self.table().workers().cloned().collect())
+    }
+
+    async fn archive(&self, which: &Finished) -> Result<u64> {
+        Ok(self.table().archive(which))
+    }
+
+    async fn purge(&self, which: &Finished) -> Result<u64> {
+        Ok(self.table().purge(which))
+    }
+
+    async fn now(&self) -> Result<Timestamp> {
+        Ok(self.clock.now())
+    }
+
+    fn arrivals(&self, queues: &[QueueName]) -> Arrivals {
+        self.door.listen(queues, POLL)
+    }
+}

@@ -1,0 +1,86 @@
+//! Waking workers that wait for tasks. A wake-up is a hint that something may have arrived; whoever finds nothing
+//! waits again.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::model::QueueName;
+
+/// Who waits for tasks of which queue, on one store of this process.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Doorbell(Arc<Mutex<BTreeMap<QueueName, Vec<Arc<Notify>>>>>);
+
+impl Doorbell {
+    /// Wake-ups for these queues, which also end after `poll`.
+    pub(crate) fn listen(&self, queues: &[QueueName], poll: Duration) -> Arrivals {
+        let bell = Arc::new(Notify::new());
+        let mut waiting = self.waiting();
+        for queue in queues {
+            waiting.entry(queue.clone()).or_default().push(bell.clone());
+        }
+        Arrivals { bell, door: self.clone(), queues: queues.to_vec(), poll }
+    }
+
+    /// Something may have arrived in this queue: wakes up to so many who wait, the longest waiting first.
+    pub(crate) fn ring(&self, queue: &QueueName, tasks: usize) {
+        if let Some(bells) = self.waiting().get_mut(queue) {
+            let served = tasks.min(bells.len());
+            for bell in &bells[..served] {
+                bell.notify_one();
+            }
+            // The next to come is for those who were not served this time.
+            bells.rotate_left(served);
+        }
+    }
+
+    /// Something may have arrived anywhere.
+    pub(crate) fn ring_all(&self) {
+        for bell in self.waiting().values().flatten() {
+            bell.notify_one();
+        }
+    }
+
+    /// Whether anybody listens.
+    pub(crate) fn is_heard(&self) -> bool {
+        !self.waiting().is_empty()
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, BTreeMap<QueueName, Vec<Arc<Notify>>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Wake-ups for one worker. To be kept only as long as the worker could take a task: a wake-up goes to few, and one that
+/// cannot use it keeps it from the others.
+#[derive(Debug)]
+pub struct Arrivals {
+    bell: Arc<Notify>,
+    door: Doorbell,
+    queues: Vec<QueueName>,
+    poll: Duration,
+}
+
+impl Arrivals {
+    /// Waits until something may have arrived since the last time, for as long as the engine polls, or for `at_most`.
+    pub async fn next(&mut self, at_most: Option<Duration>) {
+        let patience = at_most.map_or(self.poll, |at_most| at_most.min(self.poll));
+        let _ = tokio::time::timeout(patience, self.bell.notified()).await;
+    }
+}
+
+impl Drop for Arrivals {
+    fn drop(&mut self) {
+        let mut waiting = self.door.waiting();
+        for queue in &self.queues {
+            if let Some(bells) = waiting.get_mut(queue) {
+                bells.retain(|bell| !Arc::ptr_eq(bell, &self.bell));
+                if bells.is_empty() {
+                    waiting.remove(queue);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! What people do to tasks and queues.
+
+use crate::model::{
+    Beat, Change, Pause, Payload, Priority, Settled, TaskAnswer, TaskEventKind, TaskState, Timestamp, Ttl,
+    Verdict,
+};
+use crate::testing::Fixture;
+use crate::testing::shop::{Shop, ada, cancel, queue, retry, task, update, why};
+
+pub async fn a_pending_task_is_stopped_at_once(f: Fixture) {
+    let shop = Shop::from(f);
+    shop.add(&[task(1), task(2).after(60)]).await;
+    for number in [1, 2] {
+        let (answer, stored) = shop.change(number, cancel()).await;
+        assert_eq!((answer, stored.state), (TaskAnswer::Done, TaskState::Aborted));
+        assert_eq!(stored.cancel.as_ref().map(|asked| &asked.by), Some(&ada()));
+        assert_eq!(stored, shop.get(number).await);
+    }
+    shop.f.pass(60_000);
+    assert_eq!(shop.drain().await, [0; 0]);
+    assert_eq!(shop.change(1, cancel()).await.0, TaskAnswer::Refused(TaskState::Aborted));
+}
+
+pub async fn a_running_task_is_stopped_by_its_worker(f: Fixture) {
+    let shop = Shop::from(f);
+    shop.add(&[task(1), task(2), task(3)]).await;
+    let leased = shop.lease(1, 3).await;
+    for (leased, verdict, state) in [
+        (&leased[0], Verdict::Abort, TaskState::Aborted),
+        (&leased[1], Verdict::Retry(why(), None), TaskState::Aborted),
+        (&leased[2], Verdict::Done(None), TaskState::Succeeded),
+    ] {
+        let number = leased.id.as_uuid().as_u128();
+        let (_, stored) = shop.change(number, cancel()).await;
+        assert_eq!(stored.state, TaskState::Running);
+        let Beat::Kept(Some(asked)) = shop.beat(leased).await else { panic!("not asked") };
+        assert_eq!(asked.by, ada());
+        assert_eq!(shop.settle(leased, verdict).await, Settled::Now(state));
+    }
+}
+
+pub async fn a_failed_task_can_be_tried_again(f: Fixture) {
+    let shop = Shop::from(f);
+    shop.add(&[task(1).attempts(1)]).await;
+    let leased = shop.lease(1, 1).await.remove(0);
+    shop.settle(&leased, Verdict::Retry(why(), None)).await;
+    let (answer, stored) = shop.change(1, retry()).await;
+    assert_eq!((answer, stored.state, stored.attempt), (TaskAnswer::Done, TaskState::Pending, 0));
+    assert_eq!(shop.settle(&leased, Verdict::Done(None)).await, Settled::Lost, "that attempt is over");
+    let again = shop.lease(1, 1).await.remove(0);
+    assert!(again.token > leased.token);
+    let kinds: Vec<_> = again.events.iter().map(|event| event.kind).collect();
+    assert_eq!(kinds, [TaskEventKind::Failed, TaskEventKind::Retried]);
+    assert_eq!(shop.change(1, retry()).await.0, TaskAnswer::Refused(TaskState::Running));
+    shop.done(&again).await;
+    assert_eq!(shop.change(1, retry()).await.0, TaskAnswer::Refused(TaskState::Succeeded));
+}
+
+pub async fn a_waiting_task_can_be_run_now(f: Fixture) {
+    let shop = Shop::from(f);
+    shop.add(&[task(1).after(3600)]).await;
+    assert_eq!(shop.change(1, retry()).await.1.state, TaskState::Pending);
+    assert_eq!(shop.drain().await, [1]);
+}
+
+pub async fn an_update_compares_the_version(f: Fixture) {
+    let shop = Shop::from(f);
+    shop.add(&[task(1)]).await;
+    let payload = Some(Payload::new("\"new\"").unwrap());
+    let change = |expected| update(Change { expected, payload: payload.clone(), ..Change::default() });
+    assert_eq!(shop.change(1, change(7)).await.0, TaskAnswer::VersionConflict(1));
+    let (answer, stored) = shop.change(1, change(1)).await;
+    assert_eq!((answer, stored.version, Some(stored.payload)), (TaskAnswer::Done, 2, payload.clone()));
+    assert_eq!(shop.change(1, change(1)).await.0, TaskAnswer::VersionConflict(2));
+    assert_eq!(shop.lease(1, 1).await[0].payload, payload.unwrap());
+}
+
+pub async fn an_update_moves_a_task_in_line_and_in_time(f: Fixture) {
+    let shop = Shop::from(f);
+    shop.add(&[task(1), task(2), task(3).after(60)]).await;
+    let priority = Some(Priority::new(9).unwrap());
+    shop.change(2, update(Change { expected: 1, priority, ..Change::default() })).await;
+    let run_at = Some(shop.f.clock.now().plus(Ttl::from_secs(30)));
+    shop.change(1, update(Change { expected: 1, run_at, ..Change::default() })).await;
+    let run_at = Some(Timestamp::from_micros(1));
+    shop.change(3, update(Change { expected: 1, run_at, ..Change::default() })).await;
+    assert_eq!(shop.drain().await, [2, 3]);
+    shop.f.pass(30_000);
+    assert_eq!(shop.lease(1, 9).await.len(), 1);
+}
+
+pub async fn an_update_that_makes_no_sense_is_refused(f: Fixture) {
+    let shop = Shop::from(f);
+    shop.add(&[task(1)]).await;
+    let archived = update(Change { expected: 1, archived: Some(true), ..Change::default() });
+    assert_eq!(shop.change(1, archived).await.0, TaskAnswer::Refused(TaskState::Pending));
+    let leased = shop.lease(1, 1).await.remove(0);
+    let payload = Some(Payload::default());
+    let change = |expected| update(Change { expected, payload: payload.clone(), ..Change::default() });
+    assert_eq!(shop.change(1, change(2)).await.0, TaskAnswer::Refused(TaskState::Running));
+    shop.done(&leased).await;
+    assert_eq!(shop.change(1, change(3)).await.0, TaskAnswer::Refused(TaskState::Succeeded));
+    assert_eq!(shop.get(1).await.version, 3);
+    assert!(shop.tasks().change(task(9).id, &cancel()).await.unwrap().is_none());
+}
+
+pub async fn nothing_is_leased_from_a_paused_queue(f: Fixture) {
+    let shop = Shop::from(f);
+    shop.add(&[task(1), task(2).in_queue("other"), task(3).after(10)]).await;
+    let pause = Pause { by: ada(), reason: None, at: shop.f.clock.now() };
+    assert!(shop.tasks().pause(&queue("q"), Some(pause.clone())).await.unwrap());
+    assert!(!shop.tasks().pause(&queue("unknown"), Some(pause.clone())).await.unwrap());
+    let leased = shop.lease_from(1, 10, &["q", "other"]).await;
+    assert_eq!((leased.tasks.len(), leased.next_due), (1, None));
+    let queues = shop.tasks().queues().await.unwrap();
+    let paused: Vec<_> = queues.iter().map(|status| status.paused.clone()).collect();
+    assert_eq!(paused, [None, Some(pause)]);
+    assert!(shop.tasks().pause(&queue("q"), None).await.unwrap());
+    assert_eq!(shop.drain().await, [1]);
+}

@@ -1,0 +1,92 @@
+//! Adding the same task again.
+
+use crate::model::{Enqueued, Finished, Payload, Reuse, TaskKey, TaskState, Verdict};
+use crate::testing::Fixture;
+use crate::testing::shop::{Shop, queue, task, why};
+
+pub async fn a_task_that_is_sent_again_is_added_once(f: Fixture) {
+    let shop = Shop::from(f);
+    shop.add(&[task(1)]).await;
+    shop.add(&[task(1), task(2)]).await;
+    assert_eq!(shop.count(TaskState::Pending).await, 2);
+    let leased = shop.lease(1, 1).await.remove(0);
+    shop.done(&leased).await;
+    shop.add(&[task(1)]).await;
+    assert_eq!(shop.drain().await, [2]);
+}
+
+pub async fn the_same_key_means_the_same_task(f: Fixture) {
+    let shop = Shop::from(f);
+    let same = |number| {
+        let mut new = task(number).with_key("post-42");
+        new.payload = Payload::new("[1]").unwrap();
+        new
+    };
+    shop.add(&[same(1)]).await;
+    assert_eq!(shop.enqueue(&[same(2)]).await, [Enqueued::Duplicate(task(1).id)]);
+    let keyed = shop.tasks().keyed(&queue("q"), &TaskKey::new("post-42").unwrap()).await.unwrap();
+    assert_eq!(keyed.map(|task| task.id), Some(task(1).id));
+    let leased = shop.lease(1, 10).await;
+    assert_eq!(leased.len(), 1);
+    shop.done(&leased[0]).await;
+    // Also when it is done.
+    assert_eq!(shop.enqueue(&[same(3)]).await, [Enqueued::Duplicate(task(1).id)]);
+    assert_eq!(shop.drain().await, [0; 0]);
+}
+
+pub async fn the_same_key_twice_in_a_batch_is_one_task(f: Fixture) {
+    let shop = Shop::from(f);
+    let same = |number| {
+        let mut new = task(number).with_key("k");
+        new.payload = Payload::default();
+        new
+    };
+    let enqueued = shop.enqueue(&[same(1), task(2), same(3)]).await;
+    let (one, two) = (task(1).id, task(2).id);
+    assert_eq!(enqueued, [Enqueued::Added(one), Enqueued::Added(two), Enqueued::Duplicate(one)]);
+}
+
+pub async fn a_key_with_another_payload_is_refused(f: Fixture) {
+    let shop = Shop::from(f);
+    shop.add(&[task(1).with_key("k")]).await;
+    let enqueued = shop.enqueue(&[task(2).with_key("k"), task(3)]).await;
+    assert_eq!(enqueued, [Enqueued::KeyReused(task(1).id), Enqueued::Added(task(3).id)]);
+    assert_eq!(shop.drain().await, [1, 3]);
+}
+
+pub async fn a_key_counts_within_its_queue(f: Fixture) {
+    let shop = Shop::from(f);
+    shop.add(&[task(1).with_key("k"), task(2).in_queue("other").with_key("k")]).await;
+}
+
+pub async fn a_key_can_be_used_anew_when_its_task_has_failed(f: Fixture) {
+    let shop = Shop::from(f);
+    let same = |number, reuse| {
+        let mut new = task(number).with_key("k");
+        (new.payload, new.reuse) = (Payload::default(), reuse);
+        new
+    };
+    shop.add(&[same(1, Reuse::Failed)]).await;
+    assert_eq!(shop.enqueue(&[same(2, Reuse::Failed)]).await, [Enqueued::Duplicate(task(1).id)]);
+    let leased = shop.lease(1, 1).await.remove(0);
+    shop.settle(&leased, Verdict::Fail(why())).await;
+    assert_eq!(shop.enqueue(&[same(2, Reuse::Never)]).await, [Enqueued::Duplicate(task(1).id)]);
+    assert_eq!(shop.enqueue(&[task(3).with_key("k")]).await, [Enqueued::KeyReused(task(1).id)]);
+    shop.add(&[same(4, Reuse::Failed)]).await;
+    assert_eq!(shop.get(1).await.key, None);
+    let leased = shop.lease(1, 1).await.remove(0);
+    shop.done(&leased).await;
+    assert_eq!(shop.enqueue(&[same(5, Reuse::Failed)]).await, [Enqueued::Duplicate(task(4).id)]);
+    shop.add(&[same(6, Reuse::Finished)]).await;
+}
+
+pub async fn a_forgotten_task_leaves_its_key(f: Fixture) {
+    let shop = Shop::from(f);
+    shop.add(&[task(1).with_key("k")]).await;
+    let leased = shop.lease(1, 1).await.remove(0);
+    shop.done(&leased).await;
+    shop.f.pass(1);
+    let which = Finished { queue: None, state: None, before: shop.f.clock.now(), limit: 10 };
+    assert_eq!(shop.tasks().purge(&which).await.unwrap(), 1);
+    shop.add(&[task(2).with_key("k")]).await;
+}

@@ -1,0 +1,96 @@
+//! Tasks that run only one at a time: those with the same lock.
+
+use crate::model::{TaskState, Ttl, Verdict};
+use crate::testing::Fixture;
+use crate::testing::shop::{Shop, cancel, numbers, task, why};
+
+pub async fn of_tasks_with_one_lock_one_runs(f: Fixture) {
+    let shop = Shop::from(f);
+    shop.add(&[task(1).with_lock("l"), task(2).with_lock("l"), task(3), task(4).with_lock("m")]).await;
+    assert_eq!(shop.state(2).await, TaskState::Blocked);
+    let leased = shop.lease(1, 10).await;
+    assert_eq!(numbers(&leased), [1, 3, 4]);
+    shop.done(&leased[0]).await;
+    assert_eq!(shop.state(2).await, TaskState::Pending);
+    assert_eq!(shop.drain().await, [2]);
+}
+
+pub async fn a_lock_counts_across_queues(f: Fixture) {
+    let shop = Shop::from(f);
+    shop.add(&[task(1).with_lock("l"), task(2).in_queue("other").with_lock("l")]).await;
+    assert_eq!(shop.lease_from(1, 10, &["other"]).await.tasks, []);
+    let leased = shop.lease(1, 1).await.remove(0);
+    shop.done(&leased).await;
+    assert_eq!(numbers(&shop.lease_from(1, 10, &["other"]).await.tasks), [2]);
+}
+
+pub async fn blocked_tasks_go_on_in_order(f: Fixture) {
+    let shop = Shop::from(f);
+    shop.add(&[task(1).with_lock("l"), task(2).with_lock("l")]).await;
+    shop.f.pass(1);
+    shop.add(&[task(3).with_lock("l"), task(4).with_lock("l").with_priority(1)]).await;
+    for expected in [1, 4, 2, 3] {
+        let leased = shop.lease(1, 10).await;
+        assert_eq!(numbers(&leased), [expected]);
+        shop.done(&leased[0]).await;
+    }
+}
+
+pub async fn a_task_that_waits_for_its_next_attempt_lets_others_have_its_lock(f: Fixture) {
+    let shop = Shop::from(f);
+    shop.add(&[task(1).with_lock("l"), task(2).with_lock("l")]).await;
+    let leased = shop.lease(1, 1).await.remove(0);
+    shop.settle(&leased, Verdict::Retry(why(), Some(Ttl::from_secs(5)))).await;
+    let second = shop.lease(1, 10).await;
+    assert_eq!(numbers(&second), [2]);
+    shop.f.pass(5_000);
+    assert_eq!(shop.drain().await, [0; 0], "its lock is taken");
+    assert_eq!(shop.state(1).await, TaskState::Blocked);
+    shop.done(&second[0]).await;
+    assert_eq!(shop.drain().await, [1]);
+}
+
+pub async fn a_task_that_is_given_back_keeps_its_turn(f: Fixture) {
+    let shop = Shop::from(f);
+    shop.add(&[task(1).with_lock("l"), task(2).with_lock("l")]).await;
+    let leased = shop.lease(1, 1).await.remove(0);
+    shop.settle(&leased, Verdict::Return).await;
+    assert_eq!(shop.drain().await, [1]);
+}
+
+pub async fn a_crashed_worker_does_not_keep_the_lock(f: Fixture) {
+    let shop = Shop::from(f);
+    shop.add(&[task(1).with_lock("l").attempts(1), task(2).with_lock("l")]).await;
+    shop.lease(1, 1).await;
+    shop.f.pass(30_000);
+    assert_eq!(shop.tasks().recover(100).await.unwrap().failed, 1);
+    assert_eq!(shop.drain().await, [2]);
+}
+
+pub async fn cancelling_frees_the_lock(f: Fixture) {
+    let shop = Shop::from(f);
+    shop.add(&[task(1).with_lock("l"), task(2).with_lock("l"), task(3).with_lock("l")]).await;
+    shop.change(2, cancel()).await;
+    shop.change(1, cancel()).await;
+    assert_eq!(shop.state(1).await, TaskState::Aborted);
+    assert_eq!(shop.drain().await, [3]);
+}
+
+pub async fn a_scheduled_task_takes_its_lock_only_when_it_is_due(f: Fixture) {
+    let shop = Shop::from(f);
+    shop.add(&[task(1).with_lock("l").after(60), task(2).with_lock("l")]).await;
+    let leased = shop.lease(1, 10).await;
+    assert_eq!(numbers(&leased), [2]);
+    shop.f.pass(60_000);
+    assert_eq!(shop.drain().await, [0; 0]);
+    shop.done(&leased[0]).await;
+    assert_eq!(shop.drain().await, [1]);
+}
+
+pub async fn a_hundred_with_one_lock_are_in_nobodys_way(f: Fixture) {
+    let shop = Shop::from(f);
+    shop.add(&(1..=100).map(|number| task(number).with_lock("l")).collect::<Vec<_>>()).await;
+    shop.add(&[task(101)]).await;
+    assert_eq!(shop.count(TaskState::Blocked).await, 99);
+    assert_eq!(shop.drain().await, [1, 101]);
+}

@@ -1,0 +1,12 @@
+//! The cases that every engine with tasks must pass. `task_list.rs` has their names in order.
+
+#![expect(missing_docs, reason = "the names of the cases are sentences")]
+
+pub mod by_hand;
+pub mod keys;
+pub mod leasing;
+pub mod locked;
+pub mod recovery;
+pub mod settling;
+pub mod showing;
+pub mod timing;

@@ -1,0 +1,106 @@
+//! What can be seen of tasks and queues, and forgetting them.
+
+use crate::model::{Finished, Progress, TaskState, Timestamp, Verdict};
+use crate::store::ListTasks;
+use crate::testing::Fixture;
+use crate::testing::shop::{Shop, queue, task, why, worker};
+
+pub async fn an_unknown_task_is_not_there(f: Fixture) {
+    let shop = Shop::from(f);
+    assert!(shop.tasks().get(task(1).id).await.unwrap().is_none());
+    assert!(shop.tasks().queues().await.unwrap().is_empty());
+    assert!(shop.tasks().list(&ListTasks::default()).await.unwrap().items.is_empty());
+}
+
+pub async fn tasks_are_listed_newest_first_in_pages(f: Fixture) {
+    let shop = Shop::from(f);
+    shop.add(&(1..=7).map(task).collect::<Vec<_>>()).await;
+    let mut ask = ListTasks { limit: 3, ..ListTasks::default() };
+    let mut seen = Vec::new();
+    loop {
+        let page = shop.tasks().list(&ask).await.unwrap();
+        seen.push(page.items.len());
+        let Some(next) = page.next else { break };
+        ask.after = Some(next);
+    }
+    assert_eq!(seen, [3, 3, 1]);
+    assert_eq!(shop.list(&ListTasks::default()).await, [7, 6, 5, 4, 3, 2, 1]);
+}
+
+pub async fn tasks_are_listed_by_what_they_are(f: Fixture) {
+    let shop = Shop::from(f);
+    shop.add(&[task(1), task(2), task(3).in_queue("other"), task(4).with_lock("l"), task(5).after(9)]).await;
+    let leased = shop.lease(7, 1).await.remove(0);
+    shop.done(&leased).await;
+    let all = ListTasks::default;
+    assert_eq!(shop.list(&ListTasks { queue: Some(queue("other")), ..all() }).await, [3]);
+    assert_eq!(shop.list(&ListTasks { state: Some(TaskState::Pending), ..all() }).await, [4, 3, 2]);
+    assert_eq!(shop.list(&ListTasks { state: Some(TaskState::Succeeded), ..all() }).await, [1]);
+    assert_eq!(shop.list(&ListTasks { lock: task(4).with_lock("l").lock, ..all() }).await, [4]);
+    assert_eq!(shop.list(&ListTasks { worker: Some(worker(7)), ..all() }).await, [1]);
+    let both = ListTasks { queue: Some(queue("q")), state: Some(TaskState::Scheduled), ..all() };
+    assert_eq!(shop.list(&both).await, [5]);
+}
+
+pub async fn counts_follow_every_step(f: Fixture) {
+    let shop = Shop::from(f);
+    let counts = async || {
+        let mut counts = Vec::new();
+        for state in TaskState::ALL {
+            counts.push(shop.count(state).await);
+        }
+        counts
+    };
+    shop.add(&[task(1), task(2), task(3), task(4).after(10), task(5).with_lock("l"), task(6).with_lock("l")])
+        .await;
+    assert_eq!(counts().await, [1, 1, 4, 0, 0, 0, 0]);
+    let leased = shop.lease(1, 4).await;
+    assert_eq!(counts().await, [1, 1, 0, 4, 0, 0, 0]);
+    shop.done(&leased[0]).await;
+    shop.settle(&leased[1], Verdict::Fail(why())).await;
+    shop.settle(&leased[2], Verdict::Return).await;
+    shop.settle(&leased[3], Verdict::Abort).await;
+    assert_eq!(counts().await, [1, 0, 2, 0, 1, 1, 1]);
+    shop.f.pass(40_000);
+    shop.tasks().recover(100).await.unwrap();
+    assert_eq!(counts().await, [0, 0, 3, 0, 1, 1, 1]);
+    let queues = shop.tasks().queues().await.unwrap();
+    assert_eq!(queues[0].counts.open(), 3);
+}
+
+pub async fn finished_tasks_can_be_put_away_and_forgotten(f: Fixture) {
+    let shop = Shop::from(f);
+    shop.add(&[task(1), task(2), task(3), task(4).in_queue("other")]).await;
+    let leased = shop.lease_from(1, 10, &["q", "other"]).await.tasks;
+    shop.done(&leased[0]).await;
+    shop.settle(&leased[1], Verdict::Fail(why())).await;
+    shop.done(&leased[3]).await;
+    let ended = shop.f.clock.now();
+    let which = |state, before| Finished { queue: Some(queue("q")), state, before, limit: 100 };
+    assert_eq!(shop.tasks().archive(&which(None, ended)).await.unwrap(), 0, "not before it ended");
+    let later = Timestamp::from_micros(ended.as_micros() + 1);
+    assert_eq!(shop.tasks().archive(&which(Some(TaskState::Succeeded), later)).await.unwrap(), 1);
+    assert_eq!(shop.tasks().archive(&which(Some(TaskState::Succeeded), later)).await.unwrap(), 0);
+    assert_eq!(shop.list(&ListTasks::default()).await, [4, 3, 2]);
+    let also = ListTasks { archived: true, ..ListTasks::default() };
+    assert_eq!(shop.list(&also).await, [4, 3, 2, 1]);
+    assert_eq!(shop.count(TaskState::Succeeded).await, 0);
+    assert!(shop.get(1).await.archived);
+    assert_eq!(shop.tasks().purge(&which(None, later)).await.unwrap(), 2);
+    assert_eq!(shop.list(&also).await, [4, 3], "what runs and what is of another queue stays");
+    assert_eq!(shop.count(TaskState::Failed).await, 0);
+    assert_eq!(shop.count(TaskState::Running).await, 1);
+}
+
+pub async fn what_was_stored_as_a_task_comes_back_as_it_was(f: Fixture) {
+    let shop = Shop::from(f);
+    let mut odd =
+        task(1).with_key("k'\"; DROP TABLE task; --").with_lock("l/ö").with_priority(-7).attempts(9);
+    odd.payload =
+        crate::model::Payload::new("{\"a\": \"'\\u0000\\n名\", \"n\": 12345678901234567890}").unwrap();
+    shop.add(&[odd.clone().in_queue("queue with 'blanks'")]).await;
+    let stored = shop.get(1).await;
+    let new = odd.in_queue("queue with 'blanks'");
+    assert_eq!(stored, crate::model::Task::new(&new, shop.f.clock.now()));
+    assert!(Progress::default().of.is_none());
+}

@@ -1,0 +1,277 @@
+//! Random operations on tasks through an engine and through the bare table: every answer, every task and every count
+//! must be the same.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestError, TestRunner};
+
+use super::Fixture;
+use super::shop::{ada, cancel, info, queue, retry, task, update, why, worker};
+use crate::model::{
+    Change, Finished, HeldTask, LeaseTasks, NewTask, Pause, Payload, Priority, Progress, Reuse, Settle, Task,
+    TaskId, TaskOp, TaskState, TaskTable, Token, Ttl, Verdict,
+};
+use crate::store::{ListTasks, TaskStore};
+
+#[derive(Debug, Clone)]
+struct Step {
+    what: What,
+    pass_millis: u64,
+}
+
+#[derive(Debug, Clone)]
+enum What {
+    Enqueue(Vec<Added>),
+    Lease { who: u128, max: u32, queues: usize },
+    Beat { which: usize, old_token: bool, progress: bool },
+    Settle { which: usize, old_token: bool, how: usize },
+    SettleAll,
+    Cancel { which: usize },
+    Retry { which: usize },
+    Update { which: usize, old: bool, what: usize },
+    Recover { limit: u32 },
+    Pause { queue: usize, on: bool },
+    Archive,
+    Purge,
+}
+
+#[derive(Debug, Clone)]
+struct Added {
+    number: u128,
+    queue: usize,
+    priority: i32,
+    after: Option<u64>,
+    key: Option<usize>,
+    reuse: usize,
+    lock: Option<usize>,
+    attempts: u32,
+}
+
+const QUEUES: [&str; 2] = ["q", "r"];
+/// Small, so that the same task is met again and again.
+const TASKS: usize = 12;
+
+/// Drives `cases` random sequences through fresh engines, and compares every answer, every task and every count with
+/// the table of the rules. Panics with the shortest sequence that differs.
+pub fn tasks_agree_with_the_rules<F>(cases: u32, fresh: impl Fn() -> F)
+where
+    F: Future<Output = Fixture>,
+{
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
+    let steps = prop::collection::vec(step(), 1..50);
+    let result = TestRunner::new(config).run(&steps, |steps| {
+        runtime.block_on(async { play(&fresh().await, &steps).await }).map_err(TestCaseError::fail)
+    });
+    match result {
+        Ok(()) => {}
+        Err(TestError::Fail(why, steps)) => panic!("{why}\nafter {steps:#?}"),
+        Err(TestError::Abort(why)) => panic!("{why}"),
+    }
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let added = (
+        1..=TASKS as u128,
+        0..QUEUES.len(),
+        -1..2_i32,
+        prop::option::weighted(0.3, 1..30_u64),
+        prop::option::weighted(0.3, 0..2_usize),
+        0..3_usize,
+        prop::option::weighted(0.4, 0..2_usize),
+        1..3_u32,
+    )
+        .prop_map(|(number, queue, priority, after, key, reuse, lock, attempts)| Added {
+            number,
+            queue,
+            priority,
+            after,
+            key,
+            reuse,
+            lock,
+            attempts,
+        });
+    let which = || 0..TASKS;
+    let old = || prop::bool::weighted(0.2);
+    let what = prop_oneof![
+        6 => prop::collection::vec(added, 1..5).prop_map(What::Enqueue),
+        8 => (1..4_u128, 1..4_u32, 0..3_usize).prop_map(|(who, max, queues)| What::Lease { who, max, queues }),
+        2 => (which(), old(), any::<bool>())
+            .prop_map(|(which, old_token, progress)| What::Beat { which, old_token, progress }),
+        6 => (which(), old(), 0..7_usize)
+            .prop_map(|(which, old_token, how)| What::Settle { which, old_token, how }),
+        1 => Just(What::SettleAll),
+        1 => which().prop_map(|which| What::Cancel { which }),
+        1 => which().prop_map(|which| What::Retry { which }),
+        2 => (which(), old(), 0..5_usize).prop_map(|(which, old, what)| What::Update { which, old, what }),
+        2 => (1..4_u32).prop_map(|limit| What::Recover { limit }),
+        1 => (0..QUEUES.len(), any::<bool>()).prop_map(|(queue, on)| What::Pause { queue, on }),
+        1 => Just(What::Archive),
+        1 => Just(What::Purge),
+    ];
+    let pass = prop_oneof![2 => Just(0), 3 => 1..3_000_u64, 1 => 3_000..40_000_u64];
+    (what, pass).prop_map(|(what, pass_millis)| Step { what, pass_millis })
+}
+
+async fn play(f: &Fixture, steps: &[Step]) -> Result<(), String> {
+    let mut table = TaskTable::default();
+    for (number, step) in steps.iter().enumerate() {
+        f.clock.advance(Duration::from_millis(step.pass_millis));
+        let store = if number % 2 == 0 { &f.one } else { &f.two };
+        let tasks = store.tasks().ok_or("an engine without tasks")?;
+        step.play(tasks, &mut table, f).await.map_err(|why| format!("step {number}: {why}"))?;
+        let other = if number % 2 == 0 { &f.two } else { &f.one };
+        let tasks = other.tasks().ok_or("an engine without tasks")?;
+        compare(tasks, &table).await.map_err(|why| format!("after step {number}: {why}"))?;
+    }
+    Ok(())
+}
+
+/// Everything that is stored must be what the table has.
+async fn compare(tasks: &dyn TaskStore, table: &TaskTable) -> Result<(), String> {
+    let all = ListTasks { archived: true, limit: 1000, ..ListTasks::default() };
+    let stored = tasks.list(&all).await.map_err(|error| error.to_string())?.items;
+    let expected: Vec<Task> = table.tasks().rev().cloned().collect();
+    for (stored, expected) in stored.iter().zip(&expected) {
+        differs("a task", stored, expected)?;
+    }
+    differs("how many tasks there are", &stored.len(), &expected.len())?;
+    differs("queues", &tasks.queues().await.map_err(|error| error.to_string())?, &table.queues())
+}
+
+impl Step {
+    async fn play(&self, tasks: &dyn TaskStore, table: &mut TaskTable, f: &Fixture) -> Result<(), String> {
+        let now = f.clock.now();
+        let text = |error: crate::Error| error.to_string();
+        match &self.what {
+            What::Enqueue(added) => {
+                let new: Vec<NewTask> = added.iter().map(Added::task).collect();
+                let answer = tasks.enqueue(&new).await.map_err(text)?;
+                differs("enqueue", &answer, &table.enqueue(&new, now))
+            }
+            What::Lease { who, max, queues } => {
+                let queues =
+                    [vec!["q"], vec!["r"], vec!["q", "r"]][*queues].iter().map(|name| queue(name)).collect();
+                let ask = LeaseTasks { worker: worker(*who), queues, max: *max, ttl: Ttl::from_secs(10) };
+                let answer = tasks.lease(&ask).await.map_err(text)?;
+                differs("lease", &answer, &table.lease(&ask, now))
+            }
+            What::Beat { which, old_token, progress } => {
+                let progress = progress.then(|| Progress::of(1, 2));
+                let held = [HeldTask { id: id(*which), token: token(table, *which, *old_token), progress }];
+                let ttl = Ttl::from_secs(10);
+                let answer = tasks.heartbeat(&info(1), &held, ttl).await.map_err(text)?;
+                differs("heartbeat", &answer, &table.heartbeat(&info(1), &held, ttl, now))
+            }
+            What::Settle { which, old_token, how } => {
+                let settle = [Settle {
+                    id: id(*which),
+                    token: token(table, *which, *old_token),
+                    verdict: verdict(*how),
+                }];
+                let answer = tasks.settle(&settle).await.map_err(text)?;
+                differs("settle", &answer, &table.settle(&settle, now))
+            }
+            What::SettleAll => {
+                let running = table.tasks().filter(|task| task.state == TaskState::Running);
+                let settle =
+                    |task: &Task| Settle { id: task.id, token: task.token, verdict: Verdict::Done(None) };
+                let settle: Vec<Settle> = running.map(settle).collect();
+                let answer = tasks.settle(&settle).await.map_err(text)?;
+                differs("settle all", &answer, &table.settle(&settle, now))
+            }
+            What::Cancel { which } => self.change(tasks, table, *which, cancel(), f).await,
+            What::Retry { which } => self.change(tasks, table, *which, retry(), f).await,
+            What::Update { which, old, what } => {
+                let version = table.get(id(*which)).map_or(1, |task| task.version);
+                let mut change = Change { expected: version + u64::from(*old), ..Change::default() };
+                match what {
+                    0 => change.payload = Some(Payload::default()),
+                    1 => change.priority = Priority::new(3).ok(),
+                    2 => change.run_at = Some(now.plus(Ttl::from_secs(7))),
+                    3 => change.run_at = Some(now),
+                    _ => change.archived = Some(true),
+                }
+                self.change(tasks, table, *which, update(change), f).await
+            }
+            What::Recover { limit } => {
+                let answer = tasks.recover(*limit).await.map_err(text)?;
+                differs("recover", &answer, &table.recover(*limit, now))
+            }
+            What::Pause { queue: number, on } => {
+                let name = queue(QUEUES[*number]);
+                let pause = on.then(|| Pause { by: ada(), reason: None, at: now });
+                let answer = tasks.pause(&name, pause.clone()).await.map_err(text)?;
+                differs("pause", &answer, &table.pause(&name, pause))
+            }
+            What::Archive | What::Purge => {
+                let which = Finished { queue: None, state: None, before: now, limit: 1000 };
+                let answer = match self.what {
+                    What::Archive => (tasks.archive(&which).await, table.archive(&which)),
+                    _ => (tasks.purge(&which).await, table.purge(&which)),
+                };
+                differs("tidying up", &answer.0.map_err(text)?, &answer.1)
+            }
+        }
+    }
+
+    async fn change(
+        &self,
+        tasks: &dyn TaskStore,
+        table: &mut TaskTable,
+        which: usize,
+        op: TaskOp,
+        f: &Fixture,
+    ) -> Result<(), String> {
+        let answer = tasks.change(id(which), &op).await.map_err(|error| error.to_string())?;
+        let expected = table.change(id(which), &op, f.clock.now()).zip(table.get(id(which)).cloned());
+        differs("change", &answer, &expected)
+    }
+}
+
+impl Added {
+    fn task(&self) -> NewTask {
+        let mut new = task(self.number)
+            .in_queue(QUEUES[self.queue])
+            .with_priority(self.priority)
+            .attempts(self.attempts);
+        if let Some(seconds) = self.after {
+            new = new.after(seconds);
+        }
+        if let Some(key) = self.key {
+            new = new.with_key(["k", "l"][key]);
+            // The same key often means the same.
+            new.payload = Payload::of(&(self.number % 2).to_string()).expect("short");
+            new.reuse = [Reuse::Never, Reuse::Failed, Reuse::Finished][self.reuse];
+        }
+        if let Some(lock) = self.lock {
+            new = new.with_lock(["one", "two"][lock]);
+        }
+        new
+    }
+}
+
+fn id(which: usize) -> TaskId {
+    task(which as u128 + 1).id
+}
+
+fn token(table: &TaskTable, which: usize, old: bool) -> Token {
+    let token = table.get(id(which)).map(|task| task.token).unwrap_or_default();
+    if old { Token::new(token.get().saturating_sub(1)).unwrap_or_default() } else { token }
+}
+
+fn verdict(how: usize) -> Verdict {
+    match how {
+        0 | 1 => Verdict::Done(Payload::new("[1]").ok()),
+        2 => Verdict::Retry(why(), None),
+        3 => Verdict::Retry(why(), Some(Ttl::from_secs(2))),
+        4 => Verdict::Fail(why()),
+        5 => Verdict::Snooze(Ttl::from_secs(3)),
+        _ => Verdict::Return,
+    }
+}
+
+fn differs<T: PartialEq + std::fmt::Debug>(what: &str, engine: &T, rules: &T) -> Result<(), String> {
+    if engine == rules { Ok(()) } else { Err(format!("{what}\nengine: {engine:#?}\nrules:  {rules:#?}")) }
+}
