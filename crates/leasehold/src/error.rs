@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::model::{Conflict, Invalid, LockName, NotHeld, StaleToken, format_duration};
+use crate::model::{
+    Conflict, Invalid, LockName, NotHeld, QueueName, StaleToken, TaskId, TaskKey, TaskState, format_duration,
+};
 
 /// What every fallible call of this library returns.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -48,6 +50,52 @@ pub enum Error {
     /// A token that is not the newest.
     #[error(transparent)]
     StaleToken(#[from] StaleToken),
+
+    /// There is no such task, or no longer.
+    #[error("there is no task {0}")]
+    UnknownTask(TaskId),
+
+    /// There is no such queue: no task was ever added to it.
+    #[error("there is no queue '{queue}'{}", known_queues(known))]
+    UnknownQueue {
+        /// The queue that was named.
+        queue: QueueName,
+        /// Those that there are.
+        known: Vec<QueueName>,
+    },
+
+    /// The task is not as the caller saw it: somebody has changed it since.
+    #[error("task {task} has changed: you saw version {expected}, and it is at {current}")]
+    VersionConflict {
+        /// The task.
+        task: TaskId,
+        /// The version that the caller saw.
+        expected: u64,
+        /// The version that it has.
+        current: u64,
+    },
+
+    /// The key is taken by a task that is about something else.
+    #[error("key '{key}' of queue '{queue}' is taken by task {task}, which was added with another payload")]
+    KeyReused {
+        /// The queue.
+        queue: QueueName,
+        /// The key.
+        key: TaskKey,
+        /// The task that has it.
+        task: TaskId,
+    },
+
+    /// The task stands where this makes no sense.
+    #[error("task {task} is {state}; {what} is not possible now")]
+    TaskState {
+        /// The task.
+        task: TaskId,
+        /// Where it stands.
+        state: TaskState,
+        /// What was wanted.
+        what: &'static str,
+    },
 
     /// The store did not answer, or could not do what was asked.
     #[error("{message}")]
@@ -104,6 +152,11 @@ impl Error {
             Self::NotHeld { .. } => "LOCK_NOT_HELD",
             Self::Lost { .. } => "LEASE_LOST",
             Self::StaleToken(_) => "STALE_TOKEN",
+            Self::UnknownTask(_) => "UNKNOWN_TASK",
+            Self::UnknownQueue { .. } => "UNKNOWN_QUEUE",
+            Self::VersionConflict { .. } => "VERSION_CONFLICT",
+            Self::KeyReused { .. } => "KEY_REUSED",
+            Self::TaskState { .. } => "TASK_STATE",
             Self::Store { trouble, .. } => match trouble {
                 Trouble::Unavailable => "STORE_UNAVAILABLE",
                 Trouble::NotPermitted => "STORE_NOT_PERMITTED",
@@ -133,6 +186,18 @@ impl Error {
                 Some(format!("see what happened with: leasehold history {}", quoted(lock)))
             }
             Self::StaleToken(_) => Some("stop: somebody else has been granted this since".to_owned()),
+            Self::UnknownTask(_) => Some(
+                "finished tasks are forgotten after a while; see what there is with: leasehold tasks list"
+                    .to_owned(),
+            ),
+            Self::UnknownQueue { .. } => Some("see the queues with: leasehold queues list".to_owned()),
+            Self::VersionConflict { task, .. } => {
+                Some(format!("read it again with: leasehold tasks show {task}"))
+            }
+            Self::KeyReused { task, .. } => {
+                Some(format!("use another key, or see that task with: leasehold tasks show {task}"))
+            }
+            Self::TaskState { task, .. } => Some(format!("see it with: leasehold tasks show {task}")),
             Self::Store { hint, .. } if !hint.is_empty() => Some(hint.clone()),
             Self::Invalid(_) | Self::Store { .. } => None,
         }
@@ -146,6 +211,17 @@ fn quoted(lock: &LockName) -> String {
         name if name.starts_with('-') => format!("-- '{}'", name.replace('\'', "'\\''")),
         name if name.chars().all(plain) => name.to_owned(),
         name => format!("'{}'", name.replace('\'', "'\\''")),
+    }
+}
+
+fn known_queues(known: &[QueueName]) -> String {
+    match known {
+        [] => "; there is none yet".to_owned(),
+        known => {
+            let names: Vec<_> = known.iter().take(5).map(|name| format!("'{name}'")).collect();
+            let more = if known.len() > 5 { " and more" } else { "" };
+            format!("; there is {}{more}", names.join(", "))
+        }
     }
 }
 

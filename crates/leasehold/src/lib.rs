@@ -32,7 +32,8 @@ pub mod store;
 pub mod testing;
 
 pub use client::{
-    Backoff, Guard, GuardState, Health, Held, Leasehold, LockBuilder, LockStatus, Strategy, Sweeper,
+    Added, Backoff, EnqueueBuilder, Guard, GuardState, Health, Held, Leasehold, LockBuilder, LockStatus,
+    Running, Setback, Strategy, Sweeper, Tasks, Work, Worker, WorkerBuilder,
 };
 pub use error::{Error, Result, Trouble};
 pub use store::Moment;

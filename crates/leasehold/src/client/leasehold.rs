@@ -7,13 +7,15 @@ use super::builder::LockBuilder;
 use super::keeper::Keeper;
 use super::status::{EventView, LockStatus};
 use super::sweeper::Sweeper;
-use crate::error::{Error, Result};
+use super::tasks::{Added, EnqueueBuilder, Tasks, Work, WorkerBuilder};
+use super::tasks::{enqueue, new_task};
+use crate::error::{Error, Result, Trouble};
 use crate::model::{
-    AskRelease, ForceRelease, Holder, LeaseId, LockName, LockOp, LockRecord, NotHeld, Outcome, Reason,
-    Release, Renew, StaleToken, Swept, Timestamp, Token, Ttl,
+    AskRelease, ForceRelease, Holder, LeaseId, LockName, LockOp, LockRecord, NewTask, NotHeld, Outcome,
+    Payload, QueueName, Reason, Release, Renew, StaleToken, Swept, TaskId, Timestamp, Token, Ttl,
 };
 use crate::store::{
-    self, Abilities, Finding, ListEvents, ListLocks, LockStore, Moment, Page, Store, StoreUrl,
+    self, Abilities, Finding, ListEvents, ListLocks, LockStore, Moment, Page, Store, StoreUrl, TaskStore,
 };
 
 /// A handle on a store. Cheap to clone; all clones share one connection and one background thread.
@@ -45,6 +47,14 @@ impl Inner {
     pub(super) fn locks(&self) -> &dyn LockStore {
         self.store.locks()
     }
+
+    pub(super) fn tasks(&self) -> Result<&dyn TaskStore> {
+        self.store.tasks().ok_or_else(|| {
+            let message = format!("there are no tasks on {}", self.store.url());
+            let hint = "use sqlite:, postgres:// or redis:// for tasks";
+            Error::store(Trouble::Misconfigured, message, hint)
+        })
+    }
 }
 
 impl Leasehold {
@@ -58,6 +68,11 @@ impl Leasehold {
     pub fn with_store(store: Arc<dyn Store>) -> Result<Self> {
         let holder = Holder::new(format!("{}:{}", store::host_name(), std::process::id()))?;
         Ok(Self { inner: Arc::new(Inner { store, keeper: Keeper::start()?, holder }) })
+    }
+
+    /// The store itself.
+    pub fn store(&self) -> Arc<dyn Store> {
+        self.inner.store.clone()
     }
 
     /// What the engine can and cannot do.
@@ -87,6 +102,56 @@ impl Leasehold {
         N::Error: Into<Error>,
     {
         LockBuilder::new(self.inner.clone(), name)
+    }
+
+    /// Begins to add a task.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+    /// # #[derive(serde::Serialize, serde::Deserialize)] struct Encode { video: String }
+    /// # impl leasehold::Work for Encode { const QUEUE: &'static str = "video"; }
+    /// # let leasehold = leasehold::Leasehold::connect("memory:").await?;
+    /// let added = leasehold.enqueue(&Encode { video: "cat.mp4".to_owned() }).key("cat").priority(5).await?;
+    /// assert!(!added.duplicate);
+    /// # Ok(()) }
+    /// ```
+    pub fn enqueue<W: Work>(&self, work: &W) -> EnqueueBuilder {
+        EnqueueBuilder::typed(self.inner.clone(), work)
+    }
+
+    /// Begins to add a task that has no type here, only a queue and a payload.
+    pub fn enqueue_to<Q>(&self, queue: Q, payload: Payload) -> EnqueueBuilder
+    where
+        Q: TryInto<QueueName>,
+        Q::Error: Into<Error>,
+    {
+        EnqueueBuilder::plain(self.inner.clone(), queue, payload)
+    }
+
+    /// Adds many tasks at once: all or none.
+    pub async fn enqueue_all<'a, W: Work>(
+        &self,
+        work: impl IntoIterator<Item = &'a W>,
+    ) -> Result<Vec<TaskId>> {
+        let new = work.into_iter().map(new_task).collect::<Result<Vec<_>>>()?;
+        let added = enqueue(&self.inner, new).await?;
+        added.into_iter().map(|added| added.map(|added| added.id)).collect()
+    }
+
+    /// Adds many tasks at once, as [`EnqueueBuilder::into_new_task`] gives them. Those whose key is taken by another
+    /// payload are left out, and say so.
+    pub async fn enqueue_new(&self, new: Vec<NewTask>) -> Result<Vec<Result<Added>>> {
+        enqueue(&self.inner, new).await
+    }
+
+    /// The tasks and queues, for whoever looks after them.
+    pub fn tasks(&self) -> Result<Tasks> {
+        Tasks::new(self.inner.clone())
+    }
+
+    /// Begins to make a worker.
+    pub fn worker(&self) -> WorkerBuilder {
+        WorkerBuilder::new(self.inner.clone())
     }
 
     /// What can be seen of a lock now.

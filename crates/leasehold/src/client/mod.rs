@@ -10,6 +10,7 @@
 //! | `keeper.rs`, `renewal.rs` | the thread that keeps guards alive, and one renewal |
 //! | `status.rs` | what can be seen of a lock, for people and programs |
 //! | `sweeper.rs` | clearing away what nobody comes back for |
+//! | `tasks/` | adding tasks, working on them, looking after them |
 
 mod acquire;
 mod builder;
@@ -20,6 +21,7 @@ mod renewal;
 mod status;
 mod strategy;
 mod sweeper;
+mod tasks;
 
 pub use builder::LockBuilder;
 pub use guard::{Guard, GuardState, Health, Held};
@@ -27,3 +29,4 @@ pub use leasehold::Leasehold;
 pub use status::{AskedStatus, EventView, HolderStatus, LockStatus, WaiterStatus};
 pub use strategy::{Backoff, Strategy};
 pub use sweeper::Sweeper;
+pub use tasks::{Added, EnqueueBuilder, Running, Setback, Tasks, Work, Worker, WorkerBuilder};

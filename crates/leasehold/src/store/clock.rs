@@ -108,6 +108,11 @@ pub(crate) fn new_lease_id() -> LeaseId {
     LeaseId::from_uuid(made.unwrap_or_else(uuid::Uuid::now_v7))
 }
 
+/// A new id for a task or a worker. Those that one thread makes in a row are in order, also within a millisecond.
+pub(crate) fn new_id() -> uuid::Uuid {
+    uuid::Uuid::now_v7()
+}
+
 /// Ten random bytes. The system is asked for those of 25 ids at a time, which it always gives whole.
 fn random_bytes() -> Option<[u8; 10]> {
     thread_local! {

@@ -8,9 +8,9 @@ use async_trait::async_trait;
 
 use crate::error::{Error, Result, Trouble};
 use crate::model::{Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp};
-use crate::store::{Abilities, Changes, ListEvents, ListLocks, LockStore, Page, Store};
+use crate::store::{Abilities, Changes, DocStore, ListEvents, ListLocks, LockStore, Page, Store, TaskStore};
 
-/// What happens to one call of [`LockStore::apply`].
+/// What happens to one call of [`LockStore::apply`], or of a [`TaskStore`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// It goes through.
@@ -27,7 +27,7 @@ pub enum Fault {
 
 /// A store with faults: the planned ones first, one per call, then the lasting one.
 pub struct FaultyStore {
-    store: Arc<dyn Store>,
+    pub(super) store: Arc<dyn Store>,
     planned: Mutex<VecDeque<Fault>>,
     lasting: Mutex<Fault>,
     log: Mutex<Vec<LockOp>>,
@@ -55,12 +55,12 @@ impl FaultyStore {
         self.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn next_fault(&self) -> Fault {
+    pub(super) fn next_fault(&self) -> Fault {
         let planned = self.planned.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
         planned.unwrap_or_else(|| *self.lasting.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn lost() -> Error {
+    pub(super) fn lost() -> Error {
         Error::store(Trouble::Unavailable, "the connection was cut", "nothing: this is a test")
     }
 }
@@ -77,6 +77,14 @@ impl Store for FaultyStore {
 
     fn locks(&self) -> &dyn LockStore {
         self
+    }
+
+    fn tasks(&self) -> Option<&dyn TaskStore> {
+        self.store.tasks().map(|_| self as &dyn TaskStore)
+    }
+
+    fn docs(&self) -> Option<&dyn DocStore> {
+        self.store.docs()
     }
 }
 

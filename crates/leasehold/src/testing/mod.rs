@@ -8,6 +8,7 @@ pub mod cases;
 mod differential;
 pub mod doc_cases;
 mod faulty;
+mod faulty_tasks;
 mod fixture;
 mod list;
 mod player;

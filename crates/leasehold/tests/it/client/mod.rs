@@ -1,4 +1,4 @@
-//! The client floor: guards, strategies, faults between client and store.
+//! The client floor: guards, strategies, workers, faults between client and store.
 
 mod acquire;
 mod faults;
@@ -6,3 +6,6 @@ mod guard;
 mod several;
 mod strategies;
 mod support;
+mod tasks;
+mod worker;
+mod worker_faults;

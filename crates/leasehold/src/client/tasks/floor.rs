@@ -1,0 +1,133 @@
+//! What a worker has in hand: its leases, until when each of them lasts, and which handlers have to stop.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{Notify, watch};
+
+use crate::model::{Beat, HeldTask, Progress, Task, TaskId, Token, Ttl};
+use crate::store::Moment;
+
+/// Why a handler has to stop before it is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// The lease is lost: whatever it still does is in vain, and may do harm.
+    Lost,
+    /// Somebody wants the task stopped.
+    Asked,
+    /// The worker ends, and its patience is over.
+    Ending,
+}
+
+/// Everything that a worker has in hand.
+#[derive(Default)]
+pub(super) struct Floor {
+    hands: Mutex<BTreeMap<TaskId, Hand>>,
+    /// Rung when a handler has something new to tell.
+    pub(super) news: Notify,
+}
+
+/// One lease.
+struct Hand {
+    token: Token,
+    ttl: Ttl,
+    /// Until when it lasts at least, on this machine's boot clock.
+    deadline: Moment,
+    progress: Option<Progress>,
+    stop: watch::Sender<Option<Stop>>,
+}
+
+impl Floor {
+    /// Takes a lease in hand that was asked for at `sent`, and gives the way to learn that it has to stop.
+    pub(super) fn take(&self, task: &Task, ttl: Ttl, sent: Moment) -> watch::Receiver<Option<Stop>> {
+        let (stop, stopped) = watch::channel(None);
+        let deadline = sent.plus(ttl.as_duration());
+        let hand = Hand { token: task.token, ttl, deadline, progress: None, stop };
+        self.hands().insert(task.id, hand);
+        stopped
+    }
+
+    /// Lets go of a lease: it is settled or lost.
+    pub(super) fn let_go(&self, id: TaskId, token: Token) {
+        let mut hands = self.hands();
+        if hands.get(&id).is_some_and(|hand| hand.token == token) {
+            hands.remove(&id);
+        }
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.hands().len()
+    }
+
+    /// A handler tells how far it has come.
+    pub(super) fn tell(&self, id: TaskId, token: Token, progress: Progress) {
+        if let Some(hand) = self.hands().get_mut(&id).filter(|hand| hand.token == token) {
+            hand.progress = Some(progress);
+            self.news.notify_one();
+        }
+    }
+
+    /// The leases of this ttl, for a sign of life, with what is new about them.
+    pub(super) fn held(&self, ttl: Ttl) -> Vec<HeldTask> {
+        let mut hands = self.hands();
+        let of_ttl = hands.iter_mut().filter(|(_, hand)| hand.ttl == ttl);
+        let held = |(id, hand): (&TaskId, &mut Hand)| HeldTask {
+            id: *id,
+            token: hand.token,
+            progress: hand.progress.clone(),
+        };
+        of_ttl.map(held).collect()
+    }
+
+    /// Takes the answers to signs of life that were sent at `sent`.
+    pub(super) fn heard(&self, held: &[HeldTask], beats: &[Beat], sent: Moment) {
+        let mut hands = self.hands();
+        for (held, beat) in held.iter().zip(beats) {
+            let Some(hand) = hands.get_mut(&held.id).filter(|hand| hand.token == held.token) else {
+                continue;
+            };
+            match beat {
+                Beat::Lost => hand.stop(Stop::Lost),
+                Beat::Kept(asked) => {
+                    hand.deadline = hand.deadline.max(sent.plus(hand.ttl.as_duration()));
+                    if hand.progress == held.progress {
+                        hand.progress = None;
+                    }
+                    if asked.is_some() {
+                        hand.stop(Stop::Asked);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Gives up the leases whose time is over without an answer from the store; says how many.
+    pub(super) fn give_up(&self, now: Moment) -> usize {
+        let mut hands = self.hands();
+        let over = hands.values_mut().filter(|hand| hand.deadline <= now && hand.stop.borrow().is_none());
+        over.map(|hand| hand.stop(Stop::Lost)).count()
+    }
+
+    /// Stops every handler.
+    pub(super) fn stop_all(&self) {
+        self.hands().values_mut().for_each(|hand| hand.stop(Stop::Ending));
+    }
+
+    fn hands(&self) -> MutexGuard<'_, BTreeMap<TaskId, Hand>> {
+        self.hands.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Hand {
+    /// The first reason stands, but a lease that is lost is lost.
+    fn stop(&mut self, why: Stop) {
+        self.stop.send_if_modified(|stop| {
+            let stronger = stop.is_none() || (why == Stop::Lost && *stop != Some(Stop::Lost));
+            if stronger {
+                *stop = Some(why);
+            }
+            stronger
+        });
+    }
+}

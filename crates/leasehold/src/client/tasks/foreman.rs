@@ -1,0 +1,386 @@
+//! Taking tasks and starting handlers.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinError, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use super::floor::{Floor, Stop};
+use super::pulse::About;
+use super::running::Ties;
+use super::work::clamped;
+use crate::client::builder::LockBuilder;
+use crate::client::leasehold::Inner;
+use crate::error::{Error, Result};
+use crate::model::{
+    LeaseTasks, Leased, LockName, Note, QueueName, Settle, Task, TaskId, Token, Ttl, Verdict,
+};
+use crate::store::{Arrivals, Moment};
+
+/// What a handler is, whatever the type of its tasks.
+pub(super) type Handler =
+    dyn Fn(Arc<Task>, Option<Token>, Ties) -> Pin<Box<dyn Future<Output = Verdict> + Send>> + Send + Sync;
+
+/// Tasks are taken ahead for so long.
+const AHEAD: Duration = Duration::from_millis(20);
+/// No more than so many are taken ahead, or at once.
+const MOST_AHEAD: usize = 200;
+/// With so many attempts that the store could not yet be told of, no more tasks are taken.
+const MOST_UNSETTLED: usize = 2000;
+/// The longest pause while the store cannot be reached.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// How long a task is put off whose lock somebody else has.
+const LOCK_TAKEN: Duration = Duration::from_secs(1);
+
+/// Queues whose leases last equally long.
+pub(super) struct Line {
+    pub(super) ttl: Ttl,
+    pub(super) queues: Vec<QueueName>,
+}
+
+/// What is needed to take tasks and start handlers.
+pub(super) struct Foreman {
+    pub(super) inner: Arc<Inner>,
+    pub(super) floor: Arc<Floor>,
+    pub(super) about: Arc<About>,
+    pub(super) lines: Vec<Line>,
+    pub(super) handlers: BTreeMap<QueueName, Arc<Handler>>,
+    pub(super) slots: usize,
+    pub(super) prefetch: Option<usize>,
+    pub(super) ended: mpsc::UnboundedSender<Settle>,
+    /// No more tasks are taken.
+    pub(super) ending: CancellationToken,
+    /// Handlers are stopped.
+    pub(super) over: CancellationToken,
+}
+
+/// A task that is in hand.
+struct InHand {
+    task: Arc<Task>,
+    ttl: Ttl,
+    stop: watch::Receiver<Option<Stop>>,
+}
+
+/// How an attempt went: what to tell the store, if anything, and how long it took.
+struct Ended {
+    verdict: Option<Verdict>,
+    took: Duration,
+}
+
+/// What is going on.
+struct Shift {
+    /// In hand, but not begun.
+    ahead: VecDeque<InHand>,
+    /// Handlers at work, and on which task each of them is.
+    at_work: JoinSet<Ended>,
+    tasks: BTreeMap<tokio::task::Id, (TaskId, Token)>,
+    /// How long handlers take, on the average of late.
+    pace: Option<Duration>,
+    /// The line to ask next, and how many more have to be asked before there is nothing for certain.
+    turn: usize,
+    hungry: usize,
+    /// When the next task is due.
+    due: Option<Moment>,
+    pause: Duration,
+}
+
+/// What came of asking for tasks.
+struct Answer {
+    line: usize,
+    sent: Moment,
+    asked_for: usize,
+    leased: Result<Leased>,
+}
+
+type Asking = Pin<Box<dyn Future<Output = Answer> + Send>>;
+
+impl Foreman {
+    /// Works until it is told to end and everything is done or handed to the settler.
+    pub(super) async fn work(self) {
+        let mut shift = Shift {
+            ahead: VecDeque::new(),
+            at_work: JoinSet::new(),
+            tasks: BTreeMap::new(),
+            pace: None,
+            turn: 0,
+            hungry: self.lines.len(),
+            due: None,
+            pause: Duration::ZERO,
+        };
+        let (mut asking, mut arrivals): (Option<Asking>, Option<Arrivals>) = (None, None);
+        let mut told = false;
+        loop {
+            if self.over.is_cancelled() && !told {
+                told = true;
+                self.floor.stop_all();
+            }
+            self.start_handlers(&mut shift);
+            let ending = self.ending.is_cancelled() || self.over.is_cancelled();
+            if ending {
+                self.about.draining.store(true, Ordering::Relaxed);
+                (arrivals, asking) = (None, self.finish_asking(asking, &mut shift).await);
+                self.give_back(&mut shift);
+                if shift.at_work.is_empty() {
+                    return;
+                }
+            }
+            let room = if ending { 0 } else { self.room(&shift) };
+            if room == 0 {
+                arrivals = None;
+            } else if arrivals.is_none() {
+                arrivals = self.listen();
+                shift.hungry = self.lines.len();
+            }
+            if room > 0 && shift.hungry > 0 && asking.is_none() {
+                asking = Some(self.ask(&mut shift, room));
+            }
+            let waiting = room > 0 && shift.hungry == 0 && asking.is_none();
+            let due = shift.due.map(|due| due.after(Moment::now()));
+            tokio::select! {
+                biased;
+                () = self.over.cancelled(), if !told => {}
+                () = self.ending.cancelled(), if !ending => {}
+                Some(ended) = shift.at_work.join_next_with_id(), if !shift.at_work.is_empty() => {
+                    self.settle(&mut shift, ended);
+                    while let Some(ended) = shift.at_work.try_join_next_with_id() {
+                        self.settle(&mut shift, ended);
+                    }
+                }
+                answer = answer(&mut asking), if asking.is_some() => {
+                    asking = None;
+                    self.take(&mut shift, answer);
+                }
+                () = arrival(&mut arrivals, due), if waiting => {
+                    shift.hungry = self.lines.len();
+                    shift.due = None;
+                }
+            }
+        }
+    }
+
+    fn listen(&self) -> Option<Arrivals> {
+        let queues: Vec<QueueName> = self.handlers.keys().cloned().collect();
+        self.inner.tasks().ok().map(|tasks| tasks.arrivals(&queues))
+    }
+
+    /// How many tasks could be taken now. Not every single one that is worked off is replaced at once: asking for many
+    /// costs little more than asking for one.
+    fn room(&self, shift: &Shift) -> usize {
+        if self.floor.len() >= MOST_UNSETTLED + self.slots {
+            return 0;
+        }
+        let ahead = self.prefetch.unwrap_or_else(|| match shift.pace {
+            Some(pace) => {
+                let each = AHEAD.as_micros() / pace.as_micros().max(1);
+                usize::try_from(each).unwrap_or(MOST_AHEAD).saturating_mul(self.slots).min(MOST_AHEAD)
+            }
+            None => 0,
+        });
+        let in_hand = shift.at_work.len() + shift.ahead.len();
+        let room = (self.slots + ahead).saturating_sub(in_hand);
+        let enough = shift.ahead.len() * 2 > ahead && !shift.ahead.is_empty();
+        if enough { 0 } else { room }
+    }
+
+    fn ask(&self, shift: &mut Shift, room: usize) -> Asking {
+        let number = shift.turn % self.lines.len();
+        shift.turn += 1;
+        let line = &self.lines[number];
+        let ask = LeaseTasks {
+            worker: self.about.info.id,
+            queues: line.queues.clone(),
+            max: u32::try_from(room).unwrap_or(u32::MAX),
+            ttl: line.ttl,
+        };
+        let (inner, pause, ending) = (self.inner.clone(), shift.pause, self.ending.clone());
+        Box::pin(async move {
+            let paused = ending.run_until_cancelled(tokio::time::sleep(pause)).await;
+            let sent = Moment::now();
+            let leased = match (paused, inner.tasks()) {
+                (Some(()), Ok(tasks)) => tasks.lease(&ask).await,
+                (None, _) => Ok(Leased { tasks: Vec::new(), next_due: None }),
+                (_, Err(error)) => Err(error),
+            };
+            Answer { line: number, sent, asked_for: room, leased }
+        })
+    }
+
+    /// Takes in hand what was leased.
+    fn take(&self, shift: &mut Shift, answer: Answer) {
+        let Answer { line, sent, asked_for, leased } = answer;
+        match leased {
+            Err(error) => {
+                tracing::warn!(%error, "no tasks could be asked for; trying again");
+                let longer = (shift.pause * 2).clamp(Duration::from_millis(100), LONGEST_PAUSE);
+                shift.pause = longer.mul_f64(0.75 + 0.25 * fastrand::f64());
+            }
+            Ok(leased) => {
+                shift.pause = Duration::ZERO;
+                // A line that gave less than it was asked for has no more. One that gave all may have more.
+                if leased.tasks.len() < asked_for {
+                    shift.hungry = shift.hungry.saturating_sub(1);
+                } else {
+                    shift.hungry = self.lines.len();
+                }
+                if let Some((due, now)) = leased.next_due {
+                    let due = Moment::now().plus(due.since(now));
+                    shift.due = Some(shift.due.map_or(due, |earlier| earlier.min(due)));
+                }
+                let ttl = self.lines[line].ttl;
+                for task in leased.tasks {
+                    let stop = self.floor.take(&task, ttl, sent);
+                    shift.ahead.push_back(InHand { task: Arc::new(task), ttl, stop });
+                }
+            }
+        }
+    }
+
+    /// What was asked for before the end may still come.
+    async fn finish_asking(&self, asking: Option<Asking>, shift: &mut Shift) -> Option<Asking> {
+        if let Some(asking) = asking {
+            let answer = asking.await;
+            self.take(shift, answer);
+        }
+        None
+    }
+
+    fn start_handlers(&self, shift: &mut Shift) {
+        let ending = self.ending.is_cancelled() || self.over.is_cancelled();
+        while !ending && shift.at_work.len() < self.slots {
+            let Some(InHand { task, ttl, stop }) = shift.ahead.pop_front() else { break };
+            if *stop.borrow() == Some(Stop::Lost) {
+                self.floor.let_go(task.id, task.token);
+                continue;
+            }
+            let ties = Ties { floor: self.floor.clone(), stop, ending: self.ending.clone() };
+            let handler = self.handlers.get(&task.queue).cloned();
+            let (id, token) = (task.id, task.token);
+            let attempt = attempt(self.inner.clone(), handler, task, ttl, ties);
+            let number = shift.at_work.spawn(attempt).id();
+            shift.tasks.insert(number, (id, token));
+        }
+        let busy = u32::try_from(shift.at_work.len()).unwrap_or(u32::MAX);
+        self.about.busy.store(busy, Ordering::Relaxed);
+    }
+
+    /// Gives back what has not been begun.
+    fn give_back(&self, shift: &mut Shift) {
+        for InHand { task, .. } in shift.ahead.drain(..) {
+            self.tell(task.id, task.token, Verdict::Return);
+        }
+    }
+
+    fn settle(&self, shift: &mut Shift, ended: Result<(tokio::task::Id, Ended), JoinError>) {
+        let (number, ended) = match ended {
+            Ok((number, ended)) => (number, ended),
+            Err(error) => {
+                let number = error.id();
+                let why = Note::new(format!("the handler panicked: {}", panic_message(error)));
+                (number, Ended { verdict: Some(Verdict::Retry(why, None)), took: Duration::ZERO })
+            }
+        };
+        let Some((id, token)) = shift.tasks.remove(&number) else { return };
+        shift.pace = Some(shift.pace.map_or(ended.took, |pace| (pace * 7 + ended.took) / 8));
+        match ended.verdict {
+            Some(verdict) => self.tell(id, token, verdict),
+            None => self.floor.let_go(id, token),
+        }
+    }
+
+    fn tell(&self, id: TaskId, token: Token, verdict: Verdict) {
+        // The settler ends only after the foreman does.
+        let _ = self.ended.send(Settle { id, token, verdict });
+    }
+}
+
+/// One attempt: the lock if there is one, then the handler, until it is done or has to stop.
+async fn attempt(
+    inner: Arc<Inner>,
+    handler: Option<Arc<Handler>>,
+    task: Arc<Task>,
+    ttl: Ttl,
+    ties: Ties,
+) -> Ended {
+    let began = Moment::now();
+    let mut stop = ties.stop.clone();
+    let work = async {
+        let Some(handler) = handler else { return Verdict::Return };
+        let Some(lock) = task.lock.clone() else { return handler(task, None, ties).await };
+        under_lock(&inner, lock, handler, task, ttl, ties).await
+    };
+    let verdict = tokio::select! {
+        biased;
+        why = stopped(&mut stop) => match why {
+            Stop::Lost => None,
+            Stop::Asked => Some(Verdict::Abort),
+            Stop::Ending => Some(Verdict::Return),
+        },
+        verdict = work => Some(verdict),
+    };
+    Ended { verdict, took: Moment::now().after(began) }
+}
+
+/// Runs the handler while the task's lock is held. Whoever else has the lock, has it: the task comes back later, and
+/// that is no attempt.
+async fn under_lock(
+    inner: &Arc<Inner>,
+    lock: LockName,
+    handler: Arc<Handler>,
+    task: Arc<Task>,
+    ttl: Ttl,
+    ties: Ties,
+) -> Verdict {
+    let holder = format!("task {}", task.id);
+    let asked =
+        LockBuilder::new(inner.clone(), lock).ttl(ttl.as_duration()).holder(holder.as_str()).acquire();
+    let guard = match asked.await {
+        Ok(guard) => guard,
+        Err(Error::Conflict { .. }) => return Verdict::Snooze(clamped(LOCK_TAKEN)),
+        Err(error) => {
+            tracing::warn!(task = %task.id, %error, "the lock of a task could not be asked for");
+            return Verdict::Snooze(clamped(LOCK_TAKEN));
+        }
+    };
+    let token = guard.token();
+    match guard.run(async |_| handler(task, Some(token), ties).await).await {
+        Ok(verdict) => verdict,
+        // The lock was lost, and the handler with it.
+        Err(error) => {
+            tracing::warn!(%error, "the lock of a task was lost while it ran");
+            Verdict::Snooze(clamped(LOCK_TAKEN))
+        }
+    }
+}
+
+async fn stopped(stop: &mut watch::Receiver<Option<Stop>>) -> Stop {
+    match stop.wait_for(Option::is_some).await.map(|why| *why) {
+        Ok(Some(why)) => why,
+        // Nobody is left who could want it stopped.
+        _ => std::future::pending().await,
+    }
+}
+
+async fn answer(asking: &mut Option<Asking>) -> Answer {
+    match asking {
+        Some(asking) => asking.await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn arrival(arrivals: &mut Option<Arrivals>, due: Option<Duration>) {
+    match arrivals {
+        Some(arrivals) => arrivals.next(due).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn panic_message(error: JoinError) -> String {
+    let Ok(panic) = error.try_into_panic() else { return "it was cancelled".to_owned() };
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a word".to_owned())
+}

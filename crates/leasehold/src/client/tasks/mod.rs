@@ -1,0 +1,32 @@
+//! Tasks: adding them, working on them, looking after them.
+//!
+//! | file | idea |
+//! |---|---|
+//! | `work.rs` | typed tasks: what they are about, and how a handler's result ends an attempt |
+//! | `enqueue.rs` | adding tasks |
+//! | `desk.rs` | looking at tasks and queues, and stepping in by hand |
+//! | `running.rs` | a task as its handler sees it |
+//! | `worker.rs` | a worker: its settings, its start, its end |
+//! | `floor.rs` | what a worker has in hand: leases, deadlines, who is to stop |
+//! | `foreman.rs` | taking tasks and starting handlers |
+//! | `settler.rs` | telling the store how attempts ended, many at once |
+//! | `pulse.rs` | signs of life, on a thread that handlers cannot starve |
+//! | `upkeep.rs` | what any worker does for all: recovery, schedules, forgetting |
+
+mod desk;
+mod enqueue;
+mod floor;
+mod foreman;
+mod pulse;
+mod running;
+mod settler;
+mod upkeep;
+mod work;
+mod worker;
+
+pub use desk::Tasks;
+pub use enqueue::{Added, EnqueueBuilder};
+pub(super) use enqueue::{enqueue, new_task};
+pub use running::Running;
+pub use work::{Setback, Work};
+pub use worker::{Worker, WorkerBuilder};

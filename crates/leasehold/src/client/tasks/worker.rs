@@ -1,0 +1,269 @@
+//! A worker: its settings, its start, its end.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::task::JoinHandle;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::floor::Floor;
+use super::foreman::{Foreman, Handler, Line};
+use super::pulse::{About, beat_on};
+use super::running::Running;
+use super::settler::settle_all;
+use super::upkeep::look_after;
+use super::work::{Setback, Work, verdict};
+use crate::client::leasehold::Inner;
+use crate::error::{Error, Result};
+use crate::model::{Invalid, Note, Payload, QueueName, Ttl, Verdict, WorkerId, WorkerInfo};
+use crate::store::{self, clock::new_id};
+
+/// Makes a worker. What is wrong with a value is told by [`start`](Self::start).
+#[must_use = "nothing is done until start() is called"]
+pub struct WorkerBuilder {
+    inner: Arc<Inner>,
+    handlers: BTreeMap<QueueName, (Ttl, Arc<Handler>)>,
+    slots: u32,
+    prefetch: Option<u32>,
+    recover_every: Option<Duration>,
+    keep: Option<Duration>,
+    wrong: Option<Error>,
+}
+
+/// How many tasks a worker runs at once, if nobody says otherwise.
+const SLOTS: u32 = 10;
+/// How long finished tasks are kept, if nobody says otherwise.
+const KEEP: Duration = Duration::from_hours(7 * 24);
+/// Leases that ran out are looked for at least this often.
+const RECOVER_AT_LEAST: Duration = Duration::from_secs(5);
+
+impl WorkerBuilder {
+    pub(in crate::client) fn new(inner: Arc<Inner>) -> Self {
+        let (handlers, keep) = (BTreeMap::new(), Some(KEEP));
+        Self { inner, handlers, slots: SLOTS, prefetch: None, recover_every: None, keep, wrong: None }
+    }
+
+    /// Handles one kind of task. The handler's future is dropped if the lease is lost or the task is to be stopped;
+    /// if it panics, the attempt failed.
+    pub fn handle<W, R, F, Fut>(self, handler: F) -> Self
+    where
+        W: Work,
+        R: Serialize + Send,
+        F: Fn(Running<W>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<R, Setback>> + Send + 'static,
+    {
+        self.handle_with((), move |task, ()| handler(task))
+    }
+
+    /// Handles one kind of task with something that all its handlers share, such as a pool of connections.
+    pub fn handle_with<W, R, S, F, Fut>(mut self, state: S, handler: F) -> Self
+    where
+        W: Work,
+        R: Serialize + Send,
+        S: Clone + Send + Sync + 'static,
+        F: Fn(Running<W>, S) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<R, Setback>> + Send + 'static,
+    {
+        let handler = Arc::new(handler);
+        let call: Box<Handler> = Box::new(move |task, lock_token, ties| {
+            let (handler, state) = (handler.clone(), state.clone());
+            Box::pin(async move {
+                let work = match task.payload.read::<W>() {
+                    Ok(work) => work,
+                    Err(error) => {
+                        let kind = std::any::type_name::<W>();
+                        return Verdict::Fail(Note::new(format!(
+                            "the payload cannot be read as {kind}: {error}"
+                        )));
+                    }
+                };
+                verdict(handler(Running::new(work, task, lock_token, ties), state).await)
+            })
+        });
+        match (QueueName::new(W::QUEUE), Ttl::new(W::TTL)) {
+            (Ok(queue), Ok(ttl)) => self.with_handler(queue, ttl, call),
+            (Err(error), _) | (_, Err(error)) => {
+                self.wrong.get_or_insert(error.into());
+                self
+            }
+        }
+    }
+
+    /// Handles the tasks of a queue whatever their payload is.
+    pub fn handle_queue<Q, R, F, Fut>(mut self, queue: Q, ttl: Duration, handler: F) -> Self
+    where
+        Q: TryInto<QueueName>,
+        Q::Error: Into<Error>,
+        R: Serialize + Send,
+        F: Fn(Running<Payload>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<R, Setback>> + Send + 'static,
+    {
+        let handler = Arc::new(handler);
+        let call: Box<Handler> = Box::new(move |task, lock_token, ties| {
+            let (handler, payload) = (handler.clone(), task.payload.clone());
+            Box::pin(async move { verdict(handler(Running::new(payload, task, lock_token, ties)).await) })
+        });
+        match (queue.try_into(), Ttl::new(ttl)) {
+            (Ok(queue), Ok(ttl)) => return self.with_handler(queue, ttl, call),
+            (Err(error), _) => _ = self.wrong.get_or_insert_with(|| error.into()),
+            (_, Err(error)) => _ = self.wrong.get_or_insert_with(|| error.into()),
+        }
+        self
+    }
+
+    fn with_handler(mut self, queue: QueueName, ttl: Ttl, call: Box<Handler>) -> Self {
+        if let Some((name, _)) = self.handlers.get_key_value(&queue) {
+            let twice = Invalid(format!("queue '{name}' has two handlers"));
+            self.wrong.get_or_insert(twice.into());
+        }
+        self.handlers.insert(queue, (ttl, call.into()));
+        self
+    }
+
+    /// So many tasks at once; 10 if not said.
+    pub fn slots(mut self, slots: u32) -> Self {
+        if !(1..=10_000).contains(&slots) {
+            let wrong = Invalid(format!("a worker cannot have {slots} slots; it has 1 to 10000"));
+            self.wrong.get_or_insert(wrong.into());
+        }
+        self.slots = slots;
+        self
+    }
+
+    /// Takes so many tasks more than it has slots, so that the next one is there when a slot becomes free. If not said,
+    /// as many as are worked off within some 20 ms: none for tasks that take longer.
+    pub fn prefetch(mut self, tasks: u32) -> Self {
+        self.prefetch = Some(tasks.min(10_000));
+        self
+    }
+
+    /// Looks for leases that ran out this often; a third of the shortest ttl if not said, and at least every 5 s.
+    pub fn recover_every(mut self, every: Duration) -> Self {
+        self.recover_every = Some(every.max(Duration::from_millis(10)));
+        self
+    }
+
+    /// Forgets tasks so long after they have finished; 7 days if not said. `None`: never.
+    pub fn keep_finished(mut self, keep: Option<Duration>) -> Self {
+        self.keep = keep;
+        self
+    }
+
+    /// Starts to work, on the runtime that it is called on.
+    pub fn start(self) -> Result<Worker> {
+        let Self { inner, handlers, slots, prefetch, recover_every, keep, wrong } = self;
+        if let Some(error) = wrong {
+            return Err(error);
+        }
+        if handlers.is_empty() {
+            return Err(Invalid("a worker without a handler has nothing to do".to_owned()).into());
+        }
+        inner.tasks()?;
+        let least = inner.store.abilities().min_ttl;
+        if let Some((queue, (ttl, _))) = handlers.iter().find(|(_, (ttl, _))| *ttl < least) {
+            let short = format!(
+                "a ttl of {ttl} for queue '{queue}' is too short for this store; {least} is the least"
+            );
+            return Err(Invalid(short).into());
+        }
+        let mut lines = BTreeMap::<Ttl, Vec<QueueName>>::new();
+        for (queue, (ttl, _)) in &handlers {
+            lines.entry(*ttl).or_default().push(queue.clone());
+        }
+        let shortest = *lines.keys().next().expect("there is a handler");
+        let id = WorkerId::from_uuid(new_id());
+        let about = Arc::new(About {
+            info: WorkerInfo {
+                id,
+                host: store::host_name(),
+                pid: std::process::id(),
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                queues: handlers.keys().cloned().collect(),
+                slots,
+                busy: 0,
+                draining: false,
+                every: Ttl::new(shortest.as_duration() / 3).unwrap_or(Ttl::MIN),
+            },
+            busy: 0.into(),
+            draining: false.into(),
+        });
+        let floor = Arc::<Floor>::default();
+        let (ending, over) = (CancellationToken::new(), CancellationToken::new());
+        // On a thread of their own: no handler can keep signs of life from being given.
+        let background = CancellationToken::new();
+        for ttl in lines.keys() {
+            let pulse = beat_on(inner.clone(), floor.clone(), about.clone(), *ttl);
+            spawn_until(&background, &inner, pulse);
+        }
+        let every = recover_every.unwrap_or((shortest.as_duration() / 3).min(RECOVER_AT_LEAST));
+        let upkeep = look_after(inner.clone(), every, keep);
+        spawn_until(&background, &inner, upkeep);
+        let background = background.drop_guard();
+
+        let (ended, to_settle) = tokio::sync::mpsc::unbounded_channel();
+        let settler = tokio::spawn(settle_all(inner.clone(), floor.clone(), to_settle, over.clone()));
+        let foreman = Foreman {
+            inner: inner.clone(),
+            floor,
+            about,
+            lines: lines.into_iter().map(|(ttl, queues)| Line { ttl, queues }).collect(),
+            handlers: handlers.into_iter().map(|(queue, (_, handler))| (queue, handler)).collect(),
+            slots: slots as usize,
+            prefetch: prefetch.map(|tasks| tasks as usize),
+            ended,
+            ending: ending.clone(),
+            over: over.clone(),
+        };
+        let work = tokio::spawn(async move {
+            let _background = background;
+            foreman.work().await;
+            // Everything has been handed to the settler; when it is done, so is the worker.
+            if let Err(error) = settler.await {
+                tracing::error!(%error, "settling ended early");
+            }
+            if let Ok(tasks) = inner.tasks()
+                && let Err(error) = tasks.leave(id).await
+            {
+                tracing::debug!(%error, "could not say good-bye");
+            }
+        });
+        Ok(Worker { id, ending, over: over.drop_guard(), work })
+    }
+}
+
+/// Does something on the keeper's thread until it is cancelled.
+fn spawn_until(end: &CancellationToken, inner: &Inner, work: impl Future<Output = ()> + Send + 'static) {
+    let end = end.clone();
+    inner.keeper.spawn_detached(async move {
+        end.run_until_cancelled(work).await;
+    });
+}
+
+/// A worker at work. Dropping it gives back what it has in hand.
+#[must_use = "a worker that is dropped works no more"]
+pub struct Worker {
+    id: WorkerId,
+    ending: CancellationToken,
+    over: DropGuard,
+    work: JoinHandle<()>,
+}
+
+impl Worker {
+    /// Its id, new for every start.
+    pub const fn id(&self) -> WorkerId {
+        self.id
+    }
+
+    /// Takes no more tasks, and waits for those that run. What is not done after `grace` is dropped and given back;
+    /// then and now, that counts as no attempt.
+    pub async fn stop(self, grace: Duration) {
+        let Self { ending, over, mut work, .. } = self;
+        ending.cancel();
+        if tokio::time::timeout(grace, &mut work).await.is_err() {
+            drop(over);
+            let _ = work.await;
+        }
+    }
+}

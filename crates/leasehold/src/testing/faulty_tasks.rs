@@ -1,0 +1,110 @@
+//! The tasks of a store that fails on purpose.
+
+use async_trait::async_trait;
+
+use super::{Fault, FaultyStore};
+use crate::Result;
+use crate::model::{
+    Beat, Enqueued, Finished, HeldTask, LeaseTasks, Leased, NewTask, Pause, QueueName, QueueStatus,
+    Recovered, Settle, Settled, Task, TaskAnswer, TaskId, TaskKey, TaskOp, Timestamp, Ttl, WorkerId,
+    WorkerInfo, WorkerStatus,
+};
+use crate::store::{Arrivals, ListTasks, Page, TaskStore};
+
+impl FaultyStore {
+    fn inner_tasks(&self) -> &dyn TaskStore {
+        self.store.tasks().expect("the store below has tasks")
+    }
+
+    /// Lets a call through, or not, as planned.
+    async fn through<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
+        match self.next_fault() {
+            Fault::None => call.await,
+            Fault::LoseRequest => Err(Self::lost()),
+            Fault::LoseAnswer => {
+                call.await?;
+                Err(Self::lost())
+            }
+            Fault::Delay(delay) => {
+                let answer = call.await;
+                tokio::time::sleep(delay).await;
+                answer
+            }
+            Fault::Hang => {
+                call.await?;
+                std::future::pending().await
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl TaskStore for FaultyStore {
+    async fn enqueue(&self, new: &[NewTask]) -> Result<Vec<Enqueued>> {
+        self.through(self.inner_tasks().enqueue(new)).await
+    }
+
+    async fn lease(&self, ask: &LeaseTasks) -> Result<Leased> {
+        self.through(self.inner_tasks().lease(ask)).await
+    }
+
+    async fn heartbeat(&self, worker: &WorkerInfo, held: &[HeldTask], ttl: Ttl) -> Result<Vec<Beat>> {
+        self.through(self.inner_tasks().heartbeat(worker, held, ttl)).await
+    }
+
+    async fn leave(&self, worker: WorkerId) -> Result<()> {
+        self.through(self.inner_tasks().leave(worker)).await
+    }
+
+    async fn settle(&self, settle: &[Settle]) -> Result<Vec<Settled>> {
+        self.through(self.inner_tasks().settle(settle)).await
+    }
+
+    async fn change(&self, id: TaskId, op: &TaskOp) -> Result<Option<(TaskAnswer, Task)>> {
+        self.through(self.inner_tasks().change(id, op)).await
+    }
+
+    async fn recover(&self, limit: u32) -> Result<Recovered> {
+        self.through(self.inner_tasks().recover(limit)).await
+    }
+
+    async fn get(&self, id: TaskId) -> Result<Option<Task>> {
+        self.inner_tasks().get(id).await
+    }
+
+    async fn keyed(&self, queue: &QueueName, key: &TaskKey) -> Result<Option<Task>> {
+        self.inner_tasks().keyed(queue, key).await
+    }
+
+    async fn list(&self, ask: &ListTasks) -> Result<Page<Task>> {
+        self.inner_tasks().list(ask).await
+    }
+
+    async fn queues(&self) -> Result<Vec<QueueStatus>> {
+        self.inner_tasks().queues().await
+    }
+
+    async fn pause(&self, queue: &QueueName, pause: Option<Pause>) -> Result<bool> {
+        self.inner_tasks().pause(queue, pause).await
+    }
+
+    async fn workers(&self) -> Result<Vec<WorkerStatus>> {
+        self.inner_tasks().workers().await
+    }
+
+    async fn archive(&self, which: &Finished) -> Result<u64> {
+        self.inner_tasks().archive(which).await
+    }
+
+    async fn purge(&self, which: &Finished) -> Result<u64> {
+        self.inner_tasks().purge(which).await
+    }
+
+    async fn now(&self) -> Result<Timestamp> {
+        self.inner_tasks().now().await
+    }
+
+    fn arrivals(&self, queues: &[QueueName]) -> Arrivals {
+        self.inner_tasks().arrivals(queues)
+    }
+}

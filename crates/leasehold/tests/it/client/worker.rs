@@ -1,0 +1,263 @@
+//! Workers: handlers, results, stopping, ending.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use leasehold::model::{Holder, Payload, Progress, Retries, TaskEventKind, TaskId, TaskState, Ttl};
+use leasehold::{Leasehold, Running, Setback, Work, Worker};
+use serde::{Deserialize, Serialize};
+
+use super::support::{TTL, memory, name, until};
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Say {
+    pub(super) text: String,
+}
+
+impl Work for Say {
+    const QUEUE: &'static str = "say";
+    const TTL: Duration = TTL;
+    const RETRIES: Retries =
+        Retries { attempts: 2, first: Ttl::from_millis(1), longest: Ttl::from_millis(1) };
+}
+
+pub(super) async fn add(leasehold: &Leasehold, text: &str) -> TaskId {
+    leasehold.enqueue(&Say { text: text.to_owned() }).await.unwrap().id
+}
+
+pub(super) async fn state(leasehold: &Leasehold, id: TaskId) -> TaskState {
+    leasehold.tasks().unwrap().get(id).await.unwrap().state
+}
+
+pub(super) async fn until_it_is(leasehold: &Leasehold, id: TaskId, wanted: TaskState) {
+    until(&format!("task {id} is {wanted}"), async || state(leasehold, id).await == wanted).await;
+}
+
+/// A worker whose handlers go on until they are stopped, and count how many of them are at it.
+pub(super) fn endless(leasehold: &Leasehold, at_it: &Arc<AtomicU32>) -> Worker {
+    struct Leaving(Arc<AtomicU32>);
+    impl Drop for Leaving {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+    let worker = leasehold.worker().handle_with(at_it.clone(), |_: Running<Say>, at_it| async move {
+        at_it.fetch_add(1, Ordering::SeqCst);
+        let _leaving = Leaving(at_it);
+        std::future::pending::<Result<(), Setback>>().await
+    });
+    worker.start().unwrap()
+}
+
+#[tokio::test]
+async fn a_handler_gets_what_the_task_is_about_and_its_result_is_kept() {
+    let leasehold = memory().await;
+    let worker = leasehold.worker().handle(|task: Running<Say>| async move {
+        assert_eq!((task.attempt(), task.is_last_attempt()), (1, false));
+        assert!(task.token().get() > 0);
+        Ok::<_, Setback>(task.work.text.to_uppercase())
+    });
+    let worker = worker.start().unwrap();
+    let id = add(&leasehold, "hello").await;
+    until_it_is(&leasehold, id, TaskState::Succeeded).await;
+    let task = leasehold.tasks().unwrap().get(id).await.unwrap();
+    assert_eq!(task.result, Payload::new("\"HELLO\"").ok());
+    assert_eq!(task.worker, Some(worker.id()));
+    worker.stop(Duration::from_secs(5)).await;
+    assert!(leasehold.tasks().unwrap().workers().await.unwrap().is_empty(), "it said good-bye");
+}
+
+#[tokio::test]
+async fn a_handlers_error_decides_what_comes_of_the_task() {
+    let leasehold = memory().await;
+    let worker = leasehold.worker().handle(|task: Running<Say>| async move {
+        match (task.work.text.as_str(), task.attempt()) {
+            ("error", 1) => Err(std::io::Error::other("the disk is full").into()),
+            ("later", 1) if task.task().events.is_empty() => Err(Setback::snooze(Duration::from_millis(5))),
+            ("never", _) => Err(Setback::fail("no such video")),
+            ("always", _) => Err(Setback::retry_in(Duration::from_millis(1), "not yet")),
+            ("panic", 1) => panic!("oh {}", "no"),
+            _ => Ok(()),
+        }
+    });
+    let _worker = worker.start().unwrap();
+    for (text, wanted, attempts, events) in [
+        ("error", TaskState::Succeeded, 2, 1),
+        ("later", TaskState::Succeeded, 1, 1),
+        ("never", TaskState::Failed, 1, 1),
+        ("always", TaskState::Failed, 2, 2),
+        ("panic", TaskState::Succeeded, 2, 1),
+    ] {
+        let id = add(&leasehold, text).await;
+        until_it_is(&leasehold, id, wanted).await;
+        let task = leasehold.tasks().unwrap().get(id).await.unwrap();
+        assert_eq!((task.attempt, task.events.len()), (attempts, events), "{text}");
+        if text == "panic" {
+            assert_eq!(task.events[0].why.as_ref().unwrap().as_str(), "the handler panicked: oh no");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_payload_that_cannot_be_read_fails_its_task_and_the_worker_goes_on() {
+    let leasehold = memory().await;
+    let worker = leasehold.worker().handle(|_: Running<Say>| async { Ok::<_, Setback>(()) }).start().unwrap();
+    let odd = leasehold.enqueue_to("say", Payload::new("{\"txt\": 1}").unwrap()).await.unwrap().id;
+    let good = add(&leasehold, "hello").await;
+    until_it_is(&leasehold, good, TaskState::Succeeded).await;
+    until_it_is(&leasehold, odd, TaskState::Failed).await;
+    let error = leasehold.tasks().unwrap().get(odd).await.unwrap().error.unwrap();
+    assert!(
+        error.as_str().contains("cannot be read as") && error.as_str().contains("missing field `text`"),
+        "{error}"
+    );
+    worker.stop(Duration::from_secs(5)).await;
+}
+
+#[tokio::test]
+async fn only_so_many_run_at_once() {
+    let leasehold = memory().await;
+    let (now, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let both = (now.clone(), most.clone());
+    let worker = leasehold.worker().slots(3).handle_with(both, |_: Running<Say>, (now, most)| async move {
+        most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        now.fetch_sub(1, Ordering::SeqCst);
+        Ok::<_, Setback>(())
+    });
+    let _worker = worker.start().unwrap();
+    let all: Vec<Say> = (0..60).map(|number| Say { text: number.to_string() }).collect();
+    let ids = leasehold.enqueue_all(&all).await.unwrap();
+    for id in ids {
+        until_it_is(&leasehold, id, TaskState::Succeeded).await;
+    }
+    assert_eq!(most.load(Ordering::SeqCst), 3);
+}
+
+#[tokio::test]
+async fn progress_can_be_seen_while_it_runs() {
+    let leasehold = memory().await;
+    let worker = leasehold.worker().handle(|task: Running<Say>| async move {
+        task.progress(Progress::of(3, 10).note("halfway, nearly"));
+        std::future::pending::<Result<(), Setback>>().await
+    });
+    let _worker = worker.start().unwrap();
+    let id = add(&leasehold, "long").await;
+    let progress = async || leasehold.tasks().unwrap().get(id).await.unwrap().progress;
+    until("progress", async || progress().await.is_some()).await;
+    assert_eq!(progress().await.unwrap().to_string(), "30 % halfway, nearly");
+}
+
+#[tokio::test]
+async fn a_task_that_is_to_be_stopped_is_stopped() {
+    let leasehold = memory().await;
+    let at_it = Arc::new(AtomicU32::new(0));
+    let _worker = endless(&leasehold, &at_it);
+    let id = add(&leasehold, "long").await;
+    until("it runs", async || at_it.load(Ordering::SeqCst) == 1).await;
+    leasehold.tasks().unwrap().cancel(id, Holder::new("ada").unwrap(), None).await.unwrap();
+    until_it_is(&leasehold, id, TaskState::Aborted).await;
+    assert_eq!(at_it.load(Ordering::SeqCst), 0, "its handler was dropped before it was said to be stopped");
+}
+
+#[tokio::test]
+async fn a_worker_that_ends_finishes_what_it_has_begun() {
+    let leasehold = memory().await;
+    let begun = Arc::new(AtomicU32::new(0));
+    let worker =
+        leasehold.worker().slots(1).handle_with(begun.clone(), |task: Running<Say>, begun| async move {
+            begun.fetch_add(1, Ordering::SeqCst);
+            task.ending().await;
+            Ok::<_, Setback>(())
+        });
+    let worker = worker.prefetch(5).start().unwrap();
+    let (first, second) = (add(&leasehold, "one").await, add(&leasehold, "two").await);
+    until("one runs", async || begun.load(Ordering::SeqCst) == 1).await;
+    worker.stop(Duration::from_secs(10)).await;
+    assert_eq!(state(&leasehold, first).await, TaskState::Succeeded);
+    let task = leasehold.tasks().unwrap().get(second).await.unwrap();
+    assert_eq!((task.state, task.attempt), (TaskState::Pending, 0), "what was not begun was given back");
+}
+
+#[tokio::test]
+async fn what_is_not_done_in_time_is_given_back() {
+    let leasehold = memory().await;
+    let at_it = Arc::new(AtomicU32::new(0));
+    let worker = endless(&leasehold, &at_it);
+    let id = add(&leasehold, "long").await;
+    until("it runs", async || at_it.load(Ordering::SeqCst) == 1).await;
+    worker.stop(Duration::from_millis(20)).await;
+    let task = leasehold.tasks().unwrap().get(id).await.unwrap();
+    assert_eq!((task.state, task.attempt, at_it.load(Ordering::SeqCst)), (TaskState::Pending, 0, 0));
+    assert_eq!(task.events[0].kind, TaskEventKind::Returned);
+    drop(endless(&leasehold, &at_it));
+    until("given back by dropping the worker", async || state(&leasehold, id).await == TaskState::Pending)
+        .await;
+}
+
+#[tokio::test]
+async fn a_task_runs_when_it_is_due_and_not_at_the_next_poll() {
+    let leasehold = memory().await;
+    let _worker =
+        leasehold.worker().handle(|_: Running<Say>| async { Ok::<_, Setback>(()) }).start().unwrap();
+    let delay = Duration::from_millis(150);
+    let id = leasehold.enqueue(&Say { text: "later".to_owned() }).delay(delay).await.unwrap().id;
+    until_it_is(&leasehold, id, TaskState::Succeeded).await;
+    let task = leasehold.tasks().unwrap().get(id).await.unwrap();
+    let late = task.leased_at.unwrap().since(task.run_at);
+    assert!(late < Duration::from_millis(500), "{late:?} late");
+}
+
+#[tokio::test]
+async fn a_task_holds_its_lock_while_it_runs() {
+    let leasehold = memory().await;
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let seen = (leasehold.clone(), order.clone());
+    let worker = leasehold.worker().handle_with(seen, |task: Running<Say>, (leasehold, order)| async move {
+        let status = leasehold.status(&name("gpu")).await?;
+        let mine = status.holders.iter().any(|holder| Some(holder.token) == task.lock_token());
+        assert_eq!(mine, task.task().lock.is_some());
+        order.lock().unwrap().push(task.work.text.clone());
+        Ok::<_, Setback>(())
+    });
+    // Somebody who is no task has the lock: the task waits, and others do not.
+    let guard = leasehold.lock("gpu").acquire().await.unwrap();
+    let _worker = worker.start().unwrap();
+    let locked = leasehold.enqueue(&Say { text: "locked".to_owned() }).lock("gpu").await.unwrap().id;
+    let free = add(&leasehold, "free").await;
+    until_it_is(&leasehold, free, TaskState::Succeeded).await;
+    until_it_is(&leasehold, locked, TaskState::Scheduled).await;
+    guard.release().await.unwrap();
+    until_it_is(&leasehold, locked, TaskState::Succeeded).await;
+    assert_eq!(*order.lock().unwrap(), ["free", "locked"]);
+    let task = leasehold.tasks().unwrap().get(locked).await.unwrap();
+    assert_eq!(task.attempt, 1, "waiting for the lock was no attempt");
+}
+
+#[tokio::test]
+async fn a_worker_is_known_while_it_works() {
+    let leasehold = memory().await;
+    let at_it = Arc::new(AtomicU32::new(0));
+    let worker = endless(&leasehold, &at_it);
+    add(&leasehold, "long").await;
+    let workers = async || leasehold.tasks().unwrap().workers().await.unwrap();
+    until("it is heard, busy", async || workers().await.first().is_some_and(|worker| worker.info.busy == 1))
+        .await;
+    let status = workers().await.remove(0);
+    assert_eq!((status.info.id, status.info.pid, status.info.slots), (worker.id(), std::process::id(), 10));
+    assert_eq!(status.info.version, env!("CARGO_PKG_VERSION"));
+}
+
+#[tokio::test]
+async fn settings_that_make_no_sense_are_told_at_the_start() {
+    let leasehold = memory().await;
+    let handler = |_: Running<Say>| async { Ok::<_, Setback>(()) };
+    let told =
+        |started: leasehold::Result<Worker>| started.err().map(|error| error.to_string()).unwrap_or_default();
+    assert!(told(leasehold.worker().start()).contains("nothing to do"));
+    assert!(told(leasehold.worker().slots(0).handle(handler).start()).contains("1 to 10000"));
+    assert!(told(leasehold.worker().handle(handler).handle(handler).start()).contains("two handlers"));
+    let short = leasehold.worker().handle_queue("q", Duration::ZERO, |_| async { Ok::<_, Setback>(()) });
+    assert!(told(short.start()).contains("too short"));
+}

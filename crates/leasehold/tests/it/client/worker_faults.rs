@@ -1,0 +1,117 @@
+//! Workers whose store fails, and workers that fail.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use leasehold::model::TaskState;
+use leasehold::testing::Fault;
+use leasehold::{Running, Setback};
+
+use super::support::{TTL, faulty, memory, until};
+use super::worker::{Say, add, endless, state, until_it_is};
+
+/// The only thread of the runtime does nothing but sleep, three times as long as the lease lasts.
+#[tokio::test(flavor = "current_thread")]
+async fn a_handler_that_blocks_its_runtime_does_not_lose_its_task() {
+    let leasehold = memory().await;
+    let worker = leasehold.worker().handle(|_: Running<Say>| async {
+        std::thread::sleep(TTL * 3);
+        Ok::<_, Setback>(())
+    });
+    let _worker = worker.start().unwrap();
+    let id = add(&leasehold, "blocking").await;
+    until_it_is(&leasehold, id, TaskState::Succeeded).await;
+    assert_eq!(leasehold.tasks().unwrap().get(id).await.unwrap().attempt, 1);
+}
+
+#[tokio::test]
+async fn a_store_that_stays_away_stops_the_handler_before_the_lease_can_end() {
+    let (store, leasehold, other) = faulty();
+    let at_it = Arc::new(AtomicU32::new(0));
+    let _worker = endless(&leasehold, &at_it);
+    let id = add(&other, "long").await;
+    until("it runs", async || at_it.load(Ordering::SeqCst) == 1).await;
+    store.from_now_on(Fault::LoseRequest);
+    until("its handler is gone", async || at_it.load(Ordering::SeqCst) == 0).await;
+    // Somebody else takes over.
+    until("its lease has run out", async || other.tasks().unwrap().recover(10).await.unwrap().returned == 1)
+        .await;
+    assert_eq!(state(&other, id).await, TaskState::Pending);
+    store.from_now_on(Fault::None);
+    until("the worker goes on by itself", async || at_it.load(Ordering::SeqCst) == 1).await;
+}
+
+#[tokio::test]
+async fn a_task_that_somebody_else_was_given_is_dropped() {
+    let (_, leasehold, other) = faulty();
+    let at_it = Arc::new(AtomicU32::new(0));
+    let _worker = endless(&leasehold, &at_it);
+    let id = add(&other, "long").await;
+    until("it runs", async || at_it.load(Ordering::SeqCst) == 1).await;
+    // As if it had been paused for so long that its lease ran out.
+    let task = other.tasks().unwrap().get(id).await.unwrap();
+    assert_eq!(task.state, TaskState::Running);
+    let settle = leasehold::model::Settle {
+        id,
+        token: task.token,
+        verdict: leasehold::model::Verdict::Snooze(leasehold::model::Ttl::from_secs(60)),
+    };
+    other.store().tasks().unwrap().settle(&[settle]).await.unwrap();
+    until("its handler is gone", async || at_it.load(Ordering::SeqCst) == 0).await;
+    assert_eq!(state(&other, id).await, TaskState::Scheduled);
+}
+
+#[tokio::test]
+async fn lost_answers_lose_no_task_and_settle_none_twice() {
+    let (store, leasehold, other) = faulty();
+    let runs = Arc::new(AtomicU32::new(0));
+    let worker = leasehold.worker().slots(4).handle_with(runs.clone(), |_: Running<Say>, runs| async move {
+        runs.fetch_add(1, Ordering::SeqCst);
+        Ok::<_, Setback>(())
+    });
+    let all: Vec<Say> = (0..40).map(|number| Say { text: number.to_string() }).collect();
+    let ids = other.enqueue_all(&all).await.unwrap();
+    let faults = [
+        Fault::None,
+        Fault::LoseAnswer,
+        Fault::LoseRequest,
+        Fault::None,
+        Fault::Delay(Duration::from_millis(5)),
+    ];
+    store.plan(faults.iter().copied().cycle().take(60));
+    let worker = worker.start().unwrap();
+    for id in &ids {
+        until_it_is(&other, *id, TaskState::Succeeded).await;
+    }
+    worker.stop(Duration::from_secs(5)).await;
+    // A lease whose answer was lost ran out unseen: no handler ran twice for one settled attempt.
+    assert!(runs.load(Ordering::SeqCst) >= 40);
+    for id in ids {
+        let task = other.tasks().unwrap().get(id).await.unwrap();
+        assert_eq!(
+            task.events.iter().filter(|event| event.worker.is_some()).count() + 1,
+            task.attempt as usize
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_worker_that_vanishes_is_replaced_within_its_ttl() {
+    let leasehold = memory().await;
+    let at_it = Arc::new(AtomicU32::new(0));
+    // A runtime that is gone in the middle of it, as if its process were.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let worker = runtime.block_on(async { endless(&leasehold, &at_it) });
+    let id = add(&leasehold, "long").await;
+    until("it runs", async || at_it.load(Ordering::SeqCst) == 1).await;
+    runtime.shutdown_background();
+    until("nobody is at it", async || at_it.load(Ordering::SeqCst) == 0).await;
+    let second = endless(&leasehold, &at_it);
+    until("somebody else is at it", async || at_it.load(Ordering::SeqCst) == 1).await;
+    let task = leasehold.tasks().unwrap().get(id).await.unwrap();
+    assert_eq!((task.worker, task.attempt), (Some(second.id()), 2));
+    let waited = task.leased_at.unwrap().since(task.events[0].leased_at.unwrap());
+    assert!(waited < TTL * 3, "recovered after {waited:?}");
+    drop(worker);
+}
