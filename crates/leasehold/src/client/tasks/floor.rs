@@ -1,6 +1,6 @@
 //! What a worker has in hand: its leases, until when each of them lasts, and which handlers have to stop.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, watch};
@@ -23,6 +23,8 @@ pub(super) enum Stop {
 #[derive(Default)]
 pub(super) struct Floor {
     hands: Mutex<BTreeMap<TaskId, Hand>>,
+    /// While the store is asked what this worker has: what it had and has let go of since.
+    gone: Mutex<Option<BTreeSet<(TaskId, Token)>>>,
     /// Rung when a handler has something new to tell.
     pub(super) news: Notify,
 }
@@ -52,7 +54,27 @@ impl Floor {
         let mut hands = self.hands();
         if hands.get(&id).is_some_and(|hand| hand.token == token) {
             hands.remove(&id);
+            if let Some(gone) = &mut *self.gone() {
+                gone.insert((id, token));
+            }
         }
+    }
+
+    /// From now on, what is let go of is remembered: an answer that is under way may still tell of it.
+    pub(super) fn remember(&self) {
+        *self.gone() = Some(BTreeSet::new());
+    }
+
+    /// No answer is under way any more.
+    pub(super) fn forget(&self) {
+        *self.gone() = None;
+    }
+
+    /// Whether this lease is in hand, or was a moment ago.
+    pub(super) fn knows(&self, id: TaskId, token: Token) -> bool {
+        let hands = self.hands();
+        let gone = self.gone().as_ref().is_some_and(|gone| gone.contains(&(id, token)));
+        gone || hands.get(&id).is_some_and(|hand| hand.token == token)
     }
 
     /// How many there are.
@@ -114,6 +136,10 @@ impl Floor {
         self.hands().values_mut().for_each(|hand| hand.stop(Stop::Ending));
     }
 
+    fn gone(&self) -> MutexGuard<'_, Option<BTreeSet<(TaskId, Token)>>> {
+        self.gone.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn hands(&self) -> MutexGuard<'_, BTreeMap<TaskId, Hand>> {
         self.hands.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -129,5 +155,26 @@ impl Hand {
             }
             stronger
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{NewTask, Payload, QueueName, Timestamp};
+
+    /// A list that was read before the settlement tells of a task that was done after it: it must not be begun again.
+    #[test]
+    fn what_is_let_go_of_while_the_store_is_asked_is_still_known() {
+        let floor = Floor::default();
+        let id = TaskId::from_uuid(uuid::Uuid::from_u128(1));
+        let new = NewTask::new(id, QueueName::new("q").unwrap(), Payload::default());
+        let task = Task::new(&new, Timestamp::from_micros(1));
+        let _stop = floor.take(&task, Ttl::from_secs(1), Moment::now());
+        floor.remember();
+        floor.let_go(id, task.token);
+        assert!(floor.knows(id, task.token));
+        floor.forget();
+        assert!(!floor.knows(id, task.token));
     }
 }

@@ -18,9 +18,9 @@ use crate::client::builder::LockBuilder;
 use crate::client::leasehold::Inner;
 use crate::error::{Error, Result};
 use crate::model::{
-    LeaseTasks, Leased, LockName, Note, QueueName, Settle, Task, TaskId, Token, Ttl, Verdict,
+    LeaseTasks, Leased, LockName, Note, QueueName, Settle, Task, TaskId, TaskState, Token, Ttl, Verdict,
 };
-use crate::store::{Arrivals, Moment};
+use crate::store::{Arrivals, ListTasks, Moment};
 
 /// What a handler is, whatever the type of its tasks.
 pub(super) type Handler =
@@ -87,13 +87,15 @@ struct Shift {
     /// When the next task is due.
     due: Option<Moment>,
     pause: Duration,
+    /// Since when answers were lost that may have brought tasks.
+    astray: Option<Moment>,
 }
 
 /// What came of asking for tasks.
 struct Answer {
-    line: usize,
     sent: Moment,
-    asked_for: usize,
+    /// How many were asked for; none if it was only asked what was given already.
+    asked_for: Option<usize>,
     leased: Result<Leased>,
 }
 
@@ -111,6 +113,7 @@ impl Foreman {
             hungry: self.lines.len(),
             due: None,
             pause: Duration::ZERO,
+            astray: None,
         };
         let (mut asking, mut arrivals): (Option<Asking>, Option<Arrivals>) = (None, None);
         let mut told = false;
@@ -188,9 +191,11 @@ impl Foreman {
     }
 
     fn ask(&self, shift: &mut Shift, room: usize) -> Asking {
-        let number = shift.turn % self.lines.len();
+        if let Some(sent) = shift.astray {
+            return self.look_for_strays(shift.pause, sent);
+        }
+        let line = &self.lines[shift.turn % self.lines.len()];
         shift.turn += 1;
-        let line = &self.lines[number];
         let ask = LeaseTasks {
             worker: self.about.info.id,
             queues: line.queues.clone(),
@@ -206,38 +211,69 @@ impl Foreman {
                 (None, _) => Ok(Leased { tasks: Vec::new(), next_due: None }),
                 (_, Err(error)) => Err(error),
             };
-            Answer { line: number, sent, asked_for: room, leased }
+            Answer { sent, asked_for: Some(room), leased }
+        })
+    }
+
+    /// An answer that was lost may have brought tasks. Rather than let their leases run out, and count that as attempts,
+    /// ask the store what this worker has.
+    fn look_for_strays(&self, pause: Duration, sent: Moment) -> Asking {
+        let ask = ListTasks {
+            state: Some(TaskState::Running),
+            worker: Some(self.about.info.id),
+            limit: 1000,
+            ..ListTasks::default()
+        };
+        self.floor.remember();
+        let (inner, ending) = (self.inner.clone(), self.ending.clone());
+        Box::pin(async move {
+            ending.run_until_cancelled(tokio::time::sleep(pause)).await;
+            let listed = match inner.tasks() {
+                Ok(tasks) => tasks.list(&ask).await,
+                Err(error) => Err(error),
+            };
+            let leased = listed.map(|page| Leased { tasks: page.items, next_due: None });
+            Answer { sent, asked_for: None, leased }
         })
     }
 
     /// Takes in hand what was leased.
     fn take(&self, shift: &mut Shift, answer: Answer) {
-        let Answer { line, sent, asked_for, leased } = answer;
+        let Answer { sent, asked_for, leased } = answer;
         match leased {
             Err(error) => {
                 tracing::warn!(%error, "no tasks could be asked for; trying again");
+                shift.astray = Some(shift.astray.map_or(sent, |earlier| earlier.min(sent)));
                 let longer = (shift.pause * 2).clamp(Duration::from_millis(100), LONGEST_PAUSE);
                 shift.pause = longer.mul_f64(0.75 + 0.25 * fastrand::f64());
             }
             Ok(leased) => {
                 shift.pause = Duration::ZERO;
                 // A line that gave less than it was asked for has no more. One that gave all may have more.
-                if leased.tasks.len() < asked_for {
-                    shift.hungry = shift.hungry.saturating_sub(1);
-                } else {
-                    shift.hungry = self.lines.len();
+                match asked_for {
+                    Some(asked_for) if leased.tasks.len() < asked_for => {
+                        shift.hungry = shift.hungry.saturating_sub(1);
+                    }
+                    Some(_) => shift.hungry = self.lines.len(),
+                    None => (shift.hungry, shift.astray) = (self.lines.len(), None),
                 }
                 if let Some((due, now)) = leased.next_due {
                     let due = Moment::now().plus(due.since(now));
                     shift.due = Some(shift.due.map_or(due, |earlier| earlier.min(due)));
                 }
-                let ttl = self.lines[line].ttl;
                 for task in leased.tasks {
+                    let line = self.lines.iter().find(|line| line.queues.contains(&task.queue));
+                    let Some(ttl) =
+                        line.map(|line| line.ttl).filter(|_| !self.floor.knows(task.id, task.token))
+                    else {
+                        continue;
+                    };
                     let stop = self.floor.take(&task, ttl, sent);
                     shift.ahead.push_back(InHand { task: Arc::new(task), ttl, stop });
                 }
             }
         }
+        self.floor.forget();
     }
 
     /// What was asked for before the end may still come.
