@@ -33,7 +33,7 @@ pub mod testing;
 
 pub use client::{
     Added, Backoff, EnqueueBuilder, Guard, GuardState, Health, Held, Leasehold, LockBuilder, LockStatus,
-    Running, Setback, Strategy, Sweeper, Tasks, Work, Worker, WorkerBuilder,
+    Running, ScheduleBuilder, Schedules, Setback, Strategy, Sweeper, Tasks, Work, Worker, WorkerBuilder,
 };
 pub use error::{Error, Result, Trouble};
 pub use store::Moment;
