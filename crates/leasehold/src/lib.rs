@@ -21,6 +21,9 @@
 //! # Ok(()) }
 //! ```
 //!
+//! A **task** is a piece of work that goes to one worker at a time: [`Work`] is a kind of task,
+//! [`Leasehold::enqueue`] adds one, and [`Leasehold::worker`] makes a worker that handles them.
+//!
 //! Three floors, arrows only downward: [`client`] is what callers use, [`store`] has the engines, [`model`] has the
 //! rules that all engines obey.
 
@@ -42,3 +45,8 @@ pub use store::Moment;
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 pub struct Readme;
+
+/// And that of the guide to tasks.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/tasks.md")]
+pub struct TasksGuide;

@@ -125,7 +125,9 @@ impl Schedule {
     fn after(&self, after: Timestamp) -> impl Iterator<Item = Timestamp> + use<> {
         let start = self.zone.at(after).zip(self.cron.parsed().ok());
         let ticks = start.into_iter().flat_map(|(start, cron)| cron.iter_after(start));
-        ticks.filter_map(|tick| u64::try_from(tick.timestamp().as_microsecond()).ok().map(Timestamp::from_micros))
+        ticks.filter_map(|tick| {
+            u64::try_from(tick.timestamp().as_microsecond()).ok().map(Timestamp::from_micros)
+        })
     }
 
     /// The ticks that are to be dealt with at `now`, oldest first, and up to which time that is all.
