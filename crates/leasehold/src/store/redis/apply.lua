@@ -95,7 +95,7 @@ end
 
 local function event(kind, of, told_token, after, renewals, until_, by, reason)
   changed = true
-  last_event = redis.call('XADD', KEYS[4], 'MAXLEN', '~', max_events, '*', 'e',
+  last_event = call('XADD', events, 'MAXLEN', '~', max_events, '*', 'e',
     pack(EVENT, KINDS[kind], now, told_token, math.max(after, 0), renewals, until_, #last_event, last_event, #by, by,
       #reason, reason, #name, name) .. of.who)
 end
@@ -520,18 +520,18 @@ end
 if changed then
   version = version + 1
   if not stored then
-    redis.call('ZADD', KEYS[2], 0, name)
+    call('ZADD', names, 0, name)
   end
 end
 if wake_at ~= old_wake_at then
   if wake_at == 0 then
-    redis.call('ZREM', KEYS[3], name)
+    call('ZREM', due_index, name)
   else
-    redis.call('ZADD', KEYS[3], wake_at, name)
+    call('ZADD', due_index, wake_at, name)
   end
 end
 if changed or wake_at ~= old_wake_at then
-  redis.call('SET', KEYS[1],
+  call('SET', record,
     pack(RECORD, FORMAT, version, token, wake_at, #last_event, last_event, #leases, #tickets)
     .. close_row(all_leases()) .. close_row(tickets) .. (tickets[1] and pack('>I4', #tickets[#tickets]) or ''))
 end

@@ -64,6 +64,17 @@ impl Arguments {
         self.op
     }
 
+    /// What `many.lua` needs, if it may know the operation: its word, the lock's name and the first three.
+    pub(super) fn short(&self, name: &str) -> Option<[Vec<u8>; 5]> {
+        let (op, name) = (self.op.as_bytes().to_vec(), name.as_bytes().to_vec());
+        match (self.op, self.rest.as_slice()) {
+            ("acquire" | "renew" | "release", [one, two, three, ..]) => {
+                Some([op, name, one.clone(), two.clone(), three.clone()])
+            }
+            _ => None,
+        }
+    }
+
     pub(super) fn add_to(&self, cmd: &mut Cmd) {
         for argument in &self.rest {
             cmd.arg(argument);

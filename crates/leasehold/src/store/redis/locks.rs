@@ -1,11 +1,13 @@
 //! Operations on locks, and reading them: one, many, and those that have something to clear away.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use futures_util::future::try_join_all;
 use redis::{Cmd, FromRedisValue, RedisError, Value};
 
 use super::call::{Answer, Arguments, Served};
+use super::group::Part;
 use super::inbox::Inbox;
 use super::keys::{Bucket, Keys};
 use super::link::Link;
@@ -26,7 +28,7 @@ const MAX_AGE_MILLIS: u64 = 90 * 24 * 3600 * 1000;
 
 /// Locks on Redis.
 pub(super) struct Locks {
-    pub(super) link: Link,
+    pub(super) link: Arc<Link>,
     pub(super) keys: Keys,
     pub(super) inbox: Inbox,
     pub(super) shown: String,
@@ -40,7 +42,7 @@ impl Locks {
     pub(super) fn new(link: Link, options: &RedisOptions) -> Self {
         let keys = Keys::new(&options.prefix);
         Self {
-            link,
+            link: Arc::new(link),
             inbox: Inbox::new(|process| keys.inbox(process)),
             keys,
             shown: options.shown.clone(),
@@ -65,6 +67,9 @@ impl Locks {
         };
         let asks_replicas = self.wait_replicas > 0 && matches!(op, LockOp::Acquire(_));
         let wait = asks_replicas.then(|| redis::cmd("WAIT").arg(self.wait_replicas).arg(WAIT_MILLIS).take());
+        if let Some(outcome) = self.apply_with_others(name, op, &arguments, &now).await {
+            return outcome;
+        }
         let since = Moment::now();
         let reply = APPLY.run(&self.link, Call { lease: lease_of(op), then: wait.as_ref() }, with).await;
         let mut reply = reply.map_err(|error| self.explain(error))?;
@@ -85,6 +90,32 @@ impl Locks {
             }
             _ => Ok(outcome),
         }
+    }
+
+    /// When many callers wait, their simple operations go together. None: this one has to go alone.
+    async fn apply_with_others(
+        &self,
+        name: &LockName,
+        op: &LockOp,
+        arguments: &Arguments,
+        now: &str,
+    ) -> Option<Result<Outcome>> {
+        let lease = lease_of(op)?;
+        if self.wait_replicas > 0 || !self.link.is_for_group(lease) {
+            return None;
+        }
+        let words = arguments.short(name.as_str())?;
+        let bucket = self.keys.bucket_of(name);
+        let part = Part {
+            record: bucket.lock(name.as_str()),
+            bucket: [bucket.names.clone(), bucket.due.clone(), bucket.events.clone()],
+            words,
+            now: now.to_owned(),
+            bucket_events: self.bucket_events,
+        };
+        let reply = self.link.send_with_others(lease, part).await?;
+        let reply = reply.map_err(|error| self.explain(error));
+        Some(reply.and_then(|reply| Answer::read(op, &reply)).map(|answer| answer.outcome))
     }
 
     /// A grant that a failover would forget is none.
