@@ -16,10 +16,10 @@ use super::packed;
 use super::scripts::{APPLY, Call};
 use super::trouble::explain;
 use crate::error::{Error, Result, Trouble};
-use crate::model::{LeaseId, Leave, LockName, LockOp, LockRecord, Outcome, Sweep, Swept, Timestamp};
+use crate::model::{Acquire, LeaseId, Leave, LockName, LockOp, LockRecord, Outcome, Sweep, Swept, Timestamp};
 use crate::store::lock_store::page_size;
-use crate::store::wake::{ring, wake_here};
-use crate::store::{Clock, Cursor, ListLocks, Moment, Page};
+use crate::store::wake::{asks, ring, wake_here};
+use crate::store::{Clock, Cursor, ListLocks, Moment, Page, clock};
 
 /// So long replicas have to acknowledge a grant, in milliseconds.
 const WAIT_MILLIS: u32 = 1000;
@@ -53,7 +53,8 @@ impl Locks {
     }
 
     pub(super) async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
-        let arguments = Arguments::of(op)?;
+        let since = Moment::now();
+        let arguments = Arguments::of(op, self.asking(op, since))?;
         let bucket = self.keys.bucket_of(name);
         let lock = bucket.lock(name.as_str());
         let now = self.clock.as_ref().map(|clock| clock.now().as_micros().to_string()).unwrap_or_default();
@@ -70,7 +71,6 @@ impl Locks {
         if let Some(outcome) = self.apply_with_others(name, op, &arguments, &now).await {
             return outcome;
         }
-        let since = Moment::now();
         let reply = APPLY.run(&self.link, Call { lease: lease_of(op), then: wait.as_ref() }, with).await;
         let mut reply = reply.map_err(|error| self.explain(error))?;
         let mut acknowledged = None;
@@ -89,6 +89,19 @@ impl Locks {
                 Err(self.give_back(name, lease.ask.lease_id, replicas).await)
             }
             _ => Ok(outcome),
+        }
+    }
+
+    /// The number of a waiter's asking, by which it knows that the lease it is told of came after it.
+    fn asking(&self, op: &LockOp, since: Moment) -> Option<u64> {
+        match op {
+            // Whoever has replicas to wait for must ask the store.
+            LockOp::Acquire(Acquire { ask, queue: Some(_), .. }) if self.wait_replicas == 0 => {
+                // A number that nobody can guess who cannot read the ticket.
+                let number = clock::new_lease_id().as_uuid().as_u64_pair().1;
+                asks(&ask.lease_id, number, since).then_some(number)
+            }
+            _ => None,
         }
     }
 

@@ -10,7 +10,8 @@
 --   record  format, version, token, wake_at, last event, how many leases and tickets, then each with its length before
 --           it, and if there are tickets, the length of the last one once more
 --   lease   numbers, then who, what the asker said, who asked it to stop and why
---   ticket  numbers, its inbox, then who and what the asker said
+--   ticket  numbers, its inbox, then who and what the asker said; the inbox is a channel, and perhaps `#` and the number
+--           of the asking that has last touched the ticket, for the message to its waiter
 --   who     lease id, mode, slots, holder: what every event tells
 -- `wake_at` is never after the first end of a lease or ticket, and moves only when it would be too late.
 
@@ -56,10 +57,11 @@ if lease_count == 1 and ticket_count > 0 and op == 'release' and now < wake_at a
     call('SET', record,
       pack('>BdddBc0HHI4c0c0', 1, version + 1, now, wake_at, #last_event, last_event, 1, ticket_count - 1, #granted, granted,
         ticket_count > 1 and string.sub(stored, rest) or ''))
-    if ARGV[6] == '1' and inbox ~= ARGV[5] then
-      redis.pcall('PUBLISH', inbox, next_id)
+    local channel, asking = string.match(inbox, '^([^#]*)#?(.*)$')
+    if ARGV[6] == '1' and channel ~= ARGV[5] then
+      redis.pcall('PUBLISH', channel, next_id .. (asking == '' and '' or pack('>Bc0', #asking, asking) .. granted))
     end
-    return { 'released', now, { { granted, inbox, next_id } }, lease }
+    return { 'released', now, { { granted, channel, next_id } }, lease }
   end
 end
 
@@ -83,8 +85,9 @@ if lease_count == 1 and op == 'acquire' and now < wake_at and ARGV[11] ~= '' and
         wake_at = now + patience
         call('ZADD', due_index, wake_at, name)
       end
+      local inbox = ARGV[5] .. ARGV[13]
       local ticket =
-        pack('>dddddBc0c0c0', now, now + patience, patience, ttl, priority, #ARGV[5], ARGV[5], who, ARGV[8])
+        pack('>dddddBc0c0c0', now, now + patience, patience, ttl, priority, #inbox, inbox, who, ARGV[8])
       call('SET', record,
         pack('>BdddBc0HHc0I4c0I4', 1, version + 1, token, wake_at, #last_event, last_event, 1, ticket_count + 1,
           string.sub(stored, body, tickets_end), #ticket, ticket, #ticket))

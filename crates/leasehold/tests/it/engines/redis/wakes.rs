@@ -94,7 +94,7 @@ async fn a_release_wakes_the_one_that_is_served_in_another_process() {
     held.release().await.unwrap();
     first.has_it();
     // The release, and perhaps the renewal that makes a lease whole or a waiter's sign of life; the one that was served
-    // only looks, and the other one was not woken.
+    // was told its lease, and the other one was not woken.
     assert_eq!(server.calls("publish").await, 1);
     let scripts = server.calls("evalsha").await - scripts;
     assert!((1..=3).contains(&scripts), "{scripts}");
