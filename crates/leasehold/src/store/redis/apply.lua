@@ -9,7 +9,8 @@ local EXCLUSIVE, SHARED = 0, 1
 local ACTIVE, RELEASING, RELEASED = 0, 1, 2
 local KINDS = { acquired = 0, released = 1, expired = 2, stolen = 3, forced = 4, asked = 5, queued = 6, left = 7 }
 local MAX_TOKEN = 9007199254740991
-local channel, inbox = ARGV[5], ARGV[5] .. (op == 'acquire' and ARGV[13] or '')
+local channel = ARGV[5]
+local inbox = '#' .. string.sub(channel, -33, -2) .. (op == 'acquire' and ARGV[13] or '')
 
 -- === Packed and unpacked ===
 
@@ -299,7 +300,10 @@ local function serve()
     table.remove(tickets, 1)
     -- Not the whole ttl: if this waiter has died, those behind it wait no longer than its ticket lasts.
     local lease = grant(ticket, math.min(ticket.patience, ticket.ttl), ticket.since)
-    local to, asking = string.match(ticket.inbox, '^([^#]*)#?(.*)$')
+    local to, asking = ticket.inbox, ''
+    if string.byte(to) == 35 then
+      to, asking = string.sub(channel, 1, -34) .. string.sub(to, 2, 33) .. '}', string.sub(to, 34)
+    end
     handed_over[#handed_over + 1] = { close_lease(lease), to, lease.id, asking }
     swept.served = swept.served + 1
   end
@@ -542,8 +546,7 @@ if ARGV[6] == '1' then
   for _, served in ipairs(handed_over) do
     if served[2] ~= channel then
       local asking = served[4]
-      local told = asking == '' and '' or pack('>Bc0', #asking, asking) .. served[1]
-      redis.pcall('PUBLISH', served[2], served[3] .. told)
+      redis.pcall('PUBLISH', served[2], served[3] .. (asking == '' and '' or asking .. served[1]))
     end
   end
 end

@@ -36,7 +36,7 @@ impl Arguments {
                 let ttl = number(ask.ttl.as_micros());
                 let priority = ask.priority.get().to_string().into_bytes();
                 let (queue, steal_after) = (optional(*queue), optional(*steal_after));
-                let asking = asking.map(|number| format!("#{number}").into_bytes()).unwrap_or_default();
+                let asking = asking.map(|number| number.to_be_bytes().to_vec()).unwrap_or_default();
                 let (who, said) = (packed::who(ask), packed::said(ask)?);
                 ("acquire", vec![who, said, ttl, priority, queue, steal_after, asking])
             }

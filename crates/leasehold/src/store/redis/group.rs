@@ -10,7 +10,7 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
@@ -24,7 +24,7 @@ use crate::model::LeaseId;
 
 /// So many operations go into one call: it must not keep others from the server for long.
 const MOST: usize = 64;
-/// So many calls are under way at once: while one is worked on, the next is being filled.
+/// So many calls are under way at once. While one is worked on, the next is being filled: two were not faster.
 const SENDERS: usize = 1;
 
 /// An operation, as `many.lua` takes it.
@@ -39,9 +39,16 @@ pub(super) struct Part {
     pub(super) bucket_events: u32,
 }
 
+/// So much one operation counts that had to be sent alone after all, beside one that had not…
+const IN_VAIN: usize = 8;
+/// …and from so many on it is not tried for a while: where all want the same lock, nothing is simple.
+const TOO_MANY_IN_VAIN: usize = 64;
+
 /// Operations that wait to be sent.
 #[derive(Default)]
 pub(super) struct Group {
+    /// Rises with each operation that was sent in vain, and falls with every other.
+    in_vain: AtomicUsize,
     queue: Mutex<Queue>,
     /// Held while parts are taken out of the queue and given to the connection.
     handing: Mutex<()>,
@@ -77,6 +84,9 @@ impl Link {
         lease: &LeaseId,
         part: Part,
     ) -> Option<RedisResult<Value>> {
+        if !self.group.is_worth_it() {
+            return None;
+        }
         let host = self.host()?;
         let _under_way = self.count();
         let (reply, answer) = oneshot::channel();
@@ -99,6 +109,7 @@ impl Link {
         match answer {
             Ok(Value::Nil) => {
                 call.answered = true;
+                self.group.in_vain.fetch_add(IN_VAIN, Ordering::Relaxed);
                 None
             }
             Err(error) if error.is_timeout() || call.line.load(Ordering::Relaxed) == 0 => Some(Err(error)),
@@ -112,6 +123,21 @@ impl Link {
                 Some(reply)
             }
         }
+    }
+}
+
+impl Group {
+    /// Whoever sends ends here, and leaves nobody waiting.
+    fn give_up(&self) -> VecDeque<Waiting> {
+        let mut queue = lock(&self.queue);
+        queue.senders -= 1;
+        std::mem::take(&mut queue.waiting)
+    }
+
+    fn is_worth_it(&self) -> bool {
+        let fall = |in_vain: usize| Some(in_vain.min(2 * TOO_MANY_IN_VAIN).saturating_sub(1));
+        let in_vain = self.in_vain.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fall);
+        in_vain.unwrap_or_default() < TOO_MANY_IN_VAIN
     }
 }
 
@@ -134,24 +160,22 @@ impl Drop for Call<'_> {
 
 /// Sends what is in the queue until it is empty.
 async fn send_all(link: Arc<Link>) {
+    let mut end = End { group: &link.group, good: false };
     loop {
-        let line = match link.line(Which::Far).await {
-            Ok(line) => line,
+        let far = match link.line(Which::Far).await {
+            Ok(far) => far,
             Err(error) => {
-                let waiting = {
-                    let mut queue = lock(&link.group.queue);
-                    queue.senders -= 1;
-                    std::mem::take(&mut queue.waiting)
-                };
-                answer_all(waiting, &Err(error));
+                end.good = true;
+                answer_all(link.group.give_up(), &Err(error));
                 return;
             }
         };
-        let Some((parts, reply)) = send_some(&link, &line).await else {
+        let Some((parts, reply)) = send_some(&link.group, &far).await else {
+            end.good = true;
             return;
         };
         if let Err(error) = &reply {
-            link.give_up_if_broken(Which::Far, &line, error);
+            link.give_up_if_broken(Which::Far, &far, error);
         }
         match reply {
             Ok(Value::Array(answers)) if answers.len() == parts.len() => {
@@ -165,6 +189,20 @@ async fn send_all(link: Arc<Link>) {
     }
 }
 
+/// Whoever sends must not end without a word: nobody would send any more.
+struct End<'a> {
+    group: &'a Group,
+    good: bool,
+}
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        if !self.good {
+            drop(self.group.give_up());
+        }
+    }
+}
+
 fn answer_all(parts: impl IntoIterator<Item = Waiting>, answer: &RedisResult<Value>) {
     for waiting in parts {
         let _ = waiting.reply.send(answer.clone());
@@ -174,15 +212,15 @@ fn answer_all(parts: impl IntoIterator<Item = Waiting>, answer: &RedisResult<Val
 type Sending = Pin<Box<dyn Future<Output = RedisResult<Value>> + Send>>;
 
 /// Sends one call, if there is anything to send, and waits for the answer.
-async fn send_some(link: &Link, line: &Line) -> Option<(Vec<Waiting>, RedisResult<Value>)> {
-    let mut taken: Option<(Vec<Waiting>, Sending)> = None;
+async fn send_some(group: &Group, far: &Line) -> Option<(Vec<Waiting>, RedisResult<Value>)> {
+    let mut batch: Option<(Vec<Waiting>, Sending)> = None;
     let reply = poll_fn(|context| {
-        if let Some((_, sending)) = &mut taken {
+        if let Some((_, sending)) = &mut batch {
             return sending.as_mut().poll(context).map(Some);
         }
-        let _handing = lock(&link.group.handing);
+        let _handing = lock(&group.handing);
         let parts = {
-            let mut queue = lock(&link.group.queue);
+            let mut queue = lock(&group.queue);
             let count = queue.waiting.len().min(MOST);
             if count == 0 {
                 queue.senders -= 1;
@@ -191,17 +229,17 @@ async fn send_some(link: &Link, line: &Line) -> Option<(Vec<Waiting>, RedisResul
             queue.waiting.drain(..count).collect::<Vec<_>>()
         };
         for waiting in &parts {
-            waiting.line.store(line.number, Ordering::Relaxed);
+            waiting.line.store(far.number, Ordering::Relaxed);
         }
         // The first poll gives it to the connection, whatever else this task has done in its turn.
         let mut sending: Sending =
-            Box::pin(tokio::task::unconstrained(send(line.conn.clone(), command(&parts))));
+            Box::pin(tokio::task::unconstrained(send(far.conn.clone(), command(&parts))));
         let first = sending.as_mut().poll(context).map(Some);
-        taken = Some((parts, sending));
+        batch = Some((parts, sending));
         first
     })
     .await?;
-    taken.map(|(parts, _)| (parts, reply))
+    batch.map(|(parts, _)| (parts, reply))
 }
 
 /// What `many.lua` reads.

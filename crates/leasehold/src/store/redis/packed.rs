@@ -83,7 +83,7 @@ pub(super) fn lease(packed: &[u8]) -> Result<Lease> {
 /// What one process tells another whose waiter it has served: the lease's id, the number of an asking, the lease.
 pub(super) fn handed_over(message: &[u8]) -> Option<(Lease, u64)> {
     let mut from = Reader(message);
-    let (_id, asking) = (from.array::<16>()?, from.text()?.parse().ok()?);
+    let (_id, asking) = (from.array::<16>()?, from.array().map(u64::from_be_bytes)?);
     Some((from.lease()?, asking))
 }
 

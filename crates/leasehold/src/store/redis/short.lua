@@ -10,8 +10,9 @@
 --   record  format, version, token, wake_at, last event, how many leases and tickets, then each with its length before
 --           it, and if there are tickets, the length of the last one once more
 --   lease   numbers, then who, what the asker said, who asked it to stop and why
---   ticket  numbers, its inbox, then who and what the asker said; the inbox is a channel, and perhaps `#` and the number
---           of the asking that has last touched the ticket, for the message to its waiter
+--   ticket  numbers, its inbox, then who and what the asker said; the inbox is `#`, the 32 letters
+--           that its process's channel has in braces, and perhaps 8 bytes by which the waiter knows its last asking; older
+--           tickets have the whole channel
 --   who     lease id, mode, slots, holder: what every event tells
 -- `wake_at` is never after the first end of a lease or ticket, and moves only when it would be too late.
 
@@ -41,7 +42,7 @@ if lease_count == 1 and ticket_count > 0 and op == 'release' and now < wake_at a
   local next_id, mode, slots, _, next_who_end = open('>c16BHBc0', ticket, who_at)
   if id == ARGV[7] and own == tonumber(ARGV[8]) and status ~= 2 and mode == 0 and slots == 1 then
     local held, waited = now > acquired_at and now - acquired_at or 0, now > since and now - since or 0
-    last_event = call('XADD', events, 'MAXLEN', '~', max_events, '*', 'e',
+    last_event = call('XADD', events, '*', 'e',
       pack('>BdddddBc0BBBc0c0', 1, now, own, held, renewals, 0, #last_event, last_event, 0, 0, #name, name,
         string.sub(lease, 58, who_end - 1)))
     last_event = call('XADD', events, 'MAXLEN', '~', max_events, '*', 'e',
@@ -57,9 +58,12 @@ if lease_count == 1 and ticket_count > 0 and op == 'release' and now < wake_at a
     call('SET', record,
       pack('>BdddBc0HHI4c0c0', 1, version + 1, now, wake_at, #last_event, last_event, 1, ticket_count - 1, #granted, granted,
         ticket_count > 1 and string.sub(stored, rest) or ''))
-    local channel, asking = string.match(inbox, '^([^#]*)#?(.*)$')
+    local channel, asking = inbox, ''
+    if string.byte(inbox) == 35 then
+      channel, asking = string.sub(ARGV[5], 1, -34) .. string.sub(inbox, 2, 33) .. '}', string.sub(inbox, 34)
+    end
     if ARGV[6] == '1' and channel ~= ARGV[5] then
-      redis.pcall('PUBLISH', channel, next_id .. (asking == '' and '' or pack('>Bc0', #asking, asking) .. granted))
+      redis.pcall('PUBLISH', channel, next_id .. (asking == '' and '' or asking .. granted))
     end
     return { 'released', now, { { granted, channel, next_id } }, lease }
   end
@@ -79,13 +83,13 @@ if lease_count == 1 and op == 'acquire' and now < wake_at and ARGV[11] ~= '' and
       is_last = since - 30000000 * other <= now - 30000000 * priority
     end
     if is_last then
-      last_event = call('XADD', events, 'MAXLEN', '~', max_events, '*', 'e',
+      last_event = call('XADD', events, '*', 'e',
         pack('>BdddddBc0BBBc0c0', 6, now, token, 0, 0, 0, #last_event, last_event, 0, 0, #name, name, who))
       if now + patience < wake_at then
         wake_at = now + patience
         call('ZADD', due_index, wake_at, name)
       end
-      local inbox = ARGV[5] .. ARGV[13]
+      local inbox = '#' .. string.sub(ARGV[5], -33, -2) .. ARGV[13]
       local ticket =
         pack('>dddddBc0c0c0', now, now + patience, patience, ttl, priority, #inbox, inbox, who, ARGV[8])
       call('SET', record,

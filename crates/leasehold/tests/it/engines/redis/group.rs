@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::model::{Leave, LockName, LockOp, Outcome};
+use leasehold::model::{Acquire, LockName, LockOp, Outcome};
 use leasehold::store::redis::RedisStore;
 use leasehold::store::{Clock, Cursor, ListEvents, Span, Store};
 use leasehold::testing::{Fixture, Player, agrees_with_the_rules};
@@ -64,6 +64,10 @@ async fn store_at(server: &Server) -> Arc<RedisStore> {
 
 fn player(store: &Arc<RedisStore>, number: u128, lock: &str) -> Player {
     Player::new(store.clone(), number, LockName::new(lock).unwrap())
+}
+
+fn acquire(player: &Player) -> LockOp {
+    LockOp::Acquire(Acquire { ask: Arc::new(player.ask.clone()), queue: None, steal_after: None })
 }
 
 /// Sixteen take and release a lock of their own, again and again.
@@ -127,11 +131,7 @@ async fn what_is_wrong_with_one_lock_is_nothing_to_the_others() {
     let _: u32 = server.says(&["RPUSH", &keys[0], "not ours"]).await.unwrap();
     let wrong = tokio::spawn(async move {
         for _ in 0..50 {
-            let op = LockOp::Acquire(leasehold::model::Acquire {
-                ask: Arc::new(strange.ask.clone()),
-                queue: None,
-                steal_after: None,
-            });
+            let op = acquire(&strange);
             strange.store.locks().apply(&strange.lock, &op).await.unwrap_err();
         }
     });
@@ -159,15 +159,9 @@ async fn a_leave_never_overtakes_an_acquire_that_was_dropped() {
     for turn in 0..300u64 {
         let mut player = player(&store, 100, &format!("dropped-{}", turn % 7));
         player.ask.lease_id = leasehold::model::LeaseId::from_uuid(uuid::Uuid::now_v7());
-        let op = LockOp::Acquire(leasehold::model::Acquire {
-            ask: Arc::new(player.ask.clone()),
-            queue: None,
-            steal_after: None,
-        });
         let patience = Duration::from_micros(turn * 37 % 1_000);
-        let _ = tokio::time::timeout(patience, store.locks().apply(&player.lock, &op)).await;
-        let leave = LockOp::Leave(Leave { lease_id: player.id() });
-        assert!(matches!(store.locks().apply(&player.lock, &leave).await.unwrap(), Outcome::Left));
+        let _ = tokio::time::timeout(patience, player.asks()).await;
+        assert!(matches!(player.leaves().await, Outcome::Left));
         let after = store.locks().get(&player.lock).await.unwrap();
         assert!(after.is_none_or(|record| record.holders.is_empty()), "turn {turn}");
     }
