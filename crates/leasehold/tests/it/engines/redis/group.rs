@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::model::{Acquire, LockName, LockOp, Outcome};
+use leasehold::model::{Acquire, LockName, LockOp, Outcome, Release};
 use leasehold::store::redis::RedisStore;
 use leasehold::store::{Clock, Cursor, ListEvents, Span, Store};
 use leasehold::testing::{Fixture, Player, agrees_with_the_rules};
@@ -12,6 +12,7 @@ use tokio::runtime::Runtime;
 
 use super::private::Server;
 use super::support::{open, options, prefix};
+use crate::engines::proxy::Proxy;
 use crate::engines::support::engine_at;
 
 /// A runtime of its own, in which stores are opened: whoever calls them from elsewhere takes the far line.
@@ -172,5 +173,58 @@ async fn a_leave_never_overtakes_an_acquire_that_was_dropped() {
         let name = LockName::new(format!("dropped-{number}")).unwrap();
         let record = store.locks().get(&name).await.unwrap();
         assert!(record.is_none_or(|record| record.holders.is_empty()));
+    }
+}
+
+/// Asks until the store answers: what was cut off may be asked again.
+async fn surely(player: &Player, op: &LockOp) -> Outcome {
+    loop {
+        match player.store.locks().apply(&player.lock, op).await {
+            Ok(outcome) => return outcome,
+            Err(error) => assert!(error.is_retryable(), "{error}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_callers_get_over_connections_that_are_cut() {
+    let Some(url) = engine_at("redis") else { return };
+    let proxy = Proxy::before(url.strip_prefix("redis://").unwrap().parse().unwrap());
+    let through = options(&format!("redis://{}", proxy.address()), &prefix());
+    let store = Arc::new(RedisStore::connect(through).await.unwrap());
+    let busy: Vec<_> = (1..=16)
+        .map(|number| {
+            let mut player = player(&store, number, &format!("lock-{number}"));
+            tokio::spawn(async move {
+                for _ in 0..40 {
+                    player.ask.lease_id = leasehold::model::LeaseId::from_uuid(uuid::Uuid::now_v7());
+                    let Outcome::Granted(lease) = surely(&player, &acquire(&player)).await else {
+                        panic!("nobody else wants it");
+                    };
+                    let (lease_id, token) = (player.id(), lease.token);
+                    let release = LockOp::Release(Release { lease_id, token, at_least: None });
+                    // The first release may have been made and its answer cut off.
+                    let outcome = surely(&player, &release).await;
+                    assert!(matches!(outcome, Outcome::Released(_) | Outcome::NotHeld(_)), "{outcome:?}");
+                }
+            })
+        })
+        .collect();
+    let all = async {
+        for one in busy {
+            one.await.unwrap();
+        }
+    };
+    let cut = async {
+        for _ in 0..5 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            proxy.cut_all();
+        }
+    };
+    let both = async { tokio::join!(all, cut) };
+    tokio::time::timeout(Duration::from_mins(1), both).await.expect("nobody waits for ever");
+    for number in 1..=16 {
+        let record = player(&store, number, &format!("lock-{number}")).record().await;
+        assert!(record.holders.is_empty(), "{record:?}");
     }
 }
