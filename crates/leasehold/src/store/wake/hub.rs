@@ -46,6 +46,7 @@ struct Seat {
     bell: Notify,
     handed_over: Mutex<Option<HandedOver>>,
     /// The number of the last asking that was sent, and a moment before that.
+    #[cfg(feature = "redis")]
     asked: Mutex<Option<(u64, Moment)>>,
 }
 
