@@ -24,7 +24,8 @@ use crate::model::LeaseId;
 
 /// So many operations go into one call: it must not keep others from the server for long.
 const MOST: usize = 64;
-/// So many calls are under way at once. While one is worked on, the next is being filled: two were not faster.
+/// So many calls are under way at once. While one is worked on, the next is being filled. Whether two would be faster
+/// could not be told from the noise.
 const SENDERS: usize = 1;
 
 /// An operation, as `many.lua` takes it.
