@@ -57,14 +57,13 @@ fn steps<T>(conn: &Connection, queues: &mut Queues, work: impl FnOnce(&mut Shelf
         STATEMENTS.iter().map(|sql| of(sql)).sum::<i32>()
     };
     let all = [StatementStatus::VmStep, StatementStatus::FullscanStep, StatementStatus::Sort];
-    all.map(count);
+    let _before = all.map(count);
     conn.execute_batch("BEGIN").unwrap();
     let mut shelf = Shelf::new(conn, queues, Timestamp::from_micros(u64::try_from(NOW).unwrap() + 1_000_000));
     let done = work(&mut shelf);
     shelf.close().unwrap();
     conn.execute_batch("COMMIT").unwrap();
-    let [steps, scanned, sorts] =
-        [StatementStatus::VmStep, StatementStatus::FullscanStep, StatementStatus::Sort].map(count);
+    let [steps, scanned, sorts] = all.map(count);
     assert_eq!((scanned, sorts), (0, 0), "a scan or a sort");
     (steps, done)
 }
