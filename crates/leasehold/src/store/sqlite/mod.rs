@@ -11,12 +11,14 @@
 //! | `connection.rs` | opening the connection, waiting for other writers |
 //! | `writer.rs` | the one connection of this process, and how operations get to it |
 //! | `store.rs` | the engine as a whole |
+//! | `tasks/`, `docs.rs` | tasks and documents, in tables of their own |
 //! | `examine.rs` | what the file finds out about itself |
 //! | `trouble.rs` | what SQLite says, in our words |
 
 mod batch;
 mod cache;
 mod connection;
+mod docs;
 mod examine;
 mod file;
 mod options;
@@ -24,8 +26,11 @@ mod schema;
 mod store;
 mod tables;
 mod tail;
+mod tasks;
 mod trouble;
 mod writer;
 
 pub use options::{Durability, SqliteOptions};
+/// As this engine uses it: a connection of this version is what [`SqliteStore::enqueue_in`] takes.
+pub use rusqlite;
 pub use store::SqliteStore;

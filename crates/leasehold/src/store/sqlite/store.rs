@@ -1,26 +1,33 @@
 //! The engine as a whole.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
+use super::docs::SqliteDocs;
 use super::examine::examine;
 use super::options::SqliteOptions;
 use super::tables;
+use super::tasks::SqliteTasks;
 use super::writer::Writer;
 use crate::Result;
-use crate::model::{Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Sweep, Swept, Timestamp, Ttl};
+use crate::model::{
+    Enqueued, Event, LeaseId, LockName, LockOp, LockRecord, NewTask, Outcome, Sweep, Swept, Timestamp, Ttl,
+};
 use crate::store::lock_store::page_size;
 use crate::store::wake::Reach;
 use crate::store::{
-    Abilities, Changes, Cursor, Finding, Hosts, ListEvents, ListLocks, LockState, LockStore, Page, Span,
-    Store,
+    Abilities, Changes, Cursor, DocStore, Finding, Hosts, ListEvents, ListLocks, LockState, LockStore, Page,
+    Span, Store, TaskStore,
 };
 
-/// Locks in a file of this machine.
+/// Locks, tasks and documents in a file of this machine.
 #[derive(Debug)]
 pub struct SqliteStore {
-    writer: Writer,
+    writer: Arc<Writer>,
+    tasks: SqliteTasks,
+    docs: SqliteDocs,
 }
 
 /// A wake-up that gets lost costs a waiter this long.
@@ -30,30 +37,40 @@ impl SqliteStore {
     /// Opens the file, or makes it. Reads and writes it on the spot: a millisecond, unless the disk is slow.
     #[expect(clippy::unused_async, reason = "every engine is opened alike")]
     pub async fn open(options: SqliteOptions) -> Result<Self> {
-        Ok(Self { writer: Writer::open(&options)? })
+        let writer = Arc::new(Writer::open(&options)?);
+        let (tasks, docs) = (SqliteTasks::new(writer.clone()), SqliteDocs::new(writer.clone(), abilities()));
+        Ok(Self { writer, tasks, docs })
+    }
+
+    /// Adds tasks in a transaction of the caller, on a connection that the caller has opened on the store's own file:
+    /// they are there if and when it is committed. Tables of the caller may be in that file, beside the store's.
+    ///
+    /// Workers notice within milliseconds, without being told.
+    pub fn enqueue_in(&self, tx: &rusqlite::Transaction<'_>, new: &[NewTask]) -> Result<Vec<Enqueued>> {
+        self.tasks.enqueue_in(tx, new)
     }
 }
 
 #[async_trait]
 impl Store for SqliteStore {
     fn abilities(&self) -> Abilities {
-        Abilities {
-            engine: "sqlite",
-            hosts: Hosts::OneMachine,
-            min_ttl: Ttl::from_millis(50),
-            poll: POLL,
-            wakes: cfg!(target_os = "linux"),
-            sees_the_dead: cfg!(target_os = "linux"),
-            lasting: true,
-        }
+        abilities()
     }
 
     fn url(&self) -> String {
-        format!("sqlite:{}", self.writer.path().display())
+        self.writer.url()
     }
 
     fn locks(&self) -> &dyn LockStore {
         self
+    }
+
+    fn tasks(&self) -> Option<&dyn TaskStore> {
+        Some(&self.tasks)
+    }
+
+    fn docs(&self) -> Option<&dyn DocStore> {
+        Some(&self.docs)
     }
 
     async fn examine(&self) -> Result<Vec<Finding>> {
@@ -148,6 +165,18 @@ impl LockStore for SqliteStore {
             }
         }
         Ok(swept)
+    }
+}
+
+fn abilities() -> Abilities {
+    Abilities {
+        engine: "sqlite",
+        hosts: Hosts::OneMachine,
+        min_ttl: Ttl::from_millis(50),
+        poll: POLL,
+        wakes: cfg!(target_os = "linux"),
+        sees_the_dead: cfg!(target_os = "linux"),
+        lasting: true,
     }
 }
 
