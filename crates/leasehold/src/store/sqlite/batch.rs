@@ -10,6 +10,7 @@ use super::options::Durability;
 use super::schema::{self, Opened};
 use super::tables::{self, LockRow};
 use super::tail::Numbers;
+use super::tasks::Queues;
 use crate::model::{
     Applied, Ask, Lease, LeaseId, LockName, LockOp, LockRecord, Outcome, Sweep, Timestamp, Token, Ttl,
 };
@@ -46,6 +47,7 @@ pub(super) struct Ledger {
     commits: u32,
     cache: Cache,
     numbers: Numbers,
+    queues: Queues,
 }
 
 /// One operation and what came of it.
@@ -85,6 +87,7 @@ impl Ledger {
             commits: 0,
             cache: Cache::default(),
             numbers,
+            queues: Queues::default(),
         })
     }
 
@@ -129,17 +132,62 @@ impl Ledger {
         ops: &(impl Iterator<Item = (&'a LockName, &'a LockOp)> + Clone),
         durability: Durability,
     ) -> rusqlite::Result<Option<Vec<Answer>>> {
+        self.begin(durability)?;
+        let answers = self.work(ops.clone()).and_then(|work| self.settle(work, durability));
+        if answers.is_err() {
+            self.roll_back();
+        }
+        answers
+    }
+
+    fn begin(&mut self, durability: Durability) -> rusqlite::Result<()> {
         if !self.conn.is_autocommit() {
             // An error on the disk may have kept the last transaction from ending.
             self.conn.execute_batch("ROLLBACK")?;
         }
         self.set_durability(durability)?;
-        self.conn.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
-        let answers = self.work(ops.clone()).and_then(|work| self.settle(work, durability));
-        if answers.is_err() && !self.conn.is_autocommit() {
+        self.conn.prepare_cached("BEGIN IMMEDIATE")?.execute([]).map(drop)
+    }
+
+    fn roll_back(&self) {
+        if !self.conn.is_autocommit() {
             let _ = self.conn.execute_batch("ROLLBACK"); // Tried again before the next one.
         }
-        answers
+    }
+
+    fn count_commit(&mut self) -> rusqlite::Result<()> {
+        self.commits = self.commits.saturating_add(1);
+        if self.commits == SHORT_LIVED {
+            self.conn.pragma_update(None, "wal_autocheckpoint", LONG_LOG)?;
+        }
+        Ok(())
+    }
+
+    /// Does something with tasks or documents in one transaction, without waiting for the disk.
+    pub(super) fn transact<T>(
+        &mut self,
+        work: impl FnOnce(&Connection, &mut Queues, Timestamp) -> rusqlite::Result<T>,
+    ) -> rusqlite::Result<T> {
+        self.begin(Durability::Holders)?;
+        // With the write lock in hand: a lease that had to wait for it is not older for that.
+        let now = self.clock.now();
+        let done = work(&self.conn, &mut self.queues, now).and_then(|done| {
+            self.conn.prepare_cached("COMMIT")?.execute([])?;
+            Ok(done)
+        });
+        match done {
+            Ok(done) => self.count_commit().map(|()| done),
+            Err(error) => {
+                self.roll_back();
+                self.queues.forget();
+                Err(error)
+            }
+        }
+    }
+
+    /// What it takes to look at tasks.
+    pub(super) fn parts(&mut self) -> (&Connection, &mut Queues, Timestamp) {
+        (&self.conn, &mut self.queues, self.clock.now())
     }
 
     fn work<'a>(&mut self, ops: impl Iterator<Item = (&'a LockName, &'a LockOp)>) -> rusqlite::Result<Work> {
@@ -217,10 +265,7 @@ impl Ledger {
         self.conn.prepare_cached("COMMIT")?.execute([])?;
         work.rows.into_iter().for_each(|row| self.cache.put(row));
         self.ceiling = work.ceiling.unwrap_or(self.ceiling);
-        self.commits += 1;
-        if self.commits == SHORT_LIVED {
-            self.conn.pragma_update(None, "wal_autocheckpoint", LONG_LOG)?;
-        }
+        self.count_commit()?;
         Ok(Some(work.answers))
     }
 

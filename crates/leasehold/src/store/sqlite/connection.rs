@@ -62,7 +62,7 @@ pub(super) fn open(options: &SqliteOptions) -> Result<(StoreFile, Ledger, Patien
     // A checkpoint at each close would cost short-lived processes more than all their work; the log is folded in when
     // it has grown.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(explain)?;
-    conn.set_prepared_statement_cache_capacity(32);
+    conn.set_prepared_statement_cache_capacity(96);
     let opened = schema::prepare(&mut conn, path, options)?;
     let ledger = Ledger::new(conn, opened, options.durability, options.max_events).map_err(explain)?;
     Ok((file, ledger, patience))

@@ -11,6 +11,7 @@
 //! | `connection.rs` | opening the connection, waiting for other writers |
 //! | `writer.rs` | the one connection of this process, and how operations get to it |
 //! | `store.rs` | the engine as a whole |
+//! | `tasks/` | tasks, in tables of their own |
 //! | `examine.rs` | what the file finds out about itself |
 //! | `trouble.rs` | what SQLite says, in our words |
 
@@ -24,8 +25,11 @@ mod schema;
 mod store;
 mod tables;
 mod tail;
+mod tasks;
 mod trouble;
 mod writer;
 
 pub use options::{Durability, SqliteOptions};
+/// As this engine uses it: a connection of this version is what [`SqliteStore::enqueue_in`] takes.
+pub use rusqlite;
 pub use store::SqliteStore;

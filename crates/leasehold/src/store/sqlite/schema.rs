@@ -8,6 +8,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::options::SqliteOptions;
 use super::tables;
 use super::tail::Numbers;
+use super::tasks;
 use super::trouble::{explain, is_busy};
 use crate::error::{Error, Result, Trouble};
 use crate::model::{BootId, LockOp, Restarted, Timestamp, Token};
@@ -18,7 +19,7 @@ use crate::store::{Clock, Moment};
 const APPLICATION_ID: i32 = 0x6c73_6864;
 
 /// Each entry brings the schema one version further. Never change one that has been released: add the next.
-const MIGRATIONS: [&str; 2] = ["
+const MIGRATIONS: [&str; 3] = ["
     -- Facts about the store itself.
     CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
     -- One row per lock, for ever: the record as JSON, with its token. `wake_at` is never later than the next end of
@@ -33,7 +34,7 @@ const MIGRATIONS: [&str; 2] = ["
     -- The newest events of a lock, a line for each; `last_event` is the newest of those that are in `events`. A row with
     -- a tail has a `wake_at`.
     ALTER TABLE locks ADD COLUMN tail TEXT NOT NULL DEFAULT '';
-"];
+", tasks::TABLES];
 
 /// Tokens up to this one may have been given before the machine started anew.
 const FLOOR: &str = "token_floor";
@@ -146,6 +147,7 @@ fn start_anew(conn: &mut Connection, boot: Option<BootId>, options: &SqliteOptio
     if let Some(dead) = before.as_deref().and_then(|boot| uuid::Uuid::parse_str(boot).ok()) {
         free_the_dead(&tx, BootId(dead), now)?;
     }
+    tasks::start_anew(&tx, now)?;
     let ceiling = token(&tx, CEILING)?;
     set_meta(&tx, "boot", &name)?;
     set_meta(&tx, "clock_offset", offset)?;

@@ -1,5 +1,6 @@
 //! The engine as a whole.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -7,20 +8,24 @@ use async_trait::async_trait;
 use super::examine::examine;
 use super::options::SqliteOptions;
 use super::tables;
+use super::tasks::SqliteTasks;
 use super::writer::Writer;
 use crate::Result;
-use crate::model::{Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Sweep, Swept, Timestamp, Ttl};
+use crate::model::{
+    Enqueued, Event, LeaseId, LockName, LockOp, LockRecord, NewTask, Outcome, Sweep, Swept, Timestamp, Ttl,
+};
 use crate::store::lock_store::page_size;
 use crate::store::wake::Reach;
 use crate::store::{
     Abilities, Changes, Cursor, Finding, Hosts, ListEvents, ListLocks, LockState, LockStore, Page, Span,
-    Store,
+    Store, TaskStore,
 };
 
-/// Locks in a file of this machine.
+/// Locks, tasks and documents in a file of this machine.
 #[derive(Debug)]
 pub struct SqliteStore {
-    writer: Writer,
+    writer: Arc<Writer>,
+    tasks: SqliteTasks,
 }
 
 /// A wake-up that gets lost costs a waiter this long.
@@ -30,7 +35,16 @@ impl SqliteStore {
     /// Opens the file, or makes it. Reads and writes it on the spot: a millisecond, unless the disk is slow.
     #[expect(clippy::unused_async, reason = "every engine is opened alike")]
     pub async fn open(options: SqliteOptions) -> Result<Self> {
-        Ok(Self { writer: Writer::open(&options)? })
+        let writer = Arc::new(Writer::open(&options)?);
+        Ok(Self { tasks: SqliteTasks::new(writer.clone()), writer })
+    }
+
+    /// Adds tasks in a transaction of the caller, on a connection that the caller has opened on the store's own file:
+    /// they are there if and when it is committed. Tables of the caller may be in that file, beside the store's.
+    ///
+    /// Workers notice within milliseconds, without being told.
+    pub fn enqueue_in(&self, tx: &rusqlite::Transaction<'_>, new: &[NewTask]) -> Result<Vec<Enqueued>> {
+        self.tasks.enqueue_in(tx, new)
     }
 }
 
@@ -54,6 +68,10 @@ impl Store for SqliteStore {
 
     fn locks(&self) -> &dyn LockStore {
         self
+    }
+
+    fn tasks(&self) -> Option<&dyn TaskStore> {
+        Some(&self.tasks)
     }
 
     async fn examine(&self) -> Result<Vec<Finding>> {

@@ -5,6 +5,7 @@
 //! waited for, another process is writing) goes to a thread of its own, and what arrives while that thread writes is
 //! written together next: group commit.
 
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, mpsc};
@@ -16,14 +17,21 @@ use super::batch::{Answer, Ledger};
 use super::connection::{Patience, open};
 use super::file::StoreFile;
 use super::options::SqliteOptions;
+use super::tasks::{Aftermath, Call, Errand, Errands, Shelf, Syncer, answer_all, errand};
 use super::trouble::{explain, is_busy};
 use crate::error::{Error, Result, Trouble};
 use crate::model::{LockName, LockOp, Outcome};
-use crate::store::wake::{Reach, wake};
+use crate::store::wake::{Doorbell, Reach, wake};
 use crate::store::{Clock, Moment};
 
 /// So many operations go into one transaction at most.
 const MAX_BATCH: usize = 256;
+
+/// So many tasks go into one transaction at most, or one call that is about more: locks do not wait for longer.
+const MAX_TASKS: usize = 256;
+
+/// A call about no more tasks than this takes a moment, and may be done on the spot.
+const FEW_TASKS: usize = 4;
 
 /// Where one had to wait, others will: for so long after it nobody uses the connection on the spot, because the thread
 /// is awake by now and writes what several want in one transaction.
@@ -40,7 +48,10 @@ pub(super) struct Writer {
 }
 
 /// What the callers and the thread share.
-struct Desk {
+pub(super) struct Desk {
+    /// Who waits for tasks.
+    pub(super) door: Doorbell,
+    syncer: Syncer,
     file: StoreFile,
     ledger: Mutex<Ledger>,
     patience: Patience,
@@ -52,6 +63,7 @@ struct Desk {
 
 enum Job {
     Apply(Apply),
+    Errand(Box<dyn Errand>),
     Run(Box<dyn FnOnce(&mut Ledger) + Send>),
 }
 
@@ -69,6 +81,8 @@ impl Writer {
         let (file, ledger, patience) = open(options)?;
         let clock = ledger.clock.clone();
         let desk = Desk {
+            door: Doorbell::default(),
+            syncer: Syncer::new(file.path()),
             file,
             ledger: Mutex::new(ledger),
             patience,
@@ -112,9 +126,38 @@ impl Writer {
         answer.await.map_err(|_| gone())?.map_err(explain)
     }
 
+    /// Does something with tasks or documents, together with whatever else is waiting, and comes back when it is on the
+    /// disk.
+    pub(super) async fn transact<T: Send + 'static>(
+        &self,
+        call: Call,
+        work: impl FnMut(&mut Shelf<'_>) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let (errand, answer) = errand(call, work);
+        if let Some(errand) = self.desk.do_now(errand) {
+            self.send(Job::Errand(errand))?;
+        }
+        answer.await.unwrap_or_else(|_| Err(gone()))
+    }
+
+    /// Looks at tasks or documents.
+    pub(super) async fn look<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&mut Shelf<'_>) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.run(move |ledger| ledger.look(look)).await
+    }
+
+    pub(super) fn desk(&self) -> &Arc<Desk> {
+        &self.desk
+    }
+
     fn send(&self, job: Job) -> Result<()> {
         self.desk.waiting.fetch_add(1, Ordering::SeqCst);
-        self.desk.crowded_until.store(Moment::now().plus(CROWDED).as_micros(), Ordering::Relaxed);
+        // Tasks that are written together gain little by it, so they do not keep locks from being used on the spot.
+        if !matches!(job, Job::Errand(_)) {
+            self.desk.crowded_until.store(Moment::now().plus(CROWDED).as_micros(), Ordering::Relaxed);
+        }
         let jobs = match self.thread.get() {
             Some(jobs) => jobs,
             None => {
@@ -183,14 +226,18 @@ impl Desk {
     }
 
     fn work(&self, queue: &mpsc::Receiver<Job>) {
-        let mut batch = Vec::new();
-        while let Some(first) = next(queue) {
+        let (mut batch, mut errands) = (Vec::new(), VecDeque::new());
+        loop {
+            let mut next = if errands.is_empty() { next(queue) } else { queue.try_recv().ok() };
+            if next.is_none() && errands.is_empty() {
+                return;
+            }
             let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
-            let mut next = Some(first);
             while let Some(job) = next {
                 self.waiting.fetch_sub(1, Ordering::SeqCst);
                 match job {
                     Job::Apply(apply) => batch.push(apply),
+                    Job::Errand(errand) => errands.push_back(errand),
                     Job::Run(run) => {
                         self.commit(&mut ledger, &mut batch);
                         run(&mut ledger);
@@ -199,7 +246,79 @@ impl Desk {
                 next = if batch.len() < MAX_BATCH { queue.try_recv().ok() } else { None };
             }
             self.commit(&mut ledger, &mut batch);
+            let mut lot = Errands::new();
+            while let Some(errand) = errands.pop_front_if(|next| {
+                let weight: usize = lot.iter().map(|errand| errand.weight()).sum();
+                lot.is_empty() || weight + next.weight() <= MAX_TASKS
+            }) {
+                lot.push(errand);
+            }
+            self.do_errands(&mut ledger, lot);
         }
+    }
+
+    /// Does an errand in the caller's own thread, if that does not make it wait; else gives it back.
+    fn do_now(&self, errand: Box<dyn Errand>) -> Option<Box<dyn Errand>> {
+        let now = Moment::now();
+        if errand.weight() > FEW_TASKS {
+            return Some(errand);
+        }
+        let Some(mut ledger) = self.take_if_free(now) else { return Some(errand) };
+        let mut lot = vec![errand];
+        if let Err(error) = self.file.is_still_there(now) {
+            answer_all(lot, &Err(error));
+            return None;
+        }
+        let done = self.patience.with_little(|| ledger.do_errands(&mut lot));
+        drop(ledger);
+        match done {
+            // Nothing was written. The thread has more patience.
+            Err(error) if is_busy(&error) => lot.pop(),
+            done => {
+                self.finish(lot, done);
+                None
+            }
+        }
+    }
+
+    fn do_errands(&self, ledger: &mut Ledger, mut lot: Errands) {
+        if lot.is_empty() {
+            return;
+        }
+        if let Err(error) = self.file.is_still_there(Moment::now()) {
+            return answer_all(lot, &Err(error));
+        }
+        match ledger.do_errands(&mut lot) {
+            // The trouble of one is not that of the others.
+            Err(error) if lot.len() > 1 && !is_busy(&error) => {
+                for errand in lot {
+                    let mut alone = vec![errand];
+                    let done = ledger.do_errands(&mut alone);
+                    self.finish(alone, done);
+                }
+            }
+            done => self.finish(lot, done),
+        }
+    }
+
+    /// Wakes and answers whoever is concerned.
+    fn finish(&self, lot: Errands, done: rusqlite::Result<Aftermath>) {
+        match done {
+            Ok(Aftermath { news, waits }) => {
+                news.ring(&self.door);
+                if waits {
+                    self.syncer.answer(lot);
+                } else {
+                    answer_all(lot, &Ok(()));
+                }
+            }
+            Err(error) => answer_all(lot, &Err(explain(self.file.path(), error))),
+        }
+    }
+
+    /// Looks at something if nobody uses the connection just now.
+    pub(super) fn peek<T>(&self, look: impl FnOnce(&Ledger) -> T) -> Option<T> {
+        self.ledger.try_lock().ok().map(|ledger| look(&ledger))
     }
 
     fn commit(&self, ledger: &mut Ledger, batch: &mut Vec<Apply>) {

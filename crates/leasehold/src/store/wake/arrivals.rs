@@ -43,6 +43,12 @@ impl Doorbell {
         }
     }
 
+    /// The queues that somebody listens for.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn heard(&self) -> Vec<QueueName> {
+        self.waiting().keys().cloned().collect()
+    }
+
     /// Whether anybody listens.
     pub(crate) fn is_heard(&self) -> bool {
         !self.waiting().is_empty()

@@ -4,3 +4,4 @@ mod file;
 mod processes;
 mod restart;
 mod suite;
+mod tasks;

@@ -9,7 +9,7 @@ use leasehold::store::sqlite::{SqliteOptions, SqliteStore};
 use leasehold::testing::{Fixture, agrees_with_the_rules};
 use uuid::Uuid;
 
-async fn fresh() -> Fixture {
+pub(super) async fn fresh() -> Fixture {
     let folder = tempfile::tempdir().unwrap();
     let (path, clock) = (folder.path().join("locks.db"), crate::engines::support::clock());
     // Two connections to one file, as two processes would have.

@@ -1,0 +1,166 @@
+//! One operation on one task: the rules decide, then its row, the counts and its lock follow.
+
+use rusqlite::params;
+
+use super::rows;
+use super::shelf::Shelf;
+use super::sql;
+use crate::model::{
+    Beat, HeldTask, LockName, Settle, Settled, Task, TaskAnswer, TaskId, TaskOp, TaskState, Ttl, WorkerId,
+    WorkerInfo,
+};
+use crate::store::sqlite::tables::to_json;
+
+impl Shelf<'_> {
+    /// A task without its payload.
+    pub(super) fn load(&mut self, id: &TaskId) -> rusqlite::Result<Option<Task>> {
+        self.one(sql::LOAD, params![rows::id(id)])
+    }
+
+    /// A task with all it has.
+    pub(super) fn load_whole(&mut self, id: &TaskId) -> rusqlite::Result<Option<Task>> {
+        self.one(sql::LOAD_WHOLE, params![rows::id(id)])
+    }
+
+    fn one(&mut self, sql: &str, params: impl rusqlite::Params) -> rusqlite::Result<Option<Task>> {
+        Ok(self.many(sql, params)?.pop())
+    }
+
+    /// The tasks that a statement finds.
+    pub(super) fn many(&mut self, sql: &str, params: impl rusqlite::Params) -> rusqlite::Result<Vec<Task>> {
+        let mut select = self.conn.prepare_cached(sql)?;
+        let (mut rows, mut found) = (select.query(params)?, Vec::new());
+        while let Some(row) = rows.next()? {
+            found.push(rows::read(row, self.conn, self.queues)?);
+        }
+        Ok(found)
+    }
+
+    /// Applies an operation to a task as it was loaded, and saves what came of it. What people do needs a task that was
+    /// loaded whole.
+    pub(super) fn change(&mut self, task: &mut Task, op: &TaskOp) -> rusqlite::Result<TaskAnswer> {
+        let (before, was_archived) = (task.state, task.archived);
+        let answer = task.apply(op, self.now);
+        if !changes(&answer, before) {
+            return Ok(answer);
+        }
+        self.wait_for_lock(task)?;
+        match op {
+            TaskOp::Lease(_, ttl) => rows::save_lease(self.conn, task, *ttl)?,
+            TaskOp::Beat(_, ttl) => rows::save_beat(self.conn, task, *ttl)?,
+            TaskOp::Settle(_) | TaskOp::Expire | TaskOp::Promote | TaskOp::Unblock | TaskOp::Cancel(_) => {
+                rows::save_step(self.conn, task)?;
+            }
+            TaskOp::Retry(_) | TaskOp::Update(_) => {
+                rows::save_step(self.conn, task)?;
+                rows::save_by_hand(self.conn, task)?;
+            }
+        }
+        if (before, was_archived) != (task.state, task.archived) {
+            if !was_archived {
+                self.count(&task.queue, before, -1);
+            }
+            if !task.archived {
+                self.count(&task.queue, task.state, 1);
+            }
+            self.tell(task);
+        } else if matches!(op, TaskOp::Update(_)) {
+            self.tell(task);
+        }
+        if before.takes_lock()
+            && !task.state.takes_lock()
+            && let Some(lock) = &task.lock
+        {
+            self.unblock(lock)?;
+        }
+        Ok(answer)
+    }
+
+    /// A task that could run but whose lock is taken waits for that.
+    pub(super) fn wait_for_lock(&mut self, task: &mut Task) -> rusqlite::Result<()> {
+        if task.state == TaskState::Pending
+            && let Some(lock) = &task.lock
+            && self.conn.prepare_cached(sql::HEAD)?.exists(params![lock.as_str(), rows::id(&task.id)])?
+        {
+            task.state = TaskState::Blocked;
+        }
+        Ok(())
+    }
+
+    /// Lets the first task that waits for a lock be next.
+    fn unblock(&mut self, lock: &LockName) -> rusqlite::Result<()> {
+        if let Some(mut next) = self.one(sql::FIRST_BLOCKED, params![lock.as_str()])? {
+            self.change(&mut next, &TaskOp::Unblock)?;
+        }
+        Ok(())
+    }
+
+    /// Ends attempts.
+    pub(super) fn settle(&mut self, settle: &[Settle]) -> rusqlite::Result<Vec<Settled>> {
+        let mut settled = Vec::with_capacity(settle.len());
+        for settle in settle {
+            let answer = match self.load(&settle.id)? {
+                Some(mut task) => Some(self.change(&mut task, &TaskOp::Settle(settle.clone()))?),
+                None => None,
+            };
+            settled.push(match answer {
+                Some(TaskAnswer::Settled(settled)) => settled,
+                _ => Settled::Lost,
+            });
+        }
+        Ok(settled)
+    }
+
+    /// Takes a worker's signs of life.
+    pub(super) fn heartbeat(
+        &mut self,
+        worker: &WorkerInfo,
+        held: &[HeldTask],
+        ttl: Ttl,
+    ) -> rusqlite::Result<Vec<Beat>> {
+        let id = &worker.id.as_uuid().as_bytes()[..];
+        let values = params![id, to_json(worker)?, rows::micros(self.now)];
+        self.conn.prepare_cached(sql::HEAR)?.execute(values)?;
+        let mut beats = Vec::with_capacity(held.len());
+        for held in held {
+            let answer = match self.load(&held.id)? {
+                Some(mut task) => Some(self.change(&mut task, &TaskOp::Beat(held.clone(), ttl))?),
+                None => None,
+            };
+            beats.push(match answer {
+                Some(TaskAnswer::Beat(beat)) => beat,
+                _ => Beat::Lost,
+            });
+        }
+        Ok(beats)
+    }
+
+    /// A worker says good-bye.
+    pub(super) fn leave(&mut self, worker: WorkerId) -> rusqlite::Result<()> {
+        self.conn.prepare_cached(sql::LEAVE)?.execute([&worker.as_uuid().as_bytes()[..]]).map(drop)
+    }
+
+    /// Something that a person does.
+    pub(super) fn change_by_hand(
+        &mut self,
+        id: &TaskId,
+        op: &TaskOp,
+    ) -> rusqlite::Result<Option<(TaskAnswer, Task)>> {
+        let Some(mut task) = self.load_whole(id)? else { return Ok(None) };
+        let answer = self.change(&mut task, op)?;
+        Ok(Some((answer, task)))
+    }
+}
+
+/// Whether an answer means that the task is not as it was.
+fn changes(answer: &TaskAnswer, before: TaskState) -> bool {
+    match answer {
+        TaskAnswer::Done | TaskAnswer::Beat(Beat::Kept(_)) => true,
+        // Settled before, and told again.
+        TaskAnswer::Settled(Settled::Now(_)) => before == TaskState::Running,
+        TaskAnswer::Settled(Settled::Lost)
+        | TaskAnswer::Beat(Beat::Lost)
+        | TaskAnswer::Refused(_)
+        | TaskAnswer::VersionConflict(_) => false,
+    }
+}

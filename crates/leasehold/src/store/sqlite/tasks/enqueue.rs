@@ -1,0 +1,61 @@
+//! Adding tasks.
+
+use rusqlite::{OptionalExtension, params};
+
+use super::rows;
+use super::shelf::Shelf;
+use super::sql;
+use crate::model::{Enqueued, Fingerprint, NewTask, Task, TaskId, TaskState};
+
+/// The task that has a key.
+struct KeyOwner {
+    id: TaskId,
+    fingerprint: Fingerprint,
+    state: TaskState,
+}
+
+impl Shelf<'_> {
+    /// Adds tasks, each by itself: one whose key means something else does not keep the others out.
+    pub(super) fn enqueue(&mut self, new: &[NewTask]) -> rusqlite::Result<Vec<Enqueued>> {
+        new.iter().map(|new| self.enqueue_one(new)).collect()
+    }
+
+    fn enqueue_one(&mut self, new: &NewTask) -> rusqlite::Result<Enqueued> {
+        let known = self.queues.number(self.conn, &new.queue)?;
+        // A plain task for a queue that there is needs no look at what is there: its id alone decides.
+        let plain = known.is_some() && new.key.is_none() && new.lock.is_none();
+        if !plain && self.conn.prepare_cached(sql::IS_THERE)?.exists([rows::id(&new.id)])? {
+            return Ok(Enqueued::Added(new.id));
+        }
+        if let Some(owner) = self.key_owner(known, new)? {
+            if owner.fingerprint != new.fingerprint() {
+                return Ok(Enqueued::KeyReused(owner.id));
+            }
+            if !new.reuse.allows(owner.state) {
+                return Ok(Enqueued::Duplicate(owner.id));
+            }
+            self.conn.prepare_cached(sql::FORGET_KEY)?.execute([rows::id(&owner.id)])?;
+        }
+        let queue = self.queues.number_of_new(self.conn, &new.queue)?;
+        let mut task = Task::new(new, self.now);
+        self.wait_for_lock(&mut task)?;
+        if rows::insert(self.conn, queue, new, &task)? {
+            self.count(&task.queue, task.state, 1);
+            self.tell(&task);
+        }
+        Ok(Enqueued::Added(new.id))
+    }
+
+    fn key_owner(&self, queue: Option<i64>, new: &NewTask) -> rusqlite::Result<Option<KeyOwner>> {
+        let (Some(queue), Some(key)) = (queue, &new.key) else { return Ok(None) };
+        let mut select = self.conn.prepare_cached(sql::KEY_OWNER)?;
+        let owner = select.query_row(params![queue, key.as_str()], |row| {
+            Ok(KeyOwner {
+                id: TaskId::from_uuid(rows::uuid(row, 0)?),
+                fingerprint: Fingerprint::from_u64(row.get::<_, i64>(1)?.cast_unsigned()),
+                state: rows::state(row.get(2)?)?,
+            })
+        });
+        owner.optional()
+    }
+}

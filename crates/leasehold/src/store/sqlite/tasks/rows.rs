@@ -1,0 +1,209 @@
+//! A task in and out of its row.
+
+use rusqlite::types::Type;
+use rusqlite::{Connection, Row, params};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::shelf::Queues;
+use super::sql;
+use crate::model::{
+    Asked, Fingerprint, LockName, NewTask, Note, Payload, Priority, Progress, Retries, Task, TaskEvent,
+    TaskId, TaskKey, TaskState, Timestamp, Token, Ttl, WorkerId,
+};
+use crate::store::sqlite::tables::{from_json, to_json};
+
+/// A payload up to this size is in the task's own row.
+const SHORT: usize = 256;
+
+/// What most tasks do not have.
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Extra {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    retries: Option<Retries>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    progress: Option<Progress>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    error: Option<Note>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cancel: Option<Asked>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    events: Vec<TaskEvent>,
+}
+
+fn extra(task: &Task) -> rusqlite::Result<Option<String>> {
+    let retries = (task.retries != Retries::default()).then_some(task.retries);
+    let plain = retries.is_none()
+        && task.progress.is_none()
+        && task.error.is_none()
+        && task.cancel.is_none()
+        && task.events.is_empty();
+    if plain {
+        return Ok(None);
+    }
+    let Task { progress, error, cancel, events, .. } = task.clone();
+    to_json(&Extra { retries, progress, error, cancel, events }).map(Some)
+}
+
+/// Reads a task from a row of [`sql`]'s columns.
+pub(super) fn read(row: &Row<'_>, conn: &Connection, queues: &mut Queues) -> rusqlite::Result<Task> {
+    let name = queues.name(conn, row.get(1)?)?;
+    let extra: Extra =
+        row.get_ref(19)?.as_str_or_null()?.map_or(Ok(Extra::default()), |json| from_json(json, 19))?;
+    let time = |column| row.get::<_, Option<i64>>(column).map(|micros| micros.map(timestamp));
+    let payload = |column| -> rusqlite::Result<Option<Payload>> {
+        Ok(row.get_ref(column)?.as_str_or_null()?.map(Payload::trusted))
+    };
+    Ok(Task {
+        id: TaskId::from_uuid(uuid(row, 0)?),
+        queue: name,
+        payload: payload(21)?.unwrap_or_default(),
+        state: state(row.get(2)?)?,
+        priority: Priority::new(row.get(3)?).unwrap_or_default(),
+        run_at: timestamp(row.get(4)?),
+        ready_at: timestamp(row.get(5)?),
+        key: row.get_ref(6)?.as_str_or_null()?.map(TaskKey::new).transpose().map_err(|e| unreadable(6, e))?,
+        fingerprint: Fingerprint::from_u64(row.get::<_, i64>(7)?.cast_unsigned()),
+        lock: row
+            .get_ref(8)?
+            .as_str_or_null()?
+            .map(LockName::new)
+            .transpose()
+            .map_err(|e| unreadable(8, e))?,
+        attempt: row.get(9)?,
+        retries: extra.retries.unwrap_or_default(),
+        token: Token::new(row.get::<_, i64>(10)?.cast_unsigned()).map_err(|e| unreadable(10, e))?,
+        version: row.get::<_, i64>(11)?.cast_unsigned(),
+        worker: if row.get_ref(12)? == rusqlite::types::ValueRef::Null {
+            None
+        } else {
+            Some(WorkerId::from_uuid(uuid(row, 12)?))
+        },
+        leased_at: time(13)?,
+        lease_expires_at: time(14)?,
+        progress: extra.progress,
+        result: payload(20)?,
+        error: extra.error,
+        cancel: extra.cancel,
+        created_at: timestamp(row.get(15)?),
+        updated_at: timestamp(row.get(16)?),
+        finished_at: time(17)?,
+        archived: row.get(18)?,
+        events: extra.events,
+    })
+}
+
+/// Adds a row, unless there is one with its id; says whether it did.
+pub(super) fn insert(conn: &Connection, queue: i64, new: &NewTask, task: &Task) -> rusqlite::Result<bool> {
+    let payload = Some(task.payload.as_str()).filter(|payload| payload.len() <= SHORT);
+    let added = conn.prepare_cached(sql::INSERT)?.execute(params![
+        id(&task.id),
+        queue,
+        task.state as i64,
+        task.priority.get(),
+        task.order().0,
+        micros(task.run_at),
+        micros(task.ready_at),
+        task.key.as_ref().map(TaskKey::as_str),
+        task.fingerprint.get().cast_signed(),
+        task.lock.as_ref().map(LockName::as_str),
+        micros(task.created_at),
+        extra(task)?,
+        payload,
+    ])?;
+    if added > 0 && payload.is_none() {
+        conn.prepare_cached(sql::INSERT_PAYLOAD)?.execute(params![id(&new.id), task.payload.as_str()])?;
+    }
+    Ok(added > 0)
+}
+
+/// Saves a task that a worker has taken.
+pub(super) fn save_lease(conn: &Connection, task: &Task, ttl: Ttl) -> rusqlite::Result<()> {
+    let values = params![
+        id(&task.id),
+        task.state as i64,
+        task.attempt,
+        task.token.get().cast_signed(),
+        task.version.cast_signed(),
+        task.worker.as_ref().map(|worker| &worker.as_uuid().as_bytes()[..]),
+        task.leased_at.map(micros),
+        task.lease_expires_at.map(micros),
+        ttl_micros(ttl),
+        micros(task.updated_at),
+        extra(task)?,
+    ];
+    conn.prepare_cached(sql::SAVE_LEASE)?.execute(values).map(drop)
+}
+
+/// Saves a task whose worker has given a sign of life.
+pub(super) fn save_beat(conn: &Connection, task: &Task, ttl: Ttl) -> rusqlite::Result<()> {
+    let values = params![id(&task.id), task.lease_expires_at.map(micros), ttl_micros(ttl), extra(task)?];
+    conn.prepare_cached(sql::SAVE_BEAT)?.execute(values).map(drop)
+}
+
+/// Saves a task whose attempt has ended, or whose time or lock has come.
+pub(super) fn save_step(conn: &Connection, task: &Task) -> rusqlite::Result<()> {
+    let values = params![
+        id(&task.id),
+        task.state as i64,
+        task.order().0,
+        micros(task.run_at),
+        micros(task.ready_at),
+        task.attempt,
+        task.token.get().cast_signed(),
+        task.version.cast_signed(),
+        task.lease_expires_at.map(micros),
+        micros(task.updated_at),
+        task.finished_at.map(micros),
+        extra(task)?,
+        task.result.as_ref().map(Payload::as_str),
+    ];
+    conn.prepare_cached(sql::SAVE_STEP)?.execute(values).map(drop)
+}
+
+/// Saves what only people change; beside [`save_step`].
+pub(super) fn save_by_hand(conn: &Connection, task: &Task) -> rusqlite::Result<()> {
+    let payload = Some(task.payload.as_str()).filter(|payload| payload.len() <= SHORT);
+    let values = params![id(&task.id), task.priority.get(), task.archived, payload];
+    conn.prepare_cached(sql::SAVE_BY_HAND)?.execute(values)?;
+    match payload {
+        Some(_) => conn.prepare_cached(sql::DELETE_PAYLOAD)?.execute([id(&task.id)]).map(drop),
+        None => {
+            let values = params![id(&task.id), task.payload.as_str()];
+            conn.prepare_cached(sql::INSERT_PAYLOAD)?.execute(values).map(drop)
+        }
+    }
+}
+
+/// An id as it is stored.
+pub(super) fn id(id: &TaskId) -> &[u8] {
+    id.as_uuid().as_bytes()
+}
+
+/// An id as it was stored.
+pub(super) fn uuid(row: &Row<'_>, column: usize) -> rusqlite::Result<Uuid> {
+    let bytes = row.get_ref(column)?.as_blob()?;
+    Uuid::from_slice(bytes)
+        .map_err(|error| rusqlite::Error::FromSqlConversionFailure(column, Type::Blob, error.into()))
+}
+
+pub(super) fn state(number: i64) -> rusqlite::Result<TaskState> {
+    let state = usize::try_from(number).ok().and_then(|number| TaskState::ALL.get(number));
+    state.copied().ok_or(rusqlite::Error::IntegralValueOutOfRange(2, number))
+}
+
+pub(super) fn micros(time: Timestamp) -> i64 {
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
+}
+
+pub(super) fn timestamp(micros: i64) -> Timestamp {
+    Timestamp::from_micros(u64::try_from(micros).unwrap_or(0))
+}
+
+fn ttl_micros(ttl: Ttl) -> i64 {
+    i64::try_from(ttl.as_micros()).unwrap_or(i64::MAX)
+}
+
+fn unreadable(column: usize, error: impl std::error::Error + Send + Sync + 'static) -> rusqlite::Error {
+    rusqlite::Error::FromSqlConversionFailure(column, Type::Text, error.into())
+}

@@ -1,0 +1,52 @@
+//! Tables and indexes of tasks, and what a restart of the machine does to leases.
+
+use rusqlite::{Connection, params};
+
+use super::rows::micros;
+use crate::model::Timestamp;
+
+/// Version 3 of the schema. Their names are long because tables of others may stand beside them: whoever adds tasks in
+/// transactions of its own has its tables in this file.
+///
+/// States are numbered as [`TaskState::ALL`](crate::model::TaskState::ALL) has them. Each list that a call goes by is a
+/// partial index: what is not in question is not in it.
+pub(in crate::store::sqlite) const TABLES: &str = "
+    -- Never forgotten. The counts are of tasks that are not archived.
+    CREATE TABLE leasehold_queues (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, paused TEXT,
+        scheduled INTEGER NOT NULL DEFAULT 0, blocked INTEGER NOT NULL DEFAULT 0,
+        pending INTEGER NOT NULL DEFAULT 0, running INTEGER NOT NULL DEFAULT 0,
+        succeeded INTEGER NOT NULL DEFAULT 0, failed INTEGER NOT NULL DEFAULT 0,
+        aborted INTEGER NOT NULL DEFAULT 0);
+    -- `ttl` is what its lease was last extended by; `extra` is JSON of what most tasks do not have; a payload that is
+    -- not short is in a table of its own, so that it is written once.
+    CREATE TABLE leasehold_tasks (id BLOB NOT NULL PRIMARY KEY, queue INTEGER NOT NULL, state INTEGER NOT NULL,
+        priority INTEGER NOT NULL, rank INTEGER NOT NULL, run_at INTEGER NOT NULL, ready_at INTEGER NOT NULL,
+        key TEXT, fingerprint INTEGER NOT NULL, lock TEXT, attempt INTEGER NOT NULL, token INTEGER NOT NULL,
+        version INTEGER NOT NULL, worker BLOB, leased_at INTEGER, lease_expires_at INTEGER, ttl INTEGER,
+        created_at INTEGER NOT NULL, updated_at INTEGER NOT NULL, finished_at INTEGER,
+        archived INTEGER NOT NULL, extra TEXT, payload TEXT, result TEXT) WITHOUT ROWID;
+    CREATE INDEX leasehold_tasks_scheduled ON leasehold_tasks (queue, run_at, id) WHERE state = 0;
+    CREATE INDEX leasehold_tasks_blocked ON leasehold_tasks (lock, rank, run_at, id) WHERE state = 1;
+    CREATE INDEX leasehold_tasks_ready ON leasehold_tasks (queue, rank, run_at, id) WHERE state = 2;
+    CREATE INDEX leasehold_tasks_running ON leasehold_tasks (lease_expires_at, id) WHERE state = 3;
+    CREATE INDEX leasehold_tasks_over ON leasehold_tasks (archived, queue, state, id) WHERE state >= 4;
+    CREATE UNIQUE INDEX leasehold_tasks_head ON leasehold_tasks (lock)
+        WHERE lock IS NOT NULL AND state IN (2, 3);
+    CREATE UNIQUE INDEX leasehold_tasks_key ON leasehold_tasks (queue, key) WHERE key IS NOT NULL;
+    CREATE INDEX leasehold_tasks_lock ON leasehold_tasks (lock, id) WHERE lock IS NOT NULL;
+    CREATE TABLE leasehold_payloads (id BLOB NOT NULL PRIMARY KEY, payload TEXT NOT NULL);
+    CREATE TABLE leasehold_workers (id BLOB NOT NULL PRIMARY KEY, info TEXT NOT NULL, started_at INTEGER NOT NULL,
+        seen_at INTEGER NOT NULL) WITHOUT ROWID;
+    -- `keep_until` is when it is no longer worth keeping.
+    CREATE TABLE leasehold_docs (key TEXT NOT NULL PRIMARY KEY, version INTEGER NOT NULL, body TEXT NOT NULL,
+        keep_until INTEGER);
+    CREATE INDEX leasehold_docs_until ON leasehold_docs (keep_until) WHERE keep_until IS NOT NULL;
+";
+
+/// The machine has started anew, and its clock was set anew with it. A lease whose end would be further away than when it
+/// was last extended ends earlier: else a clock that was set back would let a dead worker keep its tasks for years.
+pub(in crate::store::sqlite) fn start_anew(conn: &Connection, now: Timestamp) -> rusqlite::Result<()> {
+    let sql = "UPDATE leasehold_tasks SET lease_expires_at = ?1 + coalesce(ttl, 0) \
+               WHERE state = 3 AND lease_expires_at > ?1 + coalesce(ttl, 0)";
+    conn.execute(sql, params![micros(now)]).map(drop)
+}

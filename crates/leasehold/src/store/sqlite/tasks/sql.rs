@@ -1,0 +1,106 @@
+//! The statements. Every one is a constant; whatever comes from outside is a parameter.
+
+/// What a row is read from, in the order in which [`Row`](super::rows) reads it; the payload comes after it.
+macro_rules! columns {
+    () => {
+        "id, queue, state, priority, run_at, ready_at, key, fingerprint, lock, attempt, token, version, worker, \
+         leased_at, lease_expires_at, created_at, updated_at, finished_at, archived, extra, result"
+    };
+}
+macro_rules! light {
+    ($rest:literal) => {
+        concat!("SELECT ", columns!(), ", 'null' FROM leasehold_tasks ", $rest)
+    };
+}
+macro_rules! whole {
+    ($rest:literal) => {
+        concat!(
+            "SELECT ",
+            columns!(),
+            ", coalesce(payload, (SELECT p.payload FROM leasehold_payloads p WHERE p.id = leasehold_tasks.id)) \
+             FROM leasehold_tasks ",
+            $rest
+        )
+    };
+}
+
+// --- tasks ----------------------------------------------------------------------------------------------------------
+
+pub(super) const INSERT: &str = "INSERT INTO leasehold_tasks (id, queue, state, priority, rank, run_at, ready_at, key, \
+    fingerprint, lock, attempt, token, version, created_at, updated_at, archived, extra, payload) \
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, 0, 0, 1, ?11, ?11, 0, ?12, ?13) ON CONFLICT (id) DO NOTHING";
+pub(super) const INSERT_PAYLOAD: &str = "INSERT INTO leasehold_payloads (id, payload) VALUES (?, ?) \
+    ON CONFLICT (id) DO UPDATE SET payload = excluded.payload";
+pub(super) const DELETE_PAYLOAD: &str = "DELETE FROM leasehold_payloads WHERE id = ?";
+
+pub(super) const LOAD: &str = light!("WHERE id = ?");
+pub(super) const LOAD_WHOLE: &str = whole!("WHERE id = ?");
+pub(super) const IS_THERE: &str = "SELECT 1 FROM leasehold_tasks WHERE id = ?";
+pub(super) const KEYED: &str = whole!("WHERE queue = ? AND key = ?");
+pub(super) const KEY_OWNER: &str =
+    "SELECT id, fingerprint, state FROM leasehold_tasks WHERE queue = ? AND key = ?";
+pub(super) const FORGET_KEY: &str = "UPDATE leasehold_tasks SET key = NULL WHERE id = ?";
+
+pub(super) const SAVE_LEASE: &str = "UPDATE leasehold_tasks SET state = ?2, attempt = ?3, token = ?4, version = ?5, \
+    worker = ?6, leased_at = ?7, lease_expires_at = ?8, ttl = ?9, updated_at = ?10, extra = ?11 WHERE id = ?1";
+pub(super) const SAVE_BEAT: &str =
+    "UPDATE leasehold_tasks SET lease_expires_at = ?2, ttl = ?3, extra = ?4 WHERE id = ?1";
+pub(super) const SAVE_STEP: &str = "UPDATE leasehold_tasks SET state = ?2, rank = ?3, run_at = ?4, ready_at = ?5, \
+    attempt = ?6, token = ?7, version = ?8, lease_expires_at = ?9, updated_at = ?10, finished_at = ?11, extra = ?12, \
+    result = ?13 WHERE id = ?1";
+pub(super) const SAVE_BY_HAND: &str =
+    "UPDATE leasehold_tasks SET priority = ?2, archived = ?3, payload = ?4 WHERE id = ?1";
+
+// --- who is next ----------------------------------------------------------------------------------------------------
+
+pub(super) const READY: &str = whole!("WHERE state = 2 AND queue = ? ORDER BY rank, run_at, id LIMIT ?");
+pub(super) const DUE: &str =
+    light!("WHERE state = 0 AND queue = ? AND run_at <= ? ORDER BY run_at, id LIMIT ?");
+pub(super) const NEXT_DUE: &str =
+    "SELECT run_at FROM leasehold_tasks WHERE state = 0 AND queue = ? ORDER BY run_at, id LIMIT 1";
+pub(super) const EXPIRED: &str =
+    light!("WHERE state = 3 AND lease_expires_at <= ? ORDER BY lease_expires_at, id LIMIT ?");
+/// Somebody else who runs with this lock, or is next to run.
+pub(super) const HEAD: &str =
+    "SELECT 1 FROM leasehold_tasks WHERE lock = ? AND lock IS NOT NULL AND state IN (2, 3) AND id <> ?";
+pub(super) const FIRST_BLOCKED: &str =
+    light!("WHERE state = 1 AND lock = ? ORDER BY rank, run_at, id LIMIT 1");
+pub(super) const HOW_MANY_READY: &str = "SELECT count(*) FROM (SELECT 1 FROM leasehold_tasks WHERE state = 2 AND queue = \
+    (SELECT id FROM leasehold_queues WHERE name = ?1 AND paused IS NULL) LIMIT ?2)";
+
+pub(super) const NEXT_DUE_BY_NAME: &str = "SELECT (SELECT run_at FROM leasehold_tasks WHERE state = 0 AND queue = \
+    (SELECT id FROM leasehold_queues WHERE name = ?1 AND paused IS NULL) ORDER BY run_at, id LIMIT 1)";
+
+// --- queues and workers ---------------------------------------------------------------------------------------------
+
+pub(super) const QUEUE_ID: &str = "SELECT id, paused IS NOT NULL FROM leasehold_queues WHERE name = ?";
+pub(super) const QUEUE_NAME: &str = "SELECT name FROM leasehold_queues WHERE id = ?";
+pub(super) const QUEUE_IDS: &str = "SELECT id FROM leasehold_queues";
+pub(super) const NEW_QUEUE: &str = "INSERT INTO leasehold_queues (name) VALUES (?)";
+pub(super) const PAUSE: &str = "UPDATE leasehold_queues SET paused = ?2 WHERE name = ?1";
+pub(super) const COUNT: &str = "UPDATE leasehold_queues SET scheduled = scheduled + ?2, blocked = blocked + ?3, \
+    pending = pending + ?4, running = running + ?5, succeeded = succeeded + ?6, failed = failed + ?7, \
+    aborted = aborted + ?8 WHERE id = ?1";
+pub(super) const QUEUES: &str = "SELECT name, paused, scheduled, blocked, pending, running, succeeded, failed, aborted \
+    FROM leasehold_queues ORDER BY name";
+
+pub(super) const HEAR: &str = "INSERT INTO leasehold_workers (id, info, started_at, seen_at) VALUES (?1, ?2, ?3, ?3) \
+    ON CONFLICT (id) DO UPDATE SET info = excluded.info, seen_at = excluded.seen_at";
+pub(super) const LEAVE: &str = "DELETE FROM leasehold_workers WHERE id = ?";
+pub(super) const FORGET_WORKERS: &str = "DELETE FROM leasehold_workers WHERE seen_at <= ?";
+pub(super) const WORKERS: &str = "SELECT info, started_at, seen_at FROM leasehold_workers ORDER BY id";
+
+// --- lists and tidying up -------------------------------------------------------------------------------------------
+
+/// A stretch of all tasks, back from an id, and of those the ones that are asked for; with the last id looked at.
+pub(super) const STRETCH: &str = whole!(
+    "WHERE id < ?1 AND id >= ?2 AND (?3 IS NULL OR queue = ?3) AND (?4 IS NULL OR state = ?4) \
+     AND (?5 IS NULL OR lock = ?5) AND (?6 IS NULL OR worker = ?6) AND (?7 OR NOT archived) ORDER BY id DESC LIMIT ?8"
+);
+/// Where a stretch of so many tasks back from an id ends.
+pub(super) const STRETCH_END: &str =
+    "SELECT id FROM leasehold_tasks WHERE id < ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2";
+pub(super) const OVER: &str = "SELECT id FROM leasehold_tasks WHERE state >= 4 AND archived = ?1 AND queue = ?2 \
+    AND state = ?3 AND finished_at < ?4 ORDER BY id LIMIT ?5";
+pub(super) const ARCHIVE: &str = "UPDATE leasehold_tasks SET archived = 1 WHERE id = ?";
+pub(super) const DELETE: &str = "DELETE FROM leasehold_tasks WHERE id = ?";

@@ -1,0 +1,97 @@
+//! Waiting for the disk while others write on.
+//!
+//! A commit that waits for the disk keeps everybody else from writing for as long. So tasks are committed without that,
+//! and then the log is synced from here: what has been committed meanwhile is synced with it, and those whose answers
+//! need not be on the disk, such as most of the locks', do not wait at all. It is safe: the log is a sequence, so
+//! whatever is on the disk has all that came before it; and what was moved from the log into the database was synced
+//! before it was moved.
+
+use std::fs::{File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError, mpsc};
+
+use super::errand::{Errands, answer_all};
+use crate::error::{Error, Result, Trouble};
+
+/// Has a thread that waits for the disk, once there was something to wait for.
+pub(in crate::store::sqlite) struct Syncer {
+    log: PathBuf,
+    thread: Mutex<Option<mpsc::Sender<Errands>>>,
+}
+
+impl Syncer {
+    /// For the log of the database at `path`.
+    pub(in crate::store::sqlite) fn new(path: &Path) -> Self {
+        let mut log = path.as_os_str().to_owned();
+        log.push("-wal");
+        Self { log: log.into(), thread: Mutex::default() }
+    }
+
+    /// Answers errands whose transaction is committed, as soon as it has reached the disk.
+    pub(in crate::store::sqlite) fn answer(&self, errands: Errands) {
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        let sent = match &*thread {
+            Some(jobs) => jobs.send(errands),
+            None => match start(self.log.clone()) {
+                Ok(jobs) => {
+                    let sent = jobs.send(errands);
+                    *thread = Some(jobs);
+                    sent
+                }
+                Err(error) => return answer_all(errands, &Err(error)),
+            },
+        };
+        if let Err(mpsc::SendError(errands)) = sent {
+            let error = Error::store(Trouble::Broken, "the store's thread has ended", "please report this");
+            answer_all(errands, &Err(error));
+        }
+    }
+}
+
+fn start(log: PathBuf) -> Result<mpsc::Sender<Errands>> {
+    let (jobs, queue) = mpsc::channel::<Errands>();
+    let thread = std::thread::Builder::new().name("leasehold-sync".to_owned());
+    let work = move || {
+        let mut disk = Disk { log, file: None, failed: None };
+        while let Ok(mut errands) = queue.recv() {
+            errands.extend(queue.try_iter().flatten());
+            answer_all(errands, &disk.sync());
+        }
+    };
+    thread.spawn(work).map_err(|error| {
+        let hint = "let this user have more threads";
+        Error::store(Trouble::Unavailable, "the store's thread cannot be started", hint).because(error)
+    })?;
+    Ok(jobs)
+}
+
+/// The log, as a file. Only the database itself is locked by its descriptors, so opening the log once more is harmless;
+/// and as long as a connection is open it stays the same file.
+struct Disk {
+    log: PathBuf,
+    file: Option<File>,
+    failed: Option<Error>,
+}
+
+impl Disk {
+    fn sync(&mut self) -> Result<()> {
+        // What could not be written may be forgotten by the system, and the next sync would succeed without it.
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        self.try_sync().map_err(|cause| {
+            let message = format!("the disk did not take what was written to {}", self.log.display());
+            let hint = "look at the disk and the system's log, then start this program again";
+            let error = Error::store(Trouble::Unavailable, message, hint).because(cause);
+            self.failed.insert(error).clone()
+        })
+    }
+
+    fn try_sync(&mut self) -> std::io::Result<()> {
+        let file = match &self.file {
+            Some(file) => file,
+            None => self.file.insert(OpenOptions::new().read(true).write(true).open(&self.log)?),
+        };
+        file.sync_data()
+    }
+}

@@ -1,0 +1,3 @@
+//! Tasks in a file: the suite, and what only a file can do.
+
+mod suite;
