@@ -8,12 +8,16 @@ pub(crate) const SUCCESS: i32 = 0;
 pub(crate) const FAILURE: i32 = 1;
 /// The command line makes no sense (`EX_USAGE`).
 pub(crate) const USAGE: i32 = 64;
+/// From a command of `tasks work`: its task makes no sense, and never will (`EX_DATAERR`).
+pub(crate) const BAD_DATA: i32 = 65;
 /// The store cannot be reached (`EX_UNAVAILABLE`).
 pub(crate) const UNAVAILABLE: i32 = 69;
 /// A fault of this program, or of what the store contains (`EX_SOFTWARE`).
 pub(crate) const INTERNAL: i32 = 70;
 /// Somebody else has the lock (`EX_TEMPFAIL`: later it may work); `-E` changes it.
 pub(crate) const NOT_ACQUIRED: i32 = 75;
+/// From a command of `tasks work`: not now, but later it may work (`EX_TEMPFAIL`).
+pub(crate) const TRY_LATER: i32 = 75;
 /// The store does not let us (`EX_NOPERM`).
 pub(crate) const NOT_PERMITTED: i32 = 77;
 /// The settings are wrong (`EX_CONFIG`).
@@ -31,7 +35,7 @@ pub(crate) const SIGNAL_BASE: i32 = 128;
 pub(crate) const HELP: &str = "\
 Exit codes:
   0    done
-  1    a lease is not held, a token is stale, or something else went wrong
+  1    a lease is not held, a token is stale, there is no such task or queue, or something else went wrong
   64   the command line makes no sense
   69   the store cannot be reached
   70   a fault of leasehold, or of what the store contains

@@ -7,12 +7,16 @@ mod exit;
 mod identity;
 mod output;
 mod run;
+mod work;
 
 use std::ffi::OsString;
 
 fn main() {
-    log_if_asked();
     let arguments: Vec<OsString> = std::env::args_os().collect();
+    if let Some(code) = run::keep(&arguments) {
+        std::process::exit(code)
+    }
+    log_if_asked();
     let code = match cli::parse(&arguments) {
         Ok(cli) => commands::dispatch(cli),
         Err(code) => code,

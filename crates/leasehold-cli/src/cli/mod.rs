@@ -5,6 +5,7 @@
 //! | `root.rs` | `leasehold` itself, and the options of all commands |
 //! | `ask.rs` | the options for asking for a lock, which `run` and `locks acquire` share |
 //! | `run.rs`, `locks.rs`, `events.rs`, `upkeep.rs` | the commands |
+//! | `tasks/` | tasks, queues and workers |
 //! | `values.rs` | durations, filters and other values as people write them |
 //! | `parse.rs` | from the arguments to a command, or to a message that says what is wrong |
 
@@ -14,6 +15,7 @@ mod locks;
 mod parse;
 mod root;
 mod run;
+mod tasks;
 mod upkeep;
 mod values;
 
@@ -25,5 +27,9 @@ pub(crate) use locks::{
 pub(crate) use parse::parse;
 pub(crate) use root::{Cli, Command};
 pub(crate) use run::RunArgs;
+pub(crate) use tasks::{
+    AddArgs, CancelArgs, ListTasksArgs, PauseArgs, PurgeArgs, QueuesCommand, RetryArgs, Source, TasksCommand,
+    UpdateArgs, WorkArgs,
+};
 pub(crate) use upkeep::{FenceArgs, FenceCommand, StoreCommand, SweepArgs};
 pub(crate) use values::{Filter, Target};

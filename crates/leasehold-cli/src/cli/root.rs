@@ -5,6 +5,7 @@ use clap::{Args, Parser, Subcommand};
 use super::events::{HistoryArgs, WatchArgs};
 use super::locks::LocksCommand;
 use super::run::RunArgs;
+use super::tasks::{QueuesCommand, TasksCommand};
 use super::upkeep::{CompletionsArgs, FenceCommand, StoreCommand, SweepArgs};
 use crate::exit;
 
@@ -25,7 +26,7 @@ The store is the first of these:
                 under XDG_CONFIG_HOME (~/.config)
   sqlite:       leasehold/leasehold.db under XDG_STATE_HOME (~/.local/state)";
 
-/// Run it once, everywhere: locks with fencing tokens for commands and scripts
+/// Run it once, everywhere: locks with fencing tokens and task queues, for commands and scripts
 #[derive(Debug, Parser)]
 #[command(name = "leasehold", version, max_term_width = 100, disable_help_subcommand = true)]
 #[command(after_help = "See leasehold --help for stores and exit codes.")]
@@ -41,7 +42,7 @@ pub(crate) struct Cli {
 pub(crate) struct Global {
     #[arg(long, global = true, value_name = "URL", help_heading = "Global options")]
     #[arg(
-        help = "Where the locks live: sqlite:PATH, or sqlite: for the default place; postgres://…, redis://…, dynamodb://TABLE [env: LEASEHOLD_STORE]"
+        help = "Where locks and tasks live: sqlite:PATH, or sqlite: for the default place; postgres://…, redis://…, dynamodb://TABLE [env: LEASEHOLD_STORE]"
     )]
     pub(crate) store: Option<String>,
     /// Write JSON for programs: results to stdout, errors to stderr
@@ -58,6 +59,14 @@ pub(crate) enum Command {
     /// See, explain, take and free locks
     #[command(subcommand)]
     Locks(LocksCommand),
+    /// Add tasks, work on them with a command, see and change them
+    #[command(subcommand)]
+    Tasks(TasksCommand),
+    /// See, pause and resume the queues of tasks
+    #[command(subcommand)]
+    Queues(QueuesCommand),
+    /// List the workers that were heard of in the last hour
+    Workers,
     History(HistoryArgs),
     Watch(WatchArgs),
     Sweep(SweepArgs),

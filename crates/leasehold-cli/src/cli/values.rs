@@ -3,7 +3,9 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use leasehold::model::{Invalid, Priority, Slots, Status, Ttl, parse_duration};
+use leasehold::model::{
+    Invalid, Priority, Retries, Slots, Status, TaskState, Timestamp, Ttl, parse_duration,
+};
 use leasehold::store::LockState;
 
 use crate::run::Patience;
@@ -86,6 +88,32 @@ pub(super) fn limit(text: &str) -> Result<u32, Invalid> {
     }
 }
 
+pub(super) fn attempts(text: &str) -> Result<u32, Invalid> {
+    Retries { attempts: number(text)?, ..Retries::default() }.check().map(|retries| retries.attempts)
+}
+
+pub(super) fn work_slots(text: &str) -> Result<u32, Invalid> {
+    match text.parse() {
+        Ok(slots @ 1..=1000) => Ok(slots),
+        _ => Err(Invalid(format!("'{text}' is no number of slots; write 1 to 1000"))),
+    }
+}
+
+pub(super) fn time(text: &str) -> Result<Timestamp, Invalid> {
+    let wrong = || Invalid(format!("'{text}' is no time; write one such as 2030-01-01T06:00:00Z"));
+    let time: jiff::Timestamp = text.parse().map_err(|_| wrong())?;
+    u64::try_from(time.as_microsecond()).map(Timestamp::from_micros).map_err(|_| wrong())
+}
+
+pub(super) fn end_state(text: &str) -> Result<TaskState, Invalid> {
+    let state: TaskState = text.parse()?;
+    if state.is_terminal() {
+        Ok(state)
+    } else {
+        Err(Invalid(format!("tasks that are {state} have not ended; write succeeded, failed or aborted")))
+    }
+}
+
 pub(super) fn exit_code(text: &str) -> Result<i32, Invalid> {
     let code: Result<u8, _> = text.parse();
     code.map(i32::from).map_err(|_| Invalid(format!("'{text}' is no exit code; write 0 to 255")))
@@ -134,6 +162,17 @@ mod tests {
         assert_eq!("status=active".parse(), Ok(Filter::Lease(Status::Active)));
         for nonsense in ["", "stale", "status=", "status=dead", "state=free"] {
             assert!(nonsense.parse::<Filter>().is_err(), "{nonsense}");
+        }
+    }
+
+    #[test]
+    fn a_time_is_written_in_full() {
+        assert_eq!(time("1970-01-01T00:00:01.5Z").unwrap(), Timestamp::from_micros(1_500_000));
+        assert_eq!(time("1970-01-01T01:00:00+01:00").unwrap(), Timestamp::from_micros(0));
+        for nonsense in
+            ["", "tomorrow", "06:00", "2030-01-01", "1969-12-31T23:59:59Z", "2030-13-01T00:00:00Z"]
+        {
+            assert!(time(nonsense).is_err(), "{nonsense}");
         }
     }
 

@@ -3,9 +3,10 @@
 use leasehold::Leasehold;
 
 use super::{
-    acquire, ask, doctor, fence, force, history, lease, list, look, run, shell, store, sweep, wait, watch,
+    acquire, ask, doctor, fence, force, history, lease, list, look, run, shell, store, sweep, tasks, wait,
+    watch,
 };
-use crate::cli::{Cli, Command, FenceCommand, LocksCommand, StoreCommand};
+use crate::cli::{Cli, Command, FenceCommand, LocksCommand, StoreCommand, TasksCommand};
 use crate::config::Choice;
 use crate::exit;
 use crate::output::{Failure, Printer};
@@ -42,6 +43,9 @@ pub(crate) fn dispatch(cli: Cli) -> i32 {
     let store = || Choice::make(cli.global.store.as_deref());
     let done = match cli.command {
         Command::Run(args) => store().and_then(|store| run::run(*args, &store, printer)),
+        Command::Tasks(TasksCommand::Work(args)) => {
+            store().and_then(|store| tasks::work(*args, &store, printer))
+        }
         Command::Completions(args) => shell::completions(args.shell, printer),
         Command::Man => shell::man(printer),
         Command::Doctor => block_on(doctor::doctor(store(), printer)),
@@ -53,7 +57,7 @@ pub(crate) fn dispatch(cli: Cli) -> i32 {
     })
 }
 
-fn block_on(work: impl Future<Output = Done>) -> Done {
+pub(super) fn block_on(work: impl Future<Output = Done>) -> Done {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(Failure::internal)?.block_on(work)
 }
@@ -61,6 +65,9 @@ fn block_on(work: impl Future<Output = Done>) -> Done {
 async fn at_desk(command: Command, desk: Desk) -> Done {
     match command {
         Command::Locks(command) => locks(&desk, command).await,
+        Command::Tasks(command) => tasks::tasks(&desk, command).await,
+        Command::Queues(command) => tasks::queues(&desk, command).await,
+        Command::Workers => tasks::workers(&desk).await,
         Command::History(args) => history::history(&desk, &args).await,
         Command::Watch(args) => watch::watch(&desk, &args).await,
         Command::Sweep(args) => sweep::sweep(&desk, &args).await,

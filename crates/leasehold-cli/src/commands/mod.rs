@@ -9,6 +9,7 @@
 //! | `force.rs`, `ask.rs`, `wait.rs` | `locks release --force`, `locks ask`, `locks wait` |
 //! | `history.rs`, `watch.rs` | `history`, `watch` |
 //! | `sweep.rs`, `fence.rs`, `doctor.rs` | `sweep`, `fence check`, `doctor` |
+//! | `tasks/` | `tasks`, `queues`, `workers` |
 //! | `shell.rs` | `completions`, `man` |
 //! | `request.rs` | what `run` and `locks acquire` ask for |
 
@@ -27,6 +28,7 @@ mod run;
 mod shell;
 mod store;
 mod sweep;
+mod tasks;
 mod wait;
 mod watch;
 

@@ -9,6 +9,8 @@
 //! | `text.rs` | durations, times and names in sentences |
 //! | `table.rs` | columns without borders |
 //! | `locks.rs`, `events.rs`, `explain.rs` | locks as a table and as a page, events as lines, `why` as sentences |
+//! | `tasks/` | tasks, queues and workers |
+//! | `progress.rs` | a bar for what takes long |
 //! | `leases.rs` | leases that are held without a guard |
 
 mod events;
@@ -18,9 +20,11 @@ mod leases;
 mod locks;
 mod paint;
 mod printer;
+mod progress;
 mod refusal;
 mod secrets;
 mod table;
+mod tasks;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -32,6 +36,8 @@ pub(crate) use leases::{LeaseView, Leases};
 pub(crate) use locks::{lock_page, lock_table};
 pub(crate) use paint::Paint;
 pub(crate) use printer::Printer;
+pub(crate) use progress::Progress;
 pub(crate) use refusal::refusal;
 pub(crate) use secrets::store_for_people;
+pub(crate) use tasks::{QueueView, TaskView, WorkerView, queue_table, task_page, task_table, worker_table};
 pub(crate) use text::{count, lines, shell_word, short, visible};

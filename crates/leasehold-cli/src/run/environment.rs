@@ -6,11 +6,13 @@
 //! | `LEASEHOLD_LOCKS` | all locks that are held here, one per line: also those of the runs around this one |
 //! | `LEASEHOLD_TOKEN`, `LEASEHOLD_LEASE_ID`, `LEASEHOLD_HOLDER` | of the first lock |
 //! | `LEASEHOLD_STORE` | where the locks live |
+//! | `LEASEHOLD_TASK`, `LEASEHOLD_QUEUE`, `LEASEHOLD_ATTEMPT`, `LEASEHOLD_KEY` | of a task, for the command of `tasks work`; `LEASEHOLD_TOKEN` is then the task's |
+//! | `LEASEHOLD_LOCK_TOKEN` | the token of a task's lock |
 
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::OsStringExt;
 
-use leasehold::model::{Holder, LeaseId, LockName, Token};
+use leasehold::model::{Holder, LeaseId, LockName, Task, Token};
 
 const LOCK: &str = "LEASEHOLD_LOCK";
 const LOCKS: &str = "LEASEHOLD_LOCKS";
@@ -18,6 +20,11 @@ const TOKEN: &str = "LEASEHOLD_TOKEN";
 const LEASE_ID: &str = "LEASEHOLD_LEASE_ID";
 const HOLDER: &str = "LEASEHOLD_HOLDER";
 const STORE: &str = "LEASEHOLD_STORE";
+const TASK: &str = "LEASEHOLD_TASK";
+const QUEUE: &str = "LEASEHOLD_QUEUE";
+const ATTEMPT: &str = "LEASEHOLD_ATTEMPT";
+const KEY: &str = "LEASEHOLD_KEY";
+const LOCK_TOKEN: &str = "LEASEHOLD_LOCK_TOKEN";
 
 /// What is known once the locks are held.
 pub(super) struct Granted<'a> {
@@ -44,19 +51,56 @@ impl Granted<'_> {
             (HOLDER, self.holder.to_string()),
             (STORE, self.store_url.to_owned()),
         ];
-        let mut block = Vec::with_capacity(512);
-        for (name, value) in variables {
-            for part in [name.as_bytes(), b"=", value.as_bytes(), b"\0"] {
-                block.extend_from_slice(part);
-            }
-        }
-        block
+        block(&variables)
     }
+}
+
+/// What is known of a task when its command starts.
+pub(super) struct Attempt<'a> {
+    pub(super) store_url: &'a str,
+    pub(super) task: &'a Task,
+    /// Of its lock.
+    pub(super) lock_token: Option<Token>,
+}
+
+impl Attempt<'_> {
+    /// The variables as `NAME=value`, each followed by a NUL.
+    pub(super) fn block(&self) -> Vec<u8> {
+        let task = self.task;
+        let mut variables = vec![
+            (TASK, task.id.to_string()),
+            (QUEUE, task.queue.to_string()),
+            (ATTEMPT, task.attempt.to_string()),
+            (TOKEN, task.token.to_string()),
+            (STORE, self.store_url.to_owned()),
+        ];
+        variables.extend(task.key.as_ref().map(|key| (KEY, key.to_string())));
+        let mut locks = Around::from_environment(self.store_url).locks;
+        if let Some(lock) = &task.lock {
+            locks.push(lock.to_string());
+            variables.extend([(LOCK, lock.to_string()), (HOLDER, format!("task {}", task.id))]);
+            variables.extend(self.lock_token.map(|token| (LOCK_TOKEN, token.to_string())));
+        }
+        if !locks.is_empty() {
+            variables.push((LOCKS, locks.join("\n")));
+        }
+        block(&variables)
+    }
+}
+
+fn block(variables: &[(&str, String)]) -> Vec<u8> {
+    let mut block = Vec::with_capacity(512);
+    for (name, value) in variables {
+        for part in [name.as_bytes(), b"=", value.as_bytes(), b"\0"] {
+            block.extend_from_slice(part);
+        }
+    }
+    block
 }
 
 /// Everything of our own environment that the command inherits unchanged.
 pub(super) fn inherited() -> Vec<CString> {
-    let ours = [LOCK, LOCKS, TOKEN, LEASE_ID, HOLDER, STORE];
+    let ours = [LOCK, LOCKS, TOKEN, LEASE_ID, HOLDER, STORE, TASK, QUEUE, ATTEMPT, KEY, LOCK_TOKEN];
     let variables = std::env::vars_os().filter(|(name, _)| ours.iter().all(|our| name != our));
     let entries = variables.map(|(name, value)| [name, value].join(&OsString::from("=")));
     // No variable can contain a NUL, so none is left out.

@@ -1,7 +1,10 @@
-//! What FRONT and KEEPER say to each other: messages of sixteen bytes over a socket pair. Its end is a message too.
+//! What FRONT and KEEPER say to each other: messages of sixteen bytes over a socket pair. Its end is a message too. A
+//! worker and the keepers of its attempts talk in the same way.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
+
+use leasehold::Moment;
 
 /// One message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,8 +19,11 @@ pub(super) enum Message {
     Exited(Exited),
     /// From KEEPER: nothing of the command is left and the lock is released; exit with this code.
     Done(i32),
-    /// From FRONT: this signal came before the command had started, as far as FRONT knew.
+    /// From FRONT: this signal came before the command had started, as far as FRONT knew. From a worker: the command is to
+    /// stop, at once if it is SIGKILL.
     Signal(i32),
+    /// From a worker: until when the lease is valid.
+    Valid(Moment),
 }
 
 /// How the command ended.
@@ -44,17 +50,18 @@ pub(super) const SIZE: usize = 16;
 impl Message {
     pub(super) fn to_bytes(self) -> [u8; SIZE] {
         let (tag, value) = match self {
-            Self::Started(pid) => (1, pid),
-            Self::Stopped(signal) => (2, signal),
+            Self::Started(pid) => (1, number(pid)),
+            Self::Stopped(signal) => (2, number(signal)),
             Self::Ending => (3, 0),
-            Self::Exited(Exited::Code(code)) => (4, code),
-            Self::Exited(Exited::Signal(signal)) => (5, signal),
-            Self::Done(code) => (6, code),
-            Self::Signal(signal) => (7, signal),
+            Self::Exited(Exited::Code(code)) => (4, number(code)),
+            Self::Exited(Exited::Signal(signal)) => (5, number(signal)),
+            Self::Done(code) => (6, number(code)),
+            Self::Signal(signal) => (7, number(signal)),
+            Self::Valid(until) => (8, until.as_micros()),
         };
         let mut bytes = [0; SIZE];
         bytes[0] = tag;
-        bytes[8..12].copy_from_slice(&value.to_le_bytes());
+        bytes[8..].copy_from_slice(&value.to_le_bytes());
         bytes
     }
 
@@ -69,9 +76,17 @@ impl Message {
             5 => Self::Exited(Exited::Signal(value)),
             6 => Self::Done(value),
             7 => Self::Signal(value),
+            8 => {
+                let [_, _, _, _, _, _, _, _, until @ ..] = bytes;
+                Self::Valid(Moment::from_micros(u64::from_le_bytes(until)))
+            }
             _ => return None,
         })
     }
+}
+
+fn number(value: i32) -> u64 {
+    u64::from(value.cast_unsigned())
 }
 
 /// Puts messages together from whatever pieces they arrive in.
@@ -151,6 +166,7 @@ mod tests {
             Message::Exited(Exited::Signal(9)),
             Message::Done(-1),
             Message::Signal(15),
+            Message::Valid(Moment::from_micros(1 << 50)),
         ];
         for message in all {
             one.send(message);

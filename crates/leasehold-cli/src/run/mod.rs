@@ -23,12 +23,14 @@
 //! | `timing.rs` | when to ask the command to stop, when to kill it |
 //! | `front.rs`, `signals.rs`, `terminal.rs` | the process that the shell sees |
 //! | `keeper/` | the process that holds the lease |
+//! | `attempt/` | the same for the commands of `leasehold tasks work` |
 //! | `stub.rs`, `lookup.rs`, `environment.rs` | the command, until it is executed |
 //! | `tree.rs` | finding and ending every process of the tree |
 //! | `link.rs`, `alarm.rs`, `say.rs` | what they say to each other, when they wake, what they say to people |
 //! | `sys.rs` | the system calls that have no safe wrapper |
 
 mod alarm;
+mod attempt;
 mod environment;
 mod front;
 mod keeper;
@@ -44,5 +46,7 @@ mod terminal;
 mod timing;
 mod tree;
 
+pub(crate) use attempt::{End, Keeper, Launched, Launcher, keep};
 pub(crate) use plan::{Patience, RunPlan};
+pub(crate) use signals::is_ignored;
 pub(crate) use start::run;

@@ -73,6 +73,11 @@ pub(super) fn start_clean() {
     }
 }
 
+/// Whether the signal with this number is ignored.
+pub(crate) fn is_ignored(number: i32) -> bool {
+    Signal::try_from(number).is_ok_and(sys::is_ignored)
+}
+
 /// From now on signals come in.
 pub(super) fn let_in() {
     set_mask(&SigSet::empty());

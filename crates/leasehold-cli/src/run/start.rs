@@ -60,7 +60,7 @@ fn check(plan: &RunPlan) -> Result<(Timing, Image), NotRunnable> {
         return Err(refuse(plan.conflict_exit, message));
     }
     let file = look_up(command, std::env::var_os("PATH"))?;
-    let image = Image::new(plan, &file)
+    let image = Image::new(&plan.command, &file)
         .ok_or_else(|| refuse(exit::USAGE, "the command contains a NUL byte".to_owned()))?;
     Ok((timing, image))
 }

@@ -1,6 +1,6 @@
 //! The command until it is executed: a forked process that waits for "go", and for what it is to know by then.
 
-use std::ffi::CString;
+use std::ffi::{CString, OsString};
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
@@ -11,7 +11,6 @@ use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use nix::unistd::{ForkResult, Pid, execve, getpid, getppid, setpgid};
 
-use super::plan::RunPlan;
 use super::terminal::Terminal;
 use super::{environment, signals, sys};
 use crate::exit;
@@ -43,8 +42,8 @@ pub(super) struct Image {
 
 impl Image {
     /// None if the command contains a NUL.
-    pub(super) fn new(plan: &RunPlan, file: &Path) -> Option<Self> {
-        let arguments = plan.command.iter().map(|argument| CString::new(argument.as_bytes()).ok());
+    pub(super) fn new(command: &[OsString], file: &Path) -> Option<Self> {
+        let arguments = command.iter().map(|argument| CString::new(argument.as_bytes()).ok());
         let file = CString::new(file.as_os_str().as_bytes()).ok()?;
         Some(Self { file, arguments: arguments.collect::<Option<_>>()? })
     }

@@ -50,6 +50,11 @@ impl Terminal {
         terminal
     }
 
+    /// For a command that runs without one.
+    pub(super) fn none() -> Self {
+        Self { tty: None, job: getpgrp(), lend_at_start: false, lent: Cell::new(false) }
+    }
+
     /// Whether there is one.
     pub(super) fn exists(&self) -> bool {
         self.tty.is_some()

@@ -104,7 +104,7 @@ impl<'a> Front<'a> {
                     self.schedule.ask_to_stop(now, self.job.valid_until.get().unwrap_or(now));
                 }
                 Received::Message(Message::Stopped(signal)) => self.stopped(signal),
-                Received::Message(Message::Signal(_)) => {}
+                Received::Message(Message::Signal(_) | Message::Valid(_)) => {}
             }
         }
     }

@@ -61,7 +61,7 @@ async fn work(job: &Job<'_>, stub: Stub, link: UnixStream) -> i32 {
 }
 
 /// So that whoever kills all processes called "leasehold" leaves one that can still end the command.
-fn take_another_name() {
+pub(in crate::run) fn take_another_name() {
     #[cfg(target_os = "linux")]
     let _ = nix::sys::prctl::set_name(c"lease-keeper");
 }

@@ -12,4 +12,4 @@ mod hold;
 mod keep;
 mod lease;
 
-pub(super) use keep::keep;
+pub(super) use keep::{keep, take_another_name};

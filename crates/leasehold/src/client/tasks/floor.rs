@@ -19,6 +19,15 @@ pub(super) enum Stop {
     Ending,
 }
 
+/// How a lease is, for its handler.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Terms {
+    /// Until when it lasts at least, on this machine's boot clock.
+    pub(super) valid_until: Moment,
+    /// Whether the handler has to stop before it is done.
+    pub(super) stop: Option<Stop>,
+}
+
 /// Everything that a worker has in hand.
 #[derive(Default)]
 pub(super) struct Floor {
@@ -33,20 +42,17 @@ pub(super) struct Floor {
 struct Hand {
     token: Token,
     ttl: Ttl,
-    /// Until when it lasts at least, on this machine's boot clock.
-    deadline: Moment,
     progress: Option<Progress>,
-    stop: watch::Sender<Option<Stop>>,
+    terms: watch::Sender<Terms>,
 }
 
 impl Floor {
-    /// Takes a lease in hand that was asked for at `sent`, and gives the way to learn that it has to stop.
-    pub(super) fn take(&self, task: &Task, ttl: Ttl, sent: Moment) -> watch::Receiver<Option<Stop>> {
-        let (stop, stopped) = watch::channel(None);
-        let deadline = sent.plus(ttl.as_duration());
-        let hand = Hand { token: task.token, ttl, deadline, progress: None, stop };
-        self.hands().insert(task.id, hand);
-        stopped
+    /// Takes a lease in hand that was asked for at `sent`, and gives the way to learn how it is.
+    pub(super) fn take(&self, task: &Task, ttl: Ttl, sent: Moment) -> watch::Receiver<Terms> {
+        let terms = Terms { valid_until: sent.plus(ttl.as_duration()), stop: None };
+        let (terms, heard) = watch::channel(terms);
+        self.hands().insert(task.id, Hand { token: task.token, ttl, progress: None, terms });
+        heard
     }
 
     /// Lets go of a lease: it is settled or lost.
@@ -112,7 +118,7 @@ impl Floor {
             match beat {
                 Beat::Lost => hand.stop(Stop::Lost),
                 Beat::Kept(asked) => {
-                    hand.deadline = hand.deadline.max(sent.plus(hand.ttl.as_duration()));
+                    hand.renew(sent.plus(hand.ttl.as_duration()));
                     if hand.progress == held.progress {
                         hand.progress = None;
                     }
@@ -127,7 +133,8 @@ impl Floor {
     /// Gives up the leases whose time is over without an answer from the store; says how many.
     pub(super) fn give_up(&self, now: Moment) -> usize {
         let mut hands = self.hands();
-        let over = hands.values_mut().filter(|hand| hand.deadline <= now && hand.stop.borrow().is_none());
+        let is_over = |terms: Terms| terms.valid_until <= now && terms.stop.is_none();
+        let over = hands.values_mut().filter(|hand| is_over(*hand.terms.borrow()));
         over.map(|hand| hand.stop(Stop::Lost)).count()
     }
 
@@ -146,9 +153,18 @@ impl Floor {
 }
 
 impl Hand {
+    /// An answer that comes late makes no lease shorter.
+    fn renew(&self, until: Moment) {
+        self.terms.send_if_modified(|terms| {
+            let later = until > terms.valid_until;
+            terms.valid_until = terms.valid_until.max(until);
+            later
+        });
+    }
+
     /// The first reason stands, but a lease that is lost is lost.
     fn stop(&mut self, why: Stop) {
-        self.stop.send_if_modified(|stop| {
+        self.terms.send_if_modified(|Terms { stop, .. }| {
             let stronger = stop.is_none() || (why == Stop::Lost && *stop != Some(Stop::Lost));
             if stronger {
                 *stop = Some(why);

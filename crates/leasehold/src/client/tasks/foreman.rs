@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use super::floor::{Floor, Stop};
+use super::floor::{Floor, Stop, Terms};
 use super::pulse::About;
 use super::running::Ties;
 use super::work::clamped;
@@ -57,13 +57,15 @@ pub(super) struct Foreman {
     pub(super) ending: CancellationToken,
     /// Handlers are stopped.
     pub(super) over: CancellationToken,
+    /// Handlers that are stopped end by themselves.
+    pub(super) patient: bool,
 }
 
 /// A task that is in hand.
 struct InHand {
     task: Arc<Task>,
     ttl: Ttl,
-    stop: watch::Receiver<Option<Stop>>,
+    terms: watch::Receiver<Terms>,
 }
 
 /// How an attempt went: what to tell the store, if anything, and how long it took.
@@ -269,8 +271,8 @@ impl Foreman {
                     else {
                         continue;
                     };
-                    let stop = self.floor.take(&task, ttl, sent);
-                    shift.ahead.push_back(InHand { task: Arc::new(task), ttl, stop });
+                    let terms = self.floor.take(&task, ttl, sent);
+                    shift.ahead.push_back(InHand { task: Arc::new(task), ttl, terms });
                 }
             }
         }
@@ -289,12 +291,13 @@ impl Foreman {
     fn start_handlers(&self, shift: &mut Shift) {
         let ending = self.ending.is_cancelled() || self.over.is_cancelled();
         while !ending && shift.at_work.len() < self.slots {
-            let Some(InHand { task, ttl, stop }) = shift.ahead.pop_front() else { break };
-            if *stop.borrow() == Some(Stop::Lost) {
+            let Some(InHand { task, ttl, terms }) = shift.ahead.pop_front() else { break };
+            if terms.borrow().stop == Some(Stop::Lost) {
                 self.floor.let_go(task.id, task.token);
                 continue;
             }
-            let ties = Ties { floor: self.floor.clone(), stop, ending: self.ending.clone() };
+            let (floor, ending) = (self.floor.clone(), self.ending.clone());
+            let ties = Ties { floor, terms, lock: None, ending, patient: self.patient };
             let handler = self.handlers.get(&task.queue).cloned();
             let (id, token) = (task.id, task.token);
             let attempt = attempt(self.inner.clone(), handler, task, ttl, ties);
@@ -344,20 +347,25 @@ async fn attempt(
     ties: Ties,
 ) -> Ended {
     let began = Moment::now();
-    let mut stop = ties.stop.clone();
-    let work = async {
+    let (mut terms, patient) = (ties.terms.clone(), ties.patient);
+    let mut work = std::pin::pin!(async {
         let Some(handler) = handler else { return Verdict::Return };
         let Some(lock) = task.lock.clone() else { return handler(task, None, ties).await };
         under_lock(&inner, lock, handler, task, ttl, ties).await
-    };
+    });
     let verdict = tokio::select! {
         biased;
-        why = stopped(&mut stop) => match why {
-            Stop::Lost => None,
-            Stop::Asked => Some(Verdict::Abort),
-            Stop::Ending => Some(Verdict::Return),
+        why = stopped(&mut terms) => {
+            let last = if patient { Some(work.await) } else { None };
+            // While a patient handler came to its end, the lease may have been lost after all.
+            match (terms.borrow().stop.unwrap_or(why), last) {
+                (Stop::Lost, _) => None,
+                (_, Some(done @ Verdict::Done(_))) => Some(done),
+                (Stop::Asked, _) => Some(Verdict::Abort),
+                (Stop::Ending, _) => Some(Verdict::Return),
+            }
         },
-        verdict = work => Some(verdict),
+        verdict = &mut work => Some(verdict),
     };
     Ended { verdict, took: Moment::now().after(began) }
 }
@@ -373,9 +381,12 @@ async fn under_lock(
     ties: Ties,
 ) -> Verdict {
     let holder = format!("task {}", task.id);
-    let asked =
-        LockBuilder::new(inner.clone(), lock).ttl(ttl.as_duration()).holder(holder.as_str()).acquire();
-    let guard = match asked.await {
+    let mut ask = LockBuilder::new(inner.clone(), lock).ttl(ttl.as_duration()).holder(holder.as_str());
+    if ties.patient {
+        // The work may live longer than this process: only time can tell that it is over.
+        ask = ask.process(None);
+    }
+    let guard = match ask.acquire().await {
         Ok(guard) => guard,
         Err(Error::Conflict { .. }) => return Verdict::Snooze(clamped(LOCK_TAKEN)),
         Err(error) => {
@@ -384,7 +395,17 @@ async fn under_lock(
         }
     };
     let token = guard.token();
-    match guard.run(async |_| handler(task, Some(token), ties).await).await {
+    let done = if ties.patient {
+        let ties = Ties { lock: Some(guard.watch()), ..ties };
+        let verdict = handler(task, Some(token), ties).await;
+        match guard.release().await {
+            Err(error @ Error::Lost { .. }) => Err(error),
+            Ok(()) | Err(_) => Ok(verdict),
+        }
+    } else {
+        guard.run(async |_| handler(task, Some(token), ties).await).await
+    };
+    match done {
         Ok(verdict) => verdict,
         // The lock was lost, and the handler with it.
         Err(error) => {
@@ -394,8 +415,8 @@ async fn under_lock(
     }
 }
 
-async fn stopped(stop: &mut watch::Receiver<Option<Stop>>) -> Stop {
-    match stop.wait_for(Option::is_some).await.map(|why| *why) {
+async fn stopped(terms: &mut watch::Receiver<Terms>) -> Stop {
+    match terms.wait_for(|terms| terms.stop.is_some()).await.map(|terms| terms.stop) {
         Ok(Some(why)) => why,
         // Nobody is left who could want it stopped.
         _ => std::future::pending().await,

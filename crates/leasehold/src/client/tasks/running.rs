@@ -5,8 +5,10 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::floor::{Floor, Stop};
+use super::floor::{Floor, Terms};
+use crate::client::guard::{GuardState, Health};
 use crate::model::{Progress, Task, TaskId, Token};
+use crate::store::Moment;
 
 /// A task that this worker has leased, with what it is about. Its lease is kept alive in the background for as long as
 /// the handler runs.
@@ -22,9 +24,13 @@ pub struct Running<W> {
 #[derive(Clone)]
 pub(super) struct Ties {
     pub(super) floor: Arc<Floor>,
-    pub(super) stop: watch::Receiver<Option<Stop>>,
+    pub(super) terms: watch::Receiver<Terms>,
+    /// How the task's lock is, if it has one.
+    pub(super) lock: Option<watch::Receiver<Health>>,
     /// Cancelled when the worker begins to end.
     pub(super) ending: CancellationToken,
+    /// The handler is not dropped when it has to stop.
+    pub(super) patient: bool,
 }
 
 impl<W> Running<W> {
@@ -67,12 +73,50 @@ impl<W> Running<W> {
         self.ties.floor.tell(self.task.id, self.task.token, progress);
     }
 
+    /// Until when the lease lasts at least, and that on the task's lock, on this machine's boot clock. Nothing may be done
+    /// under it after that moment. It moves on as long as the worker can keep the lease alive.
+    pub fn valid_until(&self) -> Moment {
+        let until = self.ties.terms.borrow().valid_until;
+        self.ties.lock.as_ref().map_or(until, |lock| until.min(lock.borrow().valid_until))
+    }
+
+    /// Resolves when [`valid_until`](Self::valid_until) is another moment than this one, and gives it.
+    pub async fn renewed(&self, known: Moment) -> Moment {
+        let mut terms = self.ties.terms.clone();
+        let mut lock = self.ties.lock.clone();
+        loop {
+            terms.mark_unchanged();
+            lock.iter_mut().for_each(watch::Receiver::mark_unchanged);
+            let until = self.valid_until();
+            if until != known {
+                return until;
+            }
+            tokio::select! {
+                () = changed(Some(&mut terms)) => {}
+                () = changed(lock.as_mut()) => {}
+            }
+        }
+    }
+
     /// Resolves when the lease is lost, or somebody wants the task stopped. The handler is dropped then anyway, at its
-    /// next `await`; this is for work that runs elsewhere on its behalf.
+    /// next `await`, unless its worker is [`patient`](super::WorkerBuilder::patient); this is for work that runs
+    /// elsewhere on its behalf.
     pub async fn lost(&self) {
-        let mut stop = self.ties.stop.clone();
-        if stop.wait_for(Option::is_some).await.is_err() {
-            std::future::pending::<()>().await;
+        let mut terms = self.ties.terms.clone();
+        let stopped = async {
+            if terms.wait_for(|terms| terms.stop.is_some()).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        };
+        let lock_lost = async {
+            let Some(mut lock) = self.ties.lock.clone() else { return std::future::pending().await };
+            if lock.wait_for(|health| health.state == GuardState::Lost).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            () = stopped => {}
+            () = lock_lost => {}
         }
     }
 
@@ -80,4 +124,14 @@ impl<W> Running<W> {
     pub async fn ending(&self) {
         self.ties.ending.cancelled().await;
     }
+}
+
+/// Resolves with the next change; never if there can be none.
+async fn changed<T>(watch: Option<&mut watch::Receiver<T>>) {
+    if let Some(watch) = watch
+        && watch.changed().await.is_ok()
+    {
+        return;
+    }
+    std::future::pending::<()>().await;
 }

@@ -29,6 +29,7 @@ pub struct WorkerBuilder {
     prefetch: Option<u32>,
     recover_every: Option<Duration>,
     keep: Option<Duration>,
+    patient: bool,
     wrong: Option<Error>,
 }
 
@@ -42,7 +43,16 @@ const RECOVER_AT_LEAST: Duration = Duration::from_secs(5);
 impl WorkerBuilder {
     pub(in crate::client) fn new(inner: Arc<Inner>) -> Self {
         let (handlers, keep) = (BTreeMap::new(), Some(KEEP));
-        Self { inner, handlers, slots: SLOTS, prefetch: None, recover_every: None, keep, wrong: None }
+        Self {
+            inner,
+            handlers,
+            slots: SLOTS,
+            prefetch: None,
+            recover_every: None,
+            keep,
+            patient: false,
+            wrong: None,
+        }
     }
 
     /// Handles one kind of task. The handler's future is dropped if the lease is lost or the task is to be stopped;
@@ -151,9 +161,17 @@ impl WorkerBuilder {
         self
     }
 
+    /// Handlers are not dropped when they have to stop: they learn it by [`Running::lost`] and end by themselves. The
+    /// lease is kept alive until they have, if it can be. For work in other processes, which has to be ended there, and
+    /// before [`Running::valid_until`]. If such a handler ends well all the same, its result counts.
+    pub fn patient(mut self) -> Self {
+        self.patient = true;
+        self
+    }
+
     /// Starts to work, on the runtime that it is called on.
     pub fn start(self) -> Result<Worker> {
-        let Self { inner, handlers, slots, prefetch, recover_every, keep, wrong } = self;
+        let Self { inner, handlers, slots, prefetch, recover_every, keep, patient, wrong } = self;
         if let Some(error) = wrong {
             return Err(error);
         }
@@ -216,6 +234,7 @@ impl WorkerBuilder {
             ended,
             ending: ending.clone(),
             over: over.clone(),
+            patient,
         };
         let work = tokio::spawn(async move {
             let _background = background;

@@ -1,0 +1,64 @@
+//! `leasehold tasks work`.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::Args;
+use leasehold::model::{QueueName, Ttl};
+
+use crate::cli::values;
+
+const ABOUT: &str = "\
+Work on the tasks of a queue with a command
+
+For each task the command runs once, without a shell: the payload is on its stdin, and LEASEHOLD_TASK, LEASEHOLD_QUEUE, \
+LEASEHOLD_TOKEN, LEASEHOLD_ATTEMPT, LEASEHOLD_STORE and, where the task has them, LEASEHOLD_KEY, LEASEHOLD_LOCK and \
+LEASEHOLD_LOCK_TOKEN are in its environment. What it writes to stdout is passed on and kept as the result: as it is if it \
+is JSON, else as a text. The last lines on stderr are kept as the error.
+
+It and all its children are dead before the lease on the task can end, whether the store answers or not, and also if \
+leasehold itself is killed. SIGINT and SIGTERM end the worker when its tasks are done, or at the end of --grace; a second \
+one ends it at once. What it could not finish is given back.";
+
+const EXIT: &str = "\
+The exit code of the command decides:
+  0         succeeded
+  75        not now: put off for the task's backoff, which counts as no attempt
+  65, 78    failed for good
+  others    this attempt failed; the next one follows if attempts are left
+
+Examples:
+  leasehold tasks work video --slots 4 -- ./encode.sh
+  leasehold tasks work mail --until-empty -- sh -c 'jq -r .to | xargs ./send'";
+
+/// Work on the tasks of a queue with a command
+#[derive(Debug, Args)]
+#[command(long_about = ABOUT, after_help = EXIT)]
+pub(crate) struct WorkArgs {
+    /// The queues to take tasks from: all are one line, by priority and arrival
+    #[arg(value_name = "QUEUE", required = true)]
+    pub(crate) queues: Vec<QueueName>,
+    /// Run so many at once, 1 to 1000
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = values::work_slots, allow_hyphen_values = true)]
+    pub(crate) slots: u32,
+    /// How long a lease on a task lasts without a sign of life; a crash of this machine costs so long
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = values::ttl)]
+    #[arg(allow_hyphen_values = true)]
+    pub(crate) ttl: Ttl,
+    /// When the worker is asked to end: how long the commands that run may go on
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = values::duration)]
+    #[arg(allow_hyphen_values = true)]
+    pub(crate) grace: Duration,
+    /// How long a command has between SIGTERM and SIGKILL [default: 5s, or less if the ttl is short]
+    #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
+    pub(crate) kill_after: Option<Duration>,
+    /// End after one task
+    #[arg(long, conflicts_with_all = ["until_empty", "slots"])]
+    pub(crate) once: bool,
+    /// End when nothing is left that could run now
+    #[arg(long)]
+    pub(crate) until_empty: bool,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}

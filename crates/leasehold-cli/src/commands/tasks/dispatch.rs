@@ -1,0 +1,30 @@
+//! From a command of these groups to what is done.
+
+use super::{add, change, look, tidy, update};
+use crate::cli::{QueuesCommand, TasksCommand};
+use crate::commands::dispatch::{Desk, Done};
+use crate::exit;
+
+pub(in crate::commands) async fn tasks(desk: &Desk, command: TasksCommand) -> Done {
+    match command {
+        TasksCommand::Add(args) => add::add(desk, *args).await,
+        TasksCommand::List(args) => look::list(desk, args).await,
+        TasksCommand::Show { id } => look::show(desk, id).await,
+        TasksCommand::Counts { queue } => look::counts(desk, queue).await,
+        TasksCommand::Retry(args) => change::retry(desk, args).await,
+        TasksCommand::Cancel(args) => change::cancel(desk, args).await,
+        TasksCommand::Update(args) => update::update(desk, *args).await,
+        TasksCommand::Recover => tidy::recover(desk).await,
+        TasksCommand::Purge(args) => tidy::purge(desk, args).await,
+        // It makes a runtime of its own, and has been served.
+        TasksCommand::Work(_) => Ok(exit::SUCCESS),
+    }
+}
+
+pub(in crate::commands) async fn queues(desk: &Desk, command: QueuesCommand) -> Done {
+    match command {
+        QueuesCommand::List => look::counts(desk, None).await,
+        QueuesCommand::Pause(args) => change::pause(desk, args).await,
+        QueuesCommand::Resume { queue } => change::resume(desk, &queue).await,
+    }
+}

@@ -1,0 +1,27 @@
+//! `tasks work`, up to the plan: the rest is in `crate::work`.
+
+use leasehold::store::StoreUrl;
+
+use crate::cli::WorkArgs;
+use crate::commands::dispatch::{Done, block_on};
+use crate::config::Choice;
+use crate::output::Printer;
+use crate::run::Launcher;
+use crate::work::{Until, WorkPlan};
+
+pub(in crate::commands) fn work(args: WorkArgs, store: &Choice, printer: Printer) -> Done {
+    StoreUrl::parse(&store.url)?;
+    let until = match (args.once, args.until_empty) {
+        (true, _) => Until::One,
+        (_, true) => Until::Empty,
+        _ => Until::Asked,
+    };
+    let store_url = store.absolute();
+    let launcher = Launcher::new(args.command, store_url.clone(), args.ttl.as_duration(), args.kill_after)?;
+    let mut queues = args.queues;
+    queues.sort_unstable();
+    queues.dedup();
+    let plan =
+        WorkPlan { store_url, queues, slots: args.slots, ttl: args.ttl, grace: args.grace, until, launcher };
+    block_on(crate::work::work(plan, printer))
+}

@@ -1,0 +1,65 @@
+//! Tasks as a table.
+
+use leasehold::model::{Task, TaskState, Timestamp};
+
+use crate::output::paint::Paint;
+use crate::output::table::{Table, Tint, plain};
+use crate::output::text::{ago, shortly, visible};
+
+/// So much of a text is shown in a row.
+const NOTE_CHARS: usize = 60;
+
+/// A row for each.
+pub(crate) fn task_table(tasks: &[Task], now: Timestamp, paint: Paint) -> String {
+    let mut table = Table::new(&["ID", "QUEUE", "STATE", "PRIORITY", "ATTEMPT", "ADDED", "WHEN", "NOTE"]);
+    for task in tasks {
+        let row = vec![
+            task.id.to_string(),
+            task.queue.to_string(),
+            task.state.to_string(),
+            task.priority.get().to_string(),
+            format!("{}/{}", task.attempt, task.retries.attempts),
+            ago(now, task.created_at),
+            moment(task, now),
+            note(task),
+        ];
+        table.row(tint(task.state), row);
+    }
+    table.paint(paint)
+}
+
+pub(super) fn tint(state: TaskState) -> Tint {
+    match state {
+        TaskState::Failed => Paint::bad,
+        TaskState::Running => Paint::good,
+        TaskState::Scheduled | TaskState::Blocked => Paint::dim,
+        TaskState::Aborted => Paint::warning,
+        TaskState::Pending | TaskState::Succeeded => plain,
+    }
+}
+
+/// The time that matters: when it will run, since when it runs, when it ended.
+fn moment(task: &Task, now: Timestamp) -> String {
+    match task.state {
+        TaskState::Scheduled => shortly(now, task.run_at),
+        TaskState::Running => task.leased_at.map_or_else(String::new, |since| ago(now, since)),
+        _ => task.finished_at.map_or_else(|| "-".to_owned(), |end| ago(now, end)),
+    }
+}
+
+/// Why it waits, how far it is, or what went wrong.
+fn note(task: &Task) -> String {
+    let text = match (task.state, &task.progress, &task.error, &task.lock) {
+        (TaskState::Running, _, _, _) if task.cancel.is_some() => "to be stopped".to_owned(),
+        (TaskState::Running, Some(progress), _, _) => progress.to_string(),
+        (TaskState::Blocked, _, _, Some(lock)) => format!("waits for lock '{lock}'"),
+        (TaskState::Succeeded, ..) | (_, _, None, _) => String::new(),
+        (_, _, Some(error), _) => error.to_string(),
+    };
+    let line = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    let line = visible(line.trim());
+    match line.char_indices().nth(NOTE_CHARS) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line,
+    }
+}

@@ -1,0 +1,212 @@
+//! A keeper, from the start of the command to the death of the last of its processes.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use leasehold::Moment;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::WaitStatus;
+use nix::unistd::getpid;
+
+use crate::exit;
+use crate::run::alarm::Alarm;
+use crate::run::link::{Exited, Link, Message, Received};
+use crate::run::say::say;
+use crate::run::signals::Signals;
+use crate::run::stub::{NotStarted, Stub};
+use crate::run::timing::{Due, Schedule, Timing};
+use crate::run::tree::{self, Below, Reaped, negative};
+
+pub(super) struct Watch {
+    stub: Stub,
+    /// None once the worker is gone.
+    link: Option<Link>,
+    signals: Signals,
+    alarm: Alarm,
+    timing: Timing,
+    schedule: Schedule,
+    valid_until: Moment,
+    below: Below,
+    /// How the command ended; what it left behind may live on.
+    ended: Option<Exited>,
+    /// Why it ended, if not by itself.
+    code: Option<i32>,
+    left_behind: bool,
+    pause: Duration,
+    killing_since: Option<Moment>,
+    complained: bool,
+}
+
+/// Whatever is not dead after so long is spoken about.
+const STUBBORN: Duration = Duration::from_secs(2);
+
+impl Watch {
+    pub(super) fn new(stub: Stub, link: UnixStream, valid_until: Moment, timing: Timing) -> io::Result<Self> {
+        let below = Below { roots: vec![getpid()], spare: Vec::new(), group: Some(stub.pid) };
+        Ok(Self {
+            stub,
+            link: Some(Link::new(link)?),
+            signals: Signals::listen()?,
+            alarm: Alarm::new()?,
+            timing,
+            schedule: Schedule::new(timing, Duration::ZERO),
+            valid_until,
+            below,
+            ended: None,
+            code: None,
+            left_behind: false,
+            pause: Duration::from_millis(1),
+            killing_since: None,
+            complained: false,
+        })
+    }
+
+    /// Starts the command with these variables. Returns when everything is dead, and the worker knows how it ended.
+    pub(super) fn watch(mut self, variables: &[u8]) -> i32 {
+        self.tell(Message::Started(self.stub.pid.as_raw()));
+        // If it cannot be told it is dead, and we will see that.
+        let _ = self.stub.go(self.timing.term_at(self.valid_until), variables);
+        loop {
+            self.signals.pending(); // They wake us; what has happened is looked at below.
+            self.hear();
+            if self.everything_is_dead() || self.nothing_helps() {
+                let code = self.code.unwrap_or(exit::SUCCESS);
+                self.tell(Message::Done(code));
+                return code;
+            }
+            self.watch_the_time();
+            let signals = self.signals.poll_fd();
+            let link = self.link.as_ref().map_or(signals, |link| link.stream.as_fd());
+            self.alarm.sleep([signals, link]);
+        }
+    }
+
+    fn hear(&mut self) {
+        while let Some(link) = &mut self.link {
+            match link.receive() {
+                Received::Nothing => return,
+                Received::Message(Message::Valid(until)) => self.valid_until = until,
+                Received::Message(Message::Signal(signal)) => {
+                    self.ask_to_stop();
+                    if signal == Signal::SIGKILL as i32 {
+                        self.schedule.kill_now();
+                    }
+                }
+                Received::Message(_) => {}
+                Received::Gone => {
+                    self.link = None;
+                    self.ask_to_stop();
+                }
+            }
+        }
+    }
+
+    /// Buries the dead, and says whether the command and all that it started are among them.
+    fn everything_is_dead(&mut self) -> bool {
+        loop {
+            match tree::reap() {
+                Reaped::NobodyLeft if self.below.is_empty_without_children() => return true,
+                Reaped::NobodyLeft | Reaped::Nothing => {
+                    self.end_what_is_left();
+                    return false;
+                }
+                Reaped::News(status) if status.pid() == Some(self.stub.pid) => self.command_has_news(status),
+                Reaped::News(_) => {}
+            }
+        }
+    }
+
+    fn command_has_news(&mut self, status: WaitStatus) {
+        let ended = match status {
+            WaitStatus::Exited(_, code) => Exited::Code(code),
+            WaitStatus::Signaled(_, signal, _) => Exited::Signal(signal as i32),
+            _ => return,
+        };
+        match self.stub.not_started() {
+            Some(NotStarted::TooLate) => self.code = Some(exit::LEASE_LOST),
+            Some(NotStarted::Refused(errno)) => {
+                say!("the command cannot be run: {}", errno.desc());
+                self.code = Some(exit::NOT_RUNNABLE);
+            }
+            None => self.tell(Message::Exited(ended)),
+        }
+        self.ended = Some(ended);
+        self.below.leader_is_buried();
+    }
+
+    /// The command has ended and others that it started have not.
+    fn end_what_is_left(&mut self) {
+        if self.ended.is_none() || self.left_behind {
+            return;
+        }
+        // Those in the group of a command that was asked to stop have been asked already.
+        let asked = self.schedule.is_ending().then_some(self.stub.pid);
+        self.schedule.ask_to_stop(Moment::now(), self.valid_until);
+        self.left_behind = self.below.signal(Signal::SIGTERM, asked).alive > 0;
+        self.below.signal(Signal::SIGCONT, None);
+    }
+
+    fn watch_the_time(&mut self) {
+        let mut now = Moment::now();
+        let mut due = self.schedule.due(now, self.valid_until);
+        if due == Due::Term {
+            self.ask_to_stop();
+            now = Moment::now();
+            due = self.schedule.due(now, self.valid_until);
+        }
+        let next = match due {
+            Due::Nothing(at) => at,
+            Due::Term => now,
+            Due::Kill => self.kill_all(now),
+        };
+        if self.alarm.set(next).is_err() {
+            // Without an alarm we would miss the time, so it is now.
+            self.kill_all(now);
+        }
+    }
+
+    /// One pass of killing. Says when to make the next.
+    fn kill_all(&mut self, now: Moment) -> Moment {
+        self.ending();
+        let pass = self.below.kill();
+        let since = *self.killing_since.get_or_insert(now);
+        if now.after(since) >= STUBBORN && !self.complained {
+            self.complained = true;
+            tree::complain(&pass);
+        }
+        let next = now.plus(self.pause);
+        self.pause = (self.pause * 2).min(Duration::from_millis(200));
+        next
+    }
+
+    /// What cannot be killed may live longer than the lease. Nobody can help that.
+    fn nothing_helps(&self) -> bool {
+        self.complained && Moment::now() >= self.valid_until
+    }
+
+    /// Asks the command to stop, unless that has been done.
+    fn ask_to_stop(&mut self) {
+        let asked = self.schedule.is_ending();
+        self.ending();
+        if !asked && self.ended.is_none() {
+            let _ = kill(negative(self.stub.pid), Signal::SIGTERM);
+            let _ = kill(negative(self.stub.pid), Signal::SIGCONT); // What is stopped does not hear.
+        }
+    }
+
+    /// From now on the command is ending. If it has not ended by itself before, that is why.
+    fn ending(&mut self) {
+        if self.ended.is_none() {
+            self.code.get_or_insert(exit::LEASE_LOST);
+        }
+        self.schedule.ask_to_stop(Moment::now(), self.valid_until);
+    }
+
+    fn tell(&self, message: Message) {
+        if let Some(link) = &self.link {
+            link.send(message);
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! What a command writes: passed on line by line, so that lines of several commands do not mix, and kept within bounds.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+use super::mouth::Mouth;
+use super::shop::{Hurry, Shop};
+
+/// A line that is longer is passed on in pieces.
+const LONGEST_LINE: usize = 64 << 10;
+/// So long a pipe is read on after the command is dead.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// What is kept of it.
+#[derive(Debug)]
+pub(super) enum Kept {
+    /// The first so many bytes, and whether there were more.
+    First { most: usize, bytes: Vec<u8>, more: bool },
+    /// The last so many bytes.
+    Last { most: usize, bytes: Vec<u8> },
+}
+
+impl Kept {
+    pub(super) fn first(most: usize) -> Self {
+        Self::First { most, bytes: Vec::new(), more: false }
+    }
+
+    pub(super) fn last(most: usize) -> Self {
+        Self::Last { most, bytes: Vec::new() }
+    }
+
+    fn add(&mut self, piece: &[u8]) {
+        match self {
+            Self::First { most, bytes, more } => {
+                let room = *most - bytes.len();
+                bytes.extend_from_slice(&piece[..piece.len().min(room)]);
+                *more |= piece.len() > room;
+            }
+            Self::Last { most, bytes } => {
+                bytes.extend_from_slice(piece);
+                // Not with each piece: moving all of it costs.
+                if bytes.len() > 2 * *most {
+                    bytes.drain(..bytes.len() - *most);
+                }
+            }
+        }
+    }
+}
+
+/// Listens to one stream of a command.
+pub(super) struct Ear {
+    kept: Arc<Mutex<Kept>>,
+    /// Whether the command is dead.
+    dead: watch::Sender<bool>,
+    listening: JoinHandle<()>,
+}
+
+impl Ear {
+    /// Begins to listen.
+    pub(super) fn new(from: impl Into<OwnedFd>, to: Arc<Mouth>, kept: Kept) -> io::Result<Self> {
+        let from = pipe::Receiver::from_owned_fd(from.into())?;
+        let kept = Arc::new(Mutex::new(kept));
+        let dead = watch::Sender::new(false);
+        let listening = tokio::spawn(pass_on(from, to, kept.clone(), dead.subscribe()));
+        Ok(Self { kept, dead, listening })
+    }
+
+    /// What was kept, when all has been passed on or somebody cannot wait for that. The command is dead.
+    pub(super) async fn finish(mut self, shop: &Shop) -> Kept {
+        self.dead.send_replace(true);
+        tokio::select! {
+            _ = &mut self.listening => {}
+            () = shop.hurried(Hurry::Kill) => self.listening.abort(),
+        }
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *kept, Kept::last(0))
+    }
+}
+
+/// Reads to the end, keeps some of it, and passes on all of it.
+async fn pass_on(
+    mut from: pipe::Receiver,
+    to: Arc<Mouth>,
+    kept: Arc<Mutex<Kept>>,
+    mut dead: watch::Receiver<bool>,
+) {
+    let (mut line, mut buffer) = (Vec::new(), vec![0; 16 << 10]);
+    loop {
+        let read = tokio::select! {
+            biased;
+            read = from.read(&mut buffer) => read,
+            () = silence(&mut dead) => break,
+        };
+        // What cannot be read has ended.
+        let Ok(read @ 1..) = read else { break };
+        let piece = &buffer[..read];
+        kept.lock().unwrap_or_else(PoisonError::into_inner).add(piece);
+        line.extend_from_slice(piece);
+        let whole = line.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        let whole = if line.len() - whole > LONGEST_LINE { line.len() } else { whole };
+        if whole > 0 {
+            let rest = line.split_off(whole);
+            to.say(std::mem::replace(&mut line, rest)).await;
+        }
+    }
+    to.say(line).await;
+}
+
+/// Resolves when the command has been dead for a while: if there is no end yet, somebody else has the pipe too.
+async fn silence(dead: &mut watch::Receiver<bool>) {
+    let _ = dead.wait_for(|dead| *dead).await;
+    sleep(LAST_WORDS).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_and_the_last_bytes_are_kept() {
+        let (mut first, mut last) = (Kept::first(5), Kept::last(5));
+        for piece in ["abc", "def", "ghi", "jkl"] {
+            first.add(piece.as_bytes());
+            last.add(piece.as_bytes());
+        }
+        assert!(matches!(first, Kept::First { bytes, more: true, .. } if bytes == b"abcde"));
+        assert!(matches!(last, Kept::Last { bytes, .. } if bytes.ends_with(b"hijkl") && bytes.len() <= 10));
+    }
+}

@@ -1,0 +1,75 @@
+//! When a worker has had enough.
+
+use std::time::Duration;
+
+use leasehold::model::{QueueName, TaskState, WorkerId};
+use leasehold::store::ListTasks;
+use leasehold::{Result, Tasks};
+
+use super::shop::Shop;
+
+/// How long a worker works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Until {
+    /// Until it is asked to end.
+    Asked,
+    /// Until it has begun a task.
+    One,
+    /// Until there is nothing that could run now.
+    Empty,
+}
+
+/// So often an idle worker looks whether there is anything left.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Resolves when it has.
+pub(super) async fn enough(
+    until: Until,
+    shop: &Shop,
+    tasks: &Tasks,
+    worker: WorkerId,
+    queues: &[QueueName],
+) -> Result<()> {
+    match until {
+        Until::Asked => std::future::pending().await,
+        Until::One => {
+            // The sender lives in the shop, so it cannot be gone.
+            let _ = shop.tally.subscribe().wait_for(|tally| tally.begun > 0).await;
+        }
+        Until::Empty => {
+            loop {
+                match is_empty(shop, tasks, worker, queues).await {
+                    Ok(true) => break,
+                    Ok(false) => tokio::time::sleep(LOOK_EVERY).await,
+                    // The worker goes on as well.
+                    Err(error) if error.is_retryable() => tokio::time::sleep(LOOK_EVERY * 10).await,
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Nothing is in line, due, or in our hands. What others run, what waits for its time and what is paused does not count.
+async fn is_empty(shop: &Shop, tasks: &Tasks, worker: WorkerId, queues: &[QueueName]) -> Result<bool> {
+    let before = *shop.tally.borrow();
+    if before.begun != before.ended || has_any(tasks, worker).await? {
+        return Ok(false);
+    }
+    tasks.recover(1000).await?; // What is due is in line after this.
+    let known = tasks.queues().await?;
+    let waits = known.iter().any(|status| {
+        queues.contains(&status.queue) && status.paused.is_none() && status.counts.get(TaskState::Pending) > 0
+    });
+    // What we have taken and done in between may have brought something new.
+    let after = *shop.tally.borrow();
+    Ok(!waits && after == before && !has_any(tasks, worker).await?)
+}
+
+/// Whether the store knows of a task that this worker has.
+async fn has_any(tasks: &Tasks, worker: WorkerId) -> Result<bool> {
+    let ask =
+        ListTasks { state: Some(TaskState::Running), worker: Some(worker), limit: 1, ..ListTasks::default() };
+    Ok(!tasks.list(&ask).await?.items.is_empty())
+}

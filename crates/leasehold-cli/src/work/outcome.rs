@@ -1,0 +1,126 @@
+//! What an exit code and the output of a command mean for its task.
+
+use std::time::Duration;
+
+use leasehold::Setback;
+use leasehold::model::{MAX_PAYLOAD, Payload, Task};
+
+use super::capture::Kept;
+use crate::exit;
+use crate::run::End;
+
+/// So much of an output that is not JSON is kept.
+const MOST_TEXT: usize = 64 << 10;
+/// So much of stderr is kept, in bytes and in lines.
+pub(super) const MOST_ERROR: usize = 4 << 10;
+const ERROR_LINES: usize = 20;
+/// What was ended before its time comes back at once.
+const AT_ONCE: Duration = Duration::from_millis(1);
+
+/// What came of an attempt, in words where it did not succeed.
+pub(super) struct Outcome {
+    pub(super) result: Result<Option<Payload>, Setback>,
+    pub(super) trouble: Option<String>,
+}
+
+impl Outcome {
+    pub(super) fn new(end: End, task: &Task, out: Kept, error: Kept) -> Self {
+        let (setback, what): (fn(String) -> Setback, _) = match end {
+            End::Code(exit::SUCCESS) => return Self { result: Ok(result(out)), trouble: None },
+            End::Code(exit::TRY_LATER) => {
+                let pause = task.retries.first.as_duration();
+                let trouble = Some("put off by the command".to_owned());
+                return Self { result: Err(Setback::snooze(pause)), trouble };
+            }
+            End::Stopped => {
+                let trouble = Some("the command was ended".to_owned());
+                return Self { result: Err(Setback::snooze(AT_ONCE)), trouble };
+            }
+            End::Code(code @ (exit::BAD_DATA | exit::CONFIG)) => {
+                (fail, format!("the command gave up with exit code {code}"))
+            }
+            End::Code(code) => (retry, format!("the command failed with exit code {code}")),
+            End::Signal(signal) => (retry, format!("the command was ended by signal {signal}")),
+            End::NotRun => (retry, "the command could not be run".to_owned()),
+            End::Killed => (retry, "the keeper of the command was killed".to_owned()),
+        };
+        let why = match last_lines(error) {
+            last if last.is_empty() => what.clone(),
+            last => format!("{what}\n{last}"),
+        };
+        Self { result: Err(setback(why)), trouble: Some(what) }
+    }
+
+    pub(super) fn not_started(error: &std::io::Error) -> Self {
+        let what = format!("the command could not be started: {error}");
+        Self { result: Err(Setback::retry(&what)), trouble: Some(what) }
+    }
+}
+
+fn retry(why: String) -> Setback {
+    Setback::retry(why)
+}
+
+fn fail(why: String) -> Setback {
+    Setback::fail(why)
+}
+
+/// What is kept of stdout, at most.
+pub(super) fn keep_out() -> Kept {
+    Kept::first(MAX_PAYLOAD)
+}
+
+/// What is kept of stderr, at most.
+pub(super) fn keep_error() -> Kept {
+    Kept::last(MOST_ERROR)
+}
+
+/// As it is if it is JSON, else as a text; nothing if there was nothing.
+fn result(out: Kept) -> Option<Payload> {
+    let Kept::First { bytes, more, .. } = out else { return None };
+    let text = String::from_utf8_lossy(&bytes);
+    let text = text.trim();
+    if text.is_empty() {
+        return None;
+    }
+    let json = if more { None } else { Payload::new(text).ok() };
+    json.or_else(|| {
+        let cut = &text[..text.floor_char_boundary(MOST_TEXT)];
+        let end = if more || cut.len() < text.len() { "…" } else { "" };
+        Payload::of(&format!("{cut}{end}")).ok()
+    })
+}
+
+fn last_lines(error: Kept) -> String {
+    let Kept::Last { most, bytes } = error else { return String::new() };
+    let bytes = &bytes[bytes.len().saturating_sub(most)..];
+    let text = String::from_utf8_lossy(bytes);
+    let lines: Vec<_> = text.trim_end().lines().collect();
+    lines[lines.len().saturating_sub(ERROR_LINES)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn out(text: &str) -> Option<String> {
+        let (bytes, more) = (text.as_bytes().to_vec(), false);
+        result(Kept::First { most: MAX_PAYLOAD, bytes, more }).map(|payload| payload.as_str().to_owned())
+    }
+
+    #[test]
+    fn a_result_is_json_as_it_is_or_a_text() {
+        assert_eq!(out("  \n"), None);
+        assert_eq!(out("{\"a\": 1.10}\n").unwrap(), "{\"a\": 1.10}");
+        assert_eq!(out("it is done\n").unwrap(), "\"it is done\"");
+        assert_eq!(out("1\n2\n").unwrap(), "\"1\\n2\"");
+        assert!(out(&"\u{1}é".repeat(200_000)).unwrap().ends_with("…\""));
+    }
+
+    #[test]
+    fn the_last_lines_tell_what_went_wrong() {
+        let text = (0..30).map(|line| format!("line {line}")).collect::<Vec<_>>().join("\n");
+        let last = last_lines(Kept::Last { most: MOST_ERROR, bytes: text.into_bytes() });
+        assert!(last.starts_with("line 10\n") && last.ends_with("line 29"), "{last}");
+    }
+}

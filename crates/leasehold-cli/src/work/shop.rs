@@ -1,0 +1,58 @@
+//! What all attempts of a worker share.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use super::mouth::Mouth;
+use crate::output::Printer;
+use crate::run::Launcher;
+
+pub(super) struct Shop {
+    pub(super) launcher: Launcher,
+    pub(super) printer: Printer,
+    pub(super) stdout: Arc<Mouth>,
+    pub(super) stderr: Arc<Mouth>,
+    /// Whether somebody cannot wait for the commands to end by themselves.
+    pub(super) hurry: watch::Sender<Hurry>,
+    pub(super) tally: watch::Sender<Tally>,
+}
+
+/// How much of a hurry somebody is in.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd)]
+pub(super) enum Hurry {
+    #[default]
+    None,
+    /// Commands are to stop.
+    Stop,
+    /// Commands are to be killed, now.
+    Kill,
+}
+
+/// How many attempts there were.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Tally {
+    pub(super) begun: u64,
+    pub(super) ended: u64,
+}
+
+impl Shop {
+    pub(super) fn new(launcher: Launcher, printer: Printer) -> Self {
+        let (stdout, stderr) = (Mouth::new(std::io::stdout()).into(), Mouth::new(std::io::stderr()).into());
+        let (hurry, tally) = (watch::Sender::default(), watch::Sender::default());
+        Self { launcher, printer, stdout, stderr, hurry, tally }
+    }
+
+    /// Resolves when somebody is in such a hurry.
+    pub(super) async fn hurried(&self, hurry: Hurry) {
+        // The sender is our own, so it cannot be gone.
+        let _ = self.hurry.subscribe().wait_for(|now| *now >= hurry).await;
+    }
+
+    /// Talk about a task, for people.
+    pub(super) async fn say(&self, line: String) {
+        if !self.printer.quiet && !self.printer.json {
+            self.stderr.say(format!("leasehold: {line}\n").into_bytes()).await;
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! From the start to the end of a worker, and the signals in between.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::Leasehold;
+use leasehold::model::{QueueName, Ttl};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::attempt::attempt;
+use super::enough::{Until, enough};
+use super::shop::{Hurry, Shop};
+use crate::exit;
+use crate::output::{Failure, Printer};
+use crate::run::{Launcher, is_ignored};
+
+/// What to work on.
+pub(crate) struct WorkPlan {
+    pub(crate) store_url: String,
+    pub(crate) queues: Vec<QueueName>,
+    pub(crate) slots: u32,
+    pub(crate) ttl: Ttl,
+    /// How long commands may go on when the worker is asked to end.
+    pub(crate) grace: Duration,
+    pub(crate) until: Until,
+    pub(crate) launcher: Launcher,
+}
+
+/// A command that nobody asked to end may take as long as it likes.
+const FOR_EVER: Duration = Duration::from_hours(24 * 365);
+
+/// Works until it is asked to end or has had enough. Gives the exit code.
+pub(crate) async fn work(plan: WorkPlan, printer: Printer) -> Result<i32, Failure> {
+    let mut signals = Signals::listen().map_err(Failure::internal)?;
+    let leasehold = Leasehold::connect(&plan.store_url).await?;
+    let tasks = leasehold.tasks()?;
+    let shop = Arc::new(Shop::new(plan.launcher, printer));
+    // Tasks are not taken ahead: a command may take long, and somebody else may be idle.
+    let mut builder = leasehold.worker().slots(plan.slots).prefetch(0).patient();
+    for queue in &plan.queues {
+        let shop = shop.clone();
+        builder = builder.handle_queue(queue.clone(), plan.ttl.as_duration(), move |running| {
+            attempt(shop.clone(), running)
+        });
+    }
+    let worker = builder.start()?;
+    printer.advise(format_args!("leasehold: worker {} waits for tasks; ^C ends it", worker.id()));
+    let burying = tokio::spawn({
+        let shop = shop.clone();
+        async move { shop.launcher.bury().await }
+    });
+    let id = worker.id();
+    let mut first = false;
+    let enough = tokio::select! {
+        enough = enough(plan.until, &shop, &tasks, id, &plan.queues) => enough,
+        _ = signals.next() => {
+            first = true;
+            Ok(())
+        }
+    };
+    let grace = match (first, &enough) {
+        (true, _) => plan.grace,
+        (false, Ok(())) => FOR_EVER,
+        (false, Err(_)) => Duration::ZERO,
+    };
+    let end = End { first, grace: plan.grace, shop: &shop, signals: &mut signals };
+    let hurry = end.end(worker.stop(grace)).await;
+    burying.abort();
+    enough?;
+    Ok(hurry.map_or(exit::SUCCESS, |signal| exit::SIGNAL_BASE + signal))
+}
+
+/// The end of a worker.
+struct End<'a> {
+    /// Whether somebody has asked for it.
+    first: bool,
+    grace: Duration,
+    shop: &'a Arc<Shop>,
+    signals: &'a mut Signals,
+}
+
+impl End<'_> {
+    /// Waits for it, and for everything to be said. Gives the signal, if somebody was in a hurry.
+    async fn end(mut self, worker: impl Future<Output = ()>) -> Option<i32> {
+        if self.first {
+            self.announce().await;
+        }
+        let mouths = [self.shop.stdout.clone(), self.shop.stderr.clone()];
+        let mut over = std::pin::pin!(async {
+            worker.await;
+            let close = move || mouths.iter().for_each(|mouth| mouth.close());
+            let _ = tokio::task::spawn_blocking(close).await;
+        });
+        let mut hurry = None;
+        let mut patience = std::pin::pin!(tokio::time::sleep(FOR_EVER));
+        loop {
+            tokio::select! {
+                () = &mut over => return hurry,
+                signal = self.signals.next() => {
+                    if self.first {
+                        self.shop.hurry.send_replace(Hurry::Kill);
+                        if hurry.replace(signal).is_some() {
+                            return hurry; // The third time: whatever there may be to wait for.
+                        }
+                    } else {
+                        self.first = true;
+                        self.announce().await;
+                        patience.set(tokio::time::sleep(self.grace));
+                    }
+                }
+                () = &mut patience => {
+                    self.shop.hurry.send_replace(Hurry::Stop);
+                    patience.set(tokio::time::sleep(FOR_EVER));
+                }
+            }
+        }
+    }
+
+    async fn announce(&self) {
+        self.shop.say("ending when the tasks that run are done; once more ends them now".to_owned()).await;
+    }
+}
+
+/// What asks a worker to end.
+struct Signals {
+    heard: Vec<(i32, Signal)>,
+}
+
+impl Signals {
+    /// What is ignored stays ignored: `nohup` and shells ask for that.
+    fn listen() -> io::Result<Self> {
+        let wanted = [nix::libc::SIGINT, nix::libc::SIGTERM, nix::libc::SIGHUP];
+        let wanted = wanted.into_iter().filter(|number| !is_ignored(*number));
+        let heard = wanted.map(|number| Ok((number, signal(SignalKind::from_raw(number))?)));
+        Ok(Self { heard: heard.collect::<io::Result<_>>()? })
+    }
+
+    async fn next(&mut self) -> i32 {
+        std::future::poll_fn(|context| {
+            let ready = self
+                .heard
+                .iter_mut()
+                .find_map(|(number, signal)| signal.poll_recv(context).is_ready().then_some(*number));
+            ready.map_or(std::task::Poll::Pending, std::task::Poll::Ready)
+        })
+        .await
+    }
+}
