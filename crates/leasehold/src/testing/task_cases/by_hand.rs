@@ -66,13 +66,13 @@ pub async fn a_waiting_task_can_be_run_now(f: Fixture) {
 pub async fn an_update_compares_the_version(f: Fixture) {
     let shop = Shop::from(f);
     shop.add(&[task(1)]).await;
-    let payload = Some(Payload::new("\"new\"").unwrap());
-    let change = |expected| update(Change { expected, payload: payload.clone(), ..Change::default() });
+    let payload = Payload::new("\"new\"").unwrap();
+    let change = |expected| update(Change { expected, payload: Some(payload.clone()), ..Change::default() });
     assert_eq!(shop.change(1, change(7)).await.0, TaskAnswer::VersionConflict(1));
     let (answer, stored) = shop.change(1, change(1)).await;
-    assert_eq!((answer, stored.version, Some(stored.payload)), (TaskAnswer::Done, 2, payload.clone()));
+    assert_eq!((answer, stored.version, stored.payload), (TaskAnswer::Done, 2, payload.clone()));
     assert_eq!(shop.change(1, change(1)).await.0, TaskAnswer::VersionConflict(2));
-    assert_eq!(shop.lease(1, 1).await[0].payload, payload.unwrap());
+    assert_eq!(shop.lease(1, 1).await[0].payload, payload);
 }
 
 pub async fn an_update_moves_a_task_in_line_and_in_time(f: Fixture) {
