@@ -1,6 +1,7 @@
 //! Operations on locks, and reading them: one, many, and those that have something to clear away.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use futures_util::future::try_join_all;
 use redis::{Cmd, FromRedisValue, RedisError, Value};
@@ -26,7 +27,7 @@ const MAX_AGE_MILLIS: u64 = 90 * 24 * 3600 * 1000;
 
 /// Locks on Redis.
 pub(super) struct Locks {
-    pub(super) link: Link,
+    pub(super) link: Arc<Link>,
     pub(super) keys: Keys,
     pub(super) inbox: Inbox,
     pub(super) shown: String,
@@ -40,7 +41,7 @@ impl Locks {
     pub(super) fn new(link: Link, options: &RedisOptions) -> Self {
         let keys = Keys::new(&options.prefix);
         Self {
-            link,
+            link: Arc::new(link),
             inbox: Inbox::new(|process| keys.inbox(process)),
             keys,
             shown: options.shown.clone(),

@@ -23,7 +23,7 @@ pub(super) static CHAIN: LazyLock<Script> = LazyLock::new(|| Script::new(include
 pub(super) static BUCKET: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("bucket.lua")));
 
 impl Script {
-    fn new(text: &'static str) -> Self {
+    pub(super) fn new(text: &'static str) -> Self {
         Self { text, hash: redis::Script::new(text).get_hash().to_owned() }
     }
 

@@ -8,20 +8,24 @@ use super::line::Opener;
 use super::link::Link;
 use super::locks::Locks;
 use super::options::RedisOptions;
+use super::tasks::Tasks;
 use super::trouble::{explain, unknown_service};
 use crate::Result;
 use crate::model::{Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp, Ttl};
 use crate::store::wake::Reach;
-use crate::store::{Abilities, Changes, Finding, Hosts, ListEvents, ListLocks, LockStore, Page, Store};
+use crate::store::{
+    Abilities, Changes, Finding, Hosts, ListEvents, ListLocks, LockStore, Page, Store, TaskStore,
+};
 
 /// Locks on Redis: one server, one that Sentinels watch, or a Cluster.
 pub struct RedisStore {
     locks: Locks,
+    tasks: Tasks,
     options: RedisOptions,
 }
 
 /// A wake-up that gets lost costs a waiter this long.
-const POLL: Duration = Duration::from_millis(250);
+pub(super) const POLL: Duration = Duration::from_millis(250);
 
 impl RedisStore {
     /// Connects, and warns about settings of the server that would break a promise. Changes none of them.
@@ -33,7 +37,8 @@ impl RedisStore {
             }
             link => link.map_err(|(error, _)| explain(&options.shown, error))?,
         };
-        let store = Self { locks: Locks::new(link, &options), options };
+        let locks = Locks::new(link, &options);
+        let store = Self { tasks: Tasks::new(locks.link.clone(), &options), locks, options };
         store.check().await?;
         Ok(store)
     }
@@ -76,6 +81,10 @@ impl Store for RedisStore {
 
     fn locks(&self) -> &dyn LockStore {
         self
+    }
+
+    fn tasks(&self) -> Option<&dyn TaskStore> {
+        Some(&self.tasks)
     }
 
     async fn examine(&self) -> Result<Vec<Finding>> {

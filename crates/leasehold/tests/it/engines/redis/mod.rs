@@ -10,4 +10,5 @@ mod restart;
 mod sentinel;
 mod suite;
 mod support;
+mod tasks;
 mod wakes;

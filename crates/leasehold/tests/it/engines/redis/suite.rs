@@ -7,11 +7,11 @@ use leasehold::testing::{Fixture, agrees_with_the_rules};
 
 use crate::engines::support::engine_at;
 
-async fn fresh() -> Fixture {
+pub(super) async fn fresh() -> Fixture {
     fresh_on("redis").await
 }
 
-async fn fresh_on_cluster() -> Fixture {
+pub(super) async fn fresh_on_cluster() -> Fixture {
     fresh_on("redis-cluster").await
 }
 

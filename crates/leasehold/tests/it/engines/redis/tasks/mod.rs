@@ -1,0 +1,3 @@
+//! Tasks on Redis: the suite on one server and on a Cluster, and what is special here: costs, faults, many processes.
+
+mod suite;
