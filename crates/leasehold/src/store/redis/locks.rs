@@ -286,7 +286,7 @@ fn lease_of(op: &LockOp) -> Option<&LeaseId> {
 }
 
 /// The end of the range of names that begin with `prefix`: no text has the byte 0xff in it.
-fn end_of(prefix: &str) -> Vec<u8> {
+pub(super) fn end_of(prefix: &str) -> Vec<u8> {
     if prefix.is_empty() {
         return b"+".to_vec();
     }

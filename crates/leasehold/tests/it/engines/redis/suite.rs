@@ -44,3 +44,11 @@ fn it_agrees_with_the_rules() {
 fn a_cluster_agrees_with_the_rules() {
     agrees_with_the_rules(32, fresh_on_cluster);
 }
+
+mod docs {
+    leasehold::doc_conformance!(crate::engines::redis::suite::fresh);
+}
+
+mod docs_of_a_cluster {
+    leasehold::doc_conformance!(crate::engines::redis::suite::fresh_on_cluster);
+}
