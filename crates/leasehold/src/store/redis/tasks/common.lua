@@ -47,28 +47,28 @@ local function open_task(id, record)
   return task
 end
 
--- What was said about a task that nobody has read out of it stays as it is.
-local function close_task(task)
-  local parts = { pack(BASE, 1, task.state, task.archived, task.apart, task.keyless, task.version > 1 and 1 or 0,
-    task.priority, task.attempts, task.run_at, task.ready_at, task.created_at) }
-  if task.version > 1 then
-    parts[2] = pack(CHANGED, task.attempt, task.token, task.version, task.updated_at, task.leased_at, task.lease_end,
-      task.finished_at, #task.worker, task.worker)
-  end
-  if not task.said then
-    parts[#parts + 1] = string.sub(task.record, task.names_at)
-  else
-    local said = task.said
-    parts[#parts + 1] = string.sub(task.record, task.names_at, task.said_at - 1)
-    for _, text in ipairs(said) do
-      if text ~= '' then
-        parts[#parts + 1] = pack(SAID, #said[1], said[1], #said[2], said[2], #said[3], said[3], #said[4], said[4],
-          #said[5], said[5])
-        break
-      end
+local function close_said(task)
+  local said = task.said
+  for _, text in ipairs(said) do
+    if text ~= '' then
+      return pack(SAID, #said[1], said[1], #said[2], said[2], #said[3], said[3], #said[4], said[4], #said[5], said[5])
     end
   end
-  return table.concat(parts)
+  return ''
+end
+
+-- What was said about a task that nobody has read out of it stays as it is.
+local function close_task(task)
+  local head = pack(BASE, 1, task.state, task.archived, task.apart, task.keyless, task.version > 1 and 1 or 0,
+    task.priority, task.attempts, task.run_at, task.ready_at, task.created_at)
+  if task.version > 1 then
+    head = head .. pack(CHANGED, task.attempt, task.token, task.version, task.updated_at, task.leased_at,
+      task.lease_end, task.finished_at, #task.worker, task.worker)
+  end
+  if not task.said then
+    return head .. string.sub(task.record, task.names_at)
+  end
+  return head .. string.sub(task.record, task.names_at, task.said_at - 1) .. close_said(task)
 end
 
 -- Progress, result, error, who wants it stopped, events.
@@ -92,10 +92,6 @@ end
 
 local function save(task)
   call('HSET', TASKS, task.id, close_task(task))
-end
-
-local function next_token(task)
-  return math.min(math.max(task.token + 1, now), MAX_TOKEN)
 end
 
 -- === The lists ===
@@ -217,6 +213,34 @@ local function promote(queues)
   return promoted
 end
 
+-- === Many at once ===
+
+-- One command for many tasks costs the server, its log and its replicas less than many commands. So records and entries
+-- of lists are gathered; whoever needs to see them writes them first.
+local batch = {}
+
+local function gather(command, key, one, other)
+  local name = command .. key
+  local of = batch[name]
+  if not of then
+    of = { command, key }
+    batch[name] = of
+  end
+  of[#of + 1] = one
+  of[#of + 1] = other
+  if #of > 1000 then
+    call(unpack(of))
+    batch[name] = nil
+  end
+end
+
+local function write_batch()
+  for _, of in pairs(batch) do
+    call(unpack(of))
+  end
+  batch = {}
+end
+
 -- === At the end ===
 
 local function write_counts()
@@ -254,6 +278,7 @@ end
 
 -- The caller rings for its own workers: a queue, and how many tasks.
 local function bells()
+  write_batch()
   write_counts()
   local left = {}
   for queue, tasks in pairs(woken) do

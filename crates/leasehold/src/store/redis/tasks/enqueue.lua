@@ -3,10 +3,12 @@
 
 local NOW, AT = 0, 1
 local REUSE_FAILED, REUSE_FINISHED = 1, 2
-local queues, answers = {}, {}
+local queues, added, answers = {}, {}, {}
 
 -- Whether a key that is in use keeps this task out; the answer if so.
 local function taken(queue, key, fingerprint, reuse)
+  -- Perhaps it came with this very call.
+  write_batch()
   local earlier = call('HGET', base .. 'k:' .. queue, key)
   local task = earlier and load(earlier)
   if not task then
@@ -24,7 +26,7 @@ local function taken(queue, key, fingerprint, reuse)
 end
 
 local function add(id, ask, names, payload)
-  if call('HEXISTS', TASKS, id) == 1 then
+  if added[id] or call('HEXISTS', TASKS, id) == 1 then
     return 'a'
   end
   local when, run_at, priority, attempts, reuse, key = open('>Bc8hI4BBc0', ask)
@@ -45,21 +47,28 @@ local function add(id, ask, names, payload)
     due = now + open('>I8', run_at)
     run_at = pack('>I8', due)
   end
-  local task = {
-    id = id, state = due > now and SCHEDULED or PENDING, archived = 0, queue = queue, lock = lock, run_at = run_at,
-    ready_at = now, priority = priority,
-  }
-  file(task)
-  local record = pack(BASE, 1, task.state, 0, payload == '' and 0 or 1, 0, 0, priority, attempts, run_at, now, now)
-  call('HSET', TASKS, id, record .. names)
+  local state = due > now and SCHEDULED or PENDING
+  if lock ~= '' and state == PENDING and call('HSETNX', HEADS, lock, id) == 0 then
+    state = BLOCKED
+    call('ZADD', base .. 'b:' .. lock, now - STEP * priority, run_at .. id)
+  elseif state == PENDING then
+    gather('ZADD', base .. 'r:' .. queue, now - STEP * priority, run_at .. id)
+    woken[queue] = (woken[queue] or 0) + 1
+  else
+    gather('ZADD', base .. 's:' .. queue, due, run_at .. id)
+  end
+  count(queue, state, 1)
+  local record = pack(BASE, 1, state, 0, payload == '' and 0 or 1, 0, 0, priority, attempts, run_at, now, now)
+  gather('HSET', TASKS, id, record .. names)
+  gather('ZADD', base .. 'ids', 0, id)
   if payload ~= '' then
     call('HSET', base .. 'payload', id, payload)
   end
-  call('ZADD', base .. 'ids', 0, id)
   if not queues[queue] then
     queues[queue] = true
     call('SADD', base .. 'queues', queue)
   end
+  added[id] = true
   return 'a'
 end
 

@@ -1,26 +1,37 @@
 -- Ends attempts that went well.
 -- ARGV: for each the task, the token and its result.
 
-local settled = {}
+local ids, settled = {}, {}
 for at = 4, #ARGV, 3 do
-  local task = load(ARGV[at])
-  if not task or task.token ~= tonumber(ARGV[at + 1]) then
-    settled[#settled + 1] = -1
+  ids[#ids + 1] = ARGV[at]
+end
+local records = call('HMGET', TASKS, unpack(ids))
+
+for at, id in ipairs(ids) do
+  local task = records[at] and open_task(id, records[at])
+  if not task or task.token ~= tonumber(ARGV[3 * at + 2]) then
+    settled[at] = -1
+  elseif task.state ~= RUNNING then
+    -- This settlement was made already: only its worker leaves a task with the token of its lease.
+    settled[at] = task.state
   else
-    if task.state == RUNNING then
-      unfile(task)
-      task.state, task.lease_end, task.finished_at = SUCCEEDED, 0, now
-      task.version, task.updated_at = task.version + 1, now
-      said(task)[RESULT] = ARGV[at + 2]
+    settled[at] = SUCCEEDED
+    task.state, task.lease_end, task.finished_at = SUCCEEDED, 0, now
+    task.version, task.updated_at = task.version + 1, now
+    local result = ARGV[3 * at + 3]
+    if result ~= '' or task.said_at <= #task.record then
+      said(task)[RESULT] = result
       said(task)[ERROR] = ''
-      file(task)
-      save(task)
-      if task.lock ~= '' then
-        unblock(task.lock)
-      end
     end
-    -- Otherwise this settlement was made already: only its worker leaves a task with the token of its lease.
-    settled[#settled + 1] = task.state
+    gather('HSET', TASKS, id, close_task(task))
+    gather('ZREM', RUNS, id)
+    gather('ZADD', finished_key(0, SUCCEEDED, task.queue), now, id)
+    count(task.queue, RUNNING, -1)
+    count(task.queue, SUCCEEDED, 1)
+    if task.lock ~= '' then
+      call('HDEL', HEADS, task.lock)
+      unblock(task.lock)
+    end
   end
 end
 return { bells(), settled }
