@@ -8,7 +8,7 @@ use super::super::packed::unreadable;
 use super::super::scripts::{Call, Script};
 use super::super::trouble::explain;
 use super::record::Stored;
-use super::tasks::Tasks;
+use super::store::Tasks;
 use crate::Result;
 use crate::model::{QueueName, Timestamp};
 

@@ -7,7 +7,8 @@
 //! | `enqueue.lua`, `lease.lua`, `beat.lua`, `settle.lua` | what is frequent: one call for a whole batch |
 //! | `swap.lua`, `rare.rs` | what is rare: read, apply the rules, put back if nothing has changed meanwhile |
 //! | `read.lua`, `queues.lua`, `recover.lua`, `tidy.lua` | reading, counts and pauses, what is due, putting away and forgetting |
-//! | `tasks.rs` | the contract, call by call |
+//! | `store.rs` | the contract, call by call |
+//! | `hot.rs`, `queues.rs` | the frequent calls; counts, pauses, workers and tidying up |
 //! | `call.rs` | running a script, and reading its answer |
 //! | `listing.rs` | tasks by page |
 //! | `record.rs` | tasks as the scripts pack them |
@@ -15,9 +16,11 @@
 
 mod bell;
 mod call;
+mod hot;
 mod listing;
+mod queues;
 mod rare;
 mod record;
-mod tasks;
+mod store;
 
-pub(super) use tasks::Tasks;
+pub(super) use store::Tasks;

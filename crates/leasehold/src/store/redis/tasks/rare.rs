@@ -4,7 +4,7 @@ use redis::Cmd;
 
 use super::call::{SWAP, wrong};
 use super::record::{self, Stored};
-use super::tasks::{CHUNK, Tasks};
+use super::store::{CHUNK, Tasks};
 use crate::error::{Error, Result, Trouble};
 use crate::model::{Task, TaskAnswer, TaskId, TaskOp, Timestamp};
 
@@ -60,7 +60,7 @@ impl Tasks {
         for Stored { task, record } in stored {
             let known = open.iter().find(|at| ops[**at].0 == task.id);
             let at = *known.ok_or_else(wrong)?;
-            match changed(task, &ops[at].1, now) {
+            match changed(&task, &ops[at].1, now) {
                 (answer, task, false) => applied[at] = Some((answer, task)),
                 (answer, task, true) => {
                     let packed = record::pack(&task)?;
@@ -77,7 +77,7 @@ impl Tasks {
         let mut applied: Vec<Applied> = vec![None; stored.len()];
         let mut swaps = Vec::new();
         for (at, Stored { task, record }) in stored.into_iter().enumerate() {
-            if let (answer, task, true) = changed(task, &TaskOp::Expire, now) {
+            if let (answer, task, true) = changed(&task, &TaskOp::Expire, now) {
                 let packed = record::pack(&task)?;
                 swaps.push(Swap { at, answer, task, read: record, packed });
             }
@@ -119,9 +119,9 @@ impl Tasks {
 }
 
 /// The task after the operation, and whether it is another one now.
-fn changed(task: Task, op: &TaskOp, now: Timestamp) -> (TaskAnswer, Task, bool) {
+fn changed(task: &Task, op: &TaskOp, now: Timestamp) -> (TaskAnswer, Task, bool) {
     let mut after = task.clone();
     let answer = after.apply(op, now);
-    let differs = after != task;
+    let differs = after != *task;
     (answer, after, differs)
 }

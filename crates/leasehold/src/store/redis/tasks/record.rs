@@ -250,11 +250,11 @@ impl<'a> Reader<'a> {
     }
 
     fn said(&mut self, task: &mut Task) -> Option<()> {
-        task.progress = json(self.long()?)?;
+        task.progress = json(self.long()?).ok()?;
         task.result = some(self.long_text()?).map(Payload::trusted);
         task.error = self.long_text()?.strip_prefix('=').map(Note::new);
-        task.cancel = json(self.long()?)?;
-        task.events = json(self.long()?)?.unwrap_or_default();
+        task.cancel = json(self.long()?).ok()?;
+        task.events = json(self.long()?).ok()?.unwrap_or_default();
         Some(())
     }
 
@@ -312,10 +312,63 @@ fn some(text: &str) -> Option<&str> {
     Some(text).filter(|text| !text.is_empty())
 }
 
-/// No text is none; a text that cannot be read is nothing at all.
-fn json<T: DeserializeOwned>(text: &[u8]) -> Option<Option<T>> {
+/// No text is none.
+fn json<T: DeserializeOwned>(text: &[u8]) -> serde_json::Result<Option<T>> {
     match text {
-        [] => Some(None),
-        text => serde_json::from_slice(text).ok().map(Some),
+        [] => Ok(None),
+        text => serde_json::from_slice(text).map(Some),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Progress;
+
+    /// A record as format 1 has it: whatever comes later must still read it.
+    const STORED: &str = "01030000000100030000000500060a24181e400000060a24181e400100060a24181e40000000000100060a24181e40090000 \
+        00000000000200060a24181e400900060a24181e400900060a2419e803890000000000000000100000000000000000000000 \
+        0000000007046d61696c016c9c3e82dd6fcae8b10000001900000000000f424000000000d693a400016b7b2261223a317d00 \
+        00000a7b22646f6e65223a317d00000000000000033d6e6f0000000000000000";
+
+    #[test]
+    fn a_task_of_format_1_is_read_and_written() {
+        let hex: String = STORED.split_whitespace().collect();
+        let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
+        let stored: Vec<u8> = (0..hex.len()).step_by(2).map(byte).collect();
+        let id = TaskId::from_uuid(Uuid::from_u128(1));
+        let Stored { task, record } =
+            Stored::read(id.as_uuid().as_bytes(), stored.clone(), Vec::new()).unwrap();
+        assert_eq!((task.queue.as_str(), task.state, task.attempt), ("mail", TaskState::Running, 1));
+        assert_eq!((task.priority.get(), task.version), (3, 2));
+        assert_eq!(task.token.get(), 1_700_000_000_000_009);
+        assert_eq!(task.lease_expires_at.unwrap().as_micros(), 1_700_000_030_000_009);
+        assert_eq!(task.fingerprint, task.payload.fingerprint());
+        assert_eq!((task.payload.as_str(), task.retries), ("{\"a\":1}", Retries::default()));
+        assert_eq!((task.key.as_ref().unwrap().as_str(), task.lock.as_ref().unwrap().as_str()), ("k", "l"));
+        assert_eq!(task.progress, Some(Progress { done: 1, ..Progress::default() }));
+        assert_eq!((task.error.clone(), task.result.clone()), (Some(Note::new("no")), None));
+        assert_eq!((record, pack(&task).unwrap().record), (stored.clone(), stored));
+    }
+
+    #[test]
+    fn what_is_no_task_is_not_read() {
+        let id = [0; 16];
+        for record in [&b""[..], b"\x01", b"\x02", b"hello", &[0xff; 100], &[1; 100]] {
+            let error = Stored::read(&id, record.to_vec(), Vec::new()).err().expect("an error");
+            assert_eq!(error.code(), "STORE_BROKEN");
+        }
+    }
+
+    #[test]
+    fn an_empty_note_is_a_note() {
+        let id = TaskId::from_uuid(Uuid::from_u128(1));
+        let new = NewTask::new(id, QueueName::new("q").unwrap(), Payload::default());
+        let mut task = Task::new(&new, Timestamp::from_micros(5));
+        task.version = 2;
+        task.error = Some(Note::new(""));
+        let packed = pack(&task).unwrap();
+        let stored = Stored::read(id.as_uuid().as_bytes(), packed.record, Vec::new()).unwrap();
+        assert_eq!(stored.task, task);
     }
 }

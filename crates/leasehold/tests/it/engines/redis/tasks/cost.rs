@@ -1,8 +1,10 @@
 //! What a call costs the server does not depend on how many tasks there are that it is not about.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use leasehold::model::{NewTask, Payload, Priority, Ttl, When};
+use leasehold::model::{NewTask, Payload, Priority, TaskState, Ttl, When};
+use leasehold::store::ListTasks;
 use leasehold::store::redis::RedisStore;
 
 use super::support::{done, lease, new_task, new_tasks, tasks};
@@ -62,6 +64,18 @@ async fn a_lease_costs_the_same_with_any_backlog() {
     add(&store, 20_000, locked).await;
     add(&store, 100_000, new_task).await;
     assert_eq!(one_round(&server, &store).await, few);
+    // Listing by a state goes by that state if few are in it, and through all tasks if many are.
+    for (state, count) in [(TaskState::Succeeded, 30), (TaskState::Pending, 1000), (TaskState::Running, 0)] {
+        let ask = ListTasks { state: Some(state), limit: 1000, ..ListTasks::default() };
+        let before = server.calls("evalsha").await + server.calls("eval").await;
+        let listed = tasks(&store).list(&ask).await.unwrap().items;
+        let calls = server.calls("evalsha").await + server.calls("eval").await - before;
+        assert_eq!(listed.len(), count);
+        assert!(
+            listed.iter().all(|task| task.state == state) && listed.is_sorted_by_key(|task| Reverse(task.id))
+        );
+        assert!(calls <= 10, "{calls} calls to list by {state}");
+    }
     let calls: u64 = few.values().sum();
     assert!(calls <= 25, "twenty steps of tasks took {calls} commands: {few:?}");
 }

@@ -18,7 +18,7 @@ use crate::engines::redis::support::options;
 async fn work(store: Arc<RedisStore>) -> Vec<TaskId> {
     let mut settled = Vec::new();
     loop {
-        match round(&*store).await {
+        match round(&store).await {
             Ok(Some(more)) => settled.extend(more),
             Ok(None) => return settled,
             Err(error) => {
