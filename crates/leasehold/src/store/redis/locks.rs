@@ -21,7 +21,7 @@ use crate::store::wake::{ring, wake_here};
 use crate::store::{Clock, Cursor, ListLocks, Moment, Page};
 
 /// So long replicas have to acknowledge a grant, in milliseconds.
-const WAIT_MILLIS: u32 = 1000;
+pub(super) const WAIT_MILLIS: u32 = 1000;
 /// No event is kept for longer than this.
 const MAX_AGE_MILLIS: u64 = 90 * 24 * 3600 * 1000;
 

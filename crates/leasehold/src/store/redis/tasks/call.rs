@@ -2,14 +2,16 @@
 
 use std::sync::LazyLock;
 
+use futures_util::FutureExt;
 use redis::{Cmd, Value};
 
+use super::super::locks::WAIT_MILLIS;
 use super::super::packed::unreadable;
 use super::super::scripts::{Call, Script};
 use super::super::trouble::explain;
 use super::record::Stored;
 use super::store::Tasks;
-use crate::Result;
+use crate::error::{Error, Result, Trouble};
 use crate::model::{QueueName, Timestamp};
 
 macro_rules! script {
@@ -33,20 +35,34 @@ script! {
 
 impl Tasks {
     /// Runs a script with these arguments after those that all have.
-    pub(super) async fn run(&self, script: &Script, with: impl Fn(&mut Cmd)) -> Result<Value> {
+    pub(super) async fn run(&self, script: &Script, with: impl Fn(&mut Cmd) + Send + Sync) -> Result<Value> {
+        self.run_then(script, with, None).await
+    }
+
+    async fn run_then(
+        &self,
+        script: &Script,
+        with: impl Fn(&mut Cmd) + Send + Sync,
+        then: Option<&Cmd>,
+    ) -> Result<Value> {
         let now = self.clock.as_ref().map(|clock| clock.now().as_micros().to_string()).unwrap_or_default();
         let publish = if self.link.is_cluster() { "SPUBLISH" } else { "PUBLISH" };
         let all = |cmd: &mut Cmd| {
             cmd.arg(1).arg(&self.key).arg(&now).arg(self.bell.channel()).arg(publish);
             with(cmd);
         };
-        let reply = script.run(&self.link, Call::default(), all).await;
+        // Boxed: the compiler would have to look through too many futures within futures.
+        let reply = script.run(&self.link, Call { lease: None, then }, all).boxed().await;
         reply.map_err(|error| explain(&self.shown, error))
     }
 
     /// Runs a script that may have made tasks ready, and wakes workers of this process that wait for them.
-    pub(super) async fn run_and_ring(&self, script: &Script, with: impl Fn(&mut Cmd)) -> Result<Reply> {
-        let mut reply = Reply::of(self.run(script, with).await?)?;
+    pub(super) async fn run_and_ring(
+        &self,
+        script: &Script,
+        with: impl Fn(&mut Cmd) + Send + Sync,
+    ) -> Result<Reply> {
+        let mut reply = self.run_to_replicas(script, with).await?;
         let mut bells = Reply::of(reply.next()?)?;
         while !bells.is_empty() {
             let (queue, tasks) = (bells.text()?, bells.number()?);
@@ -56,8 +72,31 @@ impl Tasks {
         Ok(reply)
     }
 
+    /// Runs a script that writes; if replicas have to acknowledge that, waits for them. If they do not, it is an error: it
+    /// may be done again, as after any lost answer.
+    async fn run_to_replicas(&self, script: &Script, with: impl Fn(&mut Cmd) + Send + Sync) -> Result<Reply> {
+        if self.wait_replicas == 0 {
+            return Reply::of(self.run(script, with).await?);
+        }
+        let wait = redis::cmd("WAIT").arg(self.wait_replicas).arg(WAIT_MILLIS).take();
+        let mut both = Reply::of(self.run_then(script, with, Some(&wait)).await?)?;
+        let (reply, replicas) = (both.list()?, both.number()?);
+        if replicas < i64::from(self.wait_replicas) {
+            let (wanted, store) = (self.wait_replicas, &self.shown);
+            let message = format!(
+                "{replicas} of {wanted} replicas of the store {store} have acknowledged a change of tasks"
+            );
+            let hint = "try again; look at the replicas, or ask for fewer with ?wait_replicas=…";
+            return Err(Error::store(Trouble::Unavailable, message, hint));
+        }
+        Ok(reply)
+    }
+
     /// Runs `READ`: the time, and the tasks that were found.
-    pub(super) async fn read(&self, with: impl Fn(&mut Cmd)) -> Result<(Timestamp, Vec<Stored>)> {
+    pub(super) async fn read(
+        &self,
+        with: impl Fn(&mut Cmd) + Send + Sync,
+    ) -> Result<(Timestamp, Vec<Stored>)> {
         let mut reply = Reply::of(self.run(&READ, with).await?)?;
         Ok((reply.time()?, reply.stored()?))
     }
@@ -120,6 +159,6 @@ impl Reply {
     }
 }
 
-pub(super) fn wrong() -> crate::Error {
+pub(super) fn wrong() -> Error {
     unreadable("the answer of a script")
 }

@@ -8,7 +8,8 @@
 -- A record is format, state, whether it is archived, whether its payload is kept apart, whether it has lost its key,
 -- whether it was ever changed; then BASE; if it was changed, CHANGED; then NAMES; and if there is anything to say, SAID.
 -- Numbers that are computed here stay below 2^53. `run_at` may be any time, so it stays packed. Binary texts are never
--- compared with `<`: Lua would ask the server's locale.
+-- compared with `<`: Lua would ask the server's locale. An error in the middle of a script would leave half of its step, so
+-- whatever may turn out to be unreadable is read before anything is written.
 
 local pack, open, call = struct.pack, struct.unpack, redis.call
 local BASE, CHANGED = '>BBBBBBhI4c8I8I8', '>I4I8I8I8I8I8I8Bc0'
@@ -88,6 +89,12 @@ end
 local function load(id)
   local record = call('HGET', TASKS, id)
   return record and open_task(id, record)
+end
+
+-- One that a later version has written stays where it is.
+local function load_readable(id)
+  local is_readable, task = pcall(load, id)
+  return is_readable and task
 end
 
 local function save(task)
@@ -175,7 +182,7 @@ end
 -- Lets the first task that waits for a lock be next.
 local function unblock(lock)
   local first = call('ZRANGE', base .. 'b:' .. lock, 0, 0)[1]
-  local task = first and load(string.sub(first, 9))
+  local task = first and load_readable(string.sub(first, 9))
   if task then
     make_ready(task)
   end
@@ -205,7 +212,7 @@ local function promote(queues)
   end
   local promoted = math.min(#due, PROMOTE)
   for at = 1, promoted do
-    local task = load(string.sub(due[at], 9))
+    local task = load_readable(string.sub(due[at], 9))
     if task then
       make_ready(task)
     end
@@ -251,6 +258,7 @@ local function write_counts()
       end
     end
   end
+  counts = {}
 end
 
 -- Wakes stores whose workers wait for tasks of this queue, the longest waiting first, one for each task. Whoever does

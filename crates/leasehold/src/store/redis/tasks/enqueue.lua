@@ -73,6 +73,13 @@ local function add(id, ask, names, payload)
 end
 
 for at = 4, #ARGV, 4 do
+  local key = select(6, open('>Bc8hI4BBc0', ARGV[at + 1]))
+  local earlier = key ~= '' and call('HGET', base .. 'k:' .. open('>Bc0', ARGV[at + 2]), key)
+  if earlier then
+    load(earlier)
+  end
+end
+for at = 4, #ARGV, 4 do
   answers[#answers + 1] = add(ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3])
 end
 return { bells(), answers }

@@ -9,21 +9,22 @@ for at = 8, #ARGV do
   end
 end
 promote(queues)
+write_counts()
 
 -- The first of all these queues: they are one line.
-local function take()
-  if #queues == 1 then
-    local popped, members = call('ZPOPMIN', base .. 'r:' .. queues[1], max), {}
-    for at = 1, #popped, 2 do
-      members[#members + 1] = popped[at]
-    end
-    return members
-  end
+local function first()
   local found = {}
   for _, queue in ipairs(queues) do
-    local first = call('ZRANGE', base .. 'r:' .. queue, 0, max - 1, 'WITHSCORES')
-    for at = 1, #first, 2 do
-      found[#found + 1] = { member = first[at], rank = tonumber(first[at + 1]), queue = queue }
+    local ready = base .. 'r:' .. queue
+    if #queues == 1 then
+      for at, member in ipairs(call('ZRANGE', ready, 0, max - 1)) do
+        found[at] = { member = member, ready = ready }
+      end
+      return found
+    end
+    local members = call('ZRANGE', ready, 0, max - 1, 'WITHSCORES')
+    for at = 1, #members, 2 do
+      found[#found + 1] = { member = members[at], rank = tonumber(members[at + 1]), ready = ready }
     end
   end
   table.sort(found, function(one, other)
@@ -32,17 +33,16 @@ local function take()
     end
     return is_before(one.member, other.member)
   end)
-  local members = {}
-  for at = 1, math.min(max, #found) do
-    members[at] = found[at].member
-    call('ZREM', base .. 'r:' .. found[at].queue, found[at].member)
-  end
-  return members
+  return found
 end
 
-local members, ids, leased = take(), {}, {}
-for at, member in ipairs(members) do
-  ids[at] = string.sub(member, 9)
+local ids, leased = {}, {}
+for at, task in ipairs(first()) do
+  if at > max then
+    break
+  end
+  ids[at] = string.sub(task.member, 9)
+  gather('ZREM', task.ready, task.member)
 end
 local records = #ids > 0 and call('HMGET', TASKS, unpack(ids)) or {}
 local ends = now + ttl

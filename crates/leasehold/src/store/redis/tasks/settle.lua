@@ -7,8 +7,12 @@ for at = 4, #ARGV, 3 do
 end
 local records = call('HMGET', TASKS, unpack(ids))
 
+local tasks = {}
 for at, id in ipairs(ids) do
-  local task = records[at] and open_task(id, records[at])
+  tasks[at] = records[at] and open_task(id, records[at])
+end
+
+for at, task in ipairs(tasks) do
   if not task or task.token ~= tonumber(ARGV[3 * at + 2]) then
     settled[at] = -1
   elseif task.state ~= RUNNING then
@@ -23,9 +27,9 @@ for at, id in ipairs(ids) do
       said(task)[RESULT] = result
       said(task)[ERROR] = ''
     end
-    gather('HSET', TASKS, id, close_task(task))
-    gather('ZREM', RUNS, id)
-    gather('ZADD', finished_key(0, SUCCEEDED, task.queue), now, id)
+    gather('HSET', TASKS, task.id, close_task(task))
+    gather('ZREM', RUNS, task.id)
+    gather('ZADD', finished_key(0, SUCCEEDED, task.queue), now, task.id)
     count(task.queue, RUNNING, -1)
     count(task.queue, SUCCEEDED, 1)
     if task.lock ~= '' then

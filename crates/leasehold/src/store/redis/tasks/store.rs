@@ -32,6 +32,7 @@ pub(in super::super) struct Tasks {
     pub(super) bell: Bell,
     pub(super) clock: Option<Clock>,
     pub(super) shown: String,
+    pub(super) wait_replicas: u32,
 }
 
 impl Tasks {
@@ -44,6 +45,7 @@ impl Tasks {
             base,
             clock: options.clock.clone(),
             shown: options.shown.clone(),
+            wait_replicas: options.wait_replicas,
         }
     }
 

@@ -24,9 +24,11 @@ table.sort(found, function(one, other)
   return is_before(one.id, other.id)
 end)
 
-local tidied = math.min(limit, #found)
+local tidied, tasks = math.min(limit, #found), {}
 for at = 1, tidied do
-  local task = load(found[at].id)
+  tasks[at] = load(found[at].id)
+end
+for _, task in ipairs(tasks) do
   unfile(task)
   if what == 'archive' then
     task.archived = 1

@@ -3,6 +3,7 @@
 mod cost;
 mod crew;
 mod faults;
+mod refused;
 mod restart;
 mod suite;
 mod support;

@@ -69,3 +69,29 @@ async fn who_is_gone_is_passed_over() {
     tasks(&*adder).enqueue(&[new_task()]).await.unwrap();
     assert_eq!(server.calls("publish").await, 2, "the first did not hear it, so the next was rung");
 }
+
+#[tokio::test]
+async fn who_waits_no_longer_passes_it_on() {
+    let Some(server) = Server::start(&[]).await else { return };
+    let store = || async { Arc::new(RedisStore::connect(options(&server.url(), "p")).await.unwrap()) };
+    let (adder, busy, idle) = (store().await, store().await, store().await);
+    let no_longer = busy.tasks().unwrap().arrivals(&[queue()]);
+    let mut waiting = idle.tasks().unwrap().arrivals(&[queue()]);
+    let both_hear = async {
+        while server.says::<Vec<String>>(&["PUBSUB", "CHANNELS", "p:*"]).await.unwrap().len() < 2 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), both_hear).await.expect("both listen");
+    lease(&*busy, 1, TTL).await;
+    lease(&*idle, 1, TTL).await;
+    drop(no_longer);
+    tasks(&*adder).enqueue(&[new_task()]).await.unwrap();
+    waiting.next(None).await;
+    let passed_on = async {
+        while server.calls("publish").await < 2 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), passed_on).await.expect("it is passed on");
+}
