@@ -2,7 +2,7 @@
 
 use super::support::Bench;
 
-const COMMANDS: [&str; 21] = [
+const COMMANDS: [&str; 37] = [
     "",
     "run",
     "locks",
@@ -14,6 +14,22 @@ const COMMANDS: [&str; 21] = [
     "locks release",
     "locks ask",
     "locks wait",
+    "tasks",
+    "tasks add",
+    "tasks work",
+    "tasks list",
+    "tasks show",
+    "tasks counts",
+    "tasks retry",
+    "tasks cancel",
+    "tasks update",
+    "tasks recover",
+    "tasks purge",
+    "queues",
+    "queues list",
+    "queues pause",
+    "queues resume",
+    "workers",
     "history",
     "watch",
     "sweep",
@@ -48,7 +64,7 @@ fn no_command_is_missing_from_the_list() {
         names.iter().map(|name| format!("{command} {name}").trim().to_owned()).collect::<Vec<_>>()
     };
     let mut all = vec![String::new()];
-    for group in ["", "locks", "fence", "store"] {
+    for group in ["", "locks", "tasks", "queues", "fence", "store"] {
         all.extend(listed(group));
     }
     all.sort();
@@ -66,7 +82,7 @@ fn the_version_is_told() {
 #[test]
 fn nothing_at_all_is_a_usage_error_that_shows_help() {
     let bench = Bench::new();
-    for words in ["", "locks", "fence", "store"] {
+    for words in ["", "locks", "tasks", "queues", "fence", "store"] {
         let ran = bench.run(words);
         assert_eq!((ran.code, ran.stdout.as_str()), (64, ""), "{words}");
         assert!(ran.stderr.contains("Usage: leasehold"), "{words}: {}", ran.stderr);

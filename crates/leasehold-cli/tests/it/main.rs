@@ -16,5 +16,6 @@ mod run;
 mod secrets;
 mod stores;
 mod support;
+mod tasks;
 mod upkeep;
 mod waiting;
