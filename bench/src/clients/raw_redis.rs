@@ -81,7 +81,7 @@ impl Client for RedisLine {
 }
 
 /// How many commands the clients of leasehold have sent so far: scripts, and looks between them. Each script itself reads
-/// the record and the clock once, which the server counts too.
+/// the clock once, and the record or several, which the server counts too.
 pub(crate) async fn commands_sent(url: &str) -> Result<u64> {
     let mut conn = RedisClient::open(url)?.get_multiplexed_async_connection().await?;
     let stats: String = redis::cmd("INFO").arg("commandstats").query_async(&mut conn).await?;
@@ -89,7 +89,7 @@ pub(crate) async fn commands_sent(url: &str) -> Result<u64> {
         let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{name}:calls=")));
         line.and_then(|line| line.split(',').next()?.parse::<u64>().ok()).unwrap_or(0)
     };
-    Ok((calls("get") + calls("time")).saturating_sub(calls("evalsha")))
+    Ok((calls("get") + calls("mget") + calls("time")).saturating_sub(calls("evalsha")))
 }
 
 /// Removes every key with this prefix.

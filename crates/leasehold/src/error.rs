@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::model::{
-    Conflict, Invalid, LockName, NotHeld, QueueName, StaleToken, TaskId, TaskKey, TaskState, format_duration,
+    Conflict, Invalid, LockName, NotHeld, QueueName, ScheduleName, StaleToken, TaskId, TaskKey, TaskState,
+    format_duration,
 };
 
 /// What every fallible call of this library returns.
@@ -63,6 +64,10 @@ pub enum Error {
         /// Those that there are.
         known: Vec<QueueName>,
     },
+
+    /// There is no such schedule.
+    #[error("there is no schedule '{0}'")]
+    UnknownSchedule(ScheduleName),
 
     /// The task is not as the caller saw it: somebody has changed it since.
     #[error("task {task} has changed: you saw version {expected}, and it is at {current}")]
@@ -154,6 +159,7 @@ impl Error {
             Self::StaleToken(_) => "STALE_TOKEN",
             Self::UnknownTask(_) => "UNKNOWN_TASK",
             Self::UnknownQueue { .. } => "UNKNOWN_QUEUE",
+            Self::UnknownSchedule(_) => "UNKNOWN_SCHEDULE",
             Self::VersionConflict { .. } => "VERSION_CONFLICT",
             Self::KeyReused { .. } => "KEY_REUSED",
             Self::TaskState { .. } => "TASK_STATE",
@@ -191,6 +197,7 @@ impl Error {
                     .to_owned(),
             ),
             Self::UnknownQueue { .. } => Some("see the queues with: leasehold queues list".to_owned()),
+            Self::UnknownSchedule(_) => Some("see them with: leasehold schedules list".to_owned()),
             Self::VersionConflict { task, .. } => {
                 Some(format!("read it again with: leasehold tasks show {task}"))
             }

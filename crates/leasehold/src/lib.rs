@@ -21,6 +21,9 @@
 //! # Ok(()) }
 //! ```
 //!
+//! A **task** is a piece of work that goes to one worker at a time: [`Work`] is a kind of task,
+//! [`Leasehold::enqueue`] adds one, and [`Leasehold::worker`] makes a worker that handles them.
+//!
 //! Three floors, arrows only downward: [`client`] is what callers use, [`store`] has the engines, [`model`] has the
 //! rules that all engines obey.
 
@@ -33,7 +36,7 @@ pub mod testing;
 
 pub use client::{
     Added, Backoff, EnqueueBuilder, Guard, GuardState, Health, Held, Leasehold, LockBuilder, LockStatus,
-    Running, Setback, Strategy, Sweeper, Tasks, Work, Worker, WorkerBuilder,
+    Running, ScheduleBuilder, Schedules, Setback, Strategy, Sweeper, Tasks, Work, Worker, WorkerBuilder,
 };
 pub use error::{Error, Result, Trouble};
 pub use store::Moment;
@@ -42,3 +45,8 @@ pub use store::Moment;
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 pub struct Readme;
+
+/// And that of the guide to tasks.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/tasks.md")]
+pub struct TasksGuide;

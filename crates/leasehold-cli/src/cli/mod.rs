@@ -5,7 +5,7 @@
 //! | `root.rs` | `leasehold` itself, and the options of all commands |
 //! | `ask.rs` | the options for asking for a lock, which `run` and `locks acquire` share |
 //! | `run.rs`, `locks.rs`, `events.rs`, `upkeep.rs` | the commands |
-//! | `tasks/` | tasks, queues and workers |
+//! | `tasks/`, `schedules.rs` | tasks, queues and workers; schedules |
 //! | `values.rs` | durations, filters and other values as people write them |
 //! | `parse.rs` | from the arguments to a command, or to a message that says what is wrong |
 
@@ -15,6 +15,7 @@ mod locks;
 mod parse;
 mod root;
 mod run;
+mod schedules;
 mod tasks;
 mod upkeep;
 mod values;
@@ -27,6 +28,7 @@ pub(crate) use locks::{
 pub(crate) use parse::parse;
 pub(crate) use root::{Cli, Command};
 pub(crate) use run::RunArgs;
+pub(crate) use schedules::{SchedulesCommand, SetArgs};
 pub(crate) use tasks::{
     AddArgs, CancelArgs, ListTasksArgs, PauseArgs, PurgeArgs, QueuesCommand, RetryArgs, Source, TasksCommand,
     UpdateArgs, WorkArgs,

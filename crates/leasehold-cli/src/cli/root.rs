@@ -5,6 +5,7 @@ use clap::{Args, Parser, Subcommand};
 use super::events::{HistoryArgs, WatchArgs};
 use super::locks::LocksCommand;
 use super::run::RunArgs;
+use super::schedules::SchedulesCommand;
 use super::tasks::{QueuesCommand, TasksCommand};
 use super::upkeep::{CompletionsArgs, FenceCommand, StoreCommand, SweepArgs};
 use crate::exit;
@@ -65,6 +66,9 @@ pub(crate) enum Command {
     /// See, pause and resume the queues of tasks
     #[command(subcommand)]
     Queues(QueuesCommand),
+    /// Set, see, pause and remove schedules: tasks that come again and again
+    #[command(subcommand)]
+    Schedules(SchedulesCommand),
     /// List the workers that were heard of in the last hour
     Workers,
     History(HistoryArgs),

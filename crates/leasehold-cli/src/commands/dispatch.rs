@@ -3,8 +3,8 @@
 use leasehold::Leasehold;
 
 use super::{
-    acquire, ask, doctor, fence, force, history, lease, list, look, run, shell, store, sweep, tasks, wait,
-    watch,
+    acquire, ask, doctor, fence, force, history, lease, list, look, run, schedules, shell, store, sweep,
+    tasks, wait, watch,
 };
 use crate::cli::{Cli, Command, FenceCommand, LocksCommand, StoreCommand, TasksCommand};
 use crate::config::Choice;
@@ -67,6 +67,7 @@ async fn at_desk(command: Command, desk: Desk) -> Done {
         Command::Locks(command) => locks(&desk, command).await,
         Command::Tasks(command) => tasks::tasks(&desk, command).await,
         Command::Queues(command) => tasks::queues(&desk, command).await,
+        Command::Schedules(command) => schedules::schedules(&desk, command).await,
         Command::Workers => tasks::workers(&desk).await,
         Command::History(args) => history::history(&desk, &args).await,
         Command::Watch(args) => watch::watch(&desk, &args).await,

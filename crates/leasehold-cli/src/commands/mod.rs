@@ -9,7 +9,7 @@
 //! | `force.rs`, `ask.rs`, `wait.rs` | `locks release --force`, `locks ask`, `locks wait` |
 //! | `history.rs`, `watch.rs` | `history`, `watch` |
 //! | `sweep.rs`, `fence.rs`, `doctor.rs` | `sweep`, `fence check`, `doctor` |
-//! | `tasks/` | `tasks`, `queues`, `workers` |
+//! | `tasks/`, `schedules.rs` | `tasks`, `queues`, `workers`; `schedules` |
 //! | `shell.rs` | `completions`, `man` |
 //! | `request.rs` | what `run` and `locks acquire` ask for |
 
@@ -25,6 +25,7 @@ mod list;
 mod look;
 mod request;
 mod run;
+mod schedules;
 mod shell;
 mod store;
 mod sweep;

@@ -9,7 +9,7 @@
 //! | `text.rs` | durations, times and names in sentences |
 //! | `table.rs` | columns without borders |
 //! | `locks.rs`, `events.rs`, `explain.rs` | locks as a table and as a page, events as lines, `why` as sentences |
-//! | `tasks/` | tasks, queues and workers |
+//! | `tasks/`, `schedules.rs` | tasks, queues and workers; schedules |
 //! | `progress.rs` | a bar for what takes long |
 //! | `leases.rs` | leases that are held without a guard |
 
@@ -22,6 +22,7 @@ mod paint;
 mod printer;
 mod progress;
 mod refusal;
+mod schedules;
 mod secrets;
 mod table;
 mod tasks;
@@ -38,6 +39,7 @@ pub(crate) use paint::Paint;
 pub(crate) use printer::Printer;
 pub(crate) use progress::Progress;
 pub(crate) use refusal::refusal;
+pub(crate) use schedules::{ScheduleView, schedule_page, schedule_table};
 pub(crate) use secrets::store_for_people;
 pub(crate) use tasks::{QueueView, TaskView, WorkerView, queue_table, task_page, task_table, worker_table};
 pub(crate) use text::{count, lines, shell_word, short, visible};

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::builder::LockBuilder;
 use super::keeper::Keeper;
+use super::schedules::{ScheduleBuilder, Schedules};
 use super::status::{EventView, LockStatus};
 use super::sweeper::Sweeper;
 use super::tasks::{Added, EnqueueBuilder, Tasks, Work, WorkerBuilder};
@@ -142,6 +143,34 @@ impl Leasehold {
     /// payload are left out, and say so.
     pub async fn enqueue_new(&self, new: Vec<NewTask>) -> Result<Vec<Result<Added>>> {
         enqueue(&self.inner, new).await
+    }
+
+    /// Begins to set a schedule: tasks that come again and again, one for each tick however many workers there are.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+    /// # #[derive(serde::Serialize, serde::Deserialize)] struct Report;
+    /// # impl leasehold::Work for Report { const QUEUE: &'static str = "reports"; }
+    /// # let leasehold = leasehold::Leasehold::connect("memory:").await?;
+    /// leasehold.schedule("nightly", "0 3 * * *", &Report).zone("Europe/Berlin").await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn schedule<W: Work>(&self, name: &str, cron: &str, work: &W) -> ScheduleBuilder {
+        ScheduleBuilder::typed(self.inner.clone(), name, cron, work)
+    }
+
+    /// Begins to set a schedule whose tasks have no type here.
+    pub fn schedule_to<Q>(&self, name: &str, cron: &str, queue: Q, payload: Payload) -> ScheduleBuilder
+    where
+        Q: TryInto<QueueName>,
+        Q::Error: Into<Error>,
+    {
+        ScheduleBuilder::plain(self.inner.clone(), name, cron, queue, payload)
+    }
+
+    /// The schedules, for whoever looks after them.
+    pub fn schedules(&self) -> Result<Schedules> {
+        Schedules::new(self.inner.clone())
     }
 
     /// The tasks and queues, for whoever looks after them.

@@ -10,6 +10,7 @@
 //! | `keeper.rs`, `renewal.rs` | the thread that keeps guards alive, and one renewal |
 //! | `status.rs` | what can be seen of a lock, for people and programs |
 //! | `sweeper.rs` | clearing away what nobody comes back for |
+//! | `schedules.rs` | tasks that come again and again |
 //! | `tasks/` | adding tasks, working on them, looking after them |
 
 mod acquire;
@@ -18,6 +19,7 @@ mod guard;
 mod keeper;
 mod leasehold;
 mod renewal;
+mod schedules;
 mod status;
 mod strategy;
 mod sweeper;
@@ -26,6 +28,7 @@ mod tasks;
 pub use builder::LockBuilder;
 pub use guard::{Guard, GuardState, Health, Held};
 pub use leasehold::Leasehold;
+pub use schedules::{ScheduleBuilder, Schedules};
 pub use status::{AskedStatus, EventView, HolderStatus, LockStatus, WaiterStatus};
 pub use strategy::{Backoff, Strategy};
 pub use sweeper::Sweeper;

@@ -16,6 +16,7 @@
 //! | `rules.rs` | the rules themselves |
 //! | `queue.rs` | the order of the queue, and who is served next |
 //! | `fence.rs` | the check that a resource makes on tokens |
+//! | `schedule.rs` | tasks that come again and again |
 //! | `task/` | tasks: leases on work, with the same ideas |
 
 mod ask;
@@ -29,6 +30,7 @@ mod process;
 mod queue;
 mod record;
 mod rules;
+mod schedule;
 mod task;
 mod time;
 mod token;
@@ -37,11 +39,12 @@ pub use ask::{Ask, LeaseId, Metadata, Mode, Priority, Slots};
 pub use duration::{format_duration, parse_duration};
 pub use event::{Event, EventKind};
 pub use fence::{Fence, StaleToken};
-pub use name::{Holder, LockName, QueueName, Reason, TaskKey};
+pub use name::{Holder, LockName, QueueName, Reason, ScheduleName, TaskKey};
 pub use op::{Acquire, AskRelease, ForceRelease, Leave, LockOp, Release, Renew, Restarted, Sweep};
 pub use outcome::{Applied, Conflict, HeldBy, NotHeld, Outcome, Queued, Swept};
 pub use process::{BootId, Member, Process};
 pub use record::{Asked, Lease, LockRecord, Status, Ticket};
+pub use schedule::{CronText, Missed, Schedule, Zone};
 pub use task::{
     Beat, Cancel, Change, Counts, Enqueued, Fingerprint, Finished, HeldTask, LeaseTasks, Leased, MAX_PAYLOAD,
     NewTask, Note, Pause, Payload, Progress, QueueStatus, Recovered, Retries, Retry, Reuse, Settle, Settled,

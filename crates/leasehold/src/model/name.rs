@@ -106,6 +106,11 @@ short_text!(
     "queue name"
 );
 short_text!(
+    /// The name of a schedule.
+    ScheduleName,
+    "schedule name"
+);
+short_text!(
     /// What makes a task the same task when it is added again: one per queue.
     TaskKey,
     "key"

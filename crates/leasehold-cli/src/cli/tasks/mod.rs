@@ -14,7 +14,7 @@ mod group;
 mod look;
 mod work;
 
-pub(crate) use add::{AddArgs, Source};
+pub(crate) use add::{AddArgs, Source, Steps};
 pub(crate) use change::{CancelArgs, PauseArgs, PurgeArgs, RetryArgs, UpdateArgs};
 pub(crate) use group::{QueuesCommand, TasksCommand};
 pub(crate) use look::ListTasksArgs;

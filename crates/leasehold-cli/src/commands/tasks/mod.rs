@@ -21,4 +21,5 @@ mod work;
 
 pub(super) use dispatch::{queues, tasks};
 pub(super) use look::workers;
+pub(super) use payload::read as read_payload;
 pub(super) use work::work;

@@ -10,7 +10,7 @@ use crate::cli::Source;
 use crate::output::{Failure, visible};
 
 /// Reads it, if it is not there yet.
-pub(super) fn read(source: Option<Source>) -> Result<Payload, Failure> {
+pub(in crate::commands) fn read(source: Option<Source>) -> Result<Payload, Failure> {
     match source {
         None => Ok(Payload::default()),
         Some(Source::Inline(payload)) => Ok(payload),

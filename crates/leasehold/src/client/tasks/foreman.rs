@@ -114,7 +114,8 @@ impl Foreman {
             turn: 0,
             hungry: self.lines.len(),
             due: None,
-            pause: Duration::ZERO,
+            // Workers that start together after a downtime do not ask together.
+            pause: Duration::from_millis(fastrand::u64(0..50)),
             astray: None,
         };
         let (mut asking, mut arrivals): (Option<Asking>, Option<Arrivals>) = (None, None);

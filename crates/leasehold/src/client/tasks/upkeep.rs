@@ -1,9 +1,11 @@
-//! What any worker does for all: ends leases of workers that are gone, puts in line what is due, forgets what is old.
+//! What any worker does for all: ends leases of workers that are gone, puts in line what is due, makes tasks of the ticks
+//! of schedules, forgets what is old.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::client::leasehold::Inner;
+use crate::client::schedules::tick;
 use crate::error::Result;
 use crate::model::Finished;
 use crate::store::Moment;
@@ -12,6 +14,9 @@ use crate::store::Moment;
 const BATCH: u32 = 1000;
 /// Old tasks are looked for this often.
 const FORGET_EVERY: Duration = Duration::from_mins(1);
+
+/// Schedules that were set or changed elsewhere are seen within this time.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// Looks after the store until it is dropped.
 pub(super) async fn look_after(inner: Arc<Inner>, every: Duration, keep: Option<Duration>) {
@@ -30,6 +35,22 @@ pub(super) async fn look_after(inner: Arc<Inner>, every: Duration, keep: Option<
                 tracing::warn!(%error, "old tasks could not be forgotten; the next try follows");
             }
         }
+    }
+}
+
+/// Makes tasks of the ticks of schedules until it is dropped.
+pub(super) async fn tick_on(inner: Arc<Inner>) {
+    loop {
+        let next = match tick(&inner).await {
+            Ok(next) => next.unwrap_or(LOOK_EVERY),
+            Err(error) => {
+                tracing::warn!(%error, "the schedules could not be looked at; the next try follows");
+                Duration::from_secs(1)
+            }
+        };
+        // Spread by chance: whoever is first spares the others the work.
+        let late = Duration::from_millis(fastrand::u64(0..20));
+        tokio::time::sleep(next.min(LOOK_EVERY) + late).await;
     }
 }
 

@@ -13,7 +13,7 @@ use super::foreman::{Foreman, Handler, Line};
 use super::pulse::{About, beat_on};
 use super::running::Running;
 use super::settler::settle_all;
-use super::upkeep::look_after;
+use super::upkeep::{look_after, tick_on};
 use super::work::{Setback, Work, verdict};
 use crate::client::leasehold::Inner;
 use crate::error::{Error, Result};
@@ -218,6 +218,7 @@ impl WorkerBuilder {
         let every = recover_every.unwrap_or((shortest.as_duration() / 3).min(RECOVER_AT_LEAST));
         let upkeep = look_after(inner.clone(), every, keep);
         spawn_until(&background, &inner, upkeep);
+        spawn_until(&background, &inner, tick_on(inner.clone()));
         let background = background.drop_guard();
 
         let (ended, to_settle) = tokio::sync::mpsc::unbounded_channel();

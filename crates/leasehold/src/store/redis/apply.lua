@@ -9,7 +9,8 @@ local EXCLUSIVE, SHARED = 0, 1
 local ACTIVE, RELEASING, RELEASED = 0, 1, 2
 local KINDS = { acquired = 0, released = 1, expired = 2, stolen = 3, forced = 4, asked = 5, queued = 6, left = 7 }
 local MAX_TOKEN = 9007199254740991
-local inbox = ARGV[5]
+local channel = ARGV[5]
+local inbox = '#' .. string.sub(channel, -33, -2) .. (op == 'acquire' and ARGV[13] or '')
 
 -- === Packed and unpacked ===
 
@@ -95,7 +96,7 @@ end
 
 local function event(kind, of, told_token, after, renewals, until_, by, reason)
   changed = true
-  last_event = redis.call('XADD', KEYS[4], 'MAXLEN', '~', max_events, '*', 'e',
+  last_event = call('XADD', events, 'MAXLEN', '~', max_events, '*', 'e',
     pack(EVENT, KINDS[kind], now, told_token, math.max(after, 0), renewals, until_, #last_event, last_event, #by, by,
       #reason, reason, #name, name) .. of.who)
 end
@@ -299,7 +300,11 @@ local function serve()
     table.remove(tickets, 1)
     -- Not the whole ttl: if this waiter has died, those behind it wait no longer than its ticket lasts.
     local lease = grant(ticket, math.min(ticket.patience, ticket.ttl), ticket.since)
-    handed_over[#handed_over + 1] = { close_lease(lease), ticket.inbox, lease.id }
+    local to, asking = ticket.inbox, ''
+    if string.byte(to) == 35 then
+      to, asking = string.sub(channel, 1, -34) .. string.sub(to, 2, 33) .. '}', string.sub(to, 34)
+    end
+    handed_over[#handed_over + 1] = { close_lease(lease), to, lease.id, asking }
     swept.served = swept.served + 1
   end
 end
@@ -520,18 +525,18 @@ end
 if changed then
   version = version + 1
   if not stored then
-    redis.call('ZADD', KEYS[2], 0, name)
+    call('ZADD', names, 0, name)
   end
 end
 if wake_at ~= old_wake_at then
   if wake_at == 0 then
-    redis.call('ZREM', KEYS[3], name)
+    call('ZREM', due_index, name)
   else
-    redis.call('ZADD', KEYS[3], wake_at, name)
+    call('ZADD', due_index, wake_at, name)
   end
 end
 if changed or wake_at ~= old_wake_at then
-  redis.call('SET', KEYS[1],
+  call('SET', record,
     pack(RECORD, FORMAT, version, token, wake_at, #last_event, last_event, #leases, #tickets)
     .. close_row(all_leases()) .. close_row(tickets) .. (tickets[1] and pack('>I4', #tickets[#tickets]) or ''))
 end
@@ -539,8 +544,9 @@ end
 -- A wake-up is a hint: one that may not be sent must not undo what is written.
 if ARGV[6] == '1' then
   for _, served in ipairs(handed_over) do
-    if served[2] ~= inbox then
-      redis.pcall('PUBLISH', served[2], served[3])
+    if served[2] ~= channel then
+      local asking = served[4]
+      redis.pcall('PUBLISH', served[2], served[3] .. (asking == '' and '' or asking .. served[1]))
     end
   end
 end

@@ -27,7 +27,8 @@ pub(super) struct Arguments {
 }
 
 impl Arguments {
-    pub(super) fn of(op: &LockOp) -> Result<Self> {
+    /// `asking` is the number of this asking of a waiter, or none if it cannot be told of its lease.
+    pub(super) fn of(op: &LockOp, asking: Option<u64>) -> Result<Self> {
         let id = |id: &crate::model::LeaseId| id.as_uuid().as_bytes().to_vec();
         let text = |text: &str| text.as_bytes().to_vec();
         let (op, rest) = match op {
@@ -35,7 +36,9 @@ impl Arguments {
                 let ttl = number(ask.ttl.as_micros());
                 let priority = ask.priority.get().to_string().into_bytes();
                 let (queue, steal_after) = (optional(*queue), optional(*steal_after));
-                ("acquire", vec![packed::who(ask), packed::said(ask)?, ttl, priority, queue, steal_after])
+                let asking = asking.map(|number| number.to_be_bytes().to_vec()).unwrap_or_default();
+                let (who, said) = (packed::who(ask), packed::said(ask)?);
+                ("acquire", vec![who, said, ttl, priority, queue, steal_after, asking])
             }
             LockOp::Renew(renew) => {
                 ("renew", vec![id(&renew.lease_id), number(renew.token.get()), optional(renew.ttl)])
@@ -62,6 +65,17 @@ impl Arguments {
 
     pub(super) const fn op(&self) -> &'static str {
         self.op
+    }
+
+    /// What `many.lua` needs, if it may know the operation: its word, the lock's name and the first three.
+    pub(super) fn short(&self, name: &str) -> Option<[Vec<u8>; 5]> {
+        let (op, name) = (self.op.as_bytes().to_vec(), name.as_bytes().to_vec());
+        match (self.op, self.rest.as_slice()) {
+            ("acquire" | "renew" | "release", [one, two, three, ..]) => {
+                Some([op, name, one.clone(), two.clone(), three.clone()])
+            }
+            _ => None,
+        }
     }
 
     pub(super) fn add_to(&self, cmd: &mut Cmd) {

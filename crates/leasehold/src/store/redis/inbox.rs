@@ -12,9 +12,10 @@ use uuid::Uuid;
 
 use super::line::Opener;
 use super::link::Link;
+use super::packed;
 use crate::model::LeaseId;
 use crate::store::clock;
-use crate::store::wake::ring;
+use crate::store::wake::{ring, served_from_afar};
 
 /// What this process is called. All its stores share it: within the process nobody needs a message.
 static PROCESS: LazyLock<String> = LazyLock::new(|| clock::new_lease_id().as_uuid().simple().to_string());
@@ -75,17 +76,24 @@ struct Heard {
 impl AsyncPushSender for Heard {
     fn send(&self, info: PushInfo) -> Result<(), redis::aio::SendError> {
         match info.kind {
-            // A wrong wake-up makes a waiter ask the store, and nothing else.
             PushKind::Message | PushKind::SMessage => {
-                if let Some(Value::BulkString(id)) = info.data.get(1)
-                    && let Ok(id) = Uuid::from_slice(id)
-                {
-                    ring(&LeaseId::from_uuid(id));
+                if let Some(Value::BulkString(message)) = info.data.get(1) {
+                    hear_message(message);
                 }
             }
             PushKind::Disconnection => self.broken.notify_one(),
             _ => {}
         }
         Ok(())
+    }
+}
+
+/// The id of a lease: its waiter asks the store. With the lease behind it and the number of the asking that it answers, the
+/// waiter need not: that number is known to nobody but this process and the ticket.
+fn hear_message(message: &[u8]) {
+    if let Some((lease, asking)) = packed::handed_over(message) {
+        served_from_afar(lease, asking);
+    } else if let Some(Ok(id)) = message.get(..16).map(Uuid::from_slice) {
+        ring(&LeaseId::from_uuid(id));
     }
 }

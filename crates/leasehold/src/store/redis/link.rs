@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::runtime::{Handle, Id};
 
+use super::group::Group;
 use super::line::{Conn, OPEN, Opener, Order, Peer};
 use crate::model::LeaseId;
 use crate::store::Moment;
@@ -34,10 +35,11 @@ pub(super) struct Link {
     /// Calls that got no answer, and the line that they may still be on.
     astray: Mutex<HashMap<LeaseId, (Which, u64)>>,
     astray_count: AtomicUsize,
+    pub(super) group: Group,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Which {
+pub(super) enum Which {
     Near,
     Far,
 }
@@ -60,9 +62,9 @@ struct Opening {
 }
 
 #[derive(Clone)]
-struct Line {
-    number: u64,
-    conn: Conn,
+pub(super) struct Line {
+    pub(super) number: u64,
+    pub(super) conn: Conn,
 }
 
 impl Link {
@@ -77,6 +79,7 @@ impl Link {
             under_way: AtomicUsize::new(0),
             astray: Mutex::default(),
             astray_count: AtomicUsize::new(0),
+            group: Group::default(),
         };
         match link.line(Which::Near).await {
             Ok(_) => Ok(link),
@@ -127,19 +130,14 @@ impl Link {
 
     /// Sends it, and once more on a new line if the old one turns out to be dead: every operation may be sent twice.
     async fn send_on(&self, which: Which, order: Order<'_>, number: &AtomicU64) -> RedisResult<Value> {
-        self.under_way.fetch_add(1, Ordering::Relaxed);
-        let _ended = UnderWay(&self.under_way);
+        let _under_way = self.count();
         let line = self.line(which).await?;
         number.store(line.number, Ordering::Relaxed);
         let reply = line.conn.send(order).await;
         let Err(error) = &reply else {
             return reply;
         };
-        let moved = self.opener.moves() && error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly);
-        let dead = error.is_unrecoverable_error() || moved;
-        if dead || error.is_timeout() {
-            self.place(which).give_up(&line);
-        }
+        let dead = self.give_up_if_broken(which, &line, error);
         // A Cluster's connection tries again by itself.
         if !dead || self.is_cluster() {
             return reply;
@@ -150,7 +148,28 @@ impl Link {
         line.conn.send(order).await
     }
 
-    async fn line(&self, which: Which) -> RedisResult<Line> {
+    /// After this error: whether the line is dead, so that another one is worth trying.
+    pub(super) fn give_up_if_broken(&self, which: Which, line: &Line, error: &RedisError) -> bool {
+        let moved = self.opener.moves() && error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly);
+        let dead = error.is_unrecoverable_error() || moved;
+        if dead || error.is_timeout() {
+            self.place(which).give_up(line);
+        }
+        dead
+    }
+
+    /// Counts a call that is under way, until what it gives is dropped.
+    pub(super) fn count(&self) -> UnderWay<'_> {
+        self.under_way.fetch_add(1, Ordering::Relaxed);
+        UnderWay(&self.under_way)
+    }
+
+    /// Whether a call for this lease is best sent together with those of others: it goes to the far line anyway.
+    pub(super) fn is_for_group(&self, lease: &LeaseId) -> bool {
+        !self.is_cluster() && self.line_of(lease).unwrap_or_else(|| self.choose()) == Which::Far
+    }
+
+    pub(super) async fn line(&self, which: Which) -> RedisResult<Line> {
         match self.place(which).current() {
             Some(line) => Ok(line),
             None => Box::pin(self.new_line(which)).await,
@@ -226,7 +245,7 @@ impl Link {
         (!replaced).then_some(which)
     }
 
-    fn remember(&self, lease: &LeaseId, line: (Which, u64)) {
+    pub(super) fn remember(&self, lease: &LeaseId, line: (Which, u64)) {
         let mut astray = lock(&self.astray);
         if astray.len() >= MAX_ASTRAY {
             astray.clear();
@@ -235,7 +254,7 @@ impl Link {
         self.astray_count.store(astray.len(), Ordering::Relaxed);
     }
 
-    fn forget(&self, lease: &LeaseId) {
+    pub(super) fn forget(&self, lease: &LeaseId) {
         if self.astray_count.load(Ordering::Relaxed) > 0 {
             let mut astray = lock(&self.astray);
             astray.remove(lease);
@@ -277,7 +296,7 @@ impl Drop for Call<'_> {
 }
 
 /// Counts one call less when dropped.
-struct UnderWay<'a>(&'a AtomicUsize);
+pub(super) struct UnderWay<'a>(&'a AtomicUsize);
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
@@ -296,6 +315,6 @@ fn here() -> Option<Id> {
     Handle::try_current().ok().map(|handle| handle.id())
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

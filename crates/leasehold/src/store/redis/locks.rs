@@ -1,11 +1,13 @@
 //! Operations on locks, and reading them: one, many, and those that have something to clear away.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use futures_util::future::try_join_all;
 use redis::{Cmd, FromRedisValue, RedisError, Value};
 
 use super::call::{Answer, Arguments, Served};
+use super::group::Part;
 use super::inbox::Inbox;
 use super::keys::{Bucket, Keys};
 use super::link::Link;
@@ -14,10 +16,10 @@ use super::packed;
 use super::scripts::{APPLY, Call};
 use super::trouble::explain;
 use crate::error::{Error, Result, Trouble};
-use crate::model::{LeaseId, Leave, LockName, LockOp, LockRecord, Outcome, Sweep, Swept, Timestamp};
+use crate::model::{Acquire, LeaseId, Leave, LockName, LockOp, LockRecord, Outcome, Sweep, Swept, Timestamp};
 use crate::store::lock_store::page_size;
-use crate::store::wake::{ring, wake_here};
-use crate::store::{Clock, Cursor, ListLocks, Moment, Page};
+use crate::store::wake::{asks, ring, wake_here};
+use crate::store::{Clock, Cursor, ListLocks, Moment, Page, clock};
 
 /// So long replicas have to acknowledge a grant, in milliseconds.
 const WAIT_MILLIS: u32 = 1000;
@@ -26,7 +28,7 @@ const MAX_AGE_MILLIS: u64 = 90 * 24 * 3600 * 1000;
 
 /// Locks on Redis.
 pub(super) struct Locks {
-    pub(super) link: Link,
+    pub(super) link: Arc<Link>,
     pub(super) keys: Keys,
     pub(super) inbox: Inbox,
     pub(super) shown: String,
@@ -40,7 +42,7 @@ impl Locks {
     pub(super) fn new(link: Link, options: &RedisOptions) -> Self {
         let keys = Keys::new(&options.prefix);
         Self {
-            link,
+            link: Arc::new(link),
             inbox: Inbox::new(|process| keys.inbox(process)),
             keys,
             shown: options.shown.clone(),
@@ -51,7 +53,8 @@ impl Locks {
     }
 
     pub(super) async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
-        let arguments = Arguments::of(op)?;
+        let since = Moment::now();
+        let arguments = Arguments::of(op, self.asking(op, since))?;
         let bucket = self.keys.bucket_of(name);
         let lock = bucket.lock(name.as_str());
         let now = self.clock.as_ref().map(|clock| clock.now().as_micros().to_string()).unwrap_or_default();
@@ -65,7 +68,9 @@ impl Locks {
         };
         let asks_replicas = self.wait_replicas > 0 && matches!(op, LockOp::Acquire(_));
         let wait = asks_replicas.then(|| redis::cmd("WAIT").arg(self.wait_replicas).arg(WAIT_MILLIS).take());
-        let since = Moment::now();
+        if let Some(outcome) = self.apply_with_others(name, op, &arguments, &now).await {
+            return outcome;
+        }
         let reply = APPLY.run(&self.link, Call { lease: lease_of(op), then: wait.as_ref() }, with).await;
         let mut reply = reply.map_err(|error| self.explain(error))?;
         let mut acknowledged = None;
@@ -85,6 +90,45 @@ impl Locks {
             }
             _ => Ok(outcome),
         }
+    }
+
+    /// The number of a waiter's asking, by which it knows that the lease it is told of came after it.
+    fn asking(&self, op: &LockOp, since: Moment) -> Option<u64> {
+        match op {
+            // Whoever has replicas to wait for must ask the store.
+            LockOp::Acquire(Acquire { ask, queue: Some(_), .. }) if self.wait_replicas == 0 => {
+                // A number that nobody can guess who cannot read the ticket.
+                let number = clock::new_lease_id().as_uuid().as_u64_pair().1;
+                asks(&ask.lease_id, number, since).then_some(number)
+            }
+            _ => None,
+        }
+    }
+
+    /// When many callers wait, their simple operations go together. None: this one has to go alone.
+    async fn apply_with_others(
+        &self,
+        name: &LockName,
+        op: &LockOp,
+        arguments: &Arguments,
+        now: &str,
+    ) -> Option<Result<Outcome>> {
+        let lease = lease_of(op)?;
+        if self.wait_replicas > 0 || !self.link.is_for_group(lease) {
+            return None;
+        }
+        let words = arguments.short(name.as_str())?;
+        let bucket = self.keys.bucket_of(name);
+        let part = Part {
+            record: bucket.lock(name.as_str()),
+            bucket: [bucket.names.clone(), bucket.due.clone(), bucket.events.clone()],
+            words,
+            now: now.to_owned(),
+            bucket_events: self.bucket_events,
+        };
+        let reply = self.link.send_with_others(lease, part).await?;
+        let reply = reply.map_err(|error| self.explain(error));
+        Some(reply.and_then(|reply| Answer::read(op, &reply)).map(|answer| answer.outcome))
     }
 
     /// A grant that a failover would forget is none.

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `options.rs` | from the URL to servers and settings |
 //! | `keys.rs` | how names become keys, and which of them live together |
-//! | `short.lua`, `apply.lua` | the rules, where they are atomic: in the server; first what is simple and frequent |
+//! | `ways.lua`, `short.lua`, `apply.lua` | the rules, where they are atomic: in the server; first what is simple and frequent |
+//! | `many.lua`, `group.rs` | several operations in one call, when many callers wait |
 //! | `chain.lua`, `bucket.lua` | reading the history of one lock, and of all |
 //! | `call.rs` | an operation as arguments of the script, and the script's answer as an outcome |
 //! | `packed.rs` | records, leases, tickets and events as the script packs them |
@@ -17,6 +18,7 @@
 
 mod call;
 mod examine;
+mod group;
 mod history;
 mod inbox;
 mod keys;

@@ -80,6 +80,13 @@ pub(super) fn lease(packed: &[u8]) -> Result<Lease> {
     Reader(packed).lease().ok_or_else(|| unreadable("a lease"))
 }
 
+/// What one process tells another whose waiter it has served: the lease's id, the number of an asking, the lease.
+pub(super) fn handed_over(message: &[u8]) -> Option<(Lease, u64)> {
+    let mut from = Reader(message);
+    let (_id, asking) = (from.array::<16>()?, from.array().map(u64::from_be_bytes)?);
+    Some((from.lease()?, asking))
+}
+
 pub(super) fn event(packed: &[u8]) -> Result<Event> {
     Reader(packed).event().ok_or_else(|| unreadable("an event"))
 }

@@ -10,21 +10,32 @@ use crate::model::LeaseId;
 
 /// A script and the name that the server knows it by.
 pub(super) struct Script {
-    text: &'static str,
+    text: String,
     hash: String,
 }
 
 /// One operation on one lock.
 pub(super) static APPLY: LazyLock<Script> =
     LazyLock::new(|| Script::new(concat!(include_str!("short.lua"), include_str!("apply.lua"))));
+/// Several operations on several locks, if they are simple.
+pub(super) static MANY: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("many.lua")));
 /// The history of one lock.
 pub(super) static CHAIN: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("chain.lua")));
 /// The history of one bucket.
 pub(super) static BUCKET: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("bucket.lua")));
 
 impl Script {
-    fn new(text: &'static str) -> Self {
-        Self { text, hash: redis::Script::new(text).get_hash().to_owned() }
+    fn new(text: &str) -> Self {
+        let text = text.replace("-- ways.lua\n", include_str!("ways.lua"));
+        Self { hash: redis::Script::new(&text).get_hash().to_owned(), text }
+    }
+
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    pub(super) fn hash(&self) -> &str {
+        &self.hash
     }
 
     /// Runs it. A server that has been restarted does not know it any more; then it is sent whole.
@@ -43,7 +54,7 @@ impl Script {
         let reply = call.send(link, &cmd("EVALSHA", &self.hash)).await;
         match reply {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                call.send(link, &cmd("EVAL", self.text)).await
+                call.send(link, &cmd("EVAL", &self.text)).await
             }
             reply => reply,
         }

@@ -1,5 +1,5 @@
--- One operation on one lock, first part: reading the record, and the short ways. `apply.lua` goes on from here; the two
--- are one script.
+-- One operation on one lock, first part: reading the record, the short ways, and those of a queue. `apply.lua` goes on from
+-- here; together they are one script.
 --
 -- KEYS: the lock's record; of its bucket: the names, when to sweep which, the events.
 -- ARGV: the operation, the time (empty: the server's own), the lock's name, how many events to keep, the inbox of the
@@ -10,68 +10,27 @@
 --   record  format, version, token, wake_at, last event, how many leases and tickets, then each with its length before
 --           it, and if there are tickets, the length of the last one once more
 --   lease   numbers, then who, what the asker said, who asked it to stop and why
---   ticket  numbers, its inbox, then who and what the asker said
+--   ticket  numbers, its inbox, then who and what the asker said; the inbox is `#`, the 32 letters
+--           that its process's channel has in braces, and perhaps 8 bytes by which the waiter knows its last asking; older
+--           tickets have the whole channel
 --   who     lease id, mode, slots, holder: what every event tells
 -- `wake_at` is never after the first end of a lease or ticket, and moves only when it would be too late.
 
-local pack, open = struct.pack, struct.unpack
+local pack, open, call = struct.pack, struct.unpack, redis.call
 local op, now, name, max_events = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 if not now then
-  local time = redis.call('TIME')
+  local time = call('TIME')
   now = time[1] * 1000000 + time[2]
 end
-local stored = redis.call('GET', KEYS[1])
-local format, version, token, wake_at, last_event, lease_count, ticket_count, body = 1, 0, 0, 0, '', 0, 0, nil
-if stored then
-  if string.byte(stored) ~= 1 then
-    return redis.error_reply('LEASEHOLD a record of format ' .. tostring(string.byte(stored)))
-  end
-  format, version, token, wake_at, last_event, lease_count, ticket_count, body = open('>BdddBc0HH', stored)
+local record, names, due_index, events = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local one, two, three = ARGV[7], ARGV[8], ARGV[9]
+local stored = call('GET', record)
+if stored and string.byte(stored) ~= 1 then
+  return redis.error_reply('LEASEHOLD a record of format ' .. tostring(string.byte(stored)))
 end
-
--- Nobody is in the way and nothing can have ended: the same as `apply.lua` would do, without a function, a table or a
--- value unpacked that is not needed. What is not quite so simple falls through. The answer is the time, which is also the
--- token of what was granted; or the record with the lease as it was released, or is renewed.
-
-if lease_count == 0 and ticket_count == 0 and op == 'acquire' and token < now and now < 9007199254740992 then
-  local who, said, ttl = ARGV[7], ARGV[8], tonumber(ARGV[9])
-  local expires_at = now + ttl
-  last_event = redis.call('XADD', KEYS[4], 'MAXLEN', '~', max_events, '*', 'e',
-    pack('>BdddddBc0BBBc0c0', 0, now, now, 0, 0, 0, #last_event, last_event, 0, 0, #name, name, who))
-  if not stored then
-    redis.call('ZADD', KEYS[2], 0, name)
-  end
-  if wake_at <= now or expires_at < wake_at then
-    wake_at = expires_at
-    redis.call('ZADD', KEYS[3], wake_at, name)
-  end
-  redis.call('SET', KEYS[1],
-    pack('>BdddBc0HHI4ddddddBdc0c0BB', 1, version + 1, now, wake_at, #last_event, last_event, 1, 0, 59 + #who + #said, now,
-      now, now, expires_at, 0, ttl, 0, 0, who, said, 0, 0))
-  return now
-end
-
-if lease_count == 1 and now < wake_at and (op == 'renew' or (op == 'release' and ticket_count == 0 and ARGV[9] == '')) then
-  local length, own, acquired_at, _, _, renewals, ttl, status, asked_at, id, _, _, _, who_end =
-    open('>I4ddddddBdc16BHBc0', stored, body)
-  if id == ARGV[7] and own == tonumber(ARGV[8]) and status ~= 2 then
-    local who_at = body + 61
-    if op == 'release' then
-      local held = now > acquired_at and now - acquired_at or 0
-      last_event = redis.call('XADD', KEYS[4], 'MAXLEN', '~', max_events, '*', 'e',
-        pack('>BdddddBc0BBBc0c0', 1, now, own, held, renewals, 0, #last_event, last_event, 0, 0, #name, name,
-          string.sub(stored, who_at, who_end - 1)))
-      redis.call('SET', KEYS[1], pack('>BdddBc0HH', 1, version + 1, token, wake_at, #last_event, last_event, 0, 0))
-      return stored
-    end
-    ttl = tonumber(ARGV[9]) or ttl
-    if now + ttl >= wake_at then
-      stored = pack('>BdddBc0HHI4ddddddBdc0', 1, version + 1, token, wake_at, #last_event, last_event, 1, ticket_count,
-        length, own, acquired_at, now, now + ttl, renewals + 1, ttl, status, asked_at, string.sub(stored, who_at))
-      redis.call('SET', KEYS[1], stored)
-      return stored
-    end
-  end
+-- ways.lua
+if answer then
+  return answer
 end
 
 -- A queue behind one holder, and everybody wants it alone: the release hands over to the first ticket…
@@ -83,26 +42,30 @@ if lease_count == 1 and ticket_count > 0 and op == 'release' and now < wake_at a
   local next_id, mode, slots, _, next_who_end = open('>c16BHBc0', ticket, who_at)
   if id == ARGV[7] and own == tonumber(ARGV[8]) and status ~= 2 and mode == 0 and slots == 1 then
     local held, waited = now > acquired_at and now - acquired_at or 0, now > since and now - since or 0
-    last_event = redis.call('XADD', KEYS[4], 'MAXLEN', '~', max_events, '*', 'e',
+    last_event = call('XADD', events, '*', 'e',
       pack('>BdddddBc0BBBc0c0', 1, now, own, held, renewals, 0, #last_event, last_event, 0, 0, #name, name,
         string.sub(lease, 58, who_end - 1)))
-    last_event = redis.call('XADD', KEYS[4], 'MAXLEN', '~', max_events, '*', 'e',
+    last_event = call('XADD', events, 'MAXLEN', '~', max_events, '*', 'e',
       pack('>BdddddBc0BBBc0c0', 0, now, now, waited, 0, 0, #last_event, last_event, 0, 0, #name, name,
         string.sub(ticket, who_at, next_who_end - 1)))
     local expires_at = now + (patience < ttl and patience or ttl)
     if expires_at < wake_at then
       wake_at = expires_at
-      redis.call('ZADD', KEYS[3], wake_at, name)
+      call('ZADD', due_index, wake_at, name)
     end
     local granted =
       pack('>ddddddBdc0BB', now, now, now, expires_at, 0, ttl, 0, 0, string.sub(ticket, who_at), 0, 0)
-    redis.call('SET', KEYS[1],
+    call('SET', record,
       pack('>BdddBc0HHI4c0c0', 1, version + 1, now, wake_at, #last_event, last_event, 1, ticket_count - 1, #granted, granted,
         ticket_count > 1 and string.sub(stored, rest) or ''))
-    if ARGV[6] == '1' and inbox ~= ARGV[5] then
-      redis.pcall('PUBLISH', inbox, next_id)
+    local channel, asking = inbox, ''
+    if string.byte(inbox) == 35 then
+      channel, asking = string.sub(ARGV[5], 1, -34) .. string.sub(inbox, 2, 33) .. '}', string.sub(inbox, 34)
     end
-    return { 'released', now, { { granted, inbox, next_id } }, lease }
+    if ARGV[6] == '1' and channel ~= ARGV[5] then
+      redis.pcall('PUBLISH', channel, next_id .. (asking == '' and '' or asking .. granted))
+    end
+    return { 'released', now, { { granted, channel, next_id } }, lease }
   end
 end
 
@@ -120,15 +83,16 @@ if lease_count == 1 and op == 'acquire' and now < wake_at and ARGV[11] ~= '' and
       is_last = since - 30000000 * other <= now - 30000000 * priority
     end
     if is_last then
-      last_event = redis.call('XADD', KEYS[4], 'MAXLEN', '~', max_events, '*', 'e',
+      last_event = call('XADD', events, '*', 'e',
         pack('>BdddddBc0BBBc0c0', 6, now, token, 0, 0, 0, #last_event, last_event, 0, 0, #name, name, who))
       if now + patience < wake_at then
         wake_at = now + patience
-        redis.call('ZADD', KEYS[3], wake_at, name)
+        call('ZADD', due_index, wake_at, name)
       end
+      local inbox = '#' .. string.sub(ARGV[5], -33, -2) .. ARGV[13]
       local ticket =
-        pack('>dddddBc0c0c0', now, now + patience, patience, ttl, priority, #ARGV[5], ARGV[5], who, ARGV[8])
-      redis.call('SET', KEYS[1],
+        pack('>dddddBc0c0c0', now, now + patience, patience, ttl, priority, #inbox, inbox, who, ARGV[8])
+      call('SET', record,
         pack('>BdddBc0HHc0I4c0I4', 1, version + 1, token, wake_at, #last_event, last_event, 1, ticket_count + 1,
           string.sub(stored, body, tickets_end), #ticket, ticket, #ticket))
       return { 'queued', now, {}, ticket_count, ticket_count + 1, 0, { lease } }

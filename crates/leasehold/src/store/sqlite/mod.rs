@@ -11,13 +11,14 @@
 //! | `connection.rs` | opening the connection, waiting for other writers |
 //! | `writer.rs` | the one connection of this process, and how operations get to it |
 //! | `store.rs` | the engine as a whole |
-//! | `tasks/` | tasks, in tables of their own |
+//! | `tasks/`, `docs.rs` | tasks and documents, in tables of their own |
 //! | `examine.rs` | what the file finds out about itself |
 //! | `trouble.rs` | what SQLite says, in our words |
 
 mod batch;
 mod cache;
 mod connection;
+mod docs;
 mod examine;
 mod file;
 mod options;

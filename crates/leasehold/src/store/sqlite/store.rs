@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use super::docs::SqliteDocs;
 use super::examine::examine;
 use super::options::SqliteOptions;
 use super::tables;
@@ -17,8 +18,8 @@ use crate::model::{
 use crate::store::lock_store::page_size;
 use crate::store::wake::Reach;
 use crate::store::{
-    Abilities, Changes, Cursor, Finding, Hosts, ListEvents, ListLocks, LockState, LockStore, Page, Span,
-    Store, TaskStore,
+    Abilities, Changes, Cursor, DocStore, Finding, Hosts, ListEvents, ListLocks, LockState, LockStore, Page,
+    Span, Store, TaskStore,
 };
 
 /// Locks, tasks and documents in a file of this machine.
@@ -26,6 +27,7 @@ use crate::store::{
 pub struct SqliteStore {
     writer: Arc<Writer>,
     tasks: SqliteTasks,
+    docs: SqliteDocs,
 }
 
 /// A wake-up that gets lost costs a waiter this long.
@@ -36,7 +38,8 @@ impl SqliteStore {
     #[expect(clippy::unused_async, reason = "every engine is opened alike")]
     pub async fn open(options: SqliteOptions) -> Result<Self> {
         let writer = Arc::new(Writer::open(&options)?);
-        Ok(Self { tasks: SqliteTasks::new(writer.clone()), writer })
+        let (tasks, docs) = (SqliteTasks::new(writer.clone()), SqliteDocs::new(writer.clone(), abilities()));
+        Ok(Self { writer, tasks, docs })
     }
 
     /// Adds tasks in a transaction of the caller, on a connection that the caller has opened on the store's own file:
@@ -51,19 +54,11 @@ impl SqliteStore {
 #[async_trait]
 impl Store for SqliteStore {
     fn abilities(&self) -> Abilities {
-        Abilities {
-            engine: "sqlite",
-            hosts: Hosts::OneMachine,
-            min_ttl: Ttl::from_millis(50),
-            poll: POLL,
-            wakes: cfg!(target_os = "linux"),
-            sees_the_dead: cfg!(target_os = "linux"),
-            lasting: true,
-        }
+        abilities()
     }
 
     fn url(&self) -> String {
-        format!("sqlite:{}", self.writer.path().display())
+        self.writer.url()
     }
 
     fn locks(&self) -> &dyn LockStore {
@@ -72,6 +67,10 @@ impl Store for SqliteStore {
 
     fn tasks(&self) -> Option<&dyn TaskStore> {
         Some(&self.tasks)
+    }
+
+    fn docs(&self) -> Option<&dyn DocStore> {
+        Some(&self.docs)
     }
 
     async fn examine(&self) -> Result<Vec<Finding>> {
@@ -166,6 +165,18 @@ impl LockStore for SqliteStore {
             }
         }
         Ok(swept)
+    }
+}
+
+fn abilities() -> Abilities {
+    Abilities {
+        engine: "sqlite",
+        hosts: Hosts::OneMachine,
+        min_ttl: Ttl::from_millis(50),
+        poll: POLL,
+        wakes: cfg!(target_os = "linux"),
+        sees_the_dead: cfg!(target_os = "linux"),
+        lasting: true,
     }
 }
 

@@ -97,6 +97,11 @@ impl Writer {
         self.desk.file.path().to_owned()
     }
 
+    /// The store's address for people.
+    pub(super) fn url(&self) -> String {
+        format!("sqlite:{}", self.desk.file.path().display())
+    }
+
     pub(super) fn clock(&self) -> &Clock {
         &self.clock
     }

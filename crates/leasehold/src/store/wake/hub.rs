@@ -45,6 +45,9 @@ static WAITING: LazyLock<Mutex<HashMap<LeaseId, Arc<Seat>>>> = LazyLock::new(Mut
 struct Seat {
     bell: Notify,
     handed_over: Mutex<Option<HandedOver>>,
+    /// The number of the last asking that was sent, and a moment before that.
+    #[cfg(feature = "redis")]
+    asked: Mutex<Option<(u64, Moment)>>,
 }
 
 /// The wake-ups of one waiter. Dropping it ends them.
@@ -124,6 +127,40 @@ pub(crate) fn wake_here(mut handed_over: Vec<Lease>, since: Moment) -> Vec<Lease
     handed_over
 }
 
+/// Says that this waiter is about to ask the store, and by which number its ticket will know that asking. False if nobody
+/// waits here.
+#[cfg(feature = "redis")]
+pub(crate) fn asks(waiter: &LeaseId, number: u64, since: Moment) -> bool {
+    let Some(seat) = waiting().get(waiter).cloned() else {
+        return false;
+    };
+    let mut asked = seat.asked.lock().unwrap_or_else(PoisonError::into_inner);
+    *asked = Some((number, since));
+    // What it was told before is older than what it will be told now.
+    *seat.handed_over.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    true
+}
+
+/// Gives a waiter the lease that its ticket has turned into, as another process tells it, if the ticket was as its last
+/// asking left it: then the lease was granted after that asking was sent, and lasts at least as long from there. Anything
+/// else is a reason to ask the store, and no more.
+#[cfg(feature = "redis")]
+pub(crate) fn served_from_afar(lease: Lease, asking: u64) {
+    let Some(seat) = waiting().get(&lease.ask.lease_id).cloned() else {
+        return;
+    };
+    {
+        let asked = seat.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((number, since)) = *asked
+            && number == asking
+        {
+            let handed_over = HandedOver { lease, since };
+            *seat.handed_over.lock().unwrap_or_else(PoisonError::into_inner) = Some(handed_over);
+        }
+    }
+    seat.bell.notify_one();
+}
+
 /// Wakes one waiter without telling it why.
 #[cfg(any(target_os = "linux", feature = "postgres", feature = "redis"))]
 pub(crate) fn ring(waiter: &LeaseId) {
@@ -134,4 +171,69 @@ pub(crate) fn ring(waiter: &LeaseId) {
 
 fn waiting() -> std::sync::MutexGuard<'static, HashMap<LeaseId, Arc<Seat>>> {
     WAITING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(all(test, feature = "redis"))]
+mod tests {
+    use super::*;
+    use crate::model::{
+        Acquire, Ask, Holder, LockName, LockOp, LockRecord, Metadata, Mode, Outcome, Priority, Slots,
+        Timestamp, Ttl,
+    };
+    use crate::store::clock;
+
+    fn lease() -> Lease {
+        let ask = Ask {
+            lease_id: clock::new_lease_id(),
+            holder: Holder::new("ada").unwrap(),
+            mode: Mode::default(),
+            slots: Slots::default(),
+            priority: Priority::default(),
+            ttl: Ttl::from_secs(10),
+            metadata: Metadata::default(),
+            process: None,
+        };
+        let op = LockOp::Acquire(Acquire { ask: Arc::new(ask), queue: None, steal_after: None });
+        let mut record = LockRecord::new(LockName::new("lock").unwrap());
+        match record.apply(&op, Timestamp::from_micros(1_000_000)).outcome {
+            Outcome::Granted(lease) => lease,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_lease_that_answers_the_last_asking_counts_from_before_it() {
+        let lease = lease();
+        let mut changes = Changes::polling(lease.ask.lease_id, Duration::from_secs(5));
+        let since = Moment::now();
+        assert!(asks(&lease.ask.lease_id, 7, since));
+        served_from_afar(lease.clone(), 7);
+        match changes.next(Duration::MAX).await {
+            Wake::Served(told) => assert_eq!((told.lease, told.since), (lease, since)),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_lease_that_answers_another_asking_only_wakes() {
+        let lease = lease();
+        let mut changes = Changes::polling(lease.ask.lease_id, Duration::from_secs(5));
+        served_from_afar(lease.clone(), 7);
+        assert!(matches!(changes.next(Duration::MAX).await, Wake::Rung));
+        asks(&lease.ask.lease_id, 7, Moment::now());
+        asks(&lease.ask.lease_id, 8, Moment::now());
+        served_from_afar(lease, 7);
+        assert!(matches!(changes.next(Duration::MAX).await, Wake::Rung));
+    }
+
+    #[tokio::test]
+    async fn whoever_asks_again_forgets_what_it_was_told() {
+        let lease = lease();
+        let mut changes = Changes::polling(lease.ask.lease_id, Duration::from_secs(5));
+        asks(&lease.ask.lease_id, 7, Moment::now());
+        served_from_afar(lease.clone(), 7);
+        asks(&lease.ask.lease_id, 8, Moment::now());
+        assert!(matches!(changes.next(Duration::MAX).await, Wake::Rung));
+        assert!(!asks(&clock::new_lease_id(), 9, Moment::now()));
+    }
 }

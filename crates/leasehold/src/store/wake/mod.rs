@@ -12,5 +12,7 @@ pub use arrivals::Arrivals;
 pub(crate) use arrivals::Doorbell;
 pub use hub::{Changes, HandedOver, Wake};
 pub(crate) use hub::{Reach, wake};
+#[cfg(feature = "redis")]
+pub(crate) use hub::{asks, served_from_afar};
 #[cfg(any(feature = "postgres", feature = "redis"))]
 pub(crate) use hub::{ring, wake_here};

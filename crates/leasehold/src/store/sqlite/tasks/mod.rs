@@ -12,8 +12,11 @@
 //! | `syncer.rs` | waiting for the disk while others write on |
 //! | `watch.rs` | noticing what other processes have written |
 //! | `store.rs` | the contract, kept |
+//! | `costs.rs` | that calls cost the same however many tasks there are |
 
 mod change;
+#[cfg(test)]
+mod costs;
 mod enqueue;
 mod errand;
 mod lease;
@@ -28,6 +31,7 @@ mod tidy;
 mod watch;
 
 pub(super) use errand::{Aftermath, Call, Errand, Errands, answer_all, errand};
+pub(super) use rows::micros;
 pub(super) use schema::{TABLES, start_anew};
 pub(super) use shelf::{Queues, Shelf};
 pub(super) use store::SqliteTasks;

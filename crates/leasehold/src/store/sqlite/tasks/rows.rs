@@ -192,7 +192,7 @@ pub(super) fn state(number: i64) -> rusqlite::Result<TaskState> {
     state.copied().ok_or(rusqlite::Error::IntegralValueOutOfRange(2, number))
 }
 
-pub(super) fn micros(time: Timestamp) -> i64 {
+pub(in crate::store::sqlite) fn micros(time: Timestamp) -> i64 {
     i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
 }
 

@@ -43,10 +43,16 @@ pub(in crate::store::sqlite) const TABLES: &str = "
     CREATE INDEX leasehold_docs_until ON leasehold_docs (keep_until) WHERE keep_until IS NOT NULL;
 ";
 
-/// The machine has started anew, and its clock was set anew with it. A lease whose end would be further away than when it
-/// was last extended ends earlier: else a clock that was set back would let a dead worker keep its tasks for years.
+/// The machine has started anew, and its clock was set anew with it. If it was set back:
+/// - a lease would end later than it was ever extended to, and a dead worker keep its tasks for that long;
+/// - the time of tasks that could run already would be yet to come, should they be given back.
 pub(in crate::store::sqlite) fn start_anew(conn: &Connection, now: Timestamp) -> rusqlite::Result<()> {
-    let sql = "UPDATE leasehold_tasks SET lease_expires_at = ?1 + coalesce(ttl, 0) \
-               WHERE state = 3 AND lease_expires_at > ?1 + coalesce(ttl, 0)";
-    conn.execute(sql, params![micros(now)]).map(drop)
+    let statements = [
+        "UPDATE leasehold_tasks INDEXED BY leasehold_tasks_running SET lease_expires_at = ?1 + coalesce(ttl, 0) \
+         WHERE state = 3 AND lease_expires_at > ?1 + coalesce(ttl, 0)",
+        "UPDATE leasehold_tasks INDEXED BY leasehold_tasks_running SET run_at = ?1 WHERE state = 3 AND run_at > ?1",
+        "UPDATE leasehold_tasks INDEXED BY leasehold_tasks_ready SET run_at = ?1 WHERE state = 2 AND run_at > ?1",
+        "UPDATE leasehold_tasks INDEXED BY leasehold_tasks_blocked SET run_at = ?1 WHERE state = 1 AND run_at > ?1",
+    ];
+    statements.iter().try_for_each(|sql| conn.execute(sql, params![micros(now)]).map(drop))
 }

@@ -46,6 +46,11 @@ impl<'a> Shelf<'a> {
         Self { conn, now, queues, counts: HashMap::new(), news: News::default() }
     }
 
+    /// The connection, and the time.
+    pub(in crate::store::sqlite) fn parts(&self) -> (&'a Connection, Timestamp) {
+        (self.conn, self.now)
+    }
+
     /// Writes the counts; to be called last.
     pub(in crate::store::sqlite) fn close(self) -> rusqlite::Result<News> {
         let Self { conn, queues, counts, news, .. } = self;

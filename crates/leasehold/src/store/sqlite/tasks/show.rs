@@ -19,6 +19,13 @@ pub(super) struct Stretch {
     pub(super) next: Option<TaskId>,
 }
 
+/// Where to look.
+struct Between {
+    before: Vec<u8>,
+    until: Vec<u8>,
+    limit: u32,
+}
+
 impl Shelf<'_> {
     /// The task that has this key.
     pub(super) fn keyed(&mut self, queue: &QueueName, key: &TaskKey) -> rusqlite::Result<Option<Task>> {
@@ -33,33 +40,75 @@ impl Shelf<'_> {
         before: Option<TaskId>,
         limit: u32,
     ) -> rusqlite::Result<Stretch> {
-        let queue = match &ask.queue {
-            None => None,
-            Some(queue) => match self.queues.number(self.conn, queue)? {
-                Some(queue) => Some(queue),
-                None => return Ok(Stretch { found: Vec::new(), next: None }),
-            },
+        let queues = match &ask.queue {
+            None => self.all_queues()?,
+            Some(queue) => self.queues.number(self.conn, queue)?.into_iter().collect(),
         };
+        let queue = ask.queue.as_ref().and(queues.first().copied());
+        let mut stretch = Stretch { found: Vec::new(), next: None };
+        if queues.is_empty() {
+            return Ok(stretch);
+        }
         // Longer than any id: after all of them.
         let before = before.map_or_else(|| vec![0xff; 17], |before| rows::id(&before).to_vec());
-        let end: Option<Vec<u8>> = self
-            .conn
-            .prepare_cached(sql::STRETCH_END)?
-            .query_row(params![before, STRETCH - 1], |row| row.get(0))
-            .optional()?;
+        let mut between = Between { before, until: Vec::new(), limit };
+        let mut ids = Vec::new();
+        match ask.state {
+            _ if ask.lock.is_some() => ids = self.ids(sql::LIST_LOCK, ask, queue, &between)?,
+            Some(state) if state.is_terminal() => {
+                for queue in queues {
+                    ids.extend(self.ids(sql::LIST_OVER, ask, Some(queue), &between)?);
+                    if ask.archived {
+                        ids.extend(self.ids(sql::LIST_ARCHIVED, ask, Some(queue), &between)?);
+                    }
+                }
+            }
+            Some(state) if self.are_few(ask.queue.as_ref(), state)? => {
+                ids = self.ids(sql::LIST_FEW[state as usize], ask, queue, &between)?;
+            }
+            _ => {
+                let mut select = self.conn.prepare_cached(sql::STRETCH_END)?;
+                let end = select.query_row(params![between.before, STRETCH - 1], |row| rows::uuid(row, 0));
+                stretch.next = end.optional()?.map(TaskId::from_uuid);
+                between.until = stretch.next.map(|end| rows::id(&end).to_vec()).unwrap_or_default();
+                ids = self.ids(sql::LIST, ask, queue, &between)?;
+            }
+        }
+        ids.sort_unstable_by(|one, other| other.cmp(one));
+        ids.truncate(limit as usize);
+        for id in &ids {
+            stretch.found.extend(self.load_whole(id)?);
+        }
+        Ok(stretch)
+    }
+
+    fn ids(
+        &self,
+        sql: &str,
+        ask: &ListTasks,
+        queue: Option<i64>,
+        between: &Between,
+    ) -> rusqlite::Result<Vec<TaskId>> {
         let values = params![
-            before,
-            end.as_deref().unwrap_or_default(),
+            between.before,
+            between.until,
             queue,
             ask.state.map(|state| state as i64),
             ask.lock.as_ref().map(|lock| lock.as_str()),
             ask.worker.as_ref().map(|worker| &worker.as_uuid().as_bytes()[..]),
             ask.archived,
-            limit,
+            between.limit,
         ];
-        let found = self.many(sql::STRETCH, values)?;
-        let next = end.and_then(|end| uuid::Uuid::from_slice(&end).ok()).map(TaskId::from_uuid);
-        Ok(Stretch { found, next })
+        let mut select = self.conn.prepare_cached(sql)?;
+        let ids = select.query_map(values, |row| rows::uuid(row, 0).map(TaskId::from_uuid))?;
+        ids.collect()
+    }
+
+    /// Whether looking at all tasks in a state is less than looking at all tasks from the newest on.
+    fn are_few(&self, queue: Option<&QueueName>, state: TaskState) -> rusqlite::Result<bool> {
+        let status = self.status()?;
+        let of = status.iter().filter(|status| queue.is_none_or(|queue| status.queue == *queue));
+        Ok(of.map(|status| status.counts.get(state)).sum::<u64>() <= u64::from(STRETCH))
     }
 
     /// The queues with their counts.

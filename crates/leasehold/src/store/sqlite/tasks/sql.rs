@@ -92,11 +92,38 @@ pub(super) const WORKERS: &str = "SELECT info, started_at, seen_at FROM leasehol
 
 // --- lists and tidying up -------------------------------------------------------------------------------------------
 
-/// A stretch of all tasks, back from an id, and of those the ones that are asked for; with the last id looked at.
-pub(super) const STRETCH: &str = whole!(
-    "WHERE id < ?1 AND id >= ?2 AND (?3 IS NULL OR queue = ?3) AND (?4 IS NULL OR state = ?4) \
-     AND (?5 IS NULL OR lock = ?5) AND (?6 IS NULL OR worker = ?6) AND (?7 OR NOT archived) ORDER BY id DESC LIMIT ?8"
+/// What a list asks for, with the same parameters for every way to it: between two ids (?1, ?2), then queue, state, lock,
+/// worker, whether archived ones count, and how many.
+macro_rules! list {
+    ($way:literal) => {
+        concat!(
+            "SELECT id FROM leasehold_tasks ",
+            $way,
+            " id < ?1 AND id >= ?2 AND (?3 IS NULL OR queue = ?3) AND (?4 IS NULL OR state = ?4) \
+              AND (?5 IS NULL OR lock = ?5) AND (?6 IS NULL OR worker = ?6) AND (?7 OR NOT archived) \
+              ORDER BY id DESC LIMIT ?8"
+        )
+    };
+}
+/// Of all tasks.
+pub(super) const LIST: &str = list!("WHERE");
+/// Those with a lock.
+pub(super) const LIST_LOCK: &str =
+    list!("INDEXED BY leasehold_tasks_lock WHERE lock IS NOT NULL AND lock = ?5 AND");
+/// Those that are over, of one queue and in one state.
+pub(super) const LIST_OVER: &str = list!(
+    "INDEXED BY leasehold_tasks_over WHERE state >= 4 AND archived = 0 AND queue = ?3 AND state = ?4 AND"
 );
+pub(super) const LIST_ARCHIVED: &str = list!(
+    "INDEXED BY leasehold_tasks_over WHERE state >= 4 AND archived = 1 AND queue = ?3 AND state = ?4 AND"
+);
+/// All in one of the other states: worth it if they are few.
+pub(super) const LIST_FEW: [&str; 4] = [
+    list!("INDEXED BY leasehold_tasks_scheduled WHERE state = 0 AND"),
+    list!("INDEXED BY leasehold_tasks_blocked WHERE state = 1 AND"),
+    list!("INDEXED BY leasehold_tasks_ready WHERE state = 2 AND"),
+    list!("INDEXED BY leasehold_tasks_running WHERE state = 3 AND"),
+];
 /// Where a stretch of so many tasks back from an id ends.
 pub(super) const STRETCH_END: &str =
     "SELECT id FROM leasehold_tasks WHERE id < ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2";

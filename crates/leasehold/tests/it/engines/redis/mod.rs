@@ -3,6 +3,7 @@
 
 mod doctor;
 mod faults;
+mod group;
 mod private;
 mod reading;
 mod refused;

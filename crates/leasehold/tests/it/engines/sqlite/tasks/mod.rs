@@ -1,3 +1,6 @@
 //! Tasks in a file: the suite, and what only a file can do.
 
+mod caller;
+mod crash;
+mod restart;
 mod suite;

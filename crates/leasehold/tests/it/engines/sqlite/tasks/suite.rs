@@ -6,6 +6,10 @@ use crate::engines::sqlite::suite::fresh;
 
 leasehold::task_conformance!(crate::engines::sqlite::suite::fresh);
 
+mod docs {
+    leasehold::doc_conformance!(crate::engines::sqlite::suite::fresh);
+}
+
 #[test]
 fn they_agree_with_the_rules() {
     tasks_agree_with_the_rules(128, fresh);

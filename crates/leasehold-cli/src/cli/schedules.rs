@@ -1,0 +1,75 @@
+//! `leasehold schedules …`.
+
+use clap::{Args, Subcommand};
+use leasehold::model::{CronText, LockName, Missed, Priority, QueueName, ScheduleName, Zone};
+
+use super::tasks::{Source, Steps};
+use super::values;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum SchedulesCommand {
+    Set(Box<SetArgs>),
+    /// List the schedules, with their next ticks
+    List,
+    /// Show a schedule, with its next ticks
+    Show {
+        /// The schedule
+        name: ScheduleName,
+        /// How many ticks ahead
+        #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=1000))]
+        next: u32,
+    },
+    /// Let no tick count until it is resumed
+    Pause {
+        /// The schedule
+        name: ScheduleName,
+    },
+    /// Let ticks count again, from now on
+    Resume {
+        /// The schedule
+        name: ScheduleName,
+    },
+    /// Remove a schedule; the tasks it has made stay
+    Remove {
+        /// The schedule
+        name: ScheduleName,
+    },
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  leasehold schedules set nightly '0 3 * * *' reports --zone Europe/Berlin
+  leasehold schedules set poll '*/30 * * * * *' feeds --payload '{\"feed\": \"news\"}' --missed none
+A tick becomes a task while a worker runs: leasehold tasks work reports -- make-report";
+
+/// Set a schedule: a task for each tick of a cron expression, once, however many workers there are
+///
+/// One with the same name is replaced. The expression has five fields (minute, hour, day of month, month, day of week), or six
+/// with seconds before them, or is one of @hourly, @daily, @weekly, @monthly, @yearly.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct SetArgs {
+    /// Its name
+    pub(crate) name: ScheduleName,
+    /// When: a cron expression
+    pub(crate) cron: CronText,
+    /// The queue that its tasks go to
+    pub(crate) queue: QueueName,
+    /// The time zone of the expression
+    #[arg(long, value_name = "ZONE", default_value = "UTC")]
+    pub(crate) zone: Zone,
+    /// What its tasks are about: JSON, @FILE, or - for stdin [default: null]
+    #[arg(long, value_name = "JSON", allow_hyphen_values = true)]
+    pub(crate) payload: Option<Source>,
+    /// Ticks at which no worker ran: a task for all of them, for the last, or for none
+    #[arg(long, value_name = "WHICH", default_value = "all")]
+    pub(crate) missed: Missed,
+    /// Weight of its tasks among those that could run, -1000 to 1000
+    #[arg(long, value_name = "N", value_parser = values::priority, allow_hyphen_values = true)]
+    pub(crate) priority: Option<Priority>,
+    /// Its tasks run only while they hold this lock
+    #[arg(long, value_name = "LOCK")]
+    pub(crate) lock: Option<LockName>,
+    #[command(flatten)]
+    pub(crate) steps: Steps,
+}

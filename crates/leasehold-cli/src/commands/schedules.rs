@@ -1,0 +1,82 @@
+//! `schedules set`, `list`, `show`, `pause`, `resume`, `remove`.
+
+use leasehold::model::{Retries, Schedule, Timestamp};
+use serde::Serialize;
+
+use super::dispatch::{Desk, Done};
+use super::tasks::read_payload;
+use crate::cli::{SchedulesCommand, SetArgs};
+use crate::exit;
+use crate::output::{ScheduleView, schedule_page, schedule_table};
+
+pub(super) async fn schedules(desk: &Desk, command: SchedulesCommand) -> Done {
+    match command {
+        SchedulesCommand::Set(args) => set(desk, *args).await,
+        SchedulesCommand::List => list(desk).await,
+        SchedulesCommand::Show { name, next } => {
+            let leasehold = desk.open().await?;
+            let schedule = leasehold.schedules()?.get(&name).await?;
+            show(desk, &schedule, leasehold.now().await?, next as usize)
+        }
+        SchedulesCommand::Pause { name } => {
+            let leasehold = desk.open().await?;
+            let schedule = leasehold.schedules()?.pause(&name).await?;
+            show(desk, &schedule, leasehold.now().await?, 1)
+        }
+        SchedulesCommand::Resume { name } => {
+            let leasehold = desk.open().await?;
+            let schedule = leasehold.schedules()?.resume(&name).await?;
+            show(desk, &schedule, leasehold.now().await?, 1)
+        }
+        SchedulesCommand::Remove { name } => {
+            desk.open().await?.schedules()?.remove(&name).await?;
+            let gone = Removed { success: true, schedule: name.as_str() };
+            desk.printer.result(&gone, |_| format!("schedule '{name}' is removed\n"))?;
+            Ok(exit::SUCCESS)
+        }
+    }
+}
+
+/// What was removed, for programs.
+#[derive(Serialize)]
+struct Removed<'a> {
+    success: bool,
+    schedule: &'a str,
+}
+
+async fn set(desk: &Desk, args: SetArgs) -> Done {
+    let SetArgs { name, cron, queue, zone, payload, missed, priority, lock, steps } = args;
+    let payload = read_payload(payload)?;
+    let leasehold = desk.open().await?;
+    let mut schedule = leasehold
+        .schedule_to(name.as_str(), cron.as_str(), &queue, payload)
+        .zone(zone.as_str())
+        .missed(missed)
+        .retries(steps.over(Retries::default()));
+    if let Some(priority) = priority {
+        schedule = schedule.priority(priority.get());
+    }
+    if let Some(lock) = &lock {
+        schedule = schedule.lock(lock);
+    }
+    let schedule = schedule.await?;
+    show(desk, &schedule, leasehold.now().await?, 3)
+}
+
+async fn list(desk: &Desk) -> Done {
+    let leasehold = desk.open().await?;
+    let (schedules, now) = (leasehold.schedules()?.list().await?, leasehold.now().await?);
+    let views: Vec<_> = schedules.iter().map(|schedule| ScheduleView::new(schedule, now, 1)).collect();
+    desk.printer.result(&views, |paint| {
+        if schedules.is_empty() { String::new() } else { schedule_table(&schedules, now, paint) }
+    })?;
+    if schedules.is_empty() {
+        desk.printer.say("there is no schedule");
+    }
+    Ok(exit::SUCCESS)
+}
+
+fn show(desk: &Desk, schedule: &Schedule, now: Timestamp, next: usize) -> Done {
+    desk.printer.result(&ScheduleView::new(schedule, now, next), |_| schedule_page(schedule, now, next))?;
+    Ok(exit::SUCCESS)
+}

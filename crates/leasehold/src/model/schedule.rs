@@ -1,0 +1,418 @@
+//! Schedules: tasks that come again and again, by a cron expression in a time zone.
+
+use std::fmt;
+use std::str::FromStr;
+
+use croner::Cron;
+use croner::parser::{CronParser, Seconds, Year};
+use jiff::tz::TimeZone;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Invalid, LockName, NewTask, Payload, Priority, QueueName, Retries, ScheduleName, TaskId, TaskKey,
+    Timestamp, Ttl, When,
+};
+
+/// A tick that is older than this was missed: nobody was there to see it.
+const MISSED: Ttl = Ttl::from_secs(60);
+
+/// No more ticks than this are made up for.
+const MOST: usize = 1000;
+
+/// How far back ticks are looked for: in a longer time there are more than could be made up for.
+const REACH: Ttl = Ttl::from_secs(366 * 24 * 3600);
+/// The same for ticks that come by the second.
+const REACH_OF_SECONDS: Ttl = Ttl::from_secs(6 * 3600);
+
+/// A name that leaves room for the time of a tick in a key.
+const LONGEST_NAME: usize = 200;
+
+/// A task that comes again and again.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Schedule {
+    /// Its name.
+    pub name: ScheduleName,
+    /// When: a cron expression…
+    pub cron: CronText,
+    /// …in this time zone.
+    pub zone: Zone,
+    /// What to do about ticks at which nobody was there.
+    #[serde(default)]
+    pub missed: Missed,
+    /// Where its tasks go.
+    pub queue: QueueName,
+    /// What they are about.
+    #[serde(default)]
+    pub payload: Payload,
+    /// Their weight.
+    #[serde(default)]
+    pub priority: Priority,
+    /// Their lock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lock: Option<LockName>,
+    /// How often each is tried.
+    #[serde(default)]
+    pub retries: Retries,
+    /// No tick counts for now.
+    #[serde(default)]
+    pub paused: bool,
+    /// Ticks up to this time have been dealt with.
+    pub since: Timestamp,
+}
+
+/// What to do about ticks at which nobody was there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Missed {
+    /// A task for each, up to a thousand.
+    #[default]
+    All,
+    /// A task for the last of them.
+    Last,
+    /// Nothing.
+    None,
+}
+
+impl FromStr for Missed {
+    type Err = Invalid;
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        match text {
+            "all" => Ok(Self::All),
+            "last" => Ok(Self::Last),
+            "none" => Ok(Self::None),
+            _ => Err(Invalid(format!(
+                "'{text}' is not what can be done about missed ticks; there is all, last, none"
+            ))),
+        }
+    }
+}
+
+impl Schedule {
+    /// A plain one that begins at `since`.
+    pub fn new(
+        name: ScheduleName,
+        cron: CronText,
+        queue: QueueName,
+        payload: Payload,
+        since: Timestamp,
+    ) -> Result<Self, Invalid> {
+        if name.as_str().len() > LONGEST_NAME {
+            let bytes = name.as_str().len();
+            return Err(Invalid(format!("the schedule name has {bytes} bytes; {LONGEST_NAME} is the most")));
+        }
+        let (zone, missed, priority, retries) = Default::default();
+        Ok(Self {
+            name,
+            cron,
+            zone,
+            missed,
+            queue,
+            payload,
+            priority,
+            lock: None,
+            retries,
+            paused: false,
+            since,
+        })
+    }
+
+    /// The first tick after `after`; none if there is none within reach.
+    pub fn next(&self, after: Timestamp) -> Option<Timestamp> {
+        self.after(after).next()
+    }
+
+    /// The ticks after `after`, as far as there are any.
+    fn after(&self, after: Timestamp) -> impl Iterator<Item = Timestamp> + use<> {
+        let start = self.zone.at(after).zip(self.cron.parsed().ok());
+        let ticks = start.into_iter().flat_map(|(start, cron)| cron.iter_after(start));
+        ticks.filter_map(|tick| {
+            u64::try_from(tick.timestamp().as_microsecond()).ok().map(Timestamp::from_micros)
+        })
+    }
+
+    /// The ticks that are to be dealt with at `now`, oldest first, and up to which time that is all.
+    pub fn due(&self, now: Timestamp) -> (Vec<Timestamp>, Timestamp) {
+        let mut ticks = std::collections::VecDeque::new();
+        let by_the_second = self.cron.0.split_whitespace().count() > 5;
+        let reach = if by_the_second { REACH_OF_SECONDS } else { REACH };
+        let mut upto = self.since.max(now.minus(reach.as_duration()));
+        for tick in self.after(upto).take_while(|tick| *tick <= now) {
+            upto = tick;
+            let missed = now.since(tick) > MISSED.as_duration();
+            match self.missed {
+                Missed::None if missed => continue,
+                Missed::Last => ticks.retain(|earlier| now.since(*earlier) <= MISSED.as_duration()),
+                _ => {}
+            }
+            ticks.push_back(tick);
+            if ticks.len() > MOST {
+                ticks.pop_front();
+            }
+        }
+        (ticks.into(), upto)
+    }
+
+    /// The task for one tick. Its key says which, so that it is added once, however many see the tick.
+    pub fn task(&self, tick: Timestamp, id: TaskId) -> Result<NewTask, Invalid> {
+        let key = TaskKey::new(format!("schedule {} {tick}", self.name))?;
+        Ok(NewTask {
+            when: When::At(tick),
+            priority: self.priority,
+            key: Some(key),
+            lock: self.lock.clone(),
+            retries: self.retries,
+            ..NewTask::new(id, self.queue.clone(), self.payload.clone())
+        })
+    }
+}
+
+/// A cron expression: minute, hour, day of month, month, day of week; with a field for seconds before them if there are
+/// six; also `@daily` and the like.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct CronText(String);
+
+impl CronText {
+    /// Checks the text, also that it ever comes true.
+    pub fn new(text: impl Into<String>) -> Result<Self, Invalid> {
+        let cron = Self(text.into());
+        let wrong = |why: String| {
+            Invalid(format!(
+                "'{}' is no cron expression: {why}; write for example '0 3 * * *' for 3:00 each day",
+                cron.0
+            ))
+        };
+        let parsed = cron.parsed().map_err(|error| wrong(error.to_string()))?;
+        let start = jiff::Timestamp::UNIX_EPOCH.to_zoned(TimeZone::UTC);
+        parsed.find_next_occurrence(&start, false).map_err(|_| wrong("that never happens".to_owned()))?;
+        Ok(cron)
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    fn parsed(&self) -> Result<Cron, croner::errors::CronError> {
+        let parser = CronParser::builder().seconds(Seconds::Optional).year(Year::Disallowed).build();
+        parser.parse(&self.0)
+    }
+}
+
+impl TryFrom<String> for CronText {
+    type Error = Invalid;
+    fn try_from(text: String) -> Result<Self, Invalid> {
+        Self::new(text)
+    }
+}
+
+impl TryFrom<&str> for CronText {
+    type Error = Invalid;
+    fn try_from(text: &str) -> Result<Self, Invalid> {
+        Self::new(text)
+    }
+}
+
+impl FromStr for CronText {
+    type Err = Invalid;
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        Self::new(text)
+    }
+}
+
+impl From<CronText> for String {
+    fn from(cron: CronText) -> String {
+        cron.0
+    }
+}
+
+impl fmt::Display for CronText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+/// A time zone by its name, such as `Europe/Berlin`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Zone(String);
+
+impl Zone {
+    /// Checks that there is such a zone.
+    pub fn new(name: impl Into<String>) -> Result<Self, Invalid> {
+        let name = name.into();
+        match TimeZone::get(&name) {
+            Ok(_) => Ok(Self(name)),
+            Err(_) => Err(Invalid(format!(
+                "there is no time zone '{name}'; write for example Europe/Berlin or UTC"
+            ))),
+        }
+    }
+
+    /// Its name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    fn at(&self, time: Timestamp) -> Option<jiff::Zoned> {
+        let micros = i64::try_from(time.as_micros()).ok()?;
+        let zone = TimeZone::get(&self.0).ok()?;
+        jiff::Timestamp::from_microsecond(micros).ok().map(|time| time.to_zoned(zone))
+    }
+}
+
+impl Default for Zone {
+    fn default() -> Self {
+        Self("UTC".to_owned())
+    }
+}
+
+impl TryFrom<String> for Zone {
+    type Error = Invalid;
+    fn try_from(name: String) -> Result<Self, Invalid> {
+        Self::new(name)
+    }
+}
+
+impl TryFrom<&str> for Zone {
+    type Error = Invalid;
+    fn try_from(name: &str) -> Result<Self, Invalid> {
+        Self::new(name)
+    }
+}
+
+impl FromStr for Zone {
+    type Err = Invalid;
+    fn from_str(name: &str) -> Result<Self, Invalid> {
+        Self::new(name)
+    }
+}
+
+impl From<Zone> for String {
+    fn from(zone: Zone) -> String {
+        zone.0
+    }
+}
+
+impl fmt::Display for Zone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn time(text: &str) -> Timestamp {
+        let time: jiff::Timestamp = text.parse().unwrap();
+        Timestamp::from_micros(u64::try_from(time.as_microsecond()).unwrap())
+    }
+
+    fn schedule(cron: &str, zone: &str, since: &str) -> Schedule {
+        let (name, queue) = (ScheduleName::new("s").unwrap(), QueueName::new("q").unwrap());
+        let cron = CronText::new(cron).unwrap();
+        let schedule = Schedule::new(name, cron, queue, Payload::default(), time(since)).unwrap();
+        Schedule { zone: Zone::new(zone).unwrap(), ..schedule }
+    }
+
+    fn ticks(schedule: &Schedule, until: &str) -> Vec<String> {
+        schedule.due(time(until)).0.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_daily_tick_follows_the_zone_through_the_year() {
+        let daily = schedule("0 9 * * *", "Europe/Berlin", "2024-03-30T00:00:00Z");
+        let expected = ["2024-03-30T08:00:00Z", "2024-03-31T07:00:00Z", "2024-04-01T07:00:00Z"];
+        assert_eq!(ticks(&daily, "2024-04-02T00:00:00Z"), expected);
+    }
+
+    /// On 31 March 2024 in Berlin 2:00 to 2:59 do not exist; on 27 October they come twice.
+    #[test]
+    fn a_fixed_time_ticks_once_on_the_day_the_clock_changes() {
+        let at_half_past_two = |since| schedule("30 2 * * *", "Europe/Berlin", since);
+        let spring = ticks(&at_half_past_two("2024-03-30T02:00:00Z"), "2024-04-01T01:00:00Z");
+        assert_eq!(spring.len(), 2, "{spring:?}");
+        assert!(spring[0].starts_with("2024-03-31T01:"), "right after the gap: {spring:?}");
+        assert_eq!(spring[1], "2024-04-01T00:30:00Z");
+        let autumn = ticks(&at_half_past_two("2024-10-26T02:00:00Z"), "2024-10-28T02:00:00Z");
+        assert_eq!(autumn.len(), 2, "{autumn:?}");
+        assert_eq!(autumn[1], "2024-10-28T01:30:00Z");
+    }
+
+    #[test]
+    fn an_interval_ticks_through_the_change_of_the_clock() {
+        for (since, until) in [
+            ("2024-03-30T23:00:00Z", "2024-03-31T05:00:00Z"),
+            ("2024-10-26T22:00:00Z", "2024-10-27T04:00:00Z"),
+        ] {
+            let every = schedule("*/30 * * * *", "Europe/Berlin", since);
+            assert_eq!(ticks(&every, until).len(), 12, "every half hour from {since}");
+        }
+    }
+
+    #[test]
+    fn every_tick_is_seen_once_however_often_one_looks() {
+        let mut every = schedule("*/20 * * * * *", "UTC", "2024-05-01T00:00:00Z");
+        let mut seen = Vec::new();
+        for second in (0..=120).step_by(7) {
+            let now = Timestamp::from_micros(time("2024-05-01T00:00:00Z").as_micros() + second * 1_000_000);
+            let (ticks, upto) = every.due(now);
+            seen.extend(ticks);
+            every.since = upto;
+        }
+        assert_eq!(seen.len(), 5);
+        assert!(seen.is_sorted_by(|a, b| a < b));
+    }
+
+    #[test]
+    fn missed_ticks_are_made_up_for_as_wanted() {
+        let mut hourly = schedule("0 * * * *", "UTC", "2024-05-01T00:30:00Z");
+        let now = "2024-05-01T05:00:10Z";
+        assert_eq!(ticks(&hourly, now).len(), 5);
+        hourly.missed = Missed::Last;
+        assert_eq!(ticks(&hourly, now), ["2024-05-01T05:00:00Z"]);
+        assert_eq!(ticks(&hourly, "2024-05-01T05:30:00Z"), ["2024-05-01T05:00:00Z"]);
+        hourly.missed = Missed::None;
+        assert_eq!(ticks(&hourly, now), ["2024-05-01T05:00:00Z"]);
+        assert_eq!(ticks(&hourly, "2024-05-01T05:30:00Z"), [""; 0]);
+        assert_eq!(
+            hourly.due(time("2024-05-01T05:30:00Z")).1,
+            time("2024-05-01T05:00:00Z"),
+            "and that was that"
+        );
+    }
+
+    #[test]
+    fn no_more_than_a_thousand_are_made_up_for() {
+        let every = schedule("* * * * *", "UTC", "2024-05-01T00:00:00Z");
+        let (ticks, upto) = every.due(time("2024-05-03T00:00:00Z"));
+        assert_eq!((ticks.len(), upto), (1000, time("2024-05-03T00:00:00Z")));
+        let every = schedule("* * * * * *", "UTC", "1970-01-01T00:00:01Z");
+        assert_eq!(every.due(time("2024-05-03T00:00:00Z")).0.len(), 1000);
+    }
+
+    #[test]
+    fn nonsense_is_refused_in_words() {
+        for text in ["", "* * *", "61 * * * *", "0 0 30 2 *", "hello", "* * * * * * *", "0 25 * * *"] {
+            let error = CronText::new(text).unwrap_err();
+            assert!(error.0.contains("is no cron expression"), "{text}: {error}");
+        }
+        assert!(Zone::new("Mars/Olympus").unwrap_err().0.contains("no time zone 'Mars/Olympus'"));
+        for text in ["*/5 * * * *", "@daily", "0 12 * * MON-FRI", "0 0 L * *", "*/10 * * * * *"] {
+            assert!(CronText::new(text).is_ok(), "{text}");
+        }
+        let long = ScheduleName::new("x".repeat(201)).unwrap();
+        let (cron, queue) = (CronText::new("@daily").unwrap(), QueueName::new("q").unwrap());
+        assert!(Schedule::new(long, cron, queue, Payload::default(), Timestamp::default()).is_err());
+    }
+
+    #[test]
+    fn a_task_is_keyed_by_its_tick() {
+        let daily = schedule("@daily", "UTC", "2024-05-01T00:00:00Z");
+        let id = TaskId::from_uuid(uuid::Uuid::nil());
+        let task = daily.task(time("2024-05-02T00:00:00Z"), id).unwrap();
+        assert_eq!(task.key.unwrap().as_str(), "schedule s 2024-05-02T00:00:00Z");
+        assert_eq!(task.when, When::At(time("2024-05-02T00:00:00Z")));
+    }
+}

@@ -1,0 +1,123 @@
+//! What calls cost: steps of SQLite's machine, which must not depend on what a call is not about.
+
+use rusqlite::{Connection, StatementStatus, params};
+use uuid::Uuid;
+
+use super::schema::TABLES;
+use super::shelf::{Queues, Shelf};
+use super::sql;
+use crate::model::{
+    HeldTask, LeaseTasks, NewTask, Payload, QueueName, Settle, Settled, Task, TaskId, TaskState, Timestamp,
+    Ttl, Verdict, WorkerId, WorkerInfo,
+};
+
+const NOW: i64 = 1_700_000_000_000_000;
+const LATER: i64 = NOW + 3_600_000_000;
+
+/// All that the calls below use.
+const STATEMENTS: [&str; 20] = [
+    sql::INSERT,
+    sql::INSERT_PAYLOAD,
+    sql::LOAD,
+    sql::IS_THERE,
+    sql::KEY_OWNER,
+    sql::SAVE_LEASE,
+    sql::SAVE_BEAT,
+    sql::SAVE_STEP,
+    sql::READY,
+    sql::DUE,
+    sql::NEXT_DUE,
+    sql::EXPIRED,
+    sql::HEAD,
+    sql::FIRST_BLOCKED,
+    sql::QUEUE_ID,
+    sql::QUEUE_NAME,
+    sql::QUEUE_IDS,
+    sql::COUNT,
+    sql::QUEUES,
+    sql::HOW_MANY_READY,
+];
+
+/// Adds many tasks at once.
+fn fill(conn: &Connection, numbers: std::ops::Range<u32>, state: TaskState, priority: i64, run_at: i64) {
+    let sql = "WITH RECURSIVE n (n) AS (SELECT ?1 UNION ALL SELECT n + 1 FROM n WHERE n < ?2 - 1)
+        INSERT INTO leasehold_tasks (id, queue, state, priority, rank, run_at, ready_at, fingerprint, lock, attempt,
+            token, version, lease_expires_at, created_at, updated_at, finished_at, archived, payload)
+        SELECT unhex(printf('%032x', n)), 1, ?3, ?4, ?5 + n - 30000000 * ?4, ?6 + n, ?5 + n, 0,
+            CASE WHEN ?3 = 1 OR n % 1000 = 999 THEN 'lock-' || n END, 0, 0, 1, CASE WHEN ?3 = 3 THEN ?6 + n END, ?5, ?5,
+            CASE WHEN ?3 >= 4 THEN ?5 END, 0, '1' FROM n";
+    let values = params![numbers.start, numbers.end, state as i64, priority, NOW, run_at];
+    conn.execute(sql, values).unwrap();
+}
+
+/// Steps of the machine for some work, none of which may be a scan or a sort.
+fn steps<T>(conn: &Connection, queues: &mut Queues, work: impl FnOnce(&mut Shelf<'_>) -> T) -> (i32, T) {
+    let count = |status| {
+        let of = |sql| conn.prepare_cached(sql).unwrap().reset_status(status);
+        STATEMENTS.iter().map(|sql| of(sql)).sum::<i32>()
+    };
+    let all = [StatementStatus::VmStep, StatementStatus::FullscanStep, StatementStatus::Sort];
+    let _before = all.map(count);
+    conn.execute_batch("BEGIN").unwrap();
+    let mut shelf = Shelf::new(conn, queues, Timestamp::from_micros(u64::try_from(NOW).unwrap() + 1_000_000));
+    let done = work(&mut shelf);
+    shelf.close().unwrap();
+    conn.execute_batch("COMMIT").unwrap();
+    let [steps, scanned, sorts] = all.map(count);
+    assert_eq!((scanned, sorts), (0, 0), "a scan or a sort");
+    (steps, done)
+}
+
+/// What each call costs now: adding one, leasing ten, their signs of life, ending them, recovering nothing.
+fn costs(conn: &Connection, next: u128) -> Vec<(&'static str, i32)> {
+    let (queues, queue) = (&mut Queues::default(), QueueName::new("q").unwrap());
+    let id = TaskId::from_uuid(Uuid::from_u128(next));
+    let new = [NewTask::new(id, queue.clone(), Payload::of("1").unwrap())];
+    let worker = WorkerId::from_uuid(Uuid::from_u128(7));
+    let ttl = Ttl::from_secs(30);
+    let ask = LeaseTasks { worker, queues: vec![queue.clone()], max: 10, ttl };
+    // What is remembered of queues is so from now on.
+    steps(conn, queues, |shelf| shelf.queues.number(shelf.conn, &queue).unwrap());
+    let (enqueue, _) = steps(conn, queues, |shelf| shelf.enqueue(&new).unwrap());
+    let (lease, leased) = steps(conn, queues, |shelf| shelf.lease(&ask).unwrap());
+    assert_eq!(leased.tasks.len(), 10);
+    let held = |task: &Task| HeldTask { id: task.id, token: task.token, progress: None };
+    let held: Vec<_> = leased.tasks.iter().map(held).collect();
+    let info = WorkerInfo {
+        id: worker,
+        host: "host".to_owned(),
+        pid: 1,
+        version: String::new(),
+        queues: vec![queue],
+        slots: 10,
+        busy: 10,
+        draining: false,
+        every: ttl,
+    };
+    let (beat, _) = steps(conn, queues, |shelf| shelf.heartbeat(&info, &held, ttl).unwrap());
+    let settle = |task: &Task| Settle { id: task.id, token: task.token, verdict: Verdict::Done(None) };
+    let settle: Vec<_> = leased.tasks.iter().map(settle).collect();
+    let (settle, settled) = steps(conn, queues, |shelf| shelf.settle(&settle).unwrap());
+    assert!(settled.iter().all(|settled| *settled == Settled::Now(TaskState::Succeeded)));
+    vec![("enqueue", enqueue), ("lease", lease), ("heartbeat", beat), ("settle", settle)]
+}
+
+#[test]
+fn a_call_costs_the_same_however_many_tasks_there_are_that_it_is_not_about() {
+    let conn = Connection::open_in_memory().unwrap();
+    conn.set_prepared_statement_cache_capacity(96);
+    conn.execute_batch(TABLES).unwrap();
+    conn.execute("INSERT INTO leasehold_queues (id, name) VALUES (1, 'q')", []).unwrap();
+    fill(&conn, 0..10_000, TaskState::Pending, 0, NOW);
+    let few = costs(&conn, 10_000_000);
+    fill(&conn, 100_000..200_000, TaskState::Scheduled, 1000, LATER);
+    fill(&conn, 200_000..300_000, TaskState::Succeeded, 0, NOW);
+    fill(&conn, 300_000..310_000, TaskState::Blocked, 1000, NOW);
+    fill(&conn, 310_000..320_000, TaskState::Running, 0, LATER);
+    fill(&conn, 1_000_000..1_290_000, TaskState::Pending, 0, NOW);
+    let many = costs(&conn, 10_000_001);
+    for ((call, few), (_, many)) in few.iter().zip(&many) {
+        assert!(*many <= few + few / 10, "{call}: {few} steps with few tasks, {many} with many");
+        assert!(*few > 0, "{call} was not measured");
+    }
+}

@@ -1,0 +1,94 @@
+//! Schedules, through the client and its workers.
+
+use std::time::Duration;
+
+use leasehold::model::{Missed, Payload, ScheduleName, TaskState};
+use leasehold::store::ListTasks;
+use leasehold::{Leasehold, Running, Setback};
+
+use super::support::{memory, until};
+use super::worker::Say;
+
+fn nightly() -> ScheduleName {
+    ScheduleName::new("nightly").unwrap()
+}
+
+fn say() -> Say {
+    Say { text: "good night".to_owned() }
+}
+
+async fn made(leasehold: &Leasehold) -> usize {
+    leasehold.tasks().unwrap().list(&ListTasks::default()).await.unwrap().items.len()
+}
+
+#[tokio::test]
+async fn a_tick_makes_one_task_however_many_workers_there_are() {
+    let leasehold = memory().await;
+    leasehold.schedule("nightly", "* * * * * *", &say()).await.unwrap();
+    let worker =
+        || leasehold.worker().handle(|_: Running<Say>| async { Ok::<_, Setback>(()) }).start().unwrap();
+    let workers = [worker(), worker(), worker()];
+    until("three ticks", async || made(&leasehold).await >= 3).await;
+    for worker in workers {
+        worker.stop(Duration::from_secs(5)).await;
+    }
+    let tasks = leasehold.tasks().unwrap().list(&ListTasks::default()).await.unwrap().items;
+    let mut keys: Vec<_> = tasks.iter().map(|task| task.key.clone().unwrap()).collect();
+    let times: Vec<_> = tasks.iter().map(|task| task.run_at.as_micros() % 1_000_000).collect();
+    assert_eq!(times, vec![0; tasks.len()], "on the second");
+    keys.dedup();
+    assert_eq!(keys.len(), tasks.len());
+    let apart = tasks.windows(2).all(|two| two[0].run_at.since(two[1].run_at) == Duration::from_secs(1));
+    assert!(apart, "none is missing");
+}
+
+#[tokio::test]
+async fn a_schedule_can_be_set_paused_resumed_and_removed() {
+    let leasehold = memory().await;
+    let schedules = leasehold.schedules().unwrap();
+    let set = leasehold
+        .schedule("nightly", "0 3 * * *", &say())
+        .zone("Europe/Berlin")
+        .missed(Missed::Last)
+        .await
+        .unwrap();
+    assert_eq!(schedules.list().await.unwrap(), std::slice::from_ref(&set));
+    let again = leasehold.schedule("nightly", "0 3 * * *", &say()).zone("Europe/Berlin").await.unwrap();
+    assert_eq!(again.since, set.since, "its times are as before");
+    assert!(schedules.pause(&nightly()).await.unwrap().paused);
+    assert!(!schedules.resume(&nightly()).await.unwrap().paused);
+    schedules.remove(&nightly()).await.unwrap();
+    assert!(schedules.list().await.unwrap().is_empty());
+    assert_eq!(schedules.get(&nightly()).await.unwrap_err().code(), "UNKNOWN_SCHEDULE");
+    assert_eq!(schedules.remove(&nightly()).await.unwrap_err().code(), "UNKNOWN_SCHEDULE");
+    leasehold.schedule("nightly", "0 4 * * *", &say()).await.unwrap();
+    assert_eq!(schedules.get(&nightly()).await.unwrap().cron.as_str(), "0 4 * * *");
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_schedule_is_told() {
+    let leasehold = memory().await;
+    let wrong = |error: leasehold::Error| (error.code(), error.to_string());
+    let cron = wrong(leasehold.schedule("s", "every day", &say()).await.unwrap_err());
+    assert_eq!(cron.0, "INVALID");
+    assert!(cron.1.contains("'every day' is no cron expression"), "{}", cron.1);
+    let zone = wrong(leasehold.schedule("s", "@daily", &say()).zone("Berlin").await.unwrap_err());
+    assert!(zone.1.contains("no time zone 'Berlin'"), "{}", zone.1);
+    let queue = leasehold.schedule_to("s", "@daily", "", Payload::default()).await.unwrap_err();
+    assert_eq!(wrong(queue).1, "the queue name is empty");
+}
+
+#[tokio::test]
+async fn a_paused_schedule_does_not_tick() {
+    let leasehold = memory().await;
+    leasehold.schedule("nightly", "* * * * * *", &say()).await.unwrap();
+    leasehold.schedules().unwrap().pause(&nightly()).await.unwrap();
+    leasehold.schedule("other", "* * * * * *", &say()).await.unwrap();
+    let _worker =
+        leasehold.worker().handle(|_: Running<Say>| async { Ok::<_, Setback>(()) }).start().unwrap();
+    let done = ListTasks { state: Some(TaskState::Succeeded), ..ListTasks::default() };
+    let list = async || leasehold.tasks().unwrap().list(&done).await.unwrap().items;
+    until("the other has ticked", async || !list().await.is_empty()).await;
+    let keys: Vec<_> = list().await.into_iter().map(|task| task.key.unwrap().to_string()).collect();
+    assert!(keys.iter().all(|key| key.starts_with("schedule other ")), "{keys:?}");
+}

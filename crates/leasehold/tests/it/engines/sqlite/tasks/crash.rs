@@ -1,0 +1,134 @@
+//! Five worker processes, two of them killed in the middle: nothing is lost, nothing is settled twice.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use leasehold::model::{LeaseTasks, Settle, Settled, TaskState, Ttl, Verdict, WorkerId};
+use leasehold::store::Store;
+use leasehold::store::sqlite::{SqliteOptions, SqliteStore};
+use leasehold::testing::shop::{queue, task};
+use uuid::Uuid;
+
+const TASKS: u128 = 1000;
+const WORKERS: usize = 5;
+const BATCH: u32 = 10;
+/// Where a worker process finds the folder of its store; not set in any other.
+const FOLDER: &str = "LEASEHOLD_TEST_TASKS_FOLDER";
+/// Its number.
+const NUMBER: &str = "LEASEHOLD_TEST_TASKS_NUMBER";
+
+#[tokio::test]
+async fn workers_killed_in_the_middle_lose_nothing_and_settle_nothing_twice() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(SqliteOptions::new(folder.path().join("store.db"))).await.unwrap();
+    let tasks = store.tasks().unwrap();
+    let new: Vec<_> = (1..=TASKS).map(|number| task(number).attempts(10)).collect();
+    tasks.enqueue(&new).await.unwrap();
+    let mut workers: Vec<Worker> = (0..WORKERS).map(|number| Worker::start(folder.path(), number)).collect();
+    let give_up = Instant::now() + Duration::from_secs(60);
+    let open = async || tasks.queues().await.unwrap()[0].counts;
+    let log = |number| fs::read_to_string(folder.path().join(format!("worker-{number}"))).unwrap_or_default();
+    // One has leases that it will never settle; another is wherever it is.
+    while !log(0).contains("holds") || !log(1).contains("settled") {
+        assert!(Instant::now() < give_up, "the workers do not work");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    workers[0].0.kill().unwrap();
+    workers[1].0.kill().unwrap();
+    while open().await.open() > 0 {
+        assert!(Instant::now() < give_up, "not done: {:?}", open().await);
+        tasks.recover(100).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    drop(workers);
+    assert_eq!(open().await.get(TaskState::Succeeded), u64::try_from(TASKS).unwrap());
+    // Whoever was told that its settlement counts is the only one for its task, with the token that is stored.
+    let mut settlements: BTreeMap<String, u64> = BTreeMap::new();
+    let mut hands = BTreeSet::new();
+    for number in 0..WORKERS {
+        for line in log(number).lines().filter_map(|line| line.strip_prefix("settled ")) {
+            let Some((id, token)) = line.split_once(' ') else { continue };
+            let Ok(token) = token.parse() else { continue };
+            hands.insert(number);
+            let twice = settlements.insert(id.to_owned(), token);
+            assert_eq!(twice, None, "{id} was settled twice");
+        }
+    }
+    assert!(hands.len() > 2, "only {hands:?} did something");
+    let (mut told, mut recovered) = (0, 0);
+    for new in &new {
+        let stored = tasks.get(new.id).await.unwrap().unwrap();
+        assert_eq!(stored.state, TaskState::Succeeded);
+        recovered += usize::from(stored.attempt > 1);
+        if let Some(token) = settlements.get(&stored.id.to_string()) {
+            assert_eq!(stored.token.get(), *token);
+            told += 1;
+        }
+    }
+    // One that was killed may have settled a batch without living to write it down.
+    assert!(told + BATCH as usize >= new.len(), "{told} settlements were told");
+    assert!(recovered >= BATCH as usize, "only {recovered} were tried again");
+}
+
+/// A worker process: this test binary once more, with one test.
+struct Worker(Child);
+
+impl Worker {
+    fn start(folder: &Path, number: usize) -> Self {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "--nocapture", "engines::sqlite::tasks::crash::a_worker_process"])
+            .env(FOLDER, folder)
+            .env(NUMBER, number.to_string())
+            .stdout(Stdio::null())
+            .spawn();
+        Self(child.unwrap())
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Does nothing unless it was started as a worker.
+#[tokio::test]
+async fn a_worker_process() {
+    let (Ok(folder), Ok(number)) = (std::env::var(FOLDER), std::env::var(NUMBER)) else { return };
+    let folder = Path::new(&folder);
+    let mut log = File::create(folder.join(format!("worker-{number}"))).unwrap();
+    let store = SqliteStore::open(SqliteOptions::new(folder.join("store.db"))).await.unwrap();
+    let tasks = store.tasks().unwrap();
+    let worker = WorkerId::from_uuid(Uuid::from_u128(number.parse::<u128>().unwrap() + 1));
+    let ask = LeaseTasks { worker, queues: vec![queue("q")], max: BATCH, ttl: Ttl::from_millis(300) };
+    for round in 0.. {
+        let mut arrivals = tasks.arrivals(&ask.queues);
+        let leased = tasks.lease(&ask).await.unwrap().tasks;
+        if leased.is_empty() {
+            arrivals.next(None).await;
+            continue;
+        }
+        if number == "0" && round == 2 {
+            writeln!(log, "holds").unwrap();
+            std::future::pending::<()>().await;
+        }
+        // Work takes a moment, so that there is a middle of it.
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        let done = |task: &leasehold::model::Task| Settle {
+            id: task.id,
+            token: task.token,
+            verdict: Verdict::Done(None),
+        };
+        let settle: Vec<_> = leased.iter().map(done).collect();
+        for (settle, settled) in settle.iter().zip(tasks.settle(&settle).await.unwrap()) {
+            if settled == Settled::Now(TaskState::Succeeded) {
+                writeln!(log, "settled {} {}", settle.id, settle.token).unwrap();
+            }
+        }
+    }
+}
