@@ -2,7 +2,7 @@
 
 use super::support::Bench;
 
-const COMMANDS: [&str; 37] = [
+const COMMANDS: [&str; 44] = [
     "",
     "run",
     "locks",
@@ -29,6 +29,13 @@ const COMMANDS: [&str; 37] = [
     "queues list",
     "queues pause",
     "queues resume",
+    "schedules",
+    "schedules set",
+    "schedules list",
+    "schedules show",
+    "schedules pause",
+    "schedules resume",
+    "schedules remove",
     "workers",
     "history",
     "watch",
@@ -64,7 +71,7 @@ fn no_command_is_missing_from_the_list() {
         names.iter().map(|name| format!("{command} {name}").trim().to_owned()).collect::<Vec<_>>()
     };
     let mut all = vec![String::new()];
-    for group in ["", "locks", "tasks", "queues", "fence", "store"] {
+    for group in ["", "locks", "tasks", "queues", "schedules", "fence", "store"] {
         all.extend(listed(group));
     }
     all.sort();
@@ -82,7 +89,7 @@ fn the_version_is_told() {
 #[test]
 fn nothing_at_all_is_a_usage_error_that_shows_help() {
     let bench = Bench::new();
-    for words in ["", "locks", "tasks", "queues", "fence", "store"] {
+    for words in ["", "locks", "tasks", "queues", "schedules", "fence", "store"] {
         let ran = bench.run(words);
         assert_eq!((ran.code, ran.stdout.as_str()), (64, ""), "{words}");
         assert!(ran.stderr.contains("Usage: leasehold"), "{words}: {}", ran.stderr);
