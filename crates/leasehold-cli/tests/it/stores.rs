@@ -96,7 +96,7 @@ fn a_store_of_a_newer_leasehold() {
     hint: upgrade leasehold, or name another file
     exit code 78
     ");
-    make(&path, "PRAGMA user_version = 2;");
+    make(&path, "PRAGMA user_version = 3;");
     assert_eq!(bench.json("locks status a")["isLocked"], true);
 }
 
