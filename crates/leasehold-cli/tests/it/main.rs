@@ -13,6 +13,7 @@ mod leases;
 mod locks;
 mod output;
 mod run;
+mod schedules;
 mod secrets;
 mod stores;
 mod support;

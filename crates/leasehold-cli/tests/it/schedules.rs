@@ -1,0 +1,72 @@
+//! Schedules: tasks that come again and again.
+
+use super::support::Bench;
+
+const SET: [&str; 5] = ["schedules", "set", "nightly", "0 3 * * *", "reports"];
+
+#[test]
+fn a_schedule_is_set_listed_paused_and_removed() {
+    let bench = Bench::new();
+    assert_eq!(bench.run("schedules list").stderr, "there is no schedule\n");
+    let set = bench.run_words(&[&SET[..], &["--zone", "Europe/Berlin", "--lock", "db"]].concat());
+    assert_eq!(set.code, 0, "{set:?}");
+    assert!(set.stdout.contains("0 3 * * * in Europe/Berlin"), "{}", set.stdout);
+    let list = bench.json("schedules list");
+    let one = &list[0];
+    assert_eq!((&one["name"], &one["queue"], &one["lock"]), (&"nightly".into(), &"reports".into(), &"db".into()));
+    assert_eq!(one["next"].as_array().map(Vec::len), Some(1));
+    assert_eq!(bench.json("schedules show nightly --next 30")["next"].as_array().map(Vec::len), Some(30));
+    assert_eq!(bench.json("schedules pause nightly")["paused"], true);
+    assert!(bench.ok("schedules list").contains("paused"));
+    assert_eq!(bench.json("schedules resume nightly")["paused"], false);
+    assert_eq!(bench.ok("schedules remove nightly"), "schedule 'nightly' is removed\n");
+    let gone = bench.run("schedules show nightly");
+    assert_eq!(gone.code, 1);
+    assert!(gone.stderr.starts_with("leasehold: there is no schedule 'nightly'\n"), "{}", gone.stderr);
+}
+
+#[test]
+fn nonsense_is_refused_before_anything_is_stored() {
+    let bench = Bench::new();
+    for (words, told) in [
+        (["schedules", "set", "s", "every day", "q", "--missed", "all"], "'every day' is no cron expression"),
+        (["schedules", "set", "s", "0 0 30 2 *", "q", "--missed", "all"], "that never happens"),
+        (["schedules", "set", "s", "@daily", "q", "--zone", "Mars/Olympus"], "no time zone 'Mars/Olympus'"),
+        (["schedules", "set", "s", "@daily", "q", "--missed", "some"], "'some' is not what can be done"),
+        (["schedules", "set", "s", "@daily", "q", "--payload", "{"], "not JSON"),
+        (["schedules", "set", "s", "@daily", "q", "--max-attempts", "0"], "0"),
+    ] {
+        let ran = bench.run_words(&words);
+        assert_eq!(ran.code, 64, "{words:?}: {ran:?}");
+        assert!(ran.stderr.contains(told), "{words:?}: {}", ran.stderr);
+    }
+    assert_eq!(bench.json("schedules list"), serde_json::json!([]));
+}
+
+#[test]
+fn a_tick_becomes_a_task_that_a_worker_runs() {
+    let bench = Bench::new();
+    let set = bench.run_words(&["schedules", "set", "tick", "* * * * * *", "ticks", "--payload", "[7]"]);
+    assert_eq!(set.code, 0, "{set:?}");
+    // Two of them: a tick is one task all the same.
+    let words = ["tasks", "work", "ticks", "--", "sh", "-c", "echo \"$LEASEHOLD_KEY\" >> keys; cat >> payloads"];
+    let mut workers = [(); 2].map(|()| bench.command(words).spawn().unwrap());
+    let keys = bench.path().join("keys");
+    let read = || std::fs::read_to_string(&keys).unwrap_or_default();
+    let began = std::time::Instant::now();
+    while read().lines().count() < 3 {
+        assert!(began.elapsed().as_secs() < 60, "no ticks: {:?}", read());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    for worker in &mut workers {
+        worker.kill().unwrap();
+        worker.wait().unwrap();
+    }
+    let mut seen: Vec<String> = read().lines().map(str::to_owned).collect();
+    assert!(seen.iter().all(|key| key.starts_with("schedule tick ")), "{seen:?}");
+    let all = seen.len();
+    seen.sort();
+    seen.dedup();
+    assert_eq!(seen.len(), all, "no tick ran twice");
+    assert!(std::fs::read_to_string(bench.path().join("payloads")).unwrap().starts_with("[7]"));
+}
