@@ -29,7 +29,7 @@ The exit code of the command decides:
 
 Examples:
   leasehold tasks work video --slots 4 -- ./encode.sh
-  leasehold tasks work mail --until-empty -- sh -c 'jq -r .to | xargs ./send'";
+  leasehold tasks work mail letters --until-empty -- python3 send.py";
 
 /// Work on the tasks of a queue with a command
 #[derive(Debug, Args)]
