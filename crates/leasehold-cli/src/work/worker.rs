@@ -34,6 +34,10 @@ const FOR_EVER: Duration = Duration::from_hours(24 * 365);
 pub(crate) async fn work(plan: WorkPlan, printer: Printer) -> Result<i32, Failure> {
     let mut signals = Signals::listen().map_err(Failure::internal)?;
     let leasehold = Leasehold::connect(&plan.store_url).await?;
+    if !leasehold.abilities().lasting {
+        let wrong = format!("nobody can add tasks to the store {} of this worker", leasehold.url());
+        return Err(Failure::config(wrong).hint("use a store that lasts, such as sqlite:"));
+    }
     let tasks = leasehold.tasks()?;
     let shop = Arc::new(Shop::new(plan.launcher, printer));
     // Tasks are not taken ahead: a command may take long, and somebody else may be idle.
