@@ -135,7 +135,7 @@ async fn wakes(gate: &Gate, session: &Session) -> Result<Finding, Fail> {
     let ear = hear(gate).await?;
     let (word, (tell, told)) = (format!("doctor {}", fastrand::u64(..)), tokio::sync::oneshot::channel());
     let (expected, tell) = (word.clone(), std::sync::Mutex::new(Some(tell)));
-    let listening = ear.listen(move |payload| {
+    let listening = ear.listen(move |_, payload| {
         if payload == expected
             && let Some(tell) = tell.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
         {

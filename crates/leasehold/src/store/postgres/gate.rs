@@ -70,6 +70,11 @@ impl Gate {
         format!("leasehold_{}", self.options.schema)
     }
 
+    /// The channel of wake-ups for workers. No longer than a name may be: see `LONGEST_SCHEMA`.
+    pub(super) fn task_channel(&self) -> String {
+        format!("leasehold_{}_task", self.options.schema)
+    }
+
     /// Keeps a connection for whoever needs one next.
     pub(super) fn keep(&self, session: Arc<Session>) {
         *self.spare.lock().unwrap_or_else(PoisonError::into_inner) = Some(session);

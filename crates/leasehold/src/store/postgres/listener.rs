@@ -8,6 +8,7 @@ use tokio_postgres::AsyncMessage;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::gate::{Gate, PAUSE, Wire};
+use super::tasks::Wakes;
 use super::trouble::Fail;
 use crate::model::LeaseId;
 use crate::store::wake::ring;
@@ -20,15 +21,17 @@ pub(super) struct Listener {
     stop: CancellationToken,
     /// Whether wake-ups arrive just now.
     hears: Arc<AtomicBool>,
+    /// Who waits for tasks.
+    wakes: Arc<Wakes>,
     _stops_when_dropped: DropGuard,
 }
 
 impl Listener {
-    pub(super) fn new(gate: &Arc<Gate>) -> Self {
+    pub(super) fn new(gate: &Arc<Gate>, wakes: Arc<Wakes>) -> Self {
         let stop = CancellationToken::new();
         let (gate, started) = (Arc::downgrade(gate), AtomicBool::new(false));
         let hears = Arc::<AtomicBool>::default();
-        Self { gate, started, _stops_when_dropped: stop.clone().drop_guard(), stop, hears }
+        Self { gate, started, _stops_when_dropped: stop.clone().drop_guard(), stop, hears, wakes }
     }
 
     /// Whether wake-ups arrive just now. Before the first waiter nobody listens, and then it takes a moment.
@@ -43,27 +46,36 @@ impl Listener {
         }
         let Some(gate) = self.gate.upgrade() else { return };
         let (weak, stop, hears) = (self.gate.clone(), self.stop.clone(), self.hears.clone());
+        let wakes = self.wakes.clone();
         gate.home().spawn(async move {
             tokio::select! {
                 () = stop.cancelled() => {}
-                () = listen(weak, &hears) => {}
+                () = listen(weak, &hears, &wakes) => {}
             }
         });
     }
 }
 
-async fn listen(gate: Weak<Gate>, hears: &AtomicBool) {
+async fn listen(gate: Weak<Gate>, hears: &AtomicBool, wakes: &Wakes) {
     loop {
         let Some(open) = gate.upgrade() else { return };
         if open.is_pooled() {
             return;
         }
         let connected = hear(&open).await;
+        let for_workers = open.task_channel();
         drop(open);
         let ended = match connected {
             Ok(ear) => {
                 hears.store(true, Ordering::Relaxed);
-                let ended = ear.listen(|_| {}).await;
+                // Nobody knows what was said before.
+                wakes.missed();
+                let ended = ear.listen(|channel, words| {
+                    if channel == for_workers {
+                        wakes.heard(words);
+                    }
+                });
+                let ended = ended.await;
                 hears.store(false, Ordering::Relaxed);
                 ended
             }
@@ -84,7 +96,7 @@ pub(super) struct Ear {
 /// Opens a connection that listens.
 pub(super) async fn hear(gate: &Gate) -> Result<Ear, Fail> {
     let (client, mut wire) = gate.connect().await?;
-    let listen = format!("LISTEN {}", gate.channel());
+    let listen = format!("LISTEN {}; LISTEN {}", gate.channel(), gate.task_channel());
     {
         let mut listening = std::pin::pin!(client.batch_execute(&listen));
         loop {
@@ -99,7 +111,7 @@ pub(super) async fn hear(gate: &Gate) -> Result<Ear, Fail> {
 
 impl Ear {
     /// Rings whoever is named, until the connection ends.
-    pub(super) async fn listen(mut self, heard: impl Fn(&str)) -> Fail {
+    pub(super) async fn listen(mut self, heard: impl Fn(&str, &str)) -> Fail {
         loop {
             match next(&mut self.wire).await {
                 Ok(AsyncMessage::Notification(notification)) => {
@@ -107,7 +119,7 @@ impl Ear {
                     if let Ok(waiter) = notification.payload().parse::<LeaseId>() {
                         ring(&waiter);
                     }
-                    heard(notification.payload());
+                    heard(notification.channel(), notification.payload());
                 }
                 Ok(_) => {}
                 Err(fail) => return fail,

@@ -17,10 +17,13 @@
 //! | `reads.rs` | records and history, a page at a time |
 //! | `listener.rs` | wake-ups from other processes |
 //! | `upkeep.rs` | the sweep, and bounding the history |
+//! | `tasks/` | tasks: hot ones in SQL, the others by the rules |
+//! | `docs.rs` | small versioned documents |
 //! | `examine.rs` | what `leasehold doctor` wants to know |
 //! | `store.rs` | the engine as a whole |
 //! | `trouble.rs` | what PostgreSQL says, in our words |
 
+mod docs;
 mod examine;
 mod gate;
 mod general;
@@ -35,9 +38,16 @@ mod session;
 mod sql;
 mod store;
 mod switchboard;
+mod tasks;
 mod tls;
 mod trouble;
 mod upkeep;
 
 pub use options::{Pooler, PostgresOptions, SslMode};
 pub use store::PostgresStore;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub use tasks::LeaseStatement;
+pub use tasks::{EnqueuedInside, WakeWorkers};
+/// The driver, for those who add tasks in transactions of their own.
+pub use tokio_postgres;

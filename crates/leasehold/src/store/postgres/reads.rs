@@ -158,7 +158,7 @@ fn settled(events: &[(i64, Event)], from: i64, now: Timestamp) -> usize {
 }
 
 /// The least text that is behind every text with this prefix; none if there is no end to them.
-fn after_all_with(prefix: &str) -> Option<String> {
+pub(super) fn after_all_with(prefix: &str) -> Option<String> {
     let mut chars: Vec<char> = prefix.chars().collect();
     while let Some(last) = chars.pop() {
         let next = if last == '\u{d7ff}' { Some('\u{e000}') } else { char::from_u32(last as u32 + 1) };

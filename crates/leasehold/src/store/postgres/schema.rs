@@ -11,7 +11,7 @@ use super::trouble::Fail;
 use crate::error::{Error, Result, Trouble};
 
 /// Each entry brings the schema one version further. Never change one that has been released: add the next.
-const MIGRATIONS: [&str; 1] = ["
+const MIGRATIONS: [&str; 2] = ["
     -- Facts about the store itself.
     CREATE TABLE $s.meta (key text PRIMARY KEY, value text NOT NULL);
     INSERT INTO $s.meta VALUES ('schema_version', '0'), ('pruned_to', '0');
@@ -31,7 +31,7 @@ const MIGRATIONS: [&str; 1] = ["
         kind text NOT NULL, token bigint NOT NULL, lease_id uuid NOT NULL, holder text NOT NULL, shared boolean NOT NULL,
         slots integer NOT NULL, after_micros bigint NOT NULL, renewals bigint NOT NULL, rest text);
     CREATE INDEX events_of_lock ON $s.events (lock, seq);
-"];
+", super::tasks::SCHEMA];
 
 /// The version that this leasehold makes and knows.
 pub(super) const NEWEST: usize = MIGRATIONS.len();

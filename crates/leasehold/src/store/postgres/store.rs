@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use super::docs::PostgresDocs;
 use super::gate::Gate;
 use super::lane::Lane;
 use super::listener::Listener;
@@ -13,11 +14,16 @@ use super::options::PostgresOptions;
 use super::reads::Desk;
 use super::session::{DEADLINE, within};
 use super::switchboard::Switchboard;
+use super::tasks::{EnqueuedInside, Pool, PostgresTasks, Wakes};
 use super::{examine, schema};
 use crate::Result;
-use crate::model::{Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Sweep, Swept, Timestamp, Ttl};
+use crate::model::{
+    Event, LeaseId, LockName, LockOp, LockRecord, NewTask, Outcome, Sweep, Swept, Timestamp, Ttl,
+};
 use crate::store::wake::Reach;
-use crate::store::{Abilities, Changes, Finding, Hosts, ListEvents, ListLocks, LockStore, Page, Store};
+use crate::store::{
+    Abilities, Changes, DocStore, Finding, Hosts, ListEvents, ListLocks, LockStore, Page, Store, TaskStore,
+};
 
 /// The history is bounded once in so many operations, whether anybody sweeps or not.
 const PRUNE_EVERY: u32 = 4096;
@@ -32,7 +38,9 @@ pub struct PostgresStore {
     board: Arc<Switchboard>,
     lanes: Vec<Arc<Lane>>,
     desk: Arc<Desk>,
-    listener: Listener,
+    listener: Arc<Listener>,
+    tasks: PostgresTasks,
+    docs: PostgresDocs,
     operations: AtomicU32,
 }
 
@@ -44,14 +52,48 @@ impl PostgresStore {
         schema::prepare(&gate, &session).await?;
         gate.keep(session);
         let board = Switchboard::new(gate.options.pool);
+        let (pool, wakes) = (Pool::new(gate.clone()), Wakes::new());
+        let listener = Arc::new(Listener::new(&gate, wakes.clone()));
         Ok(Self {
+            tasks: PostgresTasks::new(pool.clone(), wakes, listener.clone()),
+            docs: PostgresDocs::new(pool, abilities(&gate)),
             lanes: (0..gate.options.pool).map(|_| Lane::new(gate.clone(), board.clone())).collect(),
             board,
             desk: Arc::new(Desk::new(gate.clone())),
-            listener: Listener::new(&gate),
+            listener,
             operations: AtomicU32::new(0),
             gate,
         })
+    }
+
+    /// Adds tasks in a transaction of the caller: they are there if, and only if, it is committed. The connection may be
+    /// any to the same database whose role may write leasehold's tables. What it gives back wakes the workers afterwards.
+    ///
+    /// ```no_run
+    /// # use leasehold::store::postgres::{PostgresStore, tokio_postgres};
+    /// # use leasehold::model::NewTask;
+    /// # async fn example(store: &PostgresStore, client: &mut tokio_postgres::Client, new: &[NewTask]) -> Result<(), Box<dyn std::error::Error>> {
+    /// let transaction = client.transaction().await?;
+    /// transaction.execute("UPDATE posts SET state = 'queued'", &[]).await?;
+    /// let added = store.enqueue_inside(&transaction, new).await?;
+    /// transaction.commit().await?;
+    /// added.wake.after_commit();
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn enqueue_inside<C: tokio_postgres::GenericClient + Sync>(
+        &self,
+        client: &C,
+        new: &[NewTask],
+    ) -> Result<EnqueuedInside> {
+        self.tasks.enqueue_inside(client, new).await
+    }
+
+    /// The statement of a lease, to be explained in tests of what it costs.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    pub fn lease_statement(&self) -> super::tasks::LeaseStatement {
+        self.tasks.lease_statement()
     }
 
     fn prune_now_and_then(&self) {
@@ -69,15 +111,7 @@ impl PostgresStore {
 #[async_trait]
 impl Store for PostgresStore {
     fn abilities(&self) -> Abilities {
-        Abilities {
-            engine: "postgres",
-            hosts: Hosts::Many,
-            min_ttl: Ttl::from_millis(200),
-            poll: self.gate.options.poll,
-            wakes: !self.gate.is_pooled(),
-            sees_the_dead: false,
-            lasting: true,
-        }
+        abilities(&self.gate)
     }
 
     fn url(&self) -> String {
@@ -86,6 +120,14 @@ impl Store for PostgresStore {
 
     fn locks(&self) -> &dyn LockStore {
         self
+    }
+
+    fn tasks(&self) -> Option<&dyn TaskStore> {
+        Some(&self.tasks)
+    }
+
+    fn docs(&self) -> Option<&dyn DocStore> {
+        Some(&self.docs)
     }
 
     async fn examine(&self) -> Result<Vec<Finding>> {
@@ -144,5 +186,17 @@ impl LockStore for PostgresStore {
         }
         self.desk.prune(self.gate.options.max_events, now).await?;
         Ok(swept)
+    }
+}
+
+fn abilities(gate: &Gate) -> Abilities {
+    Abilities {
+        engine: "postgres",
+        hosts: Hosts::Many,
+        min_ttl: Ttl::from_millis(200),
+        poll: gate.options.poll,
+        wakes: !gate.is_pooled(),
+        sees_the_dead: false,
+        lasting: true,
     }
 }

@@ -136,7 +136,7 @@ async fn persistence(info: &Info, locks: &Locks) -> Finding {
         Some(_) => {
             return Finding::concern(
                 "persistence",
-                "no AOF: a restart of the server frees locks that are held",
+                "no AOF: a restart of the server frees locks that are held and forgets all tasks",
                 "REDIS_NO_AOF",
                 "set appendonly yes; without it count on tokens alone",
             );

@@ -22,7 +22,7 @@ use crate::store::wake::{asks, ring, wake_here};
 use crate::store::{Clock, Cursor, ListLocks, Moment, Page, clock};
 
 /// So long replicas have to acknowledge a grant, in milliseconds.
-const WAIT_MILLIS: u32 = 1000;
+pub(super) const WAIT_MILLIS: u32 = 1000;
 /// No event is kept for longer than this.
 const MAX_AGE_MILLIS: u64 = 90 * 24 * 3600 * 1000;
 
@@ -329,7 +329,7 @@ fn lease_of(op: &LockOp) -> Option<&LeaseId> {
 }
 
 /// The end of the range of names that begin with `prefix`: no text has the byte 0xff in it.
-fn end_of(prefix: &str) -> Vec<u8> {
+pub(super) fn end_of(prefix: &str) -> Vec<u8> {
     if prefix.is_empty() {
         return b"+".to_vec();
     }

@@ -13,10 +13,13 @@
 //! | `scripts.rs` | running a script that the server may have forgotten |
 //! | `inbox.rs` | wake-ups from other processes |
 //! | `locks.rs`, `history.rs` | operations on locks; listing and history over all buckets |
+//! | `tasks/` | tasks: scripts of their own over keys of their own |
+//! | `docs.rs`, `docs.lua` | small versioned documents |
 //! | `store.rs`, `examine.rs` | the engine as a whole, and what it finds out about its server |
 //! | `trouble.rs` | what Redis says, in our words |
 
 mod call;
+mod docs;
 mod examine;
 mod group;
 mod history;
@@ -29,6 +32,7 @@ mod options;
 mod packed;
 mod scripts;
 mod store;
+mod tasks;
 mod trouble;
 
 pub use options::{RedisOptions, Topology};

@@ -25,7 +25,7 @@ pub(super) static CHAIN: LazyLock<Script> = LazyLock::new(|| Script::new(include
 pub(super) static BUCKET: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("bucket.lua")));
 
 impl Script {
-    fn new(text: &str) -> Self {
+    pub(super) fn new(text: &str) -> Self {
         let text = text.replace("-- ways.lua\n", include_str!("ways.lua"));
         Self { hash: redis::Script::new(&text).get_hash().to_owned(), text }
     }

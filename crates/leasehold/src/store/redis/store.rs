@@ -4,24 +4,30 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use super::docs::Docs;
 use super::line::Opener;
 use super::link::Link;
 use super::locks::Locks;
 use super::options::RedisOptions;
+use super::tasks::Tasks;
 use super::trouble::{explain, unknown_service};
 use crate::Result;
 use crate::model::{Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp, Ttl};
 use crate::store::wake::Reach;
-use crate::store::{Abilities, Changes, Finding, Hosts, ListEvents, ListLocks, LockStore, Page, Store};
+use crate::store::{
+    Abilities, Changes, DocStore, Finding, Hosts, ListEvents, ListLocks, LockStore, Page, Store, TaskStore,
+};
 
 /// Locks on Redis: one server, one that Sentinels watch, or a Cluster.
 pub struct RedisStore {
     locks: Locks,
+    tasks: Tasks,
+    docs: Docs,
     options: RedisOptions,
 }
 
 /// A wake-up that gets lost costs a waiter this long.
-const POLL: Duration = Duration::from_millis(250);
+pub(super) const POLL: Duration = Duration::from_millis(250);
 
 impl RedisStore {
     /// Connects, and warns about settings of the server that would break a promise. Changes none of them.
@@ -33,7 +39,10 @@ impl RedisStore {
             }
             link => link.map_err(|(error, _)| explain(&options.shown, error))?,
         };
-        let store = Self { locks: Locks::new(link, &options), options };
+        let locks = Locks::new(link, &options);
+        let (tasks, docs) =
+            (Tasks::new(locks.link.clone(), &options), Docs::new(locks.link.clone(), &options));
+        let store = Self { locks, tasks, docs, options };
         store.check().await?;
         Ok(store)
     }
@@ -56,18 +65,23 @@ impl std::fmt::Debug for RedisStore {
     }
 }
 
+/// What this engine can and cannot do.
+pub(super) const fn abilities() -> Abilities {
+    Abilities {
+        engine: "redis",
+        hosts: Hosts::Many,
+        min_ttl: Ttl::from_millis(100),
+        poll: POLL,
+        wakes: true,
+        sees_the_dead: false,
+        lasting: true,
+    }
+}
+
 #[async_trait]
 impl Store for RedisStore {
     fn abilities(&self) -> Abilities {
-        Abilities {
-            engine: "redis",
-            hosts: Hosts::Many,
-            min_ttl: Ttl::from_millis(100),
-            poll: POLL,
-            wakes: true,
-            sees_the_dead: false,
-            lasting: true,
-        }
+        abilities()
     }
 
     fn url(&self) -> String {
@@ -76,6 +90,14 @@ impl Store for RedisStore {
 
     fn locks(&self) -> &dyn LockStore {
         self
+    }
+
+    fn tasks(&self) -> Option<&dyn TaskStore> {
+        Some(&self.tasks)
+    }
+
+    fn docs(&self) -> Option<&dyn DocStore> {
+        Some(&self.docs)
     }
 
     async fn examine(&self) -> Result<Vec<Finding>> {

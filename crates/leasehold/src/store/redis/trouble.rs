@@ -110,6 +110,7 @@ fn describe_code(code: &str, detail: &str) -> Option<(Trouble, &'static str, &'s
             "has records of another format",
             "use the newest leasehold everywhere, or another ?prefix=…",
         ),
+        "ERR" if detail.contains("LEASEHOLD") => return describe_code("LEASEHOLD", ""),
         // Before Redis 7 an error within a script has its own code inside the text.
         "ERR" if detail.contains("WRONGTYPE") || detail.contains("too short") => FOREIGN,
         "ERR" if detail.contains("OOM command not allowed") => return describe_code("OOM", ""),

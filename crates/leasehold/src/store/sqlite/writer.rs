@@ -258,7 +258,23 @@ impl Desk {
             }) {
                 lot.push(errand);
             }
-            self.do_errands(&mut ledger, lot);
+            let committed = self.do_errands(&mut ledger, lot);
+            drop(ledger);
+            self.answer(committed, errands.is_empty());
+        }
+    }
+
+    /// Answers errands that have to be on the disk before. If nothing else is to be done, this thread can wait for that:
+    /// changing to another one costs more than it brings.
+    fn answer(&self, committed: Errands, idle: bool) {
+        let idle = idle && self.waiting.load(Ordering::SeqCst) == 0;
+        let left = match committed {
+            none if none.is_empty() => None,
+            committed if idle => self.syncer.answer_here(committed),
+            committed => Some(committed),
+        };
+        if let Some(committed) = left {
+            self.syncer.answer(committed);
         }
     }
 
@@ -280,45 +296,49 @@ impl Desk {
             // Nothing was written. The thread has more patience.
             Err(error) if is_busy(&error) => lot.pop(),
             done => {
-                self.finish(lot, done);
+                // Never here: the caller has other things to do than to wait for the disk.
+                self.answer(self.finish(lot, done), false);
                 None
             }
         }
     }
 
-    fn do_errands(&self, ledger: &mut Ledger, mut lot: Errands) {
+    /// Does errands; those that have to be on the disk before they are answered are given back.
+    fn do_errands(&self, ledger: &mut Ledger, mut lot: Errands) -> Errands {
         if lot.is_empty() {
-            return;
+            return lot;
         }
         if let Err(error) = self.file.is_still_there(Moment::now()) {
-            return answer_all(lot, &Err(error));
+            answer_all(lot, &Err(error));
+            return Errands::new();
         }
         match ledger.do_errands(&mut lot) {
             // The trouble of one is not that of the others.
             Err(error) if lot.len() > 1 && !is_busy(&error) => {
-                for errand in lot {
+                let mut alone = |errand| {
                     let mut alone = vec![errand];
                     let done = ledger.do_errands(&mut alone);
-                    self.finish(alone, done);
-                }
+                    self.finish(alone, done)
+                };
+                lot.into_iter().flat_map(&mut alone).collect()
             }
             done => self.finish(lot, done),
         }
     }
 
-    /// Wakes and answers whoever is concerned.
-    fn finish(&self, lot: Errands, done: rusqlite::Result<Aftermath>) {
+    /// Wakes whoever may find something, and answers those who need not wait for the disk; the others are given back.
+    fn finish(&self, lot: Errands, done: rusqlite::Result<Aftermath>) -> Errands {
         match done {
             Ok(Aftermath { news, waits }) => {
                 news.ring(&self.door);
                 if waits {
-                    self.syncer.answer(lot);
-                } else {
-                    answer_all(lot, &Ok(()));
+                    return lot;
                 }
+                answer_all(lot, &Ok(()));
             }
             Err(error) => answer_all(lot, &Err(explain(self.file.path(), error))),
         }
+        Errands::new()
     }
 
     /// Looks at something if nobody uses the connection just now.

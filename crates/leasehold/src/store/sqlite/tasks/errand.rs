@@ -11,7 +11,7 @@ use crate::store::sqlite::batch::Ledger;
 /// A call that writes: done in a transaction, and answered when that has reached the disk.
 pub(in crate::store::sqlite) trait Errand: Send {
     /// Does it. It may be done again if the transaction came to nothing.
-    fn run(&mut self, shelf: &mut Shelf<'_>) -> rusqlite::Result<()>;
+    fn run(&mut self, tables: &mut Shelf<'_>) -> rusqlite::Result<()>;
 
     /// About how many tasks it is about.
     fn weight(&self) -> usize;
@@ -43,11 +43,11 @@ impl Ledger {
         let promises = errands.iter().any(|errand| errand.promises());
         let before = self.conn().total_changes();
         let news = self.transact(|conn, queues, now| {
-            let mut shelf = Shelf::new(conn, queues, now);
+            let mut tables = Shelf::new(conn, queues, now);
             for errand in errands {
-                errand.run(&mut shelf)?;
+                errand.run(&mut tables)?;
             }
-            shelf.close()
+            tables.close()
         })?;
         Ok(Aftermath { news, waits: promises || self.conn().total_changes() > before })
     }
@@ -89,8 +89,8 @@ pub(in crate::store::sqlite) fn errand<T: Send + 'static>(
 }
 
 impl<T: Send, F: FnMut(&mut Shelf<'_>) -> rusqlite::Result<T> + Send> Errand for Order<T, F> {
-    fn run(&mut self, shelf: &mut Shelf<'_>) -> rusqlite::Result<()> {
-        self.found = Some((self.work)(shelf)?);
+    fn run(&mut self, tables: &mut Shelf<'_>) -> rusqlite::Result<()> {
+        self.found = Some((self.work)(tables)?);
         Ok(())
     }
 

@@ -24,7 +24,7 @@ pub(in crate::store::sqlite) const TABLES: &str = "
         key TEXT, fingerprint INTEGER NOT NULL, lock TEXT, attempt INTEGER NOT NULL, token INTEGER NOT NULL,
         version INTEGER NOT NULL, worker BLOB, leased_at INTEGER, lease_expires_at INTEGER, ttl INTEGER,
         created_at INTEGER NOT NULL, updated_at INTEGER NOT NULL, finished_at INTEGER,
-        archived INTEGER NOT NULL, extra TEXT, payload TEXT, result TEXT) WITHOUT ROWID;
+        archived INTEGER NOT NULL, extra TEXT, payload TEXT, result TEXT);
     CREATE INDEX leasehold_tasks_scheduled ON leasehold_tasks (queue, run_at, id) WHERE state = 0;
     CREATE INDEX leasehold_tasks_blocked ON leasehold_tasks (lock, rank, run_at, id) WHERE state = 1;
     CREATE INDEX leasehold_tasks_ready ON leasehold_tasks (queue, rank, run_at, id) WHERE state = 2;

@@ -5,7 +5,9 @@ use rusqlite::{OptionalExtension, params};
 use super::rows;
 use super::shelf::Shelf;
 use super::sql;
-use crate::model::{Counts, QueueName, QueueStatus, Task, TaskId, TaskKey, TaskState, WorkerStatus};
+use crate::model::{
+    Counts, LockName, QueueName, QueueStatus, Task, TaskId, TaskKey, TaskState, WorkerStatus,
+};
 use crate::store::ListTasks;
 use crate::store::sqlite::tables::from_json;
 
@@ -94,7 +96,7 @@ impl Shelf<'_> {
             between.until,
             queue,
             ask.state.map(|state| state as i64),
-            ask.lock.as_ref().map(|lock| lock.as_str()),
+            ask.lock.as_ref().map(LockName::as_str),
             ask.worker.as_ref().map(|worker| &worker.as_uuid().as_bytes()[..]),
             ask.archived,
             between.limit,

@@ -48,8 +48,8 @@ impl SqliteTasks {
             return Err(Error::store(Trouble::Misconfigured, message, "open the connection on that file"));
         }
         let mut queues = Queues::default();
-        let mut shelf = Shelf::new(tx, &mut queues, self.writer.clock().now());
-        let done = shelf.enqueue(new).and_then(|enqueued| shelf.close().map(|_| enqueued));
+        let mut tables = Shelf::new(tx, &mut queues, self.writer.clock().now());
+        let done = tables.enqueue(new).and_then(|enqueued| tables.close().map(|_| enqueued));
         done.map_err(|error| explain(&ours, error))
     }
 }

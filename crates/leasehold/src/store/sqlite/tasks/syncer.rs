@@ -8,14 +8,14 @@
 
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 use super::errand::{Errands, answer_all};
 use crate::error::{Error, Result, Trouble};
 
-/// Has a thread that waits for the disk, once there was something to wait for.
+/// Waits for the disk, and has a thread for it, once there was something to wait for beside other work.
 pub(in crate::store::sqlite) struct Syncer {
-    log: PathBuf,
+    disk: Arc<Mutex<Disk>>,
     thread: Mutex<Option<mpsc::Sender<Errands>>>,
 }
 
@@ -24,7 +24,20 @@ impl Syncer {
     pub(in crate::store::sqlite) fn new(path: &Path) -> Self {
         let mut log = path.as_os_str().to_owned();
         log.push("-wal");
-        Self { log: log.into(), thread: Mutex::default() }
+        let disk = Disk { log: log.into(), file: None, failed: None };
+        Self { disk: Arc::new(Mutex::new(disk)), thread: Mutex::default() }
+    }
+
+    /// Waits for the disk here and now, and then answers errands whose transaction is committed. If somebody waits for
+    /// it already, they are given back.
+    pub(in crate::store::sqlite) fn answer_here(&self, errands: Errands) -> Option<Errands> {
+        match self.disk.try_lock() {
+            Ok(mut disk) => {
+                answer_all(errands, &disk.sync());
+                None
+            }
+            Err(_) => Some(errands),
+        }
     }
 
     /// Answers errands whose transaction is committed, as soon as it has reached the disk.
@@ -32,7 +45,7 @@ impl Syncer {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         let sent = match &*thread {
             Some(jobs) => jobs.send(errands),
-            None => match start(self.log.clone()) {
+            None => match start(self.disk.clone()) {
                 Ok(jobs) => {
                     let sent = jobs.send(errands);
                     *thread = Some(jobs);
@@ -48,12 +61,12 @@ impl Syncer {
     }
 }
 
-fn start(log: PathBuf) -> Result<mpsc::Sender<Errands>> {
+fn start(disk: Arc<Mutex<Disk>>) -> Result<mpsc::Sender<Errands>> {
     let (jobs, queue) = mpsc::channel::<Errands>();
     let thread = std::thread::Builder::new().name("leasehold-sync".to_owned());
     let work = move || {
-        let mut disk = Disk { log, file: None, failed: None };
         while let Ok(mut errands) = queue.recv() {
+            let mut disk = disk.lock().unwrap_or_else(PoisonError::into_inner);
             errands.extend(queue.try_iter().flatten());
             answer_all(errands, &disk.sync());
         }

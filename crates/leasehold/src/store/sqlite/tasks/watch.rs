@@ -31,19 +31,19 @@ impl Watch {
             let _ = thread.try_send(()); // Full: it knows already.
             return;
         }
-        let (begin, begun) = mpsc::sync_channel(1);
+        let (begin, calls) = mpsc::sync_channel(1);
         let desk = desk();
         let spawned = std::thread::Builder::new().name("leasehold-watch".to_owned());
-        if spawned.spawn(move || watch(&desk, &begun)).is_ok() {
+        if spawned.spawn(move || watch(&desk, &calls)).is_ok() {
             let _ = begin.try_send(());
             *thread = Some(begin);
         }
     }
 }
 
-fn watch(desk: &Weak<Desk>, begun: &mpsc::Receiver<()>) {
+fn watch(desk: &Weak<Desk>, calls: &mpsc::Receiver<()>) {
     let mut seen = Seen::default();
-    while begun.recv().is_ok() {
+    while calls.recv().is_ok() {
         let mut unheard = 0;
         while unheard < GRACE {
             let Some(desk) = desk.upgrade() else { return };

@@ -39,7 +39,7 @@ async fn a_lease_outlives_a_restart_of_the_server() {
 }
 
 /// The test server, with a line that can be cut.
-async fn over_a_line(schema: &Schema, settings: &str) -> (Proxy, Arc<PostgresStore>) {
+pub(super) async fn over_a_line(schema: &Schema, settings: &str) -> (Proxy, Arc<PostgresStore>) {
     let url = schema.url_with(settings);
     let (before, place) = url.split_once('@').unwrap();
     let (address, after) = place.split_once('/').unwrap();

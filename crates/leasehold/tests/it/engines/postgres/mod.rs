@@ -9,5 +9,6 @@ mod refused;
 mod server;
 mod start;
 mod suite;
+mod tasks;
 mod upkeep;
 mod wake;

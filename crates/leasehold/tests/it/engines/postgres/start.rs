@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
-use leasehold::model::{LockName, Outcome};
+use leasehold::model::{
+    Beat, Finished, HeldTask, LeaseTasks, LockName, Outcome, Pause, Settle, Task, Timestamp, Ttl, Verdict,
+};
 use leasehold::store::postgres::{PostgresOptions, PostgresStore};
-use leasehold::store::{ListEvents, LockStore, StoreUrl};
+use leasehold::store::{Draft, ListEvents, LockStore, PutIf, Store, StoreUrl};
 use leasehold::testing::Player;
+use leasehold::testing::shop::{ada, cancel, info, queue, task, worker};
 use tokio::task::JoinSet;
 
 use super::server::Schema;
@@ -77,7 +80,7 @@ async fn a_role_with_the_documented_rights_can_do_everything_but_make_the_tables
     schema.store().await;
     let role = Role::new(schema).await;
     let grants: Vec<_> = GRANTS.lines().filter(|line| line.starts_with("GRANT ")).collect();
-    assert_eq!(grants.len(), 4, "{grants:?}");
+    assert_eq!(grants.len(), 7, "{grants:?}");
     let client = role.schema.client().await;
     for grant in grants {
         let grant = grant.replace(" TO leasehold_app", &format!(" TO {}", role.name));
@@ -95,7 +98,48 @@ async fn a_role_with_the_documented_rights_can_do_everything_but_make_the_tables
     assert!(matches!(two.leaves().await, Outcome::Left));
     store.sweep(10).await.unwrap();
     assert_eq!(store.history(&ListEvents::default()).await.unwrap().items.len(), 5);
+    every_kind_of_task(&*store).await;
     role.end().await;
+}
+
+/// Touches every table of tasks and documents in every way.
+async fn every_kind_of_task(store: &PostgresStore) {
+    let tasks = store.tasks().unwrap();
+    let new = [task(1), task(2).with_key("k").with_lock("l"), task(3).with_lock("l"), task(4).after(3600)];
+    tasks.enqueue(&new).await.unwrap();
+    let ask = LeaseTasks { worker: worker(1), queues: vec![queue("q")], max: 2, ttl: Ttl::from_secs(60) };
+    let leased = tasks.lease(&ask).await.unwrap().tasks;
+    let held = HeldTask { id: leased[0].id, token: leased[0].token, progress: None };
+    assert_eq!(tasks.heartbeat(&info(1), &[held], Ttl::from_secs(60)).await.unwrap(), [Beat::Kept(None)]);
+    let done = |task: &Task| Settle { id: task.id, token: task.token, verdict: Verdict::Done(None) };
+    tasks.settle(&leased.iter().map(done).collect::<Vec<_>>()).await.unwrap();
+    tasks.change(task(4).id, &cancel()).await.unwrap();
+    tasks.recover(10).await.unwrap();
+    tasks.leave(worker(1)).await.unwrap();
+    let pause = Pause { by: ada(), reason: None, at: tasks.now().await.unwrap() };
+    assert!(tasks.pause(&queue("q"), Some(pause)).await.unwrap());
+    let which = Finished { queue: None, state: None, before: Timestamp::from_micros(u64::MAX), limit: 2 };
+    assert_eq!((tasks.archive(&which).await.unwrap(), tasks.purge(&which).await.unwrap()), (2, 2));
+    let draft = Draft { body: String::new(), facts: Vec::new(), keep: None };
+    assert!(matches!(store.docs().unwrap().put_if("d", None, draft).await.unwrap(), PutIf::Written(_)));
+    assert_eq!(tasks.queues().await.unwrap()[0].counts.open(), 1);
+}
+
+/// The tables as the first version made them.
+const VERSION_1: &str = include_str!("version_1.sql");
+
+#[tokio::test]
+async fn tables_of_the_first_version_are_brought_up_with_what_is_in_them() {
+    let Some(schema) = Schema::new() else { return };
+    let client = schema.client().await;
+    client.batch_execute(&VERSION_1.replace("SCHEMA_NAME", &schema.name)).await.unwrap();
+    let stores = tokio::join!(schema.store(), schema.store(), schema.store());
+    let old = Player::new(stores.0.clone(), 1, LockName::new("old").unwrap());
+    assert_eq!(old.record().await.token.get(), 7);
+    old.takes().await;
+    every_kind_of_task(&*stores.1).await;
+    let sql = format!("SELECT value FROM {}.meta WHERE key = 'schema_version'", schema.name);
+    assert_eq!(client.query_one(&sql, &[]).await.unwrap().get::<_, &str>(0), "2");
 }
 
 #[tokio::test]

@@ -30,7 +30,7 @@ macro_rules! suite {
 suite!(locks, "postgres", 160);
 suite!(pooled, "postgres-pooler", 32);
 
-async fn fresh(engine: &str) -> Fixture {
+pub(super) async fn fresh(engine: &str) -> Fixture {
     let clock = clock();
     let Some(url) = engine_at(engine) else {
         // Skipped on purpose, by name.

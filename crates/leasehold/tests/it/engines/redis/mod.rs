@@ -11,4 +11,5 @@ mod restart;
 mod sentinel;
 mod suite;
 mod support;
+mod tasks;
 mod wakes;

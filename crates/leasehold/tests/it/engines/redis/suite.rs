@@ -7,11 +7,11 @@ use leasehold::testing::{Fixture, agrees_with_the_rules};
 
 use crate::engines::support::engine_at;
 
-async fn fresh() -> Fixture {
+pub(super) async fn fresh() -> Fixture {
     fresh_on("redis").await
 }
 
-async fn fresh_on_cluster() -> Fixture {
+pub(super) async fn fresh_on_cluster() -> Fixture {
     fresh_on("redis-cluster").await
 }
 
@@ -43,4 +43,12 @@ fn it_agrees_with_the_rules() {
 #[test]
 fn a_cluster_agrees_with_the_rules() {
     agrees_with_the_rules(32, fresh_on_cluster);
+}
+
+mod docs {
+    leasehold::doc_conformance!(crate::engines::redis::suite::fresh);
+}
+
+mod docs_of_a_cluster {
+    leasehold::doc_conformance!(crate::engines::redis::suite::fresh_on_cluster);
 }

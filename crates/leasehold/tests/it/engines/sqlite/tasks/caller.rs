@@ -34,9 +34,9 @@ async fn a_task_comes_and_goes_with_the_callers_transaction() {
         let enqueued = store.enqueue_in(&tx, &new).unwrap();
         assert_eq!(enqueued, [Enqueued::Added(new[0].id), Enqueued::Added(new[1].id)]);
         if commits {
-            tx.commit().unwrap()
+            tx.commit().unwrap();
         } else {
-            tx.rollback().unwrap()
+            tx.rollback().unwrap();
         }
         assert_eq!(tasks.get(new[0].id).await.unwrap().is_some(), commits);
         assert_eq!(tasks.get(new[1].id).await.unwrap().is_some(), commits);

@@ -1,0 +1,140 @@
+//! Adding tasks: plain ones by one statement; those with a key or a lock by the rules.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use uuid::Uuid;
+
+use super::bench::{BEGIN, Bench};
+use super::columns::NewColumns;
+use super::link::{Line, Link};
+use super::rows::{self, unreadable};
+use super::sql::Sql;
+use super::wakes::Stir;
+use crate::model::{Enqueued, LockName, NewTask, QueueName, Task, TaskId, TaskKey, TaskState, Timestamp};
+use crate::store::postgres::trouble::Fail;
+
+/// What came of it, and what workers may want to know.
+pub(super) type Added = (Vec<Enqueued>, Vec<Stir>);
+
+/// Whether a statement is all it takes.
+pub(super) fn is_plain(new: &NewTask) -> bool {
+    new.key.is_none() && new.lock.is_none()
+}
+
+/// Adds plain tasks; says when.
+pub(super) async fn plain(
+    line: &dyn Line,
+    new: impl IntoIterator<Item = &NewTask> + Send,
+    now: Option<i64>,
+) -> Result<Timestamp, Fail> {
+    let columns = NewColumns::new(new);
+    let rows = line.ask(Sql::Add, &columns.params(&now)).await?;
+    rows.first().map_or(Ok(Timestamp::default()), |row| rows::time(row, 0))
+}
+
+/// The answers for plain tasks, and what workers may want to know.
+pub(super) fn all_added(new: &[NewTask], since: Timestamp) -> Added {
+    let mut queues: BTreeMap<&QueueName, usize> = BTreeMap::new();
+    for new in new {
+        *queues.entry(&new.queue).or_default() += 1;
+    }
+    let stirs = queues.into_iter().map(|(queue, tasks)| Stir { queue: queue.clone(), since, tasks });
+    (new.iter().map(|new| Enqueued::Added(new.id)).collect(), stirs.collect())
+}
+
+/// Adds any tasks, in a transaction of its own.
+pub(super) async fn in_a_transaction(link: &Link, new: &[NewTask], now: Option<i64>) -> Result<Added, Fail> {
+    loop {
+        link.say(BEGIN).await?;
+        if let Some(added) = by_the_rules(link, new, now).await? {
+            link.say("COMMIT").await?;
+            return Ok(added);
+        }
+        // Somebody added one of them in between: now it is there.
+        link.say("ROLLBACK").await?;
+    }
+}
+
+/// Adds any tasks, in the transaction that is open. None, and it must not be committed, if one of them was added by
+/// somebody else at the same time.
+pub(super) async fn by_the_rules(
+    line: &dyn Line,
+    new: &[NewTask],
+    now: Option<i64>,
+) -> Result<Option<Added>, Fail> {
+    let mut bench = Bench::default();
+    let locks: BTreeSet<LockName> = new.iter().filter_map(|new| new.lock.clone()).collect();
+    bench.hold(line, &locks).await?;
+    let known = known(line, new).await?;
+    let mut owners = hold_keys(line, new, &known).await?;
+    let ours: BTreeSet<TaskId> = new.iter().map(|new| new.id).filter(|id| !known.contains(id)).collect();
+    let earlier: BTreeSet<TaskId> = owners.values().filter(|id| !ours.contains(id)).copied().collect();
+    bench.load(line, &earlier.into_iter().collect::<Vec<_>>(), now).await?;
+    let rows = line.ask(Sql::Now, &[&now]).await?;
+    bench.now = rows.first().map_or(Ok(Timestamp::default()), |row| rows::time(row, 0))?;
+    let answers = new.iter().map(|new| add_one(&mut bench, &mut owners, &known, new)).collect();
+    if !bench.save(line).await? {
+        return Ok(None);
+    }
+    Ok(Some((answers, bench.stirred())))
+}
+
+type Owners = BTreeMap<(QueueName, TaskKey), TaskId>;
+
+/// As [`TaskTable::enqueue`](crate::model::TaskTable::enqueue) does it.
+fn add_one(bench: &mut Bench, owners: &mut Owners, known: &BTreeSet<TaskId>, new: &NewTask) -> Enqueued {
+    if known.contains(&new.id) || bench.get(new.id).is_some() {
+        return Enqueued::Added(new.id);
+    }
+    if let Some(key) = key_of(new) {
+        // The key may be held for a task of this batch whose turn it is not yet.
+        if let Some(earlier) = owners.get(&key).and_then(|owner| bench.get(*owner)) {
+            let (id, state): (TaskId, TaskState) = (earlier.id, earlier.state);
+            if earlier.fingerprint != new.fingerprint() {
+                return Enqueued::KeyReused(id);
+            }
+            if !new.reuse.allows(state) {
+                return Enqueued::Duplicate(id);
+            }
+            bench.pass_key(id);
+        }
+        owners.insert(key.clone(), new.id);
+        bench.set_key(key, new.id);
+    }
+    bench.file(Task::new(new, bench.now));
+    Enqueued::Added(new.id)
+}
+
+fn key_of(new: &NewTask) -> Option<(QueueName, TaskKey)> {
+    new.key.clone().map(|key| (new.queue.clone(), key))
+}
+
+async fn known(line: &dyn Line, new: &[NewTask]) -> Result<BTreeSet<TaskId>, Fail> {
+    let ids: Vec<Uuid> = new.iter().map(|new| *new.id.as_uuid()).collect();
+    line.ask(Sql::Known, &[&ids]).await?.iter().map(|row| rows::id(row, 0)).collect()
+}
+
+/// Whose the keys of these tasks are, and holds them.
+async fn hold_keys(line: &dyn Line, new: &[NewTask], known: &BTreeSet<TaskId>) -> Result<Owners, Fail> {
+    let mut wanted = Owners::new();
+    let mut seen = known.clone();
+    // What is there already keeps its key, and one that is twice in a batch counts once.
+    for new in new.iter().filter(|new| seen.insert(new.id)) {
+        if let Some(key) = key_of(new) {
+            wanted.entry(key).or_insert(new.id);
+        }
+    }
+    if wanted.is_empty() {
+        return Ok(wanted);
+    }
+    let queues: Vec<&str> = wanted.keys().map(|(queue, _)| queue.as_str()).collect();
+    let keys: Vec<&str> = wanted.keys().map(|(_, key)| key.as_str()).collect();
+    let ids: Vec<Uuid> = wanted.values().map(|id| *id.as_uuid()).collect();
+    let mut owners = Owners::new();
+    for row in line.ask(Sql::HoldKeys, &[&queues, &keys, &ids]).await? {
+        let queue = QueueName::new(row.try_get::<_, &str>(0)?).map_err(unreadable)?;
+        let key = TaskKey::new(row.try_get::<_, &str>(1)?).map_err(unreadable)?;
+        owners.insert((queue, key), rows::id(&row, 2)?);
+    }
+    Ok(owners)
+}

@@ -1,0 +1,189 @@
+//! From where on the index of pending tasks is read.
+//!
+//! Entries of tasks that were leased stay in the index until they are vacuumed away, which a long transaction anywhere on
+//! the server puts off. Whoever began at the first entry each time would walk over all of them. So each process remembers
+//! how far it has come. What is ready later stands later, but not all is seen in that order: a transaction may take its
+//! time to commit. Whoever puts something in line says since when, here and by a wake-up elsewhere; and every now and then
+//! everything is read from the beginning.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::model::{QueueName, Task};
+use crate::store::Moment;
+use crate::store::postgres::gate::micros;
+
+/// So often everything is read from the beginning.
+const REWIND: Duration = Duration::from_secs(1);
+/// So many arrivals are remembered for leases that are under way.
+const MAX_ARRIVALS: usize = 256;
+
+/// How far this process has come.
+#[derive(Debug)]
+pub(super) struct Cursors(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    /// By queue and priority: up to when everything that could run has been leased, and the level's count of moves.
+    levels: HashMap<(QueueName, i32), (i64, i64)>,
+    /// By queue: up to when everything that was due has been put in line.
+    due: HashMap<QueueName, i64>,
+    rewound: Moment,
+    /// What has arrived lately, with its number.
+    arrivals: VecDeque<(u64, QueueName, i64)>,
+    arrived: u64,
+}
+
+/// Where a lease begins to read.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    pub(super) queues: Vec<String>,
+    pub(super) due: Vec<i64>,
+    pub(super) level_queue: Vec<String>,
+    pub(super) level_priority: Vec<i32>,
+    pub(super) level_since: Vec<i64>,
+    pub(super) level_moved: Vec<i64>,
+    /// What had arrived by then.
+    arrived: u64,
+}
+
+impl Cursors {
+    pub(super) fn new() -> Self {
+        Self(Mutex::new(State {
+            levels: HashMap::new(),
+            due: HashMap::new(),
+            rewound: Moment::now(),
+            arrivals: VecDeque::new(),
+            arrived: 0,
+        }))
+    }
+
+    /// Where to begin in these queues.
+    pub(super) fn places(&self, queues: &[QueueName]) -> Places {
+        let mut state = self.state();
+        let now = Moment::now();
+        if state.rewound.plus(REWIND) <= now {
+            state.rewound = now;
+            state.levels.clear();
+            state.due.clear();
+        }
+        let mut places = Places { arrived: state.arrived, ..Places::default() };
+        for queue in queues.iter().collect::<std::collections::BTreeSet<_>>() {
+            places.queues.push(queue.as_str().to_owned());
+            places.due.push(state.due.get(queue).copied().unwrap_or(0));
+        }
+        for ((queue, priority), (since, moved)) in &state.levels {
+            if queues.contains(queue) {
+                places.level_queue.push(queue.as_str().to_owned());
+                places.level_priority.push(*priority);
+                places.level_since.push(*since);
+                places.level_moved.push(*moved);
+            }
+        }
+        places
+    }
+
+    /// These were leased, each with the moves of its level. They come in order.
+    pub(super) fn leased(&self, places: &Places, tasks: &[(Task, i64)]) {
+        let mut state = self.state();
+        for (task, moved) in tasks {
+            if let Some(since) = state.not_after(places, &task.queue, micros(task.ready_at)) {
+                let level = (task.queue.clone(), task.priority.get());
+                state.levels.insert(level, (since, *moved));
+            }
+        }
+    }
+
+    /// Everything in these queues that was due at `now` has been put in line.
+    pub(super) fn promoted(&self, places: &Places, queues: &[QueueName], now: i64) {
+        let mut state = self.state();
+        for queue in queues {
+            if let Some(since) = state.not_after(places, queue, now) {
+                state.due.insert(queue.clone(), since);
+            }
+        }
+    }
+
+    /// Something was put in line at `since`, and is seen only now.
+    pub(super) fn arrived(&self, queue: &QueueName, since: i64) {
+        let mut state = self.state();
+        for ((level, _), (until, _)) in &mut state.levels {
+            if level == queue {
+                *until = since.min(*until);
+            }
+        }
+        if let Some(until) = state.due.get_mut(queue) {
+            *until = since.min(*until);
+        }
+        state.arrived += 1;
+        if state.arrivals.len() == MAX_ARRIVALS {
+            state.arrivals.pop_front();
+        }
+        let number = state.arrived;
+        state.arrivals.push_back((number, queue.clone(), since));
+    }
+
+    /// Anything may have happened.
+    pub(super) fn rewind(&self) {
+        let mut state = self.state();
+        state.levels.clear();
+        state.due.clear();
+        // Leases that are under way have not seen it.
+        state.arrived += MAX_ARRIVALS as u64 + 1;
+        state.arrivals.clear();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// How far a lease has come that got to `since`, if one knows: what arrived while it was under way it may not have seen.
+    fn not_after(&self, places: &Places, queue: &QueueName, since: i64) -> Option<i64> {
+        let new = self.arrived - places.arrived;
+        let known = u64::try_from(self.arrivals.len()).is_ok_and(|known| new <= known);
+        let missed = self.arrivals.iter().filter(|(number, of, _)| *number > places.arrived && of == queue);
+        known.then(|| missed.map(|(_, _, at)| *at).min().map_or(since, |at| at.min(since)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue(name: &str) -> QueueName {
+        QueueName::new(name).unwrap()
+    }
+
+    #[test]
+    fn what_arrives_while_a_lease_is_under_way_is_not_passed_over() {
+        let (cursors, q) = (Cursors::new(), queue("q"));
+        let places = cursors.places(std::slice::from_ref(&q));
+        cursors.arrived(&q, 5);
+        cursors.arrived(&queue("other"), 1);
+        cursors.promoted(&places, std::slice::from_ref(&q), 10);
+        assert_eq!(cursors.places(std::slice::from_ref(&q)).due, [5]);
+        let places = cursors.places(std::slice::from_ref(&q));
+        cursors.promoted(&places, std::slice::from_ref(&q), 10);
+        assert_eq!(cursors.places(std::slice::from_ref(&q)).due, [10]);
+        cursors.arrived(&q, 7);
+        assert_eq!(cursors.places(std::slice::from_ref(&q)).due, [7]);
+    }
+
+    #[test]
+    fn who_cannot_know_what_arrived_begins_at_the_beginning() {
+        let (cursors, q) = (Cursors::new(), queue("q"));
+        let places = cursors.places(std::slice::from_ref(&q));
+        for at in 0..=i64::try_from(MAX_ARRIVALS).unwrap() {
+            cursors.arrived(&q, at);
+        }
+        cursors.promoted(&places, std::slice::from_ref(&q), 1000);
+        assert_eq!(cursors.places(std::slice::from_ref(&q)).due, [0]);
+        let places = cursors.places(std::slice::from_ref(&q));
+        cursors.rewind();
+        cursors.promoted(&places, std::slice::from_ref(&q), 1000);
+        assert_eq!(cursors.places(std::slice::from_ref(&q)).due, [0]);
+    }
+}

@@ -1,0 +1,46 @@
+//! The tables of tasks and documents: the second version of the schema.
+
+/// What brings the schema there. Times are in microseconds since 1970. States are numbers: 0 scheduled, 1 blocked,
+/// 2 pending, 3 running, 4 succeeded, 5 failed, 6 aborted.
+pub(in crate::store::postgres) const SCHEMA: &str = "
+    -- What changes while a task goes its way. Kept small, and with room in each page, because every step writes it anew.
+    -- The end of a lease is in no index, so a sign of life changes the row where it is.
+    CREATE TABLE $s.tasks (
+        id uuid PRIMARY KEY, run_at bigint NOT NULL, ready_at bigint NOT NULL, token bigint NOT NULL,
+        version bigint NOT NULL, updated_at bigint NOT NULL, priority integer NOT NULL, attempt integer NOT NULL,
+        state smallint NOT NULL, archived boolean NOT NULL, marred boolean NOT NULL, queue text COLLATE \"C\" NOT NULL,
+        lock text COLLATE \"C\", leased_at bigint, lease_expires_at bigint, finished_at bigint, worker uuid,
+        progress text, cancel text)
+        WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.05);
+    -- Each index has only what its question is about: nothing that cannot run is in the way of what can.
+    CREATE INDEX tasks_ready ON $s.tasks (queue, priority, ready_at, run_at, id) WHERE state = 2;
+    CREATE INDEX tasks_scheduled ON $s.tasks (queue, run_at, id) WHERE state = 0;
+    CREATE INDEX tasks_scheduled_locked ON $s.tasks (queue, run_at, id) WHERE state = 0 AND lock IS NOT NULL;
+    CREATE INDEX tasks_running ON $s.tasks (id) WHERE state = 3;
+    CREATE INDEX tasks_blocked ON $s.tasks (lock, (ready_at - priority * bigint '30000000'), run_at, id) WHERE state = 1;
+    CREATE INDEX tasks_failed ON $s.tasks (id) WHERE state >= 5;
+    CREATE INDEX tasks_finished ON $s.tasks (queue, archived, finished_at) WHERE finished_at IS NOT NULL;
+    -- What is mostly written once.
+    CREATE TABLE $s.task_bodies (
+        id uuid PRIMARY KEY, created_at bigint NOT NULL, fingerprint bigint NOT NULL, first_pause bigint NOT NULL,
+        longest_pause bigint NOT NULL, attempts integer NOT NULL, key text COLLATE \"C\", payload text, result text,
+        error text, events text)
+        WITH (autovacuum_vacuum_scale_factor = 0.05);
+    -- Which task a key means.
+    CREATE TABLE $s.task_keys (
+        queue text COLLATE \"C\", key text COLLATE \"C\", id uuid NOT NULL, PRIMARY KEY (queue, key));
+    -- The one task of a lock that runs or is next to run. Whoever changes a task with a lock holds this row first.
+    CREATE TABLE $s.task_heads (lock text COLLATE \"C\" PRIMARY KEY, id uuid) WITH (fillfactor = 70);
+    CREATE TABLE $s.task_queues (name text COLLATE \"C\" PRIMARY KEY, pause text);
+    -- The priorities that tasks of a queue have had. `moved` counts the tasks that were put in line behind others.
+    CREATE TABLE $s.task_levels (
+        queue text COLLATE \"C\", priority integer, moved bigint NOT NULL DEFAULT 0, PRIMARY KEY (queue, priority));
+    -- How many tasks there are, as a sum of changes: those who add to it do not meet. Added up now and then.
+    CREATE TABLE $s.task_counts (queue text COLLATE \"C\" NOT NULL, state smallint NOT NULL, delta bigint NOT NULL);
+    CREATE TABLE $s.workers (
+        id uuid PRIMARY KEY, started_at bigint NOT NULL, seen_at bigint NOT NULL, info text NOT NULL)
+        WITH (fillfactor = 50);
+    CREATE TABLE $s.docs (key text COLLATE \"C\" PRIMARY KEY, version bigint NOT NULL, until bigint, body text NOT NULL)
+        WITH (fillfactor = 70);
+    CREATE INDEX docs_until ON $s.docs (until) WHERE until IS NOT NULL;
+";

@@ -1,0 +1,104 @@
+//! The end of attempts, and signs of life: a batch in one statement.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use super::bench::{BEGIN, Bench};
+use super::columns::{duration, json, large};
+use super::link::Link;
+use super::rows;
+use super::sql::Sql;
+use super::wakes::Stir;
+use crate::model::{
+    Asked, Beat, HeldTask, Payload, Settle, Settled, TaskAnswer, TaskId, TaskOp, TaskState, Ttl, Verdict,
+    WorkerInfo,
+};
+use crate::store::postgres::session::Param;
+use crate::store::postgres::trouble::Fail;
+
+/// What became of each task.
+type Answers = BTreeMap<TaskId, Settled>;
+
+/// Ends attempts. Sent again it is answered as before.
+pub(super) async fn settle(
+    link: &Link,
+    settle: &[Settle],
+    now: Option<i64>,
+) -> Result<(Vec<Settled>, Vec<Stir>), Fail> {
+    let mut answers = done(link, settle, now).await?;
+    let left: Vec<&Settle> = settle.iter().filter(|settle| !answers.contains_key(&settle.id)).collect();
+    let mut stirs = Vec::new();
+    if !left.is_empty() {
+        let ids: Vec<TaskId> = left.iter().map(|settle| settle.id).collect();
+        let mut bench = Bench::begin(link, BEGIN, &ids, BTreeSet::new(), now).await?;
+        for settle in left {
+            if let Some(TaskAnswer::Settled(settled)) =
+                bench.change(settle.id, &TaskOp::Settle(settle.clone()))
+            {
+                answers.insert(settle.id, settled);
+            }
+        }
+        stirs = bench.commit(link).await?;
+    }
+    let answer = |settle: &Settle| answers.get(&settle.id).copied().unwrap_or(Settled::Lost);
+    Ok((settle.iter().map(answer).collect(), stirs))
+}
+
+/// Those that went well and that SQL can decide about.
+async fn done(link: &Link, settle: &[Settle], now: Option<i64>) -> Result<Answers, Fail> {
+    let (mut ids, mut tokens, mut results) = (Vec::new(), Vec::new(), Vec::new());
+    for settle in settle {
+        if let Verdict::Done(result) = &settle.verdict {
+            ids.push(*settle.id.as_uuid());
+            tokens.push(large(settle.token.get()));
+            results.push(result.as_ref().map(Payload::as_str));
+        }
+    }
+    if ids.is_empty() {
+        return Ok(Answers::new());
+    }
+    let rows = link.query(Sql::Done, &[&ids, &tokens, &results, &now]).await?;
+    rows.iter().map(|row| Ok((rows::id(row, 0)?, Settled::Now(TaskState::Succeeded)))).collect()
+}
+
+/// What is sent with signs of life.
+pub(super) struct Beats {
+    worker: Uuid,
+    info: Option<String>,
+    ids: Vec<Uuid>,
+    tokens: Vec<i64>,
+    progress: Vec<Option<String>>,
+    ttl: i64,
+}
+
+impl Beats {
+    pub(super) fn new(worker: &WorkerInfo, held: &[HeldTask], ttl: Ttl) -> Result<Self, Fail> {
+        let progress = held.iter().map(|held| json(held.progress.as_ref())).collect::<Result<_, _>>()?;
+        Ok(Self {
+            worker: *worker.id.as_uuid(),
+            info: json(Some(worker))?,
+            ids: held.iter().map(|held| *held.id.as_uuid()).collect(),
+            tokens: held.iter().map(|held| large(held.token.get())).collect(),
+            progress,
+            ttl: duration(ttl),
+        })
+    }
+
+    pub(super) async fn send(&self, link: &Link, now: Option<i64>) -> Result<Vec<Row>, Fail> {
+        let params: [Param<'_>; 7] =
+            [&self.worker, &self.info, &self.ids, &self.tokens, &self.progress, &self.ttl, &now];
+        Ok(link.query(Sql::Beat, &params).await?)
+    }
+}
+
+/// The answers, in the order of the leases.
+pub(super) fn beats(held: &[HeldTask], rows: &[Row]) -> Result<Vec<Beat>, Fail> {
+    let mut kept: BTreeMap<TaskId, Option<Asked>> = BTreeMap::new();
+    for row in rows {
+        kept.insert(rows::id(row, 0)?, rows::json(row, 1)?);
+    }
+    let beat = |held: &HeldTask| kept.get(&held.id).map_or(Beat::Lost, |asked| Beat::Kept(asked.clone()));
+    Ok(held.iter().map(beat).collect())
+}

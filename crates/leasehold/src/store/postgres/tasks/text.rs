@@ -1,0 +1,76 @@
+//! How statements are filled in: the schema's name, the columns of a task, the time.
+
+use std::sync::Arc;
+
+use tokio_postgres::types::Type;
+
+use super::sql::{ALL, Sql};
+
+/// The server's time in µs, read when this is evaluated; or, in tests, the time that is sent along as `$now`.
+const NOW: &str = "coalesce($now::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)";
+
+/// A task's row and its body, in the order in which `rows.rs` reads them.
+const HOT: &str = "t.id, t.queue, t.state, t.priority, t.run_at, t.ready_at, t.lock, t.attempt, t.token, t.version, \
+                   t.worker, t.leased_at, t.lease_expires_at, t.progress, t.cancel, t.updated_at, t.finished_at, t.archived";
+const BODY: &str = "b.payload, b.result, b.error, b.events, b.key, b.fingerprint, b.attempts, b.first_pause, \
+                    b.longest_pause, b.created_at";
+
+/// Lower is served first, as in the rules.
+const RANK: &str = "t.ready_at - t.priority * bigint '30000000'";
+
+/// One statement.
+#[derive(Debug)]
+pub(super) struct Text {
+    pub(super) sql: String,
+    pub(super) types: Vec<Type>,
+}
+
+/// All statements, for one schema.
+#[derive(Debug, Clone)]
+pub(super) struct Texts(Arc<Vec<Text>>);
+
+impl Texts {
+    pub(super) fn new(schema: &str) -> Self {
+        let texts = ALL.iter().enumerate().map(|(at, (what, sql, types))| {
+            debug_assert_eq!(*what as usize, at, "in the order of the names");
+            let mut types = types.to_vec();
+            let now = types.len() + 1;
+            let sql = fill(sql, schema);
+            if sql.contains("$now") {
+                types.push(Type::INT8);
+            }
+            Text { sql: sql.replace("$now", &format!("${now}")), types }
+        });
+        Self(Arc::new(texts.collect()))
+    }
+
+    pub(super) fn get(&self, what: Sql) -> &Text {
+        &self.0[what as usize]
+    }
+}
+
+/// Fills in all but the number of the time.
+pub(super) fn fill(sql: &str, schema: &str) -> String {
+    let sql = sql.replace("$NOW", NOW).replace("$HOT", HOT).replace("$BODY", BODY).replace("$RANK", RANK);
+    sql.replace("$s.", &format!("{schema}."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_numbered_and_nothing_is_left_to_fill_in() {
+        let texts = Texts::new("some_schema");
+        for (what, ..) in ALL {
+            let text = texts.get(*what);
+            for left in ["$NOW", "$now", "$HOT", "$BODY", "$RANK", "$s."] {
+                assert!(!text.sql.contains(left), "{left} in {}", text.sql);
+            }
+            for number in 1..=text.types.len() {
+                assert!(text.sql.contains(&format!("${number}")), "${number} in {}", text.sql);
+            }
+            assert!(!text.sql.contains(&format!("${}", text.types.len() + 1)), "{}", text.sql);
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Small versioned documents: one script over a hash and its keys in order. All live in one place of a Cluster, as a list
+//! by prefix goes over all of them.
+
+use std::sync::{Arc, LazyLock};
+
+use async_trait::async_trait;
+use redis::{Cmd, Value};
+
+use super::link::Link;
+use super::locks::end_of;
+use super::options::RedisOptions;
+use super::packed::unreadable;
+use super::scripts::{Call, Script};
+use super::store::abilities;
+use super::trouble::explain;
+use crate::Result;
+use crate::model::Timestamp;
+use crate::store::doc_store::is_listed;
+use crate::store::lock_store::page_size;
+use crate::store::{Abilities, Clock, Cursor, Doc, DocStore, Draft, Page, PutIf, Time};
+
+static DOCS: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("docs.lua")));
+
+/// Documents on Redis.
+pub(super) struct Docs {
+    link: Arc<Link>,
+    keys: [String; 3],
+    clock: Option<Clock>,
+    shown: String,
+}
+
+impl Docs {
+    pub(super) fn new(link: Arc<Link>, options: &RedisOptions) -> Self {
+        let keys = ["docs", "names", "until"].map(|key| format!("{}:{{d}}:{key}", options.prefix));
+        Self { link, keys, clock: options.clock.clone(), shown: options.shown.clone() }
+    }
+
+    async fn run(&self, with: impl Fn(&mut Cmd)) -> Result<Vec<Value>> {
+        let now = self.clock.as_ref().map(|clock| clock.now().as_micros().to_string()).unwrap_or_default();
+        let all = |cmd: &mut Cmd| {
+            cmd.arg(3).arg(&self.keys).arg(&now);
+            with(cmd);
+        };
+        let reply = DOCS.run(&self.link, Call::default(), all).await;
+        match reply.map_err(|error| explain(&self.shown, error))? {
+            Value::Array(parts) => Ok(parts),
+            _ => Err(unreadable("the answer of a script")),
+        }
+    }
+}
+
+#[async_trait]
+impl DocStore for Docs {
+    fn abilities(&self) -> Abilities {
+        abilities()
+    }
+
+    fn url(&self) -> String {
+        self.shown.clone()
+    }
+
+    async fn get(&self, key: &str) -> Result<Option<Doc>> {
+        Ok(self.get_all(&[key.to_owned()]).await?.remove(0))
+    }
+
+    async fn get_all(&self, keys: &[String]) -> Result<Vec<Option<Doc>>> {
+        let found = self.run(|cmd| _ = cmd.arg("get").arg(keys)).await?;
+        if found.len() != keys.len() {
+            return Err(unreadable("the answer of a script"));
+        }
+        found.iter().map(doc).collect()
+    }
+
+    async fn put_if(&self, key: &str, expected: Option<u64>, draft: Draft) -> Result<PutIf> {
+        let expected = expected.map(|version| version.to_string()).unwrap_or_default();
+        let keep = draft.keep.map(|keep| keep.as_micros().to_string()).unwrap_or_default();
+        let with = |cmd: &mut Cmd| _ = cmd.arg("put").arg(key).arg(&expected).arg(&keep).arg(&draft.body);
+        match self.run(with).await?.as_slice() {
+            [Value::Int(-1), current] => doc(current).map(PutIf::Clash),
+            [Value::Int(version), _] => u64::try_from(*version)
+                .map(PutIf::Written)
+                .map_err(|_| unreadable("the version of a document")),
+            _ => Err(unreadable("the answer of a script")),
+        }
+    }
+
+    async fn list(&self, prefix: &str, after: Option<Cursor>, limit: u32) -> Result<Page<(String, Doc)>> {
+        let limit = page_size(limit) as usize;
+        let mut from = after.map_or_else(|| format!("[{prefix}"), |after| format!("({}", after.0));
+        let mut items = Vec::new();
+        loop {
+            let with = |cmd: &mut Cmd| _ = cmd.arg("list").arg(&from).arg(end_of(prefix)).arg(limit);
+            let found = self.run(with).await?;
+            let last = found.len() < 2 * limit;
+            for pair in found.chunks_exact(2) {
+                let key: String = redis::from_redis_value(pair[0].clone())
+                    .map_err(|error| explain(&self.shown, error.into()))?;
+                from = format!("({key}");
+                if let Some(doc) = doc(&pair[1])?.filter(|_| is_listed(&key, prefix)) {
+                    items.push((key, doc));
+                }
+                if items.len() == limit {
+                    let next = items.last().map(|(key, _)| Cursor(key.clone()));
+                    return Ok(Page { items, next });
+                }
+            }
+            if last {
+                return Ok(Page { items, next: None });
+            }
+        }
+    }
+
+    async fn time(&self) -> Result<Time> {
+        if let Some(clock) = &self.clock {
+            return Ok(Time::Exact(clock.now()));
+        }
+        let reply = self.link.send((&redis::cmd("TIME")).into()).await;
+        let reply = reply.and_then(|reply| Ok(redis::from_redis_value::<(u64, u64)>(reply)?));
+        let (seconds, micros) = reply.map_err(|error| explain(&self.shown, error))?;
+        Ok(Time::Exact(Timestamp::from_micros(seconds * 1_000_000 + micros)))
+    }
+}
+
+/// A document as the script keeps it; an empty text is none.
+fn doc(stored: &Value) -> Result<Option<Doc>> {
+    let Value::BulkString(stored) = stored else { return Err(unreadable("a document")) };
+    if stored.is_empty() {
+        return Ok(None);
+    }
+    let read = stored.split_first_chunk::<8>().and_then(|(version, rest)| {
+        let body = String::from_utf8(rest.get(8..)?.to_vec()).ok()?;
+        Some(Doc { version: u64::from_be_bytes(*version), body })
+    });
+    read.map(Some).ok_or_else(|| unreadable("a document"))
+}

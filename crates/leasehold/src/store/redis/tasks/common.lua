@@ -1,0 +1,298 @@
+-- What all scripts about tasks begin with: the record of a task, and the lists that it is in. It does what `file`,
+-- `unfile`, `unblock` and `promote` of model/task/table.rs do, with the same names.
+--
+-- KEYS: the hash of all tasks; the other keys have the same beginning, and so the same place in a Cluster.
+-- ARGV: the time (empty: the server's own), the bell of the calling store, the command to ring other bells with, then
+--       what the script needs.
+--
+-- A record is format, state, whether it is archived, whether its payload is kept apart, whether it has lost its key,
+-- whether it was ever changed; then BASE; if it was changed, CHANGED; then NAMES; and if there is anything to say, SAID.
+-- Numbers that are computed here stay below 2^53. `run_at` may be any time, so it stays packed. Binary texts are never
+-- compared with `<`: Lua would ask the server's locale. An error in the middle of a script would leave half of its step, so
+-- whatever may turn out to be unreadable is read before anything is written.
+
+local pack, open, call = struct.pack, struct.unpack, redis.call
+local BASE, CHANGED = '>BBBBBBhI4c8I8I8', '>I4I8I8I8I8I8I8Bc0'
+local NAMES, SAID = '>Bc0Bc0c8I4c0', '>I4c0I4c0I4c0I4c0I4c0'
+local SCHEDULED, BLOCKED, PENDING, RUNNING, SUCCEEDED, FAILED = 0, 1, 2, 3, 4, 5
+local STEP, MAX_TOKEN, PROMOTE = 30000000, 9007199254740991, 1000
+
+local TASKS, own, publish = KEYS[1], ARGV[2], ARGV[3]
+local base = string.sub(TASKS, 1, -6)
+local RUNS, HEADS = base .. 'running', base .. 'heads'
+local now = tonumber(ARGV[1])
+if not now then
+  local time = call('TIME')
+  now = time[1] * 1000000 + time[2]
+end
+
+-- === The record ===
+
+local function open_task(id, record)
+  local task, format, changed, at = { id = id }, nil, nil, nil
+  format, task.state, task.archived, task.apart, task.keyless, changed, task.priority, task.attempts, task.run_at,
+    task.ready_at, task.created_at, at = open(BASE, record)
+  if format ~= 1 then
+    error('LEASEHOLD a task of format ' .. tostring(format))
+  end
+  if changed == 1 then
+    task.attempt, task.token, task.version, task.updated_at, task.leased_at, task.lease_end, task.finished_at,
+      task.worker, at = open(CHANGED, record, at)
+  else
+    task.attempt, task.token, task.version, task.updated_at, task.leased_at, task.lease_end, task.finished_at,
+      task.worker = 0, 0, 1, task.created_at, 0, 0, 0, ''
+  end
+  task.names_at = at
+  task.queue, task.lock, task.fingerprint, task.rest, task.said_at = open(NAMES, record, at)
+  task.record = record
+  return task
+end
+
+local function close_said(task)
+  local said = task.said
+  for _, text in ipairs(said) do
+    if text ~= '' then
+      return pack(SAID, #said[1], said[1], #said[2], said[2], #said[3], said[3], #said[4], said[4], #said[5], said[5])
+    end
+  end
+  return ''
+end
+
+-- What was said about a task that nobody has read out of it stays as it is.
+local function close_task(task)
+  local head = pack(BASE, 1, task.state, task.archived, task.apart, task.keyless, task.version > 1 and 1 or 0,
+    task.priority, task.attempts, task.run_at, task.ready_at, task.created_at)
+  if task.version > 1 then
+    head = head .. pack(CHANGED, task.attempt, task.token, task.version, task.updated_at, task.leased_at,
+      task.lease_end, task.finished_at, #task.worker, task.worker)
+  end
+  if not task.said then
+    return head .. string.sub(task.record, task.names_at)
+  end
+  return head .. string.sub(task.record, task.names_at, task.said_at - 1) .. close_said(task)
+end
+
+-- Progress, result, error, who wants it stopped, events.
+local PROGRESS, RESULT, ERROR, CANCEL = 1, 2, 3, 4
+local function said(task)
+  if not task.said then
+    if task.said_at > #task.record then
+      task.said = { '', '', '', '', '' }
+    else
+      task.said = { open(SAID, task.record, task.said_at) }
+      task.said[6] = nil
+    end
+  end
+  return task.said
+end
+
+local function load(id)
+  local record = call('HGET', TASKS, id)
+  return record and open_task(id, record)
+end
+
+-- One that a later version has written stays where it is.
+local function load_readable(id)
+  local is_readable, task = pcall(load, id)
+  return is_readable and task
+end
+
+local function save(task)
+  call('HSET', TASKS, task.id, close_task(task))
+end
+
+-- === The lists ===
+
+local counts, woken = {}, {}
+
+local function count(queue, state, by)
+  local of = counts[queue]
+  if not of then
+    of = {}
+    counts[queue] = of
+  end
+  of[state] = (of[state] or 0) + by
+end
+
+local function takes_lock(task)
+  return task.lock ~= '' and (task.state == PENDING or task.state == RUNNING)
+end
+
+local function rank(task)
+  return task.ready_at - STEP * task.priority
+end
+
+-- Where finished tasks of a queue are, by the time they ended.
+local function finished_key(archived, state, queue)
+  return base .. (archived == 1 and 'a' or 'f') .. state .. ':' .. queue
+end
+
+local function unfile(task)
+  local state, queue, id = task.state, task.queue, task.id
+  if takes_lock(task) then
+    call('HDEL', HEADS, task.lock)
+  end
+  if state == SCHEDULED then
+    call('ZREM', base .. 's:' .. queue, task.run_at .. id)
+  elseif state == PENDING then
+    call('ZREM', base .. 'r:' .. queue, task.run_at .. id)
+  elseif state == RUNNING then
+    call('ZREM', RUNS, id)
+  elseif state == BLOCKED then
+    call('ZREM', base .. 'b:' .. task.lock, task.run_at .. id)
+  else
+    call('ZREM', finished_key(task.archived, state, queue), id)
+  end
+  if task.archived == 0 then
+    count(queue, state, -1)
+  end
+end
+
+-- If it could run but its lock is taken, it waits for that.
+local function file(task)
+  local queue, id = task.queue, task.id
+  if takes_lock(task) and call('HSETNX', HEADS, task.lock, id) == 0 and task.state == PENDING then
+    task.state = BLOCKED
+  end
+  local state = task.state
+  if state == SCHEDULED then
+    call('ZADD', base .. 's:' .. queue, open('>I8', task.run_at), task.run_at .. id)
+  elseif state == PENDING then
+    call('ZADD', base .. 'r:' .. queue, rank(task), task.run_at .. id)
+    woken[queue] = (woken[queue] or 0) + 1
+  elseif state == RUNNING then
+    call('ZADD', RUNS, task.lease_end, id)
+  elseif state == BLOCKED then
+    call('ZADD', base .. 'b:' .. task.lock, rank(task), task.run_at .. id)
+  else
+    call('ZADD', finished_key(task.archived, state, queue), task.finished_at, id)
+  end
+  if task.archived == 0 then
+    count(queue, state, 1)
+  end
+end
+
+local function make_ready(task)
+  unfile(task)
+  task.state, task.ready_at = PENDING, now
+  file(task)
+  save(task)
+end
+
+-- Lets the first task that waits for a lock be next.
+local function unblock(lock)
+  local first = call('ZRANGE', base .. 'b:' .. lock, 0, 0)[1]
+  local task = first and load_readable(string.sub(first, 9))
+  if task then
+    make_ready(task)
+  end
+end
+
+-- Whether one packed text of the same length comes before another.
+local function is_before(one, other)
+  for at = 1, #one do
+    local a, b = string.byte(one, at), string.byte(other, at)
+    if a ~= b then
+      return a < b
+    end
+  end
+  return false
+end
+
+-- Puts in line what is due in these queues; says how many.
+local function promote(queues)
+  local due = {}
+  for _, queue in ipairs(queues) do
+    for _, member in ipairs(call('ZRANGEBYSCORE', base .. 's:' .. queue, '-inf', now, 'LIMIT', 0, PROMOTE)) do
+      due[#due + 1] = member
+    end
+  end
+  if #queues > 1 then
+    table.sort(due, is_before)
+  end
+  local promoted = math.min(#due, PROMOTE)
+  for at = 1, promoted do
+    local task = load_readable(string.sub(due[at], 9))
+    if task then
+      make_ready(task)
+    end
+  end
+  return promoted
+end
+
+-- === Many at once ===
+
+-- One command for many tasks costs the server, its log and its replicas less than many commands. So records and entries
+-- of lists are gathered; whoever needs to see them writes them first.
+local batch = {}
+
+local function gather(command, key, one, other)
+  local name = command .. key
+  local of = batch[name]
+  if not of then
+    of = { command, key }
+    batch[name] = of
+  end
+  of[#of + 1] = one
+  of[#of + 1] = other
+  if #of > 1000 then
+    call(unpack(of))
+    batch[name] = nil
+  end
+end
+
+local function write_batch()
+  for _, of in pairs(batch) do
+    call(unpack(of))
+  end
+  batch = {}
+end
+
+-- === At the end ===
+
+local function write_counts()
+  for queue, of in pairs(counts) do
+    for state, by in pairs(of) do
+      if by ~= 0 then
+        call('HINCRBY', base .. 'q:' .. queue, state, by)
+      end
+    end
+  end
+  counts = {}
+end
+
+-- Wakes stores whose workers wait for tasks of this queue, the longest waiting first, one for each task. Whoever does
+-- not hear it is not there any more, and the next one is asked. Says how many tasks are left for the caller's own.
+local function ring(queue, tasks)
+  local served, waiting = 0, base .. 'w:' .. queue
+  for _ = 1, 100 do
+    if served >= tasks then
+      break
+    end
+    local bell = call('ZPOPMIN', waiting)[1]
+    if not bell then
+      break
+    end
+    if bell ~= own then
+      -- Not every user may publish, and an old Cluster cannot: then workers poll.
+      local heard = redis.pcall(publish, bell, pack('>I4c0', tasks, queue))
+      if type(heard) == 'number' and heard > 0 then
+        served = served + 1
+      end
+    end
+  end
+  return tasks - served
+end
+
+-- The caller rings for its own workers: a queue, and how many tasks.
+local function bells()
+  write_batch()
+  write_counts()
+  local left = {}
+  for queue, tasks in pairs(woken) do
+    left[#left + 1] = queue
+    left[#left + 1] = ring(queue, tasks)
+  end
+  return left
+end
+

@@ -1,0 +1,85 @@
+-- Adds tasks, all in this one step.
+-- ARGV: for each its id, how it is asked for, the names and the rest of its record, and its payload if that is kept apart.
+
+local NOW, AT = 0, 1
+local REUSE_FAILED, REUSE_FINISHED = 1, 2
+local queues, added, answers = {}, {}, {}
+
+-- Whether a key that is in use keeps this task out; the answer if so.
+local function taken(queue, key, fingerprint, reuse)
+  -- Perhaps it came with this very call.
+  write_batch()
+  local earlier = call('HGET', base .. 'k:' .. queue, key)
+  local task = earlier and load(earlier)
+  if not task then
+    return nil
+  end
+  if task.fingerprint ~= fingerprint then
+    return 'k' .. earlier
+  end
+  if not ((reuse == REUSE_FAILED and task.state == FAILED) or (reuse == REUSE_FINISHED and task.state >= SUCCEEDED)) then
+    return 'd' .. earlier
+  end
+  task.keyless = 1
+  save(task)
+  return nil
+end
+
+local function add(id, ask, names, payload)
+  if added[id] or call('HEXISTS', TASKS, id) == 1 then
+    return 'a'
+  end
+  local when, run_at, priority, attempts, reuse, key = open('>Bc8hI4BBc0', ask)
+  local queue, lock, fingerprint = open('>Bc0Bc0c8', names)
+  if key ~= '' then
+    local answer = taken(queue, key, fingerprint, reuse)
+    if answer then
+      return answer
+    end
+    call('HSET', base .. 'k:' .. queue, key, id)
+  end
+  local due = now
+  if when == NOW then
+    run_at = pack('>I8', now)
+  elseif when == AT then
+    due = open('>I8', run_at)
+  else
+    due = now + open('>I8', run_at)
+    run_at = pack('>I8', due)
+  end
+  local state = due > now and SCHEDULED or PENDING
+  if lock ~= '' and state == PENDING and call('HSETNX', HEADS, lock, id) == 0 then
+    state = BLOCKED
+    call('ZADD', base .. 'b:' .. lock, now - STEP * priority, run_at .. id)
+  elseif state == PENDING then
+    gather('ZADD', base .. 'r:' .. queue, now - STEP * priority, run_at .. id)
+    woken[queue] = (woken[queue] or 0) + 1
+  else
+    gather('ZADD', base .. 's:' .. queue, due, run_at .. id)
+  end
+  count(queue, state, 1)
+  local record = pack(BASE, 1, state, 0, payload == '' and 0 or 1, 0, 0, priority, attempts, run_at, now, now)
+  gather('HSET', TASKS, id, record .. names)
+  gather('ZADD', base .. 'ids', 0, id)
+  if payload ~= '' then
+    call('HSET', base .. 'payload', id, payload)
+  end
+  if not queues[queue] then
+    queues[queue] = true
+    call('SADD', base .. 'queues', queue)
+  end
+  added[id] = true
+  return 'a'
+end
+
+for at = 4, #ARGV, 4 do
+  local key = select(6, open('>Bc8hI4BBc0', ARGV[at + 1]))
+  local earlier = key ~= '' and call('HGET', base .. 'k:' .. open('>Bc0', ARGV[at + 2]), key)
+  if earlier then
+    load(earlier)
+  end
+end
+for at = 4, #ARGV, 4 do
+  answers[#answers + 1] = add(ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3])
+end
+return { bells(), answers }

@@ -1,0 +1,134 @@
+//! What is frequent: adding, leasing, signs of life, and the end of attempts. One script for a whole batch.
+
+use redis::Cmd;
+
+use super::call::{BEAT, ENQUEUE, LEASE, Reply, SETTLE, wrong};
+use super::record;
+use super::store::{CHUNK, Tasks};
+use crate::Result;
+use crate::model::{
+    Beat, Enqueued, HeldTask, LeaseTasks, Leased, NewTask, QueueName, Settle, Settled, TaskAnswer, TaskOp,
+    Timestamp, Ttl, Verdict, WorkerInfo,
+};
+
+impl Tasks {
+    pub(super) async fn add(&self, new: &[NewTask]) -> Result<Vec<Enqueued>> {
+        let packed: Vec<_> = new
+            .iter()
+            .map(|new| (record::ask(new), record::names(new), record::apart(&new.payload)))
+            .collect();
+        let with = |cmd: &mut Cmd| {
+            for (new, (ask, names, payload)) in new.iter().zip(&packed) {
+                let payload = payload.as_ref().map_or("", |payload| payload.as_str());
+                cmd.arg(new.id.as_uuid().as_bytes()).arg(ask).arg(names).arg(payload);
+            }
+        };
+        let mut answers = self.run_and_ring(&ENQUEUE, with).await?.list()?;
+        let answer = |new: &NewTask, answer: &[u8]| match answer.split_first()? {
+            (b'a', []) => Some(Enqueued::Added(new.id)),
+            (b'd', id) => record::id(id).map(Enqueued::Duplicate),
+            (b'k', id) => record::id(id).map(Enqueued::KeyReused),
+            _ => None,
+        };
+        new.iter().map(|new| answer(new, &answers.bytes()?).ok_or_else(wrong)).collect()
+    }
+
+    pub(super) async fn give(&self, ask: &LeaseTasks) -> Result<Leased> {
+        let mut queues: Vec<&QueueName> = ask.queues.iter().collect();
+        queues.sort_unstable();
+        queues.dedup();
+        let mut tasks = Vec::new();
+        loop {
+            let max = (ask.max as usize - tasks.len()).min(CHUNK);
+            let waits = if self.bell.is_heard() { "1" } else { "" };
+            let with = |cmd: &mut Cmd| {
+                cmd.arg(ask.worker.as_uuid().as_bytes()).arg(ask.ttl.as_micros()).arg(max).arg(waits);
+                for queue in &queues {
+                    cmd.arg(queue.as_str());
+                }
+            };
+            let mut reply = self.run_and_ring(&LEASE, with).await?;
+            let (now, due) = (reply.time()?, reply.bytes()?);
+            let leased = reply.stored()?;
+            let short = leased.len() < max;
+            tasks.extend(leased.into_iter().map(|stored| stored.task));
+            if short || tasks.len() >= ask.max as usize {
+                let due: Option<[u8; 8]> = due.try_into().ok();
+                let next_due = due.map(|due| (Timestamp::from_micros(u64::from_be_bytes(due)), now));
+                return Ok(Leased { tasks, next_due });
+            }
+        }
+    }
+
+    pub(super) async fn beat(&self, worker: &WorkerInfo, held: &[HeldTask], ttl: Ttl) -> Result<Vec<Beat>> {
+        let info = record::text(Some(worker))?;
+        let mut chunks: Vec<&[HeldTask]> = held.chunks(CHUNK).collect();
+        if chunks.is_empty() {
+            chunks.push(&[]);
+        }
+        let mut beats = Vec::with_capacity(held.len());
+        for chunk in chunks {
+            let said = chunk.iter().map(|held| record::text(held.progress.as_ref()));
+            let said = said.collect::<Result<Vec<_>>>()?;
+            let with = |cmd: &mut Cmd| {
+                cmd.arg(worker.id.as_uuid().as_bytes()).arg(&info).arg(ttl.as_micros());
+                for (held, progress) in chunk.iter().zip(&said) {
+                    cmd.arg(held.id.as_uuid().as_bytes()).arg(held.token.get()).arg(progress);
+                }
+            };
+            let mut reply = Reply::of(self.run(&BEAT, with).await?)?;
+            for _ in chunk {
+                beats.push(match reply.bytes()?.split_first() {
+                    Some((b'+', [])) => Beat::Kept(None),
+                    Some((b'+', asked)) => {
+                        Beat::Kept(Some(serde_json::from_slice(asked).map_err(|_| wrong())?))
+                    }
+                    _ => Beat::Lost,
+                });
+            }
+        }
+        Ok(beats)
+    }
+
+    pub(super) async fn end(&self, settle: &[Settle]) -> Result<Vec<Settled>> {
+        let mut settled = vec![Settled::Lost; settle.len()];
+        let (done, others): (Vec<usize>, Vec<usize>) =
+            (0..settle.len()).partition(|at| matches!(settle[*at].verdict, Verdict::Done(_)));
+        for chunk in done.chunks(CHUNK) {
+            let settles: Vec<&Settle> = chunk.iter().map(|at| &settle[*at]).collect();
+            for (at, answer) in chunk.iter().zip(self.settle_done(&settles).await?) {
+                settled[*at] = answer;
+            }
+        }
+        let ops: Vec<_> =
+            others.iter().map(|at| (settle[*at].id, TaskOp::Settle(settle[*at].clone()))).collect();
+        for (at, answer) in others.iter().zip(self.apply_all(&ops).await?) {
+            if let Some((TaskAnswer::Settled(answer), task)) = answer {
+                // Where it stands is decided when it is stored: its lock may be taken.
+                settled[*at] = match answer {
+                    Settled::Now(_) => Settled::Now(task.state),
+                    Settled::Lost => Settled::Lost,
+                };
+            }
+        }
+        Ok(settled)
+    }
+
+    async fn settle_done(&self, done: &[&Settle]) -> Result<Vec<Settled>> {
+        let with = |cmd: &mut Cmd| {
+            for Settle { id, token, verdict } in done {
+                let result = match verdict {
+                    Verdict::Done(Some(result)) => result.as_str(),
+                    _ => "",
+                };
+                cmd.arg(id.as_uuid().as_bytes()).arg(token.get()).arg(result);
+            }
+        };
+        let mut states = self.run_and_ring(&SETTLE, with).await?.list()?;
+        let settled = |state| match state {
+            -1 => Ok(Settled::Lost),
+            state => record::state(state).map(Settled::Now).ok_or_else(wrong),
+        };
+        done.iter().map(|_| settled(states.number()?)).collect()
+    }
+}

@@ -1,0 +1,86 @@
+//! Queues with their counts and pauses, workers, and tidying up.
+
+use redis::Cmd;
+
+use super::super::trouble::explain;
+use super::call::{QUEUES, TIDY, wrong};
+use super::record;
+use super::store::{CHUNK, Tasks};
+use crate::Result;
+use crate::model::{Counts, Finished, Pause, QueueName, QueueStatus, Timestamp, Ttl, WorkerStatus};
+use crate::store::TaskStore;
+
+/// A worker that has said nothing for so long is not shown.
+const FORGET_WORKERS: Ttl = Ttl::from_secs(3600);
+
+impl Tasks {
+    pub(super) async fn all_queues(&self) -> Result<Vec<QueueStatus>> {
+        let mut found = self.run_and_ring(&QUEUES, |_| {}).await?.list()?;
+        let mut queues = Vec::new();
+        while !found.is_empty() {
+            let queue = QueueName::new(found.text()?).map_err(|_| wrong())?;
+            let mut fields = found.list()?;
+            let (mut counts, mut paused) = (Counts::default(), None);
+            while !fields.is_empty() {
+                let (field, value) = (fields.text()?, fields.bytes()?);
+                if field == "pause" {
+                    paused = Some(serde_json::from_slice(&value).map_err(|_| wrong())?);
+                } else {
+                    let state = field.parse().ok().and_then(record::state).ok_or_else(wrong)?;
+                    let count = std::str::from_utf8(&value).ok().and_then(|value| value.parse().ok());
+                    counts.set(state, count.ok_or_else(wrong)?);
+                }
+            }
+            queues.push(QueueStatus { queue, counts, paused });
+        }
+        queues.sort_unstable_by(|one, other| one.queue.cmp(&other.queue));
+        Ok(queues)
+    }
+
+    pub(super) async fn set_pause(&self, queue: &QueueName, pause: Option<Pause>) -> Result<bool> {
+        let pause = record::text(pause.as_ref())?;
+        let mut reply = self.run_and_ring(&QUEUES, |cmd| _ = cmd.arg(queue.as_str()).arg(&pause)).await?;
+        Ok(reply.number()? == 1)
+    }
+
+    pub(super) async fn all_workers(&self) -> Result<Vec<WorkerStatus>> {
+        let now = self.now().await?;
+        let known: Vec<(Vec<u8>, Vec<u8>)> =
+            self.ask(redis::cmd("HGETALL").arg(format!("{}workers", self.base))).await?;
+        let status = |said: &[u8]| {
+            let (started_at, said) = said.split_first_chunk::<8>()?;
+            let (seen_at, info) = said.split_first_chunk::<8>()?;
+            let time = |packed: &[u8; 8]| Timestamp::from_micros(u64::from_be_bytes(*packed));
+            let info = serde_json::from_slice(info).ok()?;
+            Some(WorkerStatus { info, started_at: time(started_at), seen_at: time(seen_at) })
+        };
+        let mut workers = known
+            .iter()
+            .map(|(_, said)| status(said).ok_or_else(wrong))
+            .collect::<Result<Vec<WorkerStatus>>>()?;
+        workers.retain(|worker| now.since(worker.seen_at) < FORGET_WORKERS.as_duration());
+        workers.sort_unstable_by_key(|worker| worker.info.id);
+        Ok(workers)
+    }
+
+    pub(super) async fn tidy(&self, what: &str, which: &Finished) -> Result<u64> {
+        let mut left = which.limit as usize;
+        let mut tidied = 0;
+        while left > 0 {
+            let limit = left.min(CHUNK);
+            let with = |cmd: &mut Cmd| {
+                cmd.arg(what).arg(which.before.as_micros()).arg(limit);
+                cmd.arg(which.queue.as_ref().map_or("", |queue| queue.as_str()));
+                cmd.arg(which.state.map(|state| (state as u8).to_string()).unwrap_or_default());
+            };
+            let reply = self.run(&TIDY, with).await?;
+            let done: usize =
+                redis::from_redis_value(reply).map_err(|error| explain(&self.shown, error.into()))?;
+            (tidied, left) = (tidied + done as u64, left - done.min(left));
+            if done < limit {
+                break;
+            }
+        }
+        Ok(tidied)
+    }
+}

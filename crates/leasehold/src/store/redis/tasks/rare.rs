@@ -1,0 +1,127 @@
+//! What is rare: read the tasks, apply the rules of the model, and put them back if nothing has changed meanwhile.
+
+use redis::Cmd;
+
+use super::call::{SWAP, wrong};
+use super::record::{self, Stored};
+use super::store::{CHUNK, Tasks};
+use crate::error::{Error, Result, Trouble};
+use crate::model::{Task, TaskAnswer, TaskId, TaskOp, Timestamp};
+
+/// So often somebody else may be faster.
+const TRIES: u32 = 20;
+
+/// A task that an operation was applied to, or that was found as it is.
+type Applied = Option<(TaskAnswer, Task)>;
+
+/// A change that is to be stored.
+struct Swap {
+    /// Whose turn it is, of those that were asked for.
+    at: usize,
+    answer: TaskAnswer,
+    task: Task,
+    read: Vec<u8>,
+    packed: record::Packed,
+}
+
+impl Tasks {
+    /// Applies an operation to each of these tasks. None for those that are not there.
+    pub(super) async fn apply_all(&self, ops: &[(TaskId, TaskOp)]) -> Result<Vec<Applied>> {
+        let mut applied: Vec<Applied> = vec![None; ops.len()];
+        for (chunk, applied) in ops.chunks(CHUNK).zip(applied.chunks_mut(CHUNK)) {
+            let mut open: Vec<usize> = (0..chunk.len()).collect();
+            let mut tries = 0;
+            while !open.is_empty() {
+                tries += 1;
+                if tries > TRIES {
+                    return Err(self.too_busy());
+                }
+                open = self.apply_once(chunk, applied, &open).await?;
+            }
+        }
+        Ok(applied)
+    }
+
+    /// Tries it once with those that are open, and gives those where somebody else was faster.
+    async fn apply_once(
+        &self,
+        ops: &[(TaskId, TaskOp)],
+        applied: &mut [Applied],
+        open: &[usize],
+    ) -> Result<Vec<usize>> {
+        let which = |cmd: &mut Cmd| {
+            cmd.arg("these");
+            for at in open {
+                cmd.arg(ops[*at].0.as_uuid().as_bytes());
+            }
+        };
+        let (now, stored) = self.read(which).await?;
+        let mut swaps = Vec::new();
+        for Stored { task, record } in stored {
+            let known = open.iter().find(|at| ops[**at].0 == task.id);
+            let at = *known.ok_or_else(wrong)?;
+            match changed(&task, &ops[at].1, now) {
+                (answer, task, false) => applied[at] = Some((answer, task)),
+                (answer, task, true) => {
+                    let packed = record::pack(&task)?;
+                    swaps.push(Swap { at, answer, task, read: record, packed });
+                }
+            }
+        }
+        self.store(swaps, applied).await
+    }
+
+    /// Ends up to `limit` leases that have run out, and gives those tasks.
+    pub(super) async fn expire(&self, limit: usize) -> Result<Vec<Task>> {
+        let (now, stored) = self.read(|cmd| _ = cmd.arg("expired").arg(limit)).await?;
+        let mut applied: Vec<Applied> = vec![None; stored.len()];
+        let mut swaps = Vec::new();
+        for (at, Stored { task, record }) in stored.into_iter().enumerate() {
+            if let (answer, task, true) = changed(&task, &TaskOp::Expire, now) {
+                let packed = record::pack(&task)?;
+                swaps.push(Swap { at, answer, task, read: record, packed });
+            }
+        }
+        // Where somebody else was faster there is nothing left to do: it was recovered, settled or gave a sign of life.
+        self.store(swaps, &mut applied).await?;
+        Ok(applied.into_iter().flatten().map(|(_, task)| task).collect())
+    }
+
+    async fn store(&self, swaps: Vec<Swap>, applied: &mut [Applied]) -> Result<Vec<usize>> {
+        if swaps.is_empty() {
+            return Ok(Vec::new());
+        }
+        let with = |cmd: &mut Cmd| {
+            for Swap { task, read, packed, .. } in &swaps {
+                let payload = packed.payload.as_ref().map_or("", |payload| payload.as_str());
+                cmd.arg(task.id.as_uuid().as_bytes()).arg(read).arg(&packed.record).arg(payload);
+            }
+        };
+        let mut states = self.run_and_ring(&SWAP, with).await?.list()?;
+        let mut clashes = Vec::new();
+        for Swap { at, answer, mut task, .. } in swaps {
+            match states.number()? {
+                -1 => clashes.push(at),
+                // Where it stands may be another place than it wanted: its lock may be taken.
+                state => {
+                    task.state = record::state(state).ok_or_else(wrong)?;
+                    applied[at] = Some((answer, task));
+                }
+            }
+        }
+        Ok(clashes)
+    }
+
+    fn too_busy(&self) -> Error {
+        let message = format!("a task on the store {} changes too often to be changed", self.shown);
+        Error::store(Trouble::Unavailable, message, "try again")
+    }
+}
+
+/// The task after the operation, and whether it is another one now.
+fn changed(task: &Task, op: &TaskOp, now: Timestamp) -> (TaskAnswer, Task, bool) {
+    let mut after = task.clone();
+    let answer = after.apply(op, now);
+    let differs = after != *task;
+    (answer, after, differs)
+}

@@ -1,0 +1,374 @@
+//! Tasks as the scripts pack them: big-endian, texts with their length before them. `common.lua` says what comes after
+//! what.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use uuid::Uuid;
+
+use super::super::packed::unreadable;
+use crate::error::{Error, Result, Trouble};
+use crate::model::{
+    Fingerprint, LockName, NewTask, Note, Payload, Priority, QueueName, Retries, Reuse, Task, TaskId,
+    TaskKey, TaskState, Timestamp, Token, Ttl, When, WorkerId,
+};
+
+/// The format that `common.lua` writes.
+const FORMAT: u8 = 1;
+
+/// A larger payload is kept apart, so that it is not written again with every change of its task.
+const LARGE: usize = 512;
+
+/// A task as it was read: the record is what a change compares.
+pub(super) struct Stored {
+    pub(super) task: Task,
+    pub(super) record: Vec<u8>,
+}
+
+impl Stored {
+    pub(super) fn read(id: &[u8], record: Vec<u8>, payload: Vec<u8>) -> Result<Self> {
+        let task = self::id(id).and_then(|id| Reader(&record).task(id, payload));
+        let task = task.ok_or_else(|| unreadable("a task"))?;
+        Ok(Self { task, record })
+    }
+}
+
+/// A task to be stored.
+pub(super) struct Packed {
+    pub(super) record: Vec<u8>,
+    /// Its payload, if that is kept apart.
+    pub(super) payload: Option<Payload>,
+}
+
+/// Packs a task.
+pub(super) fn pack(task: &Task) -> Result<Packed> {
+    let payload = apart(&task.payload);
+    let changed = task.version != 1;
+    let mut record = vec![FORMAT, task.state as u8, task.archived.into(), payload.is_some().into()];
+    record.extend([u8::from(task.key.is_none()), changed.into()]);
+    record.extend(priority(task.priority));
+    record.extend(task.retries.attempts.to_be_bytes());
+    record.extend(micros(task.run_at));
+    record.extend(micros(task.ready_at));
+    record.extend(micros(task.created_at));
+    if changed {
+        record.extend(task.attempt.to_be_bytes());
+        record.extend(task.token.get().to_be_bytes());
+        record.extend(task.version.to_be_bytes());
+        record.extend(micros(task.updated_at));
+        for time in [task.leased_at, task.lease_expires_at, task.finished_at] {
+            record.extend(micros(time.unwrap_or_default()));
+        }
+        short(&mut record, task.worker.as_ref().map_or(&[], |worker| worker.as_uuid().as_bytes()));
+    }
+    let names =
+        Names { queue: &task.queue, lock: task.lock.as_ref(), key: task.key.as_ref(), retries: task.retries };
+    names.pack(&mut record, task.fingerprint, &task.payload);
+    let said = [
+        text(task.progress.as_ref())?,
+        task.result.as_ref().map(|result| result.as_str().to_owned()).unwrap_or_default(),
+        // A note may be empty, and is one all the same.
+        task.error.as_ref().map(|error| format!("={error}")).unwrap_or_default(),
+        text(task.cancel.as_ref())?,
+        text((!task.events.is_empty()).then_some(&task.events))?,
+    ];
+    if said.iter().any(|said| !said.is_empty()) {
+        for said in said {
+            long(&mut record, said.as_bytes());
+        }
+    }
+    Ok(Packed { record, payload })
+}
+
+/// What `enqueue.lua` needs to make a record of a new task.
+pub(super) fn ask(new: &NewTask) -> Vec<u8> {
+    let (when, time) = match new.when {
+        When::Now => (0, 0),
+        When::At(time) => (1, time.as_micros()),
+        When::In(after) => (2, after.as_micros()),
+    };
+    let mut ask = vec![when];
+    ask.extend(time.to_be_bytes());
+    ask.extend(priority(new.priority));
+    ask.extend(new.retries.attempts.to_be_bytes());
+    ask.push(match new.reuse {
+        Reuse::Never => 0,
+        Reuse::Failed => 1,
+        Reuse::Finished => 2,
+    });
+    short(&mut ask, new.key.as_ref().map_or(&[], |key| key.as_str().as_bytes()));
+    ask
+}
+
+/// The end of the record of a new task.
+pub(super) fn names(new: &NewTask) -> Vec<u8> {
+    let mut packed = Vec::with_capacity(64 + new.payload.as_str().len().min(LARGE));
+    let names =
+        Names { queue: &new.queue, lock: new.lock.as_ref(), key: new.key.as_ref(), retries: new.retries };
+    names.pack(&mut packed, new.fingerprint(), &new.payload);
+    packed
+}
+
+/// A payload that is kept apart.
+pub(super) fn apart(payload: &Payload) -> Option<Payload> {
+    (payload.as_str().len() > LARGE).then(|| payload.clone())
+}
+
+/// JSON of something; nothing if there is none.
+pub(super) fn text<T: Serialize>(value: Option<&T>) -> Result<String> {
+    value.map_or_else(|| Ok(String::new()), |value| serde_json::to_string(value)).map_err(|error| {
+        Error::store(Trouble::Broken, "a task cannot be written", "please report this").because(error)
+    })
+}
+
+/// The id of a task.
+pub(super) fn id(bytes: &[u8]) -> Option<TaskId> {
+    Uuid::from_slice(bytes).ok().map(TaskId::from_uuid)
+}
+
+/// A state by its number.
+pub(super) fn state(number: i64) -> Option<TaskState> {
+    usize::try_from(number).ok().and_then(|number| TaskState::ALL.get(number)).copied()
+}
+
+/// What stays as it was when the task was added, mostly.
+struct Names<'a> {
+    queue: &'a QueueName,
+    lock: Option<&'a LockName>,
+    key: Option<&'a TaskKey>,
+    retries: Retries,
+}
+
+impl Names<'_> {
+    fn pack(&self, packed: &mut Vec<u8>, fingerprint: Fingerprint, payload: &Payload) {
+        short(packed, self.queue.as_str().as_bytes());
+        short(packed, self.lock.map_or(&[], |lock| lock.as_str().as_bytes()));
+        packed.extend(fingerprint.get().to_be_bytes());
+        let mut rest = Vec::new();
+        rest.extend(self.retries.first.as_micros().to_be_bytes());
+        rest.extend(self.retries.longest.as_micros().to_be_bytes());
+        short(&mut rest, self.key.map_or(&[], |key| key.as_str().as_bytes()));
+        if payload.as_str().len() <= LARGE {
+            rest.extend(payload.as_str().as_bytes());
+        }
+        long(packed, &rest);
+    }
+}
+
+fn micros(time: Timestamp) -> [u8; 8] {
+    time.as_micros().to_be_bytes()
+}
+
+fn priority(priority: Priority) -> [u8; 2] {
+    i16::try_from(priority.get()).expect("a priority is at most 1000").to_be_bytes()
+}
+
+/// Names and keys have at most 255 bytes.
+fn short(packed: &mut Vec<u8>, text: &[u8]) {
+    packed.push(u8::try_from(text.len()).expect("names have at most 255 bytes"));
+    packed.extend(text);
+}
+
+fn long(packed: &mut Vec<u8>, text: &[u8]) {
+    packed.extend(u32::try_from(text.len()).expect("texts have at most a few MiB").to_be_bytes());
+    packed.extend(text);
+}
+
+/// Takes values from the beginning of what is left.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn task(&mut self, id: TaskId, payload: Vec<u8>) -> Option<Task> {
+        if self.byte()? != FORMAT {
+            return None;
+        }
+        let state = state(self.byte()?.into())?;
+        let (archived, apart, keyless, changed) = (self.flag()?, self.flag()?, self.flag()?, self.flag()?);
+        let priority = Priority::new(i16::from_be_bytes(self.array()?).into()).ok()?;
+        let attempts = self.count()?;
+        let (run_at, ready_at, created_at) = (self.time()?, self.time()?, self.time()?);
+        let mut task = Task {
+            id,
+            queue: QueueName::new("-").ok()?,
+            payload: Payload::default(),
+            state,
+            priority,
+            run_at,
+            ready_at,
+            key: None,
+            fingerprint: Fingerprint::from_u64(0),
+            lock: None,
+            attempt: 0,
+            retries: Retries { attempts, ..Retries::default() },
+            token: Token::default(),
+            version: 1,
+            worker: None,
+            leased_at: None,
+            lease_expires_at: None,
+            progress: None,
+            result: None,
+            error: None,
+            cancel: None,
+            created_at,
+            updated_at: created_at,
+            finished_at: None,
+            archived,
+            events: Vec::new(),
+        };
+        if changed {
+            self.changed(&mut task)?;
+        }
+        task.queue = QueueName::new(self.short_text()?).ok()?;
+        task.lock = some(self.short_text()?).map(LockName::new).transpose().ok()?;
+        task.fingerprint = Fingerprint::from_u64(self.number()?);
+        let mut rest = Reader(self.long()?);
+        task.retries.first = Ttl::try_from(rest.number()?).ok()?;
+        task.retries.longest = Ttl::try_from(rest.number()?).ok()?;
+        let key = rest.short_text()?;
+        task.key = some(key).filter(|_| !keyless).map(TaskKey::new).transpose().ok()?;
+        let payload = if apart { payload } else { rest.0.to_vec() };
+        task.payload = Payload::trusted(String::from_utf8(payload).ok()?);
+        if !self.0.is_empty() {
+            self.said(&mut task)?;
+        }
+        Some(task)
+    }
+
+    fn changed(&mut self, task: &mut Task) -> Option<()> {
+        let some = |time: Timestamp| (time != Timestamp::default()).then_some(time);
+        task.attempt = self.count()?;
+        task.token = Token::new(self.number()?).ok()?;
+        task.version = self.number()?;
+        task.updated_at = self.time()?;
+        task.leased_at = some(self.time()?);
+        task.lease_expires_at = some(self.time()?);
+        task.finished_at = some(self.time()?);
+        task.worker = match self.short()? {
+            [] => None,
+            id => Some(WorkerId::from_uuid(Uuid::from_slice(id).ok()?)),
+        };
+        Some(())
+    }
+
+    fn said(&mut self, task: &mut Task) -> Option<()> {
+        task.progress = json(self.long()?).ok()?;
+        task.result = some(self.long_text()?).map(Payload::trusted);
+        task.error = self.long_text()?.strip_prefix('=').map(Note::new);
+        task.cancel = json(self.long()?).ok()?;
+        task.events = json(self.long()?).ok()?.unwrap_or_default();
+        Some(())
+    }
+
+    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
+        let (taken, left) = self.0.split_at_checked(length)?;
+        self.0 = left;
+        Some(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.take(N)?.try_into().ok()
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        self.array::<1>().map(|[byte]| byte)
+    }
+
+    fn flag(&mut self) -> Option<bool> {
+        self.byte().map(|byte| byte == 1)
+    }
+
+    fn count(&mut self) -> Option<u32> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    fn number(&mut self) -> Option<u64> {
+        self.array().map(u64::from_be_bytes)
+    }
+
+    fn time(&mut self) -> Option<Timestamp> {
+        self.number().map(Timestamp::from_micros)
+    }
+
+    fn short(&mut self) -> Option<&'a [u8]> {
+        let length = self.byte()?;
+        self.take(length.into())
+    }
+
+    fn short_text(&mut self) -> Option<&'a str> {
+        std::str::from_utf8(self.short()?).ok()
+    }
+
+    fn long(&mut self) -> Option<&'a [u8]> {
+        let length = self.count()?;
+        self.take(usize::try_from(length).ok()?)
+    }
+
+    fn long_text(&mut self) -> Option<&'a str> {
+        std::str::from_utf8(self.long()?).ok()
+    }
+}
+
+/// An empty text is none.
+fn some(text: &str) -> Option<&str> {
+    Some(text).filter(|text| !text.is_empty())
+}
+
+/// No text is none.
+fn json<T: DeserializeOwned>(text: &[u8]) -> serde_json::Result<Option<T>> {
+    match text {
+        [] => Ok(None),
+        text => serde_json::from_slice(text).map(Some),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Progress;
+
+    /// A record as format 1 has it: whatever comes later must still read it.
+    const STORED: &str = "01030000000100030000000500060a24181e400000060a24181e400100060a24181e40000000000100060a24181e40090000 \
+        00000000000200060a24181e400900060a24181e400900060a2419e803890000000000000000100000000000000000000000 \
+        0000000007046d61696c016c9c3e82dd6fcae8b10000001900000000000f424000000000d693a400016b7b2261223a317d00 \
+        00000a7b22646f6e65223a317d00000000000000033d6e6f0000000000000000";
+
+    #[test]
+    fn a_task_of_format_1_is_read_and_written() {
+        let hex: String = STORED.split_whitespace().collect();
+        let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
+        let stored: Vec<u8> = (0..hex.len()).step_by(2).map(byte).collect();
+        let id = TaskId::from_uuid(Uuid::from_u128(1));
+        let Stored { task, record } =
+            Stored::read(id.as_uuid().as_bytes(), stored.clone(), Vec::new()).unwrap();
+        assert_eq!((task.queue.as_str(), task.state, task.attempt), ("mail", TaskState::Running, 1));
+        assert_eq!((task.priority.get(), task.version), (3, 2));
+        assert_eq!(task.token.get(), 1_700_000_000_000_009);
+        assert_eq!(task.lease_expires_at.unwrap().as_micros(), 1_700_000_030_000_009);
+        assert_eq!(task.fingerprint, task.payload.fingerprint());
+        assert_eq!((task.payload.as_str(), task.retries), ("{\"a\":1}", Retries::default()));
+        assert_eq!((task.key.as_ref().unwrap().as_str(), task.lock.as_ref().unwrap().as_str()), ("k", "l"));
+        assert_eq!(task.progress, Some(Progress { done: 1, ..Progress::default() }));
+        assert_eq!((task.error.clone(), task.result.clone()), (Some(Note::new("no")), None));
+        assert_eq!((record, pack(&task).unwrap().record), (stored.clone(), stored));
+    }
+
+    #[test]
+    fn what_is_no_task_is_not_read() {
+        let id = [0; 16];
+        for record in [&b""[..], b"\x01", b"\x02", b"hello", &[0xff; 100], &[1; 100]] {
+            let error = Stored::read(&id, record.to_vec(), Vec::new()).err().expect("an error");
+            assert_eq!(error.code(), "STORE_BROKEN");
+        }
+    }
+
+    #[test]
+    fn an_empty_note_is_a_note() {
+        let id = TaskId::from_uuid(Uuid::from_u128(1));
+        let new = NewTask::new(id, QueueName::new("q").unwrap(), Payload::default());
+        let mut task = Task::new(&new, Timestamp::from_micros(5));
+        task.version = 2;
+        task.error = Some(Note::new(""));
+        let packed = pack(&task).unwrap();
+        let stored = Stored::read(id.as_uuid().as_bytes(), packed.record, Vec::new()).unwrap();
+        assert_eq!(stored.task, task);
+    }
+}

@@ -1,0 +1,10 @@
+-- Puts in line whatever is due, and forgets workers that have said nothing for long. Leases that have run out are ended
+-- before this, by the rules.
+
+local promoted = promote(call('SMEMBERS', base .. 'queues'))
+local gone = call('ZRANGEBYSCORE', base .. 'seen', '-inf', now - 3600000000, 'LIMIT', 0, 1000)
+for _, worker in ipairs(gone) do
+  call('HDEL', base .. 'workers', worker)
+  call('ZREM', base .. 'seen', worker)
+end
+return { bells(), promoted }

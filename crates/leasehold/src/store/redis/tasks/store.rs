@@ -1,0 +1,154 @@
+//! The contract of tasks, call by call.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use redis::{Cmd, FromRedisValue};
+
+use super::super::link::Link;
+use super::super::options::RedisOptions;
+use super::super::store::POLL;
+use super::super::trouble::explain;
+use super::bell::Bell;
+use super::call::{RECOVER, wrong};
+use super::record::Stored;
+use crate::Result;
+use crate::model::{
+    Beat, Enqueued, Finished, HeldTask, LeaseTasks, Leased, NewTask, Pause, QueueName, QueueStatus,
+    Recovered, Settle, Settled, Task, TaskAnswer, TaskId, TaskKey, TaskOp, TaskState, Timestamp, Ttl,
+    WorkerId, WorkerInfo, WorkerStatus,
+};
+use crate::store::{Arrivals, Clock, ListTasks, Page, TaskStore};
+
+/// So many tasks are served by one script at most: while it runs, the server does nothing else.
+pub(super) const CHUNK: usize = 100;
+
+/// Tasks on Redis.
+pub(in super::super) struct Tasks {
+    pub(super) link: Arc<Link>,
+    /// The hash of all tasks. All other keys begin as it does.
+    pub(super) key: String,
+    pub(super) base: String,
+    pub(super) bell: Bell,
+    pub(super) clock: Option<Clock>,
+    pub(super) shown: String,
+    pub(super) wait_replicas: u32,
+}
+
+impl Tasks {
+    pub(in super::super) fn new(link: Arc<Link>, options: &RedisOptions) -> Self {
+        let base = format!("{}:{{t}}:", options.prefix);
+        Self {
+            link,
+            key: format!("{base}tasks"),
+            bell: Bell::new(&base),
+            base,
+            clock: options.clock.clone(),
+            shown: options.shown.clone(),
+            wait_replicas: options.wait_replicas,
+        }
+    }
+
+    pub(super) async fn ask<T: FromRedisValue>(&self, cmd: &Cmd) -> Result<T> {
+        let reply = self.link.send(cmd.into()).await.map_err(|error| explain(&self.shown, error))?;
+        redis::from_redis_value(reply).map_err(|error| explain(&self.shown, error.into()))
+    }
+}
+
+#[async_trait]
+impl TaskStore for Tasks {
+    async fn enqueue(&self, new: &[NewTask]) -> Result<Vec<Enqueued>> {
+        self.add(new).await
+    }
+
+    async fn lease(&self, ask: &LeaseTasks) -> Result<Leased> {
+        self.give(ask).await
+    }
+
+    async fn heartbeat(&self, worker: &WorkerInfo, held: &[HeldTask], ttl: Ttl) -> Result<Vec<Beat>> {
+        self.beat(worker, held, ttl).await
+    }
+
+    async fn leave(&self, worker: WorkerId) -> Result<()> {
+        let mut cmd = redis::cmd("HDEL");
+        cmd.arg(format!("{}workers", self.base)).arg(worker.as_uuid().as_bytes());
+        self.ask::<u64>(&cmd).await.map(drop)
+    }
+
+    async fn settle(&self, settle: &[Settle]) -> Result<Vec<Settled>> {
+        self.end(settle).await
+    }
+
+    async fn change(&self, id: TaskId, op: &TaskOp) -> Result<Option<(TaskAnswer, Task)>> {
+        Ok(self.apply_all(&[(id, op.clone())]).await?.remove(0))
+    }
+
+    async fn recover(&self, limit: u32) -> Result<Recovered> {
+        let mut recovered = Recovered::default();
+        let mut left = limit as usize;
+        while left > 0 {
+            let most = left.min(CHUNK);
+            let ended = self.expire(most).await?;
+            for task in &ended {
+                match task.state {
+                    TaskState::Failed => recovered.failed += 1,
+                    TaskState::Aborted => recovered.aborted += 1,
+                    _ => recovered.returned += 1,
+                }
+            }
+            left -= ended.len();
+            if ended.len() < most {
+                break;
+            }
+        }
+        let mut reply = self.run_and_ring(&RECOVER, |_| {}).await?;
+        recovered.promoted = u32::try_from(reply.number()?).map_err(|_| wrong())?;
+        Ok(recovered)
+    }
+
+    async fn get(&self, id: TaskId) -> Result<Option<Task>> {
+        let (_, stored) = self.read(|cmd| _ = cmd.arg("these").arg(id.as_uuid().as_bytes())).await?;
+        Ok(stored.into_iter().next().map(|Stored { task, .. }| task))
+    }
+
+    async fn keyed(&self, queue: &QueueName, key: &TaskKey) -> Result<Option<Task>> {
+        let (_, stored) = self.read(|cmd| _ = cmd.arg("key").arg(queue.as_str()).arg(key.as_str())).await?;
+        Ok(stored.into_iter().next().map(|Stored { task, .. }| task))
+    }
+
+    async fn list(&self, ask: &ListTasks) -> Result<Page<Task>> {
+        self.page(ask).await
+    }
+
+    async fn queues(&self) -> Result<Vec<QueueStatus>> {
+        self.all_queues().await
+    }
+
+    async fn pause(&self, queue: &QueueName, pause: Option<Pause>) -> Result<bool> {
+        self.set_pause(queue, pause).await
+    }
+
+    async fn workers(&self) -> Result<Vec<WorkerStatus>> {
+        self.all_workers().await
+    }
+
+    async fn archive(&self, which: &Finished) -> Result<u64> {
+        self.tidy("archive", which).await
+    }
+
+    async fn purge(&self, which: &Finished) -> Result<u64> {
+        self.tidy("purge", which).await
+    }
+
+    async fn now(&self) -> Result<Timestamp> {
+        if let Some(clock) = &self.clock {
+            return Ok(clock.now());
+        }
+        let (seconds, micros): (u64, u64) = self.ask(&redis::cmd("TIME")).await?;
+        Ok(Timestamp::from_micros(seconds * 1_000_000 + micros))
+    }
+
+    fn arrivals(&self, queues: &[QueueName]) -> Arrivals {
+        self.bell.listen(&self.link, queues, POLL)
+    }
+}

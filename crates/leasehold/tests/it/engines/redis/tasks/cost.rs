@@ -1,0 +1,105 @@
+//! What a call costs the server does not depend on how many tasks there are that it is not about.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use leasehold::model::{NewTask, Payload, Priority, TaskState, Ttl, When};
+use leasehold::store::ListTasks;
+use leasehold::store::redis::RedisStore;
+
+use super::support::{done, lease, new_task, new_tasks, tasks};
+use crate::engines::redis::private::Server;
+use crate::engines::redis::support::options;
+
+/// How often each command was called, within scripts too.
+async fn commands(server: &Server) -> BTreeMap<String, u64> {
+    let info: String = server.says(&["INFO", "commandstats"]).await.unwrap();
+    let line = |line: &str| {
+        let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+        let calls = rest.split(',').next()?.parse().ok()?;
+        Some((name.to_owned(), calls))
+    };
+    let ours = |(name, _): &(String, u64)| {
+        !["info", "client", "hello", "ping"].iter().any(|own| name.starts_with(own))
+    };
+    info.lines().filter_map(line).filter(ours).collect()
+}
+
+/// The commands of one lease of ten tasks and their settlement.
+async fn one_round(server: &Server, store: &RedisStore) -> BTreeMap<String, u64> {
+    let before = commands(server).await;
+    let leased = lease(store, 10, Ttl::from_secs(30)).await.tasks;
+    assert_eq!(leased.len(), 10);
+    tasks(store).settle(&leased.iter().map(done).collect::<Vec<_>>()).await.unwrap();
+    let after = commands(server).await;
+    let more = |(name, calls): (&String, &u64)| {
+        let more = calls - before.get(name).copied().unwrap_or(0);
+        (more > 0).then(|| (name.clone(), more))
+    };
+    after.iter().filter_map(more).collect()
+}
+
+async fn add(store: &RedisStore, count: usize, new: impl Fn() -> NewTask) {
+    for _ in 0..count / 1000 {
+        let new: Vec<_> = (0..1000).map(|_| new()).collect();
+        tasks(store).enqueue(&new).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_lease_costs_the_same_with_any_backlog() {
+    let Some(server) = Server::start(&[]).await else { return };
+    let store = RedisStore::connect(options(&server.url(), "p")).await.unwrap();
+    tasks(&store).enqueue(&new_tasks(100)).await.unwrap();
+    one_round(&server, &store).await;
+    let few = one_round(&server, &store).await;
+    // Future tasks of high priority, those that wait for a lock, and a long line.
+    let later = || NewTask {
+        when: When::In(Ttl::from_secs(3600)),
+        priority: Priority::new(1000).unwrap(),
+        ..new_task()
+    };
+    add(&store, 20_000, later).await;
+    let locked = || NewTask { lock: leasehold::model::LockName::new("l").ok(), ..new_task() };
+    add(&store, 20_000, locked).await;
+    add(&store, 100_000, new_task).await;
+    assert_eq!(one_round(&server, &store).await, few);
+    // Listing by a state goes by that state if few are in it, and through all tasks if many are.
+    for (state, count) in [(TaskState::Succeeded, 30), (TaskState::Pending, 1000), (TaskState::Running, 0)] {
+        let ask = ListTasks { state: Some(state), limit: 1000, ..ListTasks::default() };
+        let before = server.calls("evalsha").await + server.calls("eval").await;
+        let listed = tasks(&store).list(&ask).await.unwrap().items;
+        let calls = server.calls("evalsha").await + server.calls("eval").await - before;
+        assert_eq!(listed.len(), count);
+        assert!(
+            listed.iter().all(|task| task.state == state) && listed.is_sorted_by_key(|task| Reverse(task.id))
+        );
+        assert!(calls <= 10, "{calls} calls to list by {state}");
+    }
+    let calls: u64 = few.values().sum();
+    assert!(calls <= 25, "twenty steps of tasks took {calls} commands: {few:?}");
+}
+
+/// A payload that is large is written once: a lease and its end do not write it again.
+#[tokio::test]
+async fn a_large_payload_is_not_written_again() {
+    let Some(server) = Server::start(&["appendonly yes", "appendfsync no"]).await else { return };
+    let store = RedisStore::connect(options(&server.url(), "p")).await.unwrap();
+    let size = async || {
+        let info: String = server.says(&["INFO", "persistence"]).await.unwrap();
+        let size =
+            info.lines().find_map(|line| line.trim_end().strip_prefix("aof_current_size:")?.parse().ok());
+        size.unwrap_or(0_u64)
+    };
+    let payload = Payload::of(&"x".repeat(1_000_000)).unwrap();
+    let before = size().await;
+    tasks(&store).enqueue(&[NewTask { payload: payload.clone(), ..new_task() }]).await.unwrap();
+    let added = size().await;
+    let leased = lease(&store, 1, Ttl::from_secs(30)).await.tasks;
+    assert_eq!(leased[0].payload, payload);
+    tasks(&store).settle(&[done(&leased[0])]).await.unwrap();
+    let settled = size().await;
+    assert!(added - before > 1_000_000, "{}", added - before);
+    assert!(settled - added < 10_000, "{}", settled - added);
+    assert_eq!(tasks(&store).get(leased[0].id).await.unwrap().unwrap().payload, payload);
+}

@@ -1,0 +1,75 @@
+//! What a server lets us do with tasks and documents, and what is no task of ours.
+
+use leasehold::model::{
+    Finished, HeldTask, LockName, NewTask, Note, Settle, TaskKey, Timestamp, Ttl, Verdict,
+};
+use leasehold::store::redis::RedisStore;
+use leasehold::store::{Draft, ListTasks, PutIf, Store};
+
+use super::support::{done, lease, new_task, queue, tasks};
+use crate::engines::redis::private::Server;
+use crate::engines::redis::support::options;
+
+/// What docs/engines/redis.md adds to the permissions for locks.
+const MORE: &str = "ACL SETUSER locks +hget +hmget +hgetall +hset +hsetnx +hdel +hexists +hincrby \
+                    +sadd +smembers +sismember +zrange +zrevrangebylex +zpopmin +zcard";
+
+#[tokio::test]
+async fn the_documented_permissions_are_enough() {
+    let page = include_str!("../../../../../../../docs/engines/redis.md").replace(" \\\n    ", " ");
+    assert!(page.contains(MORE), "docs/engines/redis.md should have this line:\n{MORE}");
+    let locks = page.lines().find(|line| line.starts_with("ACL SETUSER locks on ")).unwrap();
+    let Some(server) = Server::start(&[]).await else { return };
+    for line in [locks, MORE] {
+        server.says::<String>(&line.split_whitespace().collect::<Vec<_>>()).await.unwrap();
+    }
+    let url = format!("redis://locks:s3cr3t@127.0.0.1:{}", server.port());
+    let store = RedisStore::connect(options(&url, "leasehold")).await.unwrap();
+    let _arrivals = tasks(&store).arrivals(&[queue()]);
+    let new = || NewTask {
+        key: TaskKey::new(uuid::Uuid::now_v7().to_string()).ok(),
+        lock: LockName::new("l").ok(),
+        ..new_task()
+    };
+    tasks(&store).enqueue(&[new(), new(), new_task()]).await.unwrap();
+    let leased = lease(&store, 2, Ttl::from_secs(30)).await.tasks;
+    let held = HeldTask { id: leased[0].id, token: leased[0].token, progress: None };
+    let info = leasehold::testing::shop::info(1);
+    tasks(&store).heartbeat(&info, &[held], Ttl::from_secs(30)).await.unwrap();
+    let fail = Settle { verdict: Verdict::Fail(Note::new("no")), ..done(&leased[1]) };
+    tasks(&store).settle(&[done(&leased[0]), fail]).await.unwrap();
+    tasks(&store).recover(10).await.unwrap();
+    tasks(&store).pause(&queue(), None).await.unwrap();
+    assert_eq!(tasks(&store).list(&ListTasks::default()).await.unwrap().items.len(), 3);
+    assert_eq!(tasks(&store).workers().await.unwrap().len(), 1);
+    tasks(&store).leave(info.id).await.unwrap();
+    let which = Finished { queue: None, state: None, before: Timestamp::from_micros(u64::MAX), limit: 9 };
+    assert_eq!(tasks(&store).archive(&which).await.unwrap(), 2);
+    assert_eq!(tasks(&store).purge(&which).await.unwrap(), 2);
+    let docs = store.docs().unwrap();
+    let draft = Draft { body: "b".to_owned(), facts: Vec::new(), keep: Some(Ttl::from_secs(60)) };
+    assert!(matches!(docs.put_if("d", None, draft).await.unwrap(), PutIf::Written(_)));
+    assert_eq!(docs.list("", None, 0).await.unwrap().items.len(), 1);
+}
+
+#[tokio::test]
+async fn a_task_of_a_later_format_is_said_and_left_alone() {
+    let Some(server) = Server::start(&[]).await else { return };
+    let store = RedisStore::connect(options(&server.url(), "p")).await.unwrap();
+    let new = new_task();
+    tasks(&store).enqueue(std::slice::from_ref(&new)).await.unwrap();
+    let id = new.id.as_uuid().as_bytes().to_vec();
+    let mut conn =
+        ::redis::Client::open(server.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
+    let mut hset = ::redis::cmd("HSET");
+    hset.arg("p:{t}:tasks").arg(&id).arg([[2_u8; 60].as_slice(), &[0; 60]].concat());
+    hset.query_async::<u64>(&mut conn).await.unwrap();
+    let ask = leasehold::model::LeaseTasks {
+        worker: leasehold::testing::shop::worker(1),
+        queues: vec![queue()],
+        max: 1,
+        ttl: Ttl::from_secs(30),
+    };
+    let error = tasks(&store).lease(&ask).await.unwrap_err();
+    assert_eq!(error.code(), "STORE_MISCONFIGURED", "{error:?}");
+}

@@ -1,0 +1,38 @@
+//! What the tests of tasks on Redis share.
+
+use leasehold::model::{
+    LeaseTasks, Leased, NewTask, Payload, QueueName, Settle, Task, TaskId, TaskState, Ttl, Verdict, WorkerId,
+};
+use leasehold::store::{Store, TaskStore};
+use uuid::Uuid;
+
+pub(super) fn queue() -> QueueName {
+    QueueName::new("q").unwrap()
+}
+
+pub(super) fn new_task() -> NewTask {
+    NewTask::new(TaskId::from_uuid(Uuid::now_v7()), queue(), Payload::default())
+}
+
+pub(super) fn new_tasks(count: usize) -> Vec<NewTask> {
+    (0..count).map(|_| new_task()).collect()
+}
+
+pub(super) fn tasks(store: &impl Store) -> &dyn TaskStore {
+    store.tasks().unwrap()
+}
+
+pub(super) async fn lease(store: &impl Store, max: u32, ttl: Ttl) -> Leased {
+    let worker = WorkerId::from_uuid(Uuid::now_v7());
+    tasks(store).lease(&LeaseTasks { worker, queues: vec![queue()], max, ttl }).await.unwrap()
+}
+
+pub(super) fn done(task: &Task) -> Settle {
+    Settle { id: task.id, token: task.token, verdict: Verdict::Done(None) }
+}
+
+/// How many tasks of the queue are in this state.
+pub(super) async fn count(store: &impl Store, state: TaskState) -> u64 {
+    let queues = tasks(store).queues().await.unwrap();
+    queues.iter().find(|status| status.queue == queue()).map_or(0, |status| status.counts.get(state))
+}
