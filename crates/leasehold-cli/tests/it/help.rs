@@ -2,7 +2,7 @@
 
 use super::support::Bench;
 
-const COMMANDS: [&str; 44] = [
+const COMMANDS: [&str; 45] = [
     "",
     "run",
     "locks",
@@ -17,6 +17,7 @@ const COMMANDS: [&str; 44] = [
     "tasks",
     "tasks add",
     "tasks work",
+    "tasks progress",
     "tasks list",
     "tasks show",
     "tasks counts",

@@ -62,3 +62,20 @@ pub(crate) struct WorkArgs {
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
 }
+
+/// From within a command of tasks work: tell how far its task has come
+///
+/// Others see it within about a second, with leasehold tasks list and show.
+#[derive(Debug, Args)]
+#[command(after_help = "Example: leasehold tasks progress --done 40 --of 100 --note 'second pass'")]
+pub(crate) struct ProgressArgs {
+    /// So much is done
+    #[arg(long, value_name = "N")]
+    pub(crate) done: u64,
+    /// Of so much, if that is known
+    #[arg(long, value_name = "M")]
+    pub(crate) of: Option<u64>,
+    /// What is being done
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) note: Option<String>,
+}

@@ -11,11 +11,15 @@ fn tasks_are_listed_newest_first_and_filtered() {
         let list = bench.json(&format!("tasks list {words}"));
         list.as_array().unwrap().iter().map(|task| task["id"].as_str().unwrap().to_owned()).collect()
     };
-    assert_eq!(ids(""), [second.clone(), first.clone()]);
-    assert_eq!(ids("--limit 1"), [second.clone()]);
-    assert_eq!(ids("--queue mail"), [first.clone()]);
-    assert_eq!(ids("--state scheduled"), [second]);
-    assert_eq!(ids("--lock l"), [first]);
+    assert_eq!(ids(""), [second.as_str(), &first]);
+    for (words, expected) in [
+        ("--limit 1", &second),
+        ("--queue mail", &first),
+        ("--state scheduled", &second),
+        ("--lock l", &first),
+    ] {
+        assert_eq!(ids(words), [expected.as_str()], "{words}");
+    }
     assert!(ids("--worker 00000000-0000-7000-8000-000000000000").is_empty());
     insta::assert_snapshot!("list", bench.tidy(&bench.ok("tasks list")));
     let cut = bench.run("tasks list --limit 1");

@@ -14,7 +14,7 @@ fn payload_and_environment_arrive_and_the_output_is_the_result() {
     let id = bench.add(&["mail", "--payload", r#"{"to":"ada"}"#, "--key", "k"]);
     let ran = bench.work(
         "mail",
-        r#"cat > $BENCH/payload; env | grep ^LEASEHOLD_ | sort > $BENCH/env; echo '{"sent": 1.10}'"#,
+        r#"cat > $BENCH/payload; env | grep ^LEASEHOLD_ | grep -v PROGRESS | sort > $BENCH/env; echo '{"sent": 1.10}'"#,
     );
     assert_eq!(ran.stdout, "{\"sent\": 1.10}\n", "it is passed on");
     let task = bench.task(&id);
@@ -126,8 +126,8 @@ fn several_run_at_once_and_their_lines_do_not_mix() {
         bench.add(&["a"]);
     }
     // Each waits until all four are there.
-    let script = r#"touch $BENCH/in.$LEASEHOLD_TASK; while [ $(ls $BENCH/in.* | wc -l) -lt 4 ]; do sleep 0.01; done
-        for i in 1 2 3 4 5; do printf aaaaa; printf 'bbbbb\n'; done"#;
+    let script = r"touch $BENCH/in.$LEASEHOLD_TASK; while [ $(ls $BENCH/in.* | wc -l) -lt 4 ]; do sleep 0.01; done
+        for i in 1 2 3 4 5; do printf aaaaa; printf 'bbbbb\n'; done";
     let ran = bench.work("a --slots 4", script);
     assert_eq!(ran.stdout, "aaaaabbbbb\n".repeat(20));
 }
@@ -238,4 +238,61 @@ fn a_second_signal_ends_at_once() {
     let task = bench.task(&id);
     assert!(task["state"] == "pending" || task["state"] == "scheduled", "{task}");
     assert_eq!(task["attempt"], 0);
+}
+
+/// Also from a child that has inherited nothing but its environment.
+#[test]
+fn progress_can_be_seen_while_the_command_runs() {
+    let bench = Bench::new();
+    let id = bench.add(&["a"]);
+    let binary = env!("CARGO_BIN_EXE_leasehold");
+    let script = format!(
+        r#"{binary} tasks progress --done 1 --of 4 --note 'first "pass"' 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&- || exit 65
+        echo 'nonsense' > $LEASEHOLD_PROGRESS; while ! [ -e $BENCH/go ]; do sleep 0.01; done
+        echo '{{"done": 4}}' > $LEASEHOLD_PROGRESS; echo "$LEASEHOLD_PROGRESS" > $BENCH/path"#
+    );
+    let worker = bench.start_worker("a", &script);
+    eventually("progress", || bench.task(&id)["progress"]["note"] == "first \"pass\"");
+    assert!(bench.ok("tasks list").contains("25 % first \"pass\""));
+    std::fs::write(bench.path().join("go"), "").unwrap();
+    bench.until_task(&id, "succeeded");
+    drop(worker);
+    let mut late = bench.command("tasks progress --done 5".split(' '));
+    let late = crate::support::run(late.env("LEASEHOLD_PROGRESS", bench.written("path").trim()));
+    assert_eq!(late.code, 79, "{late:?}");
+    let nowhere = bench.run("tasks progress --done 5");
+    assert_eq!(nowhere.code, 64);
+    assert!(nowhere.stderr.contains("there is no LEASEHOLD_PROGRESS here"), "{nowhere:?}");
+    let mut file = bench.command("tasks progress --done 5".split(' '));
+    std::fs::write(bench.path().join("mine"), "precious").unwrap();
+    assert_eq!(crate::support::run(file.env("LEASEHOLD_PROGRESS", bench.path().join("mine"))).code, 64);
+    assert_eq!(std::fs::read_to_string(bench.path().join("mine")).unwrap(), "precious");
+}
+
+/// Whoever reads slowly holds up the commands, not their leases.
+#[test]
+fn a_reader_that_does_not_read_costs_no_lease() {
+    let bench = Bench::new();
+    let id = bench.add(&["a"]);
+    let mut worker =
+        bench.start_worker("a --ttl 3s --until-empty", "echo 1 > $BENCH/began; yes | head -c 3000000");
+    bench.written("began");
+    let before = bench.task(&id)["leaseExpiresAt"].as_str().unwrap().to_owned();
+    eventually("a renewal long after", || {
+        let task = bench.task(&id);
+        assert_eq!(task["state"], "running");
+        bench.json("workers")[0]["state"] == "alive" && later(&task, &before)
+    });
+    let mut read = Vec::new();
+    std::io::Read::read_to_end(worker.0.stdout.as_mut().unwrap(), &mut read).unwrap();
+    assert_eq!((read.len(), worker.wait()), (3_000_000, 0));
+    assert_eq!(bench.task(&id)["attempt"], 1);
+}
+
+/// More than a whole lease after that time.
+fn later(task: &serde_json::Value, before: &str) -> bool {
+    let seconds =
+        |text: &str| text[17..19].parse::<f64>().unwrap() + 60.0 * text[14..16].parse::<f64>().unwrap();
+    let now = seconds(task["leaseExpiresAt"].as_str().unwrap());
+    (now - seconds(before) + 3600.0) % 3600.0 >= 4.0
 }

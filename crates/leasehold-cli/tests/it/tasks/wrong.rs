@@ -68,3 +68,13 @@ fn an_address_that_is_wrong_is_said_before_anything_else() {
         assert_eq!(ran.code, 78, "{words}: {ran:?}");
     }
 }
+
+#[test]
+fn a_task_in_memory_would_be_a_lie() {
+    let bench = Bench::new();
+    for words in ["tasks add q", "tasks add q --lines /dev/null", "tasks work q -- true"] {
+        let ran = bench.run(&format!("--store memory: {words}"));
+        assert_eq!((ran.code, ran.stdout.as_str()), (78, ""), "{words}: {ran:?}");
+        assert!(ran.stderr.contains("use a store that lasts"), "{words}: {ran:?}");
+    }
+}
