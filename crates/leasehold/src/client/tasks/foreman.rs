@@ -231,11 +231,7 @@ impl Foreman {
         let (inner, ending) = (self.inner.clone(), self.ending.clone());
         Box::pin(async move {
             ending.run_until_cancelled(tokio::time::sleep(pause)).await;
-            let listed = match inner.tasks() {
-                Ok(tasks) => tasks.list(&ask).await,
-                Err(error) => Err(error),
-            };
-            let leased = listed.map(|page| Leased { tasks: page.items, next_due: None });
+            let leased = running(&inner, ask).await.map(|tasks| Leased { tasks, next_due: None });
             Answer { sent, asked_for: None, leased }
         })
     }
@@ -335,6 +331,19 @@ impl Foreman {
     fn tell(&self, id: TaskId, token: Token, verdict: Verdict) {
         // The settler ends only after the foreman does.
         let _ = self.ended.send(Settle { id, token, verdict });
+    }
+}
+
+/// All that a list has, page by page.
+async fn running(inner: &Inner, mut ask: ListTasks) -> Result<Vec<Task>> {
+    let mut found = Vec::new();
+    loop {
+        let page = inner.tasks()?.list(&ask).await?;
+        found.extend(page.items);
+        ask.after = page.next;
+        if ask.after.is_none() {
+            return Ok(found);
+        }
     }
 }
 
