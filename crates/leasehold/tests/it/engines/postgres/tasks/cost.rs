@@ -81,9 +81,8 @@ impl Scales {
         }
         let plan: serde_json::Value = serde_json::from_str(&text).unwrap();
         let plan = &plan[0]["Plan"];
-        let rows =
-            plan["Actual Rows"].as_u64().or_else(|| plan["Actual Rows"].as_f64().map(|rows| rows as u64));
-        assert_eq!(rows, Some(10), "{text}");
+        // Newer servers say it with a fraction.
+        assert_eq!(plan["Actual Rows"].as_f64(), Some(10.0), "{text}");
         let scans = indexes(plan);
         assert_eq!(scans.get("tasks_ready"), Some(&1), "{scans:?}");
         plan["Shared Hit Blocks"].as_u64().unwrap() + plan["Shared Read Blocks"].as_u64().unwrap()
