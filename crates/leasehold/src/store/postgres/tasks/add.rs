@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
 use super::bench::{BEGIN, Bench};
@@ -21,15 +22,21 @@ pub(super) fn is_plain(new: &NewTask) -> bool {
     new.key.is_none() && new.lock.is_none()
 }
 
-/// Adds plain tasks; says when.
+/// Adds plain tasks, by one of the two statements for it; says when.
 pub(super) async fn plain(
     line: &dyn Line,
+    what: Sql,
     new: impl IntoIterator<Item = &NewTask> + Send,
     now: Option<i64>,
 ) -> Result<Timestamp, Fail> {
     let columns = NewColumns::new(new);
-    let rows = line.ask(Sql::Add, &columns.params(&now)).await?;
+    let rows = line.ask(what, &columns.params(&now)).await?;
     rows.first().map_or(Ok(Timestamp::default()), |row| rows::time(row, 0))
+}
+
+/// Whether one of the tasks is there already.
+pub(super) fn is_there(fail: &Fail) -> bool {
+    matches!(fail, Fail::Said(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION))
 }
 
 /// The answers for plain tasks, and what workers may want to know.

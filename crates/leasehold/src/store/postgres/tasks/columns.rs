@@ -196,7 +196,8 @@ impl Saved {
     /// A priority that the queue may not have had, and whether the task is put in line behind others: cursors have passed
     /// the place where it stands now.
     fn level(&mut self, before: Option<&Task>, after: &Task) {
-        if before.is_some_and(|before| before.priority == after.priority) {
+        let stays = |before: &Task| before.priority == after.priority && !is_moved(before, after);
+        if before.is_some_and(stays) {
             return;
         }
         let moved = i64::from(before.is_some() && after.state == TaskState::Pending);
@@ -263,6 +264,12 @@ impl Saved {
             &self.key_id,
         ]
     }
+}
+
+/// Whether it was in line and is now at another place in it.
+fn is_moved(before: &Task, after: &Task) -> bool {
+    let pending = |task: &Task| task.state == TaskState::Pending;
+    pending(before) && pending(after) && before.order() != after.order()
 }
 
 fn has_other_body(before: &Task, after: &Task) -> bool {

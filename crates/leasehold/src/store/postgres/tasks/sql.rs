@@ -8,6 +8,7 @@ use super::sql_rules as rules;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::store::postgres) enum Sql {
     Add,
+    AddNew,
     Lease,
     Promote,
     Done,
@@ -51,7 +52,8 @@ const INTS: Type = Type::INT4_ARRAY;
 
 pub(super) const ALL: &[(Sql, &str, &[Type])] = &[
     (Sql::Add, ADD, &[UUIDS, TEXTS, TEXTS, BIGS, BIGS, INTS, BIGS, INTS, BIGS, BIGS]),
-    (Sql::Lease, LEASE, &[TEXTS, BIGS, BIG, UUID, BIG, TEXTS, INTS, BIGS, BIGS, Type::BOOL]),
+    (Sql::AddNew, ADD_NEW, &[UUIDS, TEXTS, TEXTS, BIGS, BIGS, INTS, BIGS, INTS, BIGS, BIGS]),
+    (Sql::Lease, LEASE, &[TEXTS, BIGS, BIG, UUID, BIG, TEXTS, INTS, BIGS, BIGS, Type::BOOL, BIGS, UUIDS]),
     (Sql::Promote, PROMOTE, &[TEXTS, BIGS, Type::BOOL]),
     (Sql::Done, DONE, &[UUIDS, BIGS, TEXTS]),
     (Sql::Beat, BEAT, &[UUID, TEXT, UUIDS, BIGS, TEXTS, BIG]),
@@ -89,8 +91,10 @@ pub(super) const ALL: &[(Sql, &str, &[Type])] = &[
 // and of a settlement it goes to the rules. Signs of life go by the id: a lease must not be said to be lost.
 
 /// Adds plain tasks: without key or lock, each id once, sorted, so that two of these never wait for each other in a
-/// circle. What is there already is left alone; a body is there if its task is.
-const ADD: &str = "
+/// circle.
+macro_rules! add {
+    ($if_there:literal) => {
+        concat!("
     WITH clock AS MATERIALIZED (SELECT $NOW AS now),
     new AS MATERIALIZED (
         SELECT n.*, coalesce(n.at, c.now + n.after, c.now) AS run_at, c.now FROM clock c,
@@ -101,11 +105,11 @@ const ADD: &str = "
         INSERT INTO $s.tasks (id, run_at, ready_at, token, version, updated_at, priority, attempt, state, archived,
             marred, queue)
         SELECT id, run_at, now, 0, 1, now, priority, 0, CASE WHEN run_at > now THEN 0 ELSE 2 END, false, false, queue
-        FROM new ON CONFLICT (id) DO NOTHING RETURNING queue, priority, state),
+        FROM new ", $if_there, " RETURNING queue, priority, state),
     bodies AS (
         INSERT INTO $s.task_bodies (id, created_at, fingerprint, first_pause, longest_pause, attempts, payload)
         SELECT id, now, fingerprint, first_pause, longest_pause, attempts, payload FROM new
-        ON CONFLICT (id) DO NOTHING),
+        ", $if_there, "),
     levels AS (
         INSERT INTO $s.task_levels (queue, priority) SELECT DISTINCT queue, priority FROM added ORDER BY queue, priority
         ON CONFLICT DO NOTHING RETURNING queue),
@@ -113,7 +117,15 @@ const ADD: &str = "
         INSERT INTO $s.task_queues (name) SELECT DISTINCT queue FROM levels ORDER BY queue ON CONFLICT DO NOTHING),
     counted AS (
         INSERT INTO $s.task_counts SELECT queue, state, count(*) FROM added GROUP BY queue, state)
-    SELECT now FROM clock";
+    SELECT now FROM clock")
+    };
+}
+
+/// What is there already is left alone; a body is there if its task is.
+const ADD: &str = add!("ON CONFLICT (id) DO NOTHING");
+
+/// Cheaper, and an error if one of them is there already.
+const ADD_NEW: &str = add!("");
 
 /// Gives a worker what is next of each open queue in `$1`: along the index, from where its cursor stands, and those of
 /// several queues and priorities merged by rank. With `$10`, nothing if tasks with a lock are due: the rules put those in line
@@ -132,15 +144,19 @@ const LEASE: &str = "
                 LIMIT 1) locked) AS rules_first
         FROM clock c),
     levels AS MATERIALIZED (
-        SELECT l.queue, l.priority, l.moved, CASE WHEN k.moved = l.moved THEN k.since ELSE 0 END AS since
+        SELECT l.queue, l.priority, l.moved, CASE WHEN k.moved = l.moved THEN k.since ELSE 0 END AS since,
+            CASE WHEN k.moved = l.moved AND k.since < f.now THEN k.run_at ELSE 0 END AS run_at,
+            CASE WHEN k.moved = l.moved AND k.since < f.now THEN k.id ELSE '00000000-0000-0000-0000-000000000000' END AS id
         FROM facts f CROSS JOIN open o JOIN $s.task_levels l ON l.queue = o.name
-        LEFT JOIN unnest($6::text[], $7::integer[], $8::bigint[], $9::bigint[]) AS k (queue, priority, since, moved)
+        LEFT JOIN unnest($6::text[], $7::integer[], $8::bigint[], $9::bigint[], $11::bigint[], $12::uuid[])
+            AS k (queue, priority, since, moved, run_at, id)
             ON k.queue = l.queue AND k.priority = l.priority
         WHERE NOT f.rules_first),
     next AS MATERIALIZED (
         SELECT t.place, l.moved FROM levels l CROSS JOIN LATERAL (
             SELECT t.ctid AS place, t.id, t.ready_at, t.run_at, t.priority FROM $s.tasks t
-            WHERE t.state = 2 AND t.queue = l.queue AND t.priority = l.priority AND t.ready_at >= l.since
+            WHERE t.state = 2 AND t.queue = l.queue AND t.priority = l.priority
+              AND (t.ready_at, t.run_at, t.id) >= (l.since, l.run_at, l.id)
             ORDER BY t.ready_at, t.run_at, t.id LIMIT $3 FOR UPDATE SKIP LOCKED) t
         ORDER BY $RANK, t.run_at, t.id LIMIT $3),
     leased AS (
