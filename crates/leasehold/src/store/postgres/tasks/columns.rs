@@ -1,6 +1,6 @@
 //! Tasks, into columns.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use uuid::Uuid;
@@ -24,6 +24,8 @@ pub(super) struct NewColumns<'a> {
     attempts: Vec<i32>,
     first: Vec<i64>,
     longest: Vec<i64>,
+    level_queue: Vec<&'a str>,
+    level_priority: Vec<i32>,
 }
 
 impl<'a> NewColumns<'a> {
@@ -34,6 +36,7 @@ impl<'a> NewColumns<'a> {
             sorted.entry(task.id).or_insert(task);
         }
         let mut columns = Self::default();
+        let mut levels = BTreeSet::new();
         for new in sorted.into_values() {
             columns.id.push(*new.id.as_uuid());
             columns.queue.push(new.queue.as_str());
@@ -50,11 +53,13 @@ impl<'a> NewColumns<'a> {
             columns.attempts.push(whole(new.retries.attempts));
             columns.first.push(duration(new.retries.first));
             columns.longest.push(duration(new.retries.longest));
+            levels.insert((new.queue.as_str(), new.priority.get()));
         }
+        (columns.level_queue, columns.level_priority) = levels.into_iter().unzip();
         columns
     }
 
-    pub(super) fn params<'b>(&'b self, now: Param<'b>) -> [Param<'b>; 11] {
+    pub(super) fn params<'b>(&'b self, now: Param<'b>) -> [Param<'b>; 13] {
         [
             &self.id,
             &self.queue,
@@ -66,6 +71,8 @@ impl<'a> NewColumns<'a> {
             &self.attempts,
             &self.first,
             &self.longest,
+            &self.level_queue,
+            &self.level_priority,
             now,
         ]
     }

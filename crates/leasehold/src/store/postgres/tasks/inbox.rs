@@ -108,9 +108,12 @@ async fn insert(pool: &Arc<Pool>, all: Arc<[Arc<[NewTask]>]>) -> Result<Timestam
         async move {
             let new = || all.iter().flat_map(|new| new.iter());
             match add::plain(&*link, Sql::AddNew, new(), now).await {
-                Err(fail) if add::is_there(&fail) => add::plain(&*link, Sql::Add, new(), now).await,
-                added => added,
+                Ok(Some(since)) => return Ok(since),
+                Err(fail) if !add::is_there(&fail) => return Err(fail),
+                Ok(None) | Err(_) => {}
             }
+            let added = add::plain(&*link, Sql::Add, new(), now).await?;
+            added.ok_or_else(|| Fail::Unreadable("tasks that were added and were not".into()))
         }
     };
     pool.run(Repeat::Safe, add).await

@@ -16,6 +16,7 @@ pub(in crate::store::postgres) enum Sql {
     Leave,
     Known,
     HoldKeys,
+    DropKeys,
     HoldHeads,
     Load,
     FirstBlocked,
@@ -50,9 +51,11 @@ const BIG: Type = Type::INT8;
 const BIGS: Type = Type::INT8_ARRAY;
 const INTS: Type = Type::INT4_ARRAY;
 
+const NEW_TYPES: &[Type] = &[UUIDS, TEXTS, TEXTS, BIGS, BIGS, INTS, BIGS, INTS, BIGS, BIGS, TEXTS, INTS];
+
 pub(super) const ALL: &[(Sql, &str, &[Type])] = &[
-    (Sql::Add, ADD, &[UUIDS, TEXTS, TEXTS, BIGS, BIGS, INTS, BIGS, INTS, BIGS, BIGS]),
-    (Sql::AddNew, ADD_NEW, &[UUIDS, TEXTS, TEXTS, BIGS, BIGS, INTS, BIGS, INTS, BIGS, BIGS]),
+    (Sql::Add, ADD, NEW_TYPES),
+    (Sql::AddNew, ADD_NEW, NEW_TYPES),
     (Sql::Lease, LEASE, &[TEXTS, BIGS, BIG, UUID, BIG, TEXTS, INTS, BIGS, BIGS, Type::BOOL, BIGS, UUIDS]),
     (Sql::Promote, PROMOTE, &[TEXTS, BIGS, Type::BOOL]),
     (Sql::Done, DONE, &[UUIDS, BIGS, TEXTS]),
@@ -60,6 +63,7 @@ pub(super) const ALL: &[(Sql, &str, &[Type])] = &[
     (Sql::Leave, "DELETE FROM $s.workers WHERE id = $1", &[UUID]),
     (Sql::Known, rules::KNOWN, &[UUIDS]),
     (Sql::HoldKeys, rules::HOLD_KEYS, &[TEXTS, TEXTS, UUIDS]),
+    (Sql::DropKeys, rules::DROP_KEYS, &[TEXTS, TEXTS, UUIDS]),
     (Sql::HoldHeads, rules::HOLD_HEADS, &[TEXTS]),
     (Sql::Load, rules::LOAD, &[UUIDS]),
     (Sql::FirstBlocked, rules::FIRST_BLOCKED, &[TEXTS]),
@@ -91,10 +95,8 @@ pub(super) const ALL: &[(Sql, &str, &[Type])] = &[
 // and of a settlement it goes to the rules. Signs of life go by the id: a lease must not be said to be lost.
 
 /// Adds plain tasks: without key or lock, each id once, sorted, so that two of these never wait for each other in a
-/// circle.
-macro_rules! add {
-    ($if_there:literal) => {
-        concat!("
+/// circle. What is there already is left alone; a body is there if its task is.
+const ADD: &str = "
     WITH clock AS MATERIALIZED (SELECT $NOW AS now),
     new AS MATERIALIZED (
         SELECT n.*, coalesce(n.at, c.now + n.after, c.now) AS run_at, c.now FROM clock c,
@@ -105,11 +107,11 @@ macro_rules! add {
         INSERT INTO $s.tasks (id, run_at, ready_at, token, version, updated_at, priority, attempt, state, archived,
             marred, queue)
         SELECT id, run_at, now, 0, 1, now, priority, 0, CASE WHEN run_at > now THEN 0 ELSE 2 END, false, false, queue
-        FROM new ", $if_there, " RETURNING queue, priority, state),
+        FROM new ON CONFLICT (id) DO NOTHING RETURNING queue, priority, state),
     bodies AS (
         INSERT INTO $s.task_bodies (id, created_at, fingerprint, first_pause, longest_pause, attempts, payload)
         SELECT id, now, fingerprint, first_pause, longest_pause, attempts, payload FROM new
-        ", $if_there, "),
+        ON CONFLICT (id) DO NOTHING),
     levels AS (
         INSERT INTO $s.task_levels (queue, priority) SELECT DISTINCT queue, priority FROM added ORDER BY queue, priority
         ON CONFLICT DO NOTHING RETURNING queue),
@@ -117,15 +119,32 @@ macro_rules! add {
         INSERT INTO $s.task_queues (name) SELECT DISTINCT queue FROM levels ORDER BY queue ON CONFLICT DO NOTHING),
     counted AS (
         INSERT INTO $s.task_counts SELECT queue, state, count(*) FROM added GROUP BY queue, state)
-    SELECT now FROM clock")
-    };
-}
+    SELECT now, cardinality($11::text[]) = cardinality($12::integer[]) FROM clock";
 
-/// What is there already is left alone; a body is there if its task is.
-const ADD: &str = add!("ON CONFLICT (id) DO NOTHING");
-
-/// Cheaper, and an error if one of them is there already.
-const ADD_NEW: &str = add!("");
+/// The same for what is mostly so: all of them are new, else it is an error; and their queues and priorities `$11`, `$12`
+/// are known, else nothing is added, and it says so.
+const ADD_NEW: &str = "
+    WITH clock AS MATERIALIZED (
+        SELECT $NOW AS now, cardinality($11::text[]) = (
+            SELECT count(*) FROM unnest($11::text[], $12::integer[]) AS a (queue, priority)
+            JOIN $s.task_levels l ON l.queue = a.queue AND l.priority = a.priority) AS known),
+    new AS MATERIALIZED (
+        SELECT n.*, coalesce(n.at, c.now + n.after, c.now) AS run_at, c.now FROM clock c,
+            unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::integer[], $7::bigint[],
+                $8::integer[], $9::bigint[], $10::bigint[])
+            AS n (id, queue, payload, at, after, priority, fingerprint, attempts, first_pause, longest_pause)
+        WHERE c.known),
+    added AS (
+        INSERT INTO $s.tasks (id, run_at, ready_at, token, version, updated_at, priority, attempt, state, archived,
+            marred, queue)
+        SELECT id, run_at, now, 0, 1, now, priority, 0, CASE WHEN run_at > now THEN 0 ELSE 2 END, false, false, queue
+        FROM new RETURNING queue, state),
+    bodies AS (
+        INSERT INTO $s.task_bodies (id, created_at, fingerprint, first_pause, longest_pause, attempts, payload)
+        SELECT id, now, fingerprint, first_pause, longest_pause, attempts, payload FROM new),
+    counted AS (
+        INSERT INTO $s.task_counts SELECT queue, state, count(*) FROM added GROUP BY queue, state)
+    SELECT now, known FROM clock";
 
 /// Gives a worker what is next of each open queue in `$1`: along the index, from where its cursor stands, and those of
 /// several queues and priorities merged by rank. With `$10`, nothing if tasks with a lock are due: the rules put those in line
