@@ -139,20 +139,6 @@ impl Config {
     pub(super) fn ask(&self, worker: usize) -> LeaseTasks {
         LeaseTasks { worker: worker_id(worker), queues: vec![queue()], max: 1, ttl: self.ttl() }
     }
-
-    pub(super) fn info(&self, worker: usize) -> WorkerInfo {
-        WorkerInfo {
-            id: worker_id(worker),
-            host: String::new(),
-            pid: 1,
-            version: String::new(),
-            queues: vec![queue()],
-            slots: 1,
-            busy: 1,
-            draining: false,
-            every: Self::TICK,
-        }
-    }
 }
 
 impl How {
@@ -174,6 +160,21 @@ pub(super) fn queue() -> QueueName {
 
 pub(super) fn key() -> TaskKey {
     TaskKey::new("k").unwrap()
+}
+
+/// What a worker says about itself.
+pub(super) fn info(worker: usize) -> WorkerInfo {
+    WorkerInfo {
+        id: worker_id(worker),
+        host: String::new(),
+        pid: 1,
+        version: String::new(),
+        queues: vec![queue()],
+        slots: 1,
+        busy: 1,
+        draining: false,
+        every: Config::TICK,
+    }
 }
 
 /// Ids tell which they are, so that the auditor needs no list.

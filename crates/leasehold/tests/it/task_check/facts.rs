@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use leasehold::model::{Beat, Enqueued, Settled, TaskAnswer, TaskOp, TaskState};
+use leasehold::model::{Beat, Enqueued, Settled, TaskAnswer, TaskOp, TaskState, Verdict};
 
 use super::audit::Step;
 use super::rules::{Answer, Op};
@@ -91,7 +91,7 @@ impl Facts {
         }
         match step.op {
             Op::Beat(..) => self.note_beat(step),
-            Op::Settle(_) => self.note_settlement(step),
+            Op::Settle(settle) => self.note_settlement(step, &settle.verdict),
             Op::Change(_, op) => self.note_by_hand(step, op),
             Op::Recover => self.note_recovery(step),
             Op::Enqueue(_) => self.note_enqueue(step),
@@ -112,7 +112,7 @@ impl Facts {
         }
     }
 
-    fn note_settlement(&self, step: &Step) {
+    fn note_settlement(&self, step: &Step, verdict: &Verdict) {
         let Some(pair) = step.named_pair() else { return };
         match (step.answer, pair.before.state) {
             (Answer::Settled(Settled::Lost), _) => self.note(Fact::StaleSettlementRefused),
@@ -122,7 +122,9 @@ impl Facts {
                 match pair.after.state {
                     TaskState::Scheduled => self.note(if used { Fact::TriedAgain } else { Fact::PutOff }),
                     TaskState::Pending => self.note(Fact::GivenBack),
-                    TaskState::Failed => self.note(Fact::AttemptsUsedUp),
+                    TaskState::Failed => {
+                        self.note_if(Fact::AttemptsUsedUp, matches!(verdict, Verdict::Retry(..)));
+                    }
                     _ => {}
                 }
             }

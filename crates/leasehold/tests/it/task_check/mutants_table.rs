@@ -131,7 +131,9 @@ pub(super) fn time_never_comes(table: &mut TaskTable, op: &Op, now: Timestamp) -
         table.refile(Task { run_at: now.plus(Ttl::MIN), ..task.clone() });
     }
     let answer = right(table, op, now);
-    waiting.into_iter().for_each(|task| table.refile(task));
+    for task in waiting {
+        table.refile(task);
+    }
     answer
 }
 

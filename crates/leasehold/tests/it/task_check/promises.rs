@@ -79,6 +79,10 @@ impl Broken {
         self.0 |= 1 << promise as u32;
     }
 
+    pub(super) fn add_all(&mut self, others: Self) {
+        self.0 |= others.0;
+    }
+
     pub(super) fn keep(&mut self, promise: Promise, holds: bool) {
         if !holds {
             self.add(promise);

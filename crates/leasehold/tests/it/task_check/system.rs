@@ -7,7 +7,7 @@ use leasehold::model::{Beat, Cancel, Change, HeldTask, Holder, Retry, Settle, Ta
 use stateright::{Model, Property};
 
 use super::audit::{Step, audit};
-use super::config::{Config, How, task_id, task_number};
+use super::config::{Config, How, info, task_id, task_number};
 use super::facts::{Fact, Facts};
 use super::promises::{self, Promise};
 use super::rules::{Answer, Op, Rules};
@@ -91,7 +91,7 @@ impl Model for System {
                 actions.push(Action::Add(task));
             }
             if state.table.get(task_id(task)).is_some() {
-                self.actions_by_hand(state, task, actions);
+                actions_by_hand(state, task, actions);
             }
         }
         if state.seen.is_some() {
@@ -197,7 +197,7 @@ impl System {
             }
             Want::Beat { worker, task, token } => {
                 let held = HeldTask { id: task_id(task), token, progress: None };
-                let op = Op::Beat(self.config.info(worker), held, self.config.ttl());
+                let op = Op::Beat(info(worker), held, self.config.ttl());
                 let told = match self.apply(state, &op) {
                     Answer::Beat(Beat::Kept(asked)) => Told::Kept { task, token, asked: asked.is_some() },
                     _ => Told::Lost(task, token),
@@ -218,21 +218,9 @@ impl System {
         let answer = (self.rules.apply)(&mut state.table, op, state.now);
         let step = Step { system: self, state, before: &before, op, answer: &answer };
         let (broken, memory) = audit(&step);
-        state.broken = broken;
+        state.broken.add_all(broken);
         state.memory = memory;
         answer
-    }
-
-    fn actions_by_hand(&self, state: &State, task: usize, actions: &mut Vec<Action>) {
-        if state.left.cancels > 0 {
-            actions.push(Action::Cancel(task));
-        }
-        if state.left.retries > 0 {
-            actions.push(Action::Retry(task));
-        }
-        if state.left.updates > 0 && state.seen.is_none() {
-            actions.push(Action::See(task));
-        }
     }
 
     fn act_by_hand(&self, state: &mut State, action: &Action) {
@@ -271,6 +259,18 @@ impl System {
             self.facts.note(Fact::NewerWriteAccepted);
         }
         known.accepted = known.accepted.max(write.token);
+    }
+}
+
+fn actions_by_hand(state: &State, task: usize, actions: &mut Vec<Action>) {
+    if state.left.cancels > 0 {
+        actions.push(Action::Cancel(task));
+    }
+    if state.left.retries > 0 {
+        actions.push(Action::Retry(task));
+    }
+    if state.left.updates > 0 && state.seen.is_none() {
+        actions.push(Action::See(task));
     }
 }
 
