@@ -1,8 +1,8 @@
 //! What people do to tasks and queues.
 
 use crate::model::{
-    Beat, Change, Pause, Payload, Priority, Settled, TaskAnswer, TaskEventKind, TaskState, Timestamp, Ttl,
-    Verdict,
+    Beat, Change, Pause, Payload, Priority, Retries, Settled, TaskAnswer, TaskEventKind, TaskState,
+    Timestamp, Ttl, Verdict,
 };
 use crate::testing::Fixture;
 use crate::testing::shop::{Shop, ada, cancel, queue, retry, task, update, why};
@@ -102,6 +102,21 @@ pub async fn an_update_that_makes_no_sense_is_refused(f: Fixture) {
     assert_eq!(shop.change(1, change(3)).await.0, TaskAnswer::Refused(TaskState::Succeeded));
     assert_eq!(shop.get(1).await.version, 3);
     assert!(shop.tasks().change(task(9).id, &cancel()).await.expect("an answer").is_none());
+}
+
+pub async fn attempts_that_were_made_cannot_be_taken_back(f: Fixture) {
+    let shop = Shop::from(f);
+    shop.add(&[task(1).attempts(3)]).await;
+    let leased = shop.lease(1, 1).await.remove(0);
+    let change = |expected, attempts| {
+        let retries = Some(Retries { attempts, ..Retries::default() });
+        update(Change { expected, retries, ..Change::default() })
+    };
+    assert_eq!(shop.change(1, change(2, 1)).await.0, TaskAnswer::Done, "this one is the last");
+    assert_eq!(shop.change(1, change(3, 3)).await.0, TaskAnswer::Done);
+    shop.settle(&leased, Verdict::Retry(why(), Some(Ttl::from_secs(1)))).await;
+    assert_eq!(shop.change(1, change(5, 1)).await.0, TaskAnswer::Refused(TaskState::Scheduled));
+    assert_eq!(shop.change(1, change(5, 2)).await.0, TaskAnswer::Done);
 }
 
 pub async fn nothing_is_leased_from_a_paused_queue(f: Fixture) {
