@@ -75,9 +75,11 @@ impl Peer {
         add(&PYTHON, install_python(&sources, folder), &|folder, name| {
             vec![folder.join("venv/bin/python").into(), folder.join(format!("{name}_peer.py")).into()]
         });
-        add(&RUST, install_rust(&sources, folder), &|folder, name| {
-            vec![folder.join("release").join(name).into()]
-        });
+        for name in RUST {
+            add(&[name], install_rust(&sources, folder, name), &|folder, name| {
+                vec![folder.join("release").join(name).into()]
+            });
+        }
         for peer in &all {
             if let Err(why) = &peer.command {
                 eprintln!("{}: not measured: {why}", peer.name);
@@ -139,13 +141,14 @@ fn install_python(sources: &Path, folder: &Path) -> Result<PathBuf> {
     Ok(target)
 }
 
-fn install_rust(sources: &Path, folder: &Path) -> Result<PathBuf> {
+fn install_rust(sources: &Path, folder: &Path, name: &str) -> Result<PathBuf> {
     let package = copy(&sources.join("rust"), &folder.join("rust"))?;
     copy(&sources.join("rust/src"), &package.join("src"))?;
     copy(&sources.join("rust/src/bin"), &package.join("src/bin"))?;
     let target = folder.join("rust-target");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["build", "--release", "--quiet"]).arg("--target-dir").arg(&target).current_dir(&package);
+    cargo.args(["build", "--release", "--quiet", "--features", name, "--bin", name]);
+    cargo.arg("--target-dir").arg(&target).current_dir(&package);
     finish(&mut cargo, BUILD, folder)?;
     Ok(target)
 }
