@@ -69,13 +69,13 @@ async fn over(ended: oneshot::Receiver<()>) -> std::io::Result<()> {
     Ok(())
 }
 
-async fn fill(storage: &mut impl TaskSink<u64, Durable>) -> Result<()> {
+async fn fill<K>(storage: &mut impl TaskSink<u64, K>) -> Result<()> {
     for _ in 0..tasks() / u64::from(BATCH) {
         add_many(storage).await?;
     }
     Ok(())
 }
 
-async fn add_many(storage: &mut impl TaskSink<u64, Durable>) -> Result<()> {
-    storage.push_bulk(vec![0; BATCH as usize]).await.map_err(|error| anyhow!("the tasks could not be added"))
+async fn add_many<K>(storage: &mut impl TaskSink<u64, K>) -> Result<()> {
+    storage.push_bulk(vec![0; BATCH as usize]).await.map_err(|_| anyhow!("the tasks could not be added"))
 }

@@ -207,7 +207,7 @@ impl Foreman {
         };
         let (inner, pause, ending) = (self.inner.clone(), shift.pause, self.ending.clone());
         Box::pin(async move {
-            let paused = ending.run_until_cancelled(tokio::time::sleep(pause)).await;
+            let paused = ending.run_until_cancelled(rest(pause)).await;
             let sent = Moment::now();
             let leased = match (paused, inner.tasks()) {
                 (Some(()), Ok(tasks)) => tasks.lease(&ask).await,
@@ -230,7 +230,7 @@ impl Foreman {
         self.floor.remember();
         let (inner, ending) = (self.inner.clone(), self.ending.clone());
         Box::pin(async move {
-            ending.run_until_cancelled(tokio::time::sleep(pause)).await;
+            ending.run_until_cancelled(rest(pause)).await;
             let listed = match inner.tasks() {
                 Ok(tasks) => tasks.list(&ask).await,
                 Err(error) => Err(error),
@@ -420,6 +420,13 @@ async fn stopped(terms: &mut watch::Receiver<Terms>) -> Stop {
         Ok(Some(why)) => why,
         // Nobody is left who could want it stopped.
         _ => std::future::pending().await,
+    }
+}
+
+/// A pause. Even the shortest sleep lasts until the timer's next tick, which is a millisecond: no pause is none.
+async fn rest(pause: Duration) {
+    if !pause.is_zero() {
+        tokio::time::sleep(pause).await;
     }
 }
 
