@@ -15,7 +15,7 @@ use crate::measure::now;
 use crate::place::{Place, runtime};
 
 /// A backlog that is not worked off by then never will be.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 /// How often it is looked whether all is done.
 const LOOK: Duration = Duration::from_millis(5);
 

@@ -15,8 +15,8 @@ use crate::measure::now;
 use crate::stats::grouped;
 
 /// How long npm or pip, how long cargo, and how long one peer in one round may take.
-const INSTALL: Duration = Duration::from_secs(300);
-const BUILD: Duration = Duration::from_secs(1200);
+const INSTALL: Duration = Duration::from_mins(5);
+const BUILD: Duration = Duration::from_mins(20);
 const MEASURE: Duration = Duration::from_secs(90);
 
 const NODE: [&str; 3] = ["graphile-worker", "pg-boss", "bullmq"];

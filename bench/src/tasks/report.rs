@@ -120,7 +120,7 @@ impl PeerLine {
             })?;
             Some(ours.figure.as_ref().ok()?.rate? / found(round)?.best_drain()?)
         };
-        let wrong = rounds.iter().flat_map(|round| &round.peers).filter(|peer| peer.name == name);
+        let mut wrong = rounds.iter().flat_map(|round| &round.peers).filter(|peer| peer.name == name);
         Self {
             name,
             figures: PeerFigures {
@@ -132,7 +132,7 @@ impl PeerLine {
                 p99_millis: of(|found| found.p99_millis),
             },
             drain_of_it: some(&rounds.iter().filter_map(ratio).collect::<Vec<_>>()),
-            wrong: wrong.filter_map(|peer| peer.found.as_ref().err().cloned()).next(),
+            wrong: wrong.find_map(|peer| peer.found.as_ref().err().cloned()),
         }
     }
 }
