@@ -17,8 +17,11 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Bench {
     Locks(LocksArgs),
+    Tasks(TasksArgs),
     #[command(hide = true)]
     Worker(WorkerArgs),
+    #[command(hide = true)]
+    Crew(CrewArgs),
 }
 
 /// Acquire and release, alone and contended, and `leasehold run` beside `flock`
@@ -48,6 +51,56 @@ pub(crate) struct LocksArgs {
     /// Write Markdown, for docs/benchmarks.md
     #[arg(long)]
     pub(crate) markdown: bool,
+}
+
+/// Adding tasks, working them off, and how soon one begins; with `--peers` beside other projects
+#[derive(Debug, Args)]
+pub(crate) struct TasksArgs {
+    /// How often every row is measured; the median counts
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) rounds: u32,
+    /// How long tasks are added in each row of each round
+    #[arg(long, default_value_t = 0.5)]
+    pub(crate) seconds: f64,
+    /// How many tasks are worked off in each row of each round
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(100..=10_000_000))]
+    pub(crate) tasks: u64,
+    /// How long tasks are added to an idle worker in each round, 50 a second
+    #[arg(long, default_value_t = 2.0)]
+    pub(crate) start_seconds: f64,
+    /// How many tasks wait when the cost of a lease is compared with that at 10,000…
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(20_000..=100_000_000))]
+    pub(crate) deep: u64,
+    /// …or as many as can be added in this time
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub(crate) fill_seconds: u64,
+    /// Only the loads whose name contains this
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub(crate) only: String,
+    /// Also other projects: installs them from npm, `PyPI` and crates.io, which takes minutes
+    #[arg(long)]
+    pub(crate) peers: bool,
+    /// Where they are installed and kept; else in a temporary folder
+    #[arg(long, value_name = "FOLDER", requires = "peers")]
+    pub(crate) peers_dir: Option<PathBuf>,
+    /// Where the databases are made and removed; it decides what an fsync costs
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) dir: Option<PathBuf>,
+    /// Write JSON
+    #[arg(long, conflicts_with = "markdown")]
+    pub(crate) json: bool,
+    /// Write Markdown, for docs/benchmarks.md
+    #[arg(long)]
+    pub(crate) markdown: bool,
+}
+
+/// A worker in a process of its own: says `ready`, begins and ends when it is told, writes what it saw
+#[derive(Debug, Args)]
+pub(crate) struct CrewArgs {
+    #[arg(long)]
+    pub(crate) engine: Engine,
+    #[arg(long)]
+    pub(crate) folder: PathBuf,
 }
 
 /// One process of several: says `ready`, reads its window, writes what it measured

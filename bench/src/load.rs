@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
 use leasehold::Leasehold;
 use leasehold::model::LockName;
 use leasehold::store::{Store, StoreUrl, connect};
@@ -16,6 +16,7 @@ use crate::clients::{
     RedisLine, Rslock, StoreClient, create_raw_sqlite, raw_postgres, raw_redis,
 };
 use crate::measure::{Notes, Window, work};
+use crate::place::{Place, runtime};
 use crate::plan::{Engine, Floor, Keys};
 
 /// What the clients of one process have to do.
@@ -28,7 +29,7 @@ pub(crate) struct Load {
     pub(crate) clients: Range<u32>,
     /// How long each turn lasts, if all want the same lock.
     pub(crate) hold_millis: u32,
-    /// Where the database is. Its name is that of the schema or the prefix, where there is no file.
+    /// Where the data is.
     pub(crate) folder: PathBuf,
 }
 
@@ -38,32 +39,28 @@ impl Load {
         match (self.floor, self.engine, self.keys) {
             (Floor::Raw, Engine::Holders | Engine::Full, _) => {
                 let names: Vec<_> = self.clients.clone().map(|number| self.name(number)).collect();
-                create_raw_sqlite(&self.raw_file(), &names)
+                create_raw_sqlite(&self.place().raw_file(), &names)
             }
             (Floor::Raw, Engine::Postgres, _) => {
-                runtime()?.block_on(raw_postgres::create(&self.remote()?, &self.space()))
+                runtime()?.block_on(raw_postgres::create(&self.place().remote()?, &self.place().space()))
             }
             (Floor::Raw, Engine::Redis, Keys::One) => {
-                runtime()?.block_on(RedisLine::prepare(&self.remote()?, &self.key(0)))
+                runtime()?.block_on(RedisLine::prepare(&self.place().remote()?, &self.key(0)))
             }
             _ => Ok(()),
         }
     }
 
-    /// Removes what it has left on a server. Files go with their folder.
+    /// Removes what it has left on a server.
     pub(crate) fn clean_up(&self) -> Result<()> {
-        match self.engine {
-            Engine::Postgres => runtime()?.block_on(raw_postgres::remove(&self.remote()?, &self.space())),
-            Engine::Redis => runtime()?.block_on(raw_redis::remove(&self.remote()?, &self.space())),
-            Engine::Memory | Engine::Holders | Engine::Full => Ok(()),
-        }
+        self.place().clean_up()
     }
 
     /// How many commands clients have sent to the server so far, if it tells.
     pub(crate) fn commands(&self) -> Result<Option<u64>> {
         match (self.engine, self.floor) {
             (Engine::Redis, Floor::Client) => {
-                runtime()?.block_on(raw_redis::commands_sent(&self.remote()?)).map(Some)
+                runtime()?.block_on(raw_redis::commands_sent(&self.place().remote()?)).map(Some)
             }
             _ => Ok(None),
         }
@@ -97,19 +94,19 @@ impl Load {
     }
 
     fn raw_sqlite(&self, window: impl FnOnce() -> Result<Window>) -> Result<Notes> {
-        let file = self.raw_file();
+        let file = self.place().raw_file();
         let client = |number| RawSqlite::open(&file, self.engine, self.name(number), number);
         self.on_threads(client, window)
     }
 
     fn raw_postgres(&self, window: impl FnOnce() -> Result<Window>) -> Result<Notes> {
-        let (runtime, url, schema) = (runtime()?, self.remote()?, self.space());
+        let (runtime, url, schema) = (runtime()?, self.place().remote()?, self.place().space());
         let client = |number| runtime.block_on(RawPostgres::open(&url, &schema, self.name(number), number));
         self.on_tasks(&runtime, client, window)
     }
 
     fn raw_redis(&self, window: impl FnOnce() -> Result<Window>) -> Result<Notes> {
-        let (runtime, url) = (runtime()?, self.remote()?);
+        let (runtime, url) = (runtime()?, self.place().remote()?);
         if self.keys == Keys::Own {
             let client = |number| runtime.block_on(RawRedis::open(&url, self.key(number), number));
             self.on_tasks(&runtime, client, window)
@@ -120,13 +117,13 @@ impl Load {
     }
 
     fn rslock(&self, window: impl FnOnce() -> Result<Window>) -> Result<Notes> {
-        let (runtime, url) = (runtime()?, self.remote()?);
+        let (runtime, url) = (runtime()?, self.place().remote()?);
         self.on_tasks(&runtime, |number| Ok(Rslock::new(&url, self.key(number))), window)
     }
 
     fn store(&self, window: impl FnOnce() -> Result<Window>) -> Result<Notes> {
         let runtime = runtime()?;
-        let url = StoreUrl::parse(&self.url()?)?;
+        let url = StoreUrl::parse(&self.place().url()?)?;
         let store: Arc<dyn Store> = runtime.block_on(connect(&url))?;
         let client = |number| StoreClient::new(store.clone(), LockName::new(self.name(number))?, number);
         self.on_tasks(&runtime, client, window)
@@ -134,7 +131,7 @@ impl Load {
 
     fn library(&self, window: impl FnOnce() -> Result<Window>) -> Result<Notes> {
         let runtime = runtime()?;
-        let leasehold = runtime.block_on(Leasehold::connect(&self.url()?))?;
+        let leasehold = runtime.block_on(Leasehold::connect(&self.place().url()?))?;
         let client = |number| {
             let name = LockName::new(self.name(number))?;
             Ok(LibraryClient::new(leasehold.clone(), name, self.keys))
@@ -190,44 +187,15 @@ impl Load {
         }
     }
 
-    fn raw_file(&self) -> PathBuf {
-        self.folder.join("raw.db")
-    }
-
     fn hold(&self) -> Duration {
         Duration::from_millis(u64::from(self.hold_millis))
     }
 
-    /// A name of its own on a server.
-    fn space(&self) -> String {
-        let folder = self.folder.file_name().unwrap_or_default().to_string_lossy();
-        let letters = folder.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase());
-        std::iter::once("bench_".to_owned()).chain(letters.map(String::from)).collect()
+    fn place(&self) -> Place {
+        Place { engine: self.engine, folder: self.folder.clone() }
     }
 
     fn key(&self, number: u32) -> String {
-        format!("{}:{}", self.space(), self.name(number))
+        format!("{}:{}", self.place().space(), self.name(number))
     }
-
-    /// Where the server is.
-    fn remote(&self) -> Result<String> {
-        let variable = self.engine.variable().context("this engine has no server")?;
-        std::env::var(variable).with_context(|| format!("{variable} is not set"))
-    }
-
-    fn url(&self) -> Result<String> {
-        let file = self.folder.join("leasehold.db");
-        Ok(match self.engine {
-            Engine::Memory => "memory:".to_owned(),
-            Engine::Holders => format!("sqlite:{}", file.display()),
-            Engine::Full => format!("sqlite:{}?sync=full", file.display()),
-            Engine::Postgres => format!("{}?schema={}", self.remote()?, self.space()),
-            Engine::Redis => format!("{}?prefix={}", self.remote()?, self.space()),
-        })
-    }
-}
-
-fn runtime() -> Result<Runtime> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    runtime.context("the runtime cannot be started")
 }

@@ -1,4 +1,4 @@
-//! What locks cost, beside the bare engine in the same run. Started by `cargo xtask bench locks`.
+//! What locks and tasks cost, beside the bare engine in the same run. Started by `cargo xtask bench`.
 
 mod cli;
 mod clients;
@@ -7,11 +7,13 @@ mod handover;
 mod load;
 mod locks;
 mod measure;
+mod place;
 mod plan;
 mod probe;
 mod report;
 mod rounds;
 mod stats;
+mod tasks;
 mod workers;
 
 use anyhow::Result;
@@ -20,6 +22,8 @@ use clap::Parser;
 fn main() -> Result<()> {
     match cli::Cli::parse().bench {
         cli::Bench::Locks(options) => locks::run(&options),
+        cli::Bench::Tasks(options) => tasks::run(&options),
         cli::Bench::Worker(options) => workers::serve(&options),
+        cli::Bench::Crew(options) => tasks::serve(&options),
     }
 }

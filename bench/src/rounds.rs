@@ -97,7 +97,7 @@ fn measure(case: &Case, floor: Floor, seconds: f64, folder: &Path) -> Result<Fig
 }
 
 /// Begins after a while in which caches and files get warm.
-fn window_of(length: Duration) -> Window {
+pub(crate) fn window_of(length: Duration) -> Window {
     let warm_up = (length / 5).clamp(Duration::from_millis(50), Duration::from_millis(500));
     let nanos = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
     let from = now() + nanos(warm_up);

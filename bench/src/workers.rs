@@ -102,14 +102,14 @@ impl Drop for Worker {
 }
 
 /// This very program, even if it has been built anew since it was started.
-fn this_program() -> Result<PathBuf> {
+pub(crate) fn this_program() -> Result<PathBuf> {
     if cfg!(target_os = "linux") {
         return Ok(PathBuf::from("/proc/self/exe"));
     }
     std::env::current_exe().context("where is this program?")
 }
 
-fn word(value: &impl ValueEnum) -> String {
+pub(crate) fn word(value: &impl ValueEnum) -> String {
     value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 

@@ -34,7 +34,7 @@ enum Chore {
     Engines(engines::Command),
     /// Hold the source to its rules: layers, clocks, exit codes, file shape
     Check,
-    /// Measure: `cargo xtask bench locks`, and `--help` after that for what it can do
+    /// Measure: `cargo xtask bench locks` or `tasks`, and `--help` after that for what it can do
     Bench {
         /// Passed on to the benchmarks
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]

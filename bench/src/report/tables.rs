@@ -104,7 +104,7 @@ fn aims(report: &Report) -> Option<Table> {
     (!report.aims.is_empty()).then_some(table)
 }
 
-fn to_the_right(mut table: Table, columns: &[usize]) -> Table {
+pub(crate) fn to_the_right(mut table: Table, columns: &[usize]) -> Table {
     for at in columns {
         if let Some(column) = table.column_mut(*at) {
             column.set_cell_alignment(CellAlignment::Right);

@@ -42,7 +42,9 @@ fn server(lab: &Lab, name: &str) -> Result<Command> {
     let mut command = Command::new(lab.programs.redis()?);
     command.current_dir(&folder).arg("--dir").arg(&folder).args(["--bind", "127.0.0.1"]);
     command.args(["--save", "", "--appendonly", "yes", "--appendfsync", "everysec"]);
-    command.args(["--maxmemory", "256mb", "--maxmemory-policy", "noeviction"]);
+    // A benchmark puts a million tasks into it.
+    let most = if lab.durable { "1gb" } else { "256mb" };
+    command.args(["--maxmemory", most, "--maxmemory-policy", "noeviction"]);
     Ok(command)
 }
 

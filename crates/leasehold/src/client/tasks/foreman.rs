@@ -209,7 +209,7 @@ impl Foreman {
         };
         let (inner, pause, ending) = (self.inner.clone(), shift.pause, self.ending.clone());
         Box::pin(async move {
-            let paused = ending.run_until_cancelled(tokio::time::sleep(pause)).await;
+            let paused = ending.run_until_cancelled(rest(pause)).await;
             let sent = Moment::now();
             let leased = match (paused, inner.tasks()) {
                 (Some(()), Ok(tasks)) => tasks.lease(&ask).await,
@@ -227,7 +227,7 @@ impl Foreman {
         let (inner, ending) = (self.inner.clone(), self.ending.clone());
         let (floor, about, lines) = (self.floor.clone(), self.about.clone(), self.lines.clone());
         Box::pin(async move {
-            ending.run_until_cancelled(tokio::time::sleep(pause)).await;
+            ending.run_until_cancelled(rest(pause)).await;
             let found = strays(&inner, &floor, &about, &lines).await;
             let (sent, leased) = match found {
                 Ok((sent, tasks)) => (sent, Ok(Leased { tasks, next_due: None })),
@@ -459,6 +459,13 @@ async fn stopped(terms: &mut watch::Receiver<Terms>) -> Stop {
         Ok(Some(why)) => why,
         // Nobody is left who could want it stopped.
         _ => std::future::pending().await,
+    }
+}
+
+/// A pause. Even the shortest sleep lasts until the timer's next tick, which is a millisecond: no pause is none.
+async fn rest(pause: Duration) {
+    if !pause.is_zero() {
+        tokio::time::sleep(pause).await;
     }
 }
 

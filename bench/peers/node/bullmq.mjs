@@ -1,0 +1,44 @@
+// BullMQ: its worker as it is, one job at a time, and with 100 at once.
+import { Queue, Worker } from 'bullmq';
+import { drained, fill, finish, rate, redis, space, starts, tasks } from './common.mjs';
+
+const { hostname, port } = new URL(redis);
+const connection = { host: hostname, port: Number(port), maxRetriesPerRequest: null };
+const queue = new Queue('noop', { connection, prefix: space });
+
+const addOne = (payload = { sent: 0 }) => queue.add('noop', payload);
+const addMany = (count) =>
+  queue.addBulk(Array.from({ length: count }, () => ({ name: 'noop', data: { sent: 0 } })));
+const empty = () => queue.obliterate({ force: true, count: 100000 });
+
+let done = 0;
+const waits = [];
+const handler = async ({ data }) => {
+  if (data.sent > 0) waits.push(performance.now() - data.sent);
+};
+async function work(options) {
+  const worker = new Worker('noop', handler, { connection, prefix: space, autorun: false, ...options });
+  worker.on('completed', () => (done += 1));
+  worker.on('error', () => {});
+  await worker.waitUntilReady();
+  worker.run();
+  return worker;
+}
+
+const figures = {};
+figures.enqueue = await rate(1, () => addOne());
+figures.bulk = await rate(100, () => addMany(100));
+await empty();
+for (const [name, options] of [['drainDefault', {}], ['drainTuned', { concurrency: 100 }]]) {
+  await fill(tasks, addMany);
+  const drain = drained(tasks, () => done);
+  const worker = await work(options);
+  figures[name] = await drain;
+  await worker.close(true);
+  await empty();
+}
+const worker = await work({ concurrency: 100 });
+Object.assign(figures, await starts(waits, addOne));
+await worker.close(true);
+await empty();
+finish(figures);

@@ -1,0 +1,53 @@
+// graphile-worker: jobs by its own utilities, worked off by its runner as it is and with batched completion.
+import { Logger, makeWorkerUtils, run } from 'graphile-worker';
+import pg from 'pg';
+import { drained, fill, finish, postgres, rate, space, starts, tasks } from './common.mjs';
+
+const pool = new pg.Pool({ connectionString: postgres, max: 30 });
+const utils = await makeWorkerUtils({ pgPool: pool, schema: space });
+await utils.migrate();
+
+const addOne = (payload = { sent: 0 }) => utils.addJob('noop', payload);
+const addMany = (count) =>
+  utils.addJobs(Array.from({ length: count }, () => ({ identifier: 'noop', payload: { sent: 0 } })));
+const empty = () => pool.query(`DELETE FROM ${space}._private_jobs`);
+
+let done = 0;
+const waits = [];
+const taskList = {
+  noop: async ({ sent }) => {
+    if (sent > 0) waits.push(performance.now() - sent);
+    done += 1;
+  },
+};
+const logger = new Logger(() => () => {});
+const start = (options) =>
+  run({ pgPool: pool, schema: space, taskList, noHandleSignals: true, logger, ...options });
+const tuned = {
+  preset: {
+    worker: {
+      concurrentJobs: 24,
+      localQueue: { size: 500 },
+      completeJobBatchDelay: 0,
+      failJobBatchDelay: 0,
+    },
+  },
+};
+
+const figures = {};
+figures.enqueue = await rate(1, () => addOne());
+figures.bulk = await rate(100, () => addMany(100));
+await empty();
+for (const [name, options] of [['drainDefault', {}], ['drainTuned', tuned]]) {
+  await fill(tasks, addMany);
+  const work = drained(tasks, () => done);
+  const runner = await start(options);
+  figures[name] = await work;
+  await runner.stop();
+  await empty();
+}
+const runner = await start({});
+Object.assign(figures, await starts(waits, addOne));
+await runner.stop();
+await pool.query(`DROP SCHEMA ${space} CASCADE`);
+finish(figures);
