@@ -2,6 +2,7 @@
 //!
 //! `cargo run -p leasehold --example video-queue`
 
+use std::path::Path;
 use std::time::Duration;
 
 use leasehold::model::{Progress, TaskId, TaskState};
@@ -34,7 +35,7 @@ impl Encoder {
     async fn encode(self, task: Running<Encode>) -> Result<Encoded, Setback> {
         let Encode { video, frames } = &task.work;
         println!("  {}: {video}, attempt {} under token {}", self.name, task.attempt(), task.token());
-        if video.ends_with(".txt") {
+        if Path::new(video).extension().is_none_or(|kind| kind != "mov") {
             return Err(Setback::fail("this is no video")); // Trying again is no use.
         }
         for frame in 0..*frames {

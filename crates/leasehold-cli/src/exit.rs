@@ -35,7 +35,7 @@ pub(crate) const SIGNAL_BASE: i32 = 128;
 pub(crate) const HELP: &str = "\
 Exit codes:
   0    done
-  1    a lease is not held, a token is stale, there is no such task or queue, or something else went wrong
+  1    a lease is not held, a token is stale, there is no such task, or something else went wrong
   64   the command line makes no sense
   69   the store cannot be reached
   70   a fault of leasehold, or of what the store contains

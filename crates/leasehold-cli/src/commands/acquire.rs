@@ -16,11 +16,7 @@ pub(super) async fn acquire(desk: &Desk, args: AcquireArgs) -> Done {
     let AcquireArgs { name, ask } = args;
     let typed = std::iter::once("leasehold".into()).chain(std::env::args_os().skip(1));
     let request = Request::new(name, &ask, &typed.collect::<Vec<_>>())?;
-    let leasehold = desk.open().await?;
-    if !leasehold.abilities().lasting {
-        let wrong = format!("a lease in the store {} would end with this command", leasehold.url());
-        return Err(Failure::config(wrong).hint("use a store that lasts, such as sqlite:"));
-    }
+    let leasehold = desk.open_lasting("a lease").await?;
     let done = tokio::select! {
         guard = take(&leasehold, &request, &ask) => match guard {
             Ok(guard) => hand_over(desk, &leasehold, &request, guard).await,

@@ -26,6 +26,16 @@ impl Desk {
         Ok(Leasehold::connect(&self.store.url).await?)
     }
 
+    /// Opens the store, if what is put into it outlives this command.
+    pub(super) async fn open_lasting(&self, what: &str) -> Result<Leasehold, Failure> {
+        let leasehold = self.open().await?;
+        if leasehold.abilities().lasting {
+            return Ok(leasehold);
+        }
+        let wrong = format!("{what} in the store {} would end with this command", leasehold.url());
+        Err(Failure::config(wrong).hint("use a store that lasts, such as sqlite:"))
+    }
+
     /// The store's address, with its secrets.
     pub(super) fn store_url(&self) -> &str {
         &self.store.url

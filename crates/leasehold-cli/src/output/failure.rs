@@ -76,6 +76,11 @@ impl Failure {
         Self::new(exit::FAILURE, "LOCK_NOT_HELD", error)
     }
 
+    /// What this belongs to is over.
+    pub(crate) fn lost(error: impl Into<String>) -> Self {
+        Self::new(exit::LEASE_LOST, "LEASE_LOST", error)
+    }
+
     /// A person said no.
     pub(crate) fn declined(error: impl Into<String>) -> Self {
         Self::new(exit::FAILURE, "DECLINED", error)

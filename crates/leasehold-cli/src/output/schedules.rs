@@ -51,7 +51,7 @@ pub(crate) fn schedule_table(schedules: &[Schedule], now: Timestamp, paint: Pain
         let next = ticks(schedule, now, 1).pop();
         let cells =
             [schedule.name.as_str(), schedule.cron.as_str(), schedule.zone.as_str(), schedule.queue.as_str()];
-        let mut row: Vec<String> = cells.iter().map(|cell| visible(cell).to_string()).collect();
+        let mut row: Vec<String> = cells.iter().map(|cell| visible(cell)).collect();
         row.push(next.unwrap_or_else(|| if schedule.paused { "paused" } else { "never" }.to_owned()));
         let tint: Tint = if schedule.paused { Paint::warning } else { plain };
         table.row(tint, row);

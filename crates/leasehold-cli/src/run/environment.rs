@@ -8,6 +8,7 @@
 //! | `LEASEHOLD_STORE` | where the locks live |
 //! | `LEASEHOLD_TASK`, `LEASEHOLD_QUEUE`, `LEASEHOLD_ATTEMPT`, `LEASEHOLD_KEY` | of a task, for the command of `tasks work`; `LEASEHOLD_TOKEN` is then the task's |
 //! | `LEASEHOLD_LOCK_TOKEN` | the token of a task's lock |
+//! | `LEASEHOLD_PROGRESS` | where to tell how far a task has come |
 
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::OsStringExt;
@@ -25,6 +26,7 @@ const QUEUE: &str = "LEASEHOLD_QUEUE";
 const ATTEMPT: &str = "LEASEHOLD_ATTEMPT";
 const KEY: &str = "LEASEHOLD_KEY";
 const LOCK_TOKEN: &str = "LEASEHOLD_LOCK_TOKEN";
+pub(crate) const PROGRESS: &str = "LEASEHOLD_PROGRESS";
 
 /// What is known once the locks are held.
 pub(super) struct Granted<'a> {
@@ -61,6 +63,8 @@ pub(super) struct Attempt<'a> {
     pub(super) task: &'a Task,
     /// Of its lock.
     pub(super) lock_token: Option<Token>,
+    /// Where to tell how far it has come.
+    pub(super) progress_path: Option<String>,
 }
 
 impl Attempt<'_> {
@@ -75,6 +79,7 @@ impl Attempt<'_> {
             (STORE, self.store_url.to_owned()),
         ];
         variables.extend(task.key.as_ref().map(|key| (KEY, key.to_string())));
+        variables.extend(self.progress_path.clone().map(|path| (PROGRESS, path)));
         let mut locks = Around::from_environment(self.store_url).locks;
         if let Some(lock) = &task.lock {
             locks.push(lock.to_string());
@@ -100,7 +105,7 @@ fn block(variables: &[(&str, String)]) -> Vec<u8> {
 
 /// Everything of our own environment that the command inherits unchanged.
 pub(super) fn inherited() -> Vec<CString> {
-    let ours = [LOCK, LOCKS, TOKEN, LEASE_ID, HOLDER, STORE, TASK, QUEUE, ATTEMPT, KEY, LOCK_TOKEN];
+    let ours = [LOCK, LOCKS, TOKEN, LEASE_ID, HOLDER, STORE, TASK, QUEUE, ATTEMPT, KEY, LOCK_TOKEN, PROGRESS];
     let variables = std::env::vars_os().filter(|(name, _)| ours.iter().all(|our| name != our));
     let entries = variables.map(|(name, value)| [name, value].join(&OsString::from("=")));
     // No variable can contain a NUL, so none is left out.

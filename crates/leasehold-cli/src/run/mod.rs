@@ -47,6 +47,7 @@ mod timing;
 mod tree;
 
 pub(crate) use attempt::{End, Keeper, Launched, Launcher, keep};
+pub(crate) use environment::PROGRESS;
 pub(crate) use plan::{Patience, RunPlan};
 pub(crate) use signals::is_ignored;
 pub(crate) use start::run;

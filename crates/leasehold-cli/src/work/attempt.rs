@@ -7,6 +7,7 @@ use leasehold::{Running, Setback};
 
 use super::capture::Ear;
 use super::outcome::{self, Outcome};
+use super::reports::Reports;
 use super::shop::{Hurry, Shop, Tally};
 use crate::run::{End, Keeper, Launched};
 
@@ -28,14 +29,14 @@ fn count(shop: &Shop, change: impl FnOnce(&mut Tally)) {
 
 async fn run(shop: &Arc<Shop>, running: &Running<Payload>) -> Outcome {
     let launched = shop.launcher.launch(running.task(), running.lock_token(), running.valid_until()).await;
-    let heard = launched.and_then(|Launched { keeper, stdout, stderr }| {
+    let heard = launched.and_then(|Launched { keeper, stdout, stderr, progress }| {
         let out = Ear::new(stdout, shop.stdout.clone(), outcome::keep_out())?;
         let error = Ear::new(stderr, shop.stderr.clone(), outcome::keep_error())?;
-        Ok((keeper, out, error))
+        Ok((keeper, out, error, Reports::new(progress)?))
     });
     match heard {
-        Ok((keeper, out, error)) => {
-            let end = oversee(shop, running, keeper).await;
+        Ok((keeper, out, error, reports)) => {
+            let end = oversee(shop, running, keeper, reports).await;
             let (out, error) = tokio::join!(out.finish(shop), error.finish(shop));
             Outcome::new(end, running.task(), out, error)
         }
@@ -44,7 +45,7 @@ async fn run(shop: &Arc<Shop>, running: &Running<Payload>) -> Outcome {
 }
 
 /// Tells the keeper what it has to know, until nothing of the command is alive.
-async fn oversee(shop: &Shop, running: &Running<Payload>, mut keeper: Keeper) -> End {
+async fn oversee(shop: &Shop, running: &Running<Payload>, mut keeper: Keeper, mut reports: Reports) -> End {
     let mut until = running.valid_until();
     keeper.renewed(until);
     let (mut stopped, mut killed) = (false, false);
@@ -55,6 +56,7 @@ async fn oversee(shop: &Shop, running: &Running<Payload>, mut keeper: Keeper) ->
                 until = now;
                 keeper.renewed(until);
             }
+            progress = reports.next() => running.progress(progress),
             () = stop_wanted(shop, running), if !stopped => {
                 stopped = true;
                 keeper.stop();

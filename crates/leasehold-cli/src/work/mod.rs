@@ -10,6 +10,7 @@
 //! | `attempt.rs` | one attempt: the command, until it has ended |
 //! | `outcome.rs` | what an exit code and the output mean for the task |
 //! | `capture.rs`, `mouth.rs` | what a command writes: kept, and passed on line by line |
+//! | `reports.rs` | what a command tells of how far it has come |
 //! | `enough.rs` | when `--once` and `--until-empty` have had enough |
 
 mod attempt;
@@ -17,6 +18,7 @@ mod capture;
 mod enough;
 mod mouth;
 mod outcome;
+mod reports;
 mod shop;
 mod worker;
 

@@ -32,8 +32,11 @@ const FOR_EVER: Duration = Duration::from_hours(24 * 365);
 
 /// Works until it is asked to end or has had enough. Gives the exit code.
 pub(crate) async fn work(plan: WorkPlan, printer: Printer) -> Result<i32, Failure> {
-    let mut signals = Signals::listen().map_err(Failure::internal)?;
     let leasehold = Leasehold::connect(&plan.store_url).await?;
+    if !leasehold.abilities().lasting {
+        let wrong = format!("nobody can add tasks to the store {} of this worker", leasehold.url());
+        return Err(Failure::config(wrong).hint("use a store that lasts, such as sqlite:"));
+    }
     let tasks = leasehold.tasks()?;
     let shop = Arc::new(Shop::new(plan.launcher, printer));
     // Tasks are not taken ahead: a command may take long, and somebody else may be idle.
@@ -44,6 +47,8 @@ pub(crate) async fn work(plan: WorkPlan, printer: Printer) -> Result<i32, Failur
             attempt(shop.clone(), running)
         });
     }
+    // Until here there is nothing to be ended in order.
+    let mut signals = Signals::listen().map_err(Failure::internal)?;
     let worker = builder.start()?;
     printer.advise(format_args!("leasehold: worker {} waits for tasks; ^C ends it", worker.id()));
     let burying = tokio::spawn({

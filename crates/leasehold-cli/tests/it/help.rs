@@ -2,7 +2,7 @@
 
 use super::support::Bench;
 
-const COMMANDS: [&str; 21] = [
+const COMMANDS: [&str; 45] = [
     "",
     "run",
     "locks",
@@ -14,6 +14,30 @@ const COMMANDS: [&str; 21] = [
     "locks release",
     "locks ask",
     "locks wait",
+    "tasks",
+    "tasks add",
+    "tasks work",
+    "tasks progress",
+    "tasks list",
+    "tasks show",
+    "tasks counts",
+    "tasks retry",
+    "tasks cancel",
+    "tasks update",
+    "tasks recover",
+    "tasks purge",
+    "queues",
+    "queues list",
+    "queues pause",
+    "queues resume",
+    "schedules",
+    "schedules set",
+    "schedules list",
+    "schedules show",
+    "schedules pause",
+    "schedules resume",
+    "schedules remove",
+    "workers",
     "history",
     "watch",
     "sweep",
@@ -43,12 +67,13 @@ fn no_command_is_missing_from_the_list() {
     let listed = |command: &str| {
         let help = bench.ok(&format!("{command} -h"));
         let commands = help.lines().skip_while(|line| *line != "Commands:").skip(1);
-        let commands = commands.take_while(|line| !line.is_empty());
+        // A longer text goes on in the next line, further in.
+        let commands = commands.take_while(|line| !line.is_empty()).filter(|line| !line.starts_with("   "));
         let names: Vec<_> = commands.filter_map(|line| line.split_whitespace().next()).collect();
         names.iter().map(|name| format!("{command} {name}").trim().to_owned()).collect::<Vec<_>>()
     };
     let mut all = vec![String::new()];
-    for group in ["", "locks", "fence", "store"] {
+    for group in ["", "locks", "tasks", "queues", "schedules", "fence", "store"] {
         all.extend(listed(group));
     }
     all.sort();
@@ -66,7 +91,7 @@ fn the_version_is_told() {
 #[test]
 fn nothing_at_all_is_a_usage_error_that_shows_help() {
     let bench = Bench::new();
-    for words in ["", "locks", "fence", "store"] {
+    for words in ["", "locks", "tasks", "queues", "schedules", "fence", "store"] {
         let ran = bench.run(words);
         assert_eq!((ran.code, ran.stdout.as_str()), (64, ""), "{words}");
         assert!(ran.stderr.contains("Usage: leasehold"), "{words}: {}", ran.stderr);

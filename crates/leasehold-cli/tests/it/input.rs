@@ -11,7 +11,7 @@ fn refused(words: &[&str]) -> String {
     ran.stderr
 }
 
-fn all_refused(cases: &[&[&str]]) -> String {
+pub(crate) fn all_refused(cases: &[&[&str]]) -> String {
     let told = cases
         .iter()
         .map(|words| format!("$ leasehold {}\n{}", words.join(" ").escape_debug(), refused(words)));

@@ -17,5 +17,6 @@ mod schedules;
 mod secrets;
 mod stores;
 mod support;
+mod tasks;
 mod upkeep;
 mod waiting;

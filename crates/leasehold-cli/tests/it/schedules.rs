@@ -13,7 +13,10 @@ fn a_schedule_is_set_listed_paused_and_removed() {
     assert!(set.stdout.contains("0 3 * * * in Europe/Berlin"), "{}", set.stdout);
     let list = bench.json("schedules list");
     let one = &list[0];
-    assert_eq!((&one["name"], &one["queue"], &one["lock"]), (&"nightly".into(), &"reports".into(), &"db".into()));
+    assert_eq!(
+        (&one["name"], &one["queue"], &one["lock"]),
+        (&"nightly".into(), &"reports".into(), &"db".into())
+    );
     assert_eq!(one["next"].as_array().map(Vec::len), Some(1));
     assert_eq!(bench.json("schedules show nightly --next 30")["next"].as_array().map(Vec::len), Some(30));
     assert_eq!(bench.json("schedules pause nightly")["paused"], true);
@@ -49,7 +52,8 @@ fn a_tick_becomes_a_task_that_a_worker_runs() {
     let set = bench.run_words(&["schedules", "set", "tick", "* * * * * *", "ticks", "--payload", "[7]"]);
     assert_eq!(set.code, 0, "{set:?}");
     // Two of them: a tick is one task all the same.
-    let words = ["tasks", "work", "ticks", "--", "sh", "-c", "echo \"$LEASEHOLD_KEY\" >> keys; cat >> payloads"];
+    let words =
+        ["tasks", "work", "ticks", "--", "sh", "-c", "echo \"$LEASEHOLD_KEY\" >> keys; cat >> payloads"];
     let mut workers = [(); 2].map(|()| bench.command(words).spawn().unwrap());
     let keys = bench.path().join("keys");
     let read = || std::fs::read_to_string(&keys).unwrap_or_default();

@@ -92,11 +92,11 @@ fn a_store_of_a_newer_leasehold() {
     let path = bench.path().join("store.db");
     make(&path, "PRAGMA user_version = 999;");
     insta::assert_snapshot!(refused_file(&bench, "store.db"), @"
-    leasehold: the store [TEMP]/store.db has schema version 999, made by a newer leasehold; this one knows 2
+    leasehold: the store [TEMP]/store.db has schema version 999, made by a newer leasehold; this one knows 3
     hint: upgrade leasehold, or name another file
     exit code 78
     ");
-    make(&path, "PRAGMA user_version = 2;");
+    make(&path, "PRAGMA user_version = 3;");
     assert_eq!(bench.json("locks status a")["isLocked"], true);
 }
 

@@ -182,7 +182,8 @@ impl CronText {
                 cron.0
             ))
         };
-        let parsed = cron.parsed().map_err(|error| wrong(error.to_string().trim_end_matches('.').to_owned()))?;
+        let parsed =
+            cron.parsed().map_err(|error| wrong(error.to_string().trim_end_matches('.').to_owned()))?;
         let start = jiff::Timestamp::UNIX_EPOCH.to_zoned(TimeZone::UTC);
         parsed.find_next_occurrence(&start, false).map_err(|_| wrong("that never happens".to_owned()))?;
         Ok(cron)

@@ -48,12 +48,12 @@ fn version(put: &PutIf) -> u64 {
 }
 
 pub async fn a_document_is_written_once_by_those_who_expect_none(f: Fixture) {
-    assert_eq!(docs(&*f.one).get("a").await.unwrap(), None);
+    assert_eq!(docs(&*f.one).get("a").await.expect("an answer"), None);
     let version = version(&put(&*f.one, "a", None, "one").await);
     assert!(version > 0);
     let there = Doc { version, body: "one".to_owned() };
     assert_eq!(put(&*f.two, "a", None, "two").await, PutIf::Clash(Some(there.clone())));
-    assert_eq!(docs(&*f.two).get("a").await.unwrap(), Some(there));
+    assert_eq!(docs(&*f.two).get("a").await.expect("an answer"), Some(there));
 }
 
 pub async fn a_write_compares_the_version(f: Fixture) {
@@ -61,7 +61,7 @@ pub async fn a_write_compares_the_version(f: Fixture) {
     let second = version(&put(&*f.two, "a", Some(first), "two").await);
     assert!(second > first);
     assert!(matches!(put(&*f.one, "a", Some(first), "three").await, PutIf::Clash(Some(_))));
-    assert_eq!(docs(&*f.one).get("a").await.unwrap().unwrap().body, "two");
+    assert_eq!(docs(&*f.one).get("a").await.expect("an answer").expect("a good value in a test").body, "two");
 }
 
 pub async fn a_clash_shows_what_is_there(f: Fixture) {
@@ -79,7 +79,7 @@ pub async fn of_sixteen_writers_one_succeeds(f: Fixture) {
     });
     let mut written = 0;
     for writer in writers.collect::<Vec<_>>() {
-        written += u32::from(matches!(writer.await.unwrap(), PutIf::Written(_)));
+        written += u32::from(matches!(writer.await.expect("an answer"), PutIf::Written(_)));
     }
     assert_eq!(written, 1);
 }
@@ -88,17 +88,17 @@ pub async fn documents_are_listed_by_prefix_in_pages(f: Fixture) {
     for key in ["b/2", "a/1", "b/1", "b/3", "b%", "c"] {
         put(&*f.one, key, None, key).await;
     }
-    let first = docs(&*f.two).list("b/", None, 2).await.unwrap();
+    let first = docs(&*f.two).list("b/", None, 2).await.expect("an answer");
     let keys = |page: &crate::store::Page<(String, Doc)>| {
         page.items.iter().map(|(key, _)| key.clone()).collect::<Vec<_>>()
     };
     assert_eq!(keys(&first), ["b/1", "b/2"]);
-    let second = docs(&*f.two).list("b/", first.next, 2).await.unwrap();
+    let second = docs(&*f.two).list("b/", first.next, 2).await.expect("an answer");
     assert_eq!(keys(&second), ["b/3"]);
     assert!(second.next.is_none());
-    assert_eq!(docs(&*f.two).list("", None, 0).await.unwrap().items.len(), 6);
+    assert_eq!(docs(&*f.two).list("", None, 0).await.expect("an answer").items.len(), 6);
     let some = ["c".to_owned(), "none".to_owned(), "a/1".to_owned()];
-    let found = docs(&*f.one).get_all(&some).await.unwrap();
+    let found = docs(&*f.one).get_all(&some).await.expect("an answer");
     let bodies: Vec<_> = found.into_iter().map(|doc| doc.map(|doc| doc.body)).collect();
     assert_eq!(bodies, [Some("c".to_owned()), None, Some("a/1".to_owned())]);
 }
@@ -106,20 +106,20 @@ pub async fn documents_are_listed_by_prefix_in_pages(f: Fixture) {
 pub async fn odd_keys_and_bodies_come_back_as_they_were(f: Fixture) {
     let (key, body) = ("k'\"; DROP TABLE doc; -- 名", "{\"a\": \"'\\n\u{fffd}\"}\n".repeat(1000));
     let version = version(&put(&*f.one, key, None, &body).await);
-    assert_eq!(docs(&*f.two).get(key).await.unwrap(), Some(Doc { version, body }));
+    assert_eq!(docs(&*f.two).get(key).await.expect("an answer"), Some(Doc { version, body }));
 }
 
 pub async fn a_document_that_is_no_longer_worth_keeping_goes_and_its_version_is_not_used_again(f: Fixture) {
     let keep = Draft { keep: Some(Ttl::from_secs(60)), ..draft("gone") };
-    let PutIf::Written(first) = docs(&*f.one).put_if("a", None, keep).await.unwrap() else {
+    let PutIf::Written(first) = docs(&*f.one).put_if("a", None, keep).await.expect("an answer") else {
         panic!("a clash")
     };
     f.pass(59_000);
-    assert!(docs(&*f.one).get("a").await.unwrap().is_some());
+    assert!(docs(&*f.one).get("a").await.expect("an answer").is_some());
     f.pass(2_000);
-    assert_eq!(docs(&*f.two).get("a").await.unwrap(), None);
-    assert_eq!(docs(&*f.two).list("", None, 0).await.unwrap().items.len(), 0);
+    assert_eq!(docs(&*f.two).get("a").await.expect("an answer"), None);
+    assert_eq!(docs(&*f.two).list("", None, 0).await.expect("an answer").items.len(), 0);
     let second = version(&put(&*f.two, "a", None, "new").await);
     assert!(second > first);
-    assert_eq!(docs(&*f.one).get("a").await.unwrap().unwrap().body, "new");
+    assert_eq!(docs(&*f.one).get("a").await.expect("an answer").expect("a good value in a test").body, "new");
 }

@@ -77,6 +77,7 @@ macro_rules! task_conformance {
                 an_update_compares_the_version
                 an_update_moves_a_task_in_line_and_in_time
                 an_update_that_makes_no_sense_is_refused
+                attempts_that_were_made_cannot_be_taken_back
                 nothing_is_leased_from_a_paused_queue
             ;
             showing:

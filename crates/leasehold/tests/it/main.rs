@@ -4,3 +4,4 @@ mod client;
 mod codes;
 mod engines;
 mod model_check;
+mod task_check;

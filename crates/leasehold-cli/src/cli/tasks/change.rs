@@ -24,7 +24,9 @@ pub(crate) struct RetryArgs {
     pub(crate) queue: Option<QueueName>,
 }
 
-/// Stop tasks: at once if they wait; if they run, their worker learns it with its next sign of life
+/// Stop tasks, whether they wait or run
+///
+/// Those that wait are stopped at once. The worker of one that runs learns it with its next sign of life, and ends it.
 #[derive(Debug, Args)]
 pub(crate) struct CancelArgs {
     /// The tasks

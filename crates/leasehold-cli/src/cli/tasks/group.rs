@@ -3,12 +3,15 @@
 use clap::Subcommand;
 use leasehold::model::{QueueName, TaskId};
 
-use super::{AddArgs, CancelArgs, ListTasksArgs, PauseArgs, PurgeArgs, RetryArgs, UpdateArgs, WorkArgs};
+use super::{
+    AddArgs, CancelArgs, ListTasksArgs, PauseArgs, ProgressArgs, PurgeArgs, RetryArgs, UpdateArgs, WorkArgs,
+};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TasksCommand {
     Add(Box<AddArgs>),
     Work(Box<WorkArgs>),
+    Progress(ProgressArgs),
     List(ListTasksArgs),
     /// Show everything about a task: its attempts, its error, what people did to it
     Show {

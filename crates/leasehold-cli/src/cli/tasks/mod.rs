@@ -6,7 +6,7 @@
 //! | `add.rs` | `tasks add` |
 //! | `look.rs` | `tasks list`, `tasks show`, `tasks counts` |
 //! | `change.rs` | `tasks retry`, `cancel`, `update`, `purge`, `queues pause` |
-//! | `work.rs` | `tasks work` |
+//! | `work.rs` | `tasks work`, `tasks progress` |
 
 mod add;
 mod change;
@@ -18,4 +18,4 @@ pub(crate) use add::{AddArgs, Source, Steps};
 pub(crate) use change::{CancelArgs, PauseArgs, PurgeArgs, RetryArgs, UpdateArgs};
 pub(crate) use group::{QueuesCommand, TasksCommand};
 pub(crate) use look::ListTasksArgs;
-pub(crate) use work::WorkArgs;
+pub(crate) use work::{ProgressArgs, WorkArgs};

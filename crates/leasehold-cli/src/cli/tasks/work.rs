@@ -29,7 +29,7 @@ The exit code of the command decides:
 
 Examples:
   leasehold tasks work video --slots 4 -- ./encode.sh
-  leasehold tasks work mail --until-empty -- sh -c 'jq -r .to | xargs ./send'";
+  leasehold tasks work mail letters --until-empty -- python3 send.py";
 
 /// Work on the tasks of a queue with a command
 #[derive(Debug, Args)]
@@ -61,4 +61,21 @@ pub(crate) struct WorkArgs {
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
+}
+
+/// From within a command of tasks work: tell how far its task has come
+///
+/// Others see it within about a second, with leasehold tasks list and show.
+#[derive(Debug, Args)]
+#[command(after_help = "Example: leasehold tasks progress --done 40 --of 100 --note 'second pass'")]
+pub(crate) struct ProgressArgs {
+    /// So much is done
+    #[arg(long, value_name = "N")]
+    pub(crate) done: u64,
+    /// Of so much, if that is known
+    #[arg(long, value_name = "M")]
+    pub(crate) of: Option<u64>,
+    /// What is being done
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) note: Option<String>,
 }

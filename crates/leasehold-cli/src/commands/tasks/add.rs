@@ -23,7 +23,7 @@ pub(super) async fn add(desk: &Desk, mut args: AddArgs) -> Done {
         return lines::add(desk, &args, &file).await;
     }
     let payload = payload::read(args.payload.take())?;
-    let Added { id, duplicate } = prepared(&desk.open().await?, &args, payload).await?;
+    let Added { id, duplicate } = prepared(&desk.open_lasting("a task").await?, &args, payload).await?;
     let view = AddedView { success: true, id, queue: args.queue.to_string(), duplicate };
     desk.printer.result(&view, |paint| {
         let word = if duplicate { format!("  {}", paint.warning("duplicate")) } else { String::new() };

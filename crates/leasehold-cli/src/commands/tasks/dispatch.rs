@@ -1,6 +1,6 @@
 //! From a command of these groups to what is done.
 
-use super::{add, change, look, tidy, update};
+use super::{add, change, look, progress, tidy, update};
 use crate::cli::{QueuesCommand, TasksCommand};
 use crate::commands::dispatch::{Desk, Done};
 use crate::exit;
@@ -14,6 +14,7 @@ pub(in crate::commands) async fn tasks(desk: &Desk, command: TasksCommand) -> Do
         TasksCommand::Retry(args) => change::retry(desk, args).await,
         TasksCommand::Cancel(args) => change::cancel(desk, args).await,
         TasksCommand::Update(args) => update::update(desk, *args).await,
+        TasksCommand::Progress(args) => progress::progress(args),
         TasksCommand::Recover => tidy::recover(desk).await,
         TasksCommand::Purge(args) => tidy::purge(desk, args).await,
         // It makes a runtime of its own, and has been served.

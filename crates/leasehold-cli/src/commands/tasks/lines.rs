@@ -31,7 +31,7 @@ pub(super) async fn add(desk: &Desk, args: &AddArgs, file: &Path) -> Done {
     } else {
         (shown(file), Box::new(BufReader::new(open(file)?)))
     };
-    let leasehold = desk.open().await?;
+    let leasehold = desk.open_lasting("a task").await?;
     let mut lines = Lines { name, from, number: 0 };
     let mut progress = Progress::new(desk.printer, "adding", None);
     let mut added = 0;

@@ -7,6 +7,7 @@
 //! | `look.rs` | `tasks list`, `tasks show`, `tasks counts`, `queues list`, `workers` |
 //! | `change.rs`, `update.rs` | `tasks retry`, `tasks cancel`, `tasks update`, `queues pause`, `queues resume` |
 //! | `tidy.rs` | `tasks recover`, `tasks purge` |
+//! | `progress.rs` | `tasks progress` |
 //! | `work.rs` | `tasks work`, up to the plan that `crate::work` carries out |
 
 mod add;
@@ -15,6 +16,7 @@ mod dispatch;
 mod lines;
 mod look;
 mod payload;
+mod progress;
 mod tidy;
 mod update;
 mod work;

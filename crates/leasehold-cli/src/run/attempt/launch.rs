@@ -1,8 +1,8 @@
 //! A worker starts keepers.
 
 use std::ffi::OsString;
-use std::io;
-use std::os::fd::OwnedFd;
+use std::io::{self, PipeReader};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use leasehold::Moment;
 use leasehold::model::{Task, Token};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, dup};
 
 use super::crew::Crew;
 use super::keeper::Keeper;
@@ -42,6 +42,8 @@ pub(crate) struct Launched {
     pub(crate) keeper: Keeper,
     pub(crate) stdout: ChildStdout,
     pub(crate) stderr: ChildStderr,
+    /// What it tells of how far it has come.
+    pub(crate) progress: PipeReader,
 }
 
 impl Launcher {
@@ -74,6 +76,8 @@ impl Launcher {
         valid_until: Moment,
     ) -> io::Result<Launched> {
         let (ours, theirs) = UnixStream::pair()?;
+        let (progress, told) = io::pipe()?;
+        let told = dup(told)?; // A copy is inherited. Nothing else is started while we have it.
         let mut child = Command::new(myself()?)
             .arg0(NAME)
             .arg(&self.file)
@@ -88,13 +92,21 @@ impl Launcher {
         self.crew.hire(pid);
         let pipes = child.stdout.take().zip(child.stderr.take());
         let (stdout, stderr) = pipes.ok_or_else(|| io::Error::other("no pipes to the command"))?;
-        let variables = Attempt { store_url: &self.store_url, task, lock_token }.block();
+        let progress_path = progress_path(pid, &told);
+        drop(told);
+        let variables = Attempt { store_url: &self.store_url, task, lock_token, progress_path }.block();
         let payload = task.payload.as_str().as_bytes().to_vec();
         let order = Order { valid_until, timing: self.timing, variables, payload };
         let keeper = Keeper::new(ours, self.crew.clone())?;
         keeper.give(&order.to_bytes()).await?;
-        Ok(Launched { keeper, stdout, stderr })
+        Ok(Launched { keeper, stdout, stderr, progress })
     }
+}
+
+/// Where the command can tell how far it has come: by way of its keeper, so that it is there as long as the attempt is, and
+/// also for a child to which no descriptor was passed on.
+fn progress_path(keeper: Pid, told: &OwnedFd) -> Option<String> {
+    cfg!(target_os = "linux").then(|| format!("/proc/{keeper}/fd/{}", told.as_raw_fd()))
 }
 
 /// This very program, also if its file has been replaced since.

@@ -6,5 +6,6 @@ mod lab;
 mod lost;
 mod mirror;
 mod stopped;
+mod tasks_on_terminal;
 mod terminal;
 mod waits;

@@ -14,7 +14,7 @@ use nix::pty::{grantpt, posix_openpt, ptsname_r, unlockpt};
 use super::lab::{Lab, PATIENCE, read_pid, wait_until, wait_until_dead};
 
 /// A program on a terminal of its own, with somebody at the keyboard.
-struct Screen {
+pub(super) struct Screen {
     keyboard: File,
     shown: String,
     child: Child,
@@ -22,7 +22,7 @@ struct Screen {
 
 impl Screen {
     /// Runs the command as the leader of a session that has a new terminal.
-    fn start(lab: &Lab, command: &Command) -> Self {
+    pub(super) fn start(lab: &Lab, command: &Command) -> Self {
         let (keyboard, terminal) = new_terminal();
         // `setsid --ctty` makes its stdin the controlling terminal of the new session.
         let mut on_terminal = Command::new("setsid");
@@ -41,12 +41,12 @@ impl Screen {
         screen
     }
 
-    fn types(&mut self, keys: &str) {
+    pub(super) fn types(&mut self, keys: &str) {
         self.keyboard.write_all(keys.as_bytes()).unwrap();
     }
 
     /// Waits until the text has been shown, and forgets everything up to it.
-    fn shows(&mut self, expected: &str) {
+    pub(super) fn shows(&mut self, expected: &str) {
         let deadline = Instant::now() + PATIENCE;
         loop {
             if let Some(at) = self.shown.find(expected) {
@@ -64,7 +64,7 @@ impl Screen {
         }
     }
 
-    fn ends_with_code(&mut self) -> i32 {
+    pub(super) fn ends_with_code(&mut self) -> i32 {
         wait_until("the end of the session", || self.child.try_wait().unwrap()).code().unwrap()
     }
 }

@@ -51,8 +51,17 @@ impl Floor {
     pub(super) fn take(&self, task: &Task, ttl: Ttl, sent: Moment) -> watch::Receiver<Terms> {
         let terms = Terms { valid_until: sent.plus(ttl.as_duration()), stop: None };
         let (terms, heard) = watch::channel(terms);
-        self.hands().insert(task.id, Hand { token: task.token, ttl, progress: None, terms });
+        let hand = Hand { token: task.token, ttl, progress: None, terms };
+        // Who gets a task that it had before has lost it in between, perhaps without knowing: no two handlers on one task.
+        if let Some(mut earlier) = self.hands().insert(task.id, hand) {
+            earlier.stop(Stop::Lost);
+        }
         heard
+    }
+
+    /// Whether this lease is not in hand, or may be over: its answer may have come too late.
+    pub(super) fn is_over(&self, id: TaskId, token: Token, now: Moment) -> bool {
+        self.hands().get(&id).is_none_or(|hand| hand.token != token || hand.terms.borrow().valid_until <= now)
     }
 
     /// Lets go of a lease: it is settled or lost.
@@ -179,13 +188,39 @@ mod tests {
     use super::*;
     use crate::model::{NewTask, Payload, QueueName, Timestamp};
 
+    fn task(token: u64) -> Task {
+        let id = TaskId::from_uuid(uuid::Uuid::from_u128(1));
+        let new = NewTask::new(id, QueueName::new("q").unwrap(), Payload::default());
+        Task { token: Token::new(token).unwrap(), ..Task::new(&new, Timestamp::from_micros(1)) }
+    }
+
+    /// After a pause, the answer with the new lease may be read before anybody sees that the old one is over.
+    #[test]
+    fn taking_a_task_anew_stops_the_earlier_attempt() {
+        let floor = Floor::default();
+        let earlier = floor.take(&task(1), Ttl::from_secs(1), Moment::now());
+        let later = floor.take(&task(2), Ttl::from_secs(1), Moment::now());
+        assert_eq!(earlier.borrow().stop, Some(Stop::Lost));
+        assert_eq!(later.borrow().stop, None);
+        floor.let_go(task(1).id, task(1).token);
+        assert!(floor.knows(task(2).id, task(2).token));
+    }
+
+    #[test]
+    fn a_lease_whose_answer_comes_too_late_is_over() {
+        let (floor, sent, ttl) = (Floor::default(), Moment::now(), Ttl::from_secs(1));
+        let _stop = floor.take(&task(1), ttl, sent);
+        let over = |token, now| floor.is_over(task(token).id, task(token).token, now);
+        assert!(!over(1, sent));
+        assert!(over(1, sent.plus(ttl.as_duration())));
+        assert!(over(2, sent), "it is not in hand");
+    }
+
     /// A list that was read before the settlement tells of a task that was done after it: it must not be begun again.
     #[test]
     fn what_is_let_go_of_while_the_store_is_asked_is_still_known() {
-        let floor = Floor::default();
-        let id = TaskId::from_uuid(uuid::Uuid::from_u128(1));
-        let new = NewTask::new(id, QueueName::new("q").unwrap(), Payload::default());
-        let task = Task::new(&new, Timestamp::from_micros(1));
+        let (floor, task) = (Floor::default(), task(1));
+        let id = task.id;
         let _stop = floor.take(&task, Ttl::from_secs(1), Moment::now());
         floor.remember();
         floor.let_go(id, task.token);

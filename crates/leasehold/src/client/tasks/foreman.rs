@@ -18,7 +18,8 @@ use crate::client::builder::LockBuilder;
 use crate::client::leasehold::Inner;
 use crate::error::{Error, Result};
 use crate::model::{
-    LeaseTasks, Leased, LockName, Note, QueueName, Settle, Task, TaskId, TaskState, Token, Ttl, Verdict,
+    Beat, HeldTask, LeaseTasks, Leased, LockName, Note, QueueName, Settle, Task, TaskId, TaskState, Token,
+    Ttl, Verdict,
 };
 use crate::store::{Arrivals, ListTasks, Moment};
 
@@ -38,6 +39,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const LOCK_TAKEN: Duration = Duration::from_secs(1);
 
 /// Queues whose leases last equally long.
+#[derive(Clone)]
 pub(super) struct Line {
     pub(super) ttl: Ttl,
     pub(super) queues: Vec<QueueName>,
@@ -89,8 +91,8 @@ struct Shift {
     /// When the next task is due.
     due: Option<Moment>,
     pause: Duration,
-    /// Since when answers were lost that may have brought tasks.
-    astray: Option<Moment>,
+    /// Answers were lost that may have brought tasks.
+    astray: bool,
 }
 
 /// What came of asking for tasks.
@@ -116,7 +118,7 @@ impl Foreman {
             due: None,
             // Workers that start together after a downtime do not ask together.
             pause: Duration::from_millis(fastrand::u64(0..50)),
-            astray: None,
+            astray: false,
         };
         let (mut asking, mut arrivals): (Option<Asking>, Option<Arrivals>) = (None, None);
         let mut told = false;
@@ -194,8 +196,8 @@ impl Foreman {
     }
 
     fn ask(&self, shift: &mut Shift, room: usize) -> Asking {
-        if let Some(sent) = shift.astray {
-            return self.look_for_strays(shift.pause, sent);
+        if shift.astray {
+            return self.look_for_strays(shift.pause);
         }
         let line = &self.lines[shift.turn % self.lines.len()];
         shift.turn += 1;
@@ -220,22 +222,17 @@ impl Foreman {
 
     /// An answer that was lost may have brought tasks. Rather than let their leases run out, and count that as attempts,
     /// ask the store what this worker has.
-    fn look_for_strays(&self, pause: Duration, sent: Moment) -> Asking {
-        let ask = ListTasks {
-            state: Some(TaskState::Running),
-            worker: Some(self.about.info.id),
-            limit: 1000,
-            ..ListTasks::default()
-        };
+    fn look_for_strays(&self, pause: Duration) -> Asking {
         self.floor.remember();
         let (inner, ending) = (self.inner.clone(), self.ending.clone());
+        let (floor, about, lines) = (self.floor.clone(), self.about.clone(), self.lines.clone());
         Box::pin(async move {
             ending.run_until_cancelled(rest(pause)).await;
-            let listed = match inner.tasks() {
-                Ok(tasks) => tasks.list(&ask).await,
-                Err(error) => Err(error),
+            let found = strays(&inner, &floor, &about, &lines).await;
+            let (sent, leased) = match found {
+                Ok((sent, tasks)) => (sent, Ok(Leased { tasks, next_due: None })),
+                Err(error) => (Moment::now(), Err(error)),
             };
-            let leased = listed.map(|page| Leased { tasks: page.items, next_due: None });
             Answer { sent, asked_for: None, leased }
         })
     }
@@ -246,7 +243,7 @@ impl Foreman {
         match leased {
             Err(error) => {
                 tracing::warn!(%error, "no tasks could be asked for; trying again");
-                shift.astray = Some(shift.astray.map_or(sent, |earlier| earlier.min(sent)));
+                shift.astray = true;
                 let longer = (shift.pause * 2).clamp(Duration::from_millis(100), LONGEST_PAUSE);
                 shift.pause = longer.mul_f64(0.75 + 0.25 * fastrand::f64());
             }
@@ -258,7 +255,7 @@ impl Foreman {
                         shift.hungry = shift.hungry.saturating_sub(1);
                     }
                     Some(_) => shift.hungry = self.lines.len(),
-                    None => (shift.hungry, shift.astray) = (self.lines.len(), None),
+                    None => (shift.hungry, shift.astray) = (self.lines.len(), false),
                 }
                 if let Some((due, now)) = leased.next_due {
                     let due = Moment::now().plus(due.since(now));
@@ -292,7 +289,8 @@ impl Foreman {
         let ending = self.ending.is_cancelled() || self.over.is_cancelled();
         while !ending && shift.at_work.len() < self.slots {
             let Some(InHand { task, ttl, terms }) = shift.ahead.pop_front() else { break };
-            if terms.borrow().stop == Some(Stop::Lost) {
+            let lost = terms.borrow().stop == Some(Stop::Lost);
+            if lost || self.floor.is_over(task.id, task.token, Moment::now()) {
                 self.floor.let_go(task.id, task.token);
                 continue;
             }
@@ -335,6 +333,47 @@ impl Foreman {
     fn tell(&self, id: TaskId, token: Token, verdict: Verdict) {
         // The settler ends only after the foreman does.
         let _ = self.ended.send(Settle { id, token, verdict });
+    }
+}
+
+/// The leases that the store says this worker has and that it does not know, and the moment from which they last. To
+/// which asking each belongs cannot be known, as one that was lost may have reached the store late; so a sign of life
+/// is given for each of them first.
+async fn strays(inner: &Inner, floor: &Floor, about: &About, lines: &[Line]) -> Result<(Moment, Vec<Task>)> {
+    let ask = ListTasks {
+        state: Some(TaskState::Running),
+        worker: Some(about.info.id),
+        limit: 1000,
+        ..ListTasks::default()
+    };
+    let listed = running(inner, ask).await?;
+    let tasks = inner.tasks()?;
+    let (sent, mut found) = (Moment::now(), Vec::new());
+    for line in lines {
+        let news = |task: &&Task| line.queues.contains(&task.queue) && !floor.knows(task.id, task.token);
+        let news: Vec<&Task> = listed.iter().filter(news).collect();
+        if news.is_empty() {
+            continue;
+        }
+        let held = |task: &&Task| HeldTask { id: task.id, token: task.token, progress: None };
+        let held: Vec<HeldTask> = news.iter().map(held).collect();
+        let beats = tasks.heartbeat(&about.now(), &held, line.ttl).await?;
+        let kept = news.into_iter().zip(beats).filter(|(_, beat)| matches!(beat, Beat::Kept(_)));
+        found.extend(kept.map(|(task, _)| task.clone()));
+    }
+    Ok((sent, found))
+}
+
+/// All that a list has, page by page.
+async fn running(inner: &Inner, mut ask: ListTasks) -> Result<Vec<Task>> {
+    let mut found = Vec::new();
+    loop {
+        let page = inner.tasks()?.list(&ask).await?;
+        found.extend(page.items);
+        ask.after = page.next;
+        if ask.after.is_none() {
+            return Ok(found);
+        }
     }
 }
 

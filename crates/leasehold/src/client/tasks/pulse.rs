@@ -25,7 +25,7 @@ pub(super) struct About {
 }
 
 impl About {
-    fn now(&self) -> WorkerInfo {
+    pub(super) fn now(&self) -> WorkerInfo {
         WorkerInfo {
             busy: self.busy.load(Ordering::Relaxed),
             draining: self.draining.load(Ordering::Relaxed),

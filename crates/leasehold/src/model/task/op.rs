@@ -225,7 +225,7 @@ pub struct Change {
     pub priority: Option<Priority>,
     /// Not before this time; not while it runs or when it is over.
     pub run_at: Option<Timestamp>,
-    /// How often it is tried; not when it is over.
+    /// How often it is tried; not when it is over, and not less often than it was tried already.
     pub retries: Option<Retries>,
     /// Put away, or taken out again; only when it is over.
     pub archived: Option<bool>,

@@ -26,7 +26,8 @@ pub struct Task {
     pub priority: Priority,
     /// Not before this time.
     pub run_at: Timestamp,
-    /// Since when it could run, or could if its lock were free. Those that could run go by this, moved ahead by priority.
+    /// Since when it could run, or could but for its lock; when that becomes free, it begins anew. Those that could run go
+    /// by this, moved ahead by priority.
     pub ready_at: Timestamp,
     /// What makes it the same task when it is added again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -44,7 +45,7 @@ pub struct Task {
     /// Rises with every lease, and when a lease is ended by somebody else than its worker.
     #[serde(default)]
     pub token: Token,
-    /// Counts every change except signs of life.
+    /// Counts every change that somebody made to it: not signs of life, nor that its time came or its lock became free.
     pub version: u64,
     /// Who has it, or had it last.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -204,8 +204,11 @@ impl Task {
             return TaskAnswer::VersionConflict(self.version);
         }
         let at_rest = !self.state.is_terminal() && self.state != TaskState::Running;
+        // Whoever waits must have an attempt left to wait for.
+        let least = self.attempt + u32::from(at_rest);
         let fits = (at_rest || (change.payload.is_none() && change.run_at.is_none()))
             && (self.state.is_terminal() || change.archived.is_none())
+            && change.retries.is_none_or(|retries| retries.attempts >= least)
             && (!self.state.is_terminal() || (change.priority.is_none() && change.retries.is_none()));
         if !fits {
             return TaskAnswer::Refused(self.state);

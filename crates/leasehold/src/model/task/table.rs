@@ -288,6 +288,21 @@ impl TaskTable {
         }
     }
 
+    /// For checkers: puts a record in the place of the one with its id, and into the lists where it belongs.
+    #[cfg(feature = "testing")]
+    pub fn refile(&mut self, task: Task) {
+        self.unfile(task.id);
+        self.file(task);
+    }
+
+    /// For checkers: changes a record where it is. What decides in which lists it is must stay as it was.
+    #[cfg(feature = "testing")]
+    pub fn edit(&mut self, id: TaskId, edit: impl FnOnce(&mut Task)) {
+        if let Some(task) = self.tasks.get_mut(&id) {
+            edit(task);
+        }
+    }
+
     /// Takes a task out of every list it is in.
     fn unfile(&mut self, id: TaskId) -> Option<Task> {
         let task = self.tasks.remove(&id)?;

@@ -28,7 +28,7 @@ use crate::store::{Clock, Moment};
 const MAX_BATCH: usize = 256;
 
 /// So many tasks go into one transaction at most, or one call that is about more: locks do not wait for longer.
-const MAX_TASKS: usize = 256;
+const MAX_TASKS: usize = 128;
 
 /// A call about no more tasks than this takes a moment, and may be done on the spot.
 const FEW_TASKS: usize = 4;

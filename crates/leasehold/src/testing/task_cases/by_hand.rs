@@ -1,8 +1,8 @@
 //! What people do to tasks and queues.
 
 use crate::model::{
-    Beat, Change, Pause, Payload, Priority, Settled, TaskAnswer, TaskEventKind, TaskState, Timestamp, Ttl,
-    Verdict,
+    Beat, Change, Pause, Payload, Priority, Retries, Settled, TaskAnswer, TaskEventKind, TaskState,
+    Timestamp, Ttl, Verdict,
 };
 use crate::testing::Fixture;
 use crate::testing::shop::{Shop, ada, cancel, queue, retry, task, update, why};
@@ -66,7 +66,7 @@ pub async fn a_waiting_task_can_be_run_now(f: Fixture) {
 pub async fn an_update_compares_the_version(f: Fixture) {
     let shop = Shop::from(f);
     shop.add(&[task(1)]).await;
-    let payload = Payload::new("\"new\"").unwrap();
+    let payload = Payload::new("\"new\"").expect("a good value in a test");
     let change = |expected| update(Change { expected, payload: Some(payload.clone()), ..Change::default() });
     assert_eq!(shop.change(1, change(7)).await.0, TaskAnswer::VersionConflict(1));
     let (answer, stored) = shop.change(1, change(1)).await;
@@ -78,7 +78,7 @@ pub async fn an_update_compares_the_version(f: Fixture) {
 pub async fn an_update_moves_a_task_in_line_and_in_time(f: Fixture) {
     let shop = Shop::from(f);
     shop.add(&[task(1), task(2), task(3).after(60)]).await;
-    let priority = Some(Priority::new(9).unwrap());
+    let priority = Some(Priority::new(9).expect("a good value in a test"));
     shop.change(2, update(Change { expected: 1, priority, ..Change::default() })).await;
     let run_at = Some(shop.f.clock.now().plus(Ttl::from_secs(30)));
     shop.change(1, update(Change { expected: 1, run_at, ..Change::default() })).await;
@@ -101,20 +101,35 @@ pub async fn an_update_that_makes_no_sense_is_refused(f: Fixture) {
     shop.done(&leased).await;
     assert_eq!(shop.change(1, change(3)).await.0, TaskAnswer::Refused(TaskState::Succeeded));
     assert_eq!(shop.get(1).await.version, 3);
-    assert!(shop.tasks().change(task(9).id, &cancel()).await.unwrap().is_none());
+    assert!(shop.tasks().change(task(9).id, &cancel()).await.expect("an answer").is_none());
+}
+
+pub async fn attempts_that_were_made_cannot_be_taken_back(f: Fixture) {
+    let shop = Shop::from(f);
+    shop.add(&[task(1).attempts(3)]).await;
+    let leased = shop.lease(1, 1).await.remove(0);
+    let change = |expected, attempts| {
+        let retries = Some(Retries { attempts, ..Retries::default() });
+        update(Change { expected, retries, ..Change::default() })
+    };
+    assert_eq!(shop.change(1, change(2, 1)).await.0, TaskAnswer::Done, "this one is the last");
+    assert_eq!(shop.change(1, change(3, 3)).await.0, TaskAnswer::Done);
+    shop.settle(&leased, Verdict::Retry(why(), Some(Ttl::from_secs(1)))).await;
+    assert_eq!(shop.change(1, change(5, 1)).await.0, TaskAnswer::Refused(TaskState::Scheduled));
+    assert_eq!(shop.change(1, change(5, 2)).await.0, TaskAnswer::Done);
 }
 
 pub async fn nothing_is_leased_from_a_paused_queue(f: Fixture) {
     let shop = Shop::from(f);
     shop.add(&[task(1), task(2).in_queue("other"), task(3).after(10)]).await;
     let pause = Pause { by: ada(), reason: None, at: shop.f.clock.now() };
-    assert!(shop.tasks().pause(&queue("q"), Some(pause.clone())).await.unwrap());
-    assert!(!shop.tasks().pause(&queue("unknown"), Some(pause.clone())).await.unwrap());
+    assert!(shop.tasks().pause(&queue("q"), Some(pause.clone())).await.expect("an answer"));
+    assert!(!shop.tasks().pause(&queue("unknown"), Some(pause.clone())).await.expect("an answer"));
     let leased = shop.lease_from(1, 10, &["q", "other"]).await;
     assert_eq!((leased.tasks.len(), leased.next_due), (1, None));
-    let queues = shop.tasks().queues().await.unwrap();
+    let queues = shop.tasks().queues().await.expect("an answer");
     let paused: Vec<_> = queues.iter().map(|status| status.paused.clone()).collect();
     assert_eq!(paused, [None, Some(pause)]);
-    assert!(shop.tasks().pause(&queue("q"), None).await.unwrap());
+    assert!(shop.tasks().pause(&queue("q"), None).await.expect("an answer"));
     assert_eq!(shop.drain().await, [1]);
 }

@@ -19,12 +19,16 @@ pub async fn the_same_key_means_the_same_task(f: Fixture) {
     let shop = Shop::from(f);
     let same = |number| {
         let mut new = task(number).with_key("post-42");
-        new.payload = Payload::new("[1]").unwrap();
+        new.payload = Payload::new("[1]").expect("a good value in a test");
         new
     };
     shop.add(&[same(1)]).await;
     assert_eq!(shop.enqueue(&[same(2)]).await, [Enqueued::Duplicate(task(1).id)]);
-    let keyed = shop.tasks().keyed(&queue("q"), &TaskKey::new("post-42").unwrap()).await.unwrap();
+    let keyed = shop
+        .tasks()
+        .keyed(&queue("q"), &TaskKey::new("post-42").expect("a good value in a test"))
+        .await
+        .expect("an answer");
     assert_eq!(keyed.map(|task| task.id), Some(task(1).id));
     let leased = shop.lease(1, 10).await;
     assert_eq!(leased.len(), 1);
@@ -87,6 +91,6 @@ pub async fn a_forgotten_task_leaves_its_key(f: Fixture) {
     shop.done(&leased).await;
     shop.f.pass(1);
     let which = Finished { queue: None, state: None, before: shop.f.clock.now(), limit: 10 };
-    assert_eq!(shop.tasks().purge(&which).await.unwrap(), 1);
+    assert_eq!(shop.tasks().purge(&which).await.expect("an answer"), 1);
     shop.add(&[task(2).with_key("k")]).await;
 }

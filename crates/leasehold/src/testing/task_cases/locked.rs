@@ -63,7 +63,7 @@ pub async fn a_crashed_worker_does_not_keep_the_lock(f: Fixture) {
     shop.add(&[task(1).with_lock("l").attempts(1), task(2).with_lock("l")]).await;
     shop.lease(1, 1).await;
     shop.f.pass(30_000);
-    assert_eq!(shop.tasks().recover(100).await.unwrap().failed, 1);
+    assert_eq!(shop.tasks().recover(100).await.expect("an answer").failed, 1);
     assert_eq!(shop.drain().await, [2]);
 }
 

@@ -9,9 +9,9 @@ pub async fn a_lease_that_ran_out_goes_back(f: Fixture) {
     shop.add(&[task(1)]).await;
     let leased = shop.lease(7, 1).await.remove(0);
     shop.f.pass(29_999);
-    assert_eq!(shop.tasks().recover(100).await.unwrap().expired(), 0);
+    assert_eq!(shop.tasks().recover(100).await.expect("an answer").expired(), 0);
     shop.f.pass(1);
-    let recovered = shop.tasks().recover(100).await.unwrap();
+    let recovered = shop.tasks().recover(100).await.expect("an answer");
     assert_eq!((recovered.returned, recovered.failed), (1, 0));
     let stored = shop.get(1).await;
     assert_eq!((stored.state, stored.attempt, stored.version), (TaskState::Pending, 1, 3));
@@ -31,7 +31,10 @@ pub async fn two_who_recover_do_it_once(f: Fixture) {
     let (one, two) = (shop.f.one.clone(), shop.f.two.clone());
     let first = tokio::spawn(async move { one.tasks().expect("tasks").recover(100).await });
     let second = tokio::spawn(async move { two.tasks().expect("tasks").recover(100).await });
-    let (first, second) = (first.await.unwrap().unwrap(), second.await.unwrap().unwrap());
+    let (first, second) = (
+        first.await.expect("an answer").expect("no panic"),
+        second.await.expect("an answer").expect("no panic"),
+    );
     assert_eq!(first.returned + second.returned, 20);
     assert_eq!(shop.get(1).await.version, 3);
     assert_eq!(shop.drain().await.len(), 20);
@@ -42,8 +45,8 @@ pub async fn a_recovery_has_a_limit(f: Fixture) {
     shop.add(&(1..=5).map(task).collect::<Vec<_>>()).await;
     shop.drain().await;
     shop.f.pass(30_000);
-    assert_eq!(shop.tasks().recover(3).await.unwrap().returned, 3);
-    assert_eq!(shop.tasks().recover(3).await.unwrap().returned, 2);
+    assert_eq!(shop.tasks().recover(3).await.expect("an answer").returned, 3);
+    assert_eq!(shop.tasks().recover(3).await.expect("an answer").returned, 2);
 }
 
 pub async fn a_task_that_kills_its_workers_is_given_up(f: Fixture) {
@@ -52,11 +55,11 @@ pub async fn a_task_that_kills_its_workers_is_given_up(f: Fixture) {
     for _ in 0..2 {
         assert_eq!(shop.drain().await, [1]);
         shop.f.pass(30_000);
-        shop.tasks().recover(100).await.unwrap();
+        shop.tasks().recover(100).await.expect("an answer");
     }
     let stored = shop.get(1).await;
     assert_eq!((stored.state, stored.events.len()), (TaskState::Failed, 2));
-    assert!(stored.error.unwrap().as_str().contains("lease ran out"));
+    assert!(stored.error.expect("a good value in a test").as_str().contains("lease ran out"));
     assert_eq!(shop.drain().await, [0; 0]);
 }
 
@@ -66,29 +69,29 @@ pub async fn what_was_to_be_stopped_is_not_run_again(f: Fixture) {
     shop.drain().await;
     shop.change(1, cancel()).await;
     shop.f.pass(30_000);
-    assert_eq!(shop.tasks().recover(100).await.unwrap().aborted, 1);
+    assert_eq!(shop.tasks().recover(100).await.expect("an answer").aborted, 1);
     assert_eq!(shop.state(1).await, TaskState::Aborted);
 }
 
 pub async fn workers_are_known_by_their_signs_of_life(f: Fixture) {
     let shop = Shop::from(f);
     let beat = async |number| {
-        shop.tasks().heartbeat(&info(number), &[], Ttl::from_secs(30)).await.unwrap();
+        shop.tasks().heartbeat(&info(number), &[], Ttl::from_secs(30)).await.expect("an answer");
     };
     let started = shop.f.clock.now();
     beat(1).await;
     shop.f.pass(10_000);
     beat(2).await;
     beat(1).await;
-    let workers = shop.tasks().workers().await.unwrap();
+    let workers = shop.tasks().workers().await.expect("an answer");
     assert_eq!(workers.len(), 2);
     assert_eq!(workers[0].info, info(1));
     assert_eq!((workers[0].started_at, workers[0].seen_at), (started, shop.f.clock.now()));
     shop.f.pass(31_000);
     assert!(workers[0].is_gone(shop.f.clock.now()));
-    shop.tasks().leave(worker(1)).await.unwrap();
-    assert_eq!(shop.tasks().workers().await.unwrap().len(), 1);
+    shop.tasks().leave(worker(1)).await.expect("an answer");
+    assert_eq!(shop.tasks().workers().await.expect("an answer").len(), 1);
     shop.f.pass(3_600_000);
-    shop.tasks().recover(100).await.unwrap();
-    assert_eq!(shop.tasks().workers().await.unwrap().len(), 0);
+    shop.tasks().recover(100).await.expect("an answer");
+    assert_eq!(shop.tasks().workers().await.expect("an answer").len(), 0);
 }

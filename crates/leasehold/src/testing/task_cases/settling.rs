@@ -12,7 +12,8 @@ pub async fn a_result_is_kept(f: Fixture) {
     shop.add(&[task(1)]).await;
     let leased = shop.lease(1, 1).await.remove(0);
     shop.f.pass(1_000);
-    let result = Payload::new("{\"url\": \"https://example.org\", \"size\": 1.50}").unwrap();
+    let result =
+        Payload::new("{\"url\": \"https://example.org\", \"size\": 1.50}").expect("a good value in a test");
     let settled = shop.settle(&leased, Verdict::Done(Some(result.clone()))).await;
     assert_eq!(settled, Settled::Now(TaskState::Succeeded));
     let stored = shop.get(1).await;
@@ -29,7 +30,7 @@ pub async fn what_is_done_is_not_leased_again(f: Fixture) {
     shop.done(&leased).await;
     shop.f.pass(100_000);
     assert_eq!(shop.drain().await, [0; 0]);
-    assert_eq!(shop.tasks().recover(100).await.unwrap().expired(), 0);
+    assert_eq!(shop.tasks().recover(100).await.expect("an answer").expired(), 0);
 }
 
 pub async fn a_settlement_that_is_sent_again_is_the_same(f: Fixture) {
@@ -40,9 +41,9 @@ pub async fn a_settlement_that_is_sent_again_is_the_same(f: Fixture) {
         (shop.lease(1, 1).await.remove(0), Verdict::Retry(why(), None), TaskState::Scheduled),
     ] {
         assert_eq!(shop.settle(&leased, verdict.clone()).await, Settled::Now(state));
-        let stored = shop.tasks().get(leased.id).await.unwrap();
+        let stored = shop.tasks().get(leased.id).await.expect("an answer");
         assert_eq!(shop.settle(&leased, verdict).await, Settled::Now(state));
-        assert_eq!(shop.tasks().get(leased.id).await.unwrap(), stored);
+        assert_eq!(shop.tasks().get(leased.id).await.expect("an answer"), stored);
     }
 }
 
@@ -51,7 +52,7 @@ pub async fn an_old_token_settles_nothing(f: Fixture) {
     shop.add(&[task(1)]).await;
     let zombie = shop.lease(1, 1).await.remove(0);
     shop.f.pass(31_000);
-    assert_eq!(shop.tasks().recover(100).await.unwrap().returned, 1);
+    assert_eq!(shop.tasks().recover(100).await.expect("an answer").returned, 1);
     // Nobody has it yet, and yet the zombie's turn is over.
     assert_eq!(shop.settle(&zombie, Verdict::Done(None)).await, Settled::Lost);
     let second = shop.lease(2, 1).await.remove(0);
@@ -81,7 +82,7 @@ pub async fn each_of_a_batch_is_settled_by_itself(f: Fixture) {
     settles[1].token = Token::default();
     settles[2].verdict = Verdict::Fail(why());
     settles.push(Settle { id: task(99).id, ..settles[0].clone() });
-    let settled = shop.tasks().settle(&settles).await.unwrap();
+    let settled = shop.tasks().settle(&settles).await.expect("an answer");
     assert_eq!(
         settled,
         [Settled::Now(TaskState::Succeeded), Settled::Lost, Settled::Now(TaskState::Failed), Settled::Lost]
@@ -160,7 +161,7 @@ pub async fn a_sign_of_life_extends_the_lease_and_nothing_else(f: Fixture) {
     assert_eq!(stored.lease_expires_at, Some(shop.f.clock.now().plus(Ttl::from_secs(30))));
     assert_eq!((stored.version, stored.updated_at), (leased.version, leased.updated_at));
     shop.f.pass(20_000);
-    assert_eq!(shop.tasks().recover(100).await.unwrap().expired(), 0);
+    assert_eq!(shop.tasks().recover(100).await.expect("an answer").expired(), 0);
     shop.done(&leased).await;
     assert_eq!(shop.beat(&leased).await, Beat::Lost);
 }
@@ -172,9 +173,9 @@ pub async fn signs_of_life_are_answered_one_by_one(f: Fixture) {
     let held = |number: usize, token| HeldTask { id: leased[number].id, token, progress: None };
     let unknown = HeldTask { id: task(9).id, ..held(0, leased[0].token) };
     let all = [held(0, Token::default()), held(1, leased[1].token), unknown];
-    let beats = shop.tasks().heartbeat(&info(1), &all, Ttl::from_secs(30)).await.unwrap();
+    let beats = shop.tasks().heartbeat(&info(1), &all, Ttl::from_secs(30)).await.expect("an answer");
     assert_eq!(beats, [Beat::Lost, Beat::Kept(None), Beat::Lost]);
-    assert_eq!(shop.tasks().heartbeat(&info(1), &[], Ttl::from_secs(30)).await.unwrap(), []);
+    assert_eq!(shop.tasks().heartbeat(&info(1), &[], Ttl::from_secs(30)).await.expect("an answer"), []);
 }
 
 pub async fn progress_travels_with_a_sign_of_life(f: Fixture) {
@@ -183,7 +184,7 @@ pub async fn progress_travels_with_a_sign_of_life(f: Fixture) {
     let leased = shop.lease(1, 1).await.remove(0);
     let progress = Some(Progress::of(3, 10).note("encoding"));
     let held = HeldTask { id: leased.id, token: leased.token, progress: progress.clone() };
-    shop.tasks().heartbeat(&info(1), &[held], Ttl::from_secs(30)).await.unwrap();
+    shop.tasks().heartbeat(&info(1), &[held], Ttl::from_secs(30)).await.expect("an answer");
     assert_eq!(shop.get(1).await.progress, progress);
     shop.beat(&leased).await;
     assert_eq!(shop.get(1).await.progress, progress, "no news leaves it as it was");

@@ -7,9 +7,9 @@ use crate::testing::shop::{Shop, queue, task, why, worker};
 
 pub async fn an_unknown_task_is_not_there(f: Fixture) {
     let shop = Shop::from(f);
-    assert!(shop.tasks().get(task(1).id).await.unwrap().is_none());
-    assert!(shop.tasks().queues().await.unwrap().is_empty());
-    assert!(shop.tasks().list(&ListTasks::default()).await.unwrap().items.is_empty());
+    assert!(shop.tasks().get(task(1).id).await.expect("an answer").is_none());
+    assert!(shop.tasks().queues().await.expect("an answer").is_empty());
+    assert!(shop.tasks().list(&ListTasks::default()).await.expect("an answer").items.is_empty());
 }
 
 pub async fn tasks_are_listed_newest_first_in_pages(f: Fixture) {
@@ -18,7 +18,7 @@ pub async fn tasks_are_listed_newest_first_in_pages(f: Fixture) {
     let mut ask = ListTasks { limit: 3, ..ListTasks::default() };
     let mut seen = Vec::new();
     loop {
-        let page = shop.tasks().list(&ask).await.unwrap();
+        let page = shop.tasks().list(&ask).await.expect("an answer");
         seen.push(page.items.len());
         let Some(next) = page.next else { break };
         ask.after = Some(next);
@@ -62,9 +62,9 @@ pub async fn counts_follow_every_step(f: Fixture) {
     shop.settle(&leased[3], Verdict::Abort).await;
     assert_eq!(counts().await, [1, 0, 2, 0, 1, 1, 1]);
     shop.f.pass(40_000);
-    shop.tasks().recover(100).await.unwrap();
+    shop.tasks().recover(100).await.expect("an answer");
     assert_eq!(counts().await, [0, 0, 3, 0, 1, 1, 1]);
-    let queues = shop.tasks().queues().await.unwrap();
+    let queues = shop.tasks().queues().await.expect("an answer");
     assert_eq!(queues[0].counts.open(), 3);
 }
 
@@ -77,16 +77,16 @@ pub async fn finished_tasks_can_be_put_away_and_forgotten(f: Fixture) {
     shop.done(&leased[3]).await;
     let ended = shop.f.clock.now();
     let which = |state, before| Finished { queue: Some(queue("q")), state, before, limit: 100 };
-    assert_eq!(shop.tasks().archive(&which(None, ended)).await.unwrap(), 0, "not before it ended");
+    assert_eq!(shop.tasks().archive(&which(None, ended)).await.expect("an answer"), 0, "not before it ended");
     let later = Timestamp::from_micros(ended.as_micros() + 1);
-    assert_eq!(shop.tasks().archive(&which(Some(TaskState::Succeeded), later)).await.unwrap(), 1);
-    assert_eq!(shop.tasks().archive(&which(Some(TaskState::Succeeded), later)).await.unwrap(), 0);
+    assert_eq!(shop.tasks().archive(&which(Some(TaskState::Succeeded), later)).await.expect("an answer"), 1);
+    assert_eq!(shop.tasks().archive(&which(Some(TaskState::Succeeded), later)).await.expect("an answer"), 0);
     assert_eq!(shop.list(&ListTasks::default()).await, [4, 3, 2]);
     let also = ListTasks { archived: true, ..ListTasks::default() };
     assert_eq!(shop.list(&also).await, [4, 3, 2, 1]);
     assert_eq!(shop.count(TaskState::Succeeded).await, 0);
     assert!(shop.get(1).await.archived);
-    assert_eq!(shop.tasks().purge(&which(None, later)).await.unwrap(), 2);
+    assert_eq!(shop.tasks().purge(&which(None, later)).await.expect("an answer"), 2);
     assert_eq!(shop.list(&also).await, [4, 3], "what runs and what is of another queue stays");
     assert_eq!(shop.count(TaskState::Failed).await, 0);
     assert_eq!(shop.count(TaskState::Running).await, 1);
@@ -96,8 +96,8 @@ pub async fn what_was_stored_as_a_task_comes_back_as_it_was(f: Fixture) {
     let shop = Shop::from(f);
     let mut odd =
         task(1).with_key("k'\"; DROP TABLE task; --").with_lock("l/ö").with_priority(-7).attempts(9);
-    odd.payload =
-        crate::model::Payload::new("{\"a\": \"'\\u0000\\n名\", \"n\": 12345678901234567890}").unwrap();
+    odd.payload = crate::model::Payload::new("{\"a\": \"'\\u0000\\n名\", \"n\": 12345678901234567890}")
+        .expect("a good value in a test");
     shop.add(&[odd.clone().in_queue("queue with 'blanks'")]).await;
     let stored = shop.get(1).await;
     let new = odd.in_queue("queue with 'blanks'");

@@ -51,7 +51,7 @@ pub async fn a_recovery_puts_in_line_what_is_due(f: Fixture) {
     let shop = Shop::from(f);
     shop.add(&[task(1).after(10), task(2).after(20)]).await;
     shop.f.pass(10_000);
-    assert_eq!(shop.tasks().recover(100).await.unwrap().promoted, 1);
+    assert_eq!(shop.tasks().recover(100).await.expect("an answer").promoted, 1);
     assert_eq!(shop.state(1).await, TaskState::Pending);
     assert_eq!(shop.get(1).await.version, 1, "its time came by itself");
     assert_eq!(shop.state(2).await, TaskState::Scheduled);

@@ -3,6 +3,7 @@
 mod acquire;
 mod faults;
 mod guard;
+mod patience;
 mod schedules;
 mod several;
 mod strategies;

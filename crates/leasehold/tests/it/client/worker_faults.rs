@@ -1,12 +1,12 @@
 //! Workers whose store fails, and workers that fail.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use leasehold::model::TaskState;
+use leasehold::model::{LeaseTasks, QueueName, TaskState, Ttl};
 use leasehold::testing::Fault;
-use leasehold::{Running, Setback};
+use leasehold::{Running, Setback, Work};
 
 use super::support::{TTL, faulty, memory, until};
 use super::worker::{Say, add, endless, state, until_it_is};
@@ -90,6 +90,42 @@ async fn lost_answers_lose_no_task_and_settle_none_twice() {
         let task = other.tasks().unwrap().get(id).await.unwrap();
         assert_eq!((task.attempt, task.events.len(), task.version), (1, 0, 3));
     }
+}
+
+/// One of its askings reached the store only after the worker had given it up: it cannot know until when that lease
+/// lasts. Here it lasts for an hour, so that a sign of life, which is for one ttl, can be told from it.
+#[tokio::test]
+async fn a_lease_that_nobody_knew_of_is_begun_with_a_sign_of_life() {
+    let (store, leasehold, other) = faulty();
+    let (tell, told) = tokio::sync::watch::channel(None);
+    let seen = (other.clone(), Arc::new(tell));
+    let worker = leasehold.worker().handle_with(seen, |task: Running<Say>, (other, tell)| async move {
+        if task.work.text == "late" {
+            let task = other.tasks()?.get(task.id()).await?;
+            tell.send_replace(Some(task));
+        }
+        Ok::<_, Setback>(())
+    });
+    let worker = worker.start().unwrap();
+    until("it is known", async || !other.tasks().unwrap().workers().await.unwrap().is_empty()).await;
+    store.from_now_on(Fault::LoseRequest);
+    add(&other, "late").await;
+    let hour = Ttl::from_secs(3600);
+    let queues = vec![QueueName::new(Say::QUEUE).unwrap()];
+    let ask = LeaseTasks { worker: worker.id(), queues, max: 1, ttl: hour };
+    assert_eq!(other.store().tasks().unwrap().lease(&ask).await.unwrap().tasks.len(), 1);
+    // Others wake it, so that it asks, now and then misses the answer, and looks for what it was given.
+    let away = AtomicBool::new(false);
+    until("it is begun", async || {
+        let fault = if away.fetch_xor(true, Ordering::SeqCst) { Fault::LoseRequest } else { Fault::None };
+        store.from_now_on(fault);
+        add(&other, "another").await;
+        told.borrow().is_some()
+    })
+    .await;
+    let task = told.borrow().clone().unwrap();
+    assert_eq!((task.state, task.attempt), (TaskState::Running, 1));
+    assert!(task.lease_expires_at < task.leased_at.map(|at| at.plus(hour)), "no sign of life for {task:?}");
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
 use super::bench::{BEGIN, Bench};
@@ -21,15 +22,23 @@ pub(super) fn is_plain(new: &NewTask) -> bool {
     new.key.is_none() && new.lock.is_none()
 }
 
-/// Adds plain tasks; says when.
+/// Adds plain tasks, by one of the two statements for it; says when. None if the quicker one had to leave it.
 pub(super) async fn plain(
     line: &dyn Line,
+    what: Sql,
     new: impl IntoIterator<Item = &NewTask> + Send,
     now: Option<i64>,
-) -> Result<Timestamp, Fail> {
+) -> Result<Option<Timestamp>, Fail> {
     let columns = NewColumns::new(new);
-    let rows = line.ask(Sql::Add, &columns.params(&now)).await?;
-    rows.first().map_or(Ok(Timestamp::default()), |row| rows::time(row, 0))
+    let rows = line.ask(what, &columns.params(&now)).await?;
+    let row = rows.first().ok_or_else(|| Fail::Unreadable("there is no time".into()))?;
+    let is_added = row.try_get(1)?;
+    rows::time(row, 0).map(|since| Some(since).filter(|_| is_added))
+}
+
+/// Whether one of the tasks is there already.
+pub(super) fn is_there(fail: &Fail) -> bool {
+    matches!(fail, Fail::Said(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION))
 }
 
 /// The answers for plain tasks, and what workers may want to know.
@@ -66,9 +75,8 @@ pub(super) async fn by_the_rules(
     let locks: BTreeSet<LockName> = new.iter().filter_map(|new| new.lock.clone()).collect();
     bench.hold(line, &locks).await?;
     let known = known(line, new).await?;
-    let mut owners = hold_keys(line, new, &known).await?;
-    let ours: BTreeSet<TaskId> = new.iter().map(|new| new.id).filter(|id| !known.contains(id)).collect();
-    let earlier: BTreeSet<TaskId> = owners.values().filter(|id| !ours.contains(id)).copied().collect();
+    let (mut owners, made) = hold_keys(line, new, &known).await?;
+    let earlier: BTreeSet<TaskId> = owners.values().copied().collect();
     bench.load(line, &earlier.into_iter().collect::<Vec<_>>(), now).await?;
     let rows = line.ask(Sql::Now, &[&now]).await?;
     bench.now = rows.first().map_or(Ok(Timestamp::default()), |row| rows::time(row, 0))?;
@@ -76,6 +84,7 @@ pub(super) async fn by_the_rules(
     if !bench.save(line).await? {
         return Ok(None);
     }
+    drop_keys(line, made.into_iter().filter(|(key, _)| !bench.has_key(key)).collect()).await?;
     Ok(Some((answers, bench.stirred())))
 }
 
@@ -87,7 +96,6 @@ fn add_one(bench: &mut Bench, owners: &mut Owners, known: &BTreeSet<TaskId>, new
         return Enqueued::Added(new.id);
     }
     if let Some(key) = key_of(new) {
-        // The key may be held for a task of this batch whose turn it is not yet.
         if let Some(earlier) = owners.get(&key).and_then(|owner| bench.get(*owner)) {
             let (id, state): (TaskId, TaskState) = (earlier.id, earlier.state);
             if earlier.fingerprint != new.fingerprint() {
@@ -114,27 +122,42 @@ async fn known(line: &dyn Line, new: &[NewTask]) -> Result<BTreeSet<TaskId>, Fai
     line.ask(Sql::Known, &[&ids]).await?.iter().map(|row| rows::id(row, 0)).collect()
 }
 
-/// Whose the keys of these tasks are, and holds them.
-async fn hold_keys(line: &dyn Line, new: &[NewTask], known: &BTreeSet<TaskId>) -> Result<Owners, Fail> {
+/// Holds the keys of these tasks: says whose they are, and which of them were made for that.
+async fn hold_keys(
+    line: &dyn Line,
+    new: &[NewTask],
+    known: &BTreeSet<TaskId>,
+) -> Result<(Owners, Owners), Fail> {
     let mut wanted = Owners::new();
-    let mut seen = known.clone();
-    // What is there already keeps its key, and one that is twice in a batch counts once.
-    for new in new.iter().filter(|new| seen.insert(new.id)) {
+    for new in new.iter().filter(|new| !known.contains(&new.id)) {
         if let Some(key) = key_of(new) {
             wanted.entry(key).or_insert(new.id);
         }
     }
     if wanted.is_empty() {
-        return Ok(wanted);
+        return Ok((wanted, Owners::new()));
     }
     let queues: Vec<&str> = wanted.keys().map(|(queue, _)| queue.as_str()).collect();
     let keys: Vec<&str> = wanted.keys().map(|(_, key)| key.as_str()).collect();
     let ids: Vec<Uuid> = wanted.values().map(|id| *id.as_uuid()).collect();
-    let mut owners = Owners::new();
+    let (mut owners, mut made) = (Owners::new(), Owners::new());
     for row in line.ask(Sql::HoldKeys, &[&queues, &keys, &ids]).await? {
         let queue = QueueName::new(row.try_get::<_, &str>(0)?).map_err(unreadable)?;
         let key = TaskKey::new(row.try_get::<_, &str>(1)?).map_err(unreadable)?;
-        owners.insert((queue, key), rows::id(&row, 2)?);
+        let (key, id) = ((queue, key), rows::id(&row, 2)?);
+        if wanted.get(&key) == Some(&id) { &mut made } else { &mut owners }.insert(key, id);
     }
-    Ok(owners)
+    Ok((owners, made))
+}
+
+/// Lets go of keys that turned out not to be needed: a task that is twice in a batch may have two.
+async fn drop_keys(line: &dyn Line, keys: Owners) -> Result<(), Fail> {
+    if keys.is_empty() {
+        return Ok(());
+    }
+    let queues: Vec<&str> = keys.keys().map(|(queue, _)| queue.as_str()).collect();
+    let names: Vec<&str> = keys.keys().map(|(_, key)| key.as_str()).collect();
+    let ids: Vec<Uuid> = keys.values().map(|id| *id.as_uuid()).collect();
+    line.ask(Sql::DropKeys, &[&queues, &names, &ids]).await?;
+    Ok(())
 }

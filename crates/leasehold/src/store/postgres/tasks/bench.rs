@@ -141,6 +141,11 @@ impl Bench {
         self.keys.insert(key, id);
     }
 
+    /// Whether a key was given to a task here.
+    pub(super) fn has_key(&self, key: &(QueueName, TaskKey)) -> bool {
+        self.keys.contains_key(key)
+    }
+
     /// Saves everything and ends the transaction; says who could run now that could not before.
     pub(super) async fn commit(mut self, link: &Link) -> Result<Vec<Stir>, Fail> {
         self.unblock(link).await?;

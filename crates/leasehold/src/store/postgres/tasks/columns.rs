@@ -1,6 +1,6 @@
 //! Tasks, into columns.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use uuid::Uuid;
@@ -24,6 +24,8 @@ pub(super) struct NewColumns<'a> {
     attempts: Vec<i32>,
     first: Vec<i64>,
     longest: Vec<i64>,
+    level_queue: Vec<&'a str>,
+    level_priority: Vec<i32>,
 }
 
 impl<'a> NewColumns<'a> {
@@ -34,6 +36,7 @@ impl<'a> NewColumns<'a> {
             sorted.entry(task.id).or_insert(task);
         }
         let mut columns = Self::default();
+        let mut levels = BTreeSet::new();
         for new in sorted.into_values() {
             columns.id.push(*new.id.as_uuid());
             columns.queue.push(new.queue.as_str());
@@ -50,11 +53,13 @@ impl<'a> NewColumns<'a> {
             columns.attempts.push(whole(new.retries.attempts));
             columns.first.push(duration(new.retries.first));
             columns.longest.push(duration(new.retries.longest));
+            levels.insert((new.queue.as_str(), new.priority.get()));
         }
+        (columns.level_queue, columns.level_priority) = levels.into_iter().unzip();
         columns
     }
 
-    pub(super) fn params<'b>(&'b self, now: Param<'b>) -> [Param<'b>; 11] {
+    pub(super) fn params<'b>(&'b self, now: Param<'b>) -> [Param<'b>; 13] {
         [
             &self.id,
             &self.queue,
@@ -66,6 +71,8 @@ impl<'a> NewColumns<'a> {
             &self.attempts,
             &self.first,
             &self.longest,
+            &self.level_queue,
+            &self.level_priority,
             now,
         ]
     }
@@ -196,7 +203,8 @@ impl Saved {
     /// A priority that the queue may not have had, and whether the task is put in line behind others: cursors have passed
     /// the place where it stands now.
     fn level(&mut self, before: Option<&Task>, after: &Task) {
-        if before.is_some_and(|before| before.priority == after.priority) {
+        let stays = |before: &Task| before.priority == after.priority && !is_moved(before, after);
+        if before.is_some_and(stays) {
             return;
         }
         let moved = i64::from(before.is_some() && after.state == TaskState::Pending);
@@ -263,6 +271,12 @@ impl Saved {
             &self.key_id,
         ]
     }
+}
+
+/// Whether it was in line and is now at another place in it.
+fn is_moved(before: &Task, after: &Task) -> bool {
+    let pending = |task: &Task| task.state == TaskState::Pending;
+    pending(before) && pending(after) && before.order() != after.order()
 }
 
 fn has_other_body(before: &Task, after: &Task) -> bool {

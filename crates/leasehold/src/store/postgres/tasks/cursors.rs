@@ -10,6 +10,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use crate::model::{QueueName, Task};
 use crate::store::Moment;
 use crate::store::postgres::gate::micros;
@@ -26,13 +28,33 @@ pub(super) struct Cursors(Mutex<State>);
 #[derive(Debug)]
 struct State {
     /// By queue and priority: up to when everything that could run has been leased, and the level's count of moves.
-    levels: HashMap<(QueueName, i32), (i64, i64)>,
+    levels: HashMap<(QueueName, i32), (Place, i64)>,
     /// By queue: up to when everything that was due has been put in line.
     due: HashMap<QueueName, i64>,
     rewound: Moment,
     /// What has arrived lately, with its number.
     arrivals: VecDeque<(u64, QueueName, i64)>,
     arrived: u64,
+}
+
+/// A place in the line. Beyond its time it counts only once that time is over: until then, something may still come to
+/// stand before it.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    since: i64,
+    run_at: i64,
+    id: Uuid,
+}
+
+impl Place {
+    /// The first of those that came then.
+    const fn first(since: i64) -> Self {
+        Self { since, run_at: 0, id: Uuid::nil() }
+    }
+
+    fn not_after(self, since: i64) -> Self {
+        if since <= self.since { Self::first(since) } else { self }
+    }
 }
 
 /// Where a lease begins to read.
@@ -44,6 +66,8 @@ pub(super) struct Places {
     pub(super) level_priority: Vec<i32>,
     pub(super) level_since: Vec<i64>,
     pub(super) level_moved: Vec<i64>,
+    pub(super) level_run_at: Vec<i64>,
+    pub(super) level_id: Vec<Uuid>,
     /// What had arrived by then.
     arrived: u64,
 }
@@ -73,11 +97,13 @@ impl Cursors {
             places.queues.push(queue.as_str().to_owned());
             places.due.push(state.due.get(queue).copied().unwrap_or(0));
         }
-        for ((queue, priority), (since, moved)) in &state.levels {
+        for ((queue, priority), (place, moved)) in &state.levels {
             if queues.contains(queue) {
                 places.level_queue.push(queue.as_str().to_owned());
                 places.level_priority.push(*priority);
-                places.level_since.push(*since);
+                places.level_since.push(place.since);
+                places.level_run_at.push(place.run_at);
+                places.level_id.push(place.id);
                 places.level_moved.push(*moved);
             }
         }
@@ -88,9 +114,11 @@ impl Cursors {
     pub(super) fn leased(&self, places: &Places, tasks: &[(Task, i64)]) {
         let mut state = self.state();
         for (task, moved) in tasks {
-            if let Some(since) = state.not_after(places, &task.queue, micros(task.ready_at)) {
+            let place =
+                Place { since: micros(task.ready_at), run_at: micros(task.run_at), id: *task.id.as_uuid() };
+            if let Some(place) = state.not_after(places, &task.queue, place) {
                 let level = (task.queue.clone(), task.priority.get());
-                state.levels.insert(level, (since, *moved));
+                state.levels.insert(level, (place, *moved));
             }
         }
     }
@@ -99,8 +127,8 @@ impl Cursors {
     pub(super) fn promoted(&self, places: &Places, queues: &[QueueName], now: i64) {
         let mut state = self.state();
         for queue in queues {
-            if let Some(since) = state.not_after(places, queue, now) {
-                state.due.insert(queue.clone(), since);
+            if let Some(place) = state.not_after(places, queue, Place::first(now)) {
+                state.due.insert(queue.clone(), place.since);
             }
         }
     }
@@ -108,9 +136,9 @@ impl Cursors {
     /// Something was put in line at `since`, and is seen only now.
     pub(super) fn arrived(&self, queue: &QueueName, since: i64) {
         let mut state = self.state();
-        for ((level, _), (until, _)) in &mut state.levels {
+        for ((level, _), (place, _)) in &mut state.levels {
             if level == queue {
-                *until = since.min(*until);
+                *place = place.not_after(since);
             }
         }
         if let Some(until) = state.due.get_mut(queue) {
@@ -140,12 +168,12 @@ impl Cursors {
 }
 
 impl State {
-    /// How far a lease has come that got to `since`, if one knows: what arrived while it was under way it may not have seen.
-    fn not_after(&self, places: &Places, queue: &QueueName, since: i64) -> Option<i64> {
+    /// How far a lease has come that got to this place, if one knows: what arrived while it was under way it may not have seen.
+    fn not_after(&self, places: &Places, queue: &QueueName, place: Place) -> Option<Place> {
         let new = self.arrived - places.arrived;
         let known = u64::try_from(self.arrivals.len()).is_ok_and(|known| new <= known);
         let missed = self.arrivals.iter().filter(|(number, of, _)| *number > places.arrived && of == queue);
-        known.then(|| missed.map(|(_, _, at)| *at).min().map_or(since, |at| at.min(since)))
+        known.then(|| missed.map(|(_, _, at)| *at).min().map_or(place, |at| place.not_after(at)))
     }
 }
 

@@ -33,7 +33,7 @@ pub(super) async fn lease(
 ) -> Result<Answer, Fail> {
     link.ready(&[Sql::Promote, Sql::Lease]).await?;
     let (max, ttl, paused_too) = (i64::from(ask.max), duration(ask.ttl), false);
-    let lease: [Param<'_>; 11] = [
+    let lease: [Param<'_>; 13] = [
         &places.queues,
         &places.due,
         &max,
@@ -44,6 +44,8 @@ pub(super) async fn lease(
         &places.level_since,
         &places.level_moved,
         &true,
+        &places.level_run_at,
+        &places.level_id,
         &now,
     ];
     let promote: [Param<'_>; 4] = [&places.queues, &places.due, &paused_too, &now];

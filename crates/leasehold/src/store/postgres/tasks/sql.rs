@@ -8,6 +8,7 @@ use super::sql_rules as rules;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::store::postgres) enum Sql {
     Add,
+    AddNew,
     Lease,
     Promote,
     Done,
@@ -15,6 +16,7 @@ pub(in crate::store::postgres) enum Sql {
     Leave,
     Known,
     HoldKeys,
+    DropKeys,
     HoldHeads,
     Load,
     FirstBlocked,
@@ -49,15 +51,19 @@ const BIG: Type = Type::INT8;
 const BIGS: Type = Type::INT8_ARRAY;
 const INTS: Type = Type::INT4_ARRAY;
 
+const NEW_TYPES: &[Type] = &[UUIDS, TEXTS, TEXTS, BIGS, BIGS, INTS, BIGS, INTS, BIGS, BIGS, TEXTS, INTS];
+
 pub(super) const ALL: &[(Sql, &str, &[Type])] = &[
-    (Sql::Add, ADD, &[UUIDS, TEXTS, TEXTS, BIGS, BIGS, INTS, BIGS, INTS, BIGS, BIGS]),
-    (Sql::Lease, LEASE, &[TEXTS, BIGS, BIG, UUID, BIG, TEXTS, INTS, BIGS, BIGS, Type::BOOL]),
+    (Sql::Add, ADD, NEW_TYPES),
+    (Sql::AddNew, ADD_NEW, NEW_TYPES),
+    (Sql::Lease, LEASE, &[TEXTS, BIGS, BIG, UUID, BIG, TEXTS, INTS, BIGS, BIGS, Type::BOOL, BIGS, UUIDS]),
     (Sql::Promote, PROMOTE, &[TEXTS, BIGS, Type::BOOL]),
     (Sql::Done, DONE, &[UUIDS, BIGS, TEXTS]),
     (Sql::Beat, BEAT, &[UUID, TEXT, UUIDS, BIGS, TEXTS, BIG]),
     (Sql::Leave, "DELETE FROM $s.workers WHERE id = $1", &[UUID]),
     (Sql::Known, rules::KNOWN, &[UUIDS]),
     (Sql::HoldKeys, rules::HOLD_KEYS, &[TEXTS, TEXTS, UUIDS]),
+    (Sql::DropKeys, rules::DROP_KEYS, &[TEXTS, TEXTS, UUIDS]),
     (Sql::HoldHeads, rules::HOLD_HEADS, &[TEXTS]),
     (Sql::Load, rules::LOAD, &[UUIDS]),
     (Sql::FirstBlocked, rules::FIRST_BLOCKED, &[TEXTS]),
@@ -113,7 +119,32 @@ const ADD: &str = "
         INSERT INTO $s.task_queues (name) SELECT DISTINCT queue FROM levels ORDER BY queue ON CONFLICT DO NOTHING),
     counted AS (
         INSERT INTO $s.task_counts SELECT queue, state, count(*) FROM added GROUP BY queue, state)
-    SELECT now FROM clock";
+    SELECT now, cardinality($11::text[]) = cardinality($12::integer[]) FROM clock";
+
+/// The same for what is mostly so: all of them are new, else it is an error; and their queues and priorities `$11`, `$12`
+/// are known, else nothing is added, and it says so.
+const ADD_NEW: &str = "
+    WITH clock AS MATERIALIZED (
+        SELECT $NOW AS now, cardinality($11::text[]) = (
+            SELECT count(*) FROM unnest($11::text[], $12::integer[]) AS a (queue, priority)
+            JOIN $s.task_levels l ON l.queue = a.queue AND l.priority = a.priority) AS known),
+    new AS MATERIALIZED (
+        SELECT n.*, coalesce(n.at, c.now + n.after, c.now) AS run_at, c.now FROM clock c,
+            unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::integer[], $7::bigint[],
+                $8::integer[], $9::bigint[], $10::bigint[])
+            AS n (id, queue, payload, at, after, priority, fingerprint, attempts, first_pause, longest_pause)
+        WHERE c.known),
+    added AS (
+        INSERT INTO $s.tasks (id, run_at, ready_at, token, version, updated_at, priority, attempt, state, archived,
+            marred, queue)
+        SELECT id, run_at, now, 0, 1, now, priority, 0, CASE WHEN run_at > now THEN 0 ELSE 2 END, false, false, queue
+        FROM new RETURNING queue, state),
+    bodies AS (
+        INSERT INTO $s.task_bodies (id, created_at, fingerprint, first_pause, longest_pause, attempts, payload)
+        SELECT id, now, fingerprint, first_pause, longest_pause, attempts, payload FROM new),
+    counted AS (
+        INSERT INTO $s.task_counts SELECT queue, state, count(*) FROM added GROUP BY queue, state)
+    SELECT now, known FROM clock";
 
 /// Gives a worker what is next of each open queue in `$1`: along the index, from where its cursor stands, and those of
 /// several queues and priorities merged by rank. With `$10`, nothing if tasks with a lock are due: the rules put those in line
@@ -132,15 +163,19 @@ const LEASE: &str = "
                 LIMIT 1) locked) AS rules_first
         FROM clock c),
     levels AS MATERIALIZED (
-        SELECT l.queue, l.priority, l.moved, CASE WHEN k.moved = l.moved THEN k.since ELSE 0 END AS since
+        SELECT l.queue, l.priority, l.moved, CASE WHEN k.moved = l.moved THEN k.since ELSE 0 END AS since,
+            CASE WHEN k.moved = l.moved AND k.since < f.now THEN k.run_at ELSE 0 END AS run_at,
+            CASE WHEN k.moved = l.moved AND k.since < f.now THEN k.id ELSE '00000000-0000-0000-0000-000000000000' END AS id
         FROM facts f CROSS JOIN open o JOIN $s.task_levels l ON l.queue = o.name
-        LEFT JOIN unnest($6::text[], $7::integer[], $8::bigint[], $9::bigint[]) AS k (queue, priority, since, moved)
+        LEFT JOIN unnest($6::text[], $7::integer[], $8::bigint[], $9::bigint[], $11::bigint[], $12::uuid[])
+            AS k (queue, priority, since, moved, run_at, id)
             ON k.queue = l.queue AND k.priority = l.priority
         WHERE NOT f.rules_first),
     next AS MATERIALIZED (
         SELECT t.place, l.moved FROM levels l CROSS JOIN LATERAL (
             SELECT t.ctid AS place, t.id, t.ready_at, t.run_at, t.priority FROM $s.tasks t
-            WHERE t.state = 2 AND t.queue = l.queue AND t.priority = l.priority AND t.ready_at >= l.since
+            WHERE t.state = 2 AND t.queue = l.queue AND t.priority = l.priority
+              AND (t.ready_at, t.run_at, t.id) >= (l.since, l.run_at, l.id)
             ORDER BY t.ready_at, t.run_at, t.id LIMIT $3 FOR UPDATE SKIP LOCKED) t
         ORDER BY $RANK, t.run_at, t.id LIMIT $3),
     leased AS (

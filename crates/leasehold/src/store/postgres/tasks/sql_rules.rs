@@ -11,6 +11,11 @@ pub(super) const HOLD_KEYS: &str = "
     INSERT INTO $s.task_keys AS k (queue, key, id) SELECT * FROM unnest($1::text[], $2::text[], $3::uuid[])
     ON CONFLICT (queue, key) DO UPDATE SET id = k.id RETURNING queue, key, id";
 
+/// Lets go of keys that these tasks do not have after all.
+pub(super) const DROP_KEYS: &str = "
+    DELETE FROM $s.task_keys k USING unnest($1::text[], $2::text[], $3::uuid[]) AS n (queue, key, id)
+    WHERE k.queue = n.queue AND k.key = n.key AND k.id = n.id";
+
 /// Holds the heads of these locks, sorted, made if need be, and says which tasks they are.
 pub(super) const HOLD_HEADS: &str = "
     INSERT INTO $s.task_heads AS h (lock) SELECT * FROM unnest($1::text[])

@@ -53,7 +53,9 @@ impl PostgresTasks {
         let line = Theirs { client, texts: &self.pool.texts };
         let now = self.pool.gate.now();
         let added = if new.iter().all(add::is_plain) {
-            add::plain(&line, new, now).await.map(|since| Some(add::all_added(new, since)))
+            add::plain(&line, Sql::Add, new, now)
+                .await
+                .map(|since| since.map(|since| add::all_added(new, since)))
         } else {
             add::by_the_rules(&line, new, now).await
         };

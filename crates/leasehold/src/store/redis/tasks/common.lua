@@ -226,26 +226,39 @@ end
 -- of lists are gathered; whoever needs to see them writes them first.
 local batch = {}
 
-local function gather(command, key, one, other)
+-- The command that gathers members for this key.
+local function many(command, key)
   local name = command .. key
   local of = batch[name]
   if not of then
     of = { command, key }
     batch[name] = of
   end
-  of[#of + 1] = one
-  of[#of + 1] = other
-  if #of > 1000 then
+  return of
+end
+
+local function write(of)
+  if #of > 2 then
     call(unpack(of))
-    batch[name] = nil
+    for at = #of, 3, -1 do
+      of[at] = nil
+    end
+  end
+end
+
+local function gather(of, one, other)
+  local length = #of
+  of[length + 1] = one
+  of[length + 2] = other
+  if length > 1000 then
+    write(of)
   end
 end
 
 local function write_batch()
   for _, of in pairs(batch) do
-    call(unpack(of))
+    write(of)
   end
-  batch = {}
 end
 
 -- === At the end ===

@@ -4,6 +4,7 @@
 local NOW, AT = 0, 1
 local REUSE_FAILED, REUSE_FINISHED = 1, 2
 local queues, added, answers = {}, {}, {}
+local records, ids = many('HSET', TASKS), many('ZADD', base .. 'ids')
 
 -- Whether a key that is in use keeps this task out; the answer if so.
 local function taken(queue, key, fingerprint, reuse)
@@ -52,15 +53,15 @@ local function add(id, ask, names, payload)
     state = BLOCKED
     call('ZADD', base .. 'b:' .. lock, now - STEP * priority, run_at .. id)
   elseif state == PENDING then
-    gather('ZADD', base .. 'r:' .. queue, now - STEP * priority, run_at .. id)
+    gather(many('ZADD', base .. 'r:' .. queue), now - STEP * priority, run_at .. id)
     woken[queue] = (woken[queue] or 0) + 1
   else
-    gather('ZADD', base .. 's:' .. queue, due, run_at .. id)
+    gather(many('ZADD', base .. 's:' .. queue), due, run_at .. id)
   end
   count(queue, state, 1)
   local record = pack(BASE, 1, state, 0, payload == '' and 0 or 1, 0, 0, priority, attempts, run_at, now, now)
-  gather('HSET', TASKS, id, record .. names)
-  gather('ZADD', base .. 'ids', 0, id)
+  gather(records, id, record .. names)
+  gather(ids, 0, id)
   if payload ~= '' then
     call('HSET', base .. 'payload', id, payload)
   end

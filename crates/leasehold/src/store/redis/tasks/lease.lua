@@ -16,15 +16,16 @@ local function first()
   local found = {}
   for _, queue in ipairs(queues) do
     local ready = base .. 'r:' .. queue
+    local taken = many('ZREM', ready)
     if #queues == 1 then
       for at, member in ipairs(call('ZRANGE', ready, 0, max - 1)) do
-        found[at] = { member = member, ready = ready }
+        found[at] = { member = member, taken = taken }
       end
       return found
     end
     local members = call('ZRANGE', ready, 0, max - 1, 'WITHSCORES')
     for at = 1, #members, 2 do
-      found[#found + 1] = { member = members[at], rank = tonumber(members[at + 1]), ready = ready }
+      found[#found + 1] = { member = members[at], rank = tonumber(members[at + 1]), taken = taken }
     end
   end
   table.sort(found, function(one, other)
@@ -42,10 +43,10 @@ for at, task in ipairs(first()) do
     break
   end
   ids[at] = string.sub(task.member, 9)
-  gather('ZREM', task.ready, task.member)
+  gather(task.taken, task.member)
 end
 local records = #ids > 0 and call('HMGET', TASKS, unpack(ids)) or {}
-local ends = now + ttl
+local ends, written, runs = now + ttl, many('HSET', TASKS), many('ZADD', RUNS)
 
 -- What `open_task` and `close_task` would do, without a table for each task: this is what is done most.
 local function lease(id, record)
@@ -72,8 +73,8 @@ local function lease(id, record)
   token = math.min(math.max(token + 1, now), MAX_TOKEN)
   record = pack(BASE, 1, RUNNING, archived, apart, keyless, 1, priority, attempts, run_at, ready_at, created_at)
     .. pack(CHANGED, attempt + 1, token, version + 1, now, now, ends, 0, #worker, worker) .. rest
-  gather('HSET', TASKS, id, record)
-  gather('ZADD', RUNS, ends, id)
+  gather(written, id, record)
+  gather(runs, ends, id)
   leased[#leased + 1] = id
   leased[#leased + 1] = record
   leased[#leased + 1] = apart == 1 and call('HGET', base .. 'payload', id) or ''

@@ -7,7 +7,7 @@ for at = 4, #ARGV, 3 do
 end
 local records = call('HMGET', TASKS, unpack(ids))
 
-local tasks = {}
+local tasks, written, runs = {}, many('HSET', TASKS), many('ZREM', RUNS)
 for at, id in ipairs(ids) do
   tasks[at] = records[at] and open_task(id, records[at])
 end
@@ -27,9 +27,9 @@ for at, task in ipairs(tasks) do
       said(task)[RESULT] = result
       said(task)[ERROR] = ''
     end
-    gather('HSET', TASKS, task.id, close_task(task))
-    gather('ZREM', RUNS, task.id)
-    gather('ZADD', finished_key(0, SUCCEEDED, task.queue), now, task.id)
+    gather(written, task.id, close_task(task))
+    gather(runs, task.id)
+    gather(many('ZADD', finished_key(0, SUCCEEDED, task.queue)), now, task.id)
     count(task.queue, RUNNING, -1)
     count(task.queue, SUCCEEDED, 1)
     if task.lock ~= '' then

@@ -12,11 +12,9 @@
 //! | `syncer.rs` | waiting for the disk while others write on |
 //! | `watch.rs` | noticing what other processes have written |
 //! | `store.rs` | the contract, kept |
-//! | `costs.rs` | that calls cost the same however many tasks there are |
+//! | `tests/costs.rs` | that calls cost the same however many tasks there are |
 
 mod change;
-#[cfg(test)]
-mod costs;
 mod enqueue;
 mod errand;
 mod lease;
@@ -27,6 +25,8 @@ mod show;
 mod sql;
 mod store;
 mod syncer;
+#[cfg(test)]
+mod tests;
 mod tidy;
 mod watch;
 

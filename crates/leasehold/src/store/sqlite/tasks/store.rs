@@ -7,6 +7,7 @@ use async_trait::async_trait;
 
 use super::errand::Call;
 use super::shelf::{Queues, Shelf};
+use super::tidy::Tidy;
 use super::watch::Watch;
 use crate::Result;
 use crate::error::{Error, Trouble};
@@ -23,6 +24,9 @@ use crate::store::{Arrivals, Cursor, ListTasks, Page, TaskStore};
 /// A worker that was not woken looks this often.
 const POLL: Duration = Duration::from_millis(500);
 
+/// So many finished tasks are put away or forgotten in one transaction.
+const PIECE: u32 = 128;
+
 /// Tasks in the file.
 #[derive(Debug)]
 pub(in crate::store::sqlite) struct SqliteTasks {
@@ -33,6 +37,22 @@ pub(in crate::store::sqlite) struct SqliteTasks {
 impl SqliteTasks {
     pub(in crate::store::sqlite) fn new(writer: Arc<Writer>) -> Self {
         Self { writer, watch: Watch::default() }
+    }
+
+    /// Puts away or forgets, a piece at a time: others get their turn in between.
+    async fn tidy(&self, how: Tidy, which: &Finished) -> Result<u64> {
+        let mut tidied = 0;
+        loop {
+            let left = u64::from(which.limit) - tidied;
+            let limit = u32::try_from(left).map_or(PIECE, |left| left.min(PIECE));
+            let piece = Finished { limit, ..which.clone() };
+            let done =
+                self.writer.transact(changes(limit as usize), move |shelf| shelf.tidy(how, &piece)).await?;
+            tidied += done;
+            if done < u64::from(limit) || tidied >= u64::from(which.limit) {
+                return Ok(tidied);
+            }
+        }
     }
 
     /// Adds tasks in a transaction of the caller, which may be rolled back.
@@ -141,13 +161,11 @@ impl TaskStore for SqliteTasks {
     }
 
     async fn archive(&self, which: &Finished) -> Result<u64> {
-        let which = which.clone();
-        self.writer.transact(changes(which.limit as usize), move |shelf| shelf.archive(&which)).await
+        self.tidy(Tidy::Archive, which).await
     }
 
     async fn purge(&self, which: &Finished) -> Result<u64> {
-        let which = which.clone();
-        self.writer.transact(changes(which.limit as usize), move |shelf| shelf.purge(&which)).await
+        self.tidy(Tidy::Purge, which).await
     }
 
     async fn now(&self) -> Result<Timestamp> {

@@ -108,3 +108,48 @@ impl Disk {
         file.sync_data()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Timestamp;
+    use crate::store::sqlite::tasks::{Call, Errand, Queues, Shelf, errand};
+
+    fn nothing() -> (Box<dyn Errand>, tokio::sync::oneshot::Receiver<Result<()>>) {
+        let (mut errand, answer) = errand(Call { weight: 1, promises: true }, |_| Ok(()));
+        let (conn, mut queues) = (rusqlite::Connection::open_in_memory().unwrap(), Queues::default());
+        errand.run(&mut Shelf::new(&conn, &mut queues, Timestamp::default())).unwrap();
+        (errand, answer)
+    }
+
+    #[tokio::test]
+    async fn answers_come_after_the_disk_here_or_from_the_thread() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("a.db-wal"), "log").unwrap();
+        let syncer = Syncer::new(&folder.path().join("a.db"));
+        let (errand, answer) = nothing();
+        assert!(syncer.answer_here(vec![errand]).is_none());
+        answer.await.unwrap().unwrap();
+        let (errand, answer) = nothing();
+        syncer.answer(vec![errand]);
+        answer.await.unwrap().unwrap();
+        // Somebody waits for the disk already.
+        let _busy = syncer.disk.lock().unwrap();
+        assert!(syncer.answer_here(vec![nothing().0]).is_some());
+    }
+
+    /// The system may forget what it could not write: that the next sync succeeds would mean nothing.
+    #[tokio::test]
+    async fn a_sync_that_failed_is_never_made_good_by_the_next() {
+        let folder = tempfile::tempdir().unwrap();
+        let syncer = Syncer::new(&folder.path().join("a.db"));
+        for _ in 0..2 {
+            let (errand, answer) = nothing();
+            syncer.answer_here(vec![errand]);
+            let error = answer.await.unwrap().unwrap_err();
+            assert_eq!(error.code(), "STORE_UNAVAILABLE");
+            assert!(error.to_string().contains("did not take what was written"), "{error}");
+            std::fs::write(folder.path().join("a.db-wal"), "log").unwrap();
+        }
+    }
+}

@@ -7,6 +7,15 @@ use super::shelf::Shelf;
 use super::sql;
 use crate::model::{Finished, TaskId, TaskState};
 
+/// What to do with finished tasks.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Tidy {
+    /// Put them away.
+    Archive,
+    /// Forget them.
+    Purge,
+}
+
 /// A task that is over.
 struct Over {
     id: TaskId,
@@ -16,8 +25,16 @@ struct Over {
 }
 
 impl Shelf<'_> {
+    /// Does that; says to how many.
+    pub(super) fn tidy(&mut self, how: Tidy, which: &Finished) -> rusqlite::Result<u64> {
+        match how {
+            Tidy::Archive => self.archive(which),
+            Tidy::Purge => self.purge(which),
+        }
+    }
+
     /// Puts finished tasks away; says how many.
-    pub(super) fn archive(&mut self, which: &Finished) -> rusqlite::Result<u64> {
+    fn archive(&mut self, which: &Finished) -> rusqlite::Result<u64> {
         let found = self.finished(which, &[false])?;
         for over in &found {
             self.conn.prepare_cached(sql::ARCHIVE)?.execute([rows::id(&over.id)])?;
@@ -27,7 +44,7 @@ impl Shelf<'_> {
     }
 
     /// Forgets finished tasks; says how many.
-    pub(super) fn purge(&mut self, which: &Finished) -> rusqlite::Result<u64> {
+    fn purge(&mut self, which: &Finished) -> rusqlite::Result<u64> {
         let found = self.finished(which, &[false, true])?;
         for over in &found {
             self.conn.prepare_cached(sql::DELETE)?.execute([rows::id(&over.id)])?;

@@ -43,12 +43,19 @@ impl Server {
 
     /// Starts it and waits until it answers.
     pub(super) async fn up(&mut self) {
-        let mut postgres = program(&self.bin.join("postgres"), self.folder.path());
-        postgres.arg("-D").arg(self.folder.path().join("data")).arg("-k").arg(self.folder.path());
-        postgres.args(["-h", "127.0.0.1", "-p", &self.port.to_string(), "-c", "fsync=off"]);
-        self.process = Some(postgres.stderr(Stdio::null()).spawn().unwrap());
-        while tokio_postgres::connect(&self.url(), tokio_postgres::NoTls).await.is_err() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
+        loop {
+            let mut postgres = program(&self.bin.join("postgres"), self.folder.path());
+            postgres.arg("-D").arg(self.folder.path().join("data")).arg("-k").arg(self.folder.path());
+            postgres.args(["-h", "127.0.0.1", "-p", &self.port.to_string(), "-c", "fsync=off"]);
+            let process = self.process.insert(postgres.stderr(Stdio::null()).spawn().unwrap());
+            // As long as a child of one that was killed has not noticed it, the next one refuses to start.
+            while process.try_wait().unwrap().is_none() {
+                let url = format!("postgres://leasehold@127.0.0.1:{}/postgres", self.port);
+                if tokio_postgres::connect(&url, tokio_postgres::NoTls).await.is_ok() {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
         }
     }
 

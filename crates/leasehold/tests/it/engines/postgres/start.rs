@@ -98,7 +98,7 @@ async fn a_role_with_the_documented_rights_can_do_everything_but_make_the_tables
     assert!(matches!(two.leaves().await, Outcome::Left));
     store.sweep(10).await.unwrap();
     assert_eq!(store.history(&ListEvents::default()).await.unwrap().items.len(), 5);
-    every_kind_of_task(&*store).await;
+    every_kind_of_task(&store).await;
     role.end().await;
 }
 
@@ -137,7 +137,7 @@ async fn tables_of_the_first_version_are_brought_up_with_what_is_in_them() {
     let old = Player::new(stores.0.clone(), 1, LockName::new("old").unwrap());
     assert_eq!(old.record().await.token.get(), 7);
     old.takes().await;
-    every_kind_of_task(&*stores.1).await;
+    every_kind_of_task(&stores.1).await;
     let sql = format!("SELECT value FROM {}.meta WHERE key = 'schema_version'", schema.name);
     assert_eq!(client.query_one(&sql, &[]).await.unwrap().get::<_, &str>(0), "2");
 }

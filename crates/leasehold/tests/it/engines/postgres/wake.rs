@@ -75,7 +75,7 @@ async fn a_word_from_elsewhere_wakes_the_waiter() {
     let mut changes = store.changes(&waiter);
     let client = schema.client().await;
     let channel = format!("leasehold_{}", schema.name);
-    let listens = "SELECT count(*) FROM pg_stat_activity WHERE query = $1 AND state = 'idle'";
+    let listens = "SELECT count(*) FROM pg_stat_activity WHERE starts_with(query, $1) AND state = 'idle'";
     while client.query_one(listens, &[&format!("LISTEN {channel}")]).await.unwrap().get::<_, i64>(0) == 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }

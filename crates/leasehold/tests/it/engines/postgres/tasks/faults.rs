@@ -121,7 +121,7 @@ async fn workers_go_on_after_a_restart_of_the_server() {
     while said.recv().await.unwrap() < 50 {}
     server.kill();
     server.up().await;
-    let (settled, _) = tokio::time::timeout(Duration::from_secs(60), worker).await.unwrap().unwrap();
+    let (settled, _) = tokio::time::timeout(Duration::from_mins(1), worker).await.unwrap().unwrap();
     assert_eq!(settled, 200);
     assert_eq!(count(&store, TaskState::Succeeded).await, 200);
 }

@@ -72,4 +72,20 @@ async fn a_task_of_a_later_format_is_said_and_left_alone() {
     };
     let error = tasks(&store).lease(&ask).await.unwrap_err();
     assert_eq!(error.code(), "STORE_MISCONFIGURED", "{error:?}");
+    let in_line: u64 = ::redis::cmd("ZCARD").arg("p:{t}:r:q").query_async(&mut conn).await.unwrap();
+    assert_eq!(in_line, 1, "whoever understands it can still have it");
+}
+
+#[tokio::test]
+async fn a_change_that_no_replica_has_is_an_error_and_can_be_made_again() {
+    let Some(server) = Server::start(&[]).await else { return };
+    let mut careful = options(&server.url(), "p");
+    careful.wait_replicas = 1;
+    let careful = RedisStore::connect(careful).await.unwrap();
+    let new = [new_task()];
+    let error = tasks(&careful).enqueue(&new).await.unwrap_err();
+    assert!(error.is_retryable() && error.to_string().contains("0 of 1 replicas"), "{error}");
+    let store = RedisStore::connect(options(&server.url(), "p")).await.unwrap();
+    tasks(&store).enqueue(&new).await.unwrap();
+    assert_eq!(lease(&store, 9, Ttl::from_secs(30)).await.tasks.len(), 1);
 }

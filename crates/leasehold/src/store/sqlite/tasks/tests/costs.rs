@@ -3,13 +3,11 @@
 use rusqlite::{Connection, StatementStatus, params};
 use uuid::Uuid;
 
-use super::schema::TABLES;
-use super::shelf::{Queues, Shelf};
-use super::sql;
 use crate::model::{
     HeldTask, LeaseTasks, NewTask, Payload, QueueName, Settle, Settled, Task, TaskId, TaskState, Timestamp,
     Ttl, Verdict, WorkerId, WorkerInfo,
 };
+use crate::store::sqlite::tasks::{Queues, Shelf, TABLES, sql};
 
 const NOW: i64 = 1_700_000_000_000_000;
 const LATER: i64 = NOW + 3_600_000_000;

@@ -1,0 +1,36 @@
+//! `tasks progress`: from within a command of `tasks work`.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::FileTypeExt;
+
+use leasehold::model::Progress;
+
+use crate::cli::ProgressArgs;
+use crate::commands::dispatch::Done;
+use crate::exit;
+use crate::output::Failure;
+use crate::run::PROGRESS;
+
+/// So much of a note goes into one line that is written whole.
+const NOTE_BYTES: usize = 500;
+
+pub(super) fn progress(args: ProgressArgs) -> Done {
+    let Some(path) = std::env::var_os(PROGRESS) else {
+        return Err(Failure::usage(format!("there is no {PROGRESS} here: no command of a task runs this"))
+            .hint("use it in a command that leasehold tasks work has started"));
+    };
+    let mut progress = Progress { done: args.done, of: args.of, note: None };
+    if let Some(note) = args.note {
+        progress = progress.note(&note[..note.floor_char_boundary(NOTE_BYTES)]);
+    }
+    let line = serde_json::to_string(&progress).map_err(Failure::internal)? + "\n";
+    let over = |_| Failure::lost("the attempt that this command belongs to is over");
+    let mut pipe = File::options().write(true).open(path).map_err(over)?;
+    // A number that somebody else has by now must not be written to.
+    if !pipe.metadata().is_ok_and(|facts| facts.file_type().is_fifo()) {
+        return Err(Failure::usage(format!("{PROGRESS} does not lead to the worker")));
+    }
+    pipe.write_all(line.as_bytes()).map_err(over)?;
+    Ok(exit::SUCCESS)
+}

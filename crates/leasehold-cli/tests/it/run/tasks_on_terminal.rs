@@ -1,0 +1,77 @@
+//! Tasks on a terminal: a bar for what takes long, colours, questions, and Ctrl-C.
+
+use std::process::Command;
+
+use super::lab::{Lab, text};
+use super::terminal::Screen;
+
+fn tasks(words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
+    command.arg("tasks").args(words);
+    command
+}
+
+fn quietly(lab: &Lab, words: &[&str]) -> String {
+    let mut command = tasks(words);
+    lab.settle(&mut command);
+    let out = command.output().unwrap();
+    assert!(out.status.success(), "{words:?}: {out:?}");
+    text(&out.stdout)
+}
+
+#[test]
+fn adding_many_shows_a_bar_and_takes_it_away_again() {
+    let lab = Lab::new();
+    let lines = lab.path("lines");
+    std::fs::write(&lines, "1\n".repeat(1200)).unwrap();
+    let file = lines.to_str().unwrap();
+    let mut screen = Screen::start(&lab, &tasks(&["add", "a", "--lines", file]));
+    screen.shows("\r\u{1b}[Kadding 500");
+    screen.shows("\r\u{1b}[Kadding 1200");
+    screen.shows("\r\u{1b}[Kadded 1200 tasks to 'a'");
+    assert_eq!(screen.ends_with_code(), 0);
+}
+
+#[test]
+fn what_has_failed_is_red() {
+    let lab = Lab::new();
+    quietly(&lab, &["add", "a", "--max-attempts", "1"]);
+    quietly(&lab, &["work", "a", "--until-empty", "--", "false"]);
+    let mut screen = Screen::start(&lab, &tasks(&["list"]));
+    screen.shows("\u{1b}[1m\u{1b}[31m");
+    screen.shows("failed");
+    assert_eq!(screen.ends_with_code(), 0);
+    assert!(!quietly(&lab, &["list"]).contains('\u{1b}'));
+}
+
+#[test]
+fn a_purge_asks_first() {
+    let lab = Lab::new();
+    quietly(&lab, &["add", "a"]);
+    quietly(&lab, &["work", "a", "--until-empty", "--", "true"]);
+    for (answer, code, shown) in [("n\n", 1, "nothing was changed"), ("y\n", 0, "forgot 1 task")] {
+        let mut screen = Screen::start(&lab, &tasks(&["purge", "--queue", "a", "--older-than", "0s"]));
+        screen.shows("Forget all finished tasks of queue 'a' that ended more than");
+        screen.shows("? [y/N] ");
+        screen.types(answer);
+        screen.shows(shown);
+        assert_eq!(screen.ends_with_code(), code);
+    }
+}
+
+/// The terminal sends the signal to the whole job: the command is not of it, and may finish.
+#[test]
+fn control_c_lets_the_command_finish() {
+    let lab = Lab::new();
+    let id = quietly(&lab, &["add", "a"]).trim().to_owned();
+    let script = r#"echo 1 > "$LAB/began"; while ! [ -e "$LAB/go" ]; do sleep 0.01; done; echo finished"#;
+    let mut screen = Screen::start(&lab, &tasks(&["work", "a", "--", "sh", "-c", script]));
+    screen.shows("waits for tasks; ^C ends it");
+    lab.wait_for_file("began");
+    screen.types("\u{3}");
+    screen.shows("once more ends them now");
+    std::fs::write(lab.path("go"), "").unwrap();
+    screen.shows("finished");
+    assert_eq!(screen.ends_with_code(), 0);
+    assert!(quietly(&lab, &["show", &id]).contains("\"finished\""));
+}

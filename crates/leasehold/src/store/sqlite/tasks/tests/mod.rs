@@ -1,0 +1,3 @@
+//! Tests of what cannot be seen from outside.
+
+mod costs;

@@ -1,0 +1,61 @@
+//! What must hold for all tasks together after every step: nothing is lost, locks and keys have one task, counts are true.
+
+use leasehold::model::{Counts, Enqueued, Reuse, TaskState};
+
+use super::audit::Step;
+use super::config::{key, queue, task_id, task_number};
+use super::memory::Memory;
+use super::promises::{Broken, Promise};
+use super::rules::{Answer, Op};
+
+pub(super) fn check(step: &Step, memory: &Memory, broken: &mut Broken) {
+    let numbers = || memory.tasks.iter().enumerate();
+    let there = numbers().all(|(task, known)| !known.added || step.after().get(task_id(task)).is_some());
+    broken.keep(Promise::NothingIsLost, there);
+
+    let counted = numbers().all(|(task, known)| {
+        step.after().get(task_id(task)).is_none_or(|task| task.attempt == known.attempt)
+    });
+    broken.keep(Promise::AttemptsAreCounted, counted);
+
+    let mut recount = Counts::default();
+    for task in step.after().tasks() {
+        recount.set(task.state, recount.get(task.state) + 1);
+    }
+    broken.keep(Promise::CountsAreTrue, (step.system.rules.counts)(step.after()) == recount);
+
+    // What was asked for, not what the rules wrote down.
+    let locked = step.after().tasks().filter(|task| step.system.config.tasks[task_number(task.id)].lock);
+    let locked: Vec<_> = locked.map(|task| task.state).collect();
+    let heads =
+        locked.iter().filter(|state| matches!(state, TaskState::Pending | TaskState::Running)).count();
+    broken.keep(Promise::OneHeadPerLock, heads <= 1);
+    broken.keep(Promise::FreeLockIsTaken, heads > 0 || !locked.contains(&TaskState::Blocked));
+
+    broken.keep(Promise::KeyIsOneTask, key_is_one_task(step, memory));
+}
+
+fn key_is_one_task(step: &Step, memory: &Memory) -> bool {
+    let owners = step.after().tasks().filter(|task| task.key.is_some()).map(|task| task.id);
+    let owner = memory.key.map(task_id);
+    let found = step.after().keyed(&queue(), &key()).map(|task| task.id);
+    let one = owners.eq(owner) && found == owner;
+    let (Op::Enqueue(new), Answer::Enqueued(answer)) = (step.op, step.answer) else {
+        return one;
+    };
+    let earlier = step.state.memory.key.map(task_id).filter(|_| new.key.is_some());
+    let earlier = earlier.and_then(|id| step.before.get(id));
+    let in_the_way = earlier.filter(|earlier| match new.reuse {
+        Reuse::Never => true,
+        Reuse::Failed => earlier.state != TaskState::Failed,
+        Reuse::Finished => !earlier.state.is_terminal(),
+    });
+    let answered = match in_the_way {
+        _ if step.before.get(new.id).is_some() => {
+            *answer == Enqueued::Added(new.id) && step.changed_nothing()
+        }
+        Some(earlier) => *answer == Enqueued::Duplicate(earlier.id) && step.changed_nothing(),
+        None => *answer == Enqueued::Added(new.id),
+    };
+    one && answered
+}
