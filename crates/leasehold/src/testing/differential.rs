@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestError, TestRunner};
 use uuid::Uuid;
 
+use super::random::{differs, play_all};
 use super::{Fixture, Player};
 use crate::model::{
     Acquire, AskRelease, BootId, Event, ForceRelease, Leave, LockName, LockOp, LockRecord, Reason, Release,
@@ -44,17 +44,7 @@ pub fn agrees_with_the_rules<F>(cases: u32, fresh: impl Fn() -> F)
 where
     F: Future<Output = Fixture>,
 {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let config = Config { cases, failure_persistence: None, ..Config::default() };
-    let steps = prop::collection::vec(step(), 1..60);
-    let result = TestRunner::new(config).run(&steps, |steps| {
-        runtime.block_on(async { play(&fresh().await, &steps).await }).map_err(TestCaseError::fail)
-    });
-    match result {
-        Ok(()) => {}
-        Err(TestError::Fail(why, steps)) => panic!("{why}\nafter {steps:#?}"),
-        Err(TestError::Abort(why)) => panic!("{why}"),
-    }
+    play_all(cases, prop::collection::vec(step(), 1..60), fresh, &play);
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -154,8 +144,4 @@ impl Step {
             What::Restarted => LockOp::Restarted(Restarted { boot: BootId(Uuid::from_u128(7)) }),
         }
     }
-}
-
-fn differs<T: PartialEq + std::fmt::Debug>(what: &str, engine: &T, rules: &T) -> Result<(), String> {
-    if engine == rules { Ok(()) } else { Err(format!("{what}\nengine: {engine:#?}\nrules:  {rules:#?}")) }
 }

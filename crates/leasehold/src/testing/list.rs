@@ -107,8 +107,22 @@ macro_rules! lock_conformance {
     };
 }
 
+/// Panics if one of the cases in these files is not in the list.
+#[cfg(test)]
+pub(super) fn every_case_is_in(list: &str, files: &[&str]) {
+    let lines = files.iter().flat_map(|text| text.lines());
+    let names = lines.filter_map(|line| line.strip_prefix("pub async fn ")?.split('(').next());
+    let names: Vec<&str> = names.collect();
+    assert!(names.len() > 50, "only {} cases were found", names.len());
+    for name in names {
+        assert!(list.contains(&format!("                {name}\n")), "{name} is not in the list");
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::every_case_is_in;
+
     /// A case that is written but not listed would never run.
     #[test]
     fn every_case_is_listed() {
@@ -123,12 +137,6 @@ mod tests {
             include_str!("cases/shared.rs"),
             include_str!("cases/sweep.rs"),
         ];
-        let names =
-            cases.iter().flat_map(|text| text.lines().filter_map(|line| line.strip_prefix("pub async fn ")));
-        let names: Vec<&str> = names.filter_map(|line| line.split('(').next()).collect();
-        assert!(names.len() > 50, "only {} cases were found", names.len());
-        for name in names {
-            assert!(list.contains(&format!("                {name}\n")), "{name} is not in the list");
-        }
+        every_case_is_in(list, &cases);
     }
 }

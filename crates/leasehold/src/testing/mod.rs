@@ -12,6 +12,7 @@ mod faulty_tasks;
 mod fixture;
 mod list;
 mod player;
+mod random;
 pub mod shop;
 pub mod task_cases;
 mod task_differential;

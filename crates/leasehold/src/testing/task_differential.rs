@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestError, TestRunner};
 
 use super::Fixture;
+use super::random::{differs, play_all};
 use super::shop::{ada, cancel, info, queue, retry, task, update, why, worker};
 use crate::model::{
     Change, Finished, HeldTask, LeaseTasks, NewTask, Pause, Payload, Priority, Progress, Reuse, Settle, Task,
@@ -58,17 +58,7 @@ pub fn tasks_agree_with_the_rules<F>(cases: u32, fresh: impl Fn() -> F)
 where
     F: Future<Output = Fixture>,
 {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let config = Config { cases, failure_persistence: None, ..Config::default() };
-    let steps = prop::collection::vec(step(), 1..50);
-    let result = TestRunner::new(config).run(&steps, |steps| {
-        runtime.block_on(async { play(&fresh().await, &steps).await }).map_err(TestCaseError::fail)
-    });
-    match result {
-        Ok(()) => {}
-        Err(TestError::Fail(why, steps)) => panic!("{why}\nafter {steps:#?}"),
-        Err(TestError::Abort(why)) => panic!("{why}"),
-    }
+    play_all(cases, prop::collection::vec(step(), 1..50), fresh, &play);
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -270,8 +260,4 @@ fn verdict(how: usize) -> Verdict {
         5 => Verdict::Snooze(Ttl::from_secs(3)),
         _ => Verdict::Return,
     }
-}
-
-fn differs<T: PartialEq + std::fmt::Debug>(what: &str, engine: &T, rules: &T) -> Result<(), String> {
-    if engine == rules { Ok(()) } else { Err(format!("{what}\nengine: {engine:#?}\nrules:  {rules:#?}")) }
 }

@@ -27,9 +27,10 @@ pub(super) async fn settle_all(
     mut ended: mpsc::UnboundedReceiver<Settle>,
     over: CancellationToken,
 ) {
-    let mut batch = Vec::with_capacity(BATCH);
+    let (mut batch, mut last_tries) = (Vec::with_capacity(BATCH), 0);
     while ended.recv_many(&mut batch, BATCH).await > 0 {
-        let (mut pause, mut last_tries) = (Duration::from_millis(50), 0);
+        leave_out_the_lost(&mut batch);
+        let mut pause = Duration::from_millis(50);
         while let Err(error) = settle(&inner, &floor, &batch).await {
             if over.is_cancelled() {
                 last_tries += 1;
@@ -48,6 +49,13 @@ pub(super) async fn settle_all(
     }
 }
 
+/// While the store could not be told, a task may have been lost and leased anew: only its newest attempt can count, and no
+/// task is settled twice in one call.
+fn leave_out_the_lost(batch: &mut Vec<Settle>) {
+    batch.sort_by(|one, other| (one.id, other.token).cmp(&(other.id, one.token)));
+    batch.dedup_by_key(|settle| settle.id);
+}
+
 async fn settle(inner: &Inner, floor: &Floor, batch: &[Settle]) -> Result<()> {
     let settled = inner.tasks()?.settle(batch).await?;
     for (settle, settled) in batch.iter().zip(settled) {
@@ -57,4 +65,22 @@ async fn settle(inner: &Inner, floor: &Floor, batch: &[Settle]) -> Result<()> {
         floor.let_go(settle.id, settle.token);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{TaskId, Token, Verdict};
+
+    #[test]
+    fn of_two_attempts_at_a_task_the_newer_one_is_settled() {
+        let settle = |task, token| Settle {
+            id: TaskId::from_uuid(uuid::Uuid::from_u128(task)),
+            token: Token::new(token).unwrap(),
+            verdict: Verdict::Done(None),
+        };
+        let mut batch = vec![settle(2, 5), settle(1, 3), settle(2, 7), settle(1, 4)];
+        leave_out_the_lost(&mut batch);
+        assert_eq!(batch, [settle(1, 4), settle(2, 7)]);
+    }
 }

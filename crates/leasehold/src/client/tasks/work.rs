@@ -30,7 +30,7 @@ pub trait Work: Serialize + DeserializeOwned + Send + Sync + 'static {
     const TTL: Duration = Duration::from_secs(30);
 
     /// How often one of its tasks is tried, and how long the pauses between are.
-    const RETRIES: Retries = Retries { attempts: 5, first: Ttl::from_secs(1), longest: Ttl::from_secs(3600) };
+    const RETRIES: Retries = Retries::USUAL;
 }
 
 /// Why an attempt did not succeed, and what is to come of it. Any error becomes one with `?`: the attempt failed, and

@@ -155,7 +155,8 @@ impl WorkerBuilder {
         self
     }
 
-    /// Forgets tasks so long after they have finished; 7 days if not said. `None`: never.
+    /// Forgets tasks so long after they have finished; 7 days if not said. `None`: never. Their keys are forgotten with
+    /// them, those of ticks too: keep them for longer than any process may be paused.
     pub fn keep_finished(mut self, keep: Option<Duration>) -> Self {
         self.keep = keep;
         self

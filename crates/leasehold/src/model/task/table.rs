@@ -11,12 +11,6 @@ use super::{
 };
 use crate::model::{Holder, LockName, QueueName, Reason, TaskKey, Timestamp, Ttl};
 
-/// So many tasks whose time has come are put in line at once.
-const PROMOTE: usize = 1000;
-
-/// A worker that has said nothing for so long is forgotten.
-const FORGET_WORKERS: Ttl = Ttl::from_secs(3600);
-
 /// All tasks of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct TaskTable {
@@ -87,6 +81,9 @@ pub struct QueueStatus {
 }
 
 impl TaskTable {
+    /// So many tasks whose time has come are put in line at once.
+    pub const PROMOTE: u32 = 1000;
+
     /// Adds tasks, each by itself: one whose key means something else does not keep the others out.
     pub fn enqueue(&mut self, new: &[NewTask], now: Timestamp) -> Vec<Enqueued> {
         new.iter().map(|new| self.enqueue_one(new, now)).collect()
@@ -198,7 +195,7 @@ impl TaskTable {
         }
         let queues: Vec<QueueName> = self.queues.keys().cloned().collect();
         recovered.promoted = self.promote(queues.iter(), now);
-        self.workers.retain(|_, worker| now.since(worker.seen_at) < FORGET_WORKERS.as_duration());
+        self.workers.retain(|_, worker| now.since(worker.seen_at) < WorkerStatus::REMEMBERED.as_duration());
         recovered
     }
 
@@ -274,7 +271,7 @@ impl TaskTable {
         let scheduled = queues.filter_map(|queue| self.queues.get(queue)).flat_map(|queue| &queue.scheduled);
         let mut due: Vec<_> = scheduled.filter(|(run_at, _)| *run_at <= now).copied().collect();
         due.sort_unstable();
-        due.truncate(PROMOTE);
+        due.truncate(Self::PROMOTE as usize);
         for (_, id) in &due {
             self.change(*id, &TaskOp::Promote, now);
         }

@@ -244,11 +244,14 @@ pub struct Retries {
 /// Five attempts, with pauses of about 1, 2, 4 and 8 seconds.
 impl Default for Retries {
     fn default() -> Self {
-        Self { attempts: 5, first: Ttl::from_secs(1), longest: Ttl::from_secs(3600) }
+        Self::USUAL
     }
 }
 
 impl Retries {
+    /// Five attempts, with pauses of about 1, 2, 4 and 8 seconds.
+    pub const USUAL: Self = Self { attempts: 5, first: Ttl::from_secs(1), longest: Ttl::from_secs(3600) };
+
     /// The most attempts that a task can have.
     pub const MOST: u32 = 1000;
 

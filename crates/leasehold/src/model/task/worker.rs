@@ -40,6 +40,9 @@ pub struct WorkerStatus {
 }
 
 impl WorkerStatus {
+    /// A worker that has said nothing for so long is forgotten.
+    pub const REMEMBERED: Ttl = Ttl::from_secs(3600);
+
     /// Whether nothing was heard of it for so long that it must be gone.
     pub fn is_gone(&self, now: Timestamp) -> bool {
         now.since(self.seen_at) > self.info.every.as_duration().saturating_mul(3)

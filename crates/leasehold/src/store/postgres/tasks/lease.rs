@@ -10,12 +10,9 @@ use super::cursors::Places;
 use super::link::Link;
 use super::rows::{self, TASK_COLUMNS, unreadable};
 use super::sql::Sql;
-use crate::model::{LeaseTasks, Leased, LockName, QueueName, Task, TaskAnswer, TaskId, TaskOp};
+use crate::model::{LeaseTasks, Leased, LockName, QueueName, Task, TaskAnswer, TaskId, TaskOp, TaskTable};
 use crate::store::postgres::session::Param;
 use crate::store::postgres::trouble::{Fail, is_in_the_way};
-
-/// So many tasks whose time has come are put in line at once.
-pub(super) const PROMOTE: i64 = 1000;
 
 /// What the server said.
 pub(super) struct Answer {
@@ -91,7 +88,7 @@ fn rules_first(rows: &[Row]) -> Result<bool, Fail> {
 
 fn complete(promoted: &[Row]) -> Result<Option<(i64, Vec<QueueName>)>, Fail> {
     let Some(row) = promoted.first() else { return Ok(None) };
-    if row.try_get::<_, i64>(1)? >= PROMOTE {
+    if row.try_get::<_, i64>(1)? >= i64::from(TaskTable::PROMOTE) {
         return Ok(None);
     }
     let names: Vec<&str> = row.try_get(2)?;

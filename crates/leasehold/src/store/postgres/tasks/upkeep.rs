@@ -8,13 +8,10 @@ use super::lease::{ids_and_locks, promote_locked};
 use super::link::Link;
 use super::sql::Sql;
 use super::wakes::Stir;
-use crate::model::{Finished, LockName, Recovered, TaskAnswer, TaskId, TaskOp, TaskState, Ttl};
+use crate::model::{Finished, LockName, Recovered, TaskAnswer, TaskId, TaskOp, TaskState, WorkerStatus};
 use crate::store::postgres::gate::micros;
 use crate::store::postgres::session::Param;
 use crate::store::postgres::trouble::{Fail, is_in_the_way};
-
-/// A worker that has said nothing for so long is forgotten.
-const FORGET_WORKERS: Ttl = Ttl::from_secs(3600);
 
 /// Ends leases that have run out, and puts in line what is due.
 pub(super) async fn recover(
@@ -41,7 +38,7 @@ pub(super) async fn recover(
         }
     }
     recovered.promoted = promote(link, now).await?;
-    link.query(Sql::ForgetWorkers, &[&duration(FORGET_WORKERS), &now]).await?;
+    link.query(Sql::ForgetWorkers, &[&duration(WorkerStatus::REMEMBERED), &now]).await?;
     link.query(Sql::DocForget, &[&now]).await?;
     link.query(Sql::Fold, &[]).await?;
     Ok((recovered, stirs))

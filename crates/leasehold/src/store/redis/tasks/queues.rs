@@ -7,11 +7,8 @@ use super::call::{QUEUES, TIDY, wrong};
 use super::record;
 use super::store::{CHUNK, Tasks};
 use crate::Result;
-use crate::model::{Counts, Finished, Pause, QueueName, QueueStatus, Timestamp, Ttl, WorkerStatus};
+use crate::model::{Counts, Finished, Pause, QueueName, QueueStatus, Timestamp, WorkerStatus};
 use crate::store::TaskStore;
-
-/// A worker that has said nothing for so long is not shown.
-const FORGET_WORKERS: Ttl = Ttl::from_secs(3600);
 
 impl Tasks {
     pub(super) async fn all_queues(&self) -> Result<Vec<QueueStatus>> {
@@ -58,7 +55,7 @@ impl Tasks {
             .iter()
             .map(|(_, said)| status(said).ok_or_else(wrong))
             .collect::<Result<Vec<WorkerStatus>>>()?;
-        workers.retain(|worker| now.since(worker.seen_at) < FORGET_WORKERS.as_duration());
+        workers.retain(|worker| now.since(worker.seen_at) < WorkerStatus::REMEMBERED.as_duration());
         workers.sort_unstable_by_key(|worker| worker.info.id);
         Ok(workers)
     }

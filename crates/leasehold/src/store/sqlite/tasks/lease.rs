@@ -6,15 +6,10 @@ use super::rows;
 use super::shelf::Shelf;
 use super::sql;
 use crate::model::{
-    LeaseTasks, Leased, Pause, QueueName, Recovered, Task, TaskOp, TaskState, Timestamp, Ttl,
+    LeaseTasks, Leased, Pause, QueueName, Recovered, Task, TaskOp, TaskState, TaskTable, Timestamp,
+    WorkerStatus,
 };
 use crate::store::sqlite::tables::to_json;
-
-/// So many tasks whose time has come are put in line at once.
-const PROMOTE: u32 = 1000;
-
-/// A worker that has said nothing for so long is forgotten.
-const FORGET_WORKERS: Ttl = Ttl::from_secs(3600);
 
 impl Shelf<'_> {
     /// Gives a worker what is next, and says when something is due if that was not enough.
@@ -70,11 +65,11 @@ impl Shelf<'_> {
     fn promote(&mut self, queues: &[i64]) -> rusqlite::Result<u32> {
         let mut due = Vec::new();
         for queue in queues {
-            due.extend(self.many(sql::DUE, params![queue, rows::micros(self.now), PROMOTE])?);
+            due.extend(self.many(sql::DUE, params![queue, rows::micros(self.now), TaskTable::PROMOTE])?);
         }
         if queues.len() > 1 {
             due.sort_unstable_by_key(|task| (task.run_at, task.id));
-            due.truncate(PROMOTE as usize);
+            due.truncate(TaskTable::PROMOTE as usize);
         }
         for task in &mut due {
             self.change(task, &TaskOp::Promote)?;
@@ -96,7 +91,8 @@ impl Shelf<'_> {
         }
         let queues = self.all_queues()?;
         recovered.promoted = self.promote(&queues)?;
-        let forgotten = now.saturating_sub(i64::try_from(FORGET_WORKERS.as_micros()).unwrap_or(i64::MAX));
+        let forgotten =
+            now.saturating_sub(i64::try_from(WorkerStatus::REMEMBERED.as_micros()).unwrap_or(i64::MAX));
         self.conn.prepare_cached(sql::FORGET_WORKERS)?.execute([forgotten])?;
         Ok(recovered)
     }

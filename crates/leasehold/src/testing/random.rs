@@ -1,0 +1,37 @@
+//! Random sequences of steps through fresh engines, and how a difference is told.
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestError, TestRunner};
+
+use super::Fixture;
+
+/// Plays `cases` random sequences of steps, each on a fresh engine. Panics with the shortest one that fails.
+pub(super) fn play_all<S, F>(
+    cases: u32,
+    steps: impl Strategy<Value = Vec<S>>,
+    fresh: impl Fn() -> F,
+    play: &impl AsyncFn(&Fixture, &[S]) -> Result<(), String>,
+) where
+    S: std::fmt::Debug,
+    F: Future<Output = Fixture>,
+{
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
+    let result = TestRunner::new(config).run(&steps, |steps| {
+        runtime.block_on(async { play(&fresh().await, &steps).await }).map_err(TestCaseError::fail)
+    });
+    match result {
+        Ok(()) => {}
+        Err(TestError::Fail(why, steps)) => panic!("{why}\nafter {steps:#?}"),
+        Err(TestError::Abort(why)) => panic!("{why}"),
+    }
+}
+
+/// An error if the engine has something else than the rules.
+pub(super) fn differs<T: PartialEq + std::fmt::Debug>(
+    what: &str,
+    engine: &T,
+    rules: &T,
+) -> Result<(), String> {
+    if engine == rules { Ok(()) } else { Err(format!("{what}\nengine: {engine:#?}\nrules:  {rules:#?}")) }
+}
