@@ -1,0 +1,65 @@
+//! What a handler asks for: a caller with at least this role.
+
+use std::marker::PhantomData;
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use leasehold::model::Holder;
+
+use super::Role;
+use super::gate::Who;
+use crate::problem::Problem;
+use crate::server::App;
+
+/// Somebody with at least the role `R`. A handler that has one among its arguments is only reached by such callers.
+pub(crate) struct Caller<R> {
+    who: Who,
+    role: PhantomData<R>,
+}
+
+/// A role as a type.
+pub(crate) trait Rank: Send + Sync {
+    const ROLE: Role;
+}
+
+macro_rules! ranks {
+    ($($rank:ident)*) => {$(
+        pub(crate) struct $rank;
+        impl Rank for $rank {
+            const ROLE: Role = Role::$rank;
+        }
+    )*};
+}
+ranks!(Reader Worker Operator Admin);
+
+impl<R> Caller<R> {
+    /// Its name, as the holder of what it takes if it names no other.
+    pub(crate) fn holder(&self) -> Result<Holder, Problem> {
+        Ok(Holder::new(self.who.name.as_str())?)
+    }
+
+    /// Whether it may also do what needs this role.
+    pub(crate) fn must_be(&self, role: Role) -> Result<(), Problem> {
+        self.who.must_be(role)
+    }
+}
+
+impl Who {
+    fn must_be(&self, role: Role) -> Result<(), Problem> {
+        if self.role >= role {
+            return Ok(());
+        }
+        let detail = format!("'{}' is a {}; this needs a {role}", self.name, self.role);
+        Err(Problem::new("FORBIDDEN", detail))
+    }
+}
+
+impl<R: Rank> FromRequestParts<App> for Caller<R> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        let who = app.gate().admit(parts).await?;
+        who.must_be(R::ROLE)?;
+        Ok(Self { who, role: PhantomData })
+    }
+}

@@ -1,0 +1,50 @@
+//! The roles, each with all that those below it may do.
+
+use std::fmt;
+use std::str::FromStr;
+
+use leasehold::model::Invalid;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// What a caller may do; each role may also do what those before it may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Looks.
+    Reader,
+    /// Takes locks and tasks, starts workflows.
+    Worker,
+    /// Steps in: pauses, cancels, retries, asks holders to stop.
+    Operator,
+    /// Takes locks away from others.
+    Admin,
+}
+
+impl Role {
+    const ALL: [Self; 4] = [Self::Reader, Self::Worker, Self::Operator, Self::Admin];
+
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Reader => "reader",
+            Self::Worker => "worker",
+            Self::Operator => "operator",
+            Self::Admin => "admin",
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.word())
+    }
+}
+
+impl FromStr for Role {
+    type Err = Invalid;
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        let words = || Self::ALL.map(Self::word).join(", ");
+        let found = Self::ALL.into_iter().find(|role| role.word() == text);
+        found.ok_or_else(|| Invalid(format!("'{text}' is no role; there are {}", words())))
+    }
+}

@@ -1,0 +1,149 @@
+//! A token: its text, and what is kept of it. The secret is random and long, so a plain hash keeps it safe at rest.
+
+use std::fmt;
+use std::str::FromStr;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use leasehold::model::Invalid;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+use uuid::Uuid;
+
+use super::Role;
+
+const PREFIX: &str = "lh_";
+
+/// A token as its owner has it: `lh_<id>_<secret>`. The id finds it, the secret proves it.
+pub(crate) struct TokenText {
+    pub(crate) id: String,
+    secret: String,
+}
+
+impl TokenText {
+    /// A new one.
+    pub(crate) fn random() -> Self {
+        let id = Uuid::new_v4().simple().to_string()[..12].to_owned();
+        let (one, two) = (Uuid::new_v4(), Uuid::new_v4());
+        let secret = URL_SAFE_NO_PAD.encode([*one.as_bytes(), *two.as_bytes()].concat());
+        Self { id, secret }
+    }
+
+    /// From what a request carries. What is no token of ours is simply none.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let (id, secret) = text.strip_prefix(PREFIX)?.split_once('_')?;
+        let plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        let fits = id.len() == 12 && plain(id) && !secret.is_empty() && secret.len() <= 128;
+        fits.then(|| Self { id: id.to_owned(), secret: secret.to_owned() })
+    }
+
+    /// The whole, for its owner alone.
+    pub(crate) fn expose(&self) -> String {
+        format!("{PREFIX}{}_{}", self.id, self.secret)
+    }
+
+    /// What is kept.
+    pub(crate) fn hash(&self) -> Hash {
+        Hash::of(&self.expose())
+    }
+}
+
+/// What is kept of a token's text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(crate) struct Hash([u8; 32]);
+
+impl Hash {
+    fn of(text: &str) -> Self {
+        Self(Sha256::digest(text.as_bytes()).into())
+    }
+
+    /// Takes as long for a wrong one as for the right one.
+    pub(crate) fn is_of(&self, text: &TokenText) -> bool {
+        self.0.ct_eq(&text.hash().0).into()
+    }
+}
+
+impl fmt::Display for Hash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sha256:{}", URL_SAFE_NO_PAD.encode(self.0))
+    }
+}
+
+impl From<Hash> for String {
+    fn from(hash: Hash) -> String {
+        hash.to_string()
+    }
+}
+
+impl FromStr for Hash {
+    type Err = Invalid;
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        let wrong = || {
+            Invalid(
+                "a token's hash reads sha256:…, as `leasehold token new --print-hash` gives it".to_owned(),
+            )
+        };
+        let bytes = URL_SAFE_NO_PAD.decode(text.strip_prefix("sha256:").ok_or_else(wrong)?);
+        bytes.ok().and_then(|bytes| bytes.try_into().ok()).map(Self).ok_or_else(wrong)
+    }
+}
+
+impl TryFrom<String> for Hash {
+    type Error = Invalid;
+    fn try_from(text: String) -> Result<Self, Invalid> {
+        text.parse()
+    }
+}
+
+/// A token that stands in the settings and not in the store.
+#[derive(Debug, Clone)]
+pub struct FixedToken {
+    pub(crate) name: String,
+    pub(crate) role: Role,
+    pub(crate) hash: Hash,
+}
+
+impl FixedToken {
+    /// From its hash, as `leasehold token new --print-hash` gives it.
+    pub fn new(name: impl Into<String>, role: Role, hash: &str) -> Result<Self, Invalid> {
+        Ok(Self { name: name.into(), role, hash: hash.parse()? })
+    }
+
+    /// A new token that is not kept anywhere: its text for its owner, and its hash for the settings.
+    pub fn generate() -> (String, String) {
+        let text = TokenText::random();
+        (text.expose(), text.hash().to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_known_by_its_text_and_by_nothing_else() {
+        let token = TokenText::random();
+        let read = TokenText::parse(&token.expose()).unwrap();
+        assert!(token.hash().is_of(&read));
+        assert!(!token.hash().is_of(&TokenText::random()));
+        let mut other = token.expose();
+        other.push('x');
+        assert!(!token.hash().is_of(&TokenText::parse(&other).unwrap()));
+    }
+
+    #[test]
+    fn what_is_no_token_is_none() {
+        for text in ["", "lh_", "lh_short_x", "Bearer x", "lh_0123456789ab_", "lh_0123456789ä_x"] {
+            assert!(TokenText::parse(text).is_none(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_hash_can_be_written_and_read() {
+        let hash = TokenText::random().hash();
+        assert_eq!(hash.to_string().parse::<Hash>().unwrap(), hash);
+        assert!("sha256:abc".parse::<Hash>().is_err());
+    }
+}

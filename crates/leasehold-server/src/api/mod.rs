@@ -1,0 +1,4 @@
+//! The endpoints, one file per kind of thing.
+
+pub(crate) mod health;
+pub(crate) mod locks;

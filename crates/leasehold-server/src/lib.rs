@@ -1,0 +1,41 @@
+//! leasehold over HTTP: one server for programs in any language, and a [`Server`] that other programs can mount.
+//!
+//! ```no_run
+//! # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use leasehold::Leasehold;
+//! use leasehold_server::{Access, Server};
+//!
+//! let leasehold = Leasehold::connect("sqlite:").await?;
+//! let server = Server::builder(leasehold).access(Access::Open).build();
+//! let app = axum::Router::new().nest("/leasehold", server.router());
+//! # drop(app); Ok(()) }
+//! ```
+//!
+//! | file | idea |
+//! |---|---|
+//! | `server.rs` | what a server is made of, and its settings |
+//! | `router.rs` | every path there is, and what all requests go through |
+//! | `openapi.rs` | the description of the API, from the code |
+//! | `listen.rs` | connections: accepting, limits, a graceful end |
+//! | `status.rs` | the one file that knows HTTP statuses |
+//! | `problem.rs` | what goes wrong, as `application/problem+json` |
+//! | `envelope.rs` | what every request gets: its id, its span, its problem written out |
+//! | `body.rs` | reading a request: JSON with clear complaints, bounded in size and time |
+//! | `access/` | who may do what: roles and tokens |
+//! | `api/` | the endpoints, one file per kind of thing |
+
+pub mod access;
+mod api;
+mod body;
+mod envelope;
+mod listen;
+mod openapi;
+mod problem;
+mod router;
+mod server;
+mod status;
+
+pub use access::{Access, Role};
+pub use listen::{Listening, listen};
+pub use problem::Problem;
+pub use server::{Limits, Server, ServerBuilder};

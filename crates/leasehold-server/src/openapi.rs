@@ -1,0 +1,54 @@
+//! The description of the API, generated from the handlers and what they take and give.
+
+use axum::http::{HeaderValue, header};
+use axum::response::IntoResponse;
+use axum::routing::{MethodRouter, get};
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
+use utoipa::openapi::{OpenApi, SecurityRequirement};
+
+use crate::problem::Problem;
+use crate::server::App;
+
+#[derive(utoipa::OpenApi)]
+#[openapi(
+    info(
+        title = "leasehold",
+        description = "Work that runs in one place at a time: locks with fencing tokens, tasks with leases, workflows that start once per event.",
+        license(name = "MIT OR Apache-2.0"),
+    ),
+    components(schemas(Problem)),
+    tags(
+        (name = "locks", description = "A lease on a name"),
+        (name = "health", description = "Whether the server is alive and ready"),
+    ),
+)]
+struct Head;
+
+/// What the description begins with.
+pub(crate) fn head() -> OpenApi {
+    <Head as utoipa::OpenApi>::openapi()
+}
+
+/// What holds for all paths.
+pub(crate) fn finish(mut description: OpenApi) -> OpenApi {
+    let components = description.components.get_or_insert_default();
+    let bearer = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
+    components.add_security_scheme("token", bearer);
+    description.security = Some(vec![SecurityRequirement::new::<_, [&str; 0], &str>("token", [])]);
+    description
+}
+
+/// The description as text.
+pub(crate) fn text() -> String {
+    let (_, description) = crate::router::described().split_for_parts();
+    finish(description).to_pretty_json().expect("a description that was built can be written")
+}
+
+/// The path that gives it.
+pub(crate) fn route(description: &OpenApi) -> MethodRouter<App> {
+    let text = description.to_json().expect("a description that was built can be written");
+    get(async move || {
+        let json = HeaderValue::from_static("application/json");
+        ([(header::CONTENT_TYPE, json)], text.clone()).into_response()
+    })
+}

@@ -1,0 +1,208 @@
+//! What goes wrong, as `application/problem+json` (RFC 9457), with the fields that programs match on.
+
+use std::time::Duration;
+
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use leasehold::Error;
+use leasehold::model::Conflict;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::status;
+
+/// What every handler returns.
+pub(crate) type Answer<T> = Result<T, Problem>;
+
+/// Nobody is told to wait longer than this before trying again.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// A problem, as clients read it. `code` is what to match on.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Problem {
+    /// A page about this kind of problem.
+    #[serde(rename = "type")]
+    #[schema(example = "https://github.com/leasehold/leasehold/blob/main/docs/errors.md#lock_conflict")]
+    kind: String,
+    /// What it is called.
+    title: &'static str,
+    /// The HTTP status, again.
+    #[schema(example = 409)]
+    status: u16,
+    /// What happened, in words for a person.
+    detail: String,
+    /// The path that was asked.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    instance: String,
+    /// Always false.
+    success: bool,
+    /// The title again, for clients that look for `error`.
+    error: &'static str,
+    /// The detail again, for clients that look for `details`.
+    details: String,
+    /// A stable name for programs.
+    #[schema(example = "LOCK_CONFLICT")]
+    code: &'static str,
+    /// What to do next.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<String>,
+    /// The id of this request, as in its `X-Request-Id`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    request_id: String,
+    /// The execution that is in the way, or that has the key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    existing_execution_id: Option<String>,
+    /// The version that the task has, if another was expected.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    current_version: Option<u64>,
+    /// Who holds the lock.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    holders: Vec<InTheWay>,
+    /// When to try again, if that may help.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_seconds: Option<u64>,
+}
+
+/// A lease that is in the way.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct InTheWay {
+    /// Who has it.
+    holder: String,
+    /// Its token.
+    token: u64,
+    /// Since when.
+    #[schema(format = DateTime)]
+    acquired_at: String,
+    /// Until when, unless renewed.
+    #[schema(format = DateTime)]
+    expires_at: String,
+}
+
+impl Problem {
+    /// A problem with this code.
+    pub(crate) fn new(code: &str, detail: impl Into<String>) -> Self {
+        let kind = status::of(code);
+        let detail = detail.into();
+        Self {
+            kind: format!(
+                "https://github.com/leasehold/leasehold/blob/main/docs/errors.md#{}",
+                kind.code.to_ascii_lowercase()
+            ),
+            title: kind.title,
+            status: kind.status.as_u16(),
+            details: detail.clone(),
+            detail,
+            instance: String::new(),
+            success: false,
+            error: kind.title,
+            code: kind.code,
+            hint: None,
+            request_id: String::new(),
+            existing_execution_id: None,
+            current_version: None,
+            holders: Vec::new(),
+            retry_after_seconds: None,
+        }
+    }
+
+    /// A value in the request that cannot be.
+    pub(crate) fn invalid(detail: impl std::fmt::Display) -> Self {
+        Self::new("INVALID", detail.to_string())
+    }
+
+    /// Its code.
+    pub fn code(&self) -> &'static str {
+        self.code
+    }
+
+    /// What to do next.
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// The execution that is in the way.
+    pub(crate) fn existing_execution(mut self, id: impl Into<String>) -> Self {
+        self.existing_execution_id = Some(id.into());
+        self
+    }
+
+    /// Trying again after so long may help.
+    pub(crate) fn retry_after(mut self, pause: Duration) -> Self {
+        let seconds = pause.min(LONGEST_PAUSE).as_secs_f64().ceil();
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and 30")]
+        let seconds = (seconds as u64).max(1);
+        self.retry_after_seconds = Some(seconds);
+        self
+    }
+
+    /// Which request it was.
+    pub(crate) fn of_request(mut self, path: &str, id: &str) -> Self {
+        path.clone_into(&mut self.instance);
+        id.clone_into(&mut self.request_id);
+        self
+    }
+
+    fn held_by(mut self, conflict: &Conflict) -> Self {
+        let in_the_way = |held: &leasehold::model::HeldBy| InTheWay {
+            holder: held.holder.to_string(),
+            token: held.token.get(),
+            acquired_at: format!("{:#}", held.since),
+            expires_at: format!("{:#}", held.until),
+        };
+        self.holders = conflict.holders.iter().take(10).map(in_the_way).collect();
+        self
+    }
+
+    /// The body and the headers. What a client is told is logged where it is the server's own trouble.
+    pub(crate) fn write(&self) -> Response {
+        let kind = status::of(self.code);
+        let body = serde_json::to_vec(self).unwrap_or_default();
+        let mut response = (kind.status, body).into_response();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if let Some(seconds) = self.retry_after_seconds {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.code == "UNAUTHENTICATED" {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"leasehold\""));
+        }
+        response
+    }
+}
+
+/// What the library says.
+impl From<Error> for Problem {
+    fn from(error: Error) -> Self {
+        let mut problem = Self::new(error.code(), error.to_string());
+        if problem.code == "INTERNAL" {
+            tracing::error!(code = error.code(), %error, "a request failed");
+        }
+        if let Some(hint) = error.hint() {
+            problem = problem.hint(hint);
+        }
+        match &error {
+            Error::Conflict { conflict, .. } => problem.held_by(conflict).retry_after(Duration::from_secs(1)),
+            Error::VersionConflict { current, .. } => Self { current_version: Some(*current), ..problem },
+            _ if error.is_retryable() => problem.retry_after(Duration::from_secs(1)),
+            _ => problem,
+        }
+    }
+}
+
+impl From<leasehold::model::Invalid> for Problem {
+    fn from(invalid: leasehold::model::Invalid) -> Self {
+        Error::from(invalid).into()
+    }
+}
+
+/// It is written out by the [envelope](crate::envelope), which knows the request.
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let mut response = self.write();
+        response.extensions_mut().insert(self);
+        response
+    }
+}

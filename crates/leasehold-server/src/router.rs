@@ -1,0 +1,39 @@
+//! Every path there is, and what all requests go through.
+
+use axum::Router;
+use axum::http::{Method, Uri};
+use axum::middleware::from_fn;
+use utoipa_axum::router::OpenApiRouter;
+
+use crate::api;
+use crate::envelope::envelope;
+use crate::openapi;
+use crate::problem::Problem;
+use crate::server::App;
+
+/// Everything the server answers to.
+pub(crate) fn router(app: App) -> Router {
+    let (router, description) = described().split_for_parts();
+    let description = openapi::finish(description);
+    router
+        .route("/openapi.json", openapi::route(&description))
+        .fallback(unknown)
+        .method_not_allowed_fallback(not_allowed)
+        .layer(from_fn(envelope))
+        .with_state(app)
+}
+
+/// The paths that the description has: all but the description itself.
+pub(crate) fn described() -> OpenApiRouter<App> {
+    OpenApiRouter::with_openapi(openapi::head()).merge(api::health::routes()).merge(api::locks::routes())
+}
+
+async fn unknown(uri: Uri) -> Problem {
+    let problem = Problem::new("UNKNOWN_PATH", format!("there is no path {}", uri.path()));
+    problem.hint("see /openapi.json; a '/' in a name is written %2F")
+}
+
+async fn not_allowed(method: Method, uri: Uri) -> Problem {
+    let detail = format!("{} does not take {method}", uri.path());
+    Problem::new("METHOD_NOT_ALLOWED", detail).hint("see /openapi.json")
+}

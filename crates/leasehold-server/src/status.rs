@@ -1,0 +1,82 @@
+//! The one file that knows HTTP statuses: what each code means to a client that only looks at the number.
+
+use axum::http::StatusCode;
+
+/// A kind of problem: its code, its status, and what it is called.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Kind {
+    pub(crate) code: &'static str,
+    pub(crate) status: StatusCode,
+    pub(crate) title: &'static str,
+}
+
+/// A new thing is there.
+pub(crate) const CREATED: StatusCode = StatusCode::CREATED;
+/// It will be done.
+pub(crate) const ACCEPTED: StatusCode = StatusCode::ACCEPTED;
+
+/// Every code there is. Those of the library's errors have their paragraph in `docs/errors.md` too.
+const KINDS: [Kind; 32] = [
+    kind("INVALID", StatusCode::BAD_REQUEST, "Invalid request"),
+    kind("UNAUTHENTICATED", StatusCode::UNAUTHORIZED, "Not authenticated"),
+    kind("BAD_SIGNATURE", StatusCode::UNAUTHORIZED, "Bad signature"),
+    kind("FORBIDDEN", StatusCode::FORBIDDEN, "Not allowed"),
+    kind("UNKNOWN_PATH", StatusCode::NOT_FOUND, "No such path"),
+    kind("UNKNOWN_TASK", StatusCode::NOT_FOUND, "No such task"),
+    kind("UNKNOWN_QUEUE", StatusCode::NOT_FOUND, "No such queue"),
+    kind("UNKNOWN_SCHEDULE", StatusCode::NOT_FOUND, "No such schedule"),
+    kind("UNKNOWN_EXECUTION", StatusCode::NOT_FOUND, "No such execution"),
+    kind("UNKNOWN_WORKFLOW", StatusCode::NOT_FOUND, "No such workflow"),
+    kind("UNKNOWN_TRIGGER", StatusCode::NOT_FOUND, "No such trigger"),
+    kind("LOCK_NOT_HELD", StatusCode::NOT_FOUND, "Lock not held"),
+    kind("METHOD_NOT_ALLOWED", StatusCode::METHOD_NOT_ALLOWED, "Method not allowed"),
+    kind("TOO_SLOW", StatusCode::REQUEST_TIMEOUT, "Request too slow"),
+    kind("LOCK_CONFLICT", StatusCode::CONFLICT, "Lock held by another"),
+    kind("STALE_TOKEN", StatusCode::CONFLICT, "Stale token"),
+    kind("LEASE_LOST", StatusCode::CONFLICT, "Lease lost"),
+    kind("TASK_STATE", StatusCode::CONFLICT, "Not possible in this state"),
+    kind("WORKFLOW_LOCKED", StatusCode::CONFLICT, "Workflow currently executing"),
+    kind("LOCK_ACQUISITION_FAILED", StatusCode::CONFLICT, "Concurrent execution attempted"),
+    kind("IDEMPOTENCY_IN_PROGRESS", StatusCode::CONFLICT, "Request with this key in progress"),
+    kind("EXECUTION_FINISHED", StatusCode::CONFLICT, "Execution finished"),
+    kind("VERSION_CONFLICT", StatusCode::PRECONDITION_FAILED, "Changed meanwhile"),
+    kind("TOO_LARGE", StatusCode::PAYLOAD_TOO_LARGE, "Body too large"),
+    kind("NOT_JSON", StatusCode::UNSUPPORTED_MEDIA_TYPE, "Not JSON"),
+    kind("IDEMPOTENCY_KEY_REUSED", StatusCode::UNPROCESSABLE_ENTITY, "Key used for something else"),
+    kind("KEY_REUSED", StatusCode::UNPROCESSABLE_ENTITY, "Key used for something else"),
+    kind("RATE_LIMITED", StatusCode::TOO_MANY_REQUESTS, "Too many requests"),
+    kind("NOT_SUPPORTED", StatusCode::NOT_IMPLEMENTED, "Not supported by this store"),
+    kind("DRAINING", StatusCode::SERVICE_UNAVAILABLE, "Server is stopping"),
+    kind("STORE_UNAVAILABLE", StatusCode::SERVICE_UNAVAILABLE, "Store unavailable"),
+    // Also for every code that is not here: a fault of the server or of its settings, not of the request.
+    kind("INTERNAL", StatusCode::INTERNAL_SERVER_ERROR, "Internal error"),
+];
+
+const fn kind(code: &'static str, status: StatusCode, title: &'static str) -> Kind {
+    Kind { code, status, title }
+}
+
+/// What is known about a code.
+pub(crate) fn of(code: &str) -> Kind {
+    let known = KINDS.iter().find(|kind| kind.code == code);
+    *known.unwrap_or(&KINDS[KINDS.len() - 1])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_code_that_is_not_in_the_list_is_the_servers_own_fault() {
+        assert_eq!(of("STORE_BROKEN").status, StatusCode::INTERNAL_SERVER_ERROR);
+        assert_eq!(of("LOCK_CONFLICT").status, StatusCode::CONFLICT);
+    }
+
+    #[test]
+    fn no_code_is_there_twice() {
+        let mut codes: Vec<_> = KINDS.iter().map(|kind| kind.code).collect();
+        codes.sort_unstable();
+        codes.dedup();
+        assert_eq!(codes.len(), KINDS.len());
+    }
+}

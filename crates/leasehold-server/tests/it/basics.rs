@@ -1,0 +1,103 @@
+//! What holds for all requests.
+
+use leasehold::Leasehold;
+use leasehold_server::access::TokenDesk;
+use leasehold_server::{Access, Limits, Role};
+use reqwest::Method;
+use serde_json::json;
+
+use crate::lab::{Lab, Reply};
+
+const RELEASE: &str = "/api/v1/locks/a%2Fb/release";
+
+fn lease() -> serde_json::Value {
+    json!({ "leaseId": "01890a5d-ac96-774b-bcce-b302099a8057", "token": 1 })
+}
+
+#[tokio::test]
+async fn a_server_is_alive_and_ready() {
+    let lab = Lab::open().await;
+    for path in ["/healthz", "/readyz"] {
+        let reply = lab.get(path).await;
+        assert_eq!((reply.status, &reply.body), (200, &json!({ "status": "ok" })), "{path}");
+    }
+    lab.stop().await;
+}
+
+#[tokio::test]
+async fn a_problem_says_what_it_is_and_which_request_it_was() {
+    let lab = Lab::open().await;
+    let request = lab.request(Method::POST, RELEASE).header("x-request-id", "mine-1").json(&lease());
+    let reply = Reply::of(request).await;
+    assert_eq!((reply.status, reply.code()), (404, "LOCK_NOT_HELD"));
+    assert_eq!(reply.headers["x-request-id"], "mine-1");
+    assert_eq!(reply.body["requestId"], "mine-1");
+    assert_eq!(reply.body["instance"], RELEASE);
+    assert_eq!(reply.body["details"], "lock 'a/b' is not held by that lease; nobody has it");
+    let reply = lab.get("/nowhere").await;
+    assert_eq!((reply.status, reply.code()), (404, "UNKNOWN_PATH"));
+    assert!(!reply.headers["x-request-id"].is_empty());
+    assert_eq!(lab.get(RELEASE).await.code(), "METHOD_NOT_ALLOWED");
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_fit_is_refused_with_a_reason() {
+    let limits = Limits { body_bytes: 1000, ..Limits::default() };
+    let lab = Lab::with(Leasehold::connect("memory:").await.unwrap(), Access::Open, limits).await;
+    let post = |body: &str| lab.request(Method::POST, RELEASE).body(body.to_owned());
+    let json = |body: &str| post(body).header("content-type", "application/json; charset=utf-8");
+    let reply = Reply::of(json("{ nonsense")).await;
+    assert_eq!((reply.status, reply.code()), (400, "INVALID"));
+    let reply = Reply::of(json(r#"{ "leaseId": "x", "token": 1 }"#)).await;
+    assert_eq!((reply.status, reply.code()), (400, "INVALID"));
+    assert!(reply.body["detail"].as_str().unwrap().contains("UUID"), "{}", reply.body);
+    assert_eq!(Reply::of(post("{}").header("content-type", "text/plain")).await.code(), "NOT_JSON");
+    let reply = Reply::of(json(&"x".repeat(1001))).await;
+    assert_eq!((reply.status, reply.code()), (413, "TOO_LARGE"));
+}
+
+#[tokio::test]
+async fn an_open_server_answers_to_this_machine_alone() {
+    let lab = Lab::open().await;
+    let request = lab.request(Method::POST, RELEASE).header("host", "evil.example").json(&lease());
+    let reply = Reply::of(request).await;
+    assert_eq!((reply.status, reply.code()), (403, "FORBIDDEN"));
+}
+
+#[tokio::test]
+async fn a_token_allows_what_its_role_allows_until_it_is_revoked() {
+    let leasehold = Leasehold::connect("memory:").await.unwrap();
+    let mut lab = Lab::over(leasehold.clone(), Access::Tokens(Vec::new())).await;
+    let desk = TokenDesk::new(leasehold);
+    let reply = lab.post(RELEASE, &lease()).await;
+    assert_eq!((reply.status, reply.code()), (401, "UNAUTHENTICATED"));
+    assert!(reply.headers.contains_key("www-authenticate"));
+
+    let reader = desk.create("ada", Role::Reader, None).await.unwrap();
+    lab.use_token(&reader.text);
+    let reply = lab.post(RELEASE, &lease()).await;
+    assert_eq!((reply.status, reply.code()), (403, "FORBIDDEN"));
+    assert_eq!(reply.body["detail"], "'ada' is a reader; this needs a worker");
+
+    let worker = desk.create("ci", Role::Worker, None).await.unwrap();
+    lab.use_token(&worker.text);
+    assert_eq!(lab.post(RELEASE, &lease()).await.code(), "LOCK_NOT_HELD");
+    desk.revoke(&worker.id).await.unwrap();
+    let mut code = String::new();
+    for _ in 0..40 {
+        code = lab.post(RELEASE, &lease()).await.code().to_owned();
+        if code == "UNAUTHENTICATED" {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    assert_eq!(code, "UNAUTHENTICATED");
+    lab.use_token("lh_000000000000_guess");
+    assert_eq!(lab.post(RELEASE, &lease()).await.code(), "UNAUTHENTICATED");
+    let names: Vec<_> =
+        desk.list().await.unwrap().into_iter().map(|token| (token.name, token.active)).collect();
+    assert!(
+        names.contains(&("ada".to_owned(), true)) && names.contains(&("ci".to_owned(), false)),
+        "{names:?}"
+    );
+}
