@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::http::Kind;
 use crate::plan::{Engine, Floor, Keys};
 
 /// Benchmarks: every figure stands beside what the bare engine does in the same round
@@ -18,10 +19,13 @@ pub(crate) struct Cli {
 pub(crate) enum Bench {
     Locks(LocksArgs),
     Tasks(TasksArgs),
+    Http(HttpArgs),
     #[command(hide = true)]
     Worker(WorkerArgs),
     #[command(hide = true)]
     Crew(CrewArgs),
+    #[command(hide = true)]
+    HttpServer(HttpServerArgs),
 }
 
 /// Acquire and release, alone and contended, and `leasehold run` beside `flock`
@@ -92,6 +96,30 @@ pub(crate) struct TasksArgs {
     /// Write Markdown, for docs/benchmarks.md
     #[arg(long)]
     pub(crate) markdown: bool,
+}
+
+/// The server under load, beside a handler that does nothing
+#[derive(Debug, Args)]
+pub(crate) struct HttpArgs {
+    /// How often every row is measured; the median counts
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) rounds: u32,
+    /// How long each row is measured in each round
+    #[arg(long, default_value_t = 1.0)]
+    pub(crate) seconds: f64,
+    /// How many wait at once in the last row; each needs two open files
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=60_000))]
+    pub(crate) waiters: u32,
+    /// Write Markdown, for docs/benchmarks.md
+    #[arg(long)]
+    pub(crate) markdown: bool,
+}
+
+/// A server in a process of its own: says where it listens, ends with its input
+#[derive(Debug, Args)]
+pub(crate) struct HttpServerArgs {
+    #[arg(long)]
+    pub(crate) kind: Kind,
 }
 
 /// A worker in a process of its own: says `ready`, begins and ends when it is told, writes what it saw

@@ -29,8 +29,9 @@ pub(crate) fn run(root: &Path, args: &[OsString]) -> Result<ExitCode> {
 fn wants_servers(args: &[OsString]) -> bool {
     let only = args.iter().skip_while(|arg| *arg != "--only").nth(1).map(|text| text.to_string_lossy());
     let help = args.iter().any(|arg| arg == "--help" || arg == "-h");
+    let http = args.first().is_some_and(|bench| bench == "http");
     let without = |only: &str| ["memory", "sqlite", "run"].iter().any(|name| only.starts_with(name));
-    !help && !only.is_some_and(|only| without(&only))
+    !http && !help && !only.is_some_and(|only| without(&only))
 }
 
 fn cargo(root: &Path, words: &[&str], args: &[OsString], variables: Vec<(String, String)>) -> Result<u8> {
@@ -52,5 +53,6 @@ mod tests {
         assert!(wants("locks --only redis --rounds 3"));
         assert!(!wants("locks --only sqlite"));
         assert!(!wants("locks --help"));
+        assert!(!wants("http --rounds 3"));
     }
 }
