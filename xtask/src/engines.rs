@@ -9,6 +9,7 @@
 //! | `lab.rs` | what every engine needs to be started: folder, ports, log, patience |
 //! | `process.rs`, `state.rs` | what is running, so that exactly that can be ended |
 //! | `tls.rs` | certificates that live as long as the engines |
+//! | `python.rs` | no engine, but what makes a client in another language from the server's description |
 //! | `postgres.rs`, `pgbouncer.rs`, `redis.rs`, `cluster.rs`, `sentinel.rs`, `dynamodb.rs` | the engines |
 
 mod apt;
@@ -21,6 +22,7 @@ mod pgbouncer;
 mod postgres;
 mod process;
 mod programs;
+mod python;
 mod redis;
 mod sentinel;
 mod state;
@@ -29,22 +31,25 @@ mod tls;
 pub(crate) use borrowed::Borrowed;
 pub(crate) use command::{Command, Skip, run};
 
-/// The engines that are not built into the library itself.
+/// The engines that are not built into the library itself, and what else the tests need from outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Kind {
     Postgres,
     Redis,
     Dynamodb,
+    /// Makes a client from the description of the server's API.
+    Python,
 }
 
 impl Kind {
-    const ALL: [Self; 3] = [Self::Postgres, Self::Redis, Self::Dynamodb];
+    const ALL: [Self; 4] = [Self::Postgres, Self::Redis, Self::Dynamodb, Self::Python];
 
     fn name(self) -> &'static str {
         match self {
             Self::Postgres => "postgres",
             Self::Redis => "redis",
             Self::Dynamodb => "dynamodb",
+            Self::Python => "python",
         }
     }
 

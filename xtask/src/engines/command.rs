@@ -132,6 +132,10 @@ fn start(lab: &mut Lab, wanted: &[Kind]) -> Result<()> {
                 sentinel::start(lab)?;
             }
             Kind::Dynamodb => dynamodb::start(lab)?,
+            Kind::Python => {
+                let python = lab.programs.python()?;
+                lab.export(&kind.variable(), python.display().to_string());
+            }
         }
     }
     if lab.durable {

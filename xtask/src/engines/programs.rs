@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use super::Kind;
 use super::apt;
 use super::lab::run;
+use super::python;
 
 /// The emulator of DynamoDB, and its version: tried against the conformance suite before it changes.
 const EMULATOR: &str = "dynoxide-rs";
@@ -25,7 +26,8 @@ impl Programs {
         let programs = Self { cache: cache()? };
         let missing: Vec<_> = kinds.iter().flat_map(|kind| programs.missing(*kind)).collect();
         let emulator = kinds.contains(&Kind::Dynamodb) && programs.dynoxide().is_err();
-        if missing.is_empty() && !emulator {
+        let python = kinds.contains(&Kind::Python) && programs.python().is_err();
+        if missing.is_empty() && !emulator && !python {
             return Ok(programs);
         }
         fs::create_dir_all(&programs.cache).with_context(|| {
@@ -45,6 +47,12 @@ impl Programs {
                 "the emulator of DynamoDB cannot be built with cargo install; to go without it: --skip dynamodb",
             )?;
         }
+        if python && programs.python().is_err() {
+            eprintln!("installing {} into {} (once)", python::WHAT, programs.cache.display());
+            python::install(&programs.cache).context(
+                "what makes clients in Python cannot be installed; to go without it: --skip python",
+            )?;
+        }
         Ok(programs)
     }
 
@@ -56,7 +64,7 @@ impl Programs {
                 [lacks(self.postgres().is_err(), "postgresql"), lacks(self.pgbouncer().is_err(), "pgbouncer")]
             }
             Kind::Redis => [lacks(self.redis().is_err(), "redis-server"), None],
-            Kind::Dynamodb => [None, None],
+            Kind::Dynamodb | Kind::Python => [None, None],
         };
         packages.into_iter().flatten().collect()
     }
@@ -88,6 +96,11 @@ impl Programs {
     pub(super) fn dynoxide(&self) -> Result<PathBuf> {
         let place = self.cache.join(format!("{EMULATOR}-{EMULATOR_VERSION}/bin/dynoxide"));
         if place.is_file() { Ok(place) } else { bail!("{EMULATOR} is not there") }
+    }
+
+    /// A Python that has what makes clients.
+    pub(super) fn python(&self) -> Result<PathBuf> {
+        python::find(&self.cache).with_context(|| format!("{} is not there", python::WHAT))
     }
 
     fn find(&self, name: &str) -> Result<PathBuf> {
