@@ -184,7 +184,28 @@ fn finish(command: &mut Command, patience: Duration, folder: &Path) -> Result<St
         std::thread::sleep(Duration::from_millis(20));
     };
     let errors = fs::read_to_string(&errors).unwrap_or_default();
-    let why = errors.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("without a word");
-    ensure!(status.success(), "{name} ended with {status}: {why}");
+    ensure!(status.success(), "{name} ended with {status}: {}", gist(&errors));
     Ok(fs::read_to_string(&output)?)
+}
+
+/// The line that says most: some end with the name of their version.
+fn gist(errors: &str) -> &str {
+    let mut lines = errors.lines().map(str::trim).filter(|line| !line.is_empty()).rev();
+    let named = lines.clone().find(|line| line.to_lowercase().contains("error"));
+    named.or_else(|| lines.next()).unwrap_or("without a word")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_error_is_told_and_not_the_version_that_stands_below_it() {
+        assert_eq!(
+            gist("x:1\nTypeError: Invalid URL\n    at x\n\nNode.js v20.1.0\n"),
+            "TypeError: Invalid URL"
+        );
+        assert_eq!(gist("it is cold\n\n"), "it is cold");
+        assert_eq!(gist(""), "without a word");
+    }
 }

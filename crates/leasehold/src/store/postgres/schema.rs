@@ -11,7 +11,7 @@ use super::trouble::Fail;
 use crate::error::{Error, Result, Trouble};
 
 /// Each entry brings the schema one version further. Never change one that has been released: add the next.
-const MIGRATIONS: [&str; 2] = ["
+const MIGRATIONS: [&str; 3] = ["
     -- Facts about the store itself.
     CREATE TABLE $s.meta (key text PRIMARY KEY, value text NOT NULL);
     INSERT INTO $s.meta VALUES ('schema_version', '0'), ('pruned_to', '0');
@@ -31,14 +31,16 @@ const MIGRATIONS: [&str; 2] = ["
         kind text NOT NULL, token bigint NOT NULL, lease_id uuid NOT NULL, holder text NOT NULL, shared boolean NOT NULL,
         slots integer NOT NULL, after_micros bigint NOT NULL, renewals bigint NOT NULL, rest text);
     CREATE INDEX events_of_lock ON $s.events (lock, seq);
-", super::tasks::SCHEMA];
+", super::tasks::SCHEMA, super::tasks::ONE_ROW];
 
 /// The version that this leasehold makes and knows.
 pub(super) const NEWEST: usize = MIGRATIONS.len();
 /// Older servers were never tried.
 const OLDEST_SERVER: i32 = 120_000;
-/// How long making the tables may take, with others who do the same.
+/// How long a look at the tables may take…
 const PATIENCE: Duration = Duration::from_secs(30);
+/// …and making them, with others who do the same, or bringing up those that have many tasks in them.
+const MIGRATION: Duration = Duration::from_mins(10);
 
 /// What there is.
 struct Found {
@@ -62,7 +64,7 @@ pub(super) async fn prepare(gate: &Gate, session: &Session) -> Result<()> {
         return Err(Error::store(Trouble::Misconfigured, message, hint));
     }
     if check(gate, found.version)? < NEWEST {
-        within(PATIENCE, migrate(gate, session)).await.map_err(explain)?;
+        within(MIGRATION, migrate(gate, session)).await.map_err(explain)?;
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
 use super::bench::{BEGIN, Bench};
-use super::columns::NewColumns;
+use super::columns::{Alike, NewColumns};
 use super::link::{Line, Link};
 use super::rows::{self, unreadable};
 use super::sql::Sql;
@@ -22,22 +22,39 @@ pub(super) fn is_plain(new: &NewTask) -> bool {
     new.key.is_none() && new.lock.is_none()
 }
 
-/// Adds plain tasks, by one of the two statements for it; says when. None if the quicker one had to leave it.
-pub(super) async fn plain(
+/// Each task once, in the order of the ids: then two who add never wait for each other in a circle.
+pub(super) fn in_order<'a>(new: impl IntoIterator<Item = &'a NewTask>) -> Vec<&'a NewTask> {
+    let mut sorted: Vec<&NewTask> = new.into_iter().collect();
+    // Of two with one id the first counts.
+    sorted.sort_by_key(|new| new.id);
+    sorted.dedup_by_key(|new| new.id);
+    sorted
+}
+
+/// Adds plain tasks that are in order; says when.
+pub(super) async fn plain(line: &dyn Line, new: &[&NewTask], now: Option<i64>) -> Result<Timestamp, Fail> {
+    let columns = NewColumns::new(new);
+    let rows = line.ask(Sql::Add, &columns.params(&now)).await?;
+    let row = rows.first().ok_or_else(|| Fail::Unreadable("there is no time".into()))?;
+    rows::time(row, 0)
+}
+
+/// Adds plain tasks that are in order, by the quicker statement; says when. None if that is not for them.
+pub(super) async fn alike(
     line: &dyn Line,
-    what: Sql,
-    new: impl IntoIterator<Item = &NewTask> + Send,
+    new: &[&NewTask],
     now: Option<i64>,
 ) -> Result<Option<Timestamp>, Fail> {
-    let columns = NewColumns::new(new);
-    let rows = line.ask(what, &columns.params(&now)).await?;
-    let row = rows.first().ok_or_else(|| Fail::Unreadable("there is no time".into()))?;
-    let is_added = row.try_get(1)?;
-    rows::time(row, 0).map(|since| Some(since).filter(|_| is_added))
+    let Some(alike) = Alike::new(new) else { return Ok(None) };
+    match line.ask(Sql::AddAlike, &alike.params(&now)).await.map_err(Fail::from) {
+        Ok(rows) => rows.first().map(|row| rows::time(row, 0)).transpose(),
+        Err(fail) if is_there(&fail) => Ok(None),
+        Err(fail) => Err(fail),
+    }
 }
 
 /// Whether one of the tasks is there already.
-pub(super) fn is_there(fail: &Fail) -> bool {
+fn is_there(fail: &Fail) -> bool {
     matches!(fail, Fail::Said(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION))
 }
 

@@ -79,14 +79,16 @@ impl Bench {
         Ok(())
     }
 
-    /// Holds these tasks.
+    /// Holds these tasks, in the order of their ids.
     pub(super) async fn load(
         &mut self,
         line: &dyn Line,
         ids: &[TaskId],
         now: Option<i64>,
     ) -> Result<(), Fail> {
-        let ids: Vec<uuid::Uuid> = ids.iter().map(|id| *id.as_uuid()).collect();
+        let mut ids: Vec<uuid::Uuid> = ids.iter().map(|id| *id.as_uuid()).collect();
+        ids.sort_unstable();
+        ids.dedup();
         for row in line.ask(Sql::Load, &[&ids, &now]).await? {
             self.now = self.now.max(rows::time(&row, TASK_COLUMNS)?);
             self.put(rows::task(&row)?);

@@ -1,6 +1,6 @@
 //! Tasks, into columns.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde::Serialize;
 use uuid::Uuid;
@@ -20,24 +20,15 @@ pub(super) struct NewColumns<'a> {
     at: Vec<Option<i64>>,
     after: Vec<Option<i64>>,
     priority: Vec<i32>,
-    fingerprint: Vec<i64>,
     attempts: Vec<i32>,
     first: Vec<i64>,
     longest: Vec<i64>,
-    level_queue: Vec<&'a str>,
-    level_priority: Vec<i32>,
 }
 
 impl<'a> NewColumns<'a> {
-    /// Each task once, in the order of the ids.
-    pub(super) fn new(tasks: impl IntoIterator<Item = &'a NewTask>) -> Self {
-        let mut sorted = BTreeMap::new();
-        for task in tasks {
-            sorted.entry(task.id).or_insert(task);
-        }
+    pub(super) fn new(tasks: &[&'a NewTask]) -> Self {
         let mut columns = Self::default();
-        let mut levels = BTreeSet::new();
-        for new in sorted.into_values() {
+        for new in tasks {
             columns.id.push(*new.id.as_uuid());
             columns.queue.push(new.queue.as_str());
             columns.payload.push(new.payload.as_str());
@@ -49,17 +40,14 @@ impl<'a> NewColumns<'a> {
             columns.at.push(at);
             columns.after.push(after);
             columns.priority.push(new.priority.get());
-            columns.fingerprint.push(new.fingerprint().get().cast_signed());
             columns.attempts.push(whole(new.retries.attempts));
             columns.first.push(duration(new.retries.first));
             columns.longest.push(duration(new.retries.longest));
-            levels.insert((new.queue.as_str(), new.priority.get()));
         }
-        (columns.level_queue, columns.level_priority) = levels.into_iter().unzip();
         columns
     }
 
-    pub(super) fn params<'b>(&'b self, now: Param<'b>) -> [Param<'b>; 13] {
+    pub(super) fn params<'b>(&'b self, now: Param<'b>) -> [Param<'b>; 10] {
         [
             &self.id,
             &self.queue,
@@ -67,12 +55,56 @@ impl<'a> NewColumns<'a> {
             &self.at,
             &self.after,
             &self.priority,
-            &self.fingerprint,
             &self.attempts,
             &self.first,
             &self.longest,
-            &self.level_queue,
-            &self.level_priority,
+            now,
+        ]
+    }
+}
+
+/// New tasks that are due and alike but for what they are about.
+#[derive(Debug)]
+pub(super) struct Alike<'a> {
+    id: Vec<Uuid>,
+    payload: Vec<&'a str>,
+    queue: &'a str,
+    priority: i32,
+    attempts: i32,
+    first: i64,
+    longest: i64,
+}
+
+impl<'a> Alike<'a> {
+    /// None if they are not.
+    pub(super) fn new(tasks: &[&'a NewTask]) -> Option<Self> {
+        let first = *tasks.first()?;
+        let alike = |new: &&NewTask| {
+            new.when == When::Now
+                && new.queue == first.queue
+                && new.priority == first.priority
+                && new.retries == first.retries
+        };
+        tasks.iter().all(alike).then(|| Self {
+            id: tasks.iter().map(|new| *new.id.as_uuid()).collect(),
+            payload: tasks.iter().map(|new| new.payload.as_str()).collect(),
+            queue: first.queue.as_str(),
+            priority: first.priority.get(),
+            attempts: whole(first.retries.attempts),
+            first: duration(first.retries.first),
+            longest: duration(first.retries.longest),
+        })
+    }
+
+    pub(super) fn params<'b>(&'b self, now: Param<'b>) -> [Param<'b>; 8] {
+        [
+            &self.id,
+            &self.payload,
+            &self.queue,
+            &self.priority,
+            &self.attempts,
+            &self.first,
+            &self.longest,
             now,
         ]
     }

@@ -31,6 +31,8 @@ struct State {
     levels: HashMap<(QueueName, i32), (Place, i64)>,
     /// By queue: up to when everything that was due has been put in line.
     due: HashMap<QueueName, i64>,
+    /// Something was due when it was last looked: so it may be again.
+    expects_due: bool,
     rewound: Moment,
     /// What has arrived lately, with its number.
     arrivals: VecDeque<(u64, QueueName, i64)>,
@@ -68,6 +70,8 @@ pub(super) struct Places {
     pub(super) level_moved: Vec<i64>,
     pub(super) level_run_at: Vec<i64>,
     pub(super) level_id: Vec<Uuid>,
+    /// Whether something may have to be put in line first.
+    pub(super) expects_due: bool,
     /// What had arrived by then.
     arrived: u64,
 }
@@ -77,6 +81,7 @@ impl Cursors {
         Self(Mutex::new(State {
             levels: HashMap::new(),
             due: HashMap::new(),
+            expects_due: false,
             rewound: Moment::now(),
             arrivals: VecDeque::new(),
             arrived: 0,
@@ -92,7 +97,8 @@ impl Cursors {
             state.levels.clear();
             state.due.clear();
         }
-        let mut places = Places { arrived: state.arrived, ..Places::default() };
+        let mut places =
+            Places { arrived: state.arrived, expects_due: state.expects_due, ..Places::default() };
         for queue in queues.iter().collect::<std::collections::BTreeSet<_>>() {
             places.queues.push(queue.as_str().to_owned());
             places.due.push(state.due.get(queue).copied().unwrap_or(0));
@@ -131,6 +137,11 @@ impl Cursors {
                 state.due.insert(queue.clone(), place.since);
             }
         }
+    }
+
+    /// Whether something was due that had to be put in line.
+    pub(super) fn expect_due(&self, due: bool) {
+        self.state().expects_due = due;
     }
 
     /// Something was put in line at `since`, and is seen only now.

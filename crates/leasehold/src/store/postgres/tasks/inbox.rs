@@ -6,7 +6,6 @@ use tokio::sync::oneshot;
 
 use super::add;
 use super::pool::{Pool, Repeat};
-use super::sql::Sql;
 use crate::error::Result;
 use crate::model::{NewTask, Timestamp};
 use crate::store::postgres::trouble::Fail;
@@ -106,14 +105,11 @@ async fn insert(pool: &Arc<Pool>, all: Arc<[Arc<[NewTask]>]>) -> Result<Timestam
     let add = move |link: Arc<super::link::Link>| {
         let all = all.clone();
         async move {
-            let new = || all.iter().flat_map(|new| new.iter());
-            match add::plain(&*link, Sql::AddNew, new(), now).await {
-                Ok(Some(since)) => return Ok(since),
-                Err(fail) if !add::is_there(&fail) => return Err(fail),
-                Ok(None) | Err(_) => {}
+            let new = add::in_order(all.iter().flat_map(|new| new.iter()));
+            match add::alike(&*link, &new, now).await? {
+                Some(since) => Ok(since),
+                None => add::plain(&*link, &new, now).await,
             }
-            let added = add::plain(&*link, Sql::Add, new(), now).await?;
-            added.ok_or_else(|| Fail::Unreadable("tasks that were added and were not".into()))
         }
     };
     pool.run(Repeat::Safe, add).await

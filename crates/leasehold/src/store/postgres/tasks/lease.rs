@@ -1,4 +1,4 @@
-//! Who gets what: one statement for what is due and one for what is next, sent together.
+//! Who gets what: one statement. If something is due, it is put in line first; where that is expected, both are sent together.
 
 use std::collections::BTreeSet;
 
@@ -18,6 +18,8 @@ use crate::store::postgres::trouble::{Fail, is_in_the_way};
 pub(super) struct Answer {
     /// What was due has been put in line: as of when, and in which queues. None if there is more.
     pub(super) promoted: Option<(i64, Vec<QueueName>)>,
+    /// Whether something was due.
+    pub(super) due: bool,
     rows: Vec<Row>,
 }
 
@@ -28,39 +30,48 @@ pub(super) async fn lease(
     places: &Places,
     now: Option<i64>,
 ) -> Result<Answer, Fail> {
-    link.ready(&[Sql::Promote, Sql::Lease]).await?;
     let (max, ttl, paused_too) = (i64::from(ask.max), duration(ask.ttl), false);
-    let lease: [Param<'_>; 13] = [
-        &places.queues,
-        &places.due,
-        &max,
-        ask.worker.as_uuid(),
-        &ttl,
-        &places.level_queue,
-        &places.level_priority,
-        &places.level_since,
-        &places.level_moved,
-        &true,
-        &places.level_run_at,
-        &places.level_id,
-        &now,
-    ];
+    let lease = |due_first: &'static bool| -> [Param<'_>; 13] {
+        [
+            &places.queues,
+            &places.due,
+            &max,
+            ask.worker.as_uuid(),
+            &ttl,
+            &places.level_queue,
+            &places.level_priority,
+            &places.level_since,
+            &places.level_moved,
+            due_first,
+            &places.level_run_at,
+            &places.level_id,
+            &now,
+        ]
+    };
+    if !places.expects_due {
+        let rows = link.query(Sql::Lease, &lease(&true)).await?;
+        if !due_first(&rows)? {
+            let promoted = nothing_due(&rows)?.map(|now| (now, ask.queues.clone()));
+            return Ok(Answer { promoted, due: false, rows });
+        }
+    }
+    link.ready(&[Sql::Promote, Sql::LeaseRest]).await?;
     let promote: [Param<'_>; 4] = [&places.queues, &places.due, &paused_too, &now];
+    let rest = lease(&true);
     let (promoted, leased) =
-        tokio::join!(biased; link.query(Sql::Promote, &promote), link.query(Sql::Lease, &lease));
+        tokio::join!(biased; link.query(Sql::Promote, &promote), link.query(Sql::LeaseRest, &rest));
     let (promoted, rows) = (promoted?, leased?);
-    if !rules_first(&rows)? {
-        return Ok(Answer { promoted: complete(&promoted)?, rows });
+    let due = promoted.first().map_or(Ok(0), |row| row.try_get::<_, i64>(1))? > 0;
+    if !due_first(&rows)? {
+        return Ok(Answer { promoted: complete(&promoted)?, due, rows });
     }
     match promote_locked(link, &places.queues, paused_too, now).await {
         // Somebody keeps the head of a lock for long. That is no reason for the others to wait.
         Err(Fail::Said(error)) if is_in_the_way(&error) => link.say("ROLLBACK").await?,
         promoted => _ = promoted?,
     }
-    let mut lease = lease;
-    lease[9] = &false;
-    let rows = link.query(Sql::Lease, &lease).await?;
-    Ok(Answer { promoted: None, rows })
+    let rows = link.query(Sql::LeaseRest, &lease(&false)).await?;
+    Ok(Answer { promoted: None, due: true, rows })
 }
 
 impl Answer {
@@ -69,7 +80,7 @@ impl Answer {
         let mut leased = Leased { tasks: Vec::new(), next_due: None };
         let mut with_moves = Vec::new();
         for row in &self.rows {
-            let due = rows::maybe_time(row, TASK_COLUMNS + 3)?;
+            let due = rows::maybe_time(row, TASK_COLUMNS + 4)?;
             leased.next_due =
                 due.map(|due| Ok::<_, Fail>((due, rows::time(row, TASK_COLUMNS + 1)?))).transpose()?;
             if row.try_get::<_, Option<uuid::Uuid>>(0)?.is_some() {
@@ -82,7 +93,14 @@ impl Answer {
     }
 }
 
-fn rules_first(rows: &[Row]) -> Result<bool, Fail> {
+/// As of when nothing was due in any of the queues. None if one of them is not open.
+fn nothing_due(rows: &[Row]) -> Result<Option<i64>, Fail> {
+    let Some(row) = rows.first() else { return Ok(None) };
+    let all_open: bool = row.try_get(TASK_COLUMNS + 3)?;
+    Ok(Some(row.try_get(TASK_COLUMNS + 1)?).filter(|_| all_open))
+}
+
+fn due_first(rows: &[Row]) -> Result<bool, Fail> {
     Ok(rows.first().map(|row| row.try_get(TASK_COLUMNS + 2)).transpose()?.unwrap_or(false))
 }
 

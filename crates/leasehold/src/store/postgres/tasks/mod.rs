@@ -39,7 +39,7 @@ mod wakes;
 
 pub(super) use link::Link;
 pub(super) use pool::{Pool, Repeat};
-pub(super) use schema::SCHEMA;
+pub(super) use schema::{ONE_ROW, SCHEMA};
 pub(super) use sql::Sql;
 #[cfg(feature = "testing")]
 pub use store::LeaseStatement;

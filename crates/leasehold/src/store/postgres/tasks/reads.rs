@@ -66,7 +66,7 @@ impl Question {
     }
 
     fn end(mut self, end: &str, schema: &str) -> Self {
-        let from = "SELECT $HOT, $BODY FROM $s.tasks t JOIN $s.task_bodies b ON b.id = t.id";
+        let from = "SELECT $TASK FROM $s.tasks t";
         self.sql = fill(&format!("{from} WHERE {}{end}", self.parts.join(" AND ")), schema);
         self
     }

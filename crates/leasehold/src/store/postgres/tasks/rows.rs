@@ -15,6 +15,10 @@ pub(super) const TASK_COLUMNS: usize = 28;
 
 /// A task, from the first columns of a row.
 pub(super) fn task(row: &Row) -> Result<Task, Fail> {
+    let payload = Payload::trusted(row.try_get::<_, &str>(18)?);
+    // One that says nothing else has the fingerprint of what it is about.
+    let fingerprint =
+        row.try_get::<_, Option<i64>>(23)?.map(|print| Fingerprint::from_u64(print.cast_unsigned()));
     Ok(Task {
         id: id(row, 0)?,
         queue: QueueName::new(row.try_get::<_, &str>(1)?).map_err(unreadable)?,
@@ -34,12 +38,12 @@ pub(super) fn task(row: &Row) -> Result<Task, Fail> {
         updated_at: time(row, 15)?,
         finished_at: maybe_time(row, 16)?,
         archived: row.try_get(17)?,
-        payload: Payload::trusted(row.try_get::<_, &str>(18)?),
+        fingerprint: fingerprint.unwrap_or_else(|| payload.fingerprint()),
+        payload,
         result: row.try_get::<_, Option<&str>>(19)?.map(Payload::trusted),
         error: row.try_get::<_, Option<&str>>(20)?.map(Note::new),
         events: json(row, 21)?.unwrap_or_default(),
         key: row.try_get::<_, Option<&str>>(22)?.map(TaskKey::new).transpose().map_err(unreadable)?,
-        fingerprint: Fingerprint::from_u64(row.try_get::<_, i64>(23)?.cast_unsigned()),
         retries: Retries { attempts: count(row, 24)?, first: ttl(row, 25)?, longest: ttl(row, 26)? },
         created_at: time(row, 27)?,
     })

@@ -49,7 +49,10 @@ pub(super) async fn settle(
 /// Those that went well and that SQL can decide about.
 async fn done(link: &Link, settle: &[Settle], now: Option<i64>) -> Result<Answers, Fail> {
     let (mut ids, mut tokens, mut results) = (Vec::new(), Vec::new(), Vec::new());
-    for settle in settle {
+    // In the order of the ids, so that two of these never wait for each other.
+    let mut sorted: Vec<&Settle> = settle.iter().collect();
+    sorted.sort_by_key(|settle| settle.id);
+    for settle in sorted {
         if let Verdict::Done(result) = &settle.verdict {
             ids.push(*settle.id.as_uuid());
             tokens.push(large(settle.token.get()));
@@ -74,7 +77,10 @@ pub(super) struct Beats {
 }
 
 impl Beats {
+    /// In the order of the ids, as settlements come.
     pub(super) fn new(worker: &WorkerInfo, held: &[HeldTask], ttl: Ttl) -> Result<Self, Fail> {
+        let mut held: Vec<&HeldTask> = held.iter().collect();
+        held.sort_by_key(|held| held.id);
         let progress = held.iter().map(|held| json(held.progress.as_ref())).collect::<Result<_, _>>()?;
         Ok(Self {
             worker: *worker.id.as_uuid(),

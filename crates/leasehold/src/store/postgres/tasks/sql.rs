@@ -8,8 +8,9 @@ use super::sql_rules as rules;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::store::postgres) enum Sql {
     Add,
-    AddNew,
+    AddAlike,
     Lease,
+    LeaseRest,
     Promote,
     Done,
     Beat,
@@ -51,12 +52,15 @@ const BIG: Type = Type::INT8;
 const BIGS: Type = Type::INT8_ARRAY;
 const INTS: Type = Type::INT4_ARRAY;
 
-const NEW_TYPES: &[Type] = &[UUIDS, TEXTS, TEXTS, BIGS, BIGS, INTS, BIGS, INTS, BIGS, BIGS, TEXTS, INTS];
+const NEW_TYPES: &[Type] = &[UUIDS, TEXTS, TEXTS, BIGS, BIGS, INTS, INTS, BIGS, BIGS];
+
+const LEASE_TYPES: &[Type] = &[TEXTS, BIGS, BIG, UUID, BIG, TEXTS, INTS, BIGS, BIGS, Type::BOOL, BIGS, UUIDS];
 
 pub(super) const ALL: &[(Sql, &str, &[Type])] = &[
     (Sql::Add, ADD, NEW_TYPES),
-    (Sql::AddNew, ADD_NEW, NEW_TYPES),
-    (Sql::Lease, LEASE, &[TEXTS, BIGS, BIG, UUID, BIG, TEXTS, INTS, BIGS, BIGS, Type::BOOL, BIGS, UUIDS]),
+    (Sql::AddAlike, ADD_ALIKE, &[UUIDS, TEXTS, TEXT, Type::INT4, Type::INT4, BIG, BIG]),
+    (Sql::Lease, LEASE, LEASE_TYPES),
+    (Sql::LeaseRest, LEASE, LEASE_TYPES),
     (Sql::Promote, PROMOTE, &[TEXTS, BIGS, Type::BOOL]),
     (Sql::Done, DONE, &[UUIDS, BIGS, TEXTS]),
     (Sql::Beat, BEAT, &[UUID, TEXT, UUIDS, BIGS, TEXTS, BIG]),
@@ -95,23 +99,20 @@ pub(super) const ALL: &[(Sql, &str, &[Type])] = &[
 // and of a settlement it goes to the rules. Signs of life go by the id: a lease must not be said to be lost.
 
 /// Adds plain tasks: without key or lock, each id once, sorted, so that two of these never wait for each other in a
-/// circle. What is there already is left alone; a body is there if its task is.
+/// circle. What is there already is left alone.
 const ADD: &str = "
     WITH clock AS MATERIALIZED (SELECT $NOW AS now),
     new AS MATERIALIZED (
         SELECT n.*, coalesce(n.at, c.now + n.after, c.now) AS run_at, c.now FROM clock c,
-            unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::integer[], $7::bigint[],
-                $8::integer[], $9::bigint[], $10::bigint[])
-            AS n (id, queue, payload, at, after, priority, fingerprint, attempts, first_pause, longest_pause)),
+            unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::integer[], $7::integer[],
+                $8::bigint[], $9::bigint[])
+            AS n (id, queue, payload, at, after, priority, attempts, first_pause, longest_pause)),
     added AS (
         INSERT INTO $s.tasks (id, run_at, ready_at, token, version, updated_at, priority, attempt, state, archived,
-            marred, queue)
-        SELECT id, run_at, now, 0, 1, now, priority, 0, CASE WHEN run_at > now THEN 0 ELSE 2 END, false, false, queue
+            marred, queue, created_at, first_pause, longest_pause, attempts, payload)
+        SELECT id, run_at, now, 0, 1, now, priority, 0, CASE WHEN run_at > now THEN 0 ELSE 2 END, false, false, queue,
+            now, first_pause, longest_pause, attempts, payload
         FROM new ON CONFLICT (id) DO NOTHING RETURNING queue, priority, state),
-    bodies AS (
-        INSERT INTO $s.task_bodies (id, created_at, fingerprint, first_pause, longest_pause, attempts, payload)
-        SELECT id, now, fingerprint, first_pause, longest_pause, attempts, payload FROM new
-        ON CONFLICT (id) DO NOTHING),
     levels AS (
         INSERT INTO $s.task_levels (queue, priority) SELECT DISTINCT queue, priority FROM added ORDER BY queue, priority
         ON CONFLICT DO NOTHING RETURNING queue),
@@ -119,48 +120,36 @@ const ADD: &str = "
         INSERT INTO $s.task_queues (name) SELECT DISTINCT queue FROM levels ORDER BY queue ON CONFLICT DO NOTHING),
     counted AS (
         INSERT INTO $s.task_counts SELECT queue, state, count(*) FROM added GROUP BY queue, state)
-    SELECT now, cardinality($11::text[]) = cardinality($12::integer[]) FROM clock";
+    SELECT now FROM clock";
 
-/// The same for what is mostly so: all of them are new, else it is an error; and their queues and priorities `$11`, `$12`
-/// are known, else nothing is added, and it says so.
-const ADD_NEW: &str = "
-    WITH clock AS MATERIALIZED (
-        SELECT $NOW AS now, cardinality($11::text[]) = (
-            SELECT count(*) FROM unnest($11::text[], $12::integer[]) AS a (queue, priority)
-            JOIN $s.task_levels l ON l.queue = a.queue AND l.priority = a.priority) AS known),
-    new AS MATERIALIZED (
-        SELECT n.*, coalesce(n.at, c.now + n.after, c.now) AS run_at, c.now FROM clock c,
-            unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::integer[], $7::bigint[],
-                $8::integer[], $9::bigint[], $10::bigint[])
-            AS n (id, queue, payload, at, after, priority, fingerprint, attempts, first_pause, longest_pause)
-        WHERE c.known),
+/// The same for what is mostly so: all of them are new, else it is an error; they are alike but for what they are about;
+/// they are due; and their queue and priority are known, else nothing is added, and nothing said. It is what most
+/// programs do most, so it has no more in it than it must: each array, each step costs microseconds.
+const ADD_ALIKE: &str = "
+    WITH clock AS MATERIALIZED (SELECT $NOW AS now FROM $s.task_levels WHERE queue = $3 AND priority = $4),
     added AS (
         INSERT INTO $s.tasks (id, run_at, ready_at, token, version, updated_at, priority, attempt, state, archived,
-            marred, queue)
-        SELECT id, run_at, now, 0, 1, now, priority, 0, CASE WHEN run_at > now THEN 0 ELSE 2 END, false, false, queue
-        FROM new RETURNING queue, state),
-    bodies AS (
-        INSERT INTO $s.task_bodies (id, created_at, fingerprint, first_pause, longest_pause, attempts, payload)
-        SELECT id, now, fingerprint, first_pause, longest_pause, attempts, payload FROM new),
-    counted AS (
-        INSERT INTO $s.task_counts SELECT queue, state, count(*) FROM added GROUP BY queue, state)
-    SELECT now, known FROM clock";
+            marred, queue, created_at, first_pause, longest_pause, attempts, payload)
+        SELECT n.id, c.now, c.now, 0, 1, c.now, $4, 0, 2, false, false, $3, c.now, $6, $7, $5, n.payload
+        FROM clock c, unnest($1::uuid[], $2::text[]) AS n (id, payload)),
+    counted AS (INSERT INTO $s.task_counts SELECT $3, 2, cardinality($1) FROM clock)
+    SELECT now FROM clock";
 
 /// Gives a worker what is next of each open queue in `$1`: along the index, from where its cursor stands, and those of
-/// several queues and priorities merged by rank. With `$10`, nothing if tasks with a lock are due: the rules put those in line
-/// first.
-/// There is always a row, with the time and what is due next.
+/// several queues and priorities merged by rank. With `$10`, nothing if something is due that has to be put in line first;
+/// that is for [`Sql::LeaseRest`] only what has a lock, which the rules put in line.
+/// There is always a row, with the time, whether all queues are open, and what is due next.
 const LEASE: &str = "
     WITH clock AS MATERIALIZED (SELECT $NOW AS now),
     open AS MATERIALIZED (
         SELECT a.name, a.since FROM unnest($1::text[], $2::bigint[]) AS a (name, since)
         JOIN $s.task_queues q ON q.name = a.name WHERE q.pause IS NULL),
     facts AS MATERIALIZED (
-        SELECT c.now, $10 AND EXISTS (
+        SELECT c.now, (SELECT count(*) FROM open) = cardinality($1) AS all_open, $10 AND EXISTS (
             SELECT FROM open o CROSS JOIN LATERAL (
                 SELECT FROM $s.tasks t
-                WHERE t.state = 0 AND t.lock IS NOT NULL AND t.queue = o.name AND t.run_at >= o.since AND t.run_at <= c.now
-                LIMIT 1) locked) AS rules_first
+                WHERE t.state = 0 $OF_THOSE AND t.queue = o.name AND t.run_at >= o.since AND t.run_at <= c.now
+                LIMIT 1) due) AS due_first
         FROM clock c),
     levels AS MATERIALIZED (
         SELECT l.queue, l.priority, l.moved, CASE WHEN k.moved = l.moved THEN k.since ELSE 0 END AS since,
@@ -170,7 +159,7 @@ const LEASE: &str = "
         LEFT JOIN unnest($6::text[], $7::integer[], $8::bigint[], $9::bigint[], $11::bigint[], $12::uuid[])
             AS k (queue, priority, since, moved, run_at, id)
             ON k.queue = l.queue AND k.priority = l.priority
-        WHERE NOT f.rules_first),
+        WHERE NOT f.due_first),
     next AS MATERIALIZED (
         SELECT t.place, l.moved FROM levels l CROSS JOIN LATERAL (
             SELECT t.ctid AS place, t.id, t.ready_at, t.run_at, t.priority FROM $s.tasks t
@@ -182,16 +171,17 @@ const LEASE: &str = "
         UPDATE $s.tasks t SET state = 3, attempt = t.attempt + 1, token = greatest(t.token + 1, f.now),
             version = t.version + 1, worker = $4, leased_at = f.now, lease_expires_at = f.now + $5, progress = NULL,
             updated_at = f.now
-        FROM next n CROSS JOIN facts f WHERE t.ctid = n.place RETURNING $HOT, n.moved),
+        FROM next n CROSS JOIN facts f WHERE t.ctid = n.place RETURNING $TASK, n.moved),
     counted AS (
         INSERT INTO $s.task_counts
-        SELECT queue, s.state, s.sign * count(*) FROM leased, (VALUES (2::smallint, -1), (3::smallint, 1)) AS s (state, sign)
-        GROUP BY queue, s.state, s.sign)
-    SELECT $HOT, $BODY, t.moved, f.now, f.rules_first, CASE WHEN (SELECT count(*) FROM leased) < $3 THEN (
+        SELECT o.name, s.state, s.sign * c.tasks FROM open o
+        CROSS JOIN LATERAL (SELECT count(*) AS tasks FROM leased l WHERE l.queue = o.name) c
+        CROSS JOIN (VALUES (2::smallint, -1), (3::smallint, 1)) AS s (state, sign) WHERE c.tasks > 0)
+    SELECT t.*, f.now, f.due_first, f.all_open, CASE WHEN (SELECT count(*) FROM leased) < $3 THEN (
             SELECT min(s.run_at) FROM open o CROSS JOIN LATERAL (
                 SELECT s.run_at FROM $s.tasks s WHERE s.state = 0 AND s.queue = o.name AND s.run_at >= o.since
                 ORDER BY s.run_at LIMIT 1) s) END
-    FROM facts f LEFT JOIN (leased t JOIN $s.task_bodies b ON b.id = t.id) ON true
+    FROM facts f LEFT JOIN leased t ON true
     ORDER BY $RANK, t.run_at, t.id";
 
 /// Puts in line what is due and has no lock.
@@ -215,36 +205,35 @@ const PROMOTE: &str = "
         GROUP BY queue, s.state, s.sign)
     SELECT now, (SELECT count(*) FROM moved), ARRAY(SELECT name FROM open) FROM clock";
 
-/// Ends attempts that went well, of tasks without a lock, in the order of the ids. Those that are not answered are not
-/// as expected: the rules look at them.
+/// Ends attempts that went well, of tasks without a lock, in the order of `$1`, which is that of their ids. Those that are
+/// not answered are not as expected: the rules look at them. Each is looked up by its id, whatever a planner thinks of it:
+/// one that took the table for empty compared everything that runs with everything that is settled.
 const DONE: &str = "
     WITH clock AS MATERIALIZED (SELECT $NOW AS now),
     held AS MATERIALIZED (
-        SELECT t.ctid AS place, t.id, t.marred, a.result FROM unnest($1::uuid[], $2::bigint[], $3::text[]) AS a (id, token, result)
-        JOIN $s.tasks t ON t.id = a.id
-        WHERE t.state = 3 AND t.token = a.token AND t.lock IS NULL ORDER BY t.id FOR UPDATE OF t),
+        SELECT t.place, a.result FROM unnest($1::uuid[], $2::bigint[], $3::text[]) AS a (id, token, result)
+        CROSS JOIN LATERAL (
+            SELECT t.ctid AS place, t.state, t.token, t.lock FROM $s.tasks t WHERE t.id = a.id FOR UPDATE) t
+        WHERE t.state = 3 AND t.token = a.token AND t.lock IS NULL),
     done AS (
         UPDATE $s.tasks t SET state = 4, finished_at = c.now, updated_at = c.now, version = t.version + 1,
-            lease_expires_at = NULL, marred = false
-        FROM held h CROSS JOIN clock c WHERE t.ctid = h.place RETURNING t.id, t.queue, h.result, h.marred),
-    told AS (
-        UPDATE $s.task_bodies b SET result = d.result, error = NULL FROM done d
-        WHERE b.id = d.id AND (d.result IS NOT NULL OR d.marred)),
+            lease_expires_at = NULL, marred = false, result = h.result, error = NULL
+        FROM held h CROSS JOIN clock c WHERE t.ctid = h.place RETURNING t.id, t.queue),
     counted AS (
         INSERT INTO $s.task_counts
-        SELECT queue, s.state, s.sign * count(*) FROM done, (VALUES (3::smallint, -1), (4::smallint, 1)) AS s (state, sign)
-        GROUP BY queue, s.state, s.sign)
+        SELECT d.queue, s.state, s.sign * d.tasks FROM (SELECT queue, count(*) AS tasks FROM done GROUP BY queue) d
+        CROSS JOIN (VALUES (3::smallint, -1), (4::smallint, 1)) AS s (state, sign))
     SELECT id FROM done";
 
-/// Takes a worker's signs of life, in the order of the ids. The time is read for each row when it is locked.
+/// Takes a worker's signs of life, in the order of `$3`, which is that of the ids. The time is read for each row when it is locked.
 const BEAT: &str = "
     WITH heard AS (
         INSERT INTO $s.workers AS w (id, started_at, seen_at, info) VALUES ($1, $NOW, $NOW, $2)
         ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at, info = excluded.info),
     held AS MATERIALIZED (
-        SELECT t.id, a.progress FROM unnest($3::uuid[], $4::bigint[], $5::text[]) AS a (id, token, progress)
-        JOIN $s.tasks t ON t.id = a.id
-        WHERE t.state = 3 AND t.token = a.token ORDER BY t.id FOR NO KEY UPDATE OF t)
+        SELECT a.id, a.progress FROM unnest($3::uuid[], $4::bigint[], $5::text[]) AS a (id, token, progress)
+        CROSS JOIN LATERAL (SELECT t.state, t.token FROM $s.tasks t WHERE t.id = a.id FOR NO KEY UPDATE) t
+        WHERE t.state = 3 AND t.token = a.token)
     UPDATE $s.tasks t SET lease_expires_at = $NOW + $6, progress = coalesce(h.progress, t.progress)
     FROM held h WHERE t.id = h.id RETURNING t.id, t.cancel";
 
@@ -262,7 +251,7 @@ const QUEUES: &str = "
     UNION ALL SELECT queue, NULL, state, sum(delta)::bigint FROM $s.task_counts GROUP BY queue, state";
 
 const KEYED: &str = "
-    SELECT $HOT, $BODY FROM $s.task_keys k JOIN $s.tasks t ON t.id = k.id JOIN $s.task_bodies b ON b.id = t.id
+    SELECT $TASK FROM $s.task_keys k JOIN $s.tasks t ON t.id = k.id
     WHERE k.queue = $1 AND k.key = $2";
 
 /// The finished tasks of a queue, or of all, that ended before `$3`: the first `$4`, with `$2` only of that state.
@@ -288,12 +277,10 @@ const PURGE: &str = "
             ORDER BY t.finished_at LIMIT $4 FOR UPDATE SKIP LOCKED) t
         WHERE $1::text IS NULL OR q.name = $1 ORDER BY t.finished_at, t.id LIMIT $4),
     gone AS (
-        DELETE FROM $s.tasks t USING old o WHERE t.id = o.id RETURNING t.id, t.queue, t.state, t.archived),
-    bodies AS (
-        DELETE FROM $s.task_bodies b USING old o WHERE b.id = o.id RETURNING b.id, b.key),
+        DELETE FROM $s.tasks t USING old o WHERE t.id = o.id RETURNING t.id, t.queue, t.state, t.archived, t.key),
     keys AS (
-        DELETE FROM $s.task_keys k USING bodies b JOIN gone g ON g.id = b.id
-        WHERE b.key IS NOT NULL AND k.queue = g.queue AND k.key = b.key AND k.id = b.id),
+        DELETE FROM $s.task_keys k USING gone g
+        WHERE g.key IS NOT NULL AND k.queue = g.queue AND k.key = g.key AND k.id = g.id),
     counted AS (
         INSERT INTO $s.task_counts SELECT queue, state, -count(*) FROM gone WHERE NOT archived GROUP BY queue, state)
     SELECT count(*) FROM gone";

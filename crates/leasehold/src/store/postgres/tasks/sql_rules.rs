@@ -3,7 +3,9 @@
 use tokio_postgres::types::Type;
 
 /// Which of these tasks are there.
-pub(super) const KNOWN: &str = "SELECT t.id FROM unnest($1::uuid[]) AS a (id) JOIN $s.tasks t ON t.id = a.id";
+pub(super) const KNOWN: &str = "
+    SELECT a.id FROM unnest($1::uuid[]) AS a (id)
+    CROSS JOIN LATERAL (SELECT FROM $s.tasks t WHERE t.id = a.id OFFSET 0) t";
 
 /// Takes the keys for these tasks, sorted, and says whose they are: nobody else decides about them until the end of the
 /// transaction.
@@ -21,17 +23,16 @@ pub(super) const HOLD_HEADS: &str = "
     INSERT INTO $s.task_heads AS h (lock) SELECT * FROM unnest($1::text[])
     ON CONFLICT (lock) DO UPDATE SET id = h.id RETURNING lock, id";
 
-/// Tasks, in the order of their ids, held until the end of the transaction; and the time.
+/// Tasks, in the order of `$1`, which is that of their ids, held until the end of the transaction; and the time.
 pub(super) const LOAD: &str = "
-    SELECT $HOT, $BODY, $NOW FROM unnest($1::uuid[]) AS a (id) JOIN $s.tasks t ON t.id = a.id
-    JOIN $s.task_bodies b ON b.id = t.id ORDER BY t.id FOR UPDATE OF t";
+    SELECT t.*, $NOW FROM unnest($1::uuid[]) AS a (id) CROSS JOIN LATERAL (
+        SELECT $TASK FROM $s.tasks t WHERE t.id = a.id FOR UPDATE) t";
 
 /// The first that waits for each of these locks.
 pub(super) const FIRST_BLOCKED: &str = "
-    SELECT $HOT, $BODY FROM unnest($1::text[]) AS l (lock) CROSS JOIN LATERAL (
-        SELECT t.* FROM $s.tasks t WHERE t.state = 1 AND t.lock = l.lock
-        ORDER BY ($RANK), t.run_at, t.id LIMIT 1 FOR UPDATE) t
-    JOIN $s.task_bodies b ON b.id = t.id";
+    SELECT t.* FROM unnest($1::text[]) AS l (lock) CROSS JOIN LATERAL (
+        SELECT $TASK FROM $s.tasks t WHERE t.state = 1 AND t.lock = l.lock
+        ORDER BY ($RANK), t.run_at, t.id LIMIT 1 FOR UPDATE) t";
 
 /// Tasks with a lock that are due; with `$2` of paused queues, too.
 pub(super) const DUE_LOCKED: &str = "
@@ -60,25 +61,21 @@ pub(super) const SAVE: &str = "
             error, events, key, fingerprint, attempts, first_pause, longest_pause, created_at)),
     added AS (
         INSERT INTO $s.tasks (id, run_at, ready_at, token, version, updated_at, priority, attempt, state, archived,
-            marred, queue, lock)
-        SELECT id, run_at, ready_at, token, version, updated_at, priority, attempt, state, archived, marred, queue, lock
+            marred, queue, lock, created_at, fingerprint, first_pause, longest_pause, attempts, payload, key)
+        SELECT id, run_at, ready_at, token, version, updated_at, priority, attempt, state, archived, marred, queue, lock,
+            created_at, fingerprint, first_pause, longest_pause, attempts, payload, key
         FROM tasks WHERE is_new ON CONFLICT (id) DO NOTHING RETURNING id),
-    bodies AS (
-        INSERT INTO $s.task_bodies (id, created_at, fingerprint, first_pause, longest_pause, attempts, payload, key)
-        SELECT id, created_at, fingerprint, first_pause, longest_pause, attempts, payload, key
-        FROM tasks WHERE is_new ON CONFLICT (id) DO NOTHING),
     changed AS (
         UPDATE $s.tasks t SET run_at = n.run_at, ready_at = n.ready_at, token = n.token, version = n.version,
             updated_at = n.updated_at, priority = n.priority, attempt = n.attempt, state = n.state,
             archived = n.archived, marred = n.marred, leased_at = n.leased_at,
             lease_expires_at = n.lease_expires_at, finished_at = n.finished_at, worker = n.worker,
-            progress = n.progress, cancel = n.cancel
+            progress = n.progress, cancel = n.cancel, fingerprint = n.fingerprint, key = n.key, attempts = n.attempts,
+            first_pause = n.first_pause, longest_pause = n.longest_pause, payload = coalesce(n.payload, t.payload),
+            result = CASE WHEN n.has_body THEN n.result ELSE t.result END,
+            error = CASE WHEN n.has_body THEN n.error ELSE t.error END,
+            events = CASE WHEN n.has_body THEN n.events ELSE t.events END
         FROM tasks n WHERE t.id = n.id AND NOT n.is_new),
-    rewritten AS (
-        UPDATE $s.task_bodies b SET payload = coalesce(n.payload, b.payload), result = n.result, error = n.error,
-            events = n.events, key = n.key, attempts = n.attempts, first_pause = n.first_pause,
-            longest_pause = n.longest_pause
-        FROM tasks n WHERE b.id = n.id AND n.has_body AND NOT n.is_new),
     counted AS (
         INSERT INTO $s.task_counts SELECT * FROM unnest($32::text[], $33::smallint[], $34::bigint[])),
     heads AS MATERIALIZED (SELECT * FROM unnest($35::text[], $36::uuid[]) AS n (lock, id)),

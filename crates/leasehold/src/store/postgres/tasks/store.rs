@@ -171,6 +171,7 @@ impl TaskStore for PostgresTasks {
         if let Some((now, open)) = &answer.promoted {
             self.wakes.cursors.promoted(&places, open, *now);
         }
+        self.wakes.cursors.expect_due(answer.due);
         if leased.tasks.len() as u64 == u64::from(max) {
             // There may be more, and while this was under way, others passed over it.
             self.wakes.pass_on(&queues);
@@ -200,7 +201,6 @@ impl TaskStore for PostgresTasks {
             return Ok(Vec::new());
         }
         self.fold_now_and_then();
-        // In the order of the ids, so that two of these never wait for each other.
         let (settle, now): (Arc<[Settle]>, _) = (settle.into(), self.pool.gate.now());
         let end = move |link: Arc<Link>| {
             let settle = settle.clone();

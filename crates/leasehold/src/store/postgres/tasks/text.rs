@@ -9,11 +9,11 @@ use super::sql::{ALL, Sql};
 /// The server's time in µs, read when this is evaluated; or, in tests, the time that is sent along as `$now`.
 const NOW: &str = "coalesce($now::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)";
 
-/// A task's row and its body, in the order in which `rows.rs` reads them.
-const HOT: &str = "t.id, t.queue, t.state, t.priority, t.run_at, t.ready_at, t.lock, t.attempt, t.token, t.version, \
-                   t.worker, t.leased_at, t.lease_expires_at, t.progress, t.cancel, t.updated_at, t.finished_at, t.archived";
-const BODY: &str = "b.payload, b.result, b.error, b.events, b.key, b.fingerprint, b.attempts, b.first_pause, \
-                    b.longest_pause, b.created_at";
+/// A task, in the order in which `rows.rs` reads it.
+const TASK: &str = "t.id, t.queue, t.state, t.priority, t.run_at, t.ready_at, t.lock, t.attempt, t.token, t.version, \
+                    t.worker, t.leased_at, t.lease_expires_at, t.progress, t.cancel, t.updated_at, t.finished_at, \
+                    t.archived, t.payload, t.result, t.error, t.events, t.key, t.fingerprint, t.attempts, t.first_pause, \
+                    t.longest_pause, t.created_at";
 
 /// Lower is served first, as in the rules.
 const RANK: &str = "t.ready_at - t.priority * bigint '30000000'";
@@ -35,7 +35,8 @@ impl Texts {
             debug_assert_eq!(*what as usize, at, "in the order of the names");
             let mut types = types.to_vec();
             let now = types.len() + 1;
-            let sql = fill(sql, schema);
+            let of_those = if *what == Sql::LeaseRest { "AND t.lock IS NOT NULL" } else { "" };
+            let sql = fill(&sql.replace("$OF_THOSE", of_those), schema);
             if sql.contains("$now") {
                 types.push(Type::INT8);
             }
@@ -51,7 +52,7 @@ impl Texts {
 
 /// Fills in all but the number of the time.
 pub(super) fn fill(sql: &str, schema: &str) -> String {
-    let sql = sql.replace("$NOW", NOW).replace("$HOT", HOT).replace("$BODY", BODY).replace("$RANK", RANK);
+    let sql = sql.replace("$NOW", NOW).replace("$TASK", TASK).replace("$RANK", RANK);
     sql.replace("$s.", &format!("{schema}."))
 }
 
@@ -64,7 +65,7 @@ mod tests {
         let texts = Texts::new("some_schema");
         for (what, ..) in ALL {
             let text = texts.get(*what);
-            for left in ["$NOW", "$now", "$HOT", "$BODY", "$RANK", "$s."] {
+            for left in ["$NOW", "$now", "$TASK", "$OF_THOSE", "$RANK", "$s."] {
                 assert!(!text.sql.contains(left), "{left} in {}", text.sql);
             }
             for number in 1..=text.types.len() {

@@ -53,9 +53,8 @@ impl PostgresTasks {
         let line = Theirs { client, texts: &self.pool.texts };
         let now = self.pool.gate.now();
         let added = if new.iter().all(add::is_plain) {
-            add::plain(&line, Sql::Add, new, now)
-                .await
-                .map(|since| since.map(|since| add::all_added(new, since)))
+            let since = add::plain(&line, &add::in_order(new), now).await;
+            since.map(|since| Some(add::all_added(new, since)))
         } else {
             add::by_the_rules(&line, new, now).await
         };

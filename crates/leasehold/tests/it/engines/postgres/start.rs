@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use leasehold::model::{
-    Beat, Finished, HeldTask, LeaseTasks, LockName, Outcome, Pause, Settle, Task, Timestamp, Ttl, Verdict,
+    Beat, Finished, HeldTask, LeaseTasks, LockName, Note, Outcome, Pause, Payload, Settle, Task, TaskId,
+    TaskKey, Timestamp, Ttl, Verdict,
 };
 use leasehold::store::postgres::{PostgresOptions, PostgresStore};
 use leasehold::store::{Draft, ListEvents, LockStore, PutIf, Store, StoreUrl};
 use leasehold::testing::Player;
 use leasehold::testing::shop::{ada, cancel, info, queue, task, worker};
 use tokio::task::JoinSet;
+use uuid::Uuid;
 
 use super::server::Schema;
 
@@ -139,7 +141,35 @@ async fn tables_of_the_first_version_are_brought_up_with_what_is_in_them() {
     old.takes().await;
     every_kind_of_task(&stores.1).await;
     let sql = format!("SELECT value FROM {}.meta WHERE key = 'schema_version'", schema.name);
-    assert_eq!(client.query_one(&sql, &[]).await.unwrap().get::<_, &str>(0), "2");
+    assert_eq!(client.query_one(&sql, &[]).await.unwrap().get::<_, &str>(0), "3");
+}
+
+/// The tables as the second version made them, with two tasks that wait and one that has failed.
+const VERSION_2: &str = include_str!("version_2.sql");
+
+#[tokio::test]
+async fn tasks_of_the_second_version_are_brought_up_with_all_that_they_had() {
+    let Some(schema) = Schema::new() else { return };
+    let client = schema.client().await;
+    client.batch_execute(&VERSION_2.replace("SCHEMA_NAME", &schema.name)).await.unwrap();
+    let stores = tokio::join!(schema.store(), schema.store(), schema.store());
+    let tasks = stores.0.tasks().unwrap();
+    let id = |n: u128| TaskId::from_uuid(Uuid::from_u128(0x7000_8000_0000_0000_0000 + n));
+    let first = tasks.keyed(&queue("q"), &TaskKey::new("old key").unwrap()).await.unwrap().unwrap();
+    assert_eq!((first.id, first.payload.as_str(), first.fingerprint.get()), (id(0x101), r#"{"a":1}"#, 77));
+    assert_eq!((first.created_at.as_micros(), first.retries.attempts), (1000, 5));
+    let failed = tasks.get(id(0x103)).await.unwrap().unwrap();
+    assert_eq!(failed.result.as_ref().map(Payload::as_str), Some(r#"{"d":4}"#));
+    assert_eq!(failed.error.as_ref().map(Note::as_str), Some("it rained again"));
+    let ask = LeaseTasks { worker: worker(1), queues: vec![queue("q")], max: 9, ttl: Ttl::from_secs(60) };
+    let leased = stores.1.tasks().unwrap().lease(&ask).await.unwrap().tasks;
+    assert_eq!(leased.iter().map(|task| task.id).collect::<Vec<_>>(), [id(0x101), id(0x102)]);
+    assert!(leased[1].token.get() > 5);
+    let done = |task: &Task| Settle { id: task.id, token: task.token, verdict: Verdict::Done(None) };
+    tasks.settle(&leased.iter().map(done).collect::<Vec<_>>()).await.unwrap();
+    assert_eq!(tasks.get(id(0x102)).await.unwrap().unwrap().error, None);
+    assert_eq!(tasks.queues().await.unwrap()[0].counts.open(), 0);
+    every_kind_of_task(&stores.2).await;
 }
 
 #[tokio::test]

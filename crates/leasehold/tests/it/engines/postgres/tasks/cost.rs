@@ -42,12 +42,10 @@ impl Scales {
         };
         let fill = format!(
             "INSERT INTO {schema}.tasks (id, run_at, ready_at, token, version, updated_at, priority, attempt, state, archived,
-                 marred, queue, finished_at)
+                 marred, queue, finished_at, created_at, first_pause, longest_pause, attempts, payload)
              SELECT lpad(to_hex(n), 32, '0')::uuid, {run_at}, {now} + n, 0, 1, {now}, {priority}, 0, {state}, false, false, 'q',
-                 {finished_at}
+                 {finished_at}, {now}, 1000000, 1000000, 5, 'null'
              FROM generate_series({first}, {last}) n;
-             INSERT INTO {schema}.task_bodies (id, created_at, fingerprint, first_pause, longest_pause, attempts, payload)
-             SELECT lpad(to_hex(n), 32, '0')::uuid, {now}, 0, 1000000, 1000000, 5, 'null' FROM generate_series({first}, {last}) n;
              INSERT INTO {schema}.task_queues (name) VALUES ('q') ON CONFLICT DO NOTHING;
              INSERT INTO {schema}.task_levels (queue, priority) VALUES ('q', {priority}) ON CONFLICT DO NOTHING"
         );
