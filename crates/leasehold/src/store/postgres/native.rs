@@ -9,11 +9,29 @@ use super::rows::{column, extra, lease, slots_column, time, token, ttl_column};
 use super::session::Session;
 use super::sql::Sql;
 use super::trouble::Fail;
-use crate::model::{Acquire, Ask, Lease, LockName, LockOp, Mode, Outcome, Release, Renew, Status};
+use crate::model::{
+    Acquire, Ask, Lease, LeaseId, Leave, LockName, LockOp, Mode, Outcome, Release, Renew, Status,
+};
 
 /// Whether this is an operation that SQL can decide.
 pub(super) fn is_hot(op: &LockOp) -> bool {
     matches!(op, LockOp::Acquire(_) | LockOp::Renew(_) | LockOp::Release(Release { at_least: None, .. }))
+}
+
+/// Whose operation it is, if it is one that SQL can decide.
+pub(super) fn hot_lease(op: &LockOp) -> Option<LeaseId> {
+    lease_of(op).filter(|_| is_hot(op))
+}
+
+/// Whose operation it is.
+pub(super) fn lease_of(op: &LockOp) -> Option<LeaseId> {
+    match op {
+        LockOp::Acquire(Acquire { ask, .. }) => Some(ask.lease_id),
+        LockOp::Renew(Renew { lease_id, .. })
+        | LockOp::Release(Release { lease_id, .. })
+        | LockOp::Leave(Leave { lease_id }) => Some(*lease_id),
+        LockOp::AskRelease(_) | LockOp::ForceRelease(_) | LockOp::Sweep(_) | LockOp::Restarted(_) => None,
+    }
 }
 
 /// One operation. None, and nothing has changed, if the rules have to decide.
