@@ -5,7 +5,7 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::gate::Gate;
-use super::rows::{column, extra, lease, slots_column, time, token, ttl_column};
+use super::rows::{column, extra, lease, lease_at, slots_column, time, token, ttl_column};
 use super::session::Session;
 use super::sql::Sql;
 use super::trouble::Fail;
@@ -56,8 +56,11 @@ pub(super) async fn one(
             session.query(Sql::Renew, &[&name, lease_id.as_uuid(), &token, &ttl, &now]).await?
         }
         LockOp::Release(Release { lease_id, token, at_least: None }) => {
-            let token = column(token.get());
-            session.query(Sql::Release, &[&name, lease_id.as_uuid(), &token, &now]).await?
+            let params: [&(dyn tokio_postgres::types::ToSql + Sync); 4] =
+                [&name, lease_id.as_uuid(), &column(token.get()), &now];
+            let rows = session.query(Sql::Release, &params).await?;
+            let released = rows.first().map(|row| lease_at(row, 0, *lease_id, *token)).transpose()?;
+            return Ok(released.map(Outcome::Released));
         }
         _ => return Ok(None),
     };

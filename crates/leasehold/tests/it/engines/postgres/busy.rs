@@ -83,17 +83,26 @@ async fn a_renewal_that_waited_for_its_row_counts_from_the_end_of_the_wait() {
 }
 
 #[tokio::test]
-async fn a_lease_that_ends_during_the_wait_is_not_renewed_or_released() {
+async fn a_lease_that_ends_during_the_wait_is_not_renewed() {
     let Some(schema) = Schema::new() else { return };
     let player = player(&schema, 1).await;
     let lease = player.takes().await;
     let renew = leasehold::model::Renew { lease_id: player.id(), token: lease.token, ttl: None };
     let (outcome, _) = held_up(&schema, &player, LockOp::Renew(renew)).await;
     assert!(matches!(outcome, Outcome::NotHeld(_)), "{outcome:?}");
+}
+
+/// Nobody has touched the row meanwhile: it is as if the release had come before whoever held it up.
+#[tokio::test]
+async fn a_release_that_waited_for_its_row_counts_from_before_the_wait() {
+    let Some(schema) = Schema::new() else { return };
+    let player = player(&schema, 1).await;
     let lease = player.takes().await;
     let release = leasehold::model::Release { lease_id: player.id(), token: lease.token, at_least: None };
     let (outcome, _) = held_up(&schema, &player, LockOp::Release(release)).await;
-    assert!(matches!(outcome, Outcome::NotHeld(_)), "{outcome:?}");
+    assert!(matches!(outcome, Outcome::Released(_)), "{outcome:?}");
+    let ended = player.record().await;
+    assert!(ended.holders.is_empty() && ended.token == lease.token, "{ended:?}");
 }
 
 /// By the rules, from the first word on: the lock has a queue. Its holder's time ends during the wait.
