@@ -1,6 +1,7 @@
 //! A connection on the caller's own runtime, for a caller that is alone: it reaches the server without changing threads.
 //!
-//! One hot statement at a time, and only if no lane has anything to do. Nobody but its caller depends on it: whatever
+//! It is opened once its caller has come often: whoever takes one lock and goes does not need it. It carries one hot
+//! statement at a time, and only if no lane has anything to do. Nobody but its caller depends on it: whatever
 //! comes meanwhile takes a lane, which lives on a thread of ours, so a runtime that is blocked holds up no renewal. The one
 //! exception is a call for the same lease: it waits until the statement is over, and a statement that does not end (its
 //! caller is gone, or its runtime is blocked) is ended on the server first. So two connections never work for one lease.
@@ -19,6 +20,8 @@ use super::session::{DEADLINE, Session, within};
 use super::trouble::{Again, Fail};
 use crate::model::{LeaseId, LockName, LockOp, Outcome};
 
+/// So many calls that could have used it make it worth a connection.
+const OFTEN: u32 = 16;
 /// How long a call waits for another one of the same lease before that one is ended.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// How often to look whether the server has ended a connection.
@@ -28,7 +31,7 @@ const LOOK: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub(super) struct Near {
     gate: Arc<Gate>,
-    /// The runtime that it lives on. None if that one has no sockets.
+    /// The runtime that it lives on: the one that connected.
     runtime: Option<Id>,
     state: Mutex<State>,
 }
@@ -36,6 +39,9 @@ pub(super) struct Near {
 #[derive(Debug, Default)]
 struct State {
     line: Option<Line>,
+    /// How many calls could have used it.
+    missed: u32,
+    /// Stays so if the runtime has no sockets: then there is none.
     opening: bool,
     /// Whose statement is under way.
     busy: Option<Busy>,
@@ -43,7 +49,7 @@ struct State {
 
 /// An open connection, and what it takes to end it from elsewhere.
 #[derive(Debug, Clone)]
-pub(super) struct Line {
+struct Line {
     session: Arc<Session>,
     driver: AbortHandle,
     backend: Backend,
@@ -66,7 +72,7 @@ struct Busy {
 impl Line {
     /// Opens one on the runtime that this is called on. None behind a pooler: nobody could tell which process of the
     /// server a statement went to.
-    pub(super) async fn open(gate: &Arc<Gate>) -> Result<Option<Self>, Fail> {
+    async fn open(gate: &Gate) -> Result<Option<Self>, Fail> {
         let (session, driver) = gate.open_here().await?;
         if gate.is_pooled() {
             return Ok(None);
@@ -78,16 +84,11 @@ impl Line {
         let (pid, Some(started)) = (row.try_get(0)?, row.try_get(1)?) else { return Ok(None) };
         Ok(Some(Self { session, driver, backend: Backend { pid, started } }))
     }
-
-    pub(super) fn session(&self) -> &Arc<Session> {
-        &self.session
-    }
 }
 
 impl Near {
-    pub(super) fn new(gate: Arc<Gate>, line: Option<Line>) -> Arc<Self> {
-        let runtime = line.as_ref().and_then(|_| here());
-        Arc::new(Self { gate, runtime, state: Mutex::new(State { line, ..State::default() }) })
+    pub(super) fn new(gate: Arc<Gate>) -> Arc<Self> {
+        Arc::new(Self { gate, runtime: here(), state: Mutex::default() })
     }
 
     /// Whether the caller is where the connection lives.
@@ -121,8 +122,9 @@ impl Near {
                 Some(Turn { near: self.clone(), line, answered: false })
             }
             None => {
-                if !std::mem::replace(&mut state.opening, true) {
-                    tokio::spawn(self.clone().open_again());
+                state.missed = state.missed.saturating_add(1);
+                if state.missed >= OFTEN && !std::mem::replace(&mut state.opening, true) {
+                    tokio::spawn(self.clone().open());
                 }
                 None
             }
@@ -130,7 +132,7 @@ impl Near {
     }
 
     /// Whoever comes meanwhile takes a lane.
-    async fn open_again(self: Arc<Self>) {
+    async fn open(self: Arc<Self>) {
         let opened = within(DEADLINE, Box::pin(Line::open(&self.gate))).await;
         if !matches!(opened, Ok(Some(_))) {
             tokio::time::sleep(PAUSE).await;

@@ -11,7 +11,8 @@ const NOW: &str = "coalesce($now::bigint, (extract(epoch FROM clock_timestamp())
 const LOCK: &str = "l.name, l.token, l.version, l.held, l.lease_id, $LEASE, l.wake_at, l.record";
 
 /// What a lease is beside its id and its token, in the order in which `rows.rs` reads it.
-const LEASE: &str = "l.holder, l.shared, l.slots, l.ttl, l.extra, l.acquired_at, l.renewed_at, l.expires_at, l.renewals";
+const LEASE: &str =
+    "l.holder, l.shared, l.slots, l.ttl, l.extra, l.acquired_at, l.renewed_at, l.expires_at, l.renewals";
 
 /// An event's row, in the order in which `rows.rs` reads it.
 const EVENT: &str = "e.seq, e.lock, e.at, e.kind, e.token, e.lease_id, e.holder, e.shared, e.slots, e.after_micros, \

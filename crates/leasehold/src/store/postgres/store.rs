@@ -10,7 +10,7 @@ use super::docs::PostgresDocs;
 use super::gate::Gate;
 use super::lane::{Lane, SoFar, may_try_again};
 use super::listener::Listener;
-use super::near::{Line, Near};
+use super::near::Near;
 use super::options::PostgresOptions;
 use super::reads::Desk;
 use super::session::{DEADLINE, within};
@@ -51,23 +51,10 @@ impl PostgresStore {
     /// Connects, and makes or upgrades the tables if need be.
     pub async fn connect(options: PostgresOptions) -> Result<Self> {
         let gate = Arc::new(Gate::new(options)?);
-        let explain = |fail: Fail| fail.explain(&gate.place);
-        let opener = gate.clone();
-        // As a task, because a runtime may have no sockets: then there is no connection on it, and nothing else happens. Nor
-        // on one that is too busy: to prove a password takes a while.
-        let line = match tokio::spawn(async move { Line::open(&opener).await }).await {
-            Ok(Err(Fail::Late)) | Err(_) => None,
-            Ok(line) => line.map_err(explain)?,
-        };
-        let session = match &line {
-            Some(line) => line.session().clone(),
-            None => gate.open().await.map_err(explain)?,
-        };
+        let session = gate.open().await.map_err(|fail| fail.explain(&gate.place))?;
         schema::prepare(&gate, &session).await?;
-        if line.is_none() {
-            gate.keep(session);
-        }
-        let near = Near::new(gate.clone(), line);
+        gate.keep(session);
+        let near = Near::new(gate.clone());
         let board = Switchboard::new(gate.options.pool);
         let (pool, wakes) = (Pool::new(gate.clone()), Wakes::new());
         let listener = Arc::new(Listener::new(&gate, wakes.clone()));

@@ -29,11 +29,23 @@ async fn takes_and_releases(player: &Player) {
     assert!(matches!(player.releases(&lease).await, Outcome::Released(_)));
 }
 
+/// A store on this runtime, with its near connection open.
+async fn store_nearby(schema: &Schema) -> Arc<PostgresStore> {
+    let (store, client) = (schema.store().await, schema.client().await);
+    let used = format!("% {}.locks %", schema.name);
+    let count = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE $1 AND pid <> pg_backend_pid()";
+    // The lane's, and this one.
+    while client.query_one(count, &[&used]).await.unwrap().get::<_, i64>(0) < 2 {
+        takes_and_releases(&player(&store, 9)).await;
+    }
+    store
+}
+
 #[test]
 fn a_runtime_that_is_gone_does_not_take_the_store_with_it() {
     let Some(schema) = Schema::new() else { return };
     let first = runtime();
-    let store = first.block_on(schema.store());
+    let store = first.block_on(store_nearby(&schema));
     let one = player(&store, 1);
     let lease = first.block_on(one.takes());
     drop(first);
@@ -47,6 +59,9 @@ fn a_runtime_that_is_gone_does_not_take_the_store_with_it() {
 async fn work_that_blocks_its_runtime_keeps_its_lease() {
     let Some(schema) = Schema::new() else { return };
     let leasehold = leasehold::Leasehold::connect(&schema.url_with("")).await.unwrap();
+    for _ in 0..50 {
+        leasehold.lock("lock").acquire().await.unwrap().release().await.unwrap();
+    }
     let guard = leasehold.lock("lock").ttl(Duration::from_secs(1)).acquire().await.unwrap();
     // Three times its ttl, and nothing else of this runtime gets a turn.
     std::thread::sleep(Duration::from_secs(3));
@@ -58,8 +73,7 @@ async fn work_that_blocks_its_runtime_keeps_its_lease() {
 fn what_a_blocked_runtime_has_left_behind_is_ended_before_the_next_call_for_the_lease() {
     let Some(schema) = Schema::new() else { return };
     let (first, second) = (runtime(), runtime());
-    let store = first.block_on(schema.store());
-    first.block_on(takes_and_releases(&player(&store, 9)));
+    let store = first.block_on(store_nearby(&schema));
     for turns in 0..4 {
         let one = player(&store, 1);
         first.block_on(async {
@@ -86,8 +100,7 @@ fn what_a_blocked_runtime_has_left_behind_is_ended_before_the_next_call_for_the_
 fn a_runtime_that_ends_in_the_middle_of_a_call_leaves_nothing_behind() {
     let Some(schema) = Schema::new() else { return };
     let (first, second) = (runtime(), runtime());
-    let store = first.block_on(schema.store());
-    first.block_on(takes_and_releases(&player(&store, 9)));
+    let store = first.block_on(store_nearby(&schema));
     let client = second.block_on(schema.client());
     let hold = format!("BEGIN; SELECT * FROM {}.locks FOR UPDATE", schema.name);
     second.block_on(client.batch_execute(&hold)).unwrap();
