@@ -108,7 +108,7 @@ impl Near {
 
     /// Takes the connection for one statement, if it is there, idle, and on the caller's runtime.
     pub(super) fn enter(self: &Arc<Self>, lease: LeaseId) -> Option<Turn> {
-        if !self.is_home() {
+        if !self.is_home() || self.gate.is_pooled() {
             return None;
         }
         let mut state = self.state();
