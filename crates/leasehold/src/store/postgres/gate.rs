@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
 use tokio_postgres::tls::TlsConnect;
 use tokio_postgres::{Config, Connection, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
@@ -27,7 +28,8 @@ const PATIENCE: &str = "-c statement_timeout=4000 -c lock_timeout=2000 -c idle_i
 pub(super) struct Gate {
     pub(super) options: PostgresOptions,
     pub(super) place: String,
-    /// Where connections live. A caller's runtime may be busy, have no sockets, or end; leases must still be renewed.
+    /// Where all connections but one live. A caller's runtime may be busy, have no sockets, or end; leases must still be
+    /// renewed.
     home: Background,
     tls: MakeRustlsConnect,
     texts: Texts,
@@ -87,22 +89,25 @@ impl Gate {
             return Ok(session);
         }
         let gate = self.clone();
-        // Sockets belong to the runtime that they were opened on.
-        let opening = self.home().spawn(async move {
-            within(DEADLINE.mul_f64(0.8), async {
-                let named = !gate.is_pooled();
-                let (client, connection) = gate.connect().await?;
-                tokio::spawn(async move {
-                    if let Err(error) = connection.await {
-                        tracing::debug!(%error, "a connection to PostgreSQL has ended");
-                    }
-                });
-                let named = named && !gate.is_pooled();
-                Ok(Arc::new(Session::new(client, gate.texts.clone(), named)))
-            })
-            .await
-        });
-        opening.await.unwrap_or(Err(Fail::Late))
+        let opening = self.home().spawn(async move { gate.open_here().await });
+        opening.await.unwrap_or(Err(Fail::Late)).map(|(session, _)| session)
+    }
+
+    /// A new connection that lives on the runtime that this is called on, and what drives it: sockets belong to the
+    /// runtime that they were opened on.
+    pub(super) async fn open_here(&self) -> Result<(Arc<Session>, AbortHandle), Fail> {
+        let opening = async {
+            let named = !self.is_pooled();
+            let (client, connection) = self.connect().await?;
+            let driver = tokio::spawn(async move {
+                if let Err(error) = connection.await {
+                    tracing::debug!(%error, "a connection to PostgreSQL has ended");
+                }
+            });
+            let named = named && !self.is_pooled();
+            Ok((Arc::new(Session::new(client, self.texts.clone(), named)), driver.abort_handle()))
+        };
+        within(DEADLINE.mul_f64(0.8), opening).await
     }
 
     /// Connects, and finds out on the way whether a pooler stands in between: it refuses to pass settings on.

@@ -1,12 +1,18 @@
 //! Every operation, by the rules, under a row lock: two round trips for one or for several on the same lock, and a row
 //! that is as [`LockRecord::apply`] says.
 
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+
 use super::gate::{Gate, micros};
 use super::rows::{EventColumns, LOCK_COLUMNS, LockRow, Saved, column, time};
-use super::session::Session;
+use super::session::{Param, Session};
 use super::sql::Sql;
 use super::trouble::Fail;
 use crate::model::{Event, EventKind, Lease, LockName, LockOp, LockRecord, Outcome, Timestamp};
+use crate::store::wake::waits_here;
 
 /// What came of the operations.
 pub(super) struct Done {
@@ -16,7 +22,12 @@ pub(super) struct Done {
     pub(super) is_plain: bool,
     /// Whether a transaction is still open that has nothing to write: the caller need not wait for its end.
     pub(super) is_open: bool,
+    /// The word to waiters of other processes, which is on its way: the caller need not wait for its end.
+    pub(super) word: Option<Word>,
 }
+
+/// The answer to a statement that has been sent.
+pub(super) type Word = Pin<Box<dyn Future<Output = Result<(), Fail>> + Send>>;
 
 /// Several operations on one lock, one after the other, at the same time and as one step.
 #[derive(Default)]
@@ -38,6 +49,21 @@ impl All {
         all
     }
 
+    /// Tells those who have been served and wait in other processes: right behind the commit, on the same line.
+    fn word(&self, session: &Arc<Session>, gate: &Gate) -> Option<Word> {
+        let served = self.answers.iter().flat_map(|(_, handed_over)| handed_over);
+        let elsewhere = served.map(|lease| lease.ask.lease_id).filter(|waiter| !waits_here(waiter));
+        let ids: Vec<String> = elsewhere.map(|waiter| waiter.to_string()).collect();
+        let (session, channel) = (session.clone(), gate.channel());
+        (!ids.is_empty()).then(|| -> Word {
+            Box::pin(async move {
+                let params: [Param<'_>; 2] = [&channel, &ids];
+                session.query(Sql::Notify, &params).await?;
+                Ok(())
+            })
+        })
+    }
+
     /// A ticket that a crash of the server loses is drawn again: it need not wait for the disk.
     fn only_tickets(&self) -> bool {
         let waits = |(outcome, handed_over): &(Outcome, Vec<Lease>)| {
@@ -50,12 +76,12 @@ impl All {
 /// Applies operations to one lock. None if they would have made the lock: the statement for that is another one. After an
 /// error the transaction may be open, and the session is of no more use.
 pub(super) async fn apply(
-    session: &Session,
+    session: &Arc<Session>,
     gate: &Gate,
     name: &LockName,
     ops: &[&LockOp],
 ) -> Result<Option<Done>, Fail> {
-    session.ready(&[Sql::Lock, Sql::Save]).await?;
+    session.ready(&[Sql::Lock, Sql::Save, Sql::Notify]).await?;
     let (key, now) = (name.as_str(), gate.now());
     let lock: [&(dyn tokio_postgres::types::ToSql + Sync); 2] = [&key, &now];
     let (begun, locked) = tokio::join!(
@@ -72,7 +98,7 @@ pub(super) async fn apply(
             session.say("ROLLBACK").await?;
             return Ok(None);
         }
-        return Ok(Some(Done { answers: all.answers, is_plain: true, is_open: true }));
+        return Ok(Some(Done { answers: all.answers, is_plain: true, is_open: true, word: None }));
     };
     let LockRow { mut record, wake_at } = LockRow::read(row)?;
     let now = time(row, LOCK_COLUMNS)?;
@@ -81,10 +107,12 @@ pub(super) async fn apply(
     let is_plain = saved.held.is_some();
     let wakes = WakeAt::new(&record, wake_at, ops);
     let is_open = !all.changed && wakes.before == wakes.after;
+    let mut word = None;
     if !is_open {
-        save(session, &record, &saved, wakes.after, now, &all).await?;
+        word = all.word(session, gate);
+        save(session, &record, &saved, wakes.after, now, &all, word.as_mut()).await?;
     }
-    Ok(Some(Done { answers: all.answers, is_plain, is_open }))
+    Ok(Some(Done { answers: all.answers, is_plain, is_open, word }))
 }
 
 /// When the sweeper looks at the lock: never too late. It moves only when it would be, and when the sweeper has looked.
@@ -113,6 +141,7 @@ async fn save(
     wake_at: Option<i64>,
     now: Timestamp,
     all: &All,
+    word: Option<&mut Word>,
 ) -> Result<(), Fail> {
     let (key, now) = (record.name.as_str(), micros(now));
     let (token, version) = (column(record.token.get()), column(record.version));
@@ -147,8 +176,21 @@ async fn save(
         &events.rest,
     ];
     let end = if all.only_tickets() { "SET LOCAL synchronous_commit = off; COMMIT" } else { "COMMIT" };
-    // If the first fails, the second ends a transaction in which nothing was done.
-    let (saved, committed) = tokio::join!(biased; session.query(Sql::Save, &params), session.say(end));
+    // If the first fails, the second ends a transaction in which nothing was done, and the word wakes somebody for nothing.
+    let (saved, committed, ()) =
+        tokio::join!(biased; session.query(Sql::Save, &params), session.say(end), send(word));
     saved?;
     Ok(committed?)
+}
+
+/// Begins to send something, and does not wait for its answer.
+async fn send(word: Option<&mut Word>) {
+    if let Some(word) = word {
+        poll_fn(|context| {
+            // An answer before the others have theirs can only be an error, which they get too.
+            let _ = word.as_mut().poll(context);
+            Poll::Ready(())
+        })
+        .await;
+    }
 }

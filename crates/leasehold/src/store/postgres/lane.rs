@@ -11,14 +11,13 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::gate::Gate;
-use super::general::{self, Done};
+use super::general::{self, Done, Word};
 use super::native;
-use super::session::{DEADLINE, Param, Session, within};
-use super::sql::Sql;
+use super::session::{Session, within};
 use super::switchboard::{Bound, Switchboard};
 use super::trouble::{Again, Fail, is_in_the_way};
 use crate::error::{Error, Result};
-use crate::model::{Lease, LockName, LockOp, Outcome};
+use crate::model::{LockName, LockOp, Outcome};
 use crate::store::Moment;
 use crate::store::wake::wake_here;
 
@@ -45,6 +44,14 @@ struct State {
     session: Option<Arc<Session>>,
 }
 
+/// What has become of an operation before it comes to a lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SoFar {
+    Nothing,
+    /// SQL could not decide.
+    LeftToTheRules,
+}
+
 #[derive(Debug)]
 struct Job {
     /// The lock, and that it is under way.
@@ -63,16 +70,12 @@ impl Lane {
         Arc::new(Self { gate, board, state: Mutex::default() })
     }
 
-    /// Applies one operation.
-    pub(super) async fn apply(self: &Arc<Self>, bound: Bound, op: &LockOp) -> Result<Outcome> {
-        let answer = tokio::time::timeout(DEADLINE, self.now_or_later(bound, op)).await;
-        answer.unwrap_or_else(|_| Err(Fail::Late.explain(&self.gate.place)))
-    }
-
-    async fn now_or_later(self: &Arc<Self>, bound: Bound, op: &LockOp) -> Result<Outcome> {
+    /// Applies one operation. Whoever calls this bounds the time that it takes.
+    pub(super) async fn apply(self: &Arc<Self>, bound: Bound, op: &LockOp, so_far: SoFar) -> Result<Outcome> {
         let (reply, answer) = oneshot::channel();
         let (op, since) = (op.clone(), Moment::now());
-        let job = Job { bound, op, since, for_the_rules: false, tried: false, reply };
+        let for_the_rules = so_far == SoFar::LeftToTheRules;
+        let job = Job { bound, op, since, for_the_rules, tried: false, reply };
         if let Some(mut turn) = self.enter(job) {
             let done = turn.statement().await;
             let Some(mut job) = turn.job.take() else {
@@ -88,7 +91,7 @@ impl Lane {
                 Ok(None) => job.for_the_rules = true,
                 Err(fail) => {
                     self.part_from(&turn.session, &fail);
-                    if !may_try_again(&job, &fail) {
+                    if job.tried || !may_try_again(&job.op, &fail) {
                         return Err(fail.explain(&self.gate.place));
                     }
                     job.tried = true;
@@ -101,7 +104,7 @@ impl Lane {
 
     /// Takes the lane for one statement, if it is idle and a statement is all it takes; else the job waits.
     fn enter(self: &Arc<Self>, job: Job) -> Option<Turn> {
-        let plain = native::is_hot(&job.op) && !self.board.is_involved(&job.bound.name);
+        let plain = !job.for_the_rules && native::is_hot(&job.op) && !self.board.is_involved(&job.bound.name);
         let mut state = self.state();
         if state.busy {
             state.queue.push_back(job);
@@ -252,14 +255,13 @@ impl Lane {
         };
         let ops: Vec<_> = jobs.iter().map(|job| &job.op).collect();
         match within(STEP, general::apply(&session, &self.gate, &name, &ops)).await {
-            Ok(Some(Done { answers, is_plain, is_open })) => {
+            Ok(Some(Done { answers, is_plain, is_open, word })) => {
                 self.board.remember(&name, is_plain);
-                let mut elsewhere = Vec::new();
                 for (job, (outcome, handed_over)) in jobs.into_iter().zip(answers) {
-                    elsewhere.extend(wake_here(handed_over, job.since));
+                    wake_here(handed_over, job.since);
                     job.answer(Ok(outcome));
                 }
-                if let Err(fail) = within(STEP, self.afterwards(&session, is_open, elsewhere)).await {
+                if let Err(fail) = within(STEP, afterwards(&session, is_open, word)).await {
                     self.part_from(&session, &fail);
                 }
             }
@@ -288,24 +290,11 @@ impl Lane {
         }
     }
 
-    /// What the caller need not wait for: the end of a transaction that wrote nothing, and waking waiters elsewhere.
-    async fn afterwards(&self, session: &Session, is_open: bool, elsewhere: Vec<Lease>) -> Result<(), Fail> {
-        if is_open {
-            session.say("ROLLBACK").await?;
-        }
-        if !elsewhere.is_empty() {
-            let ids: Vec<String> = elsewhere.iter().map(|lease| lease.ask.lease_id.to_string()).collect();
-            let channel = self.gate.channel();
-            let params: [Param<'_>; 2] = [&channel, &ids];
-            session.query(Sql::Notify, &params).await?;
-        }
-        Ok(())
-    }
-
     /// Tries again what may be, once; tells the others.
     fn fail(&self, session: &Arc<Session>, jobs: Vec<Job>, fail: Fail) {
         self.part_from(session, &fail);
-        let (again, over): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| may_try_again(job, &fail));
+        let (again, over): (Vec<_>, Vec<_>) =
+            jobs.into_iter().partition(|job| !job.tried && may_try_again(&job.op, &fail));
         {
             let mut state = self.state();
             for mut job in again.into_iter().rev() {
@@ -353,6 +342,17 @@ impl Lane {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the caller need not wait for: the end of a transaction that wrote nothing, and waking waiters elsewhere.
+async fn afterwards(session: &Session, is_open: bool, word: Option<Word>) -> Result<(), Fail> {
+    if is_open {
+        session.say("ROLLBACK").await?;
+    }
+    match word {
+        Some(word) => word.await,
+        None => Ok(()),
     }
 }
 
@@ -412,8 +412,8 @@ impl Drop for Turn {
 
 /// Whether an operation can be sent once more. If the answer was lost with the connection, it may have been done: then
 /// only what comes to the same when done twice.
-fn may_try_again(job: &Job, fail: &Fail) -> bool {
-    let repeatable = match job.op {
+pub(super) fn may_try_again(op: &LockOp, fail: &Fail) -> bool {
+    let repeatable = match op {
         LockOp::Acquire(_)
         | LockOp::Renew(_)
         | LockOp::Leave(_)
@@ -421,10 +421,9 @@ fn may_try_again(job: &Job, fail: &Fail) -> bool {
         | LockOp::Restarted(_) => true,
         LockOp::Release(_) | LockOp::AskRelease(_) | LockOp::ForceRelease(_) => false,
     };
-    !job.tried
-        && match fail.again() {
-            Again::Surely => true,
-            Again::Perhaps => repeatable,
-            Again::Never => false,
-        }
+    match fail.again() {
+        Again::Surely => true,
+        Again::Perhaps => repeatable,
+        Again::Never => false,
+    }
 }

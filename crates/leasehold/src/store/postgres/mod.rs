@@ -13,6 +13,7 @@
 //! | `rows.rs` | records and events, in and out of rows |
 //! | `native.rs` | acquire, renew and release of an uncontended lock: one statement for one or for many |
 //! | `general.rs` | every operation, by the rules, under a row lock |
+//! | `near.rs` | a connection on the caller's own runtime, for a caller that is alone |
 //! | `switchboard.rs`, `lane.rs` | how operations get to a connection, in order, and many at a time |
 //! | `reads.rs` | records and history, a page at a time |
 //! | `listener.rs` | wake-ups from other processes |
@@ -30,6 +31,7 @@ mod general;
 mod lane;
 mod listener;
 mod native;
+mod near;
 mod options;
 mod reads;
 mod rows;

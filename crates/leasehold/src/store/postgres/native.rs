@@ -5,15 +5,33 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::gate::Gate;
-use super::rows::{column, extra, lease, slots_column, time, token, ttl_column};
+use super::rows::{column, extra, lease, lease_at, slots_column, time, token, ttl_column};
 use super::session::Session;
 use super::sql::Sql;
 use super::trouble::Fail;
-use crate::model::{Acquire, Ask, Lease, LockName, LockOp, Mode, Outcome, Release, Renew, Status};
+use crate::model::{
+    Acquire, Ask, Lease, LeaseId, Leave, LockName, LockOp, Mode, Outcome, Release, Renew, Status,
+};
 
 /// Whether this is an operation that SQL can decide.
 pub(super) fn is_hot(op: &LockOp) -> bool {
     matches!(op, LockOp::Acquire(_) | LockOp::Renew(_) | LockOp::Release(Release { at_least: None, .. }))
+}
+
+/// Whose operation it is, if it is one that SQL can decide.
+pub(super) fn hot_lease(op: &LockOp) -> Option<LeaseId> {
+    lease_of(op).filter(|_| is_hot(op))
+}
+
+/// Whose operation it is.
+pub(super) fn lease_of(op: &LockOp) -> Option<LeaseId> {
+    match op {
+        LockOp::Acquire(Acquire { ask, .. }) => Some(ask.lease_id),
+        LockOp::Renew(Renew { lease_id, .. })
+        | LockOp::Release(Release { lease_id, .. })
+        | LockOp::Leave(Leave { lease_id }) => Some(*lease_id),
+        LockOp::AskRelease(_) | LockOp::ForceRelease(_) | LockOp::Sweep(_) | LockOp::Restarted(_) => None,
+    }
 }
 
 /// One operation. None, and nothing has changed, if the rules have to decide.
@@ -38,8 +56,11 @@ pub(super) async fn one(
             session.query(Sql::Renew, &[&name, lease_id.as_uuid(), &token, &ttl, &now]).await?
         }
         LockOp::Release(Release { lease_id, token, at_least: None }) => {
-            let token = column(token.get());
-            session.query(Sql::Release, &[&name, lease_id.as_uuid(), &token, &now]).await?
+            let params: [&(dyn tokio_postgres::types::ToSql + Sync); 4] =
+                [&name, lease_id.as_uuid(), &column(token.get()), &now];
+            let rows = session.query(Sql::Release, &params).await?;
+            let released = rows.first().map(|row| lease_at(row, 0, *lease_id, *token)).transpose()?;
+            return Ok(released.map(Outcome::Released));
         }
         _ => return Ok(None),
     };

@@ -50,27 +50,32 @@ impl LockRow {
 
 /// The lease in the columns: the one that holds the lock, or the one that did last.
 pub(super) fn lease(row: &Row) -> Result<Lease, Fail> {
-    let extra = match row.try_get::<_, Option<&str>>(9)? {
+    lease_at(row, 5, LeaseId::from_uuid(row.try_get(4)?), token(row, 1)?)
+}
+
+/// A lease whose columns begin at `at`.
+pub(super) fn lease_at(row: &Row, at: usize, lease_id: LeaseId, token: Token) -> Result<Lease, Fail> {
+    let extra = match row.try_get::<_, Option<&str>>(at + 4)? {
         Some(extra) => serde_json::from_str(extra).map_err(unreadable)?,
         None => Extra::default(),
     };
     let ask = Ask {
-        lease_id: LeaseId::from_uuid(row.try_get(4)?),
-        holder: Holder::new(row.try_get::<_, &str>(5)?).map_err(unreadable)?,
-        mode: mode(row, 6)?,
-        slots: slots(row, 7)?,
+        lease_id,
+        holder: Holder::new(row.try_get::<_, &str>(at)?).map_err(unreadable)?,
+        mode: mode(row, at + 1)?,
+        slots: slots(row, at + 2)?,
         priority: extra.priority,
-        ttl: Ttl::try_from(number(row, 8)?).map_err(unreadable)?,
+        ttl: Ttl::try_from(number(row, at + 3)?).map_err(unreadable)?,
         metadata: extra.metadata,
         process: extra.process,
     };
     Ok(Lease {
         ask: Arc::new(ask),
-        token: token(row, 1)?,
-        acquired_at: time(row, 10)?,
-        renewed_at: time(row, 11)?,
-        expires_at: time(row, 12)?,
-        renewals: number(row, 13)?,
+        token,
+        acquired_at: time(row, at + 5)?,
+        renewed_at: time(row, at + 6)?,
+        expires_at: time(row, at + 7)?,
+        renewals: number(row, at + 8)?,
         status: Status::Active,
         asked: None,
     })

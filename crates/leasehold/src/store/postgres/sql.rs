@@ -8,8 +8,11 @@ use tokio_postgres::types::Type;
 const NOW: &str = "coalesce($now::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)";
 
 /// A lock's row, in the order in which `rows.rs` reads it.
-const LOCK: &str = "l.name, l.token, l.version, l.held, l.lease_id, l.holder, l.shared, l.slots, l.ttl, l.extra, \
-                    l.acquired_at, l.renewed_at, l.expires_at, l.renewals, l.wake_at, l.record";
+const LOCK: &str = "l.name, l.token, l.version, l.held, l.lease_id, $LEASE, l.wake_at, l.record";
+
+/// What a lease is beside its id and its token, in the order in which `rows.rs` reads it.
+const LEASE: &str =
+    "l.holder, l.shared, l.slots, l.ttl, l.extra, l.acquired_at, l.renewed_at, l.expires_at, l.renewals";
 
 /// An event's row, in the order in which `rows.rs` reads it.
 const EVENT: &str = "e.seq, e.lock, e.at, e.kind, e.token, e.lease_id, e.holder, e.shared, e.slots, e.after_micros, \
@@ -57,8 +60,8 @@ impl Texts {
             let (sql, types) = make();
             let now = types.len() + 1;
             let (sql, mut types) = (sql.replace("$NOW", NOW), types);
-            let sql =
-                sql.replace("$LOCK", LOCK).replace("$EVENT", EVENT).replace("$s.", &format!("{schema}."));
+            let sql = sql.replace("$LOCK", LOCK).replace("$LEASE", LEASE).replace("$EVENT", EVENT);
+            let sql = sql.replace("$s.", &format!("{schema}."));
             if sql.contains("$now") {
                 types.push(Type::INT8);
             }
@@ -96,7 +99,7 @@ const ALL: [(Sql, Make); Texts::COUNT] = [
 
 // --- the hot statements ----------------------------------------------------------------------------------------------
 //
-// All are an INSERT … ON CONFLICT DO UPDATE, because what stands in its SET and WHERE is evaluated when the row is
+// What grants is an INSERT … ON CONFLICT DO UPDATE, because what stands in its SET and WHERE is evaluated when the row is
 // locked. A plain UPDATE that had to wait for the row would go on with the time from before it waited.
 
 /// Takes a lock that nobody holds: a new one, or one whose row says so. Whatever has ended by itself is for the rules.
@@ -157,20 +160,21 @@ fn renew() -> (String, Vec<Type>) {
 }
 
 /// The row keeps what the lease was, so that it can be told.
+///
+/// A plain UPDATE, the cheaper one: if it had to wait for a row that then turned out unchanged, it counts as of before the
+/// wait, and a lease that is given back is not dead on arrival. Nor does it wait for the disk: a release that a crash of the
+/// server loses is a lease that ends by its time. Whoever is granted the lock next does wait, for this commit too.
 fn release() -> (String, Vec<Type>) {
-    let sql = format!(
-        "WITH done AS (
-            INSERT INTO $s.locks AS l (name, token, version, lease_id)
-            SELECT u.name, $3, 0, $2 FROM (SELECT $1 AS name) u WHERE {THERE}
-            ON CONFLICT (name) DO UPDATE SET version = l.version + 1, held = false, changed_at = $NOW
-            WHERE {MINE} RETURNING $LOCK, l.changed_at),
+    let sql = "WITH done AS (
+            UPDATE $s.locks l SET version = l.version + 1, held = false, changed_at = $NOW
+            WHERE l.name = $1 AND l.held AND l.lease_id = $2 AND l.token = $3 AND $NOW < l.expires_at
+            RETURNING $LEASE, l.changed_at),
         told AS (
             INSERT INTO $s.events (lock, at, kind, token, lease_id, holder, shared, slots, after_micros, renewals)
-            SELECT name, changed_at, 'released', token, lease_id, holder, shared, slots,
-                   greatest(changed_at - acquired_at, 0), renewals FROM done)
-        SELECT $LOCK FROM done l"
-    );
-    (sql, vec![Type::TEXT, Type::UUID, Type::INT8])
+            SELECT $1, changed_at, 'released', $3, $2, holder, shared, slots, greatest(changed_at - acquired_at, 0), renewals
+            FROM done)
+        SELECT $LEASE, set_config('synchronous_commit', 'off', true) FROM done l";
+    (sql.to_owned(), vec![Type::TEXT, Type::UUID, Type::INT8])
 }
 
 /// The three of them for many locks: `held` as it is to be, or null to renew. In the order of the names, so that two such
@@ -355,12 +359,11 @@ fn prune() -> (String, Vec<Type>) {
     (sql.to_owned(), vec![Type::INT8, Type::INT8])
 }
 
-/// Outside of any transaction that matters: a commit that notifies waits for every other one that does.
+/// Outside of any transaction that matters: a commit that notifies waits for every other one that does. It need not wait
+/// for the disk: a word that a crash of the server loses is one that nobody is there to hear.
 fn notify() -> (String, Vec<Type>) {
-    (
-        "SELECT count(pg_notify($1, id)) FROM unnest($2::text[]) id".to_owned(),
-        vec![Type::TEXT, Type::TEXT_ARRAY],
-    )
+    let sql = "SELECT set_config('synchronous_commit', 'off', true), count(pg_notify($1, id)) FROM unnest($2::text[]) id";
+    (sql.to_owned(), vec![Type::TEXT, Type::TEXT_ARRAY])
 }
 
 #[cfg(test)]
@@ -372,7 +375,7 @@ mod tests {
         let texts = Texts::new("some_schema");
         for (what, _) in ALL {
             let text = texts.get(what);
-            for left in ["$NOW", "$now", "$LOCK", "$EVENT", "$s."] {
+            for left in ["$NOW", "$now", "$LOCK", "$LEASE", "$EVENT", "$s."] {
                 assert!(!text.sql.contains(left), "{left} in {}", text.sql);
             }
             for number in 1..=text.types.len() {

@@ -8,14 +8,16 @@ use async_trait::async_trait;
 
 use super::docs::PostgresDocs;
 use super::gate::Gate;
-use super::lane::Lane;
+use super::lane::{Lane, SoFar, may_try_again};
 use super::listener::Listener;
+use super::near::Near;
 use super::options::PostgresOptions;
 use super::reads::Desk;
 use super::session::{DEADLINE, within};
 use super::switchboard::Switchboard;
 use super::tasks::{EnqueuedInside, Pool, PostgresTasks, Wakes};
-use super::{examine, schema};
+use super::trouble::Fail;
+use super::{examine, native, schema};
 use crate::Result;
 use crate::model::{
     Event, LeaseId, LockName, LockOp, LockRecord, NewTask, Outcome, Sweep, Swept, Timestamp, Ttl,
@@ -35,6 +37,7 @@ const EAGER: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub struct PostgresStore {
     gate: Arc<Gate>,
+    near: Arc<Near>,
     board: Arc<Switchboard>,
     lanes: Vec<Arc<Lane>>,
     desk: Arc<Desk>,
@@ -51,6 +54,7 @@ impl PostgresStore {
         let session = gate.open().await.map_err(|fail| fail.explain(&gate.place))?;
         schema::prepare(&gate, &session).await?;
         gate.keep(session);
+        let near = Near::new(gate.clone());
         let board = Switchboard::new(gate.options.pool);
         let (pool, wakes) = (Pool::new(gate.clone()), Wakes::new());
         let listener = Arc::new(Listener::new(&gate, wakes.clone()));
@@ -59,7 +63,8 @@ impl PostgresStore {
             docs: PostgresDocs::new(pool, abilities(&gate)),
             lanes: (0..gate.options.pool).map(|_| Lane::new(gate.clone(), board.clone())).collect(),
             board,
-            desk: Arc::new(Desk::new(gate.clone())),
+            desk: Arc::new(Desk::new(gate.clone(), near.clone())),
+            near,
             listener,
             operations: AtomicU32::new(0),
             gate,
@@ -94,6 +99,25 @@ impl PostgresStore {
     #[doc(hidden)]
     pub fn lease_statement(&self) -> super::tasks::LeaseStatement {
         self.tasks.lease_statement()
+    }
+
+    /// A caller that is alone uses the connection on its own runtime; all others share the lanes.
+    async fn near_or_far(&self, name: &LockName, op: &LockOp) -> Result<Outcome, Fail> {
+        let mut so_far = SoFar::Nothing;
+        let alone = native::hot_lease(op).filter(|_| self.board.is_idle_and_plain(name));
+        if let Some(turn) = alone.and_then(|lease| self.near.enter(lease)) {
+            match turn.statement(name, op).await {
+                Ok(Some(outcome)) => return Ok(outcome),
+                Ok(None) => so_far = SoFar::LeftToTheRules,
+                // Not counted as a try of the lane, whose own connection may be gone for the same reason.
+                Err(fail) if may_try_again(op, &fail) => {}
+                Err(fail) => return Err(fail),
+            }
+        } else if let Some(lease) = native::lease_of(op) {
+            self.near.wait_for(&lease).await?;
+        }
+        let bound = self.board.bind(name);
+        Ok(self.lanes[bound.lane].apply(bound, op, so_far).await?)
     }
 
     fn prune_now_and_then(&self) {
@@ -138,7 +162,7 @@ impl Store for PostgresStore {
             let session = desk.session().await?;
             within(DEADLINE, examine::examine(&gate, &session)).await
         });
-        let examined = examined.await.unwrap_or(Err(super::trouble::Fail::Late));
+        let examined = examined.await.unwrap_or(Err(Fail::Late));
         examined.map_err(|fail| fail.explain(&self.gate.place))
     }
 }
@@ -147,8 +171,8 @@ impl Store for PostgresStore {
 impl LockStore for PostgresStore {
     async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
         self.prune_now_and_then();
-        let bound = self.board.bind(name);
-        self.lanes[bound.lane].apply(bound, op).await
+        let applied = tokio::time::timeout(DEADLINE, self.near_or_far(name, op)).await;
+        applied.unwrap_or(Err(Fail::Late)).map_err(|fail| fail.explain(&self.gate.place))
     }
 
     async fn get(&self, name: &LockName) -> Result<Option<LockRecord>> {

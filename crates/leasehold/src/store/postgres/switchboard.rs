@@ -65,6 +65,12 @@ impl Switchboard {
         Bound { board: self.clone(), name: name.clone(), lane }
     }
 
+    /// Whether nothing is under way on any lane, and SQL can decide about this lock, as far as we know.
+    pub(super) fn is_idle_and_plain(&self, name: &LockName) -> bool {
+        let state = self.state();
+        state.bound.is_empty() && !state.involved.contains(name)
+    }
+
     /// Whether SQL cannot decide about this lock, as far as we know.
     pub(super) fn is_involved(&self, name: &LockName) -> bool {
         self.state().involved.contains(name)

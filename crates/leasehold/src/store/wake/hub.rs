@@ -161,6 +161,12 @@ pub(crate) fn served_from_afar(lease: Lease, asking: u64) {
     seat.bell.notify_one();
 }
 
+/// Whether this waiter is in this process.
+#[cfg(feature = "postgres")]
+pub(crate) fn waits_here(waiter: &LeaseId) -> bool {
+    waiting().contains_key(waiter)
+}
+
 /// Wakes one waiter without telling it why.
 #[cfg(any(target_os = "linux", feature = "postgres", feature = "redis"))]
 pub(crate) fn ring(waiter: &LeaseId) {

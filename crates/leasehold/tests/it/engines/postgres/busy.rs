@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::model::{Acquire, LockName, LockOp, Outcome, Timestamp, Ttl};
-use leasehold::store::{LockStore, Store};
+use leasehold::model::{Acquire, EventKind, LockName, LockOp, Outcome, Timestamp, Ttl};
+use leasehold::store::{ListEvents, ListLocks, LockStore, Store};
 use leasehold::testing::Player;
 use tokio_postgres::Client;
 
@@ -31,6 +31,9 @@ async fn hold_the_row(schema: &Schema) -> Client {
 
 /// Lets the operation wait for the row for longer than a lease lasts. Gives a time before the end of the wait, too.
 async fn held_up(schema: &Schema, player: &Player, op: LockOp) -> (Outcome, Timestamp) {
+    // All connections are open before the wait begins: to open one takes a while, and the server's patience has an end.
+    let watcher = schema.client().await;
+    player.store.locks().list(&ListLocks::default()).await.unwrap();
     let client = hold_the_row(schema).await;
     let waits = tokio::spawn({
         let player = player.clone();
@@ -38,7 +41,6 @@ async fn held_up(schema: &Schema, player: &Player, op: LockOp) -> (Outcome, Time
     });
     let in_the_way: i32 = client.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
     let waiting = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))";
-    let watcher = schema.client().await;
     while watcher.query_one(waiting, &[&in_the_way]).await.unwrap().get::<_, i64>(0) == 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -83,17 +85,30 @@ async fn a_renewal_that_waited_for_its_row_counts_from_the_end_of_the_wait() {
 }
 
 #[tokio::test]
-async fn a_lease_that_ends_during_the_wait_is_not_renewed_or_released() {
+async fn a_lease_that_ends_during_the_wait_is_not_renewed() {
     let Some(schema) = Schema::new() else { return };
     let player = player(&schema, 1).await;
     let lease = player.takes().await;
     let renew = leasehold::model::Renew { lease_id: player.id(), token: lease.token, ttl: None };
     let (outcome, _) = held_up(&schema, &player, LockOp::Renew(renew)).await;
     assert!(matches!(outcome, Outcome::NotHeld(_)), "{outcome:?}");
+}
+
+/// Nobody has touched the row meanwhile: it is as if the release had come before whoever held it up.
+#[tokio::test]
+async fn a_release_that_waited_for_its_row_counts_from_before_the_wait() {
+    let Some(schema) = Schema::new() else { return };
+    let mut player = player(&schema, 1).await;
+    player.ask.ttl = Ttl::from_secs(30);
     let lease = player.takes().await;
     let release = leasehold::model::Release { lease_id: player.id(), token: lease.token, at_least: None };
-    let (outcome, _) = held_up(&schema, &player, LockOp::Release(release)).await;
-    assert!(matches!(outcome, Outcome::NotHeld(_)), "{outcome:?}");
+    let (outcome, still_waited) = held_up(&schema, &player, LockOp::Release(release)).await;
+    assert!(matches!(outcome, Outcome::Released(_)), "{outcome:?}");
+    let told = player.store.locks().history(&ListEvents::default()).await.unwrap().items;
+    assert_eq!(told[0].kind, EventKind::Released);
+    assert!(told[0].at < still_waited, "{told:?} and {still_waited:#}");
+    let record = player.record().await;
+    assert!(record.holders.is_empty() && record.token == lease.token, "{record:?}");
 }
 
 /// By the rules, from the first word on: the lock has a queue. Its holder's time ends during the wait.
@@ -101,6 +116,8 @@ async fn a_lease_that_ends_during_the_wait_is_not_renewed_or_released() {
 async fn the_rules_read_the_clock_after_the_wait() {
     let Some(schema) = Schema::new() else { return };
     let (first, second) = (player(&schema, 1).await, player(&schema, 2).await);
+    // To open a connection takes a while, and the lease is short.
+    second.leaves().await;
     first.takes().await;
     second.queues().await;
     is_fresh(held_up(&schema, &second, asks(&second, Some(Ttl::from_secs(5)))).await);

@@ -4,6 +4,7 @@ mod busy;
 mod doctor;
 mod faults;
 mod hot;
+mod near;
 mod private;
 mod refused;
 mod server;
