@@ -33,9 +33,8 @@ impl Lab {
     pub(crate) async fn each() -> [Self; 2] {
         let folder = tempfile::tempdir().unwrap();
         let url = format!("sqlite:{}", folder.path().join("store.db").display());
-        let mut file = Self::over(Leasehold::connect(&url).await.unwrap(), Access::Open).await;
-        file._folder = Some(folder);
-        [Self::open().await, file]
+        let file = Self::over(Leasehold::connect(&url).await.unwrap(), Access::Open).await;
+        [Self::open().await, Self { _folder: Some(folder), ..file }]
     }
 
     /// Over this store.

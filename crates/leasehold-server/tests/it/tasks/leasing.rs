@@ -11,9 +11,21 @@ use crate::lab::Lab;
 const LEASE: &str = "/api/v1/queues/mail/lease";
 const ADD: &str = "/api/v1/queues/mail/tasks";
 const WORKER: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
+const OTHER: &str = "01890a5d-ac96-774b-bcce-b302099a8058";
 
 fn worker() -> Value {
     json!({ "id": WORKER, "host": "far", "pid": 7, "version": "9", "queues": ["mail"], "slots": 3 })
+}
+
+/// Waits until a worker that asks for tasks is known: from then on it waits.
+async fn heard(lab: &Lab, id: &str) {
+    loop {
+        let listed = lab.get("/api/v1/workers").await;
+        if listed.body["workers"].as_array().unwrap().iter().any(|worker| worker["id"] == id) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 #[tokio::test]
@@ -56,13 +68,12 @@ async fn a_worker_waits_on_one_server_for_what_is_added_on_another() {
     let connect = async || Leasehold::connect(&url).await.unwrap();
     let here = Lab::over(connect().await, Access::Open).await;
     let there = Lab::over(connect().await, Access::Open).await;
-    // The queue is there already, so that it is watched; and one that nobody has added to can be waited on too.
-    for queue in ["mail", "new"] {
+    for (queue, id) in [("new", WORKER), ("known", OTHER)] {
         let lease = format!("/api/v1/queues/{queue}/lease");
-        let ask = json!({ "waitSeconds": 30 });
+        let ask = json!({ "worker": { "id": id }, "waitSeconds": 30 });
         let waiting = here.post(&lease, &ask);
         let adding = async {
-            tokio::time::sleep(Duration::from_millis(200)).await;
+            heard(&there, id).await;
             there.post(&format!("/api/v1/queues/{queue}/tasks"), &json!({ "payload": queue })).await;
             Instant::now()
         };
@@ -126,10 +137,10 @@ async fn each_task_wakes_one_of_many_who_wait() {
 #[tokio::test]
 async fn who_waits_is_sent_away_when_the_server_stops() {
     let lab = Lab::open().await;
-    let ask = json!({ "waitSeconds": 60 });
+    let ask = json!({ "worker": worker(), "waitSeconds": 60 });
     let request = lab.request(reqwest::Method::POST, LEASE).json(&ask);
     let waiting = tokio::spawn(crate::lab::Reply::of(request));
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    heard(&lab, WORKER).await;
     let began = Instant::now();
     lab.stop().await;
     let reply = waiting.await.unwrap();

@@ -2,6 +2,7 @@
 
 mod adding;
 mod by_hand;
+mod described;
 mod examples;
 mod leasing;
 mod refused;
