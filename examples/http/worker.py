@@ -4,7 +4,7 @@
     LEASEHOLD_URL=http://127.0.0.1:7420 LEASEHOLD_TOKEN=lh_... python3 worker.py sums
 
 It takes tasks from a queue, keeps its leases alive with one request for all of them, and says how each attempt ended.
-With --until-empty it ends when there is nothing left to do.
+With --until-empty it ends when there is nothing left to do; with Ctrl-C it gives back what it has.
 """
 
 import json
@@ -52,7 +52,7 @@ class Worker:
         self.held = {}  # id -> {"token", "progress", "stop"}
         self.lock = threading.Lock()
         self.free = threading.Semaphore(SLOTS)
-        self.over = threading.Event()
+        self.ending, self.over = threading.Event(), threading.Event()
 
     def beat(self):
         """One request for all leases, three times in their life, so that one that is late costs nothing."""
@@ -77,7 +77,7 @@ class Worker:
 
         def check(progress=None):
             held["progress"] = progress or held["progress"]
-            if held["stop"] or self.over.is_set():
+            if held["stop"] or self.ending.is_set():
                 raise Stopped()
 
         try:
@@ -100,29 +100,35 @@ class Worker:
 
     def run(self, until_empty=False):
         threading.Thread(target=self.beat, daemon=True).start()
-        path = "/api/v1/queues/" + urllib.parse.quote(self.queue, safe="") + "/lease"
         with ThreadPoolExecutor(SLOTS) as pool:
-            while True:
-                self.free.acquire()
-                room = 1
-                while self.free.acquire(blocking=False):
-                    room += 1
-                wait = 0 if until_empty else WAIT
-                ask = {"worker": {**self.about, "busy": SLOTS - room}, "max": room, "ttlSeconds": TTL, "waitSeconds": wait}
-                try:
-                    tasks = call(path, ask)["tasks"]
-                except OSError as error:
-                    print("no tasks could be asked for:", error, file=sys.stderr)
-                    tasks = []
-                    self.over.wait(1)
-                for _ in range(room - len(tasks)):
-                    self.free.release()
-                for task in tasks:
-                    with self.lock:
-                        self.held[task["id"]] = {"token": task["token"], "progress": None, "stop": None}
-                    pool.submit(self.work, task)
-                if until_empty and not tasks and not self.held:
-                    return
+            try:
+                while self.take(pool, 0 if until_empty else WAIT) or not until_empty or self.held:
+                    pass
+            except KeyboardInterrupt:
+                self.ending.set()  # and the pool waits, while heartbeats go on
+        self.over.set()
+
+    def take(self, pool, wait):
+        """Takes as many tasks as there are free slots, and starts them; says how many."""
+        self.free.acquire()
+        room = 1
+        while self.free.acquire(blocking=False):
+            room += 1
+        path = "/api/v1/queues/" + urllib.parse.quote(self.queue, safe="") + "/lease"
+        about = {**self.about, "busy": SLOTS - room}
+        try:
+            tasks = call(path, {"worker": about, "max": room, "ttlSeconds": TTL, "waitSeconds": wait})["tasks"]
+        except OSError as error:
+            print("no tasks could be asked for:", error, file=sys.stderr)
+            tasks = []
+            self.ending.wait(1)
+        for _ in range(room - len(tasks)):
+            self.free.release()
+        for task in tasks:
+            with self.lock:
+                self.held[task["id"]] = {"token": task["token"], "progress": None, "stop": None}
+            pool.submit(self.work, task)
+        return len(tasks)
 
 
 if __name__ == "__main__":
