@@ -134,7 +134,7 @@ struct AddedItem {
 #[expect(dead_code, reason = "only described: each answer is one of them")]
 enum AddReply {
     /// To one task.
-    One(AddedOne),
+    One(Box<AddedOne>),
     /// To an array.
     Many(AddedMany),
 }

@@ -27,7 +27,7 @@ async fn works(program: &str, file: &str, by: &str) {
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .kill_on_drop(true)
         .output();
-    let output = tokio::time::timeout(std::time::Duration::from_secs(60), run).await.unwrap().unwrap();
+    let output = tokio::time::timeout(std::time::Duration::from_mins(1), run).await.unwrap().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let done = lab.get("/api/v1/tasks?queue=sums%2Fall&state=succeeded").await;
     let mut sums: Vec<u64> = Vec::new();
