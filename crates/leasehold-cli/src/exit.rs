@@ -52,10 +52,10 @@ pub(crate) fn of(error: &Error) -> i32 {
     match error {
         Error::Invalid(_) => USAGE,
         Error::Conflict { .. } => NOT_ACQUIRED,
-        Error::Lost { .. } => LEASE_LOST,
+        Error::Lost { .. } | Error::TaskLost { .. } => LEASE_LOST,
         Error::Store { trouble: Trouble::Unavailable, .. } => UNAVAILABLE,
         Error::Store { trouble: Trouble::NotPermitted, .. } => NOT_PERMITTED,
-        Error::Store { trouble: Trouble::Misconfigured, .. } => CONFIG,
+        Error::Store { trouble: Trouble::Misconfigured | Trouble::NotSupported, .. } => CONFIG,
         Error::Store { trouble: Trouble::Broken, .. } => INTERNAL,
         _ => FAILURE,
     }

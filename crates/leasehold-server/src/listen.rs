@@ -52,6 +52,7 @@ async fn accept(server: Server, listener: TcpListener, stop: CancellationToken) 
     let (limits, router) = (server.limits(), server.router());
     let room = Arc::new(Semaphore::new(limits.connections));
     let connections = GracefulShutdown::new();
+    let _caretaker = server.caretaker();
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(limits.header_time).pipeline_flush(true);
     loop {

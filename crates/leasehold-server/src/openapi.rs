@@ -19,6 +19,7 @@ use crate::server::App;
     components(schemas(Problem)),
     tags(
         (name = "locks", description = "A lease on a name"),
+        (name = "tasks", description = "A lease on a piece of work; queues, workers and schedules"),
         (name = "health", description = "Whether the server is alive and ready"),
     ),
 )]

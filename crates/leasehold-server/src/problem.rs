@@ -123,6 +123,13 @@ impl Problem {
         self
     }
 
+    /// Where in the request it is.
+    pub(crate) fn at(mut self, place: &str) -> Self {
+        self.detail = format!("{place}: {}", self.detail);
+        self.details.clone_from(&self.detail);
+        self
+    }
+
     /// The execution that is in the way.
     pub(crate) fn existing_execution(mut self, id: impl Into<String>) -> Self {
         self.existing_execution_id = Some(id.into());

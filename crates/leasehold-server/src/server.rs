@@ -4,12 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use leasehold::Leasehold;
+use leasehold::{Caretaker, Leasehold};
 use tokio_util::sync::CancellationToken;
 
 use crate::access::{Access, Gatekeeper};
 use crate::problem::Problem;
 use crate::router;
+
+/// Leases of tasks that ran out are looked for this often.
+const UPKEEP: Duration = Duration::from_secs(2);
 
 /// A server over one store. It holds nothing of its own that matters: any number may run over the same store.
 #[derive(Clone)]
@@ -85,6 +88,11 @@ impl Server {
     /// sent away. What was begun may end.
     pub fn drain(&self) {
         self.app.0.draining.cancel();
+    }
+
+    /// Looks after the tasks while this server listens: its workers may all be elsewhere, where nobody else would.
+    pub(crate) fn caretaker(&self) -> Option<Caretaker> {
+        self.app.leasehold().caretaker(UPKEEP).ok()
     }
 
     /// What it may cost.

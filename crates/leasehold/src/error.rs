@@ -102,6 +102,13 @@ pub enum Error {
         what: &'static str,
     },
 
+    /// The worker does not have the task any more: its lease ran out, and somebody else may have it.
+    #[error("task {task} is not leased by that token")]
+    TaskLost {
+        /// The task.
+        task: TaskId,
+    },
+
     /// The store did not answer, or could not do what was asked.
     #[error("{message}")]
     Store {
@@ -126,6 +133,8 @@ pub enum Trouble {
     NotPermitted,
     /// The address or the settings are wrong, or it is not one of ours: it will not work until somebody changes that.
     Misconfigured,
+    /// It has no such thing, such as tasks: another kind of store is needed.
+    NotSupported,
     /// It contains what it must not contain, or answered what it must not answer.
     Broken,
 }
@@ -155,7 +164,7 @@ impl Error {
             Self::Invalid(_) => "INVALID",
             Self::Conflict { .. } => "LOCK_CONFLICT",
             Self::NotHeld { .. } => "LOCK_NOT_HELD",
-            Self::Lost { .. } => "LEASE_LOST",
+            Self::Lost { .. } | Self::TaskLost { .. } => "LEASE_LOST",
             Self::StaleToken(_) => "STALE_TOKEN",
             Self::UnknownTask(_) => "UNKNOWN_TASK",
             Self::UnknownQueue { .. } => "UNKNOWN_QUEUE",
@@ -168,6 +177,7 @@ impl Error {
                 Trouble::NotPermitted => "STORE_NOT_PERMITTED",
                 Trouble::Misconfigured => "STORE_MISCONFIGURED",
                 Trouble::Broken => "STORE_BROKEN",
+                Trouble::NotSupported => "NOT_SUPPORTED",
             },
         }
     }
@@ -204,6 +214,7 @@ impl Error {
             Self::KeyReused { task, .. } => {
                 Some(format!("use another key, or see that task with: leasehold tasks show {task}"))
             }
+            Self::TaskLost { .. } => Some("stop working on it: somebody else may have it".to_owned()),
             Self::TaskState { task, .. } => Some(format!("see it with: leasehold tasks show {task}")),
             Self::Store { hint, .. } if !hint.is_empty() => Some(hint.clone()),
             Self::Invalid(_) | Self::Store { .. } => None,

@@ -35,8 +35,9 @@ pub mod store;
 pub mod testing;
 
 pub use client::{
-    Added, Backoff, EnqueueBuilder, Guard, GuardState, Health, Held, Leasehold, LockBuilder, LockStatus,
-    Running, ScheduleBuilder, Schedules, Setback, Strategy, Sweeper, Tasks, Work, Worker, WorkerBuilder,
+    Added, Backoff, Caretaker, EnqueueBuilder, Guard, GuardState, Health, Held, Leasehold, LockBuilder,
+    LockStatus, Running, ScheduleBuilder, Schedules, Setback, Strategy, Sweeper, Tasks, Work, Worker,
+    WorkerBuilder,
 };
 pub use error::{Error, Result, Trouble};
 pub use store::Moment;

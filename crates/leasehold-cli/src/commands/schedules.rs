@@ -1,5 +1,6 @@
 //! `schedules set`, `list`, `show`, `pause`, `resume`, `remove`.
 
+use leasehold::client::ScheduleView;
 use leasehold::model::{Retries, Schedule, Timestamp};
 use serde::Serialize;
 
@@ -7,7 +8,7 @@ use super::dispatch::{Desk, Done};
 use super::tasks::read_payload;
 use crate::cli::{SchedulesCommand, SetArgs};
 use crate::exit;
-use crate::output::{ScheduleView, schedule_page, schedule_table};
+use crate::output::{schedule_page, schedule_table};
 
 pub(super) async fn schedules(desk: &Desk, command: SchedulesCommand) -> Done {
     match command {

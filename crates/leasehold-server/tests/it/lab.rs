@@ -12,6 +12,8 @@ pub(crate) struct Lab {
     client: Client,
     token: Option<String>,
     listening: Listening,
+    /// Where its file is, if it has one.
+    _folder: Option<tempfile::TempDir>,
 }
 
 /// An answer: its status, its headers, its body.
@@ -27,6 +29,14 @@ impl Lab {
         Self::over(Leasehold::connect("memory:").await.unwrap(), Access::Open).await
     }
 
+    /// Over each kind of store that needs nothing else: in memory, and in a file.
+    pub(crate) async fn each() -> [Self; 2] {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", folder.path().join("store.db").display());
+        let file = Self::over(Leasehold::connect(&url).await.unwrap(), Access::Open).await;
+        [Self::open().await, Self { _folder: Some(folder), ..file }]
+    }
+
     /// Over this store.
     pub(crate) async fn over(leasehold: Leasehold, access: Access) -> Self {
         Self::with(leasehold, access, Limits::default()).await
@@ -38,7 +48,7 @@ impl Lab {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let listening = listen(&server, listener).unwrap();
         let base = format!("http://{}", listening.address());
-        Self { leasehold, base, client: Client::new(), token: None, listening }
+        Self { leasehold, base, client: Client::new(), token: None, listening, _folder: None }
     }
 
     /// From now on requests carry this token.

@@ -8,7 +8,7 @@ use super::keeper::Keeper;
 use super::schedules::{ScheduleBuilder, Schedules};
 use super::status::{EventView, LockStatus};
 use super::sweeper::Sweeper;
-use super::tasks::{Added, EnqueueBuilder, Tasks, Work, WorkerBuilder};
+use super::tasks::{Added, Caretaker, EnqueueBuilder, Tasks, Work, WorkerBuilder};
 use super::tasks::{enqueue, new_task};
 use crate::error::{Error, Result, Trouble};
 use crate::model::{
@@ -53,7 +53,7 @@ impl Inner {
         self.store.tasks().ok_or_else(|| {
             let message = format!("there are no tasks on {}", self.store.url());
             let hint = "use sqlite:, postgres:// or redis:// for tasks";
-            Error::store(Trouble::Misconfigured, message, hint)
+            Error::store(Trouble::NotSupported, message, hint)
         })
     }
 }
@@ -181,6 +181,12 @@ impl Leasehold {
     /// Begins to make a worker.
     pub fn worker(&self) -> WorkerBuilder {
         WorkerBuilder::new(self.inner.clone())
+    }
+
+    /// Looks after the tasks where no worker of this library runs, as workers do: until it is dropped, leases that ran out are
+    /// ended this often, what is due is put in line, and ticks of schedules become tasks.
+    pub fn caretaker(&self, every: Duration) -> Result<Caretaker> {
+        Caretaker::start(&self.inner, every)
     }
 
     /// What can be seen of a lock now.

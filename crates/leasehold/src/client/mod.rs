@@ -32,4 +32,7 @@ pub use schedules::{ScheduleBuilder, Schedules};
 pub use status::{AskedStatus, EventView, HolderStatus, LockStatus, WaiterStatus};
 pub use strategy::{Backoff, Strategy};
 pub use sweeper::Sweeper;
-pub use tasks::{Added, EnqueueBuilder, Running, Setback, Tasks, Work, Worker, WorkerBuilder};
+pub use tasks::{
+    Added, CancelView, Caretaker, EnqueueBuilder, PauseView, ProgressView, QueueView, Running, ScheduleView,
+    Setback, TaskEventView, TaskView, Tasks, Work, Worker, WorkerBuilder, WorkerView,
+};

@@ -252,7 +252,7 @@ fn docs(inner: &Inner) -> Result<&dyn DocStore> {
     inner.tasks()?;
     inner.store.docs().ok_or_else(|| {
         let message = format!("there are no schedules on {}", inner.store.url());
-        Error::store(Trouble::Misconfigured, message, "use sqlite:, postgres:// or redis:// for schedules")
+        Error::store(Trouble::NotSupported, message, "use sqlite:, postgres:// or redis:// for schedules")
     })
 }
 

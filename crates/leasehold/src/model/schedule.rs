@@ -121,6 +121,11 @@ impl Schedule {
         self.after(after).next()
     }
 
+    /// The next so many ticks after `after`; none while it is paused.
+    pub fn ahead(&self, after: Timestamp, count: usize) -> Vec<Timestamp> {
+        if self.paused { Vec::new() } else { self.after(after).take(count).collect() }
+    }
+
     /// The ticks after `after`, as far as there are any.
     fn after(&self, after: Timestamp) -> impl Iterator<Item = Timestamp> + use<> {
         let start = self.zone.at(after).zip(self.cron.parsed().ok());

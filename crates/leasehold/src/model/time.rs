@@ -53,6 +53,16 @@ impl fmt::Display for Timestamp {
     }
 }
 
+/// RFC 3339 with an offset: `2030-01-01T06:00:00Z`.
+impl std::str::FromStr for Timestamp {
+    type Err = Invalid;
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        let wrong = || Invalid(format!("'{text}' is no time; write one such as 2030-01-01T06:00:00Z"));
+        let time: jiff::Timestamp = text.parse().map_err(|_| wrong())?;
+        u64::try_from(time.as_microsecond()).map(Self).map_err(|_| wrong())
+    }
+}
+
 /// How long a lease or a ticket lasts: at least a millisecond, at most ten years.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u64", into = "u64")]
@@ -161,5 +171,17 @@ mod tests {
         let end = Timestamp::from_micros(u64::MAX);
         assert_eq!(end.plus(Ttl::MAX), end);
         assert_eq!(Timestamp::default().since(end), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_time_is_written_in_full() {
+        let time = |text: &str| text.parse::<Timestamp>();
+        assert_eq!(time("1970-01-01T00:00:01.5Z").unwrap(), Timestamp::from_micros(1_500_000));
+        assert_eq!(time("1970-01-01T01:00:00+01:00").unwrap(), Timestamp::from_micros(0));
+        for nonsense in
+            ["", "tomorrow", "06:00", "2030-01-01", "1969-12-31T23:59:59Z", "2030-13-01T00:00:00Z"]
+        {
+            assert!(time(nonsense).is_err(), "{nonsense}");
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! `tasks retry`, `tasks cancel`, `queues pause`, `queues resume`.
 
+use leasehold::client::TaskView;
 use leasehold::model::{QueueName, Task, TaskId, TaskState};
 use leasehold::store::ListTasks;
 use leasehold::{Error, Tasks};
@@ -9,7 +10,7 @@ use crate::cli::{CancelArgs, PauseArgs, RetryArgs};
 use crate::commands::dispatch::{Desk, Done};
 use crate::exit;
 use crate::identity::Identity;
-use crate::output::{Failure, Progress, TaskView, count};
+use crate::output::{Failure, Progress, count};
 
 /// So many are asked for at a time.
 const PAGE: u32 = 500;

@@ -1,13 +1,14 @@
 //! `tasks list`, `tasks show`, `tasks counts`, `queues list`, `workers`.
 
 use leasehold::Error;
+use leasehold::client::{QueueView, TaskView, WorkerView};
 use leasehold::model::{QueueName, TaskId};
 use leasehold::store::ListTasks;
 
 use crate::cli::ListTasksArgs;
 use crate::commands::dispatch::{Desk, Done};
 use crate::exit;
-use crate::output::{QueueView, TaskView, WorkerView, queue_table, task_page, task_table, worker_table};
+use crate::output::{queue_table, task_page, task_table, worker_table};
 
 /// So many are asked for at a time.
 const PAGE: u32 = 500;

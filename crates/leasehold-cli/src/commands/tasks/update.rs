@@ -1,5 +1,6 @@
 //! `tasks update`.
 
+use leasehold::client::TaskView;
 use leasehold::model::{Change, Retries};
 
 use super::payload;
@@ -7,7 +8,6 @@ use crate::cli::UpdateArgs;
 use crate::commands::dispatch::{Desk, Done};
 use crate::exit;
 use crate::identity::Identity;
-use crate::output::TaskView;
 
 pub(super) async fn update(desk: &Desk, args: UpdateArgs) -> Done {
     let payload = args.payload.map(|source| payload::read(Some(source))).transpose()?;

@@ -1,8 +1,7 @@
-//! Tasks, queues and workers, for people and for programs.
+//! Tasks, queues and workers, for people; for programs they are written by the library.
 //!
 //! | file | idea |
 //! |---|---|
-//! | `view.rs` | a task as JSON |
 //! | `list.rs` | tasks as a table |
 //! | `page.rs` | everything about one task |
 //! | `queues.rs` | queues with their counts |
@@ -11,11 +10,9 @@
 mod list;
 mod page;
 mod queues;
-mod view;
 mod workers;
 
 pub(crate) use list::task_table;
 pub(crate) use page::task_page;
-pub(crate) use queues::{QueueView, queue_table};
-pub(crate) use view::TaskView;
-pub(crate) use workers::{WorkerView, worker_table};
+pub(crate) use queues::queue_table;
+pub(crate) use workers::worker_table;

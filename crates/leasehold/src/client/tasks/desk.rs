@@ -6,7 +6,7 @@ use crate::client::leasehold::Inner;
 use crate::error::{Error, Result};
 use crate::model::{
     Cancel, Change, Finished, Holder, Pause, QueueName, QueueStatus, Reason, Recovered, Retry, Task,
-    TaskAnswer, TaskId, TaskKey, TaskOp, WorkerStatus,
+    TaskAnswer, TaskId, TaskKey, TaskOp, Ttl, WorkerStatus,
 };
 use crate::store::{ListTasks, Page, TaskStore};
 
@@ -22,8 +22,12 @@ impl Tasks {
         Ok(Self { inner })
     }
 
-    fn store(&self) -> Result<&dyn TaskStore> {
+    pub(super) fn store(&self) -> Result<&dyn TaskStore> {
         self.inner.tasks()
+    }
+
+    pub(super) fn least_ttl(&self) -> Ttl {
+        self.inner.store.abilities().min_ttl
     }
 
     /// One task.

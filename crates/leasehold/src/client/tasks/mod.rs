@@ -5,6 +5,9 @@
 //! | `work.rs` | typed tasks: what they are about, and how a handler's result ends an attempt |
 //! | `enqueue.rs` | adding tasks |
 //! | `desk.rs` | looking at tasks and queues, and stepping in by hand |
+//! | `remote.rs` | leases without a worker of this library: for those who work elsewhere |
+//! | `caretaker.rs` | upkeep where no worker of this library runs |
+//! | `views/` | all of that as JSON |
 //! | `running.rs` | a task as its handler sees it |
 //! | `worker.rs` | a worker: its settings, its start, its end |
 //! | `floor.rs` | what a worker has in hand: leases, deadlines, who is to stop |
@@ -13,20 +16,27 @@
 //! | `pulse.rs` | signs of life, on a thread that handlers cannot starve |
 //! | `upkeep.rs` | what any worker does for all: recovery, schedules, forgetting |
 
+mod caretaker;
 mod desk;
 mod enqueue;
 mod floor;
 mod foreman;
 mod pulse;
+mod remote;
 mod running;
 mod settler;
 mod upkeep;
+mod views;
 mod work;
 mod worker;
 
+pub use caretaker::Caretaker;
 pub use desk::Tasks;
 pub use enqueue::{Added, EnqueueBuilder};
 pub(super) use enqueue::{enqueue, new_task};
 pub use running::Running;
+pub use views::{
+    CancelView, PauseView, ProgressView, QueueView, ScheduleView, TaskEventView, TaskView, WorkerView,
+};
 pub use work::{Setback, Work};
 pub use worker::{Worker, WorkerBuilder};

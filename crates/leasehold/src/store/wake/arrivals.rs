@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -59,8 +60,8 @@ impl Doorbell {
     }
 }
 
-/// Wake-ups for one worker. To be kept only as long as the worker could take a task: a wake-up goes to few, and one that
-/// cannot use it keeps it from the others.
+/// Wake-ups for one worker. To be kept only as long as the worker could take a task: a wake-up goes to few. One that was
+/// not used is passed on when this is dropped.
 #[derive(Debug)]
 pub struct Arrivals {
     bell: Arc<Notify>,
@@ -88,5 +89,39 @@ impl Drop for Arrivals {
                 }
             }
         }
+        drop(waiting);
+        // Which queue it was for is not known; a wake-up too many is only a look too many.
+        if self.was_rung() {
+            for queue in &self.queues {
+                self.door.ring(queue, 1);
+            }
+        }
+    }
+}
+
+impl Arrivals {
+    /// Whether there is a wake-up that nobody has waited for yet; takes it.
+    fn was_rung(&self) -> bool {
+        let rung = std::pin::pin!(self.bell.notified());
+        rung.poll(&mut Context::from_waker(Waker::noop())).is_ready()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_wake_up_that_was_not_used_goes_to_the_next() {
+        let (door, queue) = (Doorbell::default(), QueueName::new("mail").unwrap());
+        let queues = [queue.clone()];
+        let gone = door.listen(&queues, Duration::from_secs(60));
+        let next = door.listen(&queues, Duration::from_secs(60));
+        door.ring(&queue, 1);
+        assert!(!next.was_rung());
+        drop(gone);
+        assert!(next.was_rung());
+        drop(next);
+        assert!(!door.is_heard());
     }
 }

@@ -1,0 +1,30 @@
+//! Upkeep where no worker of this library runs: beside a server whose workers are elsewhere.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::upkeep::{look_after, tick_on};
+use crate::client::leasehold::Inner;
+use crate::error::Result;
+
+/// Looks after the tasks of a store in the background until dropped. Any number of processes may have one. It forgets no
+/// finished tasks: how long they are kept is for their workers to say.
+#[must_use = "a caretaker that is dropped looks after nothing"]
+pub struct Caretaker {
+    _stop: DropGuard,
+}
+
+impl Caretaker {
+    pub(in crate::client) fn start(inner: &Arc<Inner>, every: Duration) -> Result<Self> {
+        inner.tasks()?;
+        let stop = CancellationToken::new();
+        let (stopped, upkeep, ticks) =
+            (stop.clone(), look_after(inner.clone(), every, None), tick_on(inner.clone()));
+        inner.keeper.spawn_detached(async move {
+            stopped.run_until_cancelled(async { tokio::join!(upkeep, ticks) }).await;
+        });
+        Ok(Self { _stop: stop.drop_guard() })
+    }
+}
