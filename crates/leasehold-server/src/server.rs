@@ -8,6 +8,7 @@ use leasehold::Leasehold;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::{Access, Gatekeeper};
+use crate::feed::Feed;
 use crate::problem::Problem;
 use crate::router;
 
@@ -63,6 +64,7 @@ struct Shared {
     gate: Gatekeeper,
     limits: Limits,
     draining: CancellationToken,
+    feed: Feed,
 }
 
 impl Server {
@@ -111,7 +113,8 @@ impl ServerBuilder {
         let Self { leasehold, access, limits } = self;
         let gate = Gatekeeper::new(leasehold.clone(), access);
         let draining = CancellationToken::new();
-        Server { app: App(Arc::new(Shared { leasehold, gate, limits, draining })) }
+        let feed = Feed::new(leasehold.clone(), draining.clone());
+        Server { app: App(Arc::new(Shared { leasehold, gate, limits, draining, feed })) }
     }
 }
 
@@ -126,6 +129,10 @@ impl App {
 
     pub(crate) fn limits(&self) -> Limits {
         self.0.limits
+    }
+
+    pub(crate) fn feed(&self) -> &Feed {
+        &self.0.feed
     }
 
     pub(crate) fn is_draining(&self) -> bool {
