@@ -79,7 +79,12 @@ async fn hand_over(address: &str, waiters: usize) -> Any<()> {
     }
     took.sort();
     let at = |part: usize| took[(took.len() * part / 100).min(took.len() - 1)];
-    println!("hand-over among {waiters}: median {:?}, p99 {:?}, most {:?}", at(50), at(99), took[took.len() - 1]);
+    println!(
+        "hand-over among {waiters}: median {:?}, p99 {:?}, most {:?}",
+        at(50),
+        at(99),
+        took[took.len() - 1]
+    );
     Ok(())
 }
 
@@ -108,7 +113,9 @@ async fn crowd(address: &str, server: u32, many: usize, locks: usize) -> Any<()>
     // A tick is 10 ms: so many of them in 10 s are tenths of a percent of one core.
     let busy = cpu_ticks(server)? - cpu;
     let each = (resident(server)? - before) * 1024 / many as u64;
-    println!("{many} wait for {locks} locks after {ready:?}: {each} bytes each; {busy} ms of CPU a second meanwhile");
+    println!(
+        "{many} wait for {locks} locks after {ready:?}: {each} bytes each; {busy} ms of CPU a second meanwhile"
+    );
     let mut took = Vec::new();
     for (name, lock, mut peer) in holders {
         let sent = Moment::now();
@@ -152,18 +159,19 @@ impl Peer {
 
     async fn call(&mut self, method: &str, path: &str, body: &Value) -> Any<Value> {
         let body = if body.is_null() { String::new() } else { body.to_string() };
-        let head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n");
+        let head =
+            format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n");
         let request = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
         self.0.write_all(request.as_bytes()).await?;
-        let mut heard = Vec::new();
+        let mut answer = Vec::new();
         loop {
             let mut part = [0; 2048];
             let count = self.0.read(&mut part).await?;
             if count == 0 {
                 return Err("the connection ended".into());
             }
-            heard.extend_from_slice(&part[..count]);
-            let text = String::from_utf8_lossy(&heard);
+            answer.extend_from_slice(&part[..count]);
+            let text = String::from_utf8_lossy(&answer);
             let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
             let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
             if body.len() >= length.ok_or("no length")?.parse()? {

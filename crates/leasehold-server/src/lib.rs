@@ -25,6 +25,11 @@
 //! | `access/` | who may do what: roles and tokens |
 //! | `api/` | the endpoints, one file per kind of thing |
 
+#![expect(
+    clippy::result_large_err,
+    reason = "a problem is a whole answer, made once for a request that fails"
+)]
+
 pub mod access;
 mod api;
 mod body;

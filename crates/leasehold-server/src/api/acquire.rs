@@ -14,7 +14,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::delivery::Delivery;
-use super::lease::{HeldLock, LockPath, seconds};
+use super::lease::{HeldLock, LockPath, seconds, ttl};
 use crate::access::{Caller, Worker};
 use crate::body::MaybeJson;
 use crate::problem::{Answer, Problem};
@@ -157,8 +157,8 @@ fn builder(
         Some(holder) => lock.holder(holder),
         None => lock.holder(caller.holder()?),
     };
-    if let Some(ttl) = ask.ttl_seconds {
-        lock = lock.ttl(seconds("ttlSeconds", ttl)?);
+    if let Some(lasts) = ask.ttl_seconds {
+        lock = lock.ttl(ttl("ttlSeconds", lasts)?.as_duration());
     }
     if ask.mode == Mode::Shared {
         lock = lock.shared();
@@ -170,7 +170,7 @@ fn builder(
         lock = lock.priority(priority);
     }
     if let Some(after) = ask.stale_after_seconds {
-        lock = lock.steal_stale(seconds("staleAfterSeconds", after)?);
+        lock = lock.steal_stale(ttl("staleAfterSeconds", after)?.as_duration());
     }
     if let Some(id) = ask.lease_id {
         if id.as_uuid().is_nil() || id.as_uuid().is_max() {
@@ -196,14 +196,12 @@ fn strategy(longest: Duration, ask: &AcquireBody) -> Answer<Strategy> {
         let problem = Problem::invalid(format!("waitSeconds cannot be {wait}; {longest} is the most"));
         return Err(problem.hint("to wait longer, ask again with the same leaseId and keepPlace: true"));
     }
-    let plain = match patience {
-        Some(patience) if patience > Duration::ZERO || ask.keep_place => Strategy::Wait(Some(patience)),
-        _ => Strategy::FailFast,
+    let plain = match patience.unwrap_or_default() {
+        Duration::ZERO if !ask.keep_place => Strategy::FailFast,
+        patience => Strategy::Wait(Some(patience)),
     };
     match ask.strategy {
-        None => Ok(plain),
-        Some(How::FailFast) if plain == Strategy::FailFast => Ok(plain),
-        Some(How::FailFast) => Err(Problem::invalid(
+        Some(How::FailFast) if plain != Strategy::FailFast => Err(Problem::invalid(
             "failFast does not wait; leave waitSeconds away, or choose another strategy",
         )),
         Some(How::Retry) => Ok(Strategy::Retry(within(patience.unwrap_or(longest)))),
@@ -211,7 +209,7 @@ fn strategy(longest: Duration, ask: &AcquireBody) -> Answer<Strategy> {
         Some(How::StealStale) if ask.stale_after_seconds.is_none() => {
             Err(Problem::invalid("stealStale needs staleAfterSeconds: how long without a renewal is stale"))
         }
-        Some(How::StealStale) => Ok(plain),
+        None | Some(How::FailFast | How::StealStale) => Ok(plain),
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
 use leasehold::client::AskedStatus;
-use leasehold::model::{Lease, LeaseId, LockName, Mode, Status, Token};
+use leasehold::model::{Lease, LeaseId, LockName, Mode, Status, Token, Ttl};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -31,6 +31,11 @@ pub(crate) fn seconds(field: &str, value: f64) -> Result<Duration, Problem> {
     Duration::try_from_secs_f64(value).map_err(|_| {
         Problem::invalid(format!("{field} cannot be {value}: it is a number of seconds from 0 on"))
     })
+}
+
+/// How long a lease is to last, as a field of a request gives it.
+pub(crate) fn ttl(field: &str, value: f64) -> Result<Ttl, Problem> {
+    Ttl::new(seconds(field, value)?).map_err(|wrong| Problem::invalid(format!("{field}: {wrong}")))
 }
 
 /// Which lease.

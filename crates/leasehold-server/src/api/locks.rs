@@ -3,7 +3,7 @@
 use axum::extract::{FromRequestParts, State};
 use axum::http::request::Parts;
 use leasehold::LockStatus;
-use leasehold::model::{Holder, LeaseId, LockName, Reason, Status, Token, Ttl};
+use leasehold::model::{Holder, LeaseId, LockName, Reason, Status, Token};
 use leasehold::store::{Cursor, ListLocks, LockState, Page};
 use serde::de::IntoDeserializer;
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::lease::{HeldLock, LeaseBody, LockPath, seconds};
+use super::lease::{HeldLock, LeaseBody, LockPath, ttl};
 use crate::access::{Admin, Caller, Operator, Reader, Worker};
 use crate::body::{Json, MaybeJson, Query};
 use crate::problem::{Answer, Problem};
@@ -75,7 +75,8 @@ struct Asked {
     #[schema(value_type = String)]
     name: LockName,
     /// How many holders were asked.
-    asked: u32,
+    #[serde(rename = "asked")]
+    count: u32,
     /// Who asked.
     #[schema(value_type = String)]
     by: Holder,
@@ -171,8 +172,7 @@ async fn renew(
     LockPath(name): LockPath,
     Json(lease): Json<RenewBody>,
 ) -> Answer<axum::Json<Renewed>> {
-    let ttl = lease.ttl_seconds.map(|ttl| seconds("ttlSeconds", ttl)).transpose()?;
-    let ttl = ttl.map(Ttl::new).transpose()?;
+    let ttl = lease.ttl_seconds.map(|lasts| ttl("ttlSeconds", lasts)).transpose()?;
     let lease = app.leasehold().renew_lease(&name, lease.lease_id, lease.token, ttl).await?;
     Ok(axum::Json(Renewed { success: true, lock: HeldLock::of(&name, &lease) }))
 }
@@ -217,8 +217,8 @@ async fn ask(
     MaybeJson(ask): MaybeJson<AskBody>,
 ) -> Answer<axum::Json<Asked>> {
     let by = caller.holder()?;
-    let asked = app.leasehold().ask_release(&name, by.clone(), ask.reason).await?;
-    Ok(axum::Json(Asked { success: true, name, asked, by }))
+    let count = app.leasehold().ask_release(&name, by.clone(), ask.reason).await?;
+    Ok(axum::Json(Asked { success: true, name, count, by }))
 }
 
 /// See a lock: who holds it, who waits for it. One that was never used is free.

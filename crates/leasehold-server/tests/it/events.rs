@@ -38,8 +38,8 @@ async fn whoever_listens_hears_what_happens_from_then_on() {
     for lab in labs {
         once(&lab, "before").await;
         let mut wire = Wire::send(&lab, "GET", "/api/v1/events", None).await;
-        let head = wire.hear("retry: 1000").await;
-        assert!(head.contains("text/event-stream") && head.contains("x-accel-buffering: no"), "{head}");
+        let begin = wire.hear("retry: 1000").await;
+        assert!(begin.contains("text/event-stream") && begin.contains("x-accel-buffering: no"), "{begin}");
         once(&lab, "ü%2F1").await;
         let text = wire.hear("released").await;
         let heard = names(&text);
@@ -111,7 +111,7 @@ async fn the_id_comes_as_a_header_too() {
     let mut response = request.send().await.unwrap();
     let mut text = String::new();
     while !text.contains("released") {
-        text += &String::from_utf8(response.chunk().await.unwrap().unwrap().to_vec()).unwrap();
+        text += std::str::from_utf8(&response.chunk().await.unwrap().unwrap()).unwrap();
     }
     assert_eq!(names(&text)[0].0, "b");
 }

@@ -109,7 +109,7 @@ async fn names_may_contain_anything_that_can_be_seen() {
 async fn values_that_cannot_be_are_refused_and_take_nothing() {
     let lab = Lab::open().await;
     for (ask, why) in [
-        (json!({ "ttlSeconds": 0 }), "ttl"),
+        (json!({ "ttlSeconds": 0 }), "ttlSeconds: a duration of 0 is too short"),
         (json!({ "ttlSeconds": -1 }), "ttlSeconds cannot be -1"),
         (json!({ "ttlSeconds": 1e300 }), "ttlSeconds cannot be"),
         (json!({ "ttlSeconds": "30" }), "f64"),

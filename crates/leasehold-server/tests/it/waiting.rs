@@ -79,7 +79,8 @@ async fn a_place_can_be_kept_from_one_request_to_the_next() {
             Wire::send(&lab, "POST", PATH, Some(&json!({ "waitSeconds": 30, "holder": "later" }))).await;
         let queue = lab.until_waiters("a", 2).await;
         assert_eq!(queue["waiters"][0]["holder"], "patient");
-        assert_eq!(lab.post(PATH, &ask).await.code(), "LOCK_CONFLICT");
+        let look = json!({ "leaseId": id, "keepPlace": true });
+        assert_eq!(lab.post(PATH, &look).await.code(), "LOCK_CONFLICT");
         lab.post("/api/v1/locks/a/release", &lease(&held)).await;
         assert_eq!(lab.look("a").await["holder"], "patient");
         let mine = lab.post(PATH, &ask).await;

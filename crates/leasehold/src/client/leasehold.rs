@@ -225,9 +225,9 @@ impl Leasehold {
         token: Token,
         ttl: Option<Ttl>,
     ) -> Result<Lease> {
-        let least = self.abilities().min_ttl;
-        if let Some(ttl) = ttl.filter(|ttl| *ttl < least) {
-            let wrong = format!("a ttl of {ttl} is too short for this store; {least} is the least");
+        let bound = self.abilities().min_ttl;
+        if let Some(ttl) = ttl.filter(|ttl| *ttl < bound) {
+            let wrong = format!("a ttl of {ttl} is too short for this store; {bound} is the least");
             return Err(Invalid(wrong).into());
         }
         match self.apply(name, LockOp::Renew(Renew { lease_id, token, ttl })).await? {
