@@ -94,7 +94,7 @@ async fn crowd(address: &str, server: u32, many: usize, locks: usize) -> Any<()>
     for lock in 0..locks {
         let mut peer = Peer::open(address).await?;
         let name = format!("crowd-{lock}");
-        holders.push((name.clone(), peer.acquire(&name, 0).await?, peer));
+        holders.push((name.clone(), peer.acquire(&name, 0).await?));
     }
     let before = resident(server)?;
     let began = Moment::now();
@@ -117,7 +117,9 @@ async fn crowd(address: &str, server: u32, many: usize, locks: usize) -> Any<()>
         "{many} wait for {locks} locks after {ready:?}: {each} bytes each; {busy} ms of CPU a second meanwhile"
     );
     let mut took = Vec::new();
-    for (name, lock, mut peer) in holders {
+    for (name, lock) in holders {
+        // The server ends connections on which nothing is asked for long.
+        let mut peer = Peer::open(address).await?;
         let sent = Moment::now();
         let release = json!({ "leaseId": lock["leaseId"], "token": lock["token"] });
         peer.call("POST", &format!("/api/v1/locks/{name}/release"), &release).await?;
