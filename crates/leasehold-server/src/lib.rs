@@ -21,13 +21,20 @@
 //! | `problem.rs` | what goes wrong, as `application/problem+json` |
 //! | `envelope.rs` | what every request gets: its id, its span, its problem written out |
 //! | `body.rs` | reading a request: JSON with clear complaints, bounded in size and time |
+//! | `feed.rs` | what happens to locks, read once for everybody who listens |
 //! | `access/` | who may do what: roles and tokens |
 //! | `api/` | the endpoints, one file per kind of thing |
+
+#![expect(
+    clippy::result_large_err,
+    reason = "a problem is a whole answer, made once for a request that fails"
+)]
 
 pub mod access;
 mod api;
 mod body;
 mod envelope;
+mod feed;
 mod listen;
 mod openapi;
 mod problem;

@@ -29,6 +29,10 @@ pub(crate) fn described() -> OpenApiRouter<App> {
         .merge(api::health::routes())
         .merge(api::locks::routes())
         .merge(api::tasks::routes())
+        .merge(api::acquire::routes())
+        .merge(api::fence::routes())
+        .merge(api::history::routes())
+        .merge(api::events::routes())
 }
 
 async fn unknown(uri: Uri) -> Problem {

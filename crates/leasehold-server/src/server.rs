@@ -8,6 +8,7 @@ use leasehold::{Caretaker, Leasehold};
 use tokio_util::sync::CancellationToken;
 
 use crate::access::{Access, Gatekeeper};
+use crate::feed::Feed;
 use crate::problem::Problem;
 use crate::router;
 
@@ -21,6 +22,7 @@ pub struct Server {
 }
 
 /// The settings of a server.
+#[must_use = "nothing is served until it is built"]
 pub struct ServerBuilder {
     leasehold: Leasehold,
     access: Access,
@@ -50,7 +52,7 @@ impl Default for Limits {
             body_bytes: 1024 * 1024,
             body_time: Duration::from_secs(10),
             header_time: Duration::from_secs(10),
-            wait: Duration::from_secs(60),
+            wait: Duration::from_mins(1),
             connections: 20_000,
             grace: Duration::from_secs(10),
         }
@@ -66,6 +68,7 @@ struct Shared {
     gate: Gatekeeper,
     limits: Limits,
     draining: CancellationToken,
+    feed: Feed,
 }
 
 impl Server {
@@ -119,7 +122,8 @@ impl ServerBuilder {
         let Self { leasehold, access, limits } = self;
         let gate = Gatekeeper::new(leasehold.clone(), access);
         let draining = CancellationToken::new();
-        Server { app: App(Arc::new(Shared { leasehold, gate, limits, draining })) }
+        let feed = Feed::new(leasehold.clone(), draining.clone());
+        Server { app: App(Arc::new(Shared { leasehold, gate, limits, draining, feed })) }
     }
 }
 
@@ -134,6 +138,10 @@ impl App {
 
     pub(crate) fn limits(&self) -> Limits {
         self.0.limits
+    }
+
+    pub(crate) fn feed(&self) -> &Feed {
+        &self.0.feed
     }
 
     pub(crate) fn is_draining(&self) -> bool {

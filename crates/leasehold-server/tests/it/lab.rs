@@ -73,6 +73,32 @@ impl Lab {
         Reply::of(self.request(Method::POST, path).json(body)).await
     }
 
+    pub(crate) async fn delete(&self, path: &str, body: &Value) -> Reply {
+        Reply::of(self.request(Method::DELETE, path).json(body)).await
+    }
+
+    /// The server's word on a lock.
+    pub(crate) async fn look(&self, name: &str) -> Value {
+        self.get(&format!("/api/v1/locks/{name}")).await.body
+    }
+
+    /// Looks at a lock until it is as wanted.
+    pub(crate) async fn until(&self, name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        for _ in 0..2_000 {
+            let lock = self.look(name).await;
+            if wanted(&lock) {
+                return lock;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        panic!("lock {name} does not become as wanted: {}", self.look(name).await)
+    }
+
+    /// Looks at a lock until so many wait for it.
+    pub(crate) async fn until_waiters(&self, name: &str, count: usize) -> Value {
+        self.until(name, |lock| lock["waiters"].as_array().unwrap().len() == count).await
+    }
+
     pub(crate) async fn stop(self) {
         self.listening.stop().await;
     }
@@ -95,4 +121,12 @@ impl Reply {
         assert_eq!(self.body["status"], self.status);
         self.body["code"].as_str().unwrap()
     }
+}
+
+/// A server over memory and one over SQLite, for tests that go over both. The folder goes with the second one's file.
+pub(crate) async fn both() -> (Vec<Lab>, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", folder.path().join("locks.db").display());
+    let sqlite = Leasehold::connect(&url).await.unwrap();
+    (vec![Lab::open().await, Lab::over(sqlite, Access::Open).await], folder)
 }

@@ -25,6 +25,10 @@ pub(super) struct Plan {
     pub(super) metadata: Metadata,
     pub(super) process: Option<Process>,
     pub(super) renew_at: f64,
+    /// The id that the caller gave to its request, so that it can ask again.
+    pub(super) lease_id: Option<LeaseId>,
+    /// Whether the ticket stays when patience is over.
+    pub(super) keep_place: bool,
 }
 
 /// A lease and how long this process may count on it.
@@ -111,7 +115,7 @@ impl<'a> Request<'a> {
         started: Moment,
         deadline: Option<Moment>,
     ) -> Self {
-        let lease_id = clock::new_lease_id();
+        let lease_id = plan.lease_id.unwrap_or_else(clock::new_lease_id);
         let ask = Ask {
             lease_id,
             holder: plan.holder.clone().unwrap_or_else(|| inner.holder.clone()),
@@ -127,7 +131,9 @@ impl<'a> Request<'a> {
     }
 
     async fn acquire(mut self) -> Result<Granted> {
-        self.undo.armed = true;
+        // A request with an id of the caller's may be asked again while this one is being dropped: taking this one back
+        // would take away what the other was given. It ends by its time.
+        self.undo.armed = self.plan.lease_id.is_none();
         let found = match &self.plan.strategy {
             Strategy::FailFast => self.ask_once(None).await?,
             Strategy::Retry(backoff) => {
@@ -159,8 +165,10 @@ impl<'a> Request<'a> {
         let mut asked = Moment::now();
         loop {
             let last = self.patience_left() == Duration::ZERO;
-            // The last asking draws no ticket: it takes what is there or leaves the queue.
-            let answer = self.ask_once((!last).then_some(TICKET)).await?;
+            // The last asking draws no ticket: it takes what is there or leaves the queue. Unless somebody is to find
+            // the place again: this caller at its next asking, or one who asks with the same id already.
+            let stays = !last || self.plan.keep_place || changes.is_superseded();
+            let answer = self.ask_once(stays.then_some(TICKET)).await?;
             match answer {
                 Answer::Queued(_) if !last => {}
                 answer => return Ok(answer),

@@ -8,7 +8,7 @@ use super::guard::Guard;
 use super::leasehold::Inner;
 use super::strategy::Strategy;
 use crate::error::{Error, Result};
-use crate::model::{Holder, Invalid, LockName, Metadata, Mode, Priority, Process, Slots, Ttl};
+use crate::model::{Holder, Invalid, LeaseId, LockName, Metadata, Mode, Priority, Process, Slots, Ttl};
 use crate::store::{self, Hosts};
 
 /// Asks for one lock, or for several at once. What is wrong with a value is told by [`acquire`](Self::acquire).
@@ -44,6 +44,8 @@ impl LockBuilder {
             metadata: Metadata::default(),
             process: if local { store::this_process() } else { None },
             renew_at: RENEW_AT,
+            lease_id: None,
+            keep_place: false,
         };
         Self { inner, names: Vec::new(), plan, wrong: None }.and(name)
     }
@@ -162,7 +164,25 @@ impl LockBuilder {
         self
     }
 
-    /// Asks. Dropping this future takes the request back: nothing stays held or queued.
+    /// Names the request, so that it can be made again when its answer was lost: the same id gives the same lease and
+    /// token. For one lock only.
+    ///
+    /// Such a request is not taken back when it is dropped, because it may have been made again by then: its ticket ends
+    /// by itself after 10 s without a sign of life, its lease after its ttl.
+    pub fn lease_id(mut self, id: LeaseId) -> Self {
+        self.plan.lease_id = Some(id);
+        self
+    }
+
+    /// Keeps the place in the queue for another 10 s when patience is over, for the next request with the same
+    /// [`lease_id`](Self::lease_id). If the lock becomes free meanwhile, it is kept for that request too.
+    pub fn keep_place(mut self) -> Self {
+        self.plan.keep_place = true;
+        self
+    }
+
+    /// Asks. Dropping this future takes the request back: nothing stays held or queued, unless the request has an
+    /// [id of the caller's](Self::lease_id).
     pub async fn acquire(self) -> Result<Guard> {
         let Self { inner, mut names, plan, wrong } = self;
         if let Some(error) = wrong {
@@ -170,6 +190,14 @@ impl LockBuilder {
         }
         if plan.mode == Mode::Shared && plan.slots != Slots::default() {
             return Err(Invalid("a shared lock has no slots; choose one of the two".to_owned()).into());
+        }
+        if plan.lease_id.is_some() && names.len() > 1 {
+            return Err(
+                Invalid("a lease id names the lease of one lock; several cannot have it".to_owned()).into()
+            );
+        }
+        if plan.keep_place && plan.lease_id.is_none() {
+            return Err(Invalid("a place is kept for a lease id; give one".to_owned()).into());
         }
         let least = inner.store.abilities().min_ttl;
         if plan.ttl < least {

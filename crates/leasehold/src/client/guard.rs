@@ -11,7 +11,7 @@ use super::acquire::Taken;
 use super::keeper::{Diary, Entry};
 use super::leasehold::Inner;
 use crate::error::{Error, Result};
-use crate::model::{Asked, Lease, LeaseId, LockName, LockOp, Outcome, Release, Token, Ttl};
+use crate::model::{Acquire, Asked, Lease, LeaseId, LockName, LockOp, Outcome, Release, Token, Ttl};
 use crate::store::{LockStore, Moment};
 
 /// A lease that was handed over lasts only as long as its ticket did. Whoever holds it for longer than this wants the
@@ -134,6 +134,16 @@ impl Guard {
             Err(error) => Err(error),
             Ok(()) => Ok(done),
         }
+    }
+
+    /// Makes sure that the leases last for their whole ttl from about now. One that was handed over to a waiter lasts
+    /// only as long as a ticket until it is renewed, and the first of several may be nearly over when the last is had.
+    /// For leases that are about to be [left](Self::leave_held).
+    pub async fn confirm(&self) -> Result<()> {
+        for at in 0..self.core.len() {
+            self.core.confirm(at).await?;
+        }
+        Ok(())
     }
 
     /// Gives the lock back, and waits until the store has it.
@@ -323,6 +333,27 @@ impl Core {
         true
     }
 
+    /// Asks once more with the same id, which gives the same lease with its whole time and is no renewal.
+    async fn confirm(&self, at: usize) -> Result<()> {
+        let (name, lease) = self.lease(at);
+        let (sent, until) = (Moment::now(), self.parts()[at].valid_until);
+        if until.after(sent) > lease.ask.ttl.as_duration().mul_f64(0.9) {
+            return Ok(());
+        }
+        let ask = Acquire { ask: lease.ask.clone(), queue: None, steal_after: None };
+        match self.locks().apply(&name, &LockOp::Acquire(ask)).await? {
+            Outcome::Granted(lease) => {
+                self.renewed(at, lease, sent);
+                Ok(())
+            }
+            Outcome::Busy(conflict) => {
+                let conflict = Box::new(conflict);
+                Err(Error::Conflict { lock: name, conflict, waited: Duration::ZERO })
+            }
+            other => Err(super::leasehold::unexpected(&name, other)),
+        }
+    }
+
     async fn release(&self, at_least: Option<Ttl>) -> Result<()> {
         if !self.end() {
             return Err(self.lost_error());
@@ -406,6 +437,25 @@ mod tests {
         let (id, token) = (lease.ask.lease_id, lease.token);
         leasehold.renew(&name, id, token, None).await.unwrap();
         assert!(!leasehold.release(&name, id, token).await.unwrap().is_locked);
+    }
+
+    #[tokio::test]
+    async fn a_lease_that_was_handed_over_is_confirmed_for_its_whole_time() {
+        let leasehold = Leasehold::connect("memory:").await.unwrap();
+        let first = leasehold.lock("a").acquire().await.unwrap();
+        let ttl = Duration::from_secs(60);
+        let next = leasehold.lock("a").ttl(ttl).process(None).wait(Duration::from_secs(10)).acquire();
+        let (next, released) = tokio::join!(next, async {
+            tokio::task::yield_now().await;
+            first.release().await
+        });
+        released.unwrap();
+        let next = next.unwrap();
+        let token = next.token();
+        next.confirm().await.unwrap();
+        let (_, lease) = next.leave_held().remove(0);
+        assert_eq!(lease.expires_at.since(lease.renewed_at), ttl);
+        assert_eq!(lease.token, token);
     }
 
     #[tokio::test]

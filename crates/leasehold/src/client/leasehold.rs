@@ -12,8 +12,9 @@ use super::tasks::{Added, Caretaker, EnqueueBuilder, Tasks, Work, WorkerBuilder}
 use super::tasks::{enqueue, new_task};
 use crate::error::{Error, Result, Trouble};
 use crate::model::{
-    AskRelease, ForceRelease, Holder, LeaseId, LockName, LockOp, LockRecord, NewTask, NotHeld, Outcome,
-    Payload, QueueName, Reason, Release, Renew, StaleToken, Swept, TaskId, Timestamp, Token, Ttl,
+    AskRelease, ForceRelease, Holder, Invalid, Lease, LeaseId, LockName, LockOp, LockRecord, NewTask,
+    NotHeld, Outcome, Payload, QueueName, Reason, Release, Renew, StaleToken, Swept, TaskId, Timestamp,
+    Token, Ttl,
 };
 use crate::store::{
     self, Abilities, Finding, ListEvents, ListLocks, LockStore, Moment, Page, Store, StoreUrl, TaskStore,
@@ -218,14 +219,42 @@ impl Leasehold {
         token: Token,
         ttl: Option<Ttl>,
     ) -> Result<LockStatus> {
-        let outcome = self.apply(name, LockOp::Renew(Renew { lease_id, token, ttl })).await?;
-        self.seen(name, outcome).await
+        self.renew_lease(name, lease_id, token, ttl).await?;
+        self.status(name).await
+    }
+
+    /// Like [`renew`](Self::renew), but looks at nothing but the lease: one round trip.
+    pub async fn renew_lease(
+        &self,
+        name: &LockName,
+        lease_id: LeaseId,
+        token: Token,
+        ttl: Option<Ttl>,
+    ) -> Result<Lease> {
+        let bound = self.abilities().min_ttl;
+        if let Some(ttl) = ttl.filter(|ttl| *ttl < bound) {
+            let wrong = format!("a ttl of {ttl} is too short for this store; {bound} is the least");
+            return Err(Invalid(wrong).into());
+        }
+        match self.apply(name, LockOp::Renew(Renew { lease_id, token, ttl })).await? {
+            Outcome::Renewed(lease) => Ok(lease),
+            other => Err(unexpected(name, other)),
+        }
     }
 
     /// Releases a lease that is held without a guard, by its id and token.
     pub async fn release(&self, name: &LockName, lease_id: LeaseId, token: Token) -> Result<LockStatus> {
-        let outcome = self.apply(name, LockOp::Release(Release { lease_id, token, at_least: None })).await?;
-        self.seen(name, outcome).await
+        self.release_lease(name, lease_id, token).await?;
+        self.status(name).await
+    }
+
+    /// Like [`release`](Self::release), but does not look at the lock afterwards: one round trip. Gives the lease as it
+    /// was.
+    pub async fn release_lease(&self, name: &LockName, lease_id: LeaseId, token: Token) -> Result<Lease> {
+        match self.apply(name, LockOp::Release(Release { lease_id, token, at_least: None })).await? {
+            Outcome::Released(lease) => Ok(lease),
+            other => Err(unexpected(name, other)),
+        }
     }
 
     /// Asks the holders of a lock to stop when they can; they learn it at their next renewal. Says how many.
@@ -287,7 +316,7 @@ impl Leasehold {
 
     async fn seen(&self, name: &LockName, outcome: Outcome) -> Result<LockStatus> {
         match outcome {
-            Outcome::Renewed(_) | Outcome::Released(_) | Outcome::Forced(_) => self.status(name).await,
+            Outcome::Forced(_) => self.status(name).await,
             other => Err(unexpected(name, other)),
         }
     }

@@ -10,9 +10,11 @@ use crate::store::is_gone;
 
 /// A lock as it is at one time of the store.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct LockStatus {
     /// Its name.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub name: LockName,
     /// Whether somebody holds it.
     pub is_locked: bool,
@@ -21,14 +23,18 @@ pub struct LockStatus {
     pub is_stale: bool,
     /// Who holds it: the oldest, if several do.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub holder: Option<Holder>,
     /// Since when.
     #[serde(serialize_with = "rfc3339_option", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub locked_since: Option<Timestamp>,
     /// Until when, unless renewed.
     #[serde(serialize_with = "rfc3339_option", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub expires_at: Option<Timestamp>,
     /// The newest token.
+    #[cfg_attr(feature = "openapi", schema(value_type = u64))]
     pub token: Token,
     /// All leases in the record.
     pub holders: Vec<HolderStatus>,
@@ -36,18 +42,23 @@ pub struct LockStatus {
     pub waiters: Vec<WaiterStatus>,
     /// The store's time of this look.
     #[serde(serialize_with = "rfc3339")]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub now: Timestamp,
 }
 
 /// One lease.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct HolderStatus {
     /// Who.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub holder: Holder,
     /// Its lease.
+    #[cfg_attr(feature = "openapi", schema(value_type = uuid::Uuid))]
     pub lease_id: LeaseId,
     /// Its token.
+    #[cfg_attr(feature = "openapi", schema(value_type = u64))]
     pub token: Token,
     /// Alone or with others.
     pub mode: Mode,
@@ -59,12 +70,15 @@ pub struct HolderStatus {
     pub stale: bool,
     /// Since when.
     #[serde(serialize_with = "rfc3339")]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub acquired_at: Timestamp,
     /// Last sign of life.
     #[serde(serialize_with = "rfc3339")]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub renewed_at: Timestamp,
     /// Until when.
     #[serde(serialize_with = "rfc3339")]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub expires_at: Timestamp,
     /// How long it lasts from each renewal, in seconds.
     pub ttl_seconds: f64,
@@ -74,29 +88,37 @@ pub struct HolderStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asked: Option<AskedStatus>,
     /// Facts about it.
+    #[cfg_attr(feature = "openapi", schema(value_type = std::collections::BTreeMap<String, String>))]
     pub metadata: Metadata,
 }
 
 /// Who asked a holder to stop.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AskedStatus {
     /// Who.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub by: Holder,
     /// Why.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub reason: Option<Reason>,
     /// When.
     #[serde(serialize_with = "rfc3339")]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub at: Timestamp,
 }
 
 /// One ticket.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct WaiterStatus {
     /// Who.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub holder: Holder,
     /// The lease it will be.
+    #[cfg_attr(feature = "openapi", schema(value_type = uuid::Uuid))]
     pub lease_id: LeaseId,
     /// Alone or with others.
     pub mode: Mode,
@@ -104,30 +126,39 @@ pub struct WaiterStatus {
     pub priority: i32,
     /// Since when.
     #[serde(serialize_with = "rfc3339")]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub since: Timestamp,
     /// Until when, unless it asks again.
     #[serde(serialize_with = "rfc3339")]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub expires_at: Timestamp,
     /// Facts about it.
+    #[cfg_attr(feature = "openapi", schema(value_type = std::collections::BTreeMap<String, String>))]
     pub metadata: Metadata,
 }
 
 /// One line of history.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct EventView {
     /// When.
     #[serde(serialize_with = "rfc3339")]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub at: Timestamp,
     /// Which lock.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub lock: LockName,
     /// What.
     pub kind: EventKind,
     /// Who.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub holder: Holder,
     /// The token of the lease.
+    #[cfg_attr(feature = "openapi", schema(value_type = u64))]
     pub token: Token,
     /// Which request.
+    #[cfg_attr(feature = "openapi", schema(value_type = uuid::Uuid))]
     pub lease_id: LeaseId,
     /// Alone or with others.
     pub mode: Mode,
@@ -137,12 +168,15 @@ pub struct EventView {
     pub renewals: u64,
     /// Kept until then, although released.
     #[serde(serialize_with = "rfc3339_option", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub until: Option<Timestamp>,
     /// Who did it, if it was not the holder.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub by: Option<Holder>,
     /// Why.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub reason: Option<Reason>,
 }
 

@@ -76,6 +76,7 @@ impl FromStr for LeaseId {
 
 /// Alone or with others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// Nobody else, or with `slots` at most so many.

@@ -47,6 +47,7 @@ pub struct Event {
 
 /// What happened. Renewals are counted on the lease, not written one by one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum EventKind {
     /// A lease began.

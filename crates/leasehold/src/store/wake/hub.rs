@@ -38,6 +38,11 @@ pub(crate) enum Reach {
     Machine,
 }
 
+/// The time between two looks at the store by any waiters of this process, on average.
+const EACH: Duration = Duration::from_micros(500);
+/// No waiter looks less often than this because of the others.
+const SLOWEST: Duration = Duration::from_secs(3);
+
 /// The waiters of this process. One map for all stores: lease ids are unique everywhere.
 static WAITING: LazyLock<Mutex<HashMap<LeaseId, Arc<Seat>>>> = LazyLock::new(Mutex::default);
 
@@ -74,9 +79,16 @@ impl Changes {
         Self::new(waiter, Reach::Process, poll)
     }
 
-    /// Waits for a wake-up, at most for the engine's poll time and at most for `patience`.
+    /// Whether somebody else waits for the same lease since: a caller that asks again while its first asking is not
+    /// known to be over. Wake-ups go there.
+    pub(crate) fn is_superseded(&self) -> bool {
+        !waiting().get(&self.waiter).is_some_and(|seat| Arc::ptr_eq(seat, &self.seat))
+    }
+
+    /// Waits for a wake-up, at most for the engine's poll time and at most for `patience`. When very many wait in this
+    /// process, each of them polls less often.
     pub async fn next(&mut self, patience: Duration) -> Wake {
-        let wait = self.poll.min(patience);
+        let wait = poll_among(self.poll, waiting().len()).min(patience);
         let rung = tokio::time::timeout(wait, self.seat.bell.notified()).await.is_ok();
         let handed_over = self.seat.handed_over.lock().unwrap_or_else(PoisonError::into_inner).take();
         match handed_over {
@@ -98,8 +110,19 @@ impl std::fmt::Debug for Changes {
 
 impl Drop for Changes {
     fn drop(&mut self) {
-        waiting().remove(&self.waiter);
+        let mut waiting = waiting();
+        // Not the seat of somebody who waits for the same lease since.
+        if waiting.get(&self.waiter).is_some_and(|seat| Arc::ptr_eq(seat, &self.seat)) {
+            waiting.remove(&self.waiter);
+        }
     }
+}
+
+/// How long one of `waiters` waits before it looks by itself. Together they look so often at most that the store has time
+/// for others, and each one still looks before its ticket wants a sign of life.
+fn poll_among(poll: Duration, waiters: usize) -> Duration {
+    let waiters = u32::try_from(waiters).unwrap_or(u32::MAX);
+    poll.max(EACH.saturating_mul(waiters).min(SLOWEST))
 }
 
 /// Wakes the waiters of these leases, and nobody else.
@@ -177,6 +200,34 @@ pub(crate) fn ring(waiter: &LeaseId) {
 
 fn waiting() -> std::sync::MutexGuard<'static, HashMap<LeaseId, Arc<Seat>>> {
     WAITING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod seats {
+    use super::*;
+    use crate::store::clock;
+
+    #[tokio::test]
+    async fn whoever_asks_again_with_the_same_id_keeps_its_seat_when_the_first_goes() {
+        let id = clock::new_lease_id();
+        let first = Changes::polling(id, Duration::from_secs(5));
+        let second = Changes::polling(id, Duration::from_secs(5));
+        assert!(first.is_superseded() && !second.is_superseded());
+        drop(first);
+        assert!(!second.is_superseded());
+        drop(second);
+        assert!(!waiting().contains_key(&id));
+    }
+
+    #[test]
+    fn the_more_wait_the_less_often_each_of_them_looks() {
+        let poll = Duration::from_millis(100);
+        assert_eq!(poll_among(poll, 1), poll);
+        assert_eq!(poll_among(poll, 200), poll);
+        assert_eq!(poll_among(poll, 1_000), Duration::from_millis(500));
+        assert_eq!(poll_among(poll, 100_000), SLOWEST);
+        assert_eq!(poll_among(Duration::from_secs(30), 1), Duration::from_secs(30));
+    }
 }
 
 #[cfg(all(test, feature = "redis"))]

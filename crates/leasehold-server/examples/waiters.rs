@@ -1,0 +1,199 @@
+//! How a server bears many who wait: memory for each of them, and how long a hand-over takes.
+//!
+//! `cargo run --release -p leasehold-server --example waiters -- [STORE] [MANY] [LOCKS]`
+//!
+//! Starts a server in a process of its own. First 100 wait for one lock, and the lock goes through all of them: the time
+//! from the sending of a release to the arrival of the next one's answer. Then MANY (10000) wait for LOCKS (100) locks.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use leasehold::{Leasehold, Moment};
+use leasehold_server::{Access, Server, listen};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+type Any<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+#[tokio::main]
+async fn main() -> Any<()> {
+    let mut args = std::env::args().skip(1);
+    let store = args.next().unwrap_or_else(|| "memory:".to_owned());
+    if store == "serve" {
+        return serve(&args.next().unwrap_or_default()).await;
+    }
+    let many = args.next().map_or(Ok(10_000), |many| many.parse())?;
+    let locks = args.next().map_or(Ok(100), |locks| locks.parse())?;
+    let (mut child, address) = start(&store)?;
+    let done = async {
+        hand_over(&address, 100).await?;
+        crowd(&address, child.id(), many, locks).await
+    };
+    let done = done.await;
+    child.kill()?;
+    child.wait()?;
+    done
+}
+
+async fn serve(store: &str) -> Any<()> {
+    let server = Server::builder(Leasehold::connect(store).await?).access(Access::Open).build();
+    let listening = listen(&server, tokio::net::TcpListener::bind("127.0.0.1:0").await?)?;
+    println!("{}", listening.address());
+    std::future::pending().await
+}
+
+fn start(store: &str) -> Any<(Child, String)> {
+    let mut child =
+        Command::new(std::env::current_exe()?).args(["serve", store]).stdout(Stdio::piped()).spawn()?;
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().ok_or("no output")?).read_line(&mut line)?;
+    Ok((child, line.trim().to_owned()))
+}
+
+/// The lock goes from one to the next.
+async fn hand_over(address: &str, waiters: usize) -> Any<()> {
+    let mut held = Peer::open(address).await?;
+    let mut lock = held.acquire("hot", 0).await?;
+    let mut waiting = JoinSet::new();
+    for _ in 0..waiters {
+        let mut peer = Peer::open(address).await?;
+        waiting.spawn(async move {
+            let lock = peer.acquire("hot", 60).await?;
+            Any::Ok((Moment::now(), peer, lock))
+        });
+    }
+    wait_until(address, "hot", waiters).await?;
+    let mut took = Vec::new();
+    for _ in 0..waiters {
+        let sent = Moment::now();
+        let release = json!({ "leaseId": lock["leaseId"], "token": lock["token"] });
+        let answer = held.call("POST", "/api/v1/locks/hot/release", &release);
+        let (answer, next) = tokio::join!(answer, waiting.join_next());
+        answer?;
+        let (arrived, peer, next) = next.ok_or("nobody waits")???;
+        took.push(arrived.after(sent));
+        (held, lock) = (peer, next);
+    }
+    took.sort();
+    let at = |part: usize| took[(took.len() * part / 100).min(took.len() - 1)];
+    println!(
+        "hand-over among {waiters}: median {:?}, p99 {:?}, most {:?}",
+        at(50),
+        at(99),
+        took[took.len() - 1]
+    );
+    Ok(())
+}
+
+/// Many wait at the same time.
+async fn crowd(address: &str, server: u32, many: usize, locks: usize) -> Any<()> {
+    let mut holders = Vec::new();
+    for lock in 0..locks {
+        let mut peer = Peer::open(address).await?;
+        let name = format!("crowd-{lock}");
+        holders.push((name.clone(), peer.acquire(&name, 0).await?));
+    }
+    let before = resident(server)?;
+    let began = Moment::now();
+    let mut waiting = JoinSet::new();
+    for number in 0..many {
+        let mut peer = Peer::open(address).await?;
+        let name = format!("crowd-{}", number % locks);
+        waiting.spawn(async move { peer.acquire(&name, 60).await });
+    }
+    for lock in 0..locks {
+        wait_until(address, &format!("crowd-{lock}"), many / locks).await?;
+    }
+    let ready = Moment::now().after(began);
+    let cpu = cpu_ticks(server)?;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    // A tick is 10 ms: so many of them in 10 s are tenths of a percent of one core.
+    let busy = cpu_ticks(server)? - cpu;
+    let each = (resident(server)? - before) * 1024 / many as u64;
+    println!(
+        "{many} wait for {locks} locks after {ready:?}: {each} bytes each; {busy} ms of CPU a second meanwhile"
+    );
+    let mut took = Vec::new();
+    for (name, lock) in holders {
+        // The server ends connections on which nothing is asked for long.
+        let mut peer = Peer::open(address).await?;
+        let sent = Moment::now();
+        let release = json!({ "leaseId": lock["leaseId"], "token": lock["token"] });
+        peer.call("POST", &format!("/api/v1/locks/{name}/release"), &release).await?;
+        waiting.join_next().await.ok_or("nobody waits")???;
+        took.push(Moment::now().after(sent));
+    }
+    took.sort();
+    println!("hand-over among them: median {:?}, most {:?}", took[took.len() / 2], took[took.len() - 1]);
+    waiting.abort_all();
+    Ok(())
+}
+
+async fn wait_until(address: &str, name: &str, waiters: usize) -> Any<()> {
+    let mut peer = Peer::open(address).await?;
+    loop {
+        let lock = peer.call("GET", &format!("/api/v1/locks/{name}"), &Value::Null).await?;
+        if lock["waiters"].as_array().is_some_and(|found| found.len() >= waiters) {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// One connection, one request after the other.
+struct Peer(TcpStream);
+
+impl Peer {
+    async fn open(address: &str) -> Any<Self> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        Ok(Self(stream))
+    }
+
+    async fn acquire(&mut self, name: &str, wait: u32) -> Any<Value> {
+        let ask = json!({ "ttlSeconds": 120, "waitSeconds": wait });
+        let answer = self.call("POST", &format!("/api/v1/locks/{name}/acquire"), &ask).await?;
+        answer.get("lock").cloned().ok_or_else(|| answer.to_string().into())
+    }
+
+    async fn call(&mut self, method: &str, path: &str, body: &Value) -> Any<Value> {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let head =
+            format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n");
+        let request = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
+        self.0.write_all(request.as_bytes()).await?;
+        let mut answer = Vec::new();
+        loop {
+            let mut part = [0; 2048];
+            let count = self.0.read(&mut part).await?;
+            if count == 0 {
+                return Err("the connection ended".into());
+            }
+            answer.extend_from_slice(&part[..count]);
+            let text = String::from_utf8_lossy(&answer);
+            let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+            let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+            if body.len() >= length.ok_or("no length")?.parse()? {
+                return Ok(serde_json::from_str(body)?);
+            }
+        }
+    }
+}
+
+/// KiB of memory in use by a process.
+fn resident(process: u32) -> Any<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
+    Ok(line.trim().trim_end_matches(" kB").parse()?)
+}
+
+/// Time that a process has been running on a core, in ticks.
+fn cpu_ticks(process: u32) -> Any<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
+    let after_name = stat.rsplit_once(')').ok_or("no name")?.1;
+    let fields: Vec<_> = after_name.split_whitespace().collect();
+    Ok(fields[11].parse::<u64>()? + fields[12].parse::<u64>()?)
+}

@@ -1,0 +1,53 @@
+//! Which role may do what to locks.
+
+use leasehold::Leasehold;
+use leasehold_server::access::TokenDesk;
+use leasehold_server::{Access, Role};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::lab::{Lab, Reply};
+
+#[tokio::test]
+async fn readers_look_workers_take_operators_ask_and_admins_force() {
+    let leasehold = Leasehold::connect("memory:").await.unwrap();
+    let mut lab = Lab::over(leasehold.clone(), Access::Tokens(Vec::new())).await;
+    let desk = TokenDesk::new(leasehold);
+    let lease = json!({ "leaseId": "01890a5d-ac96-774b-bcce-b302099a8057", "token": 1 });
+    let cases: [(Method, &str, Value, Role); 9] = [
+        (Method::GET, "/api/v1/locks", Value::Null, Role::Reader),
+        (Method::GET, "/api/v1/locks/a", Value::Null, Role::Reader),
+        (Method::GET, "/api/v1/locks/a/history", Value::Null, Role::Reader),
+        (Method::POST, "/api/v1/locks/a/acquire", json!({}), Role::Worker),
+        (Method::POST, "/api/v1/locks/a/renew", lease.clone(), Role::Worker),
+        (Method::POST, "/api/v1/locks/a/release", lease, Role::Worker),
+        (Method::POST, "/api/v1/fence/a", json!({ "token": 1 }), Role::Worker),
+        (Method::POST, "/api/v1/locks/a/ask", json!({}), Role::Operator),
+        (
+            Method::DELETE,
+            "/api/v1/locks/a?force=true",
+            json!({ "reason": "r", "expectedToken": 1 }),
+            Role::Admin,
+        ),
+    ];
+    for role in [Role::Reader, Role::Worker, Role::Operator, Role::Admin] {
+        let token = desk.create(&format!("the-{role}"), role, None).await.unwrap();
+        lab.use_token(&token.text);
+        for (method, path, body, needs) in &cases {
+            let mut request = lab.request(method.clone(), path);
+            if !body.is_null() {
+                request = request.json(body);
+            }
+            let reply = Reply::of(request).await;
+            assert_eq!(reply.status == 403, role < *needs, "{role}: {method} {path} {}", reply.status);
+        }
+    }
+    // The holder of what a worker takes is the name of its token, unless it names another.
+    assert_eq!(lab.look("a").await["holder"], "the-worker");
+}
+
+#[tokio::test]
+async fn nobody_without_a_token_sees_events() {
+    let lab = Lab::over(Leasehold::connect("memory:").await.unwrap(), Access::Tokens(Vec::new())).await;
+    assert_eq!(lab.get("/api/v1/events").await.code(), "UNAUTHENTICATED");
+}
