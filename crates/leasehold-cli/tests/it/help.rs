@@ -2,7 +2,7 @@
 
 use super::support::Bench;
 
-const COMMANDS: [&str; 45] = [
+const COMMANDS: [&str; 53] = [
     "",
     "run",
     "locks",
@@ -37,6 +37,14 @@ const COMMANDS: [&str; 45] = [
     "schedules pause",
     "schedules resume",
     "schedules remove",
+    "workflows",
+    "workflows list",
+    "workflows run",
+    "workflows status",
+    "executions",
+    "executions list",
+    "executions show",
+    "executions abort",
     "workers",
     "history",
     "watch",
