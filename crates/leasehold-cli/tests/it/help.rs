@@ -81,7 +81,7 @@ fn no_command_is_missing_from_the_list() {
         names.iter().map(|name| format!("{command} {name}").trim().to_owned()).collect::<Vec<_>>()
     };
     let mut all = vec![String::new()];
-    for group in ["", "locks", "tasks", "queues", "schedules", "fence", "store"] {
+    for group in ["", "locks", "tasks", "queues", "schedules", "workflows", "executions", "fence", "store"] {
         all.extend(listed(group));
     }
     all.sort();
