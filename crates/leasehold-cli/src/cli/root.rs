@@ -8,6 +8,7 @@ use super::run::RunArgs;
 use super::schedules::SchedulesCommand;
 use super::tasks::{QueuesCommand, TasksCommand};
 use super::upkeep::{CompletionsArgs, FenceCommand, StoreCommand, SweepArgs};
+use super::workflows::{ExecutionsCommand, WorkflowsCommand};
 use crate::exit;
 
 const STORES: &str = "\
@@ -69,6 +70,12 @@ pub(crate) enum Command {
     /// Set, see, pause and remove schedules: tasks that come again and again
     #[command(subcommand)]
     Schedules(SchedulesCommand),
+    /// Start an execution of a workflow once for each event and run it; see the workflows
+    #[command(subcommand)]
+    Workflows(WorkflowsCommand),
+    /// See and stop executions of workflows
+    #[command(subcommand)]
+    Executions(ExecutionsCommand),
     /// List the workers that were heard of in the last hour
     Workers,
     History(HistoryArgs),

@@ -4,9 +4,9 @@ use leasehold::Leasehold;
 
 use super::{
     acquire, ask, doctor, fence, force, history, lease, list, look, run, schedules, shell, store, sweep,
-    tasks, wait, watch,
+    tasks, wait, watch, workflows,
 };
-use crate::cli::{Cli, Command, FenceCommand, LocksCommand, StoreCommand, TasksCommand};
+use crate::cli::{Cli, Command, FenceCommand, LocksCommand, StoreCommand, TasksCommand, WorkflowsCommand};
 use crate::config::Choice;
 use crate::exit;
 use crate::output::{Failure, Printer};
@@ -56,6 +56,9 @@ pub(crate) fn dispatch(cli: Cli) -> i32 {
         Command::Tasks(TasksCommand::Work(args)) => {
             store().and_then(|store| tasks::work(*args, &store, printer))
         }
+        Command::Workflows(WorkflowsCommand::Run(args)) => {
+            store().and_then(|store| workflows::run(*args, &store, printer))
+        }
         Command::Completions(args) => shell::completions(args.shell, printer),
         Command::Man => shell::man(printer),
         Command::Doctor => block_on(doctor::doctor(store(), printer)),
@@ -78,6 +81,8 @@ async fn at_desk(command: Command, desk: Desk) -> Done {
         Command::Tasks(command) => tasks::tasks(&desk, command).await,
         Command::Queues(command) => tasks::queues(&desk, command).await,
         Command::Schedules(command) => schedules::schedules(&desk, command).await,
+        Command::Workflows(command) => workflows::workflows(&desk, command).await,
+        Command::Executions(command) => workflows::executions(&desk, command).await,
         Command::Workers => tasks::workers(&desk).await,
         Command::History(args) => history::history(&desk, &args).await,
         Command::Watch(args) => watch::watch(&desk, &args).await,

@@ -10,6 +10,7 @@
 //! | `history.rs`, `watch.rs` | `history`, `watch` |
 //! | `sweep.rs`, `fence.rs`, `doctor.rs` | `sweep`, `fence check`, `doctor` |
 //! | `tasks/`, `schedules.rs` | `tasks`, `queues`, `workers`; `schedules` |
+//! | `workflows.rs` | `workflows`, `executions` |
 //! | `shell.rs` | `completions`, `man` |
 //! | `request.rs` | what `run` and `locks acquire` ask for |
 
@@ -32,5 +33,6 @@ mod sweep;
 mod tasks;
 mod wait;
 mod watch;
+mod workflows;
 
 pub(crate) use dispatch::dispatch;

@@ -23,4 +23,4 @@ mod shop;
 mod worker;
 
 pub(crate) use enough::Until;
-pub(crate) use worker::{WorkPlan, work};
+pub(crate) use worker::{WorkPlan, ended_by_signal, work};

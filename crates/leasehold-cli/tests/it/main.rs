@@ -20,3 +20,4 @@ mod support;
 mod tasks;
 mod upkeep;
 mod waiting;
+mod workflows;

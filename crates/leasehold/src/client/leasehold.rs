@@ -10,11 +10,12 @@ use super::status::{EventView, LockStatus};
 use super::sweeper::Sweeper;
 use super::tasks::{Added, Caretaker, EnqueueBuilder, Tasks, Work, WorkerBuilder};
 use super::tasks::{enqueue, new_task};
+use super::workflows::{StartBuilder, Workflows, clear_all_stale};
 use crate::error::{Error, Result, Trouble};
 use crate::model::{
     AskRelease, ForceRelease, Holder, Invalid, Lease, LeaseId, LockName, LockOp, LockRecord, NewTask,
     NotHeld, Outcome, Payload, QueueName, Reason, Release, Renew, StaleToken, Swept, TaskId, Timestamp,
-    Token, Ttl,
+    Token, Ttl, WorkflowName,
 };
 use crate::store::{
     self, Abilities, Finding, ListEvents, ListLocks, LockStore, Moment, Page, Store, StoreUrl, TaskStore,
@@ -179,6 +180,35 @@ impl Leasehold {
         Tasks::new(self.inner.clone())
     }
 
+    /// Begins to start an execution of a workflow.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+    /// # let leasehold = leasehold::Leasehold::connect("memory:").await?;
+    /// use leasehold::Start;
+    ///
+    /// let first = leasehold.workflow("deploy").key("event-17").start("v1.2").await?;
+    /// let again = leasehold.workflow("deploy").key("event-17").start("v1.2").await?;
+    /// let (Start::Started(first), Start::Duplicate(again)) = (first, again) else { panic!("one event, one execution") };
+    /// assert_eq!(first.id, again.id);
+    ///
+    /// let other = leasehold.workflow("deploy").key("event-18").start("v1.3").await.unwrap_err();
+    /// assert_eq!(other.code(), "WORKFLOW_LOCKED");
+    /// # Ok(()) }
+    /// ```
+    pub fn workflow<N>(&self, name: N) -> StartBuilder
+    where
+        N: TryInto<WorkflowName>,
+        N::Error: Into<Error>,
+    {
+        StartBuilder::new(self.inner.clone(), name)
+    }
+
+    /// The workflows and their executions, for whoever looks after them.
+    pub fn workflows(&self) -> Result<Workflows> {
+        Workflows::new(self.inner.clone())
+    }
+
     /// Begins to make a worker.
     pub fn worker(&self) -> WorkerBuilder {
         WorkerBuilder::new(self.inner.clone())
@@ -286,9 +316,13 @@ impl Leasehold {
         if live { Ok(status) } else { Err(StaleToken { token, newest: status.token }.into()) }
     }
 
-    /// Clears away what has ended, once; up to `limit` locks.
+    /// Clears away what has ended, once; up to `limit` locks. Also locks of workflows whose execution is not running.
     pub async fn sweep(&self, limit: u32) -> Result<Swept> {
-        self.inner.locks().sweep(limit).await
+        let mut swept = self.inner.locks().sweep(limit).await?;
+        if self.inner.store.tasks().is_some() {
+            swept.leases += clear_all_stale(&self.inner).await?;
+        }
+        Ok(swept)
     }
 
     /// Clears away what has ended, again and again, until the sweeper is dropped.

@@ -12,6 +12,7 @@
 //! | `sweeper.rs` | clearing away what nobody comes back for |
 //! | `schedules.rs` | tasks that come again and again |
 //! | `tasks/` | adding tasks, working on them, looking after them |
+//! | `workflows/` | executions: starting them once, running them one at a time |
 
 mod acquire;
 mod builder;
@@ -24,6 +25,7 @@ mod status;
 mod strategy;
 mod sweeper;
 mod tasks;
+mod workflows;
 
 pub use builder::LockBuilder;
 pub use guard::{Guard, GuardState, Health, Held};
@@ -35,4 +37,8 @@ pub use sweeper::Sweeper;
 pub use tasks::{
     Added, CancelView, Caretaker, EnqueueBuilder, PauseView, ProgressView, QueueView, Running, ScheduleView,
     Setback, TaskEventView, TaskView, Tasks, Work, Worker, WorkerBuilder, WorkerView,
+};
+pub use workflows::{
+    Execution, ExecutionEnd, ListExecutions, OnLocked, Start, StartBuilder, WorkflowLock, WorkflowStatus,
+    Workflows,
 };

@@ -13,6 +13,7 @@ mod queues;
 mod workers;
 
 pub(crate) use list::task_table;
+pub(super) use list::tint;
 pub(crate) use page::task_page;
 pub(crate) use queues::queue_table;
 pub(crate) use workers::worker_table;

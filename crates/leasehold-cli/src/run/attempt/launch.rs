@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::Moment;
-use leasehold::model::{Task, Token};
+use leasehold::model::{Brief, ExecutionId, Task, Token};
 use nix::unistd::{Pid, dup};
 
 use super::crew::Crew;
@@ -95,7 +95,10 @@ impl Launcher {
         let progress_path = progress_path(pid, &told);
         drop(told);
         let variables = Attempt { store_url: &self.store_url, task, lock_token, progress_path }.block();
-        let payload = task.payload.as_str().as_bytes().to_vec();
+        let payload = match ExecutionId::of_task(task) {
+            Some(_) => Brief::of(task).input.bytes().to_vec(),
+            None => task.payload.as_str().as_bytes().to_vec(),
+        };
         let order = Order { valid_until, timing: self.timing, variables, payload };
         let keeper = Keeper::new(ours, self.crew.clone())?;
         keeper.give(&order.to_bytes()).await?;

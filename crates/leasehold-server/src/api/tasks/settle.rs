@@ -145,7 +145,7 @@ async fn abort(
     Path(id): Path<String>,
     Json(body): Json<AbortBody>,
 ) -> Answer<axum::Json<SettleReply>> {
-    settle(&app.leasehold().tasks()?, task_id(&id)?, body.token, Verdict::Abort).await
+    settle(&app.leasehold().tasks()?, task_id(&id)?, body.token, Verdict::Abort(None)).await
 }
 
 async fn settle(

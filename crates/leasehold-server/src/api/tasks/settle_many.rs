@@ -126,7 +126,7 @@ impl EndedBody {
             Ending::Complete => Verdict::Done(result),
             Ending::Fail => failed(error.as_deref(), retry_in_seconds, r#final)?,
             Ending::Release => released(retry_in_seconds)?,
-            Ending::Abort => Verdict::Abort,
+            Ending::Abort => Verdict::Abort(None),
         };
         Ok(Settle { id, token, verdict })
     }

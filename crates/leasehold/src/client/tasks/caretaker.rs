@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::upkeep::{look_after, tick_on};
+use super::upkeep::{Upkeep, look_after, tick_on};
 use crate::client::leasehold::Inner;
 use crate::error::Result;
 
@@ -20,8 +20,8 @@ impl Caretaker {
     pub(in crate::client) fn start(inner: &Arc<Inner>, every: Duration) -> Result<Self> {
         inner.tasks()?;
         let stop = CancellationToken::new();
-        let (stopped, upkeep, ticks) =
-            (stop.clone(), look_after(inner.clone(), every, None), tick_on(inner.clone()));
+        let upkeep = look_after(Upkeep { inner: inner.clone(), every, keep: None, workflows: true });
+        let (stopped, ticks) = (stop.clone(), tick_on(inner.clone()));
         inner.keeper.spawn_detached(async move {
             stopped.run_until_cancelled(async { tokio::join!(upkeep, ticks) }).await;
         });

@@ -11,11 +11,13 @@
 //! | `running.rs` | a task as its handler sees it |
 //! | `worker.rs` | a worker: its settings, its start, its end |
 //! | `floor.rs` | what a worker has in hand: leases, deadlines, who is to stop |
+//! | `attempt.rs` | one attempt: its lock, its handler, how it has to stop |
 //! | `foreman.rs` | taking tasks and starting handlers |
 //! | `settler.rs` | telling the store how attempts ended, many at once |
 //! | `pulse.rs` | signs of life, on a thread that handlers cannot starve |
 //! | `upkeep.rs` | what any worker does for all: recovery, schedules, forgetting |
 
+mod attempt;
 mod caretaker;
 mod desk;
 mod enqueue;
@@ -34,9 +36,11 @@ pub use caretaker::Caretaker;
 pub use desk::Tasks;
 pub use enqueue::{Added, EnqueueBuilder};
 pub(super) use enqueue::{enqueue, new_task};
+pub(super) use foreman::Handler;
 pub use running::Running;
 pub use views::{
     CancelView, PauseView, ProgressView, QueueView, ScheduleView, TaskEventView, TaskView, WorkerView,
 };
+pub(super) use work::verdict;
 pub use work::{Setback, Work};
 pub use worker::{Worker, WorkerBuilder};

@@ -54,6 +54,11 @@ impl Setback {
         Self(Verdict::Fail(Note::new(why.to_string())))
     }
 
+    /// It was stopped, for this reason: neither done nor failed.
+    pub fn abort(why: impl Display) -> Self {
+        Self(Verdict::Abort(Some(Note::new(why.to_string()))))
+    }
+
     /// Not now: later. Does not count as an attempt.
     pub fn snooze(pause: Duration) -> Self {
         Self(Verdict::Snooze(clamped(pause)))
@@ -75,7 +80,7 @@ impl<E: std::error::Error> From<E> for Setback {
 }
 
 /// What came of a handler, as the end of an attempt.
-pub(super) fn verdict<R: Serialize>(outcome: Result<R, Setback>) -> Verdict {
+pub(in crate::client) fn verdict<R: Serialize>(outcome: Result<R, Setback>) -> Verdict {
     match outcome {
         Err(Setback(verdict)) => verdict,
         Ok(result) => match Payload::of(&result) {

@@ -12,3 +12,4 @@ mod support;
 mod tasks;
 mod worker;
 mod worker_faults;
+pub(crate) mod workflows;

@@ -13,3 +13,4 @@ mod suite;
 mod tasks;
 mod upkeep;
 mod wake;
+mod workflows;
