@@ -23,6 +23,7 @@
 //! | `body.rs` | reading a request: JSON with clear complaints, bounded in size and time |
 //! | `access/` | who may do what: roles and tokens |
 //! | `api/` | the endpoints, one file per kind of thing |
+//! | `terraform/` | the HTTP backend of Terraform and OpenTofu |
 
 pub mod access;
 mod api;
@@ -34,8 +35,10 @@ mod problem;
 mod router;
 mod server;
 mod status;
+mod terraform;
 
 pub use access::{Access, Role};
 pub use listen::{Listening, listen};
 pub use problem::Problem;
 pub use server::{Limits, Server, ServerBuilder};
+pub use terraform::TerraformOptions;

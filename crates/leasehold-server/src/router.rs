@@ -10,6 +10,7 @@ use crate::envelope::envelope;
 use crate::openapi;
 use crate::problem::Problem;
 use crate::server::App;
+use crate::terraform;
 
 /// Everything the server answers to.
 pub(crate) fn router(app: App) -> Router {
@@ -25,7 +26,10 @@ pub(crate) fn router(app: App) -> Router {
 
 /// The paths that the description has: all but the description itself.
 pub(crate) fn described() -> OpenApiRouter<App> {
-    OpenApiRouter::with_openapi(openapi::head()).merge(api::health::routes()).merge(api::locks::routes())
+    OpenApiRouter::with_openapi(openapi::head())
+        .merge(api::health::routes())
+        .merge(api::locks::routes())
+        .merge(terraform::routes())
 }
 
 async fn unknown(uri: Uri) -> Problem {

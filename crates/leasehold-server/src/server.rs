@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use crate::access::{Access, Gatekeeper};
 use crate::problem::Problem;
 use crate::router;
+use crate::terraform::TerraformOptions;
 
 /// A server over one store. It holds nothing of its own that matters: any number may run over the same store.
 #[derive(Clone)]
@@ -22,6 +23,7 @@ pub struct ServerBuilder {
     leasehold: Leasehold,
     access: Access,
     limits: Limits,
+    terraform: TerraformOptions,
 }
 
 /// What a request may cost.
@@ -62,13 +64,15 @@ struct Shared {
     leasehold: Leasehold,
     gate: Gatekeeper,
     limits: Limits,
+    terraform: TerraformOptions,
     draining: CancellationToken,
 }
 
 impl Server {
     /// Begins to make a server over this store. Only callers with a token are let in, if nothing else is said.
     pub fn builder(leasehold: Leasehold) -> ServerBuilder {
-        ServerBuilder { leasehold, access: Access::Tokens(Vec::new()), limits: Limits::default() }
+        let (limits, terraform) = (Limits::default(), TerraformOptions::default());
+        ServerBuilder { leasehold, access: Access::Tokens(Vec::new()), limits, terraform }
     }
 
     /// Everything it answers to, to be mounted in another program or served by [`listen`](crate::listen).
@@ -106,12 +110,18 @@ impl ServerBuilder {
         self
     }
 
+    /// How the Terraform backend behaves.
+    pub fn terraform(mut self, options: TerraformOptions) -> Self {
+        self.terraform = options;
+        self
+    }
+
     /// The server.
     pub fn build(self) -> Server {
-        let Self { leasehold, access, limits } = self;
+        let Self { leasehold, access, limits, terraform } = self;
         let gate = Gatekeeper::new(leasehold.clone(), access);
         let draining = CancellationToken::new();
-        Server { app: App(Arc::new(Shared { leasehold, gate, limits, draining })) }
+        Server { app: App(Arc::new(Shared { leasehold, gate, limits, terraform, draining })) }
     }
 }
 
@@ -126,6 +136,10 @@ impl App {
 
     pub(crate) fn limits(&self) -> Limits {
         self.0.limits
+    }
+
+    pub(crate) fn terraform(&self) -> TerraformOptions {
+        self.0.terraform
     }
 
     pub(crate) fn is_draining(&self) -> bool {
