@@ -92,6 +92,9 @@ impl Writing<'_> {
     /// Writes a new version.
     pub(super) async fn put(&self, text: &str) -> Result<(), Problem> {
         let not_state = |error| Problem::invalid(format!("this is no state: {error}"));
+        if !text.trim_start().starts_with('{') {
+            return Err(Problem::invalid("this is no state: it is no JSON object"));
+        }
         let labels: Labels = serde_json::from_str(text).map_err(not_state)?;
         let (docs, state) = (docs(self.lock.store)?, self.lock.state);
         let sha256 = hex(&Sha256::digest(text.as_bytes()));

@@ -2,3 +2,5 @@
 
 mod basics;
 mod lab;
+mod terraform;
+mod terraform_fence;
