@@ -23,6 +23,7 @@
 //! | `body.rs` | reading a request: JSON with clear complaints, bounded in size and time |
 //! | `access/` | who may do what: roles and tokens |
 //! | `api/` | the endpoints, one file per kind of thing |
+//! | `metrics/` | what is measured |
 //! | `terraform/` | the HTTP backend of Terraform and OpenTofu |
 
 pub mod access;
@@ -30,6 +31,7 @@ mod api;
 mod body;
 mod envelope;
 mod listen;
+mod metrics;
 mod openapi;
 mod problem;
 mod router;

@@ -2,11 +2,12 @@
 
 use axum::Router;
 use axum::http::{Method, Uri};
-use axum::middleware::from_fn;
+use axum::middleware::{from_fn, from_fn_with_state};
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::api;
 use crate::envelope::envelope;
+use crate::metrics::count_requests;
 use crate::openapi;
 use crate::problem::Problem;
 use crate::server::App;
@@ -21,6 +22,7 @@ pub(crate) fn router(app: App) -> Router {
         .fallback(unknown)
         .method_not_allowed_fallback(not_allowed)
         .layer(from_fn(envelope))
+        .layer(from_fn_with_state(app.clone(), count_requests))
         .with_state(app)
 }
 
@@ -29,6 +31,7 @@ pub(crate) fn described() -> OpenApiRouter<App> {
     OpenApiRouter::with_openapi(openapi::head())
         .merge(api::health::routes())
         .merge(api::locks::routes())
+        .merge(api::metrics::routes())
         .merge(terraform::routes())
 }
 

@@ -8,6 +8,7 @@ use leasehold::Leasehold;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::{Access, Gatekeeper};
+use crate::metrics::Meters;
 use crate::problem::Problem;
 use crate::router;
 use crate::terraform::TerraformOptions;
@@ -24,6 +25,7 @@ pub struct ServerBuilder {
     access: Access,
     limits: Limits,
     terraform: TerraformOptions,
+    metrics_for_everyone: bool,
 }
 
 /// What a request may cost.
@@ -62,6 +64,7 @@ pub(crate) struct App(Arc<Shared>);
 
 struct Shared {
     leasehold: Leasehold,
+    meters: Meters,
     gate: Gatekeeper,
     limits: Limits,
     terraform: TerraformOptions,
@@ -72,7 +75,13 @@ impl Server {
     /// Begins to make a server over this store. Only callers with a token are let in, if nothing else is said.
     pub fn builder(leasehold: Leasehold) -> ServerBuilder {
         let (limits, terraform) = (Limits::default(), TerraformOptions::default());
-        ServerBuilder { leasehold, access: Access::Tokens(Vec::new()), limits, terraform }
+        ServerBuilder {
+            leasehold,
+            access: Access::Tokens(Vec::new()),
+            limits,
+            terraform,
+            metrics_for_everyone: false,
+        }
     }
 
     /// Everything it answers to, to be mounted in another program or served by [`listen`](crate::listen).
@@ -116,18 +125,29 @@ impl ServerBuilder {
         self
     }
 
+    /// Shows `/metrics` to whoever asks, token or not.
+    pub fn metrics_for_everyone(mut self) -> Self {
+        self.metrics_for_everyone = true;
+        self
+    }
+
     /// The server.
     pub fn build(self) -> Server {
-        let Self { leasehold, access, limits, terraform } = self;
+        let Self { leasehold, access, limits, terraform, metrics_for_everyone } = self;
+        let (leasehold, meters) = Meters::new(&leasehold, metrics_for_everyone);
         let gate = Gatekeeper::new(leasehold.clone(), access);
         let draining = CancellationToken::new();
-        Server { app: App(Arc::new(Shared { leasehold, gate, limits, terraform, draining })) }
+        Server { app: App(Arc::new(Shared { leasehold, meters, gate, limits, terraform, draining })) }
     }
 }
 
 impl App {
     pub(crate) fn leasehold(&self) -> &Leasehold {
         &self.0.leasehold
+    }
+
+    pub(crate) fn meters(&self) -> &Meters {
+        &self.0.meters
     }
 
     pub(crate) fn gate(&self) -> &Gatekeeper {
