@@ -31,6 +31,11 @@ impl MeteredStore {
         Self { store, meter: Meter::new() }
     }
 
+    /// The store that is counted: what is done with it directly is not.
+    pub fn below(&self) -> &dyn Store {
+        &*self.store
+    }
+
     /// The numbers. Looks up what became of leases that others may have taken over, which costs a few reads of the store; what
     /// cannot be read is left out.
     pub async fn read(&self) -> Reading {
