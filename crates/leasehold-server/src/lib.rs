@@ -24,6 +24,7 @@
 //! | `access/` | who may do what: roles and tokens |
 //! | `api/` | the endpoints, one file per kind of thing |
 //! | `metrics/` | what is measured |
+//! | `otlp.rs` | traces to an OpenTelemetry collector (feature `otlp`) |
 //! | `terraform/` | the HTTP backend of Terraform and OpenTofu |
 
 pub mod access;
@@ -33,6 +34,8 @@ mod envelope;
 mod listen;
 mod metrics;
 mod openapi;
+#[cfg(feature = "otlp")]
+pub mod otlp;
 mod problem;
 mod router;
 mod server;

@@ -4,5 +4,7 @@ mod basics;
 mod deploy;
 mod lab;
 mod metrics;
+#[cfg(feature = "otlp")]
+mod otlp;
 mod terraform;
 mod terraform_fence;
