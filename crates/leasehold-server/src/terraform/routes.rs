@@ -3,6 +3,8 @@
 //! The client's own methods, LOCK and UNLOCK, are not among those that `OpenAPI` can describe: they reach `locking` as what is
 //! left over on `/tf/{name}`, and do the same as POST and DELETE on `/tf/{name}/lock`, which are described.
 
+use std::time::Duration;
+
 use axum::body::Bytes;
 use axum::extract::{FromRequestParts, Path, Request, State};
 use axum::http::{HeaderValue, header};
@@ -23,6 +25,9 @@ use crate::body::{Query, must_be_json, read_up_to};
 use crate::problem::Problem;
 use crate::server::App;
 use crate::status;
+
+/// A state is larger than other bodies, and may take longer to arrive.
+const STATE_TIME: Duration = Duration::from_secs(60);
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     let (schemas, paths, methods) = routes!(read, write, remove);
@@ -90,7 +95,8 @@ async fn write(State(app): State<App>, Path(name): Path<String>, request: Reques
     let Query(WriteQuery { id }) = Query::from_request_parts(&mut parts, &app).await?;
     // Also keeps web pages of strangers from writing: a browser asks first before it sends this type.
     must_be_json(&parts)?;
-    let body = read_up_to(body, app.terraform().state_bytes, app.limits().body_time).await?;
+    let time = app.limits().body_time.max(STATE_TIME);
+    let body = read_up_to(body, app.terraform().state_bytes, time).await?;
     let text = std::str::from_utf8(&body).map_err(|_| Problem::invalid("the state is not UTF-8"))?;
     let store = app.leasehold().store();
     let lock = state_lock(&*store, &name)?;
