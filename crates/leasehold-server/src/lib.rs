@@ -25,7 +25,7 @@
 //! | `api/` | the endpoints, one file per kind of thing |
 //! | `metrics/` | what is measured |
 //! | `otlp.rs` | traces to an OpenTelemetry collector (feature `otlp`) |
-//! | `terraform/` | the HTTP backend of Terraform and OpenTofu |
+//! | `terraform/` | the HTTP backend of Terraform and `OpenTofu` |
 
 pub mod access;
 mod api;

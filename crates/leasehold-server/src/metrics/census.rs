@@ -12,7 +12,7 @@ use tokio::sync::Mutex;
 /// So long a count is good…
 const FRESH: Duration = Duration::from_secs(5);
 /// …and so long on an engine that has no index to count by, where each look at all locks costs money.
-const FRESH_WHERE_DEAR: Duration = Duration::from_secs(60);
+const FRESH_WHERE_DEAR: Duration = Duration::from_mins(1);
 /// A store that takes longer is not waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// So many locks are counted: so many pages of so many.

@@ -1,4 +1,4 @@
-//! The HTTP backend of Terraform and OpenTofu: state with a lock, under `/tf/{name}`.
+//! The HTTP backend of Terraform and `OpenTofu`: state with a lock, under `/tf/{name}`.
 //!
 //! The lock is an ordinary lock with the name `tf/{name}`. A state is a *head* and *pieces*, all documents of the store:
 //! the pieces of a version are written first, under an id that is used once, and then the head that names them, if it is

@@ -27,7 +27,7 @@ use crate::server::App;
 use crate::status;
 
 /// A state is larger than other bodies, and may take longer to arrive.
-const STATE_TIME: Duration = Duration::from_secs(60);
+const STATE_TIME: Duration = Duration::from_mins(1);
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     let (schemas, paths, methods) = routes!(read, write, remove);
@@ -189,9 +189,10 @@ async fn unlock(State(app): State<App>, Path(name): Path<String>, request: Reque
     } else {
         let info = lock_info(&body)?;
         // A client that has locked says who it is; one that only knows the ID was told it by a person.
-        match info.who.is_empty() {
-            true => forced(&lock, Some(&info.id), &caller).await?,
-            false => lock.unlock(&info.id).await?,
+        if info.who.is_empty() {
+            forced(&lock, Some(&info.id), &caller).await?
+        } else {
+            lock.unlock(&info.id).await?
         }
     };
     match unlocked {

@@ -67,8 +67,10 @@ impl Exposition {
         }
     }
 
-    fn get(&self, series: &str) -> f64 {
-        *self.samples.get(series).unwrap_or_else(|| panic!("no {series}"))
+    /// In whole numbers.
+    fn get(&self, series: &str) -> u64 {
+        let value = self.samples.get(series).unwrap_or_else(|| panic!("no {series}"));
+        format!("{value}").parse().unwrap()
     }
 }
 
@@ -133,17 +135,17 @@ async fn every_metric_has_a_name_a_type_and_help_and_the_numbers_are_right() {
     for name in PROMISED {
         assert!(page.kinds.contains_key(name), "{name}");
     }
-    assert_eq!(page.get("leasehold_lock_acquisitions_total"), 2.0);
-    assert_eq!(page.get("leasehold_lock_acquire_duration_seconds_count"), 2.0);
-    assert_eq!(page.get("leasehold_lock_conflicts_total"), 1.0);
-    assert_eq!(page.get("leasehold_locks_held"), 1.0);
-    assert_eq!(page.get("leasehold_tasks{queue=\"q \\\"1\\\"\",state=\"pending\"}"), 1.0);
-    assert_eq!(page.get("leasehold_store_operation_duration_seconds_count{op=\"lock_acquire\"}"), 3.0);
+    assert_eq!(page.get("leasehold_lock_acquisitions_total"), 2);
+    assert_eq!(page.get("leasehold_lock_acquire_duration_seconds_count"), 2);
+    assert_eq!(page.get("leasehold_lock_conflicts_total"), 1);
+    assert_eq!(page.get("leasehold_locks_held"), 1);
+    assert_eq!(page.get("leasehold_tasks{queue=\"q \\\"1\\\"\",state=\"pending\"}"), 1);
+    assert_eq!(page.get("leasehold_store_operation_duration_seconds_count{op=\"lock_acquire\"}"), 3);
     let locks = "leasehold_http_requests_total{method=\"LOCK\",route=\"/tf/{name}\",status=\"2xx\"}";
-    assert_eq!(page.get(locks), 2.0);
-    assert_eq!(page.get("leasehold_http_requests_total{method=\"GET\",route=\"none\",status=\"4xx\"}"), 1.0);
-    assert!(page.get("process_resident_memory_bytes") > 0.0);
-    assert_eq!(page.get("leasehold_store_up"), 1.0);
+    assert_eq!(page.get(locks), 2);
+    assert_eq!(page.get("leasehold_http_requests_total{method=\"GET\",route=\"none\",status=\"4xx\"}"), 1);
+    assert!(page.get("process_resident_memory_bytes") > 0);
+    assert_eq!(page.get("leasehold_store_up"), 1);
 }
 
 #[tokio::test]
@@ -158,7 +160,7 @@ async fn queues_beyond_a_hundred_have_one_name_together() {
         .keys()
         .filter(|series| series.starts_with("leasehold_tasks{") && series.contains("state=\"pending\""));
     assert_eq!(queues.count(), 101);
-    assert_eq!(page.get("leasehold_tasks{queue=\"other\",state=\"pending\"}"), 30.0);
+    assert_eq!(page.get("leasehold_tasks{queue=\"other\",state=\"pending\"}"), 30);
 }
 
 #[tokio::test]
@@ -182,7 +184,7 @@ async fn stats_have_the_names_that_people_know() {
         assert_eq!(stats[name], value, "{name}: {stats}");
     }
     for name in ["averageAcquisitionTimeMs", "lock_acquisition_time_ms"] {
-        assert!(stats[name].as_f64().unwrap() >= 0.0, "{stats}");
+        assert!(stats[name].as_f64().unwrap() >= 0, "{stats}");
     }
     assert_eq!(stats["now"]["locksHeld"], 0);
 }

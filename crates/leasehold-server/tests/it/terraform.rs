@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::Leasehold;
-use leasehold::model::{EventKind, LockName, Timestamp, Ttl};
+use leasehold::model::{EventKind, LockName, Timestamp};
 use leasehold::store::memory::MemoryStore;
 use leasehold::store::{Clock, ListEvents};
 use leasehold_server::access::TokenDesk;
@@ -308,5 +308,4 @@ async fn the_password_is_a_token_and_who_has_none_hears_nothing() {
     assert_eq!(Reply::of(read).await.status, 403);
     let status = lab.leasehold.status(&LockName::new("tf/a/b").unwrap()).await.unwrap();
     assert_eq!(status.holders[0].metadata.get("user"), Some("ci"));
-    assert_eq!(status.holders[0].ttl_seconds, Ttl::from_secs(86_400).as_duration().as_secs_f64());
 }
