@@ -177,7 +177,7 @@ impl Writing<'_> {
         let (token, now) = self.authority().await?;
         if found.head.token > token {
             let detail = format!("the state '{}' has been locked by somebody else since", self.lock.state);
-            return Err(Failed::Refused(Problem::new("STALE_TOKEN", detail)));
+            return Err(Failed::refused(Problem::new("STALE_TOKEN", detail)));
         }
         Ok(Checked { found, token, now })
     }
@@ -188,14 +188,14 @@ impl Writing<'_> {
         let Some(id) = self.lock_id else {
             // A client that does not lock: only while nobody else does.
             return match record.as_ref().and_then(|record| in_the_way(record, now)) {
-                Some(info) => Err(Failed::Refused(held(self.lock.state, &info))),
+                Some(info) => Err(Failed::refused(held(self.lock.state, &info))),
                 None => Ok((record.map_or_else(Token::default, |record| record.token), now)),
             };
         };
-        let lease_id = LockInfo::lease_id(id).map_err(Failed::Refused)?;
+        let lease_id = LockInfo::lease_id(id).map_err(Failed::refused)?;
         let lease = record.as_ref().and_then(|record| record.lease(&lease_id));
         let Some(token) = lease.map(|lease| lease.token) else {
-            return Err(Failed::Refused(self.lost(id)));
+            return Err(Failed::refused(self.lost(id)));
         };
         self.renew(lease_id, token, id).await.map(|()| (token, now))
     }
@@ -204,7 +204,7 @@ impl Writing<'_> {
         let renew = LockOp::Renew(Renew { lease_id, token, ttl: None });
         match self.lock.store.locks().apply(&self.lock.name, &renew).await? {
             Outcome::Renewed(_) => Ok(()),
-            _ => Err(Failed::Refused(self.lost(id))),
+            _ => Err(Failed::refused(self.lost(id))),
         }
     }
 
@@ -219,9 +219,15 @@ impl Writing<'_> {
 /// Why nothing was written.
 enum Failed {
     /// For certain: it is not the caller's turn.
-    Refused(Problem),
+    Refused(Box<Problem>),
     /// The store did not answer; the write may have been made.
     Unsure(Error),
+}
+
+impl Failed {
+    fn refused(problem: Problem) -> Self {
+        Self::Refused(Box::new(problem))
+    }
 }
 
 impl From<Error> for Failed {
@@ -233,7 +239,7 @@ impl From<Error> for Failed {
 impl From<Failed> for Problem {
     fn from(failed: Failed) -> Self {
         match failed {
-            Failed::Refused(problem) => problem,
+            Failed::Refused(problem) => *problem,
             Failed::Unsure(error) => error.into(),
         }
     }

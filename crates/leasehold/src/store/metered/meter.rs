@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::histogram::{CALL, HOLD, Histogram, WAIT};
 use super::op::Op;
 use super::reading::{Operation, Reading};
-use super::watch::{Doubt, Watch};
+use super::watch::{Asking, Doubt, Watch};
 use crate::Result;
 use crate::model::{EventKind, Lease, LeaseId, LockName, LockOp, Outcome, Swept};
 use crate::store::Moment;
@@ -93,12 +93,16 @@ impl Meter {
                 }
             }
             (LockOp::Acquire(acquire), Ok(Outcome::Busy(_))) => {
-                let new = self.watch.asks(acquire.ask.lease_id, began);
-                if new { &self.conflicts } else { &self.retries }.add(1);
+                match self.watch.asks(acquire.ask.lease_id, began, Asking::Once) {
+                    None => self.conflicts.add(1),
+                    Some(Asking::Once) => self.retries.add(1),
+                    // It gives up its place.
+                    Some(Asking::InQueue) => {}
+                }
             }
             (LockOp::Acquire(acquire), Ok(Outcome::Queued(_))) => {
-                // One who stands in the queue asks again to show that it lives, not to try again.
-                self.conflicts.add(u64::from(self.watch.asks(acquire.ask.lease_id, began)));
+                let before = self.watch.asks(acquire.ask.lease_id, began, Asking::InQueue);
+                self.conflicts.add(before.is_none().into());
             }
             (LockOp::Acquire(_), Err(_)) => self.failures.add(1),
             (_, Ok(Outcome::Renewed(lease))) => {

@@ -27,10 +27,19 @@ pub(super) struct Watch {
     doubts: Mutex<Vec<Doubt>>,
 }
 
+/// How a request asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asking {
+    /// And comes again if it wants to.
+    Once,
+    /// And stands in the queue, where it asks again to show that it lives.
+    InQueue,
+}
+
 /// Since when requests that were not served at once ask, oldest first.
 #[derive(Debug, Default)]
 struct Asked {
-    since: HashMap<LeaseId, Moment>,
+    since: HashMap<LeaseId, (Moment, Asking)>,
     order: VecDeque<LeaseId>,
 }
 
@@ -62,25 +71,25 @@ impl Watch {
         }
     }
 
-    /// A request was not served. Whether that is new.
-    pub(super) fn asks(&self, request: LeaseId, since: Moment) -> bool {
+    /// A request was not served. How it asked first, if this is not the first time.
+    pub(super) fn asks(&self, request: LeaseId, since: Moment, how: Asking) -> Option<Asking> {
         let mut asked = lock(&self.asked);
-        if asked.since.contains_key(&request) {
-            return false;
+        if let Some((_, how)) = asked.since.get(&request) {
+            return Some(*how);
         }
         if asked.since.len() >= MOST_ASKED
             && let Some(oldest) = asked.order.pop_front()
         {
             asked.since.remove(&oldest);
         }
-        asked.since.insert(request, since);
+        asked.since.insert(request, (since, how));
         asked.order.push_back(request);
         if asked.order.len() > 2 * MOST_ASKED {
             let Asked { since, order } = &mut *asked;
             order.retain(|request| since.contains_key(request));
         }
         self.asking.store(asked.since.len(), Ordering::Relaxed);
-        true
+        None
     }
 
     /// A request asks no more; since when it did.
@@ -91,7 +100,7 @@ impl Watch {
         let mut asked = lock(&self.asked);
         let since = asked.since.remove(&request);
         self.asking.store(asked.since.len(), Ordering::Relaxed);
-        since
+        since.map(|(since, _)| since)
     }
 
     /// A lease was granted or renewed. Whether it is new to us.

@@ -81,6 +81,15 @@ async fn a_request_that_waits_is_one_conflict_and_its_wait_is_timed() {
 }
 
 #[tokio::test]
+async fn a_request_that_gives_up_its_place_has_not_tried_again() {
+    let (leasehold, metrics) = Leasehold::connect("memory:").await.unwrap().metered();
+    let _held = leasehold.lock("a").acquire().await.unwrap();
+    leasehold.lock("a").wait(Duration::from_millis(20)).acquire().await.unwrap_err();
+    let reading = metrics.read().await;
+    assert_eq!((reading.acquisitions, reading.conflicts, reading.retries), (1, 1, 0));
+}
+
+#[tokio::test]
 async fn a_request_that_asks_again_is_one_conflict_and_the_rest_are_retries() {
     let (leasehold, metrics) = Leasehold::connect("memory:").await.unwrap().metered();
     let _held = leasehold.lock("a").acquire().await.unwrap();
