@@ -7,6 +7,7 @@ mod exit;
 mod identity;
 mod output;
 mod run;
+mod telemetry;
 mod work;
 
 use std::ffi::OsString;
@@ -16,19 +17,11 @@ fn main() {
     if let Some(code) = run::keep(&arguments) {
         std::process::exit(code)
     }
-    log_if_asked();
+    let telemetry = telemetry::start(&arguments);
     let code = match cli::parse(&arguments) {
         Ok(cli) => commands::dispatch(cli),
         Err(code) => code,
     };
+    telemetry.finish();
     std::process::exit(code)
-}
-
-/// `LEASEHOLD_LOG=debug` shows what the library does.
-fn log_if_asked() {
-    use tracing_subscriber::filter::EnvFilter;
-    if std::env::var_os("LEASEHOLD_LOG").is_some_and(|wanted| !wanted.is_empty()) {
-        let filter = EnvFilter::from_env("LEASEHOLD_LOG");
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
-    }
 }

@@ -67,7 +67,7 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
     }
 }
 
-fn must_be_json(parts: &Parts) -> Result<(), Problem> {
+pub(crate) fn must_be_json(parts: &Parts) -> Result<(), Problem> {
     let kind = parts.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or("");
     let kind = kind.split(';').next().unwrap_or("").trim();
     if kind.eq_ignore_ascii_case("application/json") {
@@ -85,16 +85,20 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
 }
 
 async fn read(body: Body, app: &App) -> Result<Bytes, Problem> {
-    let limits = app.limits();
-    let reading = Limited::new(body, limits.body_bytes).collect();
-    let read = tokio::time::timeout(limits.body_time, reading).await;
+    read_up_to(body, app.limits().body_bytes, app.limits().body_time).await
+}
+
+/// Reads a body for which another size is allowed.
+pub(crate) async fn read_up_to(body: Body, bytes: usize, time: Duration) -> Result<Bytes, Problem> {
+    let reading = Limited::new(body, bytes).collect();
+    let read = tokio::time::timeout(time, reading).await;
     let Ok(read) = read else {
-        return Err(slow(limits.body_time));
+        return Err(slow(time));
     };
     match read {
         Ok(body) => Ok(body.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => {
-            let detail = format!("the body is larger than {} bytes", limits.body_bytes);
+            let detail = format!("the body is larger than {bytes} bytes");
             Err(Problem::new("TOO_LARGE", detail))
         }
         Err(_) => Err(Problem::invalid("the body could not be read to its end")),

@@ -24,6 +24,9 @@
 //! | `feed.rs` | what happens to locks, read once for everybody who listens |
 //! | `access/` | who may do what: roles and tokens |
 //! | `api/` | the endpoints, one file per kind of thing |
+//! | `metrics/` | what is measured |
+//! | `otlp.rs` | traces to an OpenTelemetry collector (feature `otlp`) |
+//! | `terraform/` | the HTTP backend of Terraform and `OpenTofu` |
 
 #![expect(
     clippy::result_large_err,
@@ -36,13 +39,18 @@ mod body;
 mod envelope;
 mod feed;
 mod listen;
+mod metrics;
 mod openapi;
+#[cfg(feature = "otlp")]
+pub mod otlp;
 mod problem;
 mod router;
 mod server;
 mod status;
+mod terraform;
 
 pub use access::{Access, Role};
 pub use listen::{Listening, listen};
 pub use problem::Problem;
 pub use server::{Limits, Server, ServerBuilder};
+pub use terraform::TerraformOptions;

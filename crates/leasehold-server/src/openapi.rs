@@ -20,6 +20,8 @@ use crate::server::App;
     tags(
         (name = "locks", description = "A lease on a name"),
         (name = "tasks", description = "A lease on a piece of work; queues, workers and schedules"),
+        (name = "terraform", description = "State and lock for the HTTP backend of Terraform and OpenTofu. The client's methods LOCK and UNLOCK on /tf/{name} cannot be described here: they do what POST and DELETE on /tf/{name}/lock do"),
+        (name = "metrics", description = "What is measured"),
         (name = "health", description = "Whether the server is alive and ready"),
     ),
 )]

@@ -2,14 +2,16 @@
 
 use axum::Router;
 use axum::http::{Method, Uri};
-use axum::middleware::from_fn;
+use axum::middleware::{from_fn, from_fn_with_state};
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::api;
 use crate::envelope::envelope;
+use crate::metrics::count_requests;
 use crate::openapi;
 use crate::problem::Problem;
 use crate::server::App;
+use crate::terraform;
 
 /// Everything the server answers to.
 pub(crate) fn router(app: App) -> Router {
@@ -20,6 +22,7 @@ pub(crate) fn router(app: App) -> Router {
         .fallback(unknown)
         .method_not_allowed_fallback(not_allowed)
         .layer(from_fn(envelope))
+        .layer(from_fn_with_state(app.clone(), count_requests))
         .with_state(app)
 }
 
@@ -33,6 +36,8 @@ pub(crate) fn described() -> OpenApiRouter<App> {
         .merge(api::fence::routes())
         .merge(api::history::routes())
         .merge(api::events::routes())
+        .merge(api::metrics::routes())
+        .merge(terraform::routes())
 }
 
 async fn unknown(uri: Uri) -> Problem {

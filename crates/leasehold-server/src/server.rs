@@ -9,8 +9,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::access::{Access, Gatekeeper};
 use crate::feed::Feed;
+use crate::metrics::Meters;
 use crate::problem::Problem;
 use crate::router;
+use crate::terraform::TerraformOptions;
 
 /// Leases of tasks that ran out are looked for this often.
 const UPKEEP: Duration = Duration::from_secs(2);
@@ -27,6 +29,8 @@ pub struct ServerBuilder {
     leasehold: Leasehold,
     access: Access,
     limits: Limits,
+    terraform: TerraformOptions,
+    metrics_for_everyone: bool,
 }
 
 /// What a request may cost.
@@ -65,8 +69,10 @@ pub(crate) struct App(Arc<Shared>);
 
 struct Shared {
     leasehold: Leasehold,
+    meters: Meters,
     gate: Gatekeeper,
     limits: Limits,
+    terraform: TerraformOptions,
     draining: CancellationToken,
     feed: Feed,
 }
@@ -74,7 +80,14 @@ struct Shared {
 impl Server {
     /// Begins to make a server over this store. Only callers with a token are let in, if nothing else is said.
     pub fn builder(leasehold: Leasehold) -> ServerBuilder {
-        ServerBuilder { leasehold, access: Access::Tokens(Vec::new()), limits: Limits::default() }
+        let (limits, terraform) = (Limits::default(), TerraformOptions::default());
+        ServerBuilder {
+            leasehold,
+            access: Access::Tokens(Vec::new()),
+            limits,
+            terraform,
+            metrics_for_everyone: false,
+        }
     }
 
     /// Everything it answers to, to be mounted in another program or served by [`listen`](crate::listen).
@@ -117,19 +130,36 @@ impl ServerBuilder {
         self
     }
 
+    /// How the Terraform backend behaves.
+    pub fn terraform(mut self, options: TerraformOptions) -> Self {
+        self.terraform = options;
+        self
+    }
+
+    /// Shows `/metrics` to whoever asks, token or not.
+    pub fn metrics_for_everyone(mut self) -> Self {
+        self.metrics_for_everyone = true;
+        self
+    }
+
     /// The server.
     pub fn build(self) -> Server {
-        let Self { leasehold, access, limits } = self;
+        let Self { leasehold, access, limits, terraform, metrics_for_everyone } = self;
+        let (leasehold, meters) = Meters::new(&leasehold, metrics_for_everyone);
         let gate = Gatekeeper::new(leasehold.clone(), access);
         let draining = CancellationToken::new();
         let feed = Feed::new(leasehold.clone(), draining.clone());
-        Server { app: App(Arc::new(Shared { leasehold, gate, limits, draining, feed })) }
+        Server { app: App(Arc::new(Shared { leasehold, meters, gate, limits, terraform, draining, feed })) }
     }
 }
 
 impl App {
     pub(crate) fn leasehold(&self) -> &Leasehold {
         &self.0.leasehold
+    }
+
+    pub(crate) fn meters(&self) -> &Meters {
+        &self.0.meters
     }
 
     pub(crate) fn gate(&self) -> &Gatekeeper {
@@ -142,6 +172,10 @@ impl App {
 
     pub(crate) fn feed(&self) -> &Feed {
         &self.0.feed
+    }
+
+    pub(crate) fn terraform(&self) -> TerraformOptions {
+        self.0.terraform
     }
 
     pub(crate) fn is_draining(&self) -> bool {

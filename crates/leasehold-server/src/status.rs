@@ -15,8 +15,13 @@ pub(crate) const CREATED: StatusCode = StatusCode::CREATED;
 /// It will be done.
 pub(crate) const ACCEPTED: StatusCode = StatusCode::ACCEPTED;
 
+/// Somebody else has the lock: what Terraform looks for.
+pub(crate) const LOCKED: StatusCode = StatusCode::LOCKED;
+/// The same where nobody waits for it.
+pub(crate) const CONFLICT: StatusCode = StatusCode::CONFLICT;
+
 /// Every code there is. Those of the library's errors have their paragraph in `docs/errors.md` too.
-const KINDS: [Kind; 32] = [
+const KINDS: [Kind; 33] = [
     kind("INVALID", StatusCode::BAD_REQUEST, "Invalid request"),
     kind("UNAUTHENTICATED", StatusCode::UNAUTHORIZED, "Not authenticated"),
     kind("BAD_SIGNATURE", StatusCode::UNAUTHORIZED, "Bad signature"),
@@ -28,6 +33,7 @@ const KINDS: [Kind; 32] = [
     kind("UNKNOWN_EXECUTION", StatusCode::NOT_FOUND, "No such execution"),
     kind("UNKNOWN_WORKFLOW", StatusCode::NOT_FOUND, "No such workflow"),
     kind("UNKNOWN_TRIGGER", StatusCode::NOT_FOUND, "No such trigger"),
+    kind("UNKNOWN_STATE", StatusCode::NOT_FOUND, "No such Terraform state"),
     kind("LOCK_NOT_HELD", StatusCode::NOT_FOUND, "Lock not held"),
     kind("METHOD_NOT_ALLOWED", StatusCode::METHOD_NOT_ALLOWED, "Method not allowed"),
     kind("TOO_SLOW", StatusCode::REQUEST_TIMEOUT, "Request too slow"),

@@ -9,7 +9,7 @@ pub(super) const LIBRARY: &str = "crates/leasehold/src";
 pub(super) const STORE: &str = "crates/leasehold/src/store";
 
 /// Folders of `store/` that serve every engine; any other folder there is taken for an engine.
-const SHARED: [&str; 1] = ["wake"];
+const SHARED: [&str; 2] = ["metered", "wake"];
 
 /// The library from above.
 pub(super) struct Layout {

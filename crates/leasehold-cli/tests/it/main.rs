@@ -3,6 +3,7 @@
 
 mod config;
 mod contention;
+mod deploy;
 mod docs;
 mod events;
 mod examples;

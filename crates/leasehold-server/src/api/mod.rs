@@ -19,4 +19,5 @@ pub(crate) mod health;
 pub(crate) mod history;
 mod lease;
 pub(crate) mod locks;
+pub(crate) mod metrics;
 pub(crate) mod tasks;

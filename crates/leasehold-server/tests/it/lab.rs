@@ -44,7 +44,11 @@ impl Lab {
 
     /// With these limits.
     pub(crate) async fn with(leasehold: Leasehold, access: Access, limits: Limits) -> Self {
-        let server = Server::builder(leasehold.clone()).access(access).limits(limits).build();
+        Self::serve(Server::builder(leasehold.clone()).access(access).limits(limits).build(), leasehold).await
+    }
+
+    /// This server, which is over that store.
+    pub(crate) async fn serve(server: Server, leasehold: Leasehold) -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let listening = listen(&server, listener).unwrap();
         let base = format!("http://{}", listening.address());

@@ -2,10 +2,15 @@
 
 mod basics;
 mod cut;
+mod deploy;
 mod events;
 mod lab;
 mod locks;
+mod metrics;
+mod otlp;
 mod roles;
 mod tasks;
+mod terraform;
+mod terraform_fence;
 mod waiting;
 mod wire;

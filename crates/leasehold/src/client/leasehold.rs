@@ -18,7 +18,8 @@ use crate::model::{
     Token, Ttl, WorkflowName,
 };
 use crate::store::{
-    self, Abilities, Finding, ListEvents, ListLocks, LockStore, Moment, Page, Store, StoreUrl, TaskStore,
+    self, Abilities, Finding, ListEvents, ListLocks, LockStore, MeteredStore, Moment, Page, Store, StoreUrl,
+    TaskStore,
 };
 
 /// A handle on a store. Cheap to clone; all clones share one connection and one background thread.
@@ -41,7 +42,7 @@ pub struct Leasehold {
 
 pub(super) struct Inner {
     pub(super) store: Arc<dyn Store>,
-    pub(super) keeper: Keeper,
+    pub(super) keeper: Arc<Keeper>,
     /// Who asks, if nobody says: host and process number.
     pub(super) holder: Holder,
 }
@@ -70,7 +71,15 @@ impl Leasehold {
     /// Uses a store that is already open.
     pub fn with_store(store: Arc<dyn Store>) -> Result<Self> {
         let holder = Holder::new(format!("{}:{}", store::host_name(), std::process::id()))?;
-        Ok(Self { inner: Arc::new(Inner { store, keeper: Keeper::start()?, holder }) })
+        Ok(Self { inner: Arc::new(Inner { store, keeper: Arc::new(Keeper::start()?), holder }) })
+    }
+
+    /// A handle on the same store whose doings are counted and timed, and where the numbers are. What is done through this
+    /// one is not among them.
+    pub fn metered(&self) -> (Self, Arc<MeteredStore>) {
+        let metered = Arc::new(MeteredStore::new(self.inner.store.clone()));
+        let (keeper, holder) = (self.inner.keeper.clone(), self.inner.holder.clone());
+        (Self { inner: Arc::new(Inner { store: metered.clone(), keeper, holder }) }, metered)
     }
 
     /// The store itself.

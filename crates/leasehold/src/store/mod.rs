@@ -11,6 +11,7 @@
 //! | `host.rs` | who this process is, and whether another one is gone |
 //! | `background.rs` | a thread of its own for an engine that talks over the network |
 //! | `wake/` | waking exactly the waiter that has been served, in this process or the next |
+//! | `metered/` | a store that counts and times what is done with another one |
 //! | `finding.rs` | what an engine finds out about itself for `leasehold doctor` |
 //! | `memory/`, `sqlite/`, `postgres/`, `redis/`, `dynamodb/` | the engines |
 
@@ -26,6 +27,7 @@ mod finding;
 mod host;
 mod lock_store;
 pub mod memory;
+mod metered;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(feature = "redis")]
@@ -43,5 +45,6 @@ pub use doc_store::{BACK_ROOM, Doc, DocStore, Draft, Fact, PutIf, Time};
 pub use finding::{Concern, Finding};
 pub use host::{host_name, is_gone, member, this_process};
 pub use lock_store::{Cursor, ListEvents, ListLocks, LockState, LockStore, Page, Span, Store};
+pub use metered::{Buckets, Histogram, MeteredStore, Operation, Reading};
 pub use task_store::{ListTasks, TaskStore};
 pub use wake::{Arrivals, Changes, HandedOver, Wake};

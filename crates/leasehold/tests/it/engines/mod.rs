@@ -4,6 +4,7 @@ mod cas;
 #[cfg(feature = "dynamodb")]
 mod dynamodb;
 mod memory;
+mod metered;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod proxy;

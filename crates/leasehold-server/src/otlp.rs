@@ -1,0 +1,62 @@
+//! Traces to an OpenTelemetry collector, over OTLP as protobuf on HTTP. The collector is one that is near: plain HTTP.
+//!
+//! Every request and every call of the store is a span. The exporter has a thread of its own; a collector that is away or slow costs
+//! spans, never a request.
+
+use std::error::Error;
+
+use opentelemetry::trace::TracerProvider;
+use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::trace::SdkTracerProvider;
+use tracing::Subscriber;
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::registry::LookupSpan;
+
+const PATH: &str = "/v1/traces";
+
+/// Sends spans to a collector.
+#[derive(Debug)]
+pub struct Exporter {
+    provider: SdkTracerProvider,
+}
+
+impl Exporter {
+    /// To the collector at this address, such as `http://127.0.0.1:4318`.
+    pub fn new(collector: &str) -> Result<Self, Box<dyn Error + Send + Sync>> {
+        if !collector.starts_with("http://") {
+            return Err("the address of a collector reads http://HOST:PORT".into());
+        }
+        let address = collector.trim_end_matches('/');
+        let address = if address.ends_with(PATH) { address.to_owned() } else { format!("{address}{PATH}") };
+        let exporter = SpanExporter::builder()
+            .with_http()
+            .with_protocol(Protocol::HttpBinary)
+            .with_endpoint(address)
+            .build()?;
+        let resource = Resource::builder().with_service_name("leasehold").build();
+        let provider =
+            SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource).build();
+        Ok(Self { provider })
+    }
+
+    /// What a subscriber needs. Only leasehold's own spans go through: those of the exporter's HTTP client would make more of
+    /// themselves.
+    pub fn layer<S>(&self) -> impl Layer<S> + use<S>
+    where
+        S: Subscriber + for<'a> LookupSpan<'a>,
+    {
+        let ours = Targets::new()
+            .with_target("leasehold", tracing::Level::DEBUG)
+            .with_target("leasehold_server", tracing::Level::DEBUG);
+        tracing_opentelemetry::layer().with_tracer(self.provider.tracer("leasehold")).with_filter(ours)
+    }
+
+    /// Sends what is left, and ends. Waits for it: not to be called on a thread that has futures to run.
+    pub fn finish(self) {
+        if let Err(error) = self.provider.shutdown() {
+            tracing::warn!(%error, "the last spans could not be sent");
+        }
+    }
+}

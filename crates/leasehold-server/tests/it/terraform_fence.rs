@@ -1,0 +1,160 @@
+//! A write that was on its way when its lock was lost: it must not land on what the next holder has read.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use async_trait::async_trait;
+use leasehold::store::memory::MemoryStore;
+use leasehold::store::{
+    Abilities, Cursor, Doc, DocStore, Draft, LockStore, Page, PutIf, Store, TaskStore, Time,
+};
+use leasehold::{Leasehold, Result};
+use leasehold_server::Access;
+use tokio::sync::Semaphore;
+
+use crate::lab::Lab;
+use crate::terraform::{ADA, BOB, state};
+
+/// A store that can hold up the writing of a head.
+struct Held {
+    store: MemoryStore,
+    armed: AtomicBool,
+    arrived: Semaphore,
+    go: Semaphore,
+}
+
+impl Held {
+    fn docs(&self) -> &dyn DocStore {
+        self.store.docs().unwrap()
+    }
+}
+
+#[async_trait]
+impl Store for Held {
+    fn abilities(&self) -> Abilities {
+        self.store.abilities()
+    }
+    fn url(&self) -> String {
+        self.store.url()
+    }
+    fn locks(&self) -> &dyn LockStore {
+        self.store.locks()
+    }
+    fn tasks(&self) -> Option<&dyn TaskStore> {
+        self.store.tasks()
+    }
+    fn docs(&self) -> Option<&dyn DocStore> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl DocStore for Held {
+    fn abilities(&self) -> Abilities {
+        self.store.abilities()
+    }
+    fn url(&self) -> String {
+        self.store.url()
+    }
+    async fn get(&self, key: &str) -> Result<Option<Doc>> {
+        self.docs().get(key).await
+    }
+    async fn put_if(&self, key: &str, expected: Option<u64>, draft: Draft) -> Result<PutIf> {
+        if key.contains("server/tf/") && self.armed.swap(false, Ordering::SeqCst) {
+            self.arrived.add_permits(1);
+            self.go.acquire().await.unwrap().forget();
+        }
+        self.docs().put_if(key, expected, draft).await
+    }
+    async fn list(&self, prefix: &str, after: Option<Cursor>, limit: u32) -> Result<Page<(String, Doc)>> {
+        self.docs().list(prefix, after, limit).await
+    }
+    async fn time(&self) -> Result<Time> {
+        self.docs().time().await
+    }
+}
+
+async fn lab() -> (Arc<Lab>, Arc<Held>) {
+    let (armed, arrived, go) = (AtomicBool::new(false), Semaphore::new(0), Semaphore::new(0));
+    let held = Arc::new(Held { store: MemoryStore::new(), armed, arrived, go });
+    let leasehold = Leasehold::with_store(held.clone()).unwrap();
+    (Arc::new(Lab::over(leasehold, Access::Open).await), held)
+}
+
+#[tokio::test]
+async fn a_write_on_its_way_comes_too_late_when_another_has_the_lock() {
+    let (lab, held) = lab().await;
+    lab.lock(ADA).await;
+    assert_eq!(lab.put(ADA, 1).await.status, 200);
+    held.armed.store(true, Ordering::SeqCst);
+    let late = tokio::spawn({
+        let lab = lab.clone();
+        async move { lab.put(ADA, 2).await }
+    });
+    // Ada's lease was alive when it was looked at; now it is taken, and Bob reads the state.
+    held.arrived.acquire().await.unwrap().forget();
+    lab.tf("UNLOCK", "/tf/prod", None).await;
+    assert_eq!(lab.lock(BOB).await.status, 200);
+    assert_eq!(lab.get("/tf/prod").await.body, state(1));
+    held.go.add_permits(1);
+    let late = late.await.unwrap();
+    assert_eq!((late.status, late.code()), (409, "LEASE_LOST"));
+    assert_eq!(lab.get("/tf/prod").await.body, state(1));
+    assert_eq!(lab.put(BOB, 2).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_write_on_its_way_comes_too_late_when_it_was_forced_and_nobody_has_the_lock() {
+    let (lab, held) = lab().await;
+    lab.lock(ADA).await;
+    held.armed.store(true, Ordering::SeqCst);
+    let late = tokio::spawn({
+        let lab = lab.clone();
+        async move { lab.put(ADA, 1).await }
+    });
+    held.arrived.acquire().await.unwrap().forget();
+    assert_eq!(lab.tf("UNLOCK", "/tf/prod", None).await.status, 200);
+    held.go.add_permits(1);
+    assert_eq!(late.await.unwrap().status, 409);
+    assert_eq!(lab.get("/tf/prod").await.status, 404);
+}
+
+/// Each adds one to what it has read under its lock, while somebody keeps taking locks away: no addition is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_write_that_was_answered_counts_although_locks_are_taken_by_force() {
+    let lab = Arc::new(Lab::open().await);
+    let over = Arc::new(AtomicBool::new(false));
+    let thief = tokio::spawn({
+        let (lab, over) = (lab.clone(), over.clone());
+        async move {
+            while !over.load(Ordering::SeqCst) {
+                lab.tf("UNLOCK", "/tf/prod", None).await;
+                tokio::task::yield_now().await;
+            }
+        }
+    });
+    let adders = (0..8).map(|number| {
+        let lab = lab.clone();
+        tokio::spawn(async move {
+            let mut written = 0;
+            for round in 0..25 {
+                let id = format!("6a0c5bd6-9e56-4a07-8a3a-0f8ad1{number:03}{round:03}");
+                if lab.lock(&id).await.status != 200 {
+                    continue;
+                }
+                let serial = lab.get("/tf/prod").await.body["serial"].as_u64().unwrap_or(0);
+                written += u64::from(lab.put(&id, serial + 1).await.status == 200);
+                lab.unlock(&id).await;
+            }
+            written
+        })
+    });
+    let mut written = 0;
+    for adder in adders.collect::<Vec<_>>() {
+        written += adder.await.unwrap();
+    }
+    over.store(true, Ordering::SeqCst);
+    thief.await.unwrap();
+    assert!(written > 0);
+    assert_eq!(lab.get("/tf/prod").await.body["serial"], written);
+}

@@ -1,0 +1,131 @@
+//! The store around the store, and its locks.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tracing::Instrument;
+
+use super::meter::Meter;
+use super::op::Op;
+use super::reading::Reading;
+use crate::Result;
+use crate::model::{Event, EventKind, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp};
+use crate::store::{
+    Abilities, Changes, DocStore, Finding, ListEvents, ListLocks, LockStore, Moment, Page, Store, TaskStore,
+};
+
+/// So many doubts are looked up at one reading.
+const LOOK_UPS: usize = 100;
+/// So many events of a lock are looked through for one.
+const EVENTS: u32 = 50;
+
+/// A store that counts and times what is done with it.
+pub struct MeteredStore {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) meter: Meter,
+}
+
+impl MeteredStore {
+    /// Counts what is done with this store from now on, through this one.
+    pub fn new(store: Arc<dyn Store>) -> Self {
+        Self { store, meter: Meter::new() }
+    }
+
+    /// The store that is counted: what is done with it directly is not.
+    pub fn below(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    /// The numbers. Looks up what became of leases that others may have taken over, which costs a few reads of the store; what
+    /// cannot be read is left out.
+    pub async fn read(&self) -> Reading {
+        for doubt in self.meter.take_doubts().into_iter().take(LOOK_UPS) {
+            let ask = ListEvents { lock: Some(doubt.lock), limit: EVENTS, ..ListEvents::default() };
+            let Ok(events) = self.store.locks().history(&ask).await else { break };
+            let how = events.items.iter().find(|event| {
+                event.lease_id == doubt.lease_id
+                    && event.at == doubt.at
+                    && matches!(event.kind, EventKind::Expired | EventKind::Stolen)
+            });
+            if let Some(event) = how {
+                self.meter.taken_over(event.kind);
+            }
+        }
+        self.meter.read()
+    }
+
+    /// Times a call, in a span of its own.
+    pub(super) async fn timed<T>(&self, op: Op, call: impl Future<Output = Result<T>>) -> Result<T> {
+        let span = tracing::debug_span!("store", op = op.name());
+        let began = Moment::now();
+        let answer = call.instrument(span).await;
+        self.meter.call(op, began, &answer);
+        answer
+    }
+}
+
+#[async_trait]
+impl Store for MeteredStore {
+    fn abilities(&self) -> Abilities {
+        self.store.abilities()
+    }
+
+    fn url(&self) -> String {
+        self.store.url()
+    }
+
+    fn locks(&self) -> &dyn LockStore {
+        self
+    }
+
+    fn tasks(&self) -> Option<&dyn TaskStore> {
+        self.store.tasks().map(|_| self as &dyn TaskStore)
+    }
+
+    fn docs(&self) -> Option<&dyn DocStore> {
+        self.store.docs().map(|_| self as &dyn DocStore)
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        self.store.examine().await
+    }
+}
+
+#[async_trait]
+impl LockStore for MeteredStore {
+    async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
+        let kind = Op::from(op);
+        let span = tracing::debug_span!("store", op = kind.name(), lock = %name);
+        let began = Moment::now();
+        let answer = self.store.locks().apply(name, op).instrument(span).await;
+        self.meter.call(kind, began, &answer);
+        self.meter.answered(name, op, began, &answer);
+        answer
+    }
+
+    async fn get(&self, name: &LockName) -> Result<Option<LockRecord>> {
+        self.timed(Op::LockGet, self.store.locks().get(name)).await
+    }
+
+    async fn list(&self, ask: &ListLocks) -> Result<Page<LockRecord>> {
+        self.timed(Op::LockList, self.store.locks().list(ask)).await
+    }
+
+    async fn history(&self, ask: &ListEvents) -> Result<Page<Event>> {
+        self.timed(Op::LockHistory, self.store.locks().history(ask)).await
+    }
+
+    async fn now(&self) -> Result<Timestamp> {
+        self.timed(Op::LockNow, self.store.locks().now()).await
+    }
+
+    fn changes(&self, waiter: &LeaseId) -> Changes {
+        self.store.locks().changes(waiter)
+    }
+
+    async fn sweep(&self, limit: u32) -> Result<Swept> {
+        let swept = self.timed(Op::LockSweep, self.store.locks().sweep(limit)).await?;
+        self.meter.cleared(swept);
+        Ok(swept)
+    }
+}

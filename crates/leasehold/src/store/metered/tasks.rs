@@ -1,0 +1,104 @@
+//! The tasks of a store that counts.
+
+use async_trait::async_trait;
+
+use super::op::Op;
+use super::store::MeteredStore;
+use crate::Result;
+use crate::model::{
+    Beat, Enqueued, Finished, HeldTask, LeaseTasks, Leased, NewTask, Pause, QueueName, QueueStatus,
+    Recovered, Settle, Settled, Task, TaskAnswer, TaskId, TaskKey, TaskOp, Timestamp, Ttl, WorkerId,
+    WorkerInfo, WorkerStatus,
+};
+use crate::store::{Arrivals, ListTasks, Page, TaskStore};
+
+impl MeteredStore {
+    fn inner_tasks(&self) -> &dyn TaskStore {
+        self.store.tasks().expect("only a store that has tasks is asked for them")
+    }
+}
+
+#[async_trait]
+impl TaskStore for MeteredStore {
+    async fn enqueue(&self, new: &[NewTask]) -> Result<Vec<Enqueued>> {
+        self.timed(Op::TaskEnqueue, self.inner_tasks().enqueue(new)).await
+    }
+
+    async fn lease(&self, ask: &LeaseTasks) -> Result<Leased> {
+        let leased = self.timed(Op::TaskLease, self.inner_tasks().lease(ask)).await?;
+        self.meter.task_leases.add(leased.tasks.len() as u64);
+        Ok(leased)
+    }
+
+    async fn heartbeat(&self, worker: &WorkerInfo, held: &[HeldTask], ttl: Ttl) -> Result<Vec<Beat>> {
+        let call = self.inner_tasks().heartbeat(worker, held, ttl);
+        let beats = self.timed(Op::TaskHeartbeat, call).await?;
+        let lost = beats.iter().filter(|beat| **beat == Beat::Lost).count();
+        self.meter.task_lease_conflicts.add(lost as u64);
+        Ok(beats)
+    }
+
+    async fn leave(&self, worker: WorkerId) -> Result<()> {
+        self.timed(Op::TaskLeave, self.inner_tasks().leave(worker)).await
+    }
+
+    async fn settle(&self, settle: &[Settle]) -> Result<Vec<Settled>> {
+        let settled = self.timed(Op::TaskSettle, self.inner_tasks().settle(settle)).await?;
+        let lost = settled.iter().filter(|settled| **settled == Settled::Lost).count();
+        self.meter.task_lease_conflicts.add(lost as u64);
+        Ok(settled)
+    }
+
+    async fn change(&self, id: TaskId, op: &TaskOp) -> Result<Option<(TaskAnswer, Task)>> {
+        let answer = self.timed(Op::TaskChange, self.inner_tasks().change(id, op)).await?;
+        let conflict = matches!(answer, Some((TaskAnswer::VersionConflict(_), _)));
+        self.meter.task_version_conflicts.add(conflict.into());
+        Ok(answer)
+    }
+
+    async fn recover(&self, limit: u32) -> Result<Recovered> {
+        let recovered = self.timed(Op::TaskRecover, self.inner_tasks().recover(limit)).await?;
+        self.meter.task_leases_expired.add(recovered.expired().into());
+        Ok(recovered)
+    }
+
+    async fn get(&self, id: TaskId) -> Result<Option<Task>> {
+        self.timed(Op::TaskGet, self.inner_tasks().get(id)).await
+    }
+
+    async fn keyed(&self, queue: &QueueName, key: &TaskKey) -> Result<Option<Task>> {
+        self.timed(Op::TaskGet, self.inner_tasks().keyed(queue, key)).await
+    }
+
+    async fn list(&self, ask: &ListTasks) -> Result<Page<Task>> {
+        self.timed(Op::TaskList, self.inner_tasks().list(ask)).await
+    }
+
+    async fn queues(&self) -> Result<Vec<QueueStatus>> {
+        self.timed(Op::TaskQueues, self.inner_tasks().queues()).await
+    }
+
+    async fn pause(&self, queue: &QueueName, pause: Option<Pause>) -> Result<bool> {
+        self.timed(Op::TaskPause, self.inner_tasks().pause(queue, pause)).await
+    }
+
+    async fn workers(&self) -> Result<Vec<WorkerStatus>> {
+        self.timed(Op::TaskWorkers, self.inner_tasks().workers()).await
+    }
+
+    async fn archive(&self, which: &Finished) -> Result<u64> {
+        self.timed(Op::TaskArchive, self.inner_tasks().archive(which)).await
+    }
+
+    async fn purge(&self, which: &Finished) -> Result<u64> {
+        self.timed(Op::TaskPurge, self.inner_tasks().purge(which)).await
+    }
+
+    async fn now(&self) -> Result<Timestamp> {
+        self.timed(Op::TaskNow, self.inner_tasks().now()).await
+    }
+
+    fn arrivals(&self, queues: &[QueueName]) -> Arrivals {
+        self.inner_tasks().arrivals(queues)
+    }
+}

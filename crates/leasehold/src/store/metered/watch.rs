@@ -1,0 +1,183 @@
+//! What is remembered of requests and leases, within bounds: since when a request asks, and which lease has a lock.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::model::{Lease, LeaseId, LockName, Mode, Slots, Timestamp};
+use crate::store::Moment;
+
+const MOST_ASKED: usize = 10_000;
+const MOST_HELD: usize = 1_000;
+const MOST_DOUBTS: usize = 1_000;
+const SHARDS: usize = 16;
+
+/// What is remembered.
+#[derive(Debug)]
+pub(super) struct Watch {
+    asked: Mutex<Asked>,
+    /// How many ask, so that whoever meets nobody need not look.
+    asking: AtomicUsize,
+    held: [Mutex<HashMap<LockName, Known>>; SHARDS],
+    hasher: RandomState,
+    /// What the store's clock is ahead of this machine's, as last seen, in µs.
+    ahead: AtomicI64,
+    doubts: Mutex<Vec<Doubt>>,
+}
+
+/// How a request asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asking {
+    /// And comes again if it wants to.
+    Once,
+    /// And stands in the queue, where it asks again to show that it lives.
+    InQueue,
+}
+
+/// Since when requests that were not served at once ask, oldest first.
+#[derive(Debug, Default)]
+struct Asked {
+    since: HashMap<LeaseId, (Moment, Asking)>,
+    order: VecDeque<LeaseId>,
+}
+
+/// A lease that was granted here.
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    lease_id: LeaseId,
+    expires_at: Timestamp,
+}
+
+/// A lease was granted while another was, as far as we know, not given back. It may have been, elsewhere: the history tells.
+#[derive(Debug, Clone)]
+pub(super) struct Doubt {
+    pub(super) lock: LockName,
+    pub(super) lease_id: LeaseId,
+    /// When the other lease was granted: if it took this one over, then at this very time.
+    pub(super) at: Timestamp,
+}
+
+impl Watch {
+    pub(super) fn new() -> Self {
+        Self {
+            asked: Mutex::default(),
+            asking: AtomicUsize::new(0),
+            held: std::array::from_fn(|_| Mutex::default()),
+            hasher: RandomState::new(),
+            ahead: AtomicI64::new(0),
+            doubts: Mutex::default(),
+        }
+    }
+
+    /// A request was not served. How it asked first, if this is not the first time.
+    pub(super) fn asks(&self, request: LeaseId, since: Moment, how: Asking) -> Option<Asking> {
+        let mut asked = lock(&self.asked);
+        if let Some((_, how)) = asked.since.get(&request) {
+            return Some(*how);
+        }
+        if asked.since.len() >= MOST_ASKED
+            && let Some(oldest) = asked.order.pop_front()
+        {
+            asked.since.remove(&oldest);
+        }
+        asked.since.insert(request, (since, how));
+        asked.order.push_back(request);
+        if asked.order.len() > 2 * MOST_ASKED {
+            let Asked { since, order } = &mut *asked;
+            order.retain(|request| since.contains_key(request));
+        }
+        self.asking.store(asked.since.len(), Ordering::Relaxed);
+        None
+    }
+
+    /// A request asks no more; since when it did.
+    pub(super) fn served(&self, request: LeaseId) -> Option<Moment> {
+        if self.asking.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let mut asked = lock(&self.asked);
+        let since = asked.since.remove(&request);
+        self.asking.store(asked.since.len(), Ordering::Relaxed);
+        since.map(|(since, _)| since)
+    }
+
+    /// A lease was granted or renewed. Whether it is new to us.
+    pub(super) fn holds(&self, name: &LockName, lease: &Lease) -> bool {
+        let now = i64::try_from(Moment::now().as_micros()).unwrap_or(i64::MAX);
+        let theirs = i64::try_from(lease.renewed_at.as_micros()).unwrap_or(i64::MAX);
+        self.ahead.store(theirs.saturating_sub(now), Ordering::Relaxed);
+        let alone = lease.ask.mode == Mode::Exclusive && lease.ask.slots == Slots::default();
+        if !alone {
+            // Granted again, it is not dated as granted.
+            return lease.renewed_at == lease.acquired_at;
+        }
+        let known = Known { lease_id: lease.ask.lease_id, expires_at: lease.expires_at };
+        let mut held = self.shard(name);
+        let before = match held.get_mut(name) {
+            Some(there) => Some(std::mem::replace(there, known)),
+            None => {
+                if held.len() < MOST_HELD {
+                    held.insert(name.clone(), known);
+                }
+                None
+            }
+        };
+        drop(held);
+        match before {
+            Some(before) if before.lease_id == known.lease_id => false,
+            Some(before) => {
+                let doubt = Doubt { lock: name.clone(), lease_id: before.lease_id, at: lease.acquired_at };
+                let mut doubts = lock(&self.doubts);
+                if doubts.len() < MOST_DOUBTS {
+                    doubts.push(doubt);
+                }
+                true
+            }
+            None => lease.renewed_at == lease.acquired_at,
+        }
+    }
+
+    /// A lease is over.
+    pub(super) fn ended(&self, name: &LockName, lease: LeaseId) {
+        let mut held = self.shard(name);
+        if held.get(name).is_some_and(|known| known.lease_id == lease) {
+            held.remove(name);
+        }
+    }
+
+    /// Leases that had ended were cleared away, and counted.
+    pub(super) fn swept(&self) {
+        let now = self.store_time();
+        for shard in &self.held {
+            lock(shard).retain(|_, known| now < known.expires_at);
+        }
+    }
+
+    /// How long ago this was, by the store's clock as far as it is known here.
+    pub(super) fn since(&self, time: Timestamp) -> Duration {
+        self.store_time().since(time)
+    }
+
+    /// What has to be looked up.
+    pub(super) fn take_doubts(&self) -> Vec<Doubt> {
+        std::mem::take(&mut *lock(&self.doubts))
+    }
+
+    fn store_time(&self) -> Timestamp {
+        let ahead = self.ahead.load(Ordering::Relaxed);
+        Timestamp::from_micros(Moment::now().as_micros().saturating_add_signed(ahead))
+    }
+
+    fn shard(&self, name: &LockName) -> MutexGuard<'_, HashMap<LockName, Known>> {
+        let hash = self.hasher.hash_one(name);
+        #[expect(clippy::cast_possible_truncation, reason = "the remainder is small")]
+        let shard = (hash % SHARDS as u64) as usize;
+        lock(&self.held[shard])
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

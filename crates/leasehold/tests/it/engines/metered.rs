@@ -1,0 +1,183 @@
+//! A store that counts: it behaves as the one it is around, and its numbers are right.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::model::{
+    Change, LockName, NewTask, Payload, QueueName, Reason, TaskId, TaskOp, Ttl, WorkerId,
+};
+use leasehold::model::{Finished, HeldTask, LeaseTasks, Settle, Token, Verdict, WorkerInfo};
+use leasehold::store::memory::MemoryStore;
+use leasehold::store::{Clock, Draft, MeteredStore, Store};
+use leasehold::testing::{Fixture, agrees_with_the_rules, tasks_agree_with_the_rules};
+use leasehold::{Leasehold, Strategy};
+
+async fn fresh() -> Fixture {
+    let clock = super::support::clock();
+    let store = Arc::new(MeteredStore::new(Arc::new(MemoryStore::with_clock(clock.clone()))));
+    Fixture::new(store.clone(), store, clock, ())
+}
+
+mod locks {
+    leasehold::lock_conformance!(crate::engines::metered::fresh);
+}
+
+mod docs {
+    leasehold::doc_conformance!(crate::engines::metered::fresh);
+}
+
+mod tasks {
+    leasehold::task_conformance!(crate::engines::metered::fresh);
+}
+
+#[test]
+fn it_agrees_with_the_rules() {
+    agrees_with_the_rules(64, fresh);
+    tasks_agree_with_the_rules(64, fresh);
+}
+
+fn manual() -> (Leasehold, Arc<MeteredStore>, Clock) {
+    let clock = super::support::clock();
+    let store = Arc::new(MeteredStore::new(Arc::new(MemoryStore::with_clock(clock.clone()))));
+    (Leasehold::with_store(store.clone()).unwrap(), store, clock)
+}
+
+fn how(reading: &leasehold::store::Reading, how: &str) -> u64 {
+    reading.recovered.iter().find(|(name, _)| *name == how).unwrap().1
+}
+
+#[tokio::test]
+async fn locks_that_were_had_and_given_back_are_counted() {
+    let (leasehold, metrics) = Leasehold::connect("memory:").await.unwrap().metered();
+    for _ in 0..3 {
+        leasehold.lock("a").acquire().await.unwrap().release().await.unwrap();
+    }
+    let held = leasehold.lock("a").acquire().await.unwrap();
+    leasehold.lock("a").acquire().await.unwrap_err();
+    let reading = metrics.read().await;
+    assert_eq!((reading.acquisitions, reading.releases, reading.conflicts), (4, 3, 1));
+    assert_eq!((reading.retries, reading.failures, reading.recovered_in_all()), (0, 0, 0));
+    assert_eq!((reading.acquire.count(), reading.hold.count()), (4, 3));
+    let acquire = reading.operations.iter().find(|operation| operation.op == "lock_acquire").unwrap();
+    assert_eq!((acquire.took.count(), acquire.errors), (5, 0));
+    drop(held);
+}
+
+#[tokio::test]
+async fn a_request_that_waits_is_one_conflict_and_its_wait_is_timed() {
+    let (leasehold, metrics) = Leasehold::connect("memory:").await.unwrap().metered();
+    let first = leasehold.lock("a").acquire().await.unwrap();
+    let second = tokio::spawn(leasehold.lock("a").wait(Duration::from_secs(20)).acquire());
+    while metrics.read().await.conflicts == 0 {
+        tokio::task::yield_now().await;
+    }
+    tokio::time::sleep(Duration::from_millis(60)).await;
+    first.release().await.unwrap();
+    second.await.unwrap().unwrap().release().await.unwrap();
+    let reading = metrics.read().await;
+    assert_eq!((reading.acquisitions, reading.releases), (2, 2));
+    assert_eq!((reading.conflicts, reading.retries), (1, 0));
+    assert!(reading.acquire.sum >= 0.06, "{:?}", reading.acquire);
+}
+
+#[tokio::test]
+async fn a_request_that_gives_up_its_place_has_not_tried_again() {
+    let (leasehold, metrics) = Leasehold::connect("memory:").await.unwrap().metered();
+    let _held = leasehold.lock("a").acquire().await.unwrap();
+    leasehold.lock("a").wait(Duration::from_millis(20)).acquire().await.unwrap_err();
+    let reading = metrics.read().await;
+    assert_eq!((reading.acquisitions, reading.conflicts, reading.retries), (1, 1, 0));
+}
+
+#[tokio::test]
+async fn a_request_that_asks_again_is_one_conflict_and_the_rest_are_retries() {
+    let (leasehold, metrics) = Leasehold::connect("memory:").await.unwrap().metered();
+    let _held = leasehold.lock("a").acquire().await.unwrap();
+    let backoff = leasehold::Backoff { first: Duration::from_millis(1), tries: 3, ..Default::default() };
+    leasehold.lock("a").strategy(Strategy::Retry(backoff)).acquire().await.unwrap_err();
+    let reading = metrics.read().await;
+    assert_eq!(reading.conflicts, 1);
+    assert!(reading.retries >= 2, "{}", reading.retries);
+}
+
+#[tokio::test]
+async fn leases_that_end_without_their_holder_are_counted_by_how() {
+    let (leasehold, metrics, clock) = manual();
+    let ttl = Duration::from_secs(10);
+    let forget = async |lock: &str| {
+        let guard = leasehold.lock(lock).ttl(ttl).acquire().await.unwrap();
+        // As if its process had died: nobody renews it, nobody gives it back.
+        std::mem::forget(guard);
+    };
+    for lock in ["expired", "stolen", "forced", "swept", "released"] {
+        forget(lock).await;
+    }
+    let forced = LockName::new("forced").unwrap();
+    let status = leasehold.status(&forced).await.unwrap();
+    let (by, reason) = (status.holders[0].holder.clone(), Reason::new("x").unwrap());
+    leasehold.force_release(&forced, status.token, by, reason).await.unwrap();
+    clock.advance(Duration::from_secs(5));
+    let stolen = leasehold.lock("stolen").steal_stale(Duration::from_secs(3)).acquire().await.unwrap();
+    // Given back where we do not see it.
+    let elsewhere = LockName::new("released").unwrap();
+    let status = leasehold.status(&elsewhere).await.unwrap();
+    let release = leasehold::model::Release {
+        lease_id: status.holders[0].lease_id,
+        token: status.token,
+        at_least: None,
+    };
+    let below = metrics.below();
+    below.locks().apply(&elsewhere, &leasehold::model::LockOp::Release(release)).await.unwrap();
+    let again = leasehold.lock("released").acquire().await.unwrap();
+    clock.advance(Duration::from_secs(6));
+    let expired = leasehold.lock("expired").acquire().await.unwrap();
+    assert_eq!(leasehold.sweep(100).await.unwrap().leases, 1);
+    let reading = metrics.read().await;
+    let counts = ["expired", "stolen", "forced", "swept"].map(|name| how(&reading, name));
+    assert_eq!(counts, [1, 1, 1, 1]);
+    drop((stolen, again, expired));
+}
+
+#[tokio::test]
+async fn leases_on_tasks_and_changes_that_come_too_late_are_counted() {
+    let (_, store, clock) = manual();
+    let tasks = store.tasks().unwrap();
+    let queue = QueueName::new("q").unwrap();
+    let new = |number: u128| {
+        let id = TaskId::from_uuid(uuid::Uuid::from_u128(number));
+        NewTask::new(id, queue.clone(), Payload::new("{}").unwrap())
+    };
+    tasks.enqueue(&[new(1), new(2)]).await.unwrap();
+    let worker = WorkerId::from_uuid(uuid::Uuid::from_u128(9));
+    let ttl = Ttl::from_secs(10);
+    let ask = LeaseTasks { worker, queues: vec![queue.clone()], max: 10, ttl };
+    let leased = tasks.lease(&ask).await.unwrap().tasks;
+    let (id, token) = (leased[0].id, leased[0].token);
+    let old = Token::new(token.get() - 1).unwrap();
+    tasks.settle(&[Settle { id, token: old, verdict: Verdict::Done(None) }]).await.unwrap();
+    let info = WorkerInfo {
+        id: worker,
+        host: "h".to_owned(),
+        pid: 1,
+        version: "0".to_owned(),
+        queues: vec![queue],
+        slots: 1,
+        busy: 1,
+        draining: false,
+        every: ttl,
+    };
+    tasks.heartbeat(&info, &[HeldTask { id, token: old, progress: None }], ttl).await.unwrap();
+    let change = TaskOp::Update(Change { expected: 999, ..Change::default() });
+    tasks.change(id, &change).await.unwrap();
+    clock.advance(Duration::from_secs(11));
+    tasks.recover(10).await.unwrap();
+    let docs = store.docs().unwrap();
+    docs.put_if("d", Some(7), Draft { body: String::new(), facts: Vec::new(), keep: None }).await.unwrap();
+    let reading = store.read().await;
+    assert_eq!(reading.task_leases, 2);
+    assert_eq!(reading.task_lease_conflicts, 2);
+    assert_eq!(reading.task_leases_expired, 2);
+    assert_eq!(reading.version_conflicts, [("task", 1), ("document", 1)]);
+    let which = Finished { queue: None, state: None, before: tasks.now().await.unwrap(), limit: 1 };
+    tasks.purge(&which).await.unwrap();
+}
