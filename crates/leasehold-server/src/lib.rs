@@ -22,6 +22,8 @@
 //! | `envelope.rs` | what every request gets: its id, its span, its problem written out |
 //! | `body.rs` | reading a request: JSON with clear complaints, bounded in size and time |
 //! | `access/` | who may do what: roles and tokens |
+//! | `webhooks/` | signatures, keys and deliveries of webhooks |
+//! | `config/` | `leasehold.toml` |
 //! | `api/` | the endpoints, one file per kind of thing |
 
 pub mod access;
@@ -34,6 +36,7 @@ mod problem;
 mod router;
 mod server;
 mod status;
+mod webhooks;
 
 pub use access::{Access, Role};
 pub use listen::{Listening, listen};
