@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::model::{
-    Conflict, Invalid, LockName, NotHeld, QueueName, ScheduleName, StaleToken, TaskId, TaskKey, TaskState,
-    format_duration,
+    Conflict, ExecutionId, Invalid, LockName, NotHeld, QueueName, ScheduleName, StaleToken, TaskId, TaskKey,
+    TaskState, WorkflowName, format_duration,
 };
 
 /// What every fallible call of this library returns.
@@ -102,6 +102,55 @@ pub enum Error {
         what: &'static str,
     },
 
+    /// More tasks have or await the lock than the new one wanted to be with. It was not added.
+    #[error("there is no room behind lock '{lock}': task {task} has it")]
+    NoRoom {
+        /// The lock.
+        lock: LockName,
+        /// The task that runs with it, or is next to.
+        task: TaskId,
+    },
+
+    /// Another execution of the workflow runs or is about to, or somebody else has its lock. Nothing was started, and the key
+    /// is as free as before.
+    #[error("workflow '{workflow}' cannot start now: {reason}")]
+    WorkflowLocked {
+        /// The workflow.
+        workflow: WorkflowName,
+        /// The execution that is in the way, if it is one.
+        execution: Option<ExecutionId>,
+        /// Whether it came at the very same time: a look before had found the workflow free.
+        raced: bool,
+        /// In words.
+        reason: String,
+    },
+
+    /// The key is taken by an execution that was started with another input.
+    #[error(
+        "key '{key}' of workflow '{workflow}' is taken by {execution}, which was started with another input"
+    )]
+    ExecutionKeyReused {
+        /// The workflow.
+        workflow: WorkflowName,
+        /// The key.
+        key: TaskKey,
+        /// The execution that has it.
+        execution: ExecutionId,
+    },
+
+    /// There is no such execution, or no longer.
+    #[error("there is no execution {0}")]
+    UnknownExecution(ExecutionId),
+
+    /// The execution is over: it cannot be stopped, and nothing it says counts any more.
+    #[error("execution {execution} is over: it has {state}")]
+    ExecutionFinished {
+        /// The execution.
+        execution: ExecutionId,
+        /// How it ended.
+        state: TaskState,
+    },
+
     /// The store did not answer, or could not do what was asked.
     #[error("{message}")]
     Store {
@@ -163,6 +212,12 @@ impl Error {
             Self::VersionConflict { .. } => "VERSION_CONFLICT",
             Self::KeyReused { .. } => "KEY_REUSED",
             Self::TaskState { .. } => "TASK_STATE",
+            Self::NoRoom { .. } => "NO_ROOM",
+            Self::WorkflowLocked { raced: false, .. } => "WORKFLOW_LOCKED",
+            Self::WorkflowLocked { raced: true, .. } => "LOCK_ACQUISITION_FAILED",
+            Self::ExecutionKeyReused { .. } => "IDEMPOTENCY_KEY_REUSED",
+            Self::UnknownExecution(_) => "UNKNOWN_EXECUTION",
+            Self::ExecutionFinished { .. } => "EXECUTION_FINISHED",
             Self::Store { trouble, .. } => match trouble {
                 Trouble::Unavailable => "STORE_UNAVAILABLE",
                 Trouble::NotPermitted => "STORE_NOT_PERMITTED",
@@ -175,7 +230,13 @@ impl Error {
     /// Whether the same call may succeed later without anybody changing anything. An acquire that is tried again
     /// with the same lease id cannot take the lock twice.
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Self::Conflict { .. } | Self::Store { trouble: Trouble::Unavailable, .. })
+        matches!(
+            self,
+            Self::Conflict { .. }
+                | Self::NoRoom { .. }
+                | Self::WorkflowLocked { .. }
+                | Self::Store { trouble: Trouble::Unavailable, .. }
+        )
     }
 
     /// What to do next, in words for a person.
@@ -205,6 +266,23 @@ impl Error {
                 Some(format!("use another key, or see that task with: leasehold tasks show {task}"))
             }
             Self::TaskState { task, .. } => Some(format!("see it with: leasehold tasks show {task}")),
+            Self::NoRoom { task, .. } => Some(format!("see it with: leasehold tasks show {task}")),
+            Self::WorkflowLocked { execution: Some(execution), .. } => {
+                Some(format!("try again later, or see it with: leasehold executions show {execution}"))
+            }
+            Self::WorkflowLocked { workflow, .. } => {
+                Some(format!("see who has it with: leasehold locks why {}", quoted(&workflow.lock())))
+            }
+            Self::ExecutionKeyReused { execution, .. } => {
+                Some(format!("use another key, or see it with: leasehold executions show {execution}"))
+            }
+            Self::UnknownExecution(_) => Some(
+                "finished executions are forgotten after a while; see what there is with: leasehold executions list"
+                    .to_owned(),
+            ),
+            Self::ExecutionFinished { execution, .. } => {
+                Some(format!("see it with: leasehold executions show {execution}"))
+            }
             Self::Store { hint, .. } if !hint.is_empty() => Some(hint.clone()),
             Self::Invalid(_) | Self::Store { .. } => None,
         }

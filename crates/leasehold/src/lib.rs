@@ -24,6 +24,9 @@
 //! A **task** is a piece of work that goes to one worker at a time: [`Work`] is a kind of task,
 //! [`Leasehold::enqueue`] adds one, and [`Leasehold::worker`] makes a worker that handles them.
 //!
+//! A **workflow** is a task that holds a lock while it runs, found again by its key: [`Leasehold::workflow`] starts one
+//! execution for an event, however often that comes.
+//!
 //! Three floors, arrows only downward: [`client`] is what callers use, [`store`] has the engines, [`model`] has the
 //! rules that all engines obey.
 
@@ -35,8 +38,10 @@ pub mod store;
 pub mod testing;
 
 pub use client::{
-    Added, Backoff, EnqueueBuilder, Guard, GuardState, Health, Held, Leasehold, LockBuilder, LockStatus,
-    Running, ScheduleBuilder, Schedules, Setback, Strategy, Sweeper, Tasks, Work, Worker, WorkerBuilder,
+    Added, Backoff, EnqueueBuilder, Execution, ExecutionEnd, Guard, GuardState, Health, Held, Leasehold,
+    ListExecutions, LockBuilder, LockStatus, OnLocked, Running, ScheduleBuilder, Schedules, Setback, Start,
+    StartBuilder, Strategy, Sweeper, Tasks, Work, Worker, WorkerBuilder, WorkflowLock, WorkflowStatus,
+    Workflows,
 };
 pub use error::{Error, Result, Trouble};
 pub use store::Moment;

@@ -10,10 +10,12 @@ use super::status::{EventView, LockStatus};
 use super::sweeper::Sweeper;
 use super::tasks::{Added, EnqueueBuilder, Tasks, Work, WorkerBuilder};
 use super::tasks::{enqueue, new_task};
+use super::workflows::{StartBuilder, Workflows};
 use crate::error::{Error, Result, Trouble};
 use crate::model::{
     AskRelease, ForceRelease, Holder, LeaseId, LockName, LockOp, LockRecord, NewTask, NotHeld, Outcome,
     Payload, QueueName, Reason, Release, Renew, StaleToken, Swept, TaskId, Timestamp, Token, Ttl,
+    WorkflowName,
 };
 use crate::store::{
     self, Abilities, Finding, ListEvents, ListLocks, LockStore, Moment, Page, Store, StoreUrl, TaskStore,
@@ -176,6 +178,35 @@ impl Leasehold {
     /// The tasks and queues, for whoever looks after them.
     pub fn tasks(&self) -> Result<Tasks> {
         Tasks::new(self.inner.clone())
+    }
+
+    /// Begins to start an execution of a workflow.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+    /// # let leasehold = leasehold::Leasehold::connect("memory:").await?;
+    /// use leasehold::Start;
+    ///
+    /// let first = leasehold.workflow("deploy").key("event-17").start("v1.2").await?;
+    /// let again = leasehold.workflow("deploy").key("event-17").start("v1.2").await?;
+    /// let (Start::Started(first), Start::Duplicate(again)) = (first, again) else { panic!("one event, one execution") };
+    /// assert_eq!(first.id, again.id);
+    ///
+    /// let other = leasehold.workflow("deploy").key("event-18").start("v1.3").await.unwrap_err();
+    /// assert_eq!(other.code(), "WORKFLOW_LOCKED");
+    /// # Ok(()) }
+    /// ```
+    pub fn workflow<N>(&self, name: N) -> StartBuilder
+    where
+        N: TryInto<WorkflowName>,
+        N::Error: Into<Error>,
+    {
+        StartBuilder::new(self.inner.clone(), name)
+    }
+
+    /// The workflows and their executions, for whoever looks after them.
+    pub fn workflows(&self) -> Result<Workflows> {
+        Workflows::new(self.inner.clone())
     }
 
     /// Begins to make a worker.

@@ -12,6 +12,7 @@
 //! | `sweeper.rs` | clearing away what nobody comes back for |
 //! | `schedules.rs` | tasks that come again and again |
 //! | `tasks/` | adding tasks, working on them, looking after them |
+//! | `workflows/` | executions: starting them once, running them one at a time |
 
 mod acquire;
 mod builder;
@@ -24,6 +25,7 @@ mod status;
 mod strategy;
 mod sweeper;
 mod tasks;
+mod workflows;
 
 pub use builder::LockBuilder;
 pub use guard::{Guard, GuardState, Health, Held};
@@ -33,3 +35,7 @@ pub use status::{AskedStatus, EventView, HolderStatus, LockStatus, WaiterStatus}
 pub use strategy::{Backoff, Strategy};
 pub use sweeper::Sweeper;
 pub use tasks::{Added, EnqueueBuilder, Running, Setback, Tasks, Work, Worker, WorkerBuilder};
+pub use workflows::{
+    Execution, ExecutionEnd, ListExecutions, OnLocked, Start, StartBuilder, WorkflowLock, WorkflowStatus,
+    Workflows,
+};

@@ -228,12 +228,15 @@ impl From<Event> for EventView {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's shape")]
-fn rfc3339<S: Serializer>(time: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn rfc3339<S: Serializer>(time: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&format_args!("{time:#}"))
 }
 
 #[expect(clippy::ref_option, reason = "serde's shape")]
-fn rfc3339_option<S: Serializer>(time: &Option<Timestamp>, serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn rfc3339_option<S: Serializer>(
+    time: &Option<Timestamp>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     match time {
         Some(time) => rfc3339(time, serializer),
         None => serializer.serialize_none(),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::leasehold::Inner;
+use super::workflows::clear_all_stale;
 
 /// Sweeps in the background until dropped. Any number of processes may have one.
 #[must_use = "a sweeper that is dropped sweeps no more"]
@@ -40,6 +41,11 @@ async fn sweep_on(inner: Weak<Inner>, every: Duration) {
             Ok(swept) if swept.leases + swept.tickets > 0 => tracing::info!(?swept, "swept"),
             Ok(_) => {}
             Err(error) => tracing::warn!(%error, "a sweep failed; the next one follows"),
+        }
+        if inner.store.tasks().is_some()
+            && let Err(error) = clear_all_stale(&inner).await
+        {
+            tracing::warn!(%error, "locks of workflows could not be looked at; the next try follows");
         }
     }
 }

@@ -39,17 +39,17 @@ pub use ask::{Ask, LeaseId, Metadata, Mode, Priority, Slots};
 pub use duration::{format_duration, parse_duration};
 pub use event::{Event, EventKind};
 pub use fence::{Fence, StaleToken};
-pub use name::{Holder, LockName, QueueName, Reason, ScheduleName, TaskKey};
+pub use name::{Holder, LockName, QueueName, Reason, ScheduleName, TaskKey, WorkflowName};
 pub use op::{Acquire, AskRelease, ForceRelease, Leave, LockOp, Release, Renew, Restarted, Sweep};
 pub use outcome::{Applied, Conflict, HeldBy, NotHeld, Outcome, Queued, Swept};
 pub use process::{BootId, Member, Process};
 pub use record::{Asked, Lease, LockRecord, Status, Ticket};
 pub use schedule::{CronText, Missed, Schedule, Zone};
 pub use task::{
-    Beat, Cancel, Change, Counts, Enqueued, Fingerprint, Finished, HeldTask, LeaseTasks, Leased, MAX_PAYLOAD,
-    NewTask, Note, Pause, Payload, Progress, QueueStatus, Recovered, Retries, Retry, Reuse, Settle, Settled,
-    Task, TaskAnswer, TaskEvent, TaskEventKind, TaskId, TaskOp, TaskState, TaskTable, Verdict, When,
-    WorkerId, WorkerInfo, WorkerStatus,
+    Beat, Brief, Cancel, Change, Counts, Enqueued, ExecutionId, Fingerprint, Finished, HeldTask, Input,
+    LeaseTasks, Leased, MAX_PAYLOAD, NewTask, Note, Pause, Payload, Progress, QueueStatus, Recovered,
+    Retries, Retry, Reuse, Settle, Settled, Task, TaskAnswer, TaskEvent, TaskEventKind, TaskId, TaskOp,
+    TaskState, TaskTable, Verdict, When, WorkerId, WorkerInfo, WorkerStatus,
 };
 pub use time::{Timestamp, Ttl};
 pub use token::Token;

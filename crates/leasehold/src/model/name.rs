@@ -9,10 +9,15 @@ use super::Invalid;
 
 /// Longest name, holder or reason, in bytes of UTF-8.
 const MAX_BYTES: usize = 255;
+/// Longest name of a workflow: its queue and its lock have a prefix more.
+const MAX_WORKFLOW: usize = MAX_BYTES - super::task::WORKFLOW.len();
 
-/// Makes a text type with one rule: 1 to 255 bytes, no control characters, no blanks at either end.
+/// Makes a text type with one rule: 1 to 255 bytes, or fewer if so said, no control characters, no blanks at either end.
 macro_rules! short_text {
     ($(#[$doc:meta])* $type:ident, $word:literal) => {
+        short_text!($(#[$doc])* $type, $word, MAX_BYTES);
+    };
+    ($(#[$doc:meta])* $type:ident, $word:literal, $most:expr) => {
         $(#[$doc])*
         #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[serde(try_from = "String", into = "String")]
@@ -21,7 +26,7 @@ macro_rules! short_text {
         impl $type {
             /// Checks the text and takes it.
             pub fn new(text: impl AsRef<str>) -> Result<Self, Invalid> {
-                check($word, text.as_ref())?;
+                check($word, text.as_ref(), $most)?;
                 Ok(Self(text.as_ref().into()))
             }
 
@@ -116,12 +121,19 @@ short_text!(
     "key"
 );
 
-fn check(word: &str, text: &str) -> Result<(), Invalid> {
+short_text!(
+    /// The name of a workflow. Its executions are tasks of the queue `workflow/NAME`, and run under the lock of that name.
+    WorkflowName,
+    "workflow name",
+    MAX_WORKFLOW
+);
+
+fn check(word: &str, text: &str, most: usize) -> Result<(), Invalid> {
     if text.is_empty() {
         return Err(Invalid(format!("the {word} is empty")));
     }
-    if text.len() > MAX_BYTES {
-        return Err(Invalid(format!("the {word} has {} bytes; {MAX_BYTES} is the most", text.len())));
+    if text.len() > most {
+        return Err(Invalid(format!("the {word} has {} bytes; {most} is the most", text.len())));
     }
     if let Some(at) = text.chars().position(char::is_control) {
         return Err(Invalid(format!("the {word} {text:?} has a control character at position {}", at + 1)));

@@ -124,9 +124,10 @@ pub(in crate::client) fn new_task<W: Work>(work: &W) -> Result<NewTask> {
 /// Adds tasks in one go, and says what came of each.
 pub(in crate::client) async fn enqueue(inner: &Inner, new: Vec<NewTask>) -> Result<Vec<Result<Added>>> {
     let enqueued = inner.tasks()?.enqueue(&new).await?;
-    let answer = |(new, enqueued): (NewTask, Enqueued)| match (enqueued, new.key) {
-        (Enqueued::KeyReused(task), Some(key)) => Err(Error::KeyReused { queue: new.queue, key, task }),
-        (enqueued, _) => {
+    let answer = |(new, enqueued): (NewTask, Enqueued)| match (enqueued, new.key, new.lock) {
+        (Enqueued::KeyReused(task), Some(key), _) => Err(Error::KeyReused { queue: new.queue, key, task }),
+        (Enqueued::NoRoom(task), _, Some(lock)) => Err(Error::NoRoom { lock, task }),
+        (enqueued, ..) => {
             Ok(Added { id: enqueued.id(), duplicate: matches!(enqueued, Enqueued::Duplicate(_)) })
         }
     };

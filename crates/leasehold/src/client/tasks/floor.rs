@@ -17,6 +17,8 @@ pub(super) enum Stop {
     Asked,
     /// The worker ends, and its patience is over.
     Ending,
+    /// It has run for as long as it may.
+    Overdue,
 }
 
 /// How a lease is, for its handler.
@@ -145,6 +147,13 @@ impl Floor {
         let is_over = |terms: Terms| terms.valid_until <= now && terms.stop.is_none();
         let over = hands.values_mut().filter(|hand| is_over(*hand.terms.borrow()));
         over.map(|hand| hand.stop(Stop::Lost)).count()
+    }
+
+    /// Stops the handler of one lease.
+    pub(super) fn stop(&self, id: TaskId, token: Token, why: Stop) {
+        if let Some(hand) = self.hands().get_mut(&id).filter(|hand| hand.token == token) {
+            hand.stop(why);
+        }
     }
 
     /// Stops every handler.

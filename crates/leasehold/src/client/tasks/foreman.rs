@@ -10,21 +10,19 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
+use super::attempt::{Ended, attempt};
 use super::floor::{Floor, Stop, Terms};
 use super::pulse::About;
 use super::running::Ties;
-use super::work::clamped;
-use crate::client::builder::LockBuilder;
 use crate::client::leasehold::Inner;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::model::{
-    Beat, HeldTask, LeaseTasks, Leased, LockName, Note, QueueName, Settle, Task, TaskId, TaskState, Token,
-    Ttl, Verdict,
+    Beat, HeldTask, LeaseTasks, Leased, Note, QueueName, Settle, Task, TaskId, TaskState, Token, Ttl, Verdict,
 };
 use crate::store::{Arrivals, ListTasks, Moment};
 
 /// What a handler is, whatever the type of its tasks.
-pub(super) type Handler =
+pub(in crate::client) type Handler =
     dyn Fn(Arc<Task>, Option<Token>, Ties) -> Pin<Box<dyn Future<Output = Verdict> + Send>> + Send + Sync;
 
 /// Tasks are taken ahead for so long.
@@ -35,8 +33,6 @@ const MOST_AHEAD: usize = 200;
 const MOST_UNSETTLED: usize = 2000;
 /// The longest pause while the store cannot be reached.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// How long a task is put off whose lock somebody else has.
-const LOCK_TAKEN: Duration = Duration::from_secs(1);
 
 /// Queues whose leases last equally long.
 #[derive(Clone)]
@@ -68,12 +64,6 @@ struct InHand {
     task: Arc<Task>,
     ttl: Ttl,
     terms: watch::Receiver<Terms>,
-}
-
-/// How an attempt went: what to tell the store, if anything, and how long it took.
-struct Ended {
-    verdict: Option<Verdict>,
-    took: Duration,
 }
 
 /// What is going on.
@@ -374,91 +364,6 @@ async fn running(inner: &Inner, mut ask: ListTasks) -> Result<Vec<Task>> {
         if ask.after.is_none() {
             return Ok(found);
         }
-    }
-}
-
-/// One attempt: the lock if there is one, then the handler, until it is done or has to stop.
-async fn attempt(
-    inner: Arc<Inner>,
-    handler: Option<Arc<Handler>>,
-    task: Arc<Task>,
-    ttl: Ttl,
-    ties: Ties,
-) -> Ended {
-    let began = Moment::now();
-    let (mut terms, patient) = (ties.terms.clone(), ties.patient);
-    let mut work = std::pin::pin!(async {
-        let Some(handler) = handler else { return Verdict::Return };
-        let Some(lock) = task.lock.clone() else { return handler(task, None, ties).await };
-        under_lock(&inner, lock, handler, task, ttl, ties).await
-    });
-    let verdict = tokio::select! {
-        biased;
-        why = stopped(&mut terms) => {
-            let last = if patient { Some(work.await) } else { None };
-            // While a patient handler came to its end, the lease may have been lost after all.
-            match (terms.borrow().stop.unwrap_or(why), last) {
-                (Stop::Lost, _) => None,
-                (_, Some(done @ Verdict::Done(_))) => Some(done),
-                (Stop::Asked, _) => Some(Verdict::Abort),
-                (Stop::Ending, _) => Some(Verdict::Return),
-            }
-        },
-        verdict = &mut work => Some(verdict),
-    };
-    Ended { verdict, took: Moment::now().after(began) }
-}
-
-/// Runs the handler while the task's lock is held. Whoever else has the lock, has it: the task comes back later, and
-/// that is no attempt.
-async fn under_lock(
-    inner: &Arc<Inner>,
-    lock: LockName,
-    handler: Arc<Handler>,
-    task: Arc<Task>,
-    ttl: Ttl,
-    ties: Ties,
-) -> Verdict {
-    let holder = format!("task {}", task.id);
-    let mut ask = LockBuilder::new(inner.clone(), lock).ttl(ttl.as_duration()).holder(holder.as_str());
-    if ties.patient {
-        // The work may live longer than this process: only time can tell that it is over.
-        ask = ask.process(None);
-    }
-    let guard = match ask.acquire().await {
-        Ok(guard) => guard,
-        Err(Error::Conflict { .. }) => return Verdict::Snooze(clamped(LOCK_TAKEN)),
-        Err(error) => {
-            tracing::warn!(task = %task.id, %error, "the lock of a task could not be asked for");
-            return Verdict::Snooze(clamped(LOCK_TAKEN));
-        }
-    };
-    let token = guard.token();
-    let done = if ties.patient {
-        let ties = Ties { lock: Some(guard.watch()), ..ties };
-        let verdict = handler(task, Some(token), ties).await;
-        match guard.release().await {
-            Err(error @ Error::Lost { .. }) => Err(error),
-            Ok(()) | Err(_) => Ok(verdict),
-        }
-    } else {
-        guard.run(async |_| handler(task, Some(token), ties).await).await
-    };
-    match done {
-        Ok(verdict) => verdict,
-        // The lock was lost, and the handler with it.
-        Err(error) => {
-            tracing::warn!(%error, "the lock of a task was lost while it ran");
-            Verdict::Snooze(clamped(LOCK_TAKEN))
-        }
-    }
-}
-
-async fn stopped(terms: &mut watch::Receiver<Terms>) -> Stop {
-    match terms.wait_for(|terms| terms.stop.is_some()).await.map(|terms| terms.stop) {
-        Ok(Some(why)) => why,
-        // Nobody is left who could want it stopped.
-        _ => std::future::pending().await,
     }
 }
 

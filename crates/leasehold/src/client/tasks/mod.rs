@@ -8,11 +8,13 @@
 //! | `running.rs` | a task as its handler sees it |
 //! | `worker.rs` | a worker: its settings, its start, its end |
 //! | `floor.rs` | what a worker has in hand: leases, deadlines, who is to stop |
+//! | `attempt.rs` | one attempt: its lock, its handler, how it has to stop |
 //! | `foreman.rs` | taking tasks and starting handlers |
 //! | `settler.rs` | telling the store how attempts ended, many at once |
 //! | `pulse.rs` | signs of life, on a thread that handlers cannot starve |
 //! | `upkeep.rs` | what any worker does for all: recovery, schedules, forgetting |
 
+mod attempt;
 mod desk;
 mod enqueue;
 mod floor;
@@ -27,6 +29,8 @@ mod worker;
 pub use desk::Tasks;
 pub use enqueue::{Added, EnqueueBuilder};
 pub(super) use enqueue::{enqueue, new_task};
+pub(super) use foreman::Handler;
 pub use running::Running;
+pub(super) use work::verdict;
 pub use work::{Setback, Work};
 pub use worker::{Worker, WorkerBuilder};

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::floor::{Floor, Terms};
 use crate::client::guard::{GuardState, Health};
-use crate::model::{Progress, Task, TaskId, Token};
+use crate::model::{ExecutionId, Progress, Task, TaskId, Token};
 use crate::store::Moment;
 
 /// A task that this worker has leased, with what it is about. Its lease is kept alive in the background for as long as
@@ -22,7 +22,7 @@ pub struct Running<W> {
 
 /// What ties a handler to its worker.
 #[derive(Clone)]
-pub(super) struct Ties {
+pub(in crate::client) struct Ties {
     pub(super) floor: Arc<Floor>,
     pub(super) terms: watch::Receiver<Terms>,
     /// How the task's lock is, if it has one.
@@ -34,13 +34,18 @@ pub(super) struct Ties {
 }
 
 impl<W> Running<W> {
-    pub(super) fn new(work: W, task: Arc<Task>, lock_token: Option<Token>, ties: Ties) -> Self {
+    pub(in crate::client) fn new(work: W, task: Arc<Task>, lock_token: Option<Token>, ties: Ties) -> Self {
         Self { work, task, lock_token, ties }
     }
 
     /// The task's id: the same in every attempt.
     pub fn id(&self) -> TaskId {
         self.task.id
+    }
+
+    /// The execution that it is, if it is one of a workflow.
+    pub fn execution(&self) -> Option<ExecutionId> {
+        ExecutionId::of_task(&self.task)
     }
 
     /// The fencing token of this attempt: give it to whatever the work writes to.

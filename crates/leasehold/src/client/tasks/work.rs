@@ -75,7 +75,7 @@ impl<E: std::error::Error> From<E> for Setback {
 }
 
 /// What came of a handler, as the end of an attempt.
-pub(super) fn verdict<R: Serialize>(outcome: Result<R, Setback>) -> Verdict {
+pub(in crate::client) fn verdict<R: Serialize>(outcome: Result<R, Setback>) -> Verdict {
     match outcome {
         Err(Setback(verdict)) => verdict,
         Ok(result) => match Payload::of(&result) {

@@ -13,11 +13,11 @@ use super::foreman::{Foreman, Handler, Line};
 use super::pulse::{About, beat_on};
 use super::running::Running;
 use super::settler::settle_all;
-use super::upkeep::{look_after, tick_on};
+use super::upkeep::{Upkeep, look_after, tick_on};
 use super::work::{Setback, Work, verdict};
 use crate::client::leasehold::Inner;
 use crate::error::{Error, Result};
-use crate::model::{Invalid, Note, Payload, QueueName, Ttl, Verdict, WorkerId, WorkerInfo};
+use crate::model::{Invalid, Note, Payload, QueueName, Ttl, Verdict, WorkerId, WorkerInfo, WorkflowName};
 use crate::store::{self, clock::new_id};
 
 /// Makes a worker. What is wrong with a value is told by [`start`](Self::start).
@@ -30,7 +30,7 @@ pub struct WorkerBuilder {
     recover_every: Option<Duration>,
     keep: Option<Duration>,
     patient: bool,
-    wrong: Option<Error>,
+    pub(in crate::client) wrong: Option<Error>,
 }
 
 /// How many tasks a worker runs at once, if nobody says otherwise.
@@ -123,7 +123,7 @@ impl WorkerBuilder {
         self
     }
 
-    fn with_handler(mut self, queue: QueueName, ttl: Ttl, call: Box<Handler>) -> Self {
+    pub(in crate::client) fn with_handler(mut self, queue: QueueName, ttl: Ttl, call: Box<Handler>) -> Self {
         if let Some((name, _)) = self.handlers.get_key_value(&queue) {
             let twice = Invalid(format!("queue '{name}' has two handlers"));
             self.wrong.get_or_insert(twice.into());
@@ -217,8 +217,9 @@ impl WorkerBuilder {
             spawn_until(&background, &inner, pulse);
         }
         let every = recover_every.unwrap_or((shortest.as_duration() / 3).min(RECOVER_AT_LEAST));
-        let upkeep = look_after(inner.clone(), every, keep);
-        spawn_until(&background, &inner, upkeep);
+        let workflows = handlers.keys().any(|queue| WorkflowName::of_queue(queue).is_some());
+        let upkeep = Upkeep { inner: inner.clone(), every, keep, workflows };
+        spawn_until(&background, &inner, look_after(upkeep));
         spawn_until(&background, &inner, tick_on(inner.clone()));
         let background = background.drop_guard();
 

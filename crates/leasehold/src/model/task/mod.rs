@@ -8,6 +8,7 @@
 //! | `rules.rs` | the rules of one task |
 //! | `table.rs` | all tasks together: who is next, keys, locks, counts. The reference for every engine |
 //! | `worker.rs` | who works |
+//! | `workflow.rs` | executions of workflows: tasks with a brief, under their workflow's lock |
 
 mod op;
 mod record;
@@ -15,6 +16,7 @@ mod rules;
 mod table;
 mod values;
 mod worker;
+mod workflow;
 
 pub use op::{
     Beat, Cancel, Change, Enqueued, Finished, HeldTask, LeaseTasks, Leased, NewTask, Recovered, Retry, Reuse,
@@ -24,3 +26,5 @@ pub use record::{Task, TaskEvent, TaskEventKind, TaskState};
 pub use table::{Counts, Pause, QueueStatus, TaskTable};
 pub use values::{Fingerprint, MAX_PAYLOAD, Note, Payload, Progress, Retries, TaskId, WorkerId};
 pub use worker::{WorkerInfo, WorkerStatus};
+pub(super) use workflow::WORKFLOW;
+pub use workflow::{Brief, ExecutionId, Input};

@@ -32,18 +32,26 @@ pub struct NewTask {
     /// How often it is tried.
     #[serde(default)]
     pub retries: Retries,
+    /// It is added only if at most so many others have or await its lock: are pending, running or blocked. None: however
+    /// many. Its key is looked at first, and a task that is not added takes no key. Without a lock it means nothing.
+    #[serde(default)]
+    pub room: Option<u32>,
+    /// What the key stands for, if that is not the whole payload.
+    #[serde(default)]
+    pub fingerprint: Option<Fingerprint>,
 }
 
 impl NewTask {
     /// A plain one.
     pub fn new(id: TaskId, queue: QueueName, payload: Payload) -> Self {
         let (when, priority, reuse, retries) = Default::default();
-        Self { id, queue, payload, when, priority, key: None, reuse, lock: None, retries }
+        let (key, lock, room, fingerprint) = (None, None, None, None);
+        Self { id, queue, payload, when, priority, key, reuse, lock, retries, room, fingerprint }
     }
 
     /// What tells whether it is meant to be the same as another with its key.
     pub fn fingerprint(&self) -> Fingerprint {
-        self.payload.fingerprint()
+        self.fingerprint.unwrap_or_else(|| self.payload.fingerprint())
     }
 }
 
@@ -83,13 +91,16 @@ pub enum Enqueued {
     Duplicate(TaskId),
     /// A task with its key is there, but it is about something else. Nothing was added.
     KeyReused(TaskId),
+    /// More tasks have or await its lock than it wanted to be with. Nothing was added. This one has the lock: it runs, or is
+    /// next to run.
+    NoRoom(TaskId),
 }
 
 impl Enqueued {
     /// The task that there is.
     pub const fn id(self) -> TaskId {
         match self {
-            Self::Added(id) | Self::Duplicate(id) | Self::KeyReused(id) => id,
+            Self::Added(id) | Self::Duplicate(id) | Self::KeyReused(id) | Self::NoRoom(id) => id,
         }
     }
 }
@@ -160,8 +171,8 @@ pub enum Verdict {
     Snooze(Ttl),
     /// The worker has to stop before it is done: somebody else, at once. Does not count as an attempt.
     Return,
-    /// It was stopped because somebody wanted it.
-    Abort,
+    /// It was stopped: because somebody wanted it, or for this reason.
+    Abort(Option<Note>),
 }
 
 /// The answer to the end of an attempt.

@@ -124,7 +124,12 @@ impl Task {
                 self.attempt -= 1;
                 self.try_again(self.run_at, now);
             }
-            Verdict::Abort => self.finish(TaskState::Aborted, now),
+            Verdict::Abort(why) => {
+                if why.is_some() {
+                    self.error.clone_from(why);
+                }
+                self.finish(TaskState::Aborted, now);
+            }
         }
         self.changed(now);
         Settled::Now(self.state)

@@ -95,20 +95,33 @@ impl TaskTable {
         }
         let key = new.key.clone().map(|key| (new.queue.clone(), key));
         if let Some(earlier) = key.as_ref().and_then(|key| self.keys.get(key)).copied() {
-            let task = self.tasks.get_mut(&earlier).expect("a key leads to a task");
+            let task = &self.tasks[&earlier];
             if task.fingerprint != new.fingerprint() {
                 return Enqueued::KeyReused(earlier);
             }
             if !new.reuse.allows(task.state) {
                 return Enqueued::Duplicate(earlier);
             }
-            task.key = None;
+        }
+        if let Some(head) = self.no_room(new) {
+            return Enqueued::NoRoom(head);
+        }
+        if let Some(earlier) = key.as_ref().and_then(|key| self.keys.get(key)) {
+            self.tasks.get_mut(earlier).expect("a key leads to a task").key = None;
         }
         if let Some(key) = key {
             self.keys.insert(key, new.id);
         }
         self.file(Task::new(new, now));
         Enqueued::Added(new.id)
+    }
+
+    /// Who has the lock of a new task, if there is no room for it.
+    fn no_room(&self, new: &NewTask) -> Option<TaskId> {
+        let (room, lock) = (new.room?, new.lock.as_ref()?);
+        let head = self.heads.get(lock)?;
+        let others = 1 + self.blocked.get(lock).map_or(0, BTreeSet::len);
+        (others > room as usize).then_some(*head)
     }
 
     /// Gives a worker what is next, and says when something is due if that was not enough.

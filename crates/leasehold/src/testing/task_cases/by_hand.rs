@@ -26,7 +26,7 @@ pub async fn a_running_task_is_stopped_by_its_worker(f: Fixture) {
     shop.add(&[task(1), task(2), task(3)]).await;
     let leased = shop.lease(1, 3).await;
     for (leased, verdict, state) in [
-        (&leased[0], Verdict::Abort, TaskState::Aborted),
+        (&leased[0], Verdict::Abort(None), TaskState::Aborted),
         (&leased[1], Verdict::Retry(why(), None), TaskState::Aborted),
         (&leased[2], Verdict::Done(None), TaskState::Succeeded),
     ] {

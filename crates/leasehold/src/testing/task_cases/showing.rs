@@ -59,7 +59,7 @@ pub async fn counts_follow_every_step(f: Fixture) {
     shop.done(&leased[0]).await;
     shop.settle(&leased[1], Verdict::Fail(why())).await;
     shop.settle(&leased[2], Verdict::Return).await;
-    shop.settle(&leased[3], Verdict::Abort).await;
+    shop.settle(&leased[3], Verdict::Abort(None)).await;
     assert_eq!(counts().await, [1, 0, 2, 0, 1, 1, 1]);
     shop.f.pass(40_000);
     shop.tasks().recover(100).await.expect("an answer");

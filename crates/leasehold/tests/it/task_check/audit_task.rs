@@ -123,7 +123,7 @@ fn expected(verdict: &Verdict, pair: &Pair, step: &Step) -> TaskState {
     match verdict {
         Verdict::Done(_) => TaskState::Succeeded,
         Verdict::Fail(_) => TaskState::Failed,
-        Verdict::Abort => TaskState::Aborted,
+        Verdict::Abort(_) => TaskState::Aborted,
         Verdict::Retry(..) | Verdict::Snooze(_) | Verdict::Return if cancelled => TaskState::Aborted,
         Verdict::Retry(..) if pair.known.attempt >= most => TaskState::Failed,
         Verdict::Retry(..) | Verdict::Snooze(_) => TaskState::Scheduled,

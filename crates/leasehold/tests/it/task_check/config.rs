@@ -149,7 +149,7 @@ impl How {
             Self::Fail => Verdict::Fail(Note::new("it cannot be done")),
             Self::Snooze => Verdict::Snooze(Config::TICK),
             Self::Return => Verdict::Return,
-            Self::Abort => Verdict::Abort,
+            Self::Abort => Verdict::Abort(None),
         }
     }
 }

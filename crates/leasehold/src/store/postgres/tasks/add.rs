@@ -74,6 +74,8 @@ pub(super) async fn by_the_rules(
     let mut bench = Bench::default();
     let locks: BTreeSet<LockName> = new.iter().filter_map(|new| new.lock.clone()).collect();
     bench.hold(line, &locks).await?;
+    let narrow = new.iter().filter(|new| new.room.is_some()).filter_map(|new| new.lock.clone());
+    bench.count_blocked(line, &narrow.collect()).await?;
     let known = known(line, new).await?;
     let (mut owners, made) = hold_keys(line, new, &known).await?;
     let earlier: BTreeSet<TaskId> = owners.values().copied().collect();
@@ -104,7 +106,14 @@ fn add_one(bench: &mut Bench, owners: &mut Owners, known: &BTreeSet<TaskId>, new
             if !new.reuse.allows(state) {
                 return Enqueued::Duplicate(id);
             }
-            bench.pass_key(id);
+        }
+    }
+    if let Some(head) = bench.no_room(new) {
+        return Enqueued::NoRoom(head);
+    }
+    if let Some(key) = key_of(new) {
+        if let Some(earlier) = owners.get(&key) {
+            bench.pass_key(*earlier);
         }
         owners.insert(key.clone(), new.id);
         bench.set_key(key, new.id);

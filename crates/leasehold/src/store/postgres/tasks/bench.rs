@@ -10,7 +10,9 @@ use super::link::{Line, Link};
 use super::rows::{self, TASK_COLUMNS, unreadable};
 use super::sql::Sql;
 use super::wakes::Stir;
-use crate::model::{LockName, QueueName, Task, TaskAnswer, TaskId, TaskKey, TaskOp, TaskState, Timestamp};
+use crate::model::{
+    LockName, NewTask, QueueName, Task, TaskAnswer, TaskId, TaskKey, TaskOp, TaskState, Timestamp,
+};
 use crate::store::postgres::trouble::Fail;
 
 /// How a transaction begins…
@@ -28,6 +30,8 @@ pub(super) struct Bench {
     /// Locks whose task has let go of them: the next may have them.
     freed: BTreeSet<LockName>,
     keys: BTreeMap<(QueueName, TaskKey), TaskId>,
+    /// How many waited for a lock, where that is asked for.
+    blocked: BTreeMap<LockName, usize>,
 }
 
 impl Bench {
@@ -77,6 +81,37 @@ impl Bench {
             self.heads.insert(lock, row.try_get::<_, Option<uuid::Uuid>>(1)?.map(TaskId::from_uuid));
         }
         Ok(())
+    }
+
+    /// Counts who waits for these locks, whose heads are held.
+    pub(super) async fn count_blocked(
+        &mut self,
+        line: &dyn Line,
+        locks: &BTreeSet<LockName>,
+    ) -> Result<(), Fail> {
+        if locks.is_empty() {
+            return Ok(());
+        }
+        let names: Vec<&str> = locks.iter().map(LockName::as_str).collect();
+        for row in line.ask(Sql::CountBlocked, &[&names]).await? {
+            let lock = LockName::new(row.try_get::<_, &str>(0)?).map_err(unreadable)?;
+            self.blocked.insert(lock, usize::try_from(row.try_get::<_, i64>(1)?).unwrap_or(0));
+        }
+        Ok(())
+    }
+
+    /// Who has the lock of a new task, if there is no room for it.
+    pub(super) fn no_room(&self, new: &NewTask) -> Option<TaskId> {
+        let (room, lock) = (new.room?, new.lock.as_ref()?);
+        let head = self.heads.get(lock).copied().flatten()?;
+        let fresh = |task: &&Task| {
+            task.state == TaskState::Blocked
+                && task.lock.as_ref() == Some(lock)
+                && !self.before.contains_key(&task.id)
+        };
+        let here = self.tasks.values().filter(fresh).count();
+        let others = 1 + self.blocked.get(lock).copied().unwrap_or(0) + here;
+        (others > room as usize).then_some(head)
     }
 
     /// Holds these tasks.

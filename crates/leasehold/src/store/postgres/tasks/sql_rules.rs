@@ -21,6 +21,11 @@ pub(super) const HOLD_HEADS: &str = "
     INSERT INTO $s.task_heads AS h (lock) SELECT * FROM unnest($1::text[])
     ON CONFLICT (lock) DO UPDATE SET id = h.id RETURNING lock, id";
 
+/// How many wait for each of these locks. Their heads are held: nobody else can be put behind them now.
+pub(super) const COUNT_BLOCKED: &str = "
+    SELECT l.lock, (SELECT count(*) FROM $s.tasks t WHERE t.state = 1 AND t.lock = l.lock)
+    FROM unnest($1::text[]) AS l (lock)";
+
 /// Tasks, in the order of their ids, held until the end of the transaction; and the time.
 pub(super) const LOAD: &str = "
     SELECT $HOT, $BODY, $NOW FROM unnest($1::uuid[]) AS a (id) JOIN $s.tasks t ON t.id = a.id

@@ -1,19 +1,21 @@
 -- Adds tasks, all in this one step.
 -- ARGV: for each its id, how it is asked for, the names and the rest of its record, and its payload if that is kept apart.
 
+local ASK = '>Bc8hI4BI4Bc0'
 local NOW, AT = 0, 1
 local REUSE_FAILED, REUSE_FINISHED = 1, 2
+local NO_LIMIT = 4294967295
 local queues, added, answers = {}, {}, {}
 local records, ids = many('HSET', TASKS), many('ZADD', base .. 'ids')
 
--- Whether a key that is in use keeps this task out; the answer if so.
+-- Whether a key that is in use keeps this task out; the answer if so, else the task that loses it.
 local function taken(queue, key, fingerprint, reuse)
   -- Perhaps it came with this very call.
   write_batch()
   local earlier = call('HGET', base .. 'k:' .. queue, key)
   local task = earlier and load(earlier)
   if not task then
-    return nil
+    return nil, nil
   end
   if task.fingerprint ~= fingerprint then
     return 'k' .. earlier
@@ -21,8 +23,18 @@ local function taken(queue, key, fingerprint, reuse)
   if not ((reuse == REUSE_FAILED and task.state == FAILED) or (reuse == REUSE_FINISHED and task.state >= SUCCEEDED)) then
     return 'd' .. earlier
   end
-  task.keyless = 1
-  save(task)
+  return nil, task
+end
+
+-- Who has a lock, if more have or await it than there is room for.
+local function no_room(lock, room)
+  if lock == '' or room == NO_LIMIT then
+    return nil
+  end
+  local head = call('HGET', HEADS, lock)
+  if head and call('ZCARD', base .. 'b:' .. lock) >= room then
+    return head
+  end
   return nil
 end
 
@@ -30,13 +42,24 @@ local function add(id, ask, names, payload)
   if added[id] or call('HEXISTS', TASKS, id) == 1 then
     return 'a'
   end
-  local when, run_at, priority, attempts, reuse, key = open('>Bc8hI4BBc0', ask)
+  local when, run_at, priority, attempts, reuse, room, key = open(ASK, ask)
   local queue, lock, fingerprint = open('>Bc0Bc0c8', names)
+  local answer, earlier
   if key ~= '' then
-    local answer = taken(queue, key, fingerprint, reuse)
+    answer, earlier = taken(queue, key, fingerprint, reuse)
     if answer then
       return answer
     end
+  end
+  local head = no_room(lock, room)
+  if head then
+    return 'f' .. head
+  end
+  if earlier then
+    earlier.keyless = 1
+    save(earlier)
+  end
+  if key ~= '' then
     call('HSET', base .. 'k:' .. queue, key, id)
   end
   local due = now
@@ -74,7 +97,7 @@ local function add(id, ask, names, payload)
 end
 
 for at = 4, #ARGV, 4 do
-  local key = select(6, open('>Bc8hI4BBc0', ARGV[at + 1]))
+  local key = select(7, open(ASK, ARGV[at + 1]))
   local earlier = key ~= '' and call('HGET', base .. 'k:' .. open('>Bc0', ARGV[at + 2]), key)
   if earlier then
     load(earlier)

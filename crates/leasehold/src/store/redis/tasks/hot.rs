@@ -28,6 +28,7 @@ impl Tasks {
             (b'a', []) => Some(Enqueued::Added(new.id)),
             (b'd', id) => record::id(id).map(Enqueued::Duplicate),
             (b'k', id) => record::id(id).map(Enqueued::KeyReused),
+            (b'f', id) => record::id(id).map(Enqueued::NoRoom),
             _ => None,
         };
         new.iter().map(|new| answer(new, &answers.bytes()?).ok_or_else(wrong)).collect()

@@ -95,6 +95,8 @@ pub(super) fn ask(new: &NewTask) -> Vec<u8> {
         Reuse::Failed => 1,
         Reuse::Finished => 2,
     });
+    // The largest number is no limit; as one, it is the same.
+    ask.extend(new.room.unwrap_or(u32::MAX).to_be_bytes());
     short(&mut ask, new.key.as_ref().map_or(&[], |key| key.as_str().as_bytes()));
     ask
 }

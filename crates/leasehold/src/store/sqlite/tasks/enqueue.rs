@@ -27,13 +27,19 @@ impl Shelf<'_> {
         if !plain && self.conn.prepare_cached(sql::IS_THERE)?.exists([rows::id(&new.id)])? {
             return Ok(Enqueued::Added(new.id));
         }
-        if let Some(owner) = self.key_owner(known, new)? {
+        let owner = self.key_owner(known, new)?;
+        if let Some(owner) = &owner {
             if owner.fingerprint != new.fingerprint() {
                 return Ok(Enqueued::KeyReused(owner.id));
             }
             if !new.reuse.allows(owner.state) {
                 return Ok(Enqueued::Duplicate(owner.id));
             }
+        }
+        if let Some(head) = self.no_room(new)? {
+            return Ok(Enqueued::NoRoom(head));
+        }
+        if let Some(owner) = owner {
             self.conn.prepare_cached(sql::FORGET_KEY)?.execute([rows::id(&owner.id)])?;
         }
         let queue = self.queues.number_of_new(self.conn, &new.queue)?;
@@ -44,6 +50,17 @@ impl Shelf<'_> {
             self.tell(&task);
         }
         Ok(Enqueued::Added(new.id))
+    }
+
+    /// Who has the lock of a new task, if there is no room for it.
+    fn no_room(&self, new: &NewTask) -> rusqlite::Result<Option<TaskId>> {
+        let (Some(room), Some(lock)) = (new.room, &new.lock) else { return Ok(None) };
+        let mut select = self.conn.prepare_cached(sql::HEAD_ID)?;
+        let head = select.query_row([lock.as_str()], |row| rows::uuid(row, 0)).optional()?;
+        let Some(head) = head else { return Ok(None) };
+        let mut count = self.conn.prepare_cached(sql::HOW_MANY_BLOCKED)?;
+        let blocked: u32 = count.query_row(params![lock.as_str(), room], |row| row.get(0))?;
+        Ok((blocked >= room).then_some(TaskId::from_uuid(head)))
     }
 
     fn key_owner(&self, queue: Option<i64>, new: &NewTask) -> rusqlite::Result<Option<KeyOwner>> {

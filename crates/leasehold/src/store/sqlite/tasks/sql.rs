@@ -63,6 +63,12 @@ pub(super) const EXPIRED: &str =
 /// Somebody else who runs with this lock, or is next to run.
 pub(super) const HEAD: &str =
     "SELECT 1 FROM leasehold_tasks WHERE lock = ? AND lock IS NOT NULL AND state IN (2, 3) AND id <> ?";
+/// Who runs with this lock, or is next to run.
+pub(super) const HEAD_ID: &str =
+    "SELECT id FROM leasehold_tasks WHERE lock = ? AND lock IS NOT NULL AND state IN (2, 3)";
+/// How many wait for this lock, up to so many.
+pub(super) const HOW_MANY_BLOCKED: &str =
+    "SELECT count(*) FROM (SELECT 1 FROM leasehold_tasks WHERE state = 1 AND lock = ?1 LIMIT ?2)";
 pub(super) const FIRST_BLOCKED: &str =
     light!("WHERE state = 1 AND lock = ? ORDER BY rank, run_at, id LIMIT 1");
 pub(super) const HOW_MANY_READY: &str = "SELECT count(*) FROM (SELECT 1 FROM leasehold_tasks WHERE state = 2 AND queue = \

@@ -1,0 +1,76 @@
+//! Handlers of workflows in a worker.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::client::tasks::{Handler, Running, Setback, WorkerBuilder, verdict};
+use crate::error::{Error, Result};
+use crate::model::{Brief, Input, Invalid, Note, Ttl, Verdict, WorkflowName};
+
+impl WorkerBuilder {
+    /// Handles the executions of a workflow: [`Running::work`] is the input. The worker holds the workflow's lock while the
+    /// handler runs. If it fails, the execution has failed: another try is another execution. If the worker ends before the
+    /// handler does, the execution is aborted.
+    pub fn workflow<N, I, R, F, Fut>(self, name: N, ttl: Duration, handler: F) -> Self
+    where
+        N: TryInto<WorkflowName>,
+        N::Error: Into<Error>,
+        I: DeserializeOwned + Send + 'static,
+        R: Serialize + Send,
+        F: Fn(Running<I>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<R, Setback>> + Send + 'static,
+    {
+        self.with_workflow(name, ttl, |input| input.read::<I>(), handler)
+    }
+
+    /// Handles the executions of a workflow with the very bytes that they were started with.
+    pub fn workflow_raw<N, R, F, Fut>(self, name: N, ttl: Duration, handler: F) -> Self
+    where
+        N: TryInto<WorkflowName>,
+        N::Error: Into<Error>,
+        R: Serialize + Send,
+        F: Fn(Running<Input>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<R, Setback>> + Send + 'static,
+    {
+        self.with_workflow(name, ttl, |input| Ok(input.clone()), handler)
+    }
+
+    fn with_workflow<N, I, R, F, Fut>(
+        mut self,
+        name: N,
+        ttl: Duration,
+        read: fn(&Input) -> Result<I, Invalid>,
+        handler: F,
+    ) -> Self
+    where
+        N: TryInto<WorkflowName>,
+        N::Error: Into<Error>,
+        I: Send + 'static,
+        R: Serialize + Send,
+        F: Fn(Running<I>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<R, Setback>> + Send + 'static,
+    {
+        let handler = Arc::new(handler);
+        let call: Box<Handler> = Box::new(move |task, lock_token, ties| {
+            let handler = handler.clone();
+            Box::pin(async move {
+                match read(&Brief::of(&task).input) {
+                    Ok(input) => verdict(handler(Running::new(input, task, lock_token, ties)).await),
+                    Err(error) => {
+                        let kind = std::any::type_name::<I>();
+                        Verdict::Fail(Note::new(format!("the input cannot be read as {kind}: {error}")))
+                    }
+                }
+            })
+        });
+        match (name.try_into(), Ttl::new(ttl)) {
+            (Ok(name), Ok(ttl)) => return self.with_handler(name.queue(), ttl, call),
+            (Err(error), _) => _ = self.wrong.get_or_insert_with(|| error.into()),
+            (_, Err(error)) => _ = self.wrong.get_or_insert_with(|| error.into()),
+        }
+        self
+    }
+}

@@ -1,0 +1,65 @@
+//! Locks of workflows whose execution is not running: cleared away on sight.
+
+use crate::client::leasehold::Inner;
+use crate::error::Result;
+use crate::model::{
+    ExecutionId, ForceRelease, Holder, LockName, LockOp, Outcome, Reason, TaskState, WorkflowName,
+};
+use crate::store::{ListLocks, LockState};
+
+/// What was seen of a workflow's lock.
+#[derive(Debug, Default)]
+pub(in crate::client) struct Seen {
+    /// Whether it was taken from an execution that is not running.
+    pub(in crate::client) cleared: bool,
+    /// Who has it and is no execution.
+    pub(in crate::client) stranger: Option<Holder>,
+}
+
+/// Takes a workflow's lock from executions that are not running. An execution is given the lock only while it runs, so
+/// that who is seen with the lock first and not running then is over, and its process with it.
+pub(in crate::client) async fn clear_stale(inner: &Inner, lock: &LockName) -> Result<Seen> {
+    let mut seen = Seen::default();
+    let Some(record) = inner.locks().get(lock).await? else { return Ok(seen) };
+    if record.holders.is_empty() {
+        return Ok(seen);
+    }
+    let now = inner.locks().now().await?;
+    for lease in record.live(now) {
+        let Some(execution) = ExecutionId::of_holder(&lease.ask.holder) else {
+            seen.stranger = Some(lease.ask.holder.clone());
+            continue;
+        };
+        let state = inner.tasks()?.get(execution.task()).await?.map(|task| task.state);
+        if state == Some(TaskState::Running) {
+            continue;
+        }
+        let why = state.map_or_else(|| "unknown".to_owned(), |state| state.to_string());
+        tracing::warn!(%lock, %execution, %why, "a lock was held by an execution that is not running");
+        let reason = Reason::new(format!("stale: {execution} is {why}"))?;
+        let force = ForceRelease { token: lease.token, by: inner.holder.clone(), reason };
+        // If the lock has moved on since, there is nothing left to clear.
+        let outcome = inner.locks().apply(lock, &LockOp::ForceRelease(force)).await?;
+        seen.cleared |= matches!(outcome, Outcome::Forced(_) | Outcome::NotHeld(_));
+    }
+    Ok(seen)
+}
+
+/// The same for all workflows.
+pub(in crate::client) async fn clear_all_stale(inner: &Inner) -> Result<()> {
+    let mut ask = ListLocks {
+        prefix: Some(WorkflowName::PREFIX.to_owned()),
+        state: Some(LockState::Held),
+        ..ListLocks::default()
+    };
+    loop {
+        let page = inner.locks().list(&ask).await?;
+        for record in &page.items {
+            clear_stale(inner, &record.name).await?;
+        }
+        ask.after = page.next;
+        if ask.after.is_none() {
+            return Ok(());
+        }
+    }
+}
