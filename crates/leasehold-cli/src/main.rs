@@ -7,6 +7,7 @@ mod exit;
 mod identity;
 mod output;
 mod run;
+mod serve;
 mod work;
 
 use std::ffi::OsString;
@@ -16,7 +17,7 @@ fn main() {
     if let Some(code) = run::keep(&arguments) {
         std::process::exit(code)
     }
-    log_if_asked();
+    log_if_asked(&arguments);
     let code = match cli::parse(&arguments) {
         Ok(cli) => commands::dispatch(cli),
         Err(code) => code,
@@ -24,11 +25,14 @@ fn main() {
     std::process::exit(code)
 }
 
-/// `LEASEHOLD_LOG=debug` shows what the library does.
-fn log_if_asked() {
+/// `LEASEHOLD_LOG=debug` shows what the library does. A server that was not asked tells what it warns of.
+fn log_if_asked(arguments: &[OsString]) {
     use tracing_subscriber::filter::EnvFilter;
-    if std::env::var_os("LEASEHOLD_LOG").is_some_and(|wanted| !wanted.is_empty()) {
-        let filter = EnvFilter::from_env("LEASEHOLD_LOG");
+    let asked = std::env::var_os("LEASEHOLD_LOG").is_some_and(|wanted| !wanted.is_empty());
+    let serves =
+        arguments.iter().take_while(|argument| *argument != "--").any(|argument| argument == "serve");
+    if asked || serves {
+        let filter = if asked { EnvFilter::from_env("LEASEHOLD_LOG") } else { EnvFilter::new("warn") };
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     }
 }

@@ -19,6 +19,8 @@ use crate::server::App;
     components(schemas(Problem)),
     tags(
         (name = "locks", description = "A lease on a name"),
+        (name = "workflows", description = "What starts once per event and runs one at a time"),
+        (name = "webhooks", description = "Events of others that start workflows"),
         (name = "health", description = "Whether the server is alive and ready"),
     ),
 )]

@@ -25,7 +25,12 @@ pub(crate) fn router(app: App) -> Router {
 
 /// The paths that the description has: all but the description itself.
 pub(crate) fn described() -> OpenApiRouter<App> {
-    OpenApiRouter::with_openapi(openapi::head()).merge(api::health::routes()).merge(api::locks::routes())
+    OpenApiRouter::with_openapi(openapi::head())
+        .merge(api::health::routes())
+        .merge(api::locks::routes())
+        .merge(api::workflows::routes())
+        .merge(api::executions::routes())
+        .merge(api::webhooks::routes())
 }
 
 async fn unknown(uri: Uri) -> Problem {

@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use axum::Router;
 use leasehold::Leasehold;
+use leasehold::model::WorkflowName;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::{Access, Gatekeeper};
 use crate::problem::Problem;
 use crate::router;
+use crate::workflows::{Trigger, Workflow};
 
 /// A server over one store. It holds nothing of its own that matters: any number may run over the same store.
 #[derive(Clone)]
@@ -22,6 +24,8 @@ pub struct ServerBuilder {
     leasehold: Leasehold,
     access: Access,
     limits: Limits,
+    workflows: Vec<Workflow>,
+    triggers: Vec<Trigger>,
 }
 
 /// What a request may cost.
@@ -62,13 +66,21 @@ struct Shared {
     leasehold: Leasehold,
     gate: Gatekeeper,
     limits: Limits,
+    workflows: Vec<Workflow>,
+    triggers: Vec<Trigger>,
     draining: CancellationToken,
 }
 
 impl Server {
     /// Begins to make a server over this store. Only callers with a token are let in, if nothing else is said.
     pub fn builder(leasehold: Leasehold) -> ServerBuilder {
-        ServerBuilder { leasehold, access: Access::Tokens(Vec::new()), limits: Limits::default() }
+        ServerBuilder {
+            leasehold,
+            access: Access::Tokens(Vec::new()),
+            limits: Limits::default(),
+            workflows: Vec::new(),
+            triggers: Vec::new(),
+        }
     }
 
     /// Everything it answers to, to be mounted in another program or served by [`listen`](crate::listen).
@@ -106,12 +118,25 @@ impl ServerBuilder {
         self
     }
 
+    /// The workflows that can be started here.
+    pub fn workflows(mut self, workflows: Vec<Workflow>) -> Self {
+        self.workflows = workflows;
+        self
+    }
+
+    /// The webhooks that start them.
+    pub fn triggers(mut self, triggers: Vec<Trigger>) -> Self {
+        self.triggers = triggers;
+        self
+    }
+
     /// The server.
     pub fn build(self) -> Server {
-        let Self { leasehold, access, limits } = self;
+        let Self { leasehold, access, limits, workflows, triggers } = self;
         let gate = Gatekeeper::new(leasehold.clone(), access);
         let draining = CancellationToken::new();
-        Server { app: App(Arc::new(Shared { leasehold, gate, limits, draining })) }
+        let shared = Shared { leasehold, gate, limits, workflows, triggers, draining };
+        Server { app: App(Arc::new(shared)) }
     }
 }
 
@@ -126,6 +151,25 @@ impl App {
 
     pub(crate) fn limits(&self) -> Limits {
         self.0.limits
+    }
+
+    /// The workflows that can be started here.
+    pub(crate) fn workflows(&self) -> &[Workflow] {
+        &self.0.workflows
+    }
+
+    /// The workflow of this name, which has to be one that can be started here.
+    pub(crate) fn workflow(&self, name: &WorkflowName) -> Result<&Workflow, Problem> {
+        let found = self.0.workflows.iter().find(|workflow| workflow.name == *name);
+        found.ok_or_else(|| {
+            let problem = Problem::new("UNKNOWN_WORKFLOW", format!("there is no workflow '{name}'"));
+            problem.hint("see GET /api/v1/workflows; workflows stand in leasehold.toml")
+        })
+    }
+
+    /// The trigger with this id.
+    pub(crate) fn trigger(&self, id: &str) -> Option<&Trigger> {
+        self.0.triggers.iter().find(|trigger| trigger.id == id)
     }
 
     pub(crate) fn is_draining(&self) -> bool {

@@ -3,8 +3,8 @@
 use leasehold::Leasehold;
 
 use super::{
-    acquire, ask, doctor, fence, force, history, lease, list, look, run, schedules, shell, store, sweep,
-    tasks, wait, watch,
+    acquire, ask, doctor, fence, force, history, lease, list, look, run, schedules, serve, shell, store,
+    sweep, tasks, token, wait, watch,
 };
 use crate::cli::{Cli, Command, FenceCommand, LocksCommand, StoreCommand, TasksCommand};
 use crate::config::Choice;
@@ -56,6 +56,7 @@ pub(crate) fn dispatch(cli: Cli) -> i32 {
         Command::Tasks(TasksCommand::Work(args)) => {
             store().and_then(|store| tasks::work(*args, &store, printer))
         }
+        Command::Serve(args) => serve::serve(&args, cli.global.store.as_deref(), printer),
         Command::Completions(args) => shell::completions(args.shell, printer),
         Command::Man => shell::man(printer),
         Command::Doctor => block_on(doctor::doctor(store(), printer)),
@@ -79,13 +80,16 @@ async fn at_desk(command: Command, desk: Desk) -> Done {
         Command::Queues(command) => tasks::queues(&desk, command).await,
         Command::Schedules(command) => schedules::schedules(&desk, command).await,
         Command::Workers => tasks::workers(&desk).await,
+        Command::Token(command) => token::token(&desk, command).await,
         Command::History(args) => history::history(&desk, &args).await,
         Command::Watch(args) => watch::watch(&desk, &args).await,
         Command::Sweep(args) => sweep::sweep(&desk, &args).await,
         Command::Store(StoreCommand::Init) => store::init(&desk).await,
         Command::Fence(FenceCommand::Check(args)) => fence::check(&desk, &args).await,
         // They need no desk, and have been served.
-        Command::Run(_) | Command::Completions(_) | Command::Man | Command::Doctor => Ok(exit::SUCCESS),
+        Command::Run(_) | Command::Serve(_) | Command::Completions(_) | Command::Man | Command::Doctor => {
+            Ok(exit::SUCCESS)
+        }
     }
 }
 

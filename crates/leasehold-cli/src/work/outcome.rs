@@ -51,6 +51,23 @@ impl Outcome {
         Self { result: Err(setback(why)), trouble: Some(what) }
     }
 
+    /// The same for an execution: another try would be another execution, so there is success and nothing else.
+    pub(super) fn of_execution(end: End, out: Kept, error: Kept) -> Self {
+        let what = match end {
+            End::Code(exit::SUCCESS) => return Self { result: Ok(result(out)), trouble: None },
+            End::Code(code) => format!("the command failed with exit code {code}"),
+            End::Signal(signal) => format!("the command was ended by signal {signal}"),
+            End::Stopped => "the command was ended".to_owned(),
+            End::NotRun => "the command could not be run".to_owned(),
+            End::Killed => "the keeper of the command was killed".to_owned(),
+        };
+        let why = match last_lines(error) {
+            last if last.is_empty() => what.clone(),
+            last => format!("{what}\n{last}"),
+        };
+        Self { result: Err(fail(why)), trouble: Some(what) }
+    }
+
     pub(super) fn not_started(error: &std::io::Error) -> Self {
         let what = format!("the command could not be started: {error}");
         Self { result: Err(Setback::retry(&what)), trouble: Some(what) }

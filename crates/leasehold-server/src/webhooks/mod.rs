@@ -13,7 +13,7 @@ mod secret;
 mod signature;
 
 pub use key::Pointer;
-pub(crate) use key::{Event, delivery_id, key_of};
+pub(crate) use key::{Event, delivery_id, key_header, key_of};
 pub(crate) use replay::Deliveries;
 pub use secret::Secret;
 pub(crate) use signature::Check;

@@ -8,7 +8,7 @@ use super::keeper::Keeper;
 use super::schedules::{ScheduleBuilder, Schedules};
 use super::status::{EventView, LockStatus};
 use super::sweeper::Sweeper;
-use super::tasks::{Added, EnqueueBuilder, Tasks, Work, WorkerBuilder};
+use super::tasks::{Added, Caretaker, EnqueueBuilder, Tasks, Work, WorkerBuilder};
 use super::tasks::{enqueue, new_task};
 use super::workflows::{StartBuilder, Workflows};
 use crate::error::{Error, Result, Trouble};
@@ -290,6 +290,12 @@ impl Leasehold {
     /// Clears away what has ended, again and again, until the sweeper is dropped.
     pub fn sweeper(&self, every: Duration) -> Sweeper {
         Sweeper::start(&self.inner, every)
+    }
+
+    /// Ends leases of workers that are gone, puts in line what is due, makes tasks of the ticks of schedules and forgets what
+    /// is old, again and again, until the caretaker is dropped. Every worker does so too: this is for a process that has none.
+    pub fn caretaker(&self, every: Duration) -> Result<Caretaker> {
+        Caretaker::start(&self.inner, every)
     }
 
     /// How long the store takes to look a lock up, and its time then: for a look at its health.

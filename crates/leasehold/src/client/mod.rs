@@ -34,7 +34,7 @@ pub use schedules::{ScheduleBuilder, Schedules};
 pub use status::{AskedStatus, EventView, HolderStatus, LockStatus, WaiterStatus};
 pub use strategy::{Backoff, Strategy};
 pub use sweeper::Sweeper;
-pub use tasks::{Added, EnqueueBuilder, Running, Setback, Tasks, Work, Worker, WorkerBuilder};
+pub use tasks::{Added, Caretaker, EnqueueBuilder, Running, Setback, Tasks, Work, Worker, WorkerBuilder};
 pub use workflows::{
     Execution, ExecutionEnd, ListExecutions, OnLocked, Start, StartBuilder, WorkflowLock, WorkflowStatus,
     Workflows,

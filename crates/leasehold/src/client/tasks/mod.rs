@@ -31,6 +31,7 @@ pub use enqueue::{Added, EnqueueBuilder};
 pub(super) use enqueue::{enqueue, new_task};
 pub(super) use foreman::Handler;
 pub use running::Running;
+pub use upkeep::Caretaker;
 pub(super) use work::verdict;
 pub use work::{Setback, Work};
 pub use worker::{Worker, WorkerBuilder};

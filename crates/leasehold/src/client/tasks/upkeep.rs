@@ -10,6 +10,7 @@ use crate::client::workflows::clear_all_stale;
 use crate::error::Result;
 use crate::model::{Finished, QueueName, TaskState, WorkflowName};
 use crate::store::Moment;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// So many tasks at a time.
 const BATCH: u32 = 1000;
@@ -19,8 +20,31 @@ const FORGET_EVERY: Duration = Duration::from_mins(1);
 /// Schedules that were set or changed elsewhere are seen within this time.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
+/// Tasks are forgotten so long after they have finished, if nobody says otherwise.
+pub(super) const KEEP: Duration = Duration::from_hours(7 * 24);
+
 /// What became of executions is known for at least so long: an event may come again late.
 const KEEP_EXECUTIONS: Duration = Duration::from_hours(30 * 24);
+
+/// Does for all what every worker does, without working itself, until it is dropped. Any number of processes may have one.
+#[must_use = "a caretaker that is dropped looks after nothing"]
+pub struct Caretaker {
+    _stop: DropGuard,
+}
+
+impl Caretaker {
+    pub(in crate::client) fn start(inner: &Arc<Inner>, every: Duration) -> Result<Self> {
+        inner.tasks()?;
+        let stop = CancellationToken::new();
+        let upkeep = Upkeep { inner: inner.clone(), every, keep: Some(KEEP), workflows: true };
+        let (ticks, stopped) = (tick_on(inner.clone()), stop.clone());
+        inner.keeper.spawn_detached(async move {
+            let both = async { tokio::join!(look_after(upkeep), ticks) };
+            stopped.run_until_cancelled(both).await;
+        });
+        Ok(Self { _stop: stop.drop_guard() })
+    }
+}
 
 /// What a worker does for all.
 pub(super) struct Upkeep {
