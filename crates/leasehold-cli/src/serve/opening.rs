@@ -30,6 +30,19 @@ pub(super) struct Opening<'a> {
 }
 
 impl Opening<'_> {
+    /// Refuses an address that others can reach when nobody has a token, before it is listened on. A store that cannot be reached
+    /// is asked again later: until then nobody is let in.
+    pub(super) async fn refuse_if_open_to_all(&self) -> Result<(), Failure> {
+        if self.listen.ip().is_loopback() || !self.settings.tokens.is_empty() {
+            return Ok(());
+        }
+        match Leasehold::connect(self.store_url).await {
+            Ok(leasehold) => self.access(&leasehold).await?.map(|_| ()),
+            Err(Error::Store { trouble: Trouble::Unavailable, .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Opens the store, as soon as it can be reached. What only a person can change is an error at once.
     pub(super) async fn open(&self) -> Result<Opened, Failure> {
         let mut told = false;

@@ -36,6 +36,14 @@ struct Ready<'a> {
 async fn until_the_end(plan: ServePlan, printer: Printer) -> Result<i32, Failure> {
     let ServePlan { settings, listen, store_url, shown_store, crew, executions } = plan;
     let mut signals = Signals::listen().map_err(Failure::internal)?;
+    let mut opening = Opening {
+        store_url: &store_url,
+        shown_store: &shown_store,
+        settings: &settings,
+        listen,
+        printer,
+    };
+    opening.refuse_if_open_to_all().await?;
     let listener = bind(listen).await?;
     let limits = settings.limits;
     let (listening, stage) = listen_early(limits, listener).map_err(Failure::internal)?;
@@ -44,13 +52,7 @@ async fn until_the_end(plan: ServePlan, printer: Printer) -> Result<i32, Failure
         printer.line(&Ready { listening: address.to_string(), store: &shown_store }, |_| String::new())?;
     }
     printer.say(format_args!("leasehold: listening on http://{address}, store {shown_store}"));
-    let opening = Opening {
-        store_url: &store_url,
-        shown_store: &shown_store,
-        settings: &settings,
-        listen: address,
-        printer,
-    };
+    opening.listen = address;
     let Opened { leasehold, access } = tokio::select! {
         opened = opening.open() => opened?,
         _ = signals.next() => {

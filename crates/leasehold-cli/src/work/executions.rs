@@ -63,7 +63,7 @@ impl Executions {
     /// Kills what runs, now.
     pub(crate) fn kill(&self) -> impl Fn() + use<> {
         let kitchen = self.kitchen.clone();
-        move || drop(kitchen.shop.hurry.send_replace(Hurry::Kill))
+        move || _ = kitchen.shop.hurry.send_replace(Hurry::Kill)
     }
 
     /// Begins no more, and waits for those that run; when `enough` resolves they are stopped. Everything is said in the end.
