@@ -36,13 +36,8 @@ struct Ready<'a> {
 async fn until_the_end(plan: ServePlan, printer: Printer) -> Result<i32, Failure> {
     let ServePlan { settings, listen, store_url, shown_store, crew, executions } = plan;
     let mut signals = Signals::listen().map_err(Failure::internal)?;
-    let mut opening = Opening {
-        store_url: &store_url,
-        shown_store: &shown_store,
-        settings: &settings,
-        listen,
-        printer,
-    };
+    let mut opening =
+        Opening { store_url: &store_url, shown_store: &shown_store, settings: &settings, listen, printer };
     opening.refuse_if_open_to_all().await?;
     let listener = bind(listen).await?;
     let limits = settings.limits;

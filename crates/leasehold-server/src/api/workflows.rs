@@ -7,7 +7,7 @@ use axum::extract::{Path, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
 use leasehold::OnLocked;
-use leasehold::model::{Input, Payload, Reason, TaskState, Ttl, WorkflowName};
+use leasehold::model::{Input, Payload, Reason, Settle, TaskState, Ttl, Verdict, WorkflowName};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
@@ -309,12 +309,12 @@ async fn take(
     ttl: Ttl,
     wait: Duration,
 ) -> Answer<Option<leasehold::Execution>> {
-    let (workflows, store) = (app.leasehold().workflows()?, app.leasehold().store());
+    let store = app.leasehold().store();
     let deadline = leasehold::Moment::now().plus(wait);
     loop {
         // Before the look that finds nothing, so that no arrival is missed.
         let arrivals = store.tasks().map(|tasks| tasks.arrivals(&[workflow.queue()]));
-        if let Some(execution) = workflows.take(std::slice::from_ref(workflow), ttl).await? {
+        if let Some(execution) = take_whole(app, workflow, ttl).await? {
             return Ok(Some(execution));
         }
         let left = deadline.after(leasehold::Moment::now());
@@ -323,6 +323,29 @@ async fn take(
             _ => return Ok(None),
         }
     }
+}
+
+/// Takes an execution if there is one. If nobody is there any more when it is taken, it is given back.
+async fn take_whole(app: &App, workflow: &WorkflowName, ttl: Ttl) -> Answer<Option<leasehold::Execution>> {
+    let (leasehold, workflow) = (app.leasehold().clone(), workflow.clone());
+    let (to, from) = tokio::sync::oneshot::channel();
+    // In a task of its own: whoever goes away in the middle of it does not leave it half done.
+    tokio::spawn(async move {
+        let taken = match leasehold.workflows() {
+            Ok(workflows) => workflows.take(&[workflow], ttl).await,
+            Err(error) => Err(error),
+        };
+        if let Err(Ok(Some(unwanted))) = to.send(taken) {
+            let back = Settle { id: unwanted.id.task(), token: unwanted.token, verdict: Verdict::Return };
+            if let Some(tasks) = leasehold.store().tasks()
+                && let Err(error) = tasks.settle(&[back]).await
+            {
+                tracing::warn!(%error, execution = %unwanted.id, "an execution that nobody wants could not be given back");
+            }
+        }
+    });
+    let gone = |_| Problem::new("INTERNAL", "taking an execution ended early");
+    Ok(from.await.map_err(gone)??)
 }
 
 /// A number of seconds of a request.

@@ -48,7 +48,10 @@ fn values_that_cannot_be_are_named_with_their_key() {
         ("grace = 5", "line 1, 'grace':"),
         ("grace = \"soon\"", "line 1, 'grace':"),
         ("[limits]\nwait = \"-1s\"", "line 2, 'wait':"),
-        ("[[tokens]]\nname = \"a\"\nrole = \"king\"\nhash = \"x\"", "line 3, 'role': unknown variant `king`"),
+        (
+            "[[tokens]]\nname = \"a\"\nrole = \"king\"\nhash = \"sha256:47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU\"",
+            "line 3, 'role': unknown variant `king`",
+        ),
         ("[[tokens]]\nname = \"a\"\nrole = \"admin\"\nhash = \"x\"", "line 4, 'hash': a token's hash reads"),
         ("[[schedules]]\nname = \"a\"\ncron = \"never\"\nqueue = \"q\"", "line 3, 'cron':"),
         ("[[schedules]]\nname = \"a\"\ncron = \"@daily\"\nqueue = \"q\"\nzone = \"Mars\"", "line 5, 'zone':"),

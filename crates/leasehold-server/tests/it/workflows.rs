@@ -198,7 +198,10 @@ async fn lists_show_what_there_is() {
     let workflows = lab.get("/api/v1/workflows").await.body;
     let deploy = &workflows["workflows"][1];
     assert_eq!((&deploy["name"], &deploy["runner"]), (&json!("deploy"), &json!("external")));
-    assert_eq!((&deploy["description"], &deploy["executions"]["pending"]), (&json!("Brings it to production"), &json!(1)));
+    assert_eq!(
+        (&deploy["description"], &deploy["executions"]["pending"]),
+        (&json!("Brings it to production"), &json!(1))
+    );
     for query in ["", "?workflow=deploy", "?status=pending&limit=5"] {
         let page = lab.get(&format!("/api/v1/executions{query}")).await.body;
         assert_eq!(page["executions"].as_array().unwrap().len(), 1, "{query}");

@@ -8,7 +8,8 @@ use crate::support::{Bench, eventually};
 
 use super::lab::{Served, is_alive};
 
-const SLEEPS: &str = "[workflows.a]\ncommand = [\"sh\", \"-c\", \"echo $$ > pid; sleep ${T:-100} & wait\"]\nttl = \"3s\"\n";
+const SLEEPS: &str =
+    "[workflows.a]\ncommand = [\"sh\", \"-c\", \"echo $$ > pid; sleep ${T:-100} & wait\"]\nttl = \"3s\"\n";
 
 fn pid(bench: &Bench) -> String {
     let file = bench.path().join("pid");

@@ -9,7 +9,8 @@ use crate::support::{Bench, eventually};
 
 use super::lab::Served;
 
-const SETTINGS: &str = "[workflows.a]\ncommand = [\"sh\", \"-c\", \"cat >> runs; echo >> runs; sleep 0.3\"]\n";
+const SETTINGS: &str =
+    "[workflows.a]\ncommand = [\"sh\", \"-c\", \"cat >> runs; echo >> runs; sleep 0.3\"]\n";
 
 /// Whoever has the file to itself keeps everybody else out.
 fn occupy(bench: &Bench) -> Connection {
@@ -75,8 +76,14 @@ fn a_hundred_posts_of_one_key_over_two_servers_start_one_execution() {
     let bench = Bench::new();
     let servers = [Served::ready(&bench, SETTINGS), Served::ready(&bench, SETTINGS)];
     let replies: Vec<_> = std::thread::scope(|scope| {
-        let posts: Vec<_> =
-            (0..100).map(|number| scope.spawn({ let served = &servers[number % 2]; || served.start_key("a", "k") })).collect();
+        let posts: Vec<_> = (0..100)
+            .map(|number| {
+                scope.spawn({
+                    let served = &servers[number % 2];
+                    || served.start_key("a", "k")
+                })
+            })
+            .collect();
         posts.into_iter().map(|post| post.join().unwrap()).collect()
     });
     let ids: BTreeSet<_> = replies.iter().map(super::lab::Reply::id).collect();

@@ -27,7 +27,8 @@ fn a_command_gets_its_payload_and_nothing_else_of_ours() {
     assert_eq!(read("mode"), "600\n");
     assert!(!fs::exists(read("path").trim()).unwrap(), "it is removed after");
     let env = read("env");
-    let mut names: Vec<_> = env.lines().filter_map(|line| line.split_once('=')).map(|(name, _)| name).collect();
+    let mut names: Vec<_> =
+        env.lines().filter_map(|line| line.split_once('=')).map(|(name, _)| name).collect();
     names.sort_unstable();
     names.retain(|name| !["_", "OLDPWD", "PWD", "SHLVL", "LANG", "TZ"].contains(name));
     assert_eq!(
