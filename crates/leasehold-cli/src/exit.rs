@@ -39,7 +39,7 @@ Exit codes:
   64   the command line makes no sense
   69   the store cannot be reached, or another program listens on the address of leasehold serve
   70   a fault of leasehold, or of what the store contains
-  75   the lock was not acquired, or not in time (-E changes it)
+  75   the lock was not acquired, or not in time (-E changes it); the workflow is locked
   77   the store does not let us
   78   the settings or the store's address are wrong
   79   the lease was lost, and the command was ended
@@ -51,7 +51,7 @@ Exit codes:
 pub(crate) fn of(error: &Error) -> i32 {
     match error {
         Error::Invalid(_) => USAGE,
-        Error::Conflict { .. } => NOT_ACQUIRED,
+        Error::Conflict { .. } | Error::NoRoom { .. } | Error::WorkflowLocked { .. } => NOT_ACQUIRED,
         Error::Lost { .. } => LEASE_LOST,
         Error::Store { trouble: Trouble::Unavailable, .. } => UNAVAILABLE,
         Error::Store { trouble: Trouble::NotPermitted, .. } => NOT_PERMITTED,

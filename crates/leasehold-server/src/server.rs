@@ -20,6 +20,7 @@ pub struct Server {
 }
 
 /// The settings of a server.
+#[must_use = "nothing is served until it is built"]
 pub struct ServerBuilder {
     leasehold: Leasehold,
     access: Access,
@@ -51,7 +52,7 @@ impl Default for Limits {
             body_bytes: 1024 * 1024,
             body_time: Duration::from_secs(10),
             header_time: Duration::from_secs(10),
-            wait: Duration::from_secs(60),
+            wait: Duration::from_mins(1),
             connections: 20_000,
             grace: Duration::from_secs(10),
         }

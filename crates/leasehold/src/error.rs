@@ -265,8 +265,7 @@ impl Error {
             Self::KeyReused { task, .. } => {
                 Some(format!("use another key, or see that task with: leasehold tasks show {task}"))
             }
-            Self::TaskState { task, .. } => Some(format!("see it with: leasehold tasks show {task}")),
-            Self::NoRoom { task, .. } => Some(format!("see it with: leasehold tasks show {task}")),
+            Self::TaskState { task, .. } | Self::NoRoom { task, .. } => Some(format!("see it with: leasehold tasks show {task}")),
             Self::WorkflowLocked { execution: Some(execution), .. } => {
                 Some(format!("try again later, or see it with: leasehold executions show {execution}"))
             }

@@ -55,3 +55,8 @@ pub struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/tasks.md")]
 pub struct TasksGuide;
+
+/// And that of the guide to workflows.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/workflows.md")]
+pub struct WorkflowsGuide;

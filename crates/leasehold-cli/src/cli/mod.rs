@@ -5,7 +5,7 @@
 //! | `root.rs` | `leasehold` itself, and the options of all commands |
 //! | `ask.rs` | the options for asking for a lock, which `run` and `locks acquire` share |
 //! | `run.rs`, `locks.rs`, `events.rs`, `upkeep.rs` | the commands |
-//! | `tasks/`, `schedules.rs` | tasks, queues and workers; schedules |
+//! | `tasks/`, `schedules.rs`, `workflows.rs` | tasks, queues and workers; schedules; workflows and executions |
 //! | `serve.rs` | the server and its tokens |
 //! | `values.rs` | durations, filters and other values as people write them |
 //! | `parse.rs` | from the arguments to a command, or to a message that says what is wrong |
@@ -21,6 +21,7 @@ mod serve;
 mod tasks;
 mod upkeep;
 mod values;
+mod workflows;
 
 pub(crate) use ask::AskArgs;
 pub(crate) use events::{HistoryArgs, WatchArgs};
@@ -38,3 +39,6 @@ pub(crate) use tasks::{
 };
 pub(crate) use upkeep::{FenceArgs, FenceCommand, StoreCommand, SweepArgs};
 pub(crate) use values::{Filter, Target};
+pub(crate) use workflows::{
+    AbortArgs, ExecutionsCommand, ListExecutionsArgs, RunWorkflowArgs, WorkflowsCommand,
+};

@@ -9,6 +9,7 @@ use super::schedules::SchedulesCommand;
 use super::serve::{ServeArgs, TokenCommand};
 use super::tasks::{QueuesCommand, TasksCommand};
 use super::upkeep::{CompletionsArgs, FenceCommand, StoreCommand, SweepArgs};
+use super::workflows::{ExecutionsCommand, WorkflowsCommand};
 use crate::exit;
 
 const STORES: &str = "\
@@ -70,6 +71,12 @@ pub(crate) enum Command {
     /// Set, see, pause and remove schedules: tasks that come again and again
     #[command(subcommand)]
     Schedules(SchedulesCommand),
+    /// Start an execution of a workflow once for each event and run it; see the workflows
+    #[command(subcommand)]
+    Workflows(WorkflowsCommand),
+    /// See and stop executions of workflows
+    #[command(subcommand)]
+    Executions(ExecutionsCommand),
     /// List the workers that were heard of in the last hour
     Workers,
     Serve(ServeArgs),

@@ -4,9 +4,9 @@ use leasehold::Leasehold;
 
 use super::{
     acquire, ask, doctor, fence, force, history, lease, list, look, run, schedules, serve, shell, store,
-    sweep, tasks, token, wait, watch,
+    sweep, tasks, token, wait, watch, workflows,
 };
-use crate::cli::{Cli, Command, FenceCommand, LocksCommand, StoreCommand, TasksCommand};
+use crate::cli::{Cli, Command, FenceCommand, LocksCommand, StoreCommand, TasksCommand, WorkflowsCommand};
 use crate::config::Choice;
 use crate::exit;
 use crate::output::{Failure, Printer};
@@ -57,6 +57,9 @@ pub(crate) fn dispatch(cli: Cli) -> i32 {
             store().and_then(|store| tasks::work(*args, &store, printer))
         }
         Command::Serve(args) => serve::serve(&args, cli.global.store.as_deref(), printer),
+        Command::Workflows(WorkflowsCommand::Run(args)) => {
+            store().and_then(|store| workflows::run(*args, &store, printer))
+        }
         Command::Completions(args) => shell::completions(args.shell, printer),
         Command::Man => shell::man(printer),
         Command::Doctor => block_on(doctor::doctor(store(), printer)),
@@ -79,6 +82,8 @@ async fn at_desk(command: Command, desk: Desk) -> Done {
         Command::Tasks(command) => tasks::tasks(&desk, command).await,
         Command::Queues(command) => tasks::queues(&desk, command).await,
         Command::Schedules(command) => schedules::schedules(&desk, command).await,
+        Command::Workflows(command) => workflows::workflows(&desk, command).await,
+        Command::Executions(command) => workflows::executions(&desk, command).await,
         Command::Workers => tasks::workers(&desk).await,
         Command::Token(command) => token::token(&desk, command).await,
         Command::History(args) => history::history(&desk, &args).await,

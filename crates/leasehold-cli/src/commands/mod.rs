@@ -11,6 +11,7 @@
 //! | `sweep.rs`, `fence.rs`, `doctor.rs` | `sweep`, `fence check`, `doctor` |
 //! | `tasks/`, `schedules.rs` | `tasks`, `queues`, `workers`; `schedules` |
 //! | `serve.rs`, `token.rs` | `serve`, up to the plan that `crate::serve` carries out; `token` |
+//! | `workflows.rs` | `workflows`, `executions` |
 //! | `shell.rs` | `completions`, `man` |
 //! | `request.rs` | what `run` and `locks acquire` ask for |
 
@@ -35,5 +36,6 @@ mod tasks;
 mod token;
 mod wait;
 mod watch;
+mod workflows;
 
 pub(crate) use dispatch::dispatch;

@@ -9,7 +9,7 @@
 //! | `text.rs` | durations, times and names in sentences |
 //! | `table.rs` | columns without borders |
 //! | `locks.rs`, `events.rs`, `explain.rs` | locks as a table and as a page, events as lines, `why` as sentences |
-//! | `tasks/`, `schedules.rs` | tasks, queues and workers; schedules |
+//! | `tasks/`, `schedules.rs`, `workflows.rs` | tasks, queues and workers; schedules; workflows and executions |
 //! | `tokens.rs` | tokens of the server |
 //! | `progress.rs` | a bar for what takes long |
 //! | `leases.rs` | leases that are held without a guard |
@@ -31,6 +31,7 @@ mod tasks;
 mod tests;
 mod text;
 mod tokens;
+mod workflows;
 
 pub(crate) use events::{Of, event_line, history_table};
 pub(crate) use explain::{Around, Explanation};
@@ -46,3 +47,4 @@ pub(crate) use secrets::store_for_people;
 pub(crate) use tasks::{QueueView, TaskView, WorkerView, queue_table, task_page, task_table, worker_table};
 pub(crate) use text::{count, lines, shell_word, short, visible};
 pub(crate) use tokens::token_table;
+pub(crate) use workflows::{WorkflowView, execution_page, execution_table, workflow_page, workflow_table};

@@ -7,8 +7,9 @@
 //! | `LEASEHOLD_TOKEN`, `LEASEHOLD_LEASE_ID`, `LEASEHOLD_HOLDER` | of the first lock |
 //! | `LEASEHOLD_STORE` | where the locks live |
 //! | `LEASEHOLD_TASK`, `LEASEHOLD_QUEUE`, `LEASEHOLD_ATTEMPT`, `LEASEHOLD_KEY` | of a task, for the command of `tasks work`; `LEASEHOLD_TOKEN` is then the task's |
+//! | `LEASEHOLD_WORKFLOW`, `LEASEHOLD_EXECUTION_ID` | of an execution; `LEASEHOLD_ATTEMPT` then counts those of its key |
 //! | `LEASEHOLD_LOCK_TOKEN` | the token of a task's lock |
-//! | `LEASEHOLD_EXECUTION_ID`, `LEASEHOLD_WORKFLOW`, `LEASEHOLD_PAYLOAD_FILE` | of an execution, for the command of a workflow; with `LEASEHOLD_ATTEMPT`, `LEASEHOLD_TOKEN` and `LEASEHOLD_KEY` |
+//! | `LEASEHOLD_PAYLOAD_FILE` | the input of an execution as a file, for the command of a workflow of `leasehold serve` |
 //! | `LEASEHOLD_PROGRESS` | where to tell how far a task has come |
 
 use std::ffi::{CString, OsString};
@@ -27,9 +28,9 @@ const TASK: &str = "LEASEHOLD_TASK";
 const QUEUE: &str = "LEASEHOLD_QUEUE";
 const ATTEMPT: &str = "LEASEHOLD_ATTEMPT";
 const KEY: &str = "LEASEHOLD_KEY";
-const LOCK_TOKEN: &str = "LEASEHOLD_LOCK_TOKEN";
-const EXECUTION: &str = "LEASEHOLD_EXECUTION_ID";
 const WORKFLOW: &str = "LEASEHOLD_WORKFLOW";
+const EXECUTION: &str = "LEASEHOLD_EXECUTION_ID";
+const LOCK_TOKEN: &str = "LEASEHOLD_LOCK_TOKEN";
 const PAYLOAD_FILE: &str = "LEASEHOLD_PAYLOAD_FILE";
 pub(crate) const PROGRESS: &str = "LEASEHOLD_PROGRESS";
 
@@ -76,19 +77,24 @@ impl Attempt<'_> {
     /// The variables as `NAME=value`, each followed by a NUL.
     pub(super) fn block(&self) -> Vec<u8> {
         let task = self.task;
+        let execution = ExecutionId::of_task(task);
+        let attempt = if execution.is_some() { Brief::of(task).attempt } else { task.attempt };
         let mut variables = vec![
             (TASK, task.id.to_string()),
             (QUEUE, task.queue.to_string()),
-            (ATTEMPT, task.attempt.to_string()),
+            (ATTEMPT, attempt.to_string()),
             (TOKEN, task.token.to_string()),
             (STORE, self.store_url.to_owned()),
         ];
+        variables.extend(execution.map(|id| (EXECUTION, id.to_string())));
+        variables.extend(WorkflowName::of_queue(&task.queue).map(|name| (WORKFLOW, name.to_string())));
         variables.extend(task.key.as_ref().map(|key| (KEY, key.to_string())));
         variables.extend(self.progress_path.clone().map(|path| (PROGRESS, path)));
         let mut locks = Around::from_environment(self.store_url).locks;
         if let Some(lock) = &task.lock {
             locks.push(lock.to_string());
-            variables.extend([(LOCK, lock.to_string()), (HOLDER, format!("task {}", task.id))]);
+            let holder = execution.map_or_else(|| format!("task {}", task.id), |id| id.to_string());
+            variables.extend([(LOCK, lock.to_string()), (HOLDER, holder)]);
             variables.extend(self.lock_token.map(|token| (LOCK_TOKEN, token.to_string())));
         }
         if !locks.is_empty() {
@@ -148,7 +154,23 @@ fn add(block: &mut Vec<u8>, name: &str, value: &[u8]) {
 
 /// Everything of our own environment that the command inherits unchanged.
 pub(super) fn inherited() -> Vec<CString> {
-    let ours = [LOCK, LOCKS, TOKEN, LEASE_ID, HOLDER, STORE, TASK, QUEUE, ATTEMPT, KEY, LOCK_TOKEN, PROGRESS];
+    let ours = [
+        LOCK,
+        LOCKS,
+        TOKEN,
+        LEASE_ID,
+        HOLDER,
+        STORE,
+        TASK,
+        QUEUE,
+        ATTEMPT,
+        KEY,
+        WORKFLOW,
+        EXECUTION,
+        LOCK_TOKEN,
+        PAYLOAD_FILE,
+        PROGRESS,
+    ];
     let variables = std::env::vars_os().filter(|(name, _)| ours.iter().all(|our| name != our));
     let entries = variables.map(|(name, value)| [name, value].join(&OsString::from("=")));
     // No variable can contain a NUL, so none is left out.

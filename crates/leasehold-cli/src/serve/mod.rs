@@ -3,14 +3,14 @@
 //! | file | idea |
 //! |---|---|
 //! | `plan.rs` | what to serve, checked before anything happens |
-//! | `serve.rs` | from the first connection to the last, and the signals in between |
+//! | `process.rs` | from the first connection to the last, and the signals in between |
 //! | `opening.rs` | the store: waiting for it, who is let in, what the settings put into it |
 //! | `address.rs` | where to listen, and why that may fail |
 
 mod address;
 mod opening;
 mod plan;
-mod serve;
+mod process;
 
 pub(crate) use plan::ServePlan;
-pub(crate) use serve::serve;
+pub(crate) use process::serve;

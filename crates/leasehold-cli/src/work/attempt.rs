@@ -33,10 +33,10 @@ fn count(shop: &Shop, change: impl FnOnce(&mut Tally)) {
 }
 
 async fn run(shop: &Arc<Shop>, launcher: &Launcher, running: &Running<Payload>) -> Outcome {
-    let launched = launcher.launch(running.task(), running.lock_token(), running.valid_until()).await;
-    match listen(shop, launched, "") {
+    let begun = launcher.launch(running.task(), running.lock_token(), running.valid_until()).await;
+    match listen(shop, begun, "") {
         Ok(heard) => {
-            let (end, out, error) = heard.to_the_end(shop, running).await;
+            let (end, out, error) = heard.until_the_end(shop, running).await;
             Outcome::new(end, running.task(), out, error)
         }
         Err(error) => Outcome::not_started(&error),
@@ -61,7 +61,7 @@ pub(super) fn listen(shop: &Shop, launched: io::Result<Launched>, prefix: &str) 
 
 impl Heard {
     /// Until nothing of the command is alive. Gives how it ended, and what was kept of its output.
-    pub(super) async fn to_the_end<W>(self, shop: &Shop, running: &Running<W>) -> (End, Kept, Kept) {
+    pub(super) async fn until_the_end<W>(self, shop: &Shop, running: &Running<W>) -> (End, Kept, Kept) {
         let end = oversee(shop, running, self.keeper, self.reports).await;
         let (out, error) = tokio::join!(self.out.finish(shop), self.error.finish(shop));
         (end, out, error)

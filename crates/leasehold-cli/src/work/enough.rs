@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use leasehold::model::{QueueName, TaskState, WorkerId};
+use leasehold::model::{ExecutionId, QueueName, TaskState, WorkerId};
 use leasehold::store::ListTasks;
-use leasehold::{Result, Tasks};
+use leasehold::{Leasehold, Result, Tasks};
 
 use super::shop::Shop;
 
@@ -17,6 +17,8 @@ pub(crate) enum Until {
     One,
     /// Until there is nothing that could run now.
     Empty,
+    /// Until it has begun this execution, or that is over because somebody else has.
+    Execution(ExecutionId),
 }
 
 /// So often an idle worker looks whether there is anything left.
@@ -26,16 +28,18 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 pub(super) async fn enough(
     until: Until,
     shop: &Shop,
-    tasks: &Tasks,
+    leasehold: &Leasehold,
     worker: WorkerId,
     queues: &[QueueName],
 ) -> Result<()> {
+    let tasks = &leasehold.tasks()?;
     match until {
         Until::Asked => std::future::pending().await,
-        Until::One => {
-            // The sender lives in the shop, so it cannot be gone.
-            let _ = shop.tally.subscribe().wait_for(|tally| tally.begun > 0).await;
-        }
+        Until::One => begun(shop).await,
+        Until::Execution(id) => tokio::select! {
+            () = begun(shop) => {}
+            over = is_over(leasehold, id) => over?,
+        },
         Until::Empty => {
             loop {
                 match is_empty(shop, tasks, worker, queues).await {
@@ -49,6 +53,24 @@ pub(super) async fn enough(
         }
     }
     Ok(())
+}
+
+/// Resolves when an attempt has begun.
+async fn begun(shop: &Shop) {
+    // The sender lives in the shop, so it cannot be gone.
+    let _ = shop.tally.subscribe().wait_for(|tally| tally.begun > 0).await;
+}
+
+/// Resolves when an execution is over.
+async fn is_over(leasehold: &Leasehold, id: ExecutionId) -> Result<()> {
+    let workflows = leasehold.workflows()?;
+    loop {
+        match workflows.get(id).await {
+            Ok(execution) if execution.state.is_terminal() => return Ok(()),
+            Err(error) if !error.is_retryable() => return Err(error),
+            Ok(_) | Err(_) => tokio::time::sleep(LOOK_EVERY * 5).await,
+        }
+    }
 }
 
 /// Nothing is in line, due, or in our hands. What others run, what waits for its time and what is paused does not count.

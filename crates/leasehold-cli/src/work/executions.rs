@@ -104,11 +104,11 @@ async fn run(kitchen: &Kitchen, launcher: &Launcher, running: &Running<Input>, p
         payload: payload.to_vec(),
         payload_file: file.path(),
     };
-    let launched = launcher.launch_execution(start, running.valid_until()).await;
-    match listen(&kitchen.shop, launched, prefix) {
+    let begun = launcher.launch_execution(start, running.valid_until()).await;
+    match listen(&kitchen.shop, begun, prefix) {
         Ok(heard) => {
-            let (end, out, error) = heard.to_the_end(&kitchen.shop, running).await;
-            Outcome::of_execution(end, out, error)
+            let (end, out, error) = heard.until_the_end(&kitchen.shop, running).await;
+            Outcome::new(end, running.task(), out, error)
         }
         Err(error) => Outcome::not_started(&error),
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold::Setback;
-use leasehold::model::{MAX_PAYLOAD, Payload, Task};
+use leasehold::model::{ExecutionId, MAX_PAYLOAD, Payload, Task};
 
 use super::capture::Kept;
 use crate::exit;
@@ -25,8 +25,18 @@ pub(super) struct Outcome {
 
 impl Outcome {
     pub(super) fn new(end: End, task: &Task, out: Kept, error: Kept) -> Self {
+        let is_execution = ExecutionId::of_task(task).is_some();
         let (setback, what): (fn(String) -> Setback, _) = match end {
             End::Code(exit::SUCCESS) => return Self { result: Ok(result(out)), trouble: None },
+            // What has begun of an execution must not begin again: another try is another execution.
+            End::Code(code @ exit::TRY_LATER) if is_execution => {
+                (fail, format!("the command failed with exit code {code}"))
+            }
+            End::Stopped if is_execution => {
+                let trouble = Some("the command was ended".to_owned());
+                let why = "shutdown: its worker ended before it was done";
+                return Self { result: Err(Setback::abort(why)), trouble };
+            }
             End::Code(exit::TRY_LATER) => {
                 let pause = task.retries.first.as_duration();
                 let trouble = Some("put off by the command".to_owned());
@@ -49,23 +59,6 @@ impl Outcome {
             last => format!("{what}\n{last}"),
         };
         Self { result: Err(setback(why)), trouble: Some(what) }
-    }
-
-    /// The same for an execution: another try would be another execution, so there is success and nothing else.
-    pub(super) fn of_execution(end: End, out: Kept, error: Kept) -> Self {
-        let what = match end {
-            End::Code(exit::SUCCESS) => return Self { result: Ok(result(out)), trouble: None },
-            End::Code(code) => format!("the command failed with exit code {code}"),
-            End::Signal(signal) => format!("the command was ended by signal {signal}"),
-            End::Stopped => "the command was ended".to_owned(),
-            End::NotRun => "the command could not be run".to_owned(),
-            End::Killed => "the keeper of the command was killed".to_owned(),
-        };
-        let why = match last_lines(error) {
-            last if last.is_empty() => what.clone(),
-            last => format!("{what}\n{last}"),
-        };
-        Self { result: Err(fail(why)), trouble: Some(what) }
     }
 
     pub(super) fn not_started(error: &std::io::Error) -> Self {

@@ -36,7 +36,7 @@ pub(crate) async fn work(plan: WorkPlan, printer: Printer) -> Result<i32, Failur
         let wrong = format!("nobody can add tasks to the store {} of this worker", leasehold.url());
         return Err(Failure::config(wrong).hint("use a store that lasts, such as sqlite:"));
     }
-    let tasks = leasehold.tasks()?;
+    leasehold.tasks()?;
     let (shop, launcher) = (Arc::new(Shop::new(printer)), Arc::new(plan.launcher));
     // Tasks are not taken ahead: a command may take long, and somebody else may be idle.
     let mut builder = leasehold.worker().slots(plan.slots).prefetch(0).patient();
@@ -54,7 +54,7 @@ pub(crate) async fn work(plan: WorkPlan, printer: Printer) -> Result<i32, Failur
     let id = worker.id();
     let mut first = false;
     let enough = tokio::select! {
-        enough = enough(plan.until, &shop, &tasks, id, &plan.queues) => enough,
+        enough = enough(plan.until, &shop, &leasehold, id, &plan.queues) => enough,
         _ = signals.next() => {
             first = true;
             Ok(())
@@ -121,4 +121,9 @@ impl End<'_> {
     async fn announce(&self) {
         self.shop.say("ending when the tasks that run are done; once more ends them now".to_owned()).await;
     }
+}
+
+/// Resolves when this process is asked to end, with the signal.
+pub(crate) async fn ended_by_signal() -> std::io::Result<i32> {
+    Ok(Signals::listen()?.next().await)
 }

@@ -2,7 +2,7 @@
 
 use super::support::Bench;
 
-const COMMANDS: [&str; 50] = [
+const COMMANDS: [&str; 58] = [
     "",
     "run",
     "locks",
@@ -37,6 +37,14 @@ const COMMANDS: [&str; 50] = [
     "schedules pause",
     "schedules resume",
     "schedules remove",
+    "workflows",
+    "workflows list",
+    "workflows run",
+    "workflows status",
+    "executions",
+    "executions list",
+    "executions show",
+    "executions abort",
     "workers",
     "serve",
     "token",
@@ -78,7 +86,9 @@ fn no_command_is_missing_from_the_list() {
         names.iter().map(|name| format!("{command} {name}").trim().to_owned()).collect::<Vec<_>>()
     };
     let mut all = vec![String::new()];
-    for group in ["", "locks", "tasks", "queues", "schedules", "token", "fence", "store"] {
+    for group in
+        ["", "locks", "tasks", "queues", "schedules", "workflows", "executions", "token", "fence", "store"]
+    {
         all.extend(listed(group));
     }
     all.sort();

@@ -21,3 +21,4 @@ mod support;
 mod tasks;
 mod upkeep;
 mod waiting;
+mod workflows;

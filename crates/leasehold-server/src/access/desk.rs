@@ -155,6 +155,7 @@ impl TokenDesk {
         Ok(Some(record).filter(|record| record.is_active(now)))
     }
 
+    #[expect(clippy::option_option, reason = "whether it is remembered, and whether there is such a token")]
     fn remembered(&self, id: &str) -> Option<Option<Record>> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let (since, record) = known.get(id)?;

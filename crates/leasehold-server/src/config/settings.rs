@@ -24,7 +24,7 @@ const TTL: Ttl = Ttl::from_secs(30);
 /// How many may wait for a workflow, if nobody says otherwise.
 const QUEUE: u32 = 100;
 /// How far a signed time may be from now.
-const TOLERANCE: Duration = Duration::from_secs(300);
+const TOLERANCE: Duration = Duration::from_mins(5);
 
 /// The settings of a server.
 #[derive(Debug, Clone, Default)]

@@ -4,6 +4,8 @@
 //! sign, means the same event all the same. That is all: a sender may deliver again what was not taken, and the key
 //! tells what became of it.
 
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use leasehold::model::Ttl;
 use leasehold::store::{BACK_ROOM, DocStore, Draft, PutIf};
 use leasehold::{Error, Result, Trouble};
@@ -36,12 +38,11 @@ impl<'a> Deliveries<'a> {
         let body = serde_json::to_string(&record).expect("a record of one text can be written");
         let draft = Draft { body, facts: Vec::new(), keep: Some(KEEP) };
         match self.docs.put_if(&place, None, draft).await? {
-            PutIf::Written(_) => Ok(record.key),
             PutIf::Clash(Some(doc)) => {
                 serde_json::from_str::<Record>(&doc.body).map(|first| first.key).map_err(|_| broken())
             }
-            // It was forgotten while we looked.
-            PutIf::Clash(None) => Ok(record.key),
+            // New, or forgotten while we looked.
+            PutIf::Written(_) | PutIf::Clash(None) => Ok(record.key),
         }
     }
 }
@@ -53,8 +54,7 @@ fn place(trigger: &str, delivery: &str) -> String {
         hash.update((text.len() as u64).to_be_bytes());
         hash.update(text);
     }
-    let hash: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("{BACK_ROOM}server/delivery/{hash}")
+    format!("{BACK_ROOM}server/delivery/{}", URL_SAFE_NO_PAD.encode(hash.finalize()))
 }
 
 fn broken() -> Error {

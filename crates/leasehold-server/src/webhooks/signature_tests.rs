@@ -28,14 +28,16 @@ fn secrets(scheme: Scheme, texts: &[&str]) -> Vec<Secret> {
     texts.iter().map(|text| Secret::new(scheme, text).unwrap()).collect()
 }
 
-fn check(scheme: Scheme, secrets: &[Secret]) -> Check<'_> {
-    Check { scheme, secrets, tolerance: Duration::from_secs(300) }
+fn check(scheme: Scheme, ours: &[Secret]) -> Check<'_> {
+    Check { scheme, secrets: ours, tolerance: Duration::from_secs(300) }
 }
 
 fn code(secret: &str, message: &[&[u8]]) -> String {
     let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).unwrap();
-    message.iter().for_each(|part| mac.update(part));
-    mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+    for part in message {
+        mac.update(part);
+    }
+    mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
 }
 
 #[test]

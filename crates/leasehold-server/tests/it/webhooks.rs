@@ -42,7 +42,7 @@ async fn lab() -> Lab {
 fn code(secret: &str, message: &str) -> String {
     let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).unwrap();
     mac.update(message.as_bytes());
-    mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+    mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
 }
 
 async fn push(lab: &Lab, trigger: &str, delivery: &str, body: &str) -> Reply {

@@ -10,7 +10,7 @@ use super::status::{EventView, LockStatus};
 use super::sweeper::Sweeper;
 use super::tasks::{Added, Caretaker, EnqueueBuilder, Tasks, Work, WorkerBuilder};
 use super::tasks::{enqueue, new_task};
-use super::workflows::{StartBuilder, Workflows};
+use super::workflows::{StartBuilder, Workflows, clear_all_stale};
 use crate::error::{Error, Result, Trouble};
 use crate::model::{
     AskRelease, ForceRelease, Holder, LeaseId, LockName, LockOp, LockRecord, NewTask, NotHeld, Outcome,
@@ -282,9 +282,13 @@ impl Leasehold {
         if live { Ok(status) } else { Err(StaleToken { token, newest: status.token }.into()) }
     }
 
-    /// Clears away what has ended, once; up to `limit` locks.
+    /// Clears away what has ended, once; up to `limit` locks. Also locks of workflows whose execution is not running.
     pub async fn sweep(&self, limit: u32) -> Result<Swept> {
-        self.inner.locks().sweep(limit).await
+        let mut swept = self.inner.locks().sweep(limit).await?;
+        if self.inner.store.tasks().is_some() {
+            swept.leases += clear_all_stale(&self.inner).await?;
+        }
+        Ok(swept)
     }
 
     /// Clears away what has ended, again and again, until the sweeper is dropped.

@@ -61,6 +61,13 @@ impl NewTask {
         self
     }
 
+    /// Only if at most so many others have or await its lock.
+    #[must_use]
+    pub const fn with_room(mut self, others: u32) -> Self {
+        self.room = Some(others);
+        self
+    }
+
     /// With a priority.
     #[must_use]
     pub fn with_priority(mut self, weight: i32) -> Self {

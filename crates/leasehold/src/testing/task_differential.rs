@@ -45,6 +45,7 @@ struct Added {
     key: Option<usize>,
     reuse: usize,
     lock: Option<usize>,
+    room: Option<u32>,
     attempts: u32,
 }
 
@@ -70,9 +71,10 @@ fn step() -> impl Strategy<Value = Step> {
         prop::option::weighted(0.3, 0..2_usize),
         0..3_usize,
         prop::option::weighted(0.4, 0..2_usize),
+        prop::option::weighted(0.4, 0..3_u32),
         1..3_u32,
     )
-        .prop_map(|(number, queue, priority, after, key, reuse, lock, attempts)| Added {
+        .prop_map(|(number, queue, priority, after, key, reuse, lock, room, attempts)| Added {
             number,
             queue,
             priority,
@@ -80,6 +82,7 @@ fn step() -> impl Strategy<Value = Step> {
             key,
             reuse,
             lock,
+            room,
             attempts,
         });
     let which = || 0..TASKS;
@@ -89,7 +92,7 @@ fn step() -> impl Strategy<Value = Step> {
         8 => (1..4_u128, 1..4_u32, 0..3_usize).prop_map(|(who, max, queues)| What::Lease { who, max, queues }),
         2 => (which(), old(), any::<bool>())
             .prop_map(|(which, old_token, progress)| What::Beat { which, old_token, progress }),
-        6 => (which(), old(), 0..7_usize)
+        6 => (which(), old(), 0..9_usize)
             .prop_map(|(which, old_token, how)| What::Settle { which, old_token, how }),
         1 => Just(What::SettleAll),
         1 => which().prop_map(|which| What::Cancel { which }),
@@ -238,6 +241,7 @@ impl Added {
         if let Some(lock) = self.lock {
             new = new.with_lock(["one", "two"][lock]);
         }
+        new.room = self.room;
         new
     }
 }
@@ -258,6 +262,8 @@ fn verdict(how: usize) -> Verdict {
         3 => Verdict::Retry(why(), Some(Ttl::from_secs(2))),
         4 => Verdict::Fail(why()),
         5 => Verdict::Snooze(Ttl::from_secs(3)),
+        6 => Verdict::Abort(None),
+        7 => Verdict::Abort(Some(why())),
         _ => Verdict::Return,
     }
 }

@@ -61,6 +61,18 @@ macro_rules! task_conformance {
                 a_scheduled_task_takes_its_lock_only_when_it_is_due
                 a_hundred_with_one_lock_are_in_nobodys_way
             ;
+            room:
+                where_nobody_may_be_in_the_way_one_is_added
+                a_line_has_so_many_places
+                room_is_counted_within_a_batch
+                what_waits_for_its_time_takes_no_room
+                a_key_counts_before_room
+                a_refused_task_takes_no_key
+                a_refused_task_leaves_the_key_where_it_is
+                of_sixteen_at_once_one_finds_room
+                a_key_may_stand_for_a_part_of_the_payload
+                why_it_was_stopped_is_kept
+            ;
             recovery:
                 a_lease_that_ran_out_goes_back
                 two_who_recover_do_it_once
@@ -114,6 +126,7 @@ mod tests {
             include_str!("task_cases/keys.rs"),
             include_str!("task_cases/timing.rs"),
             include_str!("task_cases/locked.rs"),
+            include_str!("task_cases/room.rs"),
             include_str!("task_cases/recovery.rs"),
             include_str!("task_cases/by_hand.rs"),
             include_str!("task_cases/showing.rs"),

@@ -28,7 +28,7 @@ pub(crate) fn task_table(tasks: &[Task], now: Timestamp, paint: Paint) -> String
     table.paint(paint)
 }
 
-pub(super) fn tint(state: TaskState) -> Tint {
+pub(in crate::output) fn tint(state: TaskState) -> Tint {
     match state {
         TaskState::Failed => Paint::bad,
         TaskState::Running => Paint::good,

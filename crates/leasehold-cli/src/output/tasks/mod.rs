@@ -15,6 +15,7 @@ mod view;
 mod workers;
 
 pub(crate) use list::task_table;
+pub(super) use list::tint;
 pub(crate) use page::task_page;
 pub(crate) use queues::{QueueView, queue_table};
 pub(crate) use view::TaskView;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::Moment;
-use leasehold::model::{Task, Token, Ttl};
+use leasehold::model::{Brief, ExecutionId, Task, Token, Ttl};
 use nix::unistd::{Pid, dup};
 
 use super::crew::Crew;
@@ -119,7 +119,10 @@ impl Launcher {
             Around::Ours { store_url } => store_url.as_str(),
             Around::Clean { .. } => "",
         };
-        let payload = task.payload.as_str().as_bytes().to_vec();
+        let payload = match ExecutionId::of_task(task) {
+            Some(_) => Brief::of(task).input.bytes().to_vec(),
+            None => task.payload.as_str().as_bytes().to_vec(),
+        };
         let variables = |progress_path| Attempt { store_url, task, lock_token, progress_path }.block();
         self.start(valid_until, payload, variables).await
     }

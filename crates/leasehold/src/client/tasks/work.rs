@@ -54,6 +54,11 @@ impl Setback {
         Self(Verdict::Fail(Note::new(why.to_string())))
     }
 
+    /// It was stopped, for this reason: neither done nor failed.
+    pub fn abort(why: impl Display) -> Self {
+        Self(Verdict::Abort(Some(Note::new(why.to_string()))))
+    }
+
     /// Not now: later. Does not count as an attempt.
     pub fn snooze(pause: Duration) -> Self {
         Self(Verdict::Snooze(clamped(pause)))

@@ -95,7 +95,7 @@ impl Workflows {
         progress: Option<Progress>,
     ) -> Result<Option<Asked>> {
         let task = self.task(id).await?;
-        self.check(&task, token)?;
+        check(&task, token)?;
         let worker = WorkerInfo {
             id: task.worker.unwrap_or_else(|| WorkerId::from_uuid(new_id())),
             host: "elsewhere".to_owned(),
@@ -166,17 +166,18 @@ impl Workflows {
         self.get(id).await
     }
 
-    fn check(&self, task: &Task, token: Token) -> Result<()> {
-        match task.token {
-            newest if newest != token => Err(StaleToken { token, newest }.into()),
-            _ if task.state == TaskState::Running => Ok(()),
-            _ => Err(Error::ExecutionFinished { execution: task.id.into(), state: task.state }),
-        }
-    }
-
     /// Why a token was refused.
     async fn refused(&self, id: ExecutionId, token: Token) -> Result<Error> {
         let task = self.task(id).await?;
-        Ok(self.check(&task, token).err().unwrap_or(Error::UnknownExecution(id)))
+        Ok(check(&task, token).err().unwrap_or(Error::UnknownExecution(id)))
+    }
+}
+
+/// Whether this token still has the execution.
+fn check(task: &Task, token: Token) -> Result<()> {
+    match task.token {
+        newest if newest != token => Err(StaleToken { token, newest }.into()),
+        _ if task.state == TaskState::Running => Ok(()),
+        _ => Err(Error::ExecutionFinished { execution: task.id.into(), state: task.state }),
     }
 }

@@ -45,8 +45,9 @@ pub(in crate::client) async fn clear_stale(inner: &Inner, lock: &LockName) -> Re
     Ok(seen)
 }
 
-/// The same for all workflows.
-pub(in crate::client) async fn clear_all_stale(inner: &Inner) -> Result<()> {
+/// The same for all workflows; says how many locks it took away.
+pub(in crate::client) async fn clear_all_stale(inner: &Inner) -> Result<u32> {
+    let mut cleared = 0;
     let mut ask = ListLocks {
         prefix: Some(WorkflowName::PREFIX.to_owned()),
         state: Some(LockState::Held),
@@ -55,11 +56,11 @@ pub(in crate::client) async fn clear_all_stale(inner: &Inner) -> Result<()> {
     loop {
         let page = inner.locks().list(&ask).await?;
         for record in &page.items {
-            clear_stale(inner, &record.name).await?;
+            cleared += u32::from(clear_stale(inner, &record.name).await?.cleared);
         }
         ask.after = page.next;
         if ask.after.is_none() {
-            return Ok(());
+            return Ok(cleared);
         }
     }
 }

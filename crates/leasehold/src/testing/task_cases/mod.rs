@@ -7,6 +7,7 @@ pub mod keys;
 pub mod leasing;
 pub mod locked;
 pub mod recovery;
+pub mod room;
 pub mod settling;
 pub mod showing;
 pub mod timing;

@@ -11,3 +11,4 @@ mod support;
 mod tasks;
 mod worker;
 mod worker_faults;
+pub(crate) mod workflows;

@@ -1,6 +1,6 @@
 //! What must hold for all tasks together after every step: nothing is lost, locks and keys have one task, counts are true.
 
-use leasehold::model::{Counts, Enqueued, Reuse, TaskState};
+use leasehold::model::{Counts, Enqueued, Reuse, Task, TaskState};
 
 use super::audit::Step;
 use super::config::{key, queue, task_id, task_number};
@@ -33,6 +33,7 @@ pub(super) fn check(step: &Step, memory: &Memory, broken: &mut Broken) {
     broken.keep(Promise::FreeLockIsTaken, heads > 0 || !locked.contains(&TaskState::Blocked));
 
     broken.keep(Promise::KeyIsOneTask, key_is_one_task(step, memory));
+    broken.keep(Promise::RoomIsKept, room_is_kept(step));
 }
 
 fn key_is_one_task(step: &Step, memory: &Memory) -> bool {
@@ -55,7 +56,27 @@ fn key_is_one_task(step: &Step, memory: &Memory) -> bool {
             *answer == Enqueued::Added(new.id) && step.changed_nothing()
         }
         Some(earlier) => *answer == Enqueued::Duplicate(earlier.id) && step.changed_nothing(),
+        // Whether there was room is another promise.
+        None if matches!(answer, Enqueued::NoRoom(_)) => step.changed_nothing(),
         None => *answer == Enqueued::Added(new.id),
     };
     one && answered
+}
+
+/// Who is new is added if at most so many others have or await the lock, and is else told who has it.
+fn room_is_kept(step: &Step) -> bool {
+    let (Op::Enqueue(new), Answer::Enqueued(answer)) = (step.op, step.answer) else { return true };
+    let with_lock = |task: &&Task| step.system.config.tasks[task_number(task.id)].lock;
+    let in_line = |task: &&Task| !task.state.is_terminal() && task.state != TaskState::Scheduled;
+    let others: Vec<_> = step.before.tasks().filter(with_lock).filter(in_line).collect();
+    let plan = &step.system.config.tasks[task_number(new.id)];
+    let full = plan.room.is_some_and(|room| others.len() > room as usize);
+    match answer {
+        Enqueued::Added(id) => step.before.get(*id).is_some() || !full,
+        Enqueued::NoRoom(head) => {
+            let has_it = |task: &&Task| matches!(task.state, TaskState::Pending | TaskState::Running);
+            full && others.into_iter().find(has_it).is_some_and(|task| task.id == *head)
+        }
+        Enqueued::Duplicate(_) | Enqueued::KeyReused(_) => true,
+    }
 }

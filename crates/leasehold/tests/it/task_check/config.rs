@@ -52,6 +52,8 @@ pub(super) struct Plan {
     pub(super) reuse: Reuse,
     /// It has the one lock that there is.
     pub(super) lock: bool,
+    /// It is added only if at most so many others have or await the lock.
+    pub(super) room: Option<u32>,
     /// Not before so many ticks after it was added.
     pub(super) after: u32,
     pub(super) attempts: u32,
@@ -99,7 +101,7 @@ impl Default for Config {
 
 impl Default for Plan {
     fn default() -> Self {
-        Self { key: false, reuse: Reuse::Never, lock: false, after: 0, attempts: 2, adds: 0 }
+        Self { key: false, reuse: Reuse::Never, lock: false, room: None, after: 0, attempts: 2, adds: 0 }
     }
 }
 
@@ -131,6 +133,7 @@ impl Config {
             key: plan.key.then(key),
             reuse: plan.reuse,
             lock: plan.lock.then(|| LockName::new("l").unwrap()),
+            room: plan.room,
             retries: Retries { attempts: plan.attempts, ..Retries::default() },
             ..NewTask::new(task_id(task), queue(), Payload::default())
         }

@@ -47,6 +47,9 @@ pub(super) enum Fact {
     Duplicate,
     AddedAgain,
     KeyUsedAnew,
+    NoRoom,
+    NoRoomInLine,
+    NoRoomForAFreeKey,
     LeasedToNobody,
     ReplyTooLate,
     StrayTaken,
@@ -166,6 +169,11 @@ impl Facts {
         let Op::Enqueue(new) = step.op else { return };
         match step.answer {
             Answer::Enqueued(Enqueued::Duplicate(_)) => self.note(Fact::Duplicate),
+            Answer::Enqueued(Enqueued::NoRoom(_)) => {
+                self.note(Fact::NoRoom);
+                self.note_if(Fact::NoRoomInLine, new.room > Some(0));
+                self.note_if(Fact::NoRoomForAFreeKey, new.key.is_some());
+            }
             _ if step.before.get(new.id).is_some() => self.note(Fact::AddedAgain),
             _ => self.note_if(Fact::KeyUsedAnew, new.key.is_some() && step.state.memory.key.is_some()),
         }

@@ -74,7 +74,7 @@ fn by_hand() -> Vec<Mutant> {
 
 #[rustfmt::skip]
 fn of_the_table() -> Vec<Mutant> {
-    use worlds::{anew, crowd, keys, locked, queue, verdicts};
+    use worlds::{anew, crowd, keys, locked, queue, room, verdicts};
     vec![
         wrong("settling frees nobody", table::settling_frees_nobody, locked, FreeLockIsTaken),
         wrong("putting off frees nobody", table::snoozing_frees_nobody, locked, FreeLockIsTaken),
@@ -88,6 +88,11 @@ fn of_the_table() -> Vec<Mutant> {
         wrong("a cancel takes them all", table::cancel_takes_them_all, locked, OthersAreSpared),
         wrong("a key counts for nothing", table::key_counts_for_nothing, keys, KeyIsOneTask),
         wrong("a key is free when its task is done", table::key_is_free_when_done, keys, KeyIsOneTask),
+        wrong("room is forgotten", table::room_is_forgotten, room, RoomIsKept),
+        wrong("room is not for those that wait", table::room_is_for_the_head, room, RoomIsKept),
+        wrong("room is free until somebody runs", table::room_is_free_until_it_runs, room, RoomIsKept),
+        wrong("room counts before the key", table::room_counts_before_the_key, room, KeyIsOneTask),
+        wrong("a refused task takes the key", table::refused_takes_the_key, room, KeyIsOneTask),
         wrong("a key used anew stays with the old", table::key_stays_with_the_old, anew, KeyIsOneTask),
         wrong("what is added again begins again", table::added_again_is_begun_again, keys, TerminalStays),
         wrong("what is added is not written", table::added_is_not_written, keys, NothingIsLost),

@@ -81,6 +81,57 @@ pub(super) fn key_counts_for_nothing(table: &mut TaskTable, op: &Op, now: Timest
     right(table, &op, now)
 }
 
+pub(super) fn room_is_forgotten(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+    let mut op = op.clone();
+    if let Op::Enqueue(new) = &mut op {
+        new.room = None;
+    }
+    right(table, &op, now)
+}
+
+/// Those that wait are not counted.
+pub(super) fn room_is_for_the_head(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+    let mut op = op.clone();
+    if let Op::Enqueue(new) = &mut op {
+        let waiting = table.tasks().filter(|task| task.state == TaskState::Blocked).count();
+        new.room = new.room.map(|room| room + u32::try_from(waiting).unwrap());
+    }
+    right(table, &op, now)
+}
+
+/// Of what stands in the way, only what runs counts: what is about to run does not.
+pub(super) fn room_is_free_until_it_runs(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+    let mut op = op.clone();
+    if let Op::Enqueue(new) = &mut op
+        && table.tasks().all(|task| task.state != TaskState::Running)
+    {
+        new.room = None;
+    }
+    right(table, &op, now)
+}
+
+pub(super) fn room_counts_before_the_key(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+    if let Op::Enqueue(new) = op
+        && new.room == Some(0)
+        && table.get(new.id).is_none()
+        && let Some(head) = table.tasks().find(|task| task.state.takes_lock())
+    {
+        return Answer::Enqueued(Enqueued::NoRoom(head.id));
+    }
+    right(table, op, now)
+}
+
+pub(super) fn refused_takes_the_key(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+    let answer = right(table, op, now);
+    if let (Op::Enqueue(new), Answer::Enqueued(Enqueued::NoRoom(_))) = (op, &answer)
+        && new.key.is_some()
+        && let Some(owner) = all(table).into_iter().find(|task| task.key == new.key)
+    {
+        table.refile(Task { key: None, ..owner });
+    }
+    answer
+}
+
 pub(super) fn key_is_free_when_done(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
     let mut op = op.clone();
     if let Op::Enqueue(new) = &mut op {

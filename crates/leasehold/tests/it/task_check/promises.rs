@@ -56,6 +56,7 @@ promises! {
     CancelWaitsForTheWorker: "a running task is stopped by its worker",
     NothingRunsEarly: "nothing runs before its time",
     OneHeadPerLock: "of tasks with one lock one is pending or running",
+    RoomIsKept: "room behind a lock is kept",
     CountsAreTrue: "the counts are what is there",
     VersionRises: "the version rises with every change",
     OldVersionChangesNothing: "an update with an old version changes nothing",

@@ -60,6 +60,11 @@ fn a_key_is_used_anew_only_when_it_may() {
 }
 
 #[test]
+fn a_task_is_added_only_where_there_is_room_and_a_refused_one_takes_no_key() {
+    explore(worlds::room());
+}
+
+#[test]
 fn a_worker_that_missed_an_answer_finds_its_task_and_makes_one_attempt() {
     explore(worlds::strays());
 }

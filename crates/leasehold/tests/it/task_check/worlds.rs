@@ -195,6 +195,30 @@ pub(super) fn anew() -> Config {
     }
 }
 
+/// Tasks that are added only if there is room behind the lock; some of them have a key.
+pub(super) fn room() -> Config {
+    let task = Plan { lock: true, room: Some(0), attempts: 1, adds: 1, ..Plan::default() };
+    let keyed = Plan { key: true, reuse: Reuse::Failed, ..task.clone() };
+    let patient = Plan { room: Some(1), ..task };
+    Config {
+        name: "room",
+        tasks: vec![keyed.clone(), keyed, patient.clone(), patient],
+        workers: &[2],
+        ticks: 1,
+        sweeps: 0,
+        verdicts: &[How::Done, How::Fail],
+        must_see: &[
+            Fact::NoRoom,
+            Fact::NoRoomInLine,
+            Fact::NoRoomForAFreeKey,
+            Fact::Duplicate,
+            Fact::KeyUsedAnew,
+            Fact::Unblocked,
+        ],
+        ..Config::default()
+    }
+}
+
 /// Workers that miss answers, and then ask the store what they were given.
 pub(super) fn strays() -> Config {
     Config {

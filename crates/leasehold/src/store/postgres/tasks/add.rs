@@ -11,7 +11,7 @@ use super::link::{Line, Link};
 use super::rows::{self, unreadable};
 use super::sql::Sql;
 use super::wakes::Stir;
-use crate::model::{Enqueued, LockName, NewTask, QueueName, Task, TaskId, TaskKey, TaskState, Timestamp};
+use crate::model::{Enqueued, LockName, NewTask, QueueName, Task, TaskId, TaskKey, Timestamp};
 use crate::store::postgres::trouble::Fail;
 
 /// What came of it, and what workers may want to know.
@@ -97,23 +97,23 @@ fn add_one(bench: &mut Bench, owners: &mut Owners, known: &BTreeSet<TaskId>, new
     if known.contains(&new.id) || bench.get(new.id).is_some() {
         return Enqueued::Added(new.id);
     }
-    if let Some(key) = key_of(new) {
-        if let Some(earlier) = owners.get(&key).and_then(|owner| bench.get(*owner)) {
-            let (id, state): (TaskId, TaskState) = (earlier.id, earlier.state);
-            if earlier.fingerprint != new.fingerprint() {
-                return Enqueued::KeyReused(id);
-            }
-            if !new.reuse.allows(state) {
-                return Enqueued::Duplicate(id);
-            }
+    let key = key_of(new);
+    let owner = key.as_ref().and_then(|key| owners.get(key)).and_then(|owner| bench.get(*owner));
+    let owner = owner.map(|earlier| (earlier.id, earlier.state, earlier.fingerprint));
+    if let Some((id, state, fingerprint)) = owner {
+        if fingerprint != new.fingerprint() {
+            return Enqueued::KeyReused(id);
+        }
+        if !new.reuse.allows(state) {
+            return Enqueued::Duplicate(id);
         }
     }
     if let Some(head) = bench.no_room(new) {
         return Enqueued::NoRoom(head);
     }
-    if let Some(key) = key_of(new) {
-        if let Some(earlier) = owners.get(&key) {
-            bench.pass_key(*earlier);
+    if let Some(key) = key {
+        if let Some((earlier, ..)) = owner {
+            bench.pass_key(earlier);
         }
         owners.insert(key.clone(), new.id);
         bench.set_key(key, new.id);

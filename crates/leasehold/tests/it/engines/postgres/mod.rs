@@ -12,3 +12,4 @@ mod suite;
 mod tasks;
 mod upkeep;
 mod wake;
+mod workflows;

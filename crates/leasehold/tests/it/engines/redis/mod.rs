@@ -13,3 +13,4 @@ mod suite;
 mod support;
 mod tasks;
 mod wakes;
+mod workflows;

@@ -55,12 +55,10 @@ async fn until_the_end(plan: ServePlan, printer: Printer) -> Result<i32, Failure
             return Ok(exit::SUCCESS);
         }
     };
-    match &access {
-        Access::Open => {
-            printer.say("leasehold: there is no token, so everybody on this machine may do everything")
-        }
-        Access::Tokens(_) => printer.say("leasehold: only requests with a token are let in"),
-    }
+    printer.say(match &access {
+        Access::Open => "leasehold: there is no token, so everybody on this machine may do everything",
+        Access::Tokens(_) => "leasehold: only requests with a token are let in",
+    });
     let server = Server::builder(leasehold.clone())
         .access(access)
         .limits(limits)
@@ -72,9 +70,10 @@ async fn until_the_end(plan: ServePlan, printer: Printer) -> Result<i32, Failure
         Some(_) => Some(leasehold.caretaker(SWEEP_EVERY)?),
         None => None,
     };
-    let executions = match executions.is_empty() {
-        true => None,
-        false => Some(Executions::start(&leasehold, executions, crew, printer)?),
+    let executions = if executions.is_empty() {
+        None
+    } else {
+        Some(Executions::start(&leasehold, executions, crew, printer)?)
     };
     stage.open(&server);
     let signal = signals.next().await;

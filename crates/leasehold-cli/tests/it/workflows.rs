@@ -1,0 +1,197 @@
+//! `workflows` and `executions`: one run per event, under the workflow's lock.
+
+use std::process::{Child, Command, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use crate::support::{Bench, Ran, eventually, run};
+
+impl Bench {
+    /// `workflows run deploy` with these words and a shell script for a command, not started yet.
+    fn runner(&self, words: &str, script: &str) -> Command {
+        let words = ["workflows", "run", "deploy"].into_iter().chain(words.split_whitespace());
+        let mut command = self.command(words.chain(["--", "sh", "-c", script]));
+        command.env("BENCH", self.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn execute(&self, words: &str, script: &str) -> Ran {
+        run(&mut self.runner(words, script))
+    }
+
+    /// All executions, the newest first.
+    fn executions(&self) -> Vec<Value> {
+        let Value::Array(all) = self.json("executions list") else { panic!("no array") };
+        all
+    }
+
+    /// Starts one that goes on until it is stopped, and waits until it runs.
+    fn endless(&self, words: &str) -> Endless {
+        let child = self.runner(words, "echo $$ > $BENCH/pid; exec sleep 1000").spawn().unwrap();
+        eventually("it runs", || self.executions().iter().any(|execution| execution["state"] == "running"));
+        eventually("its command runs", || self.path().join("pid").exists());
+        Endless(child)
+    }
+}
+
+struct Endless(Child);
+
+impl Endless {
+    fn code(&mut self) -> i32 {
+        let mut code = None;
+        eventually("its end", || {
+            code = self.0.try_wait().unwrap();
+            code.is_some()
+        });
+        code.unwrap().code().unwrap_or(-1)
+    }
+}
+
+impl Drop for Endless {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn input_and_environment_arrive_and_the_output_is_the_result() {
+    let bench = Bench::new();
+    let ran = bench.execute(
+        r#"--key k --input {"commit":"4f2a"}"#,
+        "cat > $BENCH/input; env | grep ^LEASEHOLD_ | grep -v 'PROGRESS\\|STORE\\|TOKEN' | sort > $BENCH/env; echo '{\"hosts\": 3}'",
+    );
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "{\"hosts\": 3}\n"), "{ran:?}");
+    let execution = bench.executions().remove(0);
+    let id = execution["id"].as_str().unwrap();
+    assert_eq!((&execution["state"], &execution["result"]), (&"succeeded".into(), &json!({"hosts": 3})));
+    assert_eq!(std::fs::read_to_string(bench.path().join("input")).unwrap(), r#"{"commit":"4f2a"}"#);
+    let env = std::fs::read_to_string(bench.path().join("env")).unwrap();
+    let expected = format!(
+        "LEASEHOLD_ATTEMPT=1\nLEASEHOLD_EXECUTION_ID={id}\nLEASEHOLD_HOLDER={id}\nLEASEHOLD_KEY=k\n\
+         LEASEHOLD_LOCK=workflow/deploy\nLEASEHOLD_LOCKS=workflow/deploy\nLEASEHOLD_QUEUE=workflow/deploy\n\
+         LEASEHOLD_TASK={}\nLEASEHOLD_WORKFLOW=deploy\n",
+        id.strip_prefix("exec_").unwrap()
+    );
+    assert_eq!(env, expected);
+}
+
+#[test]
+fn an_event_runs_once_and_again_only_after_a_failure() {
+    let bench = Bench::new();
+    let count = "echo x >> $BENCH/runs; exit $(cat $BENCH/code)";
+    let go = |code: &str, words: &str| {
+        std::fs::write(bench.path().join("code"), code).unwrap();
+        bench.execute(words, count)
+    };
+    let failed = go("7", "--key k");
+    assert_eq!(failed.code, 1, "{failed:?}");
+    assert!(failed.stderr.contains("exit code 7"), "{}", failed.stderr);
+    assert_eq!(go("0", "--key k").code, 0);
+    let again = go("0", "--key k");
+    assert_eq!((again.code, again.stdout.as_str()), (0, ""));
+    assert!(again.stderr.contains("that was exec_"), "{}", again.stderr);
+    assert_eq!(go("0", "--key k --input 1").code, 1, "another input");
+    let runs = std::fs::read_to_string(bench.path().join("runs")).unwrap();
+    assert_eq!(runs.lines().count(), 2);
+    let [second, first] = &bench.executions()[..] else { panic!("two executions") };
+    assert_eq!((&second["attempt"], &second["retryOf"]), (&2.into(), &first["id"]));
+}
+
+#[test]
+fn one_runs_at_a_time_and_others_are_refused_skipped_or_wait() {
+    let bench = Bench::new();
+    let mut first = bench.endless("");
+    let id = bench.executions()[0]["id"].as_str().unwrap().to_owned();
+    let status = bench.json("workflows status deploy");
+    assert_eq!((&status["isLocked"], &status["executionId"]), (&true.into(), &id.as_str().into()));
+    assert_eq!(bench.json("locks status workflow/deploy")["holder"], id.as_str());
+    let refused = bench.execute("--key k", "true");
+    assert_eq!(refused.code, 75, "{refused:?}");
+    assert!(refused.stderr.contains(&format!("Currently executing: {id}")), "{}", refused.stderr);
+    let skipped = bench.execute("--on-locked skip", "echo no");
+    assert_eq!((skipped.code, skipped.stdout.as_str()), (0, ""), "{skipped:?}");
+    let waits = bench.runner("--key k --on-locked queue=1", "echo done").spawn().unwrap();
+    eventually("it waits", || bench.executions().iter().any(|execution| execution["state"] == "blocked"));
+    assert_eq!(bench.execute("--on-locked queue=1", "true").code, 75, "the line is full");
+    let aborted = bench.ok(&format!("executions abort {id} --reason enough"));
+    assert_eq!(aborted, format!("{id}  to be stopped\n"));
+    assert_eq!(first.code(), 1);
+    let waited = Ran::from(waits.wait_with_output().unwrap());
+    assert_eq!((waited.code, waited.stdout.as_str()), (0, "done\n"), "{waited:?}");
+    let shown = bench.json(&format!("executions show {id}"));
+    assert_eq!(shown["state"], "aborted");
+    assert!(shown["reason"].as_str().unwrap().starts_with("enough (by "));
+    assert_eq!(bench.run(&format!("executions abort {id}")).code, 1, "it is over");
+}
+
+#[test]
+fn what_runs_too_long_is_aborted() {
+    let bench = Bench::new();
+    let ran = bench.execute("--max-runtime 200ms", "sleep 1000");
+    assert_eq!(ran.code, 1, "{ran:?}");
+    assert!(ran.stderr.contains("timeout"), "{}", ran.stderr);
+    assert_eq!(bench.executions()[0]["state"], "aborted");
+}
+
+#[test]
+fn a_signal_aborts_what_runs_and_takes_what_waits_out_of_the_line() {
+    let bench = Bench::new();
+    let mut first = bench.endless("--grace 0s");
+    let waits = bench.runner("--on-locked queue", "true").spawn().unwrap();
+    eventually("it waits", || bench.executions().iter().any(|execution| execution["state"] == "blocked"));
+    let signal =
+        |child: &Child| kill(Pid::from_raw(child.id().try_into().unwrap()), Signal::SIGTERM).unwrap();
+    signal(&waits);
+    assert_eq!(Ran::from(waits.wait_with_output().unwrap()).code, 128 + 15);
+    assert_eq!(
+        bench.executions()[0]["reason"].as_str().unwrap().split(" (by").next(),
+        Some("its runner ended before it began")
+    );
+    signal(&first.0);
+    assert_ne!(first.code(), 0);
+    let aborted = bench.executions().remove(1);
+    assert_eq!(aborted["state"], "aborted");
+    assert!(aborted["reason"].as_str().unwrap().starts_with("shutdown"), "{aborted}");
+    assert_eq!(bench.execute("", "true").code, 0, "the workflow is free");
+}
+
+#[test]
+fn a_runner_that_is_killed_leaves_a_failed_execution_and_no_process() {
+    let bench = Bench::new();
+    let mut first = bench.endless("--key k --ttl 2s");
+    let pid = std::fs::read_to_string(bench.path().join("pid")).unwrap();
+    first.0.kill().unwrap();
+    first.code();
+    eventually("nothing of it is alive", || !std::path::Path::new(&format!("/proc/{}", pid.trim())).exists());
+    eventually("the next may go", || bench.execute("--key k", "true").code == 0);
+    let [second, first] = &bench.executions()[..] else { panic!("two executions") };
+    assert_eq!((&first["state"], &first["reason"]), (&"failed".into(), &"lease expired".into()));
+    assert_eq!(second["retryOf"], first["id"]);
+}
+
+#[test]
+fn workflows_and_executions_are_listed_for_people() {
+    let bench = Bench::new();
+    assert_eq!(bench.ok("workflows list"), "");
+    assert_eq!(bench.ok("executions list"), "");
+    bench.execute("--key k --input [1]", "echo 5");
+    let table = bench.tidy(&bench.ok("executions list"));
+    assert_eq!(
+        table,
+        "ID  WORKFLOW  STATE  ATTEMPT  STARTED  WHEN  NOTE\nexec_[ID]  deploy  succeeded  1  [AGE] ago  [AGE] ago\n"
+    );
+    assert!(bench.ok("workflows list").starts_with("WORKFLOW  SCHEDULED"));
+    assert!(bench.ok("workflows status deploy").starts_with("deploy  free"));
+    let id = bench.executions()[0]["id"].as_str().unwrap().to_owned();
+    let page = bench.ok(&format!("executions show {id}"));
+    for part in ["succeeded", "input", "[1]", "key", "result"] {
+        assert!(page.contains(part), "{part} in {page}");
+    }
+    assert_eq!(bench.run("executions show exec_1").code, 64);
+    let unknown = bench.run("executions show exec_00000000-0000-0000-0000-000000000001");
+    assert_eq!(unknown.code, 1);
+    assert!(unknown.stderr.contains("there is no execution"), "{}", unknown.stderr);
+}

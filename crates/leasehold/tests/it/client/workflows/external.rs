@@ -1,0 +1,78 @@
+//! Executions that somebody else runs, by id and token.
+
+use leasehold::ExecutionEnd;
+use leasehold::model::{Payload, Progress, TaskState};
+
+use super::lab::{Lab, ada, deploy, ttl, why};
+use crate::client::support::until;
+
+pub(crate) async fn somebody_else_takes_keeps_and_completes_an_execution(lab: Lab) {
+    let (here, there) = (lab.one.workflows().unwrap(), lab.two.workflows().unwrap());
+    assert!(here.take(&[deploy()], ttl()).await.unwrap().is_none());
+    let started = lab.started(lab.deploy(), "v1").await;
+    let taken = here.take(&[deploy()], ttl()).await.unwrap().unwrap();
+    assert_eq!((taken.id, taken.state), (started.id, TaskState::Running));
+    assert!(there.take(&[deploy()], ttl()).await.unwrap().is_none(), "one at a time");
+    let held = lab.two.status(&deploy().lock()).await.unwrap();
+    assert_eq!(held.holder, Some(taken.id.holder()));
+    // Signs of life may come through any server.
+    let asked = there.heartbeat(taken.id, taken.token, ttl(), Some(Progress::of(1, 2))).await.unwrap();
+    assert!(asked.is_none());
+    assert_eq!(lab.get(taken.id).await.progress, Some(Progress::of(1, 2)));
+    let renewed = lab.two.status(&deploy().lock()).await.unwrap();
+    assert!(renewed.expires_at > held.expires_at && renewed.token == held.token);
+    let end = ExecutionEnd::Succeeded(Payload::new("{\"hosts\":3}").ok());
+    let done = there.complete(taken.id, taken.token, end.clone()).await.unwrap();
+    assert_eq!((done.state, done.result.unwrap().as_str()), (TaskState::Succeeded, "{\"hosts\":3}"));
+    assert!(!lab.one.status(&deploy().lock()).await.unwrap().is_locked);
+    let again = here.complete(taken.id, taken.token, end).await.unwrap();
+    assert_eq!(again.state, TaskState::Succeeded, "said twice is said once");
+    let error = here.heartbeat(taken.id, taken.token, ttl(), None).await.unwrap_err();
+    assert_eq!(error.code(), "EXECUTION_FINISHED");
+    assert!(lab.one.tasks().unwrap().workers().await.unwrap().is_empty());
+}
+
+pub(crate) async fn a_zombies_result_is_refused(lab: Lab) {
+    let workflows = lab.one.workflows().unwrap();
+    let started = lab.started(lab.deploy().key("k"), "v1").await;
+    let short = leasehold::model::Ttl::from_millis(100);
+    let zombie = workflows.take(&[deploy()], short).await.unwrap().unwrap();
+    let recovered = async || lab.two.tasks().unwrap().recover(10).await.unwrap().failed == 1;
+    until("its lease runs out", recovered).await;
+    assert_eq!(lab.get(started.id).await.state, TaskState::Failed);
+    let next = lab.started(lab.deploy().key("k"), "v1").await;
+    let taken = workflows.take(&[deploy()], ttl()).await.unwrap().unwrap();
+    assert_eq!(taken.id, next.id);
+    for error in [
+        workflows.complete(zombie.id, zombie.token, ExecutionEnd::Succeeded(None)).await.unwrap_err(),
+        workflows.heartbeat(zombie.id, zombie.token, ttl(), None).await.unwrap_err(),
+    ] {
+        assert_eq!(error.code(), "STALE_TOKEN");
+    }
+    let held = lab.two.status(&deploy().lock()).await.unwrap();
+    assert_eq!(held.holder, Some(next.id.holder()), "the zombie has not freed the lock");
+    workflows.complete(taken.id, taken.token, ExecutionEnd::Succeeded(None)).await.unwrap();
+}
+
+pub(crate) async fn an_abort_is_told_with_the_next_sign_of_life(lab: Lab) {
+    let workflows = lab.one.workflows().unwrap();
+    lab.started(lab.deploy(), "v1").await;
+    let taken = workflows.take(&[deploy()], ttl()).await.unwrap().unwrap();
+    workflows.abort(taken.id, ada(), Some(why())).await.unwrap();
+    let asked = workflows.heartbeat(taken.id, taken.token, ttl(), None).await.unwrap().expect("it is told");
+    assert_eq!((asked.by, asked.reason), (ada(), Some(why())));
+    let aborted = workflows.complete(taken.id, taken.token, ExecutionEnd::Aborted(None)).await.unwrap();
+    assert_eq!(aborted.reason.as_deref(), Some("the wrong branch (by ada)"));
+}
+
+pub(crate) async fn nobody_takes_an_execution_whose_lock_a_stranger_has(lab: Lab) {
+    let workflows = lab.one.workflows().unwrap();
+    let started = lab.started(lab.deploy(), "v1").await;
+    let guard = lab.two.lock("workflow/deploy").holder("bob").acquire().await.unwrap();
+    assert!(workflows.take(&[deploy()], ttl()).await.unwrap().is_none());
+    guard.release().await.unwrap();
+    let taken = async || {
+        workflows.take(&[deploy()], ttl()).await.unwrap().is_some_and(|taken| taken.id == started.id)
+    };
+    until("it can be taken when the lock is free", taken).await;
+}

@@ -1,0 +1,85 @@
+//! Many starts at once, from two handles on one store.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use leasehold::model::TaskState;
+use leasehold::{Error, ListExecutions, OnLocked, Running, Setback, Start};
+use tokio::task::JoinSet;
+
+use super::lab::{At, Lab, deploy};
+
+pub(crate) async fn of_a_hundred_starts_with_one_key_one_execution_comes(lab: Lab) {
+    let mut starts = JoinSet::new();
+    for number in 0..100 {
+        let leasehold = if number % 2 == 0 { &lab.one } else { &lab.two };
+        let start = leasehold.workflow("deploy").key("event-1");
+        starts.spawn(async move { start.start("v1").await.unwrap() });
+    }
+    let starts = starts.join_all().await;
+    let started = starts.iter().filter(|start| matches!(start, Start::Started(_))).count();
+    let ids: BTreeSet<_> = starts.iter().map(|start| start.execution().unwrap().id).collect();
+    assert_eq!((started, ids.len()), (1, 1));
+    let all = lab.one.workflows().unwrap().executions(&ListExecutions::default()).await.unwrap();
+    assert_eq!(all.items.len(), 1);
+}
+
+pub(crate) async fn of_fifty_starts_with_keys_of_their_own_one_is_accepted(lab: Lab) {
+    let mut starts = JoinSet::new();
+    for number in 0..50 {
+        let leasehold = if number % 2 == 0 { &lab.one } else { &lab.two };
+        let start = leasehold.workflow("deploy").key(format!("event-{number}").as_str());
+        starts.spawn(async move { start.start("v1").await });
+    }
+    let (mut accepted, mut in_the_way) = (Vec::new(), BTreeSet::new());
+    for start in starts.join_all().await {
+        match start {
+            Ok(Start::Started(execution)) => accepted.push(execution.id),
+            Err(error @ Error::WorkflowLocked { execution, raced, .. }) => {
+                let code = if raced { "LOCK_ACQUISITION_FAILED" } else { "WORKFLOW_LOCKED" };
+                assert_eq!(error.code(), code);
+                in_the_way.extend(execution);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(accepted.len(), 1);
+    assert_eq!(in_the_way, BTreeSet::from_iter(accepted));
+}
+
+pub(crate) async fn executions_of_one_workflow_never_run_together(lab: Lab) {
+    let at_it = Arc::new(AtomicU32::new(0));
+    let runner = |leasehold: &leasehold::Leasehold| {
+        let at_it = at_it.clone();
+        let worker =
+            leasehold.worker().workflow("deploy", Duration::from_secs(30), move |_: Running<u32>| {
+                let at_it = at_it.clone();
+                async move {
+                    let _at_it = At::it(&at_it);
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                    assert_eq!(at_it.load(Ordering::SeqCst), 1, "two at once");
+                    Ok::<_, Setback>(())
+                }
+            });
+        worker.start().unwrap()
+    };
+    let workers = [runner(&lab.one), runner(&lab.two)];
+    for number in 0..20 {
+        let leasehold = if number % 2 == 0 { &lab.one } else { &lab.two };
+        let start = leasehold.workflow("deploy").on_locked(OnLocked::Queue(100)).start(&number);
+        assert!(start.await.unwrap().execution().is_some());
+    }
+    let workflows = lab.one.workflows().unwrap();
+    let all_done = async || {
+        let list = workflows.list().await.unwrap();
+        let counts = list.iter().find(|status| status.workflow == deploy()).unwrap().counts;
+        assert_eq!(counts.get(TaskState::Failed), 0);
+        counts.get(TaskState::Succeeded) == 20
+    };
+    crate::client::support::until("all are done", all_done).await;
+    for worker in workers {
+        worker.stop(Duration::from_secs(5)).await;
+    }
+}

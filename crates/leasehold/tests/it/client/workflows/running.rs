@@ -1,0 +1,168 @@
+//! How executions end: done, failed, too long, aborted, lost, with their worker.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use leasehold::model::{Input, LockName, TaskState, Ttl};
+use leasehold::{OnLocked, Running, Setback, Start};
+use tokio::sync::Notify;
+
+use super::lab::{Lab, TTL, ada, deploy, why};
+use crate::client::support::until;
+
+fn lock() -> LockName {
+    deploy().lock()
+}
+
+pub(crate) async fn an_execution_holds_the_lock_under_its_own_name_until_it_is_done(lab: Lab) {
+    let (worker, at_it) = lab.runner(&lab.one);
+    let running = lab.started(lab.deploy(), "hang").await;
+    until("it runs", async || at_it.load(Ordering::SeqCst) == 1).await;
+    let status = lab.two.status(&lock()).await.unwrap();
+    assert_eq!(status.holder, Some(running.id.holder()));
+    let held = lab.two.workflows().unwrap().lock(&deploy()).await.unwrap();
+    assert_eq!((held.is_locked, held.is_stale, held.execution_id), (true, false, Some(running.id)));
+    assert_eq!((held.holder, held.token), (Some(running.id.holder()), status.token));
+    assert!(held.locked_since.is_some() && held.expires_at > held.locked_since);
+    lab.two.workflows().unwrap().abort(running.id, ada(), Some(why())).await.unwrap();
+    let aborted = lab.until(running.id, TaskState::Aborted).await;
+    assert_eq!(aborted.reason.as_deref(), Some("the wrong branch (by ada)"));
+
+    let done = lab.started(lab.deploy(), "ok").await;
+    let done = lab.until(done.id, TaskState::Succeeded).await;
+    assert_eq!(done.result.unwrap().read::<String>().unwrap(), done.id.to_string());
+    until("the lock is free", async || !lab.two.status(&lock()).await.unwrap().is_locked).await;
+    worker.stop(Duration::from_secs(5)).await;
+}
+
+pub(crate) async fn a_failed_handler_fails_the_execution_at_once(lab: Lab) {
+    let (worker, _) = lab.runner(&lab.one);
+    let started = lab.started(lab.deploy(), "fail").await;
+    let failed = lab.until(started.id, TaskState::Failed).await;
+    assert_eq!(failed.reason.as_deref(), Some("no such host"));
+    let wrong = match lab.deploy().start(&17).await.unwrap() {
+        Start::Started(execution) => lab.until(execution.id, TaskState::Failed).await,
+        other => panic!("{other:?}"),
+    };
+    assert!(wrong.reason.unwrap().contains("cannot be read as"), "an input of another type");
+    worker.stop(Duration::from_secs(5)).await;
+}
+
+pub(crate) async fn a_text_that_is_no_json_reaches_a_raw_handler_as_it_came(lab: Lab) {
+    let worker = lab.one.worker().workflow_raw("deploy", TTL, |run: Running<Input>| async move {
+        Ok::<_, Setback>(String::from_utf8_lossy(run.work.bytes()).into_owned())
+    });
+    let worker = worker.start().unwrap();
+    for text in ["a=1&b=%20", "{\"a\":  1.0 }\n"] {
+        let start = lab.deploy().on_locked(OnLocked::Queue(5)).start_raw(text.as_bytes()).await.unwrap();
+        let done = lab.until(start.execution().unwrap().id, TaskState::Succeeded).await;
+        assert_eq!(done.result.unwrap().read::<String>().unwrap(), text);
+    }
+    worker.stop(Duration::from_secs(5)).await;
+}
+
+pub(crate) async fn what_runs_too_long_is_aborted_and_the_next_one_goes(lab: Lab) {
+    let (worker, _) = lab.runner(&lab.one);
+    let slow = lab.deploy().key("k").max_runtime(Duration::from_millis(50));
+    let slow = lab.started(slow, "hang").await;
+    let next = lab.deploy().on_locked(OnLocked::Queue(1)).start("ok").await.unwrap();
+    let aborted = lab.until(slow.id, TaskState::Aborted).await;
+    assert_eq!(aborted.reason.as_deref(), Some("timeout: it ran for 50ms"));
+    lab.until(next.execution().unwrap().id, TaskState::Succeeded).await;
+    assert_eq!(lab.duplicate(lab.deploy().key("k"), "hang").await.id, slow.id, "aborted is not failed");
+    worker.stop(Duration::from_secs(5)).await;
+}
+
+pub(crate) async fn an_aborted_execution_keeps_its_lock_until_its_handler_is_gone(lab: Lab) {
+    let (asked, dead) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (tell, wait) = (asked.clone(), dead.clone());
+    let worker = lab.one.worker().patient().workflow_raw("deploy", TTL, move |run: Running<Input>| {
+        let (tell, wait) = (tell.clone(), wait.clone());
+        async move {
+            run.lost().await;
+            tell.notify_one();
+            wait.notified().await;
+            Err::<(), _>(Setback::fail("killed"))
+        }
+    });
+    let worker = worker.start().unwrap();
+    let running = lab.started(lab.deploy(), "v1").await;
+    lab.until(running.id, TaskState::Running).await;
+    let told = lab.two.workflows().unwrap().abort(running.id, ada(), Some(why())).await.unwrap();
+    assert_eq!((told.state, told.asked_by), (TaskState::Running, Some(ada())));
+    asked.notified().await;
+    tokio::time::sleep(TTL + TTL / 2).await;
+    assert_eq!(lab.locked(lab.deploy(), "v2").await.0, Some(running.id), "longer than its ttl");
+    assert_eq!(lab.two.status(&lock()).await.unwrap().holder, Some(running.id.holder()));
+    dead.notify_one();
+    let aborted = lab.until(running.id, TaskState::Aborted).await;
+    assert_eq!(aborted.reason.as_deref(), Some("the wrong branch (by ada)"));
+    lab.started(lab.deploy(), "v2").await;
+    dead.notify_one();
+    worker.stop(Duration::ZERO).await;
+}
+
+pub(crate) async fn a_worker_that_ends_aborts_what_it_runs_and_gives_back_what_it_has_not_begun(lab: Lab) {
+    let worker = lab.one.worker().slots(1).prefetch(5);
+    let worker = worker.workflow("deploy", TTL, async |_: Running<String>| {
+        std::future::pending::<Result<(), Setback>>().await
+    });
+    let worker = worker.workflow("other", TTL, async |_: Running<String>| Ok::<_, Setback>(()));
+    let worker = worker.start().unwrap();
+    let begun = lab.started(lab.deploy().key("k"), "v1").await;
+    lab.until(begun.id, TaskState::Running).await;
+    until("it has the lock", async || lab.two.status(&lock()).await.unwrap().is_locked).await;
+    let start = lab.one.workflow("other").start("v1").await.unwrap();
+    let ahead = start.execution().unwrap().id;
+    lab.until(ahead, TaskState::Running).await;
+    worker.stop(Duration::from_millis(50)).await;
+    let aborted = lab.get(begun.id).await;
+    assert_eq!(aborted.state, TaskState::Aborted);
+    assert!(aborted.reason.unwrap().starts_with("shutdown"));
+    assert_eq!(lab.get(ahead).await.state, TaskState::Pending);
+    lab.started(lab.deploy().key("l"), "v1").await;
+}
+
+pub(crate) async fn an_execution_waits_in_its_place_for_a_stranger_with_the_lock(lab: Lab) {
+    let (worker, at_it) = lab.runner(&lab.one);
+    let guard = lab.two.lock(lock()).holder("bob").acquire().await.unwrap();
+    let start = lab.deploy().on_locked(OnLocked::Queue(1)).start("ok").await.unwrap();
+    let waits = start.execution().unwrap().id;
+    until("it waits for the lock", async || !lab.two.status(&lock()).await.unwrap().waiters.is_empty()).await;
+    let status = lab.two.status(&lock()).await.unwrap();
+    assert_eq!(status.waiters[0].holder, waits.holder());
+    assert_eq!((at_it.load(Ordering::SeqCst), lab.get(waits).await.state), (0, TaskState::Running));
+    guard.release().await.unwrap();
+    lab.until(waits, TaskState::Succeeded).await;
+    worker.stop(Duration::from_secs(5)).await;
+}
+
+pub(crate) async fn who_loses_the_lock_has_failed(lab: Lab) {
+    let (worker, at_it) = lab.runner(&lab.one);
+    let running = lab.started(lab.deploy().key("k"), "hang").await;
+    until("it runs", async || at_it.load(Ordering::SeqCst) == 1).await;
+    let token = lab.two.status(&lock()).await.unwrap().token;
+    lab.two.force_release(&lock(), token, ada(), why()).await.unwrap();
+    let failed = lab.until(running.id, TaskState::Failed).await;
+    assert!(failed.reason.unwrap().starts_with("lease lost"));
+    assert_eq!(at_it.load(Ordering::SeqCst), 0);
+    assert_eq!(lab.started(lab.deploy().key("k"), "hang").await.retry_of, Some(running.id));
+    worker.stop(Duration::ZERO).await;
+}
+
+pub(crate) async fn a_worker_that_vanishes_leaves_a_failed_execution_and_a_key_that_can_be_used(lab: Lab) {
+    let started = lab.started(lab.deploy().key("k"), "ok").await;
+    let taken =
+        lab.one.workflows().unwrap().take(&[deploy()], Ttl::new(TTL).unwrap()).await.unwrap().unwrap();
+    assert_eq!(taken.id, started.id);
+    // Whoever took it is never heard of again.
+    let (worker, _) = lab.runner(&lab.two);
+    let failed = lab.until(started.id, TaskState::Failed).await;
+    assert_eq!(failed.reason.as_deref(), Some("lease expired"));
+    assert!(failed.token > taken.token, "a zombie's token is old");
+    let next = lab.started(lab.deploy().key("k"), "ok").await;
+    assert_eq!((next.attempt, next.retry_of), (2, Some(started.id)));
+    lab.until(next.id, TaskState::Succeeded).await;
+    worker.stop(Duration::from_secs(5)).await;
+}

@@ -1,0 +1,182 @@
+//! What a start comes to: keys, locks, lines.
+
+use std::time::Duration;
+
+use leasehold::model::{Reuse, TaskState};
+use leasehold::{Error, ExecutionEnd, OnLocked, Start};
+
+use super::lab::{Lab, ada, deploy, ttl, why};
+
+impl Lab {
+    /// Takes the next execution and ends it so.
+    pub(crate) async fn end(&self, end: ExecutionEnd) {
+        let workflows = self.two.workflows().unwrap();
+        let taken = workflows.take(&[deploy()], ttl()).await.unwrap().expect("there is one to take");
+        workflows.complete(taken.id, taken.token, end).await.unwrap();
+    }
+
+    pub(crate) async fn done(&self) {
+        self.end(ExecutionEnd::Succeeded(None)).await;
+    }
+}
+
+fn failed() -> ExecutionEnd {
+    ExecutionEnd::Failed("no such host".to_owned())
+}
+
+pub(crate) async fn a_start_makes_an_execution_that_can_be_found(lab: Lab) {
+    let start = lab.deploy().key("event-1").max_runtime(Duration::from_secs(60));
+    let started = lab.started(start, "v1").await;
+    assert_eq!((started.state, started.attempt, started.retry_of), (TaskState::Pending, 1, None));
+    let found = lab.get(started.id).await;
+    assert_eq!((found.workflow, found.input.read::<String>().unwrap()), (deploy(), "v1".to_owned()));
+    assert_eq!(found.key.unwrap().as_str(), "event-1");
+    assert_eq!(found.max_runtime.map(|longest| longest.as_duration()), Some(Duration::from_secs(60)));
+    assert!(started.id.to_string().starts_with("exec_"));
+}
+
+pub(crate) async fn the_same_key_while_it_waits_or_runs_is_the_same_execution(lab: Lab) {
+    let started = lab.started(lab.deploy().key("k"), "v1").await;
+    assert_eq!(lab.duplicate(lab.deploy().key("k"), "v1").await.id, started.id);
+    let taken = lab.two.workflows().unwrap().take(&[deploy()], ttl()).await.unwrap().unwrap();
+    let again = lab.duplicate(lab.deploy().key("k"), "v1").await;
+    assert_eq!((again.id, again.state), (taken.id, TaskState::Running));
+}
+
+pub(crate) async fn after_success_and_after_an_abort_the_key_means_the_same_execution(lab: Lab) {
+    for (key, end) in [("done", ExecutionEnd::Succeeded(None)), ("stopped", ExecutionEnd::Aborted(None))] {
+        let started = lab.started(lab.deploy().key(key), "v1").await;
+        lab.end(end).await;
+        let again = lab.duplicate(lab.deploy().key(key), "v1").await;
+        assert_eq!(again.id, started.id);
+        assert!(again.state.is_terminal());
+    }
+}
+
+pub(crate) async fn after_a_failure_the_key_starts_the_next_attempt(lab: Lab) {
+    let mut earlier = lab.started(lab.deploy().key("k"), "v1").await;
+    for attempt in 2..4 {
+        lab.end(failed()).await;
+        assert_eq!(lab.get(earlier.id).await.reason.as_deref(), Some("no such host"));
+        let next = lab.started(lab.deploy().key("k"), "v1").await;
+        assert_eq!((next.attempt, next.retry_of), (attempt, Some(earlier.id)));
+        assert_eq!(lab.duplicate(lab.deploy().key("k"), "v1").await.id, next.id);
+        earlier = next;
+    }
+}
+
+pub(crate) async fn a_key_that_is_never_used_anew_means_the_failed_one(lab: Lab) {
+    let started = lab.started(lab.deploy().key("k"), "v1").await;
+    lab.end(failed()).await;
+    let again = lab.duplicate(lab.deploy().key("k").reuse(Reuse::Never), "v1").await;
+    assert_eq!((again.id, again.state), (started.id, TaskState::Failed));
+}
+
+pub(crate) async fn a_key_that_is_always_used_anew_starts_after_success(lab: Lab) {
+    let start = || lab.deploy().key("k").reuse(Reuse::Finished);
+    let first = lab.started(start(), "v1").await;
+    assert_eq!(lab.duplicate(start(), "v1").await.id, first.id, "not while it waits or runs");
+    lab.done().await;
+    let second = lab.started(start(), "v1").await;
+    assert_eq!((second.attempt, second.retry_of), (2, Some(first.id)));
+}
+
+pub(crate) async fn a_key_with_another_input_is_refused_and_names_the_execution(lab: Lab) {
+    let started = lab.started(lab.deploy().key("k"), "v1").await;
+    for state in [TaskState::Pending, TaskState::Failed] {
+        assert_eq!(lab.get(started.id).await.state, state);
+        let error = lab.deploy().key("k").start("v2").await.unwrap_err();
+        assert_eq!(error.code(), "IDEMPOTENCY_KEY_REUSED");
+        let Error::ExecutionKeyReused { execution, workflow, key } = error else { panic!("{error}") };
+        assert_eq!((execution, workflow, key.as_str()), (started.id, deploy(), "k"));
+        if state == TaskState::Pending {
+            lab.end(failed()).await;
+        }
+    }
+}
+
+pub(crate) async fn the_key_stands_for_the_very_bytes_of_a_raw_input(lab: Lab) {
+    let start = async |bytes: &[u8]| lab.deploy().key("k").start_raw(bytes).await;
+    let Start::Started(first) = start(b"{\"a\": 1}").await.unwrap() else { panic!("not started") };
+    assert!(matches!(start(b"{\"a\": 1}").await.unwrap(), Start::Duplicate(again) if again.id == first.id));
+    let error = start(b"{\"a\":1}").await.unwrap_err();
+    assert_eq!(error.code(), "IDEMPOTENCY_KEY_REUSED", "the same value in other bytes");
+    assert_eq!(lab.get(first.id).await.input.bytes(), b"{\"a\": 1}");
+    assert_eq!(start(&[0xff]).await.unwrap_err().code(), "INVALID");
+}
+
+pub(crate) async fn another_execution_is_in_the_way_and_the_key_is_not_burnt(lab: Lab) {
+    let first = lab.started(lab.deploy().key("one"), "v1").await;
+    for _ in 0..2 {
+        assert_eq!(lab.locked(lab.deploy().key("two"), "v2").await, (Some(first.id), false));
+    }
+    let error = lab.deploy().key("two").start("v2").await.unwrap_err();
+    assert_eq!(error.code(), "WORKFLOW_LOCKED");
+    assert!(error.to_string().contains(&format!("Currently executing: {}", first.id)), "{error}");
+    assert!(error.is_retryable());
+    lab.done().await;
+    let second = lab.started(lab.deploy().key("two"), "anything else").await;
+    assert_eq!((second.attempt, second.retry_of), (1, None));
+    let elsewhere = lab.one.workflow("other").start("v1").await.unwrap();
+    assert!(matches!(elsewhere, Start::Started(_)), "workflows are in nobody else's way");
+}
+
+pub(crate) async fn a_stranger_with_the_lock_is_in_the_way(lab: Lab) {
+    let guard = lab.two.lock("workflow/deploy").holder("bob").acquire().await.unwrap();
+    assert_eq!(lab.locked(lab.deploy().key("k"), "v1").await, (None, false));
+    let skipped = lab.deploy().on_locked(OnLocked::Skip).start("v1").await.unwrap();
+    assert!(
+        matches!(&skipped, Start::Skipped { execution: None, reason } if reason.contains("bob")),
+        "{skipped:?}"
+    );
+    let waits = lab.deploy().key("k").on_locked(OnLocked::Queue(1)).start("v1").await.unwrap();
+    assert!(matches!(waits, Start::Started(_)), "it is the next to run, when the lock is free");
+    guard.release().await.unwrap();
+    lab.done().await;
+}
+
+pub(crate) async fn executions_queue_in_order_and_no_more_than_may(lab: Lab) {
+    let start = |input: &'static str| lab.deploy().key(input).on_locked(OnLocked::Queue(2)).start(input);
+    let mut line = vec![lab.started(lab.deploy(), "now").await];
+    for input in ["a", "b"] {
+        let Start::Queued(execution) = start(input).await.unwrap() else { panic!("{input} is not in line") };
+        assert_eq!(execution.state, TaskState::Blocked);
+        line.push(execution);
+    }
+    let error = start("c").await.unwrap_err();
+    assert_eq!(error.code(), "WORKFLOW_LOCKED");
+    assert!(error.to_string().contains("2 others wait"), "{error}");
+    assert_eq!(lab.locked(lab.deploy(), "v1").await.0, Some(line[0].id));
+    let workflows = lab.two.workflows().unwrap();
+    assert_eq!(workflows.lock(&deploy()).await.unwrap().queued, 2);
+    workflows.abort(line[1].id, ada(), Some(why())).await.unwrap();
+    let Start::Queued(last) = start("c").await.unwrap() else { panic!("there is a place again") };
+    for expected in [line[0].id, line[2].id, last.id] {
+        let taken = workflows.take(&[deploy()], ttl()).await.unwrap().unwrap();
+        assert_eq!(taken.id, expected, "first come, first served");
+        assert!(workflows.take(&[deploy()], ttl()).await.unwrap().is_none(), "one at a time");
+        workflows.complete(taken.id, taken.token, ExecutionEnd::Succeeded(None)).await.unwrap();
+    }
+}
+
+pub(crate) async fn a_start_that_may_be_skipped_is_skipped(lab: Lab) {
+    let first = lab.started(lab.deploy(), "v1").await;
+    let start = || lab.deploy().key("k").on_locked(OnLocked::Skip);
+    let skipped = start().start("v2").await.unwrap();
+    assert!(
+        matches!(&skipped, Start::Skipped { execution, .. } if *execution == Some(first.id)),
+        "{skipped:?}"
+    );
+    assert!(skipped.execution().is_none());
+    lab.done().await;
+    lab.started(start(), "v2").await;
+}
+
+pub(crate) async fn what_is_wrong_with_a_value_is_told(lab: Lab) {
+    let long = "x".repeat(247);
+    let error = lab.one.workflow(long.as_str()).key("k").start("v1").await.unwrap_err();
+    assert_eq!(error.to_string(), "the workflow name has 247 bytes; 246 is the most");
+    let error = lab.deploy().key("").max_runtime(Duration::ZERO).start("v1").await.unwrap_err();
+    assert_eq!(error.to_string(), "the key is empty");
+    assert_eq!(lab.deploy().max_runtime(Duration::ZERO).start("v1").await.unwrap_err().code(), "INVALID");
+}

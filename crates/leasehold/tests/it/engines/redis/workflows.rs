@@ -1,0 +1,22 @@
+//! Workflows through the client, over two connections to one server.
+
+use std::sync::Arc;
+
+use leasehold::Leasehold;
+use leasehold::store::redis::RedisStore;
+
+use super::support::{options, prefix};
+use crate::client::workflows::lab::{Lab, memory};
+use crate::engines::support::engine_at;
+
+async fn lab() -> Lab {
+    // Skipped by name: the case runs on the rules alone.
+    let Some(url) = engine_at("redis") else { return memory().await };
+    let prefix = prefix();
+    let client = || async { Arc::new(RedisStore::connect(options(&url, &prefix)).await.unwrap()) };
+    let one = Leasehold::with_store(client().await).unwrap();
+    let two = Leasehold::with_store(client().await).unwrap();
+    Lab::new(one, two, ())
+}
+
+crate::client::workflows::workflow_cases!(crate::engines::redis::workflows::lab);
