@@ -40,6 +40,11 @@ impl ServePlan {
         let mut executions = Vec::new();
         for workflow in &settings.workflows {
             if let Runner::Command(command) = &workflow.runner {
+                if !command.directory.is_dir() {
+                    let folder = command.directory.display();
+                    let wrong = format!("workflow '{}': there is no folder {folder}", workflow.name);
+                    return Err(Failure::config(wrong).hint("make it, or write another directory"));
+                }
                 let launcher = Launcher::clean(clean(command, workflow.ttl), crew.clone())
                     .map_err(|failure| named(failure, workflow.name.as_str()))?;
                 executions.push(ExecutionPlan {

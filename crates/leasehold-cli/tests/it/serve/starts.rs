@@ -66,6 +66,7 @@ fn mistakes_in_the_settings_are_named_with_file_line_and_key() {
             told("grace = \"soon\""),
             told("[workflows.a]"),
             told("[workflows.a]\ncommand = [\"no-such-program-anywhere\"]"),
+            told("[workflows.a]\ncommand = [\"true\"]\ndirectory = \"nowhere\""),
             told("[workflows.a]\ncommand = [\"true\"]\nttl = \"500ms\""),
             told("[triggers.x]\nworkflow = \"a\"\nscheme = \"none\""),
         ]
