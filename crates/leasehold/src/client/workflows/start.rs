@@ -147,10 +147,15 @@ impl StartBuilder {
         let tasks = self.inner.tasks()?;
         let queue = workflow.queue();
         let now = tasks.now().await?;
-        let earlier = match &self.key {
-            Some(key) => tasks.keyed(&queue, key).await?,
-            None => None,
-        };
+        let mut earlier = None;
+        if let Some(key) = &self.key {
+            earlier = tasks.keyed(&queue, key).await?;
+            // Nobody may have looked yet whether its lease has run out.
+            if earlier.as_ref().is_some_and(|earlier| earlier.has_expired(now)) {
+                tasks.recover(RECOVER).await?;
+                earlier = tasks.keyed(&queue, key).await?;
+            }
+        }
         let mut brief = Brief { max_runtime: self.max_runtime, ..Brief::new(input) };
         if let Some(earlier) = earlier {
             if earlier.fingerprint != brief.input.fingerprint() {

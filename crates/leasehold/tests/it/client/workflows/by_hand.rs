@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::model::{EventKind, ExecutionId, TaskId, TaskState};
+use leasehold::model::{EventKind, ExecutionId, Reuse, TaskId, TaskState};
 use leasehold::store::ListEvents;
 use leasehold::{Error, ListExecutions, OnLocked};
 use uuid::Uuid;
@@ -129,7 +129,14 @@ pub(crate) async fn unlocking_lets_the_next_start_go(lab: Lab) {
 }
 
 pub(crate) async fn an_expired_execution_is_recovered_by_the_next_start(lab: Lab) {
-    let dead = lab.started(lab.deploy(), "v1").await;
+    for key in ["the same", "another"] {
+        recovered_by(&lab, key).await;
+        lab.done().await;
+    }
+}
+
+async fn recovered_by(lab: &Lab, key: &str) {
+    let dead = lab.started(lab.deploy().key("the same").reuse(Reuse::Finished), "v1").await;
     let workflows = lab.one.workflows().unwrap();
     workflows.take(&[deploy()], leasehold::model::Ttl::from_millis(100)).await.unwrap().unwrap();
     let lease_is_over = async || {
@@ -137,8 +144,8 @@ pub(crate) async fn an_expired_execution_is_recovered_by_the_next_start(lab: Lab
         lock.is_stale && !lock.is_locked
     };
     until("its lease is over", lease_is_over).await;
-    let next = lab.started(lab.deploy(), "v2").await;
+    let next = lab.started(lab.deploy().key(key), "v1").await;
     let failed = lab.get(dead.id).await;
     assert_eq!((failed.state, failed.reason.as_deref()), (TaskState::Failed, Some("lease expired")));
-    assert_eq!(next.retry_of, None);
+    assert_eq!(next.retry_of, (key == "the same").then_some(dead.id));
 }

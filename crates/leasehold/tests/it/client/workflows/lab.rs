@@ -77,25 +77,25 @@ impl Lab {
         crate::client::support::until(&format!("{id} is {wanted}"), is_so).await;
         self.get(id).await
     }
+}
 
-    /// A worker whose handlers do what their input says: `ok`, `fail`, or go on until they are stopped.
-    pub(crate) fn runner(&self, leasehold: &Leasehold) -> (Worker, Arc<AtomicU32>) {
-        let at_it = Arc::new(AtomicU32::new(0));
-        let seen = at_it.clone();
-        let worker = leasehold.worker().recover_every(Duration::from_millis(100));
-        let worker = worker.workflow("deploy", TTL, move |run: Running<String>| {
-            let at_it = At::it(&seen);
-            async move {
-                let _at_it = at_it;
-                match run.work.as_str() {
-                    "ok" => Ok(run.execution().map(|id| id.to_string())),
-                    "fail" => Err(Setback::fail("no such host")),
-                    _ => std::future::pending().await,
-                }
+/// A worker whose handlers do what their input says: `ok`, `fail`, or go on until they are stopped.
+pub(crate) fn runner(leasehold: &Leasehold) -> (Worker, Arc<AtomicU32>) {
+    let at_it = Arc::new(AtomicU32::new(0));
+    let seen = at_it.clone();
+    let worker = leasehold.worker().recover_every(Duration::from_millis(100));
+    let worker = worker.workflow("deploy", TTL, move |run: Running<String>| {
+        let at_it = At::it(&seen);
+        async move {
+            let _at_it = at_it;
+            match run.work.as_str() {
+                "ok" => Ok(run.execution().map(|id| id.to_string())),
+                "fail" => Err(Setback::fail("no such host")),
+                _ => std::future::pending().await,
             }
-        });
-        (worker.start().unwrap(), at_it)
-    }
+        }
+    });
+    (worker.start().unwrap(), at_it)
 }
 
 /// Counts who is at work.

@@ -8,7 +8,7 @@ use leasehold::model::{Input, LockName, TaskState, Ttl};
 use leasehold::{OnLocked, Running, Setback, Start};
 use tokio::sync::Notify;
 
-use super::lab::{Lab, TTL, ada, deploy, why};
+use super::lab::{Lab, TTL, ada, deploy, runner, why};
 use crate::client::support::until;
 
 fn lock() -> LockName {
@@ -16,7 +16,7 @@ fn lock() -> LockName {
 }
 
 pub(crate) async fn an_execution_holds_the_lock_under_its_own_name_until_it_is_done(lab: Lab) {
-    let (worker, at_it) = lab.runner(&lab.one);
+    let (worker, at_it) = runner(&lab.one);
     let running = lab.started(lab.deploy(), "hang").await;
     until("it runs", async || at_it.load(Ordering::SeqCst) == 1).await;
     let status = lab.two.status(&lock()).await.unwrap();
@@ -37,7 +37,7 @@ pub(crate) async fn an_execution_holds_the_lock_under_its_own_name_until_it_is_d
 }
 
 pub(crate) async fn a_failed_handler_fails_the_execution_at_once(lab: Lab) {
-    let (worker, _) = lab.runner(&lab.one);
+    let (worker, _) = runner(&lab.one);
     let started = lab.started(lab.deploy(), "fail").await;
     let failed = lab.until(started.id, TaskState::Failed).await;
     assert_eq!(failed.reason.as_deref(), Some("no such host"));
@@ -63,7 +63,7 @@ pub(crate) async fn a_text_that_is_no_json_reaches_a_raw_handler_as_it_came(lab:
 }
 
 pub(crate) async fn what_runs_too_long_is_aborted_and_the_next_one_goes(lab: Lab) {
-    let (worker, _) = lab.runner(&lab.one);
+    let (worker, _) = runner(&lab.one);
     let slow = lab.deploy().key("k").max_runtime(Duration::from_millis(50));
     let slow = lab.started(slow, "hang").await;
     let next = lab.deploy().on_locked(OnLocked::Queue(1)).start("ok").await.unwrap();
@@ -125,7 +125,7 @@ pub(crate) async fn a_worker_that_ends_aborts_what_it_runs_and_gives_back_what_i
 }
 
 pub(crate) async fn an_execution_waits_in_its_place_for_a_stranger_with_the_lock(lab: Lab) {
-    let (worker, at_it) = lab.runner(&lab.one);
+    let (worker, at_it) = runner(&lab.one);
     let guard = lab.two.lock(lock()).holder("bob").acquire().await.unwrap();
     let start = lab.deploy().on_locked(OnLocked::Queue(1)).start("ok").await.unwrap();
     let waits = start.execution().unwrap().id;
@@ -139,7 +139,7 @@ pub(crate) async fn an_execution_waits_in_its_place_for_a_stranger_with_the_lock
 }
 
 pub(crate) async fn who_loses_the_lock_has_failed(lab: Lab) {
-    let (worker, at_it) = lab.runner(&lab.one);
+    let (worker, at_it) = runner(&lab.one);
     let running = lab.started(lab.deploy().key("k"), "hang").await;
     until("it runs", async || at_it.load(Ordering::SeqCst) == 1).await;
     let token = lab.two.status(&lock()).await.unwrap().token;
@@ -157,7 +157,7 @@ pub(crate) async fn a_worker_that_vanishes_leaves_a_failed_execution_and_a_key_t
         lab.one.workflows().unwrap().take(&[deploy()], Ttl::new(TTL).unwrap()).await.unwrap().unwrap();
     assert_eq!(taken.id, started.id);
     // Whoever took it is never heard of again.
-    let (worker, _) = lab.runner(&lab.two);
+    let (worker, _) = runner(&lab.two);
     let failed = lab.until(started.id, TaskState::Failed).await;
     assert_eq!(failed.reason.as_deref(), Some("lease expired"));
     assert!(failed.token > taken.token, "a zombie's token is old");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::model::{Reuse, TaskState};
+use leasehold::model::{Reuse, TaskState, Ttl};
 use leasehold::{Error, ExecutionEnd, OnLocked, Start};
 
 use super::lab::{Lab, ada, deploy, ttl, why};
@@ -25,13 +25,13 @@ fn failed() -> ExecutionEnd {
 }
 
 pub(crate) async fn a_start_makes_an_execution_that_can_be_found(lab: Lab) {
-    let start = lab.deploy().key("event-1").max_runtime(Duration::from_secs(60));
+    let start = lab.deploy().key("event-1").max_runtime(Duration::from_mins(1));
     let started = lab.started(start, "v1").await;
     assert_eq!((started.state, started.attempt, started.retry_of), (TaskState::Pending, 1, None));
     let found = lab.get(started.id).await;
     assert_eq!((found.workflow, found.input.read::<String>().unwrap()), (deploy(), "v1".to_owned()));
     assert_eq!(found.key.unwrap().as_str(), "event-1");
-    assert_eq!(found.max_runtime.map(|longest| longest.as_duration()), Some(Duration::from_secs(60)));
+    assert_eq!(found.max_runtime.map(Ttl::as_duration), Some(Duration::from_mins(1)));
     assert!(started.id.to_string().starts_with("exec_"));
 }
 
