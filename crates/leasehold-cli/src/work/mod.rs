@@ -30,4 +30,4 @@ mod worker;
 pub(crate) use enough::Until;
 pub(crate) use executions::{ExecutionPlan, Executions};
 pub(crate) use signals::Signals;
-pub(crate) use worker::{WorkPlan, ended_by_signal, work};
+pub(crate) use worker::{WorkPlan, work};

@@ -122,8 +122,3 @@ impl End<'_> {
         self.shop.say("ending when the tasks that run are done; once more ends them now".to_owned()).await;
     }
 }
-
-/// Resolves when this process is asked to end, with the signal.
-pub(crate) async fn ended_by_signal() -> std::io::Result<i32> {
-    Ok(Signals::listen()?.next().await)
-}
