@@ -123,7 +123,7 @@ fn one_runs_at_a_time_and_others_are_refused_skipped_or_wait() {
     assert_eq!((waited.code, waited.stdout.as_str()), (0, "done\n"), "{waited:?}");
     let shown = bench.json(&format!("executions show {id}"));
     assert_eq!(shown["state"], "aborted");
-    assert!(shown["reason"].as_str().unwrap().starts_with("enough (by "));
+    assert!(shown["reason"].as_str().unwrap().starts_with("enough (by "), "{shown}");
     assert_eq!(bench.run(&format!("executions abort {id}")).code, 1, "it is over");
 }
 

@@ -1,6 +1,7 @@
 //! The client floor: guards, strategies, workers, faults between client and store.
 
 mod acquire;
+mod caretaker;
 mod faults;
 mod guard;
 mod patience;
