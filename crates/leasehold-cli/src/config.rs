@@ -30,6 +30,11 @@ const DEFAULT: &str = "sqlite:";
 impl Choice {
     /// Looks in all places. An empty variable counts as one that is not set.
     pub(crate) fn make(flag: Option<&str>) -> Result<Self, Failure> {
+        Self::with_file(flag, None)
+    }
+
+    /// The same, where another file comes before the usual one, and names this store.
+    pub(crate) fn with_file(flag: Option<&str>, file: Option<(&str, &Path)>) -> Result<Self, Failure> {
         let chosen = |url: &str, origin| Self { url: url.to_owned(), origin };
         if let Some(url) = flag {
             return Ok(chosen(url, Origin::Flag));
@@ -39,6 +44,9 @@ impl Choice {
                 Failure::config(format!("{STORE} is not valid UTF-8")).hint("write a URL such as sqlite:PATH")
             })?;
             return Ok(chosen(text, Origin::Environment));
+        }
+        if let Some((url, path)) = file {
+            return Ok(chosen(url, Origin::File(path.to_owned())));
         }
         if let Some((path, text)) = read_file()?
             && let Some(url) = store_in(&path, &text)?

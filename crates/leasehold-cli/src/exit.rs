@@ -10,7 +10,7 @@ pub(crate) const FAILURE: i32 = 1;
 pub(crate) const USAGE: i32 = 64;
 /// From a command of `tasks work`: its task makes no sense, and never will (`EX_DATAERR`).
 pub(crate) const BAD_DATA: i32 = 65;
-/// The store cannot be reached (`EX_UNAVAILABLE`).
+/// The store cannot be reached, or another program has the address to listen on (`EX_UNAVAILABLE`).
 pub(crate) const UNAVAILABLE: i32 = 69;
 /// A fault of this program, or of what the store contains (`EX_SOFTWARE`).
 pub(crate) const INTERNAL: i32 = 70;
@@ -37,7 +37,7 @@ Exit codes:
   0    done
   1    a lease is not held, a token is stale, there is no such task, or something else went wrong
   64   the command line makes no sense
-  69   the store cannot be reached
+  69   the store cannot be reached, or another program listens on the address of leasehold serve
   70   a fault of leasehold, or of what the store contains
   75   the lock was not acquired, or not in time (-E changes it); the workflow is locked
   77   the store does not let us

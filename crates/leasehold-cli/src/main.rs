@@ -7,6 +7,7 @@ mod exit;
 mod identity;
 mod output;
 mod run;
+mod serve;
 mod telemetry;
 mod work;
 

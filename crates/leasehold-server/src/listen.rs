@@ -11,11 +11,12 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use crate::server::Server;
+use crate::early::early;
+use crate::server::{Limits, Server};
 
 /// After a failed accept (too many open files) the next try waits so long.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -40,19 +41,46 @@ impl Listening {
     }
 }
 
-/// Answers requests that come in here, in the background, until it is told to stop.
-pub fn listen(server: &Server, listener: TcpListener) -> io::Result<Listening> {
-    let address = listener.local_addr()?;
-    let stop = CancellationToken::new();
-    let done = tokio::spawn(accept(server.clone(), listener, stop.clone()));
-    Ok(Listening { address, stop, done })
+/// A server that is not there yet, as its store cannot be reached. Until it is, requests are told to come back.
+pub struct Stage(watch::Sender<Option<Server>>);
+
+impl Stage {
+    /// From now on the server answers.
+    pub fn open(&self, server: &Server) {
+        self.0.send_replace(Some(server.clone()));
+    }
 }
 
-async fn accept(server: Server, listener: TcpListener, stop: CancellationToken) {
-    let (limits, router) = (server.limits(), server.router());
+/// Answers requests that come in here, in the background, until it is told to stop.
+pub fn listen(server: &Server, listener: TcpListener) -> io::Result<Listening> {
+    let (listening, stage) = listen_early(server.limits(), listener)?;
+    stage.open(server);
+    Ok(listening)
+}
+
+/// The same for a server that is not there yet: until it is, `/healthz` says that the process is alive, and everything else
+/// is answered with 503.
+pub fn listen_early(limits: Limits, listener: TcpListener) -> io::Result<(Listening, Stage)> {
+    let address = listener.local_addr()?;
+    let stop = CancellationToken::new();
+    let (stage, server) = watch::channel(None);
+    let done = tokio::spawn(accept(server, limits, listener, stop.clone()));
+    Ok((Listening { address, stop, done }, Stage(stage)))
+}
+
+async fn accept(
+    mut server: watch::Receiver<Option<Server>>,
+    limits: Limits,
+    listener: TcpListener,
+    stop: CancellationToken,
+) {
+    // Those who come before the server is there are told to come back on another connection.
+    let mut router = match &*server.borrow_and_update() {
+        Some(server) => server.router(),
+        None => early(),
+    };
     let room = Arc::new(Semaphore::new(limits.connections));
     let connections = GracefulShutdown::new();
-    let _caretaker = server.caretaker();
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(limits.header_time).pipeline_flush(true);
     loop {
@@ -72,6 +100,11 @@ async fn accept(server: Server, listener: TcpListener, stop: CancellationToken) 
                 continue;
             }
         };
+        if server.has_changed().unwrap_or(false)
+            && let Some(server) = &*server.borrow_and_update()
+        {
+            router = server.router();
+        }
         let service = router.clone().map_request(move |mut request: hyper::Request<Incoming>| {
             request.extensions_mut().insert(ConnectInfo(from));
             request.map(axum::body::Body::new)
@@ -86,7 +119,9 @@ async fn accept(server: Server, listener: TcpListener, stop: CancellationToken) 
         });
     }
     drop(listener);
-    server.drain();
+    if let Some(server) = &*server.borrow() {
+        server.drain();
+    }
     if tokio::time::timeout(limits.grace, connections.shutdown()).await.is_err() {
         tracing::warn!("some requests did not end in time");
     }

@@ -22,6 +22,8 @@ use crate::server::App;
         (name = "tasks", description = "A lease on a piece of work; queues, workers and schedules"),
         (name = "terraform", description = "State and lock for the HTTP backend of Terraform and OpenTofu. The client's methods LOCK and UNLOCK on /tf/{name} cannot be described here: they do what POST and DELETE on /tf/{name}/lock do"),
         (name = "metrics", description = "What is measured"),
+        (name = "workflows", description = "What starts once per event and runs one at a time"),
+        (name = "webhooks", description = "Events of others that start workflows"),
         (name = "health", description = "Whether the server is alive and ready"),
     ),
 )]

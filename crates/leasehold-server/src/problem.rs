@@ -14,6 +14,8 @@ use crate::status;
 /// What every handler returns.
 pub(crate) type Answer<T> = Result<T, Problem>;
 
+/// What is said of a start that was beaten to it by another one, word for word.
+const RACED: &str = "Another concurrent request acquired the execution lock";
 /// Nobody is told to wait longer than this before trying again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
@@ -191,6 +193,13 @@ impl From<Error> for Problem {
             problem = problem.hint(hint);
         }
         match &error {
+            Error::WorkflowLocked { execution, raced, reason, .. } => {
+                let detail = if *raced { RACED } else { reason };
+                let problem = Self { detail: detail.to_owned(), details: detail.to_owned(), ..problem };
+                let existing_execution_id = execution.map(|id| id.to_string());
+                Self { existing_execution_id, ..problem }.retry_after(Duration::from_secs(1))
+            }
+            Error::ExecutionKeyReused { execution, .. } => problem.existing_execution(execution.to_string()),
             Error::Conflict { conflict, .. } => problem.held_by(conflict).retry_after(Duration::from_secs(1)),
             Error::VersionConflict { current, .. } => Self { current_version: Some(*current), ..problem },
             _ if error.is_retryable() => problem.retry_after(Duration::from_secs(1)),

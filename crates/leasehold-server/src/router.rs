@@ -38,6 +38,9 @@ pub(crate) fn described() -> OpenApiRouter<App> {
         .merge(api::events::routes())
         .merge(api::metrics::routes())
         .merge(terraform::routes())
+        .merge(api::workflows::routes())
+        .merge(api::executions::routes())
+        .merge(api::webhooks::routes())
 }
 
 async fn unknown(uri: Uri) -> Problem {

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use leasehold::{Caretaker, Leasehold};
+use leasehold::model::WorkflowName;
+use leasehold::{Caretaker, Leasehold, Sweeper};
 use tokio_util::sync::CancellationToken;
 
 use crate::access::{Access, Gatekeeper};
@@ -13,11 +14,13 @@ use crate::metrics::Meters;
 use crate::problem::Problem;
 use crate::router;
 use crate::terraform::TerraformOptions;
+use crate::workflows::{Trigger, Workflow};
 
-/// Leases of tasks that ran out are looked for this often.
+/// What nobody comes back for is looked for this often.
 const UPKEEP: Duration = Duration::from_secs(2);
 
-/// A server over one store. It holds nothing of its own that matters: any number may run over the same store.
+/// A server over one store. It holds nothing of its own that matters: any number may run over the same store. While it is
+/// there, it also clears away what nobody comes back for.
 #[derive(Clone)]
 pub struct Server {
     app: App,
@@ -31,6 +34,8 @@ pub struct ServerBuilder {
     limits: Limits,
     terraform: TerraformOptions,
     metrics_for_everyone: bool,
+    workflows: Vec<Workflow>,
+    triggers: Vec<Trigger>,
 }
 
 /// What a request may cost.
@@ -73,8 +78,12 @@ struct Shared {
     gate: Gatekeeper,
     limits: Limits,
     terraform: TerraformOptions,
+    workflows: Vec<Workflow>,
+    triggers: Vec<Trigger>,
     draining: CancellationToken,
     feed: Feed,
+    /// Ends with the server.
+    _upkeep: (Sweeper, Option<Caretaker>),
 }
 
 impl Server {
@@ -87,6 +96,8 @@ impl Server {
             limits,
             terraform,
             metrics_for_everyone: false,
+            workflows: Vec::new(),
+            triggers: Vec::new(),
         }
     }
 
@@ -104,11 +115,6 @@ impl Server {
     /// sent away. What was begun may end.
     pub fn drain(&self) {
         self.app.0.draining.cancel();
-    }
-
-    /// Looks after the tasks while this server listens: its workers may all be elsewhere, where nobody else would.
-    pub(crate) fn caretaker(&self) -> Option<Caretaker> {
-        self.app.leasehold().caretaker(UPKEEP).ok()
     }
 
     /// What it may cost.
@@ -142,14 +148,40 @@ impl ServerBuilder {
         self
     }
 
+    /// The workflows that can be started here.
+    pub fn workflows(mut self, workflows: Vec<Workflow>) -> Self {
+        self.workflows = workflows;
+        self
+    }
+
+    /// The webhooks that start them.
+    pub fn triggers(mut self, triggers: Vec<Trigger>) -> Self {
+        self.triggers = triggers;
+        self
+    }
+
     /// The server.
     pub fn build(self) -> Server {
-        let Self { leasehold, access, limits, terraform, metrics_for_everyone } = self;
+        let Self { leasehold, access, limits, terraform, metrics_for_everyone, workflows, triggers } = self;
         let (leasehold, meters) = Meters::new(&leasehold, metrics_for_everyone);
         let gate = Gatekeeper::new(leasehold.clone(), access);
         let draining = CancellationToken::new();
         let feed = Feed::new(leasehold.clone(), draining.clone());
-        Server { app: App(Arc::new(Shared { leasehold, meters, gate, limits, terraform, draining, feed })) }
+        // Its clients may all be elsewhere, where nobody else would do it. A store without tasks has none to look after.
+        let upkeep = (leasehold.sweeper(UPKEEP), leasehold.caretaker(UPKEEP).ok());
+        let shared = Shared {
+            leasehold,
+            meters,
+            gate,
+            limits,
+            terraform,
+            workflows,
+            triggers,
+            draining,
+            feed,
+            _upkeep: upkeep,
+        };
+        Server { app: App(Arc::new(shared)) }
     }
 }
 
@@ -176,6 +208,25 @@ impl App {
 
     pub(crate) fn terraform(&self) -> TerraformOptions {
         self.0.terraform
+    }
+
+    /// The workflows that can be started here.
+    pub(crate) fn workflows(&self) -> &[Workflow] {
+        &self.0.workflows
+    }
+
+    /// The workflow of this name, which has to be one that can be started here.
+    pub(crate) fn workflow(&self, name: &WorkflowName) -> Result<&Workflow, Problem> {
+        let found = self.0.workflows.iter().find(|workflow| workflow.name == *name);
+        found.ok_or_else(|| {
+            let problem = Problem::new("UNKNOWN_WORKFLOW", format!("there is no workflow '{name}'"));
+            problem.hint("see GET /api/v1/workflows; workflows stand in leasehold.toml")
+        })
+    }
+
+    /// The trigger with this id.
+    pub(crate) fn trigger(&self, id: &str) -> Option<&Trigger> {
+        self.0.triggers.iter().find(|trigger| trigger.id == id)
     }
 
     pub(crate) fn is_draining(&self) -> bool {

@@ -6,6 +6,7 @@
 //! | `ask.rs` | the options for asking for a lock, which `run` and `locks acquire` share |
 //! | `run.rs`, `locks.rs`, `events.rs`, `upkeep.rs` | the commands |
 //! | `tasks/`, `schedules.rs`, `workflows.rs` | tasks, queues and workers; schedules; workflows and executions |
+//! | `serve.rs` | the server and its tokens |
 //! | `values.rs` | durations, filters and other values as people write them |
 //! | `parse.rs` | from the arguments to a command, or to a message that says what is wrong |
 
@@ -16,6 +17,7 @@ mod parse;
 mod root;
 mod run;
 mod schedules;
+mod serve;
 mod tasks;
 mod upkeep;
 mod values;
@@ -30,6 +32,7 @@ pub(crate) use parse::parse;
 pub(crate) use root::{Cli, Command};
 pub(crate) use run::RunArgs;
 pub(crate) use schedules::{SchedulesCommand, SetArgs};
+pub(crate) use serve::{NewTokenArgs, ServeArgs, TokenCommand};
 pub(crate) use tasks::{
     AddArgs, CancelArgs, ListTasksArgs, PauseArgs, ProgressArgs, PurgeArgs, QueuesCommand, RetryArgs, Source,
     TasksCommand, UpdateArgs, WorkArgs,

@@ -6,6 +6,7 @@ use super::events::{HistoryArgs, WatchArgs};
 use super::locks::LocksCommand;
 use super::run::RunArgs;
 use super::schedules::SchedulesCommand;
+use super::serve::{ServeArgs, TokenCommand};
 use super::tasks::{QueuesCommand, TasksCommand};
 use super::upkeep::{CompletionsArgs, FenceCommand, StoreCommand, SweepArgs};
 use super::workflows::{ExecutionsCommand, WorkflowsCommand};
@@ -78,6 +79,10 @@ pub(crate) enum Command {
     Executions(ExecutionsCommand),
     /// List the workers that were heard of in the last hour
     Workers,
+    Serve(ServeArgs),
+    /// Make, list and revoke the tokens of servers over this store
+    #[command(subcommand)]
+    Token(TokenCommand),
     History(HistoryArgs),
     Watch(WatchArgs),
     Sweep(SweepArgs),

@@ -38,7 +38,7 @@ const ABOUT: &str = "\
 Start an execution of a workflow and run it here, with a command
 
 Nothing is run if the key has started one before, unless that one failed, or if another execution of the workflow is in the \
-way. The input is on the command's stdin, and LEASEHOLD_WORKFLOW, LEASEHOLD_EXECUTION, LEASEHOLD_TOKEN, LEASEHOLD_ATTEMPT, \
+way. The input is on the command's stdin, and LEASEHOLD_WORKFLOW, LEASEHOLD_EXECUTION_ID, LEASEHOLD_TOKEN, LEASEHOLD_ATTEMPT, \
 LEASEHOLD_STORE and, with --key, LEASEHOLD_KEY are in its environment. The command runs as that of leasehold tasks work: it \
 and all its children are dead before the lease can end.
 

@@ -3,8 +3,8 @@
 use leasehold::Leasehold;
 
 use super::{
-    acquire, ask, doctor, fence, force, history, lease, list, look, run, schedules, shell, store, sweep,
-    tasks, wait, watch, workflows,
+    acquire, ask, doctor, fence, force, history, lease, list, look, run, schedules, serve, shell, store,
+    sweep, tasks, token, wait, watch, workflows,
 };
 use crate::cli::{Cli, Command, FenceCommand, LocksCommand, StoreCommand, TasksCommand, WorkflowsCommand};
 use crate::config::Choice;
@@ -56,6 +56,7 @@ pub(crate) fn dispatch(cli: Cli) -> i32 {
         Command::Tasks(TasksCommand::Work(args)) => {
             store().and_then(|store| tasks::work(*args, &store, printer))
         }
+        Command::Serve(args) => serve::serve(&args, cli.global.store.as_deref(), printer),
         Command::Workflows(WorkflowsCommand::Run(args)) => {
             store().and_then(|store| workflows::run(*args, &store, printer))
         }
@@ -84,13 +85,16 @@ async fn at_desk(command: Command, desk: Desk) -> Done {
         Command::Workflows(command) => workflows::workflows(&desk, command).await,
         Command::Executions(command) => workflows::executions(&desk, command).await,
         Command::Workers => tasks::workers(&desk).await,
+        Command::Token(command) => token::token(&desk, command).await,
         Command::History(args) => history::history(&desk, &args).await,
         Command::Watch(args) => watch::watch(&desk, &args).await,
         Command::Sweep(args) => sweep::sweep(&desk, &args).await,
         Command::Store(StoreCommand::Init) => store::init(&desk).await,
         Command::Fence(FenceCommand::Check(args)) => fence::check(&desk, &args).await,
         // They need no desk, and have been served.
-        Command::Run(_) | Command::Completions(_) | Command::Man | Command::Doctor => Ok(exit::SUCCESS),
+        Command::Run(_) | Command::Serve(_) | Command::Completions(_) | Command::Man | Command::Doctor => {
+            Ok(exit::SUCCESS)
+        }
     }
 }
 

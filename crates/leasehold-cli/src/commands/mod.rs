@@ -10,6 +10,7 @@
 //! | `history.rs`, `watch.rs` | `history`, `watch` |
 //! | `sweep.rs`, `fence.rs`, `doctor.rs` | `sweep`, `fence check`, `doctor` |
 //! | `tasks/`, `schedules.rs` | `tasks`, `queues`, `workers`; `schedules` |
+//! | `serve.rs`, `token.rs` | `serve`, up to the plan that `crate::serve` carries out; `token` |
 //! | `workflows.rs` | `workflows`, `executions` |
 //! | `shell.rs` | `completions`, `man` |
 //! | `request.rs` | what `run` and `locks acquire` ask for |
@@ -27,10 +28,12 @@ mod look;
 mod request;
 mod run;
 mod schedules;
+mod serve;
 mod shell;
 mod store;
 mod sweep;
 mod tasks;
+mod token;
 mod wait;
 mod watch;
 mod workflows;

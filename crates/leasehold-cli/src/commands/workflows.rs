@@ -16,7 +16,7 @@ use crate::output::{
     Failure, Printer, WorkflowView, execution_page, execution_table, workflow_page, workflow_table,
 };
 use crate::run::Launcher;
-use crate::work::{Until, WorkPlan, ended_by_signal, work};
+use crate::work::{Signals, Until, WorkPlan, work};
 
 pub(super) async fn workflows(desk: &Desk, command: WorkflowsCommand) -> Done {
     match command {
@@ -141,6 +141,8 @@ pub(super) fn run(args: RunWorkflowArgs, store: &Choice, printer: Printer) -> Do
         if let Some(longest) = args.max_runtime {
             start = start.max_runtime(longest);
         }
+        // From here on there is something to be taken back.
+        let mut signals = Signals::listen().map_err(Failure::internal)?;
         let id = match start.start_with(input).await? {
             Start::Started(execution) | Start::Queued(execution) => execution.id,
             Start::Duplicate(execution) => {
@@ -154,7 +156,7 @@ pub(super) fn run(args: RunWorkflowArgs, store: &Choice, printer: Printer) -> Do
         };
         let workflows = leasehold.workflows()?;
         printer.advise(format_args!("leasehold: execution {id}"));
-        if let Some(signal) = wait_for_turn(&workflows, id, &by).await? {
+        if let Some(signal) = wait_for_turn(&workflows, id, &by, &mut signals).await? {
             return Ok(exit::SIGNAL_BASE + signal);
         }
         let plan = WorkPlan {
@@ -182,19 +184,32 @@ pub(super) fn run(args: RunWorkflowArgs, store: &Choice, printer: Printer) -> Do
 
 /// Waits until the execution is the next to run, or over. Whoever is asked to end before that takes it out of the line: the
 /// signal is given.
-async fn wait_for_turn(workflows: &Workflows, id: ExecutionId, by: &Holder) -> Result<Option<i32>, Failure> {
-    let mut signal = std::pin::pin!(ended_by_signal());
+async fn wait_for_turn(
+    workflows: &Workflows,
+    id: ExecutionId,
+    by: &Holder,
+    signals: &mut Signals,
+) -> Result<Option<i32>, Failure> {
     loop {
-        match workflows.get(id).await {
-            Ok(execution) if execution.state != TaskState::Blocked => return Ok(None),
-            Err(error) if !error.is_retryable() => return Err(error.into()),
-            Ok(_) | Err(_) => {}
-        }
+        let turn = async {
+            match workflows.get(id).await {
+                Ok(execution) if execution.state != TaskState::Blocked => return Ok(true),
+                Err(error) if !error.is_retryable() => return Err(error),
+                Ok(_) | Err(_) => {}
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+            Ok(false)
+        };
         tokio::select! {
-            () = tokio::time::sleep(LOOK_EVERY) => {}
-            signal = &mut signal => {
+            biased;
+            signal = signals.next() => {
                 give_up(workflows, id, by).await?;
-                return signal.map(Some).map_err(Failure::internal);
+                return Ok(Some(signal));
+            }
+            turn = turn => {
+                if turn? {
+                    return Ok(None);
+                }
             }
         }
     }

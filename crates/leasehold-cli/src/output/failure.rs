@@ -61,6 +61,11 @@ impl Failure {
         Self::new(exit::CONFIG, "BAD_CONFIG", error)
     }
 
+    /// What is needed is not to be had now.
+    pub(crate) fn unavailable(error: impl Into<String>) -> Self {
+        Self::new(exit::UNAVAILABLE, "ADDRESS_TAKEN", error)
+    }
+
     /// The command cannot be run like this.
     pub(crate) fn command(exit: i32, error: impl Into<String>) -> Self {
         Self::new(exit, "COMMAND_NOT_RUN", error)

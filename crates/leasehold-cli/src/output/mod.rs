@@ -10,6 +10,7 @@
 //! | `table.rs` | columns without borders |
 //! | `locks.rs`, `events.rs`, `explain.rs` | locks as a table and as a page, events as lines, `why` as sentences |
 //! | `tasks/`, `schedules.rs`, `workflows.rs` | tasks, queues and workers; schedules; workflows and executions |
+//! | `tokens.rs` | tokens of the server |
 //! | `progress.rs` | a bar for what takes long |
 //! | `leases.rs` | leases that are held without a guard |
 
@@ -29,6 +30,7 @@ mod tasks;
 #[cfg(test)]
 mod tests;
 mod text;
+mod tokens;
 mod workflows;
 
 pub(crate) use events::{Of, event_line, history_table};
@@ -44,4 +46,5 @@ pub(crate) use schedules::{schedule_page, schedule_table};
 pub(crate) use secrets::store_for_people;
 pub(crate) use tasks::{queue_table, task_page, task_table, worker_table};
 pub(crate) use text::{count, lines, shell_word, short, visible};
+pub(crate) use tokens::token_table;
 pub(crate) use workflows::{WorkflowView, execution_page, execution_table, workflow_page, workflow_table};

@@ -7,12 +7,14 @@
 //! | `LEASEHOLD_TOKEN`, `LEASEHOLD_LEASE_ID`, `LEASEHOLD_HOLDER` | of the first lock |
 //! | `LEASEHOLD_STORE` | where the locks live |
 //! | `LEASEHOLD_TASK`, `LEASEHOLD_QUEUE`, `LEASEHOLD_ATTEMPT`, `LEASEHOLD_KEY` | of a task, for the command of `tasks work`; `LEASEHOLD_TOKEN` is then the task's |
-//! | `LEASEHOLD_WORKFLOW`, `LEASEHOLD_EXECUTION` | of an execution; `LEASEHOLD_ATTEMPT` then counts those of its key |
+//! | `LEASEHOLD_WORKFLOW`, `LEASEHOLD_EXECUTION_ID` | of an execution; `LEASEHOLD_ATTEMPT` then counts those of its key |
 //! | `LEASEHOLD_LOCK_TOKEN` | the token of a task's lock |
+//! | `LEASEHOLD_PAYLOAD_FILE` | the input of an execution as a file, for the command of a workflow of `leasehold serve` |
 //! | `LEASEHOLD_PROGRESS` | where to tell how far a task has come |
 
 use std::ffi::{CString, OsString};
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
 
 use leasehold::model::{Brief, ExecutionId, Holder, LeaseId, LockName, Task, Token, WorkflowName};
 
@@ -27,8 +29,9 @@ const QUEUE: &str = "LEASEHOLD_QUEUE";
 const ATTEMPT: &str = "LEASEHOLD_ATTEMPT";
 const KEY: &str = "LEASEHOLD_KEY";
 const WORKFLOW: &str = "LEASEHOLD_WORKFLOW";
-const EXECUTION: &str = "LEASEHOLD_EXECUTION";
+const EXECUTION: &str = "LEASEHOLD_EXECUTION_ID";
 const LOCK_TOKEN: &str = "LEASEHOLD_LOCK_TOKEN";
+const PAYLOAD_FILE: &str = "LEASEHOLD_PAYLOAD_FILE";
 pub(crate) const PROGRESS: &str = "LEASEHOLD_PROGRESS";
 
 /// What is known once the locks are held.
@@ -101,21 +104,72 @@ impl Attempt<'_> {
     }
 }
 
+/// What is known of an execution when its command starts.
+pub(super) struct Execution<'a> {
+    /// What the command finds besides.
+    pub(super) around: &'a [(String, OsString)],
+    pub(super) task: &'a Task,
+    pub(super) lock_token: Option<Token>,
+    pub(super) payload_file: &'a Path,
+    pub(super) progress_path: Option<String>,
+}
+
+impl Execution<'_> {
+    /// The variables as `NAME=value`, each followed by a NUL.
+    pub(super) fn block(&self) -> Vec<u8> {
+        let task = self.task;
+        let mut variables = vec![
+            (EXECUTION, ExecutionId::from(task.id).to_string()),
+            (ATTEMPT, Brief::of(task).attempt.to_string()),
+            (TOKEN, task.token.to_string()),
+        ];
+        variables.extend(WorkflowName::of_queue(&task.queue).map(|name| (WORKFLOW, name.to_string())));
+        variables.extend(task.key.as_ref().map(|key| (KEY, key.to_string())));
+        variables.extend(self.lock_token.map(|token| (LOCK_TOKEN, token.to_string())));
+        variables.extend(self.progress_path.clone().map(|path| (PROGRESS, path)));
+        let mut all = block(&variables);
+        add(&mut all, PAYLOAD_FILE, self.payload_file.as_os_str().as_bytes());
+        for (name, value) in self.around {
+            if variables.iter().all(|(ours, _)| ours != name) {
+                add(&mut all, name, value.as_bytes());
+            }
+        }
+        all
+    }
+}
+
 fn block(variables: &[(&str, String)]) -> Vec<u8> {
     let mut block = Vec::with_capacity(512);
     for (name, value) in variables {
-        for part in [name.as_bytes(), b"=", value.as_bytes(), b"\0"] {
-            block.extend_from_slice(part);
-        }
+        add(&mut block, name, value.as_bytes());
     }
     block
+}
+
+fn add(block: &mut Vec<u8>, name: &str, value: &[u8]) {
+    for part in [name.as_bytes(), b"=", value, b"\0"] {
+        block.extend_from_slice(part);
+    }
 }
 
 /// Everything of our own environment that the command inherits unchanged.
 pub(super) fn inherited() -> Vec<CString> {
     let ours = [
-        LOCK, LOCKS, TOKEN, LEASE_ID, HOLDER, STORE, TASK, QUEUE, ATTEMPT, KEY, WORKFLOW, EXECUTION,
-        LOCK_TOKEN, PROGRESS,
+        LOCK,
+        LOCKS,
+        TOKEN,
+        LEASE_ID,
+        HOLDER,
+        STORE,
+        TASK,
+        QUEUE,
+        ATTEMPT,
+        KEY,
+        WORKFLOW,
+        EXECUTION,
+        LOCK_TOKEN,
+        PAYLOAD_FILE,
+        PROGRESS,
     ];
     let variables = std::env::vars_os().filter(|(name, _)| ours.iter().all(|our| name != our));
     let entries = variables.map(|(name, value)| [name, value].join(&OsString::from("=")));

@@ -46,7 +46,7 @@ mod terminal;
 mod timing;
 mod tree;
 
-pub(crate) use attempt::{End, Keeper, Launched, Launcher, keep};
+pub(crate) use attempt::{CleanCommand, Crew, End, ExecutionStart, Keeper, Launched, Launcher, keep};
 pub(crate) use environment::PROGRESS;
 pub(crate) use plan::{Patience, RunPlan};
 pub(crate) use signals::is_ignored;

@@ -65,11 +65,21 @@ pub(super) struct Ear {
 
 impl Ear {
     /// Begins to listen.
-    pub(super) fn new(from: impl Into<OwnedFd>, to: Arc<Mouth>, kept: Kept) -> io::Result<Self> {
+    pub(super) fn new(
+        from: impl Into<OwnedFd>,
+        to: Arc<Mouth>,
+        kept: Kept,
+        prefix: &str,
+    ) -> io::Result<Self> {
         let from = pipe::Receiver::from_owned_fd(from.into())?;
         let kept = Arc::new(Mutex::new(kept));
         let dead = watch::Sender::new(false);
-        let listening = tokio::spawn(pass_on(from, to, kept.clone(), dead.subscribe()));
+        let listening = tokio::spawn(pass_on(
+            from,
+            Teller { to, prefix: prefix.to_owned() },
+            kept.clone(),
+            dead.subscribe(),
+        ));
         Ok(Self { kept, dead, listening })
     }
 
@@ -85,10 +95,33 @@ impl Ear {
     }
 }
 
+/// Passes on lines, with something before each.
+struct Teller {
+    to: Arc<Mouth>,
+    prefix: String,
+}
+
+impl Teller {
+    async fn say(&self, lines: Vec<u8>) {
+        if self.prefix.is_empty() || lines.is_empty() {
+            return self.to.say(lines).await;
+        }
+        let mut told = Vec::with_capacity(lines.len() + self.prefix.len());
+        for line in lines.split_inclusive(|byte| *byte == b'\n') {
+            told.extend_from_slice(self.prefix.as_bytes());
+            told.extend_from_slice(line);
+        }
+        if !told.ends_with(b"\n") {
+            told.push(b'\n');
+        }
+        self.to.say(told).await;
+    }
+}
+
 /// Reads to the end, keeps some of it, and passes on all of it.
 async fn pass_on(
     mut from: pipe::Receiver,
-    to: Arc<Mouth>,
+    to: Teller,
     kept: Arc<Mutex<Kept>>,
     mut dead: watch::Receiver<bool>,
 ) {

@@ -11,16 +11,23 @@
 //! | `outcome.rs` | what an exit code and the output mean for the task |
 //! | `capture.rs`, `mouth.rs` | what a command writes: kept, and passed on line by line |
 //! | `reports.rs` | what a command tells of how far it has come |
+//! | `executions.rs`, `payload.rs` | the same for the commands of workflows, which `leasehold serve` runs |
+//! | `signals.rs` | what asks a worker or a server to end |
 //! | `enough.rs` | when `--once` and `--until-empty` have had enough |
 
 mod attempt;
 mod capture;
 mod enough;
+mod executions;
 mod mouth;
 mod outcome;
+mod payload;
 mod reports;
 mod shop;
+mod signals;
 mod worker;
 
 pub(crate) use enough::Until;
-pub(crate) use worker::{WorkPlan, ended_by_signal, work};
+pub(crate) use executions::{ExecutionPlan, Executions};
+pub(crate) use signals::Signals;
+pub(crate) use worker::{WorkPlan, work};

@@ -6,10 +6,8 @@ use tokio::sync::watch;
 
 use super::mouth::Mouth;
 use crate::output::Printer;
-use crate::run::Launcher;
 
 pub(super) struct Shop {
-    pub(super) launcher: Launcher,
     pub(super) printer: Printer,
     pub(super) stdout: Arc<Mouth>,
     pub(super) stderr: Arc<Mouth>,
@@ -37,10 +35,17 @@ pub(super) struct Tally {
 }
 
 impl Shop {
-    pub(super) fn new(launcher: Launcher, printer: Printer) -> Self {
+    pub(super) fn new(printer: Printer) -> Self {
         let (stdout, stderr) = (Mouth::new(std::io::stdout()).into(), Mouth::new(std::io::stderr()).into());
         let (hurry, tally) = (watch::Sender::default(), watch::Sender::default());
-        Self { launcher, printer, stdout, stderr, hurry, tally }
+        Self { printer, stdout, stderr, hurry, tally }
+    }
+
+    /// The same, where all output is talk.
+    pub(super) fn talking(printer: Printer) -> Self {
+        let talk: Arc<Mouth> = Mouth::new(std::io::stderr()).into();
+        let (hurry, tally) = (watch::Sender::default(), watch::Sender::default());
+        Self { printer, stdout: talk.clone(), stderr: talk, hurry, tally }
     }
 
     /// Resolves when somebody is in such a hurry.

@@ -1,19 +1,18 @@
 //! From the start to the end of a worker, and the signals in between.
 
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::Leasehold;
 use leasehold::model::{QueueName, Ttl};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::attempt::attempt;
 use super::enough::{Until, enough};
 use super::shop::{Hurry, Shop};
+use super::signals::Signals;
 use crate::exit;
 use crate::output::{Failure, Printer};
-use crate::run::{Launcher, is_ignored};
+use crate::run::Launcher;
 
 /// What to work on.
 pub(crate) struct WorkPlan {
@@ -38,23 +37,20 @@ pub(crate) async fn work(plan: WorkPlan, printer: Printer) -> Result<i32, Failur
         return Err(Failure::config(wrong).hint("use a store that lasts, such as sqlite:"));
     }
     leasehold.tasks()?;
-    let shop = Arc::new(Shop::new(plan.launcher, printer));
+    let (shop, launcher) = (Arc::new(Shop::new(printer)), Arc::new(plan.launcher));
     // Tasks are not taken ahead: a command may take long, and somebody else may be idle.
     let mut builder = leasehold.worker().slots(plan.slots).prefetch(0).patient();
     for queue in &plan.queues {
-        let shop = shop.clone();
+        let (shop, launcher) = (shop.clone(), launcher.clone());
         builder = builder.handle_queue(queue.clone(), plan.ttl.as_duration(), move |running| {
-            attempt(shop.clone(), running)
+            attempt(shop.clone(), launcher.clone(), running)
         });
     }
     // Until here there is nothing to be ended in order.
     let mut signals = Signals::listen().map_err(Failure::internal)?;
     let worker = builder.start()?;
     printer.advise(format_args!("leasehold: worker {} waits for tasks; ^C ends it", worker.id()));
-    let burying = tokio::spawn({
-        let shop = shop.clone();
-        async move { shop.launcher.bury().await }
-    });
+    let burying = tokio::spawn(async move { launcher.bury().await });
     let id = worker.id();
     let mut first = false;
     let enough = tokio::select! {
@@ -124,36 +120,5 @@ impl End<'_> {
 
     async fn announce(&self) {
         self.shop.say("ending when the tasks that run are done; once more ends them now".to_owned()).await;
-    }
-}
-
-/// Resolves when this process is asked to end, with the signal.
-pub(crate) async fn ended_by_signal() -> io::Result<i32> {
-    Ok(Signals::listen()?.next().await)
-}
-
-/// What asks a worker to end.
-struct Signals {
-    heard: Vec<(i32, Signal)>,
-}
-
-impl Signals {
-    /// What is ignored stays ignored: `nohup` and shells ask for that.
-    fn listen() -> io::Result<Self> {
-        let wanted = [nix::libc::SIGINT, nix::libc::SIGTERM, nix::libc::SIGHUP];
-        let wanted = wanted.into_iter().filter(|number| !is_ignored(*number));
-        let heard = wanted.map(|number| Ok((number, signal(SignalKind::from_raw(number))?)));
-        Ok(Self { heard: heard.collect::<io::Result<_>>()? })
-    }
-
-    async fn next(&mut self) -> i32 {
-        std::future::poll_fn(|context| {
-            let ready = self
-                .heard
-                .iter_mut()
-                .find_map(|(number, signal)| signal.poll_recv(context).is_ready().then_some(*number));
-            ready.map_or(std::task::Poll::Pending, std::task::Poll::Ready)
-        })
-        .await
     }
 }

@@ -58,3 +58,15 @@ fn terraform_is_called_under_both_locks() {
     let usage = run(&mut example(&bench, "terraform/apply.sh"));
     assert!(usage.stderr.contains("usage: apply.sh WORKSPACE"), "{usage:?}");
 }
+
+/// Fifty webhooks at once, each event five times: who comes first starts, and nothing starts twice.
+#[test]
+fn the_workflow_server_starts_each_event_once() {
+    let bench = Bench::new();
+    let ran = run(&mut example(&bench, "workflow-server/run.sh"));
+    assert_eq!(ran.code, 0, "{ran:?}");
+    for word in ["200 started", "200 duplicate", "202 queued", "409 WORKFLOW_LOCKED"] {
+        assert!(ran.stdout.contains(word), "{word}: {}", ran.stdout);
+    }
+    assert!(ran.stdout.ends_with("10 events, 10 executions: 10 succeeded\n"), "{}", ran.stdout);
+}

@@ -2,7 +2,7 @@
 
 use super::support::Bench;
 
-const COMMANDS: [&str; 53] = [
+const COMMANDS: [&str; 58] = [
     "",
     "run",
     "locks",
@@ -46,6 +46,11 @@ const COMMANDS: [&str; 53] = [
     "executions show",
     "executions abort",
     "workers",
+    "serve",
+    "token",
+    "token new",
+    "token list",
+    "token revoke",
     "history",
     "watch",
     "sweep",
@@ -81,7 +86,9 @@ fn no_command_is_missing_from_the_list() {
         names.iter().map(|name| format!("{command} {name}").trim().to_owned()).collect::<Vec<_>>()
     };
     let mut all = vec![String::new()];
-    for group in ["", "locks", "tasks", "queues", "schedules", "workflows", "executions", "fence", "store"] {
+    for group in
+        ["", "locks", "tasks", "queues", "schedules", "workflows", "executions", "token", "fence", "store"]
+    {
         all.extend(listed(group));
     }
     all.sort();
@@ -99,7 +106,7 @@ fn the_version_is_told() {
 #[test]
 fn nothing_at_all_is_a_usage_error_that_shows_help() {
     let bench = Bench::new();
-    for words in ["", "locks", "tasks", "queues", "schedules", "fence", "store"] {
+    for words in ["", "locks", "tasks", "queues", "schedules", "token", "fence", "store"] {
         let ran = bench.run(words);
         assert_eq!((ran.code, ran.stdout.as_str()), (64, ""), "{words}");
         assert!(ran.stderr.contains("Usage: leasehold"), "{words}: {}", ran.stderr);

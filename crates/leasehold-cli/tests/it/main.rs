@@ -16,6 +16,7 @@ mod output;
 mod run;
 mod schedules;
 mod secrets;
+mod serve;
 mod stores;
 mod support;
 mod tasks;

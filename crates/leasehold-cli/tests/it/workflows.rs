@@ -70,7 +70,7 @@ fn input_and_environment_arrive_and_the_output_is_the_result() {
     assert_eq!(std::fs::read_to_string(bench.path().join("input")).unwrap(), r#"{"commit":"4f2a"}"#);
     let env = std::fs::read_to_string(bench.path().join("env")).unwrap();
     let expected = format!(
-        "LEASEHOLD_ATTEMPT=1\nLEASEHOLD_EXECUTION={id}\nLEASEHOLD_HOLDER={id}\nLEASEHOLD_KEY=k\n\
+        "LEASEHOLD_ATTEMPT=1\nLEASEHOLD_EXECUTION_ID={id}\nLEASEHOLD_HOLDER={id}\nLEASEHOLD_KEY=k\n\
          LEASEHOLD_LOCK=workflow/deploy\nLEASEHOLD_LOCKS=workflow/deploy\nLEASEHOLD_QUEUE=workflow/deploy\n\
          LEASEHOLD_TASK={}\nLEASEHOLD_WORKFLOW=deploy\n",
         id.strip_prefix("exec_").unwrap()
@@ -123,7 +123,7 @@ fn one_runs_at_a_time_and_others_are_refused_skipped_or_wait() {
     assert_eq!((waited.code, waited.stdout.as_str()), (0, "done\n"), "{waited:?}");
     let shown = bench.json(&format!("executions show {id}"));
     assert_eq!(shown["state"], "aborted");
-    assert!(shown["reason"].as_str().unwrap().starts_with("enough (by "));
+    assert!(shown["reason"].as_str().unwrap().starts_with("enough (by "), "{shown}");
     assert_eq!(bench.run(&format!("executions abort {id}")).code, 1, "it is over");
 }
 

@@ -20,3 +20,4 @@ pub use gate::Access;
 pub(crate) use gate::Gatekeeper;
 pub use role::Role;
 pub use token::FixedToken;
+pub(crate) use token::Hash;

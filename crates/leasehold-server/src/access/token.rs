@@ -111,6 +111,10 @@ impl FixedToken {
         Ok(Self { name: name.into(), role, hash: hash.parse()? })
     }
 
+    pub(crate) fn of(name: &str, role: Role, hash: Hash) -> Self {
+        Self { name: name.to_owned(), role, hash }
+    }
+
     /// A new token that is not kept anywhere: its text for its owner, and its hash for the settings.
     pub fn generate() -> (String, String) {
         let text = TokenText::random();

@@ -1,6 +1,9 @@
 //! A server of one's own for each test, on a free port of this machine, and a client for it.
 
+use std::path::Path;
+
 use leasehold::Leasehold;
+use leasehold_server::config::Settings;
 use leasehold_server::{Access, Limits, Listening, Server, listen};
 use reqwest::{Client, Method, RequestBuilder};
 use serde_json::Value;
@@ -14,6 +17,7 @@ pub(crate) struct Lab {
     listening: Listening,
     /// Where its file is, if it has one.
     _folder: Option<tempfile::TempDir>,
+    pub(crate) server: Server,
 }
 
 /// An answer: its status, its headers, its body.
@@ -52,7 +56,22 @@ impl Lab {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let listening = listen(&server, listener).unwrap();
         let base = format!("http://{}", listening.address());
-        Self { leasehold, base, client: Client::new(), token: None, listening, _folder: None }
+        Self { leasehold, base, client: Client::new(), token: None, listening, _folder: None, server }
+    }
+
+    /// With the settings of a `leasehold.toml`.
+    pub(crate) async fn configured(leasehold: Leasehold, access: Access, toml: &str) -> Self {
+        let settings = Settings::parse(Path::new("leasehold.toml"), toml).unwrap();
+        let server = Server::builder(leasehold.clone())
+            .access(access)
+            .limits(settings.limits)
+            .workflows(settings.workflows)
+            .triggers(settings.triggers)
+            .build();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listening = listen(&server, listener).unwrap();
+        let base = format!("http://{}", listening.address());
+        Self { leasehold, base, client: Client::new(), token: None, listening, _folder: None, server }
     }
 
     /// From now on requests carry this token.

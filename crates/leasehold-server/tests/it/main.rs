@@ -3,6 +3,7 @@
 mod basics;
 mod cut;
 mod deploy;
+mod early;
 mod events;
 mod lab;
 mod locks;
@@ -13,4 +14,6 @@ mod tasks;
 mod terraform;
 mod terraform_fence;
 mod waiting;
+mod webhooks;
 mod wire;
+mod workflows;

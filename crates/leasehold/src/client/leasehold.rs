@@ -223,12 +223,6 @@ impl Leasehold {
         WorkerBuilder::new(self.inner.clone())
     }
 
-    /// Looks after the tasks where no worker of this library runs, as workers do: until it is dropped, leases that ran out are
-    /// ended this often, what is due is put in line, and ticks of schedules become tasks.
-    pub fn caretaker(&self, every: Duration) -> Result<Caretaker> {
-        Caretaker::start(&self.inner, every)
-    }
-
     /// What can be seen of a lock now.
     pub async fn status(&self, name: &LockName) -> Result<LockStatus> {
         let record = self.inner.locks().get(name).await?;
@@ -337,6 +331,12 @@ impl Leasehold {
     /// Clears away what has ended, again and again, until the sweeper is dropped.
     pub fn sweeper(&self, every: Duration) -> Sweeper {
         Sweeper::start(&self.inner, every)
+    }
+
+    /// Ends leases of workers that are gone, puts in line what is due, makes tasks of the ticks of schedules and forgets what
+    /// is old, again and again, until the caretaker is dropped. Every worker does so too: this is for a process that has none.
+    pub fn caretaker(&self, every: Duration) -> Result<Caretaker> {
+        Caretaker::start(&self.inner, every)
     }
 
     /// How long the store takes to look a lock up, and its time then: for a look at its health.

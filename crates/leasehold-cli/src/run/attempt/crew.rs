@@ -15,19 +15,26 @@ use crate::run::tree::{self, Below, Pass, Reaped};
 /// So often what does not die is killed before somebody is told.
 const TRIES: u32 = 100;
 
-pub(super) struct Crew {
+pub(crate) struct Crew {
     /// Those that are not dead and buried.
     keepers: Mutex<BTreeSet<Pid>>,
     /// Children from before, when this process was another program. They are none of our business.
     spare: Vec<Pid>,
+    /// Who has it may start a keeper.
+    starting: Mutex<()>,
 }
 
 impl Crew {
     /// Nobody yet. From here on what loses its parent below us falls to us.
-    pub(super) fn gather() -> Self {
+    pub(crate) fn gather() -> Self {
         let spare = tree::own_children();
         tree::adopt_orphans();
-        Self { keepers: Mutex::default(), spare }
+        Self { keepers: Mutex::default(), spare, starting: Mutex::default() }
+    }
+
+    /// What a keeper is to inherit must not get to another one that is started at the same time.
+    pub(super) fn one_at_a_time(&self) -> MutexGuard<'_, ()> {
+        self.starting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn hire(&self, keeper: Pid) {
@@ -35,7 +42,7 @@ impl Crew {
     }
 
     /// Buries whoever dies, keeper or orphan. Never ends.
-    pub(super) async fn bury(&self) -> io::Result<()> {
+    pub(crate) async fn bury(&self) -> io::Result<()> {
         let mut children = signal(SignalKind::child())?;
         loop {
             self.bury_the_dead();

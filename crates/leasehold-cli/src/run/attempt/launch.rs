@@ -5,13 +5,13 @@ use std::io::{self, PipeReader};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ChildStderr, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::Moment;
-use leasehold::model::{Brief, ExecutionId, Task, Token};
+use leasehold::model::{Brief, ExecutionId, Task, Token, Ttl};
 use nix::unistd::{Pid, dup};
 
 use super::crew::Crew;
@@ -19,7 +19,7 @@ use super::keeper::Keeper;
 use super::order::Order;
 use crate::exit;
 use crate::output::Failure;
-use crate::run::environment::Attempt;
+use crate::run::environment::{Attempt, Execution};
 use crate::run::lookup::look_up;
 use crate::run::timing::Timing;
 
@@ -33,8 +33,33 @@ pub(crate) struct Launcher {
     file: PathBuf,
     command: Vec<OsString>,
     timing: Timing,
-    store_url: String,
+    around: Around,
     crew: Arc<Crew>,
+}
+
+/// What a command finds around it.
+enum Around {
+    /// All that is around us, and where the store is.
+    Ours { store_url: String },
+    /// These variables and nothing else, and this folder.
+    Clean { variables: Vec<(String, OsString)>, directory: PathBuf },
+}
+
+/// A command that finds nothing of ours around it.
+pub(crate) struct CleanCommand {
+    pub(crate) command: Vec<OsString>,
+    /// Also where the program is looked for, if it is a relative path.
+    pub(crate) directory: PathBuf,
+    pub(crate) variables: Vec<(String, OsString)>,
+    pub(crate) ttl: Ttl,
+}
+
+/// What a command is to know of its execution.
+pub(crate) struct ExecutionStart<'a> {
+    pub(crate) task: &'a Task,
+    pub(crate) lock_token: Option<Token>,
+    pub(crate) payload: Vec<u8>,
+    pub(crate) payload_file: &'a Path,
 }
 
 /// A command that is about to run.
@@ -60,7 +85,22 @@ impl Launcher {
         };
         let file = look_up(first, std::env::var_os("PATH"))
             .map_err(|refusal| Failure::command(refusal.code, refusal.message))?;
-        Ok(Self { file, command, timing, store_url, crew: Arc::new(Crew::gather()) })
+        let around = Around::Ours { store_url };
+        Ok(Self { file, command, timing, around, crew: Arc::new(Crew::gather()) })
+    }
+
+    /// The same for a command that finds nothing of ours around it, one of many.
+    pub(crate) fn clean(clean: CleanCommand, crew: Arc<Crew>) -> Result<Self, Failure> {
+        let CleanCommand { command, directory, variables, ttl } = clean;
+        let timing = Timing::new(ttl.as_duration(), None, BEAT_AT).map_err(Failure::config)?;
+        let first = command.first().cloned().unwrap_or_default();
+        let is_path = first.as_encoded_bytes().contains(&b'/');
+        let name = if is_path { directory.join(&first).into_os_string() } else { first };
+        let file =
+            look_up(&name, std::env::var_os("PATH")).map_err(|refusal| Failure::config(refusal.message))?;
+        // From the folder that the command runs in, ours would not be found.
+        let file = std::path::absolute(file).map_err(Failure::internal)?;
+        Ok(Self { file, command, timing, around: Around::Clean { variables, directory }, crew })
     }
 
     /// Buries whoever dies. Never ends.
@@ -75,10 +115,49 @@ impl Launcher {
         lock_token: Option<Token>,
         valid_until: Moment,
     ) -> io::Result<Launched> {
+        let store_url = match &self.around {
+            Around::Ours { store_url } => store_url.as_str(),
+            Around::Clean { .. } => "",
+        };
+        let payload = match ExecutionId::of_task(task) {
+            Some(_) => Brief::of(task).input.bytes().to_vec(),
+            None => task.payload.as_str().as_bytes().to_vec(),
+        };
+        let variables = |progress_path| Attempt { store_url, task, lock_token, progress_path }.block();
+        self.start(valid_until, payload, variables).await
+    }
+
+    /// Starts the command for an execution whose lease is valid until then.
+    pub(crate) async fn launch_execution(
+        &self,
+        start: ExecutionStart<'_>,
+        valid_until: Moment,
+    ) -> io::Result<Launched> {
+        let ExecutionStart { task, lock_token, payload, payload_file } = start;
+        let around = match &self.around {
+            Around::Clean { variables, .. } => variables.as_slice(),
+            Around::Ours { .. } => &[],
+        };
+        let variables =
+            |progress_path| Execution { around, task, lock_token, payload_file, progress_path }.block();
+        self.start(valid_until, payload, variables).await
+    }
+
+    async fn start(
+        &self,
+        valid_until: Moment,
+        payload: Vec<u8>,
+        variables: impl FnOnce(Option<String>) -> Vec<u8>,
+    ) -> io::Result<Launched> {
         let (ours, theirs) = UnixStream::pair()?;
         let (progress, told) = io::pipe()?;
+        let mut command = Command::new(myself()?);
+        if let Around::Clean { directory, .. } = &self.around {
+            command.env_clear().current_dir(directory);
+        }
+        let one = self.crew.one_at_a_time();
         let told = dup(told)?; // A copy is inherited. Nothing else is started while we have it.
-        let mut child = Command::new(myself()?)
+        let mut child = command
             .arg0(NAME)
             .arg(&self.file)
             .args(&self.command)
@@ -93,13 +172,8 @@ impl Launcher {
         let pipes = child.stdout.take().zip(child.stderr.take());
         let (stdout, stderr) = pipes.ok_or_else(|| io::Error::other("no pipes to the command"))?;
         let progress_path = progress_path(pid, &told);
-        drop(told);
-        let variables = Attempt { store_url: &self.store_url, task, lock_token, progress_path }.block();
-        let payload = match ExecutionId::of_task(task) {
-            Some(_) => Brief::of(task).input.bytes().to_vec(),
-            None => task.payload.as_str().as_bytes().to_vec(),
-        };
-        let order = Order { valid_until, timing: self.timing, variables, payload };
+        drop((told, one));
+        let order = Order { valid_until, timing: self.timing, variables: variables(progress_path), payload };
         let keeper = Keeper::new(ours, self.crew.clone())?;
         keeper.give(&order.to_bytes()).await?;
         Ok(Launched { keeper, stdout, stderr, progress })

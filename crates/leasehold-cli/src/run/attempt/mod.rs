@@ -30,6 +30,7 @@ mod launch;
 mod order;
 mod watch;
 
+pub(crate) use crew::Crew;
 pub(crate) use keep::keep;
 pub(crate) use keeper::{End, Keeper};
-pub(crate) use launch::{Launched, Launcher};
+pub(crate) use launch::{CleanCommand, ExecutionStart, Launched, Launcher};

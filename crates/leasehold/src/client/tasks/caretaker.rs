@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::upkeep::{Upkeep, look_after, tick_on};
+use super::upkeep::{KEEP, Upkeep, look_after, tick_on};
 use crate::client::leasehold::Inner;
 use crate::error::Result;
 
-/// Looks after the tasks of a store in the background until dropped. Any number of processes may have one. It forgets no
-/// finished tasks: how long they are kept is for their workers to say.
+/// Does for all what every worker does, without working itself, until it is dropped. Any number of processes may have one.
 #[must_use = "a caretaker that is dropped looks after nothing"]
 pub struct Caretaker {
     _stop: DropGuard,
@@ -20,7 +19,7 @@ impl Caretaker {
     pub(in crate::client) fn start(inner: &Arc<Inner>, every: Duration) -> Result<Self> {
         inner.tasks()?;
         let stop = CancellationToken::new();
-        let upkeep = look_after(Upkeep { inner: inner.clone(), every, keep: None, workflows: true });
+        let upkeep = look_after(Upkeep { inner: inner.clone(), every, keep: Some(KEEP), workflows: true });
         let (stopped, ticks) = (stop.clone(), tick_on(inner.clone()));
         inner.keeper.spawn_detached(async move {
             stopped.run_until_cancelled(async { tokio::join!(upkeep, ticks) }).await;

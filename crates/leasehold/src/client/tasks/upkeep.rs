@@ -19,6 +19,9 @@ const FORGET_EVERY: Duration = Duration::from_mins(1);
 /// Schedules that were set or changed elsewhere are seen within this time.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
+/// Tasks are forgotten so long after they have finished, if nobody says otherwise.
+pub(super) const KEEP: Duration = Duration::from_hours(7 * 24);
+
 /// What became of executions is known for at least so long: an event may come again late.
 const KEEP_EXECUTIONS: Duration = Duration::from_hours(30 * 24);
 

@@ -13,7 +13,7 @@ use super::foreman::{Foreman, Handler, Line};
 use super::pulse::{About, beat_on};
 use super::running::Running;
 use super::settler::settle_all;
-use super::upkeep::{Upkeep, look_after, tick_on};
+use super::upkeep::{KEEP, Upkeep, look_after, tick_on};
 use super::work::{Setback, Work, verdict};
 use crate::client::leasehold::Inner;
 use crate::error::{Error, Result};
@@ -35,8 +35,6 @@ pub struct WorkerBuilder {
 
 /// How many tasks a worker runs at once, if nobody says otherwise.
 const SLOTS: u32 = 10;
-/// How long finished tasks are kept, if nobody says otherwise.
-const KEEP: Duration = Duration::from_hours(7 * 24);
 /// Leases that ran out are looked for at least this often.
 const RECOVER_AT_LEAST: Duration = Duration::from_secs(5);
 
@@ -281,11 +279,19 @@ impl Worker {
     /// Takes no more tasks, and waits for those that run. What is not done after `grace` is dropped and given back;
     /// then and now, that counts as no attempt.
     pub async fn stop(self, grace: Duration) {
+        self.stop_when(tokio::time::sleep(grace)).await;
+    }
+
+    /// Takes no more tasks, and waits for those that run. What is not done when `enough` resolves is dropped and given back.
+    pub async fn stop_when(self, enough: impl Future<Output = ()>) {
         let Self { ending, over, mut work, .. } = self;
         ending.cancel();
-        if tokio::time::timeout(grace, &mut work).await.is_err() {
-            drop(over);
-            let _ = work.await;
+        tokio::select! {
+            biased;
+            _ = &mut work => return,
+            () = enough => {}
         }
+        drop(over);
+        let _ = work.await;
     }
 }

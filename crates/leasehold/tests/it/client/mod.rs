@@ -2,6 +2,7 @@
 
 mod acquire;
 mod again;
+mod caretaker;
 mod faults;
 mod guard;
 mod patience;

@@ -1,0 +1,78 @@
+//! `token new`, `list`, `revoke`: who may use a server over this store.
+
+use leasehold_server::access::{FixedToken, TokenDesk};
+use serde::Serialize;
+
+use super::dispatch::{Desk, Done};
+use crate::cli::{NewTokenArgs, TokenCommand};
+use crate::exit;
+use crate::output::{Failure, Printer, token_table};
+
+pub(super) async fn token(desk: &Desk, command: TokenCommand) -> Done {
+    match command {
+        TokenCommand::New(args) if args.print_hash => hashed(desk.printer, &args),
+        TokenCommand::New(args) => new(desk, &args).await,
+        TokenCommand::List => list(desk).await,
+        TokenCommand::Revoke { id } => revoke(desk, &id).await,
+    }
+}
+
+/// A new token, for programs.
+#[derive(Serialize)]
+struct Made<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<&'a str>,
+    name: &'a str,
+    role: leasehold_server::Role,
+    token: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hash: Option<&'a str>,
+}
+
+async fn new(desk: &Desk, args: &NewTokenArgs) -> Done {
+    let leasehold = desk.open_lasting("a token").await?;
+    let made = TokenDesk::new(leasehold).create(args.name.as_str(), args.role, args.lasts).await?;
+    let view =
+        Made { id: Some(&made.id), name: args.name.as_str(), role: args.role, token: &made.text, hash: None };
+    desk.printer.result(&view, |_| format!("{}\n", made.text))?;
+    desk.printer.advise(format_args!(
+        "keep it: it is not shown again. Revoke it with: {} token revoke {}",
+        desk.program(),
+        made.id
+    ));
+    Ok(exit::SUCCESS)
+}
+
+/// A token that is kept nowhere: only whoever has the settings file knows its hash.
+fn hashed(printer: Printer, args: &NewTokenArgs) -> Done {
+    let (token, hash) = FixedToken::generate();
+    let (name, role) = (args.name.as_str(), args.role);
+    let view = Made { id: None, name, role, token: &token, hash: Some(&hash) };
+    printer.result(&view, |_| {
+        let part = format!("[[tokens]]\nname = {}\nrole = \"{role}\"\nhash = \"{hash}\"\n", quoted(name));
+        format!("{token}\n\n# for leasehold.toml\n{part}")
+    })?;
+    Ok(exit::SUCCESS)
+}
+
+/// A text as TOML has it: a holder's name has no control characters.
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+async fn list(desk: &Desk) -> Done {
+    let tokens = TokenDesk::new(desk.open().await?).list().await?;
+    desk.printer.result(&tokens, |paint| {
+        if tokens.is_empty() { String::new() } else { token_table(&tokens, paint) }
+    })?;
+    if tokens.is_empty() {
+        desk.printer.say("there is no token in this store");
+    }
+    Ok(exit::SUCCESS)
+}
+
+async fn revoke(desk: &Desk, id: &str) -> Done {
+    let revoked = TokenDesk::new(desk.open().await?).revoke(id).await.map_err(Failure::from)?;
+    desk.printer.result(&revoked, |_| format!("token {id} of '{}' is revoked\n", revoked.name))?;
+    Ok(exit::SUCCESS)
+}

@@ -1,0 +1,24 @@
+//! Tokens, for people.
+
+use leasehold_server::access::TokenStatus;
+
+use super::paint::Paint;
+use super::table::{Table, Tint, plain};
+use super::text::visible;
+
+/// A row for each.
+pub(crate) fn token_table(tokens: &[TokenStatus], paint: Paint) -> String {
+    let mut table = Table::new(&["ID", "NAME", "ROLE", "CREATED", "ENDS"]);
+    for token in tokens {
+        let ends = match (&token.revoked_at, &token.expires_at) {
+            (Some(revoked), _) => format!("revoked {revoked}"),
+            (None, Some(end)) => end.clone(),
+            (None, None) => "never".to_owned(),
+        };
+        let (name, role) = (visible(&token.name), token.role.to_string());
+        let row = vec![token.id.clone(), name, role, token.created_at.clone(), ends];
+        let tint: Tint = if token.active { plain } else { Paint::warning };
+        table.row(tint, row);
+    }
+    table.paint(paint)
+}

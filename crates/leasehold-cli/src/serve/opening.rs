@@ -1,0 +1,120 @@
+//! The store: waiting for it, finding out who is let in, and putting into it what the settings say.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use leasehold::model::{Missed, Retries};
+use leasehold::{Error, Leasehold, Trouble};
+use leasehold_server::Access;
+use leasehold_server::access::TokenDesk;
+use leasehold_server::config::{ScheduleSettings, Settings};
+
+use crate::output::{Failure, Printer};
+
+/// So often a store that cannot be reached is tried.
+const TRY_EVERY: Duration = Duration::from_secs(1);
+
+/// A store that is ready, and who is let in.
+pub(super) struct Opened {
+    pub(super) leasehold: Leasehold,
+    pub(super) access: Access,
+}
+
+/// What is needed to open it.
+pub(super) struct Opening<'a> {
+    pub(super) store_url: &'a str,
+    pub(super) shown_store: &'a str,
+    pub(super) settings: &'a Settings,
+    pub(super) listen: SocketAddr,
+    pub(super) printer: Printer,
+}
+
+impl Opening<'_> {
+    /// Refuses an address that others can reach when nobody has a token, before it is listened on. A store that cannot be reached
+    /// is asked again later: until then nobody is let in.
+    pub(super) async fn refuse_if_open_to_all(&self) -> Result<(), Failure> {
+        if self.listen.ip().is_loopback() || !self.settings.tokens.is_empty() {
+            return Ok(());
+        }
+        match Leasehold::connect(self.store_url).await {
+            Ok(leasehold) => self.access(&leasehold).await?.map(|_| ()),
+            Err(Error::Store { trouble: Trouble::Unavailable, .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Opens the store, as soon as it can be reached. What only a person can change is an error at once.
+    pub(super) async fn open(&self) -> Result<Opened, Failure> {
+        let mut told = false;
+        loop {
+            let error = match self.once().await {
+                Ok(opened) => return opened,
+                Err(error) => error,
+            };
+            if !matches!(error, Error::Store { trouble: Trouble::Unavailable, .. }) {
+                return Err(error.into());
+            }
+            if !told {
+                told = true;
+                let store = self.shown_store;
+                self.printer.say(format_args!(
+                    "leasehold: the store {store} cannot be reached yet; requests are answered with 503 until it can: {error}"
+                ));
+            }
+            tokio::time::sleep(TRY_EVERY).await;
+        }
+    }
+
+    async fn once(&self) -> Result<Result<Opened, Failure>, Error> {
+        let leasehold = Leasehold::connect(self.store_url).await?;
+        let access = match self.access(&leasehold).await? {
+            Ok(access) => access,
+            Err(failure) => return Ok(Err(failure)),
+        };
+        for schedule in &self.settings.schedules {
+            set(&leasehold, schedule).await?;
+        }
+        Ok(Ok(Opened { leasehold, access }))
+    }
+
+    /// Whoever has a token, if there is any; else everybody on this machine.
+    async fn access(&self, leasehold: &Leasehold) -> Result<Result<Access, Failure>, Error> {
+        let fixed = &self.settings.tokens;
+        if !fixed.is_empty() || has_tokens(leasehold).await? {
+            return Ok(Ok(Access::Tokens(fixed.clone())));
+        }
+        if self.listen.ip().is_loopback() {
+            return Ok(Ok(Access::Open));
+        }
+        let wrong = format!(
+            "{} can be reached from other machines, and there is no token: everybody could do everything",
+            self.listen
+        );
+        let failure = Failure::config(wrong)
+            .hint("make one with: leasehold token new --name NAME --role admin")
+            .hint("or listen on this machine alone: --listen 127.0.0.1:7420");
+        Ok(Err(failure))
+    }
+}
+
+/// Whether the store has a token that is let in. A store that can keep none has none.
+async fn has_tokens(leasehold: &Leasehold) -> Result<bool, Error> {
+    if leasehold.store().docs().is_none() {
+        return Ok(false);
+    }
+    Ok(TokenDesk::new(leasehold.clone()).list().await?.iter().any(|token| token.active))
+}
+
+async fn set(leasehold: &Leasehold, settings: &ScheduleSettings) -> Result<(), Error> {
+    let ScheduleSettings { name, cron, zone, queue, payload, lock } = settings;
+    let mut schedule =
+        leasehold.schedule_to(name.as_str(), cron.as_str(), queue, payload.clone()).missed(Missed::Last);
+    if let Some(zone) = zone {
+        schedule = schedule.zone(zone.as_str());
+    }
+    if let Some(lock) = lock {
+        // Another try of an execution would be another execution.
+        schedule = schedule.lock(lock).retries(Retries { attempts: 1, ..Retries::default() });
+    }
+    schedule.await.map(|_| ())
+}

@@ -1,0 +1,79 @@
+//! What to serve, checked before anything happens.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use leasehold::store::StoreUrl;
+use leasehold_server::config::Settings;
+use leasehold_server::{CommandSettings, Runner};
+
+use crate::config::Choice;
+use crate::output::Failure;
+use crate::run::{CleanCommand, Crew, Launcher};
+use crate::work::ExecutionPlan;
+
+const DEFAULT_ADDRESS: ([u8; 4], u16) = ([127, 0, 0, 1], 7420);
+
+/// What every program may expect to find in its environment.
+const USUAL: [&str; 4] = ["PATH", "HOME", "LANG", "TZ"];
+
+/// What to serve.
+pub(crate) struct ServePlan {
+    pub(crate) settings: Settings,
+    pub(super) listen: SocketAddr,
+    pub(super) store_url: String,
+    pub(super) shown_store: String,
+    pub(super) crew: Arc<Crew>,
+    pub(super) executions: Vec<ExecutionPlan>,
+}
+
+impl ServePlan {
+    /// Checks that everything that the settings name is there.
+    pub(crate) fn new(
+        settings: Settings,
+        listen: Option<SocketAddr>,
+        store: &Choice,
+    ) -> Result<Self, Failure> {
+        StoreUrl::parse(&store.url)?;
+        let crew = Arc::new(Crew::gather());
+        let mut executions = Vec::new();
+        for workflow in &settings.workflows {
+            if let Runner::Command(command) = &workflow.runner {
+                if !command.directory.is_dir() {
+                    let folder = command.directory.display();
+                    let wrong = format!("workflow '{}': there is no folder {folder}", workflow.name);
+                    return Err(Failure::config(wrong).hint("make it, or write another directory"));
+                }
+                let launcher = Launcher::clean(clean(command, workflow.ttl), crew.clone())
+                    .map_err(|failure| named(failure, workflow.name.as_str()))?;
+                executions.push(ExecutionPlan {
+                    workflow: workflow.name.clone(),
+                    ttl: workflow.ttl,
+                    launcher,
+                });
+            }
+        }
+        let listen = listen.or(settings.listen).unwrap_or_else(|| DEFAULT_ADDRESS.into());
+        let (store_url, shown_store) = (store.absolute(), store.shown());
+        Ok(Self { settings, listen, store_url, shown_store, crew, executions })
+    }
+}
+
+fn named(failure: Failure, workflow: &str) -> Failure {
+    let words = format!("workflow '{workflow}': {}", failure.message().replace("--", ""));
+    failure.in_words(words)
+}
+
+/// The command with what it may know of our environment.
+fn clean(command: &CommandSettings, ttl: leasehold::model::Ttl) -> CleanCommand {
+    let asked = command.environment.iter().map(String::as_str);
+    let names = USUAL.into_iter().chain(asked.filter(|name| !USUAL.contains(name)));
+    let variables = names.filter_map(|name| Some((name.to_owned(), std::env::var_os(name)?))).collect();
+    CleanCommand {
+        command: command.argv.iter().map(OsString::from).collect(),
+        directory: command.directory.clone(),
+        variables,
+        ttl,
+    }
+}

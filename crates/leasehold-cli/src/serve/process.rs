@@ -1,0 +1,122 @@
+//! From the first connection to the last, and the signals in between.
+
+use std::time::Duration;
+
+use leasehold::Leasehold;
+use leasehold_server::{Access, Listening, Server, listen_early};
+use serde::Serialize;
+
+use super::address::bind;
+use super::opening::{Opened, Opening};
+use super::plan::ServePlan;
+use crate::exit;
+use crate::output::{Failure, Printer};
+use crate::work::{Executions, Signals};
+
+/// Serves until a signal ends it. Gives the exit code.
+pub(crate) fn serve(plan: ServePlan, printer: Printer) -> Result<i32, Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(Failure::internal)?;
+    let done = runtime.block_on(until_the_end(plan, printer));
+    // What still hangs on a store that does not answer is not waited for.
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    done
+}
+
+/// Where it can be reached, for programs.
+#[derive(Serialize)]
+struct Ready<'a> {
+    listening: String,
+    store: &'a str,
+}
+
+async fn until_the_end(plan: ServePlan, printer: Printer) -> Result<i32, Failure> {
+    let ServePlan { settings, listen, store_url, shown_store, crew, executions } = plan;
+    let mut signals = Signals::listen().map_err(Failure::internal)?;
+    let mut opening =
+        Opening { store_url: &store_url, shown_store: &shown_store, settings: &settings, listen, printer };
+    opening.refuse_if_open_to_all().await?;
+    let listener = bind(listen).await?;
+    let limits = settings.limits;
+    let (listening, stage) = listen_early(limits, listener).map_err(Failure::internal)?;
+    let address = listening.address();
+    if printer.json {
+        printer.line(&Ready { listening: address.to_string(), store: &shown_store }, |_| String::new())?;
+    }
+    printer.say(format_args!("leasehold: listening on http://{address}, store {shown_store}"));
+    opening.listen = address;
+    let Opened { leasehold, access } = tokio::select! {
+        opened = opening.open() => opened?,
+        _ = signals.next() => {
+            listening.stop().await;
+            return Ok(exit::SUCCESS);
+        }
+    };
+    printer.say(match &access {
+        Access::Open => "leasehold: there is no token, so everybody on this machine may do everything",
+        Access::Tokens(_) => "leasehold: only requests with a token are let in",
+    });
+    let server = Server::builder(leasehold.clone())
+        .access(access)
+        .limits(limits)
+        .workflows(settings.workflows)
+        .triggers(settings.triggers)
+        .build();
+    let executions = if executions.is_empty() {
+        None
+    } else {
+        Some(Executions::start(&leasehold, executions, crew, printer)?)
+    };
+    stage.open(&server);
+    let signal = signals.next().await;
+    tracing::info!(signal, "ending");
+    printer.say("leasehold: ending when what runs is done; once more ends it now");
+    server.drain();
+    let end = End { leasehold, listening, executions, grace: limits.grace };
+    Ok(end.end(&mut signals).await)
+}
+
+/// The end of a server.
+struct End {
+    leasehold: Leasehold,
+    listening: Listening,
+    executions: Option<Executions>,
+    grace: Duration,
+}
+
+impl End {
+    /// Lets what runs come to its end, for as long as there is time. Gives the exit code.
+    async fn end(self, signals: &mut Signals) -> i32 {
+        let Self { leasehold, listening, executions, grace } = self;
+        let kill = executions.as_ref().map(Executions::kill);
+        let (hurry, hurried) = tokio::sync::oneshot::channel::<()>();
+        let mut over = std::pin::pin!(async move {
+            if let Some(executions) = executions {
+                let enough = async {
+                    let _ = tokio::time::timeout(grace, hurried).await;
+                };
+                // Until then it is told to whoever asks that the server is ending.
+                executions.stop(enough).await;
+            }
+            listening.stop().await;
+            leasehold.close().await;
+        });
+        let signal = tokio::select! {
+            () = &mut over => return exit::SUCCESS,
+            signal = signals.next() => signal,
+        };
+        drop(hurry);
+        if let Some(kill) = kill {
+            kill();
+            tokio::select! {
+                () = &mut over => {}
+                () = tokio::time::sleep(LAST) => {}
+                _ = signals.next() => {}
+            }
+        }
+        exit::SIGNAL_BASE + signal
+    }
+}
+
+/// So long executions that were killed have to be told to the store.
+const LAST: Duration = Duration::from_secs(2);

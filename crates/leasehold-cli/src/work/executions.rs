@@ -1,0 +1,115 @@
+//! The commands of workflows: a worker of the library takes executions, and each runs once under a keeper of its own.
+
+use std::sync::Arc;
+
+use leasehold::model::{ExecutionId, Input, Payload, Ttl, WorkflowName};
+use leasehold::{Leasehold, Running, Setback, Worker};
+
+use super::attempt::listen;
+use super::outcome::Outcome;
+use super::payload::PayloadFolder;
+use super::shop::{Hurry, Shop};
+use crate::output::{Failure, Printer};
+use crate::run::{Crew, ExecutionStart, Launcher};
+
+/// How the executions of a workflow are run.
+pub(crate) struct ExecutionPlan {
+    pub(crate) workflow: WorkflowName,
+    pub(crate) ttl: Ttl,
+    pub(crate) launcher: Launcher,
+}
+
+/// Executions that are run here.
+pub(crate) struct Executions {
+    worker: Worker,
+    kitchen: Arc<Kitchen>,
+    burying: tokio::task::JoinHandle<()>,
+}
+
+/// What all of them share.
+struct Kitchen {
+    shop: Shop,
+    payloads: PayloadFolder,
+}
+
+impl Executions {
+    /// Begins to run what there is to run.
+    pub(crate) fn start(
+        leasehold: &Leasehold,
+        plans: Vec<ExecutionPlan>,
+        crew: Arc<Crew>,
+        printer: Printer,
+    ) -> Result<Self, Failure> {
+        let payloads = PayloadFolder::new().map_err(Failure::internal)?;
+        let kitchen = Arc::new(Kitchen { shop: Shop::talking(printer), payloads });
+        // One workflow runs one at a time, so that each has its slot.
+        let slots = u32::try_from(plans.len()).unwrap_or(u32::MAX);
+        let mut builder = leasehold.worker().slots(slots).prefetch(0).patient();
+        for ExecutionPlan { workflow, ttl, launcher } in plans {
+            let (kitchen, launcher) = (kitchen.clone(), Arc::new(launcher));
+            builder = builder.workflow_raw(workflow, ttl.as_duration(), move |running| {
+                execute(kitchen.clone(), launcher.clone(), running)
+            });
+        }
+        let worker = builder.start()?;
+        let burying = tokio::spawn(async move {
+            if let Err(error) = crew.bury().await {
+                tracing::error!(%error, "what is dead cannot be buried");
+            }
+        });
+        Ok(Self { worker, kitchen, burying })
+    }
+
+    /// Kills what runs, now.
+    pub(crate) fn kill(&self) -> impl Fn() + use<> {
+        let kitchen = self.kitchen.clone();
+        move || _ = kitchen.shop.hurry.send_replace(Hurry::Kill)
+    }
+
+    /// Begins no more, and waits for those that run; when `enough` resolves they are stopped. Everything is said in the end.
+    pub(crate) async fn stop(self, enough: impl Future<Output = ()>) {
+        self.worker.stop_when(enough).await;
+        self.burying.abort();
+        let mouth = self.kitchen.shop.stderr.clone();
+        let _ = tokio::task::spawn_blocking(move || mouth.close()).await;
+    }
+}
+
+/// One execution: the command runs until it has ended, by itself or because it has to.
+async fn execute(
+    kitchen: Arc<Kitchen>,
+    launcher: Arc<Launcher>,
+    running: Running<Input>,
+) -> Result<Option<Payload>, Setback> {
+    let id = ExecutionId::from(running.id());
+    let workflow = WorkflowName::of_queue(&running.task().queue);
+    let workflow = workflow.map_or_else(String::new, |name| name.to_string());
+    tracing::info!(execution = %id, %workflow, "begun");
+    let outcome = run(&kitchen, &launcher, &running, &format!("{workflow} {id}: ")).await;
+    if let Some(trouble) = &outcome.trouble {
+        kitchen.shop.say(format!("{id} of workflow '{workflow}': {trouble}")).await;
+    }
+    outcome.result
+}
+
+async fn run(kitchen: &Kitchen, launcher: &Launcher, running: &Running<Input>, prefix: &str) -> Outcome {
+    let payload = running.work.bytes();
+    let file = match kitchen.payloads.put(running.id().into(), payload) {
+        Ok(file) => file,
+        Err(error) => return Outcome::not_started(&error),
+    };
+    let start = ExecutionStart {
+        task: running.task(),
+        lock_token: running.lock_token(),
+        payload: payload.to_vec(),
+        payload_file: file.path(),
+    };
+    let begun = launcher.launch_execution(start, running.valid_until()).await;
+    match listen(&kitchen.shop, begun, prefix) {
+        Ok(heard) => {
+            let (end, out, error) = heard.until_the_end(&kitchen.shop, running).await;
+            Outcome::new(end, running.task(), out, error)
+        }
+        Err(error) => Outcome::not_started(&error),
+    }
+}

@@ -1,0 +1,8 @@
+//! `leasehold serve` and `leasehold token`, as programs.
+
+mod ends;
+mod faults;
+mod lab;
+mod runs;
+mod starts;
+mod tokens;

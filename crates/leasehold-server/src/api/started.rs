@@ -1,0 +1,99 @@
+//! What came of starting an execution, as clients read it.
+
+use std::time::Duration;
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use leasehold::model::{TaskState, WorkflowName};
+use leasehold::{Error, Start};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::problem::{Answer, Problem};
+use crate::server::App;
+use crate::status;
+
+/// What came of a start.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Started {
+    /// Always true: nothing is wrong.
+    success: bool,
+    /// The workflow.
+    workflow: String,
+    /// The execution that there is for this start: the new one, or the one that had the key before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    execution_id: Option<String>,
+    /// Whether the key had started it before.
+    duplicate: bool,
+    /// Where it stands: pending, queued, running, succeeded, failed or aborted; or skipped, if nothing was started.
+    #[schema(example = "pending")]
+    status: &'static str,
+    /// Which try of its key it is, from 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempt: Option<u32>,
+    /// The failed execution whose key it has taken over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_of: Option<String>,
+    /// The execution that is in the way, if nothing was started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    existing_execution_id: Option<String>,
+}
+
+/// Where an execution stands, in the words of this API.
+pub(crate) fn word(state: TaskState) -> &'static str {
+    match state {
+        TaskState::Blocked => "queued",
+        other => other.word(),
+    }
+}
+
+impl Started {
+    fn new(workflow: &WorkflowName, start: &Start) -> Self {
+        let execution = start.execution();
+        let in_the_way = match start {
+            Start::Skipped { execution, .. } => execution.map(|id| id.to_string()),
+            _ => None,
+        };
+        Self {
+            success: true,
+            workflow: workflow.to_string(),
+            execution_id: execution.map(|execution| execution.id.to_string()),
+            duplicate: matches!(start, Start::Duplicate(_)),
+            status: execution.map_or("skipped", |execution| word(execution.state)),
+            attempt: execution.map(|execution| execution.attempt),
+            retry_of: execution.and_then(|execution| execution.retry_of).map(|id| id.to_string()),
+            existing_execution_id: in_the_way,
+        }
+    }
+
+    /// The answer, with the status that `new` is for a new execution.
+    pub(crate) fn answer(workflow: &WorkflowName, start: &Start, new: StatusCode) -> Response {
+        let status = match start {
+            Start::Started(_) => new,
+            Start::Queued(_) => status::ACCEPTED,
+            Start::Duplicate(_) | Start::Skipped { .. } => StatusCode::OK,
+        };
+        let started = Self::new(workflow, start);
+        let place = started.execution_id.as_ref().map(|id| format!("/api/v1/executions/{id}"));
+        let mut response = (status, axum::Json(started)).into_response();
+        if let Some(place) = place.and_then(|place| HeaderValue::from_str(&place).ok()) {
+            response.headers_mut().insert(header::LOCATION, place);
+        }
+        response
+    }
+}
+
+/// The problem of a start that failed. Who is in the way is asked how long it may take.
+pub(crate) async fn refused(app: &App, error: Error) -> Problem {
+    let Error::WorkflowLocked { workflow, .. } = &error else { return error.into() };
+    let left = left(app, workflow).await.unwrap_or(Duration::from_secs(1));
+    Problem::from(error).retry_after(left)
+}
+
+/// How long until the workflow's lock is free, if nobody renews it.
+async fn left(app: &App, workflow: &WorkflowName) -> Answer<Duration> {
+    let lock = app.leasehold().status(&workflow.lock()).await?;
+    let until = lock.expires_at.ok_or_else(|| Problem::invalid("nobody has it"))?;
+    Ok(until.since(lock.now))
+}

@@ -1,0 +1,125 @@
+//! What may stand in the file. Anything else is a mistake that would go unnoticed.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use leasehold::model::{CronText, QueueName, Reuse, ScheduleName, WorkflowName, Zone};
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::values::{Lasting, SecretPlace, Span, TriggerId, VariableName};
+use crate::access::{Hash, Role};
+use crate::webhooks::{Pointer, Scheme};
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct File {
+    pub(super) store: Option<Spanned<String>>,
+    pub(super) listen: Option<SocketAddr>,
+    pub(super) grace: Option<Span>,
+    #[serde(default)]
+    pub(super) limits: LimitsPart,
+    #[serde(default)]
+    pub(super) tokens: Vec<TokenPart>,
+    #[serde(default)]
+    pub(super) workflows: BTreeMap<WorkflowName, Spanned<WorkflowPart>>,
+    #[serde(default)]
+    pub(super) triggers: BTreeMap<TriggerId, Spanned<TriggerPart>>,
+    #[serde(default)]
+    pub(super) schedules: Vec<Spanned<SchedulePart>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LimitsPart {
+    pub(super) body_bytes: Option<usize>,
+    pub(super) body_time: Option<Span>,
+    pub(super) header_time: Option<Span>,
+    pub(super) wait: Option<Span>,
+    pub(super) connections: Option<usize>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TokenPart {
+    pub(super) name: leasehold::model::Holder,
+    pub(super) role: Role,
+    pub(super) hash: Hash,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WorkflowPart {
+    pub(super) description: Option<String>,
+    pub(super) runner: Option<Spanned<RunnerWord>>,
+    pub(super) command: Option<Spanned<Vec<String>>>,
+    #[serde(default)]
+    pub(super) environment: Vec<VariableName>,
+    pub(super) directory: Option<PathBuf>,
+    #[serde(default)]
+    pub(super) on_locked: LockedWord,
+    pub(super) queue_limit: Option<Spanned<u32>>,
+    pub(super) ttl: Option<Lasting>,
+    pub(super) max_runtime: Option<Lasting>,
+    #[serde(default)]
+    pub(super) reuse: ReuseWord,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TriggerPart {
+    pub(super) workflow: Spanned<WorkflowName>,
+    pub(super) scheme: Scheme,
+    #[serde(default)]
+    pub(super) secrets: Vec<Spanned<SecretPlace>>,
+    pub(super) key: Option<Pointer>,
+    pub(super) on_locked: Option<LockedWord>,
+    pub(super) tolerance: Option<Span>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SchedulePart {
+    pub(super) name: ScheduleName,
+    pub(super) cron: CronText,
+    pub(super) zone: Option<Zone>,
+    pub(super) workflow: Option<Spanned<WorkflowName>>,
+    pub(super) queue: Option<QueueName>,
+    pub(super) input: Option<serde_json::Value>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum RunnerWord {
+    Command,
+    External,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum LockedWord {
+    #[default]
+    Reject,
+    Queue,
+    Skip,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum ReuseWord {
+    #[default]
+    FailedOnly,
+    Never,
+    Always,
+}
+
+impl From<ReuseWord> for Reuse {
+    fn from(word: ReuseWord) -> Self {
+        match word {
+            ReuseWord::FailedOnly => Self::Failed,
+            ReuseWord::Never => Self::Never,
+            ReuseWord::Always => Self::Finished,
+        }
+    }
+}

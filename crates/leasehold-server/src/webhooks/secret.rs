@@ -1,0 +1,64 @@
+//! What the sender of a webhook signs with. Never shown, not even by `{:?}`.
+
+use std::fmt;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use leasehold::model::Invalid;
+
+use super::Scheme;
+
+const STANDARD_PREFIX: &str = "whsec_";
+
+/// What the sender of a webhook signs with, as bytes.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(Vec<u8>);
+
+impl Secret {
+    /// As the sender shows it to people. Standard Webhooks write theirs as `whsec_` and Base64; all others mean the
+    /// text itself.
+    pub fn new(scheme: Scheme, text: &str) -> Result<Self, Invalid> {
+        let bytes = match scheme {
+            Scheme::Standard => {
+                let coded = text.strip_prefix(STANDARD_PREFIX).unwrap_or(text);
+                let wrong = |_| {
+                    Invalid("a secret of Standard Webhooks is whsec_ and Base64; this one is not".to_owned())
+                };
+                STANDARD.decode(coded).map_err(wrong)?
+            }
+            Scheme::Github | Scheme::Stripe | Scheme::None => text.as_bytes().to_vec(),
+        };
+        if bytes.is_empty() {
+            return Err(Invalid("a secret may not be empty".to_owned()));
+        }
+        Ok(Self(bytes))
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_read_as_its_scheme_means_it_and_never_shown() {
+        let standard = Secret::new(Scheme::Standard, "whsec_AQID").unwrap();
+        assert_eq!(standard.bytes(), [1, 2, 3]);
+        assert_eq!(Secret::new(Scheme::Standard, "AQID").unwrap(), standard);
+        assert_eq!(Secret::new(Scheme::Stripe, "whsec_AQID").unwrap().bytes(), b"whsec_AQID");
+        assert_eq!(format!("{standard:?}"), "Secret(…)");
+        for wrong in ["whsec_", "whsec_ä", "whsec_A"] {
+            assert!(Secret::new(Scheme::Standard, wrong).is_err(), "{wrong}");
+        }
+        assert!(Secret::new(Scheme::Github, "").is_err());
+    }
+}

@@ -1,0 +1,406 @@
+//! Signatures of webhooks, over the raw bytes of the body. Compared in constant time, by the MAC itself; several secrets
+//! may be valid at once, so that one can be changed for another without losing an event.
+
+use std::fmt;
+use std::time::Duration;
+
+use axum::http::HeaderMap;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use hmac::{Hmac, KeyInit, Mac};
+use leasehold::model::Timestamp;
+use serde::Deserialize;
+use sha2::Sha256;
+
+use super::secret::Secret;
+
+const GITHUB: &str = "x-hub-signature-256";
+const STRIPE: &str = "stripe-signature";
+const STANDARD_SIGNATURE: &str = "webhook-signature";
+const STANDARD_TIME: &str = "webhook-timestamp";
+pub(super) const STANDARD_ID: &str = "webhook-id";
+
+/// A header that is longer is no signature.
+const LONGEST_HEADER: usize = 4096;
+/// So many signatures of one header are looked at: each costs a MAC over the body for each secret.
+const MOST_SIGNATURES: usize = 8;
+
+/// How a sender signs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scheme {
+    /// `X-Hub-Signature-256`. No time is signed.
+    Github,
+    /// `Stripe-Signature`, with the time.
+    Stripe,
+    /// Standard Webhooks: `webhook-signature`, with the time and the id.
+    Standard,
+    /// Not at all.
+    None,
+}
+
+impl Scheme {
+    /// Whether a sender that signs like this also signs when.
+    pub(crate) const fn has_time(self) -> bool {
+        matches!(self, Self::Stripe | Self::Standard)
+    }
+}
+
+/// How the requests of a trigger are checked.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Check<'a> {
+    pub(crate) scheme: Scheme,
+    /// Each of them is good.
+    pub(crate) secrets: &'a [Secret],
+    /// How far a signed time may be from now, both ways.
+    pub(crate) tolerance: Duration,
+}
+
+/// Why a request was not believed. Says nothing that would help to forge one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// There is no such header, or more than one.
+    Missing(&'static str),
+    /// The header does not look like a signature.
+    Malformed(&'static str),
+    /// It was signed too long ago, or in the future.
+    Untimely,
+    /// It was signed with another secret, or something was changed since.
+    Wrong,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing(header) => write!(f, "the request has no header {header}, or more than one"),
+            Self::Malformed(header) => write!(f, "the header {header} is no signature of this scheme"),
+            Self::Untimely => f.write_str("the request was signed too long ago, or in the future"),
+            Self::Wrong => f.write_str("the signature is not that of this trigger's sender"),
+        }
+    }
+}
+
+impl Check<'_> {
+    /// Whether the request was signed by somebody who has one of the secrets, at about `now`.
+    pub(crate) fn verify(&self, headers: &HeaderMap, body: &[u8], now: Timestamp) -> Result<(), Refused> {
+        match self.scheme {
+            Scheme::Github => self.github(headers, body),
+            Scheme::Stripe => self.stripe(headers, body, now),
+            Scheme::Standard => self.standard(headers, body, now),
+            Scheme::None => Ok(()),
+        }
+    }
+
+    fn github(&self, headers: &HeaderMap, body: &[u8]) -> Result<(), Refused> {
+        let value = only(headers, GITHUB)?;
+        let code = value.strip_prefix("sha256=").and_then(from_hex).ok_or(Refused::Malformed(GITHUB))?;
+        self.is_one_of(&[code], &[body])
+    }
+
+    /// `t=1700000000,v1=HEX[,v1=HEX…]`; other parts are of no interest.
+    fn stripe(&self, headers: &HeaderMap, body: &[u8], now: Timestamp) -> Result<(), Refused> {
+        let value = only(headers, STRIPE)?;
+        let (mut time, mut codes) = (None, Vec::new());
+        for part in value.split(',') {
+            match part.trim().split_once('=') {
+                Some(("t", text)) if time.is_none() => time = Some(text),
+                Some(("t", _)) => return Err(Refused::Malformed(STRIPE)),
+                Some(("v1", text)) => codes.extend(from_hex(text)),
+                _ => {}
+            }
+        }
+        let time = time.filter(|_| !codes.is_empty()).ok_or(Refused::Malformed(STRIPE))?;
+        self.is_timely(time, now, STRIPE)?;
+        self.is_one_of(&codes, &[time.as_bytes(), b".", body])
+    }
+
+    /// `v1,BASE64 v1,BASE64 …`; other versions are of no interest.
+    fn standard(&self, headers: &HeaderMap, body: &[u8], now: Timestamp) -> Result<(), Refused> {
+        let value = only(headers, STANDARD_SIGNATURE)?;
+        let (id, time) = (only(headers, STANDARD_ID)?, only(headers, STANDARD_TIME)?);
+        let codes: Vec<_> = value
+            .split(' ')
+            .filter_map(|part| part.strip_prefix("v1,"))
+            .filter_map(|code| STANDARD.decode(code).ok()?.try_into().ok())
+            .collect();
+        if codes.is_empty() {
+            return Err(Refused::Malformed(STANDARD_SIGNATURE));
+        }
+        self.is_timely(time, now, STANDARD_TIME)?;
+        self.is_one_of(&codes, &[id.as_bytes(), b".", time.as_bytes(), b".", body])
+    }
+
+    fn is_timely(&self, time: &str, now: Timestamp, header: &'static str) -> Result<(), Refused> {
+        let plain = !time.is_empty() && time.bytes().all(|byte| byte.is_ascii_digit());
+        let seconds: u64 = plain.then(|| time.parse().ok()).flatten().ok_or(Refused::Malformed(header))?;
+        let now = now.as_micros() / 1_000_000;
+        if now.abs_diff(seconds) <= self.tolerance.as_secs() { Ok(()) } else { Err(Refused::Untimely) }
+    }
+
+    /// Whether one of these codes is that of the message under one of the secrets.
+    fn is_one_of(&self, codes: &[[u8; 32]], message: &[&[u8]]) -> Result<(), Refused> {
+        for secret in self.secrets {
+            let mut mac =
+                Hmac::<Sha256>::new_from_slice(secret.bytes()).expect("a key of any length will do");
+            for part in message {
+                mac.update(part);
+            }
+            for code in codes.iter().take(MOST_SIGNATURES) {
+                if mac.clone().verify_slice(code).is_ok() {
+                    return Ok(());
+                }
+            }
+        }
+        Err(Refused::Wrong)
+    }
+}
+
+/// The value of a header that is there once, and as a text that is not too long.
+fn only<'a>(headers: &'a HeaderMap, name: &'static str) -> Result<&'a str, Refused> {
+    let mut values = headers.get_all(name).iter();
+    let (Some(value), None) = (values.next(), values.next()) else { return Err(Refused::Missing(name)) };
+    let text = value.to_str().ok().filter(|text| !text.is_empty() && text.len() <= LONGEST_HEADER);
+    text.ok_or(Refused::Malformed(name))
+}
+
+/// 64 hexadecimal digits.
+fn from_hex(text: &str) -> Option<[u8; 32]> {
+    let digits = text.as_bytes();
+    if digits.len() != 64 {
+        return None;
+    }
+    let mut bytes = [0; 32];
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        let [high, low] = [pair[0], pair[1]].map(|digit| char::from(digit).to_digit(16));
+        *byte = u8::try_from(high? * 16 + low?).ok()?;
+    }
+    Some(bytes)
+}
+
+/// Signatures: the senders' own examples, and whatever somebody else may send.
+#[cfg(test)]
+mod tests {
+    use axum::http::{HeaderName, HeaderValue};
+
+    use super::*;
+
+    const GITHUB_SECRET: &str = "It's a Secret to Everybody";
+    const GITHUB_CODE: &str = "757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17";
+    const HELLO: &[u8] = b"Hello, World!";
+
+    const STANDARD_SECRET: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
+    const STANDARD_BODY: &[u8] = br#"{"email":"test@example.com","username":"test_user"}"#;
+    const STANDARD_CODE: &str = "v1,tZ1I4/hDygAJgO5TYxiSd6Sd0kDW6hPenDe+bTa3Kkw=";
+    const STANDARD_AT: u64 = 1_649_367_553;
+
+    fn headers(all: &[(&'static str, &str)]) -> HeaderMap {
+        let pair = |(name, value): &(&'static str, &str)| {
+            (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())
+        };
+        all.iter().map(pair).collect()
+    }
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::from_micros(seconds * 1_000_000)
+    }
+
+    fn secrets(scheme: Scheme, texts: &[&str]) -> Vec<Secret> {
+        texts.iter().map(|text| Secret::new(scheme, text).unwrap()).collect()
+    }
+
+    fn check(scheme: Scheme, ours: &[Secret]) -> Check<'_> {
+        Check { scheme, secrets: ours, tolerance: Duration::from_mins(5) }
+    }
+
+    fn code(secret: &str, message: &[&[u8]]) -> String {
+        let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).unwrap();
+        for part in message {
+            mac.update(part);
+        }
+        mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
+    }
+
+    #[test]
+    fn github_signs_the_body() {
+        let ours = secrets(Scheme::Github, &[GITHUB_SECRET]);
+        let verify = |value: &str, body: &[u8]| {
+            check(Scheme::Github, &ours).verify(&headers(&[(GITHUB, value)]), body, at(0))
+        };
+        assert_eq!(verify(&format!("sha256={GITHUB_CODE}"), HELLO), Ok(()));
+        assert_eq!(verify(&format!("sha256={}", GITHUB_CODE.to_uppercase()), HELLO), Ok(()));
+        assert_eq!(verify(&format!("sha256={GITHUB_CODE}"), b"Hello, World?"), Err(Refused::Wrong));
+        assert_eq!(verify(&format!("sha256={GITHUB_CODE}"), b""), Err(Refused::Wrong));
+        let other = GITHUB_CODE.replacen('7', "8", 1);
+        assert_eq!(verify(&format!("sha256={other}"), HELLO), Err(Refused::Wrong));
+    }
+
+    #[test]
+    fn what_is_no_signature_of_github_is_refused() {
+        let ours = secrets(Scheme::Github, &[GITHUB_SECRET]);
+        let verify =
+            |value: &str| check(Scheme::Github, &ours).verify(&headers(&[(GITHUB, value)]), HELLO, at(0));
+        let (short, long) = (&GITHUB_CODE[..62], format!("{GITHUB_CODE}00"));
+        for value in [
+            "",
+            "sha256=",
+            GITHUB_CODE,
+            &format!("sha1={GITHUB_CODE}"),
+            &format!("SHA256={GITHUB_CODE}"),
+            &format!("sha256={short}"),
+            &format!("sha256={}", &GITHUB_CODE[..63]),
+            &format!("sha256={long}"),
+            &format!("sha256= {GITHUB_CODE}"),
+            &format!("sha256={short}zz"),
+            &format!("sha256={short}+1"),
+            &"a".repeat(1 << 20),
+        ] {
+            assert_eq!(verify(value), Err(Refused::Malformed(GITHUB)), "{}", &value[..value.len().min(80)]);
+        }
+        let none = check(Scheme::Github, &ours).verify(&HeaderMap::new(), HELLO, at(0));
+        assert_eq!(none, Err(Refused::Missing(GITHUB)));
+        let value = format!("sha256={GITHUB_CODE}");
+        let mut twice = headers(&[(GITHUB, &value)]);
+        twice.append(GITHUB, HeaderValue::from_str(&value).unwrap());
+        assert_eq!(check(Scheme::Github, &ours).verify(&twice, HELLO, at(0)), Err(Refused::Missing(GITHUB)));
+        let mut bytes = HeaderMap::new();
+        bytes.insert(GITHUB, HeaderValue::from_bytes(&[0xff, 0xfe]).unwrap());
+        assert_eq!(
+            check(Scheme::Github, &ours).verify(&bytes, HELLO, at(0)),
+            Err(Refused::Malformed(GITHUB))
+        );
+    }
+
+    #[test]
+    fn several_secrets_are_good_at_once() {
+        let value = format!("sha256={GITHUB_CODE}");
+        let verify = |texts: &[&str]| {
+            let ours = secrets(Scheme::Github, texts);
+            check(Scheme::Github, &ours).verify(&headers(&[(GITHUB, &value)]), HELLO, at(0))
+        };
+        assert_eq!(verify(&["the next one", GITHUB_SECRET]), Ok(()));
+        assert_eq!(verify(&[GITHUB_SECRET, "the one before"]), Ok(()));
+        assert_eq!(verify(&["the next one"]), Err(Refused::Wrong));
+        assert_eq!(verify(&[]), Err(Refused::Wrong));
+    }
+
+    #[test]
+    fn an_empty_body_can_be_signed() {
+        let ours = secrets(Scheme::Github, &["s"]);
+        let value = format!("sha256={}", code("s", &[b""]));
+        assert_eq!(check(Scheme::Github, &ours).verify(&headers(&[(GITHUB, &value)]), b"", at(0)), Ok(()));
+    }
+
+    #[test]
+    fn stripe_signs_the_time_and_the_body() {
+        let ours = secrets(Scheme::Stripe, &["whsec_test"]);
+        let (body, good) =
+            (br#"{"id":"evt_1"}"#, code("whsec_test", &[b"1700000000.", br#"{"id":"evt_1"}"#]));
+        let verify = |value: &str, now| {
+            check(Scheme::Stripe, &ours).verify(&headers(&[(STRIPE, value)]), body, at(now))
+        };
+        let signed = format!("t=1700000000,v1={good}");
+        for now in [1_700_000_000, 1_700_000_300, 1_699_999_700] {
+            assert_eq!(verify(&signed, now), Ok(()), "{now}");
+        }
+        for now in [1_700_000_301, 1_699_999_699, 0, 9_999_999_999] {
+            assert_eq!(verify(&signed, now), Err(Refused::Untimely), "{now}");
+        }
+        let bad = "0".repeat(64);
+        let now = 1_700_000_000;
+        assert_eq!(verify(&format!("t=1700000000,v1={bad},v1={good},v0={bad}"), now), Ok(()));
+        assert_eq!(verify(&format!("t=1700000000, v1={good}"), now), Ok(()));
+        assert_eq!(verify(&format!("t=1700000000,v1={bad}"), now), Err(Refused::Wrong));
+        // The time is signed as it is written.
+        assert_eq!(verify(&format!("t=01700000000,v1={good}"), now), Err(Refused::Wrong));
+        assert_eq!(verify(&format!("t=1700000001,v1={good}"), now), Err(Refused::Wrong));
+    }
+
+    #[test]
+    fn what_is_no_signature_of_stripe_is_refused() {
+        let ours = secrets(Scheme::Stripe, &["whsec_test"]);
+        let code = "0".repeat(64);
+        for value in [
+            String::new(),
+            "t=1700000000".to_owned(),
+            format!("v1={code}"),
+            "t=1700000000,v1=".to_owned(),
+            format!("t=1700000000,v1={}", &code[..63]),
+            format!("t=1700000000,v0={code}"),
+            format!("t=,v1={code}"),
+            format!("t=-5,v1={code}"),
+            format!("t=+1700000000,v1={code}"),
+            format!("t=1.7e9,v1={code}"),
+            format!("t=99999999999999999999999,v1={code}"),
+            format!("t=1700000000,t=1700000001,v1={code}"),
+            format!("t=1700000000,v1={}", "0".repeat(8000)),
+        ] {
+            let refused =
+                check(Scheme::Stripe, &ours).verify(&headers(&[(STRIPE, &value)]), b"{}", at(1_700_000_000));
+            assert_eq!(refused, Err(Refused::Malformed(STRIPE)), "{value}");
+        }
+    }
+
+    #[test]
+    fn only_so_many_signatures_are_tried() {
+        let ours = secrets(Scheme::Stripe, &["s"]);
+        let good = code("s", &[b"1700000000.", b"{}"]);
+        let with = |others: usize| {
+            let bad = format!("v1={},", "0".repeat(64)).repeat(others);
+            let value = format!("t=1700000000,{bad}v1={good}");
+            check(Scheme::Stripe, &ours).verify(&headers(&[(STRIPE, &value)]), b"{}", at(1_700_000_000))
+        };
+        assert_eq!(with(MOST_SIGNATURES - 1), Ok(()));
+        assert_eq!(with(MOST_SIGNATURES), Err(Refused::Wrong));
+    }
+
+    fn standard(id: &str, time: &str, signature: &str, now: u64) -> Result<(), Refused> {
+        let ours = secrets(Scheme::Standard, &[STANDARD_SECRET]);
+        let all = [(STANDARD_ID, id), (STANDARD_TIME, time), (STANDARD_SIGNATURE, signature)];
+        check(Scheme::Standard, &ours).verify(&headers(&all), STANDARD_BODY, at(now))
+    }
+
+    #[test]
+    fn standard_webhooks_sign_the_id_the_time_and_the_body() {
+        let id = "msg_27UH4WbU6Z5A5EzD8u03UvzRbpk";
+        let time = STANDARD_AT.to_string();
+        let verify = |signature: &str, now| standard(id, &time, signature, now);
+        assert_eq!(verify(STANDARD_CODE, STANDARD_AT), Ok(()));
+        assert_eq!(verify(STANDARD_CODE, STANDARD_AT + 300), Ok(()));
+        assert_eq!(verify(STANDARD_CODE, STANDARD_AT + 301), Err(Refused::Untimely));
+        assert_eq!(verify(STANDARD_CODE, STANDARD_AT - 301), Err(Refused::Untimely));
+        let zero = format!("v1,{}", STANDARD.encode([0; 32]));
+        assert_eq!(verify(&format!("v2,x {zero} {STANDARD_CODE}"), STANDARD_AT), Ok(()));
+        assert_eq!(verify(&zero, STANDARD_AT), Err(Refused::Wrong));
+        assert_eq!(standard("msg_other", &time, STANDARD_CODE, STANDARD_AT), Err(Refused::Wrong));
+        let later = (STANDARD_AT + 1).to_string();
+        assert_eq!(standard(id, &later, STANDARD_CODE, STANDARD_AT), Err(Refused::Wrong));
+    }
+
+    #[test]
+    fn what_is_no_signature_of_standard_webhooks_is_refused() {
+        let time = STANDARD_AT.to_string();
+        for signature in
+            ["v1", "v1,", "v1,???", "v1,AQID", "v2,AQID", "tZ1I4/hDygAJgO5TYxiSd6Sd0kDW6hPenDe+bTa3Kkw="]
+        {
+            let refused = standard("msg", &time, signature, STANDARD_AT);
+            assert_eq!(refused, Err(Refused::Malformed(STANDARD_SIGNATURE)), "{signature}");
+        }
+        for time in ["", "soon", "-1"] {
+            let refused = standard("msg", time, STANDARD_CODE, STANDARD_AT);
+            assert_eq!(refused, Err(Refused::Malformed(STANDARD_TIME)), "{time}");
+        }
+        let ours = secrets(Scheme::Standard, &[STANDARD_SECRET]);
+        let no_id = headers(&[(STANDARD_TIME, &time), (STANDARD_SIGNATURE, STANDARD_CODE)]);
+        let refused = check(Scheme::Standard, &ours).verify(&no_id, STANDARD_BODY, at(STANDARD_AT));
+        assert_eq!(refused, Err(Refused::Missing(STANDARD_ID)));
+    }
+
+    #[test]
+    fn a_refusal_tells_no_secret() {
+        for refused in
+            [Refused::Missing(GITHUB), Refused::Malformed(GITHUB), Refused::Untimely, Refused::Wrong]
+        {
+            assert!(!refused.to_string().contains(GITHUB_SECRET));
+        }
+    }
+}
