@@ -7,6 +7,7 @@ use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::header;
 use axum::http::request::Parts;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use leasehold::store::protocol::LARGEST_BODY;
 use serde::de::DeserializeOwned;
 
 use crate::problem::Problem;
@@ -21,6 +22,9 @@ pub(crate) struct MaybeJson<T>(pub(crate) T);
 
 /// The raw bytes of a request's body.
 pub(crate) struct Raw(pub(crate) Bytes);
+
+/// The bytes of a JSON body of the store protocol, which may be larger than others.
+pub(crate) struct Large(pub(crate) Bytes);
 
 /// What stands behind the `?`.
 pub(crate) struct Query<T>(pub(crate) T);
@@ -58,6 +62,16 @@ impl FromRequest<App> for Raw {
     }
 }
 
+impl FromRequest<App> for Large {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
+        let (parts, body) = request.into_parts();
+        must_be_json(&parts)?;
+        read_up_to(LARGEST_BODY.max(app.limits().body_bytes), body, app).await.map(Self)
+    }
+}
+
 impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
     type Rejection = Problem;
 
@@ -77,7 +91,8 @@ fn must_be_json(parts: &Parts) -> Result<(), Problem> {
     Err(Problem::new("NOT_JSON", detail).hint("send the header: Content-Type: application/json"))
 }
 
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+/// Reads JSON, or says what is wrong with it and where.
+pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     serde_json::from_slice(bytes).map_err(|error| {
         let what = if error.is_data() { "the body does not fit" } else { "the body is not JSON" };
         Problem::invalid(format!("{what}: {error}"))
@@ -85,8 +100,12 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
 }
 
 async fn read(body: Body, app: &App) -> Result<Bytes, Problem> {
+    read_up_to(app.limits().body_bytes, body, app).await
+}
+
+async fn read_up_to(most: usize, body: Body, app: &App) -> Result<Bytes, Problem> {
     let limits = app.limits();
-    let reading = Limited::new(body, limits.body_bytes).collect();
+    let reading = Limited::new(body, most).collect();
     let read = tokio::time::timeout(limits.body_time, reading).await;
     let Ok(read) = read else {
         return Err(slow(limits.body_time));
@@ -94,7 +113,7 @@ async fn read(body: Body, app: &App) -> Result<Bytes, Problem> {
     match read {
         Ok(body) => Ok(body.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => {
-            let detail = format!("the body is larger than {} bytes", limits.body_bytes);
+            let detail = format!("the body is larger than {most} bytes");
             Err(Problem::new("TOO_LARGE", detail))
         }
         Err(_) => Err(Problem::invalid("the body could not be read to its end")),

@@ -19,6 +19,7 @@ use crate::server::App;
     components(schemas(Problem)),
     tags(
         (name = "locks", description = "A lease on a name"),
+        (name = "store", description = "How leasehold itself speaks to a server; use the others from elsewhere"),
         (name = "health", description = "Whether the server is alive and ready"),
     ),
 )]

@@ -2,7 +2,7 @@
 
 use axum::Router;
 use axum::http::{Method, Uri};
-use axum::middleware::from_fn;
+use axum::middleware::{from_fn, from_fn_with_state};
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::api;
@@ -19,13 +19,17 @@ pub(crate) fn router(app: App) -> Router {
         .route("/openapi.json", openapi::route(&description))
         .fallback(unknown)
         .method_not_allowed_fallback(not_allowed)
+        .layer(from_fn_with_state(app.clone(), api::store::stamp))
         .layer(from_fn(envelope))
         .with_state(app)
 }
 
 /// The paths that the description has: all but the description itself.
 pub(crate) fn described() -> OpenApiRouter<App> {
-    OpenApiRouter::with_openapi(openapi::head()).merge(api::health::routes()).merge(api::locks::routes())
+    OpenApiRouter::with_openapi(openapi::head())
+        .merge(api::health::routes())
+        .merge(api::locks::routes())
+        .merge(api::store::routes())
 }
 
 async fn unknown(uri: Uri) -> Problem {

@@ -8,6 +8,7 @@ use leasehold::Leasehold;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::{Access, Gatekeeper};
+use crate::api::store::StoreDesk;
 use crate::problem::Problem;
 use crate::router;
 
@@ -63,6 +64,7 @@ struct Shared {
     gate: Gatekeeper,
     limits: Limits,
     draining: CancellationToken,
+    store_desk: StoreDesk,
 }
 
 impl Server {
@@ -111,7 +113,8 @@ impl ServerBuilder {
         let Self { leasehold, access, limits } = self;
         let gate = Gatekeeper::new(leasehold.clone(), access);
         let draining = CancellationToken::new();
-        Server { app: App(Arc::new(Shared { leasehold, gate, limits, draining })) }
+        let store_desk = StoreDesk::new();
+        Server { app: App(Arc::new(Shared { leasehold, gate, limits, draining, store_desk })) }
     }
 }
 
@@ -126,6 +129,11 @@ impl App {
 
     pub(crate) fn limits(&self) -> Limits {
         self.0.limits
+    }
+
+    /// What the store protocol remembers for a while.
+    pub(crate) fn store_desk(&self) -> &StoreDesk {
+        &self.0.store_desk
     }
 
     pub(crate) fn is_draining(&self) -> bool {

@@ -16,7 +16,7 @@ pub(crate) const CREATED: StatusCode = StatusCode::CREATED;
 pub(crate) const ACCEPTED: StatusCode = StatusCode::ACCEPTED;
 
 /// Every code there is. Those of the library's errors have their paragraph in `docs/errors.md` too.
-const KINDS: [Kind; 32] = [
+const KINDS: [Kind; 34] = [
     kind("INVALID", StatusCode::BAD_REQUEST, "Invalid request"),
     kind("UNAUTHENTICATED", StatusCode::UNAUTHORIZED, "Not authenticated"),
     kind("BAD_SIGNATURE", StatusCode::UNAUTHORIZED, "Bad signature"),
@@ -31,6 +31,8 @@ const KINDS: [Kind; 32] = [
     kind("LOCK_NOT_HELD", StatusCode::NOT_FOUND, "Lock not held"),
     kind("METHOD_NOT_ALLOWED", StatusCode::METHOD_NOT_ALLOWED, "Method not allowed"),
     kind("TOO_SLOW", StatusCode::REQUEST_TIMEOUT, "Request too slow"),
+    kind("LATE", StatusCode::REQUEST_TIMEOUT, "Request came too late"),
+    kind("PROTOCOL", StatusCode::BAD_REQUEST, "Another version of the protocol"),
     kind("LOCK_CONFLICT", StatusCode::CONFLICT, "Lock held by another"),
     kind("STALE_TOKEN", StatusCode::CONFLICT, "Stale token"),
     kind("LEASE_LOST", StatusCode::CONFLICT, "Lease lost"),

@@ -2,3 +2,4 @@
 
 pub(crate) mod health;
 pub(crate) mod locks;
+pub(crate) mod store;

@@ -13,6 +13,7 @@
 //! | `wake/` | waking exactly the waiter that has been served, in this process or the next |
 //! | `finding.rs` | what an engine finds out about itself for `leasehold doctor` |
 //! | `memory/`, `sqlite/`, `postgres/`, `redis/`, `dynamodb/` | the engines |
+//! | `http/`, `protocol.rs` | a leasehold server as an engine, and the words both sides use |
 
 mod abilities;
 mod background;
@@ -24,10 +25,14 @@ mod doc_store;
 pub mod dynamodb;
 mod finding;
 mod host;
+#[cfg(feature = "http")]
+pub mod http;
 mod lock_store;
 pub mod memory;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+#[doc(hidden)]
+pub mod protocol;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(feature = "sqlite")]

@@ -44,7 +44,7 @@ impl Doorbell {
     }
 
     /// The queues that somebody listens for.
-    #[cfg(feature = "sqlite")]
+    #[cfg(any(feature = "sqlite", feature = "http"))]
     pub(crate) fn heard(&self) -> Vec<QueueName> {
         self.waiting().keys().cloned().collect()
     }
@@ -74,6 +74,11 @@ impl Arrivals {
     pub async fn next(&mut self, at_most: Option<Duration>) {
         let patience = at_most.map_or(self.poll, |at_most| at_most.min(self.poll));
         let _ = tokio::time::timeout(patience, self.bell.notified()).await;
+    }
+
+    /// Waits until somebody says that something may have arrived since the last time, however long that takes.
+    pub async fn rung(&mut self) {
+        self.bell.notified().await;
     }
 }
 

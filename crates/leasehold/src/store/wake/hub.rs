@@ -55,6 +55,21 @@ pub struct Changes {
     waiter: LeaseId,
     seat: Arc<Seat>,
     poll: Duration,
+    /// Dropped with it.
+    #[cfg(feature = "http")]
+    _kept: Option<Box<dyn std::any::Any + Send + Sync>>,
+}
+
+/// Wakes one waiter that is not among those of this process.
+#[cfg(feature = "http")]
+pub(crate) struct Bell(Arc<Seat>);
+
+#[cfg(feature = "http")]
+impl Bell {
+    /// It may be its turn.
+    pub(crate) fn ring(&self) {
+        self.0.bell.notify_one();
+    }
 }
 
 impl Changes {
@@ -66,7 +81,25 @@ impl Changes {
         let _ = reach;
         let seat = Arc::<Seat>::default();
         waiting().insert(waiter, seat.clone());
-        Self { waiter, seat, poll }
+        Self {
+            waiter,
+            seat,
+            poll,
+            #[cfg(feature = "http")]
+            _kept: None,
+        }
+    }
+
+    /// Wake-ups that come by the bell alone: a server may be in this very process, and have a waiter of the same id.
+    #[cfg(feature = "http")]
+    pub(crate) fn apart(
+        waiter: LeaseId,
+        poll: Duration,
+        kept: impl std::any::Any + Send + Sync,
+    ) -> (Self, Bell) {
+        let seat = Arc::<Seat>::default();
+        let bell = Bell(seat.clone());
+        (Self { waiter, seat, poll, _kept: Some(Box::new(kept)) }, bell)
     }
 
     /// Wake-ups that come only by the clock, for engines that cannot send any.
@@ -98,7 +131,11 @@ impl std::fmt::Debug for Changes {
 
 impl Drop for Changes {
     fn drop(&mut self) {
-        waiting().remove(&self.waiter);
+        // Somebody else may listen for the same waiter by now.
+        let mut waiting = waiting();
+        if waiting.get(&self.waiter).is_some_and(|seat| Arc::ptr_eq(seat, &self.seat)) {
+            waiting.remove(&self.waiter);
+        }
     }
 }
 

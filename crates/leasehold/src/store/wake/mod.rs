@@ -10,6 +10,8 @@ mod hub;
 
 pub use arrivals::Arrivals;
 pub(crate) use arrivals::Doorbell;
+#[cfg(feature = "http")]
+pub(crate) use hub::Bell;
 pub use hub::{Changes, HandedOver, Wake};
 pub(crate) use hub::{Reach, wake};
 #[cfg(feature = "redis")]
