@@ -190,10 +190,7 @@ impl Told {
 
 /// Whether TLS is what failed, however deep the cause is.
 fn is_about_tls(error: &legacy::Error) -> bool {
-    causes(error).any(|cause| {
-        let inner = cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-        cause.is::<rustls::Error>() || inner.is_some_and(|inner| inner.is::<rustls::Error>())
-    })
+    causes(error).any(|cause| cause.is::<rustls::Error>())
 }
 
 /// Whether something else than HTTP came back.
@@ -205,7 +202,11 @@ type Cause = dyn std::error::Error + 'static;
 
 fn causes(error: &legacy::Error) -> impl Iterator<Item = &Cause> {
     fn below<'a>(cause: &&'a Cause) -> Option<&'a Cause> {
-        (*cause).source()
+        // What an I/O error was made of is not its source.
+        match cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref) {
+            Some(inner) => Some(inner as &Cause),
+            None => (*cause).source(),
+        }
     }
     std::iter::successors(error.source(), below)
 }
