@@ -94,7 +94,7 @@ async fn something_that_is_no_web_server_is_told() {
         }
     });
     let error = refused(&url).await;
-    assert_eq!(error.code(), "STORE_MISCONFIGURED", "{error}");
+    assert_eq!(error.code(), "STORE_MISCONFIGURED", "{error:?}");
     assert!(error.to_string().contains("does not answer like a web server"), "{error}");
 }
 

@@ -13,7 +13,7 @@ use tokio_rustls::TlsAcceptor;
 use super::support::Served;
 
 struct Encrypted {
-    _served: Served,
+    served: Served,
     port: u16,
     folder: tempfile::TempDir,
 }
@@ -43,7 +43,7 @@ impl Encrypted {
                 });
             }
         });
-        Self { _served: served, port, folder }
+        Self { served, port, folder }
     }
 
     fn ca(&self) -> PathBuf {
@@ -69,15 +69,18 @@ async fn everything_else_is_misconfigured_with_a_hint() {
     let encrypted = Encrypted::new().await;
     let (none, other) = (encrypted.folder.path().join("none.pem"), Encrypted::new().await);
     for (url, says) in [
-        // Not the name that it is made out to, a CA that is unknown, one that is not there, and no TLS at all.
+        // Not the name that it is made out to, a CA that is unknown, and one that is not there.
         ("https://127.0.0.1:PORT?ca=CA".to_owned(), "TLS that can be trusted"),
         (format!("https://localhost:PORT?ca={}", other.ca().display()), "TLS that can be trusted"),
         (format!("https://localhost:PORT?ca={}", none.display()), "cannot be read"),
-        (format!("https://localhost:{}?ca=CA", encrypted._served.address.port()), "TLS that can be trusted"),
     ] {
         let Err(error) = encrypted.connect(&url).await else { panic!("{url} was trusted") };
         assert_eq!(error.code(), "STORE_MISCONFIGURED", "{url}: {error:?}");
         assert!(error.to_string().contains(says), "{url}: {error}");
         assert!(error.hint().is_some());
     }
+    // A server without TLS hangs up: so would one that is about to stop.
+    let plain = format!("https://localhost:{}?ca=CA", encrypted.served.address.port());
+    let Err(error) = encrypted.connect(&plain).await else { panic!("it has no TLS") };
+    assert!(error.hint().unwrap().contains("with TLS if the address says https"), "{error:?}");
 }

@@ -61,9 +61,10 @@ impl Failed {
             Self::Broken(error) if is_no_http(error) => {
                 ("does not answer like a web server", "is it another program, or does it want https?")
             }
-            Self::NotConnected(_) => {
-                ("cannot be reached", "is a leasehold server running there, and is the way to it open?")
-            }
+            Self::NotConnected(_) => (
+                "cannot be reached",
+                "is a leasehold server running there, with TLS if the address says https, and is the way to it open?",
+            ),
             Self::Broken(_) | Self::BrokenOff(_) => {
                 ("hung up before it had answered", "try again; did the server end, or something in between?")
             }
