@@ -87,10 +87,12 @@ async fn something_that_is_no_web_server_is_told() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async move {
+        let mut open = Vec::new();
         while let Ok((stream, _)) = listener.accept().await {
             let _ = stream.readable().await;
             let _ = stream.try_read(&mut [0; 4096]);
             let _ = stream.try_write(b"-ERR unknown command\r\n");
+            open.push(stream);
         }
     });
     let error = refused(&url).await;
@@ -129,5 +131,5 @@ async fn a_server_says_what_it_is_to_the_doctor() {
     assert_eq!(of("its engine").detail, "memory, with tasks");
     assert_eq!(of("its memory").concern.as_ref().unwrap().code, "HTTP_FORGETS");
     let abilities = store.abilities();
-    assert_eq!((abilities.engine, abilities.sees_the_dead, abilities.lasting), ("http", false, false));
+    assert_eq!((abilities.engine, abilities.sees_the_dead, abilities.lasting), ("http", false, true));
 }

@@ -61,7 +61,8 @@ fn abilities(hello: &Hello) -> Abilities {
         poll: Duration::from_millis(hello.poll_millis).max(SHORTEST_POLL),
         wakes: hello.wakes,
         sees_the_dead: false,
-        lasting: hello.lasting,
+        // It outlives this process; whether it outlives the server, `leasehold doctor` tells.
+        lasting: true,
     }
 }
 
