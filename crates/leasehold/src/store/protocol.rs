@@ -122,6 +122,7 @@ calls! {
 
 /// What a server says of itself when it is first asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an ability of its own, and they are only told")]
 pub struct Hello {
     /// The version of leasehold.
     pub version: String,

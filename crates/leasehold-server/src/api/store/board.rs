@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 /// A client that has said nothing for so long is gone.
-const SILENT: Duration = Duration::from_secs(60);
+const SILENT: Duration = Duration::from_mins(1);
 /// Whoever has begun to listen so shortly ago may not be in a list that was on its way.
 const YOUNG: Duration = Duration::from_secs(2);
 

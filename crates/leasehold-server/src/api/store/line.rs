@@ -13,7 +13,7 @@ use uuid::Uuid;
 use crate::problem::Problem;
 
 /// Longer than any request may be under way: its clock refuses it before.
-const REMEMBERED: Duration = Duration::from_secs(120);
+const REMEMBERED: Duration = Duration::from_mins(2);
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Lines {

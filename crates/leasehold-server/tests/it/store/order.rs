@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::proxy::{Fault, Proxy};
 use super::support::{Served, acquire, lease_id, name, open, record};
 
-const TTL: Duration = Duration::from_secs(60);
+const TTL: Duration = Duration::from_mins(1);
 
 fn leave(lease_id: LeaseId) -> LockOp {
     LockOp::Leave(Leave { lease_id })

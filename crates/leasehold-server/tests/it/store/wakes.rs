@@ -37,7 +37,7 @@ async fn many_waiters_share_few_connections() {
     let proxy = super::proxy::Proxy::before(served.address);
     let leasehold = Leasehold::connect(&format!("http://{}", proxy.address())).await.unwrap();
     let held = leasehold.lock("lock").acquire().await.unwrap();
-    let patient = || Strategy::Wait(Some(Duration::from_secs(60)));
+    let patient = || Strategy::Wait(Some(Duration::from_mins(1)));
     let mut waiting = tokio::task::JoinSet::new();
     for _ in 0..50 {
         waiting.spawn(leasehold.lock("lock").strategy(patient()).acquire());

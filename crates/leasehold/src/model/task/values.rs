@@ -138,6 +138,7 @@ pub(super) mod maybe_payload {
 
     use super::Payload;
 
+    #[expect(clippy::ref_option, reason = "that is how serde gives it")]
     pub(in super::super) fn serialize<S: Serializer>(
         payload: &Option<Payload>,
         serializer: S,

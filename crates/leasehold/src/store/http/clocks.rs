@@ -15,7 +15,7 @@ use crate::store::protocol::Tick;
 /// No two clocks drift apart faster than one part in so many.
 const DRIFT: u64 = 1000;
 /// A server that has said nothing for so long, while another has, is gone or was another's.
-const HEARD: Duration = Duration::from_secs(60);
+const HEARD: Duration = Duration::from_mins(1);
 /// So many servers behind one address are kept apart.
 const SERVERS: usize = 8;
 

@@ -191,7 +191,7 @@ impl Told {
 
 /// Whether TLS is what failed, however deep the cause is.
 fn is_about_tls(error: &legacy::Error) -> bool {
-    causes(error).any(|cause| cause.is::<rustls::Error>())
+    causes(error).any(<Cause>::is::<rustls::Error>)
 }
 
 /// Whether something else than HTTP came back.
