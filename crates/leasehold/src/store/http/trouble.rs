@@ -194,9 +194,13 @@ fn is_about_tls(error: &legacy::Error) -> bool {
     causes(error).any(<Cause>::is::<rustls::Error>)
 }
 
-/// Whether something else than HTTP came back.
+/// Whether something else than HTTP came back, or came before it was asked for. The latter hyper tells by no name: it is
+/// what is left when the connection has not ended and has not failed.
 fn is_no_http(error: &legacy::Error) -> bool {
-    causes(error).any(|cause| cause.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_parse))
+    causes(error).filter_map(|cause| cause.downcast_ref::<hyper::Error>()).any(|error| {
+        let has_ended = error.is_incomplete_message() || error.is_canceled() || error.is_closed();
+        error.is_parse() || (!has_ended && error.source().is_none())
+    })
 }
 
 type Cause = dyn std::error::Error + 'static;
