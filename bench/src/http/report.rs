@@ -66,9 +66,10 @@ impl Report {
             text.push_str("| load | leasehold over HTTP, on `memory:` | aim |\n|---|---|---|\n");
         }
         for [name, figure, aim] in &self.0 {
-            let _ = match markdown {
-                true => writeln!(text, "| {name} | {figure} | {aim} |"),
-                false => writeln!(text, "{name:<36} {figure}   {aim}"),
+            let _ = if markdown {
+                writeln!(text, "| {name} | {figure} | {aim} |")
+            } else {
+                writeln!(text, "{name:<36} {figure}   {aim}")
             };
         }
         text

@@ -7,6 +7,7 @@ use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::header;
 use axum::http::request::Parts;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use leasehold::store::protocol::LARGEST_BODY;
 use serde::de::DeserializeOwned;
 
 use crate::problem::Problem;
@@ -21,6 +22,9 @@ pub(crate) struct MaybeJson<T>(pub(crate) T);
 
 /// The raw bytes of a request's body.
 pub(crate) struct Raw(pub(crate) Bytes);
+
+/// The bytes of a JSON body of the store protocol, which may be larger than others.
+pub(crate) struct Large(pub(crate) Bytes);
 
 /// What stands behind the `?`.
 pub(crate) struct Query<T>(pub(crate) T);
@@ -58,6 +62,17 @@ impl FromRequest<App> for Raw {
     }
 }
 
+impl FromRequest<App> for Large {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
+        let (parts, body) = request.into_parts();
+        must_be_json(&parts)?;
+        let bytes = LARGEST_BODY.max(app.limits().body_bytes);
+        read_up_to(body, bytes, app.limits().body_time).await.map(Self)
+    }
+}
+
 impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
     type Rejection = Problem;
 
@@ -77,7 +92,8 @@ pub(crate) fn must_be_json(parts: &Parts) -> Result<(), Problem> {
     Err(Problem::new("NOT_JSON", detail).hint("send the header: Content-Type: application/json"))
 }
 
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+/// Reads JSON, or says what is wrong with it and where.
+pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     serde_json::from_slice(bytes).map_err(|error| {
         let what = if error.is_data() { "the body does not fit" } else { "the body is not JSON" };
         Problem::invalid(format!("{what}: {error}"))

@@ -32,11 +32,6 @@
 //! | `otlp.rs` | traces to an OpenTelemetry collector (feature `otlp`) |
 //! | `terraform/` | the HTTP backend of Terraform and `OpenTofu` |
 
-#![expect(
-    clippy::result_large_err,
-    reason = "a problem is a whole answer, made once for a request that fails"
-)]
-
 pub mod access;
 mod api;
 mod body;

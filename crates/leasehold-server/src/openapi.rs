@@ -24,6 +24,7 @@ use crate::server::App;
         (name = "metrics", description = "What is measured"),
         (name = "workflows", description = "What starts once per event and runs one at a time"),
         (name = "webhooks", description = "Events of others that start workflows"),
+        (name = "store", description = "How leasehold itself speaks to a server; use the others from elsewhere"),
         (name = "health", description = "Whether the server is alive and ready"),
     ),
 )]

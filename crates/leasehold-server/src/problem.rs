@@ -6,6 +6,7 @@ use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use leasehold::Error;
 use leasehold::model::Conflict;
+use leasehold::store::protocol::trouble_word;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -61,6 +62,9 @@ pub struct Problem {
     /// Who holds the lock.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     holders: Vec<InTheWay>,
+    /// What kind of trouble the store is in: `unavailable`, `not_permitted`, `misconfigured` or `broken`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trouble: Option<&'static str>,
     /// When to try again, if that may help.
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_after_seconds: Option<u64>,
@@ -105,6 +109,7 @@ impl Problem {
             existing_execution_id: None,
             current_version: None,
             holders: Vec::new(),
+            trouble: None,
             retry_after_seconds: None,
         }
     }
@@ -191,6 +196,9 @@ impl From<Error> for Problem {
         }
         if let Some(hint) = error.hint() {
             problem = problem.hint(hint);
+        }
+        if let Error::Store { trouble, .. } = &error {
+            problem.trouble = Some(trouble_word(*trouble));
         }
         match &error {
             Error::WorkflowLocked { execution, raced, reason, .. } => {

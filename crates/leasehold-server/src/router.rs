@@ -21,6 +21,7 @@ pub(crate) fn router(app: App) -> Router {
         .route("/openapi.json", openapi::route(&description))
         .fallback(unknown)
         .method_not_allowed_fallback(not_allowed)
+        .layer(from_fn_with_state(app.clone(), api::store::stamp))
         .layer(from_fn(envelope))
         .layer(from_fn_with_state(app.clone(), count_requests))
         .with_state(app)
@@ -41,6 +42,7 @@ pub(crate) fn described() -> OpenApiRouter<App> {
         .merge(api::workflows::routes())
         .merge(api::executions::routes())
         .merge(api::webhooks::routes())
+        .merge(api::store::routes())
 }
 
 async fn unknown(uri: Uri) -> Problem {

@@ -9,6 +9,7 @@ use leasehold::{Caretaker, Leasehold, Sweeper};
 use tokio_util::sync::CancellationToken;
 
 use crate::access::{Access, Gatekeeper};
+use crate::api::store::StoreDesk;
 use crate::feed::Feed;
 use crate::metrics::Meters;
 use crate::problem::Problem;
@@ -81,6 +82,7 @@ struct Shared {
     workflows: Vec<Workflow>,
     triggers: Vec<Trigger>,
     draining: CancellationToken,
+    store_desk: StoreDesk,
     feed: Feed,
     /// Ends with the server.
     _upkeep: (Sweeper, Option<Caretaker>),
@@ -178,6 +180,7 @@ impl ServerBuilder {
             workflows,
             triggers,
             draining,
+            store_desk: StoreDesk::new(),
             feed,
             _upkeep: upkeep,
         };
@@ -227,6 +230,11 @@ impl App {
     /// The trigger with this id.
     pub(crate) fn trigger(&self, id: &str) -> Option<&Trigger> {
         self.0.triggers.iter().find(|trigger| trigger.id == id)
+    }
+
+    /// What the store protocol remembers for a while.
+    pub(crate) fn store_desk(&self) -> &StoreDesk {
+        &self.0.store_desk
     }
 
     pub(crate) fn is_draining(&self) -> bool {

@@ -21,7 +21,7 @@ pub(crate) const LOCKED: StatusCode = StatusCode::LOCKED;
 pub(crate) const CONFLICT: StatusCode = StatusCode::CONFLICT;
 
 /// Every code there is. Those of the library's errors have their paragraph in `docs/errors.md` too.
-const KINDS: [Kind; 33] = [
+const KINDS: [Kind; 36] = [
     kind("INVALID", StatusCode::BAD_REQUEST, "Invalid request"),
     kind("UNAUTHENTICATED", StatusCode::UNAUTHORIZED, "Not authenticated"),
     kind("BAD_SIGNATURE", StatusCode::UNAUTHORIZED, "Bad signature"),
@@ -37,9 +37,12 @@ const KINDS: [Kind; 33] = [
     kind("LOCK_NOT_HELD", StatusCode::NOT_FOUND, "Lock not held"),
     kind("METHOD_NOT_ALLOWED", StatusCode::METHOD_NOT_ALLOWED, "Method not allowed"),
     kind("TOO_SLOW", StatusCode::REQUEST_TIMEOUT, "Request too slow"),
+    kind("LATE", StatusCode::REQUEST_TIMEOUT, "Request came too late"),
+    kind("PROTOCOL", StatusCode::BAD_REQUEST, "Another version of the protocol"),
     kind("LOCK_CONFLICT", StatusCode::CONFLICT, "Lock held by another"),
     kind("STALE_TOKEN", StatusCode::CONFLICT, "Stale token"),
     kind("LEASE_LOST", StatusCode::CONFLICT, "Lease lost"),
+    kind("NO_ROOM", StatusCode::CONFLICT, "No room behind the lock"),
     kind("TASK_STATE", StatusCode::CONFLICT, "Not possible in this state"),
     kind("WORKFLOW_LOCKED", StatusCode::CONFLICT, "Workflow currently executing"),
     kind("LOCK_ACQUISITION_FAILED", StatusCode::CONFLICT, "Concurrent execution attempted"),

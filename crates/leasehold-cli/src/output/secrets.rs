@@ -29,6 +29,11 @@ fn without_userinfo(text: &str) -> String {
         let word = after.find(|c: char| c.is_whitespace() || "\"`".contains(c)).unwrap_or(after.len());
         let sign = after[..end].rfind('@').or_else(|| after[..word].find('@'));
         rest = match (after.find(':'), sign) {
+            // There the token is the user.
+            (_, Some(sign)) if is_web(before) && sign < end => {
+                told += "***";
+                &after[sign..]
+            }
             (Some(colon), Some(sign)) if colon < sign && colon < end => {
                 told += &after[..=colon];
                 told += "***";
@@ -38,6 +43,11 @@ fn without_userinfo(text: &str) -> String {
         };
     }
     told + rest
+}
+
+fn is_web(before: &str) -> bool {
+    let before = before.to_ascii_lowercase();
+    before.ends_with("http") || before.ends_with("https")
 }
 
 fn without_settings(text: &str) -> String {
@@ -73,8 +83,8 @@ mod tests {
         let told = without_passwords;
         assert_eq!(told("no such 'mysql://ada:s3cr3t@h/a@b'."), "no such 'mysql://ada:***@h/a@b'.");
         assert_eq!(told("a://u:p/w@h and b://:q@i"), "a://u:***@h and b://:***@i");
-        for same in
-            ["", "x://", "http://h:80/a", "http://h:80/ it is", "http://ada@h/", "sqlite:a@b:c", "é://é"]
+        assert_eq!(told("'https://lh_s3cr3t@h/' and HTTP://u:p@h"), "'https://***@h/' and HTTP://***@h");
+        for same in ["", "x://", "http://h:80/a", "http://h:80/ it is", "x://ada@h/", "sqlite:a@b:c", "é://é"]
         {
             assert_eq!(told(same), same);
         }

@@ -9,6 +9,7 @@ mod events;
 mod examples;
 mod force;
 mod help;
+mod http;
 mod input;
 mod leases;
 mod locks;

@@ -22,6 +22,7 @@ mod lease;
 pub(crate) mod locks;
 pub(crate) mod metrics;
 pub(crate) mod started;
+pub(crate) mod store;
 pub(crate) mod tasks;
 pub(crate) mod webhooks;
 pub(crate) mod workflows;

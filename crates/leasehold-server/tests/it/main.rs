@@ -10,6 +10,7 @@ mod locks;
 mod metrics;
 mod otlp;
 mod roles;
+mod store;
 mod tasks;
 mod terraform;
 mod terraform_fence;

@@ -443,7 +443,7 @@ mod tests {
     async fn a_lease_that_was_handed_over_is_confirmed_for_its_whole_time() {
         let leasehold = Leasehold::connect("memory:").await.unwrap();
         let first = leasehold.lock("a").acquire().await.unwrap();
-        let ttl = Duration::from_secs(60);
+        let ttl = Duration::from_mins(1);
         let next = leasehold.lock("a").ttl(ttl).process(None).wait(Duration::from_secs(10)).acquire();
         let (next, released) = tokio::join!(next, async {
             tokio::task::yield_now().await;

@@ -28,6 +28,19 @@ pub enum LockOp {
     Restarted(Restarted),
 }
 
+impl LockOp {
+    /// The request that it is about, if it is about one.
+    pub fn lease_id(&self) -> Option<LeaseId> {
+        match self {
+            Self::Acquire(acquire) => Some(acquire.ask.lease_id),
+            Self::Renew(renew) => Some(renew.lease_id),
+            Self::Release(release) => Some(release.lease_id),
+            Self::Leave(leave) => Some(leave.lease_id),
+            Self::AskRelease(_) | Self::ForceRelease(_) | Self::Sweep(_) | Self::Restarted(_) => None,
+        }
+    }
+}
+
 /// Take the lock, or a place in its queue.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Acquire {

@@ -21,7 +21,7 @@ pub struct Applied {
 
 /// The answer to an operation.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(tag = "outcome", rename_all = "snake_case")]
+#[serde(tag = "outcome", content = "of", rename_all = "snake_case")]
 pub enum Outcome {
     /// Acquire: the lock is yours.
     Granted(Lease),

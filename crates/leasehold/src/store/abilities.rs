@@ -23,6 +23,14 @@ pub struct Abilities {
     pub lasting: bool,
 }
 
+impl Abilities {
+    /// Whether it takes the word of its caller for what runs on its own host: that processes are gone, that the machine
+    /// has started anew. A server does not: its callers are elsewhere.
+    pub fn believes_in_processes(&self) -> bool {
+        self.engine != "http"
+    }
+}
+
 /// Who can reach an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hosts {

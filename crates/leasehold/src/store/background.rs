@@ -46,7 +46,7 @@ impl Background {
     }
 
     /// The thread's runtime: for connections, and for what may be cut short when the owner is gone.
-    #[cfg(any(feature = "postgres", feature = "redis"))]
+    #[cfg(any(feature = "postgres", feature = "redis", feature = "http"))]
     pub(crate) const fn handle(&self) -> &Handle {
         &self.handle
     }

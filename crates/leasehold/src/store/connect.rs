@@ -6,7 +6,8 @@ use std::sync::Arc;
 use super::{Store, memory::MemoryStore};
 use crate::error::{Error, Result, Trouble};
 
-/// Where a store is, as people write it: `sqlite:PATH`, `postgres://…`, `redis://…`, `dynamodb://TABLE`, `memory:`.
+/// Where a store is, as people write it: `sqlite:PATH`, `postgres://…`, `redis://…`, `dynamodb://TABLE`,
+/// `https://HOST`, `memory:`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreUrl {
     scheme: String,
@@ -38,7 +39,18 @@ pub async fn connect(url: &StoreUrl) -> Result<Arc<dyn Store>> {
             let options = super::dynamodb::DynamoDbOptions::from_url(url)?;
             Ok(Arc::new(super::dynamodb::connect(options).await?))
         }
-        #[cfg(not(all(feature = "sqlite", feature = "postgres", feature = "redis", feature = "dynamodb")))]
+        #[cfg(feature = "http")]
+        Engine::Http => {
+            let options = super::http::HttpOptions::from_url(url)?;
+            Ok(Arc::new(super::http::HttpStore::connect(options).await?))
+        }
+        #[cfg(not(all(
+            feature = "sqlite",
+            feature = "postgres",
+            feature = "redis",
+            feature = "dynamodb",
+            feature = "http"
+        )))]
         engine => Err(engine.missing()),
     }
 }
@@ -60,12 +72,19 @@ enum Engine {
     Postgres,
     Redis,
     DynamoDb,
+    Http,
 }
 
 impl Engine {
     #[cfg(any(
         test,
-        not(all(feature = "sqlite", feature = "postgres", feature = "redis", feature = "dynamodb"))
+        not(all(
+            feature = "sqlite",
+            feature = "postgres",
+            feature = "redis",
+            feature = "dynamodb",
+            feature = "http"
+        ))
     ))]
     fn missing(self) -> Error {
         let (name, feature) = match self {
@@ -74,6 +93,7 @@ impl Engine {
             Self::Postgres => ("PostgreSQL", "postgres"),
             Self::Redis => ("Redis", "redis"),
             Self::DynamoDb => ("DynamoDB", "dynamodb"),
+            Self::Http => ("http", "http"),
         };
         let hint =
             format!("build it in with: cargo install --path crates/leasehold-cli --features {feature}");
@@ -97,7 +117,7 @@ impl StoreUrl {
 
     /// The whole, with its secrets: for the engine's client, never for people.
     #[cfg_attr(
-        not(any(feature = "postgres", feature = "redis", feature = "dynamodb")),
+        not(any(feature = "postgres", feature = "redis", feature = "dynamodb", feature = "http")),
         expect(dead_code, reason = "only engines that are far away read their whole URL")
     )]
     pub(crate) fn expose(&self) -> String {
@@ -112,6 +132,7 @@ impl StoreUrl {
             "redis" | "rediss" | "redis+cluster" | "rediss+cluster" | "redis+sentinel"
             | "rediss+sentinel" => Ok(Engine::Redis),
             "dynamodb" => Ok(Engine::DynamoDb),
+            "http" | "https" => Ok(Engine::Http),
             other => {
                 let message = format!("'{other}:' is not a store that leasehold knows");
                 Err(Error::store(Trouble::Misconfigured, message, SCHEMES))
@@ -121,7 +142,7 @@ impl StoreUrl {
 }
 
 /// Part of a URL, with `%40` and the like as what they stand for. The error does not have the text: it may be a password.
-#[cfg(any(feature = "postgres", feature = "redis"))]
+#[cfg(any(feature = "postgres", feature = "redis", feature = "http"))]
 pub(super) fn decoded(text: &str) -> Result<String> {
     let decoded = percent_encoding::percent_decode_str(text).decode_utf8();
     let not_text = |_| {
@@ -132,7 +153,7 @@ pub(super) fn decoded(text: &str) -> Result<String> {
 }
 
 const SCHEMES: &str = "stores are: sqlite:PATH (or sqlite: for the default place), postgres://…, redis://…, \
-                       dynamodb://TABLE, memory:";
+                       dynamodb://TABLE, https://HOST of a leasehold server, memory:";
 
 /// Settings whose values are nobody's business.
 const SECRETS: [&str; 3] = ["password", "secret", "token"];
@@ -144,6 +165,8 @@ impl fmt::Display for StoreUrl {
         write!(f, "{}:", self.scheme)?;
         // The password may itself contain an '@': the last one ends it.
         match place.strip_prefix("//").and_then(|place| place.rsplit_once('@')) {
+            // There the token is the user.
+            Some((_, host)) if matches!(self.scheme.as_str(), "http" | "https") => write!(f, "//***@{host}")?,
             Some((who, host)) => match who.split_once(':') {
                 Some((user, _)) => write!(f, "//{user}:***@{host}")?,
                 None => write!(f, "//{who}@{host}")?,
@@ -218,6 +241,8 @@ mod tests {
             shown("postgres:///db?host=/run&password=s3cr3t"),
             "postgres:///db?host=/run&password=***"
         );
+        assert_eq!(shown("https://lh_1_s3cr3t@h:7420/x?ca=/y"), "https://***@h:7420/x?ca=/y");
+        assert_eq!(shown("HTTP://ada:s3cr3t@h"), "http://***@h");
         assert_eq!(shown("redis://h?sentinel_password=s3cr3t&db=1"), "redis://h?sentinel_password=***&db=1");
     }
 }

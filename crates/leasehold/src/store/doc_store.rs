@@ -1,6 +1,7 @@
 //! Small versioned documents: the compare-and-swap that an engine without transactions has to offer.
 
 use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
 
 use super::{Abilities, Cursor, Finding, Page};
 use crate::Result;
@@ -81,7 +82,7 @@ pub enum Fact {
 }
 
 /// A document as it was read.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Doc {
     /// Rises with every write; never used twice for one key.
     pub version: u64,
@@ -90,7 +91,8 @@ pub struct Doc {
 }
 
 /// What came of a conditional write.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum PutIf {
     /// Written, with this version.
     Written(u64),
@@ -99,7 +101,8 @@ pub enum PutIf {
 }
 
 /// What an engine knows about the time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Time {
     /// The engine has a clock, and this is what it says.
     Exact(Timestamp),

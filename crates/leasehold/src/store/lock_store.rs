@@ -1,6 +1,7 @@
 //! What an engine has to do so that locks can stand on it.
 
 use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
 
 use super::{Abilities, Changes, DocStore, Finding, TaskStore};
 use crate::Result;
@@ -76,7 +77,7 @@ pub trait LockStore: Send + Sync {
 }
 
 /// Which locks to list.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct ListLocks {
     /// Names that begin with this.
     pub prefix: Option<String>,
@@ -89,7 +90,8 @@ pub struct ListLocks {
 }
 
 /// A state to list by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum LockState {
     /// Somebody holds it.
     Held,
@@ -119,7 +121,7 @@ impl LockState {
 }
 
 /// Which events to list.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct ListEvents {
     /// Of this lock; else of all.
     pub lock: Option<LockName>,
@@ -130,7 +132,8 @@ pub struct ListEvents {
 }
 
 /// From where to list events, and in which direction.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Span {
     /// The newest, and back from there.
     #[default]
@@ -142,7 +145,7 @@ pub enum Span {
 }
 
 /// A page of a list.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Page<T> {
     /// What was asked for.
     pub items: Vec<T>,
@@ -151,7 +154,8 @@ pub struct Page<T> {
 }
 
 /// A place in a list. Opaque; give it back as it came.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Cursor(pub String);
 
 impl Cursor {

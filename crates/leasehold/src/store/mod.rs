@@ -14,6 +14,7 @@
 //! | `metered/` | a store that counts and times what is done with another one |
 //! | `finding.rs` | what an engine finds out about itself for `leasehold doctor` |
 //! | `memory/`, `sqlite/`, `postgres/`, `redis/`, `dynamodb/` | the engines |
+//! | `http/`, `protocol.rs` | a leasehold server as an engine, and the words both sides use |
 
 mod abilities;
 mod background;
@@ -25,11 +26,15 @@ mod doc_store;
 pub mod dynamodb;
 mod finding;
 mod host;
+#[cfg(feature = "http")]
+pub mod http;
 mod lock_store;
 pub mod memory;
 mod metered;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+#[doc(hidden)]
+pub mod protocol;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(feature = "sqlite")]

@@ -1,6 +1,7 @@
 //! What an engine has to do so that tasks can stand on it.
 
 use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
 
 use super::{Arrivals, Cursor, Page};
 use crate::Result;
@@ -80,7 +81,7 @@ pub trait TaskStore: Send + Sync {
 }
 
 /// Which tasks to list.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct ListTasks {
     /// Of this queue.
     pub queue: Option<QueueName>,

@@ -106,7 +106,7 @@ impl Enqueued {
 }
 
 /// A worker asks for tasks.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LeaseTasks {
     /// Who asks.
     pub worker: WorkerId,
@@ -119,7 +119,7 @@ pub struct LeaseTasks {
 }
 
 /// What a worker got.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leased {
     /// The tasks, next first, as they are now: running, with their tokens.
     pub tasks: Vec<Task>,
@@ -128,7 +128,7 @@ pub struct Leased {
 }
 
 /// A lease that a worker says it still has.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct HeldTask {
     /// On which task.
     pub id: TaskId,
@@ -139,7 +139,8 @@ pub struct HeldTask {
 }
 
 /// The answer to a sign of life.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Beat {
     /// The lease goes on. Somebody may want the task stopped.
     Kept(Option<Asked>),
@@ -148,7 +149,7 @@ pub enum Beat {
 }
 
 /// The end of an attempt.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Settle {
     /// Of which task.
     pub id: TaskId,
@@ -159,10 +160,11 @@ pub struct Settle {
 }
 
 /// How an attempt ended.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// Done.
-    Done(Option<Payload>),
+    Done(#[serde(with = "super::values::maybe_payload")] Option<Payload>),
     /// It failed: try again if attempts are left, after the usual pause or after this one.
     Retry(Note, Option<Ttl>),
     /// It failed, and trying again is no use.
@@ -176,7 +178,8 @@ pub enum Verdict {
 }
 
 /// The answer to the end of an attempt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Settled {
     /// It is settled, and where the task stands now. Also when it is sent again after a lost answer.
     Now(TaskState),
@@ -185,7 +188,8 @@ pub enum Settled {
 }
 
 /// One operation on one task that is there.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum TaskOp {
     /// A worker takes it.
     Lease(WorkerId, Ttl),
@@ -208,7 +212,7 @@ pub enum TaskOp {
 }
 
 /// Stop it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Cancel {
     /// Who wants it.
     pub by: Holder,
@@ -217,20 +221,21 @@ pub struct Cancel {
 }
 
 /// Try it again.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Retry {
     /// Who wants it.
     pub by: Holder,
 }
 
 /// A change to a task, if it is still as the caller saw it. What is `None` stays.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct Change {
     /// The version that the caller saw.
     pub expected: u64,
     /// Who changes it.
     pub by: Option<Holder>,
     /// What it is about; not while it runs or when it is over.
+    #[serde(with = "super::values::maybe_payload")]
     pub payload: Option<Payload>,
     /// Its weight; not when it is over.
     pub priority: Option<Priority>,
@@ -243,7 +248,8 @@ pub struct Change {
 }
 
 /// The answer to an operation on one task.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum TaskAnswer {
     /// Done as asked.
     Done,
@@ -258,7 +264,7 @@ pub enum TaskAnswer {
 }
 
 /// What a recovery found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Recovered {
     /// Leases that had run out: these tasks can run again…
     pub returned: u32,
@@ -278,7 +284,7 @@ impl Recovered {
 }
 
 /// Which finished tasks to put away or to forget.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finished {
     /// Of this queue; else of all.
     pub queue: Option<QueueName>,

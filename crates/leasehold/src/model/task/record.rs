@@ -60,7 +60,7 @@ pub struct Task {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
     /// What came of it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "super::values::present")]
     pub result: Option<Payload>,
     /// Why it failed last.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -37,7 +37,8 @@ struct Queue {
 }
 
 /// How many tasks are in which state; those put away are not counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Counts([u64; TaskState::ALL.len()]);
 
 impl Counts {
@@ -70,7 +71,7 @@ pub struct Pause {
 }
 
 /// A queue as people see it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueStatus {
     /// Its name.
     pub queue: QueueName,

@@ -132,6 +132,34 @@ impl<'de> Deserialize<'de> for Payload {
     }
 }
 
+/// A payload or none, as a list of one or none: `null` is a payload too.
+pub(super) mod maybe_payload {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::Payload;
+
+    #[expect(clippy::ref_option, reason = "that is how serde gives it")]
+    pub(in super::super) fn serialize<S: Serializer>(
+        payload: &Option<Payload>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        payload.as_slice().serialize(serializer)
+    }
+
+    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Payload>, D::Error> {
+        Ok(Vec::<Payload>::deserialize(deserializer)?.pop())
+    }
+}
+
+/// A payload that is there, though it may be `null`.
+pub(super) fn present<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Payload>, D::Error> {
+    Payload::deserialize(deserializer).map(Some)
+}
+
 /// Tells whether a task that is added again with the same key is meant to be the same. Part of the stored format:
 /// the 64-bit FNV-1a hash of the payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]

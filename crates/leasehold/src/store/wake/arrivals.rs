@@ -45,7 +45,7 @@ impl Doorbell {
     }
 
     /// The queues that somebody listens for.
-    #[cfg(feature = "sqlite")]
+    #[cfg(any(feature = "sqlite", feature = "http"))]
     pub(crate) fn heard(&self) -> Vec<QueueName> {
         self.waiting().keys().cloned().collect()
     }
@@ -75,6 +75,11 @@ impl Arrivals {
     pub async fn next(&mut self, at_most: Option<Duration>) {
         let patience = at_most.map_or(self.poll, |at_most| at_most.min(self.poll));
         let _ = tokio::time::timeout(patience, self.bell.notified()).await;
+    }
+
+    /// Waits until somebody says that something may have arrived since the last time, however long that takes.
+    pub async fn rung(&mut self) {
+        self.bell.notified().await;
     }
 }
 
@@ -115,8 +120,8 @@ mod tests {
     async fn a_wake_up_that_was_not_used_goes_to_the_next() {
         let (door, queue) = (Doorbell::default(), QueueName::new("mail").unwrap());
         let queues = [queue.clone()];
-        let gone = door.listen(&queues, Duration::from_secs(60));
-        let next = door.listen(&queues, Duration::from_secs(60));
+        let gone = door.listen(&queues, Duration::from_mins(1));
+        let next = door.listen(&queues, Duration::from_mins(1));
         door.ring(&queue, 1);
         assert!(!next.was_rung());
         drop(gone);

@@ -60,6 +60,21 @@ pub struct Changes {
     waiter: LeaseId,
     seat: Arc<Seat>,
     poll: Duration,
+    /// Of one that is apart: dropped with it.
+    #[cfg(feature = "http")]
+    kept: Option<Box<dyn std::any::Any + Send + Sync>>,
+}
+
+/// Wakes one waiter that is not among those of this process.
+#[cfg(feature = "http")]
+pub(crate) struct Bell(Arc<Seat>);
+
+#[cfg(feature = "http")]
+impl Bell {
+    /// It may be its turn.
+    pub(crate) fn ring(&self) {
+        self.0.bell.notify_one();
+    }
 }
 
 impl Changes {
@@ -71,7 +86,25 @@ impl Changes {
         let _ = reach;
         let seat = Arc::<Seat>::default();
         waiting().insert(waiter, seat.clone());
-        Self { waiter, seat, poll }
+        Self {
+            waiter,
+            seat,
+            poll,
+            #[cfg(feature = "http")]
+            kept: None,
+        }
+    }
+
+    /// Wake-ups that come by the bell alone: a server may be in this very process, and have a waiter of the same id.
+    #[cfg(feature = "http")]
+    pub(crate) fn apart(
+        waiter: LeaseId,
+        poll: Duration,
+        kept: impl std::any::Any + Send + Sync,
+    ) -> (Self, Bell) {
+        let seat = Arc::<Seat>::default();
+        let bell = Bell(seat.clone());
+        (Self { waiter, seat, poll, kept: Some(Box::new(kept)) }, bell)
     }
 
     /// Wake-ups that come only by the clock, for engines that cannot send any.
@@ -82,6 +115,10 @@ impl Changes {
     /// Whether somebody else waits for the same lease since: a caller that asks again while its first asking is not
     /// known to be over. Wake-ups go there.
     pub(crate) fn is_superseded(&self) -> bool {
+        #[cfg(feature = "http")]
+        if self.kept.is_some() {
+            return false; // It has a bell of its own, and no seat that another could take.
+        }
         !waiting().get(&self.waiter).is_some_and(|seat| Arc::ptr_eq(seat, &self.seat))
     }
 

@@ -10,6 +10,8 @@ mod hub;
 
 pub use arrivals::Arrivals;
 pub(crate) use arrivals::Doorbell;
+#[cfg(feature = "http")]
+pub(crate) use hub::Bell;
 #[cfg(feature = "postgres")]
 pub(crate) use hub::waits_here;
 pub use hub::{Changes, HandedOver, Wake};

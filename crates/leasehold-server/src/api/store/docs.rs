@@ -1,0 +1,72 @@
+//! The calls on documents, and who may make them. The server's own are nobody's business.
+
+use axum::response::Response;
+use leasehold::model::Ttl;
+use leasehold::store::protocol::DocCall;
+use leasehold::store::{BACK_ROOM, Cursor, Doc, DocStore, Draft, Page};
+
+use super::routes::answer;
+use crate::access::{Caller, Reader, Role};
+use crate::body::parse;
+use crate::problem::{Answer, Problem};
+use crate::server::App;
+
+pub(super) async fn call(app: &App, caller: &Caller<Reader>, call: DocCall, body: &[u8]) -> Answer<Response> {
+    let store = app.leasehold().store();
+    let Some(docs) = store.docs() else {
+        return Err(Problem::new("NOT_SUPPORTED", "the store of this server has no documents"));
+    };
+    match call {
+        DocCall::Get => {
+            let (keys,): (Vec<String>,) = parse(body)?;
+            keys.iter().try_for_each(|key| must_not_be_ours(key))?;
+            answer(docs.get_all(&keys).await)
+        }
+        DocCall::PutIf => {
+            caller.must_be(Role::Worker)?;
+            let (key, expected, body, keep): (String, Option<u64>, String, Option<Ttl>) = parse(body)?;
+            must_not_be_ours(&key)?;
+            answer(docs.put_if(&key, expected, Draft { body, facts: Vec::new(), keep }).await)
+        }
+        DocCall::List => {
+            let (prefix, after, limit): (String, Option<Cursor>, u32) = parse(body)?;
+            must_not_be_ours(&prefix)?;
+            if let Some(after) = &after {
+                must_not_be_ours(&after.0)?;
+            }
+            answer(list(docs, &prefix, after, limit).await)
+        }
+        DocCall::Time => answer(docs.time().await),
+    }
+}
+
+/// A page without what is the server's own, which may be in the middle of it.
+async fn list(
+    docs: &dyn DocStore,
+    prefix: &str,
+    mut after: Option<Cursor>,
+    limit: u32,
+) -> leasehold::Result<Page<(String, Doc)>> {
+    let mut items = Vec::new();
+    loop {
+        let page = docs.list(prefix, after, limit).await?;
+        let ends_with_ours = page.items.last().is_some_and(|(key, _)| is_ours(key));
+        items.extend(page.items.into_iter().filter(|(key, _)| !is_ours(key)));
+        after = page.next;
+        // A cursor may be made of the last key, and that is not for everybody.
+        if after.is_none() || !ends_with_ours {
+            return Ok(Page { items, next: after });
+        }
+    }
+}
+
+fn is_ours(key: &str) -> bool {
+    key.strip_prefix(BACK_ROOM).is_some_and(|key| key.starts_with("server/"))
+}
+
+fn must_not_be_ours(key: &str) -> Answer<()> {
+    if is_ours(key) {
+        return Err(Problem::new("FORBIDDEN", "these documents are the server's own"));
+    }
+    Ok(())
+}

@@ -1,0 +1,104 @@
+//! The calls on locks, and who may make them.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use leasehold::model::{Acquire, Ask, LockName, LockOp};
+use leasehold::store::protocol::LockCall;
+use leasehold::store::{ListEvents, ListLocks};
+
+use super::routes::answer;
+use super::stamp::Terms;
+use crate::access::{Caller, Reader, Role};
+use crate::body::parse;
+use crate::problem::{Answer, Problem};
+use crate::server::App;
+
+pub(super) async fn call(
+    app: &App,
+    caller: &Caller<Reader>,
+    call: LockCall,
+    terms: &Terms,
+    body: &[u8],
+) -> Answer<Response> {
+    let store = app.leasehold().store();
+    let locks = store.locks();
+    match call {
+        LockCall::Apply => {
+            let (name, op) = parse(body)?;
+            apply(app, caller, terms, name, op).await
+        }
+        LockCall::Get => {
+            let (name,): (LockName,) = parse(body)?;
+            answer(locks.get(&name).await)
+        }
+        LockCall::List => {
+            let (ask,): (ListLocks,) = parse(body)?;
+            answer(locks.list(&ask).await)
+        }
+        LockCall::History => {
+            let (ask,): (ListEvents,) = parse(body)?;
+            answer(locks.history(&ask).await)
+        }
+        LockCall::Now => answer(locks.now().await),
+        LockCall::Sweep => {
+            caller.must_be(Role::Worker)?;
+            let (limit,): (u32,) = parse(body)?;
+            answer(locks.sweep(limit).await)
+        }
+    }
+}
+
+/// For one lease id, one at a time; and none whose caller has given it up. Whatever has begun is over before the next
+/// begins, or was dropped, and then the engine keeps the order.
+async fn apply(
+    app: &App,
+    caller: &Caller<Reader>,
+    terms: &Terms,
+    name: LockName,
+    op: LockOp,
+) -> Answer<Response> {
+    caller.must_be(role(&op)?)?;
+    let op = without_process(op);
+    let store = app.leasehold().store();
+    let Some(lease) = op.lease_id() else {
+        return answer(store.locks().apply(&name, &op).await);
+    };
+    let Some(call) = terms.call else {
+        return Err(Problem::invalid("this request does not say which call of whom it is"));
+    };
+    if matches!(&op, LockOp::Acquire(Acquire { queue: Some(_), .. })) {
+        // Before it draws a ticket, so that no wake-up is missed.
+        app.store_desk().sessions.of(call.client).await_turn(&store, lease);
+    }
+    let place = app.store_desk().lines.enter(lease).await;
+    terms.must_be_in_time(app)?;
+    place.must_be_the_last(call)?;
+    let applied = store.locks().apply(&name, &op).await;
+    drop(place);
+    answer(applied)
+}
+
+fn role(op: &LockOp) -> Answer<Role> {
+    match op {
+        LockOp::Acquire(_) | LockOp::Renew(_) | LockOp::Release(_) | LockOp::Leave(_) => Ok(Role::Worker),
+        LockOp::Sweep(sweep) if sweep.dead.is_empty() => Ok(Role::Worker),
+        LockOp::AskRelease(_) => Ok(Role::Operator),
+        LockOp::ForceRelease(_) => Ok(Role::Admin),
+        LockOp::Sweep(_) | LockOp::Restarted(_) => {
+            let detail = "that processes are gone or a machine has started anew is known to the engine alone";
+            Err(Problem::new("FORBIDDEN", detail))
+        }
+    }
+}
+
+/// The caller's processes are not on the engine's host, and must not be taken for one that is.
+fn without_process(op: LockOp) -> LockOp {
+    match op {
+        LockOp::Acquire(Acquire { ask, queue, steal_after }) if ask.process.is_some() => {
+            let ask = Arc::new(Ask { process: None, ..Arc::unwrap_or_clone(ask) });
+            LockOp::Acquire(Acquire { ask, queue, steal_after })
+        }
+        op => op,
+    }
+}

@@ -1,0 +1,148 @@
+//! The paths of the store protocol, and what a server says of itself.
+
+use axum::Json;
+use axum::extract::{Extension, Path, State};
+use axum::response::{IntoResponse, Response};
+use leasehold::store::protocol::Hello;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::stamp::Terms;
+use super::{docs, locks, tasks, wakes};
+use crate::access::{Caller, Reader};
+use crate::body::Large;
+use crate::problem::{Answer, Problem};
+use crate::server::App;
+
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(abilities))
+        .routes(routes!(lock_call))
+        .routes(routes!(task_call))
+        .routes(routes!(doc_call))
+        .routes(routes!(wake_call))
+}
+
+/// What this server is and can do.
+#[utoipa::path(
+    get, path = "/api/v1/store/abilities", tag = "store", operation_id = "storeAbilities",
+    params(("leasehold-protocol" = String, Header, description = "The version of the protocol: 1")),
+    responses(
+        (status = OK, description = "As the library writes it", body = Value),
+        (status = BAD_REQUEST, description = "Another version of the protocol", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+async fn abilities(State(app): State<App>, _: Caller<Reader>) -> Response {
+    let store = app.leasehold().store();
+    let has = (store.tasks().is_some(), store.docs().is_some());
+    Json(Hello::new(env!("CARGO_PKG_VERSION"), &store.abilities(), has)).into_response()
+}
+
+/// A call on locks: `apply`, `get`, `list`, `history`, `now` or `sweep`.
+#[utoipa::path(
+    post, path = "/api/v1/store/locks/{call}", tag = "store", operation_id = "storeLocks",
+    params(
+        ("call" = String, Path, description = "Which call"),
+        ("leasehold-protocol" = String, Header, description = "The version of the protocol: 1"),
+        ("leasehold-until" = String, Header, description = "The reading of the server's clock at which it may begin at the latest"),
+    ),
+    request_body(content = Vec<Value>, description = "The arguments of the call, as the library writes them"),
+    responses(
+        (status = OK, description = "Its result, as the library writes it", body = Value),
+        (status = REQUEST_TIMEOUT, description = "It came late and was not begun", body = Problem, content_type = "application/problem+json"),
+        (status = SERVICE_UNAVAILABLE, description = "The store cannot be reached", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+async fn lock_call(
+    State(app): State<App>,
+    caller: Caller<Reader>,
+    Path(call): Path<String>,
+    Extension(terms): Extension<Terms>,
+    Large(body): Large,
+) -> Answer<Response> {
+    terms.must_be_in_time(&app)?;
+    locks::call(&app, &caller, which(&call)?, &terms, &body).await
+}
+
+/// A call on tasks: `enqueue`, `lease`, `heartbeat`, `leave`, `settle`, `change`, `recover`, `get`, `keyed`, `list`,
+/// `queues`, `pause`, `workers`, `archive`, `purge` or `now`.
+#[utoipa::path(
+    post, path = "/api/v1/store/tasks/{call}", tag = "store", operation_id = "storeTasks",
+    params(
+        ("call" = String, Path, description = "Which call"),
+        ("leasehold-protocol" = String, Header, description = "The version of the protocol: 1"),
+        ("leasehold-until" = String, Header, description = "The reading of the server's clock at which it may begin at the latest"),
+    ),
+    request_body(content = Vec<Value>, description = "The arguments of the call, as the library writes them"),
+    responses(
+        (status = OK, description = "Its result, as the library writes it", body = Value),
+        (status = REQUEST_TIMEOUT, description = "It came late and was not begun", body = Problem, content_type = "application/problem+json"),
+        (status = SERVICE_UNAVAILABLE, description = "The store cannot be reached", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+async fn task_call(
+    State(app): State<App>,
+    caller: Caller<Reader>,
+    Path(call): Path<String>,
+    Extension(terms): Extension<Terms>,
+    Large(body): Large,
+) -> Answer<Response> {
+    terms.must_be_in_time(&app)?;
+    tasks::call(&app, &caller, which(&call)?, &body).await
+}
+
+/// A call on documents: `get`, `put_if`, `list` or `time`.
+#[utoipa::path(
+    post, path = "/api/v1/store/docs/{call}", tag = "store", operation_id = "storeDocs",
+    params(
+        ("call" = String, Path, description = "Which call"),
+        ("leasehold-protocol" = String, Header, description = "The version of the protocol: 1"),
+        ("leasehold-until" = String, Header, description = "The reading of the server's clock at which it may begin at the latest"),
+    ),
+    request_body(content = Vec<Value>, description = "The arguments of the call, as the library writes them"),
+    responses(
+        (status = OK, description = "Its result, as the library writes it", body = Value),
+        (status = REQUEST_TIMEOUT, description = "It came late and was not begun", body = Problem, content_type = "application/problem+json"),
+        (status = SERVICE_UNAVAILABLE, description = "The store cannot be reached", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+async fn doc_call(
+    State(app): State<App>,
+    caller: Caller<Reader>,
+    Path(call): Path<String>,
+    Extension(terms): Extension<Terms>,
+    Large(body): Large,
+) -> Answer<Response> {
+    terms.must_be_in_time(&app)?;
+    docs::call(&app, &caller, which(&call)?, &body).await
+}
+
+/// Wait for wake-ups: answered as soon as there is one, and after 30 seconds in any case.
+#[utoipa::path(
+    post, path = "/api/v1/store/wakes", tag = "store", operation_id = "storeWakes",
+    params(("leasehold-protocol" = String, Header, description = "The version of the protocol: 1")),
+    request_body(content = Vec<Value>, description = "What the caller listens for, as the library writes it"),
+    responses(
+        (status = OK, description = "Who may have been served, as the library writes it", body = Value),
+        (status = SERVICE_UNAVAILABLE, description = "The server is stopping", body = Problem, content_type = "application/problem+json"),
+    ),
+)]
+async fn wake_call(State(app): State<App>, _: Caller<Reader>, Large(body): Large) -> Answer<Response> {
+    wakes::call(&app, &body).await
+}
+
+/// Which call a word means.
+fn which<C: DeserializeOwned>(word: &str) -> Answer<C> {
+    serde_json::from_value(Value::String(word.to_owned())).map_err(|_| {
+        let problem = Problem::new("UNKNOWN_PATH", format!("there is no call '{}'", word.escape_debug()));
+        problem.hint("use the same version of leasehold on both sides")
+    })
+}
+
+/// A result, as the library writes it.
+pub(super) fn answer<T: Serialize>(result: leasehold::Result<T>) -> Answer<Response> {
+    Ok(Json(result?).into_response())
+}

@@ -1,0 +1,24 @@
+//! Waiting for wake-ups: one request for all waiters and workers of a client.
+
+use std::time::Duration;
+
+use axum::response::Response;
+use leasehold::store::protocol::{LONGEST_POLL_SECONDS, Listen, MOST_LISTENED};
+
+use super::routes::answer;
+use crate::body::parse;
+use crate::problem::{Answer, Problem};
+use crate::server::App;
+
+pub(super) async fn call(app: &App, body: &[u8]) -> Answer<Response> {
+    let (list,): (Listen,) = parse(body)?;
+    if list.leases.len() > MOST_LISTENED || list.queues.len() > MOST_LISTENED {
+        return Err(Problem::invalid(format!("one can listen for {MOST_LISTENED} at most")));
+    }
+    app.refuse_when_draining()?;
+    let longest = app.limits().wait.min(Duration::from_secs(LONGEST_POLL_SECONDS));
+    let session = app.store_desk().sessions.of(list.client);
+    let store = app.leasehold().store();
+    let woken = app.unless_draining(async { Ok(session.poll(&store, list, longest).await) }).await?;
+    answer(Ok(woken))
+}

@@ -1,0 +1,49 @@
+//! Documents through a server: its own are nobody's business.
+
+use leasehold::Leasehold;
+use leasehold::model::Ttl;
+use leasehold::store::{BACK_ROOM, Draft, PutIf};
+use leasehold_server::access::TokenDesk;
+use leasehold_server::{Access, Role};
+
+use super::support::{Served, open};
+
+fn draft(body: &str) -> Draft {
+    Draft { body: body.to_owned(), facts: Vec::new(), keep: Some(Ttl::from_secs(60)) }
+}
+
+#[tokio::test]
+async fn the_servers_own_documents_are_not_to_be_had() {
+    let leasehold = Leasehold::connect("memory:").await.unwrap();
+    let token = TokenDesk::new(leasehold.clone()).create("root", Role::Admin, None).await.unwrap();
+    let tokens = Access::Tokens(Vec::new());
+    let served = Served::with(leasehold, tokens, "127.0.0.1:0".parse().unwrap());
+    let store = open(&format!("http://{}@{}", token.text, served.address)).await;
+    let docs = store.docs().unwrap();
+    let ours = format!("{BACK_ROOM}server/token/{}", token.id);
+    for refused in [
+        docs.get(&ours).await.err(),
+        docs.get_all(&["a".to_owned(), ours.clone()]).await.err(),
+        docs.put_if(&ours, None, draft("x")).await.err(),
+        docs.list(&format!("{BACK_ROOM}server/"), None, 10).await.err(),
+    ] {
+        assert_eq!(refused.unwrap().code(), "STORE_NOT_PERMITTED");
+    }
+    // Around them is room for others, and they are not seen from there.
+    for key in ["plain", "\u{1}before", "\u{1}zz"] {
+        assert!(matches!(docs.put_if(key, None, draft(key)).await.unwrap(), PutIf::Written(_)));
+    }
+    for limit in [1, 2, 10] {
+        let (mut keys, mut after) = (Vec::new(), None);
+        loop {
+            let page = docs.list(&BACK_ROOM.to_string(), after, limit).await.unwrap();
+            keys.extend(page.items.into_iter().map(|(key, _)| key));
+            after = page.next;
+            match &after {
+                Some(cursor) => assert!(!cursor.0.contains(&token.id)),
+                None => break,
+            }
+        }
+        assert_eq!(keys, ["\u{1}before", "\u{1}zz"], "by {limit}");
+    }
+}

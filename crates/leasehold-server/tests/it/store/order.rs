@@ -1,0 +1,198 @@
+//! A call that was dropped or whose answer was lost takes effect before any later one for its lease id, or never.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use leasehold::model::{LeaseId, Leave, LockOp, Outcome, Release};
+use leasehold::store::Store;
+use leasehold::{Leasehold, Strategy};
+use serde_json::{Value, json};
+
+use super::proxy::{Fault, Proxy};
+use super::support::{Served, acquire, lease_id, name, open, record};
+
+const TTL: Duration = Duration::from_mins(1);
+
+fn leave(lease_id: LeaseId) -> LockOp {
+    LockOp::Leave(Leave { lease_id })
+}
+
+async fn before(served: &Served) -> (Proxy, Arc<dyn Store>) {
+    let proxy = Proxy::before(served.address);
+    let store = open(&format!("http://{}", proxy.address())).await;
+    (proxy, store)
+}
+
+/// Begins to ask for the lock, and gives up as soon as the request is on its way.
+async fn ask_and_drop(store: &Arc<dyn Store>, id: LeaseId) {
+    let asking = async {
+        let asked = store.locks().apply(&name("lock"), &acquire(id, TTL)).await;
+        panic!("nothing gets through, but: {asked:?}");
+    };
+    assert!(tokio::time::timeout(Duration::from_millis(200), asking).await.is_err());
+}
+
+#[tokio::test]
+async fn what_was_taken_back_is_not_taken_by_a_request_that_comes_late() {
+    let served = Served::on_memory();
+    let (proxy, store) = before(&served).await;
+    let (id, there) = (lease_id(), proxy.counts().there);
+    proxy.set(Fault::BlackHole);
+    ask_and_drop(&store, id).await;
+    // It is taken back at once, and waits for its turn. The hole closes when the first one has been given up: then both
+    // get through, the late one first.
+    let (leaving, patient) = (store.clone(), tokio::time::sleep(Duration::from_millis(5500)));
+    let left = tokio::spawn(async move { leaving.locks().apply(&name("lock"), &leave(id)).await });
+    patient.await;
+    proxy.set(Fault::None);
+    assert_eq!(left.await.unwrap().unwrap(), Outcome::Left);
+    assert!(proxy.counts().there > there + 500, "both requests have arrived");
+    let direct = open(&served.url()).await;
+    assert!(record(&direct, &name("lock")).await.holders.is_empty(), "it is held by nobody");
+    assert!(matches!(
+        direct.locks().apply(&name("lock"), &acquire(lease_id(), TTL)).await.unwrap(),
+        Outcome::Granted(_)
+    ));
+}
+
+#[tokio::test]
+async fn a_call_waits_for_the_one_before_it_though_that_was_dropped() {
+    let served = Served::on_memory();
+    let (proxy, store) = before(&served).await;
+    let id = lease_id();
+    proxy.set(Fault::Delay(Duration::from_millis(500)));
+    ask_and_drop(&store, id).await;
+    proxy.set(Fault::None);
+    // On a connection of its own it would be there first.
+    let left = store.locks().apply(&name("lock"), &leave(id)).await.unwrap();
+    assert_eq!(left, Outcome::Left);
+    let record = record(&open(&served.url()).await, &name("lock")).await;
+    assert!(record.token.get() > 0 && record.holders.is_empty(), "taken first, then taken back: {record:?}");
+}
+
+#[tokio::test]
+async fn a_lost_answer_is_asked_for_again_and_costs_the_release_nothing() {
+    let served = Served::on_memory();
+    let (proxy, store) = before(&served).await;
+    let (id, since) = (lease_id(), Instant::now());
+    proxy.set(Fault::DropReplies(1));
+    let granted = store.locks().apply(&name("lock"), &acquire(id, TTL)).await.unwrap();
+    let Outcome::Granted(lease) = granted else { panic!("{granted:?}") };
+    let release = LockOp::Release(Release { lease_id: id, token: lease.token, at_least: None });
+    assert!(matches!(store.locks().apply(&name("lock"), &release).await.unwrap(), Outcome::Released(_)));
+    assert!(since.elapsed() < Duration::from_secs(2), "{:?}", since.elapsed());
+    assert!(record(&store, &name("lock")).await.holders.is_empty());
+}
+
+/// A request as the library would send it, by hand.
+struct ByHand {
+    http: reqwest::Client,
+    url: String,
+    client: uuid::Uuid,
+}
+
+impl ByHand {
+    fn new(served: &Served) -> Self {
+        Self { http: reqwest::Client::new(), url: served.url(), client: uuid::Uuid::now_v7() }
+    }
+
+    /// The server's instance and what its clock says.
+    async fn clock(&self) -> (String, u64) {
+        let asked = self.http.get(format!("{}/api/v1/store/abilities", self.url));
+        let response = asked.header("leasehold-protocol", "1").send().await.unwrap();
+        let clock = response.headers()["leasehold-clock"].to_str().unwrap().to_owned();
+        let (instance, micros) = clock.split_once('=').unwrap();
+        (instance.to_owned(), micros.parse().unwrap())
+    }
+
+    async fn apply(&self, op: &LockOp, number: &str, until: &str) -> Value {
+        let body = serde_json::to_string(&(name("lock"), op)).unwrap();
+        let request = self.http.post(format!("{}/api/v1/store/locks/apply", self.url));
+        let request = request
+            .header("content-type", "application/json")
+            .header("leasehold-protocol", "1")
+            .header("leasehold-call", format!("{}/{number}", self.client.simple()))
+            .header("leasehold-until", until);
+        let text = request.body(body).send().await.unwrap().text().await.unwrap();
+        serde_json::from_str(&text).unwrap()
+    }
+}
+
+#[tokio::test]
+async fn a_server_does_not_begin_what_was_given_up() {
+    let served = Served::on_memory();
+    let hand = ByHand::new(&served);
+    let (instance, now) = hand.clock().await;
+    let soon = format!("{instance}={}", now + 5_000_000);
+    let (id, ask) = (lease_id(), |id| acquire(id, TTL));
+    // Its time is over; it was meant for another server, or for this one before it started anew; it names no clock.
+    let elsewhere = format!("{}={}", uuid::Uuid::now_v7().simple(), now + 5_000_000);
+    for until in [format!("{instance}={now}"), elsewhere.clone(), "nonsense".to_owned(), String::new()] {
+        assert_eq!(hand.apply(&ask(id), "1", &until).await["code"], "LATE", "{until}");
+    }
+    let both = format!("{elsewhere},{soon}");
+    assert_eq!(hand.apply(&ask(id), "3!", &both).await["outcome"], "granted");
+    assert_eq!(hand.apply(&leave(id), "4", &soon).await["outcome"], "left");
+    // The first try, which the third had superseded, comes now.
+    let late = hand.apply(&ask(id), "2", &soon).await;
+    assert_eq!((&late["code"], &late["status"]), (&json!("LATE"), &json!(408)));
+    // Another client that happens to count lower is not meant.
+    let other = ByHand::new(&served);
+    assert_eq!(other.apply(&leave(id), "1", &soon).await["outcome"], "left");
+    let direct = open(&served.url()).await;
+    assert!(record(&direct, &name("lock")).await.holders.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_are_cut_all_the_time_leave_nothing_behind() {
+    let served = Served::on_memory();
+    let (proxy, _) = before(&served).await;
+    let leasehold = Leasehold::connect(&format!("http://{}", proxy.address())).await.unwrap();
+    let (inside, won) =
+        (Arc::new(std::sync::atomic::AtomicU32::new(0)), Arc::new(std::sync::atomic::AtomicU32::new(0)));
+    let mut people = tokio::task::JoinSet::new();
+    for number in 0..8_u64 {
+        let (leasehold, inside, won) = (leasehold.clone(), inside.clone(), won.clone());
+        people.spawn(async move {
+            for round in 0..15 {
+                let patient = Strategy::Wait(Some(Duration::from_secs(10)));
+                let asking = leasehold.lock("lock").ttl(TTL).strategy(patient).acquire();
+                // Some lose patience in the middle of it.
+                let patience = if (number + round) % 3 == 0 { 15 } else { 10_000 };
+                let asked = tokio::time::timeout(Duration::from_millis(patience), asking).await;
+                if let Ok(Ok(guard)) = asked {
+                    use std::sync::atomic::Ordering::SeqCst;
+                    assert_eq!(inside.fetch_add(1, SeqCst), 0, "two at once");
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                    inside.fetch_sub(1, SeqCst);
+                    won.fetch_add(1, SeqCst);
+                    drop(guard);
+                }
+            }
+        });
+    }
+    let cutting = async {
+        loop {
+            tokio::time::sleep(Duration::from_millis(25)).await;
+            proxy.cut_all();
+        }
+    };
+    tokio::select! {
+        () = cutting => {}
+        done = people.join_all() => drop(done),
+    }
+    assert!(won.load(std::sync::atomic::Ordering::SeqCst) > 20, "{won:?} of 120");
+    // What was given up is taken back in the background, and nothing comes after that.
+    let direct = open(&served.url()).await;
+    let free = async || {
+        let record = record(&direct, &name("lock")).await;
+        record.holders.is_empty() && record.waiters.is_empty()
+    };
+    let since = Instant::now();
+    while !free().await {
+        assert!(since.elapsed() < Duration::from_secs(15), "{:?}", record(&direct, &name("lock")).await);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(free().await, "something came late: {:?}", record(&direct, &name("lock")).await);
+}

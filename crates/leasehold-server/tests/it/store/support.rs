@@ -1,0 +1,113 @@
+//! A server in a thread of its own, as another process would be, and stores that speak to it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::Leasehold;
+use leasehold::model::{Acquire, Holder, LockOp};
+use leasehold::model::{Ask, LeaseId, LockName, LockRecord, Metadata, Mode, Priority, Slots, Ttl};
+use leasehold::store::{Store, StoreUrl};
+use leasehold_server::{Access, Limits, Server, listen};
+use tokio::sync::oneshot;
+use uuid::Uuid;
+
+/// A server that ends when it is dropped.
+pub(crate) struct Served {
+    pub(crate) address: SocketAddr,
+    end: Option<oneshot::Sender<End>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+enum End {
+    Gently,
+    AtOnce,
+}
+
+impl Served {
+    /// Over this store, open to this machine.
+    pub(crate) fn over(store: Arc<dyn Store>) -> Self {
+        Self::with(Leasehold::with_store(store).unwrap(), Access::Open, "127.0.0.1:0".parse().unwrap())
+    }
+
+    /// Over an empty store in memory.
+    pub(crate) fn on_memory() -> Self {
+        Self::over(Arc::new(leasehold::store::memory::MemoryStore::new()))
+    }
+
+    /// At this address.
+    pub(crate) fn with(leasehold: Leasehold, access: Access, at: SocketAddr) -> Self {
+        let limits = Limits { grace: Duration::from_secs(1), ..Limits::default() };
+        let server = Server::builder(leasehold).access(access).limits(limits).build();
+        let (end, ended) = oneshot::channel();
+        let (started, starts) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+            let runtime = runtime.unwrap();
+            runtime.block_on(async {
+                let listening = listen(&server, tokio::net::TcpListener::bind(at).await.unwrap()).unwrap();
+                started.send(listening.address()).unwrap();
+                if let Ok(End::Gently) | Err(_) = ended.await {
+                    listening.stop().await;
+                }
+            });
+            runtime.shutdown_background();
+        });
+        Self { address: starts.recv().unwrap(), end: Some(end), thread: Some(thread) }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Ends it in the middle of everything.
+    pub(crate) fn kill(mut self) {
+        let _ = self.end.take().unwrap().send(End::AtOnce);
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if let Some(end) = self.end.take() {
+            let _ = end.send(End::Gently);
+        }
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Speaks to the server at this address.
+pub(crate) async fn open(url: &str) -> Arc<dyn Store> {
+    leasehold::store::connect(&StoreUrl::parse(url).unwrap()).await.unwrap()
+}
+
+pub(crate) fn name(name: &str) -> LockName {
+    LockName::new(name).unwrap()
+}
+
+/// A new one.
+pub(crate) fn lease_id() -> LeaseId {
+    LeaseId::from_uuid(Uuid::now_v7())
+}
+
+/// Asks for a lock, alone, for so long.
+pub(crate) fn acquire(lease_id: LeaseId, ttl: Duration) -> LockOp {
+    let ask = Ask {
+        lease_id,
+        holder: Holder::new("ada").unwrap(),
+        mode: Mode::Exclusive,
+        slots: Slots::default(),
+        priority: Priority::default(),
+        ttl: Ttl::try_from(ttl).unwrap(),
+        metadata: Metadata::default(),
+        process: None,
+    };
+    LockOp::Acquire(Acquire { ask: Arc::new(ask), queue: None, steal_after: None })
+}
+
+/// The record of a lock.
+pub(crate) async fn record(store: &Arc<dyn Store>, name: &LockName) -> LockRecord {
+    let record = store.locks().get(name).await.unwrap();
+    record.unwrap_or_else(|| LockRecord::new(name.clone()))
+}

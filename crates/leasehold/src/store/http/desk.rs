@@ -1,0 +1,96 @@
+//! Calls from any thread, made on the store's own: a caller that blocks its runtime holds up nobody.
+
+use std::sync::Arc;
+
+use hyper::body::Bytes;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::call::{Again, Errand};
+use super::ghosts::{Ghosts, Kind};
+use super::line::Lines;
+use super::link::{Letter, Link};
+use super::trouble::Refusal;
+use crate::error::{Error, Result, Trouble};
+use crate::model::{Invalid, LockName, LockOp, Outcome};
+use crate::store::Moment;
+use crate::store::background::Background;
+use crate::store::protocol::{Hello, LARGEST_BODY};
+
+#[derive(Debug)]
+pub(super) struct Desk {
+    pub(super) background: Background,
+    pub(super) link: Arc<Link>,
+    lines: Lines,
+}
+
+impl Desk {
+    pub(super) fn new(background: Background, link: Arc<Link>) -> Self {
+        Self { background, link, lines: Lines::default() }
+    }
+
+    /// Asks the server what it is; so it is known that it is one.
+    pub(super) async fn hello(&self) -> Result<Hello> {
+        let link = self.link.clone();
+        let asked = self.background.run(async move {
+            let letter = Letter { path: "abilities", body: None, until: None, supersedes: false };
+            let deadline = Moment::now().plus(std::time::Duration::from_secs(5));
+            let reply =
+                link.exchange(letter, deadline).await.map_err(|failed| failed.explain(link.place()))?;
+            Refusal::of(reply, link.place()).map(|reply| reply.body).map_err(|refusal| refusal.error)
+        });
+        self.read(&asked.await?)
+    }
+
+    /// Makes a call whose order does not matter.
+    pub(super) async fn ask<A: Serialize, R: DeserializeOwned>(
+        &self,
+        path: String,
+        arguments: &A,
+        again: Again,
+    ) -> Result<R> {
+        let errand = Errand { path, body: write(arguments)?, again, kind: Kind::Other };
+        let link = self.link.clone();
+        let body =
+            self.background.run(async move { link.call(&errand, &mut Ghosts::default()).await }).await?;
+        self.read(&body)
+    }
+
+    /// Applies an operation, after all that were made for its lease id before, dropped by their callers or not.
+    pub(super) async fn apply(&self, path: String, name: &LockName, op: &LockOp) -> Result<Outcome> {
+        let body = write(&(name, op))?;
+        let errand = Errand { path, body, again: Again::Always, kind: Kind::of(op) };
+        // At once, not when the thread comes to it: whoever calls next stands behind.
+        let turn = op.lease_id().map(|lease| self.lines.enter(lease));
+        let link = self.link.clone();
+        let called = self.background.run(async move {
+            let Some(mut turn) = turn else {
+                return link.call(&errand, &mut Ghosts::default()).await;
+            };
+            let mut ghosts = turn.begin().await;
+            let called = link.call(&errand, &mut ghosts).await;
+            turn.end(ghosts);
+            called
+        });
+        self.read(&called.await?)
+    }
+
+    fn read<R: DeserializeOwned>(&self, body: &[u8]) -> Result<R> {
+        serde_json::from_slice(body).map_err(|error| {
+            let message = format!("the server {} answered something that makes no sense", self.link.place());
+            Error::store(Trouble::Broken, message, "use the same version of leasehold on both sides")
+                .because(error)
+        })
+    }
+}
+
+fn write<A: Serialize>(arguments: &A) -> Result<Bytes> {
+    let body = serde_json::to_vec(arguments).map_err(|error| {
+        Error::store(Trouble::Broken, "a call cannot be written", "please report this").because(error)
+    })?;
+    if body.len() > LARGEST_BODY {
+        let message = format!("a call of {} bytes is too large; {LARGEST_BODY} is the most", body.len());
+        return Err(Invalid(format!("{message}: make several of it")).into());
+    }
+    Ok(Bytes::from(body))
+}

@@ -1,0 +1,56 @@
+//! Documents: each call is one exchange.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::call::Again;
+use super::desk::Desk;
+use crate::Result;
+use crate::store::protocol::DocCall;
+use crate::store::{Abilities, Cursor, Doc, DocStore, Draft, Page, PutIf, Time};
+
+#[derive(Debug)]
+pub(super) struct HttpDocs {
+    pub(super) desk: Arc<Desk>,
+    pub(super) abilities: Abilities,
+}
+
+fn path(call: DocCall) -> String {
+    format!("docs/{}", call.word())
+}
+
+#[async_trait]
+impl DocStore for HttpDocs {
+    fn abilities(&self) -> Abilities {
+        self.abilities.clone()
+    }
+
+    fn url(&self) -> String {
+        self.desk.link.place().to_owned()
+    }
+
+    async fn get(&self, key: &str) -> Result<Option<Doc>> {
+        let found: Vec<Option<Doc>> = self.desk.ask(path(DocCall::Get), &([key],), Again::Always).await?;
+        Ok(found.into_iter().next().flatten())
+    }
+
+    async fn get_all(&self, keys: &[String]) -> Result<Vec<Option<Doc>>> {
+        self.desk.ask(path(DocCall::Get), &(keys,), Again::Always).await
+    }
+
+    /// What in it may interest people who look at the engine stays here: they look at the engine of the server.
+    async fn put_if(&self, key: &str, expected: Option<u64>, draft: Draft) -> Result<PutIf> {
+        // Again after a lost answer, it would clash with itself.
+        let arguments = (key, expected, draft.body, draft.keep);
+        self.desk.ask(path(DocCall::PutIf), &arguments, Again::IfNotBegun).await
+    }
+
+    async fn list(&self, prefix: &str, after: Option<Cursor>, limit: u32) -> Result<Page<(String, Doc)>> {
+        self.desk.ask(path(DocCall::List), &(prefix, after, limit), Again::Always).await
+    }
+
+    async fn time(&self) -> Result<Time> {
+        self.desk.ask(path(DocCall::Time), &(), Again::Always).await
+    }
+}

@@ -1,0 +1,66 @@
+//! Locks: each call is one exchange.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::call::Again;
+use super::desk::Desk;
+use super::wakes::Wakes;
+use crate::Result;
+use crate::model::{Acquire, Ask, Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp};
+use crate::store::protocol::LockCall;
+use crate::store::{Changes, ListEvents, ListLocks, LockStore, Page};
+
+#[derive(Debug)]
+pub(super) struct HttpLocks {
+    pub(super) desk: Arc<Desk>,
+    pub(super) wakes: Arc<Wakes>,
+}
+
+fn path(call: LockCall) -> String {
+    format!("locks/{}", call.word())
+}
+
+#[async_trait]
+impl LockStore for HttpLocks {
+    async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
+        self.desk.apply(path(LockCall::Apply), name, &without_process(op)).await
+    }
+
+    async fn get(&self, name: &LockName) -> Result<Option<LockRecord>> {
+        self.desk.ask(path(LockCall::Get), &(name,), Again::Always).await
+    }
+
+    async fn list(&self, ask: &ListLocks) -> Result<Page<LockRecord>> {
+        self.desk.ask(path(LockCall::List), &(ask,), Again::Always).await
+    }
+
+    async fn history(&self, ask: &ListEvents) -> Result<Page<Event>> {
+        self.desk.ask(path(LockCall::History), &(ask,), Again::Always).await
+    }
+
+    async fn now(&self) -> Result<Timestamp> {
+        self.desk.ask(path(LockCall::Now), &(), Again::Always).await
+    }
+
+    fn changes(&self, waiter: &LeaseId) -> Changes {
+        self.wakes.changes(*waiter)
+    }
+
+    async fn sweep(&self, limit: u32) -> Result<Swept> {
+        self.desk.ask(path(LockCall::Sweep), &(limit,), Again::IfNotBegun).await
+    }
+}
+
+/// Processes of this machine mean nothing to the server.
+fn without_process(op: &LockOp) -> Cow<'_, LockOp> {
+    match op {
+        LockOp::Acquire(Acquire { ask, queue, steal_after }) if ask.process.is_some() => {
+            let ask = Arc::new(Ask { process: None, ..(**ask).clone() });
+            Cow::Owned(LockOp::Acquire(Acquire { ask, queue: *queue, steal_after: *steal_after }))
+        }
+        op => Cow::Borrowed(op),
+    }
+}

@@ -1,0 +1,200 @@
+//! From the URL to a server and who we are for it.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result, Trouble};
+use crate::store::StoreUrl;
+use crate::store::connect::decoded;
+
+/// Where a leasehold server is, and who we are for it.
+#[derive(Clone)]
+pub struct HttpOptions {
+    /// `http://HOST[:PORT][/path]` or the same with `https`, without a slash at the end.
+    pub(super) base: String,
+    /// Whether to talk TLS.
+    pub(super) tls: bool,
+    /// Whether it is this machine.
+    pub(super) local: bool,
+    /// The certificates to trust, as PEM; else those of the system.
+    pub(super) ca: Option<PathBuf>,
+    /// Who we are.
+    pub(super) token: Option<String>,
+    /// The address for people.
+    pub(super) shown: String,
+}
+
+const TOKEN_FILE: &str = "LEASEHOLD_TOKEN_FILE";
+const TOKEN: &str = "LEASEHOLD_API_TOKEN";
+
+impl HttpOptions {
+    /// Reads `http[s]://[TOKEN@]HOST[:PORT][/path][?ca=PATH]`. Without a token in it, the file that
+    /// `LEASEHOLD_TOKEN_FILE` names has it, or `LEASEHOLD_API_TOKEN` does.
+    pub fn from_url(url: &StoreUrl) -> Result<Self> {
+        let mut options = Self::of(url)?;
+        if options.token.is_none() {
+            options.token = token_around()?;
+        }
+        Ok(options)
+    }
+
+    fn of(url: &StoreUrl) -> Result<Self> {
+        let whole = url.expose();
+        let (scheme, rest) = whole.split_once(':').unwrap_or((&whole, ""));
+        let (place, settings) = rest.split_once('?').unwrap_or((rest, ""));
+        let Some(place) = place.strip_prefix("//") else {
+            return Err(wrong("the URL names no host", "write https://HOST or http://HOST:PORT"));
+        };
+        let (token, place) = match place.rsplit_once('@') {
+            Some((login, place)) => (parse_token(login)?, place),
+            None => (None, place),
+        };
+        let (host, path) = place.split_once('/').unwrap_or((place, ""));
+        let base = format!("{scheme}://{host}/{path}");
+        let base = base.trim_end_matches('/').to_owned();
+        let parsed =
+            base.parse::<hyper::Uri>().ok().filter(|uri| uri.host().is_some_and(|host| !host.is_empty()));
+        let Some(parsed) = parsed.filter(|_| !base.contains('#')) else {
+            let message = format!("'{}' is no address of a server", base.escape_debug());
+            return Err(wrong(&message, "write https://HOST, http://HOST:PORT or https://HOST/path"));
+        };
+        let mut options = Self {
+            local: is_local(parsed.host().unwrap_or_default()),
+            base,
+            tls: scheme == "https",
+            ca: None,
+            token,
+            shown: url.to_string(),
+        };
+        for setting in settings.split('&').filter(|setting| !setting.is_empty()) {
+            options.set(setting)?;
+        }
+        Ok(options)
+    }
+
+    fn set(&mut self, setting: &str) -> Result<()> {
+        match setting.split_once('=') {
+            Some(("ca", path)) if self.tls => self.ca = Some(PathBuf::from(decoded(path)?)),
+            Some(("ca", _)) => {
+                return Err(wrong("ca= without TLS has no meaning", "write https: instead of http:"));
+            }
+            // Only the key: a mistyped one may stand before a secret.
+            _ => {
+                let key = setting.split('=').next().unwrap_or_default();
+                let message = format!("'{key}' is not a setting of a leasehold server");
+                return Err(wrong(&message, "there is ca=PATH, for https"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Without the token.
+impl fmt::Debug for HttpOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HttpOptions").field("url", &self.shown).finish_non_exhaustive()
+    }
+}
+
+/// The token comes as the user, or, for those who write `user:password@`, as the password.
+fn parse_token(login: &str) -> Result<Option<String>> {
+    let token = match login.split_once(':') {
+        Some((user, "")) => user,
+        Some((_, password)) => password,
+        None => login,
+    };
+    checked(&decoded(token)?, "the token in the URL")
+}
+
+fn token_around() -> Result<Option<String>> {
+    match std::env::var_os(TOKEN_FILE) {
+        Some(path) if !path.is_empty() => token_in(Path::new(&path)),
+        _ => checked(&std::env::var(TOKEN).unwrap_or_default(), TOKEN),
+    }
+}
+
+fn token_in(path: &Path) -> Result<Option<String>> {
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        let message = format!("the token in {} cannot be read", path.display());
+        wrong(&message, "LEASEHOLD_TOKEN_FILE names a file with nothing but the token").because(error)
+    })?;
+    checked(&text, "the file that LEASEHOLD_TOKEN_FILE names")
+}
+
+/// What can stand in a header. What it is instead nobody is told.
+fn checked(token: &str, whence: &str) -> Result<Option<String>> {
+    let token = token.trim();
+    if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        let message = format!("{whence} has something that no token has");
+        return Err(wrong(&message, "a token is one word, lh_…, as leasehold token new gives it"));
+    }
+    Ok(Some(token.to_owned()).filter(|token| !token.is_empty()))
+}
+
+fn is_local(host: &str) -> bool {
+    let host = host.trim_matches(['[', ']']);
+    let is_loopback = host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
+    is_loopback || host.eq_ignore_ascii_case("localhost")
+}
+
+fn wrong(message: &str, hint: &str) -> Error {
+    Error::store(Trouble::Misconfigured, message, hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(url: &str) -> Result<HttpOptions> {
+        HttpOptions::of(&StoreUrl::parse(url).unwrap())
+    }
+
+    #[test]
+    fn a_url_names_a_server_a_token_and_a_certificate() {
+        let given = options("https://lh_1_s3cr3t@locks.example:7420/team/a/?ca=/etc/ca%20x.pem").unwrap();
+        assert_eq!(given.base, "https://locks.example:7420/team/a");
+        assert_eq!(given.token.as_deref(), Some("lh_1_s3cr3t"));
+        assert_eq!(given.ca.as_deref(), Some(Path::new("/etc/ca x.pem")));
+        assert!(given.tls && !given.local);
+        assert!(!format!("{given:?}").contains("s3cr3t"));
+        let given = options("http://[::1]:7420").unwrap();
+        assert_eq!((given.base.as_str(), given.token, given.local), ("http://[::1]:7420", None, true));
+        for url in ["http://:lh_1_s3cr3t@h", "http://lh_1_s3cr3t:@h", "http://ada:lh_1_s3cr3t@h"] {
+            assert_eq!(options(url).unwrap().token.as_deref(), Some("lh_1_s3cr3t"), "{url}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_without_a_word_of_it_that_may_be_secret() {
+        for url in [
+            "http:",
+            "http:h",
+            "http://",
+            "http://s3cr3t@",
+            "http://h h/",
+            "http://h/#x",
+            "http://h:x",
+            "http://h?ca=/x",
+            "https://h?s3cr3t",
+            "https://h?tokn=s3cr3t",
+            "https://s3cr3t%0a@h",
+            "https://s3cr3t%ff@h",
+        ] {
+            let error = options(url).unwrap_err();
+            assert_eq!(error.code(), "STORE_MISCONFIGURED", "{url}");
+            let told = format!("{error} {error:?}").replace("'s3cr3t'", "");
+            assert!(!told.contains("s3cr3t"), "{url}: {told}");
+        }
+    }
+
+    #[test]
+    fn a_token_may_stand_in_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("token");
+        std::fs::write(&file, "lh_1_s3cr3t\n").unwrap();
+        assert_eq!(token_in(&file).unwrap().as_deref(), Some("lh_1_s3cr3t"));
+        std::fs::write(&file, "two s3cr3t words").unwrap();
+        assert!(!format!("{:?}", token_in(&file).unwrap_err()).contains("s3cr3t"));
+        assert!(token_in(&folder.path().join("none")).is_err());
+    }
+}

@@ -1,0 +1,106 @@
+//! Tasks: each call is one exchange.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::call::Again::{self, Always, IfNotBegun};
+use super::desk::Desk;
+use super::wakes::Wakes;
+use crate::Result;
+use crate::model::{
+    Beat, Enqueued, Finished, HeldTask, LeaseTasks, Leased, NewTask, Pause, QueueName, QueueStatus,
+    Recovered, Settle, Settled, Task, TaskAnswer, TaskId, TaskKey, TaskOp, Timestamp, Ttl, WorkerId,
+    WorkerInfo, WorkerStatus,
+};
+use crate::store::protocol::TaskCall;
+use crate::store::{Arrivals, ListTasks, Page, TaskStore};
+
+#[derive(Debug)]
+pub(super) struct HttpTasks {
+    pub(super) desk: Arc<Desk>,
+    pub(super) wakes: Arc<Wakes>,
+}
+
+impl HttpTasks {
+    async fn ask<A: serde::Serialize, R: serde::de::DeserializeOwned>(
+        &self,
+        call: TaskCall,
+        arguments: &A,
+        again: Again,
+    ) -> Result<R> {
+        self.desk.ask(format!("tasks/{}", call.word()), arguments, again).await
+    }
+}
+
+#[async_trait]
+impl TaskStore for HttpTasks {
+    async fn enqueue(&self, new: &[NewTask]) -> Result<Vec<Enqueued>> {
+        self.ask(TaskCall::Enqueue, &(new,), Always).await
+    }
+
+    async fn lease(&self, ask: &LeaseTasks) -> Result<Leased> {
+        // Again after a lost answer, it would take more, and what it took first would wait for its time to run out.
+        self.ask(TaskCall::Lease, &(ask,), IfNotBegun).await
+    }
+
+    async fn heartbeat(&self, worker: &WorkerInfo, held: &[HeldTask], ttl: Ttl) -> Result<Vec<Beat>> {
+        self.ask(TaskCall::Heartbeat, &(worker, held, ttl), Always).await
+    }
+
+    async fn leave(&self, worker: WorkerId) -> Result<()> {
+        self.ask(TaskCall::Leave, &(worker,), Always).await
+    }
+
+    async fn settle(&self, settle: &[Settle]) -> Result<Vec<Settled>> {
+        self.ask(TaskCall::Settle, &(settle,), Always).await
+    }
+
+    async fn change(&self, id: TaskId, op: &TaskOp) -> Result<Option<(TaskAnswer, Task)>> {
+        self.ask(TaskCall::Change, &(id, op), IfNotBegun).await
+    }
+
+    async fn recover(&self, limit: u32) -> Result<Recovered> {
+        self.ask(TaskCall::Recover, &(limit,), IfNotBegun).await
+    }
+
+    async fn get(&self, id: TaskId) -> Result<Option<Task>> {
+        self.ask(TaskCall::Get, &(id,), Always).await
+    }
+
+    async fn keyed(&self, queue: &QueueName, key: &TaskKey) -> Result<Option<Task>> {
+        self.ask(TaskCall::Keyed, &(queue, key), Always).await
+    }
+
+    async fn list(&self, ask: &ListTasks) -> Result<Page<Task>> {
+        self.ask(TaskCall::List, &(ask,), Always).await
+    }
+
+    async fn queues(&self) -> Result<Vec<QueueStatus>> {
+        self.ask(TaskCall::Queues, &(), Always).await
+    }
+
+    async fn pause(&self, queue: &QueueName, pause: Option<Pause>) -> Result<bool> {
+        self.ask(TaskCall::Pause, &(queue, pause), Always).await
+    }
+
+    async fn workers(&self) -> Result<Vec<WorkerStatus>> {
+        self.ask(TaskCall::Workers, &(), Always).await
+    }
+
+    async fn archive(&self, which: &Finished) -> Result<u64> {
+        self.ask(TaskCall::Archive, &(which,), IfNotBegun).await
+    }
+
+    async fn purge(&self, which: &Finished) -> Result<u64> {
+        self.ask(TaskCall::Purge, &(which,), IfNotBegun).await
+    }
+
+    async fn now(&self) -> Result<Timestamp> {
+        self.ask(TaskCall::Now, &(), Always).await
+    }
+
+    fn arrivals(&self, queues: &[QueueName]) -> Arrivals {
+        self.wakes.arrivals(queues)
+    }
+}

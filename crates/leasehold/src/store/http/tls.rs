@@ -1,0 +1,62 @@
+//! Encryption: the server's certificate is always checked, against the CA that is named or those of the system.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::connect::HttpConnector;
+use rustls::crypto::ring;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, RootCertStore};
+
+use super::options::HttpOptions;
+use crate::error::{Error, Result, Trouble};
+
+/// A connection that takes longer than this to come about is tried anew.
+const CONNECTING: Duration = Duration::from_secs(2);
+
+/// Makes what connections are made with. The provider is named here, so that no other part of the program decides it.
+pub(super) fn connector(options: &HttpOptions) -> Result<HttpsConnector<HttpConnector>> {
+    let roots = if options.tls { trusted(options.ca.as_deref())? } else { RootCertStore::empty() };
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| wrong("encryption cannot be set up", "please report this").because(error))?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let mut http = HttpConnector::new();
+    http.enforce_http(false);
+    http.set_nodelay(true);
+    http.set_keepalive(Some(Duration::from_secs(30)));
+    http.set_connect_timeout(Some(CONNECTING));
+    let builder = HttpsConnectorBuilder::new().with_tls_config(config);
+    let builder = if options.tls { builder.https_only() } else { builder.https_or_http() };
+    Ok(builder.enable_http1().wrap_connector(http))
+}
+
+fn trusted(ca: Option<&Path>) -> Result<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    match ca {
+        Some(path) => {
+            let unreadable = |error: rustls::pki_types::pem::Error| {
+                let message = format!("the certificates in {} cannot be read", path.display());
+                wrong(&message, "ca names a file with certificates in PEM").because(error)
+            };
+            let found = CertificateDer::pem_file_iter(path).map_err(unreadable)?;
+            roots.add_parsable_certificates(found.collect::<Result<Vec<_>, _>>().map_err(unreadable)?);
+        }
+        None => {
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        }
+    }
+    if roots.is_empty() {
+        let hint = "name a file with the certificate to trust: ?ca=/path/ca.pem";
+        return Err(wrong("there is no certificate to trust", hint));
+    }
+    Ok(roots)
+}
+
+fn wrong(message: &str, hint: &str) -> Error {
+    Error::store(Trouble::Misconfigured, message, hint)
+}

@@ -1,0 +1,217 @@
+//! What goes wrong, in our words. What the server says itself is passed on as it is.
+
+use std::error::Error as _;
+use std::time::Duration;
+
+use hyper_util::client::legacy;
+use serde::Deserialize;
+
+use super::link::Reply;
+use crate::error::{Error, Trouble};
+use crate::model::Invalid;
+use crate::store::protocol::{VERSION, read_trouble};
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) enum Failed {
+    /// There is no connection: nothing was sent.
+    NotConnected(legacy::Error),
+    /// The connection broke, or what came back was no answer.
+    Broken(legacy::Error),
+    /// The answer broke off.
+    BrokenOff(hyper::Error),
+    /// It took too long.
+    TooLate,
+}
+
+impl Failed {
+    pub(super) fn of_request(error: legacy::Error) -> Self {
+        if error.is_connect() { Self::NotConnected(error) } else { Self::Broken(error) }
+    }
+
+    pub(super) fn of_body(error: hyper::Error) -> Self {
+        Self::BrokenOff(error)
+    }
+
+    /// Whether the server may have it, or get it yet.
+    pub(super) fn may_have_been_sent(&self) -> bool {
+        !matches!(self, Self::NotConnected(_))
+    }
+
+    /// Whether it may be better the next time.
+    pub(super) fn may_pass(&self) -> bool {
+        self.trouble() == Trouble::Unavailable
+    }
+
+    fn trouble(&self) -> Trouble {
+        match self {
+            Self::NotConnected(error) | Self::Broken(error) if is_about_tls(error) => Trouble::Misconfigured,
+            Self::Broken(error) if is_no_http(error) => Trouble::Misconfigured,
+            _ => Trouble::Unavailable,
+        }
+    }
+
+    pub(super) fn explain(self, at: &str) -> Error {
+        let trouble = self.trouble();
+        let (what, hint) = match &self {
+            Self::NotConnected(error) | Self::Broken(error) if is_about_tls(error) => (
+                "does not speak TLS that can be trusted",
+                "name the right CA with ?ca=PATH and the host as in its certificate, or write http: if it has no TLS",
+            ),
+            Self::Broken(error) if is_no_http(error) => {
+                ("does not answer like a web server", "is it another program, or does it want https?")
+            }
+            Self::NotConnected(_) => (
+                "cannot be reached",
+                "is a leasehold server running there, with TLS if the address says https, and is the way to it open?",
+            ),
+            Self::Broken(_) | Self::BrokenOff(_) => {
+                ("hung up before it had answered", "try again; did the server end, or something in between?")
+            }
+            Self::TooLate => ("did not answer in time", "try again; is it overloaded, or cut off?"),
+        };
+        let error = Error::store(trouble, format!("the store {at} {what}"), hint);
+        match self {
+            Self::NotConnected(cause) | Self::Broken(cause) => error.because(cause),
+            Self::BrokenOff(cause) => error.because(cause),
+            Self::TooLate => error,
+        }
+    }
+}
+
+/// An answer that is none.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    pub(super) error: Error,
+    /// The server says that it has not begun.
+    pub(super) not_begun: bool,
+    /// It may be better the next time.
+    pub(super) passing: bool,
+    /// When that may be.
+    pub(super) pause: Duration,
+}
+
+/// A problem as the server writes it.
+#[derive(Debug, Deserialize)]
+struct Told {
+    code: String,
+    detail: String,
+    #[serde(default)]
+    hint: String,
+    #[serde(default)]
+    trouble: String,
+}
+
+impl Refusal {
+    /// Gives an answer back, and takes what is none.
+    pub(super) fn of(reply: Reply, at: &str) -> Result<Reply, Self> {
+        match reply.version.as_deref() {
+            Some(VERSION) if (200..300).contains(&reply.status) => Ok(reply),
+            Some(VERSION) => Err(Self::told(&reply, at)),
+            Some(other) => {
+                let message = format!(
+                    "the server {at} speaks version {} of the protocol, this leasehold speaks {VERSION}",
+                    other.escape_debug()
+                );
+                let hint = "use the same version of leasehold on both sides";
+                Err(Self::lasting(Error::store(Trouble::Misconfigured, message, hint)))
+            }
+            None => Err(Self::from_elsewhere(&reply, at)),
+        }
+    }
+
+    fn told(reply: &Reply, at: &str) -> Self {
+        let Ok(told) = serde_json::from_slice::<Told>(&reply.body) else {
+            let message = format!("the server {at} answered {} and nothing that makes sense", reply.status);
+            return Self::lasting(Error::store(Trouble::Broken, message, "please report this"));
+        };
+        let not_begun = matches!(told.code.as_str(), "LATE" | "DRAINING" | "RATE_LIMITED");
+        let error = told.error(at);
+        Self {
+            not_begun,
+            passing: matches!(&error, Error::Store { trouble: Trouble::Unavailable, .. }),
+            // Whoever was late knows the time now.
+            pause: if told.code == "LATE" { Duration::ZERO } else { reply.retry_after.unwrap_or(AWHILE) },
+            error,
+        }
+    }
+
+    /// What a proxy in between says, or something else that is no leasehold server.
+    fn from_elsewhere(reply: &Reply, at: &str) -> Self {
+        let (trouble, what, hint) = match reply.status {
+            401 | 403 => (
+                Trouble::NotPermitted,
+                "does not let us in",
+                "something before the server asks who we are; write the token as https://TOKEN@HOST",
+            ),
+            429 | 502..=504 => {
+                (Trouble::Unavailable, "is away: what stands before it answers", "is the server running?")
+            }
+            _ => (
+                Trouble::Misconfigured,
+                "is no leasehold server",
+                "is the address right? a server that is mounted under a path has it at the end: https://HOST/path",
+            ),
+        };
+        let message = format!("the store {at} {what} ({})", reply.status);
+        let pause = reply.retry_after.unwrap_or(AWHILE);
+        let passing = trouble == Trouble::Unavailable;
+        Self { error: Error::store(trouble, message, hint), not_begun: false, passing, pause }
+    }
+
+    fn lasting(error: Error) -> Self {
+        Self { error, not_begun: false, passing: false, pause: AWHILE }
+    }
+}
+
+const AWHILE: Duration = Duration::from_millis(200);
+
+impl Told {
+    fn error(&self, at: &str) -> Error {
+        if let Some(trouble) = read_trouble(&self.trouble) {
+            return Error::store(trouble, &self.detail, &self.hint);
+        }
+        let told = format!("the server {at} says: {}", self.detail);
+        let (trouble, hint) = match self.code.as_str() {
+            "INVALID" | "TOO_LARGE" => return Invalid(self.detail.clone()).into(),
+            "UNAUTHENTICATED" => (
+                Trouble::NotPermitted,
+                "write the token as https://TOKEN@HOST, or into the file that LEASEHOLD_TOKEN_FILE names",
+            ),
+            "FORBIDDEN" => (Trouble::NotPermitted, "use a token with a higher role: leasehold token new"),
+            "LATE" | "DRAINING" | "RATE_LIMITED" | "STORE_UNAVAILABLE" | "TOO_SLOW" => {
+                (Trouble::Unavailable, self.hint.as_str())
+            }
+            "PROTOCOL" | "UNKNOWN_PATH" | "NOT_SUPPORTED" => (Trouble::Misconfigured, self.hint.as_str()),
+            _ => (Trouble::Broken, self.hint.as_str()),
+        };
+        Error::store(trouble, told, hint)
+    }
+}
+
+/// Whether TLS is what failed, however deep the cause is.
+fn is_about_tls(error: &legacy::Error) -> bool {
+    causes(error).any(<Cause>::is::<rustls::Error>)
+}
+
+/// Whether something else than HTTP came back, or came before it was asked for. The latter hyper tells by no name: it is
+/// what is left when the connection has not ended and has not failed.
+fn is_no_http(error: &legacy::Error) -> bool {
+    causes(error).filter_map(|cause| cause.downcast_ref::<hyper::Error>()).any(|error| {
+        let has_ended = error.is_incomplete_message() || error.is_canceled() || error.is_closed();
+        error.is_parse() || (!has_ended && error.source().is_none())
+    })
+}
+
+type Cause = dyn std::error::Error + 'static;
+
+fn causes(error: &legacy::Error) -> impl Iterator<Item = &Cause> {
+    fn below<'a>(cause: &&'a Cause) -> Option<&'a Cause> {
+        // What an I/O error was made of is not its source.
+        match cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref) {
+            Some(inner) => Some(inner as &Cause),
+            None => (*cause).source(),
+        }
+    }
+    std::iter::successors(error.source(), below)
+}
