@@ -80,7 +80,13 @@ pub async fn a_refused_task_takes_no_key(f: Fixture) {
     let shop = Shop::from(f);
     shop.add(&[alone(1)]).await;
     assert_eq!(shop.enqueue(&[alone(2).with_key("k")]).await, [Enqueued::NoRoom(task(1).id)]);
-    assert_eq!(shop.tasks().keyed(&task(2).queue, &alone(2).with_key("k").key.unwrap()).await.unwrap(), None);
+    assert_eq!(
+        shop.tasks()
+            .keyed(&task(2).queue, &alone(2).with_key("k").key.expect("it has one"))
+            .await
+            .expect("read"),
+        None
+    );
     let leased = shop.lease(1, 1).await.remove(0);
     shop.done(&leased).await;
     assert_eq!(
@@ -111,7 +117,9 @@ pub async fn of_sixteen_at_once_one_finds_room(f: Fixture) {
     let mut tries = tokio::task::JoinSet::new();
     for number in 1..=16 {
         let store = if number % 2 == 0 { shop.f.one.clone() } else { shop.f.two.clone() };
-        tries.spawn(async move { store.tasks().unwrap().enqueue(&[alone(number)]).await.unwrap().remove(0) });
+        tries.spawn(async move {
+            store.tasks().expect("it has tasks").enqueue(&[alone(number)]).await.expect("answered").remove(0)
+        });
     }
     let answers = tries.join_all().await;
     let added: Vec<_> = answers.iter().filter(|answer| matches!(answer, Enqueued::Added(_))).collect();

@@ -88,7 +88,7 @@ pub(crate) async fn an_aborted_execution_keeps_its_lock_until_its_handler_is_gon
     });
     let worker = worker.start().unwrap();
     let running = lab.started(lab.deploy(), "v1").await;
-    lab.until(running.id, TaskState::Running).await;
+    until("it has the lock", async || lab.two.status(&lock()).await.unwrap().is_locked).await;
     let told = lab.two.workflows().unwrap().abort(running.id, ada(), Some(why())).await.unwrap();
     assert_eq!((told.state, told.asked_by), (TaskState::Running, Some(ada())));
     asked.notified().await;
