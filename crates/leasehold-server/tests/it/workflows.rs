@@ -255,3 +255,18 @@ async fn a_server_that_is_stopping_starts_nothing_and_sends_those_away_who_wait(
     assert_eq!(lab.get("/api/v1/executions").await.status, 200, "looking is still possible");
     lab.stop().await;
 }
+
+#[tokio::test]
+async fn whoever_has_gone_away_is_given_nothing() {
+    let lab = lab().await;
+    for number in 0..10 {
+        let body = json!({ "waitSeconds": 30 });
+        let request = lab.request(Method::POST, "/api/v1/workflows/deploy/lease").json(&body);
+        let gone = request.timeout(std::time::Duration::from_millis(20 + number)).send().await;
+        assert!(gone.unwrap_err().is_timeout());
+    }
+    let started = start(&lab, START, "k", &json!({})).await;
+    let taken = lab.post("/api/v1/workflows/deploy/lease", &json!({ "waitSeconds": 10 })).await;
+    assert_eq!(taken.body["execution"]["id"], started.body["executionId"], "{}", taken.body);
+    lab.stop().await;
+}
