@@ -1,10 +1,10 @@
 //! The description of the API, generated from the handlers and what they take and give.
 
-use axum::http::{HeaderValue, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::{MethodRouter, get};
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
-use utoipa::openapi::{OpenApi, SecurityRequirement};
+use utoipa::openapi::{Content, OpenApi, Ref, RefOr, Response, ResponseBuilder, SecurityRequirement};
 
 use crate::problem::Problem;
 use crate::server::App;
@@ -40,8 +40,40 @@ pub(crate) fn finish(mut description: OpenApi) -> OpenApi {
     let components = description.components.get_or_insert_default();
     let bearer = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
     components.add_security_scheme("token", bearer);
+    for item in description.paths.paths.values_mut() {
+        let operations = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete, &mut item.patch];
+        for operation in operations.into_iter().flatten() {
+            let responses = &mut operation.responses.responses;
+            // Those that everybody may use say so.
+            if operation.security.is_none() {
+                responses.entry("401".to_owned()).or_insert_with(|| no_token().into());
+            }
+            for (status, response) in responses {
+                name_it(status, response);
+            }
+        }
+    }
     description.security = Some(vec![SecurityRequirement::new::<_, [&str; 0], &str>("token", [])]);
     description
+}
+
+fn no_token() -> Response {
+    let problem = Content::new(Some(Ref::from_schema_name("Problem")));
+    ResponseBuilder::new()
+        .description("No token, or one that is not known, has ended or was revoked")
+        .content("application/problem+json", problem)
+        .build()
+}
+
+/// Generators of clients want every answer to be described, if only by what its status is called.
+fn name_it(status: &str, response: &mut RefOr<Response>) {
+    if let RefOr::T(response) = response
+        && response.description.is_empty()
+    {
+        let known = StatusCode::from_bytes(status.as_bytes()).ok();
+        let reason = known.and_then(|status| status.canonical_reason());
+        reason.unwrap_or("Answer").clone_into(&mut response.description);
+    }
 }
 
 /// The description as text.

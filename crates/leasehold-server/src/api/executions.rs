@@ -43,11 +43,11 @@ pub(crate) struct ExecutionBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
     /// What it was started with.
-    #[schema(value_type = Object)]
+    #[schema(value_type = serde_json::Value)]
     input: serde_json::Value,
     /// What came of it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     result: Option<Payload>,
     /// How far it has come.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -144,7 +144,7 @@ struct ExecutionPage {
 /// Why an execution is to stop.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct AbortBody {
+struct AbortExecutionBody {
     /// Shown with it.
     #[schema(value_type = Option<String>)]
     reason: Option<Reason>,
@@ -192,14 +192,14 @@ struct Heard {
 /// How an execution ended.
 #[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct CompleteBody {
+struct CompleteExecutionBody {
     /// As lease gave it.
     #[schema(value_type = u64)]
     token: Token,
     /// How.
     status: EndWord,
     /// What came of it, if it succeeded.
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     result: Option<Payload>,
     /// Why, if it did not.
     error: Option<String>,
@@ -275,7 +275,7 @@ async fn get(
 #[utoipa::path(
     post, path = "/api/v1/executions/{id}/abort", tag = "workflows", operation_id = "abortExecution",
     params(("id" = String, Path, description = "The execution")),
-    request_body = AbortBody,
+    request_body = AbortExecutionBody,
     responses(
         (status = ACCEPTED, body = Aborting),
         (status = NOT_FOUND, body = Problem, content_type = "application/problem+json"),
@@ -286,7 +286,7 @@ async fn abort(
     State(app): State<App>,
     caller: Caller<Operator>,
     Path(text): Path<String>,
-    MaybeJson(body): MaybeJson<AbortBody>,
+    MaybeJson(body): MaybeJson<AbortExecutionBody>,
 ) -> Answer<(StatusCode, axum::Json<Aborting>)> {
     let execution = app.leasehold().workflows()?.abort(id(&text)?, caller.holder()?, body.reason).await?;
     let (execution_id, status) = (execution.id.to_string(), word(execution.state));
@@ -341,7 +341,7 @@ async fn is_overdue(app: &App, execution: &Execution) -> Answer<bool> {
 #[utoipa::path(
     post, path = "/api/v1/executions/{id}/complete", tag = "workflows", operation_id = "completeExecution",
     params(("id" = String, Path, description = "The execution")),
-    request_body = CompleteBody,
+    request_body = CompleteExecutionBody,
     responses(
         (status = OK, body = ExecutionBody),
         (status = NOT_FOUND, body = Problem, content_type = "application/problem+json"),
@@ -352,7 +352,7 @@ async fn complete(
     State(app): State<App>,
     _: Caller<Worker>,
     Path(text): Path<String>,
-    Json(body): Json<CompleteBody>,
+    Json(body): Json<CompleteExecutionBody>,
 ) -> Answer<axum::Json<ExecutionBody>> {
     let end = match body.status {
         EndWord::Succeeded => ExecutionEnd::Succeeded(body.result),

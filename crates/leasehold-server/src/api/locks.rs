@@ -113,7 +113,7 @@ struct ListQuery {
     prefix: String,
     /// Locks in this state; all if not said.
     #[serde(default)]
-    #[param(value_type = Option<Filter>)]
+    #[param(inline, value_type = Option<Filter>)]
     status: String,
     /// `next` of the page before.
     #[serde(default)]

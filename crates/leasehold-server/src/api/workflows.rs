@@ -98,7 +98,7 @@ impl OnLockedWord {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct StartBody {
     /// What the execution is about: it gets this on its stdin. Null if not said.
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     input: Option<Payload>,
     /// What to do if another execution is in the way; as the workflow has it if not said.
     on_locked: Option<OnLockedWord>,
@@ -107,7 +107,7 @@ struct StartBody {
 /// An asking for an execution.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct LeaseBody {
+struct LeaseExecutionBody {
     /// How long the lease lasts without a heartbeat; as the workflow has it if not said.
     ttl_seconds: Option<f64>,
     /// How long to wait for an execution; 0 if not said.
@@ -273,7 +273,7 @@ async fn start(
 #[utoipa::path(
     post, path = "/api/v1/workflows/{name}/lease", tag = "workflows", operation_id = "leaseExecution",
     params(("name" = String, Path, description = "The workflow; a '/' is written %2F")),
-    request_body = LeaseBody,
+    request_body = LeaseExecutionBody,
     responses(
         (status = OK, body = Leased),
         (status = BAD_REQUEST, description = "The server runs this workflow itself, or a value cannot be", body = Problem, content_type = "application/problem+json"),
@@ -285,7 +285,7 @@ async fn lease(
     State(app): State<App>,
     _: Caller<Worker>,
     Path(name): Path<String>,
-    MaybeJson(body): MaybeJson<LeaseBody>,
+    MaybeJson(body): MaybeJson<LeaseExecutionBody>,
 ) -> Answer<axum::Json<Leased>> {
     app.refuse_when_draining()?;
     let workflow = app.workflow(&WorkflowName::new(name)?)?;

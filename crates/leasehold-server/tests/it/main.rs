@@ -8,6 +8,7 @@ mod events;
 mod lab;
 mod locks;
 mod metrics;
+mod openapi;
 mod otlp;
 mod roles;
 mod store;

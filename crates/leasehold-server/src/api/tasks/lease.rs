@@ -24,7 +24,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 /// Who takes tasks, and how many.
 #[derive(Deserialize, ToSchema, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct LeaseBody {
+struct LeaseTasksBody {
     /// Who asks, for the list of workers. If not said, an id is made up for these leases alone, and it is not listed.
     worker: Option<WorkerBody>,
     /// At most so many, 1 to 1000; 1 if not said.
@@ -57,14 +57,14 @@ struct LeaseReply {
 #[utoipa::path(
     post, path = "/api/v1/queues/{queue}/lease", tag = "tasks", operation_id = "leaseTasks",
     params(("queue" = String, Path, description = "The queue; a '/' is written %2F")),
-    request_body = Option<LeaseBody>,
+    request_body = Option<LeaseTasksBody>,
     responses((status = OK, description = "What there was, perhaps nothing", body = LeaseReply), Usual, BadBody),
 )]
 async fn lease(
     State(app): State<App>,
     _: Caller<Worker>,
     Path(queue): Path<String>,
-    MaybeJson(body): MaybeJson<LeaseBody>,
+    MaybeJson(body): MaybeJson<LeaseTasksBody>,
 ) -> Answer<axum::Json<LeaseReply>> {
     app.refuse_when_draining()?;
     let (queue, tasks) = (QueueName::new(queue)?, app.leasehold().tasks()?);

@@ -27,7 +27,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 /// The task is done.
 #[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct CompleteBody {
+struct CompleteTaskBody {
     /// The token of the lease.
     #[schema(value_type = u64)]
     token: Token,
@@ -67,7 +67,7 @@ struct ReleaseBody {
 /// The task was stopped.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct AbortBody {
+struct AbortTaskBody {
     /// The token of the lease.
     #[schema(value_type = u64)]
     token: Token,
@@ -89,14 +89,14 @@ struct SettleReply {
 /// The task is done. Sent again after a lost answer, it is answered as before.
 #[utoipa::path(
     post, path = "/api/v1/tasks/{id}/complete", tag = "tasks", operation_id = "completeTask",
-    params(("id" = Uuid, Path, description = "The task")), request_body = CompleteBody,
+    params(("id" = Uuid, Path, description = "The task")), request_body = CompleteTaskBody,
     responses((status = OK, body = SettleReply), Lost, Missing, Usual, BadBody),
 )]
 async fn complete(
     State(app): State<App>,
     _: Caller<Worker>,
     Path(id): Path<String>,
-    Json(body): Json<CompleteBody>,
+    Json(body): Json<CompleteTaskBody>,
 ) -> Answer<axum::Json<SettleReply>> {
     settle(&app.leasehold().tasks()?, task_id(&id)?, body.token, Verdict::Done(body.result)).await
 }
@@ -136,14 +136,14 @@ async fn release(
 /// The task was stopped because somebody wanted it, as the answer to a heartbeat said.
 #[utoipa::path(
     post, path = "/api/v1/tasks/{id}/abort", tag = "tasks", operation_id = "abortTask",
-    params(("id" = Uuid, Path, description = "The task")), request_body = AbortBody,
+    params(("id" = Uuid, Path, description = "The task")), request_body = AbortTaskBody,
     responses((status = OK, body = SettleReply), Lost, Missing, Usual, BadBody),
 )]
 async fn abort(
     State(app): State<App>,
     _: Caller<Worker>,
     Path(id): Path<String>,
-    Json(body): Json<AbortBody>,
+    Json(body): Json<AbortTaskBody>,
 ) -> Answer<axum::Json<SettleReply>> {
     settle(&app.leasehold().tasks()?, task_id(&id)?, body.token, Verdict::Abort(None)).await
 }
