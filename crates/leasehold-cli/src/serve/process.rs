@@ -56,12 +56,16 @@ async fn until_the_end(plan: ServePlan, printer: Printer) -> Result<i32, Failure
         Access::Open => "leasehold: there is no token, so everybody on this machine may do everything",
         Access::Tokens(_) => "leasehold: only requests with a token are let in",
     });
-    let server = Server::builder(leasehold.clone())
+    let mut server = Server::builder(leasehold.clone())
         .access(access)
         .limits(limits)
+        .terraform(settings.terraform)
         .workflows(settings.workflows)
-        .triggers(settings.triggers)
-        .build();
+        .triggers(settings.triggers);
+    if settings.open_metrics {
+        server = server.metrics_for_everyone();
+    }
+    let server = server.build();
     let executions = if executions.is_empty() {
         None
     } else {

@@ -37,7 +37,7 @@ async fn run(shop: &Arc<Shop>, launcher: &Launcher, running: &Running<Payload>) 
     match listen(shop, begun, "") {
         Ok(heard) => {
             let (end, out, error) = heard.until_the_end(shop, running).await;
-            Outcome::new(end, running.task(), out, error)
+            Outcome::new(end, running.task(), shop.is_hurried(), out, error)
         }
         Err(error) => Outcome::not_started(&error),
     }

@@ -108,7 +108,7 @@ async fn run(kitchen: &Kitchen, launcher: &Launcher, running: &Running<Input>, p
     match listen(&kitchen.shop, begun, prefix) {
         Ok(heard) => {
             let (end, out, error) = heard.until_the_end(&kitchen.shop, running).await;
-            Outcome::new(end, running.task(), out, error)
+            Outcome::new(end, running.task(), kitchen.shop.is_hurried(), out, error)
         }
         Err(error) => Outcome::not_started(&error),
     }

@@ -24,7 +24,8 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    pub(super) fn new(end: End, task: &Task, out: Kept, error: Kept) -> Self {
+    /// `hurried`: somebody could not wait for the command to end by itself.
+    pub(super) fn new(end: End, task: &Task, hurried: bool, out: Kept, error: Kept) -> Self {
         let is_execution = ExecutionId::of_task(task).is_some();
         let (setback, what): (fn(String) -> Setback, _) = match end {
             End::Code(exit::SUCCESS) => return Self { result: Ok(result(out)), trouble: None },
@@ -34,8 +35,13 @@ impl Outcome {
             }
             End::Stopped if is_execution => {
                 let trouble = Some("the command was ended".to_owned());
-                let why = "shutdown: its worker ended before it was done";
-                return Self { result: Err(Setback::abort(why)), trouble };
+                // If somebody wanted it stopped, the worker knows, and says so instead.
+                let setback = if hurried {
+                    Setback::abort("shutdown: its worker ended before it was done")
+                } else {
+                    Setback::fail("lease lost: the command was ended before its lease could end")
+                };
+                return Self { result: Err(setback), trouble };
             }
             End::Code(exit::TRY_LATER) => {
                 let pause = task.retries.first.as_duration();

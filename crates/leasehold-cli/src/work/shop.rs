@@ -54,6 +54,11 @@ impl Shop {
         let _ = self.hurry.subscribe().wait_for(|now| *now >= hurry).await;
     }
 
+    /// Whether somebody is in a hurry.
+    pub(super) fn is_hurried(&self) -> bool {
+        *self.hurry.borrow() != Hurry::None
+    }
+
     /// Talk about a task, for people.
     pub(super) async fn say(&self, line: String) {
         if !self.printer.quiet && !self.printer.json {

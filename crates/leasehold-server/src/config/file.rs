@@ -21,6 +21,10 @@ pub(super) struct File {
     #[serde(default)]
     pub(super) limits: LimitsPart,
     #[serde(default)]
+    pub(super) metrics: MetricsPart,
+    #[serde(default)]
+    pub(super) terraform: TerraformPart,
+    #[serde(default)]
     pub(super) tokens: Vec<TokenPart>,
     #[serde(default)]
     pub(super) workflows: BTreeMap<WorkflowName, Spanned<WorkflowPart>>,
@@ -38,6 +42,22 @@ pub(super) struct LimitsPart {
     pub(super) header_time: Option<Span>,
     pub(super) wait: Option<Span>,
     pub(super) connections: Option<usize>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct MetricsPart {
+    #[serde(default)]
+    pub(super) open: bool,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TerraformPart {
+    pub(super) ttl: Option<Lasting>,
+    pub(super) state_bytes: Option<usize>,
+    pub(super) versions: Option<usize>,
+    pub(super) versions_for: Option<Lasting>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -12,10 +12,13 @@ use leasehold::model::{
 use leasehold::store::StoreUrl;
 use toml::Spanned;
 
-use super::file::{File, LimitsPart, LockedWord, RunnerWord, SchedulePart, TriggerPart, WorkflowPart};
+use super::file::{
+    File, LimitsPart, LockedWord, RunnerWord, SchedulePart, TerraformPart, TriggerPart, WorkflowPart,
+};
 use super::mistake::{Mistake, Text};
 use crate::access::FixedToken;
 use crate::server::Limits;
+use crate::terraform::TerraformOptions;
 use crate::webhooks::{Scheme, Secret};
 use crate::workflows::{CommandSettings, Runner, Trigger, Workflow};
 
@@ -35,6 +38,10 @@ pub struct Settings {
     pub listen: Option<SocketAddr>,
     /// What requests may cost.
     pub limits: Limits,
+    /// Whether `/metrics` is for whoever asks.
+    pub open_metrics: bool,
+    /// How the Terraform backend behaves.
+    pub terraform: TerraformOptions,
     /// The tokens that stand in the file.
     pub tokens: Vec<FixedToken>,
     /// The workflows.
@@ -125,7 +132,17 @@ impl Reader<'_> {
         let tokens = tokens.map(|part| FixedToken::of(part.name.as_str(), part.role, part.hash)).collect();
         let store = file.store.map(|store| self.store(&store)).transpose()?;
         let limits = limits(&file.limits, file.grace.map(|grace| grace.0));
-        Ok(Settings { store, listen: file.listen, limits, tokens, workflows, triggers, schedules })
+        Ok(Settings {
+            store,
+            listen: file.listen,
+            limits,
+            open_metrics: file.metrics.open,
+            terraform: terraform(&file.terraform),
+            tokens,
+            workflows,
+            triggers,
+            schedules,
+        })
     }
 
     /// The address is not repeated: there may be a password in it.
@@ -292,6 +309,16 @@ fn limits(part: &LimitsPart, grace: Option<Duration>) -> Limits {
     }
 }
 
+fn terraform(part: &TerraformPart) -> TerraformOptions {
+    let usual = TerraformOptions::default();
+    TerraformOptions {
+        ttl: part.ttl.as_ref().map_or(usual.ttl, |ttl| ttl.0),
+        state_bytes: part.state_bytes.unwrap_or(usual.state_bytes),
+        versions: part.versions.unwrap_or(usual.versions),
+        versions_for: part.versions_for.as_ref().map_or(usual.versions_for, |time| time.0),
+    }
+}
+
 /// Mistakes in the file are named with their line and key, and never with a secret.
 #[cfg(test)]
 mod tests {
@@ -312,6 +339,7 @@ mod tests {
         let text = include_str!("../../../../deploy/leasehold.toml");
         let settings = parse(text).unwrap_or_else(|mistake| panic!("{mistake}"));
         assert_eq!(settings.workflows.len(), 2);
+        assert_eq!((settings.terraform.versions, settings.open_metrics), (50, false));
         let deploy = &settings.workflows[0];
         assert_eq!((deploy.on_locked, deploy.ttl), (OnLocked::Queue(100), Ttl::from_secs(30)));
         let push = settings.triggers.iter().find(|trigger| trigger.id == "push").unwrap();
@@ -356,6 +384,8 @@ mod tests {
                 "[[schedules]]\nname = \"a\"\ncron = \"@daily\"\nqueue = \"q\"\nzone = \"Mars\"",
                 "line 5, 'zone':",
             ),
+            ("[terraform]\nttl = \"0s\"", "line 2, 'ttl':"),
+            ("[metrics]\nopen = \"yes\"", "line 2, 'open':"),
             ("store = \"mysql://h\"", "line 1, 'store': 'mysql:' is not a store"),
             ("store = \"sqlite:here.db\"", "line 1, 'store': the store has a relative path"),
             ("nonsense", "line 1"),

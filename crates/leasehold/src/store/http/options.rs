@@ -42,14 +42,16 @@ impl HttpOptions {
         let whole = url.expose();
         let (scheme, rest) = whole.split_once(':').unwrap_or((&whole, ""));
         let (place, settings) = rest.split_once('?').unwrap_or((rest, ""));
-        let Some(place) = place.strip_prefix("//") else {
-            return Err(wrong("the URL names no host", "write https://HOST or http://HOST:PORT"));
-        };
+        let no_host = || wrong("the URL names no host", "write https://HOST or http://HOST:PORT");
+        let place = place.strip_prefix("//").ok_or_else(no_host)?;
         let (token, place) = match place.rsplit_once('@') {
             Some((login, place)) => (parse_token(login)?, place),
             None => (None, place),
         };
         let (host, path) = place.split_once('/').unwrap_or((place, ""));
+        if host.is_empty() {
+            return Err(no_host());
+        }
         let base = format!("{scheme}://{host}/{path}");
         let base = base.trim_end_matches('/').to_owned();
         let parsed =

@@ -90,6 +90,6 @@ async fn an_engine_without_tasks_says_so() {
     ));
     let leasehold = Leasehold::with_store(std::sync::Arc::new(store.unwrap())).unwrap();
     let error = leasehold.enqueue(&say("x")).await.unwrap_err();
-    assert_eq!(error.code(), "STORE_MISCONFIGURED");
+    assert_eq!(error.code(), "NOT_SUPPORTED");
     assert!(leasehold.tasks().is_err());
 }
