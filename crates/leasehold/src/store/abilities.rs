@@ -21,6 +21,31 @@ pub struct Abilities {
     pub sees_the_dead: bool,
     /// Whether what it holds is still there after this process ends.
     pub lasting: bool,
+    /// Whether several can hold a lock at once: shared, or counted.
+    pub shares: bool,
+    /// Whether there is a queue. Without one, whoever waits asks again and again, and others may be faster.
+    pub queues: bool,
+    /// For how long a lease that has ended still keeps others out, because the engine's clock is not exact.
+    pub grace: Duration,
+    /// How long a lease lasts if nobody says otherwise.
+    pub ttl: Ttl,
+}
+
+impl Abilities {
+    /// How long a lease lasts on most engines if nobody says otherwise.
+    pub const TTL: Ttl = Ttl::from_secs(30);
+
+    /// The first of these needs of a conformance case that the engine cannot meet, in words.
+    #[cfg(feature = "testing")]
+    pub fn lacks(&self, needs: &[&str]) -> Option<&'static str> {
+        needs.iter().find_map(|need| match *need {
+            "shares" if !self.shares => Some("shared and counted locks"),
+            "queues" if !self.queues => Some("a queue"),
+            "exact" if !self.grace.is_zero() => Some("a clock of its own that is exact"),
+            "shares" | "queues" | "exact" => None,
+            other => panic!("no engine knows the need '{other}'"),
+        })
+    }
 }
 
 /// Who can reach an engine.

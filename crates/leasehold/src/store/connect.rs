@@ -6,7 +6,8 @@ use std::sync::Arc;
 use super::{Store, memory::MemoryStore};
 use crate::error::{Error, Result, Trouble};
 
-/// Where a store is, as people write it: `sqlite:PATH`, `postgres://…`, `redis://…`, `dynamodb://TABLE`, `memory:`.
+/// Where a store is, as people write it: `sqlite:PATH`, `postgres://…`, `redis://…`, `dynamodb://TABLE`,
+/// `github://OWNER/REPO`, `memory:`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreUrl {
     scheme: String,
@@ -38,7 +39,15 @@ pub async fn connect(url: &StoreUrl) -> Result<Arc<dyn Store>> {
             let options = super::dynamodb::DynamoDbOptions::from_url(url)?;
             Ok(Arc::new(super::dynamodb::connect(options).await?))
         }
-        #[cfg(not(all(feature = "sqlite", feature = "postgres", feature = "redis", feature = "dynamodb")))]
+        #[cfg(feature = "github")]
+        Engine::Github => super::github::connect(super::github::GithubOptions::from_url(url)?).await,
+        #[cfg(not(all(
+            feature = "sqlite",
+            feature = "postgres",
+            feature = "redis",
+            feature = "dynamodb",
+            feature = "github"
+        )))]
         engine => Err(engine.missing()),
     }
 }
@@ -60,12 +69,19 @@ enum Engine {
     Postgres,
     Redis,
     DynamoDb,
+    Github,
 }
 
 impl Engine {
     #[cfg(any(
         test,
-        not(all(feature = "sqlite", feature = "postgres", feature = "redis", feature = "dynamodb"))
+        not(all(
+            feature = "sqlite",
+            feature = "postgres",
+            feature = "redis",
+            feature = "dynamodb",
+            feature = "github"
+        ))
     ))]
     fn missing(self) -> Error {
         let (name, feature) = match self {
@@ -74,6 +90,7 @@ impl Engine {
             Self::Postgres => ("PostgreSQL", "postgres"),
             Self::Redis => ("Redis", "redis"),
             Self::DynamoDb => ("DynamoDB", "dynamodb"),
+            Self::Github => ("GitHub", "github"),
         };
         let hint =
             format!("build it in with: cargo install --path crates/leasehold-cli --features {feature}");
@@ -97,7 +114,7 @@ impl StoreUrl {
 
     /// The whole, with its secrets: for the engine's client, never for people.
     #[cfg_attr(
-        not(any(feature = "postgres", feature = "redis", feature = "dynamodb")),
+        not(any(feature = "postgres", feature = "redis", feature = "dynamodb", feature = "github")),
         expect(dead_code, reason = "only engines that are far away read their whole URL")
     )]
     pub(crate) fn expose(&self) -> String {
@@ -112,6 +129,7 @@ impl StoreUrl {
             "redis" | "rediss" | "redis+cluster" | "rediss+cluster" | "redis+sentinel"
             | "rediss+sentinel" => Ok(Engine::Redis),
             "dynamodb" => Ok(Engine::DynamoDb),
+            "github" => Ok(Engine::Github),
             other => {
                 let message = format!("'{other}:' is not a store that leasehold knows");
                 Err(Error::store(Trouble::Misconfigured, message, SCHEMES))
@@ -121,7 +139,7 @@ impl StoreUrl {
 }
 
 /// Part of a URL, with `%40` and the like as what they stand for. The error does not have the text: it may be a password.
-#[cfg(any(feature = "postgres", feature = "redis"))]
+#[cfg(any(feature = "postgres", feature = "redis", feature = "github"))]
 pub(super) fn decoded(text: &str) -> Result<String> {
     let decoded = percent_encoding::percent_decode_str(text).decode_utf8();
     let not_text = |_| {
@@ -132,7 +150,7 @@ pub(super) fn decoded(text: &str) -> Result<String> {
 }
 
 const SCHEMES: &str = "stores are: sqlite:PATH (or sqlite: for the default place), postgres://…, redis://…, \
-                       dynamodb://TABLE, memory:";
+                       dynamodb://TABLE, github://OWNER/REPO, memory:";
 
 /// Settings whose values are nobody's business.
 const SECRETS: [&str; 3] = ["password", "secret", "token"];

@@ -9,20 +9,25 @@
 //! | `abilities.rs` | what an engine can and cannot do |
 //! | `clock.rs` | the one file that reads clocks |
 //! | `host.rs` | who this process is, and whether another one is gone |
+//! | `dates.rs` | the time of a service that only dates its answers |
 //! | `background.rs` | a thread of its own for an engine that talks over the network |
 //! | `wake/` | waking exactly the waiter that has been served, in this process or the next |
 //! | `finding.rs` | what an engine finds out about itself for `leasehold doctor` |
-//! | `memory/`, `sqlite/`, `postgres/`, `redis/`, `dynamodb/` | the engines |
+//! | `memory/`, `sqlite/`, `postgres/`, `redis/`, `dynamodb/`, `github/` | the engines |
 
 mod abilities;
 mod background;
 mod cas;
 pub(crate) mod clock;
 mod connect;
+#[cfg(any(feature = "dynamodb", feature = "github"))]
+mod dates;
 mod doc_store;
 #[cfg(feature = "dynamodb")]
 pub mod dynamodb;
 mod finding;
+#[cfg(feature = "github")]
+pub mod github;
 mod host;
 mod lock_store;
 pub mod memory;
