@@ -17,6 +17,7 @@ Stores:
   redis://HOST                        Redis: many machines; rediss:// with TLS,
                                       redis+cluster://HOST, redis+sentinel://HOST/SERVICE
   dynamodb://TABLE?region=REGION      DynamoDB: many machines; leasehold store init makes the table
+  github://OWNER/REPO                 GitHub Issues: many machines, exclusive locks only
   memory:                             this process only, for tests
 A password is safer in LEASEHOLD_STORE than in --store, which others can see in the list of processes.
 

@@ -6,6 +6,10 @@ use crate::model::Ttl;
 
 /// What an engine can and cannot do.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a question of its own, and nobody passes them around"
+)]
 pub struct Abilities {
     /// The engine's name, as in its URL.
     pub engine: &'static str,

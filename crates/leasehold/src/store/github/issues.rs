@@ -82,11 +82,11 @@ impl Issues {
             }
             let listed = api.labelled().await?;
             let others = flags(name, &listed);
-            if others.is_empty() {
-                if let Some(number) = make(api, name).await? {
-                    self.learn(name, number);
-                    return Ok(number);
-                }
+            if others.is_empty()
+                && let Some(number) = make(api, name).await?
+            {
+                self.learn(name, number);
+                return Ok(number);
             }
             if looks == LOOKS {
                 return Err(busy(name));

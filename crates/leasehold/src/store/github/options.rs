@@ -84,7 +84,7 @@ impl GithubOptions {
     fn set(&mut self, setting: &str) -> Result<()> {
         let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
         match (name, decoded(value)?.as_str()) {
-            ("api", api) if is_address(api) => self.api = api.trim_end_matches('/').to_owned(),
+            ("api", api) if is_address(api) => api.trim_end_matches('/').clone_into(&mut self.api),
             ("api", _) => return Err(wrong("api is https://HOST/api/v3, without a user in it")),
             ("label", label) if !label.is_empty() && label.len() <= 50 && !label.contains(',') => {
                 label.clone_into(&mut self.label);

@@ -93,7 +93,7 @@ impl Pace {
         let exhausted = said.budget.is_some_and(|budget| budget.remaining == 0);
         let is_limit =
             matches!(said.status, 403 | 429) && (said.limited || said.retry_after.is_some() || exhausted);
-        if !is_limit && !(said.status == 429) {
+        if !is_limit && said.status != 429 {
             return None;
         }
         let reset =

@@ -204,7 +204,7 @@ impl View {
                 reason: asking.reason.clone(),
             });
             // The last number of a lease is for its end; more than so many askings are not told apart.
-            let asked = (1..LAST).zip(asked).map(|(number, asked)| (number, asked));
+            let asked = (1..LAST).zip(asked);
             let begin =
                 End { kind: EventKind::Acquired, at: life.since, until: None, by: None, reason: None };
             let all = [(0, begin)].into_iter().chain(asked).chain(life.end.clone().map(|end| (LAST, end)));

@@ -150,7 +150,7 @@ async fn only_exclusive_locks_can_be_asked_for_and_waiting_is_asking_again() {
     for refused in
         [leasehold.lock("#1").shared().acquire().await, leasehold.lock("#1").slots(2).acquire().await]
     {
-        let error = refused.err().expect("it should have been refused");
+        let error = refused.expect_err("it should have been refused");
         assert_eq!(error.to_string(), "github has exclusive locks only: neither shared ones nor slots");
     }
     let guard = leasehold.lock("#1").acquire().await.unwrap();

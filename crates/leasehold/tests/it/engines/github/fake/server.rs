@@ -196,8 +196,8 @@ async fn serve(
     let query: Vec<_> = request.query.iter().map(|(name, _)| name.clone()).collect();
     let wrong = fake.description.check_request(&request.method, &request.path, &query, request.body.as_ref());
     lock(&fake.wrong).extend(wrong);
-    let fate = lock(&fake.switches).fate(&request.login, &asked);
-    match fate {
+    let becomes = lock(&fake.switches).fate(&request.login, &asked);
+    match becomes {
         Fate::Pass => {
             let (status, body) = fake.answer(&request);
             let mut meddling = lock(&fake.meddling);
