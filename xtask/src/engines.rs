@@ -9,6 +9,7 @@
 //! | `lab.rs` | what every engine needs to be started: folder, ports, log, patience |
 //! | `process.rs`, `state.rs` | what is running, so that exactly that can be ended |
 //! | `tls.rs` | certificates that live as long as the engines |
+//! | `github.rs` | no engine, but the official description that the tests' own GitHub is held to |
 //! | `python.rs` | no engine, but what makes a client in another language from the server's description |
 //! | `postgres.rs`, `pgbouncer.rs`, `redis.rs`, `cluster.rs`, `sentinel.rs`, `dynamodb.rs` | the engines |
 
@@ -17,6 +18,7 @@ mod borrowed;
 mod cluster;
 mod command;
 mod dynamodb;
+mod github;
 mod lab;
 mod pgbouncer;
 mod postgres;
@@ -39,10 +41,12 @@ pub(crate) enum Kind {
     Dynamodb,
     /// Makes a client from the description of the server's API.
     Python,
+    /// The description of GitHub's API.
+    Github,
 }
 
 impl Kind {
-    const ALL: [Self; 4] = [Self::Postgres, Self::Redis, Self::Dynamodb, Self::Python];
+    const ALL: [Self; 5] = [Self::Postgres, Self::Redis, Self::Dynamodb, Self::Python, Self::Github];
 
     fn name(self) -> &'static str {
         match self {
@@ -50,12 +54,16 @@ impl Kind {
             Self::Redis => "redis",
             Self::Dynamodb => "dynamodb",
             Self::Python => "python",
+            Self::Github => "github",
         }
     }
 
     /// What tells the tests where it is.
     fn variable(self) -> String {
-        format!("LEASEHOLD_TEST_{}", self.name().to_uppercase())
+        match self {
+            Self::Github => "LEASEHOLD_TEST_GITHUB_OPENAPI".to_owned(),
+            _ => format!("LEASEHOLD_TEST_{}", self.name().to_uppercase()),
+        }
     }
 
     /// What tells the benchmarks where one is that waits for the disk.

@@ -40,7 +40,8 @@ const CLOCKS: [&str; 5] =
     ["Instant::now", "SystemTime::now", "Timestamp::now", "Zoned::now", "clock_gettime"];
 
 /// Crates that talk to an engine.
-const DRIVERS: [&str; 5] = ["rusqlite", "tokio_postgres", "deadpool_postgres", "redis", "aws_sdk_dynamodb"];
+const DRIVERS: [&str; 6] =
+    ["rusqlite", "tokio_postgres", "deadpool_postgres", "redis", "aws_sdk_dynamodb", "reqwest"];
 
 fn model_knows_no_floor_above(source: &Source, layout: &Layout) -> Vec<Complaint> {
     let above = |mention: &Mention| layout.leads_to(mention, "store") || layout.leads_to(mention, "client");

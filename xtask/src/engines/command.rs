@@ -136,6 +136,10 @@ fn start(lab: &mut Lab, wanted: &[Kind]) -> Result<()> {
                 let python = lab.programs.python()?;
                 lab.export(&kind.variable(), python.display().to_string());
             }
+            Kind::Github => {
+                let description = lab.programs.github()?;
+                lab.export(&kind.variable(), description.display().to_string());
+            }
         }
     }
     if lab.durable {

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use super::Kind;
 use super::apt;
+use super::github;
 use super::lab::run;
 use super::python;
 
@@ -27,7 +28,8 @@ impl Programs {
         let missing: Vec<_> = kinds.iter().flat_map(|kind| programs.missing(*kind)).collect();
         let emulator = kinds.contains(&Kind::Dynamodb) && programs.dynoxide().is_err();
         let python = kinds.contains(&Kind::Python) && programs.python().is_err();
-        if missing.is_empty() && !emulator && !python {
+        let github = kinds.contains(&Kind::Github) && programs.github().is_err();
+        if missing.is_empty() && !emulator && !python && !github {
             return Ok(programs);
         }
         fs::create_dir_all(&programs.cache).with_context(|| {
@@ -53,6 +55,12 @@ impl Programs {
                 "what makes clients in Python cannot be installed; to go without it: --skip python",
             )?;
         }
+        if github && programs.github().is_err() {
+            eprintln!("fetching {} into {} (once)", github::WHAT, programs.cache.display());
+            github::fetch(&programs.cache).context(
+                "the description of GitHub's API cannot be fetched; to go without it: --skip github",
+            )?;
+        }
         Ok(programs)
     }
 
@@ -64,7 +72,7 @@ impl Programs {
                 [lacks(self.postgres().is_err(), "postgresql"), lacks(self.pgbouncer().is_err(), "pgbouncer")]
             }
             Kind::Redis => [lacks(self.redis().is_err(), "redis-server"), None],
-            Kind::Dynamodb | Kind::Python => [None, None],
+            Kind::Dynamodb | Kind::Python | Kind::Github => [None, None],
         };
         packages.into_iter().flatten().collect()
     }
@@ -101,6 +109,11 @@ impl Programs {
     /// A Python that has what makes clients.
     pub(super) fn python(&self) -> Result<PathBuf> {
         python::find(&self.cache).with_context(|| format!("{} is not there", python::WHAT))
+    }
+
+    /// The description of GitHub's API.
+    pub(super) fn github(&self) -> Result<PathBuf> {
+        github::find(&self.cache).with_context(|| format!("{} is not there", github::WHAT))
     }
 
     fn find(&self, name: &str) -> Result<PathBuf> {

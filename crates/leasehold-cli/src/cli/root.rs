@@ -19,8 +19,9 @@ Stores:
   redis://HOST                        Redis: many machines; rediss:// with TLS,
                                       redis+cluster://HOST, redis+sentinel://HOST/SERVICE
   dynamodb://TABLE?region=REGION      DynamoDB: many machines; leasehold store init makes the table
-  https://HOST                        a leasehold server: any machine, no driver; the token is in the
-                                      file that LEASEHOLD_TOKEN_FILE names, or LEASEHOLD_API_TOKEN
+  https://HOST                        a leasehold server: any machine, no driver; its token in
+                                      LEASEHOLD_API_TOKEN or the file LEASEHOLD_TOKEN_FILE
+  github://OWNER/REPO                 GitHub Issues: many machines, exclusive locks only
   memory:                             this process only, for tests
 A password is safer in LEASEHOLD_STORE than in --store, which others can see in the list of processes.
 

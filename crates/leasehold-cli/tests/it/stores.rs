@@ -31,12 +31,12 @@ fn an_unknown_scheme() {
     let bench = Bench::new();
     insta::assert_snapshot!(refused(&bench, "mysql://h"), @"
     leasehold: 'mysql:' is not a store that leasehold knows
-    hint: stores are: sqlite:PATH (or sqlite: for the default place), postgres://…, redis://…, dynamodb://TABLE, https://HOST of a leasehold server, memory:
+    hint: stores are: sqlite:PATH (or sqlite: for the default place), postgres://…, redis://…, dynamodb://TABLE, github://OWNER/REPO, https://HOST of a leasehold server, memory:
     exit code 78
     ");
     insta::assert_snapshot!(refused(&bench, "/tmp/x.db"), @"
     leasehold: '/tmp/x.db' is no store URL: it has no scheme
-    hint: for a SQLite file write sqlite:/tmp/x.db; stores are: sqlite:PATH (or sqlite: for the default place), postgres://…, redis://…, dynamodb://TABLE, https://HOST of a leasehold server, memory:
+    hint: for a SQLite file write sqlite:/tmp/x.db; stores are: sqlite:PATH (or sqlite: for the default place), postgres://…, redis://…, dynamodb://TABLE, github://OWNER/REPO, https://HOST of a leasehold server, memory:
     exit code 78
     ");
     insta::assert_snapshot!(refused(&bench, "sqlite:x.db?mode=odd"), @"

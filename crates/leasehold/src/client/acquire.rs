@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::guard::Guard;
 use super::leasehold::Inner;
-use super::strategy::Strategy;
+use super::strategy::{Backoff, Strategy};
 use crate::error::{Error, Result};
 use crate::model::{
     Acquire, Ask, Conflict, Holder, Lease, LeaseId, Leave, LockName, LockOp, Metadata, Mode, Outcome,
@@ -146,6 +146,7 @@ impl<'a> Request<'a> {
                     again += 1;
                 }
             }
+            Strategy::Wait(_) if !self.undo.inner.store.abilities().queues => self.ask_in_turns().await?,
             Strategy::Wait(_) => self.wait().await?,
         };
         match found {
@@ -157,6 +158,22 @@ impl<'a> Request<'a> {
                 Err(Error::Conflict { lock, conflict: Box::new(conflict), waited })
             }
         }
+    }
+
+    /// Asks again and again where there is no queue, each time after a longer while, until patience is over.
+    async fn ask_in_turns(&self) -> Result<Answer> {
+        let poll = self.undo.inner.store.abilities().poll;
+        let backoff = Backoff { first: poll, longest: poll * 4, tries: u32::MAX };
+        for again in 0.. {
+            let left = self.patience_left();
+            match (self.ask_once(None).await?, backoff.pause(again)) {
+                (Answer::Busy(_), Some(pause)) if left > Duration::ZERO => {
+                    tokio::time::sleep(pause.min(left)).await;
+                }
+                (answer, _) => return Ok(answer),
+            }
+        }
+        unreachable!("the pauses have no end")
     }
 
     /// Stands in the queue until it is our turn. Polling is the contract, wake-ups make it quick.

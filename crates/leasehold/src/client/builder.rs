@@ -20,8 +20,6 @@ pub struct LockBuilder {
     wrong: Option<Error>,
 }
 
-/// How long a lease lasts unless it is renewed, if nobody says otherwise.
-const TTL: Ttl = Ttl::from_secs(30);
 /// How much of the ttl may pass before a renewal.
 const RENEW_AT: f64 = 1.0 / 3.0;
 
@@ -32,9 +30,10 @@ impl LockBuilder {
         N::Error: Into<Error>,
     {
         // Only an engine of this very machine can see whether our process lives.
-        let local = inner.store.abilities().hosts == Hosts::OneMachine;
+        let abilities = inner.store.abilities();
+        let local = abilities.hosts == Hosts::OneMachine;
         let plan = Plan {
-            ttl: TTL,
+            ttl: abilities.ttl,
             strategy: Strategy::default(),
             steal_after: None,
             mode: Mode::default(),
@@ -68,7 +67,7 @@ impl LockBuilder {
         }
     }
 
-    /// How long the lease lasts without a renewal; 30 s if not said. A crash costs others this long at most.
+    /// How long the lease lasts without a renewal; 30 s on most stores if not said. A crash costs others this long at most.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         match Ttl::new(ttl) {
             Ok(ttl) => self.plan.ttl = ttl,
@@ -83,7 +82,7 @@ impl LockBuilder {
         self
     }
 
-    /// Stands in the fair queue for so long at most.
+    /// Stands in the fair queue for so long at most; where the store has none, asks again and again.
     pub fn wait(self, patience: Duration) -> Self {
         self.strategy(Strategy::Wait(Some(patience)))
     }
@@ -199,7 +198,14 @@ impl LockBuilder {
         if plan.keep_place && plan.lease_id.is_none() {
             return Err(Invalid("a place is kept for a lease id; give one".to_owned()).into());
         }
-        let least = inner.store.abilities().min_ttl;
+        let abilities = inner.store.abilities();
+        if !abilities.shares && (plan.mode == Mode::Shared || plan.slots != Slots::default()) {
+            let engine = abilities.engine;
+            return Err(
+                Invalid(format!("{engine} has exclusive locks only: neither shared ones nor slots")).into()
+            );
+        }
+        let least = abilities.min_ttl;
         if plan.ttl < least {
             return Err(Invalid(format!(
                 "a ttl of {} is too short for this store; {least} is the least",

@@ -63,7 +63,7 @@ impl Inner {
 
 impl Leasehold {
     /// Opens the store at this URL: `sqlite:PATH`, `sqlite:` for the default place, `postgres://…`, `redis://…`,
-    /// `dynamodb://TABLE`, `https://HOST` of a leasehold server, `memory:`.
+    /// `dynamodb://TABLE`, `github://OWNER/REPO`, `https://HOST` of a leasehold server, `memory:`.
     pub async fn connect(url: &str) -> Result<Self> {
         Self::with_store(store::connect(&StoreUrl::parse(url)?).await?)
     }

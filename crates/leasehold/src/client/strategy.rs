@@ -10,7 +10,8 @@ pub enum Strategy {
     FailFast,
     /// Ask again after a while, and after a longer while. No place in the queue: others may be faster.
     Retry(Backoff),
-    /// Stand in the fair queue, for so long at most, or for ever.
+    /// Stand in the fair queue, for so long at most, or for ever. A store without a queue is asked again and again
+    /// with growing pauses instead, and whoever asks at the right time is first.
     Wait(Option<Duration>),
 }
 

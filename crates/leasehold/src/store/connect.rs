@@ -7,7 +7,7 @@ use super::{Store, memory::MemoryStore};
 use crate::error::{Error, Result, Trouble};
 
 /// Where a store is, as people write it: `sqlite:PATH`, `postgres://…`, `redis://…`, `dynamodb://TABLE`,
-/// `https://HOST`, `memory:`.
+/// `github://OWNER/REPO`, `https://HOST`, `memory:`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreUrl {
     scheme: String,
@@ -44,12 +44,15 @@ pub async fn connect(url: &StoreUrl) -> Result<Arc<dyn Store>> {
             let options = super::http::HttpOptions::from_url(url)?;
             Ok(Arc::new(super::http::HttpStore::connect(options).await?))
         }
+        #[cfg(feature = "github")]
+        Engine::Github => super::github::connect(super::github::GithubOptions::from_url(url)?).await,
         #[cfg(not(all(
             feature = "sqlite",
             feature = "postgres",
             feature = "redis",
             feature = "dynamodb",
-            feature = "http"
+            feature = "http",
+            feature = "github"
         )))]
         engine => Err(engine.missing()),
     }
@@ -73,6 +76,7 @@ enum Engine {
     Redis,
     DynamoDb,
     Http,
+    Github,
 }
 
 impl Engine {
@@ -83,7 +87,8 @@ impl Engine {
             feature = "postgres",
             feature = "redis",
             feature = "dynamodb",
-            feature = "http"
+            feature = "http",
+            feature = "github"
         ))
     ))]
     fn missing(self) -> Error {
@@ -94,6 +99,7 @@ impl Engine {
             Self::Redis => ("Redis", "redis"),
             Self::DynamoDb => ("DynamoDB", "dynamodb"),
             Self::Http => ("http", "http"),
+            Self::Github => ("GitHub", "github"),
         };
         let hint =
             format!("build it in with: cargo install --path crates/leasehold-cli --features {feature}");
@@ -117,7 +123,13 @@ impl StoreUrl {
 
     /// The whole, with its secrets: for the engine's client, never for people.
     #[cfg_attr(
-        not(any(feature = "postgres", feature = "redis", feature = "dynamodb", feature = "http")),
+        not(any(
+            feature = "postgres",
+            feature = "redis",
+            feature = "dynamodb",
+            feature = "http",
+            feature = "github"
+        )),
         expect(dead_code, reason = "only engines that are far away read their whole URL")
     )]
     pub(crate) fn expose(&self) -> String {
@@ -133,6 +145,7 @@ impl StoreUrl {
             | "rediss+sentinel" => Ok(Engine::Redis),
             "dynamodb" => Ok(Engine::DynamoDb),
             "http" | "https" => Ok(Engine::Http),
+            "github" => Ok(Engine::Github),
             other => {
                 let message = format!("'{other}:' is not a store that leasehold knows");
                 Err(Error::store(Trouble::Misconfigured, message, SCHEMES))
@@ -142,7 +155,7 @@ impl StoreUrl {
 }
 
 /// Part of a URL, with `%40` and the like as what they stand for. The error does not have the text: it may be a password.
-#[cfg(any(feature = "postgres", feature = "redis", feature = "http"))]
+#[cfg(any(feature = "postgres", feature = "redis", feature = "http", feature = "github"))]
 pub(super) fn decoded(text: &str) -> Result<String> {
     let decoded = percent_encoding::percent_decode_str(text).decode_utf8();
     let not_text = |_| {
@@ -153,7 +166,7 @@ pub(super) fn decoded(text: &str) -> Result<String> {
 }
 
 const SCHEMES: &str = "stores are: sqlite:PATH (or sqlite: for the default place), postgres://…, redis://…, \
-                       dynamodb://TABLE, https://HOST of a leasehold server, memory:";
+                       dynamodb://TABLE, github://OWNER/REPO, https://HOST of a leasehold server, memory:";
 
 /// Settings whose values are nobody's business.
 const SECRETS: [&str; 3] = ["password", "secret", "token"];

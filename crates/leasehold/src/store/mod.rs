@@ -9,11 +9,12 @@
 //! | `abilities.rs` | what an engine can and cannot do |
 //! | `clock.rs` | the one file that reads clocks |
 //! | `host.rs` | who this process is, and whether another one is gone |
+//! | `dates.rs` | the time of a service that only dates its answers |
 //! | `background.rs` | a thread of its own for an engine that talks over the network |
 //! | `wake/` | waking exactly the waiter that has been served, in this process or the next |
 //! | `metered/` | a store that counts and times what is done with another one |
 //! | `finding.rs` | what an engine finds out about itself for `leasehold doctor` |
-//! | `memory/`, `sqlite/`, `postgres/`, `redis/`, `dynamodb/` | the engines |
+//! | `memory/`, `sqlite/`, `postgres/`, `redis/`, `dynamodb/`, `github/` | the engines |
 //! | `http/`, `protocol.rs` | a leasehold server as an engine, and the words both sides use |
 
 mod abilities;
@@ -21,10 +22,14 @@ mod background;
 mod cas;
 pub(crate) mod clock;
 mod connect;
+#[cfg(any(feature = "dynamodb", feature = "github"))]
+mod dates;
 mod doc_store;
 #[cfg(feature = "dynamodb")]
 pub mod dynamodb;
 mod finding;
+#[cfg(feature = "github")]
+pub mod github;
 mod host;
 #[cfg(feature = "http")]
 pub mod http;

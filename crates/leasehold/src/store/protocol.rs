@@ -4,6 +4,8 @@
 //! `POST` to [`PATH`]`/locks/…`, `/tasks/…` or `/docs/…`. The body is the JSON list of the call's arguments, the answer
 //! its result, both as the model itself writes them. See `docs/decisions/0017-http-store.md`.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -136,6 +138,14 @@ pub struct Hello {
     pub wakes: bool,
     /// Whether what it holds is still there after the server ends.
     pub lasting: bool,
+    /// Whether several can hold a lock at once.
+    pub shares: bool,
+    /// Whether there is a queue.
+    pub queues: bool,
+    /// For how long a lease that has ended still keeps others out.
+    pub grace_millis: u64,
+    /// How long a lease lasts if nobody says otherwise.
+    pub ttl: Ttl,
     /// Whether it has tasks.
     pub tasks: bool,
     /// Whether it has documents.
@@ -149,13 +159,21 @@ impl Hello {
             version: version.to_owned(),
             engine: abilities.engine.to_owned(),
             min_ttl: abilities.min_ttl,
-            poll_millis: u64::try_from(abilities.poll.as_millis()).unwrap_or(u64::MAX),
+            poll_millis: millis(abilities.poll),
             wakes: abilities.wakes,
             lasting: abilities.lasting,
+            shares: abilities.shares,
+            queues: abilities.queues,
+            grace_millis: millis(abilities.grace),
+            ttl: abilities.ttl,
             tasks,
             docs,
         }
     }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// What somebody listens for. All of it each time: the server forgets what is not in it.

@@ -35,6 +35,22 @@ impl Fixture {
         self.clock.advance(Duration::from_millis(millis));
     }
 
+    /// Lets so much time pass, and as much more as the engine takes to be sure of it.
+    pub fn outlast(&self, millis: u64) {
+        self.pass(millis);
+        self.clock.advance(self.one.abilities().grace);
+    }
+
+    /// Whether the engine has what a case needs; says so if it has not.
+    pub fn can(&self, case: &str, needs: &[&str]) -> bool {
+        let abilities = self.one.abilities();
+        let lacks = abilities.lacks(needs);
+        if let Some(what) = lacks {
+            println!("{case} does not apply: {} has not {what}", abilities.engine);
+        }
+        lacks.is_none()
+    }
+
     /// Somebody who asks for `lock` over one of the two clients, by turns.
     pub fn player(&self, number: u128, lock: &str) -> Player {
         let store = if number.is_multiple_of(2) { &self.two } else { &self.one };

@@ -3,5 +3,6 @@
 mod client;
 mod codes;
 mod engines;
+mod github_check;
 mod model_check;
 mod task_check;

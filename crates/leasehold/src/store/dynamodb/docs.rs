@@ -48,6 +48,10 @@ impl DocStore for DynamoDbDocs {
             wakes: false,
             sees_the_dead: false,
             lasting: true,
+            shares: true,
+            queues: true,
+            grace: Duration::ZERO,
+            ttl: Abilities::TTL,
         }
     }
 

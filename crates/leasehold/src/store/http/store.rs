@@ -63,6 +63,10 @@ fn abilities(hello: &Hello) -> Abilities {
         sees_the_dead: false,
         // It outlives this process; whether it outlives the server, `leasehold doctor` tells.
         lasting: true,
+        shares: hello.shares,
+        queues: hello.queues,
+        grace: Duration::from_millis(hello.grace_millis),
+        ttl: hello.ttl.max(SHORTEST_TTL),
     }
 }
 

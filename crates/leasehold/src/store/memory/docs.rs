@@ -52,6 +52,10 @@ impl DocStore for MemoryDocs {
             wakes: false,
             sees_the_dead: false,
             lasting: false,
+            shares: true,
+            queues: true,
+            grace: Duration::ZERO,
+            ttl: Abilities::TTL,
         }
     }
 

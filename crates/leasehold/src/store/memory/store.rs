@@ -50,6 +50,10 @@ impl Store for MemoryStore {
             wakes: true,
             sees_the_dead: false,
             lasting: false,
+            shares: true,
+            queues: true,
+            grace: Duration::ZERO,
+            ttl: Abilities::TTL,
         }
     }
 

@@ -222,5 +222,9 @@ fn abilities(gate: &Gate) -> Abilities {
         wakes: !gate.is_pooled(),
         sees_the_dead: false,
         lasting: true,
+        shares: true,
+        queues: true,
+        grace: Duration::ZERO,
+        ttl: Abilities::TTL,
     }
 }

@@ -75,6 +75,10 @@ pub(super) const fn abilities() -> Abilities {
         wakes: true,
         sees_the_dead: false,
         lasting: true,
+        shares: true,
+        queues: true,
+        grace: Duration::ZERO,
+        ttl: Abilities::TTL,
     }
 }
 

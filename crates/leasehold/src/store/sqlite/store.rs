@@ -177,6 +177,10 @@ fn abilities() -> Abilities {
         wakes: cfg!(target_os = "linux"),
         sees_the_dead: cfg!(target_os = "linux"),
         lasting: true,
+        shares: true,
+        queues: true,
+        grace: Duration::ZERO,
+        ttl: Abilities::TTL,
     }
 }
 

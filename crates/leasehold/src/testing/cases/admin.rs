@@ -21,7 +21,7 @@ pub async fn asking_for_a_free_lock_finds_nobody(f: Fixture) {
     let [a, b] = f.players("lock");
     assert!(matches!(b.asks_for_release().await, Outcome::NotHeld(_)));
     a.takes().await;
-    f.pass(10_000);
+    f.outlast(10_000);
     assert!(matches!(b.asks_for_release().await, Outcome::NotHeld(_)));
 }
 
@@ -64,7 +64,7 @@ pub async fn a_lease_without_a_sign_of_life_can_be_stolen(f: Fixture) {
     a.renews(&lease).await;
     f.pass(3_999);
     thief.is_refused().await;
-    f.pass(1);
+    f.outlast(1);
     let stolen = thief.takes().await;
     assert!(stolen.token > lease.token);
     assert!(matches!(a.renews(&lease).await, Outcome::NotHeld(_)));

@@ -52,7 +52,7 @@ pub async fn a_lease_counts_up_to_the_very_moment_it_ends(f: Fixture) {
 pub async fn an_ended_lease_is_taken_over_and_that_is_told(f: Fixture) {
     let [a, b] = f.players("lock");
     let old = a.takes().await;
-    f.pass(10_000);
+    f.outlast(10_000);
     let new = b.takes().await;
     assert!(new.token > old.token);
     assert!(!a.holds().await);
@@ -69,7 +69,7 @@ pub async fn tokens_rise_across_release_expiry_and_force(f: Fixture) {
         last = lease.token;
         match round % 3 {
             0 => drop(player.releases(&lease).await),
-            1 => f.pass(10_000),
+            1 => f.outlast(10_000),
             _ => drop(player.forces(lease.token).await),
         }
     }
@@ -165,11 +165,11 @@ pub async fn a_release_can_keep_others_out_for_a_while(f: Fixture) {
     assert!(matches!(a.renews(&lease).await, Outcome::NotHeld(_)));
     f.pass(17_999);
     b.is_refused().await;
-    f.pass(1);
+    f.outlast(1);
     let next = b.takes().await;
     let outcome = b.releases_with(next.token, Some(Ttl::from_secs(1))).await;
     assert!(matches!(outcome, Outcome::Released(_)));
-    f.pass(1_000);
+    f.outlast(1_000);
     a.takes().await;
 }
 

@@ -32,7 +32,7 @@ pub async fn two_sweepers_do_no_harm(f: Fixture) {
     for number in 0..10 {
         f.player(number + 1, &format!("lock-{number}")).takes().await;
     }
-    f.pass(10_000);
+    f.outlast(10_000);
     let (one, two) = tokio::join!(f.one.locks().sweep(100), f.two.locks().sweep(100));
     let mut swept = one.expect("swept");
     swept += two.expect("swept");

@@ -3,6 +3,8 @@
 mod cas;
 #[cfg(feature = "dynamodb")]
 mod dynamodb;
+#[cfg(feature = "github")]
+mod github;
 mod memory;
 mod metered;
 #[cfg(feature = "postgres")]

@@ -10,7 +10,7 @@ pub(super) fn clock() -> Clock {
 
 /// Where the tests' own instance of an engine is. `cargo xtask test` starts them and says so in the environment; whoever
 /// goes without one has to name it, so that nothing is skipped silently: `LEASEHOLD_TEST_SKIP=postgres,redis`.
-#[cfg(any(feature = "postgres", feature = "redis", feature = "dynamodb"))]
+#[cfg(any(feature = "postgres", feature = "redis", feature = "dynamodb", feature = "github"))]
 pub(super) fn engine_at(engine: &str) -> Option<String> {
     let variable = format!("LEASEHOLD_TEST_{}", engine.to_uppercase().replace('-', "_"));
     if let Ok(url) = std::env::var(&variable) {

@@ -1,0 +1,317 @@
+//! The few calls that are needed. Each is sent once: whoever made it knows whether it may be made again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::Method;
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, USER_AGENT};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::answers::{Comment, Drawn, Issue, Refusal, Repository};
+use super::auth::{App, Auth};
+use super::options::GithubOptions;
+use super::pace::{Budget, Pace, Said, limited};
+use super::trouble;
+use crate::error::{Error, Result, Trouble};
+use crate::model::Timestamp;
+use crate::store::Moment;
+use crate::store::dates::Dates;
+
+/// One repository, as one client sees it.
+pub(super) struct Api {
+    client: reqwest::Client,
+    pub(super) options: GithubOptions,
+    pub(super) pace: Pace,
+    pub(super) dates: Dates,
+    drawn: tokio::sync::Mutex<Option<(String, Moment)>>,
+}
+
+/// An answer: what was read, and the service's time when it was made.
+pub(super) struct Dated<T> {
+    pub(super) what: T,
+    pub(super) now: Timestamp,
+}
+
+/// One request.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// As many as GitHub gives at once.
+const PAGE: usize = 100;
+/// A list that is longer than so many pages is not ours.
+const MAX_PAGES: usize = 30;
+/// An App's token is good for an hour.
+const DRAWN: Duration = Duration::from_mins(50);
+
+struct Raw {
+    status: u16,
+    now: Timestamp,
+    body: Vec<u8>,
+}
+
+impl Api {
+    pub(super) fn new(options: GithubOptions) -> Result<Self> {
+        let client = reqwest::Client::builder()
+            .tls_backend_preconfigured(tls()?)
+            .timeout(PATIENCE)
+            .redirect(reqwest::redirect::Policy::none())
+            .build()
+            .map_err(|error| trouble::unreachable(&options.repo, error))?;
+        let (pace, dates) = (Pace::new(options.gap), Dates::new());
+        Ok(Self { client, options, pace, dates, drawn: tokio::sync::Mutex::default() })
+    }
+
+    pub(super) fn repository(&self) -> String {
+        format!("{}/{}", self.options.owner, self.options.repo)
+    }
+
+    /// The repository itself.
+    pub(super) async fn look_at_repository(&self) -> Result<Repository> {
+        let raw = self.call(Method::GET, &self.path(""), None).await?;
+        self.read(&raw).map(|dated| dated.what)
+    }
+
+    /// The service's time and what is left of the budget; costs nothing.
+    pub(super) async fn now(&self) -> Result<Timestamp> {
+        let raw = self.call(Method::GET, "/rate_limit", None).await?;
+        self.read::<Value>(&raw).map(|dated| dated.now)
+    }
+
+    /// One issue; none if it is not there.
+    pub(super) async fn issue(&self, number: u64) -> Result<Option<Dated<Issue>>> {
+        let raw = self.call(Method::GET, &self.path(&format!("/issues/{number}")), None).await?;
+        self.read_if_there(&raw)
+    }
+
+    /// The issues with our label, closed ones too, oldest first.
+    pub(super) async fn labelled(&self) -> Result<Dated<Vec<Issue>>> {
+        let label =
+            percent_encoding::utf8_percent_encode(&self.options.label, percent_encoding::NON_ALPHANUMERIC);
+        let query = format!("labels={label}&state=all&sort=created&direction=asc");
+        let mut listed: Dated<Vec<Issue>> = self.pages(&self.path("/issues"), &query).await?;
+        listed.what.retain(|issue| issue.pull_request.is_none());
+        Ok(listed)
+    }
+
+    pub(super) async fn create_issue(&self, title: &str, body: &str) -> Result<Dated<Issue>> {
+        let asked = json!({ "title": title, "body": body, "labels": [self.options.label] });
+        let raw = self.call(Method::POST, &self.path("/issues"), Some(asked)).await?;
+        self.read(&raw)
+    }
+
+    pub(super) async fn edit_issue(&self, number: u64, change: Value) -> Result<Dated<Issue>> {
+        let raw = self.call(Method::PATCH, &self.path(&format!("/issues/{number}")), Some(change)).await?;
+        self.read(&raw)
+    }
+
+    /// All comments of an issue, by ascending id; none if the issue is not there.
+    pub(super) async fn comments(&self, number: u64) -> Result<Option<Dated<Vec<Comment>>>> {
+        match self.pages(&self.path(&format!("/issues/{number}/comments")), "").await {
+            Ok(listed) => Ok(Some(listed)),
+            Err(error) if is_gone(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// One comment; none if it is not there.
+    pub(super) async fn comment(&self, id: u64) -> Result<Option<Dated<Comment>>> {
+        let raw = self.call(Method::GET, &self.path(&format!("/issues/comments/{id}")), None).await?;
+        self.read_if_there(&raw)
+    }
+
+    pub(super) async fn post_comment(&self, number: u64, body: &str) -> Result<Option<Dated<Comment>>> {
+        let path = self.path(&format!("/issues/{number}/comments"));
+        let raw = self.call(Method::POST, &path, Some(json!({ "body": body }))).await?;
+        self.read_if_there(&raw)
+    }
+
+    /// Changes a comment; none if it is not there any more.
+    pub(super) async fn edit_comment(&self, id: u64, body: &str) -> Result<Option<Dated<Comment>>> {
+        let path = self.path(&format!("/issues/comments/{id}"));
+        let raw = self.call(Method::PATCH, &path, Some(json!({ "body": body }))).await?;
+        self.read_if_there(&raw)
+    }
+
+    /// Deletes a comment; says whether it was there.
+    pub(super) async fn delete_comment(&self, id: u64) -> Result<bool> {
+        let raw = self.call(Method::DELETE, &self.path(&format!("/issues/comments/{id}")), None).await?;
+        match raw.status {
+            204 => Ok(true),
+            404 | 410 => Ok(false),
+            _ => Err(self.refused(&raw)),
+        }
+    }
+
+    /// Adds an assignee, or silently does not; the issue tells.
+    pub(super) async fn assign(&self, number: u64, login: &str) -> Result<Dated<Issue>> {
+        self.assignees(Method::POST, number, &[login]).await
+    }
+
+    pub(super) async fn unassign(&self, number: u64, logins: &[&str]) -> Result<Dated<Issue>> {
+        self.assignees(Method::DELETE, number, logins).await
+    }
+
+    async fn assignees(&self, method: Method, number: u64, logins: &[&str]) -> Result<Dated<Issue>> {
+        let path = self.path(&format!("/issues/{number}/assignees"));
+        let raw = self.call(method, &path, Some(json!({ "assignees": logins }))).await?;
+        self.read(&raw)
+    }
+
+    // --- one request --------------------------------------------------------------------------------------------
+
+    fn path(&self, rest: &str) -> String {
+        format!("/repos/{}/{}{rest}", self.options.owner, self.options.repo)
+    }
+
+    /// All pages of a list. The time is that of the first page: what was written before it is in the list.
+    async fn pages<T: DeserializeOwned>(&self, path: &str, query: &str) -> Result<Dated<Vec<T>>> {
+        let mut all = Vec::new();
+        let mut first = None;
+        for page in 1..=MAX_PAGES {
+            let raw =
+                self.call(Method::GET, &format!("{path}?{query}&per_page={PAGE}&page={page}"), None).await?;
+            let Dated { what, now } = self.read::<Vec<T>>(&raw)?;
+            let (count, now) = (what.len(), *first.get_or_insert(now));
+            all.extend(what);
+            if count < PAGE {
+                return Ok(Dated { what: all, now });
+            }
+        }
+        let message = format!("a list of the GitHub repository {} has no end", self.repository());
+        Err(Error::store(Trouble::Misconfigured, message, "delete old issues or comments of leasehold's"))
+    }
+
+    async fn call(&self, method: Method, path: &str, body: Option<Value>) -> Result<Raw> {
+        let authorization = self.authorization().await?;
+        self.send(method, path, body, &authorization).await
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Value>,
+        authorization: &str,
+    ) -> Result<Raw> {
+        self.pace.turn(method != Method::GET).await?;
+        let mut request = self
+            .client
+            .request(method, format!("{}{path}", self.options.api))
+            .header(ACCEPT, "application/vnd.github+json")
+            .header("x-github-api-version", "2022-11-28")
+            .header(USER_AGENT, concat!("leasehold/", env!("CARGO_PKG_VERSION")))
+            .header(AUTHORIZATION, authorization);
+        if let Some(body) = body {
+            request = request.header(CONTENT_TYPE, "application/json").body(body.to_string());
+        }
+        let lost = |error| trouble::unreachable(&self.repository(), error);
+        let answer = request.send().await.map_err(lost)?;
+        let (status, headers) = (answer.status().as_u16(), answer.headers().clone());
+        let date = date(&headers);
+        if let Some(date) = date {
+            self.dates.hear(i64::try_from(date.as_micros() / 1_000_000).unwrap_or(0), Moment::now());
+        }
+        let body = answer.bytes().await.map_err(lost)?.to_vec();
+        let said = Said {
+            status,
+            retry_after: number(&headers, "retry-after"),
+            budget: budget(&headers),
+            date,
+            limited: status >= 400 && String::from_utf8_lossy(&body).contains("rate limit"),
+        };
+        if let Some(pause) = self.pace.hear(&said) {
+            return Err(limited(pause));
+        }
+        let now = date.ok_or_else(|| {
+            let message = format!("the answers of the GitHub repository {} have no Date", self.repository());
+            Error::store(Trouble::Misconfigured, message, "let the proxy in between pass the header on")
+        })?;
+        Ok(Raw { status, now, body })
+    }
+
+    async fn authorization(&self) -> Result<String> {
+        match &self.options.auth {
+            Auth::Token(token) => Ok(format!("Bearer {token}")),
+            Auth::App(app) => Ok(format!("Bearer {}", self.drawn(app).await?)),
+            Auth::Nobody => {
+                let message = format!("there is no token for the GitHub repository {}", self.repository());
+                Err(Error::store(Trouble::Misconfigured, message, trouble::NO_TOKEN))
+            }
+        }
+    }
+
+    /// The token that the App has drawn, or a new one.
+    async fn drawn(&self, app: &App) -> Result<String> {
+        let mut drawn = self.drawn.lock().await;
+        let now = Moment::now();
+        if let Some((token, until)) = &*drawn
+            && now < *until
+        {
+            return Ok(token.clone());
+        }
+        let proof = app.proof(self.dates.about(now))?;
+        let path = format!("/app/installations/{}/access_tokens", app.installation);
+        let raw = self.send(Method::POST, &path, Some(json!({})), &format!("Bearer {proof}")).await?;
+        let token = self.read::<Drawn>(&raw)?.what.token;
+        *drawn = Some((token.clone(), now.plus(DRAWN)));
+        Ok(token)
+    }
+
+    fn read<T: DeserializeOwned>(&self, raw: &Raw) -> Result<Dated<T>> {
+        if !(200..300).contains(&raw.status) {
+            return Err(self.refused(raw));
+        }
+        let what = serde_json::from_slice(&raw.body)
+            .map_err(|error| trouble::unreadable(&self.repository(), error))?;
+        Ok(Dated { what, now: raw.now })
+    }
+
+    fn read_if_there<T: DeserializeOwned>(&self, raw: &Raw) -> Result<Option<Dated<T>>> {
+        match raw.status {
+            404 | 410 => Ok(None),
+            _ => self.read(raw).map(Some),
+        }
+    }
+
+    fn refused(&self, raw: &Raw) -> Error {
+        let refusal: Refusal = serde_json::from_slice(&raw.body).unwrap_or_default();
+        trouble::refused(&self.repository(), raw.status, &refusal.message)
+    }
+}
+
+/// A list of what is not there.
+fn is_gone(error: &Error) -> bool {
+    let said = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
+    said.starts_with("404") || said.starts_with("410")
+}
+
+fn tls() -> Result<rustls::ClientConfig> {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let config = config.map_err(|error| {
+        Error::store(Trouble::Broken, "TLS cannot be set up", "please report this").because(error)
+    })?;
+    Ok(config.with_root_certificates(roots).with_no_client_auth())
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok()
+}
+
+fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
+    text(headers, name)?.trim().parse().ok()
+}
+
+fn date(headers: &HeaderMap) -> Option<Timestamp> {
+    let date = jiff::fmt::rfc2822::parse(text(headers, "date")?).ok()?;
+    u64::try_from(date.timestamp().as_microsecond()).ok().map(Timestamp::from_micros)
+}
+
+fn budget(headers: &HeaderMap) -> Option<Budget> {
+    Some(Budget {
+        limit: number(headers, "x-ratelimit-limit")?,
+        remaining: number(headers, "x-ratelimit-remaining")?,
+        reset: number(headers, "x-ratelimit-reset")?,
+    })
+}

@@ -1,0 +1,111 @@
+//! Who asks: a token, or a GitHub App that draws a new one every hour. Never shown.
+
+use std::fmt;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::signature::{RSA_PKCS1_SHA256, RsaKeyPair};
+use rustls::pki_types::PrivateKeyDer;
+use rustls::pki_types::pem::PemObject;
+
+use crate::error::{Error, Result, Trouble};
+use crate::model::Timestamp;
+
+/// Who asks.
+#[derive(Clone)]
+pub(super) enum Auth {
+    /// Nobody: good for nothing but an error that says so.
+    Nobody,
+    /// A personal token, or that of a workflow.
+    Token(String),
+    /// An App, by its private key.
+    App(App),
+}
+
+/// A GitHub App, installed at the repository's owner.
+#[derive(Clone)]
+pub(super) struct App {
+    id: String,
+    pub(super) installation: String,
+    key: std::sync::Arc<RsaKeyPair>,
+}
+
+/// A proof that we are the App is good for so long; GitHub takes ten minutes at most.
+const PROOF: Duration = Duration::from_mins(8);
+/// Clocks differ.
+const SKEW: Duration = Duration::from_mins(1);
+
+impl Auth {
+    /// What the environment says.
+    pub(super) fn from_env() -> Result<Self> {
+        let said = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        if let Some(token) = said("GITHUB_TOKEN").or_else(|| said("GH_TOKEN")) {
+            return Ok(Self::Token(token));
+        }
+        let Some(id) = said("GITHUB_APP_ID") else {
+            return Ok(Self::Nobody);
+        };
+        let key = match (said("GITHUB_APP_PRIVATE_KEY"), said("GITHUB_APP_PRIVATE_KEY_FILE")) {
+            (Some(key), _) => key,
+            (None, Some(file)) => std::fs::read_to_string(&file).map_err(|error| {
+                wrong(format!("the key of the GitHub App cannot be read from {file}")).because(error)
+            })?,
+            (None, None) => return Err(wrong("GITHUB_APP_ID is set, but no key".to_owned())),
+        };
+        let installation = said("GITHUB_APP_INSTALLATION_ID")
+            .ok_or_else(|| wrong("GITHUB_APP_ID is set, but not GITHUB_APP_INSTALLATION_ID".to_owned()))?;
+        Ok(Self::App(App::new(id, installation, &key)?))
+    }
+}
+
+impl App {
+    fn new(id: String, installation: String, pem: &str) -> Result<Self> {
+        let unusable = || wrong("the key of the GitHub App is not an RSA key in PEM".to_owned());
+        let key = match PrivateKeyDer::from_pem_slice(pem.as_bytes()) {
+            Ok(PrivateKeyDer::Pkcs1(key)) => RsaKeyPair::from_der(key.secret_pkcs1_der()),
+            Ok(PrivateKeyDer::Pkcs8(key)) => RsaKeyPair::from_pkcs8(key.secret_pkcs8_der()),
+            _ => return Err(unusable()),
+        };
+        let key = key.map_err(|_| unusable())?;
+        if !installation.chars().all(|c| c.is_ascii_digit()) {
+            return Err(wrong("GITHUB_APP_INSTALLATION_ID is a number".to_owned()));
+        }
+        Ok(Self { id, installation, key: std::sync::Arc::new(key) })
+    }
+
+    /// What proves that we are the App: a JSON Web Token, signed with its key.
+    pub(super) fn proof(&self, now: Timestamp) -> Result<String> {
+        let seconds = |time: Timestamp| time.as_micros() / 1_000_000;
+        let claims = serde_json::json!({
+            "iat": seconds(now.minus(SKEW)),
+            "exp": seconds(now) + PROOF.as_secs(),
+            "iss": self.id,
+        });
+        let header = URL_SAFE_NO_PAD.encode(r#"{"alg":"RS256","typ":"JWT"}"#);
+        let signed = format!("{header}.{}", URL_SAFE_NO_PAD.encode(claims.to_string()));
+        let mut signature = vec![0; self.key.public().modulus_len()];
+        let random = ring::rand::SystemRandom::new();
+        self.key.sign(&RSA_PKCS1_SHA256, &random, signed.as_bytes(), &mut signature).map_err(|_| {
+            Error::store(Trouble::Broken, "the GitHub App's key does not sign", "please report this")
+        })?;
+        Ok(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature)))
+    }
+}
+
+/// Without what is secret.
+impl fmt::Debug for Auth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nobody => f.write_str("nobody"),
+            Self::Token(_) => f.write_str("a token"),
+            Self::App(app) => write!(f, "app {}", app.id),
+        }
+    }
+}
+
+fn wrong(message: String) -> Error {
+    let hint = "set GITHUB_TOKEN; or, for an App, GITHUB_APP_ID, GITHUB_APP_INSTALLATION_ID and GITHUB_APP_PRIVATE_KEY (or \
+                GITHUB_APP_PRIVATE_KEY_FILE)";
+    Error::store(Trouble::Misconfigured, message, hint)
+}

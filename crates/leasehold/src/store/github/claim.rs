@@ -1,0 +1,337 @@
+//! What a comment of ours says: a line for people, and the same as JSON where people do not see it. Read with suspicion:
+//! anybody may have written or changed it.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::{
+    Ask, Asked, Holder, Lease, LeaseId, Metadata, Mode, Priority, Reason, Slots, Status, Timestamp, Token,
+    Ttl,
+};
+
+/// What a comment of ours says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "lowercase")]
+pub(super) enum Says {
+    /// Somebody wants the lock, and looks whether others do.
+    Raised(Claim),
+    /// Somebody has it.
+    Held(Claim),
+    /// Somebody had it. Keeps its token.
+    Released(Claim),
+    /// Somebody asks the holder to stop.
+    Asked(Asking),
+    /// Somebody has cleared leases away, or taken one by force.
+    Ended(Ending),
+}
+
+/// A lease, or the wish for one. One comment, edited as long as it lasts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Claim {
+    pub(super) lock: String,
+    pub(super) lease_id: LeaseId,
+    pub(super) holder: Holder,
+    #[serde(default)]
+    pub(super) token: Token,
+    /// In µs, from each edit of the comment.
+    pub(super) ttl: Ttl,
+    /// Counts the renewals.
+    #[serde(default)]
+    pub(super) beat: u64,
+    #[serde(default)]
+    pub(super) acquired_at: Timestamp,
+    /// Released, and yet kept until then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) until: Option<Timestamp>,
+    #[serde(default)]
+    pub(super) priority: Priority,
+    #[serde(default)]
+    pub(super) metadata: Metadata,
+    /// What its holder has cleared away when it took the lock: its comments are gone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) took: Vec<Gone>,
+}
+
+/// A lease that somebody else has ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Gone {
+    pub(super) how: How,
+    pub(super) at: Timestamp,
+    pub(super) lease_id: LeaseId,
+    pub(super) holder: Holder,
+    pub(super) token: Token,
+    pub(super) acquired_at: Timestamp,
+    #[serde(default)]
+    pub(super) beat: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) by: Option<Holder>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) reason: Option<Reason>,
+}
+
+/// How a lease was ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum How {
+    /// Its time was over.
+    Expired,
+    /// It showed no sign of life.
+    Stolen,
+    /// Somebody wanted it so.
+    Forced,
+}
+
+/// A request to a holder to stop.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Asking {
+    pub(super) token: Token,
+    pub(super) by: Holder,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) reason: Option<Reason>,
+}
+
+/// Leases that were ended by somebody who does not want the lock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Ending {
+    /// The newest token from here on.
+    pub(super) token: Token,
+    pub(super) took: Vec<Gone>,
+}
+
+const BEGIN: &str = "<!-- leasehold:v1 ";
+const END: &str = " -->";
+
+/// What is in a comment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Found {
+    /// Somebody's own words.
+    Nothing,
+    /// It was ours, and cannot be read any more.
+    Garbage,
+    /// Ours.
+    Ours(Box<Says>),
+}
+
+impl Says {
+    /// The whole text of the comment.
+    pub(super) fn write(&self) -> String {
+        let line = match self {
+            Self::Raised(claim) => format!("⏳ {} asks for this lock.", code(&claim.holder)),
+            Self::Held(claim) => format!(
+                "🔒 **Held** by {} since {} (token {}, {}).",
+                code(&claim.holder),
+                claim.acquired_at,
+                claim.token,
+                if claim.beat == 0 {
+                    "not renewed yet".to_owned()
+                } else {
+                    format!("renewal {}", claim.beat)
+                },
+            ),
+            Self::Released(claim) => match claim.until {
+                Some(until) => format!("🔓 Released by {}, and kept until {until}.", code(&claim.holder)),
+                None => format!("🔓 Released by {} (token {}).", code(&claim.holder), claim.token),
+            },
+            Self::Asked(asking) => format!(
+                "✋ {} asks the holder to stop{}.",
+                code(&asking.by),
+                asking.reason.as_ref().map(|reason| format!(": {}", code(reason))).unwrap_or_default()
+            ),
+            Self::Ended(ending) => {
+                let gone: Vec<_> = ending.took.iter().map(Gone::line).collect();
+                format!("🧹 {}", gone.join("; "))
+            }
+        };
+        format!("{line}\n\n{}", hidden(self))
+    }
+
+    /// Reads a comment.
+    pub(super) fn read(body: &str) -> Found {
+        match shown::<Self>(body) {
+            None => Found::Nothing,
+            Some(Err(_)) => Found::Garbage,
+            Some(Ok(says)) if says.highest() > Token::MAX => Found::Garbage,
+            Some(Ok(says)) => Found::Ours(Box::new(says)),
+        }
+    }
+
+    /// The highest token in it.
+    pub(super) fn highest(&self) -> Token {
+        let (token, took) = match self {
+            Self::Raised(claim) | Self::Held(claim) | Self::Released(claim) => {
+                (claim.token, claim.took.as_slice())
+            }
+            Self::Asked(_) => (Token::default(), [].as_slice()),
+            Self::Ended(ending) => (ending.token, ending.took.as_slice()),
+        };
+        took.iter().map(|gone| gone.token).fold(token, Token::max)
+    }
+}
+
+/// JSON where people do not see it. No `>` is left in it that could end it.
+pub(super) fn hidden(what: &impl Serialize) -> String {
+    let json = serde_json::to_string(what).expect("plain data becomes JSON");
+    let json = json.replace('<', "\\u003c").replace('>', "\\u003e");
+    format!("{BEGIN}{json}{END}")
+}
+
+/// What [`hidden`] has hidden.
+pub(super) fn shown<T: for<'de> Deserialize<'de>>(body: &str) -> Option<Result<T, serde_json::Error>> {
+    let (_, rest) = body.split_once(BEGIN.trim_end())?;
+    let json = rest.split_once(END.trim_start()).map_or(rest, |(json, _)| json);
+    Some(serde_json::from_str(json.trim()))
+}
+
+/// As code: nobody is notified because a holder is called `@ada`.
+fn code(text: &impl std::fmt::Display) -> String {
+    format!("`{}`", text.to_string().replace('`', "'"))
+}
+
+impl Claim {
+    pub(super) fn new(lock: &str, ask: &Ask) -> Self {
+        Self {
+            lock: lock.to_owned(),
+            lease_id: ask.lease_id,
+            holder: ask.holder.clone(),
+            token: Token::default(),
+            ttl: ask.ttl,
+            beat: 0,
+            acquired_at: Timestamp::default(),
+            until: None,
+            priority: ask.priority,
+            metadata: ask.metadata.clone(),
+            took: Vec::new(),
+        }
+    }
+
+    /// The lease that this claim is, last seen alive at `renewed_at`.
+    pub(super) fn lease(&self, renewed_at: Timestamp, asked: Option<Asked>) -> Lease {
+        let ask = Ask {
+            lease_id: self.lease_id,
+            holder: self.holder.clone(),
+            mode: Mode::Exclusive,
+            slots: Slots::default(),
+            priority: self.priority,
+            ttl: self.ttl,
+            metadata: self.metadata.clone(),
+            process: None,
+        };
+        let status = match (self.until, &asked) {
+            (Some(_), _) => Status::Released,
+            (None, Some(_)) => Status::Releasing,
+            (None, None) => Status::Active,
+        };
+        Lease {
+            ask: Arc::new(ask),
+            token: self.token,
+            acquired_at: self.acquired_at,
+            renewed_at,
+            expires_at: self.until.unwrap_or_else(|| renewed_at.plus(self.ttl)),
+            renewals: self.beat,
+            status,
+            asked,
+        }
+    }
+
+    /// This lease, ended by somebody else.
+    pub(super) fn gone(&self, how: How, at: Timestamp) -> Gone {
+        Gone {
+            how,
+            at,
+            lease_id: self.lease_id,
+            holder: self.holder.clone(),
+            token: self.token,
+            acquired_at: self.acquired_at,
+            beat: self.beat,
+            by: None,
+            reason: None,
+        }
+    }
+}
+
+impl Gone {
+    fn line(&self) -> String {
+        let holder = code(&self.holder);
+        match (self.how, &self.by, &self.reason) {
+            (How::Forced, Some(by), Some(reason)) => {
+                format!("{} took the lock from {holder}: {}", code(by), code(reason))
+            }
+            (How::Forced, ..) => format!("the lock was taken from {holder}"),
+            (How::Stolen, ..) => format!("the lease of {holder} was stale and was taken"),
+            (How::Expired, ..) => format!("the lease of {holder} has ended"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim() -> Claim {
+        let mut metadata = Metadata::default();
+        metadata.set("worker_id", "a-->b <!-- leasehold:v1 {} -->").unwrap();
+        Claim {
+            lock: "deploy".to_owned(),
+            lease_id: "01890a5d-ac96-774b-bcce-b302099a8057".parse().unwrap(),
+            holder: Holder::new("@ada `x`").unwrap(),
+            token: Token::new(7).unwrap(),
+            ttl: Ttl::from_secs(900),
+            beat: 2,
+            acquired_at: Timestamp::from_micros(1_730_817_135_000_000),
+            until: None,
+            priority: Priority::default(),
+            metadata,
+            took: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_again_whatever_is_in_it() {
+        let says = Says::Held(claim());
+        let text = says.write();
+        assert_eq!(Says::read(&text), Found::Ours(Box::new(says)));
+        assert_eq!(
+            text.lines().next().unwrap(),
+            "🔒 **Held** by `@ada 'x'` since 2024-11-05T14:32:15Z (token 7, renewal 2)."
+        );
+        assert_eq!(text.matches("-->").count(), 1, "{text}");
+        // What people write around it does not matter.
+        assert!(matches!(Says::read(&format!("> quoted\r\n{text}\r\nthanks!")), Found::Ours(_)));
+    }
+
+    /// The stored format: a comment of an earlier version is read by every later one.
+    #[test]
+    fn a_comment_of_the_first_version_is_read() {
+        let json = r#"{"state":"held","lock":"deploy","leaseId":"01890a5d-ac96-774b-bcce-b302099a8057","holder":"ada","token":7,"ttl":900000000,"beat":2,"acquiredAt":1730817135000000,"priority":0,"metadata":{"node_id":"n1"}}"#;
+        let Found::Ours(says) = Says::read(&format!("hello\n\n<!-- leasehold:v1 {json} -->")) else {
+            panic!("not read")
+        };
+        let Says::Held(claim) = *says else { panic!("{says:?}") };
+        assert_eq!((claim.ttl, claim.beat), (Ttl::from_secs(900), 2));
+    }
+
+    #[test]
+    fn garbage_is_not_taken_for_silence() {
+        assert_eq!(Says::read("I like this issue"), Found::Nothing);
+        let text = Says::Held(claim()).write();
+        for broken in [
+            text.replace("\"ttl\"", "\"tt\""),
+            text.replace(END, ""),
+            "<!-- leasehold:v1 -->".to_owned(),
+            "<!-- leasehold:v1 {\"state\":\"held\"} -->".to_owned(),
+            text.replace("\"held\"", "\"happy\""),
+            text.replace("\"token\":7", "\"token\":18446744073709551615"),
+        ] {
+            if broken == text.replace(END, "") {
+                assert!(matches!(Says::read(&broken), Found::Ours(_)), "an open end is no harm");
+            } else {
+                assert_eq!(Says::read(&broken), Found::Garbage, "{broken}");
+            }
+        }
+    }
+}

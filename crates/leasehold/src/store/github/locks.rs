@@ -1,0 +1,262 @@
+//! The calls of the lock trait.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::issues;
+use super::protocol::{Protocol, Wish, lease_of};
+use crate::Result;
+use crate::model::{Event, LeaseId, LockName, LockOp, LockRecord, NotHeld, Outcome, Swept, Timestamp, Token};
+use crate::store::background::Background;
+use crate::store::lock_store::page_size;
+use crate::store::{Changes, Cursor, ListEvents, ListLocks, LockStore, Moment, Page, Span};
+
+/// Locks on issues.
+pub(super) struct GithubLocks {
+    pub(super) protocol: Arc<Protocol>,
+    pub(super) background: Background,
+    lanes: Lanes,
+}
+
+/// How often whoever waits looks.
+pub(super) const POLL: Duration = Duration::from_secs(10);
+
+/// The callers of one process stand in line for a lock instead of competing with each other.
+#[derive(Debug, Default)]
+struct Lanes(Mutex<HashMap<LockName, Arc<tokio::sync::Mutex<()>>>>);
+
+impl Lanes {
+    async fn enter(&self, name: &LockName) -> tokio::sync::OwnedMutexGuard<()> {
+        let lane = {
+            let mut lanes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            lanes.retain(|_, lane| Arc::strong_count(lane) > 1);
+            lanes.entry(name.clone()).or_default().clone()
+        };
+        lane.lock_owned().await
+    }
+}
+
+impl GithubLocks {
+    pub(super) fn new(protocol: Arc<Protocol>, background: Background) -> Self {
+        Self { protocol, background, lanes: Lanes::default() }
+    }
+}
+
+#[async_trait]
+impl LockStore for GithubLocks {
+    async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
+        // Until it is this call's turn, nothing has been sent. From then on it goes to its end with or without the caller,
+        // and whoever comes later stands behind it.
+        let lane = self.lanes.enter(name).await;
+        let (protocol, name, op) = (self.protocol.clone(), name.clone(), op.clone());
+        let work = async move {
+            let outcome = protocol.apply(&name, &op).await;
+            drop(lane);
+            outcome
+        };
+        self.background.run(work).await
+    }
+
+    async fn get(&self, name: &LockName) -> Result<Option<LockRecord>> {
+        let (protocol, name) = (self.protocol.clone(), name.clone());
+        self.background.run(async move { protocol.get(&name).await }).await
+    }
+
+    async fn list(&self, ask: &ListLocks) -> Result<Page<LockRecord>> {
+        let (protocol, ask) = (self.protocol.clone(), ask.clone());
+        self.background.run(async move { protocol.list(&ask).await }).await
+    }
+
+    async fn history(&self, ask: &ListEvents) -> Result<Page<Event>> {
+        let (protocol, ask) = (self.protocol.clone(), ask.clone());
+        self.background.run(async move { protocol.history(&ask).await }).await
+    }
+
+    async fn now(&self) -> Result<Timestamp> {
+        let protocol = self.protocol.clone();
+        self.background.run(async move { protocol.now().await }).await
+    }
+
+    fn changes(&self, waiter: &LeaseId) -> Changes {
+        Changes::polling(*waiter, POLL.mul_f64(0.75 + fastrand::f64() / 4.0))
+    }
+
+    async fn sweep(&self, limit: u32) -> Result<Swept> {
+        let protocol = self.protocol.clone();
+        self.background.run(async move { protocol.sweep_all(limit).await }).await
+    }
+}
+
+impl Protocol {
+    async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
+        let LockOp::Acquire(acquire) = op else {
+            return match self.issues.find(&self.api, name).await? {
+                Some(number) => self.apply_to(number, op).await,
+                None => Ok(nobody(op)),
+            };
+        };
+        for again in 0..2 {
+            let number = self.issues.find_or_make(&self.api, name).await?;
+            let wish = Wish { name, number, ask: &acquire.ask, steal_after: acquire.steal_after };
+            match self.acquire(&wish).await {
+                // Somebody has deleted the issue that was made for this name: then it gets a new one.
+                Err(_) if again == 0 && issues::number(name).is_none() && self.is_deleted(number).await => {
+                    self.issues.forget(name);
+                }
+                outcome => return outcome,
+            }
+        }
+        unreachable!("the second time ends it")
+    }
+
+    async fn is_deleted(&self, number: u64) -> bool {
+        matches!(self.api.issue(number).await, Ok(None))
+    }
+
+    async fn apply_to(&self, number: u64, op: &LockOp) -> Result<Outcome> {
+        match op {
+            LockOp::Renew(renew) => self.renew(number, renew).await,
+            LockOp::Release(release) => self.release(number, release).await,
+            LockOp::Leave(leave) => self.leave(number, &leave.lease_id).await,
+            LockOp::AskRelease(ask) => self.ask_release(number, ask).await,
+            LockOp::ForceRelease(force) => self.force_release(number, force).await,
+            LockOp::Sweep(sweep) => self.sweep(number, &sweep.dead).await.map(Outcome::Swept),
+            // The service starts anew whenever it likes, and nobody on it holds anything.
+            LockOp::Acquire(_) | LockOp::Restarted(_) => Ok(Outcome::Swept(Swept::default())),
+        }
+    }
+
+    async fn get(&self, name: &LockName) -> Result<Option<LockRecord>> {
+        let Some(number) = self.issues.find(&self.api, name).await? else { return Ok(None) };
+        let Some(issue) = self.api.issue(number).await? else {
+            self.issues.forget(name);
+            return Ok(None);
+        };
+        let view = self.look(number).await?;
+        let people: Vec<_> = self.people(&issue.what, &view).into_iter().map(lease_of).collect();
+        let record = view.record(name);
+        let record = if people.is_empty() {
+            record
+        } else {
+            Some(record.unwrap_or_else(|| LockRecord::new(name.clone())))
+        };
+        Ok(record.map(|mut record| {
+            record.holders.extend(people);
+            record
+        }))
+    }
+
+    /// The locks with our label, by name. Each costs a request: there is no list of the comments of many issues.
+    async fn names(&self) -> Result<Vec<(LockName, u64)>> {
+        let listed = self.api.labelled().await?;
+        let open = listed.what.iter().filter(|issue| !issue.is_closed());
+        let mut names: Vec<_> =
+            open.filter_map(|issue| issues::lock_of(issue).map(|name| (name, issue.number))).collect();
+        names.sort();
+        Ok(names)
+    }
+
+    async fn list(&self, ask: &ListLocks) -> Result<Page<LockRecord>> {
+        let (limit, prefix) = (page_size(ask.limit) as usize, ask.prefix.as_deref().unwrap_or_default());
+        let after = ask.after.as_ref().map(|after| after.0.as_str());
+        let mut items = Vec::new();
+        for (name, number) in self.names().await? {
+            if !name.as_str().starts_with(prefix) || after.is_some_and(|after| name.as_str() <= after) {
+                continue;
+            }
+            let view = self.look(number).await?;
+            let Some(record) = view.record(&name) else { continue };
+            if ask.state.is_none_or(|state| state.matches(&record, view.now)) {
+                items.push(record);
+            }
+            if items.len() == limit {
+                return Ok(Page { items, next: Some(Cursor(name.as_str().to_owned())) });
+            }
+        }
+        Ok(Page { items, next: None })
+    }
+
+    async fn history(&self, ask: &ListEvents) -> Result<Page<Event>> {
+        let locks = match &ask.lock {
+            Some(name) => {
+                let number = self.issues.find(&self.api, name).await?;
+                number.map(|number| (name.clone(), number)).into_iter().collect()
+            }
+            None => self.names().await?,
+        };
+        let mut events = Vec::new();
+        for (name, number) in locks {
+            let told = self.look(number).await?.events(&name);
+            events.extend(
+                told.into_iter().map(|(number, event)| (Place { number, lock: name.clone() }, event)),
+            );
+        }
+        events.sort_by(|(one, _), (other, _)| one.cmp(other));
+        Ok(page(events, &ask.span, page_size(ask.limit) as usize))
+    }
+
+    /// The service's time, as an answer told it not long ago.
+    async fn now(&self) -> Result<Timestamp> {
+        match self.api.dates.told(Moment::now()) {
+            Some(told) => Ok(told),
+            None => self.api.now().await,
+        }
+    }
+
+    async fn sweep_all(&self, limit: u32) -> Result<Swept> {
+        let mut swept = Swept::default();
+        for (_, number) in self.names().await?.into_iter().take(limit as usize) {
+            swept += self.sweep(number, &[]).await?;
+        }
+        Ok(swept)
+    }
+}
+
+/// What is answered where there is no lock.
+fn nobody(op: &LockOp) -> Outcome {
+    match op {
+        LockOp::Leave(_) => Outcome::Left,
+        LockOp::Sweep(_) | LockOp::Restarted(_) => Outcome::Swept(Swept::default()),
+        _ => Outcome::NotHeld(NotHeld { token: Token::default(), holders: Vec::new() }),
+    }
+}
+
+/// A place in the history: in the order of leases, which is that of their tokens.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    number: u64,
+    lock: LockName,
+}
+
+impl Place {
+    fn cursor(&self) -> Cursor {
+        Cursor(format!("{}/{}", self.number, self.lock))
+    }
+
+    /// Whether it is before (less) or after (greater) this place.
+    fn compare(&self, cursor: &Cursor) -> std::cmp::Ordering {
+        let (number, lock) = cursor.0.split_once('/').unwrap_or((&cursor.0, ""));
+        (self.number, self.lock.as_str()).cmp(&(number.parse().unwrap_or(0), lock))
+    }
+}
+
+fn page(mut events: Vec<(Place, Event)>, span: &Span, limit: usize) -> Page<Event> {
+    match span {
+        Span::Newest => events.reverse(),
+        Span::Before(cursor) => {
+            events.retain(|(place, _)| place.compare(cursor).is_lt());
+            events.reverse();
+        }
+        Span::After(cursor) => events.retain(|(place, _)| place.compare(cursor).is_gt()),
+    }
+    events.truncate(limit);
+    let last = events.last().map(|(place, _)| place.cursor());
+    let next = match span {
+        Span::After(after) => Some(last.unwrap_or_else(|| after.clone())),
+        _ => last.filter(|_| events.len() == limit),
+    };
+    Page { items: events.into_iter().map(|(_, event)| event).collect(), next }
+}

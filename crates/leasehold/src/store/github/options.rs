@@ -1,0 +1,168 @@
+//! From the URL to a repository and its settings.
+
+use std::time::Duration;
+
+use super::auth::Auth;
+use crate::error::{Error, Result, Trouble};
+use crate::model::{Ttl, parse_duration};
+use crate::store::StoreUrl;
+use crate::store::connect::decoded;
+
+/// Which repository, and how it is used.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct GithubOptions {
+    /// Whose it is.
+    pub owner: String,
+    /// Its name.
+    pub repo: String,
+    /// Where the API is: `https://api.github.com`, or `https://HOST/api/v3` of GitHub Enterprise.
+    pub api: String,
+    /// The label of issues that are locks.
+    pub label: String,
+    /// How long a lease lasts if nobody says otherwise.
+    pub ttl: Ttl,
+    /// Logins whose comments count although they are neither bots nor belong to the repository.
+    pub workers: Vec<String>,
+    /// The least time between two writes: GitHub asks for a second.
+    #[doc(hidden)]
+    pub gap: Duration,
+    /// Who asks.
+    pub(super) auth: Auth,
+    /// For people.
+    url: String,
+}
+
+/// GitHub asks for so much time between writes.
+const GAP: Duration = Duration::from_secs(1);
+const TTL: Ttl = Ttl::from_secs(15 * 60);
+const API: &str = "https://api.github.com";
+const LABEL: &str = "leasehold";
+const KNOWN: &str = "github: knows api=https://HOST/api/v3, label=…, ttl=15m, workers=LOGIN,LOGIN and arbiter=comment; the \
+                     token is in GITHUB_TOKEN or GH_TOKEN";
+
+impl GithubOptions {
+    /// `github://OWNER/REPO?label=…`. Who asks is read from the environment.
+    pub fn from_url(url: &StoreUrl) -> Result<Self> {
+        let whole = url.expose();
+        let rest = whole.split_once(':').map_or("", |(_, rest)| rest);
+        let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let place = place.strip_prefix("//").unwrap_or(place).trim_end_matches('/');
+        let (owner, repo) = place
+            .split_once('/')
+            .filter(|(owner, repo)| is_word(owner) && is_word(repo))
+            .ok_or_else(|| wrong("which repository? A GitHub store is github://OWNER/REPO"))?;
+        let mut options = Self {
+            owner: owner.to_owned(),
+            repo: repo.to_owned(),
+            api: API.to_owned(),
+            label: LABEL.to_owned(),
+            ttl: TTL,
+            workers: Vec::new(),
+            gap: GAP,
+            auth: Auth::from_env()?,
+            url: url.to_string(),
+        };
+        for setting in query.split('&').filter(|setting| !setting.is_empty()) {
+            options.set(setting)?;
+        }
+        Ok(options)
+    }
+
+    /// The same with this token instead of what the environment says.
+    #[must_use]
+    pub fn with_token(mut self, token: impl Into<String>) -> Self {
+        self.auth = Auth::Token(token.into());
+        self
+    }
+
+    /// Its address for people.
+    pub(super) fn url(&self) -> &str {
+        &self.url
+    }
+
+    fn set(&mut self, setting: &str) -> Result<()> {
+        let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
+        match (name, decoded(value)?.as_str()) {
+            ("api", api) if is_address(api) => api.trim_end_matches('/').clone_into(&mut self.api),
+            ("api", _) => return Err(wrong("api is https://HOST/api/v3, without a user in it")),
+            ("label", label) if !label.is_empty() && label.len() <= 50 && !label.contains(',') => {
+                label.clone_into(&mut self.label);
+            }
+            ("ttl", ttl) => {
+                let ttl = parse_duration(ttl).and_then(Ttl::new);
+                self.ttl = ttl.map_err(|error| wrong(&error.to_string()))?;
+            }
+            ("workers", logins) if !logins.is_empty() => {
+                self.workers = logins.split(',').map(str::to_owned).collect();
+            }
+            ("arbiter", "comment") => {}
+            // Its value may be a secret that somebody took for a setting.
+            _ => {
+                return Err(wrong(&format!("'{name}' is not a setting of a GitHub store, or not like this")));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_word(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) && text != ".."
+}
+
+/// Without a user in it: this is shown to people.
+fn is_address(url: &str) -> bool {
+    let host = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+    host.is_some_and(|host| !host.is_empty() && !host.contains('@'))
+}
+
+fn wrong(message: &str) -> Error {
+    Error::store(Trouble::Misconfigured, message, KNOWN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(url: &str) -> Result<GithubOptions> {
+        GithubOptions::from_url(&StoreUrl::parse(url).unwrap())
+    }
+
+    #[test]
+    fn a_url_names_a_repository_and_its_settings() {
+        let given =
+            options("github://ada/engine?api=https://ghe.example/api/v3/&label=the%20locks&ttl=5m").unwrap();
+        assert_eq!((given.owner.as_str(), given.repo.as_str()), ("ada", "engine"));
+        assert_eq!(given.api, "https://ghe.example/api/v3");
+        assert_eq!((given.label.as_str(), given.ttl), ("the locks", Ttl::from_secs(300)));
+        let given = options("github:ada/engine?workers=bob,eve").unwrap();
+        assert_eq!((given.api.as_str(), given.ttl), (API, TTL));
+        assert_eq!(given.workers, ["bob", "eve"]);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_without_a_word_of_it_that_may_be_secret() {
+        for url in [
+            "github://",
+            "github://ada",
+            "github://ada/a/b",
+            "github://ada/..",
+            "github://ada/engine?api=ghe.example",
+            "github://ada/engine?api=https://u:s3cr3t@ghe.example",
+            "github://ada/engine?token=s3cr3t",
+            "github://ada/engine?ttl=soon",
+            "github://ada/engine?label=",
+            "github://ada/engine?arbiter=coin",
+        ] {
+            let error = options(url).unwrap_err();
+            assert_eq!(error.code(), "STORE_MISCONFIGURED", "{url}");
+            assert!(!format!("{error} {error:?}").contains("s3cr3t"), "{url}");
+        }
+    }
+
+    #[test]
+    fn nobody_sees_a_token() {
+        let options = options("github://ada/engine").unwrap().with_token("s3cr3t");
+        assert!(!format!("{options:?}").contains("s3cr3t"));
+    }
+}

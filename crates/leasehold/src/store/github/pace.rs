@@ -1,0 +1,179 @@
+//! The limits of the service: at least so long between two writes, silence when it asks for it, and what is left of the
+//! hour's budget.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::error::{Error, Result, Trouble};
+use crate::model::{Timestamp, format_duration};
+use crate::store::Moment;
+
+/// Keeps the pace for one client.
+#[derive(Debug)]
+pub(super) struct Pace {
+    gap: Duration,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// When the next write may be sent.
+    next_write: Option<Moment>,
+    /// Until then nothing is sent: the service has asked for it.
+    quiet_until: Option<Moment>,
+    budget: Option<Budget>,
+}
+
+/// What is left of the hour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Budget {
+    pub(super) limit: u64,
+    pub(super) remaining: u64,
+    /// When it begins anew, in seconds since 1970.
+    pub(super) reset: u64,
+}
+
+/// What an answer says about the limits.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Said {
+    pub(super) status: u16,
+    pub(super) retry_after: Option<u64>,
+    pub(super) budget: Option<Budget>,
+    pub(super) date: Option<Timestamp>,
+    /// Whether the text of the answer speaks of a limit.
+    pub(super) limited: bool,
+}
+
+/// If the service does not say for how long.
+const A_WHILE: Duration = Duration::from_mins(1);
+/// Nobody stands in line for a write for longer.
+const LINE: Duration = Duration::from_secs(20);
+
+impl Pace {
+    pub(super) fn new(gap: Duration) -> Self {
+        Self { gap, state: Mutex::default() }
+    }
+
+    /// Waits until a request may be sent. Whoever would have to wait for long is told so instead.
+    pub(super) async fn turn(&self, is_write: bool) -> Result<()> {
+        let wait = {
+            let (mut state, now) = (self.state(), Moment::now());
+            if let Some(left) = state.quiet_until.map(|until| until.after(now)).filter(|left| !left.is_zero())
+            {
+                return Err(limited(left));
+            }
+            if !is_write {
+                return Ok(());
+            }
+            let at = state.next_write.map_or(now, |next| next.max(now));
+            let wait = at.after(now);
+            if wait > LINE {
+                let message = "more is to be written to GitHub than it takes: a write a second";
+                return Err(Error::store(
+                    Trouble::Unavailable,
+                    message,
+                    "hold fewer locks in one process, with a longer ttl",
+                ));
+            }
+            state.next_write = Some(at.plus(self.gap));
+            wait
+        };
+        if !wait.is_zero() {
+            tokio::time::sleep(wait).await;
+        }
+        Ok(())
+    }
+
+    /// Takes notice of what an answer says. Gives for how long there has to be silence, if it is about that.
+    pub(super) fn hear(&self, said: &Said) -> Option<Duration> {
+        let mut state = self.state();
+        if said.budget.is_some() {
+            state.budget = said.budget;
+        }
+        let exhausted = said.budget.is_some_and(|budget| budget.remaining == 0);
+        let is_limit =
+            matches!(said.status, 403 | 429) && (said.limited || said.retry_after.is_some() || exhausted);
+        if !is_limit && said.status != 429 {
+            return None;
+        }
+        let reset =
+            said.budget.filter(|budget| budget.remaining == 0).zip(said.date).map(|(budget, date)| {
+                Duration::from_secs(budget.reset.saturating_sub(date.as_micros() / 1_000_000) + 1)
+            });
+        let pause = said.retry_after.map(Duration::from_secs).or(reset).unwrap_or(A_WHILE);
+        state.quiet_until = Some(Moment::now().plus(pause));
+        Some(pause)
+    }
+
+    /// What is left, as last heard.
+    pub(super) fn budget(&self) -> Option<Budget> {
+        self.state().budget
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The service wants silence for so long.
+pub(super) fn limited(left: Duration) -> Error {
+    let message = format!("GitHub wants no requests for {}: its limit is reached", format_duration(left));
+    Error::store(
+        Trouble::Unavailable,
+        message,
+        "try again then; use a longer ttl, fewer locks, or a token of its own",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: Budget = Budget { limit: 5000, remaining: 4000, reset: 1_700_003_600 };
+
+    #[tokio::test]
+    async fn a_refusal_that_asks_for_silence_is_obeyed() {
+        let pace = Pace::new(Duration::ZERO);
+        assert_eq!(pace.hear(&Said { status: 200, budget: Some(HOUR), ..Said::default() }), None);
+        assert_eq!(pace.budget(), Some(HOUR));
+        pace.turn(true).await.unwrap();
+        let pause = pace.hear(&Said { status: 403, retry_after: Some(90), ..Said::default() });
+        assert_eq!(pause, Some(Duration::from_secs(90)));
+        let error = pace.turn(false).await.unwrap_err();
+        assert!(
+            error.is_retryable() && error.to_string().contains("GitHub wants no requests for"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn without_a_word_it_is_a_minute_and_an_empty_budget_says_when() {
+        let pace = Pace::new(Duration::ZERO);
+        let said = Said { status: 429, ..Said::default() };
+        assert_eq!(pace.hear(&said), Some(A_WHILE));
+        let empty = Some(Budget { remaining: 0, ..HOUR });
+        let date = Some(Timestamp::from_micros(1_700_003_000_000_000));
+        let said = Said { status: 403, budget: empty, date, ..Said::default() };
+        assert_eq!(pace.hear(&said), Some(Duration::from_secs(601)));
+    }
+
+    #[test]
+    fn a_plain_refusal_is_not_about_limits() {
+        let pace = Pace::new(Duration::ZERO);
+        assert_eq!(pace.hear(&Said { status: 403, budget: Some(HOUR), ..Said::default() }), None);
+    }
+
+    #[tokio::test]
+    async fn writes_keep_their_distance_and_nobody_stands_in_line_for_ever() {
+        let pace = Pace::new(Duration::from_millis(20));
+        let start = Moment::now();
+        for _ in 0..3 {
+            pace.turn(true).await.unwrap();
+        }
+        assert!(Moment::now().after(start) >= Duration::from_millis(40));
+        let slow = Pace::new(Duration::from_mins(1));
+        slow.turn(true).await.unwrap();
+        assert_eq!(slow.turn(true).await.unwrap_err().code(), "STORE_UNAVAILABLE");
+        slow.turn(false).await.unwrap();
+    }
+}

@@ -1,0 +1,380 @@
+//! Taking a lock: raise a flag, then look. Whoever holds has looked after raising, and its flag is up for as long as it
+//! holds; so of two, the later one has seen the flag of the earlier. Neither the order of ids nor clocks that agree are needed.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use super::answers::{Comment, Issue};
+use super::api::{Api, Dated};
+use super::claim::{Claim, Gone, How, Says};
+use super::issues::{Issues, pause};
+use super::trouble;
+use super::view::{RAISED, Stage, Standing, View, conflict};
+use crate::error::{Error, Result, Trouble};
+use crate::model::{
+    Ask, Conflict, HeldBy, Holder, Lease, LeaseId, LockName, Mode, Outcome, Timestamp, Token, Ttl,
+};
+use crate::store::Moment;
+
+/// One client of a repository.
+pub(super) struct Protocol {
+    pub(super) api: Api,
+    pub(super) issues: Issues,
+    /// As whom GitHub knows us: it says so in answer to our first comment.
+    me: OnceLock<String>,
+    /// The leases that this process has taken.
+    held: Mutex<HashMap<LeaseId, Mine>>,
+    /// Whether people have been told that nobody is assigned.
+    warned: AtomicBool,
+}
+
+/// A lease that this process has taken.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Mine {
+    /// By this process's own clock, counted from before it was sent.
+    pub(super) deadline: Moment,
+}
+
+/// Who wants which lock.
+pub(super) struct Wish<'a> {
+    pub(super) name: &'a LockName,
+    pub(super) number: u64,
+    pub(super) ask: &'a Arc<Ask>,
+    pub(super) steal_after: Option<Ttl>,
+}
+
+/// A flag of ours that is up.
+struct Flag {
+    id: u64,
+    /// Until then it has to be a lease.
+    deadline: Moment,
+}
+
+/// So often we look while others give way.
+const LOOKS: u32 = 7;
+/// At most so many leases that have ended are cleared away at once.
+const MAX_CLEARED: usize = 8;
+/// Roles of people whose comments count.
+const INSIDERS: [&str; 3] = ["OWNER", "MEMBER", "COLLABORATOR"];
+
+impl Protocol {
+    pub(super) fn new(api: Api) -> Self {
+        let (me, held, warned) = (OnceLock::new(), Mutex::default(), AtomicBool::new(false));
+        Self { api, issues: Issues::default(), me, held, warned }
+    }
+
+    /// Takes the lock, or says who is in the way.
+    pub(super) async fn acquire(&self, wish: &Wish<'_>) -> Result<Outcome> {
+        let issue = self.gate(wish.number).await?;
+        let (sent, view) = (Moment::now(), self.look(wish.number).await?);
+        for standing in self.standing(&view).into_iter().filter(|standing| standing.is_of(&wish.ask.lease_id))
+        {
+            // The same request again: its answer was lost.
+            if standing.stage == Stage::Held
+                && let Some(lease) = self.prolong(&view, &standing, sent, None).await?
+            {
+                return Ok(Outcome::Granted(lease));
+            }
+            if standing.stage != Stage::Kept {
+                self.api.delete_comment(standing.id).await?;
+            }
+        }
+        let (others, people) = (self.others(&view, wish, None), self.people(&issue, &view));
+        if !others.is_empty() || !people.is_empty() {
+            return Ok(Outcome::Busy(in_the_way(&others, people)));
+        }
+        self.raise(wish, &issue).await
+    }
+
+    /// The flag goes up; and down again, unless it becomes a lease.
+    async fn raise(&self, wish: &Wish<'_>, issue: &Issue) -> Result<Outcome> {
+        let deadline = Moment::now().plus(wish.ask.ttl.min(RAISED).as_duration());
+        let claim = Claim::new(wish.name.as_str(), wish.ask);
+        let posted = match self.api.post_comment(wish.number, &Says::Raised(claim.clone()).write()).await {
+            Ok(Some(posted)) => posted.what,
+            Ok(None) => return Err(trouble::no_issue(&self.api.repository(), wish.number)),
+            Err(error) => {
+                // It may be up all the same.
+                self.take_back(wish).await;
+                return Err(error);
+            }
+        };
+        if let Some(user) = &posted.user {
+            self.me.get_or_init(|| user.login.clone());
+        }
+        let flag = Flag { id: posted.id, deadline };
+        let outcome = self.look_and_take(wish, issue, claim, &flag).await;
+        if !matches!(outcome, Ok(Outcome::Granted(_))) {
+            self.drop_flag(flag.id).await;
+        }
+        outcome
+    }
+
+    async fn look_and_take(
+        &self,
+        wish: &Wish<'_>,
+        issue: &Issue,
+        claim: Claim,
+        flag: &Flag,
+    ) -> Result<Outcome> {
+        let mut again = 0;
+        let view = loop {
+            let view = self.look(wish.number).await?;
+            // A list without our own flag is an old one, and tells nothing.
+            let is_old = !self.standing(&view).iter().any(|standing| standing.id == flag.id);
+            let others = self.others(&view, wish, Some(flag.id));
+            if others.is_empty() && !is_old {
+                break view;
+            }
+            // The first of those who only want it waits for the others to give way; whoever has it does not.
+            let gives_way = others.iter().any(|other| other.stage != Stage::Raised || other.id < flag.id);
+            if gives_way || again == LOOKS {
+                return Ok(Outcome::Busy(in_the_way(&others, Vec::new())));
+            }
+            pause(&self.api, again).await;
+            again += 1;
+        };
+        match self.clear(wish, issue, &view, flag).await? {
+            Cleared::InTheWay(standing) => Ok(Outcome::Busy(in_the_way(&[standing], Vec::new()))),
+            Cleared::Away(took) => self.take(wish, claim, &view, took, flag).await,
+        }
+    }
+
+    /// Clears away what has ended, before anything is granted: from here on no late renewal can bring it back.
+    async fn clear(&self, wish: &Wish<'_>, issue: &Issue, view: &View, flag: &Flag) -> Result<Cleared> {
+        let mut took = Vec::new();
+        let over = self
+            .standing(view)
+            .into_iter()
+            .filter(|standing| standing.id != flag.id && standing.stage != Stage::Kept);
+        for standing in over.take(MAX_CLEARED) {
+            // A single comment is read afresh where a list may be old.
+            let Some(fresh) = self.api.comment(standing.id).await? else { continue };
+            let fresh = View::new(fresh.now, vec![fresh.what], |comment| self.is_trusted(comment));
+            if let Some(alive) = self.others(&fresh, wish, None).into_iter().next() {
+                return Ok(Cleared::InTheWay(alive));
+            }
+            if issue.is_assigned_to(&standing.author) && !self.is_me(&standing.author) {
+                self.api.unassign(wish.number, &[&standing.author]).await?;
+            }
+            self.api.delete_comment(standing.id).await?;
+            if let (Stage::Held, Some(claim)) = (standing.stage, &standing.claim) {
+                let is_over = !standing.is_in_the_way(fresh.now, None);
+                let how = if is_over { How::Expired } else { How::Stolen };
+                let by = (how == How::Stolen).then(|| wish.ask.holder.clone());
+                tracing::warn!(lock = %wish.name, holder = %claim.holder, ?how, "a lease is taken over");
+                took.push(Gone { by, ..claim.gone(how, fresh.now) });
+            }
+        }
+        Ok(Cleared::Away(took))
+    }
+
+    /// The flag becomes a lease, if the answer comes while the flag still counts.
+    async fn take(
+        &self,
+        wish: &Wish<'_>,
+        mut claim: Claim,
+        view: &View,
+        took: Vec<Gone>,
+        flag: &Flag,
+    ) -> Result<Outcome> {
+        claim.token = view.token().next(view.now);
+        claim.acquired_at = view.now;
+        claim.took = took;
+        let sent = Moment::now();
+        let taken = self.api.edit_comment(flag.id, &Says::Held(claim.clone()).write()).await?;
+        let Some(Dated { what: taken, .. }) = taken else {
+            return Err(lost_flag(wish.name, "somebody has deleted it"));
+        };
+        if Moment::now() >= flag.deadline {
+            return Err(lost_flag(wish.name, "it took too long"));
+        }
+        if let Some(conflict) = self.mark(wish, view, flag).await {
+            return Ok(Outcome::Busy(conflict));
+        }
+        self.remember(&wish.ask.lease_id, sent.plus(wish.ask.ttl.as_duration()));
+        Ok(Outcome::Granted(claim.lease(taken.updated_at, None)))
+    }
+
+    /// Shows people who has it. The answer may show somebody who was first: then it is not ours.
+    async fn mark(&self, wish: &Wish<'_>, view: &View, flag: &Flag) -> Option<Conflict> {
+        let me = self.me.get()?;
+        let issue = match self.api.assign(wish.number, me).await {
+            Ok(issue) => issue.what,
+            Err(error) => {
+                tracing::warn!(lock = %wish.name, %error, "the issue could not be assigned; the lock is held all the same");
+                return None;
+            }
+        };
+        if !issue.is_assigned_to(me) && !self.warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                issue = wish.number,
+                login = %me,
+                "GitHub does not assign issues to this login: it needs push access, and a bot cannot be assigned. Locks work all \
+                 the same, but people do not see the holder as assignee"
+            );
+        }
+        let people = self.people(&issue, view);
+        let mut others = Vec::new();
+        // Somebody has come since we looked, or the list was an old one.
+        if usize::try_from(issue.comments).is_ok_and(|count| count > view.count)
+            && let Ok(view) = self.look(wish.number).await
+        {
+            others = self.others(&view, wish, Some(flag.id));
+            others.retain(|other| other.stage != Stage::Raised);
+        }
+        if others.is_empty() && people.is_empty() {
+            return None;
+        }
+        if let Err(error) = self.api.unassign(wish.number, &[me]).await {
+            tracing::warn!(lock = %wish.name, %error, "an assignment could not be taken back");
+        }
+        Some(in_the_way(&others, people))
+    }
+
+    // --- what the steps share -----------------------------------------------------------------------------------
+
+    /// The issue, if it may be used: a closed one says that a person wants no more work on it.
+    async fn gate(&self, number: u64) -> Result<Issue> {
+        let issue =
+            self.api.issue(number).await?.ok_or_else(|| trouble::no_issue(&self.api.repository(), number))?;
+        if issue.what.is_closed() {
+            return Err(trouble::closed(&self.api.repository(), number));
+        }
+        Ok(issue.what)
+    }
+
+    /// All comments, now. Never from a cache.
+    pub(super) async fn look(&self, number: u64) -> Result<View> {
+        let listed = self.api.comments(number).await?;
+        let listed = listed.ok_or_else(|| trouble::no_issue(&self.api.repository(), number))?;
+        Ok(View::new(listed.now, listed.what, |comment| self.is_trusted(comment)))
+    }
+
+    pub(super) fn standing(&self, view: &View) -> Vec<Standing> {
+        view.standing(self.api.options.ttl)
+    }
+
+    /// Those who are in the way of a wish.
+    fn others(&self, view: &View, wish: &Wish<'_>, flag: Option<u64>) -> Vec<Standing> {
+        let mut others = self.standing(view);
+        others.retain(|other| {
+            let mine =
+                Some(other.id) == flag || (other.is_of(&wish.ask.lease_id) && other.stage != Stage::Kept);
+            !mine && other.is_in_the_way(view.now, wish.steal_after)
+        });
+        others
+    }
+
+    /// People who have assigned themselves. Whoever has a claim standing has been assigned by it.
+    pub(super) fn people(&self, issue: &Issue, view: &View) -> Vec<HeldBy> {
+        let standing = self.standing(view);
+        let is_worker = |login: &str| {
+            self.is_me(login)
+                || self.is_worker(login)
+                || standing.iter().any(|standing| standing.author.eq_ignore_ascii_case(login))
+        };
+        let people = issue.assigned().filter(|user| !user.is_bot() && !is_worker(&user.login));
+        people.map(|user| person(&user.login, issue.updated_at)).collect()
+    }
+
+    pub(super) fn is_trusted(&self, comment: &Comment) -> bool {
+        let insider = comment.author_association.as_deref().is_some_and(|role| INSIDERS.contains(&role));
+        let author = comment.user.as_ref();
+        insider
+            || author
+                .is_some_and(|user| user.is_bot() || self.is_worker(&user.login) || self.is_me(&user.login))
+    }
+
+    fn is_worker(&self, login: &str) -> bool {
+        self.api.options.workers.iter().any(|worker| worker.eq_ignore_ascii_case(login))
+    }
+
+    pub(super) fn is_me(&self, login: &str) -> bool {
+        self.me.get().is_some_and(|me| me.eq_ignore_ascii_case(login))
+    }
+
+    /// Finds a flag whose answer was lost, and takes it down. One that cannot be found ends by itself.
+    async fn take_back(&self, wish: &Wish<'_>) {
+        let Ok(view) = self.look(wish.number).await else { return };
+        for standing in self.standing(&view).into_iter().filter(|standing| standing.is_of(&wish.ask.lease_id))
+        {
+            if standing.stage == Stage::Raised {
+                self.drop_flag(standing.id).await;
+            }
+        }
+    }
+
+    async fn drop_flag(&self, id: u64) {
+        if let Err(error) = self.api.delete_comment(id).await {
+            tracing::warn!(comment = id, %error, "a claim could not be taken back; it ends by itself");
+        }
+    }
+
+    pub(super) fn remember(&self, id: &LeaseId, deadline: Moment) {
+        let mut held = self.held();
+        let now = Moment::now();
+        held.retain(|_, mine| now < mine.deadline);
+        held.insert(*id, Mine { deadline });
+    }
+
+    pub(super) fn forget(&self, id: &LeaseId) {
+        self.held().remove(id);
+    }
+
+    pub(super) fn mine(&self, id: &LeaseId) -> Option<Mine> {
+        self.held().get(id).copied()
+    }
+
+    fn held(&self) -> MutexGuard<'_, HashMap<LeaseId, Mine>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What came of clearing away.
+enum Cleared {
+    Away(Vec<Gone>),
+    /// It was not over after all.
+    InTheWay(Standing),
+}
+
+fn in_the_way(others: &[Standing], people: Vec<HeldBy>) -> Conflict {
+    conflict(others.iter().map(Standing::held_by).chain(people).collect())
+}
+
+/// A person has it until the assignment is taken back.
+pub(super) fn person(login: &str, since: Timestamp) -> HeldBy {
+    let holder = Holder::new(format!("@{login}, who is assigned")).expect("logins are short");
+    let until = Timestamp::from_micros(u64::MAX);
+    HeldBy { holder, mode: Mode::Exclusive, token: Token::default(), since, until }
+}
+
+fn lost_flag(name: &LockName, why: &str) -> Error {
+    let message = format!("the claim for lock '{name}' was lost before it was granted: {why}");
+    Error::store(Trouble::Unavailable, message, "try again")
+}
+
+/// The lease of a person, for those who look at the lock.
+pub(super) fn lease_of(person: HeldBy) -> Lease {
+    let ask = Ask {
+        lease_id: LeaseId::from_uuid(uuid::Uuid::nil()),
+        holder: person.holder,
+        mode: Mode::Exclusive,
+        slots: crate::model::Slots::default(),
+        priority: crate::model::Priority::default(),
+        ttl: Ttl::MAX,
+        metadata: crate::model::Metadata::default(),
+        process: None,
+    };
+    Lease {
+        ask: Arc::new(ask),
+        token: person.token,
+        acquired_at: person.since,
+        renewed_at: person.since,
+        expires_at: person.until,
+        renewals: 0,
+        status: crate::model::Status::Active,
+        asked: None,
+    }
+}

@@ -1,0 +1,73 @@
+//! The engine: a repository that can be used.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::api::Api;
+use super::examine;
+use super::locks::{GithubLocks, POLL};
+use super::options::GithubOptions;
+use super::protocol::Protocol;
+use super::trouble;
+use super::view::GRACE;
+use crate::error::Result;
+use crate::model::Ttl;
+use crate::store::background::Background;
+use crate::store::{Abilities, Finding, Hosts, LockStore, Store};
+
+/// Opens the repository that the options name, if it is there and has issues.
+pub async fn connect(options: GithubOptions) -> Result<Arc<dyn Store>> {
+    let background = Background::start("leasehold-github")?;
+    let api = background
+        .run(async move {
+            let api = Api::new(options)?;
+            let repository = api.look_at_repository().await?;
+            if !repository.has_issues || repository.archived {
+                return Err(trouble::refused(
+                    &api.repository(),
+                    410,
+                    "the repository has no issues, or is archived",
+                ));
+            }
+            Ok(api)
+        })
+        .await?;
+    Ok(Arc::new(GithubStore { locks: GithubLocks::new(Arc::new(Protocol::new(api)), background) }))
+}
+
+struct GithubStore {
+    locks: GithubLocks,
+}
+
+#[async_trait]
+impl Store for GithubStore {
+    fn abilities(&self) -> Abilities {
+        Abilities {
+            engine: "github",
+            hosts: Hosts::Many,
+            min_ttl: Ttl::from_secs(30),
+            poll: POLL,
+            wakes: false,
+            sees_the_dead: false,
+            lasting: true,
+            shares: false,
+            queues: false,
+            grace: GRACE.as_duration(),
+            ttl: self.locks.protocol.api.options.ttl,
+        }
+    }
+
+    fn url(&self) -> String {
+        self.locks.protocol.api.options.url().to_owned()
+    }
+
+    fn locks(&self) -> &dyn LockStore {
+        &self.locks
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        let protocol = self.locks.protocol.clone();
+        self.locks.background.run(async move { examine::examine(&protocol).await }).await
+    }
+}

@@ -1,0 +1,313 @@
+//! All comments of an issue at one time: who is in the way, what the lock's record is, what has happened.
+
+use std::collections::BTreeMap;
+
+use super::answers::Comment;
+use super::claim::{Asking, Claim, Found, Gone, How, Says};
+use crate::model::{
+    Asked, Conflict, Event, EventKind, HeldBy, Holder, Lease, LeaseId, LockName, LockRecord, Mode, NotHeld,
+    Slots, Timestamp, Token, Ttl,
+};
+
+/// A flag that is raised has to become a lease within this time.
+pub(super) const RAISED: Ttl = Ttl::from_secs(60);
+/// So much longer than its time a claim keeps others out: a second because times are whole seconds, the rest for clocks of
+/// the service that differ.
+pub(super) const GRACE: Ttl = Ttl::from_secs(5);
+
+/// What the comments of an issue say together.
+#[derive(Debug, Clone)]
+pub(super) struct View {
+    /// The service's time of the look.
+    pub(super) now: Timestamp,
+    /// How many comments there are, ours or not.
+    pub(super) count: usize,
+    posts: Vec<Post>,
+}
+
+/// A comment that is ours.
+#[derive(Debug, Clone)]
+struct Post {
+    id: u64,
+    author: String,
+    created_at: Timestamp,
+    updated_at: Timestamp,
+    /// None if it is garbage.
+    says: Option<Says>,
+}
+
+/// A claim that may keep others out.
+#[derive(Debug, Clone)]
+pub(super) struct Standing {
+    pub(super) id: u64,
+    pub(super) author: String,
+    pub(super) stage: Stage,
+    /// None if it cannot be read.
+    pub(super) claim: Option<Claim>,
+    /// Its last sign of life.
+    pub(super) seen: Timestamp,
+    /// From then on it does not count for its holder.
+    pub(super) ends: Timestamp,
+}
+
+/// How far a claim has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    Raised,
+    Held,
+    /// Released, and kept for a while.
+    Kept,
+    /// Somebody has changed it so that it cannot be read.
+    Garbage,
+}
+
+impl Standing {
+    /// Whether it keeps others out.
+    pub(super) fn is_in_the_way(&self, now: Timestamp, steal_after: Option<Ttl>) -> bool {
+        let stale = |after: Ttl| self.stage == Stage::Held && self.seen.plus(after).plus(GRACE) <= now;
+        now < self.ends.plus(GRACE) && !steal_after.is_some_and(stale)
+    }
+
+    /// Whether it belongs to this request.
+    pub(super) fn is_of(&self, id: &LeaseId) -> bool {
+        self.claim.as_ref().is_some_and(|claim| claim.lease_id == *id)
+    }
+
+    pub(super) fn held_by(&self) -> HeldBy {
+        let claim = self.claim.as_ref();
+        let unreadable =
+            || Holder::new(format!("comment {}, which cannot be read", self.id)).expect("a short text");
+        HeldBy {
+            holder: claim.map_or_else(unreadable, |claim| claim.holder.clone()),
+            mode: Mode::Exclusive,
+            token: claim.map(|claim| claim.token).unwrap_or_default(),
+            since: claim.map_or(self.seen, |claim| claim.acquired_at.max(Timestamp::default())),
+            until: self.ends,
+        }
+    }
+}
+
+impl View {
+    /// Of comments that may be trusted. `unread` is how long a comment counts that cannot be read.
+    pub(super) fn new(now: Timestamp, comments: Vec<Comment>, is_trusted: impl Fn(&Comment) -> bool) -> Self {
+        let count = comments.len();
+        let ours = comments.into_iter().filter(is_trusted).filter_map(Post::read);
+        Self { now, count, posts: ours.collect() }
+    }
+
+    /// The claims that may keep others out, by ascending id.
+    pub(super) fn standing(&self, unread: Ttl) -> Vec<Standing> {
+        let forced: Vec<Token> =
+            self.gone().filter(|gone| gone.how == How::Forced).map(|gone| gone.token).collect();
+        let stands = |post: &Post| {
+            let (stage, claim, ends) = match &post.says {
+                None => (Stage::Garbage, None, post.updated_at.plus(unread)),
+                Some(Says::Raised(claim)) => {
+                    (Stage::Raised, Some(claim), post.updated_at.plus(claim.ttl.min(RAISED)))
+                }
+                // Whoever takes a lock by force says so in one step; that the comment then goes is tidiness.
+                Some(Says::Held(claim)) if forced.contains(&claim.token) => return None,
+                Some(Says::Held(claim)) => (Stage::Held, Some(claim), post.updated_at.plus(claim.ttl)),
+                Some(Says::Released(claim)) => (Stage::Kept, Some(claim), claim.until?),
+                Some(Says::Asked(_) | Says::Ended(_)) => return None,
+            };
+            let (claim, author) = (claim.cloned(), post.author.clone());
+            Some(Standing { id: post.id, author, stage, claim, seen: post.updated_at, ends })
+        };
+        self.posts.iter().filter_map(stands).collect()
+    }
+
+    /// The newest token.
+    pub(super) fn token(&self) -> Token {
+        self.posts.iter().filter_map(|post| post.says.as_ref()).map(Says::highest).max().unwrap_or_default()
+    }
+
+    /// Who asked the lease with this token to stop, last.
+    pub(super) fn asked(&self, token: Token) -> Option<Asked> {
+        let asked = |(post, asking): (&Post, &Asking)| Asked {
+            by: asking.by.clone(),
+            reason: asking.reason.clone(),
+            at: post.created_at,
+        };
+        self.askings().filter(|(_, asking)| asking.token == token).last().map(asked)
+    }
+
+    /// The leases that count for their holders, and those that are kept.
+    fn leases(&self) -> impl Iterator<Item = Lease> {
+        let standing = self.standing(RAISED).into_iter();
+        standing.filter_map(|standing| match (standing.stage, &standing.claim) {
+            (Stage::Held | Stage::Kept, Some(claim)) => {
+                Some(claim.lease(standing.seen, self.asked(claim.token)))
+            }
+            _ => None,
+        })
+    }
+
+    /// The lock as a record; none if nobody has ever asked for it.
+    pub(super) fn record(&self, name: &LockName) -> Option<LockRecord> {
+        let changes = |post: &Post| match &post.says {
+            Some(Says::Held(claim)) => 1 + claim.beat + claim.took.len() as u64,
+            Some(Says::Released(claim)) => 2 + claim.beat + claim.took.len() as u64,
+            Some(Says::Asked(_) | Says::Ended(_)) => 1,
+            Some(Says::Raised(_)) | None => 0,
+        };
+        let version = self.posts.iter().map(changes).sum();
+        let record = LockRecord { token: self.token(), version, ..LockRecord::new(name.clone()) };
+        (version > 0).then(|| LockRecord { holders: self.leases().collect(), ..record })
+    }
+
+    /// No lease with that id and token.
+    pub(super) fn not_held(&self) -> NotHeld {
+        let live = self.leases().filter(|lease| self.now < lease.expires_at);
+        NotHeld { token: self.token(), holders: live.map(|lease| HeldBy::from(&lease)).collect() }
+    }
+
+    /// What has happened, in order, each with a number that does not change.
+    pub(super) fn events(&self, name: &LockName) -> Vec<(u64, Event)> {
+        let mut lives: BTreeMap<Token, Life> = BTreeMap::new();
+        for post in &self.posts {
+            if let Some(Says::Held(claim) | Says::Released(claim)) = &post.says {
+                let end = matches!(post.says, Some(Says::Released(_))).then(|| End {
+                    kind: EventKind::Released,
+                    at: post.updated_at,
+                    until: claim.until,
+                    by: None,
+                    reason: None,
+                });
+                lives.insert(
+                    claim.token,
+                    Life::new(claim.lease_id, &claim.holder, claim.acquired_at, claim.beat, end),
+                );
+            }
+        }
+        for gone in self.gone() {
+            let kind = match gone.how {
+                How::Expired => EventKind::Expired,
+                How::Stolen => EventKind::Stolen,
+                How::Forced => EventKind::Forced,
+            };
+            let end =
+                End { kind, at: gone.at, until: None, by: gone.by.clone(), reason: gone.reason.clone() };
+            lives.insert(
+                gone.token,
+                Life::new(gone.lease_id, &gone.holder, gone.acquired_at, gone.beat, Some(end)),
+            );
+        }
+        let mut events = Vec::new();
+        for (token, life) in &lives {
+            let asked = self.askings().filter(|(_, asking)| asking.token == *token);
+            let asked = asked.map(|(post, asking)| End {
+                kind: EventKind::Asked,
+                at: post.created_at,
+                until: None,
+                by: Some(asking.by.clone()),
+                reason: asking.reason.clone(),
+            });
+            // The last number of a lease is for its end; more than so many askings are not told apart.
+            let asked = (1..LAST).zip(asked);
+            let begin =
+                End { kind: EventKind::Acquired, at: life.since, until: None, by: None, reason: None };
+            let all = [(0, begin)].into_iter().chain(asked).chain(life.end.clone().map(|end| (LAST, end)));
+            events.extend(
+                all.map(|(number, end)| (token.get() * (LAST + 1) + number, life.event(name, *token, end))),
+            );
+        }
+        events
+    }
+
+    fn gone(&self) -> impl Iterator<Item = &Gone> {
+        self.posts.iter().flat_map(|post| match &post.says {
+            Some(Says::Raised(claim) | Says::Held(claim) | Says::Released(claim)) => claim.took.as_slice(),
+            Some(Says::Ended(ending)) => ending.took.as_slice(),
+            _ => &[],
+        })
+    }
+
+    fn askings(&self) -> impl Iterator<Item = (&Post, &Asking)> {
+        self.posts.iter().filter_map(|post| match &post.says {
+            Some(Says::Asked(asking)) => Some((post, asking)),
+            _ => None,
+        })
+    }
+
+    /// The comments that only tell of the past, the oldest first, if there are more than so many.
+    pub(super) fn too_many(&self, keep: usize) -> Vec<u64> {
+        let past = |post: &&Post| match &post.says {
+            Some(Says::Released(claim)) => claim.until.is_none_or(|until| until.plus(GRACE) <= self.now),
+            Some(Says::Asked(_) | Says::Ended(_)) => post.updated_at.plus(RAISED) <= self.now,
+            _ => false,
+        };
+        let past: Vec<_> = self.posts.iter().filter(past).map(|post| post.id).collect();
+        past[..past.len().saturating_sub(keep)].to_vec()
+    }
+}
+
+/// Askings of one lease that are told apart, and the number of its end.
+const LAST: u64 = 15;
+
+impl Post {
+    fn read(comment: Comment) -> Option<Self> {
+        let says = match Says::read(comment.body.as_deref().unwrap_or_default()) {
+            Found::Nothing => return None,
+            Found::Garbage => None,
+            Found::Ours(says) => Some(*says),
+        };
+        let author = comment.user.map(|user| user.login).unwrap_or_default();
+        Some(Self {
+            id: comment.id,
+            author,
+            created_at: comment.created_at,
+            updated_at: comment.updated_at,
+            says,
+        })
+    }
+}
+
+/// The life of one lease, for the history.
+struct Life {
+    id: LeaseId,
+    holder: Holder,
+    since: Timestamp,
+    beat: u64,
+    end: Option<End>,
+}
+
+/// Something that happened to a lease.
+#[derive(Clone)]
+struct End {
+    kind: EventKind,
+    at: Timestamp,
+    until: Option<Timestamp>,
+    by: Option<Holder>,
+    reason: Option<crate::model::Reason>,
+}
+
+impl Life {
+    fn new(id: LeaseId, holder: &Holder, since: Timestamp, beat: u64, end: Option<End>) -> Self {
+        Self { id, holder: holder.clone(), since, beat, end }
+    }
+
+    fn event(&self, name: &LockName, token: Token, what: End) -> Event {
+        let after = u64::try_from(what.at.since(self.since).as_micros()).unwrap_or(u64::MAX);
+        Event {
+            at: what.at,
+            lock: name.clone(),
+            kind: what.kind,
+            token,
+            lease_id: self.id,
+            holder: self.holder.clone(),
+            mode: Mode::Exclusive,
+            slots: Slots::default(),
+            after_micros: after,
+            renewals: if what.kind == EventKind::Acquired { 0 } else { self.beat },
+            until: what.until,
+            by: what.by,
+            reason: what.reason,
+        }
+    }
+}
+
+/// Those in the way, as a conflict.
+pub(super) fn conflict(holders: Vec<HeldBy>) -> Conflict {
+    Conflict { holders, waiters: 0, full: false }
+}

@@ -1,0 +1,75 @@
+//! Issues, comments and people as the description wants them.
+
+use std::sync::OnceLock;
+
+use leasehold::model::Timestamp;
+use serde_json::{Value, json};
+
+use super::description::Description;
+use super::repo::{Comment, Issue, Repo};
+
+/// Puts values over a sample.
+fn filled(sample: &Value, values: &Value) -> Value {
+    let mut whole = sample.clone();
+    for (name, value) in values.as_object().expect("fields") {
+        whole[name] = value.clone();
+    }
+    whole
+}
+
+fn time(seconds: u64) -> String {
+    Timestamp::from_micros(seconds * 1_000_000).to_string()
+}
+
+pub(super) fn user(description: &Description, repo: &Repo, login: &str) -> Value {
+    static SAMPLE: OnceLock<Value> = OnceLock::new();
+    let sample = SAMPLE.get_or_init(|| description.sample("simple-user"));
+    let is_bot = repo.people.get(login).is_some_and(|person| person.is_bot);
+    filled(sample, &json!({ "login": login, "type": if is_bot { "Bot" } else { "User" } }))
+}
+
+pub(super) fn comment(description: &Description, repo: &Repo, id: u64, comment: &Comment) -> Value {
+    static SAMPLE: OnceLock<Value> = OnceLock::new();
+    let sample = SAMPLE.get_or_init(|| description.sample("issue-comment"));
+    let association = repo.people.get(&comment.author).map_or("NONE", |person| person.association);
+    let values = json!({
+        "id": id,
+        "body": comment.body,
+        "user": user(description, repo, &comment.author),
+        "author_association": association,
+        "created_at": time(comment.created_at),
+        "updated_at": time(comment.updated_at),
+    });
+    filled(sample, &values)
+}
+
+pub(super) fn issue(description: &Description, repo: &Repo, number: u64, issue: &Issue) -> Value {
+    static SAMPLE: OnceLock<Value> = OnceLock::new();
+    let sample = SAMPLE.get_or_init(|| description.sample("issue"));
+    let assignees: Vec<_> = issue.assignees.iter().map(|login| user(description, repo, login)).collect();
+    let labels: Vec<_> = issue.labels.iter().map(|label| json!({ "name": label })).collect();
+    let values = json!({
+        "number": number,
+        "title": issue.title,
+        "body": issue.body,
+        "user": user(description, repo, &issue.author),
+        "state": if issue.is_closed { "closed" } else { "open" },
+        "locked": issue.is_locked,
+        "labels": labels,
+        "assignee": assignees.first(),
+        "assignees": assignees,
+        "comments": issue.comments.len(),
+        "created_at": time(issue.created_at),
+        "updated_at": time(issue.updated_at),
+    });
+    filled(sample, &values)
+}
+
+pub(super) fn repository(description: &Description, can_push: bool) -> Value {
+    let permissions = json!({ "admin": false, "pull": true, "push": can_push });
+    filled(&description.sample("full-repository"), &json!({ "has_issues": true, "permissions": permissions }))
+}
+
+pub(super) fn rate_limit(description: &Description) -> Value {
+    description.sample("rate-limit-overview")
+}

@@ -1,0 +1,125 @@
+//! Which issue a lock is.
+
+use leasehold::store::{ListLocks, StoreUrl};
+
+use super::fake::Fate;
+use super::support::{client, fake, options, player};
+
+#[tokio::test]
+async fn a_number_names_an_issue_that_is_there_in_two_ways() {
+    let Some((fake, _)) = fake().await else { return };
+    fake.new_issue("Deploy");
+    player(&fake, "ada", "#1").await.takes().await;
+    player(&fake, "bob", "issue/1").await.is_refused().await;
+    assert_eq!(fake.repo().issues.len(), 1);
+}
+
+#[tokio::test]
+async fn a_name_gets_an_issue_of_its_own_once() {
+    let Some((fake, _)) = fake().await else { return };
+    let (ada, bob) = (player(&fake, "ada", "deploy/prod").await, player(&fake, "bob", "deploy/prod").await);
+    assert!(ada.store.locks().get(&ada.lock).await.unwrap().is_none(), "looking makes nothing");
+    let lease = ada.takes().await;
+    bob.is_refused().await;
+    ada.releases(&lease).await;
+    bob.takes().await;
+    let repo = fake.repo();
+    assert_eq!(repo.issues.len(), 1);
+    let issue = &repo.issues[&1];
+    assert_eq!(
+        (issue.title.as_str(), issue.labels.as_slice()),
+        ("deploy/prod", ["leasehold".to_owned()].as_slice())
+    );
+}
+
+#[tokio::test]
+async fn an_issue_that_a_person_has_made_for_it_is_found_by_title_and_label() {
+    let Some((fake, _)) = fake().await else { return };
+    let issue = fake.new_issue("deploy");
+    fake.new_issue("deploy");
+    fake.repo().issues.get_mut(&issue).unwrap().labels = vec!["leasehold".to_owned()];
+    let ada = player(&fake, "ada", "deploy").await;
+    ada.takes().await;
+    assert_eq!(fake.repo().issues[&issue].assignees, ["ada"]);
+    assert_eq!(fake.repo().issues.len(), 2);
+    let listed = ada.store.locks().list(&ListLocks::default()).await.unwrap();
+    assert_eq!(listed.items.len(), 1);
+    // Two of them are a question for people.
+    fake.repo().issues.get_mut(&2).unwrap().labels = vec!["leasehold".to_owned()];
+    let bob = player(&fake, "bob", "deploy").await;
+    let error = bob.store.locks().get(&bob.lock).await.unwrap_err();
+    assert_eq!(error.code(), "STORE_MISCONFIGURED");
+    assert!(error.to_string().ends_with("#1 and #2"), "{error}");
+}
+
+/// Whoever dies while making an issue leaves a flag that counts for nothing after a while.
+#[tokio::test]
+async fn an_issue_that_was_never_finished_is_in_nobodys_way_for_long() {
+    let Some((fake, clock)) = fake().await else { return };
+    for (after, fate) in
+        [(2, Fate::LoseAnswer), (3, Fate::LoseRequest), (4, Fate::LoseAnswer), (4, Fate::LoseRequest)]
+    {
+        let name = format!("lock-{after}-{fate:?}");
+        let ada = player(&fake, "ada", &name).await;
+        fake.crash("ada", after, fate);
+        drop(ada.store.locks().apply(&ada.lock, &acquire(&ada)).await.expect_err("it died"));
+        fake.heal();
+        clock.advance(std::time::Duration::from_secs(65));
+        let bob = player(&fake, "bob", &name).await;
+        bob.takes().await;
+        player(&fake, "eve", &name).await.is_refused().await;
+        let repo = fake.repo();
+        let open = repo.issues.values().filter(|issue| issue.title == name && issue.body.contains("settled"));
+        assert_eq!(open.count(), 1, "{name}");
+    }
+}
+
+fn acquire(player: &leasehold::testing::Player) -> leasehold::model::LockOp {
+    let ask = std::sync::Arc::new(player.ask.clone());
+    leasehold::model::LockOp::Acquire(leasehold::model::Acquire { ask, queue: None, steal_after: None })
+}
+
+#[tokio::test]
+async fn a_deleted_issue_is_made_anew_for_a_name_and_missed_for_a_number() {
+    let Some((fake, clock)) = fake().await else { return };
+    let (named, ada) = (player(&fake, "ada", "deploy").await, player(&fake, "ada", "#1").await);
+    let lease = named.takes().await;
+    named.releases(&lease).await;
+    fake.repo().issues.get_mut(&1).unwrap().is_deleted = true;
+    clock.advance(std::time::Duration::from_secs(1));
+    assert!(named.takes().await.token > lease.token, "tokens follow the clock");
+    assert_eq!(fake.repo().issues.len(), 2);
+    let error = ada.store.locks().apply(&ada.lock, &acquire(&ada)).await.unwrap_err();
+    assert_eq!(error.to_string(), "issue #1 of the GitHub repository ada/engine is not there");
+    assert_eq!(error.code(), "STORE_MISCONFIGURED");
+}
+
+#[tokio::test]
+async fn a_closed_issue_is_left_alone() {
+    let Some((fake, _)) = fake().await else { return };
+    let named = player(&fake, "ada", "deploy").await;
+    let lease = named.takes().await;
+    named.releases(&lease).await;
+    fake.repo().issues.get_mut(&1).unwrap().is_closed = true;
+    for lock in ["deploy", "#1"] {
+        let bob = player(&fake, "bob", lock).await;
+        let error = bob.store.locks().apply(&bob.lock, &acquire(&bob)).await.unwrap_err();
+        assert_eq!(error.to_string(), "issue #1 of the GitHub repository ada/engine is closed");
+    }
+    assert_eq!(fake.repo().issues.len(), 1);
+}
+
+#[tokio::test]
+async fn a_repository_that_is_not_there_and_a_token_that_is_none_are_told_at_once() {
+    let Some((fake, _)) = fake().await else { return };
+    let url = fake.url().replace("ada/engine", "ada/motor");
+    let missing = leasehold::store::github::GithubOptions::from_url(&StoreUrl::parse(&url).unwrap()).unwrap();
+    let missing = leasehold::store::github::connect(missing.with_token("token-of-ada")).await.err().unwrap();
+    assert_eq!(missing.code(), "STORE_MISCONFIGURED", "{missing}");
+    assert!(missing.to_string().contains("ada/motor is not there"), "{missing}");
+    let unknown = options(&fake, "nobody").with_token("s3cr3t");
+    let unknown = leasehold::store::github::connect(unknown).await.err().unwrap();
+    assert_eq!(unknown.code(), "STORE_NOT_PERMITTED", "{unknown}");
+    assert!(!format!("{unknown:?}").contains("s3cr3t"));
+    drop(client(&fake, "ada").await);
+}

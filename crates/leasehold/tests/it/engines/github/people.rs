@@ -1,0 +1,171 @@
+//! What people see, and what they do that is respected.
+
+use leasehold::model::Outcome;
+use leasehold::{Error, Leasehold};
+
+use super::fake::Person;
+use super::support::{GRACE, TTL, client, fake, player};
+
+fn stranger() -> Person {
+    Person { is_bot: false, association: "NONE", can_push: false }
+}
+
+#[tokio::test]
+async fn the_holder_is_the_assignee_and_says_more_in_one_comment() {
+    let Some((fake, clock)) = fake().await else { return };
+    let issue = fake.new_issue("Deploy");
+    let player = player(&fake, "ada", "#1").await.meta("worker_id", "w-7");
+    let lease = player.takes().await;
+    clock.advance(std::time::Duration::from_secs(4));
+    player.renews(&lease).await;
+    {
+        let repo = fake.repo();
+        let issue = &repo.issues[&issue];
+        assert_eq!(issue.assignees, ["ada"]);
+        let [comment] = &issue.comments.values().collect::<Vec<_>>()[..] else { panic!("one comment") };
+        let first = comment.body.lines().next().unwrap();
+        let holder = &player.ask.holder;
+        let token = lease.token;
+        assert_eq!(
+            first,
+            format!("🔒 **Held** by `{holder}` since 2023-11-14T22:13:20Z (token {token}, renewal 1).")
+        );
+        assert!(comment.body.contains(r#""worker_id":"w-7""#), "{}", comment.body);
+    }
+    player.releases(&lease).await;
+    let repo = fake.repo();
+    let issue = &repo.issues[&issue];
+    assert!(issue.assignees.is_empty() && issue.comments.len() == 1);
+    assert!(issue.comments.values().next().unwrap().body.starts_with("🔓 Released by"));
+}
+
+#[tokio::test]
+async fn a_person_who_is_assigned_keeps_programs_out() {
+    let Some((fake, _)) = fake().await else { return };
+    let issue = fake.new_issue("Deploy");
+    let player = player(&fake, "ada", "#1").await;
+    fake.repo().issues.get_mut(&issue).unwrap().assignees = vec!["eve".to_owned()];
+    let conflict = player.is_refused().await;
+    assert_eq!(conflict.holders[0].holder.as_str(), "@eve, who is assigned");
+    assert!(fake.repo().issues[&issue].comments.is_empty(), "nobody was bothered");
+    let status = Leasehold::with_store(player.store.clone()).unwrap().status(&player.lock).await.unwrap();
+    assert!(status.is_locked && !status.is_stale, "{status:?}");
+    fake.repo().issues.get_mut(&issue).unwrap().assignees.clear();
+    player.takes().await;
+}
+
+/// Where the answer to our own assignment shows somebody who was first.
+#[tokio::test]
+async fn a_person_who_comes_in_between_is_first() {
+    let Some((fake, _)) = fake().await else { return };
+    let issue = fake.new_issue("Deploy");
+    let player = player(&fake, "ada", "#1").await;
+    fake.when("PATCH /1000001", move |repo| {
+        repo.issues.get_mut(&issue).unwrap().assignees = vec!["eve".to_owned()];
+    });
+    assert_eq!(player.is_refused().await.holders[0].holder.as_str(), "@eve, who is assigned");
+    let repo = fake.repo();
+    assert_eq!(repo.issues[&issue].assignees, ["eve"]);
+    assert!(repo.issues[&issue].comments.is_empty(), "the claim was taken back");
+}
+
+#[tokio::test]
+async fn what_a_dead_worker_left_is_not_taken_for_a_persons() {
+    let Some((fake, clock)) = fake().await else { return };
+    let issue = fake.new_issue("Deploy");
+    let (ada, bob) = (player(&fake, "ada", "#1").await, player(&fake, "bob", "#1").await);
+    ada.takes().await;
+    clock.advance(std::time::Duration::from_millis(TTL + GRACE));
+    bob.takes().await;
+    let repo = fake.repo();
+    assert_eq!(repo.issues[&issue].assignees, ["bob"]);
+    assert_eq!(repo.issues[&issue].comments.len(), 1);
+}
+
+#[tokio::test]
+async fn whoever_cannot_be_assigned_holds_all_the_same_and_the_doctor_tells() {
+    let Some((fake, _)) = fake().await else { return };
+    fake.person("zoe", Person { is_bot: false, association: "MEMBER", can_push: false });
+    let issue = fake.new_issue("Deploy");
+    let (zoe, ada) = (player(&fake, "zoe", "#1").await, player(&fake, "ada", "#1").await);
+    let lease = zoe.takes().await;
+    assert!(fake.repo().issues[&issue].assignees.is_empty());
+    ada.is_refused().await;
+    let findings = zoe.store.examine().await.unwrap();
+    let codes: Vec<_> =
+        findings.iter().filter_map(|finding| finding.concern.as_ref()).map(|c| c.code).collect();
+    assert_eq!(codes, ["GITHUB_NO_PUSH"]);
+    zoe.releases(&lease).await;
+    ada.takes().await;
+    let findings = ada.store.examine().await.unwrap();
+    assert!(findings.iter().all(|finding| finding.concern.is_none()), "{findings:?}");
+    assert!(
+        findings.iter().any(|finding| finding.detail == "4321 of 5000 are left in this hour"),
+        "{findings:?}"
+    );
+}
+
+/// Or anybody on the internet could keep everybody out, or bring tokens to their end.
+#[tokio::test]
+async fn a_strangers_comment_counts_for_nothing_and_a_bots_counts() {
+    let Some((fake, _)) = fake().await else { return };
+    let issue = fake.new_issue("Deploy");
+    let ada = player(&fake, "ada", "#1").await;
+    ada.takes().await;
+    let body = fake.repo().issues[&issue].comments.values().next().unwrap().body.clone();
+    for (login, person, counts) in [
+        ("mallory", stranger(), false),
+        ("robot", Person { is_bot: true, ..stranger() }, true),
+        ("carol", Person { association: "OWNER", ..stranger() }, true),
+        ("dan", Person { association: "CONTRIBUTOR", ..stranger() }, false),
+    ] {
+        fake.person(login, person);
+        let number = fake.new_issue("Another");
+        fake.write(number, login, &body);
+        let bob = player(&fake, "bob", &format!("#{number}")).await;
+        assert_eq!(matches!(bob.asks().await, Outcome::Busy(_)), counts, "{login}");
+    }
+}
+
+#[tokio::test]
+async fn an_outsider_counts_if_the_address_names_it() {
+    let Some((fake, _)) = fake().await else { return };
+    fake.person("mallory", stranger());
+    let issue = fake.new_issue("Deploy");
+    let mallory = player(&fake, "mallory", "#1").await;
+    mallory.takes().await;
+    let mut options = super::support::options(&fake, "bob");
+    options.workers = vec!["Mallory".to_owned()];
+    let mut bob = player(&fake, "bob", "#1").await;
+    bob.store = leasehold::store::github::connect(options).await.unwrap();
+    bob.is_refused().await;
+    assert_eq!(fake.repo().issues[&issue].comments.len(), 1);
+}
+
+#[tokio::test]
+async fn only_exclusive_locks_can_be_asked_for_and_waiting_is_asking_again() {
+    let Some((fake, _)) = fake().await else { return };
+    fake.new_issue("Deploy");
+    let leasehold = Leasehold::with_store(client(&fake, "ada").await).unwrap();
+    for refused in
+        [leasehold.lock("#1").shared().acquire().await, leasehold.lock("#1").slots(2).acquire().await]
+    {
+        let error = refused.expect_err("it should have been refused");
+        assert_eq!(error.to_string(), "github has exclusive locks only: neither shared ones nor slots");
+    }
+    let guard = leasehold.lock("#1").acquire().await.unwrap();
+    assert_eq!(guard.leases()[0].1.ask.ttl, leasehold::model::Ttl::from_secs(900), "the engine's own");
+    let waiting = leasehold.lock("#1").wait(std::time::Duration::from_millis(50)).acquire().await;
+    assert!(matches!(waiting, Err(Error::Conflict { .. })));
+    guard.release().await.unwrap();
+    leasehold
+        .lock("#1")
+        .wait(std::time::Duration::from_millis(50))
+        .acquire()
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+    leasehold.close().await;
+}
