@@ -69,16 +69,13 @@ pub fn listen_early(limits: Limits, listener: TcpListener) -> io::Result<(Listen
 }
 
 async fn accept(
-    mut server: watch::Receiver<Option<Server>>,
+    server: watch::Receiver<Option<Server>>,
     limits: Limits,
     listener: TcpListener,
     stop: CancellationToken,
 ) {
     // Those who come before the server is there are told to come back on another connection.
-    let mut router = match &*server.borrow_and_update() {
-        Some(server) => server.router(),
-        None => early(),
-    };
+    let (mut router, mut is_early) = (early(), true);
     let room = Arc::new(Semaphore::new(limits.connections));
     let connections = GracefulShutdown::new();
     let mut http = hyper::server::conn::http1::Builder::new();
@@ -100,10 +97,8 @@ async fn accept(
                 continue;
             }
         };
-        if server.has_changed().unwrap_or(false)
-            && let Some(server) = &*server.borrow_and_update()
-        {
-            router = server.router();
+        if is_early && let Some(server) = &*server.borrow() {
+            (router, is_early) = (server.router(), false);
         }
         let service = router.clone().map_request(move |mut request: hyper::Request<Incoming>| {
             request.extensions_mut().insert(ConnectInfo(from));

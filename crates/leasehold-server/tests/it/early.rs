@@ -27,6 +27,8 @@ async fn before_the_store_is_there_it_is_alive_and_nothing_else() {
     assert_eq!((before.status().as_u16(), &before.headers()["connection"]), (503, &"close".parse().unwrap()));
     let leasehold = Leasehold::connect("memory:").await.unwrap();
     stage.open(&Server::builder(leasehold).access(Access::Open).build());
+    // Whoever opens it may be done with it then.
+    drop(stage);
     let after = client.get(format!("{base}/readyz")).send().await.unwrap();
     assert_eq!(after.status().as_u16(), 200);
     listening.stop().await;
