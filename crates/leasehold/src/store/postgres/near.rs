@@ -1,6 +1,6 @@
 //! A connection on the caller's own runtime, for a caller that is alone: it reaches the server without changing threads.
 //!
-//! It is opened once its caller has come often: whoever takes one lock and goes does not need it. It carries one hot
+//! It is opened once its caller has come often and alone: whoever takes one lock and goes does not need it. It carries one hot
 //! statement at a time, and only if no lane has anything to do. Nobody but its caller depends on it: whatever
 //! comes meanwhile takes a lane, which lives on a thread of ours, so a runtime that is blocked holds up no renewal. The one
 //! exception is a call for the same lease: it waits until the statement is over, and a statement that does not end (its
@@ -20,8 +20,9 @@ use super::session::{DEADLINE, Session, within};
 use super::trouble::{Again, Fail};
 use crate::model::{LeaseId, LockName, LockOp, Outcome};
 
-/// So many calls that could have used it make it worth a connection.
-const OFTEN: u32 = 16;
+/// A caller is alone if so many calls have come one after the other. Many callers are better off in a lane, where what they
+/// ask goes in one statement and one commit.
+const ALONE: u32 = 16;
 /// How long a call waits for another one of the same lease before that one is ended.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// How often to look whether the server has ended a connection.
@@ -39,8 +40,8 @@ pub(super) struct Near {
 #[derive(Debug, Default)]
 struct State {
     line: Option<Line>,
-    /// How many calls could have used it.
-    missed: u32,
+    /// How many calls have come one after the other.
+    alone: u32,
     /// Stays so if the runtime has no sockets: then there is none.
     opening: bool,
     /// Whose statement is under way.
@@ -113,6 +114,11 @@ impl Near {
         }
         let mut state = self.state();
         if state.busy.is_some() {
+            state.alone = 0;
+            return None;
+        }
+        state.alone = state.alone.saturating_add(1);
+        if state.alone < ALONE {
             return None;
         }
         match state.line.clone().filter(|line| !line.session.is_closed()) {
@@ -122,13 +128,17 @@ impl Near {
                 Some(Turn { near: self.clone(), line, answered: false })
             }
             None => {
-                state.missed = state.missed.saturating_add(1);
-                if state.missed >= OFTEN && !std::mem::replace(&mut state.opening, true) {
+                if !std::mem::replace(&mut state.opening, true) {
                     tokio::spawn(self.clone().open());
                 }
                 None
             }
         }
+    }
+
+    /// Somebody else is under way, so nobody is alone.
+    pub(super) fn crowded(&self) {
+        self.state().alone = 0;
     }
 
     /// Whoever comes meanwhile takes a lane.

@@ -104,7 +104,11 @@ impl PostgresStore {
     /// A caller that is alone uses the connection on its own runtime; all others share the lanes.
     async fn near_or_far(&self, name: &LockName, op: &LockOp) -> Result<Outcome, Fail> {
         let mut so_far = SoFar::Nothing;
-        let alone = native::hot_lease(op).filter(|_| self.board.is_idle_and_plain(name));
+        let hot = native::hot_lease(op);
+        let alone = hot.filter(|_| self.board.is_idle_and_plain(name));
+        if hot.is_some() && alone.is_none() {
+            self.near.crowded();
+        }
         if let Some(turn) = alone.and_then(|lease| self.near.enter(lease)) {
             match turn.statement(name, op).await {
                 Ok(Some(outcome)) => return Ok(outcome),
