@@ -28,6 +28,8 @@ impl Exporter {
         if !collector.starts_with("http://") {
             return Err("the address of a collector reads http://HOST:PORT".into());
         }
+        // The exporter's HTTP client wants one, even for plain HTTP, if anything in this program is built with TLS.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let address = collector.trim_end_matches('/');
         let address = if address.ends_with(PATH) { address.to_owned() } else { format!("{address}{PATH}") };
         let exporter = SpanExporter::builder()

@@ -5,7 +5,7 @@ use leasehold_server::{Access, Limits, Server, listen_early};
 use serde_json::{Value, json};
 
 async fn get(base: &str, path: &str) -> (u16, Value) {
-    let response = reqwest::get(format!("{base}{path}")).await.unwrap();
+    let response = crate::lab::client().get(format!("{base}{path}")).send().await.unwrap();
     let status = response.status().as_u16();
     (status, serde_json::from_str(&response.text().await.unwrap()).unwrap())
 }
@@ -22,7 +22,7 @@ async fn before_the_store_is_there_it_is_alive_and_nothing_else() {
         assert_eq!(body["retryAfterSeconds"], 1);
     }
     // One client, so that its connection of before would be used again.
-    let client = reqwest::Client::new();
+    let client = crate::lab::client();
     let before = client.get(format!("{base}/readyz")).send().await.unwrap();
     assert_eq!((before.status().as_u16(), &before.headers()["connection"]), (503, &"close".parse().unwrap()));
     let leasehold = Leasehold::connect("memory:").await.unwrap();

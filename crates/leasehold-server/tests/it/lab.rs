@@ -56,7 +56,7 @@ impl Lab {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let listening = listen(&server, listener).unwrap();
         let base = format!("http://{}", listening.address());
-        Self { leasehold, base, client: Client::new(), token: None, listening, _folder: None, server }
+        Self { leasehold, base, client: client(), token: None, listening, _folder: None, server }
     }
 
     /// With the settings of a `leasehold.toml`.
@@ -71,7 +71,7 @@ impl Lab {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let listening = listen(&server, listener).unwrap();
         let base = format!("http://{}", listening.address());
-        Self { leasehold, base, client: Client::new(), token: None, listening, _folder: None, server }
+        Self { leasehold, base, client: client(), token: None, listening, _folder: None, server }
     }
 
     /// From now on requests carry this token.
@@ -152,4 +152,10 @@ pub(crate) async fn both() -> (Vec<Lab>, tempfile::TempDir) {
     let url = format!("sqlite:{}", folder.path().join("locks.db").display());
     let sqlite = Leasehold::connect(&url).await.unwrap();
     (vec![Lab::open().await, Lab::over(sqlite, Access::Open).await], folder)
+}
+
+/// A client. It wants a provider of cryptography, even for plain HTTP, if anything in this program is built with TLS.
+pub(crate) fn client() -> Client {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    Client::new()
 }

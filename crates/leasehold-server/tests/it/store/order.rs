@@ -93,7 +93,7 @@ struct ByHand {
 
 impl ByHand {
     fn new(served: &Served) -> Self {
-        Self { http: reqwest::Client::new(), url: served.url(), client: uuid::Uuid::now_v7() }
+        Self { http: crate::lab::client(), url: served.url(), client: uuid::Uuid::now_v7() }
     }
 
     /// The server's instance and what its clock says.

@@ -67,7 +67,7 @@ async fn a_server_of_another_protocol_is_refused_by_both_sides() {
 
     let served = Served::on_memory();
     let get = |version: Option<&'static str>| {
-        let request = reqwest::Client::new().get(format!("{}/api/v1/store/abilities", served.url()));
+        let request = crate::lab::client().get(format!("{}/api/v1/store/abilities", served.url()));
         match version {
             Some(version) => request.header("leasehold-protocol", version),
             None => request,

@@ -54,8 +54,7 @@ impl HttpOptions {
         }
         let base = format!("{scheme}://{host}/{path}");
         let base = base.trim_end_matches('/').to_owned();
-        let parsed =
-            base.parse::<hyper::Uri>().ok().filter(|uri| uri.host().is_some_and(|host| !host.is_empty()));
+        let parsed = base.parse::<hyper::Uri>().ok().filter(|uri| uri.authority().is_some_and(names_a_host));
         let Some(parsed) = parsed.filter(|_| !base.contains('#')) else {
             let message = format!("'{}' is no address of a server", base.escape_debug());
             return Err(wrong(&message, "write https://HOST, http://HOST:PORT or https://HOST/path"));
@@ -96,6 +95,12 @@ impl fmt::Debug for HttpOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HttpOptions").field("url", &self.shown).finish_non_exhaustive()
     }
+}
+
+/// A host, and if something follows it, a port.
+fn names_a_host(authority: &hyper::http::uri::Authority) -> bool {
+    let host = authority.host();
+    !host.is_empty() && (authority.as_str().len() == host.len() || authority.port_u16().is_some())
 }
 
 /// The token comes as the user, or, for those who write `user:password@`, as the password.
