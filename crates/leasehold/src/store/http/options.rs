@@ -116,7 +116,7 @@ fn parse_token(login: &str) -> Result<Option<String>> {
 fn token_around() -> Result<Option<String>> {
     match std::env::var_os(TOKEN_FILE) {
         Some(path) if !path.is_empty() => token_in(Path::new(&path)),
-        _ => checked(&std::env::var(TOKEN).unwrap_or_default(), TOKEN),
+        _ => checked(std::env::var(TOKEN).unwrap_or_default().trim(), TOKEN),
     }
 }
 
@@ -125,12 +125,11 @@ fn token_in(path: &Path) -> Result<Option<String>> {
         let message = format!("the token in {} cannot be read", path.display());
         wrong(&message, "LEASEHOLD_TOKEN_FILE names a file with nothing but the token").because(error)
     })?;
-    checked(&text, "the file that LEASEHOLD_TOKEN_FILE names")
+    checked(text.trim(), "the file that LEASEHOLD_TOKEN_FILE names")
 }
 
 /// What can stand in a header. What it is instead nobody is told.
 fn checked(token: &str, whence: &str) -> Result<Option<String>> {
-    let token = token.trim();
     if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
         let message = format!("{whence} has something that no token has");
         return Err(wrong(&message, "a token is one word, lh_…, as leasehold token new gives it"));
