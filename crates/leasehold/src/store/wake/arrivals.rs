@@ -51,7 +51,7 @@ impl Doorbell {
     }
 
     /// Whether anybody listens.
-    #[cfg(any(feature = "postgres", feature = "redis"))]
+    #[cfg(any(test, feature = "sqlite", feature = "postgres", feature = "redis"))]
     pub(crate) fn is_heard(&self) -> bool {
         !self.waiting().is_empty()
     }
