@@ -222,7 +222,7 @@ impl From<leasehold::model::Invalid> for Problem {
     }
 }
 
-/// It is written out by the [envelope](crate::envelope), which knows the request.
+/// It is written out by the envelope, which knows the request.
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let mut response = self.write();

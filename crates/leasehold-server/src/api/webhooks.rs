@@ -25,7 +25,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
     post, path = "/api/webhooks/{triggerId}", tag = "webhooks", operation_id = "receiveWebhook", security((), ("token" = [])),
     params(
         ("triggerId" = String, Path, description = "The trigger, as leasehold.toml calls it"),
-        ("Idempotency-Key" = Option<String>, Header, description = "What tells this event from others; else a place in the body that the trigger names, webhook-id, X-GitHub-Delivery or the id of a Stripe event"),
+        ("Idempotency-Key" = Option<String>, Header, description = "What tells this event from others; else a place in the body that the trigger names, else the sender's own id of the event"),
     ),
     request_body(content = String, description = "Whatever the sender sends", content_type = "application/json"),
     responses(

@@ -61,14 +61,21 @@ pub(crate) fn key_of(event: Event<'_>, pointer: Option<&Pointer>) -> Result<Opti
     delivery_id(event)
 }
 
-/// The sender's own id of an event, the same each time that it is delivered.
+/// The sender's own id of an event, the same each time that it is delivered. It is the id of the scheme alone: a header of another
+/// scheme is not signed, and whoever replays an event could make one up.
 pub(crate) fn delivery_id(event: Event<'_>) -> Result<Option<String>, Invalid> {
-    for name in [STANDARD_ID, GITHUB_DELIVERY] {
+    let names: &[&'static str] = match event.scheme {
+        Scheme::Stripe => return Ok(at(event.body, "/id")),
+        Scheme::Standard => &[STANDARD_ID],
+        Scheme::Github => &[GITHUB_DELIVERY],
+        Scheme::None => &[STANDARD_ID, GITHUB_DELIVERY],
+    };
+    for name in names {
         if let Some(id) = text(event.headers, name)? {
             return Ok(Some(id.to_owned()));
         }
     }
-    Ok(if event.scheme == Scheme::Stripe { at(event.body, "/id") } else { None })
+    Ok(None)
 }
 
 /// The value of `Idempotency-Key`: a quoted text, or one without quotes.
@@ -139,9 +146,11 @@ mod tests {
         let all = [(IDEMPOTENCY_KEY, "\"mine\""), (STANDARD_ID, "msg_1"), (GITHUB_DELIVERY, "guid")];
         assert_eq!(key(Scheme::Stripe, &all, Some("/data/order")).as_deref(), Some("mine"));
         assert_eq!(key(Scheme::Stripe, &all[1..], Some("/data/order")).as_deref(), Some("42"));
-        assert_eq!(key(Scheme::Stripe, &all[1..], None).as_deref(), Some("msg_1"));
-        assert_eq!(key(Scheme::Stripe, &all[2..], None).as_deref(), Some("guid"));
-        assert_eq!(key(Scheme::Stripe, &[], None).as_deref(), Some("evt_1"));
+        assert_eq!(key(Scheme::Stripe, &all[1..], None).as_deref(), Some("evt_1"));
+        assert_eq!(key(Scheme::Standard, &all[1..], None).as_deref(), Some("msg_1"));
+        assert_eq!(key(Scheme::Github, &all[1..], None).as_deref(), Some("guid"));
+        assert_eq!(key(Scheme::None, &all[1..], None).as_deref(), Some("msg_1"));
+        assert_eq!(key(Scheme::None, &all[2..], None).as_deref(), Some("guid"));
         assert_eq!(key(Scheme::None, &[], None), None);
     }
 

@@ -7,6 +7,7 @@ use reqwest::Method;
 use serde_json::json;
 
 use crate::lab::{Lab, Reply};
+use crate::wire::Wire;
 
 const RELEASE: &str = "/api/v1/locks/a%2Fb/release";
 
@@ -100,4 +101,18 @@ async fn a_token_allows_what_its_role_allows_until_it_is_revoked() {
         names.contains(&("ada".to_owned(), true)) && names.contains(&("ci".to_owned(), false)),
         "{names:?}"
     );
+}
+
+#[tokio::test]
+async fn a_client_that_only_takes_up_room_is_sent_away() {
+    let short = std::time::Duration::from_millis(200);
+    let limits = Limits { body_time: short, header_time: short, ..Limits::default() };
+    let lab = Lab::with(Leasehold::connect("memory:").await.unwrap(), Access::Open, limits).await;
+    let mut slow_body =
+        Wire::begin(&lab, "content-type: application/json\r\ncontent-length: 100\r\n\r\n{").await;
+    let answer = slow_body.hear("TOO_SLOW").await;
+    assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+    let mut slow_head = Wire::begin(&lab, "x-half: a hea").await;
+    slow_head.until_it_ends().await;
+    assert_eq!(lab.get("/readyz").await.status, 200, "others are served");
 }

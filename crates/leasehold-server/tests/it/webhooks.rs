@@ -154,6 +154,25 @@ async fn a_replayed_delivery_under_another_key_is_the_same_event() {
     lab.stop().await;
 }
 
+/// What a sender of this scheme does not sign says nothing about the event: whoever has seen it could change it.
+#[tokio::test]
+async fn a_replayed_delivery_with_a_made_up_id_is_the_same_event() {
+    let lab = lab().await;
+    let body = r#"{"id":"evt_1"}"#;
+    let first = payment(&lab, body, None, 0).await;
+    assert_eq!(first.body["duplicate"], false, "{}", first.body);
+    for header in ["webhook-id", "x-github-delivery"] {
+        let time = lab.leasehold.now().await.unwrap().as_micros() / 1_000_000;
+        let code = code("whsec_hush", &format!("{time}.{body}"));
+        let request = lab.request(Method::POST, "/api/webhooks/payments").body(body.to_owned());
+        let request = request.header("stripe-signature", format!("t={time},v1={code}"));
+        let replayed = Reply::of(request.header(header, "made-up").header("idempotency-key", header)).await;
+        assert_eq!((replayed.status, &replayed.body["duplicate"]), (200, &json!(true)), "{}", replayed.body);
+        assert_eq!(replayed.body["executionId"], first.body["executionId"]);
+    }
+    lab.stop().await;
+}
+
 #[tokio::test]
 async fn a_key_with_another_body_is_refused() {
     let lab = lab().await;

@@ -28,6 +28,21 @@ impl Wire {
         Self { stream, heard: Vec::new() }
     }
 
+    /// Begins a request to give a lock back, and goes on with this.
+    pub(crate) async fn begin(lab: &Lab, rest: &str) -> Self {
+        let host = lab.base.trim_start_matches("http://");
+        let mut stream = TcpStream::connect(host).await.unwrap();
+        let head = format!("POST /api/v1/locks/a/release HTTP/1.1\r\nhost: {host}\r\n{rest}");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        Self { stream, heard: Vec::new() }
+    }
+
+    /// Waits until the server has ended the connection.
+    pub(crate) async fn until_it_ends(&mut self) {
+        let end = async { while self.stream.read(&mut [0; 4096]).await.is_ok_and(|count| count > 0) {} };
+        tokio::time::timeout(Duration::from_secs(10), end).await.expect("the connection is still open");
+    }
+
     /// The text that has come, as soon as it contains this.
     pub(crate) async fn hear(&mut self, wanted: &str) -> String {
         let hear = async {
