@@ -75,6 +75,7 @@ impl Case {
     pub(super) fn by(&self) -> &'static [By] {
         match (self.engine, self.load) {
             (Engine::Memory, Load::Drain { .. }) => &[By::Store, By::Client],
+            (Engine::Postgres, Load::Start { elsewhere: false }) => &[By::Raw, By::Client],
             (_, Load::Start { .. }) | (Engine::Memory, _) => &[By::Client],
             (_, Load::Drain { processes: 1 }) => &[By::Raw, By::RawSingle, By::Store, By::Client],
             (_, Load::Lease { .. }) => &[By::Store],
@@ -90,6 +91,7 @@ impl Case {
             (By::Client, ..) => "client",
             (_, Load::Enqueue { batch: 1, .. }, Engine::Postgres) => "raw: INSERT",
             (_, Load::Enqueue { .. }, Engine::Postgres) => "raw: INSERT of many rows",
+            (_, Load::Start { .. }, Engine::Postgres) => "raw: INSERT, then SKIP LOCKED",
             (By::RawSingle, _, Engine::Postgres) => "raw: SKIP LOCKED + DELETE, 1 at a time",
             (_, _, Engine::Postgres) => "raw: SKIP LOCKED + DELETE, 100 at a time",
             (_, Load::Enqueue { .. }, Engine::Redis) => "raw: LPUSH",

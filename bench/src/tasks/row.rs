@@ -63,6 +63,7 @@ fn raw(place: &Place, load: Load, extent: &Extent, batch: u32) -> Result<Figure>
             redis::enqueue(place, clients, batch, || extent.window())
         }
         (_, Load::Enqueue { batch, .. }, _) => sqlite::enqueue(place, batch, extent.window()),
+        (Engine::Postgres, Load::Start { .. }, _) => postgres::start(place, extent.start_seconds),
         (Engine::Postgres, _, Some(pgbench)) => pgbench.drain(place, extent.tasks, batch),
         (Engine::Postgres, _, None) => postgres::drain(place, extent.tasks, batch),
         (Engine::Redis, ..) => redis::drain(place, extent.tasks, batch),

@@ -12,7 +12,7 @@ use super::figure::Figure;
 use crate::place::{Place, runtime};
 
 /// One task in this time: the worker is done with each before the next comes.
-const EVERY: Duration = Duration::from_millis(20);
+pub(super) const EVERY: Duration = Duration::from_millis(20);
 /// After so long without work a worker is idle.
 const SETTLE_IN: Duration = Duration::from_millis(300);
 /// The last task has begun by then, or the row says that it did not.

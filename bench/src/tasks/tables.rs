@@ -92,11 +92,11 @@ fn drain(lines: &[&Line]) -> Table {
 
 fn start(lines: &[&Line]) -> Table {
     let mut table = Table::new();
-    table.set_header(["load", "p50", "p99"]);
+    table.set_header(["load", "by", "p50", "p99"]);
     for line in lines {
-        table.add_row([load(line), time(line.p50_nanos), time(line.p99_nanos)]);
+        table.add_row([load(line), by(line), time(line.p50_nanos), time(line.p99_nanos)]);
     }
-    to_the_right(table, &[1, 2])
+    to_the_right(table, &[2, 3])
 }
 
 fn lease(all: &[Line], lines: &[&Line]) -> Table {

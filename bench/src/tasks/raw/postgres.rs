@@ -1,8 +1,10 @@
 //! PostgreSQL without leasehold, by our own driver: prepared statements on a connection for each client.
 
 use std::iter::repeat_n;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use hdrhistogram::Histogram;
 use tokio_postgres::{Client, NoTls, Statement};
 
 use super::PAYLOAD;
@@ -10,6 +12,7 @@ use crate::measure::{Window, now};
 use crate::place::{Place, runtime};
 use crate::tasks::adders::{self, Adder};
 use crate::tasks::figure::Figure;
+use crate::tasks::start::EVERY;
 
 /// Makes the schema, the table, and so many tasks.
 pub(in crate::tasks) fn create(place: &Place, tasks: u64) -> Result<()> {
@@ -86,6 +89,28 @@ pub(in crate::tasks) fn drain(place: &Place, tasks: u64, batch: u32) -> Result<F
             done += client.execute(&delete, &[&ids]).await?;
         }
         Ok(Figure::since(begun, tasks))
+    })
+}
+
+/// Adds a row by one connection and takes it by another, at the pace at which leasehold does it: how soon it could begin.
+pub(in crate::tasks) fn start(place: &Place, seconds: f64) -> Result<Figure> {
+    create(place, 0)?;
+    let schema = place.space();
+    runtime()?.block_on(async {
+        let (adder, worker) = (connect(place).await?, connect(place).await?);
+        let insert = adder.prepare(&insert(&schema, 1)).await?;
+        let fetch = worker.prepare(&fetch(&schema, 1)).await?;
+        let (mut schedule, mut times) = (tokio::time::interval(EVERY), Histogram::new(3)?);
+        let end = Instant::now() + Duration::from_secs_f64(seconds);
+        while Instant::now() < end {
+            schedule.tick().await;
+            let sent = now();
+            adder.execute(&insert, &[]).await?;
+            ensure!(worker.query(&fetch, &[]).await?.len() == 1, "a task is there that nobody gets");
+            // It grows as it must.
+            let _ = times.record(now() - sent);
+        }
+        Ok(Figure { rate: None, times: Some(times) })
     })
 }
 

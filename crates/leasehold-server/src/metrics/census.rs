@@ -11,8 +11,10 @@ use tokio::sync::Mutex;
 
 /// So long a count is good…
 const FRESH: Duration = Duration::from_secs(5);
-/// …and so long on an engine that has no index to count by, where each look at all locks costs money.
+/// …and so long on an engine that has no index to count by, where each look at all locks costs money…
 const FRESH_WHERE_DEAR: Duration = Duration::from_mins(1);
+/// …and so long where each look at one lock is a request of a few thousand in an hour.
+const FRESH_WHERE_COUNTED: Duration = Duration::from_mins(10);
 /// A store that takes longer is not waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// So many locks are counted: so many pages of so many.
@@ -45,7 +47,11 @@ pub(crate) struct Count {
 
 impl Census {
     pub(super) fn new(leasehold: Leasehold) -> Self {
-        let fresh = if leasehold.abilities().engine == "dynamodb" { FRESH_WHERE_DEAR } else { FRESH };
+        let fresh = match leasehold.abilities().engine {
+            "dynamodb" => FRESH_WHERE_DEAR,
+            "github" => FRESH_WHERE_COUNTED,
+            _ => FRESH,
+        };
         Self { leasehold, fresh, last: Mutex::default() }
     }
 

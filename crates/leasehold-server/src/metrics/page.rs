@@ -97,6 +97,20 @@ fn store(page: &mut Page, reading: &Reading) {
     for operation in called() {
         page.sample(&[("op", operation.op)], operation.errors);
     }
+    if let Some(budget) = reading.budget {
+        page.metric(
+            "leasehold_store_requests_left",
+            Gauge,
+            "Requests that the store's service still allows in this hour.",
+        )
+        .sample(&[], budget.remaining);
+        page.metric(
+            "leasehold_store_requests_limit",
+            Gauge,
+            "Requests that the store's service allows in an hour.",
+        )
+        .sample(&[], budget.limit);
+    }
 }
 
 fn now(page: &mut Page, count: &Count) {
@@ -140,5 +154,30 @@ fn process(page: &mut Page, usage: &Usage) {
     }
     if let Some(files) = usage.open_files {
         page.metric("process_open_fds", Gauge, "Open files and connections.").sample(&[], files);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold::Leasehold;
+    use leasehold::model::Timestamp;
+    use leasehold::store::Budget;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_a_service_still_allows_is_shown_if_it_counts() {
+        let shown = |reading: &Reading| {
+            let mut page = Page::default();
+            store(&mut page, reading);
+            page.finish()
+        };
+        let (_, metered) = Leasehold::connect("memory:").await.unwrap().metered();
+        let mut reading = metered.read().await;
+        assert!(!shown(&reading).contains("leasehold_store_requests"));
+        reading.budget = Some(Budget { limit: 5000, remaining: 12, renews_at: Timestamp::default() });
+        let page = shown(&reading);
+        assert!(page.contains("\nleasehold_store_requests_left 12\n"), "{page}");
+        assert!(page.contains("\nleasehold_store_requests_limit 5000\n"), "{page}");
     }
 }

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use super::{Abilities, Changes, DocStore, Finding, TaskStore};
+use super::{Abilities, Budget, Changes, DocStore, Finding, TaskStore};
 use crate::Result;
 use crate::model::{Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp};
 
@@ -26,6 +26,11 @@ pub trait Store: Send + Sync + 'static {
 
     /// Its documents, if it keeps any.
     fn docs(&self) -> Option<&dyn DocStore> {
+        None
+    }
+
+    /// What is left of the requests that it allows, as last heard; none if it does not count them.
+    fn budget(&self) -> Option<Budget> {
         None
     }
 

@@ -7,6 +7,7 @@
 //! | `doc_store.rs`, `cas/` | for engines that can only compare and swap: small documents, and locks made of them |
 //! | `connect.rs` | from a URL to an engine |
 //! | `abilities.rs` | what an engine can and cannot do |
+//! | `budget.rs` | what a service that counts its requests still allows |
 //! | `clock.rs` | the one file that reads clocks |
 //! | `host.rs` | who this process is, and whether another one is gone |
 //! | `dates.rs` | the time of a service that only dates its answers |
@@ -19,6 +20,7 @@
 
 mod abilities;
 mod background;
+mod budget;
 mod cas;
 pub(crate) mod clock;
 mod connect;
@@ -48,6 +50,7 @@ mod task_store;
 mod wake;
 
 pub use abilities::{Abilities, Hosts};
+pub use budget::Budget;
 pub use cas::{Cas, CasLocks, Sights};
 pub use clock::{Clock, Moment};
 pub use connect::{StoreUrl, connect, init};

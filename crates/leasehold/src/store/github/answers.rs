@@ -69,6 +69,17 @@ pub(super) struct Comment {
     pub(super) updated_at: Timestamp,
 }
 
+/// Something that happened to an issue.
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct IssueEvent {
+    pub(super) event: String,
+    /// Who was assigned, or is no longer.
+    #[serde(default)]
+    pub(super) assignee: Option<User>,
+    #[serde(deserialize_with = "time")]
+    pub(super) created_at: Timestamp,
+}
+
 /// A repository.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Repository {

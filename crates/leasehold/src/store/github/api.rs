@@ -8,15 +8,15 @@ use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, USER_AGENT
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::answers::{Comment, Drawn, Issue, Refusal, Repository};
+use super::answers::{Comment, Drawn, Issue, IssueEvent, Refusal, Repository};
 use super::auth::{App, Auth};
 use super::options::GithubOptions;
-use super::pace::{Budget, Pace, Said, limited};
+use super::pace::{Pace, Said, limited};
 use super::trouble;
 use crate::error::{Error, Result, Trouble};
 use crate::model::Timestamp;
-use crate::store::Moment;
 use crate::store::dates::Dates;
+use crate::store::{Budget, Moment};
 
 /// One repository, as one client sees it.
 pub(super) struct Api {
@@ -39,6 +39,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const PAGE: usize = 100;
 /// A list that is longer than so many pages is not ours.
 const MAX_PAGES: usize = 30;
+/// The status that says that a token is not good.
+const REFUSED: u16 = 401;
 /// An App's token is good for an hour.
 const DRAWN: Duration = Duration::from_mins(50);
 
@@ -105,7 +107,16 @@ impl Api {
 
     /// All comments of an issue, by ascending id; none if the issue is not there.
     pub(super) async fn comments(&self, number: u64) -> Result<Option<Dated<Vec<Comment>>>> {
-        match self.pages(&self.path(&format!("/issues/{number}/comments")), "").await {
+        self.of_issue(number, "comments").await
+    }
+
+    /// What happened to an issue, oldest first; none if the issue is not there.
+    pub(super) async fn events(&self, number: u64) -> Result<Option<Dated<Vec<IssueEvent>>>> {
+        self.of_issue(number, "events").await
+    }
+
+    async fn of_issue<T: DeserializeOwned>(&self, number: u64, what: &str) -> Result<Option<Dated<Vec<T>>>> {
+        match self.pages(&self.path(&format!("/issues/{number}/{what}")), "").await {
             Ok(listed) => Ok(Some(listed)),
             Err(error) if is_gone(&error) => Ok(None),
             Err(error) => Err(error),
@@ -182,6 +193,13 @@ impl Api {
 
     async fn call(&self, method: Method, path: &str, body: Option<Value>) -> Result<Raw> {
         let authorization = self.authorization().await?;
+        let raw = self.send(method.clone(), path, body.clone(), &authorization).await?;
+        if raw.status != REFUSED || !matches!(self.options.auth, Auth::App(_)) {
+            return Ok(raw);
+        }
+        // The App's token has ended before its time. Nothing was done with it, so a new one may be tried.
+        *self.drawn.lock().await = None;
+        let authorization = self.authorization().await?;
         self.send(method, path, body, &authorization).await
     }
 
@@ -248,12 +266,20 @@ impl Api {
         {
             return Ok(token.clone());
         }
-        let proof = app.proof(self.dates.about(now))?;
         let path = format!("/app/installations/{}/access_tokens", app.installation);
-        let raw = self.send(Method::POST, &path, Some(json!({})), &format!("Bearer {proof}")).await?;
+        let mut raw = self.prove(app, &path).await?;
+        if raw.status == REFUSED {
+            // A proof has a date. If this machine's clock is wrong, the answer has told the right one.
+            raw = self.prove(app, &path).await?;
+        }
         let token = self.read::<Drawn>(&raw)?.what.token;
         *drawn = Some((token.clone(), now.plus(DRAWN)));
         Ok(token)
+    }
+
+    async fn prove(&self, app: &App, path: &str) -> Result<Raw> {
+        let proof = app.proof(self.dates.about(Moment::now()))?;
+        self.send(Method::POST, path, Some(json!({})), &format!("Bearer {proof}")).await
     }
 
     fn read<T: DeserializeOwned>(&self, raw: &Raw) -> Result<Dated<T>> {
@@ -312,6 +338,6 @@ fn budget(headers: &HeaderMap) -> Option<Budget> {
     Some(Budget {
         limit: number(headers, "x-ratelimit-limit")?,
         remaining: number(headers, "x-ratelimit-remaining")?,
-        reset: number(headers, "x-ratelimit-reset")?,
+        renews_at: Timestamp::from_micros(number(headers, "x-ratelimit-reset")?.saturating_mul(1_000_000)),
     })
 }

@@ -60,7 +60,7 @@ impl Auth {
 }
 
 impl App {
-    fn new(id: String, installation: String, pem: &str) -> Result<Self> {
+    pub(super) fn new(id: String, installation: String, pem: &str) -> Result<Self> {
         let unusable = || wrong("the key of the GitHub App is not an RSA key in PEM".to_owned());
         let key = match PrivateKeyDer::from_pem_slice(pem.as_bytes()) {
             Ok(PrivateKeyDer::Pkcs1(key)) => RsaKeyPair::from_der(key.secret_pkcs1_der()),

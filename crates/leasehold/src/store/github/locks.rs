@@ -189,7 +189,9 @@ impl Protocol {
         };
         let mut events = Vec::new();
         for (name, number) in locks {
-            let told = self.look(number).await?.events(&name);
+            let view = self.look(number).await?;
+            let mut told = view.events(&name);
+            told.extend(self.told_by_people(&name, number, &view).await?);
             events.extend(
                 told.into_iter().map(|(number, event)| (Place { number, lock: name.clone() }, event)),
             );

@@ -13,6 +13,7 @@
 //! | `view.rs` | all comments of an issue at one time: who is in the way, the record, the history |
 //! | `issues.rs` | which issue a lock is |
 //! | `protocol.rs`, `ending.rs` | taking a lock; keeping it, giving it back, taking it away |
+//! | `people.rs` | what people did to a lock |
 //! | `locks.rs`, `store.rs` | the calls of the traits |
 //! | `examine.rs` | what `leasehold doctor` tells |
 
@@ -26,6 +27,7 @@ mod issues;
 mod locks;
 mod options;
 mod pace;
+mod people;
 mod protocol;
 mod store;
 mod trouble;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::auth::Auth;
+use super::auth::{App, Auth};
 use crate::error::{Error, Result, Trouble};
 use crate::model::{Ttl, parse_duration};
 use crate::store::StoreUrl;
@@ -74,6 +74,17 @@ impl GithubOptions {
     pub fn with_token(mut self, token: impl Into<String>) -> Self {
         self.auth = Auth::Token(token.into());
         self
+    }
+
+    /// The same as a GitHub App, by its private key in PEM, instead of what the environment says.
+    pub fn with_app(
+        mut self,
+        id: impl Into<String>,
+        installation: impl Into<String>,
+        pem: &str,
+    ) -> Result<Self> {
+        self.auth = Auth::App(App::new(id.into(), installation.into(), pem)?);
+        Ok(self)
     }
 
     /// Its address for people.

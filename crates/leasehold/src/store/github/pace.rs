@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result, Trouble};
 use crate::model::{Timestamp, format_duration};
-use crate::store::Moment;
+use crate::store::{Budget, Moment};
 
 /// Keeps the pace for one client.
 #[derive(Debug)]
@@ -22,15 +22,6 @@ struct State {
     /// Until then nothing is sent: the service has asked for it.
     quiet_until: Option<Moment>,
     budget: Option<Budget>,
-}
-
-/// What is left of the hour.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Budget {
-    pub(super) limit: u64,
-    pub(super) remaining: u64,
-    /// When it begins anew, in seconds since 1970.
-    pub(super) reset: u64,
 }
 
 /// What an answer says about the limits.
@@ -96,10 +87,11 @@ impl Pace {
         if !is_limit && said.status != 429 {
             return None;
         }
-        let reset =
-            said.budget.filter(|budget| budget.remaining == 0).zip(said.date).map(|(budget, date)| {
-                Duration::from_secs(budget.reset.saturating_sub(date.as_micros() / 1_000_000) + 1)
-            });
+        let reset = said
+            .budget
+            .filter(|budget| budget.remaining == 0)
+            .zip(said.date)
+            .map(|(budget, date)| budget.renews_at.since(date) + Duration::from_secs(1));
         let pause = said.retry_after.map(Duration::from_secs).or(reset).unwrap_or(A_WHILE);
         state.quiet_until = Some(Moment::now().plus(pause));
         Some(pause)
@@ -129,7 +121,8 @@ pub(super) fn limited(left: Duration) -> Error {
 mod tests {
     use super::*;
 
-    const HOUR: Budget = Budget { limit: 5000, remaining: 4000, reset: 1_700_003_600 };
+    const HOUR: Budget =
+        Budget { limit: 5000, remaining: 4000, renews_at: Timestamp::from_micros(1_700_003_600_000_000) };
 
     #[tokio::test]
     async fn a_refusal_that_asks_for_silence_is_obeyed() {

@@ -291,6 +291,11 @@ impl Protocol {
         self.api.options.workers.iter().any(|worker| worker.eq_ignore_ascii_case(login))
     }
 
+    /// Whether this login is known to run programs on this issue.
+    pub(super) fn is_program(&self, login: &str, view: &View) -> bool {
+        self.is_me(login) || self.is_worker(login) || view.is_author(login)
+    }
+
     pub(super) fn is_me(&self, login: &str) -> bool {
         self.me.get().is_some_and(|me| me.eq_ignore_ascii_case(login))
     }
@@ -325,6 +330,11 @@ impl Protocol {
 
     pub(super) fn mine(&self, id: &LeaseId) -> Option<Mine> {
         self.held().get(id).copied()
+    }
+
+    /// How many leases this process has.
+    pub(super) fn leases(&self) -> u64 {
+        self.held().len() as u64
     }
 
     fn held(&self) -> MutexGuard<'_, HashMap<LeaseId, Mine>> {

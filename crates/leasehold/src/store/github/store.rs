@@ -14,7 +14,7 @@ use super::view::GRACE;
 use crate::error::Result;
 use crate::model::Ttl;
 use crate::store::background::Background;
-use crate::store::{Abilities, Finding, Hosts, LockStore, Store};
+use crate::store::{Abilities, Budget, Finding, Hosts, LockStore, Store};
 
 /// Opens the repository that the options name, if it is there and has issues.
 pub async fn connect(options: GithubOptions) -> Result<Arc<dyn Store>> {
@@ -64,6 +64,10 @@ impl Store for GithubStore {
 
     fn locks(&self) -> &dyn LockStore {
         &self.locks
+    }
+
+    fn budget(&self) -> Option<Budget> {
+        self.locks.protocol.api.pace.budget()
     }
 
     async fn examine(&self) -> Result<Vec<Finding>> {

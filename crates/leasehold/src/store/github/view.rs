@@ -209,10 +209,15 @@ impl View {
                 End { kind: EventKind::Acquired, at: life.since, until: None, by: None, reason: None };
             let all = [(0, begin)].into_iter().chain(asked).chain(life.end.clone().map(|end| (LAST, end)));
             events.extend(
-                all.map(|(number, end)| (token.get() * (LAST + 1) + number, life.event(name, *token, end))),
+                all.map(|(number, end)| (token.get() * PLACES + number, life.event(name, *token, end))),
             );
         }
         events
+    }
+
+    /// Whether this login has written a comment of ours.
+    pub(super) fn is_author(&self, login: &str) -> bool {
+        self.posts.iter().any(|post| post.author.eq_ignore_ascii_case(login))
     }
 
     fn gone(&self) -> impl Iterator<Item = &Gone> {
@@ -243,7 +248,9 @@ impl View {
 }
 
 /// Askings of one lease that are told apart, and the number of its end.
-const LAST: u64 = 15;
+const LAST: u64 = PLACES - 1;
+/// So many numbers each lease has in the history.
+pub(super) const PLACES: u64 = 16;
 
 impl Post {
     fn read(comment: Comment) -> Option<Self> {

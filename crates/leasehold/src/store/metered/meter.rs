@@ -174,6 +174,7 @@ impl Meter {
                 ("task", self.task_version_conflicts.get()),
                 ("document", self.doc_version_conflicts.get()),
             ],
+            budget: None,
             operations: Op::ALL.iter().zip(&self.took).map(operation).collect(),
         }
     }

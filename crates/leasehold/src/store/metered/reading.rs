@@ -1,6 +1,7 @@
 //! The numbers at one moment.
 
 use super::Buckets;
+use crate::store::Budget;
 
 /// What was counted since the store was opened, in this process.
 #[derive(Debug, Clone)]
@@ -30,6 +31,8 @@ pub struct Reading {
     pub task_leases_expired: u64,
     /// Changes that were made to something which had changed, by what: a `task` or a `document`.
     pub version_conflicts: [(&'static str, u64); 2],
+    /// What is left of the requests that the engine allows, if it counts them.
+    pub budget: Option<Budget>,
     /// Every call of the store.
     pub operations: Vec<Operation>,
 }

@@ -11,7 +11,8 @@ use super::reading::Reading;
 use crate::Result;
 use crate::model::{Event, EventKind, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp};
 use crate::store::{
-    Abilities, Changes, DocStore, Finding, ListEvents, ListLocks, LockStore, Moment, Page, Store, TaskStore,
+    Abilities, Budget, Changes, DocStore, Finding, ListEvents, ListLocks, LockStore, Moment, Page, Store,
+    TaskStore,
 };
 
 /// So many doubts are looked up at one reading.
@@ -51,7 +52,7 @@ impl MeteredStore {
                 self.meter.taken_over(event.kind);
             }
         }
-        self.meter.read()
+        Reading { budget: self.store.budget(), ..self.meter.read() }
     }
 
     /// Times a call, in a span of its own.
@@ -84,6 +85,10 @@ impl Store for MeteredStore {
 
     fn docs(&self) -> Option<&dyn DocStore> {
         self.store.docs().map(|_| self as &dyn DocStore)
+    }
+
+    fn budget(&self) -> Option<Budget> {
+        self.store.budget()
     }
 
     async fn examine(&self) -> Result<Vec<Finding>> {

@@ -19,6 +19,9 @@ use crate::store::postgres::session::{DEADLINE, within};
 use crate::store::postgres::trouble::Fail;
 use crate::store::wake::Doorbell;
 
+/// Others are told only after so long if somebody here has been told: whoever is here asks first, and the notification is not in
+/// its way.
+const AFTER_OURS: Duration = Duration::from_millis(1);
 /// Others are told at most this often.
 const PAUSE: Duration = Duration::from_millis(5);
 /// A notification has an end.
@@ -49,13 +52,16 @@ struct Crier {
     /// Tells our own words from those of others.
     name: String,
     news: Mutex<BTreeMap<QueueName, (i64, usize)>>,
+    /// Somebody here has been told, too.
+    heard_here: AtomicBool,
     bell: Notify,
 }
 
 impl Wakes {
     pub(in crate::store::postgres) fn new() -> Arc<Self> {
         let name = format!("{:016x}", fastrand::u64(..));
-        let crier = Arc::new(Crier { name, news: Mutex::default(), bell: Notify::new() });
+        let (news, heard_here, bell) = (Mutex::default(), AtomicBool::new(false), Notify::new());
+        let crier = Arc::new(Crier { name, news, heard_here, bell });
         Arc::new(Self {
             door: Doorbell::default(),
             cursors: Cursors::new(),
@@ -70,6 +76,7 @@ impl Wakes {
 
     /// Tells everybody, here and elsewhere.
     pub(super) fn tell(&self, pool: &Arc<Pool>, stirs: &[Stir]) {
+        self.crier.heard_here.fetch_or(self.door.is_heard(), Ordering::Relaxed);
         for Stir { queue, since, tasks } in stirs {
             self.ring(queue, micros(*since), *tasks);
             let mut news = self.crier.news.lock().unwrap_or_else(PoisonError::into_inner);
@@ -151,6 +158,9 @@ async fn cry(pool: Weak<Pool>, crier: Arc<Crier>) {
     let mut link: Option<Link> = None;
     loop {
         crier.bell.notified().await;
+        if crier.heard_here.swap(false, Ordering::Relaxed) {
+            tokio::time::sleep(AFTER_OURS).await;
+        }
         let (Some(words), Some(pool)) = (crier.take(), pool.upgrade()) else {
             if pool.strong_count() == 0 {
                 return;

@@ -32,6 +32,27 @@ async fn silence_is_kept_when_github_asks_for_it() {
     bob.takes().await;
 }
 
+/// Half an hour is 541 renewals of a lease of 10 s.
+#[tokio::test]
+async fn whoever_cannot_be_renewed_for_long_enough_is_asked_to_stop_while_it_still_holds() {
+    let Some((fake, _)) = fake().await else { return };
+    fake.new_issue("Deploy");
+    let ada = player(&fake, "ada", "#1").await;
+    let lease = ada.takes().await;
+    let Outcome::Renewed(renewed) = ada.renews(&lease).await else { panic!("lost") };
+    assert!(renewed.asked.is_none());
+    assert_eq!(ada.store.budget().map(|budget| (budget.limit, budget.remaining)), Some((5000, 4321)));
+    fake.left(1081);
+    let Outcome::Renewed(renewed) = ada.renews(&lease).await else { panic!("lost") };
+    let asked = renewed.asked.expect("it is asked to stop");
+    assert_eq!(asked.by.as_str(), "the limit of GitHub");
+    let reason = asked.reason.unwrap();
+    assert!(reason.as_str().starts_with("1081 of 5000 requests are left until "), "{reason}");
+    fake.left(1082);
+    let Outcome::Renewed(renewed) = ada.renews(&lease).await else { panic!("lost") };
+    assert!(renewed.asked.is_none(), "somebody else has stopped using them up");
+}
+
 #[tokio::test]
 async fn a_server_that_has_a_problem_may_be_asked_again() {
     let Some((fake, _)) = fake().await else { return };

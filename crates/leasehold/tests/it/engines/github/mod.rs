@@ -1,5 +1,6 @@
 //! `github://OWNER/REPO`, on a GitHub of our own.
 
+mod app;
 mod crash;
 mod fake;
 mod faults;

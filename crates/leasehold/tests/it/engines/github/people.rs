@@ -1,5 +1,6 @@
 //! What people see, and what they do that is respected.
 
+use leasehold::model::EventKind::{Acquired, Released};
 use leasehold::model::Outcome;
 use leasehold::{Error, Leasehold};
 
@@ -52,6 +53,30 @@ async fn a_person_who_is_assigned_keeps_programs_out() {
     assert!(status.is_locked && !status.is_stale, "{status:?}");
     fake.repo().issues.get_mut(&issue).unwrap().assignees.clear();
     player.takes().await;
+}
+
+#[tokio::test]
+async fn the_history_tells_of_people_and_programs_in_the_order_of_time() {
+    let Some((fake, clock)) = fake().await else { return };
+    let issue = fake.new_issue("Deploy");
+    let ada = player(&fake, "ada", "#1").await;
+    let minute = std::time::Duration::from_mins(1);
+    fake.assign(issue, "eve", true);
+    clock.advance(minute);
+    fake.assign(issue, "eve", false);
+    clock.advance(minute);
+    let lease = ada.takes().await;
+    ada.releases(&lease).await;
+    clock.advance(minute);
+    fake.assign(issue, "eve", true);
+    let ask = leasehold::store::ListEvents { lock: Some(ada.lock.clone()), ..Default::default() };
+    let told = ada.store.locks().history(&ask).await.unwrap().items;
+    let told: Vec<_> = told.iter().rev().map(|event| (event.holder.as_str(), event.kind)).collect();
+    let (eve, holder) = ("@eve, who is assigned", ada.ask.holder.as_str());
+    assert_eq!(
+        told,
+        [(eve, Acquired), (eve, Released), (holder, Acquired), (holder, Released), (eve, Acquired)]
+    );
 }
 
 /// Where the answer to our own assignment shows somebody who was first.

@@ -16,7 +16,8 @@ pub(super) struct Description {
 /// Answers that every operation may give, described or not.
 const ALWAYS: [u16; 9] = [401, 403, 404, 410, 429, 500, 502, 503, 504];
 
-const PATHS: [&str; 9] = [
+const PATHS: [&str; 10] = [
+    "/app/installations/{installation_id}/access_tokens",
     "/rate_limit",
     "/repos/{owner}/{repo}",
     "/repos/{owner}/{repo}/issues",

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::app::App;
 use super::switches::Ids;
 
 /// A repository.
@@ -9,6 +10,7 @@ use super::switches::Ids;
 pub(in crate::engines::github) struct Repo {
     pub(in crate::engines::github) issues: BTreeMap<u64, Issue>,
     pub(in crate::engines::github) people: BTreeMap<String, Person>,
+    pub(in crate::engines::github) app: Option<App>,
     pub(super) made: u64,
 }
 
@@ -35,6 +37,8 @@ pub(in crate::engines::github) struct Issue {
     pub(in crate::engines::github) comments: BTreeMap<u64, Comment>,
     /// As they were once.
     pub(super) before: BTreeMap<u64, Comment>,
+    /// Who was assigned (or is no longer), by whom, when.
+    pub(super) assignments: Vec<Assignment>,
     /// In seconds since 1970.
     pub(super) created_at: u64,
     pub(super) updated_at: u64,
@@ -46,6 +50,15 @@ pub(in crate::engines::github) struct Comment {
     pub(in crate::engines::github) author: String,
     pub(super) created_at: u64,
     pub(super) updated_at: u64,
+}
+
+/// Somebody was assigned, or is no longer.
+#[derive(Debug, Clone)]
+pub(super) struct Assignment {
+    pub(super) adds: bool,
+    pub(super) login: String,
+    pub(super) by: String,
+    pub(super) at: u64,
 }
 
 impl Repo {

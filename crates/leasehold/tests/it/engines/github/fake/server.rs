@@ -8,8 +8,9 @@ use axum::http::{HeaderMap, Method, Response, StatusCode, Uri};
 use leasehold::store::Clock;
 use serde_json::{Value, json};
 
+use super::app;
 use super::description::{Description, description};
-use super::repo::{Comment, Issue, Person, Repo};
+use super::repo::{Assignment, Comment, Issue, Person, Repo};
 use super::show;
 use super::switches::{Crash, Fate, Ids, Switches, is_like};
 
@@ -33,6 +34,8 @@ struct Inner {
 #[derive(Debug, Clone)]
 struct Request {
     login: String,
+    /// What came with it to prove who asks.
+    proof: String,
     method: String,
     path: String,
     query: Vec<(String, String)>,
@@ -109,6 +112,11 @@ impl Fake {
         lock(&self.0.switches).stale_lists = count;
     }
 
+    /// So many requests are left of the hour.
+    pub(in crate::engines::github) fn left(&self, requests: u64) {
+        lock(&self.0.switches).left = requests;
+    }
+
     /// The next request like `POST /comments` has this fate.
     pub(in crate::engines::github) fn plan(&self, what: &str, fate: Fate) {
         lock(&self.0.switches).planned.push_back((what.to_owned(), fate));
@@ -140,10 +148,23 @@ impl Fake {
         let body = Some(json!({ "body": body }));
         self.0.answer(&Request {
             login: login.to_owned(),
+            proof: String::new(),
             method: "POST".to_owned(),
             path,
             query: Vec::new(),
             body,
+        });
+    }
+
+    /// Somebody assigns an issue to themselves, or takes that back.
+    pub(in crate::engines::github) fn assign(&self, issue: u64, login: &str, adds: bool) {
+        self.0.answer(&Request {
+            login: login.to_owned(),
+            proof: String::new(),
+            method: if adds { "POST" } else { "DELETE" }.to_owned(),
+            path: format!("/repos/ada/engine/issues/{issue}/assignees"),
+            query: Vec::new(),
+            body: Some(json!({ "assignees": [login] })),
         });
     }
 
@@ -179,12 +200,14 @@ async fn serve(
     let Some(fake) = fake.upgrade() else { return cut() };
     let token = headers.get("authorization").and_then(|value| value.to_str().ok()).unwrap_or_default();
     let login = token.strip_prefix("Bearer token-of-").unwrap_or_default().to_owned();
+    let proof = token.strip_prefix("Bearer ").unwrap_or_default().to_owned();
     let pairs = uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
     let pair = |pair: &str| {
         pair.split_once('=').map_or((pair.to_owned(), String::new()), |(a, b)| (a.to_owned(), b.to_owned()))
     };
     let request = Request {
         login,
+        proof,
         method: method.to_string(),
         path: uri.path().to_owned(),
         query: pairs.map(pair).collect(),
@@ -258,7 +281,7 @@ impl Inner {
             .header("date", date)
             .header("content-type", "application/json; charset=utf-8")
             .header("x-ratelimit-limit", "5000")
-            .header("x-ratelimit-remaining", "4321")
+            .header("x-ratelimit-remaining", lock(&self.switches).left.to_string())
             .header("x-ratelimit-reset", (self.now() + 1800).to_string());
         for (name, value) in headers {
             response = response.header(*name, value);
@@ -269,6 +292,10 @@ impl Inner {
     /// Does what is asked.
     fn answer(&self, request: &Request) -> Answer {
         let repo = &mut *lock(&self.repo);
+        if let Some(installation) = app::installation_of(&request.path) {
+            return app::draw(self.description, repo, installation, &request.proof, self.now())
+                .unwrap_or_else(|why| refusal(401, &why));
+        }
         if !repo.people.contains_key(&request.login) {
             return refusal(401, "Bad credentials");
         }
@@ -299,6 +326,11 @@ impl Inner {
                         ("GET", []) => self.show_issue(repo, issue, 200),
                         ("PATCH", []) => self.edit_issue(repo, request, issue),
                         ("GET", ["comments"]) => self.list_comments(repo, request, issue),
+                        ("GET", ["events"]) => {
+                            let events = repo.issues[&issue].assignments.iter();
+                            let shown = events.map(|event| show::assignment(self.description, repo, event));
+                            (200, Some(Value::Array(request.page(shown.collect()))))
+                        }
                         ("POST", ["comments"]) => self.post_comment(repo, request, issue),
                         ("POST" | "DELETE", ["assignees"]) => self.assign(repo, request, issue),
                         _ => refusal(404, "Not Found"),
@@ -419,8 +451,12 @@ impl Inner {
         let logins: Vec<_> = logins.filter(|login| may && repo.can_push(login)).map(str::to_owned).collect();
         let issue = repo.issues.get_mut(&number).expect("it is there");
         issue.updated_at = now;
-        issue.assignees.retain(|login| !logins.contains(login));
         let adds = request.method == "POST";
+        let news = logins.iter().filter(|login| issue.assignees.contains(login) != adds);
+        let by = &request.login;
+        let news = news.map(|login| Assignment { adds, login: login.clone(), by: by.clone(), at: now });
+        issue.assignments.extend(news);
+        issue.assignees.retain(|login| !logins.contains(login));
         if adds {
             issue.assignees.extend(logins);
         }

@@ -6,7 +6,7 @@ use leasehold::model::Timestamp;
 use serde_json::{Value, json};
 
 use super::description::Description;
-use super::repo::{Comment, Issue, Repo};
+use super::repo::{Assignment, Comment, Issue, Repo};
 
 /// Puts values over a sample.
 fn filled(sample: &Value, values: &Value) -> Value {
@@ -17,7 +17,7 @@ fn filled(sample: &Value, values: &Value) -> Value {
     whole
 }
 
-fn time(seconds: u64) -> String {
+pub(super) fn time(seconds: u64) -> String {
     Timestamp::from_micros(seconds * 1_000_000).to_string()
 }
 
@@ -61,6 +61,19 @@ pub(super) fn issue(description: &Description, repo: &Repo, number: u64, issue: 
         "comments": issue.comments.len(),
         "created_at": time(issue.created_at),
         "updated_at": time(issue.updated_at),
+    });
+    filled(sample, &values)
+}
+
+pub(super) fn assignment(description: &Description, repo: &Repo, event: &Assignment) -> Value {
+    static SAMPLE: OnceLock<Value> = OnceLock::new();
+    let sample = SAMPLE.get_or_init(|| description.sample("assigned-issue-event"));
+    let values = json!({
+        "event": if event.adds { "assigned" } else { "unassigned" },
+        "actor": user(description, repo, &event.by),
+        "assignee": user(description, repo, &event.login),
+        "assigner": user(description, repo, &event.by),
+        "created_at": time(event.at),
     });
     filled(sample, &values)
 }

@@ -35,6 +35,8 @@ pub(super) struct Switches {
     pub(super) planned: VecDeque<(String, Fate)>,
     /// Somebody's request with this number from now, and what happens to it; all after it are lost: they have crashed.
     pub(super) crash: Option<Crash>,
+    /// So many requests are left of the hour.
+    pub(super) left: u64,
     /// How many requests everybody has made since the last count.
     pub(super) asked: u32,
 }
@@ -49,7 +51,7 @@ pub(super) struct Crash {
 
 impl Default for Switches {
     fn default() -> Self {
-        Self { ids: Ids::Rising, stale_lists: 0, planned: VecDeque::new(), crash: None, asked: 0 }
+        Self { ids: Ids::Rising, stale_lists: 0, planned: VecDeque::new(), crash: None, left: 4321, asked: 0 }
     }
 }
 

@@ -1,0 +1,58 @@
+//! What people did to a lock, for its history: who assigned themselves, and until when.
+
+use uuid::Uuid;
+
+use super::answers::IssueEvent;
+use super::protocol::{Protocol, person};
+use super::view::{PLACES, View};
+use crate::Result;
+use crate::model::{Event, EventKind, LeaseId, LockName, Mode, Slots, Timestamp, Token};
+
+impl Protocol {
+    /// The assignments of people, each with a number among those of the leases. Logins that have a claim here are programs',
+    /// and their comments tell more.
+    pub(super) async fn told_by_people(
+        &self,
+        name: &LockName,
+        issue: u64,
+        view: &View,
+    ) -> Result<Vec<(u64, Event)>> {
+        let Some(events) = self.api.events(issue).await? else { return Ok(Vec::new()) };
+        let mut told = Vec::new();
+        let mut since: Vec<(String, Timestamp)> = Vec::new();
+        for IssueEvent { event, assignee, created_at } in events.what {
+            let Some(user) = assignee.filter(|user| !user.is_bot() && !self.is_program(&user.login, view))
+            else {
+                continue;
+            };
+            let begun = since.iter().position(|(login, _)| *login == user.login);
+            let (kind, from) = match (event.as_str(), begun) {
+                ("assigned", None) => {
+                    since.push((user.login.clone(), created_at));
+                    (EventKind::Acquired, created_at)
+                }
+                ("unassigned", Some(place)) => (EventKind::Released, since.remove(place).1),
+                _ => continue,
+            };
+            let after = u64::try_from(created_at.since(from).as_micros()).unwrap_or(u64::MAX);
+            let event = Event {
+                at: created_at,
+                lock: name.clone(),
+                kind,
+                token: Token::default(),
+                lease_id: LeaseId::from_uuid(Uuid::nil()),
+                holder: person(&user.login, from).holder,
+                mode: Mode::Exclusive,
+                slots: Slots::default(),
+                after_micros: after,
+                renewals: 0,
+                until: None,
+                by: None,
+                reason: None,
+            };
+            // Tokens are times, as long as no two leases begin in one second: so this is about where it belongs.
+            told.push((created_at.as_micros().saturating_mul(PLACES), event));
+        }
+        Ok(told)
+    }
+}
