@@ -42,8 +42,9 @@ const MAX_PAGES: usize = 30;
 /// An App's token is good for an hour.
 const DRAWN: Duration = Duration::from_mins(50);
 
-struct Raw {
-    status: u16,
+/// What came back, whatever it is.
+pub(super) struct Raw {
+    pub(super) status: u16,
     now: Timestamp,
     body: Vec<u8>,
 }
@@ -158,7 +159,7 @@ impl Api {
 
     // --- one request --------------------------------------------------------------------------------------------
 
-    fn path(&self, rest: &str) -> String {
+    pub(super) fn path(&self, rest: &str) -> String {
         format!("/repos/{}/{}{rest}", self.options.owner, self.options.repo)
     }
 
@@ -180,7 +181,7 @@ impl Api {
         Err(Error::store(Trouble::Misconfigured, message, "delete old issues or comments of leasehold's"))
     }
 
-    async fn call(&self, method: Method, path: &str, body: Option<Value>) -> Result<Raw> {
+    pub(super) async fn call(&self, method: Method, path: &str, body: Option<Value>) -> Result<Raw> {
         let authorization = self.authorization().await?;
         self.send(method, path, body, &authorization).await
     }
@@ -256,7 +257,7 @@ impl Api {
         Ok(token)
     }
 
-    fn read<T: DeserializeOwned>(&self, raw: &Raw) -> Result<Dated<T>> {
+    pub(super) fn read<T: DeserializeOwned>(&self, raw: &Raw) -> Result<Dated<T>> {
         if !(200..300).contains(&raw.status) {
             return Err(self.refused(raw));
         }
@@ -265,16 +266,20 @@ impl Api {
         Ok(Dated { what, now: raw.now })
     }
 
-    fn read_if_there<T: DeserializeOwned>(&self, raw: &Raw) -> Result<Option<Dated<T>>> {
+    pub(super) fn read_if_there<T: DeserializeOwned>(&self, raw: &Raw) -> Result<Option<Dated<T>>> {
         match raw.status {
             404 | 410 => Ok(None),
             _ => self.read(raw).map(Some),
         }
     }
 
-    fn refused(&self, raw: &Raw) -> Error {
-        let refusal: Refusal = serde_json::from_slice(&raw.body).unwrap_or_default();
-        trouble::refused(&self.repository(), raw.status, &refusal.message)
+    pub(super) fn refused(&self, raw: &Raw) -> Error {
+        trouble::refused(&self.repository(), raw.status, &Self::reason(raw))
+    }
+
+    /// Why something was refused, in the service's words.
+    pub(super) fn reason(raw: &Raw) -> String {
+        serde_json::from_slice::<Refusal>(&raw.body).unwrap_or_default().message
     }
 }
 

@@ -14,6 +14,7 @@
 //! | `issues.rs` | which issue a lock is |
 //! | `protocol.rs`, `ending.rs` | taking a lock; keeping it, giving it back, taking it away |
 //! | `locks.rs`, `store.rs` | the calls of the traits |
+//! | `refs/` | `arbiter=ref`: locks by compare-and-swap of git refs instead |
 //! | `examine.rs` | what `leasehold doctor` tells |
 
 mod answers;
@@ -27,9 +28,10 @@ mod locks;
 mod options;
 mod pace;
 mod protocol;
+mod refs;
 mod store;
 mod trouble;
 mod view;
 
-pub use options::GithubOptions;
+pub use options::{Arbiter, GithubOptions, Judge};
 pub use store::connect;

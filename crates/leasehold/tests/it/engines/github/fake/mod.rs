@@ -5,11 +5,13 @@
 //! |---|---|
 //! | `description.rs` | the official description: what may be asked and answered |
 //! | `repo.rs` | one repository: its issues, comments and people |
+//! | `git.rs` | its commits and refs |
 //! | `switches.rs` | what goes wrong |
 //! | `server.rs` | the server itself |
 //! | `show.rs` | issues, comments and people as the description wants them |
 
 mod description;
+mod git;
 mod repo;
 mod server;
 mod show;
@@ -17,4 +19,4 @@ mod switches;
 
 pub(super) use repo::Person;
 pub(super) use server::Fake;
-pub(super) use switches::{Fate, Ids};
+pub(super) use switches::{Fate, Ids, OldRefs};

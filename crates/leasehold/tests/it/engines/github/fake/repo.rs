@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::git::Git;
 use super::switches::Ids;
 
 /// A repository.
@@ -9,6 +10,7 @@ use super::switches::Ids;
 pub(in crate::engines::github) struct Repo {
     pub(in crate::engines::github) issues: BTreeMap<u64, Issue>,
     pub(in crate::engines::github) people: BTreeMap<String, Person>,
+    pub(in crate::engines::github) git: Git,
     pub(super) made: u64,
 }
 

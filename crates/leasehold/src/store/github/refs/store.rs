@@ -1,0 +1,141 @@
+//! The engine: the loop over refs, and after each step of a lock that is an issue, what people see of it there.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::super::api::Api;
+use super::super::issues;
+use super::super::options::GithubOptions;
+use super::super::trouble;
+use super::docs::RefDocs;
+use super::shown::Shown;
+use crate::error::{Error, Result, Trouble};
+use crate::model::{Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp};
+use crate::store::background::Background;
+use crate::store::{
+    Abilities, Cas, Changes, DocStore, Finding, ListEvents, ListLocks, LockStore, Page, Sights, Store,
+};
+
+/// Opens the repository that the options name, if refs can be written there.
+pub(in super::super) async fn connect(
+    background: Background,
+    options: GithubOptions,
+) -> Result<Arc<dyn Store>> {
+    let sights = if options.alone { Sights::default() } else { Sights::of_this_process() };
+    let docs = background
+        .run(async move {
+            let api = Api::new(options)?;
+            let repository = api.look_at_repository().await?;
+            let may_push = repository.permissions.is_none_or(|permissions| permissions.push);
+            if repository.archived || !may_push {
+                let what = if repository.archived { "is archived" } else { "does not let this token push" };
+                let message = format!("the GitHub repository {} {what}", api.repository());
+                return Err(Error::store(Trouble::NotPermitted, message, trouble::NO_CONTENTS));
+            }
+            let docs = RefDocs::new(api);
+            docs.tree().await?;
+            Ok(docs)
+        })
+        .await?;
+    let cas = Cas::on(background, docs.clone(), sights);
+    Ok(Arc::new(RefStore { locks: RefLocks { cas, shown: Arc::new(Shown::new(docs.clone())) }, docs }))
+}
+
+struct RefStore {
+    locks: RefLocks,
+    docs: RefDocs,
+}
+
+/// Locks by refs.
+struct RefLocks {
+    cas: Cas<RefDocs>,
+    shown: Arc<Shown>,
+}
+
+#[async_trait]
+impl Store for RefStore {
+    fn abilities(&self) -> Abilities {
+        self.docs.abilities()
+    }
+
+    fn url(&self) -> String {
+        self.docs.url()
+    }
+
+    fn locks(&self) -> &dyn LockStore {
+        &self.locks
+    }
+
+    /// Documents could be kept, but each write would be two requests with a second between them: not for what writes as
+    /// often as a server does.
+    fn docs(&self) -> Option<&dyn DocStore> {
+        self.docs.0.api.options.shows_docs.then_some(&self.docs)
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        self.locks.cas.examine().await
+    }
+}
+
+#[async_trait]
+impl LockStore for RefLocks {
+    async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
+        let outcome = self.cas.locks().apply(name, op).await?;
+        if let Some(number) = issues::number(name)
+            && self.shown.is_news(name, &outcome)
+        {
+            self.show(name, number, &outcome).await;
+        }
+        Ok(outcome)
+    }
+
+    async fn get(&self, name: &LockName) -> Result<Option<LockRecord>> {
+        self.cas.locks().get(name).await
+    }
+
+    async fn list(&self, ask: &ListLocks) -> Result<Page<LockRecord>> {
+        self.cas.locks().list(ask).await
+    }
+
+    async fn history(&self, ask: &ListEvents) -> Result<Page<Event>> {
+        self.cas.locks().history(ask).await
+    }
+
+    async fn now(&self) -> Result<Timestamp> {
+        self.cas.locks().now().await
+    }
+
+    fn changes(&self, waiter: &LeaseId) -> Changes {
+        self.cas.locks().changes(waiter)
+    }
+
+    async fn sweep(&self, limit: u32) -> Result<Swept> {
+        self.cas.locks().sweep(limit).await
+    }
+}
+
+impl RefLocks {
+    /// Shows people who has it. Whatever goes wrong here is told in the log: it decides nothing.
+    async fn show(&self, name: &LockName, number: u64, outcome: &Outcome) {
+        let mine = match outcome {
+            Outcome::Granted(lease) => Some(lease.token),
+            _ => None,
+        };
+        let record = match self.cas.locks().get(name).await {
+            Ok(record) => record,
+            Err(error) => {
+                tracing::warn!(lock = %name, %error, "who holds this lock could not be shown on its issue");
+                return;
+            }
+        };
+        let (shown, name) = (self.shown.clone(), name.clone());
+        let work = async move {
+            shown.show(&name, number, record.as_ref(), mine).await;
+            Ok(())
+        };
+        if let Err(error) = self.cas.run(work).await {
+            tracing::warn!(%error, "who holds a lock could not be shown on its issue");
+        }
+    }
+}
