@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
@@ -33,8 +32,6 @@ struct Plate {
 
 const BEGIN: &str = "<!-- leasehold:shown ";
 const END: &str = " -->";
-/// Nobody waits for longer than this to be shown.
-const PATIENCE: Duration = Duration::from_secs(15);
 /// Roles of people whose comments count.
 const INSIDERS: [&str; 3] = ["OWNER", "MEMBER", "COLLABORATOR"];
 
@@ -57,36 +54,15 @@ impl Shown {
         }
     }
 
-    /// Brings the issue in line with the record.
+    /// Brings the issue in line with the record. `mine` is the token of a lease that was just granted here.
     pub(super) async fn show(
         &self,
         name: &LockName,
         number: u64,
         record: Option<&LockRecord>,
         mine: Option<Token>,
-    ) {
-        let work = async {
-            let _turn = self.turn.lock().await;
-            self.try_to_show(name, number, record, mine).await
-        };
-        match tokio::time::timeout(PATIENCE, work).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => {
-                tracing::warn!(lock = %name, %error, "who holds this lock could not be shown on its issue");
-            }
-            Err(_) => {
-                tracing::warn!(lock = %name, "who holds this lock could not be shown on its issue in time");
-            }
-        }
-    }
-
-    async fn try_to_show(
-        &self,
-        name: &LockName,
-        number: u64,
-        record: Option<&LockRecord>,
-        mine: Option<Token>,
     ) -> Result<()> {
+        let _turn = self.turn.lock().await;
         let api = &self.docs.0.api;
         let Some(comments) = api.comments(number).await? else {
             tracing::warn!(lock = %name, issue = number, "there is no such issue: who holds this lock is seen on its ref alone");

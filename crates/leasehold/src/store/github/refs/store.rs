@@ -1,6 +1,7 @@
 //! The engine: the loop over refs, and after each step of a lock that is an issue, what people see of it there.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 
@@ -41,6 +42,9 @@ pub(in super::super) async fn connect(
     let cas = Cas::on(background, docs.clone(), sights);
     Ok(Arc::new(RefStore { locks: RefLocks { cas, shown: Arc::new(Shown::new(docs.clone())) }, docs }))
 }
+
+/// Nobody waits for longer than this to be shown.
+const PATIENCE: Duration = Duration::from_secs(15);
 
 struct RefStore {
     locks: RefLocks,
@@ -118,24 +122,22 @@ impl LockStore for RefLocks {
 impl RefLocks {
     /// Shows people who has it. Whatever goes wrong here is told in the log: it decides nothing.
     async fn show(&self, name: &LockName, number: u64, outcome: &Outcome) {
-        let mine = match outcome {
-            Outcome::Granted(lease) => Some(lease.token),
-            _ => None,
+        let (mine, patience) = match outcome {
+            // Its time has begun: most of it is for the holder.
+            Outcome::Granted(lease) => (Some(lease.token), PATIENCE.min(lease.ask.ttl.as_duration() / 4)),
+            _ => (None, PATIENCE),
         };
-        let record = match self.cas.locks().get(name).await {
-            Ok(record) => record,
-            Err(error) => {
+        let work = async {
+            let record = self.cas.locks().get(name).await?;
+            let (shown, name) = (self.shown.clone(), name.clone());
+            self.cas.run(async move { shown.show(&name, number, record.as_ref(), mine).await }).await
+        };
+        match tokio::time::timeout(patience, work).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
                 tracing::warn!(lock = %name, %error, "who holds this lock could not be shown on its issue");
-                return;
             }
-        };
-        let (shown, name) = (self.shown.clone(), name.clone());
-        let work = async move {
-            shown.show(&name, number, record.as_ref(), mine).await;
-            Ok(())
-        };
-        if let Err(error) = self.cas.run(work).await {
-            tracing::warn!(%error, "who holds a lock could not be shown on its issue");
+            Err(_) => tracing::warn!(lock = %name, "who holds this lock is not shown on its issue yet"),
         }
     }
 }
