@@ -49,6 +49,8 @@ impl Taken {
 
 /// How long a ticket lives without a word from its waiter: so long a dead one can delay those behind it.
 const TICKET: Ttl = Ttl::from_secs(10);
+/// It lives for at least so many polls: on a store far away each sign of life is dear.
+const TICKET_POLLS: u32 = 8;
 /// A store that does not answer is asked again so often, with the same lease id, before the caller is told.
 const STORE_TRIES: u32 = 3;
 
@@ -185,7 +187,7 @@ impl<'a> Request<'a> {
             // The last asking draws no ticket: it takes what is there or leaves the queue. Unless somebody is to find
             // the place again: this caller at its next asking, or one who asks with the same id already.
             let stays = !last || self.plan.keep_place || changes.is_superseded();
-            let answer = self.ask_once(stays.then_some(TICKET)).await?;
+            let answer = self.ask_once(stays.then_some(self.ticket())).await?;
             match answer {
                 Answer::Queued(_) if !last => {}
                 answer => return Ok(answer),
@@ -200,7 +202,7 @@ impl<'a> Request<'a> {
     /// Ends when it is worth asking the store again: it may be our turn, the ticket wants a sign of life, somebody in
     /// the way is gone, or patience is over. Gives the lease if whoever served us told us directly.
     async fn until_something_happens(&self, changes: &mut Changes, asked: Moment) -> Result<Option<Answer>> {
-        let sign_of_life = asked.plus(TICKET.as_duration() / 3);
+        let sign_of_life = asked.plus(self.ticket().as_duration() / 3);
         loop {
             match changes.next(self.patience_left()).await {
                 Wake::Served(HandedOver { lease, since }) => {
@@ -236,6 +238,11 @@ impl<'a> Request<'a> {
         };
         let ended = record.next_end().is_none_or(|end| end <= now);
         (None, ended || LockState::Stale.matches(&record, now))
+    }
+
+    fn ticket(&self) -> Ttl {
+        let polls = self.undo.inner.store.abilities().poll * TICKET_POLLS;
+        Ttl::new(polls).map_or(TICKET, |polls| polls.max(TICKET))
     }
 
     fn patience_left(&self) -> Duration {

@@ -1,5 +1,7 @@
 //! Small versioned documents: the compare-and-swap that an engine without transactions has to offer.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +10,7 @@ use crate::Result;
 use crate::model::{Timestamp, Ttl};
 
 /// Documents on an engine. [`put_if`](DocStore::put_if) is atomic: of several callers with the same expectation, one
-/// succeeds. Reads see the latest write. Errors leave open whether the write was made, or is yet to be made.
+/// succeeds. Reads see the latest write, unless the engine [says otherwise](DocStore::reads_may_be_old). Errors leave open whether the write was made, or is yet to be made.
 #[async_trait]
 pub trait DocStore: Send + Sync + 'static {
     /// What the engine can and cannot do.
@@ -39,6 +41,17 @@ pub trait DocStore: Send + Sync + 'static {
 
     /// What the engine knows about the time.
     async fn time(&self) -> Result<Time>;
+
+    /// Whether a read may show what was there earlier, instead of the latest write. Then only a write that succeeds
+    /// proves that what was read was the latest.
+    fn reads_may_be_old(&self) -> bool {
+        false
+    }
+
+    /// A call on a lock ends within this time, one way or the other.
+    fn patience(&self) -> Duration {
+        Duration::from_secs(5)
+    }
 
     /// How many events move out of a lock's document at once. Part of the stored format: the keys follow from it.
     fn batch(&self) -> u64 {

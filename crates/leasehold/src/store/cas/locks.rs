@@ -31,10 +31,10 @@ pub struct CasLocks<D> {
     lanes: Lanes,
     background: Background,
     poll: Duration,
+    /// A call ends within this time, one way or the other.
+    patience: Duration,
 }
 
-/// A call ends within this time, one way or the other.
-const DEADLINE: Duration = Duration::from_secs(5);
 /// Whoever had to stand in line has at least so much of it left.
 const LEAST: Duration = Duration::from_secs(1);
 /// A call that reads many documents may take longer.
@@ -56,9 +56,18 @@ impl<D: DocStore> Cas<D> {
 
     /// Locks over documents whose connections may be on that thread already.
     pub(crate) fn on(background: Background, docs: D, sights: Sights) -> Self {
-        let poll = docs.abilities().poll;
+        let (poll, patience) = (docs.abilities().poll, docs.patience());
         let swap = Arc::new(Swap { docs, sights });
-        Self { locks: CasLocks { swap, lanes: Lanes::default(), background, poll } }
+        Self { locks: CasLocks { swap, lanes: Lanes::default(), background, poll, patience } }
+    }
+
+    /// Does something on the engine's own thread, to its end even if the caller does not wait for it.
+    #[cfg(feature = "github")]
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        self.locks.background.run(work).await
     }
 }
 
@@ -83,6 +92,10 @@ impl<D: DocStore> Store for Cas<D> {
 }
 
 impl<D: DocStore> CasLocks<D> {
+    fn long(&self) -> Duration {
+        LONG.max(2 * self.patience)
+    }
+
     async fn timely<T: Send + 'static>(
         &self,
         time: Duration,
@@ -100,31 +113,31 @@ impl<D: DocStore> LockStore for CasLocks<D> {
         let asked = Moment::now();
         // Until it is this call's turn, nothing has been sent: dropped here, it never was. From then on it goes to its
         // end with or without the caller, and whoever comes later stands behind it.
-        let lane = tokio::time::timeout(DEADLINE, self.lanes.enter(name)).await;
-        let mut lane = lane.map_err(|_| too_slow(DEADLINE))?;
+        let lane = tokio::time::timeout(self.patience, self.lanes.enter(name)).await;
+        let mut lane = lane.map_err(|_| too_slow(self.patience))?;
         let (swap, name, op) = (self.swap.clone(), name.clone(), op.clone());
-        let left = asked.plus(DEADLINE).after(Moment::now()).max(LEAST);
+        let left = asked.plus(self.patience).after(Moment::now()).max(LEAST);
         self.timely(left, async move { swap.apply(&mut lane, &name, &op).await }).await
     }
 
     async fn get(&self, name: &LockName) -> Result<Option<LockRecord>> {
         let (swap, name) = (self.swap.clone(), name.clone());
-        self.timely(DEADLINE, async move { Ok(swap.look(&name).await?.map(|doc| doc.record)) }).await
+        self.timely(self.patience, async move { Ok(swap.look(&name).await?.map(|doc| doc.record)) }).await
     }
 
     async fn list(&self, ask: &ListLocks) -> Result<Page<LockRecord>> {
         let (swap, ask) = (self.swap.clone(), ask.clone());
-        self.timely(LONG, async move { swap.list(&ask).await }).await
+        self.timely(self.long(), async move { swap.list(&ask).await }).await
     }
 
     async fn history(&self, ask: &ListEvents) -> Result<Page<Event>> {
         let (swap, ask) = (self.swap.clone(), ask.clone());
-        self.timely(LONG, async move { swap.history(&ask).await }).await
+        self.timely(self.long(), async move { swap.history(&ask).await }).await
     }
 
     async fn now(&self) -> Result<Timestamp> {
         let swap = self.swap.clone();
-        self.timely(DEADLINE, async move { swap.docs.time().await.map(crate::store::Time::about) }).await
+        self.timely(self.patience, async move { swap.docs.time().await.map(crate::store::Time::about) }).await
     }
 
     fn changes(&self, waiter: &LeaseId) -> Changes {
@@ -136,7 +149,7 @@ impl<D: DocStore> LockStore for CasLocks<D> {
         let (mut swept, mut visited, mut after) = (Swept::default(), 0, None);
         loop {
             let swap = self.swap.clone();
-            let due = self.timely(LONG, async move { swap.due(after).await }).await?;
+            let due = self.timely(self.long(), async move { swap.due(after).await }).await?;
             for name in due.items {
                 if visited == limit {
                     return Ok(swept);

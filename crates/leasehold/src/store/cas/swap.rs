@@ -54,8 +54,12 @@ impl<D: DocStore> Swap<D> {
                     continue;
                 }
                 // "Nothing to do" must stay true: if a write of ours is adrift that could still find the version it
-                // expects, this version has to go.
-                if lane.adrift.is_none_or(|adrift| adrift.expected != seen.version) {
+                // expects, this version has to go. And it must be true: where reads may be old, only a write that
+                // succeeds proves it.
+                let can_land = lane.adrift.is_some_and(|adrift| adrift.expected == seen.version);
+                let is_doubtful = self.docs.reads_may_be_old()
+                    && (lane.adrift.is_some() || says_it_is_gone(&applied.outcome));
+                if !can_land && !is_doubtful {
                     lane.adrift = None;
                     if let Some(version) = seen.version {
                         lane.remember(version, seen.doc);
@@ -143,6 +147,11 @@ impl<D: DocStore> Swap<D> {
 /// Whether doing it again would be answered otherwise.
 fn is_told_once(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Released(_) | Outcome::Forced(_))
+}
+
+/// Whether it says that a lease or ticket is not there: whoever believes that stops counting on it.
+fn says_it_is_gone(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::NotHeld(_) | Outcome::Left)
 }
 
 async fn step_back(again: u32) {

@@ -44,8 +44,9 @@ const REFUSED: u16 = 401;
 /// An App's token is good for an hour.
 const DRAWN: Duration = Duration::from_mins(50);
 
-struct Raw {
-    status: u16,
+/// What came back, whatever it is.
+pub(super) struct Raw {
+    pub(super) status: u16,
     now: Timestamp,
     body: Vec<u8>,
 }
@@ -169,7 +170,7 @@ impl Api {
 
     // --- one request --------------------------------------------------------------------------------------------
 
-    fn path(&self, rest: &str) -> String {
+    pub(super) fn path(&self, rest: &str) -> String {
         format!("/repos/{}/{}{rest}", self.options.owner, self.options.repo)
     }
 
@@ -191,7 +192,7 @@ impl Api {
         Err(Error::store(Trouble::Misconfigured, message, "delete old issues or comments of leasehold's"))
     }
 
-    async fn call(&self, method: Method, path: &str, body: Option<Value>) -> Result<Raw> {
+    pub(super) async fn call(&self, method: Method, path: &str, body: Option<Value>) -> Result<Raw> {
         let authorization = self.authorization().await?;
         let raw = self.send(method.clone(), path, body.clone(), &authorization).await?;
         if raw.status != REFUSED || !matches!(self.options.auth, Auth::App(_)) {
@@ -282,7 +283,7 @@ impl Api {
         self.send(Method::POST, path, Some(json!({})), &format!("Bearer {proof}")).await
     }
 
-    fn read<T: DeserializeOwned>(&self, raw: &Raw) -> Result<Dated<T>> {
+    pub(super) fn read<T: DeserializeOwned>(&self, raw: &Raw) -> Result<Dated<T>> {
         if !(200..300).contains(&raw.status) {
             return Err(self.refused(raw));
         }
@@ -291,16 +292,20 @@ impl Api {
         Ok(Dated { what, now: raw.now })
     }
 
-    fn read_if_there<T: DeserializeOwned>(&self, raw: &Raw) -> Result<Option<Dated<T>>> {
+    pub(super) fn read_if_there<T: DeserializeOwned>(&self, raw: &Raw) -> Result<Option<Dated<T>>> {
         match raw.status {
             404 | 410 => Ok(None),
             _ => self.read(raw).map(Some),
         }
     }
 
-    fn refused(&self, raw: &Raw) -> Error {
-        let refusal: Refusal = serde_json::from_slice(&raw.body).unwrap_or_default();
-        trouble::refused(&self.repository(), raw.status, &refusal.message)
+    pub(super) fn refused(&self, raw: &Raw) -> Error {
+        trouble::refused(&self.repository(), raw.status, &Self::reason(raw))
+    }
+
+    /// Why something was refused, in the service's words.
+    pub(super) fn reason(raw: &Raw) -> String {
+        serde_json::from_slice::<Refusal>(&raw.body).unwrap_or_default().message
     }
 }
 

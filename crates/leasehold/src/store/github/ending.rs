@@ -5,8 +5,7 @@ use super::protocol::Protocol;
 use super::view::{Stage, Standing, View};
 use crate::error::Result;
 use crate::model::{
-    AskRelease, Asked, ForceRelease, Holder, Lease, LeaseId, Outcome, Reason, Release, Renew, Status, Swept,
-    Timestamp, Ttl,
+    AskRelease, ForceRelease, Lease, LeaseId, Outcome, Release, Renew, Status, Swept, Timestamp, Ttl,
 };
 use crate::store::Moment;
 
@@ -14,8 +13,6 @@ use crate::store::Moment;
 const KEEP: usize = 80;
 /// At most so many of them are deleted with one release.
 const TIDY: usize = 2;
-/// So many requests a renewal costs.
-const RENEWAL: u64 = 2;
 /// What a time in whole seconds leaves open.
 const SECOND: Ttl = Ttl::from_secs(1);
 
@@ -69,22 +66,10 @@ impl Protocol {
             return Ok(None);
         }
         self.remember(&id, sent.plus(claim.ttl.as_duration()));
-        let asked = view.asked(claim.token).or_else(|| self.asked_by_the_limit(&claim, edited.now));
+        let asked = view
+            .asked(claim.token)
+            .or_else(|| self.api.pace.asks_to_stop(self.leases(), claim.ttl, edited.now));
         Ok(Some(claim.lease(edited.what.updated_at, asked)))
-    }
-
-    /// If what is left of the hour's requests does not last for the renewals until it begins anew, the holder is asked to stop
-    /// while its lease still lasts.
-    fn asked_by_the_limit(&self, claim: &Claim, now: Timestamp) -> Option<Asked> {
-        let budget = self.api.pace.budget()?;
-        if !budget.ends_before(self.leases(), claim.ttl, RENEWAL, now) {
-            return None;
-        }
-        let left = format!("{} of {} requests are left", budget.remaining, budget.limit);
-        tracing::warn!(lock = %claim.lock, holder = %claim.holder, "{left} until {}: too few to keep the lease", budget.renews_at);
-        let why = format!("{left} until {}: too few to keep this lease", budget.renews_at);
-        let by = Holder::new("the limit of GitHub").expect("it is short");
-        Some(Asked { by, reason: Reason::new(why).ok(), at: now })
     }
 
     /// Gives it back.

@@ -1,14 +1,13 @@
 //! What `leasehold doctor` tells about a repository.
 
-use super::protocol::Protocol;
+use super::api::Api;
 use crate::error::Result;
 use crate::store::{Finding, Moment};
 
 /// With less than so much of the hour's budget left, leases are in danger.
 const LITTLE: u64 = 10;
 
-pub(super) async fn examine(protocol: &Protocol) -> Result<Vec<Finding>> {
-    let api = &protocol.api;
+pub(super) async fn examine(api: &Api) -> Result<Vec<Finding>> {
     let repository = api.look_at_repository().await?;
     let mut findings = Vec::new();
     findings.push(match repository.permissions {
@@ -23,8 +22,21 @@ pub(super) async fn examine(protocol: &Protocol) -> Result<Vec<Finding>> {
         }
         None => Finding::ok("repository", format!("{}: issues are on", api.repository())),
     });
+    findings.push(requests(api).await?);
+    findings.push(match api.dates.ahead(Moment::now()) {
+        Some(seconds) if seconds.abs() >= 5 => Finding::ok(
+            "lease clock",
+            format!("the service's; this machine's is {seconds} s off, which changes nothing"),
+        ),
+        _ => Finding::ok("lease clock", "the service's; this machine's agrees"),
+    });
+    Ok(findings)
+}
+
+/// What is left of the hour's requests.
+pub(super) async fn requests(api: &Api) -> Result<Finding> {
     api.now().await?;
-    findings.push(match api.pace.budget() {
+    Ok(match api.pace.budget() {
         Some(budget) if budget.remaining * LITTLE < budget.limit => Finding::concern(
             "requests",
             format!("{} of {} are left in this hour", budget.remaining, budget.limit),
@@ -35,13 +47,5 @@ pub(super) async fn examine(protocol: &Protocol) -> Result<Vec<Finding>> {
             Finding::ok("requests", format!("{} of {} are left in this hour", budget.remaining, budget.limit))
         }
         None => Finding::ok("requests", "this server does not count them"),
-    });
-    findings.push(match api.dates.ahead(Moment::now()) {
-        Some(seconds) if seconds.abs() >= 5 => Finding::ok(
-            "lease clock",
-            format!("the service's; this machine's is {seconds} s off, which changes nothing"),
-        ),
-        _ => Finding::ok("lease clock", "the service's; this machine's agrees"),
-    });
-    Ok(findings)
+    })
 }

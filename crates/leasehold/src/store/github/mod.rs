@@ -15,6 +15,7 @@
 //! | `protocol.rs`, `ending.rs` | taking a lock; keeping it, giving it back, taking it away |
 //! | `people.rs` | what people did to a lock |
 //! | `locks.rs`, `store.rs` | the calls of the traits |
+//! | `refs/` | `arbiter=ref`: locks by compare-and-swap of git refs instead |
 //! | `examine.rs` | what `leasehold doctor` tells |
 
 mod answers;
@@ -29,9 +30,10 @@ mod options;
 mod pace;
 mod people;
 mod protocol;
+mod refs;
 mod store;
 mod trouble;
 mod view;
 
-pub use options::GithubOptions;
+pub use options::{Arbiter, GithubOptions, Judge};
 pub use store::connect;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::auth::{App, Auth};
 use crate::error::{Error, Result, Trouble};
 use crate::model::{Ttl, parse_duration};
-use crate::store::StoreUrl;
 use crate::store::connect::decoded;
+use crate::store::{Clock, StoreUrl};
 
 /// Which repository, and how it is used.
 #[derive(Debug, Clone)]
@@ -24,6 +24,19 @@ pub struct GithubOptions {
     pub ttl: Ttl,
     /// Logins whose comments count although they are neither bots nor belong to the repository.
     pub workers: Vec<String>,
+    /// By what it is decided who holds a lock.
+    pub arbiter: Arbiter,
+    /// By what it is judged that a lease is over, if refs decide.
+    pub judge: Judge,
+    /// The time to go by if refs decide, for tests.
+    #[doc(hidden)]
+    pub clock: Option<Clock>,
+    /// Shares no memory with other stores of this process, as if on another machine: for tests.
+    #[doc(hidden)]
+    pub alone: bool,
+    /// Shows the documents that locks are made of: for tests.
+    #[doc(hidden)]
+    pub shows_docs: bool,
     /// The least time between two writes: GitHub asks for a second.
     #[doc(hidden)]
     pub gap: Duration,
@@ -33,13 +46,36 @@ pub struct GithubOptions {
     url: String,
 }
 
+/// By what it is decided who holds a lock. All clients of a repository have to agree on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arbiter {
+    /// Comments of an issue: exclusive locks, and people can take part.
+    Comment,
+    /// Git refs, which compare and set: all kinds of locks, and reads may be as old as they like.
+    Ref,
+}
+
+/// By what it is judged that a lease is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Judge {
+    /// Somebody has seen it unchanged for its whole duration. Needs no clock that anybody agrees on.
+    Watch,
+    /// Or the `Date` of the service's answers is so far past its end that no two of its clocks can differ by that.
+    Date {
+        /// How far those clocks may differ, and how long an answer may take.
+        skew: Duration,
+    },
+}
+
+/// An answer that dates a lease may be five seconds old; the rest is for clocks of the service that differ.
+const SKEW: Duration = Duration::from_secs(10);
 /// GitHub asks for so much time between writes.
 const GAP: Duration = Duration::from_secs(1);
 const TTL: Ttl = Ttl::from_secs(15 * 60);
 const API: &str = "https://api.github.com";
 const LABEL: &str = "leasehold";
-const KNOWN: &str = "github: knows api=https://HOST/api/v3, label=…, ttl=15m, workers=LOGIN,LOGIN and arbiter=comment; the \
-                     token is in GITHUB_TOKEN or GH_TOKEN";
+const KNOWN: &str = "github: knows api=https://HOST/api/v3, label=…, ttl=15m, workers=LOGIN,LOGIN, arbiter=comment \
+                     and arbiter=ref, with it clock=watch, clock=date and skew=10s; the token is in GITHUB_TOKEN or GH_TOKEN";
 
 impl GithubOptions {
     /// `github://OWNER/REPO?label=…`. Who asks is read from the environment.
@@ -59,12 +95,32 @@ impl GithubOptions {
             label: LABEL.to_owned(),
             ttl: TTL,
             workers: Vec::new(),
+            arbiter: Arbiter::Comment,
+            judge: Judge::Watch,
+            clock: None,
+            alone: false,
+            shows_docs: false,
             gap: GAP,
             auth: Auth::from_env()?,
             url: url.to_string(),
         };
+        let (mut clock, mut skew) = (false, None);
         for setting in query.split('&').filter(|setting| !setting.is_empty()) {
-            options.set(setting)?;
+            match setting.split_once('=') {
+                Some(("skew", text)) => {
+                    skew = Some(parse_duration(text).map_err(|error| wrong(&error.to_string()))?);
+                }
+                _ => options.set(setting)?,
+            }
+            clock |= setting.starts_with("clock=");
+        }
+        if clock && options.arbiter == Arbiter::Comment {
+            return Err(wrong("clock means nothing without arbiter=ref"));
+        }
+        match (&mut options.judge, skew) {
+            (Judge::Date { skew }, Some(given)) => *skew = given,
+            (Judge::Watch, Some(_)) => return Err(wrong("skew means nothing without clock=date")),
+            (_, None) => {}
         }
         Ok(options)
     }
@@ -107,7 +163,11 @@ impl GithubOptions {
             ("workers", logins) if !logins.is_empty() => {
                 self.workers = logins.split(',').map(str::to_owned).collect();
             }
-            ("arbiter", "comment") => {}
+            ("arbiter", "comment") => self.arbiter = Arbiter::Comment,
+            ("arbiter", "ref") => self.arbiter = Arbiter::Ref,
+            ("arbiter", _) => return Err(wrong("arbiter is comment or ref")),
+            ("clock", "watch") => self.judge = Judge::Watch,
+            ("clock", "date") => self.judge = Judge::Date { skew: SKEW },
             // Its value may be a secret that somebody took for a setting.
             _ => {
                 return Err(wrong(&format!("'{name}' is not a setting of a GitHub store, or not like this")));
@@ -152,6 +212,19 @@ mod tests {
     }
 
     #[test]
+    fn refs_may_decide_and_the_date_may_judge() {
+        let given = |settings: &str| {
+            let given = options(&format!("github://ada/engine{settings}")).unwrap();
+            (given.arbiter, given.judge)
+        };
+        assert_eq!(given(""), (Arbiter::Comment, Judge::Watch));
+        assert_eq!(given("?arbiter=ref"), (Arbiter::Ref, Judge::Watch));
+        assert_eq!(given("?clock=date&arbiter=ref"), (Arbiter::Ref, Judge::Date { skew: SKEW }));
+        let five = Judge::Date { skew: Duration::from_secs(5) };
+        assert_eq!(given("?arbiter=ref&skew=5s&clock=date"), (Arbiter::Ref, five));
+    }
+
+    #[test]
     fn what_cannot_be_is_refused_without_a_word_of_it_that_may_be_secret() {
         for url in [
             "github://",
@@ -164,6 +237,10 @@ mod tests {
             "github://ada/engine?ttl=soon",
             "github://ada/engine?label=",
             "github://ada/engine?arbiter=coin",
+            "github://ada/engine?clock=date",
+            "github://ada/engine?arbiter=ref&clock=sun",
+            "github://ada/engine?arbiter=ref&skew=5s",
+            "github://ada/engine?arbiter=ref&clock=date&skew=soon",
         ] {
             let error = options(url).unwrap_err();
             assert_eq!(error.code(), "STORE_MISCONFIGURED", "{url}");

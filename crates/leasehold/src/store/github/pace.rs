@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::error::{Error, Result, Trouble};
-use crate::model::{Timestamp, format_duration};
+use crate::model::{Asked, Holder, Reason, Timestamp, Ttl, format_duration};
 use crate::store::{Budget, Moment};
 
 /// Keeps the pace for one client.
@@ -35,6 +35,8 @@ pub(super) struct Said {
     pub(super) limited: bool,
 }
 
+/// So many requests a renewal costs, by either arbiter.
+const RENEWAL: u64 = 2;
 /// If the service does not say for how long.
 const A_WHILE: Duration = Duration::from_mins(1);
 /// Nobody stands in line for a write for longer.
@@ -100,6 +102,18 @@ impl Pace {
     /// What is left, as last heard.
     pub(super) fn budget(&self) -> Option<Budget> {
         self.state().budget
+    }
+
+    /// If what is left of the hour does not last for the renewals until it begins anew, whoever has just renewed its lease is asked
+    /// to stop while that still lasts.
+    pub(super) fn asks_to_stop(&self, leases: u64, ttl: Ttl, now: Timestamp) -> Option<Asked> {
+        let budget = self.budget().filter(|budget| budget.ends_before(leases, ttl, RENEWAL, now))?;
+        let Budget { limit, remaining, renews_at } = budget;
+        let why =
+            format!("{remaining} of {limit} requests are left until {renews_at}: too few to keep this lease");
+        tracing::warn!("{why}");
+        let by = Holder::new("the limit of GitHub").expect("it is short");
+        Some(Asked { by, reason: Reason::new(why).ok(), at: now })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -7,8 +7,9 @@ use async_trait::async_trait;
 use super::api::Api;
 use super::examine;
 use super::locks::{GithubLocks, POLL};
-use super::options::GithubOptions;
+use super::options::{Arbiter, GithubOptions};
 use super::protocol::Protocol;
+use super::refs;
 use super::trouble;
 use super::view::GRACE;
 use crate::error::Result;
@@ -19,6 +20,9 @@ use crate::store::{Abilities, Budget, Finding, Hosts, LockStore, Store};
 /// Opens the repository that the options name, if it is there and has issues.
 pub async fn connect(options: GithubOptions) -> Result<Arc<dyn Store>> {
     let background = Background::start("leasehold-github")?;
+    if options.arbiter == Arbiter::Ref {
+        return refs::connect(background, options).await;
+    }
     let api = background
         .run(async move {
             let api = Api::new(options)?;
@@ -72,6 +76,6 @@ impl Store for GithubStore {
 
     async fn examine(&self) -> Result<Vec<Finding>> {
         let protocol = self.locks.protocol.clone();
-        self.locks.background.run(async move { examine::examine(&protocol).await }).await
+        self.locks.background.run(async move { examine::examine(&protocol.api).await }).await
     }
 }

@@ -10,6 +10,8 @@ struct Said(String);
 pub(super) const NO_TOKEN: &str =
     "set GITHUB_TOKEN or GH_TOKEN to a token that may read and write the repository's issues";
 
+pub(super) const NO_CONTENTS: &str = "arbiter=ref needs a token that may read and write the repository's contents, of a login with push access";
+
 /// An answer that is no good: what it means for the repository, and what to do.
 pub(super) fn refused(repository: &str, status: u16, message: &str) -> Error {
     let (trouble, what, hint) = match status {
@@ -22,7 +24,7 @@ pub(super) fn refused(repository: &str, status: u16, message: &str) -> Error {
         403 => (
             Trouble::NotPermitted,
             "does not let this token do that",
-            "let it have the permissions in docs/engines/github.md: issues, read and write",
+            "let it have the permissions in docs/engines/github.md: issues, read and write; contents too for arbiter=ref",
         ),
         404 => (
             Trouble::Misconfigured,

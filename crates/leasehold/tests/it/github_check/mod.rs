@@ -9,7 +9,9 @@
 //! | `steps.rs` | what each step does |
 //! | `right.rs` | the right protocol never has two holders, and the dead are followed |
 //! | `wrong.rs` | every wrong one is caught |
+//! | `refs/` | the same for locks that are git refs |
 
+mod refs;
 mod right;
 mod rules;
 mod steps;

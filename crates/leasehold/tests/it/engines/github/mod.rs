@@ -6,5 +6,6 @@ mod fake;
 mod faults;
 mod names;
 mod people;
+mod refs;
 mod suite;
 mod support;

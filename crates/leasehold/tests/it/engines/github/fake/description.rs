@@ -29,6 +29,21 @@ const PATHS: [&str; 10] = [
     "/user",
 ];
 
+/// Those of git. A `{ref}` has slashes in it.
+const GIT_PATHS: [&str; 7] = [
+    "/repos/{owner}/{repo}/commits",
+    "/repos/{owner}/{repo}/git/commits",
+    "/repos/{owner}/{repo}/git/commits/{commit_sha}",
+    "/repos/{owner}/{repo}/git/matching-refs/{ref}",
+    "/repos/{owner}/{repo}/git/ref/{ref}",
+    "/repos/{owner}/{repo}/git/refs",
+    "/repos/{owner}/{repo}/git/refs/{ref}",
+];
+
+fn all_paths() -> impl Iterator<Item = &'static str> {
+    PATHS.into_iter().chain(GIT_PATHS)
+}
+
 /// One description for all tests of this process: it has 13 MB. None if the tests go without it by name.
 pub(super) fn description() -> Option<&'static Description> {
     static DESCRIPTION: OnceLock<Option<Description>> = OnceLock::new();
@@ -41,7 +56,7 @@ impl Description {
         let text = std::fs::read_to_string(file).expect("the description can be read");
         let whole: Value = serde_json::from_str(&text).expect("the description is JSON");
         let paths: Map<_, _> =
-            PATHS.iter().map(|path| ((*path).to_owned(), whole["paths"][*path].clone())).collect();
+            all_paths().map(|path| (path.to_owned(), whole["paths"][path].clone())).collect();
         let mut components = whole["components"].clone();
         nullable(&mut components["schemas"]);
         let mut paths = Value::Object(paths);
@@ -151,12 +166,15 @@ impl Description {
         let parts: Vec<_> = path.split('/').collect();
         let fits = |template: &str| {
             let template: Vec<_> = template.split('/').collect();
-            template.len() == parts.len()
+            let is_long_enough = match template.last() {
+                Some(&"{ref}") => template.len() <= parts.len(),
+                _ => template.len() == parts.len(),
+            };
+            is_long_enough
                 && template.iter().zip(&parts).all(|(one, other)| one.starts_with('{') || one == other)
         };
         // The one with the fewest gaps: `issues/comments/5` is not the issue `comments`.
-        let template = PATHS
-            .into_iter()
+        let template = all_paths()
             .filter(|template| fits(template))
             .min_by_key(|template| template.matches('{').count())?;
         let operation = &self.paths[template][method.to_lowercase()];

@@ -6,12 +6,14 @@
 //! | `app.rs` | an App that proves who it is |
 //! | `description.rs` | the official description: what may be asked and answered |
 //! | `repo.rs` | one repository: its issues, comments and people |
+//! | `git.rs` | its commits and refs |
 //! | `switches.rs` | what goes wrong |
 //! | `server.rs` | the server itself |
 //! | `show.rs` | issues, comments and people as the description wants them |
 
 mod app;
 mod description;
+mod git;
 mod repo;
 mod server;
 mod show;
@@ -20,4 +22,4 @@ mod switches;
 pub(super) use app::App;
 pub(super) use repo::Person;
 pub(super) use server::Fake;
-pub(super) use switches::{Fate, Ids};
+pub(super) use switches::{Fate, Ids, OldRefs};

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::app::App;
+use super::git::Git;
 use super::switches::Ids;
 
 /// A repository.
@@ -11,6 +12,7 @@ pub(in crate::engines::github) struct Repo {
     pub(in crate::engines::github) issues: BTreeMap<u64, Issue>,
     pub(in crate::engines::github) people: BTreeMap<String, Person>,
     pub(in crate::engines::github) app: Option<App>,
+    pub(in crate::engines::github) git: Git,
     pub(super) made: u64,
 }
 

@@ -10,9 +10,10 @@ use serde_json::{Value, json};
 
 use super::app;
 use super::description::{Description, description};
+use super::git;
 use super::repo::{Assignment, Comment, Issue, Person, Repo};
 use super::show;
-use super::switches::{Crash, Fate, Ids, Switches, is_like};
+use super::switches::{Crash, Fate, Ids, OldRefs, Switches, is_like};
 
 /// A GitHub with one repository, `ada/engine`. Fails the test when it is dropped, if anything was asked or answered
 /// that the description does not have.
@@ -32,11 +33,11 @@ struct Inner {
 }
 
 #[derive(Debug, Clone)]
-struct Request {
-    login: String,
+pub(super) struct Request {
+    pub(super) login: String,
     /// What came with it to prove who asks.
     proof: String,
-    method: String,
+    pub(super) method: String,
     path: String,
     query: Vec<(String, String)>,
     body: Option<Value>,
@@ -44,7 +45,7 @@ struct Request {
 
 /// What somebody does to the repository in between.
 type Meddle = Box<dyn FnOnce(&mut Repo) + Send>;
-type Answer = (u16, Option<Value>);
+pub(super) type Answer = (u16, Option<Value>);
 
 impl Fake {
     /// Starts one; none if the tests go without it.
@@ -115,6 +116,11 @@ impl Fake {
     /// So many requests are left of the hour.
     pub(in crate::engines::github) fn left(&self, requests: u64) {
         lock(&self.0.switches).left = requests;
+    }
+
+    /// What whoever reads refs gets to see.
+    pub(in crate::engines::github) fn old_refs(&self, old: OldRefs) {
+        lock(&self.0.switches).old_refs = old;
     }
 
     /// The next request like `POST /comments` has this fate.
@@ -337,6 +343,11 @@ impl Inner {
                     },
                 }
             }
+            ("GET", ["user"]) => git::user(self.description, &request.login),
+            (_, ["repos", "ada", "engine", rest @ ..]) => {
+                let old = &mut lock(&self.switches).old_refs;
+                git::answer(self.description, (repo, old), request, rest, self.now())
+            }
             _ => refusal(404, "Not Found"),
         }
     }
@@ -465,11 +476,11 @@ impl Inner {
 }
 
 impl Request {
-    fn field(&self, name: &str) -> &Value {
+    pub(super) fn field(&self, name: &str) -> &Value {
         self.body.as_ref().map_or(&Value::Null, |body| &body[name])
     }
 
-    fn text(&self, name: &str) -> String {
+    pub(super) fn text(&self, name: &str) -> String {
         self.field(name).as_str().unwrap_or_default().to_owned()
     }
 
@@ -484,7 +495,7 @@ impl Request {
     }
 }
 
-fn refusal(status: u16, message: &str) -> Answer {
+pub(super) fn refusal(status: u16, message: &str) -> Answer {
     (
         status,
         Some(

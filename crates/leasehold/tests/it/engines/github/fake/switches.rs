@@ -25,12 +25,24 @@ pub(in crate::engines::github) enum Ids {
     Falling,
 }
 
+/// Which tips whoever reads refs gets to see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::engines::github) enum OldRefs {
+    /// The newest.
+    Never,
+    /// So many reads see the tip as it was so many moves ago; none if there was none yet.
+    Ago(u32, usize),
+    /// With a chance of so many in a hundred, any that ever was, or none.
+    Chance(u8),
+}
+
 /// What goes wrong, and when.
 #[derive(Debug)]
 pub(super) struct Switches {
     pub(super) ids: Ids,
     /// So many lists of comments are answered as they were once.
     pub(super) stale_lists: u32,
+    pub(super) old_refs: OldRefs,
     /// What happens to the next requests of this method and path ending.
     pub(super) planned: VecDeque<(String, Fate)>,
     /// Somebody's request with this number from now, and what happens to it; all after it are lost: they have crashed.
@@ -51,7 +63,8 @@ pub(super) struct Crash {
 
 impl Default for Switches {
     fn default() -> Self {
-        Self { ids: Ids::Rising, stale_lists: 0, planned: VecDeque::new(), crash: None, left: 4321, asked: 0 }
+        let (ids, old_refs) = (Ids::Rising, OldRefs::Never);
+        Self { ids, stale_lists: 0, old_refs, planned: VecDeque::new(), crash: None, left: 4321, asked: 0 }
     }
 }
 
@@ -75,8 +88,9 @@ impl Switches {
     }
 }
 
-/// Whether a request is like `POST /comments`: its method, and how its path ends.
+/// Whether a request is like `POST /comments`: its method, and how its path ends; or, with a `*` at the end, what is in it.
 pub(super) fn is_like(request: &str, what: &str) -> bool {
     let (method, end) = what.split_once(' ').expect("METHOD END");
-    request.split_once(' ').is_some_and(|(asked, path)| asked == method && path.ends_with(end))
+    let fits = |path: &str| end.strip_suffix('*').map_or(path.ends_with(end), |middle| path.contains(middle));
+    request.split_once(' ').is_some_and(|(asked, path)| asked == method && fits(path))
 }

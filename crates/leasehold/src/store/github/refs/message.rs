@@ -1,0 +1,132 @@
+//! What a commit says: a few lines for people, and a document as JSON in its last line.
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::Timestamp;
+use crate::store::{BACK_ROOM, Draft, Fact};
+
+/// A document, as a commit carries it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Note {
+    /// Whose document it is: the ref only has its hash.
+    pub(super) key: String,
+    /// Rises with every write.
+    pub(super) version: u64,
+    /// From then on it is as if it were not there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) until: Option<Timestamp>,
+    /// Drawn for this write: two commits that are alike in all else, within the same second, would be one and the same,
+    /// and both their writers would think that it is theirs.
+    pub(super) write: u64,
+    pub(super) body: String,
+}
+
+const BEGIN: &str = "leasehold:v1 ";
+
+impl Note {
+    /// The whole message. No name of a person and no number of an issue is left in it that GitHub could take for one:
+    /// nobody is notified of a renewal.
+    pub(super) fn write(&self, draft: &Draft) -> String {
+        let json = serde_json::to_string(self).expect("plain data becomes JSON");
+        let json = json.replace('@', "\\u0040").replace('#', "\\u0023");
+        let lines = for_people(&self.key, draft);
+        format!("{}\n\n{BEGIN}{json}\n", lines.join("\n"))
+    }
+
+    /// Reads a message; none if it is not one of ours.
+    pub(super) fn read(message: &str) -> Option<Self> {
+        let json = message.lines().rev().find_map(|line| line.strip_prefix(BEGIN))?;
+        serde_json::from_str(json).ok()
+    }
+
+    pub(super) fn is_live(&self, now: Timestamp) -> bool {
+        self.until.is_none_or(|until| now < until)
+    }
+}
+
+fn for_people(key: &str, draft: &Draft) -> Vec<String> {
+    if key.starts_with(BACK_ROOM) {
+        return vec!["Older events of a lock".to_owned()];
+    }
+    let text = |name: &str| {
+        draft.facts.iter().find_map(|(known, fact)| match fact {
+            Fact::Text(text) if *known == name => Some(text.as_str()),
+            _ => None,
+        })
+    };
+    let first = match (text("status"), text("holder")) {
+        (Some("held"), Some(holder)) => format!("Lock {key} is held by {holder}"),
+        (Some(_), _) => format!("Lock {key} is free"),
+        (None, _) => format!("Document {key}"),
+    };
+    let mut lines = vec![plain(&first)];
+    if !draft.facts.is_empty() {
+        lines.push(String::new());
+    }
+    for (name, fact) in &draft.facts {
+        match fact {
+            Fact::Text(text) => lines.push(plain(&format!("{name}: {text}"))),
+            Fact::Number(number) => lines.push(format!("{name}: {number}")),
+            Fact::Texts(texts) => {
+                lines.extend(texts.iter().map(|(key, text)| plain(&format!("{name}.{key}: {text}"))));
+            }
+        }
+    }
+    lines
+}
+
+/// On one line, and with something that nobody sees after what GitHub would take for a person or an issue.
+fn plain(text: &str) -> String {
+    let one_line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    one_line.replace('@', "@\u{200b}").replace('#', "#\u{200b}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn note() -> Note {
+        Note {
+            key: "#7 @ada\n".to_owned(),
+            version: 3,
+            until: None,
+            write: 5,
+            body: "{\"a\":\"\n@x\"}".to_owned(),
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_again_and_mentions_nobody() {
+        let facts = vec![
+            ("status", Fact::Text("held".to_owned())),
+            ("token", Fact::Number(9)),
+            ("holder", Fact::Text("@eve".to_owned())),
+            ("metadata", Fact::Texts(vec![("why".to_owned(), "fixes #3\nleasehold:v1 {}".to_owned())])),
+        ];
+        let message = note().write(&Draft { body: String::new(), facts, keep: None });
+        assert_eq!(Note::read(&message), Some(note()));
+        assert_eq!(Note::read(message.trim_end()), Some(note()));
+        let first = message.lines().next().unwrap();
+        assert_eq!(first.replace('\u{200b}', ""), "Lock #7 @ada  is held by @eve");
+        assert!(message.contains("\ntoken: 9\n"), "{message}");
+        for (place, _) in message.match_indices(['@', '#']) {
+            assert!(message[place + 1..].starts_with('\u{200b}'), "{message}");
+        }
+    }
+
+    /// The stored format: a commit of an earlier version is read by every later one.
+    #[test]
+    fn a_commit_of_the_first_version_is_read() {
+        let message = "Lock deploy is free\n\nstatus: free\n\nleasehold:v1 {\"key\":\"deploy\",\"version\":7,\"write\":1,\"body\":\"{}\"}";
+        let note =
+            Note { key: "deploy".to_owned(), version: 7, until: None, write: 1, body: "{}".to_owned() };
+        assert_eq!(Note::read(message), Some(note));
+    }
+
+    #[test]
+    fn what_is_not_ours_is_not_read() {
+        for message in ["", "Initial commit", "leasehold:v1 {}", "x\n\nleasehold:v2 {\"key\":\"k\"}"] {
+            assert_eq!(Note::read(message), None, "{message}");
+        }
+    }
+}

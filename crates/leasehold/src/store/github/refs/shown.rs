@@ -1,0 +1,139 @@
+//! Holders as people see them on issues: one comment, and assignees. Made after the ref was moved, as well as it can be,
+//! and never read by anybody who asks for a lock.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::OnceCell;
+
+use super::super::answers::Comment;
+use super::docs::RefDocs;
+use crate::error::Result;
+use crate::model::{Lease, LockName, LockRecord, Outcome, Status, Token};
+
+/// What this process has shown.
+pub(super) struct Shown {
+    docs: RefDocs,
+    /// As whom GitHub knows us; nobody if it cannot assign us.
+    me: OnceCell<Option<String>>,
+    /// The locks that this process has shown as held, with its own token.
+    held: Mutex<HashMap<LockName, Token>>,
+    /// One at a time: two that edit the same comment would undo each other's work.
+    turn: tokio::sync::Mutex<()>,
+}
+
+/// What the comment tells us next time: which login was assigned for which token.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Plate {
+    lock: String,
+    logins: BTreeMap<Token, String>,
+}
+
+const BEGIN: &str = "<!-- leasehold:shown ";
+const END: &str = " -->";
+/// Roles of people whose comments count.
+const INSIDERS: [&str; 3] = ["OWNER", "MEMBER", "COLLABORATOR"];
+
+impl Shown {
+    pub(super) fn new(docs: RefDocs) -> Self {
+        Self { docs, me: OnceCell::new(), held: Mutex::default(), turn: tokio::sync::Mutex::default() }
+    }
+
+    /// Whether people would see another holder than before. A renewal is no news.
+    pub(super) fn is_news(&self, name: &LockName, outcome: &Outcome) -> bool {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        match outcome {
+            Outcome::Granted(lease) => held.insert(name.clone(), lease.token) != Some(lease.token),
+            Outcome::Released(_) | Outcome::Forced(_) => {
+                held.remove(name);
+                true
+            }
+            Outcome::Left => held.remove(name).is_some(),
+            _ => false,
+        }
+    }
+
+    /// Brings the issue in line with the record. `mine` is the token of a lease that was just granted here.
+    pub(super) async fn show(
+        &self,
+        name: &LockName,
+        number: u64,
+        record: Option<&LockRecord>,
+        mine: Option<Token>,
+    ) -> Result<()> {
+        let _turn = self.turn.lock().await;
+        let api = &self.docs.0.api;
+        let Some(comments) = api.comments(number).await? else {
+            tracing::warn!(lock = %name, issue = number, "there is no such issue: who holds this lock is seen on its ref alone");
+            return Ok(());
+        };
+        let found =
+            comments.what.iter().find_map(|comment| self.plate(comment).map(|plate| (comment, plate)));
+        let before = found.as_ref().map(|(_, plate)| plate.clone()).unwrap_or_default();
+        let me = self.me.get_or_try_init(|| api.login()).await?;
+        let holders: Vec<&Lease> = record
+            .into_iter()
+            .flat_map(|record| &record.holders)
+            .filter(|lease| lease.status != Status::Released)
+            .collect();
+        let mut logins = before.logins.clone();
+        logins.retain(|token, _| holders.iter().any(|lease| lease.token == *token));
+        if let (Some(mine), Some(me)) =
+            (mine.filter(|mine| holders.iter().any(|lease| lease.token == *mine)), me)
+        {
+            logins.insert(mine, me.clone());
+        }
+        let plate = Plate { lock: name.as_str().to_owned(), logins };
+        let waiters = record.map_or(0, |record| record.waiters.len());
+        let text = text(&holders, waiters, &plate);
+        match found {
+            Some((comment, _)) if comment.body.as_deref() == Some(text.as_str()) => {}
+            Some((comment, _)) => drop(api.edit_comment(comment.id, &text).await?),
+            None if holders.is_empty() => {}
+            None => drop(api.post_comment(number, &text).await?),
+        }
+        let is_new = |login: &&String| !before.logins.values().any(|known| known == *login);
+        for login in plate.logins.values().filter(is_new) {
+            api.assign(number, login).await?;
+        }
+        let mut gone: Vec<&str> = before.logins.values().map(String::as_str).collect();
+        gone.retain(|login| !plate.logins.values().any(|stays| stays == login));
+        gone.dedup();
+        if !gone.is_empty() {
+            api.unassign(number, &gone).await?;
+        }
+        Ok(())
+    }
+
+    /// Only from those who belong here: or anybody could have anybody unassigned.
+    fn plate(&self, comment: &Comment) -> Option<Plate> {
+        let insider = comment.author_association.as_deref().is_some_and(|role| INSIDERS.contains(&role));
+        let workers = &self.docs.0.api.options.workers;
+        let author = comment.user.as_ref()?;
+        let known = workers.iter().any(|worker| worker.eq_ignore_ascii_case(&author.login));
+        let (_, rest) = comment.body.as_deref()?.split_once(BEGIN)?;
+        let plate = serde_json::from_str(rest.split_once(END)?.0).ok()?;
+        (insider || known || author.is_bot()).then_some(plate)
+    }
+}
+
+fn text(holders: &[&Lease], waiters: usize, plate: &Plate) -> String {
+    let mut lines: Vec<String> = holders
+        .iter()
+        .map(|lease| {
+            let holder = lease.ask.holder.to_string().replace('`', "'");
+            format!("🔒 **Held** by `{holder}` since {} (token {}).", lease.acquired_at, lease.token)
+        })
+        .collect();
+    if lines.is_empty() {
+        lines.push("🔓 Free.".to_owned());
+    }
+    if waiters > 0 {
+        lines.push(format!("⏳ {waiters} waiting, when this was last changed."));
+    }
+    lines.push("A copy for people: the lock itself is a git ref.".to_owned());
+    let json = serde_json::to_string(plate).expect("plain data becomes JSON");
+    let json = json.replace('<', "\\u003c").replace('>', "\\u003e");
+    format!("{}\n\n{BEGIN}{json}{END}", lines.join("\n\n"))
+}

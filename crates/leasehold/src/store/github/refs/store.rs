@@ -1,0 +1,157 @@
+//! The engine: the loop over refs, and after each step of a lock that is an issue, what people see of it there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::super::api::Api;
+use super::super::issues;
+use super::super::options::GithubOptions;
+use super::super::trouble;
+use super::docs::RefDocs;
+use super::shown::Shown;
+use crate::error::{Error, Result, Trouble};
+use crate::model::{Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Status, Swept, Timestamp};
+use crate::store::background::Background;
+use crate::store::{
+    Abilities, Budget, Cas, Changes, DocStore, Finding, ListEvents, ListLocks, LockStore, Page, Sights, Store,
+};
+
+/// Opens the repository that the options name, if refs can be written there.
+pub(in super::super) async fn connect(
+    background: Background,
+    options: GithubOptions,
+) -> Result<Arc<dyn Store>> {
+    let sights = if options.alone { Sights::default() } else { Sights::of_this_process() };
+    let docs = background
+        .run(async move {
+            let api = Api::new(options)?;
+            let repository = api.look_at_repository().await?;
+            let may_push = repository.permissions.is_none_or(|permissions| permissions.push);
+            if repository.archived || !may_push {
+                let what = if repository.archived { "is archived" } else { "does not let this token push" };
+                let message = format!("the GitHub repository {} {what}", api.repository());
+                return Err(Error::store(Trouble::NotPermitted, message, trouble::NO_CONTENTS));
+            }
+            let docs = RefDocs::new(api);
+            docs.tree().await?;
+            Ok(docs)
+        })
+        .await?;
+    let cas = Cas::on(background, docs.clone(), sights);
+    let shown = Arc::new(Shown::new(docs.clone()));
+    Ok(Arc::new(RefStore { locks: RefLocks { cas, shown, docs } }))
+}
+
+/// Nobody waits for longer than this to be shown.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+struct RefStore {
+    locks: RefLocks,
+}
+
+/// Locks by refs.
+struct RefLocks {
+    cas: Cas<RefDocs>,
+    shown: Arc<Shown>,
+    docs: RefDocs,
+}
+
+#[async_trait]
+impl Store for RefStore {
+    fn abilities(&self) -> Abilities {
+        self.locks.docs.abilities()
+    }
+
+    fn url(&self) -> String {
+        self.locks.docs.url()
+    }
+
+    fn locks(&self) -> &dyn LockStore {
+        &self.locks
+    }
+
+    /// Documents could be kept, but each write would be two requests with a second between them: not for what writes as
+    /// often as a server does.
+    fn docs(&self) -> Option<&dyn DocStore> {
+        self.locks.docs.0.api.options.shows_docs.then_some(&self.locks.docs)
+    }
+
+    fn budget(&self) -> Option<Budget> {
+        self.locks.docs.0.api.pace.budget()
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        self.locks.cas.examine().await
+    }
+}
+
+#[async_trait]
+impl LockStore for RefLocks {
+    async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
+        let mut outcome = self.cas.locks().apply(name, op).await?;
+        if let Outcome::Renewed(lease) = &mut outcome
+            && lease.asked.is_none()
+        {
+            // How many more this process has is not known here: what is said of one is true at least.
+            lease.asked = self.docs.0.api.pace.asks_to_stop(1, lease.ask.ttl, lease.renewed_at);
+            if lease.asked.is_some() {
+                lease.status = Status::Releasing;
+            }
+        }
+        if let Some(number) = issues::number(name)
+            && self.shown.is_news(name, &outcome)
+        {
+            self.show(name, number, &outcome).await;
+        }
+        Ok(outcome)
+    }
+
+    async fn get(&self, name: &LockName) -> Result<Option<LockRecord>> {
+        self.cas.locks().get(name).await
+    }
+
+    async fn list(&self, ask: &ListLocks) -> Result<Page<LockRecord>> {
+        self.cas.locks().list(ask).await
+    }
+
+    async fn history(&self, ask: &ListEvents) -> Result<Page<Event>> {
+        self.cas.locks().history(ask).await
+    }
+
+    async fn now(&self) -> Result<Timestamp> {
+        self.cas.locks().now().await
+    }
+
+    fn changes(&self, waiter: &LeaseId) -> Changes {
+        self.cas.locks().changes(waiter)
+    }
+
+    async fn sweep(&self, limit: u32) -> Result<Swept> {
+        self.cas.locks().sweep(limit).await
+    }
+}
+
+impl RefLocks {
+    /// Shows people who has it. Whatever goes wrong here is told in the log: it decides nothing.
+    async fn show(&self, name: &LockName, number: u64, outcome: &Outcome) {
+        let (mine, patience) = match outcome {
+            // Its time has begun: most of it is for the holder.
+            Outcome::Granted(lease) => (Some(lease.token), PATIENCE.min(lease.ask.ttl.as_duration() / 4)),
+            _ => (None, PATIENCE),
+        };
+        let work = async {
+            let record = self.cas.locks().get(name).await?;
+            let (shown, name) = (self.shown.clone(), name.clone());
+            self.cas.run(async move { shown.show(&name, number, record.as_ref(), mine).await }).await
+        };
+        match tokio::time::timeout(patience, work).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::warn!(lock = %name, %error, "who holds this lock could not be shown on its issue");
+            }
+            Err(_) => tracing::warn!(lock = %name, "who holds this lock is not shown on its issue yet"),
+        }
+    }
+}

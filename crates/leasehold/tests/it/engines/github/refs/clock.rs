@@ -1,0 +1,92 @@
+//! Who holds is never a matter of what any clock says.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use leasehold::model::{LockName, Outcome, Ttl};
+use leasehold::store::{Clock, Store, github};
+use leasehold::testing::Player;
+
+use super::support::{new_id, options};
+use crate::engines::github::fake::Fake;
+
+const TTL: Duration = Duration::from_millis(1500);
+
+async fn store(fake: &Fake, login: &str, settings: &str) -> Arc<dyn Store> {
+    github::connect(options(fake, login, settings)).await.unwrap()
+}
+
+fn player(store: &Arc<dyn Store>) -> Player {
+    let mut player = Player::new(store.clone(), new_id(), LockName::new("lock").unwrap());
+    player.ask.ttl = Ttl::new(TTL).unwrap();
+    player
+}
+
+/// Asks until it is granted.
+async fn until_granted(player: &Player) {
+    let started = Instant::now();
+    while !matches!(player.asks().await, Outcome::Granted(_)) {
+        assert!(started.elapsed() < 5 * TTL, "never granted");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_lease_is_over_when_it_was_watched_for_its_whole_time() {
+    let Some(fake) = Fake::start(&Clock::system()).await else { return };
+    let (one, two) = (store(&fake, "ada", "").await, store(&fake, "bob", "").await);
+    let (a, b) = (player(&one), player(&two));
+    let lease = a.takes().await;
+    // As long as it is renewed, it is held: also past its first end.
+    let started = Instant::now();
+    while started.elapsed() < 2 * TTL {
+        b.is_refused().await;
+        assert!(matches!(a.renews(&lease).await, Outcome::Renewed(_)));
+        tokio::time::sleep(TTL / 5).await;
+    }
+    let sent = Instant::now();
+    assert!(matches!(a.renews(&lease).await, Outcome::Renewed(_)));
+    b.is_refused().await;
+    let seen = Instant::now();
+    until_granted(&b).await;
+    assert!(sent.elapsed() >= TTL, "granted while it was held");
+    assert!(seen.elapsed() < TTL + Duration::from_secs(1), "recovered late: {:?}", seen.elapsed());
+    assert!(matches!(a.renews(&lease).await, Outcome::NotHeld(_)));
+}
+
+#[tokio::test]
+async fn whoever_has_just_come_cannot_know_without_the_date_and_does_with_it() {
+    let Some(fake) = Fake::start(&Clock::system()).await else { return };
+    let dated = "&clock=date&skew=500ms";
+    player(&store(&fake, "ada", dated).await).takes().await;
+    let started = Instant::now();
+    // The same lock, each time by somebody who has never seen it.
+    loop {
+        let newcomer = player(&store(&fake, "bob", dated).await);
+        if matches!(newcomer.asks().await, Outcome::Granted(_)) {
+            break;
+        }
+        player(&store(&fake, "eve", "").await).is_refused().await;
+        assert!(started.elapsed() < TTL + Duration::from_secs(6), "the date does not judge");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(started.elapsed() >= TTL, "granted while it was held");
+}
+
+/// A guard over a store that takes its time lives on.
+#[tokio::test]
+async fn a_guard_is_kept_and_a_waiter_is_served_in_its_turn() {
+    let Some(fake) = Fake::start(&Clock::system()).await else { return };
+    let holder = leasehold::Leasehold::with_store(store(&fake, "ada", "").await).unwrap();
+    let guard = holder.lock("lock").ttl(Duration::from_secs(30)).acquire().await.unwrap();
+    let other = leasehold::Leasehold::with_store(store(&fake, "bob", "").await).unwrap();
+    let error = other.lock("lock").acquire().await.unwrap_err();
+    assert_eq!(error.code(), "LOCK_CONFLICT");
+    let waits = tokio::spawn(async move { other.lock("lock").wait(Duration::from_secs(40)).acquire().await });
+    while holder.status(&LockName::new("lock").unwrap()).await.unwrap().waiters.is_empty() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    guard.release().await.unwrap();
+    let guard = waits.await.unwrap().unwrap();
+    guard.release().await.unwrap();
+}

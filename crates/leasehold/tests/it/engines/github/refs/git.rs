@@ -1,0 +1,140 @@
+//! The repository itself: what it has to have, what its log tells, and what people do to refs.
+
+use std::time::Duration;
+
+use leasehold::model::{LockName, Outcome};
+use leasehold::store::{ListEvents, ListLocks, Span, github};
+
+use super::support::{client, options, player};
+use crate::engines::github::fake::Person;
+use crate::engines::github::support::fake;
+
+#[tokio::test]
+async fn a_repository_without_a_commit_is_told_to_get_one() {
+    let Some((fake, _)) = fake().await else { return };
+    fake.repo().git.is_empty = true;
+    let error = github::connect(options(&fake, "ada", "")).await.err().unwrap();
+    assert_eq!(error.code(), "STORE_MISCONFIGURED");
+    assert!(error.to_string().contains("has no commit yet"), "{error}");
+    assert!(error.hint().unwrap().contains("push one"));
+}
+
+#[tokio::test]
+async fn whoever_may_not_push_is_told_so_at_once() {
+    let Some((fake, _)) = fake().await else { return };
+    fake.person("zoe", Person { is_bot: false, association: "MEMBER", can_push: false });
+    let error = github::connect(options(&fake, "zoe", "")).await.err().unwrap();
+    assert_eq!(error.code(), "STORE_NOT_PERMITTED");
+    assert!(error.hint().unwrap().contains("contents"), "{error}");
+}
+
+#[tokio::test]
+async fn whoever_may_not_push_any_more_is_told_so() {
+    let Some(scene) = fake().await else { return };
+    let ada = player(&scene, "ada", "lock").await;
+    let lease = ada.takes().await;
+    scene.0.person("ada", Person { is_bot: false, association: "MEMBER", can_push: false });
+    let op = leasehold::model::LockOp::Renew(leasehold::model::Renew {
+        lease_id: ada.id(),
+        token: lease.token,
+        ttl: None,
+    });
+    let error = ada.store.locks().apply(&ada.lock, &op).await.unwrap_err();
+    assert_eq!(error.code(), "STORE_NOT_PERMITTED", "{error}");
+}
+
+#[tokio::test]
+async fn every_step_of_a_lock_is_a_commit_that_tells_people_what_it_is() {
+    let Some(scene) = fake().await else { return };
+    let ada = player(&scene, "ada", "deploy @eve #7").await.meta("why", "a release");
+    let lease = ada.takes().await;
+    ada.renews(&lease).await;
+    ada.releases(&lease).await;
+    let repo = scene.0.repo();
+    let [tip] = &repo.git.refs.values().collect::<Vec<_>>()[..] else { panic!("one ref") };
+    let mut log = Vec::new();
+    let mut next = Some((*tip).clone());
+    while let Some(commit) = next.as_ref().map(|sha| &repo.git.commits[sha]) {
+        assert!(!commit.message.contains("@eve") && !commit.message.contains("#7"), "{}", commit.message);
+        log.push(commit.message.lines().next().unwrap().replace('\u{200b}', ""));
+        next = commit.parents.first().cloned();
+    }
+    let held = format!("Lock deploy @eve #7 is held by {}", ada.ask.holder);
+    assert_eq!(log, ["Lock deploy @eve #7 is free", &held, &held]);
+    let first = repo.git.commits.values().find(|commit| commit.parents.is_empty()).unwrap();
+    assert!(first.message.contains("\nmetadata.why: a release\n"), "{}", first.message);
+}
+
+#[tokio::test]
+async fn a_ref_that_a_person_has_deleted_is_made_anew_and_its_holder_learns_it() {
+    let Some(scene) = fake().await else { return };
+    let (ada, bob) = (player(&scene, "ada", "lock").await, player(&scene, "bob", "lock").await);
+    let lease = ada.takes().await;
+    scene.0.repo().git.refs.clear();
+    scene.1.advance(Duration::from_millis(5));
+    let bobs = bob.takes().await;
+    assert!(bobs.token > lease.token);
+    assert!(matches!(ada.renews(&lease).await, Outcome::NotHeld(_)));
+    scene.0.repo().git.refs.clear();
+    assert!(matches!(bob.renews(&bobs).await, Outcome::NotHeld(_)));
+    assert!(ada.store.locks().get(&ada.lock).await.unwrap().is_none_or(|record| record.holders.is_empty()));
+    ada.takes().await;
+}
+
+#[tokio::test]
+async fn a_ref_that_a_person_has_moved_elsewhere_is_not_taken_for_a_lock() {
+    let Some(scene) = fake().await else { return };
+    let (ada, bob) = (player(&scene, "ada", "lock").await, player(&scene, "bob", "other").await);
+    ada.takes().await;
+    bob.takes().await;
+    {
+        let git = &mut scene.0.repo().git;
+        let (one, other) = {
+            let mut names = git.refs.keys().cloned();
+            (names.next().unwrap(), names.next().unwrap())
+        };
+        let tip = git.refs[&other].clone();
+        git.point(&one, &tip);
+    }
+    let eve = client(&scene.0, "eve", &scene.1).await;
+    let mut broken = 0;
+    for lock in ["lock", "other"] {
+        if let Err(error) = eve.locks().get(&LockName::new(lock).unwrap()).await {
+            assert_eq!(error.code(), "STORE_BROKEN", "{error}");
+            broken += 1;
+        }
+    }
+    assert_eq!(broken, 1);
+    assert_eq!(
+        eve.locks().list(&ListLocks::default()).await.unwrap().items.len(),
+        1,
+        "the others are listed"
+    );
+}
+
+#[tokio::test]
+async fn old_events_move_out_and_are_found_again() {
+    let Some(scene) = fake().await else { return };
+    let ada = player(&scene, "ada", "lock").await;
+    for _ in 0..40 {
+        let lease = ada.takes().await;
+        ada.releases(&lease).await;
+        scene.1.advance(Duration::from_millis(1));
+    }
+    let ask = ListEvents { lock: Some(ada.lock.clone()), span: Span::Newest, limit: 1000 };
+    let bob = client(&scene.0, "bob", &scene.1).await;
+    assert_eq!(bob.locks().history(&ask).await.unwrap().items.len(), 80);
+    let moved_out = scene.0.repo().git.refs.keys().filter(|name| name.starts_with("refs/archived-")).count();
+    assert!(moved_out > 0);
+    assert_eq!(bob.locks().list(&ListLocks::default()).await.unwrap().items.len(), 1);
+}
+
+#[tokio::test]
+async fn the_doctor_tells_what_there_is() {
+    let Some(scene) = fake().await else { return };
+    let ada = player(&scene, "ada", "lock").await;
+    ada.takes().await;
+    let findings = ada.store.examine().await.unwrap();
+    assert!(findings.iter().all(|finding| finding.concern.is_none()), "{findings:?}");
+    assert_eq!(findings[0].detail, "ada/engine: 1 refs in refs/leasehold/");
+}

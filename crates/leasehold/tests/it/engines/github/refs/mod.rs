@@ -1,0 +1,12 @@
+//! `github://OWNER/REPO?arbiter=ref`: locks by compare-and-swap of git refs.
+
+mod clock;
+mod cost;
+mod crash;
+mod faults;
+mod git;
+mod old;
+mod people;
+mod race;
+mod suite;
+mod support;

@@ -1,0 +1,71 @@
+//! Many clients at once: one of them wins.
+
+use std::sync::Arc;
+
+use leasehold::model::{LeaseId, LockName, Outcome};
+use leasehold::store::{Draft, PutIf};
+use leasehold::testing::Player;
+use tokio::task::JoinSet;
+use uuid::Uuid;
+
+use super::support::{client, new_id};
+use crate::engines::github::support::fake;
+
+const CLIENTS: usize = 8;
+const ROUNDS: usize = 25;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_eight_clients_one_wins_each_round() {
+    let Some((fake, clock)) = fake().await else { return };
+    let mut players = Vec::new();
+    for number in 0..CLIENTS {
+        let login = ["ada", "bob", "eve"][number % 3];
+        let store = client(&fake, login, &clock).await;
+        players.push(Player::new(store, new_id(), LockName::new("race").unwrap()));
+    }
+    let (mut newest, mut winners) = (0, std::collections::BTreeSet::new());
+    for round in 0..ROUNDS {
+        let mut asks = JoinSet::new();
+        for (number, player) in players.iter_mut().enumerate() {
+            player.ask.lease_id = LeaseId::from_uuid(Uuid::from_u128(new_id()));
+            let player = player.clone();
+            asks.spawn(async move { (number, player.asks().await) });
+        }
+        let won = asks.join_all().await.into_iter().filter_map(|(number, outcome)| match outcome {
+            Outcome::Granted(lease) => Some((number, lease)),
+            _ => None,
+        });
+        let [(winner, lease)] = &won.collect::<Vec<_>>()[..] else { panic!("round {round}: not one winner") };
+        assert!(lease.token.get() > newest, "round {round}");
+        newest = lease.token.get();
+        winners.insert(*winner);
+        assert!(matches!(players[*winner].releases(lease).await, Outcome::Released(_)));
+    }
+    assert!(winners.len() > 1, "that was no race");
+    assert!(fake.repo().git.clashes > 0, "that was no race");
+}
+
+/// In git, two commits that are alike in all are one and the same: their writers must not both think that it is theirs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_writes_that_are_alike_within_the_same_second_one_succeeds() {
+    let Some((fake, clock)) = fake().await else { return };
+    let (one, two) = (client(&fake, "ada", &clock).await, client(&fake, "ada", &clock).await);
+    let draft = || Draft { body: "the same".to_owned(), facts: Vec::new(), keep: None };
+    for round in 0..10 {
+        let key: Arc<str> = format!("key {round}").into();
+        let PutIf::Written(first) = one.docs().unwrap().put_if(&key, None, draft()).await.unwrap() else {
+            panic!("a clash")
+        };
+        two.docs().unwrap().get(&key).await.unwrap();
+        let put = |store: &Arc<dyn leasehold::store::Store>| {
+            let (store, key) = (store.clone(), key.clone());
+            tokio::spawn(
+                async move { store.docs().unwrap().put_if(&key, Some(first), draft()).await.unwrap() },
+            )
+        };
+        let (a, b) = (put(&one), put(&two));
+        let written = [a.await.unwrap(), b.await.unwrap()];
+        let written = written.iter().filter(|put| matches!(put, PutIf::Written(_))).count();
+        assert_eq!(written, 1, "round {round}");
+    }
+}
