@@ -1,4 +1,5 @@
-//! `github://OWNER/REPO`: many machines, and nothing to set up. A lock is an issue.
+//! `github://OWNER/REPO`: many machines, and nothing to set up. A lock is an issue,
+//! and so is a task.
 //!
 //! GitHub compares and sets nothing on issues, so a lock is taken by a protocol over comments: raise a flag, then look
 //! whether another one is up. `docs/decisions/0018-github.md` says why that is safe, and with what.
@@ -13,7 +14,8 @@
 //! | `view.rs` | all comments of an issue at one time: who is in the way, the record, the history |
 //! | `issues.rs` | which issue a lock is |
 //! | `protocol.rs`, `ending.rs` | taking a lock; keeping it, giving it back, taking it away |
-//! | `locks.rs`, `store.rs` | the calls of the traits |
+//! | `locks.rs`, `lanes.rs`, `store.rs` | the calls of the traits |
+//! | `tasks/` | tasks: issues with a label |
 //! | `examine.rs` | what `leasehold doctor` tells |
 
 mod answers;
@@ -23,11 +25,13 @@ mod claim;
 mod ending;
 mod examine;
 mod issues;
+mod lanes;
 mod locks;
 mod options;
 mod pace;
 mod protocol;
 mod store;
+mod tasks;
 mod trouble;
 mod view;
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::auth::Auth;
 use crate::error::{Error, Result, Trouble};
-use crate::model::{Ttl, parse_duration};
+use crate::model::{QueueName, Ttl, parse_duration};
 use crate::store::StoreUrl;
 use crate::store::connect::decoded;
 
@@ -24,6 +24,8 @@ pub struct GithubOptions {
     pub ttl: Ttl,
     /// Logins whose comments count although they are neither bots nor belong to the repository.
     pub workers: Vec<String>,
+    /// Labels that are queues of tasks. Those that are used are known as well.
+    pub queues: Vec<QueueName>,
     /// The least time between two writes: GitHub asks for a second.
     #[doc(hidden)]
     pub gap: Duration,
@@ -38,7 +40,7 @@ const GAP: Duration = Duration::from_secs(1);
 const TTL: Ttl = Ttl::from_secs(15 * 60);
 const API: &str = "https://api.github.com";
 const LABEL: &str = "leasehold";
-const KNOWN: &str = "github: knows api=https://HOST/api/v3, label=…, ttl=15m, workers=LOGIN,LOGIN and arbiter=comment; the \
+const KNOWN: &str = "github: knows api=https://HOST/api/v3, label=…, ttl=15m, workers=LOGIN,LOGIN, queues=LABEL,LABEL and arbiter=comment; the \
                      token is in GITHUB_TOKEN or GH_TOKEN";
 
 impl GithubOptions {
@@ -59,6 +61,7 @@ impl GithubOptions {
             label: LABEL.to_owned(),
             ttl: TTL,
             workers: Vec::new(),
+            queues: Vec::new(),
             gap: GAP,
             auth: Auth::from_env()?,
             url: url.to_string(),
@@ -95,6 +98,10 @@ impl GithubOptions {
             }
             ("workers", logins) if !logins.is_empty() => {
                 self.workers = logins.split(',').map(str::to_owned).collect();
+            }
+            ("queues", labels) if !labels.is_empty() => {
+                let queues: Result<_, _> = labels.split(',').map(QueueName::new).collect();
+                self.queues = queues.map_err(|error| wrong(&error.to_string()))?;
             }
             ("arbiter", "comment") => {}
             // Its value may be a secret that somebody took for a setting.

@@ -9,12 +9,13 @@ use super::examine;
 use super::locks::{GithubLocks, POLL};
 use super::options::GithubOptions;
 use super::protocol::Protocol;
+use super::tasks::{CAN, GithubTasks};
 use super::trouble;
 use super::view::GRACE;
 use crate::error::Result;
 use crate::model::Ttl;
 use crate::store::background::Background;
-use crate::store::{Abilities, Finding, Hosts, LockStore, Store};
+use crate::store::{Abilities, Finding, Hosts, LockStore, Store, TaskStore};
 
 /// Opens the repository that the options name, if it is there and has issues.
 pub async fn connect(options: GithubOptions) -> Result<Arc<dyn Store>> {
@@ -33,11 +34,14 @@ pub async fn connect(options: GithubOptions) -> Result<Arc<dyn Store>> {
             Ok(api)
         })
         .await?;
-    Ok(Arc::new(GithubStore { locks: GithubLocks::new(Arc::new(Protocol::new(api)), background) }))
+    let (protocol, background) = (Arc::new(Protocol::new(api)), Arc::new(background));
+    let tasks = GithubTasks::new(protocol.clone(), background.clone());
+    Ok(Arc::new(GithubStore { locks: GithubLocks::new(protocol, background), tasks }))
 }
 
 struct GithubStore {
     locks: GithubLocks,
+    tasks: GithubTasks,
 }
 
 #[async_trait]
@@ -55,6 +59,7 @@ impl Store for GithubStore {
             queues: false,
             grace: GRACE.as_duration(),
             ttl: self.locks.protocol.api.options.ttl,
+            tasks: CAN,
         }
     }
 
@@ -64,6 +69,10 @@ impl Store for GithubStore {
 
     fn locks(&self) -> &dyn LockStore {
         &self.locks
+    }
+
+    fn tasks(&self) -> Option<&dyn TaskStore> {
+        Some(&self.tasks)
     }
 
     async fn examine(&self) -> Result<Vec<Finding>> {

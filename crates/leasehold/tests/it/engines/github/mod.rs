@@ -7,3 +7,4 @@ mod names;
 mod people;
 mod suite;
 mod support;
+mod tasks;

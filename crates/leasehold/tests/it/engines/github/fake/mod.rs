@@ -7,9 +7,11 @@
 //! | `repo.rs` | one repository: its issues, comments and people |
 //! | `switches.rs` | what goes wrong |
 //! | `server.rs` | the server itself |
+//! | `labels.rs` | labels, events, and lists that have not changed |
 //! | `show.rs` | issues, comments and people as the description wants them |
 
 mod description;
+mod labels;
 mod repo;
 mod server;
 mod show;

@@ -9,6 +9,7 @@ use leasehold::store::Clock;
 use serde_json::{Value, json};
 
 use super::description::{Description, description};
+use super::labels::{decoded, etag};
 use super::repo::{Comment, Issue, Person, Repo};
 use super::show;
 use super::switches::{Crash, Fate, Ids, Switches, is_like};
@@ -18,8 +19,8 @@ use super::switches::{Crash, Fate, Ids, Switches, is_like};
 #[derive(Clone)]
 pub(in crate::engines::github) struct Fake(Arc<Inner>);
 
-struct Inner {
-    description: &'static Description,
+pub(super) struct Inner {
+    pub(super) description: &'static Description,
     clock: Clock,
     address: String,
     repo: Mutex<Repo>,
@@ -31,9 +32,9 @@ struct Inner {
 }
 
 #[derive(Debug, Clone)]
-struct Request {
-    login: String,
-    method: String,
+pub(super) struct Request {
+    pub(super) login: String,
+    pub(super) method: String,
     path: String,
     query: Vec<(String, String)>,
     body: Option<Value>,
@@ -41,7 +42,7 @@ struct Request {
 
 /// What somebody does to the repository in between.
 type Meddle = Box<dyn FnOnce(&mut Repo) + Send>;
-type Answer = (u16, Option<Value>);
+pub(super) type Answer = (u16, Option<Value>);
 
 impl Fake {
     /// Starts one; none if the tests go without it.
@@ -75,6 +76,10 @@ impl Fake {
     /// Makes somebody known. The token of `ada` is `token-of-ada`.
     pub(in crate::engines::github) fn person(&self, login: &str, person: Person) {
         self.repo().people.insert(login.to_owned(), person);
+    }
+
+    pub(super) fn now(&self) -> u64 {
+        self.0.now()
     }
 
     /// The repository, to look at and to meddle with.
@@ -200,11 +205,17 @@ async fn serve(
     match becomes {
         Fate::Pass => {
             let (status, body) = fake.answer(&request);
+            let etag = body.as_ref().map(|body| etag(&request, body));
+            let known = headers.get("if-none-match").and_then(|value| value.to_str().ok());
+            if status == 200 && known.is_some() && etag.as_deref() == known {
+                return fake.unchanged();
+            }
+            let etag: Vec<_> = etag.into_iter().map(|etag| ("etag", etag)).collect();
             let mut meddling = lock(&fake.meddling);
             if let Some(place) = meddling.iter().position(|(what, _)| is_like(&asked, what)) {
                 (meddling.remove(place).1)(&mut lock(&fake.repo));
             }
-            fake.respond(&request, status, body.as_ref(), &[])
+            fake.respond(&request, status, body.as_ref(), &etag)
         }
         Fate::LoseRequest => cut(),
         Fate::LoseAnswer => {
@@ -238,8 +249,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Inner {
-    fn now(&self) -> u64 {
+    pub(super) fn now(&self) -> u64 {
         self.clock.now().as_micros() / 1_000_000
+    }
+
+    pub(super) fn date(&self) -> String {
+        let date = jiff::Timestamp::from_second(i64::try_from(self.now()).unwrap()).unwrap();
+        date.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string()
     }
 
     fn respond(
@@ -251,11 +267,9 @@ impl Inner {
     ) -> Response<Body> {
         let wrong = self.description.check_answer(&request.method, &request.path, status, body);
         lock(&self.wrong).extend(wrong);
-        let date = jiff::Timestamp::from_second(i64::try_from(self.now()).unwrap()).unwrap();
-        let date = date.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
         let mut response = Response::builder()
             .status(StatusCode::from_u16(status).unwrap())
-            .header("date", date)
+            .header("date", self.date())
             .header("content-type", "application/json; charset=utf-8")
             .header("x-ratelimit-limit", "5000")
             .header("x-ratelimit-remaining", "4321")
@@ -301,6 +315,9 @@ impl Inner {
                         ("GET", ["comments"]) => self.list_comments(repo, request, issue),
                         ("POST", ["comments"]) => self.post_comment(repo, request, issue),
                         ("POST" | "DELETE", ["assignees"]) => self.assign(repo, request, issue),
+                        (_, ["labels" | "events", ..]) => {
+                            self.labels_and_events(repo, request, issue, rest.get(1).copied())
+                        }
                         _ => refusal(404, "Not Found"),
                     },
                 }
@@ -310,9 +327,9 @@ impl Inner {
     }
 
     fn list_issues(&self, repo: &Repo, request: &Request) -> Answer {
-        let label = request.asked("labels").replace("%2D", "-");
-        let listed =
-            repo.issues.iter().filter(|(_, issue)| !issue.is_deleted && issue.labels.contains(&label));
+        let label = decoded(&request.asked("labels"));
+        let has_label = |issue: &Issue| issue.labels.iter().any(|name| name.eq_ignore_ascii_case(&label));
+        let listed = repo.issues.iter().filter(|(_, issue)| !issue.is_deleted && has_label(issue));
         let listed = listed.filter(|(_, issue)| request.asked("state") == "all" || !issue.is_closed);
         let listed: Vec<_> =
             listed.map(|(number, issue)| show::issue(self.description, repo, *number, issue)).collect();
@@ -326,7 +343,8 @@ impl Inner {
             title: request.text("title"),
             body: request.text("body"),
             author: request.login.clone(),
-            labels: labels.map(str::to_owned).collect(),
+            // Whoever may not push is silently ignored.
+            labels: labels.filter(|_| repo.can_push(&request.login)).map(str::to_owned).collect(),
             created_at: now,
             updated_at: now,
             ..Issue::default()
@@ -343,7 +361,8 @@ impl Inner {
         let issue = repo.issues.get_mut(&number).expect("it is there");
         issue.updated_at = now;
         if let Some(state) = request.field("state").as_str() {
-            issue.is_closed = state == "closed";
+            let reason = request.field("state_reason").as_str().unwrap_or("completed");
+            issue.set_closed((state == "closed").then_some(reason), now);
         }
         if let Some(body) = request.field("body").as_str() {
             body.clone_into(&mut issue.body);
@@ -429,7 +448,7 @@ impl Inner {
 }
 
 impl Request {
-    fn field(&self, name: &str) -> &Value {
+    pub(super) fn field(&self, name: &str) -> &Value {
         self.body.as_ref().map_or(&Value::Null, |body| &body[name])
     }
 
@@ -441,14 +460,14 @@ impl Request {
         self.query.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone()).unwrap_or_default()
     }
 
-    fn page<T>(&self, all: Vec<T>) -> Vec<T> {
+    pub(super) fn page<T>(&self, all: Vec<T>) -> Vec<T> {
         let (size, page) =
             (self.asked("per_page").parse().unwrap_or(30), self.asked("page").parse().unwrap_or(1_usize));
         all.into_iter().skip((page - 1) * size).take(size).collect()
     }
 }
 
-fn refusal(status: u16, message: &str) -> Answer {
+pub(super) fn refusal(status: u16, message: &str) -> Answer {
     (
         status,
         Some(

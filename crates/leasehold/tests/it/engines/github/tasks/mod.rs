@@ -1,0 +1,4 @@
+//! Tasks on issues.
+
+mod support;
+mod thread;
