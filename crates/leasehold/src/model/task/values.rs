@@ -86,6 +86,11 @@ impl TaskId {
         Uuid::parse_str(&format!("{NUMBERED}{number:012}")).ok().map(Self)
     }
 
+    /// As people write it: `#123` if it has a number, else the whole.
+    pub fn short(&self) -> String {
+        self.number().map_or_else(|| self.to_string(), |number| format!("#{number}"))
+    }
+
     /// The number, if it is the id of such a task.
     pub fn number(&self) -> Option<u64> {
         self.to_string().strip_prefix(NUMBERED)?.parse().ok()
@@ -355,7 +360,8 @@ mod tests {
         let id = TaskId::numbered(123).unwrap();
         assert_eq!(id.to_string(), "6c656173-6568-8f6c-8400-000000000123");
         assert_eq!((id.number(), "#123".parse().ok()), (Some(123), Some(id)));
-        assert_eq!(TaskId::from_uuid(Uuid::from_u128(123)).number(), None);
+        let other = TaskId::from_uuid(Uuid::from_u128(123));
+        assert_eq!((other.number(), other.short(), id.short()), (None, other.to_string(), "#123".to_owned()));
         assert_eq!(TaskId::numbered(1_000_000_000_000), None);
         assert!("#".parse::<TaskId>().is_err() && "#x".parse::<TaskId>().is_err());
         assert!("#1".parse::<WorkerId>().is_err());

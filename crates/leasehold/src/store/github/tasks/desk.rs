@@ -105,6 +105,16 @@ impl Desk {
         *first = (*first).min(number);
     }
 
+    /// Whether an issue is a task: flags are none, and of several with one id the first is it.
+    pub(super) fn is_first(&self, issue: &Issue, made: Option<&Made>) -> bool {
+        let Some(made) = made else { return true };
+        if made.state == Stage::Raised {
+            return false;
+        }
+        self.learn(made.id, issue.number);
+        self.known(made.id) == Some(issue.number)
+    }
+
     /// The issue that is known to be this task.
     pub(super) fn known(&self, id: TaskId) -> Option<u64> {
         lock(&self.ids).get(&id).copied()

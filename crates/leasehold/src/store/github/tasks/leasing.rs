@@ -212,12 +212,3 @@ pub(super) fn try_again(task: &mut Task, plain: &Task, now: Timestamp) {
     let (token, version, created_at) = (task.token, task.version, plain.created_at);
     *task = Task { token: token.next(now), version: version + 1, created_at, ..Task::new(&new, now) };
 }
-
-impl Desk {
-    /// Of several issues with one id, the first is the task.
-    pub(super) fn is_first(&self, issue: &Issue, made: Option<&super::made::Made>) -> bool {
-        let Some(made) = made else { return true };
-        self.learn(made.id, issue.number);
-        self.known(made.id) == Some(issue.number)
-    }
-}

@@ -63,9 +63,9 @@ impl Desk {
     }
 
     /// The queues with their counts, as lists of issues tell them.
-    pub(super) async fn counts(&self) -> Result<Vec<QueueStatus>> {
+    pub(super) async fn counts(&self, queue: Option<&QueueName>) -> Result<Vec<QueueStatus>> {
         let mut queues = BTreeMap::<QueueName, Counts>::new();
-        for Listed { queue, issue, now } in self.issues(None, "all").await? {
+        for Listed { queue, issue, now } in self.issues(queue, "all").await? {
             let state = if issue.is_closed() && issue.comments > 0 {
                 Some(closed_state(&issue))
             } else {

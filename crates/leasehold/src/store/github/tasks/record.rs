@@ -74,7 +74,7 @@ impl Record {
             leased_at: task.leased_at,
             lease_expires_at: task.lease_expires_at,
             progress: task.progress.clone(),
-            result: task.result.as_ref().map(|result| fitting(text(result))),
+            result: task.result.as_ref().map(|result| fitting(text(result), MAX_VALUE)),
             error: task.error.clone(),
             cancel: task.cancel.clone(),
             updated_at: task.updated_at,
@@ -132,22 +132,32 @@ impl Record {
         Self { lease_expires_at: ends, ..self.clone() }
     }
 
-    /// Old events go first, and long words before that.
+    /// Old events go first, and long words before that; at last, what came of it.
     fn shorten(&mut self) {
-        let size = |record: &Self| serde_json::to_string(record).map_or(0, |json| json.len());
-        if size(self) <= MAX_RECORD {
+        if self.size() <= MAX_RECORD {
             return;
         }
         for why in self.events.iter_mut().filter_map(|event| event.why.as_mut()) {
             *why = Note::new(cut(why.as_str(), MAX_WHY));
         }
-        while size(self) > MAX_RECORD && !self.events.is_empty() {
+        while self.size() > MAX_RECORD && !self.events.is_empty() {
             self.events.remove(0);
         }
-        if size(self) > MAX_RECORD {
+        if self.size() > MAX_RECORD {
             self.error = self.error.take().map(|error| Note::new(cut(error.as_str(), MAX_WHY)));
             self.progress = None;
         }
+        let mut most = MAX_VALUE;
+        while self.size() > MAX_RECORD && most > MAX_WHY {
+            most /= 2;
+            self.result = self.result.take().map(|result| fitting(result, most));
+        }
+    }
+
+    /// As it is written: what could end a comment is spelled out.
+    fn size(&self) -> usize {
+        let json = serde_json::to_string(self).unwrap_or_default();
+        json.len() + 5 * json.bytes().filter(|byte| b"<>".contains(byte)).count()
     }
 
     /// What people read of it, by whoever has written it.
@@ -198,18 +208,19 @@ impl Record {
     }
 }
 
-/// A result that does not fit says so instead: the work is done all the same.
-fn fitting(result: String) -> String {
-    if result.len() <= MAX_VALUE {
+/// A text that does not fit is cut; any other result says so instead: the work is done all the same.
+fn fitting(result: String, most: usize) -> String {
+    if result.len() <= most {
         return result;
     }
-    tracing::warn!(
-        bytes = result.len(),
-        most = MAX_VALUE,
-        "a result is too large for a comment, and was not kept"
-    );
-    serde_json::json!({ "leasehold": "the result was too large to be kept", "bytes": result.len() })
-        .to_string()
+    tracing::warn!(bytes = result.len(), most, "a result is too large for a comment, and is not kept whole");
+    match serde_json::from_str::<String>(&result) {
+        Ok(text) => serde_json::Value::from(format!("{}…", cut(&text, most / 2))).to_string(),
+        Err(_) => {
+            serde_json::json!({ "leasehold": "the result was too large to be kept", "bytes": result.len() })
+                .to_string()
+        }
+    }
 }
 
 fn cut(text: &str, most: usize) -> &str {
@@ -290,9 +301,18 @@ mod tests {
             let verdict = Verdict::Retry(Note::new("x\"".repeat(4000)), None);
             task.apply(&TaskOp::Settle(Settle { id: task.id, token: task.token, verdict }), now);
         }
-        task.result = Some(Payload::of(&"x".repeat(1 << 19)).unwrap());
-        let json = serde_json::to_string(&Record::of(&task, &plain)).unwrap();
-        assert!(json.len() <= MAX_RECORD + 100, "{}", json.len());
-        assert!(json.contains("too large to be kept"));
+        for (result, kept) in [
+            (Payload::of(&["x".repeat(1 << 19)]), "too large to be kept"),
+            (Payload::of(&"<\"\n".repeat(1 << 17)), "…"),
+            (Payload::of(&"x".repeat(1 << 19)), "xxx…"),
+        ] {
+            task.result = Some(result.unwrap());
+            let record = Record::of(&task, &plain);
+            assert!(record.size() <= MAX_RECORD, "{}", record.size());
+            let line = record.line("`ada`");
+            assert!(line.len() < 10_000);
+            assert!(record.result.as_ref().unwrap().contains(kept), "{:?}", record.result);
+            assert!(record.task(&plain).result.is_some_and(|result| result.as_str() != "null"));
+        }
     }
 }

@@ -7,7 +7,7 @@ use super::leasing::wanted;
 use super::line::Turn;
 use super::sight::Sight;
 use crate::Result;
-use crate::model::{Metadata, QueueName, Recovered, TaskOp, TaskState, Token};
+use crate::model::{Metadata, QueueName, Recovered, TaskOp, TaskState, Timestamp, Token};
 use crate::store::github::answers::Issue;
 use crate::store::github::issues::is_lock;
 use crate::store::github::protocol::Written;
@@ -27,20 +27,33 @@ impl Desk {
                 if issue.comments == 0 || is_lock(&issue) {
                     continue;
                 }
-                let Some(sight) = self.glance(&queue, &issue, listed.now).await? else { continue };
-                if sight.has_lapsed() {
-                    self.expire(&queue, &issue, &mut recovered).await?;
-                } else if matches!(Turn::of(&sight, &issue), Turn::Finish)
-                    && self.finish_or_try_again(&issue, &sight).await?
-                {
-                    tracing::debug!(
-                        issue = issue.number,
-                        "somebody wants it tried again; the next lease does"
-                    );
+                match self.see_to(&queue, &issue, listed.now, &mut recovered).await {
+                    // One that cannot be helped is in nobody's way.
+                    Err(error) if !error.is_retryable() => {
+                        tracing::warn!(issue = issue.number, %error, "a task cannot be recovered");
+                    }
+                    seen => seen?,
                 }
             }
         }
         Ok(recovered)
+    }
+
+    async fn see_to(
+        &self,
+        queue: &QueueName,
+        issue: &Issue,
+        now: Timestamp,
+        recovered: &mut Recovered,
+    ) -> Result<()> {
+        let Some(sight) = self.glance(queue, issue, now).await? else { return Ok(()) };
+        if sight.has_lapsed() {
+            self.expire(queue, issue, recovered).await?;
+        } else if matches!(Turn::of(&sight, issue), Turn::Finish) {
+            // Whether somebody wants it again is for the next lease.
+            self.finish_or_try_again(issue, &sight).await?;
+        }
+        Ok(())
     }
 
     /// Ends one, unless somebody else is at it.

@@ -87,15 +87,11 @@ impl Desk {
         };
         let Some(claim) = standing.claim.clone() else { return Ok(Tried::Late) };
         let deadline = self.protocol.deadline(&claim.lease_id, &view, &standing, sent);
-        // A person may have closed the issue meanwhile: the attempt ended all the same.
-        if task.state.is_terminal() {
-            task.state = TaskState::Running;
+        if now >= standing.ends || Moment::now() >= deadline {
+            return Ok(Tried::Late);
         }
         if !matches!(task.apply(&TaskOp::Settle(settle.clone()), now), TaskAnswer::Settled(Settled::Now(_))) {
             return Ok(Tried::Lost);
-        }
-        if now >= standing.ends || Moment::now() >= deadline {
-            return Ok(Tried::Late);
         }
         let claim = Claim { task: Some(Box::new(Record::of(&task, &plain))), ..claim };
         self.write_settled(number, &view, &standing, claim, deadline, task).await
@@ -165,7 +161,10 @@ impl Desk {
                 self.finish(number, &task, issue.is_closed()).await;
                 Ok(Some(settled))
             }
-            Some((Settled::Lost, _)) => Ok(Some(Settled::Lost)),
+            // There was nothing to write: it is over, or somebody else has had it.
+            Some((settled, task)) if settled == Settled::Lost || task.state.is_terminal() => {
+                Ok(Some(settled))
+            }
             _ => Ok(None),
         }
     }

@@ -103,7 +103,12 @@ impl TaskStore for GithubTasks {
     }
 
     async fn queues(&self) -> Result<Vec<QueueStatus>> {
-        self.run(|desk| async move { desk.counts().await }).await
+        self.run(|desk| async move { desk.counts(None).await }).await
+    }
+
+    async fn queue(&self, queue: &QueueName) -> Result<Option<QueueStatus>> {
+        let queue = queue.clone();
+        self.run(|desk| async move { Ok(desk.counts(Some(&queue)).await?.pop()) }).await
     }
 
     async fn pause(&self, queue: &QueueName, _: Option<Pause>) -> Result<bool> {

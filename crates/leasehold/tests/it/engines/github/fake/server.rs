@@ -82,6 +82,15 @@ impl Fake {
         self.0.now()
     }
 
+    pub(in crate::engines::github) fn clock(&self) -> &Clock {
+        &self.0.clock
+    }
+
+    /// How many lists had not changed since they were last read, since the last time this was asked.
+    pub(in crate::engines::github) fn unchanged(&self) -> u32 {
+        std::mem::take(&mut lock(&self.0.switches).unchanged)
+    }
+
     /// The repository, to look at and to meddle with.
     pub(in crate::engines::github) fn repo(&self) -> MutexGuard<'_, Repo> {
         lock(&self.0.repo)
@@ -208,6 +217,7 @@ async fn serve(
             let etag = body.as_ref().map(|body| etag(&request, body));
             let known = headers.get("if-none-match").and_then(|value| value.to_str().ok());
             if status == 200 && known.is_some() && etag.as_deref() == known {
+                lock(&fake.switches).unchanged += 1;
                 return fake.unchanged();
             }
             let etag: Vec<_> = etag.into_iter().map(|etag| ("etag", etag)).collect();

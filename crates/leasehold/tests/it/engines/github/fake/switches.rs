@@ -35,6 +35,8 @@ pub(super) struct Switches {
     pub(super) planned: VecDeque<(String, Fate)>,
     /// Somebody's request with this number from now, and what happens to it; all after it are lost: they have crashed.
     pub(super) crash: Option<Crash>,
+    /// How many lists had not changed.
+    pub(super) unchanged: u32,
     /// How many requests everybody has made since the last count.
     pub(super) asked: u32,
 }
@@ -49,7 +51,14 @@ pub(super) struct Crash {
 
 impl Default for Switches {
     fn default() -> Self {
-        Self { ids: Ids::Rising, stale_lists: 0, planned: VecDeque::new(), crash: None, asked: 0 }
+        Self {
+            ids: Ids::Rising,
+            stale_lists: 0,
+            planned: VecDeque::new(),
+            crash: None,
+            unchanged: 0,
+            asked: 0,
+        }
     }
 }
 
