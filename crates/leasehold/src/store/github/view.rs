@@ -43,8 +43,17 @@ pub(super) struct Known<'a> {
     /// The comment that says so.
     pub(super) id: u64,
     pub(super) record: &'a Record,
+    /// The claim under which it runs, if that is up.
+    pub(super) held: Option<&'a Claim>,
+    /// Its last sign of life.
+    pub(super) seen: Timestamp,
+}
+
+impl Known<'_> {
     /// When the lease ends under which it runs, if that claim is up.
-    pub(super) ends: Option<Timestamp>,
+    pub(super) fn ends(&self) -> Option<Timestamp> {
+        self.held.map(|claim| self.seen.plus(claim.ttl))
+    }
 }
 
 /// A claim that may keep others out.
@@ -154,14 +163,12 @@ impl View {
             self.posts.iter().filter_map(|post| Some((known(post)?, post))).max_by_key(|(key, _)| *key);
         let (_, post) = newest?;
         let says = post.says.as_ref()?;
-        let ends = match says {
+        let held = match says {
             // Whoever holds the issue for something else does not have the task.
-            Says::Held(claim) if Some(claim.token) == says.task().map(|record| record.token) => {
-                Some(post.updated_at.plus(claim.ttl))
-            }
+            Says::Held(claim) if Some(claim.token) == says.task().map(|record| record.token) => Some(claim),
             _ => None,
         };
-        Some(Known { id: post.id, record: says.task()?, ends })
+        Some(Known { id: post.id, record: says.task()?, held, seen: post.updated_at })
     }
 
     /// Whether somebody else's flag is up: who clears away may be about to delete what seems over.

@@ -20,7 +20,7 @@ const BATCH: usize = 10;
 const LOOKS: u32 = 8;
 
 /// All issues that were made for tasks, at one time.
-struct Shelf {
+struct Stock {
     now: Timestamp,
     made: Vec<(Issue, Made)>,
 }
@@ -80,13 +80,13 @@ impl Desk {
 
     /// None if somebody else was first with one of them: then it has to be looked at anew.
     async fn try_to_add(&self, new: &[NewTask]) -> Result<Option<Vec<Enqueued>>> {
-        let shelf = self.shelf().await?;
+        let stock = self.stock().await?;
         let (mut enqueued, mut drafts) = (Vec::new(), Vec::<Draft<'_>>::new());
         for new in new {
-            let (answer, takes_key_of) = self.answer(new, &shelf, &drafts).await?;
+            let (answer, takes_key_of) = self.answer(new, &stock, &drafts).await?;
             enqueued.push(answer);
             if answer == Enqueued::Added(new.id)
-                && !shelf.has(new.id)
+                && !stock.has(new.id)
                 && !drafts.iter().any(|d| d.new.id == new.id)
             {
                 let made = Made::new(new)?;
@@ -107,11 +107,11 @@ impl Desk {
     async fn answer(
         &self,
         new: &NewTask,
-        shelf: &Shelf,
+        stock: &Stock,
         drafts: &[Draft<'_>],
     ) -> Result<(Enqueued, Option<u64>)> {
         let added = (Enqueued::Added(new.id), None);
-        if shelf.has(new.id) || drafts.iter().any(|draft| draft.new.id == new.id) {
+        if stock.has(new.id) || drafts.iter().any(|draft| draft.new.id == new.id) {
             return Ok(added);
         }
         if let Some(draft) = drafts.iter().find(|draft| draft.made.has_key_of(new)) {
@@ -119,7 +119,7 @@ impl Desk {
             let id = draft.new.id;
             return Ok((if is_same { Enqueued::Duplicate(id) } else { Enqueued::KeyReused(id) }, None));
         }
-        let Some((issue, made)) = shelf.tasks().find(|(_, made)| made.has_key_of(new)) else {
+        let Some((issue, made)) = stock.tasks().find(|(_, made)| made.has_key_of(new)) else {
             return Ok(added);
         };
         if made.fingerprint != new.fingerprint() {
@@ -162,14 +162,14 @@ impl Desk {
             return Ok(true);
         }
         for look in 0..LOOKS {
-            let shelf = self.shelf().await?;
-            let fates: Vec<Fate> = drafts.iter().map(|draft| shelf.fate(draft)).collect();
+            let stock = self.stock().await?;
+            let fates: Vec<Fate> = drafts.iter().map(|draft| stock.fate(draft)).collect();
             if fates.iter().any(|fate| matches!(fate, Fate::GiveWay)) {
                 return Ok(false);
             }
             if fates.iter().all(|fate| matches!(fate, Fate::Settle)) {
                 for draft in drafts {
-                    if !self.settle_draft(draft, &shelf).await? {
+                    if !self.settle_draft(draft, &stock).await? {
                         return Ok(false);
                     }
                 }
@@ -180,10 +180,10 @@ impl Desk {
         Ok(false)
     }
 
-    async fn settle_draft(&self, draft: &Draft<'_>, shelf: &Shelf) -> Result<bool> {
+    async fn settle_draft(&self, draft: &Draft<'_>, stock: &Stock) -> Result<bool> {
         let api = &self.protocol.api;
         if let Some((issue, made)) =
-            shelf.made.iter().find(|(issue, _)| Some(issue.number) == draft.takes_key_of)
+            stock.made.iter().find(|(issue, _)| Some(issue.number) == draft.takes_key_of)
         {
             api.edit_issue(issue.number, json!({ "body": made.without_key().text() })).await?;
         }
@@ -205,18 +205,18 @@ impl Desk {
     }
 
     /// All that there are, flags too.
-    async fn shelf(&self) -> Result<Shelf> {
+    async fn stock(&self) -> Result<Stock> {
         let listed = self.protocol.api.queued(MADE, "all").await?;
         let made = listed.what.into_iter().filter_map(|issue| self.says(&issue).map(|made| (issue, made)));
-        let shelf = Shelf { now: listed.now, made: made.collect() };
-        for (issue, made) in shelf.tasks() {
+        let stock = Stock { now: listed.now, made: made.collect() };
+        for (issue, made) in stock.tasks() {
             self.learn(made.id, issue.number);
         }
-        Ok(shelf)
+        Ok(stock)
     }
 }
 
-impl Shelf {
+impl Stock {
     fn tasks(&self) -> impl Iterator<Item = &(Issue, Made)> {
         self.made.iter().filter(|(_, made)| made.state == Stage::Settled)
     }
@@ -240,10 +240,9 @@ impl Shelf {
         // A list without our own flag is old.
         let is_there = self.made.iter().any(|(issue, _)| issue.number == draft.number);
         match (is_there, flags.iter().min()) {
-            (false, _) => Fate::Wait,
             (true, None) => Fate::Settle,
             (true, Some(first)) if *first < draft.number => Fate::GiveWay,
-            (true, Some(_)) => Fate::Wait,
+            _ => Fate::Wait,
         }
     }
 }

@@ -16,7 +16,6 @@ use crate::model::{
 };
 use crate::store::Moment;
 use crate::store::clock::new_lease_id;
-use crate::store::github::answers::Issue;
 use crate::store::github::issues::is_lock;
 use crate::store::github::protocol::{Errand, Wish, Written};
 use crate::store::github::view::View;

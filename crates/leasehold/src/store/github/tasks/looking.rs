@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::desk::Desk;
-use super::sight::Sight;
+use super::sight::{Held, Sight};
 use crate::Result;
 use crate::model::{
     Counts, QueueName, QueueStatus, Task, TaskId, TaskKey, TaskState, Timestamp, Ttl, WorkerId, WorkerInfo,
@@ -82,32 +82,19 @@ impl Desk {
 
     /// The workers that have a task of the queues that are known: of others nothing is to be seen.
     pub(super) async fn workers(&self) -> Result<Vec<WorkerStatus>> {
-        let ask = ListTasks { state: Some(TaskState::Running), limit: 1000, ..ListTasks::default() };
         let mut workers = BTreeMap::<WorkerId, WorkerStatus>::new();
-        for task in self.list(&ask).await?.items {
+        for Listed { queue, issue, now } in self.issues(None, "open").await? {
+            if issue.comments == 0 {
+                continue;
+            }
+            let sight = self.glance(&queue, &issue, now).await?.filter(|sight| sight.alive);
+            let Some(Sight { task, held: Some(held), .. }) = sight else { continue };
             let (Some(id), Some(since)) = (task.worker, task.leased_at) else { continue };
-            let ttl = task
-                .lease_expires_at
-                .map_or(Ttl::MIN, |ends| Ttl::new(ends.since(since)).unwrap_or(Ttl::MIN));
-            let worker = workers.entry(id).or_insert_with(|| WorkerStatus {
-                info: WorkerInfo {
-                    id,
-                    host: String::new(),
-                    pid: 0,
-                    version: String::new(),
-                    queues: Vec::new(),
-                    slots: 0,
-                    busy: 0,
-                    draining: false,
-                    every: ttl,
-                },
-                started_at: since,
-                seen_at: since,
-            });
+            let worker = workers.entry(id).or_insert_with(|| seen(id, &held, since));
             worker.info.busy += 1;
             worker.info.slots += 1;
             worker.started_at = worker.started_at.min(since);
-            worker.seen_at = worker.seen_at.max(since);
+            worker.seen_at = worker.seen_at.max(held.seen);
             if !worker.info.queues.contains(&task.queue) {
                 worker.info.queues.push(task.queue);
             }
@@ -144,4 +131,21 @@ fn closed_state(issue: &Issue) -> TaskState {
         None | Some("completed") => TaskState::Succeeded,
         _ => TaskState::Aborted,
     }
+}
+
+/// What a claim says of its worker: not all that a worker could say.
+fn seen(id: WorkerId, held: &Held, since: Timestamp) -> WorkerStatus {
+    let fact = |name: &str| held.facts.get(name).unwrap_or_default();
+    let info = WorkerInfo {
+        id,
+        host: fact("node_id").to_owned(),
+        pid: fact("pid").parse().unwrap_or(0),
+        version: String::new(),
+        queues: Vec::new(),
+        slots: 0,
+        busy: 0,
+        draining: false,
+        every: Ttl::new(held.ttl.as_duration() / 3).unwrap_or(Ttl::MIN),
+    };
+    WorkerStatus { info, started_at: since, seen_at: held.seen }
 }

@@ -20,7 +20,7 @@ const LOOKS: u32 = 6;
 
 /// What came of trying to settle.
 enum Tried {
-    Settled(Task),
+    Settled(TaskState),
     /// Nobody can be sure of it yet.
     Unclear,
     /// The lease may be over, but nobody has ended it.
@@ -49,7 +49,7 @@ impl Desk {
         let Some(number) = self.number(settle.id).await? else { return Ok(Settled::Lost) };
         for look in 0..LOOKS {
             match self.try_to_settle(number, settle).await? {
-                Tried::Settled(task) => return Ok(Settled::Now(task.state)),
+                Tried::Settled(state) => return Ok(Settled::Now(state)),
                 Tried::Lost => return Ok(Settled::Lost),
                 Tried::Late => {
                     if let Some(settled) = self.settle_late(number, settle).await? {
@@ -80,7 +80,7 @@ impl Desk {
                 return Ok(Tried::Unclear);
             }
             self.finish(number, &task, issue.is_closed()).await;
-            return Ok(Tried::Settled(task));
+            return Ok(Tried::Settled(task.state));
         }
         let Some(standing) = self.protocol.lease(&view, |claim| claim.token == settle.token) else {
             return Ok(Tried::Late);
@@ -134,7 +134,7 @@ impl Desk {
         self.protocol.forget(&id);
         self.finish(number, &task, issue.is_closed()).await;
         self.protocol.tidy(view).await;
-        Ok(Tried::Settled(task))
+        Ok(Tried::Settled(task.state))
     }
 
     /// The lease is over, but nobody has ended it: then it counts, by a claim of its own. None if somebody else is at it.

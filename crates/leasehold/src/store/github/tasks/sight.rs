@@ -3,7 +3,7 @@
 use super::labels::FAILED;
 use super::made::{Made, plain};
 use super::record::Record;
-use crate::model::{Cancel, Holder, QueueName, Reason, Task, TaskOp, TaskState, Timestamp};
+use crate::model::{Cancel, Holder, Metadata, QueueName, Reason, Task, TaskOp, TaskState, Timestamp, Ttl};
 use crate::store::github::answers::Issue;
 use crate::store::github::view::{GRACE, View};
 
@@ -20,6 +20,17 @@ pub(super) struct Sight {
     written: Option<TaskState>,
     /// Somebody has it, or may.
     pub(super) alive: bool,
+    /// The claim under which it runs.
+    pub(super) held: Option<Held>,
+}
+
+/// What a worker says of itself with its claim.
+#[derive(Debug, Clone)]
+pub(super) struct Held {
+    pub(super) facts: Metadata,
+    pub(super) ttl: Ttl,
+    /// Its last sign of life.
+    pub(super) seen: Timestamp,
 }
 
 /// What people are called who have closed an issue: that they did is all that is known.
@@ -34,14 +45,17 @@ impl Sight {
         let mut task = known.map_or_else(|| plain.clone(), |known| known.record.task(&plain));
         let written = known.map(|_| task.state);
         let running = task.state == TaskState::Running;
-        if let Some(ends) = known.and_then(|known| known.ends).filter(|_| running) {
+        if let Some(ends) = known.and_then(|known| known.ends()).filter(|_| running) {
             task.lease_expires_at = Some(ends);
         }
         let alive = running && task.lease_expires_at.is_none_or(|ends| now < ends.plus(GRACE));
         if let Some(asked) = view.asked(task.token) {
             task.apply(&TaskOp::Cancel(Cancel { by: asked.by, reason: asked.reason }), asked.at);
         }
-        let mut sight = Self { task, plain, now, written, alive };
+        let held = known.and_then(|known| {
+            known.held.map(|claim| Held { facts: claim.metadata.clone(), ttl: claim.ttl, seen: known.seen })
+        });
+        let mut sight = Self { task, plain, now, written, alive, held };
         sight.see_people(issue);
         let due = sight.task.run_at;
         if sight.task.is_due(now) {

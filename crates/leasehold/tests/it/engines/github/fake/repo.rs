@@ -22,6 +22,7 @@ pub(in crate::engines::github) struct Person {
 }
 
 #[derive(Debug, Clone, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a thing of its own that can be said of an issue")]
 pub(in crate::engines::github) struct Issue {
     pub(in crate::engines::github) title: String,
     pub(in crate::engines::github) body: String,

@@ -34,14 +34,13 @@ struct Scene {
 
 async fn for_each_step(play: impl AsyncFn(&Scene)) {
     for step in 0..STEPS {
-        for fate in [Fate::LoseRequest, Fate::LoseAnswer, Fate::Late] {
+        for loss in [Fate::LoseRequest, Fate::LoseAnswer, Fate::Late] {
             for then in [Then::AtOnce, Then::AfterTheNextHasIt] {
                 let Some((fake, clock)) = fake().await else { return };
                 let issue = fake.labelled_issue("Fix it", &["agent"]);
                 let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
                 let eve = worker(&fake, "eve").await;
-                let fate = fate.clone();
-                play(&Scene { fake, clock, ada, bob, eve, issue, step, fate, then }).await;
+                play(&Scene { fake, clock, ada, bob, eve, issue, step, fate: loss.clone(), then }).await;
             }
         }
     }
@@ -119,7 +118,7 @@ async fn while_it_leases() {
         scene.settle_down();
         if leased.is_ok_and(|tasks| !tasks.is_empty()) {
             // Up to the last moment of the lease that ada counts on.
-            scene.pass(TTL.as_duration() - Duration::from_secs(1));
+            scene.pass(TTL.as_duration().saturating_sub(Duration::from_secs(1)));
             assert!(scene.bob.lease(1).await.is_empty(), "{}: two have it", scene.what());
             scene.pass(Duration::from_millis(GRACE + 1_000));
         } else {

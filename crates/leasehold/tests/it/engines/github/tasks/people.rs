@@ -12,7 +12,7 @@ use crate::engines::github::support::{GRACE, fake};
 async fn urgent_issues_go_first_and_then_the_oldest() {
     let Some((fake, clock)) = fake().await else { return };
     let add = |labels: &[&str]| {
-        clock.advance(Duration::from_secs(86_400));
+        clock.advance(Duration::from_hours(24));
         fake.labelled_issue("Fix it", &[&["agent"], labels].concat())
     };
     let low = add(&["priority:low"]);

@@ -35,6 +35,10 @@ async fn an_issue_that_a_person_has_labelled_is_done_and_closed() {
             assert!(comment.body.contains(fact), "{}", comment.body);
         }
     }
+    let workers = ada.store.tasks().unwrap().workers().await.unwrap();
+    let [seen] = workers.as_slice() else { panic!("one worker: {workers:?}") };
+    assert_eq!((seen.info.id, seen.info.pid, seen.info.busy), (ada.id, std::process::id(), 1));
+    assert_eq!((seen.started_at.since(task.created_at), seen.seen_at), (Duration::ZERO, clock.now()));
     let result = Payload::new("{\"pull\": 7}").unwrap();
     let settled = ada.settle(&task, Verdict::Done(Some(result.clone()))).await;
     assert_eq!(settled, Settled::Now(TaskState::Succeeded));
