@@ -21,7 +21,7 @@ pub(super) async fn attempt(
     let outcome = run(&shop, &launcher, &running).await;
     if let Some(trouble) = &outcome.trouble {
         let task = running.task();
-        let (id, queue, attempt) = (task.id, &task.queue, task.attempt);
+        let (id, queue, attempt) = (task.id.short(), &task.queue, task.attempt);
         shop.say(format!("task {id} of '{queue}', attempt {attempt}: {trouble}")).await;
     }
     count(&shop, |tally| tally.ended += 1);

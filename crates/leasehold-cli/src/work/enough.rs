@@ -21,7 +21,7 @@ pub(crate) enum Until {
     Execution(ExecutionId),
 }
 
-/// So often an idle worker looks whether there is anything left.
+/// So often an idle worker looks whether there is anything left, or as often as the store polls if that is longer.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Resolves when it has.
@@ -33,6 +33,7 @@ pub(super) async fn enough(
     queues: &[QueueName],
 ) -> Result<()> {
     let tasks = &leasehold.tasks()?;
+    let look_every = LOOK_EVERY.max(leasehold.abilities().poll);
     match until {
         Until::Asked => std::future::pending().await,
         Until::One => begun(shop).await,
@@ -44,7 +45,7 @@ pub(super) async fn enough(
             loop {
                 match is_empty(shop, tasks, worker, queues).await {
                     Ok(true) => break,
-                    Ok(false) => tokio::time::sleep(LOOK_EVERY).await,
+                    Ok(false) => tokio::time::sleep(look_every).await,
                     // The worker goes on as well.
                     Err(error) if error.is_retryable() => tokio::time::sleep(LOOK_EVERY * 10).await,
                     Err(error) => return Err(error),

@@ -19,7 +19,9 @@ pub(crate) struct WorkPlan {
     pub(crate) store_url: String,
     pub(crate) queues: Vec<QueueName>,
     pub(crate) slots: u32,
-    pub(crate) ttl: Ttl,
+    /// If nobody said: as long as the store's leases last.
+    pub(crate) ttl: Option<Ttl>,
+    pub(crate) kill_after: Option<Duration>,
     /// How long commands may go on when the worker is asked to end.
     pub(crate) grace: Duration,
     pub(crate) until: Until,
@@ -37,12 +39,14 @@ pub(crate) async fn work(plan: WorkPlan, printer: Printer) -> Result<i32, Failur
         return Err(Failure::config(wrong).hint("use a store that lasts, such as sqlite:"));
     }
     leasehold.tasks()?;
-    let (shop, launcher) = (Arc::new(Shop::new(printer)), Arc::new(plan.launcher));
+    let ttl = plan.ttl.unwrap_or(leasehold.abilities().ttl);
+    let launcher = plan.launcher.lasting(ttl.as_duration(), plan.kill_after)?;
+    let (shop, launcher) = (Arc::new(Shop::new(printer)), Arc::new(launcher));
     // Tasks are not taken ahead: a command may take long, and somebody else may be idle.
     let mut builder = leasehold.worker().slots(plan.slots).prefetch(0).patient();
     for queue in &plan.queues {
         let (shop, launcher) = (shop.clone(), launcher.clone());
-        builder = builder.handle_queue(queue.clone(), plan.ttl.as_duration(), move |running| {
+        builder = builder.handle_queue(queue.clone(), ttl.as_duration(), move |running| {
             attempt(shop.clone(), launcher.clone(), running)
         });
     }

@@ -5,6 +5,7 @@ mod config;
 mod contention;
 mod deploy;
 mod docs;
+mod engines;
 mod events;
 mod examples;
 mod force;

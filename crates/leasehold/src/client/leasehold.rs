@@ -55,7 +55,7 @@ impl Inner {
     pub(super) fn tasks(&self) -> Result<&dyn TaskStore> {
         self.store.tasks().ok_or_else(|| {
             let message = format!("there are no tasks on {}", self.store.url());
-            let hint = "use sqlite:, postgres:// or redis:// for tasks";
+            let hint = "use sqlite:, postgres://, redis:// or github:// for tasks";
             Error::store(Trouble::NotSupported, message, hint)
         })
     }
@@ -322,7 +322,8 @@ impl Leasehold {
     /// Clears away what has ended, once; up to `limit` locks. Also locks of workflows whose execution is not running.
     pub async fn sweep(&self, limit: u32) -> Result<Swept> {
         let mut swept = self.inner.locks().sweep(limit).await?;
-        if self.inner.store.tasks().is_some() {
+        // An execution has a lock: where tasks cannot, there are no workflows.
+        if self.inner.store.tasks().is_some() && self.inner.store.abilities().tasks.locks {
             swept.leases += clear_all_stale(&self.inner).await?;
         }
         Ok(swept)

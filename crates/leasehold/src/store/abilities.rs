@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::model::Ttl;
 
 /// What an engine can and cannot do.
@@ -33,11 +35,51 @@ pub struct Abilities {
     pub grace: Duration,
     /// How long a lease lasts if nobody says otherwise.
     pub ttl: Ttl,
+    /// What it can do with tasks, if it has them.
+    pub tasks: TaskAbilities,
+}
+
+/// What an engine can do with tasks beyond adding, leasing, settling, stopping and showing them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a question of its own, and nobody passes them around"
+)]
+pub struct TaskAbilities {
+    /// Tasks may have a lock, and be added only if there is room behind it.
+    pub locks: bool,
+    /// Queues can be paused.
+    pub pauses: bool,
+    /// Finished tasks can be put away and forgotten.
+    pub forgets: bool,
+    /// Workers are known by their signs of life, also while they have no task.
+    pub workers: bool,
+    /// A task can be changed while it runs.
+    pub edits: bool,
+    /// That the time of a task has come is written down and counted. Without it, it is so all the same.
+    pub promotes: bool,
+}
+
+impl Default for TaskAbilities {
+    fn default() -> Self {
+        Abilities::ALL_OF_TASKS
+    }
 }
 
 impl Abilities {
     /// How long a lease lasts on most engines if nobody says otherwise.
     pub const TTL: Ttl = Ttl::from_secs(30);
+
+    /// Most engines with tasks can do all of it.
+    pub const ALL_OF_TASKS: TaskAbilities = TaskAbilities {
+        locks: true,
+        pauses: true,
+        forgets: true,
+        workers: true,
+        edits: true,
+        promotes: true,
+    };
 
     /// The first of these needs of a conformance case that the engine cannot meet, in words.
     #[cfg(feature = "testing")]
@@ -46,7 +88,16 @@ impl Abilities {
             "shares" if !self.shares => Some("shared and counted locks"),
             "queues" if !self.queues => Some("a queue"),
             "exact" if !self.grace.is_zero() => Some("a clock of its own that is exact"),
-            "shares" | "queues" | "exact" => None,
+            "locks" if !self.tasks.locks => Some("tasks with locks"),
+            "pauses" if !self.tasks.pauses => Some("queues that can be paused"),
+            "forgets" if !self.tasks.forgets => Some("a way to put tasks away or to forget them"),
+            "workers" if !self.tasks.workers => Some("a list of workers that are idle"),
+            "edits" if !self.tasks.edits => Some("a way to change a task while it runs"),
+            "promotes" if !self.tasks.promotes => {
+                Some("a line that tasks are put in when their time has come")
+            }
+            "shares" | "queues" | "exact" | "locks" | "pauses" | "forgets" | "workers" | "edits"
+            | "promotes" => None,
             other => panic!("no engine knows the need '{other}'"),
         })
     }

@@ -49,7 +49,7 @@ pub mod sqlite;
 mod task_store;
 mod wake;
 
-pub use abilities::{Abilities, Hosts};
+pub use abilities::{Abilities, Hosts, TaskAbilities};
 pub use budget::Budget;
 pub use cas::{Cas, CasLocks, Sights};
 pub use clock::{Clock, Moment};

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::Abilities;
+use super::{Abilities, TaskAbilities};
 use crate::error::Trouble;
 use crate::model::{LeaseId, QueueName, Ttl};
 
@@ -148,6 +148,9 @@ pub struct Hello {
     pub ttl: Ttl,
     /// Whether it has tasks.
     pub tasks: bool,
+    /// What it can do with them. Servers from before this can do all of it.
+    #[serde(default)]
+    pub task_abilities: TaskAbilities,
     /// Whether it has documents.
     pub docs: bool,
 }
@@ -167,6 +170,7 @@ impl Hello {
             grace_millis: millis(abilities.grace),
             ttl: abilities.ttl,
             tasks,
+            task_abilities: abilities.tasks,
             docs,
         }
     }

@@ -60,6 +60,11 @@ pub trait TaskStore: Send + Sync {
     /// The queues with their counts, by name. From counters: the cost does not grow with the tasks.
     async fn queues(&self) -> Result<Vec<QueueStatus>>;
 
+    /// One queue with its counts. An engine that does not know of all its queues finds it by this name.
+    async fn queue(&self, queue: &QueueName) -> Result<Option<QueueStatus>> {
+        Ok(self.queues().await?.into_iter().find(|status| status.queue == *queue))
+    }
+
     /// Pauses a queue or lets it go on; says whether there is such a queue.
     async fn pause(&self, queue: &QueueName, pause: Option<Pause>) -> Result<bool>;
 

@@ -42,9 +42,9 @@ pub(crate) struct WorkArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = values::work_slots, allow_hyphen_values = true)]
     pub(crate) slots: u32,
     /// How long a lease on a task lasts without a sign of life; a crash of this machine costs so long
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = values::ttl)]
-    #[arg(allow_hyphen_values = true)]
-    pub(crate) ttl: Ttl,
+    /// [default: 30s, or longer if the store wants so]
+    #[arg(long, value_name = "DURATION", value_parser = values::ttl, allow_hyphen_values = true)]
+    pub(crate) ttl: Option<Ttl>,
     /// When the worker is asked to end: how long the commands that run may go on
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = values::duration)]
     #[arg(allow_hyphen_values = true)]

@@ -32,11 +32,7 @@ struct Retried {
 }
 
 async fn retry_failed(desk: &Desk, tasks: &Tasks, queue: QueueName) -> Done {
-    let queues = tasks.queues().await?;
-    let Some(status) = queues.iter().find(|status| status.queue == queue) else {
-        let known = queues.into_iter().map(|status| status.queue).collect();
-        return Err(Error::UnknownQueue { queue, known }.into());
-    };
+    let status = tasks.queue(&queue).await?;
     let by = Identity::here().person()?;
     let mut progress = Progress::new(desk.printer, "retrying", Some(status.counts.get(TaskState::Failed)));
     let mut ask =
@@ -92,7 +88,7 @@ async fn each(desk: &Desk, ids: &[TaskId], change: impl AsyncFn(TaskId) -> Resul
 fn stands(task: &Task) -> String {
     let asked = task.state == TaskState::Running && task.cancel.is_some();
     let word = if asked { "to be stopped".to_owned() } else { task.state.to_string() };
-    format!("{}  {word}\n", task.id)
+    format!("{}  {word}\n", task.id.short())
 }
 
 /// How a queue stands, for programs.

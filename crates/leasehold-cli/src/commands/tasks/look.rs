@@ -1,6 +1,5 @@
 //! `tasks list`, `tasks show`, `tasks counts`, `queues list`, `workers`.
 
-use leasehold::Error;
 use leasehold::client::{QueueView, TaskView, WorkerView};
 use leasehold::model::{QueueName, TaskId};
 use leasehold::store::ListTasks;
@@ -63,14 +62,11 @@ pub(super) async fn show(desk: &Desk, id: TaskId) -> Done {
 }
 
 pub(super) async fn counts(desk: &Desk, queue: Option<QueueName>) -> Done {
-    let mut queues = desk.open().await?.tasks()?.queues().await?;
-    if let Some(queue) = queue {
-        let known: Vec<_> = queues.iter().map(|status| status.queue.clone()).collect();
-        queues.retain(|status| status.queue == queue);
-        if queues.is_empty() {
-            return Err(Error::UnknownQueue { queue, known }.into());
-        }
-    }
+    let tasks = desk.open().await?.tasks()?;
+    let queues = match queue {
+        Some(queue) => vec![tasks.queue(&queue).await?],
+        None => tasks.queues().await?,
+    };
     let views: Vec<_> = queues.iter().map(QueueView::from).collect();
     desk.printer.result(&views, |paint| {
         if queues.is_empty() { String::new() } else { queue_table(&queues, paint) }

@@ -1,6 +1,6 @@
 //! `tasks work`, up to the plan: the rest is in `crate::work`.
 
-use leasehold::store::StoreUrl;
+use leasehold::store::{Abilities, StoreUrl};
 
 use crate::cli::WorkArgs;
 use crate::commands::dispatch::{Done, block_on};
@@ -17,11 +17,20 @@ pub(in crate::commands) fn work(args: WorkArgs, store: &Choice, printer: Printer
         _ => Until::Asked,
     };
     let store_url = store.absolute();
-    let launcher = Launcher::new(args.command, store_url.clone(), args.ttl.as_duration(), args.kill_after)?;
+    let ttl = args.ttl.unwrap_or(Abilities::TTL);
+    let launcher = Launcher::new(args.command, store_url.clone(), ttl.as_duration(), args.kill_after)?;
     let mut queues = args.queues;
     queues.sort_unstable();
     queues.dedup();
-    let plan =
-        WorkPlan { store_url, queues, slots: args.slots, ttl: args.ttl, grace: args.grace, until, launcher };
+    let plan = WorkPlan {
+        store_url,
+        queues,
+        slots: args.slots,
+        ttl: args.ttl,
+        kill_after: args.kill_after,
+        grace: args.grace,
+        until,
+        launcher,
+    };
     block_on(crate::work::work(plan, printer))
 }

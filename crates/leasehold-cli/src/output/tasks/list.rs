@@ -14,7 +14,7 @@ pub(crate) fn task_table(tasks: &[Task], now: Timestamp, paint: Paint) -> String
     let mut table = Table::new(&["ID", "QUEUE", "STATE", "PRIORITY", "ATTEMPT", "ADDED", "WHEN", "NOTE"]);
     for task in tasks {
         let row = vec![
-            task.id.to_string(),
+            task.id.short(),
             task.queue.to_string(),
             task.state.to_string(),
             task.priority.get().to_string(),

@@ -13,7 +13,7 @@ const JSON_CHARS: usize = 2000;
 /// What it is, how it stands, and what happened to it.
 pub(crate) fn task_page(task: &Task, now: Timestamp, paint: Paint) -> String {
     let state = tint(task.state)(paint, task.state.to_string());
-    let mut page = lines([format!("{}  {state}", paint.bold(task.id))]);
+    let mut page = lines([format!("{}  {state}", paint.bold(task.id.short()))]);
     page += &block(2, &facts(task, now));
     if let Some(error) = &task.error {
         page += "error\n";

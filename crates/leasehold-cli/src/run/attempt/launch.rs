@@ -89,6 +89,12 @@ impl Launcher {
         Ok(Self { file, command, timing, around, crew: Arc::new(Crew::gather()) })
     }
 
+    /// The same for leases that last as long as this.
+    pub(crate) fn lasting(self, ttl: Duration, kill_after: Option<Duration>) -> Result<Self, Failure> {
+        let timing = Timing::new(ttl, kill_after, BEAT_AT).map_err(Failure::usage)?;
+        Ok(Self { timing, ..self })
+    }
+
     /// The same for a command that finds nothing of ours around it, one of many.
     pub(crate) fn clean(clean: CleanCommand, crew: Arc<Crew>) -> Result<Self, Failure> {
         let CleanCommand { command, directory, variables, ttl } = clean;

@@ -19,7 +19,9 @@ impl Caretaker {
     pub(in crate::client) fn start(inner: &Arc<Inner>, every: Duration) -> Result<Self> {
         inner.tasks()?;
         let stop = CancellationToken::new();
-        let upkeep = look_after(Upkeep { inner: inner.clone(), every, keep: Some(KEEP), workflows: true });
+        let can = inner.store.abilities().tasks;
+        let (keep, workflows) = (can.forgets.then_some(KEEP), can.locks);
+        let upkeep = look_after(Upkeep { inner: inner.clone(), every, keep, workflows });
         let (stopped, ticks) = (stop.clone(), tick_on(inner.clone()));
         inner.keeper.spawn_detached(async move {
             stopped.run_until_cancelled(async { tokio::join!(upkeep, ticks) }).await;

@@ -76,6 +76,15 @@ impl Tasks {
         self.store()?.queues().await
     }
 
+    /// One queue with its counts.
+    pub async fn queue(&self, queue: &QueueName) -> Result<QueueStatus> {
+        if let Some(status) = self.store()?.queue(queue).await? {
+            return Ok(status);
+        }
+        let known = self.queues().await?.into_iter().map(|status| status.queue).collect();
+        Err(Error::UnknownQueue { queue: queue.clone(), known })
+    }
+
     /// Nothing more is taken from this queue until it is resumed; what runs goes on.
     pub async fn pause(&self, queue: &QueueName, by: Holder, reason: Option<Reason>) -> Result<()> {
         let at = self.store()?.now().await?;

@@ -14,7 +14,7 @@ use crate::store::Moment;
 const NAP: Duration = Duration::from_millis(250);
 /// So many leases in one call.
 const BATCH: usize = 1000;
-/// Progress is told at most this often.
+/// Progress is told at most this often, or as often as the engine polls if that is longer.
 const NEWS_EVERY: Duration = Duration::from_secs(1);
 
 /// What a worker says about itself, and what of it changes.
@@ -38,6 +38,7 @@ impl About {
 /// given up here, whatever the store may be doing.
 pub(super) async fn beat_on(inner: Arc<Inner>, floor: Arc<Floor>, about: Arc<About>, ttl: Ttl) {
     let every = ttl.as_duration() / 3;
+    let news_every = NEWS_EVERY.max(inner.store.abilities().poll).min(every);
     let mut due = Moment::now();
     let mut last = due;
     loop {
@@ -63,7 +64,7 @@ pub(super) async fn beat_on(inner: Arc<Inner>, floor: Arc<Floor>, about: Arc<Abo
         let nap = due.after(Moment::now()).min(NAP);
         tokio::select! {
             () = tokio::time::sleep(nap) => {}
-            () = floor.news.notified() => due = due.min(last.plus(NEWS_EVERY)),
+            () = floor.news.notified() => due = due.min(last.plus(news_every)),
         }
     }
 }

@@ -147,14 +147,16 @@ impl WorkerBuilder {
         self
     }
 
-    /// Looks for leases that ran out this often; a third of the shortest ttl if not said, and at least every 5 s.
+    /// Looks for leases that ran out this often; a third of the shortest ttl if not said, and at least every 5 s, or as often as
+    /// the engine [polls](crate::store::Abilities::poll) if that is longer.
     pub fn recover_every(mut self, every: Duration) -> Self {
         self.recover_every = Some(every.max(Duration::from_millis(10)));
         self
     }
 
     /// Forgets tasks so long after they have finished; 7 days if not said. `None`: never. Their keys are forgotten with
-    /// them, those of ticks too: keep them for longer than any process may be paused.
+    /// them, those of ticks too: keep them for longer than any process may be paused. An engine that
+    /// [cannot forget](crate::store::TaskAbilities::forgets) keeps them.
     pub fn keep_finished(mut self, keep: Option<Duration>) -> Self {
         self.keep = keep;
         self
@@ -214,7 +216,11 @@ impl WorkerBuilder {
             let pulse = beat_on(inner.clone(), floor.clone(), about.clone(), *ttl);
             spawn_until(&background, &inner, pulse);
         }
-        let every = recover_every.unwrap_or((shortest.as_duration() / 3).min(RECOVER_AT_LEAST));
+        let abilities = inner.store.abilities();
+        // Where each look costs, nobody looks more often than the engine polls.
+        let usual = (shortest.as_duration() / 3).min(RECOVER_AT_LEAST).max(abilities.poll);
+        let every = recover_every.unwrap_or(usual);
+        let keep = keep.filter(|_| abilities.tasks.forgets);
         let workflows = handlers.keys().any(|queue| WorkflowName::of_queue(queue).is_some());
         let upkeep = Upkeep { inner: inner.clone(), every, keep, workflows };
         spawn_until(&background, &inner, look_after(upkeep));

@@ -40,9 +40,8 @@ macro_rules! id {
             }
         }
 
-        impl FromStr for $type {
-            type Err = Invalid;
-            fn from_str(text: &str) -> Result<Self, Invalid> {
+        impl $type {
+            fn parse(text: &str) -> Result<Self, Invalid> {
                 let wrong = |_| Invalid(format!("'{text}' is no {}; it is a UUID", $word));
                 Uuid::parse_str(text).map(Self).map_err(wrong)
             }
@@ -60,6 +59,43 @@ id!(
     WorkerId,
     "worker id"
 );
+
+impl FromStr for WorkerId {
+    type Err = Invalid;
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        Self::parse(text)
+    }
+}
+
+/// A UUID, or `#123` for a task that is known by a number.
+impl FromStr for TaskId {
+    type Err = Invalid;
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        let number = text.strip_prefix('#').and_then(|digits| digits.parse().ok());
+        number.and_then(Self::numbered).map_or_else(|| Self::parse(text), Ok)
+    }
+}
+
+/// What the ids of tasks begin with that are known by a number.
+const NUMBERED: &str = "6c656173-6568-8f6c-8400-";
+
+impl TaskId {
+    /// The id of a task that only has a number where it is kept, such as an issue. People can read the number in it: it is the
+    /// last group. None if the number has more than twelve digits.
+    pub fn numbered(number: u64) -> Option<Self> {
+        Uuid::parse_str(&format!("{NUMBERED}{number:012}")).ok().map(Self)
+    }
+
+    /// As people write it: `#123` if it has a number, else the whole.
+    pub fn short(&self) -> String {
+        self.number().map_or_else(|| self.to_string(), |number| format!("#{number}"))
+    }
+
+    /// The number, if it is the id of such a task.
+    pub fn number(&self) -> Option<u64> {
+        self.to_string().strip_prefix(NUMBERED)?.parse().ok()
+    }
+}
 
 /// What a task is about, or what came of it: a JSON value, as text.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -317,6 +353,18 @@ mod tests {
         assert!(Payload::new(&large).unwrap_err().0.contains("1048576 is the most"));
         let kept = Payload::new("{\"big\": 12345678901234567890123, \"a\": 1.10}").unwrap();
         assert_eq!(serde_json::to_string(&kept).unwrap(), kept.as_str());
+    }
+
+    #[test]
+    fn a_task_may_be_known_by_its_number() {
+        let id = TaskId::numbered(123).unwrap();
+        assert_eq!(id.to_string(), "6c656173-6568-8f6c-8400-000000000123");
+        assert_eq!((id.number(), "#123".parse().ok()), (Some(123), Some(id)));
+        let other = TaskId::from_uuid(Uuid::from_u128(123));
+        assert_eq!((other.number(), other.short(), id.short()), (None, other.to_string(), "#123".to_owned()));
+        assert_eq!(TaskId::numbered(1_000_000_000_000), None);
+        assert!("#".parse::<TaskId>().is_err() && "#x".parse::<TaskId>().is_err());
+        assert!("#1".parse::<WorkerId>().is_err());
     }
 
     #[test]

@@ -52,6 +52,7 @@ impl DocStore for DynamoDbDocs {
             queues: true,
             grace: Duration::ZERO,
             ttl: Abilities::TTL,
+            tasks: Abilities::ALL_OF_TASKS,
         }
     }
 

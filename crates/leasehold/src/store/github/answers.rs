@@ -13,6 +13,17 @@ pub(super) struct Issue {
     #[serde(default)]
     pub(super) body: Option<String>,
     #[serde(default)]
+    pub(super) state_reason: Option<String>,
+    #[serde(default)]
+    pub(super) html_url: String,
+    /// Nobody if the account is gone.
+    #[serde(default)]
+    pub(super) user: Option<User>,
+    #[serde(default)]
+    pub(super) author_association: Option<String>,
+    #[serde(default)]
+    labels: Vec<Label>,
+    #[serde(default)]
     pub(super) assignees: Option<Vec<User>>,
     pub(super) comments: u64,
     /// There if it is a pull request, which is listed among issues.
@@ -22,9 +33,34 @@ pub(super) struct Issue {
     pub(super) created_at: Timestamp,
     #[serde(deserialize_with = "time")]
     pub(super) updated_at: Timestamp,
+    #[serde(default, deserialize_with = "maybe_time")]
+    pub(super) closed_at: Option<Timestamp>,
+}
+
+/// A label, in either of the ways that GitHub gives it.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+enum Label {
+    Name(String),
+    Whole {
+        #[serde(default)]
+        name: String,
+    },
 }
 
 impl Issue {
+    /// The names of its labels.
+    pub(super) fn labels(&self) -> impl Iterator<Item = &str> {
+        self.labels.iter().map(|label| match label {
+            Label::Name(name) | Label::Whole { name } => name.as_str(),
+        })
+    }
+
+    /// As GitHub compares them.
+    pub(super) fn has_label(&self, label: &str) -> bool {
+        self.labels().any(|name| name.to_lowercase() == label.to_lowercase())
+    }
+
     pub(super) fn is_closed(&self) -> bool {
         self.state == "closed"
     }
@@ -72,12 +108,24 @@ pub(super) struct Comment {
 /// Something that happened to an issue.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct IssueEvent {
+    #[serde(default)]
     pub(super) event: String,
     /// Who was assigned, or is no longer.
     #[serde(default)]
     pub(super) assignee: Option<User>,
+    #[serde(default)]
+    label: Option<Label>,
     #[serde(deserialize_with = "time")]
     pub(super) created_at: Timestamp,
+}
+
+impl IssueEvent {
+    /// Which label it is about.
+    pub(super) fn label(&self) -> Option<&str> {
+        self.label.as_ref().map(|label| match label {
+            Label::Name(name) | Label::Whole { name } => name.as_str(),
+        })
+    }
 }
 
 /// A repository.
@@ -114,4 +162,10 @@ fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Timestamp, D::Erro
     let text = String::deserialize(deserializer)?;
     let time: jiff::Timestamp = text.parse().map_err(serde::de::Error::custom)?;
     Ok(Timestamp::from_micros(u64::try_from(time.as_microsecond()).unwrap_or(0)))
+}
+
+fn maybe_time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timestamp>, D::Error> {
+    #[derive(Deserialize)]
+    struct Time(#[serde(deserialize_with = "time")] Timestamp);
+    Ok(Option::<Time>::deserialize(deserializer)?.map(|Time(time)| time))
 }

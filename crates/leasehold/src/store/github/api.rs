@@ -1,10 +1,11 @@
 //! The few calls that are needed. Each is sent once: whoever made it knows whether it may be made again.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use reqwest::Method;
-use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, USER_AGENT};
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, IF_NONE_MATCH, USER_AGENT};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -25,6 +26,7 @@ pub(super) struct Api {
     pub(super) pace: Pace,
     pub(super) dates: Dates,
     drawn: tokio::sync::Mutex<Option<(String, Moment)>>,
+    seen: Mutex<Seen>,
 }
 
 /// An answer: what was read, and the service's time when it was made.
@@ -48,8 +50,14 @@ const DRAWN: Duration = Duration::from_mins(50);
 pub(super) struct Raw {
     pub(super) status: u16,
     now: Timestamp,
+    etag: Option<String>,
     body: Vec<u8>,
 }
+
+/// Pages of issues that were read, with their marks.
+type Seen = HashMap<String, (String, Arc<Vec<Issue>>)>;
+/// No more of them are kept.
+const MAX_SEEN: usize = 100;
 
 impl Api {
     pub(super) fn new(options: GithubOptions) -> Result<Self> {
@@ -60,7 +68,14 @@ impl Api {
             .build()
             .map_err(|error| trouble::unreachable(&options.repo, error))?;
         let (pace, dates) = (Pace::new(options.gap), Dates::new());
-        Ok(Self { client, options, pace, dates, drawn: tokio::sync::Mutex::default() })
+        Ok(Self {
+            client,
+            options,
+            pace,
+            dates,
+            drawn: tokio::sync::Mutex::default(),
+            seen: Mutex::default(),
+        })
     }
 
     pub(super) fn repository(&self) -> String {
@@ -95,8 +110,77 @@ impl Api {
         Ok(listed)
     }
 
-    pub(super) async fn create_issue(&self, title: &str, body: &str) -> Result<Dated<Issue>> {
-        let asked = json!({ "title": title, "body": body, "labels": [self.options.label] });
+    /// The issues with this label, oldest first; closed ones too, if so wanted. Asked for on the condition that something has
+    /// changed, which costs nothing if nothing has. Never for comments: what claims say must be new.
+    pub(super) async fn queued(&self, label: &str, state: &str) -> Result<Dated<Vec<Issue>>> {
+        let label = percent_encoding::utf8_percent_encode(label, percent_encoding::NON_ALPHANUMERIC);
+        let query = format!("labels={label}&state={state}&sort=created&direction=asc");
+        let (mut all, mut first) = (Vec::new(), None);
+        for page in 1..=MAX_PAGES {
+            let path = format!("{}?{query}&per_page={PAGE}&page={page}", self.path("/issues"));
+            let Dated { what, now } = self.page_if_changed(path).await?;
+            let (count, now) = (what.len(), *first.get_or_insert(now));
+            all.extend(what.iter().filter(|issue| issue.pull_request.is_none()).cloned());
+            if count < PAGE {
+                return Ok(Dated { what: all, now });
+            }
+        }
+        Err(self.endless())
+    }
+
+    async fn page_if_changed(&self, path: String) -> Result<Dated<Arc<Vec<Issue>>>> {
+        let known = self.pages_seen().get(&path).cloned();
+        let authorization = self.authorization().await?;
+        let etag = known.as_ref().map(|(etag, _)| etag.as_str());
+        let raw = self.send_if_changed(Method::GET, &path, None, &authorization, etag).await?;
+        if let Some((_, issues)) = known.filter(|_| raw.status == 304) {
+            return Ok(Dated { what: issues, now: raw.now });
+        }
+        let Dated { what, now } = self.read::<Vec<Issue>>(&raw)?;
+        let issues = Arc::new(what);
+        let mut seen = self.pages_seen();
+        if seen.len() >= MAX_SEEN {
+            seen.clear();
+        }
+        match raw.etag {
+            Some(etag) => drop(seen.insert(path, (etag, issues.clone()))),
+            None => drop(seen.remove(&path)),
+        }
+        Ok(Dated { what: issues, now })
+    }
+
+    fn pages_seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What has happened to an issue, oldest first.
+    pub(super) async fn events(&self, number: u64) -> Result<Vec<IssueEvent>> {
+        self.pages(&self.path(&format!("/issues/{number}/events")), "").await.map(|listed| listed.what)
+    }
+
+    /// Adds a label, and makes it if there is none of this name.
+    pub(super) async fn add_label(&self, number: u64, label: &str) -> Result<()> {
+        let path = self.path(&format!("/issues/{number}/labels"));
+        let raw = self.call(Method::POST, &path, Some(json!({ "labels": [label] }))).await?;
+        self.read::<Value>(&raw).map(drop)
+    }
+
+    /// Takes a label away; says whether it was there.
+    pub(super) async fn remove_label(&self, number: u64, label: &str) -> Result<bool> {
+        let label = percent_encoding::utf8_percent_encode(label, percent_encoding::NON_ALPHANUMERIC);
+        let raw =
+            self.call(Method::DELETE, &self.path(&format!("/issues/{number}/labels/{label}")), None).await?;
+        self.read_if_there::<Value>(&raw).map(|found| found.is_some())
+    }
+
+    /// An issue with labels; whoever may not push gets one without.
+    pub(super) async fn create_issue(
+        &self,
+        title: &str,
+        body: &str,
+        labels: &[&str],
+    ) -> Result<Dated<Issue>> {
+        let asked = json!({ "title": title, "body": body, "labels": labels });
         let raw = self.call(Method::POST, &self.path("/issues"), Some(asked)).await?;
         self.read(&raw)
     }
@@ -108,16 +192,7 @@ impl Api {
 
     /// All comments of an issue, by ascending id; none if the issue is not there.
     pub(super) async fn comments(&self, number: u64) -> Result<Option<Dated<Vec<Comment>>>> {
-        self.of_issue(number, "comments").await
-    }
-
-    /// What happened to an issue, oldest first; none if the issue is not there.
-    pub(super) async fn events(&self, number: u64) -> Result<Option<Dated<Vec<IssueEvent>>>> {
-        self.of_issue(number, "events").await
-    }
-
-    async fn of_issue<T: DeserializeOwned>(&self, number: u64, what: &str) -> Result<Option<Dated<Vec<T>>>> {
-        match self.pages(&self.path(&format!("/issues/{number}/{what}")), "").await {
+        match self.pages(&self.path(&format!("/issues/{number}/comments")), "").await {
             Ok(listed) => Ok(Some(listed)),
             Err(error) if is_gone(&error) => Ok(None),
             Err(error) => Err(error),
@@ -188,8 +263,12 @@ impl Api {
                 return Ok(Dated { what: all, now });
             }
         }
+        Err(self.endless())
+    }
+
+    fn endless(&self) -> Error {
         let message = format!("a list of the GitHub repository {} has no end", self.repository());
-        Err(Error::store(Trouble::Misconfigured, message, "delete old issues or comments of leasehold's"))
+        Error::store(Trouble::Misconfigured, message, "delete old issues or comments of leasehold's")
     }
 
     pub(super) async fn call(&self, method: Method, path: &str, body: Option<Value>) -> Result<Raw> {
@@ -211,6 +290,18 @@ impl Api {
         body: Option<Value>,
         authorization: &str,
     ) -> Result<Raw> {
+        self.send_if_changed(method, path, body, authorization, None).await
+    }
+
+    /// With the mark of an answer that is known: 304 if it would be the same.
+    async fn send_if_changed(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Value>,
+        authorization: &str,
+        known: Option<&str>,
+    ) -> Result<Raw> {
         self.pace.turn(method != Method::GET).await?;
         let mut request = self
             .client
@@ -219,6 +310,9 @@ impl Api {
             .header("x-github-api-version", "2022-11-28")
             .header(USER_AGENT, concat!("leasehold/", env!("CARGO_PKG_VERSION")))
             .header(AUTHORIZATION, authorization);
+        if let Some(known) = known {
+            request = request.header(IF_NONE_MATCH, known);
+        }
         if let Some(body) = body {
             request = request.header(CONTENT_TYPE, "application/json").body(body.to_string());
         }
@@ -244,7 +338,7 @@ impl Api {
             let message = format!("the answers of the GitHub repository {} have no Date", self.repository());
             Error::store(Trouble::Misconfigured, message, "let the proxy in between pass the header on")
         })?;
-        Ok(Raw { status, now, body })
+        Ok(Raw { status, now, etag: text(&headers, "etag").map(str::to_owned), body })
     }
 
     async fn authorization(&self) -> Result<String> {

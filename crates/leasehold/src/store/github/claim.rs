@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::tasks::Record;
 use crate::model::{
     Ask, Asked, Holder, Lease, LeaseId, Metadata, Mode, Priority, Reason, Slots, Status, Timestamp, Token,
     Ttl,
@@ -52,6 +53,9 @@ pub(super) struct Claim {
     /// What its holder has cleared away when it took the lock: its comments are gone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) took: Vec<Gone>,
+    /// The task that the issue is, as it stands with this claim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) task: Option<Box<Record>>,
 }
 
 /// A lease that somebody else has ended.
@@ -101,8 +105,12 @@ pub(super) struct Ending {
     /// The newest token from here on.
     pub(super) token: Token,
     pub(super) took: Vec<Gone>,
+    /// The task that was in the claim of the last of them: what was known of it must not go with its comment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) task: Option<Box<Record>>,
 }
 
+/// What a comment of ours begins with, and the text of a lock's issue.
 const BEGIN: &str = "<!-- leasehold:v1 ";
 const END: &str = " -->";
 
@@ -122,6 +130,10 @@ impl Says {
     pub(super) fn write(&self) -> String {
         let line = match self {
             Self::Raised(claim) => format!("⏳ {} asks for this lock.", code(&claim.holder)),
+            Self::Held(Claim { task: Some(task), token, .. }) if task.token == *token => {
+                task.line(&code(self.holder()))
+            }
+            Self::Released(Claim { task: Some(task), .. }) => task.line(&code(self.holder())),
             Self::Held(claim) => format!(
                 "🔒 **Held** by {} since {} (token {}, {}).",
                 code(&claim.holder),
@@ -160,6 +172,24 @@ impl Says {
         }
     }
 
+    /// Who has written it.
+    fn holder(&self) -> &dyn std::fmt::Display {
+        match self {
+            Self::Raised(claim) | Self::Held(claim) | Self::Released(claim) => &claim.holder,
+            Self::Asked(asking) => &asking.by,
+            Self::Ended(_) => &"somebody",
+        }
+    }
+
+    /// What it says of the task that the issue is.
+    pub(super) fn task(&self) -> Option<&Record> {
+        match self {
+            Self::Raised(claim) | Self::Held(claim) | Self::Released(claim) => claim.task.as_deref(),
+            Self::Ended(ending) => ending.task.as_deref(),
+            Self::Asked(_) => None,
+        }
+    }
+
     /// The highest token in it.
     pub(super) fn highest(&self) -> Token {
         let (token, took) = match self {
@@ -173,23 +203,36 @@ impl Says {
     }
 }
 
-/// JSON where people do not see it. No `>` is left in it that could end it.
+/// JSON where people do not see it.
 pub(super) fn hidden(what: &impl Serialize) -> String {
+    hidden_after(BEGIN, what)
+}
+
+/// The same after another beginning. No `>` is left in it that could end it.
+pub(super) fn hidden_after(begin: &str, what: &impl Serialize) -> String {
     let json = serde_json::to_string(what).expect("plain data becomes JSON");
     let json = json.replace('<', "\\u003c").replace('>', "\\u003e");
-    format!("{BEGIN}{json}{END}")
+    format!("{begin}{json}{END}")
 }
 
 /// What [`hidden`] has hidden.
 pub(super) fn shown<T: for<'de> Deserialize<'de>>(body: &str) -> Option<Result<T, serde_json::Error>> {
-    let (_, rest) = body.split_once(BEGIN.trim_end())?;
+    shown_after(BEGIN, body)
+}
+
+/// What [`hidden_after`] has hidden.
+pub(super) fn shown_after<T: for<'de> Deserialize<'de>>(
+    begin: &str,
+    body: &str,
+) -> Option<Result<T, serde_json::Error>> {
+    let (_, rest) = body.split_once(begin.trim_end())?;
     let json = rest.split_once(END.trim_start()).map_or(rest, |(json, _)| json);
     Some(serde_json::from_str(json.trim()))
 }
 
 /// As code: nobody is notified because a holder is called `@ada`.
-fn code(text: &impl std::fmt::Display) -> String {
-    format!("`{}`", text.to_string().replace('`', "'"))
+pub(super) fn code(text: &(impl std::fmt::Display + ?Sized)) -> String {
+    format!("`{}`", text.to_string().replace('`', "'").replace("<!--", "<! --"))
 }
 
 impl Claim {
@@ -206,6 +249,7 @@ impl Claim {
             priority: ask.priority,
             metadata: ask.metadata.clone(),
             took: Vec::new(),
+            task: None,
         }
     }
 
@@ -287,6 +331,7 @@ mod tests {
             priority: Priority::default(),
             metadata,
             took: Vec::new(),
+            task: None,
         }
     }
 

@@ -45,9 +45,7 @@ impl Protocol {
     ) -> Result<Option<Lease>> {
         let Some(mut claim) = standing.claim.clone() else { return Ok(None) };
         let id = claim.lease_id;
-        // By its own clock if it was taken here; else by the service's, to be on the safe side.
-        let left = standing.ends.since(view.now.plus(SECOND));
-        let deadline = self.mine(&id).map_or_else(|| sent.plus(left), |mine| mine.deadline);
+        let deadline = self.deadline(&id, view, standing, sent);
         if view.now >= standing.ends || Moment::now() >= deadline {
             self.bury(standing, view.now).await?;
             return Ok(None);
@@ -56,8 +54,8 @@ impl Protocol {
         claim.beat += 1;
         claim.ttl = ttl.unwrap_or(claim.ttl);
         let sent = Moment::now();
-        let Some(edited) = self.api.edit_comment(standing.id, &Says::Held(claim.clone()).write()).await?
-        else {
+        let edited = self.api.edit_comment(standing.id, &Says::Held(claim.clone()).write()).await;
+        let Some(edited) = edited.inspect_err(|_| self.doubt(&id))? else {
             self.forget(&id);
             return Ok(None);
         };
@@ -129,7 +127,8 @@ impl Protocol {
             reason: Some(force.reason.clone()),
             ..claim.gone(How::Forced, view.now)
         };
-        let ending = Ending { token: view.token().next(view.now), took: vec![gone] };
+        let task = claim.task.clone().map(|task| Box::new(task.ended(view.now)));
+        let ending = Ending { token: view.token().next(view.now), took: vec![gone], task };
         self.api.post_comment(number, &Says::Ended(ending).write()).await?;
         self.api.unassign(number, &[&standing.author]).await?;
         self.api.delete_comment(standing.id).await?;
@@ -145,7 +144,9 @@ impl Protocol {
             if standing.is_in_the_way(view.now, None) && !is_dead {
                 continue;
             }
-            if standing.stage == Stage::Kept {
+            // What is known of a task goes on with whoever takes it or recovers it.
+            let is_task = standing.claim.as_ref().is_some_and(|claim| claim.task.is_some());
+            if standing.stage == Stage::Kept || is_task {
                 continue;
             }
             // The assignee goes first: after that, nothing would say that it was a program's.
@@ -163,15 +164,24 @@ impl Protocol {
             }
         }
         if !took.is_empty() {
-            self.api.post_comment(number, &Says::Ended(Ending { token: view.token(), took }).write()).await?;
+            self.api
+                .post_comment(number, &Says::Ended(Ending { token: view.token(), took, task: None }).write())
+                .await?;
         }
         Ok(swept)
+    }
+
+    /// Until when a lease certainly lasts, seen in a look that was sent at `sent`: by its own clock if it was taken here; else by
+    /// the service's, to be on the safe side.
+    pub(super) fn deadline(&self, id: &LeaseId, view: &View, standing: &Standing, sent: Moment) -> Moment {
+        let left = standing.ends.since(view.now.plus(SECOND));
+        self.mine(id).map_or_else(|| sent.plus(left), |mine| mine.deadline)
     }
 
     // --- what they share ----------------------------------------------------------------------------------------
 
     /// The claim that is held and is meant.
-    fn lease(&self, view: &View, is_it: impl Fn(&Claim) -> bool) -> Option<Standing> {
+    pub(super) fn lease(&self, view: &View, is_it: impl Fn(&Claim) -> bool) -> Option<Standing> {
         let held = |standing: &Standing| {
             standing.stage == Stage::Held && standing.claim.as_ref().is_some_and(&is_it)
         };
@@ -217,12 +227,13 @@ impl Protocol {
     async fn bury(&self, standing: &Standing, now: Timestamp) -> Result<()> {
         let Some(claim) = &standing.claim else { return Ok(()) };
         self.forget(&claim.lease_id);
-        let ending = Ending { token: claim.token, took: vec![claim.gone(How::Expired, now)] };
+        let (took, task) = (vec![claim.gone(How::Expired, now)], claim.task.clone());
+        let ending = Ending { token: claim.token, took, task };
         self.api.edit_comment(standing.id, &Says::Ended(ending).write()).await.map(drop)
     }
 
     /// Bounds the history.
-    async fn tidy(&self, view: &View) {
+    pub(super) async fn tidy(&self, view: &View) {
         for id in view.too_many(KEEP).into_iter().take(TIDY) {
             if let Err(error) = self.api.delete_comment(id).await {
                 tracing::debug!(comment = id, %error, "an old comment could not be deleted");

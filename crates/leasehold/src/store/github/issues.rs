@@ -61,6 +61,11 @@ pub(super) fn lock_of(issue: &Issue) -> Option<LockName> {
     LockName::new(name).ok()
 }
 
+/// Whether an issue was made for the name of a lock.
+pub(super) fn is_lock(issue: &Issue) -> bool {
+    plate(issue).is_some()
+}
+
 impl Issues {
     /// The issue of a lock; none if nobody has asked for it yet.
     pub(super) async fn find(&self, api: &Api, name: &LockName) -> Result<Option<u64>> {
@@ -114,7 +119,8 @@ impl Issues {
 async fn make(api: &Api, name: &LockName) -> Result<Option<u64>> {
     let sent = Moment::now();
     let deadline = sent.plus(RAISED.as_duration());
-    let made = api.create_issue(name.as_str(), &text(name, State::Raised)).await?.what.number;
+    let made =
+        api.create_issue(name.as_str(), &text(name, State::Raised), &[&api.options.label]).await?.what.number;
     let settled = settle(api, name, made, deadline).await;
     if !matches!(settled, Ok(true)) {
         let change =

@@ -1,12 +1,12 @@
 //! The calls of the lock trait.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
 use super::issues;
+use super::lanes::Lanes;
 use super::protocol::{Protocol, Wish, lease_of};
 use crate::Result;
 use crate::model::{Event, LeaseId, LockName, LockOp, LockRecord, NotHeld, Outcome, Swept, Timestamp, Token};
@@ -17,30 +17,15 @@ use crate::store::{Changes, Cursor, ListEvents, ListLocks, LockStore, Moment, Pa
 /// Locks on issues.
 pub(super) struct GithubLocks {
     pub(super) protocol: Arc<Protocol>,
-    pub(super) background: Background,
+    pub(super) background: Arc<Background>,
     lanes: Lanes,
 }
 
 /// How often whoever waits looks.
 pub(super) const POLL: Duration = Duration::from_secs(10);
 
-/// The callers of one process stand in line for a lock instead of competing with each other.
-#[derive(Debug, Default)]
-struct Lanes(Mutex<HashMap<LockName, Arc<tokio::sync::Mutex<()>>>>);
-
-impl Lanes {
-    async fn enter(&self, name: &LockName) -> tokio::sync::OwnedMutexGuard<()> {
-        let lane = {
-            let mut lanes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            lanes.retain(|_, lane| Arc::strong_count(lane) > 1);
-            lanes.entry(name.clone()).or_default().clone()
-        };
-        lane.lock_owned().await
-    }
-}
-
 impl GithubLocks {
-    pub(super) fn new(protocol: Arc<Protocol>, background: Background) -> Self {
+    pub(super) fn new(protocol: Arc<Protocol>, background: Arc<Background>) -> Self {
         Self { protocol, background, lanes: Lanes::default() }
     }
 }
@@ -100,7 +85,14 @@ impl Protocol {
         };
         for again in 0..2 {
             let number = self.issues.find_or_make(&self.api, name).await?;
-            let wish = Wish { name, number, ask: &acquire.ask, steal_after: acquire.steal_after };
+            let wish = Wish {
+                name,
+                number,
+                ask: &acquire.ask,
+                steal_after: acquire.steal_after,
+                errand: None,
+                by_hand: false,
+            };
             match self.acquire(&wish).await {
                 // Somebody has deleted the issue that was made for this name: then it gets a new one.
                 Err(_) if again == 0 && issues::number(name).is_none() && self.is_deleted(number).await => {
@@ -201,7 +193,7 @@ impl Protocol {
     }
 
     /// The service's time, as an answer told it not long ago.
-    async fn now(&self) -> Result<Timestamp> {
+    pub(super) async fn now(&self) -> Result<Timestamp> {
         match self.api.dates.told(Moment::now()) {
             Some(told) => Ok(told),
             None => self.api.now().await,

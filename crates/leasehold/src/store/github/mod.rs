@@ -1,4 +1,5 @@
-//! `github://OWNER/REPO`: many machines, and nothing to set up. A lock is an issue.
+//! `github://OWNER/REPO`: many machines, and nothing to set up. A lock is an issue,
+//! and so is a task.
 //!
 //! GitHub compares and sets nothing on issues, so a lock is taken by a protocol over comments: raise a flag, then look
 //! whether another one is up. `docs/decisions/0018-github.md` says why that is safe, and with what.
@@ -14,8 +15,9 @@
 //! | `issues.rs` | which issue a lock is |
 //! | `protocol.rs`, `ending.rs` | taking a lock; keeping it, giving it back, taking it away |
 //! | `people.rs` | what people did to a lock |
-//! | `locks.rs`, `store.rs` | the calls of the traits |
+//! | `locks.rs`, `lanes.rs`, `store.rs` | the calls of the traits |
 //! | `refs/` | `arbiter=ref`: locks by compare-and-swap of git refs instead |
+//! | `tasks/` | tasks: issues with a label |
 //! | `examine.rs` | what `leasehold doctor` tells |
 
 mod answers;
@@ -25,6 +27,7 @@ mod claim;
 mod ending;
 mod examine;
 mod issues;
+mod lanes;
 mod locks;
 mod options;
 mod pace;
@@ -32,6 +35,7 @@ mod people;
 mod protocol;
 mod refs;
 mod store;
+mod tasks;
 mod trouble;
 mod view;
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::auth::{App, Auth};
 use crate::error::{Error, Result, Trouble};
-use crate::model::{Ttl, parse_duration};
+use crate::model::{QueueName, Ttl, parse_duration};
 use crate::store::connect::decoded;
 use crate::store::{Clock, StoreUrl};
 
@@ -37,6 +37,8 @@ pub struct GithubOptions {
     /// Shows the documents that locks are made of: for tests.
     #[doc(hidden)]
     pub shows_docs: bool,
+    /// Labels that are queues of tasks. Those that are used are known as well.
+    pub queues: Vec<QueueName>,
     /// The least time between two writes: GitHub asks for a second.
     #[doc(hidden)]
     pub gap: Duration,
@@ -74,7 +76,7 @@ const GAP: Duration = Duration::from_secs(1);
 const TTL: Ttl = Ttl::from_secs(15 * 60);
 const API: &str = "https://api.github.com";
 const LABEL: &str = "leasehold";
-const KNOWN: &str = "github: knows api=https://HOST/api/v3, label=…, ttl=15m, workers=LOGIN,LOGIN, arbiter=comment \
+const KNOWN: &str = "github: knows api=https://HOST/api/v3, label=…, ttl=15m, workers=LOGIN,LOGIN, queues=LABEL,LABEL, arbiter=comment \
                      and arbiter=ref, with it clock=watch, clock=date and skew=10s; the token is in GITHUB_TOKEN or GH_TOKEN";
 
 impl GithubOptions {
@@ -100,6 +102,7 @@ impl GithubOptions {
             clock: None,
             alone: false,
             shows_docs: false,
+            queues: Vec::new(),
             gap: GAP,
             auth: Auth::from_env()?,
             url: url.to_string(),
@@ -162,6 +165,10 @@ impl GithubOptions {
             }
             ("workers", logins) if !logins.is_empty() => {
                 self.workers = logins.split(',').map(str::to_owned).collect();
+            }
+            ("queues", labels) if !labels.is_empty() => {
+                let queues: Result<_, _> = labels.split(',').map(QueueName::new).collect();
+                self.queues = queues.map_err(|error| wrong(&error.to_string()))?;
             }
             ("arbiter", "comment") => self.arbiter = Arbiter::Comment,
             ("arbiter", "ref") => self.arbiter = Arbiter::Ref,

@@ -17,10 +17,9 @@ impl Protocol {
         issue: u64,
         view: &View,
     ) -> Result<Vec<(u64, Event)>> {
-        let Some(events) = self.api.events(issue).await? else { return Ok(Vec::new()) };
         let mut told = Vec::new();
         let mut since: Vec<(String, Timestamp)> = Vec::new();
-        for IssueEvent { event, assignee, created_at } in events.what {
+        for IssueEvent { event, assignee, created_at, .. } in self.api.events(issue).await? {
             let Some(user) = assignee.filter(|user| !user.is_bot() && !self.is_program(&user.login, view))
             else {
                 continue;

@@ -5,10 +5,11 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use super::answers::{Comment, Issue};
+use super::answers::{Comment, Issue, User};
 use super::api::{Api, Dated};
-use super::claim::{Claim, Gone, How, Says};
+use super::claim::{Claim, Ending, Gone, How, Says};
 use super::issues::{Issues, pause};
+use super::tasks::Record;
 use super::trouble;
 use super::view::{RAISED, Stage, Standing, View, conflict};
 use crate::error::{Error, Result, Trouble};
@@ -34,6 +35,8 @@ pub(super) struct Protocol {
 pub(super) struct Mine {
     /// By this process's own clock, counted from before it was sent.
     pub(super) deadline: Moment,
+    /// An edit of its claim was never answered, and may still come to effect.
+    pub(super) doubtful: bool,
 }
 
 /// Who wants which lock.
@@ -42,6 +45,21 @@ pub(super) struct Wish<'a> {
     pub(super) number: u64,
     pub(super) ask: &'a Arc<Ask>,
     pub(super) steal_after: Option<Ttl>,
+    /// What it is wanted for, if not only to be held.
+    pub(super) errand: Option<&'a Errand<'a>>,
+    /// Somebody changes something and does not work on it: then closed issues and people are in nobody's way.
+    pub(super) by_hand: bool,
+}
+
+/// What the lock is wanted for: from what the comments say after the flag is up, and the token that the claim would have, to
+/// what is to be written into it; nothing if there is nothing to do after all.
+pub(super) type Errand<'a> = dyn Fn(&View, Token) -> Option<Written> + Send + Sync + 'a;
+
+/// What an errand writes into its claim.
+pub(super) struct Written {
+    pub(super) record: Record,
+    /// Whether the claim is held from then on; else that was all.
+    pub(super) holds: bool,
 }
 
 /// A flag of ours that is up.
@@ -49,6 +67,8 @@ struct Flag {
     id: u64,
     /// Until then it has to be a lease.
     deadline: Moment,
+    /// What is left of claims that were cleared away, if a task was in one of them.
+    carries: Option<Ending>,
 }
 
 /// So often we look while others give way.
@@ -66,7 +86,7 @@ impl Protocol {
 
     /// Takes the lock, or says who is in the way.
     pub(super) async fn acquire(&self, wish: &Wish<'_>) -> Result<Outcome> {
-        let issue = self.gate(wish.number).await?;
+        let issue = self.gate(wish).await?;
         let (sent, view) = (Moment::now(), self.look(wish.number).await?);
         for standing in self.standing(&view).into_iter().filter(|standing| standing.is_of(&wish.ask.lease_id))
         {
@@ -80,7 +100,7 @@ impl Protocol {
                 self.api.delete_comment(standing.id).await?;
             }
         }
-        let (others, people) = (self.others(&view, wish, None), self.people(&issue, &view));
+        let (others, people) = (self.others(&view, wish, None), self.people_against(wish, &issue, &view));
         if !others.is_empty() || !people.is_empty() {
             return Ok(Outcome::Busy(in_the_way(&others, people)));
         }
@@ -101,12 +121,16 @@ impl Protocol {
             }
         };
         if let Some(user) = &posted.user {
-            self.me.get_or_init(|| user.login.clone());
+            self.learn_me(&user.login);
         }
-        let flag = Flag { id: posted.id, deadline };
-        let outcome = self.look_and_take(wish, issue, claim, &flag).await;
+        let mut flag = Flag { id: posted.id, deadline, carries: None };
+        let outcome = self.look_and_take(wish, issue, claim, &mut flag).await;
         if !matches!(outcome, Ok(Outcome::Granted(_))) {
-            self.drop_flag(flag.id).await;
+            match flag.carries {
+                // All that is left of what it has cleared away.
+                Some(ending) => self.leave_ending(flag.id, ending).await,
+                None => self.drop_flag(flag.id).await,
+            }
         }
         outcome
     }
@@ -116,7 +140,7 @@ impl Protocol {
         wish: &Wish<'_>,
         issue: &Issue,
         claim: Claim,
-        flag: &Flag,
+        flag: &mut Flag,
     ) -> Result<Outcome> {
         let mut again = 0;
         let view = loop {
@@ -135,15 +159,23 @@ impl Protocol {
             pause(&self.api, again).await;
             again += 1;
         };
-        match self.clear(wish, issue, &view, flag).await? {
+        match self.clear(wish, issue, &view, flag, &claim).await? {
             Cleared::InTheWay(standing) => Ok(Outcome::Busy(in_the_way(&[standing], Vec::new()))),
             Cleared::Away(took) => self.take(wish, claim, &view, took, flag).await,
         }
     }
 
     /// Clears away what has ended, before anything is granted: from here on no late renewal can bring it back.
-    async fn clear(&self, wish: &Wish<'_>, issue: &Issue, view: &View, flag: &Flag) -> Result<Cleared> {
+    async fn clear(
+        &self,
+        wish: &Wish<'_>,
+        issue: &Issue,
+        view: &View,
+        flag: &mut Flag,
+        claim: &Claim,
+    ) -> Result<Cleared> {
         let mut took = Vec::new();
+        let newest = view.task();
         let over = self
             .standing(view)
             .into_iter()
@@ -155,16 +187,34 @@ impl Protocol {
             if let Some(alive) = self.others(&fresh, wish, None).into_iter().next() {
                 return Ok(Cleared::InTheWay(alive));
             }
-            if issue.is_assigned_to(&standing.author) && !self.is_me(&standing.author) {
+            let is_over = !standing.is_in_the_way(fresh.now, None);
+            if let Some(task) = newest.filter(|newest| newest.id == standing.id) {
+                if fresh.task().is_none_or(|known| known.record != task.record) {
+                    return Ok(Cleared::InTheWay(standing)); // It has changed since the look.
+                }
+                // Nothing is deleted that is not written elsewhere.
+                let record = if is_over { task.record.clone() } else { task.record.ended(fresh.now) };
+                let carried = Claim { token: view.token(), task: Some(Box::new(record)), ..claim.clone() };
+                let ending = Ending { token: carried.token, took: Vec::new(), task: carried.task.clone() };
+                if self.api.edit_comment(flag.id, &Says::Raised(carried).write()).await?.is_none() {
+                    return Err(lost_flag(wish.name, "somebody has deleted it"));
+                }
+                flag.carries = Some(ending);
+            }
+            // Ours stays, unless this is for an errand that may not hold it.
+            let stays = self.is_me(&standing.author) && wish.errand.is_none();
+            if issue.is_assigned_to(&standing.author) && !stays {
                 self.api.unassign(wish.number, &[&standing.author]).await?;
             }
             self.api.delete_comment(standing.id).await?;
             if let (Stage::Held, Some(claim)) = (standing.stage, &standing.claim) {
-                let is_over = !standing.is_in_the_way(fresh.now, None);
                 let how = if is_over { How::Expired } else { How::Stolen };
                 let by = (how == How::Stolen).then(|| wish.ask.holder.clone());
                 tracing::warn!(lock = %wish.name, holder = %claim.holder, ?how, "a lease is taken over");
                 took.push(Gone { by, ..claim.gone(how, fresh.now) });
+                if let Some(ending) = &mut flag.carries {
+                    ending.took.clone_from(&took);
+                }
             }
         }
         Ok(Cleared::Away(took))
@@ -182,13 +232,25 @@ impl Protocol {
         claim.token = view.token().next(view.now);
         claim.acquired_at = view.now;
         claim.took = took;
+        claim.task = flag.carries.as_ref().and_then(|ending| ending.task.clone());
+        let mut holds = true;
+        if let Some(errand) = wish.errand {
+            let Some(written) = errand(view, claim.token) else { return Ok(Outcome::Left) };
+            // One order for both: that of tokens.
+            claim.token = claim.token.max(written.record.token);
+            (claim.task, holds) = (Some(Box::new(written.record)), written.holds);
+        }
         let sent = Moment::now();
-        let taken = self.api.edit_comment(flag.id, &Says::Held(claim.clone()).write()).await?;
+        let says = if holds { Says::Held(claim.clone()) } else { Says::Released(claim.clone()) };
+        let taken = self.api.edit_comment(flag.id, &says.write()).await?;
         let Some(Dated { what: taken, .. }) = taken else {
             return Err(lost_flag(wish.name, "somebody has deleted it"));
         };
         if Moment::now() >= flag.deadline {
             return Err(lost_flag(wish.name, "it took too long"));
+        }
+        if !holds {
+            return Ok(Outcome::Granted(claim.lease(taken.updated_at, None)));
         }
         if let Some(conflict) = self.mark(wish, view, flag).await {
             return Ok(Outcome::Busy(conflict));
@@ -236,13 +298,19 @@ impl Protocol {
     // --- what the steps share -----------------------------------------------------------------------------------
 
     /// The issue, if it may be used: a closed one says that a person wants no more work on it.
-    async fn gate(&self, number: u64) -> Result<Issue> {
+    async fn gate(&self, wish: &Wish<'_>) -> Result<Issue> {
+        let number = wish.number;
         let issue =
             self.api.issue(number).await?.ok_or_else(|| trouble::no_issue(&self.api.repository(), number))?;
-        if issue.what.is_closed() {
+        if issue.what.is_closed() && !wish.by_hand {
             return Err(trouble::closed(&self.api.repository(), number));
         }
         Ok(issue.what)
+    }
+
+    /// People who are in the way of a wish; of none that only changes something for them.
+    fn people_against(&self, wish: &Wish<'_>, issue: &Issue, view: &View) -> Vec<HeldBy> {
+        if wish.by_hand { Vec::new() } else { self.people(issue, view) }
     }
 
     /// All comments, now. Never from a cache.
@@ -280,9 +348,12 @@ impl Protocol {
     }
 
     pub(super) fn is_trusted(&self, comment: &Comment) -> bool {
-        let insider = comment.author_association.as_deref().is_some_and(|role| INSIDERS.contains(&role));
-        let author = comment.user.as_ref();
-        insider
+        self.is_one_of_us(comment.user.as_ref(), comment.author_association.as_deref())
+    }
+
+    /// Whether what somebody with this role writes counts.
+    pub(super) fn is_one_of_us(&self, author: Option<&User>, role: Option<&str>) -> bool {
+        role.is_some_and(|role| INSIDERS.contains(&role))
             || author
                 .is_some_and(|user| user.is_bot() || self.is_worker(&user.login) || self.is_me(&user.login))
     }
@@ -311,6 +382,13 @@ impl Protocol {
         }
     }
 
+    /// A flag that nothing came of tells what it has cleared away.
+    async fn leave_ending(&self, id: u64, ending: Ending) {
+        if let Err(error) = self.api.edit_comment(id, &Says::Ended(ending).write()).await {
+            tracing::warn!(comment = id, %error, "a claim could not be taken back; it ends by itself");
+        }
+    }
+
     async fn drop_flag(&self, id: u64) {
         if let Err(error) = self.api.delete_comment(id).await {
             tracing::warn!(comment = id, %error, "a claim could not be taken back; it ends by itself");
@@ -321,7 +399,20 @@ impl Protocol {
         let mut held = self.held();
         let now = Moment::now();
         held.retain(|_, mine| now < mine.deadline);
-        held.insert(*id, Mine { deadline });
+        let doubtful = held.get(id).is_some_and(|mine| mine.doubtful);
+        held.insert(*id, Mine { deadline, doubtful });
+    }
+
+    /// An edit of this claim was not answered.
+    pub(super) fn doubt(&self, id: &LeaseId) {
+        if let Some(mine) = self.held().get_mut(id) {
+            mine.doubtful = true;
+        }
+    }
+
+    /// As whom GitHub knows us.
+    pub(super) fn learn_me(&self, login: &str) {
+        self.me.get_or_init(|| login.to_owned());
     }
 
     pub(super) fn forget(&self, id: &LeaseId) {

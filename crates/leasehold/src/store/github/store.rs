@@ -10,12 +10,13 @@ use super::locks::{GithubLocks, POLL};
 use super::options::{Arbiter, GithubOptions};
 use super::protocol::Protocol;
 use super::refs;
+use super::tasks::{CAN, GithubTasks};
 use super::trouble;
 use super::view::GRACE;
 use crate::error::Result;
 use crate::model::Ttl;
 use crate::store::background::Background;
-use crate::store::{Abilities, Budget, Finding, Hosts, LockStore, Store};
+use crate::store::{Abilities, Budget, Finding, Hosts, LockStore, Store, TaskStore};
 
 /// Opens the repository that the options name, if it is there and has issues.
 pub async fn connect(options: GithubOptions) -> Result<Arc<dyn Store>> {
@@ -37,11 +38,14 @@ pub async fn connect(options: GithubOptions) -> Result<Arc<dyn Store>> {
             Ok(api)
         })
         .await?;
-    Ok(Arc::new(GithubStore { locks: GithubLocks::new(Arc::new(Protocol::new(api)), background) }))
+    let (protocol, background) = (Arc::new(Protocol::new(api)), Arc::new(background));
+    let tasks = GithubTasks::new(protocol.clone(), background.clone());
+    Ok(Arc::new(GithubStore { locks: GithubLocks::new(protocol, background), tasks }))
 }
 
 struct GithubStore {
     locks: GithubLocks,
+    tasks: GithubTasks,
 }
 
 #[async_trait]
@@ -59,6 +63,7 @@ impl Store for GithubStore {
             queues: false,
             grace: GRACE.as_duration(),
             ttl: self.locks.protocol.api.options.ttl,
+            tasks: CAN,
         }
     }
 
@@ -68,6 +73,10 @@ impl Store for GithubStore {
 
     fn locks(&self) -> &dyn LockStore {
         &self.locks
+    }
+
+    fn tasks(&self) -> Option<&dyn TaskStore> {
+        Some(&self.tasks)
     }
 
     fn budget(&self) -> Option<Budget> {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::answers::Comment;
 use super::claim::{Asking, Claim, Found, Gone, How, Says};
+use super::tasks::Record;
 use crate::model::{
     Asked, Conflict, Event, EventKind, HeldBy, Holder, Lease, LeaseId, LockName, LockRecord, Mode, NotHeld,
     Slots, Timestamp, Token, Ttl,
@@ -34,6 +35,25 @@ struct Post {
     updated_at: Timestamp,
     /// None if it is garbage.
     says: Option<Says>,
+}
+
+/// What is known of a task.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Known<'a> {
+    /// The comment that says so.
+    pub(super) id: u64,
+    pub(super) record: &'a Record,
+    /// The claim under which it runs, if that is up.
+    pub(super) held: Option<&'a Claim>,
+    /// Its last sign of life.
+    pub(super) seen: Timestamp,
+}
+
+impl Known<'_> {
+    /// When the lease ends under which it runs, if that claim is up.
+    pub(super) fn ends(&self) -> Option<Timestamp> {
+        self.held.map(|claim| self.seen.plus(claim.ttl))
+    }
 }
 
 /// A claim that may keep others out.
@@ -95,6 +115,16 @@ impl View {
         Self { now, count, posts: ours.collect() }
     }
 
+    /// Of an issue without comments.
+    pub(super) const fn empty(now: Timestamp) -> Self {
+        Self { now, count: 0, posts: Vec::new() }
+    }
+
+    /// The same at another time, if nothing has changed until then.
+    pub(super) fn at(&self, now: Timestamp) -> Self {
+        Self { now, ..self.clone() }
+    }
+
     /// The claims that may keep others out, by ascending id.
     pub(super) fn standing(&self, unread: Ttl) -> Vec<Standing> {
         let forced: Vec<Token> =
@@ -120,6 +150,32 @@ impl View {
     /// The newest token.
     pub(super) fn token(&self) -> Token {
         self.posts.iter().filter_map(|post| post.says.as_ref()).map(Says::highest).max().unwrap_or_default()
+    }
+
+    /// What is known of the task that the issue is: the newest record, in the order of tokens.
+    pub(super) fn task(&self) -> Option<Known<'_>> {
+        let known = |post: &'_ Post| {
+            let says = post.says.as_ref()?;
+            let record = says.task()?;
+            Some((says.highest(), record.version, post.id))
+        };
+        let newest =
+            self.posts.iter().filter_map(|post| Some((known(post)?, post))).max_by_key(|(key, _)| *key);
+        let (_, post) = newest?;
+        let says = post.says.as_ref()?;
+        let held = match says {
+            // Whoever holds the issue for something else does not have the task.
+            Says::Held(claim) if Some(claim.token) == says.task().map(|record| record.token) => Some(claim),
+            _ => None,
+        };
+        Some(Known { id: post.id, record: says.task()?, held, seen: post.updated_at })
+    }
+
+    /// Whether somebody else's flag is up: who clears away may be about to delete what seems over.
+    pub(super) fn is_contested(&self) -> bool {
+        let up =
+            |standing: &Standing| standing.stage == Stage::Raised && standing.is_in_the_way(self.now, None);
+        self.standing(RAISED).iter().any(up)
     }
 
     /// Who asked the lease with this token to stop, last.
@@ -242,7 +298,9 @@ impl View {
             Some(Says::Asked(_) | Says::Ended(_)) => post.updated_at.plus(RAISED) <= self.now,
             _ => false,
         };
-        let past: Vec<_> = self.posts.iter().filter(past).map(|post| post.id).collect();
+        let newest = self.task().map(|known| known.id);
+        let past = self.posts.iter().filter(past).map(|post| post.id).filter(|id| Some(*id) != newest);
+        let past: Vec<_> = past.collect();
         past[..past.len().saturating_sub(keep)].to_vec()
     }
 }

@@ -67,6 +67,7 @@ fn abilities(hello: &Hello) -> Abilities {
         queues: hello.queues,
         grace: Duration::from_millis(hello.grace_millis),
         ttl: hello.ttl.max(SHORTEST_TTL),
+        tasks: hello.task_abilities,
     }
 }
 

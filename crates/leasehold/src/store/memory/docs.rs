@@ -56,6 +56,7 @@ impl DocStore for MemoryDocs {
             queues: true,
             grace: Duration::ZERO,
             ttl: Abilities::TTL,
+            tasks: Abilities::ALL_OF_TASKS,
         }
     }
 

@@ -54,6 +54,7 @@ impl Store for MemoryStore {
             queues: true,
             grace: Duration::ZERO,
             ttl: Abilities::TTL,
+            tasks: Abilities::ALL_OF_TASKS,
         }
     }
 

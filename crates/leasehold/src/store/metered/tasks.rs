@@ -78,6 +78,10 @@ impl TaskStore for MeteredStore {
         self.timed(Op::TaskQueues, self.inner_tasks().queues()).await
     }
 
+    async fn queue(&self, queue: &QueueName) -> Result<Option<QueueStatus>> {
+        self.timed(Op::TaskQueues, self.inner_tasks().queue(queue)).await
+    }
+
     async fn pause(&self, queue: &QueueName, pause: Option<Pause>) -> Result<bool> {
         self.timed(Op::TaskPause, self.inner_tasks().pause(queue, pause)).await
     }

@@ -230,5 +230,6 @@ fn abilities(gate: &Gate) -> Abilities {
         queues: true,
         grace: Duration::ZERO,
         ttl: Abilities::TTL,
+        tasks: Abilities::ALL_OF_TASKS,
     }
 }

@@ -79,6 +79,7 @@ pub(super) const fn abilities() -> Abilities {
         queues: true,
         grace: Duration::ZERO,
         ttl: Abilities::TTL,
+        tasks: Abilities::ALL_OF_TASKS,
     }
 }
 

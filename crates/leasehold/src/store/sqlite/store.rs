@@ -181,6 +181,7 @@ fn abilities() -> Abilities {
         queues: true,
         grace: Duration::ZERO,
         ttl: Abilities::TTL,
+        tasks: Abilities::ALL_OF_TASKS,
     }
 }
 

@@ -10,7 +10,7 @@ pub async fn a_lease_that_ran_out_goes_back(f: Fixture) {
     let leased = shop.lease(7, 1).await.remove(0);
     shop.f.pass(29_999);
     assert_eq!(shop.tasks().recover(100).await.expect("an answer").expired(), 0);
-    shop.f.pass(1);
+    shop.f.outlast(1);
     let recovered = shop.tasks().recover(100).await.expect("an answer");
     assert_eq!((recovered.returned, recovered.failed), (1, 0));
     let stored = shop.get(1).await;
@@ -27,7 +27,7 @@ pub async fn two_who_recover_do_it_once(f: Fixture) {
     let shop = Shop::from(f);
     shop.add(&(1..=20).map(task).collect::<Vec<_>>()).await;
     shop.drain().await;
-    shop.f.pass(30_000);
+    shop.f.outlast(30_000);
     let (one, two) = (shop.f.one.clone(), shop.f.two.clone());
     let first = tokio::spawn(async move { one.tasks().expect("tasks").recover(100).await });
     let second = tokio::spawn(async move { two.tasks().expect("tasks").recover(100).await });
@@ -44,7 +44,7 @@ pub async fn a_recovery_has_a_limit(f: Fixture) {
     let shop = Shop::from(f);
     shop.add(&(1..=5).map(task).collect::<Vec<_>>()).await;
     shop.drain().await;
-    shop.f.pass(30_000);
+    shop.f.outlast(30_000);
     assert_eq!(shop.tasks().recover(3).await.expect("an answer").returned, 3);
     assert_eq!(shop.tasks().recover(3).await.expect("an answer").returned, 2);
 }
@@ -54,7 +54,7 @@ pub async fn a_task_that_kills_its_workers_is_given_up(f: Fixture) {
     shop.add(&[task(1).attempts(2)]).await;
     for _ in 0..2 {
         assert_eq!(shop.drain().await, [1]);
-        shop.f.pass(30_000);
+        shop.f.outlast(30_000);
         shop.tasks().recover(100).await.expect("an answer");
     }
     let stored = shop.get(1).await;
@@ -68,7 +68,7 @@ pub async fn what_was_to_be_stopped_is_not_run_again(f: Fixture) {
     shop.add(&[task(1)]).await;
     shop.drain().await;
     shop.change(1, cancel()).await;
-    shop.f.pass(30_000);
+    shop.f.outlast(30_000);
     assert_eq!(shop.tasks().recover(100).await.expect("an answer").aborted, 1);
     assert_eq!(shop.state(1).await, TaskState::Aborted);
 }

@@ -51,7 +51,7 @@ pub async fn an_old_token_settles_nothing(f: Fixture) {
     let shop = Shop::from(f);
     shop.add(&[task(1)]).await;
     let zombie = shop.lease(1, 1).await.remove(0);
-    shop.f.pass(31_000);
+    shop.f.outlast(31_000);
     assert_eq!(shop.tasks().recover(100).await.expect("an answer").returned, 1);
     // Nobody has it yet, and yet the zombie's turn is over.
     assert_eq!(shop.settle(&zombie, Verdict::Done(None)).await, Settled::Lost);
@@ -67,7 +67,7 @@ pub async fn a_late_settlement_counts_if_nobody_has_ended_the_lease(f: Fixture) 
     let shop = Shop::from(f);
     shop.add(&[task(1)]).await;
     let leased = shop.lease(1, 1).await.remove(0);
-    shop.f.pass(31_000);
+    shop.f.outlast(31_000);
     shop.done(&leased).await;
 }
 
@@ -103,7 +103,7 @@ pub async fn a_failed_attempt_is_tried_again_after_a_pause(f: Fixture) {
         assert_eq!(shop.get(1).await.error, Some(why()));
         shop.f.pass(least - 1);
         assert_eq!(shop.drain().await, [0; 0], "before the pause is over");
-        shop.f.pass(most - least + 1);
+        shop.f.outlast(most - least + 1);
     }
     let leased = shop.lease(1, 1).await.remove(0);
     assert_eq!(shop.settle(&leased, Verdict::Retry(why(), None)).await, Settled::Now(TaskState::Failed));

@@ -150,6 +150,7 @@ impl DocStore for RefDocs {
             queues: true,
             grace: Duration::ZERO,
             ttl: self.0.api.options.ttl,
+            tasks: Abilities::ALL_OF_TASKS,
         }
     }
 

@@ -9,3 +9,4 @@ mod people;
 mod refs;
 mod suite;
 mod support;
+mod tasks;

@@ -16,7 +16,7 @@ pub(super) struct Description {
 /// Answers that every operation may give, described or not.
 const ALWAYS: [u16; 9] = [401, 403, 404, 410, 429, 500, 502, 503, 504];
 
-const PATHS: [&str; 10] = [
+const PATHS: [&str; 12] = [
     "/app/installations/{installation_id}/access_tokens",
     "/rate_limit",
     "/repos/{owner}/{repo}",
@@ -26,6 +26,8 @@ const PATHS: [&str; 10] = [
     "/repos/{owner}/{repo}/issues/{issue_number}/assignees",
     "/repos/{owner}/{repo}/issues/{issue_number}/comments",
     "/repos/{owner}/{repo}/issues/{issue_number}/events",
+    "/repos/{owner}/{repo}/issues/{issue_number}/labels",
+    "/repos/{owner}/{repo}/issues/{issue_number}/labels/{name}",
     "/user",
 ];
 

@@ -9,11 +9,13 @@
 //! | `git.rs` | its commits and refs |
 //! | `switches.rs` | what goes wrong |
 //! | `server.rs` | the server itself |
+//! | `labels.rs` | labels, events, and lists that have not changed |
 //! | `show.rs` | issues, comments and people as the description wants them |
 
 mod app;
 mod description;
 mod git;
+mod labels;
 mod repo;
 mod server;
 mod show;

@@ -26,12 +26,18 @@ pub(in crate::engines::github) struct Person {
 }
 
 #[derive(Debug, Clone, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a thing of its own that can be said of an issue")]
 pub(in crate::engines::github) struct Issue {
     pub(in crate::engines::github) title: String,
     pub(in crate::engines::github) body: String,
     pub(in crate::engines::github) author: String,
     pub(in crate::engines::github) labels: Vec<String>,
     pub(in crate::engines::github) is_closed: bool,
+    pub(in crate::engines::github) state_reason: Option<String>,
+    pub(in crate::engines::github) is_pull_request: bool,
+    /// What has happened to it: the event, the label if it is about one, and when.
+    pub(super) events: Vec<(&'static str, Option<String>, u64)>,
+    pub(super) closed_at: Option<u64>,
     pub(in crate::engines::github) is_locked: bool,
     pub(in crate::engines::github) is_deleted: bool,
     pub(in crate::engines::github) assignees: Vec<String>,
@@ -94,6 +100,39 @@ impl Repo {
 }
 
 impl Issue {
+    /// Somebody closes it for a reason, or opens it again.
+    pub(super) fn set_closed(&mut self, reason: Option<&str>, now: u64) {
+        let closes = reason.is_some();
+        if self.is_closed == closes {
+            return;
+        }
+        self.is_closed = closes;
+        self.state_reason = Some(reason.unwrap_or("reopened").to_owned());
+        self.closed_at = closes.then_some(now);
+        self.updated_at = now;
+        self.events.push((if closes { "closed" } else { "reopened" }, None, now));
+    }
+
+    /// Says whether it was there.
+    pub(super) fn remove_label(&mut self, label: &str, now: u64) -> bool {
+        let before = self.labels.len();
+        self.labels.retain(|name| !name.eq_ignore_ascii_case(label));
+        let was_there = self.labels.len() < before;
+        if was_there {
+            self.updated_at = now;
+            self.events.push(("unlabeled", Some(label.to_owned()), now));
+        }
+        was_there
+    }
+
+    pub(super) fn add_label(&mut self, label: &str, now: u64) {
+        if !self.labels.iter().any(|name| name.eq_ignore_ascii_case(label)) {
+            self.labels.push(label.to_owned());
+            self.updated_at = now;
+            self.events.push(("labeled", Some(label.to_owned()), now));
+        }
+    }
+
     pub(super) fn change(&mut self, now: u64) -> &mut BTreeMap<u64, Comment> {
         self.updated_at = now;
         &mut self.comments

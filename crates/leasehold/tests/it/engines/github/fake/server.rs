@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::app;
 use super::description::{Description, description};
 use super::git;
+use super::labels::{decoded, etag};
 use super::repo::{Assignment, Comment, Issue, Person, Repo};
 use super::show;
 use super::switches::{Crash, Fate, Ids, OldRefs, Switches, is_like};
@@ -20,8 +21,8 @@ use super::switches::{Crash, Fate, Ids, OldRefs, Switches, is_like};
 #[derive(Clone)]
 pub(in crate::engines::github) struct Fake(Arc<Inner>);
 
-struct Inner {
-    description: &'static Description,
+pub(super) struct Inner {
+    pub(super) description: &'static Description,
     clock: Clock,
     address: String,
     repo: Mutex<Repo>,
@@ -79,6 +80,19 @@ impl Fake {
     /// Makes somebody known. The token of `ada` is `token-of-ada`.
     pub(in crate::engines::github) fn person(&self, login: &str, person: Person) {
         self.repo().people.insert(login.to_owned(), person);
+    }
+
+    pub(super) fn now(&self) -> u64 {
+        self.0.now()
+    }
+
+    pub(in crate::engines::github) fn clock(&self) -> &Clock {
+        &self.0.clock
+    }
+
+    /// How many lists had not changed since they were last read, since the last time this was asked.
+    pub(in crate::engines::github) fn unchanged(&self) -> u32 {
+        std::mem::take(&mut lock(&self.0.switches).unchanged)
     }
 
     /// The repository, to look at and to meddle with.
@@ -229,11 +243,18 @@ async fn serve(
     match becomes {
         Fate::Pass => {
             let (status, body) = fake.answer(&request);
+            let etag = body.as_ref().map(|body| etag(&request, body));
+            let known = headers.get("if-none-match").and_then(|value| value.to_str().ok());
+            if status == 200 && known.is_some() && etag.as_deref() == known {
+                lock(&fake.switches).unchanged += 1;
+                return fake.unchanged();
+            }
+            let etag: Vec<_> = etag.into_iter().map(|etag| ("etag", etag)).collect();
             let mut meddling = lock(&fake.meddling);
             if let Some(place) = meddling.iter().position(|(what, _)| is_like(&asked, what)) {
                 (meddling.remove(place).1)(&mut lock(&fake.repo));
             }
-            fake.respond(&request, status, body.as_ref(), &[])
+            fake.respond(&request, status, body.as_ref(), &etag)
         }
         Fate::LoseRequest => cut(),
         Fate::LoseAnswer => {
@@ -267,8 +288,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Inner {
-    fn now(&self) -> u64 {
+    pub(super) fn now(&self) -> u64 {
         self.clock.now().as_micros() / 1_000_000
+    }
+
+    pub(super) fn date(&self) -> String {
+        let date = jiff::Timestamp::from_second(i64::try_from(self.now()).unwrap()).unwrap();
+        date.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string()
     }
 
     fn respond(
@@ -280,11 +306,9 @@ impl Inner {
     ) -> Response<Body> {
         let wrong = self.description.check_answer(&request.method, &request.path, status, body);
         lock(&self.wrong).extend(wrong);
-        let date = jiff::Timestamp::from_second(i64::try_from(self.now()).unwrap()).unwrap();
-        let date = date.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
         let mut response = Response::builder()
             .status(StatusCode::from_u16(status).unwrap())
-            .header("date", date)
+            .header("date", self.date())
             .header("content-type", "application/json; charset=utf-8")
             .header("x-ratelimit-limit", "5000")
             .header("x-ratelimit-remaining", lock(&self.switches).left.to_string())
@@ -332,13 +356,11 @@ impl Inner {
                         ("GET", []) => self.show_issue(repo, issue, 200),
                         ("PATCH", []) => self.edit_issue(repo, request, issue),
                         ("GET", ["comments"]) => self.list_comments(repo, request, issue),
-                        ("GET", ["events"]) => {
-                            let events = repo.issues[&issue].assignments.iter();
-                            let shown = events.map(|event| show::assignment(self.description, repo, event));
-                            (200, Some(Value::Array(request.page(shown.collect()))))
-                        }
                         ("POST", ["comments"]) => self.post_comment(repo, request, issue),
                         ("POST" | "DELETE", ["assignees"]) => self.assign(repo, request, issue),
+                        (_, ["labels" | "events", ..]) => {
+                            self.labels_and_events(repo, request, issue, rest.get(1).copied())
+                        }
                         _ => refusal(404, "Not Found"),
                     },
                 }
@@ -353,9 +375,9 @@ impl Inner {
     }
 
     fn list_issues(&self, repo: &Repo, request: &Request) -> Answer {
-        let label = request.asked("labels").replace("%2D", "-");
-        let listed =
-            repo.issues.iter().filter(|(_, issue)| !issue.is_deleted && issue.labels.contains(&label));
+        let label = decoded(&request.asked("labels"));
+        let has_label = |issue: &Issue| issue.labels.iter().any(|name| name.eq_ignore_ascii_case(&label));
+        let listed = repo.issues.iter().filter(|(_, issue)| !issue.is_deleted && has_label(issue));
         let listed = listed.filter(|(_, issue)| request.asked("state") == "all" || !issue.is_closed);
         let listed: Vec<_> =
             listed.map(|(number, issue)| show::issue(self.description, repo, *number, issue)).collect();
@@ -369,7 +391,8 @@ impl Inner {
             title: request.text("title"),
             body: request.text("body"),
             author: request.login.clone(),
-            labels: labels.map(str::to_owned).collect(),
+            // Whoever may not push is silently ignored.
+            labels: labels.filter(|_| repo.can_push(&request.login)).map(str::to_owned).collect(),
             created_at: now,
             updated_at: now,
             ..Issue::default()
@@ -386,7 +409,8 @@ impl Inner {
         let issue = repo.issues.get_mut(&number).expect("it is there");
         issue.updated_at = now;
         if let Some(state) = request.field("state").as_str() {
-            issue.is_closed = state == "closed";
+            let reason = request.field("state_reason").as_str().unwrap_or("completed");
+            issue.set_closed((state == "closed").then_some(reason), now);
         }
         if let Some(body) = request.field("body").as_str() {
             body.clone_into(&mut issue.body);
@@ -488,7 +512,7 @@ impl Request {
         self.query.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone()).unwrap_or_default()
     }
 
-    fn page<T>(&self, all: Vec<T>) -> Vec<T> {
+    pub(super) fn page<T>(&self, all: Vec<T>) -> Vec<T> {
         let (size, page) =
             (self.asked("per_page").parse().unwrap_or(30), self.asked("page").parse().unwrap_or(1_usize));
         all.into_iter().skip((page - 1) * size).take(size).collect()

@@ -54,6 +54,10 @@ pub(super) fn issue(description: &Description, repo: &Repo, number: u64, issue: 
         "body": issue.body,
         "user": user(description, repo, &issue.author),
         "state": if issue.is_closed { "closed" } else { "open" },
+        "state_reason": issue.state_reason,
+        "closed_at": issue.closed_at.map(time),
+        "author_association": repo.people.get(&issue.author).map_or("NONE", |person| person.association),
+        "html_url": format!("https://github.example/ada/engine/issues/{number}"),
         "locked": issue.is_locked,
         "labels": labels,
         "assignee": assignees.first(),
@@ -62,10 +66,45 @@ pub(super) fn issue(description: &Description, repo: &Repo, number: u64, issue: 
         "created_at": time(issue.created_at),
         "updated_at": time(issue.updated_at),
     });
-    filled(sample, &values)
+    let mut shown = filled(sample, &values);
+    if issue.is_pull_request {
+        let url = "https://github.example/";
+        shown["pull_request"] = json!({ "diff_url": url, "html_url": url, "patch_url": url, "url": url });
+    }
+    shown
 }
 
-pub(super) fn assignment(description: &Description, repo: &Repo, event: &Assignment) -> Value {
+/// Labels of an issue, as the calls for labels give them.
+pub(super) fn labels(description: &Description, issue: &Issue) -> Value {
+    static SAMPLE: OnceLock<Value> = OnceLock::new();
+    let sample = SAMPLE.get_or_init(|| description.sample("label"));
+    issue.labels.iter().map(|label| filled(sample, &json!({ "name": label }))).collect()
+}
+
+/// What has happened to an issue.
+pub(super) fn events(description: &Description, repo: &Repo, issue: &Issue) -> Vec<Value> {
+    static SAMPLES: OnceLock<[Value; 2]> = OnceLock::new();
+    let samples =
+        || [description.sample("unlabeled-issue-event"), description.sample("state-change-issue-event")];
+    let [about_label, about_state] = SAMPLES.get_or_init(samples);
+    let show = |(event, label, at): &(&str, Option<String>, u64)| {
+        let values = json!({ "event": event, "created_at": time(*at), "actor": user(description, repo, &issue.author) });
+        match label {
+            Some(label) => {
+                let mut shown = filled(about_label, &values);
+                shown["label"] = json!({ "name": label, "color": "ededed" });
+                shown
+            }
+            None => filled(about_state, &values),
+        }
+    };
+    let others = issue.assignments.iter().map(|event| (event.at, assignment(description, repo, event)));
+    let mut all: Vec<_> = issue.events.iter().map(|event| (event.2, show(event))).chain(others).collect();
+    all.sort_by_key(|(at, _)| *at);
+    all.into_iter().map(|(_, event)| event).collect()
+}
+
+fn assignment(description: &Description, repo: &Repo, event: &Assignment) -> Value {
     static SAMPLE: OnceLock<Value> = OnceLock::new();
     let sample = SAMPLE.get_or_init(|| description.sample("assigned-issue-event"));
     let values = json!({

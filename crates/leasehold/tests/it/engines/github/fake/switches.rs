@@ -49,6 +49,8 @@ pub(super) struct Switches {
     pub(super) crash: Option<Crash>,
     /// So many requests are left of the hour.
     pub(super) left: u64,
+    /// How many lists had not changed.
+    pub(super) unchanged: u32,
     /// How many requests everybody has made since the last count.
     pub(super) asked: u32,
 }
@@ -64,7 +66,8 @@ pub(super) struct Crash {
 impl Default for Switches {
     fn default() -> Self {
         let (ids, old_refs) = (Ids::Rising, OldRefs::Never);
-        Self { ids, stale_lists: 0, old_refs, planned: VecDeque::new(), crash: None, left: 4321, asked: 0 }
+        let (planned, crash, left) = (VecDeque::new(), None, 4321);
+        Self { ids, stale_lists: 0, old_refs, planned, crash, left, unchanged: 0, asked: 0 }
     }
 }
 

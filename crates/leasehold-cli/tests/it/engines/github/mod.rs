@@ -1,0 +1,6 @@
+//! `github://OWNER/REPO`, on the GitHub of the library's own tests.
+
+#[path = "../../../../../leasehold/tests/it/engines/github/fake/mod.rs"]
+#[expect(dead_code, unused_imports, reason = "the library's tests use all of it")]
+mod fake;
+mod tasks;

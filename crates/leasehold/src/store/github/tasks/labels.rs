@@ -1,0 +1,135 @@
+//! What labels mean: how urgent an issue is, and what is told of it.
+
+use crate::model::{Invalid, Metadata, Priority, QueueName, Retries};
+use crate::store::github::answers::Issue;
+
+/// On an issue whose task was given up. Whoever takes it away wants it tried again.
+pub(super) const FAILED: &str = "leasehold:failed";
+/// On an issue that was made for a task.
+pub(super) const MADE: &str = "leasehold:task";
+
+/// What a label may be called at most, in characters.
+const MAX_LABEL: usize = 50;
+
+/// Words for urgency: what they are called, their class, their weight. A higher class goes first, however long others have waited.
+const URGENCY: [(&str, i32, i32); 9] = [
+    ("priority:critical", 2, 1000),
+    ("p0", 2, 1000),
+    ("priority:high", 1, 100),
+    ("p1", 1, 100),
+    ("priority:medium", 0, 0),
+    ("priority:normal", 0, 0),
+    ("p2", 0, 0),
+    ("priority:low", -1, -100),
+    ("p3", -1, -100),
+];
+
+/// Facts that labels tell of a task, and what they are called in its claim.
+const FACTS: [(&str, &str); 4] = [
+    ("complexity:", "task_info.complexity"),
+    ("estimate:", "task_info.estimated_duration"),
+    ("type:", "task_info.type"),
+    ("priority:", "task_info.priority"),
+];
+
+/// Whether a queue can be a label.
+pub(super) fn check(queue: &QueueName) -> Result<(), Invalid> {
+    if queue.as_str().chars().count() > MAX_LABEL || queue.as_str().contains(',') {
+        return Err(Invalid(format!(
+            "queue '{queue}' cannot be a label of GitHub: that has at most {MAX_LABEL} characters, and no comma"
+        )));
+    }
+    Ok(())
+}
+
+/// How urgent an issue is: its class, and its weight within that. The most urgent of its labels counts.
+pub(super) fn urgency(issue: &Issue) -> (i32, Priority) {
+    let read = |label: &str| {
+        let label = label.to_lowercase();
+        let word = URGENCY.iter().find(|(word, ..)| *word == label);
+        let number = || label.strip_prefix("priority:")?.trim().parse().ok().map(|weight| (0, weight));
+        let (class, weight) = word.map(|(_, class, weight)| (*class, *weight)).or_else(number)?;
+        Priority::new(weight).ok().map(|weight| (class, weight))
+    };
+    issue.labels().filter_map(read).max().unwrap_or_default()
+}
+
+/// How often it is tried: `attempts:3`.
+pub(super) fn retries(issue: &Issue) -> Retries {
+    let read = |label: &str| label.to_lowercase().strip_prefix("attempts:")?.trim().parse().ok();
+    let attempts = issue.labels().find_map(read).filter(|attempts| (1..=Retries::MOST).contains(attempts));
+    attempts.map_or_else(Retries::default, |attempts| Retries { attempts, ..Retries::default() })
+}
+
+/// Puts what labels tell into the facts of a claim. What does not fit is left out.
+pub(super) fn tell(issue: &Issue, metadata: &mut Metadata) {
+    for label in issue.labels() {
+        let lower = label.to_lowercase();
+        if let Some((prefix, name)) = FACTS.iter().find(|(prefix, _)| lower.starts_with(prefix)) {
+            let value = label.get(prefix.len()..).unwrap_or_default().trim();
+            if metadata.get(name).is_none() && !value.is_empty() {
+                metadata.set(*name, value).unwrap_or_default();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn issue(labels: &[&str]) -> Issue {
+        let labels: Vec<_> = labels.iter().map(|name| json!({ "name": name })).collect();
+        serde_json::from_value(json!({
+            "number": 1, "state": "open", "title": "t", "comments": 0, "labels": labels,
+            "created_at": "2024-01-01T00:00:00Z", "updated_at": "2024-01-01T00:00:00Z", "closed_at": null,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn the_most_urgent_label_counts() {
+        let urgency = |labels: &[&str]| {
+            let (class, weight) = urgency(&issue(labels));
+            (class, weight.get())
+        };
+        assert_eq!(urgency(&["bug"]), (0, 0));
+        assert_eq!(urgency(&["Priority:Low", "P0"]), (2, 1000));
+        assert_eq!(urgency(&["priority:high"]), (1, 100));
+        assert_eq!(urgency(&["priority:7"]), (0, 7));
+        assert_eq!(urgency(&["priority:99999", "p3"]), (-1, -100));
+    }
+
+    #[test]
+    fn labels_tell_facts() {
+        let issue = issue(&[
+            "Complexity:high",
+            "estimate:2h",
+            "type: bug",
+            "priority:P1",
+            "complexity:low",
+            "attempts:3",
+        ]);
+        let mut metadata = Metadata::default();
+        tell(&issue, &mut metadata);
+        let told: Vec<_> = metadata.iter().collect();
+        assert_eq!(
+            told,
+            [
+                ("task_info.complexity", "high"),
+                ("task_info.estimated_duration", "2h"),
+                ("task_info.priority", "P1"),
+                ("task_info.type", "bug")
+            ]
+        );
+        assert_eq!(retries(&issue).attempts, 3);
+    }
+
+    #[test]
+    fn a_queue_has_to_be_a_label() {
+        assert!(check(&QueueName::new("agent work").unwrap()).is_ok());
+        assert!(check(&QueueName::new("a,b").unwrap()).is_err());
+        assert!(check(&QueueName::new("x".repeat(51)).unwrap()).is_err());
+    }
+}

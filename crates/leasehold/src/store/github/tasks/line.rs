@@ -1,0 +1,100 @@
+//! Who is next: by the class of urgency that labels give, then as the rules say. What the comments of an issue say is only looked at
+//! when it is that issue's turn.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::labels;
+use super::sight::Sight;
+use crate::model::{QueueName, Task, TaskId, TaskOp, TaskState, Timestamp};
+use crate::store::github::answers::Issue;
+
+/// Issues in line.
+#[derive(Default)]
+pub(super) struct Line(BinaryHeap<Reverse<Entry>>);
+
+/// An issue in line. The smallest is next.
+#[derive(Debug, Clone)]
+pub(super) struct Entry {
+    place: Place,
+    pub(super) queue: QueueName,
+    pub(super) issue: Issue,
+    /// Whether its comments were looked at, or there are none.
+    pub(super) is_known: bool,
+    /// Whether somebody wants it tried again who has done so on the issue.
+    pub(super) is_wanted_again: bool,
+}
+
+type Place = (i32, (i64, Timestamp, TaskId), u64);
+
+/// What is to be done with a task.
+#[derive(Debug)]
+pub(super) enum Turn {
+    /// It can be taken, and this is its place among others.
+    Take((i64, Timestamp, TaskId)),
+    /// Not before this time.
+    Later(Timestamp),
+    /// Its issue does not look as it should.
+    Finish,
+    /// Nothing: somebody has it, or it is over.
+    Pass,
+}
+
+impl Line {
+    /// Puts an issue in line, as early as it could be.
+    pub(super) fn add(&mut self, queue: &QueueName, issue: Issue, plain: &Task, is_known: bool) {
+        let place = place(&issue, plain.order());
+        self.0.push(Reverse(Entry { place, queue: queue.clone(), issue, is_known, is_wanted_again: false }));
+    }
+
+    /// Puts it back, now that its place is known.
+    pub(super) fn put_back(&mut self, mut entry: Entry, order: (i64, Timestamp, TaskId)) {
+        (entry.place, entry.is_known) = (place(&entry.issue, order), true);
+        self.0.push(Reverse(entry));
+    }
+
+    pub(super) fn next(&mut self) -> Option<Entry> {
+        self.0.pop().map(|Reverse(entry)| entry)
+    }
+}
+
+fn place(issue: &Issue, order: (i64, Timestamp, TaskId)) -> Place {
+    (-labels::urgency(issue).0, order, issue.number)
+}
+
+impl Turn {
+    /// Of a task as it was seen.
+    pub(super) fn of(sight: &Sight, issue: &Issue) -> Self {
+        let mut task = sight.task.clone();
+        if sight.has_lapsed() {
+            task.apply(&TaskOp::Expire, sight.now);
+            return Self::Take(task.order());
+        }
+        match task.state {
+            TaskState::Pending => Self::Take(task.order()),
+            TaskState::Scheduled => Self::Later(task.run_at),
+            _ if sight.is_unfinished(issue) => Self::Finish,
+            _ => Self::Pass,
+        }
+    }
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        self.place == other.place
+    }
+}
+
+impl Eq for Entry {}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Entry {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.place.cmp(&other.place)
+    }
+}

@@ -1,0 +1,138 @@
+//! What the text of an issue says that was made by a program for a task; and the task that an issue alone is.
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::labels;
+use crate::model::{
+    Fingerprint, Invalid, NewTask, Payload, Priority, QueueName, Retries, Task, TaskId, TaskKey, When,
+};
+use crate::store::github::answers::{Issue, User};
+use crate::store::github::claim::{hidden_after, shown_after};
+
+const BEGIN: &str = "<!-- leasehold:task ";
+/// The text of an issue has at most 65,536 characters.
+const MAX_TEXT: usize = 60 << 10;
+/// Of a payload, in a title and in the text for people.
+const MAX_TITLE: usize = 80;
+const MAX_SHOWN: usize = 2000;
+
+/// What the text of an issue says that was made for a task. Part of the stored format.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Made {
+    pub(super) id: TaskId,
+    pub(super) queue: QueueName,
+    pub(super) state: Stage,
+    /// A text, so that it stays as it was written.
+    payload: String,
+    pub(super) fingerprint: Fingerprint,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) key: Option<TaskKey>,
+    #[serde(default)]
+    when: When,
+    #[serde(default)]
+    priority: Priority,
+    #[serde(default)]
+    retries: Retries,
+}
+
+/// How far it has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Stage {
+    /// Only a flag: its maker looks whether there is another.
+    Raised,
+    /// A task.
+    Settled,
+}
+
+impl Made {
+    /// What is to be said of a new task.
+    pub(super) fn new(new: &NewTask) -> Result<Self, Invalid> {
+        let made = Self {
+            id: new.id,
+            queue: new.queue.clone(),
+            state: Stage::Raised,
+            payload: new.payload.as_str().to_owned(),
+            fingerprint: new.fingerprint(),
+            key: new.key.clone(),
+            when: new.when,
+            priority: new.priority,
+            retries: new.retries,
+        };
+        if made.text().len() > MAX_TEXT {
+            return Err(Invalid(format!(
+                "a payload of {} bytes does not fit into an issue of GitHub: put it elsewhere, and its address into the task",
+                made.payload.len()
+            )));
+        }
+        Ok(made)
+    }
+
+    /// What an issue says.
+    pub(super) fn read(issue: &Issue) -> Option<Self> {
+        shown_after::<Self>(BEGIN, issue.body.as_deref()?)?.ok()
+    }
+
+    /// What the issue is called.
+    pub(super) fn title(&self) -> String {
+        let payload = &self.payload[..self.payload.floor_char_boundary(MAX_TITLE)];
+        format!("{}: {payload}", self.queue).replace(char::is_control, " ")
+    }
+
+    /// The whole text.
+    pub(super) fn text(&self) -> String {
+        let payload = &self.payload[..self.payload.floor_char_boundary(MAX_SHOWN)];
+        let payload = payload.replace("```", "'''").replace("<!--", "<! --");
+        format!(
+            "A task for `{}`, added by [leasehold](https://github.com/leasehold/leasehold). Close it to have it not done; assign yourself to do it.\n\n\
+             ```json\n{payload}\n```\n\n{}",
+            self.queue.as_str().replace('`', "'"),
+            hidden_after(BEGIN, self)
+        )
+    }
+
+    /// The same as a task.
+    pub(super) fn settled(&self) -> Self {
+        Self { state: Stage::Settled, ..self.clone() }
+    }
+
+    /// The same when another one has its key.
+    pub(super) fn without_key(&self) -> Self {
+        Self { key: None, ..self.clone() }
+    }
+
+    fn new_task(&self) -> NewTask {
+        NewTask {
+            when: self.when,
+            priority: self.priority,
+            key: self.key.clone(),
+            retries: self.retries,
+            fingerprint: Some(self.fingerprint),
+            ..NewTask::new(self.id, self.queue.clone(), Payload::new(&self.payload).unwrap_or_default())
+        }
+    }
+}
+
+/// The task that an issue is by itself, without what its comments say. None if it is only a flag, or cannot be one.
+pub(super) fn plain(issue: &Issue, queue: &QueueName, made: Option<&Made>) -> Option<Task> {
+    if let Some(made) = made {
+        return (made.state == Stage::Settled).then(|| Task::new(&made.new_task(), issue.created_at));
+    }
+    let labels: Vec<_> = issue.labels().collect();
+    let payload = json!({
+        "number": issue.number,
+        "title": issue.title,
+        "body": issue.body.as_deref().unwrap_or_default(),
+        "labels": labels,
+        "url": issue.html_url,
+        "author": issue.user.as_ref().map(|user: &User| user.login.as_str()),
+    });
+    let new = NewTask {
+        priority: labels::urgency(issue).1,
+        retries: labels::retries(issue),
+        ..NewTask::new(TaskId::numbered(issue.number)?, queue.clone(), Payload::of(&payload).ok()?)
+    };
+    Some(Task::new(&new, issue.created_at))
+}

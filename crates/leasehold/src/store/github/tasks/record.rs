@@ -1,0 +1,318 @@
+//! What a claim says of the task that its issue is: everything that the issue itself does not say. And the line for people.
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::{
+    Asked, Note, Payload, Priority, Progress, QueueName, Retries, Task, TaskEvent, TaskEventKind, TaskState,
+    Timestamp, Token, WorkerId,
+};
+use crate::store::github::claim::code;
+
+/// A task, as far as its issue does not say it. Part of the stored format.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(in crate::store::github) struct Record {
+    queue: QueueName,
+    state: TaskState,
+    run_at: Timestamp,
+    ready_at: Timestamp,
+    #[serde(default)]
+    attempt: u32,
+    pub(in crate::store::github) token: Token,
+    pub(in crate::store::github) version: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    worker: Option<WorkerId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    leased_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    lease_expires_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    progress: Option<Progress>,
+    /// A text, so that it stays as it was written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    result: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    error: Option<Note>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cancel: Option<Asked>,
+    updated_at: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    finished_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    events: Vec<TaskEvent>,
+    /// Only what was changed by hand; else the issue says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    payload: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    priority: Option<Priority>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    retries: Option<Retries>,
+}
+
+/// A comment has at most 65,536 characters. The record has so many of them, the line for people some more.
+const MAX_RECORD: usize = 48 << 10;
+/// The largest result or changed payload that fits.
+pub(super) const MAX_VALUE: usize = 24 << 10;
+/// Of a text in an event.
+const MAX_WHY: usize = 500;
+/// Of a result, for people.
+const MAX_SHOWN: usize = 2000;
+
+impl Record {
+    /// What is to be written of a task; `plain` is the task as its issue alone says it.
+    pub(super) fn of(task: &Task, plain: &Task) -> Self {
+        let text = |payload: &Payload| payload.as_str().to_owned();
+        let mut record = Self {
+            queue: task.queue.clone(),
+            state: task.state,
+            run_at: task.run_at,
+            ready_at: task.ready_at,
+            attempt: task.attempt,
+            token: task.token,
+            version: task.version,
+            worker: task.worker,
+            leased_at: task.leased_at,
+            lease_expires_at: task.lease_expires_at,
+            progress: task.progress.clone(),
+            result: task.result.as_ref().map(|result| fitting(text(result), MAX_VALUE)),
+            error: task.error.clone(),
+            cancel: task.cancel.clone(),
+            updated_at: task.updated_at,
+            finished_at: task.finished_at,
+            events: task.events.clone(),
+            payload: (task.payload != plain.payload).then(|| text(&task.payload)),
+            priority: (task.priority != plain.priority).then_some(task.priority),
+            retries: (task.retries != plain.retries).then_some(task.retries),
+        };
+        record.shorten();
+        record
+    }
+
+    /// The task.
+    pub(super) fn task(&self, plain: &Task) -> Task {
+        let value = |text: &String| Payload::new(text).unwrap_or_default();
+        Task {
+            id: plain.id,
+            queue: self.queue.clone(),
+            payload: self.payload.as_ref().map_or_else(|| plain.payload.clone(), value),
+            state: self.state,
+            priority: self.priority.unwrap_or(plain.priority),
+            run_at: self.run_at,
+            ready_at: self.ready_at,
+            key: plain.key.clone(),
+            fingerprint: plain.fingerprint,
+            lock: None,
+            attempt: self.attempt,
+            retries: self.retries.unwrap_or(plain.retries),
+            token: self.token,
+            version: self.version,
+            worker: self.worker,
+            leased_at: self.leased_at,
+            lease_expires_at: self.lease_expires_at,
+            progress: self.progress.clone(),
+            result: self.result.as_ref().map(value),
+            error: self.error.clone(),
+            cancel: self.cancel.clone(),
+            created_at: plain.created_at,
+            updated_at: self.updated_at,
+            finished_at: self.finished_at,
+            archived: false,
+            events: self.events.clone(),
+        }
+    }
+
+    pub(super) const fn queue(&self) -> &QueueName {
+        &self.queue
+    }
+
+    /// The same when its lease is taken away: it has run out.
+    #[must_use]
+    pub(in crate::store::github) fn ended(&self, now: Timestamp) -> Self {
+        let ends = self.lease_expires_at.map(|ends| ends.min(now));
+        Self { lease_expires_at: ends, ..self.clone() }
+    }
+
+    /// Old events go first, and long words before that; at last, what came of it.
+    fn shorten(&mut self) {
+        if self.size() <= MAX_RECORD {
+            return;
+        }
+        for why in self.events.iter_mut().filter_map(|event| event.why.as_mut()) {
+            *why = Note::new(cut(why.as_str(), MAX_WHY));
+        }
+        while self.size() > MAX_RECORD && !self.events.is_empty() {
+            self.events.remove(0);
+        }
+        if self.size() > MAX_RECORD {
+            self.error = self.error.take().map(|error| Note::new(cut(error.as_str(), MAX_WHY)));
+            self.progress = None;
+        }
+        let mut most = MAX_VALUE;
+        while self.size() > MAX_RECORD && most > MAX_WHY {
+            most /= 2;
+            self.result = self.result.take().map(|result| fitting(result, most));
+        }
+    }
+
+    /// As it is written: what could end a comment is spelled out.
+    fn size(&self) -> usize {
+        let json = serde_json::to_string(self).unwrap_or_default();
+        json.len() + 5 * json.bytes().filter(|byte| b"<>".contains(byte)).count()
+    }
+
+    /// What people read of it, by whoever has written it.
+    pub(in crate::store::github) fn line(&self, holder: &str) -> String {
+        let (attempt, token) = (self.attempt, self.token);
+        let why = self.error.as_ref().map(|why| format!(": {}", quoted(why.as_str()))).unwrap_or_default();
+        match self.state {
+            TaskState::Running => {
+                let far =
+                    self.progress.as_ref().map(|far| format!(": {}", progress(far))).unwrap_or_default();
+                let since = self.leased_at.unwrap_or(self.updated_at);
+                let asked = if self.cancel.is_some() { " It was asked to stop." } else { "" };
+                format!(
+                    "🔧 {holder} works on it since {since} (attempt {attempt}, token {token}){far}.{asked}"
+                )
+            }
+            TaskState::Succeeded => {
+                let result = self.result.as_deref().filter(|result| *result != "null").map(block);
+                format!("✅ **Done** by {holder} in attempt {attempt}.{}", result.unwrap_or_default())
+            }
+            TaskState::Failed => format!("❌ **Failed** in attempt {attempt}, and given up{why}."),
+            TaskState::Aborted => {
+                let asked = self.cancel.as_ref().map(|asked| {
+                    let reason = asked.reason.as_ref().map(|reason| format!(": {}", code(reason)));
+                    format!(" {} wanted it so{}.", code(&asked.by), reason.unwrap_or_default())
+                });
+                format!("🚫 **Stopped**{}.{}", why, asked.unwrap_or_default())
+            }
+            TaskState::Scheduled => format!("🔁 {}; to be done at {}.", self.last(&why), self.run_at),
+            TaskState::Pending | TaskState::Blocked => format!("↩️ {}; waits for a worker.", self.last(&why)),
+        }
+    }
+
+    /// What happened last.
+    fn last(&self, why: &str) -> String {
+        let attempt = self.events.last().map_or(self.attempt, |event| event.attempt);
+        match self.events.last().map(|event| (event.kind, &event.by)) {
+            Some((TaskEventKind::Failed, _)) => format!("Attempt {attempt} failed{why}"),
+            Some((TaskEventKind::Expired, _)) => {
+                format!("Attempt {attempt} ended without a word from its worker")
+            }
+            Some((TaskEventKind::Returned, _)) => "Given back".to_owned(),
+            Some((TaskEventKind::Snoozed, _)) => "Put off".to_owned(),
+            Some((TaskEventKind::Retried, Some(by))) => format!("{} wants it tried again", code(by)),
+            Some((_, Some(by))) => format!("Changed by {}", code(by)),
+            _ => "Changed".to_owned(),
+        }
+    }
+}
+
+/// A text that does not fit is cut; any other result says so instead: the work is done all the same.
+fn fitting(result: String, most: usize) -> String {
+    if result.len() <= most {
+        return result;
+    }
+    tracing::warn!(bytes = result.len(), most, "a result is too large for a comment, and is not kept whole");
+    match serde_json::from_str::<String>(&result) {
+        Ok(text) => serde_json::Value::from(format!("{}…", cut(&text, most / 2))).to_string(),
+        Err(_) => {
+            serde_json::json!({ "leasehold": "the result was too large to be kept", "bytes": result.len() })
+                .to_string()
+        }
+    }
+}
+
+fn cut(text: &str, most: usize) -> &str {
+    &text[..text.floor_char_boundary(most)]
+}
+
+/// The first line of somebody's words, so that nobody is notified and nothing else is said by them.
+fn quoted(words: &str) -> String {
+    code(cut(words.lines().next().unwrap_or_default(), MAX_WHY))
+}
+
+fn progress(progress: &Progress) -> String {
+    let far = match progress.of {
+        Some(of) if of > 0 => format!("{} %", progress.done.saturating_mul(100) / of),
+        _ => progress.done.to_string(),
+    };
+    match &progress.note {
+        Some(note) => format!("{far} — {}", quoted(note.as_str())),
+        None => far,
+    }
+}
+
+fn block(json: &str) -> String {
+    let text = json.replace("```", "'''").replace("<!--", "<! --");
+    format!("\n\n```json\n{}\n```", cut(&text, MAX_SHOWN))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{NewTask, Settle, TaskId, TaskOp, Ttl, Verdict};
+    use uuid::Uuid;
+
+    fn plain() -> Task {
+        let queue = QueueName::new("q").unwrap();
+        let new = NewTask::new(TaskId::numbered(7).unwrap(), queue, Payload::new("{\"a\": 1.50}").unwrap());
+        Task::new(&new, Timestamp::from_micros(1_700_000_000_000_000))
+    }
+
+    #[test]
+    fn a_task_comes_back_as_it_was() {
+        let (plain, now) = (plain(), Timestamp::from_micros(1_700_000_001_000_000));
+        let mut task = plain.clone();
+        task.apply(&TaskOp::Lease(WorkerId::from_uuid(Uuid::from_u128(5)), Ttl::from_secs(30)), now);
+        task.progress = Some(Progress::of(2, 5).note("encoding"));
+        let record = Record::of(&task, &plain);
+        assert_eq!(record.task(&plain), task);
+        assert_eq!(
+            record.line("`ada`"),
+            "🔧 `ada` works on it since 2023-11-14T22:13:21Z (attempt 1, token 1700000001000000): 40 % — `encoding`."
+        );
+        let result = Payload::new("{\"url\": \"<!-- leasehold:v1 {} -->\", \"n\": 1.50}").unwrap();
+        let done = Settle { id: task.id, token: task.token, verdict: Verdict::Done(Some(result)) };
+        task.apply(&TaskOp::Settle(done), now);
+        let record = Record::of(&task, &plain);
+        let json = serde_json::to_string(&record).unwrap();
+        assert_eq!(serde_json::from_str::<Record>(&json).unwrap().task(&plain), task);
+        assert!(!record.line("`ada`").contains("<!--"));
+    }
+
+    /// The stored format: what is in a comment of this version is read by every later one.
+    #[test]
+    fn a_record_of_the_first_version_is_read() {
+        let json = r#"{"queue":"agent","state":"running","runAt":1,"readyAt":2,"attempt":1,"token":7,"version":2,"worker":"00000000-0000-0000-0000-000000000005","leasedAt":3,"leaseExpiresAt":4,"progress":{"done":2,"of":5,"note":"encoding"},"updatedAt":3,"events":[{"at":3,"kind":"failed","attempt":1,"token":6,"why":"no"}]}"#;
+        let record: Record = serde_json::from_str(json).unwrap();
+        let task = record.task(&plain());
+        assert_eq!((task.state, task.attempt, task.version), (TaskState::Running, 1, 2));
+        assert_eq!((task.payload, task.retries), (plain().payload, plain().retries));
+    }
+
+    #[test]
+    fn however_much_is_told_it_fits_into_a_comment() {
+        let (plain, now) = (plain(), Timestamp::from_micros(1_700_000_001_000_000));
+        let mut task = Task { retries: Retries { attempts: 1000, ..plain.retries }, ..plain.clone() };
+        for _ in 0..60 {
+            task.state = TaskState::Pending;
+            task.apply(&TaskOp::Lease(WorkerId::from_uuid(Uuid::from_u128(5)), Ttl::from_secs(30)), now);
+            let verdict = Verdict::Retry(Note::new("x\"".repeat(4000)), None);
+            task.apply(&TaskOp::Settle(Settle { id: task.id, token: task.token, verdict }), now);
+        }
+        for (result, kept) in [
+            (Payload::of(&["x".repeat(1 << 19)]), "too large to be kept"),
+            (Payload::of(&"<\"\n".repeat(1 << 17)), "…"),
+            (Payload::of(&"x".repeat(1 << 19)), "xxx…"),
+        ] {
+            task.result = Some(result.unwrap());
+            let record = Record::of(&task, &plain);
+            assert!(record.size() <= MAX_RECORD, "{}", record.size());
+            let line = record.line("`ada`");
+            assert!(line.len() < 10_000);
+            assert!(record.result.as_ref().unwrap().contains(kept), "{:?}", record.result);
+            assert!(record.task(&plain).result.is_some_and(|result| result.as_str() != "null"));
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Ending attempts: one edit of the claim is the point of no return.
+
+use std::sync::{Mutex, PoisonError};
+
+use super::desk::{Desk, holder};
+use super::leasing::{lock_name, wanted};
+use super::record::Record;
+use super::sight::Sight;
+use crate::Result;
+use crate::error::{Error, Trouble};
+use crate::model::{Metadata, Settle, Settled, Task, TaskAnswer, TaskOp, TaskState, Token};
+use crate::store::Moment;
+use crate::store::github::claim::{Claim, Says};
+use crate::store::github::issues::pause;
+use crate::store::github::protocol::Written;
+use crate::store::github::view::{RAISED, Standing, View};
+
+/// So often it is looked again while others are at it.
+const LOOKS: u32 = 6;
+
+/// What came of trying to settle.
+enum Tried {
+    Settled(TaskState),
+    /// Nobody can be sure of it yet.
+    Unclear,
+    /// The lease may be over, but nobody has ended it.
+    Late,
+    Lost,
+}
+
+impl Desk {
+    /// Ends attempts, each by itself.
+    pub(super) async fn settle(&self, settle: &[Settle]) -> Result<Vec<Settled>> {
+        let mut settled = Vec::with_capacity(settle.len());
+        for settle in settle {
+            settled.push(match self.settle_one(settle).await {
+                // Nothing could be said of it however often it is tried, such as on an issue that is gone.
+                Err(error) if !error.is_retryable() => {
+                    tracing::warn!(task = %settle.id, %error, "an attempt cannot be settled");
+                    Settled::Lost
+                }
+                settled => settled?,
+            });
+        }
+        Ok(settled)
+    }
+
+    async fn settle_one(&self, settle: &Settle) -> Result<Settled> {
+        let Some(number) = self.number(settle.id).await? else { return Ok(Settled::Lost) };
+        for look in 0..LOOKS {
+            match self.try_to_settle(number, settle).await? {
+                Tried::Settled(state) => return Ok(Settled::Now(state)),
+                Tried::Lost => return Ok(Settled::Lost),
+                Tried::Late => {
+                    if let Some(settled) = self.settle_late(number, settle).await? {
+                        return Ok(settled);
+                    }
+                }
+                Tried::Unclear => {}
+            }
+            pause(&self.protocol.api, look).await;
+        }
+        let message =
+            format!("issue #{number} is being changed by others; what became of its task cannot be said yet");
+        Err(Error::store(Trouble::Unavailable, message, "try again"))
+    }
+
+    async fn try_to_settle(&self, number: u64, settle: &Settle) -> Result<Tried> {
+        let _lane = self.lanes.enter(&lock_name(number)).await;
+        let sent = Moment::now();
+        let Some((issue, view, sight)) = self.look(number).await? else { return Ok(Tried::Lost) };
+        let Sight { mut task, plain, now, .. } = sight;
+        let was = view.task().map(|known| known.record.task(&plain).state);
+        if task.token != settle.token || was.is_none() {
+            return Ok(Tried::Lost);
+        }
+        if was != Some(TaskState::Running) {
+            // It was settled already. But whoever clears away what seemed over may have read it before that, and delete it.
+            if view.is_contested() {
+                return Ok(Tried::Unclear);
+            }
+            self.finish(number, &task, issue.is_closed()).await;
+            return Ok(Tried::Settled(task.state));
+        }
+        let Some(standing) = self.protocol.lease(&view, |claim| claim.token == settle.token) else {
+            return Ok(Tried::Late);
+        };
+        let Some(claim) = standing.claim.clone() else { return Ok(Tried::Late) };
+        let deadline = self.protocol.deadline(&claim.lease_id, &view, &standing, sent);
+        if now >= standing.ends || Moment::now() >= deadline {
+            return Ok(Tried::Late);
+        }
+        if !matches!(task.apply(&TaskOp::Settle(settle.clone()), now), TaskAnswer::Settled(Settled::Now(_))) {
+            return Ok(Tried::Lost);
+        }
+        let claim = Claim { task: Some(Box::new(Record::of(&task, &plain))), ..claim };
+        self.write_settled(number, &view, &standing, claim, deadline, task).await
+    }
+
+    /// The assignee goes first: if we die in between, the claim still says that the assignment was ours.
+    async fn write_settled(
+        &self,
+        number: u64,
+        view: &View,
+        standing: &Standing,
+        mut claim: Claim,
+        deadline: Moment,
+        task: Task,
+    ) -> Result<Tried> {
+        let (api, id) = (&self.protocol.api, claim.lease_id);
+        let issue = api.unassign(number, &[&standing.author]).await?.what;
+        if Moment::now() >= deadline {
+            return Ok(Tried::Late);
+        }
+        let doubtful = self.protocol.mine(&id).is_some_and(|mine| mine.doubtful);
+        if doubtful {
+            // A sign of life that was never answered may still arrive, and bring the old comment back: this one is newer.
+            claim.token = view.token().next(view.now);
+            if api.post_comment(number, &Says::Released(claim).write()).await?.is_none() {
+                return Ok(Tried::Lost);
+            }
+            if let Err(error) = api.delete_comment(standing.id).await {
+                tracing::debug!(comment = standing.id, %error, "an old claim stays until its time is over");
+            }
+        } else {
+            let edited = api.edit_comment(standing.id, &Says::Released(claim).write()).await;
+            if edited.inspect_err(|_| self.protocol.doubt(&id))?.is_none() {
+                return Ok(Tried::Unclear);
+            }
+            if Moment::now() >= deadline {
+                return Ok(Tried::Unclear);
+            }
+        }
+        self.protocol.forget(&id);
+        self.finish(number, &task, issue.is_closed()).await;
+        self.protocol.tidy(view).await;
+        Ok(Tried::Settled(task.state))
+    }
+
+    /// The lease is over, but nobody has ended it: then it counts, by a claim of its own. None if somebody else is at it.
+    async fn settle_late(&self, number: u64, settle: &Settle) -> Result<Option<Settled>> {
+        let Some((issue, _, sight)) = self.look(number).await? else { return Ok(Some(Settled::Lost)) };
+        let (queue, done) = (sight.task.queue, Mutex::new(None));
+        let errand = |view: &View, _: Token| {
+            let sight = self.sight(&queue, &issue, view)?;
+            let mut task = sight.task.clone();
+            let before = task.version;
+            let TaskAnswer::Settled(settled) = task.apply(&TaskOp::Settle(settle.clone()), sight.now) else {
+                return None;
+            };
+            let is_new = task.version != before;
+            let record = is_new.then(|| sight.record(&task));
+            *done.lock().unwrap_or_else(PoisonError::into_inner) = Some((settled, task));
+            Some(Written { record: record?, holds: false })
+        };
+        let ask = wanted(holder(), RAISED, Metadata::default());
+        let was_written = self.claim(number, &ask, &errand, true).await?;
+        let done = done.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match done {
+            Some((settled, task)) if was_written => {
+                self.finish(number, &task, issue.is_closed()).await;
+                Ok(Some(settled))
+            }
+            // There was nothing to write: it is over, or somebody else has had it.
+            Some((settled, task)) if settled == Settled::Lost || task.state.is_terminal() => {
+                Ok(Some(settled))
+            }
+            _ => Ok(None),
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Bad days.
+
+use std::time::Duration;
+
+use leasehold::model::{Beat, Settled, TaskState, Verdict};
+
+use super::support::{TTL, worker};
+use crate::engines::github::fake::{Fate, Person};
+use crate::engines::github::support::{GRACE, fake};
+
+#[tokio::test]
+async fn a_claim_that_a_person_has_spoiled_keeps_others_out_and_its_worker_learns_it() {
+    let Some((fake, clock)) = fake().await else { return };
+    let issue = fake.labelled_issue("Fix it", &["agent"]);
+    let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
+    let task = ada.takes().await;
+    for comment in fake.repo().issues.get_mut(&issue).unwrap().comments.values_mut() {
+        comment.body = comment.body.replace("\"state\":\"held\"", "\"state\":\"helt\"");
+    }
+    assert!(bob.lease(1).await.is_empty());
+    assert_eq!(ada.beat(&task, None).await, Beat::Lost);
+    assert_eq!(ada.settle(&task, Verdict::Done(None)).await, Settled::Lost);
+    // How long it was good for cannot be read: as long as a lease lasts if nobody says otherwise.
+    clock.advance(Duration::from_secs(900 + 5));
+    let again = bob.takes().await;
+    assert_eq!(again.attempt, 1, "nobody knows that it was tried");
+    assert!(again.token >= task.token);
+    assert_eq!(bob.settle(&again, Verdict::Done(None)).await, Settled::Now(TaskState::Succeeded));
+}
+
+/// Who may not push cannot be assigned, but comments all the same. To close issues of others and to label them needs more.
+#[tokio::test]
+async fn without_push_access_tasks_can_be_done_and_others_see_to_the_issue() {
+    let Some((fake, clock)) = fake().await else { return };
+    fake.person("zoe", Person { is_bot: false, association: "MEMBER", can_push: false });
+    let issue = fake.labelled_issue("Fix it", &["agent"]);
+    let (zoe, bob) = (worker(&fake, "zoe").await, worker(&fake, "bob").await);
+    let task = zoe.takes().await;
+    assert!(fake.repo().issues[&issue].assignees.is_empty());
+    assert!(bob.lease(1).await.is_empty());
+    assert_eq!(
+        zoe.settle(&task, Verdict::Fail(leasehold::testing::shop::why())).await,
+        Settled::Now(TaskState::Failed)
+    );
+    assert_eq!(fake.repo().issues[&issue].labels, ["agent"], "it could not be labelled");
+    clock.advance(Duration::from_secs(9));
+    assert!(bob.lease(1).await.is_empty());
+    assert_eq!(fake.repo().issues[&issue].labels, ["agent", "leasehold:failed"]);
+    let new = leasehold::testing::shop::task(1).in_queue("agent");
+    let error = zoe.store.tasks().unwrap().enqueue(&[new]).await.unwrap_err();
+    assert_eq!(error.code(), "STORE_NOT_PERMITTED");
+    assert!(fake.repo().issues.values().all(|issue| issue.title == "Fix it" || issue.is_closed));
+}
+
+#[tokio::test]
+async fn a_limit_in_the_middle_is_obeyed_and_nothing_is_lost() {
+    let refused = || Fate::Refuse(403, vec![("retry-after", "1".to_owned())]);
+    for what in ["POST /comments", "PATCH /1000001", "POST /assignees"] {
+        let Some((fake, _)) = fake().await else { return };
+        fake.labelled_issue("Fix it", &["agent"]);
+        let ada = worker(&fake, "ada").await;
+        fake.plan(what, refused());
+        let mut tries = 0;
+        let task = loop {
+            match ada.try_to_lease(1).await {
+                Ok(mut tasks) if !tasks.is_empty() => break tasks.remove(0),
+                Ok(_) => {}
+                Err(error) => assert!(error.is_retryable(), "{what}: {error}"),
+            }
+            tries += 1;
+            assert!(tries < 600, "{what}: it was never leased");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            // What could not be taken back ends by itself.
+            if tries % 100 == 0 {
+                fake.clock().advance(TTL.as_duration() + Duration::from_millis(GRACE));
+            }
+        };
+        fake.plan("PATCH /1", refused());
+        let mut settled = ada.try_to_settle(&task, Verdict::Done(None)).await;
+        while let Err(error) = &settled {
+            assert!(error.is_retryable(), "{what}: {error}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            settled = ada.try_to_settle(&task, Verdict::Done(None)).await;
+        }
+        assert_eq!(settled.unwrap(), Settled::Now(TaskState::Succeeded), "{what}");
+    }
+}
+
+#[tokio::test]
+async fn an_issue_that_is_gone_has_no_task() {
+    let Some((fake, _)) = fake().await else { return };
+    let issue = fake.labelled_issue("Fix it", &["agent"]);
+    let other = fake.labelled_issue("Fix it too", &["agent"]);
+    let ada = worker(&fake, "ada").await;
+    let task = ada.takes().await;
+    fake.repo().issues.get_mut(&issue).unwrap().is_deleted = true;
+    assert_eq!(ada.beat(&task, None).await, Beat::Lost);
+    assert_eq!(ada.settle(&task, Verdict::Done(None)).await, Settled::Lost);
+    assert_eq!(ada.takes().await.id.number(), Some(other));
+}

@@ -1,0 +1,183 @@
+//! What people do on GitHub, at each stage of a task.
+
+use std::time::Duration;
+
+use leasehold::model::{Beat, Cancel, Holder, Settled, TaskAnswer, TaskOp, TaskState, Verdict};
+use leasehold::testing::shop::why;
+
+use super::support::{TTL, id, worker};
+use crate::engines::github::support::{GRACE, fake};
+
+#[tokio::test]
+async fn urgent_issues_go_first_and_then_the_oldest() {
+    let Some((fake, clock)) = fake().await else { return };
+    let add = |labels: &[&str]| {
+        clock.advance(Duration::from_hours(24));
+        fake.labelled_issue("Fix it", &[&["agent"], labels].concat())
+    };
+    let low = add(&["priority:low"]);
+    let (old, new) = (add(&[]), add(&["P2"]));
+    let (high, critical, high_too) = (add(&["Priority:High"]), add(&["P0"]), add(&["P1"]));
+    let pull = add(&["P0"]);
+    fake.repo().issues.get_mut(&pull).unwrap().is_pull_request = true;
+    let ada = worker(&fake, "ada").await;
+    let order: Vec<_> = ada.lease(20).await.iter().filter_map(|task| task.id.number()).collect();
+    assert_eq!(order, [critical, high, high_too, old, new, low]);
+}
+
+#[tokio::test]
+async fn an_issue_that_somebody_is_assigned_to_is_left_alone() {
+    let Some((fake, _)) = fake().await else { return };
+    let issue = fake.labelled_issue("Fix it", &["agent"]);
+    fake.repo().issues.get_mut(&issue).unwrap().assignees = vec!["eve".to_owned()];
+    let ada = worker(&fake, "ada").await;
+    assert!(ada.lease(1).await.is_empty());
+    assert!(fake.repo().issues[&issue].comments.is_empty(), "nobody was bothered");
+    fake.repo().issues.get_mut(&issue).unwrap().assignees.clear();
+    ada.takes().await;
+}
+
+#[tokio::test]
+async fn who_closes_an_issue_that_waits_ends_it_and_who_opens_it_again_wants_it_done() {
+    let Some((fake, clock)) = fake().await else { return };
+    for (reason, state) in [("completed", TaskState::Succeeded), ("not_planned", TaskState::Aborted)] {
+        let issue = fake.labelled_issue("Fix it", &["agent"]);
+        let ada = worker(&fake, "ada").await;
+        fake.close(issue, reason);
+        assert!(ada.lease(1).await.is_empty());
+        assert_eq!(ada.get(issue).await.state, state);
+        clock.advance(Duration::from_secs(9));
+        fake.reopen(issue);
+        let task = ada.takes().await;
+        assert_eq!((task.id, task.attempt), (id(issue), 1));
+        ada.settle(&task, Verdict::Done(None)).await;
+    }
+}
+
+#[tokio::test]
+async fn who_closes_an_issue_that_is_worked_on_asks_the_worker_to_stop() {
+    let Some((fake, clock)) = fake().await else { return };
+    for verdict in [Verdict::Abort(None), Verdict::Done(None)] {
+        let issue = fake.labelled_issue("Fix it", &["agent"]);
+        let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
+        let task = ada.takes().await;
+        fake.close(issue, "not_planned");
+        assert_eq!(ada.get(issue).await.state, TaskState::Running, "it is, until its worker stops");
+        let Beat::Kept(Some(asked)) = ada.beat(&task, None).await else { panic!("not asked") };
+        assert_eq!(asked.by.as_str(), "somebody who closed the issue");
+        let state = if verdict == Verdict::Done(None) { TaskState::Succeeded } else { TaskState::Aborted };
+        assert_eq!(ada.settle(&task, verdict).await, Settled::Now(state));
+        clock.advance(TTL.as_duration() + Duration::from_millis(GRACE));
+        assert!(bob.lease(1).await.is_empty());
+        let repo = fake.repo();
+        assert_eq!(
+            repo.issues[&issue].state_reason.as_deref(),
+            Some("not_planned"),
+            "as the person closed it"
+        );
+        assert!(repo.issues[&issue].is_closed && repo.issues[&issue].assignees.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn what_is_done_or_stopped_is_done_again_when_its_issue_is_opened_again() {
+    let Some((fake, clock)) = fake().await else { return };
+    for verdict in [Verdict::Done(None), Verdict::Abort(None)] {
+        let issue = fake.labelled_issue("Fix it", &["agent"]);
+        let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
+        let mut last = None;
+        // Twice: the second time, it has been opened again before.
+        for _ in 0..2 {
+            let task = ada.takes().await;
+            assert_eq!(task.attempt, 1, "a life of its own");
+            assert!(last.is_none_or(|last| last < task.token));
+            last = Some(task.token);
+            ada.settle(&task, verdict.clone()).await;
+            clock.advance(Duration::from_secs(9));
+            assert!(bob.lease(1).await.is_empty());
+            fake.reopen(issue);
+            clock.advance(Duration::from_secs(9));
+        }
+        let task = bob.takes().await;
+        bob.settle(&task, Verdict::Done(None)).await;
+    }
+}
+
+#[tokio::test]
+async fn what_has_failed_stays_open_with_a_label_and_without_it_is_tried_again() {
+    let Some((fake, clock)) = fake().await else { return };
+    let issue = fake.labelled_issue("Fix it", &["agent", "attempts:1"]);
+    let ada = worker(&fake, "ada").await;
+    let task = ada.takes().await;
+    assert_eq!(ada.settle(&task, Verdict::Retry(why(), None)).await, Settled::Now(TaskState::Failed));
+    {
+        let repo = fake.repo();
+        assert!(!repo.issues[&issue].is_closed && repo.issues[&issue].assignees.is_empty());
+        assert_eq!(repo.issues[&issue].labels, ["agent", "attempts:1", "leasehold:failed"]);
+        let comment = repo.issues[&issue].comments.values().next().unwrap();
+        assert!(
+            comment.body.starts_with("❌ **Failed** in attempt 1, and given up: `it did not work`."),
+            "{}",
+            comment.body
+        );
+    }
+    clock.advance(Duration::from_secs(9));
+    assert!(ada.lease(1).await.is_empty());
+    fake.unlabel(issue, "leasehold:failed");
+    let again = ada.takes().await;
+    assert_eq!(again.attempt, 1);
+    assert_eq!(ada.settle(&again, Verdict::Done(None)).await, Settled::Now(TaskState::Succeeded));
+}
+
+#[tokio::test]
+async fn without_its_label_an_issue_is_out_of_the_queue_and_whoever_has_it_goes_on() {
+    let Some((fake, clock)) = fake().await else { return };
+    let issue = fake.labelled_issue("Fix it", &["agent"]);
+    let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
+    let task = ada.takes().await;
+    fake.unlabel(issue, "agent");
+    assert_eq!(ada.beat(&task, None).await, Beat::Kept(None));
+    clock.advance(TTL.as_duration() + Duration::from_millis(GRACE));
+    assert!(bob.lease(1).await.is_empty());
+    assert_eq!(
+        ada.settle(&task, Verdict::Done(None)).await,
+        Settled::Now(TaskState::Succeeded),
+        "late, but nobody has ended it"
+    );
+}
+
+#[tokio::test]
+async fn who_wants_a_running_task_stopped_writes_so_below_it() {
+    let Some((fake, clock)) = fake().await else { return };
+    let issue = fake.labelled_issue("Fix it", &["agent"]);
+    let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
+    let task = ada.takes().await;
+    let cancel = TaskOp::Cancel(Cancel { by: Holder::new("bob").unwrap(), reason: None });
+    for _ in 0..2 {
+        let (answer, stored) = bob.store.tasks().unwrap().change(task.id, &cancel).await.unwrap().unwrap();
+        assert_eq!((answer, stored.state), (TaskAnswer::Done, TaskState::Running));
+    }
+    assert_eq!(fake.repo().issues[&issue].comments.len(), 2, "asking twice is asking once");
+    assert!(matches!(ada.beat(&task, None).await, Beat::Kept(Some(asked)) if asked.by.as_str() == "bob"));
+    // Ada dies: what was to be stopped is not run again.
+    clock.advance(TTL.as_duration() + Duration::from_millis(GRACE));
+    assert!(bob.lease(1).await.is_empty());
+    assert_eq!(bob.get(issue).await.state, TaskState::Aborted);
+    let repo = fake.repo();
+    assert_eq!(repo.issues[&issue].state_reason.as_deref(), Some("not_planned"));
+    assert!(repo.issues[&issue].assignees.is_empty());
+}
+
+/// Whoever deletes the claim takes the task from its worker.
+#[tokio::test]
+async fn who_deletes_the_comment_takes_the_task_away() {
+    let Some((fake, _)) = fake().await else { return };
+    let issue = fake.labelled_issue("Fix it", &["agent"]);
+    let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
+    let task = ada.takes().await;
+    fake.repo().issues.get_mut(&issue).unwrap().comments.clear();
+    fake.repo().issues.get_mut(&issue).unwrap().assignees.clear();
+    assert_eq!(ada.beat(&task, None).await, Beat::Lost);
+    assert_eq!(ada.settle(&task, Verdict::Done(None)).await, Settled::Lost);
+    assert!(bob.takes().await.token >= task.token);
+}

@@ -1,0 +1,67 @@
+//! Many at once.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use leasehold::model::{Settled, TaskState, Verdict};
+
+use super::support::{id, worker};
+use crate::engines::github::support::fake;
+
+/// Three processes with one login: not even the assignee tells them apart.
+#[tokio::test]
+async fn three_workers_of_one_login_do_each_of_twenty_issues_once() {
+    let Some((fake, _)) = fake().await else { return };
+    let issues: Vec<u64> = (0..20)
+        .map(|number| fake.labelled_issue(&format!("Issue {number}"), &["agent", "attempts:1"]))
+        .collect();
+    let mut workers = tokio::task::JoinSet::new();
+    for _ in 0..3 {
+        let worker = worker(&fake, "ada").await;
+        workers.spawn(async move {
+            let (mut done, mut idle) = (Vec::new(), 0);
+            while idle < 20 {
+                match worker.try_to_lease(1).await.unwrap_or_default().pop() {
+                    Some(task) => {
+                        let settled = worker.settle(&task, Verdict::Done(None)).await;
+                        assert_eq!((settled, task.attempt), (Settled::Now(TaskState::Succeeded), 1));
+                        (done, idle) = ([done, vec![task.id]].concat(), 0);
+                    }
+                    None => {
+                        idle += 1;
+                        tokio::time::sleep(Duration::from_millis(10)).await;
+                    }
+                }
+            }
+            done
+        });
+    }
+    let done = workers.join_all().await.concat();
+    assert_eq!(done.len(), 20, "each once");
+    assert_eq!(done.into_iter().collect::<BTreeSet<_>>(), issues.iter().map(|number| id(*number)).collect());
+    let repo = fake.repo();
+    assert!(
+        issues.iter().all(|number| repo.issues[number].is_closed && repo.issues[number].assignees.is_empty())
+    );
+}
+
+/// The lock `#1` and the task of issue 1 are one claim.
+#[tokio::test]
+async fn whoever_holds_the_lock_of_an_issue_keeps_workers_away_from_its_task() {
+    let Some((fake, clock)) = fake().await else { return };
+    fake.labelled_issue("Fix it", &["agent"]);
+    let (ada, bob) =
+        (worker(&fake, "ada").await, crate::engines::github::support::player(&fake, "bob", "#1").await);
+    let lease = bob.takes().await;
+    assert!(ada.lease(1).await.is_empty());
+    bob.releases(&lease).await;
+    let task = ada.takes().await;
+    bob.is_refused().await;
+    // When ada is gone, the lock may be had; that the task was tried is known all the same.
+    clock.advance(Duration::from_secs(60 + 5));
+    let lease = bob.takes().await;
+    assert!(ada.lease(1).await.is_empty());
+    bob.releases(&lease).await;
+    let again = ada.takes().await;
+    assert_eq!((again.attempt, again.token > task.token), (2, true));
+}

@@ -1,0 +1,83 @@
+//! What the tests of tasks share.
+
+use std::sync::Arc;
+
+use leasehold::model::{
+    Beat, HeldTask, LeaseTasks, Progress, QueueName, Settle, Settled, Task, TaskId, Ttl, Verdict, WorkerId,
+};
+use leasehold::store::Store;
+use leasehold::testing::shop::info;
+
+use crate::engines::github::fake::Fake;
+use crate::engines::github::support::client;
+
+/// A worker with this login's token.
+#[derive(Clone)]
+pub(super) struct Worker {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) id: WorkerId,
+}
+
+/// How long a lease lasts here.
+pub(super) const TTL: Ttl = Ttl::from_secs(60);
+
+pub(super) fn agent() -> QueueName {
+    QueueName::new("agent").unwrap()
+}
+
+/// The task that an issue is.
+pub(super) fn id(number: u64) -> TaskId {
+    TaskId::numbered(number).unwrap()
+}
+
+pub(super) async fn worker(fake: &Fake, login: &str) -> Worker {
+    let id = WorkerId::from_uuid(uuid(u128::from(fastrand::u64(1..))));
+    Worker { store: client(fake, login).await, id }
+}
+
+fn uuid(number: u128) -> uuid::Uuid {
+    uuid::Uuid::from_u128(number)
+}
+
+impl Worker {
+    pub(super) async fn lease(&self, max: u32) -> Vec<Task> {
+        self.try_to_lease(max).await.unwrap()
+    }
+
+    pub(super) async fn try_to_lease(&self, max: u32) -> leasehold::Result<Vec<Task>> {
+        let ask = LeaseTasks { worker: self.id, queues: vec![agent()], max, ttl: TTL };
+        self.store.tasks().unwrap().lease(&ask).await.map(|leased| leased.tasks)
+    }
+
+    /// Takes the one that is next.
+    pub(super) async fn takes(&self) -> Task {
+        self.lease(1).await.pop().expect("a task")
+    }
+
+    pub(super) async fn beat(&self, task: &Task, progress: Option<Progress>) -> Beat {
+        self.try_to_beat(task, progress).await.unwrap()
+    }
+
+    pub(super) async fn try_to_beat(
+        &self,
+        task: &Task,
+        progress: Option<Progress>,
+    ) -> leasehold::Result<Beat> {
+        let held = HeldTask { id: task.id, token: task.token, progress };
+        let beats = self.store.tasks().unwrap().heartbeat(&info(1), &[held], TTL).await;
+        beats.map(|mut beats| beats.remove(0))
+    }
+
+    pub(super) async fn settle(&self, task: &Task, verdict: Verdict) -> Settled {
+        self.try_to_settle(task, verdict).await.unwrap()
+    }
+
+    pub(super) async fn try_to_settle(&self, task: &Task, verdict: Verdict) -> leasehold::Result<Settled> {
+        let settle = Settle { id: task.id, token: task.token, verdict };
+        self.store.tasks().unwrap().settle(&[settle]).await.map(|settled| settled[0])
+    }
+
+    pub(super) async fn get(&self, number: u64) -> Task {
+        self.store.tasks().unwrap().get(id(number)).await.unwrap().expect("a task")
+    }
+}
