@@ -29,6 +29,15 @@ pub(super) struct Api {
     seen: Mutex<Seen>,
 }
 
+/// How something is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Read {
+    /// Now, whatever is known of it: before anything is granted, claims are read like this.
+    Anew,
+    /// On the condition that it has changed since it was read last. If it has not, it costs nothing of the hour's budget.
+    IfChanged,
+}
+
 /// An answer: what was read, and the service's time when it was made.
 pub(super) struct Dated<T> {
     pub(super) what: T,
@@ -41,6 +50,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const PAGE: usize = 100;
 /// A list that is longer than so many pages is not ours.
 const MAX_PAGES: usize = 30;
+/// The status that says that all is as it was.
+const UNCHANGED: u16 = 304;
 /// The status that says that a token is not good.
 const REFUSED: u16 = 401;
 /// An App's token is good for an hour.
@@ -54,8 +65,8 @@ pub(super) struct Raw {
     body: Vec<u8>,
 }
 
-/// Pages of issues that were read, with their marks.
-type Seen = HashMap<String, (String, Arc<Vec<Issue>>)>;
+/// What was read, by its path, with its mark.
+type Seen = HashMap<String, (String, Arc<[u8]>)>;
 /// No more of them are kept.
 const MAX_SEEN: usize = 100;
 
@@ -95,8 +106,8 @@ impl Api {
     }
 
     /// One issue; none if it is not there.
-    pub(super) async fn issue(&self, number: u64) -> Result<Option<Dated<Issue>>> {
-        let raw = self.call(Method::GET, &self.path(&format!("/issues/{number}")), None).await?;
+    pub(super) async fn issue(&self, number: u64, read: Read) -> Result<Option<Dated<Issue>>> {
+        let raw = self.get(&self.path(&format!("/issues/{number}")), read).await?;
         self.read_if_there(&raw)
     }
 
@@ -105,57 +116,26 @@ impl Api {
         let label =
             percent_encoding::utf8_percent_encode(&self.options.label, percent_encoding::NON_ALPHANUMERIC);
         let query = format!("labels={label}&state=all&sort=created&direction=asc");
-        let mut listed: Dated<Vec<Issue>> = self.pages(&self.path("/issues"), &query).await?;
+        let mut listed: Dated<Vec<Issue>> = self.pages(&self.path("/issues"), &query, Read::Anew).await?;
         listed.what.retain(|issue| issue.pull_request.is_none());
         Ok(listed)
     }
 
-    /// The issues with this label, oldest first; closed ones too, if so wanted. Asked for on the condition that something has
-    /// changed, which costs nothing if nothing has. Never for comments: what claims say must be new.
+    /// The issues with this label, oldest first; closed ones too, if so wanted.
     pub(super) async fn queued(&self, label: &str, state: &str) -> Result<Dated<Vec<Issue>>> {
         let label = percent_encoding::utf8_percent_encode(label, percent_encoding::NON_ALPHANUMERIC);
         let query = format!("labels={label}&state={state}&sort=created&direction=asc");
-        let (mut all, mut first) = (Vec::new(), None);
-        for page in 1..=MAX_PAGES {
-            let path = format!("{}?{query}&per_page={PAGE}&page={page}", self.path("/issues"));
-            let Dated { what, now } = self.page_if_changed(path).await?;
-            let (count, now) = (what.len(), *first.get_or_insert(now));
-            all.extend(what.iter().filter(|issue| issue.pull_request.is_none()).cloned());
-            if count < PAGE {
-                return Ok(Dated { what: all, now });
-            }
-        }
-        Err(self.endless())
-    }
-
-    async fn page_if_changed(&self, path: String) -> Result<Dated<Arc<Vec<Issue>>>> {
-        let known = self.pages_seen().get(&path).cloned();
-        let authorization = self.authorization().await?;
-        let etag = known.as_ref().map(|(etag, _)| etag.as_str());
-        let raw = self.send_if_changed(Method::GET, &path, None, &authorization, etag).await?;
-        if let Some((_, issues)) = known.filter(|_| raw.status == 304) {
-            return Ok(Dated { what: issues, now: raw.now });
-        }
-        let Dated { what, now } = self.read::<Vec<Issue>>(&raw)?;
-        let issues = Arc::new(what);
-        let mut seen = self.pages_seen();
-        if seen.len() >= MAX_SEEN {
-            seen.clear();
-        }
-        match raw.etag {
-            Some(etag) => drop(seen.insert(path, (etag, issues.clone()))),
-            None => drop(seen.remove(&path)),
-        }
-        Ok(Dated { what: issues, now })
-    }
-
-    fn pages_seen(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut listed: Dated<Vec<Issue>> =
+            self.pages(&self.path("/issues"), &query, Read::IfChanged).await?;
+        listed.what.retain(|issue| issue.pull_request.is_none());
+        Ok(listed)
     }
 
     /// What has happened to an issue, oldest first.
     pub(super) async fn events(&self, number: u64) -> Result<Vec<IssueEvent>> {
-        self.pages(&self.path(&format!("/issues/{number}/events")), "").await.map(|listed| listed.what)
+        self.pages(&self.path(&format!("/issues/{number}/events")), "", Read::Anew)
+            .await
+            .map(|listed| listed.what)
     }
 
     /// Adds a label, and makes it if there is none of this name.
@@ -191,8 +171,8 @@ impl Api {
     }
 
     /// All comments of an issue, by ascending id; none if the issue is not there.
-    pub(super) async fn comments(&self, number: u64) -> Result<Option<Dated<Vec<Comment>>>> {
-        match self.pages(&self.path(&format!("/issues/{number}/comments")), "").await {
+    pub(super) async fn comments(&self, number: u64, read: Read) -> Result<Option<Dated<Vec<Comment>>>> {
+        match self.pages(&self.path(&format!("/issues/{number}/comments")), "", read).await {
             Ok(listed) => Ok(Some(listed)),
             Err(error) if is_gone(&error) => Ok(None),
             Err(error) => Err(error),
@@ -250,12 +230,11 @@ impl Api {
     }
 
     /// All pages of a list. The time is that of the first page: what was written before it is in the list.
-    async fn pages<T: DeserializeOwned>(&self, path: &str, query: &str) -> Result<Dated<Vec<T>>> {
+    async fn pages<T: DeserializeOwned>(&self, path: &str, query: &str, read: Read) -> Result<Dated<Vec<T>>> {
         let mut all = Vec::new();
         let mut first = None;
         for page in 1..=MAX_PAGES {
-            let raw =
-                self.call(Method::GET, &format!("{path}?{query}&per_page={PAGE}&page={page}"), None).await?;
+            let raw = self.get(&format!("{path}?{query}&per_page={PAGE}&page={page}"), read).await?;
             let Dated { what, now } = self.read::<Vec<T>>(&raw)?;
             let (count, now) = (what.len(), *first.get_or_insert(now));
             all.extend(what);
@@ -272,15 +251,51 @@ impl Api {
     }
 
     pub(super) async fn call(&self, method: Method, path: &str, body: Option<Value>) -> Result<Raw> {
+        self.call_unless(method, path, body, None).await
+    }
+
+    /// A read, on a condition or without.
+    async fn get(&self, path: &str, read: Read) -> Result<Raw> {
+        if read == Read::Anew {
+            return self.call(Method::GET, path, None).await;
+        }
+        let known = self.seen().get(path).cloned();
+        let etag = known.as_ref().map(|(etag, _)| etag.as_str());
+        let raw = self.call_unless(Method::GET, path, None, etag).await?;
+        if let Some((etag, body)) = known.filter(|_| raw.status == UNCHANGED) {
+            return Ok(Raw { status: 200, now: raw.now, etag: Some(etag), body: body.to_vec() });
+        }
+        let mut seen = self.seen();
+        if seen.len() >= MAX_SEEN {
+            seen.clear();
+        }
+        match raw.etag.clone().filter(|_| raw.status == 200) {
+            Some(etag) => drop(seen.insert(path.to_owned(), (etag, raw.body.as_slice().into()))),
+            None => drop(seen.remove(path)),
+        }
+        Ok(raw)
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn call_unless(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Value>,
+        known: Option<&str>,
+    ) -> Result<Raw> {
         let authorization = self.authorization().await?;
-        let raw = self.send(method.clone(), path, body.clone(), &authorization).await?;
+        let raw = self.send_unless(method.clone(), path, body.clone(), &authorization, known).await?;
         if raw.status != REFUSED || !matches!(self.options.auth, Auth::App(_)) {
             return Ok(raw);
         }
         // The App's token has ended before its time. Nothing was done with it, so a new one may be tried.
         *self.drawn.lock().await = None;
         let authorization = self.authorization().await?;
-        self.send(method, path, body, &authorization).await
+        self.send_unless(method, path, body, &authorization, known).await
     }
 
     async fn send(
@@ -290,11 +305,11 @@ impl Api {
         body: Option<Value>,
         authorization: &str,
     ) -> Result<Raw> {
-        self.send_if_changed(method, path, body, authorization, None).await
+        self.send_unless(method, path, body, authorization, None).await
     }
 
     /// With the mark of an answer that is known: 304 if it would be the same.
-    async fn send_if_changed(
+    async fn send_unless(
         &self,
         method: Method,
         path: &str,

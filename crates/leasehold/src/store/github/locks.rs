@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use super::api::Read;
 use super::issues;
 use super::lanes::Lanes;
 use super::protocol::{Protocol, Wish, lease_of};
@@ -105,7 +106,7 @@ impl Protocol {
     }
 
     async fn is_deleted(&self, number: u64) -> bool {
-        matches!(self.api.issue(number).await, Ok(None))
+        matches!(self.api.issue(number, Read::Anew).await, Ok(None))
     }
 
     async fn apply_to(&self, number: u64, op: &LockOp) -> Result<Outcome> {
@@ -123,11 +124,11 @@ impl Protocol {
 
     async fn get(&self, name: &LockName) -> Result<Option<LockRecord>> {
         let Some(number) = self.issues.find(&self.api, name).await? else { return Ok(None) };
-        let Some(issue) = self.api.issue(number).await? else {
+        let Some(issue) = self.api.issue(number, Read::IfChanged).await? else {
             self.issues.forget(name);
             return Ok(None);
         };
-        let view = self.look(number).await?;
+        let view = self.glance(number).await?;
         let people: Vec<_> = self.people(&issue.what, &view).into_iter().map(lease_of).collect();
         let record = view.record(name);
         let record = if people.is_empty() {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::answers::{Comment, Issue, User};
-use super::api::{Api, Dated};
+use super::api::{Api, Dated, Read};
 use super::claim::{Claim, Ending, Gone, How, Says};
 use super::issues::{Issues, pause};
 use super::tasks::Record;
@@ -87,7 +87,7 @@ impl Protocol {
     /// Takes the lock, or says who is in the way.
     pub(super) async fn acquire(&self, wish: &Wish<'_>) -> Result<Outcome> {
         let issue = self.gate(wish).await?;
-        let (sent, view) = (Moment::now(), self.look(wish.number).await?);
+        let (sent, view) = (Moment::now(), self.glance(wish.number).await?);
         for standing in self.standing(&view).into_iter().filter(|standing| standing.is_of(&wish.ask.lease_id))
         {
             // The same request again: its answer was lost.
@@ -300,8 +300,11 @@ impl Protocol {
     /// The issue, if it may be used: a closed one says that a person wants no more work on it.
     async fn gate(&self, wish: &Wish<'_>) -> Result<Issue> {
         let number = wish.number;
-        let issue =
-            self.api.issue(number).await?.ok_or_else(|| trouble::no_issue(&self.api.repository(), number))?;
+        let issue = self
+            .api
+            .issue(number, Read::IfChanged)
+            .await?
+            .ok_or_else(|| trouble::no_issue(&self.api.repository(), number))?;
         if issue.what.is_closed() && !wish.by_hand {
             return Err(trouble::closed(&self.api.repository(), number));
         }
@@ -313,9 +316,18 @@ impl Protocol {
         if wish.by_hand { Vec::new() } else { self.people(issue, view) }
     }
 
-    /// All comments, now. Never from a cache.
+    /// All comments, now. Never what is known of them.
     pub(super) async fn look(&self, number: u64) -> Result<View> {
-        let listed = self.api.comments(number).await?;
+        self.view(number, Read::Anew).await
+    }
+
+    /// All comments, for those who only want to know whether it is worth raising a flag.
+    pub(super) async fn glance(&self, number: u64) -> Result<View> {
+        self.view(number, Read::IfChanged).await
+    }
+
+    async fn view(&self, number: u64, read: Read) -> Result<View> {
+        let listed = self.api.comments(number, read).await?;
         let listed = listed.ok_or_else(|| trouble::no_issue(&self.api.repository(), number))?;
         Ok(View::new(listed.now, listed.what, |comment| self.is_trusted(comment)))
     }

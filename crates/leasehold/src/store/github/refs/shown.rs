@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 
 use super::super::answers::Comment;
+use super::super::api::Read;
 use super::docs::RefDocs;
 use crate::error::Result;
 use crate::model::{Lease, LockName, LockRecord, Outcome, Status, Token};
@@ -64,7 +65,7 @@ impl Shown {
     ) -> Result<()> {
         let _turn = self.turn.lock().await;
         let api = &self.docs.0.api;
-        let Some(comments) = api.comments(number).await? else {
+        let Some(comments) = api.comments(number, Read::Anew).await? else {
             tracing::warn!(lock = %name, issue = number, "there is no such issue: who holds this lock is seen on its ref alone");
             return Ok(());
         };

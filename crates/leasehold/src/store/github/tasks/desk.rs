@@ -11,6 +11,7 @@ use crate::Result;
 use crate::error::{Error, Trouble};
 use crate::model::{Holder, Metadata, QueueName, TaskId, Timestamp};
 use crate::store::github::answers::Issue;
+use crate::store::github::api::Read;
 use crate::store::github::lanes::Lanes;
 use crate::store::github::protocol::Protocol;
 use crate::store::github::view::View;
@@ -174,7 +175,7 @@ impl Desk {
 
     /// A task as it is now, and its issue; none if there is no such task.
     pub(super) async fn look(&self, number: u64) -> Result<Option<(Issue, View, Sight)>> {
-        let Some(issue) = self.protocol.api.issue(number).await? else { return Ok(None) };
+        let Some(issue) = self.protocol.api.issue(number, Read::Anew).await? else { return Ok(None) };
         let issue = issue.what;
         if issue.pull_request.is_some() {
             return Ok(None);

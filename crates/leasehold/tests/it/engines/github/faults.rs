@@ -200,6 +200,12 @@ async fn an_uncontended_lock_costs_as_many_requests_as_the_page_says() {
     assert_eq!(fake.asked().len(), 6, "acquire");
     ada.renews(&lease).await;
     assert_eq!(fake.asked().len(), 2, "renew");
+    let bob = player(&fake, "bob", "#1").await;
+    for unchanged in [0, 2, 2] {
+        fake.asked();
+        bob.is_refused().await;
+        assert_eq!((fake.asked().len(), fake.unchanged()), (2, unchanged), "refused");
+    }
     ada.releases(&lease).await;
     assert_eq!(fake.asked().len(), 3, "release");
 }
