@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use leasehold::model::{Beat, Settled, TaskState, Verdict};
+use leasehold::model::{
+    Beat, ForceRelease, Holder, LockName, LockOp, Outcome, Reason, Settled, TaskState, Verdict,
+};
 use leasehold::store::Clock;
 
 use super::support::{TTL, Worker, worker};
@@ -246,4 +248,38 @@ async fn a_settlement_without_an_answer_is_sent_again() {
         assert_eq!((stored.state, stored.attempt), (TaskState::Succeeded, 1), "{fate:?}");
         assert!(fake.repo().issues[&issue].is_closed, "{fate:?}");
     }
+}
+
+/// It lives, and yet the task is not its own: what it has cleared away for it must not be lost with its flag.
+#[tokio::test]
+async fn a_worker_that_fails_after_clearing_away_leaves_what_was_known() {
+    for fate in [Fate::LoseRequest, Fate::LoseAnswer] {
+        let Some((fake, clock)) = fake().await else { return };
+        fake.labelled_issue("Fix it", &["agent"]);
+        let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
+        worker(&fake, "eve").await.takes().await;
+        clock.advance(TTL.as_duration() + Duration::from_millis(GRACE));
+        // Its flag takes up what eve's claim says; that it becomes a lease is not answered.
+        fake.plan("PATCH /1000002", Fate::Pass);
+        fake.plan("PATCH /1000002", fate.clone());
+        assert!(ada.try_to_lease(1).await.unwrap_err().is_retryable(), "{fate:?}");
+        assert_eq!(bob.takes().await.attempt, 2, "{fate:?}: that eve has tried is known");
+    }
+}
+
+#[tokio::test]
+async fn a_task_whose_lock_is_taken_by_force_goes_to_the_next() {
+    let Some((fake, clock)) = fake().await else { return };
+    fake.labelled_issue("Fix it", &["agent"]);
+    let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
+    let task = ada.takes().await;
+    let (by, reason) = (Holder::new("bob").unwrap(), Reason::new("it hangs").unwrap());
+    let force = LockOp::ForceRelease(ForceRelease { token: task.token, by, reason });
+    let forced = bob.store.locks().apply(&LockName::new("#1").unwrap(), &force).await.unwrap();
+    assert!(matches!(forced, Outcome::Forced(_)), "{forced:?}");
+    assert_eq!(ada.beat(&task, None).await, Beat::Lost);
+    clock.advance(Duration::from_millis(GRACE));
+    let again = bob.takes().await;
+    assert_eq!((again.attempt, again.token > task.token), (2, true));
+    assert_eq!(ada.settle(&task, Verdict::Done(None)).await, Settled::Lost);
 }
