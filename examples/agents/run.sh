@@ -11,7 +11,7 @@ label=$2
 agents=${3:-3}
 pids=
 for _ in $(seq "$agents"); do
-    leasehold tasks work "$label" --until-empty --ttl 15m -- python3 agent.py &
+    leasehold tasks work "$label" --until-empty -- python3 agent.py &
     pids="$pids $!"
 done
 trap 'kill $pids 2> /dev/null' INT TERM

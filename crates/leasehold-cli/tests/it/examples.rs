@@ -8,7 +8,7 @@ use std::process::Command;
 use super::support::{Bench, Ran, run};
 
 /// A script of the examples, with our binary and the bench's own folder on its path.
-fn example(bench: &Bench, script: &str) -> Command {
+pub(crate) fn example(bench: &Bench, script: &str) -> Command {
     let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(script);
     let ours = PathBuf::from(env!("CARGO_BIN_EXE_leasehold"));
     let inherited = std::env::var_os("PATH").unwrap_or_default();

@@ -6,11 +6,16 @@ use super::fake::Fake;
 use crate::support::{Bench, Ran, run};
 
 /// The binary with ada's token. In a thread of its own: the service it talks to is in this one.
-async fn leasehold(fake: &Fake, words: &[&str]) -> Ran {
+pub(super) async fn leasehold(fake: &Fake, words: &[&str]) -> Ran {
+    leasehold_as(fake, "token-of-ada", words).await
+}
+
+/// The binary with another token.
+pub(super) async fn leasehold_as(fake: &Fake, token: &'static str, words: &[&str]) -> Ran {
     let (url, words) = (fake.url(), words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>());
     let ran = tokio::task::spawn_blocking(move || {
         let bench = Bench::new();
-        run(bench.command(words).env("LEASEHOLD_STORE", url).env("GITHUB_TOKEN", "token-of-ada"))
+        run(bench.command(words).env("LEASEHOLD_STORE", url).env("GITHUB_TOKEN", token))
     });
     ran.await.unwrap()
 }

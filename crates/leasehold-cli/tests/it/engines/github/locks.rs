@@ -1,0 +1,60 @@
+//! Locks that are issues, from the shell.
+
+use leasehold::store::Clock;
+
+use super::fake::Fake;
+use super::tasks::leasehold;
+
+#[tokio::test]
+async fn a_command_runs_under_a_lock_that_is_an_issue() {
+    let Some(fake) = Fake::start(&Clock::system()).await else { return };
+    let script = "test \"$LEASEHOLD_TOKEN\" -gt 0 && leasehold_holder=1 && echo deploying";
+    let ran = leasehold(&fake, &["run", "deploy", "--holder", "ada", "--", "sh", "-c", script]).await;
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "deploying\n"), "{ran:?}");
+    {
+        let repo = fake.repo();
+        let issue = &repo.issues[&1];
+        assert_eq!((issue.title.as_str(), issue.assignees.len()), ("deploy", 0));
+        assert!(
+            issue.comments.values().next().unwrap().body.starts_with("🔓 Released by `ada`"),
+            "{issue:?}"
+        );
+    }
+    let ran = leasehold(&fake, &["history", "deploy"]).await;
+    assert!(ran.code == 0 && ran.stdout.contains("acquired") && ran.stdout.contains("released"), "{ran:?}");
+}
+
+#[tokio::test]
+async fn whoever_is_in_the_way_is_named_and_can_be_moved() {
+    let Some(fake) = Fake::start(&Clock::system()).await else { return };
+    let issue = fake.new_issue("Migration");
+    fake.assign(issue, "eve", true);
+    let ran = leasehold(&fake, &["run", "#1", "--", "true"]).await;
+    assert!(ran.code == 75 && ran.stderr.contains("@eve, who is assigned"), "{ran:?}");
+    fake.assign(issue, "eve", false);
+    let took = leasehold(&fake, &["locks", "acquire", "#1", "--ttl", "15m", "--holder", "ada"]).await;
+    assert!(took.code == 0 && took.stdout.starts_with("#1  held by ada"), "{took:?}");
+    let ran = leasehold(&fake, &["run", "issue/1", "--", "true"]).await;
+    assert!(ran.code == 75 && ran.stderr.contains("ada"), "{ran:?}");
+    let shown = leasehold(&fake, &["locks", "status", "#1"]).await;
+    assert!(shown.code == 0 && shown.stdout.contains("ada"), "{shown:?}");
+    let shared = leasehold(&fake, &["run", "#1", "--shared", "--", "true"]).await;
+    assert!(shared.code == 64 || shared.code == 78, "{shared:?}");
+    assert!(shared.stderr.contains("share"), "{shared:?}");
+    let forced =
+        leasehold(&fake, &["locks", "release", "#1", "--force", "--reason", "ada is gone", "--yes"]).await;
+    assert_eq!(forced.code, 0, "{forced:?}");
+    let ran = leasehold(&fake, &["run", "#1", "--", "echo", "free"]).await;
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "free\n"), "{ran:?}");
+}
+
+#[tokio::test]
+async fn the_doctor_tells_what_is_left_of_the_hour_and_nobody_shows_a_token() {
+    let Some(fake) = Fake::start(&Clock::system()).await else { return };
+    fake.left(200);
+    let ran = leasehold(&fake, &["doctor"]).await;
+    assert!(ran.stdout.contains("200 of 5000") && ran.stdout.contains("GITHUB_BUDGET_LOW"), "{ran:?}");
+    let ran = super::tasks::leasehold_as(&fake, "a-secret", &["run", "deploy", "--", "true"]).await;
+    assert_eq!(ran.code, 77, "{ran:?}");
+    assert!(!format!("{ran:?}").contains("a-secret"), "{ran:?}");
+}
