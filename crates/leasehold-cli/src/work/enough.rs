@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold::model::{ExecutionId, QueueName, TaskState, WorkerId};
 use leasehold::store::ListTasks;
-use leasehold::{Leasehold, Result, Tasks};
+use leasehold::{Error, Leasehold, Result, Tasks};
 
 use super::shop::Shop;
 
@@ -81,10 +81,14 @@ async fn is_empty(shop: &Shop, tasks: &Tasks, worker: WorkerId, queues: &[QueueN
         return Ok(false);
     }
     tasks.recover(1000).await?; // What is due is in line after this.
-    let known = tasks.queues().await?;
-    let waits = known.iter().any(|status| {
-        queues.contains(&status.queue) && status.paused.is_none() && status.counts.get(TaskState::Pending) > 0
-    });
+    let mut waits = false;
+    for queue in queues {
+        waits |= match tasks.queue(queue).await {
+            Ok(status) => status.paused.is_none() && status.counts.get(TaskState::Pending) > 0,
+            Err(Error::UnknownQueue { .. }) => false,
+            Err(error) => return Err(error),
+        };
+    }
     // What we have taken and done in between may have brought something new.
     let after = *shop.tally.borrow();
     Ok(!waits && after == before && !has_any(tasks, worker).await?)

@@ -36,7 +36,12 @@ impl HttpTasks {
 #[async_trait]
 impl TaskStore for HttpTasks {
     async fn enqueue(&self, new: &[NewTask]) -> Result<Vec<Enqueued>> {
-        self.ask(TaskCall::Enqueue, &(new,), Always).await
+        let added = self.ask(TaskCall::Enqueue, &(new,), Always).await?;
+        // Workers of this process need not wait for the server to tell them.
+        for new in new {
+            self.wakes.arrived(&new.queue);
+        }
+        Ok(added)
     }
 
     async fn lease(&self, ask: &LeaseTasks) -> Result<Leased> {

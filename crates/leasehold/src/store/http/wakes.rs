@@ -66,6 +66,11 @@ impl Wakes {
         arrivals
     }
 
+    /// Something has come for whoever waits here.
+    pub(super) fn arrived(&self, queue: &QueueName) {
+        self.board.door.ring(queue, 1);
+    }
+
     fn news(&self) {
         let (board, link) = (&self.board, &self.link);
         self.started.call_once(|| {
