@@ -95,6 +95,8 @@ calls! {
         List = "list",
         /// `()`
         Queues = "queues",
+        /// `(queue)`
+        Queue = "queue",
         /// `(queue, pause)`
         Pause = "pause",
         /// `()`

@@ -97,6 +97,7 @@ macro_rules! task_conformance {
                 an_unknown_task_is_not_there
                 tasks_are_listed_newest_first_in_pages
                 tasks_are_listed_by_what_they_are (locks)
+                a_queue_is_found_by_its_name
                 counts_follow_every_step (locks)
                 finished_tasks_can_be_put_away_and_forgotten (forgets)
                 what_was_stored_as_a_task_comes_back_as_it_was (locks)

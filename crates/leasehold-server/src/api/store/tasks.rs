@@ -70,6 +70,10 @@ pub(super) async fn call(
             answer(tasks.list(&ask).await)
         }
         TaskCall::Queues => answer(tasks.queues().await),
+        TaskCall::Queue => {
+            let (queue,): (QueueName,) = parse(body)?;
+            answer(tasks.queue(&queue).await)
+        }
         TaskCall::Pause => {
             let (queue, pause): (QueueName, Option<Pause>) = parse(body)?;
             answer(tasks.pause(&queue, pause).await)
@@ -93,6 +97,7 @@ fn role(call: TaskCall) -> Role {
         | TaskCall::Keyed
         | TaskCall::List
         | TaskCall::Queues
+        | TaskCall::Queue
         | TaskCall::Workers
         | TaskCall::Now => Role::Reader,
         TaskCall::Enqueue

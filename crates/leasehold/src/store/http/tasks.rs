@@ -85,6 +85,10 @@ impl TaskStore for HttpTasks {
         self.ask(TaskCall::Queues, &(), Always).await
     }
 
+    async fn queue(&self, queue: &QueueName) -> Result<Option<QueueStatus>> {
+        self.ask(TaskCall::Queue, &(queue,), Always).await
+    }
+
     async fn pause(&self, queue: &QueueName, pause: Option<Pause>) -> Result<bool> {
         self.ask(TaskCall::Pause, &(queue, pause), Always).await
     }

@@ -42,6 +42,16 @@ pub async fn tasks_are_listed_by_what_they_are(f: Fixture) {
     assert_eq!(shop.list(&both).await, [5]);
 }
 
+/// Also by a client that has never had to do with it.
+pub async fn a_queue_is_found_by_its_name(f: Fixture) {
+    let shop = Shop::from(f);
+    shop.add(&[task(1), task(2), task(3).in_queue("other")]).await;
+    let tasks = shop.f.two.tasks().expect("tasks");
+    let found = tasks.queue(&queue("q")).await.expect("an answer").expect("it is there");
+    assert_eq!((found.queue, found.counts.get(TaskState::Pending)), (queue("q"), 2));
+    assert!(tasks.queue(&queue("nowhere")).await.expect("an answer").is_none());
+}
+
 pub async fn counts_follow_every_step(f: Fixture) {
     let shop = Shop::from(f);
     let counts = async || {

@@ -2,11 +2,10 @@
 
 mod clock;
 mod cost;
-mod crash;
 mod faults;
 mod git;
 mod old;
 mod people;
 mod race;
 mod suite;
-mod support;
+pub(super) mod support;

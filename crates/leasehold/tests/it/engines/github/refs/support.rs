@@ -29,7 +29,11 @@ pub(super) async fn client(fake: &Fake, login: &str, clock: &Clock) -> Arc<dyn S
 }
 
 /// Somebody who asks for a lock with this login's token, by this clock.
-pub(super) async fn player((fake, clock): &(Fake, Clock), login: &str, lock: &str) -> Player {
+pub(in crate::engines::github) async fn player(
+    (fake, clock): &(Fake, Clock),
+    login: &str,
+    lock: &str,
+) -> Player {
     Player::new(client(fake, login, clock).await, new_id(), LockName::new(lock).unwrap())
 }
 
