@@ -21,7 +21,7 @@ Stores:
   dynamodb://TABLE?region=REGION      DynamoDB: many machines; leasehold store init makes the table
   https://HOST                        a leasehold server: any machine, no driver; its token in
                                       LEASEHOLD_API_TOKEN or the file LEASEHOLD_TOKEN_FILE
-  github://OWNER/REPO                 GitHub Issues: many machines, exclusive locks only
+  github://OWNER/REPO                 GitHub Issues: many machines, and nothing to set up
   memory:                             this process only, for tests
 A password is safer in LEASEHOLD_STORE than in --store, which others can see in the list of processes.
 
@@ -48,7 +48,7 @@ pub(crate) struct Cli {
 pub(crate) struct Global {
     #[arg(long, global = true, value_name = "URL", help_heading = "Global options")]
     #[arg(
-        help = "Where locks and tasks live: sqlite:PATH, or sqlite: for the default place; postgres://…, redis://…, dynamodb://TABLE [env: LEASEHOLD_STORE]"
+        help = "Where locks and tasks live: sqlite:PATH, or sqlite: for the default place; postgres://…, redis://…, dynamodb://TABLE, https://HOST, github://OWNER/REPO [env: LEASEHOLD_STORE]"
     )]
     pub(crate) store: Option<String>,
     /// Write JSON for programs: results to stdout, errors to stderr
