@@ -67,8 +67,8 @@ pub(super) struct Raw {
 
 /// What was read, by its path, with its mark.
 type Seen = HashMap<String, (String, Arc<[u8]>)>;
-/// No more of them are kept.
-const MAX_SEEN: usize = 100;
+/// So many bytes of it are kept at most.
+const MAX_SEEN: usize = 16 << 20;
 
 impl Api {
     pub(super) fn new(options: GithubOptions) -> Result<Self> {
@@ -265,15 +265,21 @@ impl Api {
         if let Some((etag, body)) = known.filter(|_| raw.status == UNCHANGED) {
             return Ok(Raw { status: 200, now: raw.now, etag: Some(etag), body: body.to_vec() });
         }
+        self.see(path, &raw);
+        Ok(raw)
+    }
+
+    /// Remembers an answer that has a mark. What is forgotten costs a request, and nothing else.
+    fn see(&self, path: &str, raw: &Raw) {
         let mut seen = self.seen();
-        if seen.len() >= MAX_SEEN {
+        seen.remove(path);
+        let Some(etag) = raw.etag.clone().filter(|_| raw.status == 200 && raw.body.len() <= MAX_SEEN) else {
+            return;
+        };
+        if seen.values().map(|(_, body)| body.len()).sum::<usize>() + raw.body.len() > MAX_SEEN {
             seen.clear();
         }
-        match raw.etag.clone().filter(|_| raw.status == 200) {
-            Some(etag) => drop(seen.insert(path.to_owned(), (etag, raw.body.as_slice().into()))),
-            None => drop(seen.remove(path)),
-        }
-        Ok(raw)
+        seen.insert(path.to_owned(), (etag, raw.body.as_slice().into()));
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
