@@ -10,6 +10,7 @@ macro_rules! task_conformance {
                 a_leased_task_is_running_and_knows_by_whom
                 a_task_goes_to_one_worker
                 of_sixteen_workers_at_once_each_task_goes_to_one
+                what_comes_at_the_moment_of_a_lease_is_not_passed_over
                 tasks_are_leased_in_the_order_they_came
                 a_batch_keeps_its_order
                 a_higher_priority_is_leased_first

@@ -51,6 +51,16 @@ pub async fn of_sixteen_workers_at_once_each_task_goes_to_one(f: Fixture) {
     assert_eq!(got.into_iter().collect::<BTreeSet<_>>().len(), 100);
 }
 
+/// Whoever has leased a task may not take it that nothing else comes at that moment.
+pub async fn what_comes_at_the_moment_of_a_lease_is_not_passed_over(f: Fixture) {
+    let shop = Shop::from(f);
+    shop.add(&[task(8)]).await;
+    assert_eq!(numbers(&shop.lease(1, 1).await), [8]);
+    shop.add(&[task(2)]).await;
+    shop.f.pass(1);
+    assert_eq!(numbers(&shop.lease(1, 1).await), [2]);
+}
+
 pub async fn tasks_are_leased_in_the_order_they_came(f: Fixture) {
     let shop = Shop::from(f);
     shop.add(&[task(1), task(2)]).await;

@@ -39,8 +39,7 @@ struct State {
     arrived: u64,
 }
 
-/// A place in the line. Beyond its time it counts only once that time is over: until then, something may still come to
-/// stand before it.
+/// A place in the line.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     since: i64,
@@ -52,6 +51,16 @@ impl Place {
     /// The first of those that came then.
     const fn first(since: i64) -> Self {
         Self { since, run_at: 0, id: Uuid::nil() }
+    }
+
+    /// Behind a task that has been leased. If that was at the very time at which it came, others may still come to stand
+    /// before it.
+    fn behind(task: &Task) -> Self {
+        let since = micros(task.ready_at);
+        if task.leased_at.is_none_or(|at| at <= task.ready_at) {
+            return Self::first(since);
+        }
+        Self { since, run_at: micros(task.run_at), id: *task.id.as_uuid() }
     }
 
     fn not_after(self, since: i64) -> Self {
@@ -120,8 +129,7 @@ impl Cursors {
     pub(super) fn leased(&self, places: &Places, tasks: &[(Task, i64)]) {
         let mut state = self.state();
         for (task, moved) in tasks {
-            let place =
-                Place { since: micros(task.ready_at), run_at: micros(task.run_at), id: *task.id.as_uuid() };
+            let place = Place::behind(task);
             if let Some(place) = state.not_after(places, &task.queue, place) {
                 let level = (task.queue.clone(), task.priority.get());
                 state.levels.insert(level, (place, *moved));

@@ -155,8 +155,8 @@ const LEASE: &str = "
         FROM clock c),
     levels AS MATERIALIZED (
         SELECT l.queue, l.priority, l.moved, CASE WHEN k.moved = l.moved THEN k.since ELSE 0 END AS since,
-            CASE WHEN k.moved = l.moved AND k.since < f.now THEN k.run_at ELSE 0 END AS run_at,
-            CASE WHEN k.moved = l.moved AND k.since < f.now THEN k.id ELSE '00000000-0000-0000-0000-000000000000' END AS id
+            CASE WHEN k.moved = l.moved THEN k.run_at ELSE 0 END AS run_at,
+            CASE WHEN k.moved = l.moved THEN k.id ELSE '00000000-0000-0000-0000-000000000000' END AS id
         FROM facts f CROSS JOIN open o JOIN $s.task_levels l ON l.queue = o.name
         LEFT JOIN unnest($6::text[], $7::integer[], $8::bigint[], $9::bigint[], $11::bigint[], $12::uuid[])
             AS k (queue, priority, since, moved, run_at, id)
