@@ -128,6 +128,11 @@ impl Gate {
         }
     }
 
+    /// A connection to the server itself, with what can be asked of it.
+    pub(super) fn session(&self, client: tokio_postgres::Client) -> Session {
+        Session::new(client, self.texts.clone(), true)
+    }
+
     /// Asks the server to stop what a connection is doing. A courtesy: it may come too late.
     pub(super) fn cancel(&self, session: &Session) {
         let (token, tls) = (session.client().cancel_token(), self.tls.clone());

@@ -10,16 +10,19 @@ use super::gate::{Gate, micros};
 use super::rows::{EventColumns, LOCK_COLUMNS, LockRow, Saved, column, time};
 use super::session::{Param, Session};
 use super::sql::Sql;
+use super::switchboard::Shape;
 use super::trouble::Fail;
-use crate::model::{Event, EventKind, Lease, LockName, LockOp, LockRecord, Outcome, Timestamp};
+use crate::model::{Event, EventKind, Lease, LockName, LockOp, LockRecord, Outcome, Timestamp, Token};
 use crate::store::wake::waits_here;
 
 /// What came of the operations.
 pub(super) struct Done {
     /// The answer to each, and the leases that tickets turned into by it.
     pub(super) answers: Vec<(Outcome, Vec<Lease>)>,
-    /// Whether SQL can decide about this lock from here on.
-    pub(super) is_plain: bool,
+    /// The lock's newest after them.
+    pub(super) token: Token,
+    /// What SQL can decide about this lock from here on.
+    pub(super) shape: Shape,
     /// Whether a transaction is still open that has nothing to write: the caller need not wait for its end.
     pub(super) is_open: bool,
     /// The word to waiters of other processes, which is on its way: the caller need not wait for its end.
@@ -49,19 +52,8 @@ impl All {
         all
     }
 
-    /// Tells those who have been served and wait in other processes: right behind the commit, on the same line.
-    fn word(&self, session: &Arc<Session>, gate: &Gate) -> Option<Word> {
-        let served = self.answers.iter().flat_map(|(_, handed_over)| handed_over);
-        let elsewhere = served.map(|lease| lease.ask.lease_id).filter(|waiter| !waits_here(waiter));
-        let ids: Vec<String> = elsewhere.map(|waiter| waiter.to_string()).collect();
-        let (session, channel) = (session.clone(), gate.channel());
-        (!ids.is_empty()).then(|| -> Word {
-            Box::pin(async move {
-                let params: [Param<'_>; 2] = [&channel, &ids];
-                session.query(Sql::Notify, &params).await?;
-                Ok(())
-            })
-        })
+    fn served(&self) -> impl Iterator<Item = &Lease> {
+        self.answers.iter().flat_map(|(_, handed_over)| handed_over)
     }
 
     /// A ticket that a crash of the server loses is drawn again: it need not wait for the disk.
@@ -71,6 +63,25 @@ impl All {
         };
         self.answers.iter().all(waits) && self.events.iter().all(|event| event.kind == EventKind::Queued)
     }
+}
+
+/// Tells those who have been served and wait in other processes: who, and where to look.
+pub(super) fn word<'a>(
+    session: &Arc<Session>,
+    gate: &Gate,
+    name: &LockName,
+    served: impl Iterator<Item = &'a Lease>,
+) -> Option<Word> {
+    let elsewhere = served.map(|lease| lease.ask.lease_id).filter(|waiter| !waits_here(waiter));
+    let words: Vec<String> = elsewhere.map(|waiter| format!("{waiter} {name}")).collect();
+    let (session, channel) = (session.clone(), gate.channel());
+    (!words.is_empty()).then(|| -> Word {
+        Box::pin(async move {
+            let params: [Param<'_>; 2] = [&channel, &words];
+            session.query(Sql::Notify, &params).await?;
+            Ok(())
+        })
+    })
 }
 
 /// Applies operations to one lock. None if they would have made the lock: the statement for that is another one. After an
@@ -98,34 +109,37 @@ pub(super) async fn apply(
             session.say("ROLLBACK").await?;
             return Ok(None);
         }
-        return Ok(Some(Done { answers: all.answers, is_plain: true, is_open: true, word: None }));
+        let (token, shape) = (Token::default(), Shape::Plain);
+        return Ok(Some(Done { answers: all.answers, token, shape, is_open: true, word: None }));
     };
     let LockRow { mut record, wake_at } = LockRow::read(row)?;
     let now = time(row, LOCK_COLUMNS)?;
     let all = All::apply(&mut record, ops, now);
     let saved = Saved::new(&record)?;
-    let is_plain = saved.held.is_some();
-    let wakes = WakeAt::new(&record, wake_at, ops);
+    let shape = Shape::of(&saved);
+    let wakes = WakeAt::new(&record, wake_at, ops, now);
     let is_open = !all.changed && wakes.before == wakes.after;
     let mut word = None;
     if !is_open {
-        word = all.word(session, gate);
+        // Right behind the commit, on the same line.
+        word = self::word(session, gate, name, all.served());
         save(session, &record, &saved, wakes.after, now, &all, word.as_mut()).await?;
     }
-    Ok(Some(Done { answers: all.answers, is_plain, is_open, word }))
+    Ok(Some(Done { answers: all.answers, token: record.token, shape, is_open, word }))
 }
 
-/// When the sweeper looks at the lock: never too late. It moves only when it would be, and when the sweeper has looked.
+/// When the sweeper looks at the lock: never too late. It moves only when it would be, or is over, and when the sweeper has
+/// looked.
 struct WakeAt {
     before: Option<i64>,
     after: Option<i64>,
 }
 
 impl WakeAt {
-    fn new(record: &LockRecord, before: Option<i64>, ops: &[&LockOp]) -> Self {
+    fn new(record: &LockRecord, before: Option<i64>, ops: &[&LockOp], now: Timestamp) -> Self {
         let exact = record.next_end().map(micros);
         let early_enough = match (exact, before) {
-            (Some(end), Some(before)) => before <= end,
+            (Some(end), Some(before)) => micros(now) < before && before <= end,
             (Some(_), None) => false,
             (None, _) => true,
         };
@@ -146,7 +160,7 @@ async fn save(
     let (key, now) = (record.name.as_str(), micros(now));
     let (token, version) = (column(record.token.get()), column(record.version));
     let events = EventColumns::new(&all.events)?;
-    let params: [&(dyn tokio_postgres::types::ToSql + Sync); 27] = [
+    let params: [&(dyn tokio_postgres::types::ToSql + Sync); 28] = [
         &key,
         &token,
         &version,
@@ -174,18 +188,19 @@ async fn save(
         &events.after_micros,
         &events.renewals,
         &events.rest,
+        &saved.queue,
     ];
     let end = if all.only_tickets() { "SET LOCAL synchronous_commit = off; COMMIT" } else { "COMMIT" };
     // If the first fails, the second ends a transaction in which nothing was done, and the word wakes somebody for nothing.
     let (saved, committed, ()) =
-        tokio::join!(biased; session.query(Sql::Save, &params), session.say(end), send(word));
+        tokio::join!(biased; session.query(Sql::Save, &params), session.say(end), send(word.into_iter()));
     saved?;
     Ok(committed?)
 }
 
 /// Begins to send something, and does not wait for its answer.
-async fn send(word: Option<&mut Word>) {
-    if let Some(word) = word {
+pub(super) async fn send(words: impl Iterator<Item = &mut Word>) {
+    for word in words {
         poll_fn(|context| {
             // An answer before the others have theirs can only be an error, which they get too.
             let _ = word.as_mut().poll(context);

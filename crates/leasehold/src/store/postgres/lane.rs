@@ -13,13 +13,14 @@ use tokio::sync::oneshot;
 use super::gate::Gate;
 use super::general::{self, Done, Word};
 use super::native;
+use super::queue;
 use super::session::{Session, within};
-use super::switchboard::{Bound, Switchboard};
+use super::switchboard::{Bound, Shape, Switchboard};
 use super::trouble::{Again, Fail, is_in_the_way};
 use crate::error::{Error, Result};
-use crate::model::{LockName, LockOp, Outcome};
+use crate::model::{Acquire, LockName, LockOp, Outcome, Token};
 use crate::store::Moment;
-use crate::store::wake::wake_here;
+use crate::store::wake::{asks, wake_here};
 
 /// So many operations go into one statement at most.
 const MAX_BATCH: usize = 128;
@@ -104,7 +105,9 @@ impl Lane {
 
     /// Takes the lane for one statement, if it is idle and a statement is all it takes; else the job waits.
     fn enter(self: &Arc<Self>, job: Job) -> Option<Turn> {
-        let plain = !job.for_the_rules && native::is_hot(&job.op) && !self.board.is_involved(&job.bound.name);
+        let plain = !job.for_the_rules
+            && native::is_hot(&job.op)
+            && self.board.shape(&job.bound.name) == Shape::Plain;
         let mut state = self.state();
         if state.busy {
             state.queue.push_back(job);
@@ -183,7 +186,7 @@ impl Lane {
         let outcomes = within(STEP, native::many(&session, &self.gate, &ops)).await;
         for_the_rules.extend(self.deliver(&session, hot, outcomes).into_iter().map(|job| vec![job]));
         for jobs in for_the_rules {
-            self.by_the_rules(jobs).await;
+            self.on_one_lock(jobs).await;
         }
     }
 
@@ -197,7 +200,7 @@ impl Lane {
                 Some(None) => later.push(job),
                 None if job.for_the_rules
                     || !native::is_hot(&job.op)
-                    || self.board.is_involved(&job.bound.name) =>
+                    || self.board.shape(&job.bound.name) != Shape::Plain =>
                 {
                     places.insert(job.bound.name.clone(), Some(sorted.for_the_rules.len()));
                     sorted.for_the_rules.push(vec![job]);
@@ -240,8 +243,8 @@ impl Lane {
         left
     }
 
-    /// Operations on one lock, in their order.
-    async fn by_the_rules(&self, mut jobs: Vec<Job>) {
+    /// Operations on one lock that is not plain, in their order.
+    async fn on_one_lock(&self, mut jobs: Vec<Job>) {
         let (Some(name), session) = (jobs.first().map(|job| job.bound.name.clone()), self.session().await)
         else {
             return;
@@ -253,39 +256,88 @@ impl Lane {
                 return jobs.into_iter().for_each(|job| job.answer(Err(error.clone())));
             }
         };
+        if self.board.shape(&name) != Shape::Other && queue::fits(jobs.iter().map(|job| &job.op)) {
+            jobs = self.in_the_queue(&session, &name, jobs).await;
+        }
+        if !jobs.is_empty() {
+            self.by_the_rules(&session, &name, jobs).await;
+        }
+    }
+
+    /// Does what SQL can decide about a plain queue; gives back what it could not.
+    async fn in_the_queue(&self, session: &Arc<Session>, name: &LockName, mut jobs: Vec<Job>) -> Vec<Job> {
+        // Nobody waits for those who come, and somebody for those who go.
+        jobs.sort_by_key(|job| !matches!(job.op, LockOp::Release(_)));
         let ops: Vec<_> = jobs.iter().map(|job| &job.op).collect();
-        match within(STEP, general::apply(&session, &self.gate, &name, &ops)).await {
-            Ok(Some(Done { answers, is_plain, is_open, word })) => {
-                self.board.remember(&name, is_plain);
+        let tells = self.board.serves_others(name);
+        let done = match within(STEP, queue::apply(session, &self.gate, name, &ops, tells)).await {
+            Ok(done) => done,
+            Err(fail) => {
+                self.fail(session, jobs, fail);
+                return Vec::new();
+            }
+        };
+        let (mut left, mut words) = (Vec::new(), done.words);
+        for (job, done) in jobs.into_iter().zip(done.each) {
+            match done {
+                Ok(Some(queue::Done { outcome, handed_over, token, shape })) => {
+                    self.board.remember(name, shape);
+                    if let Some(lease) = handed_over {
+                        let elsewhere = wake_here(vec![lease], job.since);
+                        self.board.remember_served(name, !elsewhere.is_empty());
+                        if !tells {
+                            words.extend(general::word(session, &self.gate, name, elsewhere.iter()));
+                        }
+                    }
+                    job.answer_at(outcome, token);
+                }
+                Ok(None) => left.push(job),
+                Err(fail) => self.fail(session, vec![job], fail),
+            }
+        }
+        for word in words {
+            if let Err(fail) = within(STEP, word).await {
+                self.part_from(session, &fail);
+            }
+        }
+        left
+    }
+
+    /// Operations on one lock, in their order, as one step.
+    async fn by_the_rules(&self, session: &Arc<Session>, name: &LockName, mut jobs: Vec<Job>) {
+        let ops: Vec<_> = jobs.iter().map(|job| &job.op).collect();
+        match within(STEP, general::apply(session, &self.gate, name, &ops)).await {
+            Ok(Some(Done { answers, token, shape, is_open, word })) => {
+                self.board.remember(name, shape);
                 for (job, (outcome, handed_over)) in jobs.into_iter().zip(answers) {
                     wake_here(handed_over, job.since);
-                    job.answer(Ok(outcome));
+                    job.answer_at(outcome, token);
                 }
-                if let Err(fail) = within(STEP, afterwards(&session, is_open, word)).await {
-                    self.part_from(&session, &fail);
+                if let Err(fail) = within(STEP, afterwards(session, is_open, word)).await {
+                    self.part_from(session, &fail);
                 }
             }
             Ok(None) => {
-                self.board.remember(&name, true);
+                self.board.remember(name, Shape::Plain);
                 // Somebody has to make the lock; the others come after that.
                 let mut others = jobs.split_off(1);
                 let Some(mut first) = jobs.pop() else { return };
-                match within(STEP, native::one(&session, &self.gate, &name, &first.op)).await {
+                match within(STEP, native::one(session, &self.gate, name, &first.op)).await {
                     Ok(Some(outcome)) => first.answer(Ok(outcome)),
                     Ok(None) => {
                         // Somebody made it in between.
                         first.for_the_rules = true;
                         others.insert(0, first);
                     }
-                    Err(fail) => self.fail(&session, vec![first], fail),
+                    Err(fail) => self.fail(session, vec![first], fail),
                 }
                 let mut state = self.state();
                 others.into_iter().rev().for_each(|job| state.queue.push_front(job));
             }
             Err(fail) => {
                 // Whatever it was, a transaction may be open.
-                self.forget(&session);
-                self.fail(&session, jobs, fail);
+                self.forget(session);
+                self.fail(session, jobs, fail);
             }
         }
     }
@@ -368,6 +420,14 @@ impl Job {
     /// A caller that has gone away is as one whose answer was lost.
     fn answer(self, outcome: Result<Outcome>) {
         let _ = self.reply.send(outcome);
+    }
+
+    /// One that has to wait will know its lease by a token above this, the lock's newest.
+    fn answer_at(self, outcome: Outcome, token: Token) {
+        if let (Outcome::Queued(_), LockOp::Acquire(Acquire { ask, .. })) = (&outcome, &self.op) {
+            asks(&ask.lease_id, token.get(), self.since);
+        }
+        self.answer(Ok(outcome));
     }
 }
 

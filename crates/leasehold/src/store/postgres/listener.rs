@@ -4,14 +4,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use tokio_postgres::AsyncMessage;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::gate::{Gate, PAUSE, Wire};
+use super::rows::LockRow;
+use super::session::Session;
+use super::sql::Sql;
 use super::tasks::Wakes;
 use super::trouble::Fail;
-use crate::model::LeaseId;
-use crate::store::wake::ring;
+use crate::model::{LeaseId, LockName};
+use crate::store::wake::{ring, served_from_afar, waits_here};
 
 /// The listener of one store. It ends with it.
 #[derive(Debug)]
@@ -88,8 +93,7 @@ async fn listen(gate: Weak<Gate>, hears: &AtomicBool, wakes: &Wakes) {
 
 /// A connection that listens.
 pub(super) struct Ear {
-    /// Kept: a connection without one ends.
-    _client: tokio_postgres::Client,
+    session: Session,
     wire: Wire,
 }
 
@@ -106,18 +110,27 @@ pub(super) async fn hear(gate: &Gate) -> Result<Ear, Fail> {
             }
         }
     }
-    Ok(Ear { _client: client, wire })
+    Ok(Ear { session: gate.session(client), wire })
 }
 
 impl Ear {
-    /// Rings whoever is named, until the connection ends.
-    pub(super) async fn listen(mut self, heard: impl Fn(&str, &str)) -> Fail {
+    /// Serves whoever is named, until the connection ends.
+    pub(super) async fn listen(self, heard: impl Fn(&str, &str)) -> Fail {
+        let Self { session, mut wire } = self;
+        let mut looks = FuturesUnordered::new();
         loop {
-            match next(&mut self.wire).await {
+            let message = tokio::select! {
+                biased;
+                message = next(&mut wire) => message,
+                Some(()) = looks.next() => continue,
+            };
+            match message {
                 Ok(AsyncMessage::Notification(notification)) => {
-                    // Anybody who may use the database may send. A wrong wake-up makes a waiter look, and nothing else.
-                    if let Ok(waiter) = notification.payload().parse::<LeaseId>() {
-                        ring(&waiter);
+                    // Anybody who may use the database may send. A wrong word makes us look, and nothing else.
+                    if let Some((waiter, name)) = served(notification.payload())
+                        && waits_here(&waiter)
+                    {
+                        looks.push(look(&session, waiter, name));
                     }
                     heard(notification.channel(), notification.payload());
                 }
@@ -125,6 +138,27 @@ impl Ear {
                 Err(fail) => return fail,
             }
         }
+    }
+}
+
+/// Who has been served with which lock.
+fn served(word: &str) -> Option<(LeaseId, LockName)> {
+    let (waiter, name) = word.split_once(' ')?;
+    Some((waiter.parse().ok()?, LockName::new(name).ok()?))
+}
+
+/// Looks for a waiter, on the connection that has just heard of it: server and client are awake here. What it finds there is the
+/// store's word. It began after the waiter's last asking if its token is above the one that the lock had then; an older one may
+/// be found if this look was long under way.
+async fn look(session: &Session, waiter: LeaseId, name: LockName) {
+    let found = session.query(Sql::Get, &[&name.as_str()]).await;
+    let row = found.ok().and_then(|rows| rows.first().and_then(|row| LockRow::read(row).ok()));
+    match row.and_then(|row| row.record.lease(&waiter).cloned()) {
+        Some(lease) => {
+            let token = lease.token.get();
+            served_from_afar(lease, |then| token > then);
+        }
+        None => ring(&waiter),
     }
 }
 

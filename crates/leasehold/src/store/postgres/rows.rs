@@ -1,7 +1,8 @@
 //! Records and events, in and out of rows.
 //!
-//! A lock that at most one holder has, and nobody waits for, is kept in columns: that is what SQL can decide about. Any
-//! other state is kept as the record itself, and `held` is then null.
+//! A lock that at most one holder has, and nobody waits for, is kept in columns: that is what SQL can decide about. So is one
+//! with a plain queue, whose tickets are a list beside them; `held` is then null. Any other state is kept as the record itself,
+//! and `held` is null, too.
 
 use std::sync::Arc;
 
@@ -10,10 +11,11 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::gate::micros;
+use super::sql::ELSEWHERE;
 use super::trouble::Fail;
 use crate::model::{
     Ask, Event, EventKind, Holder, Lease, LeaseId, LockName, LockRecord, Metadata, Mode, Priority, Process,
-    Reason, Slots, Status, Timestamp, Token, Ttl,
+    Reason, Slots, Status, Ticket, Timestamp, Token, Ttl,
 };
 
 /// A lock's row.
@@ -23,13 +25,24 @@ pub(super) struct LockRow {
 }
 
 /// How many columns a lock's row has; what a statement adds comes after them.
-pub(super) const LOCK_COLUMNS: usize = 16;
+pub(super) const LOCK_COLUMNS: usize = 17;
 /// The same for an event's row.
 pub(super) const EVENT_COLUMNS: usize = 12;
 
 impl LockRow {
     pub(super) fn read(row: &Row) -> Result<Self, Fail> {
         let wake_at = row.try_get(14)?;
+        if let Some(queue) = row.try_get::<_, Option<&str>>(16)? {
+            let waiters: Vec<Waiter> = serde_json::from_str(queue).map_err(unreadable)?;
+            let record = LockRecord {
+                name: name(row, 0)?,
+                token: token(row, 1)?,
+                holders: vec![lease(row)?],
+                waiters: waiters.into_iter().map(Waiter::ticket).collect::<Result<_, _>>()?,
+                version: number(row, 2)?,
+            };
+            return Ok(Self { record, wake_at });
+        }
         if let Some(record) = row.try_get::<_, Option<&str>>(15)? {
             return Ok(Self { record: serde_json::from_str(record).map_err(unreadable)?, wake_at });
         }
@@ -55,10 +68,7 @@ pub(super) fn lease(row: &Row) -> Result<Lease, Fail> {
 
 /// A lease whose columns begin at `at`.
 pub(super) fn lease_at(row: &Row, at: usize, lease_id: LeaseId, token: Token) -> Result<Lease, Fail> {
-    let extra = match row.try_get::<_, Option<&str>>(at + 4)? {
-        Some(extra) => serde_json::from_str(extra).map_err(unreadable)?,
-        None => Extra::default(),
-    };
+    let extra = Extra::read(row.try_get(at + 4)?)?;
     let ask = Ask {
         lease_id,
         holder: Holder::new(row.try_get::<_, &str>(at)?).map_err(unreadable)?,
@@ -90,6 +100,69 @@ struct Extra {
     metadata: Metadata,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     process: Option<Process>,
+}
+
+impl Extra {
+    fn read(text: Option<&str>) -> Result<Self, Fail> {
+        text.map_or(Ok(Self::default()), |text| serde_json::from_str(text).map_err(unreadable))
+    }
+}
+
+/// A ticket of a plain queue, as `Sql::Join` writes it and `Sql::HandOver` makes a lease of it. Times are in microseconds.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Waiter {
+    id: LeaseId,
+    holder: Holder,
+    ttl: Ttl,
+    /// The rarer parts, as the column of a lease has them.
+    extra: Option<String>,
+    since: Timestamp,
+    ends: Timestamp,
+    patience: Ttl,
+}
+
+impl Waiter {
+    /// None if it is not for the whole lock, or has another weight than most.
+    fn new(ticket: &Ticket) -> Result<Option<Self>, Fail> {
+        let ask = &ticket.ask;
+        if !is_common(ask) {
+            return Ok(None);
+        }
+        Ok(Some(Self {
+            id: ask.lease_id,
+            holder: ask.holder.clone(),
+            ttl: ask.ttl,
+            extra: extra(ask)?,
+            since: ticket.since,
+            ends: ticket.expires_at,
+            patience: ticket.patience,
+        }))
+    }
+
+    pub(super) fn read(text: &str) -> Result<Self, Fail> {
+        serde_json::from_str(text).map_err(unreadable)
+    }
+
+    pub(super) fn ticket(self) -> Result<Ticket, Fail> {
+        let extra = Extra::read(self.extra.as_deref())?;
+        let ask = Ask {
+            lease_id: self.id,
+            holder: self.holder,
+            mode: Mode::Exclusive,
+            slots: Slots::default(),
+            priority: extra.priority,
+            ttl: self.ttl,
+            metadata: extra.metadata,
+            process: extra.process,
+        };
+        let (since, expires_at, patience) = (self.since, self.ends, self.patience);
+        Ok(Ticket { ask: Arc::new(ask), since, expires_at, patience })
+    }
+}
+
+/// Whether this wants the whole lock, at the end of the queue.
+pub(super) fn is_common(ask: &Ask) -> bool {
+    is_whole(ask) && ask.priority == Priority::default()
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
@@ -136,16 +209,26 @@ pub(super) struct Saved {
     pub(super) expires_at: Option<i64>,
     pub(super) renewals: Option<i64>,
     pub(super) record: Option<String>,
+    pub(super) queue: Option<String>,
 }
 
 impl Saved {
     pub(super) fn new(record: &LockRecord) -> Result<Self, Fail> {
-        match (record.holders.as_slice(), record.waiters.is_empty()) {
-            ([], true) => Ok(Self { held: Some(false), ..Self::default() }),
-            ([lease], true) if is_plain(lease, record) => {
+        let queue = plain_queue(record)?;
+        match (record.holders.as_slice(), queue) {
+            ([], Some(queue)) if queue.is_empty() => Ok(Self { held: Some(false), ..Self::default() }),
+            ([lease], Some(queue))
+                if is_plain(lease, record) && (queue.is_empty() || is_whole(&lease.ask)) =>
+            {
                 let ask = &lease.ask;
+                let (held, record, queue) = if queue.is_empty() {
+                    (Some(true), None, None)
+                } else {
+                    let queue = serde_json::to_string(&queue).map_err(unreadable)?;
+                    (None, Some(ELSEWHERE.to_owned()), Some(queue))
+                };
                 Ok(Self {
-                    held: Some(true),
+                    held,
                     lease_id: Some(*ask.lease_id.as_uuid()),
                     holder: Some(ask.holder.as_str().to_owned()),
                     shared: Some(ask.mode == Mode::Shared),
@@ -156,7 +239,8 @@ impl Saved {
                     renewed_at: Some(micros(lease.renewed_at)),
                     expires_at: Some(micros(lease.expires_at)),
                     renewals: Some(column(lease.renewals)),
-                    record: None,
+                    record,
+                    queue,
                 })
             }
             _ => {
@@ -165,6 +249,16 @@ impl Saved {
             }
         }
     }
+}
+
+/// Those who wait, if each is as most are.
+fn plain_queue(record: &LockRecord) -> Result<Option<Vec<Waiter>>, Fail> {
+    record.waiters.iter().map(Waiter::new).collect()
+}
+
+/// Whether this has the whole lock.
+fn is_whole(ask: &Ask) -> bool {
+    ask.mode == Mode::Exclusive && ask.slots == Slots::default()
 }
 
 /// Whether the columns can say it. Of several holders one may be left whose token is not the newest.
@@ -276,4 +370,15 @@ fn number(row: &Row, at: usize) -> Result<u64, Fail> {
 
 fn unreadable(error: impl std::error::Error + Send + Sync + 'static) -> Fail {
     Fail::Unreadable(Box::new(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a leasehold that knows no `queue` makes of such a row: an error, and never a lock that is free.
+    #[test]
+    fn what_stands_elsewhere_is_no_record() {
+        assert!(serde_json::from_str::<LockRecord>(ELSEWHERE).is_err());
+    }
 }

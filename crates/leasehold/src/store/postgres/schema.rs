@@ -11,7 +11,7 @@ use super::trouble::Fail;
 use crate::error::{Error, Result, Trouble};
 
 /// Each entry brings the schema one version further. Never change one that has been released: add the next.
-const MIGRATIONS: [&str; 3] = ["
+const MIGRATIONS: [&str; 4] = ["
     -- Facts about the store itself.
     CREATE TABLE $s.meta (key text PRIMARY KEY, value text NOT NULL);
     INSERT INTO $s.meta VALUES ('schema_version', '0'), ('pruned_to', '0');
@@ -31,7 +31,13 @@ const MIGRATIONS: [&str; 3] = ["
         kind text NOT NULL, token bigint NOT NULL, lease_id uuid NOT NULL, holder text NOT NULL, shared boolean NOT NULL,
         slots integer NOT NULL, after_micros bigint NOT NULL, renewals bigint NOT NULL, rest text);
     CREATE INDEX events_of_lock ON $s.events (lock, seq);
-", super::tasks::SCHEMA, super::tasks::ONE_ROW];
+", super::tasks::SCHEMA, super::tasks::ONE_ROW, "
+    -- A plain queue: `held` is null, the columns say who holds the lock, and this who waits, each as in rows.rs. `record` is
+    -- then of no use, and says so to a leasehold that does not know this column: it fails, and takes nothing for free.
+    ALTER TABLE $s.locks ADD COLUMN queue jsonb;
+    -- A queue of a few dozen stays in the row as it is: packing it at each change would cost more than the rest.
+    ALTER TABLE $s.locks SET (toast_tuple_target = 8160);
+"];
 
 /// The version that this leasehold makes and knows.
 pub(super) const NEWEST: usize = MIGRATIONS.len();

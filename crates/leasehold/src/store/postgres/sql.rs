@@ -4,11 +4,14 @@ use std::sync::Arc;
 
 use tokio_postgres::types::Type;
 
+use crate::model::MAX_WAITERS;
+
 /// The server's time in µs, read when this is evaluated; or, in tests, the time that is sent along as `$now`.
 const NOW: &str = "coalesce($now::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)";
 
 /// A lock's row, in the order in which `rows.rs` reads it.
-const LOCK: &str = "l.name, l.token, l.version, l.held, l.lease_id, $LEASE, l.wake_at, l.record";
+const LOCK: &str =
+    "l.name, l.token, l.version, l.held, l.lease_id, $LEASE, l.wake_at, l.record, l.queue::text";
 
 /// What a lease is beside its id and its token, in the order in which `rows.rs` reads it.
 const LEASE: &str =
@@ -25,6 +28,8 @@ pub(super) enum Sql {
     Renew,
     Release,
     Many,
+    Join,
+    HandOver,
     Lock,
     Save,
     Get,
@@ -38,6 +43,7 @@ pub(super) enum Sql {
     Trim,
     Prune,
     Notify,
+    NotifyNext,
 }
 
 /// One statement.
@@ -52,7 +58,7 @@ pub(super) struct Text {
 pub(super) struct Texts(Arc<Vec<Text>>);
 
 impl Texts {
-    pub(super) const COUNT: usize = Sql::Notify as usize + 1;
+    pub(super) const COUNT: usize = Sql::NotifyNext as usize + 1;
 
     pub(super) fn new(schema: &str) -> Self {
         let texts = ALL.iter().enumerate().map(|(at, (what, make))| {
@@ -82,6 +88,8 @@ const ALL: [(Sql, Make); Texts::COUNT] = [
     (Sql::Renew, renew),
     (Sql::Release, release),
     (Sql::Many, many),
+    (Sql::Join, join),
+    (Sql::HandOver, hand_over),
     (Sql::Lock, lock),
     (Sql::Save, save),
     (Sql::Get, get),
@@ -95,6 +103,7 @@ const ALL: [(Sql, Make); Texts::COUNT] = [
     (Sql::Trim, trim),
     (Sql::Prune, prune),
     (Sql::Notify, notify),
+    (Sql::NotifyNext, notify_next),
 ];
 
 // --- the hot statements ----------------------------------------------------------------------------------------------
@@ -135,9 +144,12 @@ fn token(before: &str) -> String {
     format!("least(greatest({before} + 1, CASE WHEN n.now <= {most} THEN n.now ELSE 0 END), {most})")
 }
 
-/// Moves only when it would be too late: an index stands on it, and a row whose indexed columns stay is cheap to write.
+/// Moves only when it would be too late, or is over: an index stands on it, and a row whose indexed columns stay is cheap to
+/// write.
 fn wake_at(ttl: &str) -> String {
-    format!("CASE WHEN l.wake_at <= n.now + {ttl} THEN l.wake_at ELSE n.now + {ttl} END")
+    format!(
+        "CASE WHEN n.now < l.wake_at AND l.wake_at <= n.now + {ttl} THEN l.wake_at ELSE n.now + {ttl} END"
+    )
 }
 
 /// Only the exact lease, while it lives.
@@ -229,6 +241,77 @@ fn many() -> (String, Vec<Type>) {
     (sql, types)
 }
 
+// --- a plain queue ---------------------------------------------------------------------------------------------------
+//
+// One holder, and behind it tickets that want the same: the whole lock, in the order in which they came. As long as nothing
+// can have ended (`wake_at` is never later than the first end), joining at the end and serving the first are all there is.
+
+/// What `record` says when the state is in the columns and the queue.
+pub(super) const ELSEWHERE: &str = "{}";
+
+/// Joins the queue of a lock that somebody holds, with or without others who wait. A ticket that a crash of the server loses is
+/// drawn again: it need not wait for the disk.
+fn join() -> (String, Vec<Type>) {
+    let sql = format!(
+        "WITH done AS (
+            INSERT INTO $s.locks AS l (name, token, version, lease_id, holder, ttl, extra)
+            SELECT u.name, 0, 0, $2, $3, $4, $5 FROM (SELECT $1 AS name) u WHERE {THERE}
+            ON CONFLICT (name) DO UPDATE SET (version, held, record, queue, changed_at, wake_at) = (
+                SELECT l.version + 1, NULL::boolean, '{ELSEWHERE}', coalesce(l.queue, '[]') || jsonb_build_object(
+                           'id', excluded.lease_id, 'holder', excluded.holder, 'ttl', excluded.ttl,
+                           'extra', excluded.extra, 'since', n.now, 'ends', n.now + $6::bigint, 'patience', $6::bigint),
+                       n.now, least(l.wake_at, n.now + $6::bigint)
+                FROM (SELECT $NOW AS now) n)
+            WHERE (l.held OR l.queue IS NOT NULL) AND NOT l.shared AND l.slots = 1 AND $NOW < l.wake_at
+              AND l.lease_id <> excluded.lease_id
+              AND (l.queue IS NULL OR jsonb_array_length(l.queue) < {MAX_WAITERS}
+                   AND NOT l.queue @> jsonb_build_array(jsonb_build_object('id', excluded.lease_id))
+                   AND (l.queue -> -1 ->> 'since')::bigint <= $NOW)
+            RETURNING $LEASE, l.lease_id, l.token, l.changed_at, jsonb_array_length(l.queue) AS waiters),
+        told AS (
+            INSERT INTO $s.events (lock, at, kind, token, lease_id, holder, shared, slots, after_micros, renewals)
+            SELECT $1, changed_at, 'queued', token, $2, $3, false, 1, 0, 0 FROM done)
+        SELECT $LEASE, l.lease_id, l.token, l.waiters, set_config('synchronous_commit', 'off', true) FROM done l"
+    );
+    (sql, vec![Type::TEXT, Type::UUID, Type::TEXT, Type::INT8, Type::TEXT, Type::INT8])
+}
+
+/// Ends the exact lease and grants the lock to the first who waits. What it overwrites is read before it, and has to be what is
+/// overwritten: events and answer tell of it.
+fn hand_over() -> (String, Vec<Type>) {
+    let sql = format!(
+        "WITH old AS MATERIALIZED (
+            SELECT $LEASE, l.queue -> 0 AS first FROM $s.locks l
+            WHERE l.name = $1 AND l.lease_id = $2 AND l.token = $3 AND l.queue IS NOT NULL),
+        done AS (
+            INSERT INTO $s.locks AS l (name, token, version, lease_id) SELECT $1, $3, 0, $2 FROM old
+            ON CONFLICT (name) DO UPDATE SET (token, version, held, lease_id, holder, ttl, extra, acquired_at, renewed_at,
+                                              expires_at, renewals, changed_at, wake_at, record, queue) = (
+                SELECT {next}, l.version + 1, f.last, (f.first ->> 'id')::uuid, f.first ->> 'holder', f.ttl,
+                       f.first ->> 'extra', n.now, n.now, n.now + least(f.patience, f.ttl), 0, n.now,
+                       least(l.wake_at, n.now + least(f.patience, f.ttl)),
+                       CASE WHEN f.last THEN NULL ELSE '{ELSEWHERE}' END, CASE WHEN f.last THEN NULL ELSE l.queue - 0 END
+                FROM (SELECT $NOW AS now) n,
+                     (SELECT l.queue -> 0 AS first, (l.queue -> 0 ->> 'ttl')::bigint AS ttl,
+                             (l.queue -> 0 ->> 'patience')::bigint AS patience,
+                             CASE WHEN jsonb_array_length(l.queue) = 1 THEN true END AS last) f)
+            WHERE l.queue IS NOT NULL AND l.lease_id = excluded.lease_id AND l.token = excluded.token AND $NOW < l.wake_at
+              AND (l.expires_at, l.renewals, l.queue -> 0) = (SELECT o.expires_at, o.renewals, o.first FROM old o)
+            RETURNING l.token, l.lease_id, l.holder, l.changed_at, l.queue IS NULL AS emptied),
+        told AS (
+            INSERT INTO $s.events (lock, at, kind, token, lease_id, holder, shared, slots, after_micros, renewals)
+            SELECT $1, d.changed_at, e.kind, e.token, e.lease_id, e.holder, false, 1,
+                   greatest(d.changed_at - e.since, 0), e.renewals
+            FROM done d, old o, LATERAL (VALUES
+                ('released', $3, $2, o.holder, o.acquired_at, o.renewals),
+                ('acquired', d.token, d.lease_id, d.holder, (o.first ->> 'since')::bigint, 0)
+            ) e (kind, token, lease_id, holder, since, renewals))
+        SELECT $LEASE, l.first::text, d.token, d.changed_at, d.emptied FROM old l, done d",
+        next = token("l.token"),
+    );
+    (sql, vec![Type::TEXT, Type::UUID, Type::INT8])
+}
+
 // --- the rules' own statements ---------------------------------------------------------------------------------------
 
 /// Locks a row, and reads the clock after that: the inner SELECT has the lock before the outer one is evaluated.
@@ -242,7 +325,7 @@ fn save() -> (String, Vec<Type>) {
     let sql = "WITH saved AS (
             UPDATE $s.locks SET token = $2, version = $3, held = $4, lease_id = $5, holder = $6, shared = $7, slots = $8,
                 ttl = $9, extra = $10, acquired_at = $11, renewed_at = $12, expires_at = $13, renewals = $14,
-                wake_at = $15, record = $16, changed_at = $17
+                wake_at = $15, record = $16, changed_at = $17, queue = $28::text::jsonb
             WHERE name = $1)
         INSERT INTO $s.events (lock, at, kind, token, lease_id, holder, shared, slots, after_micros, renewals, rest)
         SELECT $1, e.* FROM unnest($18::bigint[], $19::text[], $20::bigint[], $21::uuid[], $22::text[], $23::boolean[],
@@ -279,7 +362,7 @@ fn save() -> (String, Vec<Type>) {
         Type::INT8_ARRAY,
         Type::TEXT_ARRAY,
     ];
-    (sql.to_owned(), lock.into_iter().chain(events).collect())
+    (sql.to_owned(), lock.into_iter().chain(events).chain([Type::TEXT]).collect())
 }
 
 // --- reading ---------------------------------------------------------------------------------------------------------
@@ -336,7 +419,7 @@ fn due() -> (String, Vec<Type>) {
 fn trim() -> (String, Vec<Type>) {
     let sql = "UPDATE $s.locks SET wake_at = CASE WHEN held THEN expires_at END WHERE name IN (
             SELECT l.name FROM $s.locks l
-            WHERE l.wake_at <= (SELECT $NOW) AND (NOT l.held OR l.expires_at > (SELECT $NOW))
+            WHERE l.wake_at <= (SELECT $NOW) AND (NOT l.held OR l.held AND l.expires_at > (SELECT $NOW))
             ORDER BY l.wake_at LIMIT $1 FOR UPDATE SKIP LOCKED)";
     (sql.to_owned(), vec![Type::INT8])
 }
@@ -362,8 +445,16 @@ fn prune() -> (String, Vec<Type>) {
 /// Outside of any transaction that matters: a commit that notifies waits for every other one that does. It need not wait
 /// for the disk: a word that a crash of the server loses is one that nobody is there to hear.
 fn notify() -> (String, Vec<Type>) {
-    let sql = "SELECT set_config('synchronous_commit', 'off', true), count(pg_notify($1, id)) FROM unnest($2::text[]) id";
+    let sql = "SELECT set_config('synchronous_commit', 'off', true), count(pg_notify($1, word)) FROM unnest($2::text[]) word";
     (sql.to_owned(), vec![Type::TEXT, Type::TEXT_ARRAY])
+}
+
+/// The same for whoever has the lock after `$3`, sent before that is known; not for those in `$4`, who are told otherwise.
+fn notify_next() -> (String, Vec<Type>) {
+    let sql =
+        "SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, l.lease_id || ' ' || l.name)
+        FROM $s.locks l WHERE l.name = $2 AND l.lease_id <> $3 AND l.lease_id <> ALL ($4)";
+    (sql.to_owned(), vec![Type::TEXT, Type::TEXT, Type::UUID, Type::UUID_ARRAY])
 }
 
 #[cfg(test)]

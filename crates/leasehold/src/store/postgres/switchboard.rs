@@ -2,15 +2,37 @@
 //! what SQL can decide fills the lanes from the first on, because many in one statement are cheaper than many
 //! statements; and what goes by the rules, which has a lane for itself for two round trips, begins at the last.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::rows::Saved;
 use crate::model::LockName;
 
 /// So many operations share a lane before the next one is opened.
 const FULL: usize = 16;
-/// Of so many locks it is remembered that SQL cannot decide about them.
+/// Of so many locks it is remembered that they are not plain.
 const MAX_INVOLVED: usize = 1024;
+
+/// What SQL can decide about a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// Who gets it: nobody waits, and at most one holder has it.
+    Plain,
+    /// Who comes next: those who wait all want the whole lock.
+    Queue,
+    /// Nothing.
+    Other,
+}
+
+impl Shape {
+    pub(super) fn of(saved: &Saved) -> Self {
+        match (saved.held, &saved.queue) {
+            (Some(_), _) => Self::Plain,
+            (None, Some(_)) => Self::Queue,
+            (None, None) => Self::Other,
+        }
+    }
+}
 
 #[derive(Debug)]
 pub(super) struct Switchboard {
@@ -23,7 +45,15 @@ struct State {
     /// How many operations are under way on each lane.
     load: Vec<usize>,
     /// Locks with waiters or several holders, as far as we know: for them the hot statement would be in vain.
-    involved: HashSet<LockName>,
+    involved: HashMap<LockName, Known>,
+}
+
+/// What is known of a lock that is not plain.
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    shape: Shape,
+    /// Whether the last who was served waits in another process.
+    serves_others: bool,
 }
 
 /// The operations on one lock that are under way.
@@ -43,7 +73,7 @@ pub(super) struct Bound {
 
 impl Switchboard {
     pub(super) fn new(lanes: usize) -> Arc<Self> {
-        let state = State { bound: HashMap::new(), load: vec![0; lanes], involved: HashSet::new() };
+        let state = State { bound: HashMap::new(), load: vec![0; lanes], involved: HashMap::new() };
         Arc::new(Self { state: Mutex::new(state) })
     }
 
@@ -56,7 +86,7 @@ impl Switchboard {
                 lines.lane
             }
             None => {
-                let lane = state.choose(state.involved.contains(name));
+                let lane = state.choose(state.involved.contains_key(name));
                 state.bound.insert(name.clone(), Lines { lane, count: 1 });
                 lane
             }
@@ -68,25 +98,39 @@ impl Switchboard {
     /// Whether nothing is under way on any lane, and SQL can decide about this lock, as far as we know.
     pub(super) fn is_idle_and_plain(&self, name: &LockName) -> bool {
         let state = self.state();
-        state.bound.is_empty() && !state.involved.contains(name)
+        state.bound.is_empty() && !state.involved.contains_key(name)
     }
 
-    /// Whether SQL cannot decide about this lock, as far as we know.
-    pub(super) fn is_involved(&self, name: &LockName) -> bool {
-        self.state().involved.contains(name)
+    /// What SQL can decide about a lock, as far as we know.
+    pub(super) fn shape(&self, name: &LockName) -> Shape {
+        self.state().involved.get(name).map_or(Shape::Plain, |known| known.shape)
     }
 
-    /// Remembers whether SQL can decide about a lock.
-    pub(super) fn remember(&self, name: &LockName, is_plain: bool) {
+    /// Remembers what SQL can decide about a lock.
+    pub(super) fn remember(&self, name: &LockName, shape: Shape) {
         let mut state = self.state();
-        if is_plain {
+        if shape == Shape::Plain {
             state.involved.remove(name);
-        } else if !state.involved.contains(name) {
+        } else if let Some(known) = state.involved.get_mut(name) {
+            known.shape = shape;
+        } else {
             if state.involved.len() >= MAX_INVOLVED {
                 state.involved.clear();
             }
-            state.involved.insert(name.clone());
+            state.involved.insert(name.clone(), Known { shape, serves_others: false });
         }
+    }
+
+    /// Remembers where the last who was served waits.
+    pub(super) fn remember_served(&self, name: &LockName, elsewhere: bool) {
+        if let Some(known) = self.state().involved.get_mut(name) {
+            known.serves_others = elsewhere;
+        }
+    }
+
+    /// Whether the next who is served may wait in another process: the last one did.
+    pub(super) fn serves_others(&self, name: &LockName) -> bool {
+        self.state().involved.get(name).is_some_and(|known| known.serves_others)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -142,11 +186,11 @@ mod tests {
     fn what_goes_by_the_rules_begins_at_the_last_lane() {
         let board = Switchboard::new(3);
         let [a, b] = ["a", "b"].map(|name| LockName::new(name).unwrap());
-        board.remember(&a, false);
-        board.remember(&b, false);
+        board.remember(&a, Shape::Other);
+        board.remember(&b, Shape::Queue);
         let first = board.bind(&a);
         assert_eq!((first.lane, board.bind(&b).lane), (2, 1));
-        board.remember(&b, true);
+        board.remember(&b, Shape::Plain);
         assert_eq!(board.bind(&b).lane, 0);
     }
 }

@@ -51,7 +51,7 @@ struct Seat {
     bell: Notify,
     handed_over: Mutex<Option<HandedOver>>,
     /// The number of the last asking that was sent, and a moment before that.
-    #[cfg(feature = "redis")]
+    #[cfg(any(feature = "postgres", feature = "redis"))]
     asked: Mutex<Option<(u64, Moment)>>,
 }
 
@@ -187,9 +187,9 @@ pub(crate) fn wake_here(mut handed_over: Vec<Lease>, since: Moment) -> Vec<Lease
     handed_over
 }
 
-/// Says that this waiter is about to ask the store, and by which number its ticket will know that asking. False if nobody
-/// waits here.
-#[cfg(feature = "redis")]
+/// Says that this waiter is about to ask the store, or has asked it and was given a place in the queue, and by which number
+/// that asking will be known. False if nobody waits here.
+#[cfg(any(feature = "postgres", feature = "redis"))]
 pub(crate) fn asks(waiter: &LeaseId, number: u64, since: Moment) -> bool {
     let Some(seat) = waiting().get(waiter).cloned() else {
         return false;
@@ -201,18 +201,18 @@ pub(crate) fn asks(waiter: &LeaseId, number: u64, since: Moment) -> bool {
     true
 }
 
-/// Gives a waiter the lease that its ticket has turned into, as another process tells it, if the ticket was as its last
-/// asking left it: then the lease was granted after that asking was sent, and lasts at least as long from there. Anything
-/// else is a reason to ask the store, and no more.
-#[cfg(feature = "redis")]
-pub(crate) fn served_from_afar(lease: Lease, asking: u64) {
+/// Gives a waiter the lease that its ticket has turned into, as it comes from another process, if it is newer than the last
+/// asking, which is known by a number: then the lease was granted after that asking was sent, and lasts at least as long from
+/// there. Anything else is a reason to ask the store, and no more.
+#[cfg(any(feature = "postgres", feature = "redis"))]
+pub(crate) fn served_from_afar(lease: Lease, is_newer_than: impl FnOnce(u64) -> bool) {
     let Some(seat) = waiting().get(&lease.ask.lease_id).cloned() else {
         return;
     };
     {
         let asked = seat.asked.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((number, since)) = *asked
-            && number == asking
+            && is_newer_than(number)
         {
             let handed_over = HandedOver { lease, since };
             *seat.handed_over.lock().unwrap_or_else(PoisonError::into_inner) = Some(handed_over);
@@ -225,6 +225,12 @@ pub(crate) fn served_from_afar(lease: Lease, asking: u64) {
 #[cfg(feature = "postgres")]
 pub(crate) fn waits_here(waiter: &LeaseId) -> bool {
     waiting().contains_key(waiter)
+}
+
+/// Waiters of this process, so many at most.
+#[cfg(feature = "postgres")]
+pub(crate) fn some_who_wait_here(most: usize) -> Vec<LeaseId> {
+    waiting().keys().take(most).copied().collect()
 }
 
 /// Wakes one waiter without telling it why.
@@ -301,7 +307,7 @@ mod tests {
         let mut changes = Changes::polling(lease.ask.lease_id, Duration::from_secs(5));
         let since = Moment::now();
         assert!(asks(&lease.ask.lease_id, 7, since));
-        served_from_afar(lease.clone(), 7);
+        served_from_afar(lease.clone(), |number| number == 7);
         match changes.next(Duration::MAX).await {
             Wake::Served(told) => assert_eq!((told.lease, told.since), (lease, since)),
             other => panic!("{other:?}"),
@@ -312,11 +318,11 @@ mod tests {
     async fn a_lease_that_answers_another_asking_only_wakes() {
         let lease = lease();
         let mut changes = Changes::polling(lease.ask.lease_id, Duration::from_secs(5));
-        served_from_afar(lease.clone(), 7);
+        served_from_afar(lease.clone(), |number| number == 7);
         assert!(matches!(changes.next(Duration::MAX).await, Wake::Rung));
         asks(&lease.ask.lease_id, 7, Moment::now());
         asks(&lease.ask.lease_id, 8, Moment::now());
-        served_from_afar(lease, 7);
+        served_from_afar(lease, |number| number == 7);
         assert!(matches!(changes.next(Duration::MAX).await, Wake::Rung));
     }
 
@@ -325,7 +331,7 @@ mod tests {
         let lease = lease();
         let mut changes = Changes::polling(lease.ask.lease_id, Duration::from_secs(5));
         asks(&lease.ask.lease_id, 7, Moment::now());
-        served_from_afar(lease.clone(), 7);
+        served_from_afar(lease.clone(), |number| number == 7);
         asks(&lease.ask.lease_id, 8, Moment::now());
         assert!(matches!(changes.next(Duration::MAX).await, Wake::Rung));
         assert!(!asks(&clock::new_lease_id(), 9, Moment::now()));

@@ -12,11 +12,9 @@ pub use arrivals::Arrivals;
 pub(crate) use arrivals::Doorbell;
 #[cfg(feature = "http")]
 pub(crate) use hub::Bell;
-#[cfg(feature = "postgres")]
-pub(crate) use hub::waits_here;
 pub use hub::{Changes, HandedOver, Wake};
 pub(crate) use hub::{Reach, wake};
-#[cfg(feature = "redis")]
-pub(crate) use hub::{asks, served_from_afar};
 #[cfg(any(feature = "postgres", feature = "redis"))]
-pub(crate) use hub::{ring, wake_here};
+pub(crate) use hub::{asks, ring, served_from_afar, wake_here};
+#[cfg(feature = "postgres")]
+pub(crate) use hub::{some_who_wait_here, waits_here};

@@ -11,6 +11,7 @@ use tokio::task::JoinSet;
 const PROCESSES: usize = 2;
 const CLIENTS: usize = 8;
 const ROUNDS: usize = 200;
+const TURNS: usize = 20;
 const LOCK: &str = "race";
 /// Where a process of the race finds its store; not set in any other.
 const STORE: &str = "LEASEHOLD_TEST_RACE_STORE";
@@ -44,6 +45,23 @@ pub(super) fn one_winner_each(url: &str) {
     assert_eq!(winners.len(), PROCESSES, "one process won all {ROUNDS} rounds: that was no race");
 }
 
+/// 16 clients in two processes stand in line for the same lock, again and again: one has it at a time, each one's token is
+/// above that of the one before, and everybody's turn comes.
+pub(super) fn one_at_a_time(url: &str) {
+    let mut racers: Vec<_> = (0..PROCESSES).map(|_| Racer::start(url)).collect();
+    for racer in &mut racers {
+        racer.say("turns");
+    }
+    let mut turns: Vec<_> = racers.iter_mut().flat_map(Racer::turns).collect();
+    assert_eq!(turns.len(), PROCESSES * CLIENTS * TURNS);
+    turns.sort_unstable();
+    for pair in turns.windows(2) {
+        let [(before, _, gave), (token, got, _)] = *pair else { unreachable!("two") };
+        assert!(token > before, "token {token} was given twice");
+        assert!(got >= gave, "token {token} came at {got}, {before} went at {gave}");
+    }
+}
+
 /// A process of the race: this test binary once more, with one test.
 struct Racer {
     child: Child,
@@ -71,11 +89,25 @@ impl Racer {
 
     /// The tokens that its clients have won.
     fn tokens(&mut self) -> Vec<u64> {
+        self.hear().split_whitespace().map(|token| token.parse().unwrap()).collect()
+    }
+
+    /// The turns that its clients had: the token, and from when to when, in microseconds.
+    fn turns(&mut self) -> Vec<(u64, u128, u128)> {
+        let turn = |words: &str| {
+            let mut words = words.split(',');
+            let mut next = || words.next().unwrap();
+            (next().parse().unwrap(), next().parse().unwrap(), next().parse().unwrap())
+        };
+        self.hear().split_whitespace().map(turn).collect()
+    }
+
+    fn hear(&mut self) -> String {
         loop {
             let mut line = String::new();
             assert!(self.says.read_line(&mut line).unwrap() > 0, "a process of the race has ended");
-            if let Some((_, tokens)) = line.split_once(SAYS) {
-                return tokens.split_whitespace().map(|token| token.parse().unwrap()).collect();
+            if let Some((_, said)) = line.split_once(SAYS) {
+                return said.to_owned();
             }
         }
     }
@@ -100,6 +132,10 @@ async fn a_process_of_the_race() {
     report(&held);
     while let Some(word) = tokio::task::block_in_place(hear) {
         match word.as_str() {
+            "turns" => {
+                println!("{SAYS}{}", take_turns(&clients).await.join(" "));
+                continue;
+            }
             "go" => held = ask_all(&clients).await,
             "free" => {
                 for guard in held.drain(..) {
@@ -126,6 +162,30 @@ async fn ask_all(clients: &[Leasehold]) -> Vec<Guard> {
             Err(other) => panic!("{other}: {other:?}"),
         })
         .collect()
+}
+
+async fn take_turns(clients: &[Leasehold]) -> Vec<String> {
+    let mut crowd = JoinSet::new();
+    for client in clients {
+        let client = client.clone();
+        crowd.spawn(async move {
+            let mut turns = Vec::new();
+            for _ in 0..TURNS {
+                let guard = client.lock(LOCK).wait(Duration::from_mins(1)).acquire().await.unwrap();
+                let (token, got) = (guard.token(), micros());
+                tokio::task::yield_now().await;
+                turns.push(format!("{token},{got},{}", micros()));
+                guard.release().await.unwrap();
+            }
+            turns
+        });
+    }
+    crowd.join_all().await.concat()
+}
+
+/// By a clock that both processes see.
+fn micros() -> u128 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_micros()
 }
 
 fn hear() -> Option<String> {

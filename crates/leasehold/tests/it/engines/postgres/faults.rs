@@ -73,6 +73,30 @@ async fn a_crash_of_the_server_may_lose_a_release_but_no_grant() {
     assert_eq!(released, leases.len() - record.holders.len(), "the history agrees with the lock: {told:?}");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crash_of_the_server_loses_no_hand_over() {
+    let Some(mut server) = Server::start().await else { return };
+    let options = PostgresOptions::from_url(&StoreUrl::parse(&server.url()).unwrap()).unwrap();
+    let store = Arc::new(PostgresStore::connect(options).await.unwrap());
+    let players: Vec<_> = (0..20).map(|number| player(&store, number)).collect();
+    let lease = players[0].takes().await;
+    for player in &players[1..] {
+        player.queues().await;
+    }
+    assert!(matches!(players[0].releases(&lease).await, Outcome::Released(_)));
+    server.kill();
+    server.up().await;
+    let record = loop {
+        if let Ok(record) = store.get(&players[0].lock).await {
+            break record.unwrap();
+        }
+    };
+    // Whoever was told of it counts on it.
+    assert_eq!(record.holders[0].ask.lease_id, players[1].id(), "{record:?}");
+    assert!(record.token > lease.token);
+    assert_eq!(record.waiters.len(), 18, "tickets before it are as lasting as it is");
+}
+
 /// The test server, with a line that can be cut.
 pub(super) async fn over_a_line(schema: &Schema, settings: &str) -> (Proxy, Arc<PostgresStore>) {
     let url = schema.url_with(settings);
@@ -131,6 +155,36 @@ async fn a_release_whose_reply_was_lost_is_not_known() {
     // Whoever asks again learns that it is over.
     assert!(matches!(one.releases(&lease).await, Outcome::NotHeld(_)));
     assert!(one.record().await.holders.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn in_a_queue_a_lost_reply_costs_no_turn_and_gives_none_away() {
+    let Some(schema) = Schema::new() else { return };
+    let (proxy, store) = over_a_line(&schema, "pool=1").await;
+    let [one, two, three] = [1, 2, 3].map(|number| player(&store, number));
+    // Opens the line and prepares what it takes.
+    let lease = one.takes().await;
+    two.queues().await;
+    one.releases(&lease).await;
+    let lease = two.takes().await;
+    one.queues().await;
+    // The ticket was drawn, the answer never came. It is asked for again over a new line, with the same id.
+    proxy.set(Fault::DropReplies(1));
+    three.queues().await;
+    proxy.set(Fault::None);
+    let waiters: Vec<_> = three.record().await.waiters.iter().map(|ticket| ticket.ask.lease_id).collect();
+    assert_eq!(waiters, [one.id(), three.id()]);
+    // The lock was handed over, and whoever gave it does not know.
+    proxy.set(Fault::DropReplies(1));
+    let release = leasehold::model::Release { lease_id: two.id(), token: lease.token, at_least: None };
+    let error = store.apply(&two.lock, &leasehold::model::LockOp::Release(release)).await.unwrap_err();
+    assert_eq!(error.code(), "STORE_UNAVAILABLE", "{error:?}");
+    proxy.set(Fault::None);
+    assert!(matches!(two.releases(&lease).await, Outcome::NotHeld(_)));
+    let record = one.record().await;
+    assert_eq!((record.holders.len(), record.holders[0].ask.lease_id), (1, one.id()));
+    assert_eq!(record.waiters.len(), 1);
+    assert_eq!(one.takes().await.token, record.token);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

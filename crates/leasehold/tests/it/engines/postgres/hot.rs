@@ -8,19 +8,13 @@ use leasehold::store::{Cursor, ListEvents, LockStore, Span, Store};
 use leasehold::testing::Player;
 use tokio::task::JoinSet;
 
-use super::server::Schema;
+use super::server::{Schema, last_words};
 use crate::engines::support::clock;
 
 fn player(store: &Arc<impl Store>, number: u128, lock: &str) -> Player {
     let mut player = Player::new(store.clone(), number, LockName::new(lock).unwrap());
     player.ask.lease_id = leasehold::model::LeaseId::from_uuid(uuid::Uuid::now_v7());
     player
-}
-
-/// What the connections of one application said last.
-async fn last_words(client: &tokio_postgres::Client, application: &str) -> Vec<String> {
-    let sql = "SELECT query FROM pg_stat_activity WHERE application_name = $1 ORDER BY query_start";
-    client.query(sql, &[&application]).await.unwrap().iter().map(|row| row.get(0)).collect()
 }
 
 #[tokio::test]
@@ -181,4 +175,10 @@ async fn crowds_that_want_the_same_locks_do_not_block_each_other() {
 fn of_sixteen_clients_in_two_processes_one_wins_each_round() {
     let Some(schema) = Schema::new() else { return };
     crate::engines::race::one_winner_each(&schema.url_with("pool=2"));
+}
+
+#[test]
+fn sixteen_clients_in_two_processes_have_the_lock_one_at_a_time() {
+    let Some(schema) = Schema::new() else { return };
+    crate::engines::race::one_at_a_time(&schema.url_with("pool=2"));
 }

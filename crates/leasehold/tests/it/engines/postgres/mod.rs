@@ -6,6 +6,7 @@ mod faults;
 mod hot;
 mod near;
 mod private;
+mod queue;
 mod refused;
 mod server;
 mod start;

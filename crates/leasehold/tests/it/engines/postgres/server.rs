@@ -57,6 +57,12 @@ pub(super) async fn plain(url: &str) -> Client {
     client
 }
 
+/// What the connections of one application said last.
+pub(super) async fn last_words(client: &Client, application: &str) -> Vec<String> {
+    let sql = "SELECT query FROM pg_stat_activity WHERE application_name = $1 ORDER BY query_start";
+    client.query(sql, &[&application]).await.unwrap().iter().map(|row| row.get(0)).collect()
+}
+
 impl Drop for Schema {
     fn drop(&mut self) {
         let (url, drop) = (self.url.clone(), format!("DROP SCHEMA IF EXISTS {} CASCADE", self.name));

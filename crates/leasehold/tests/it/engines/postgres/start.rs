@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use leasehold::model::{
-    Beat, Finished, HeldTask, LeaseTasks, LockName, Note, Outcome, Pause, Payload, Settle, Task, TaskId,
-    TaskKey, Timestamp, Ttl, Verdict,
+    Acquire, Beat, Finished, HeldTask, LeaseTasks, LockName, LockOp, LockRecord, Note, Outcome, Pause,
+    Payload, Settle, Task, TaskId, TaskKey, Timestamp, Ttl, Verdict,
 };
 use leasehold::store::postgres::{PostgresOptions, PostgresStore};
 use leasehold::store::{Draft, ListEvents, LockStore, PutIf, Store, StoreUrl};
@@ -141,7 +141,7 @@ async fn tables_of_the_first_version_are_brought_up_with_what_is_in_them() {
     old.takes().await;
     every_kind_of_task(&stores.1).await;
     let sql = format!("SELECT value FROM {}.meta WHERE key = 'schema_version'", schema.name);
-    assert_eq!(client.query_one(&sql, &[]).await.unwrap().get::<_, &str>(0), "3");
+    assert_eq!(client.query_one(&sql, &[]).await.unwrap().get::<_, &str>(0), "4");
 }
 
 /// The tables as the second version made them, with two tasks that wait and one that has failed.
@@ -170,6 +170,39 @@ async fn tasks_of_the_second_version_are_brought_up_with_all_that_they_had() {
     assert_eq!(tasks.get(id(0x102)).await.unwrap().unwrap().error, None);
     assert_eq!(tasks.queues().await.unwrap()[0].counts.open(), 0);
     every_kind_of_task(&stores.2).await;
+}
+
+/// Makes the tables of a new store those of the third version.
+const BACK_TO_VERSION_3: &str = "ALTER TABLE SCHEMA_NAME.locks DROP COLUMN queue;
+    ALTER TABLE SCHEMA_NAME.locks RESET (toast_tuple_target);
+    UPDATE SCHEMA_NAME.meta SET value = '3' WHERE key = 'schema_version'";
+
+#[tokio::test]
+async fn a_queue_of_the_third_version_goes_on_where_it_was() {
+    let Some(schema) = Schema::new() else { return };
+    let (store, name) = (schema.store().await, LockName::new("old").unwrap());
+    let [one, two, three] = [1, 2, 3].map(|number| Player::new(store.clone(), number, name.clone()));
+    let now = store.now().await.unwrap();
+    let mut old = LockRecord::new(name);
+    for player in [&one, &two] {
+        let (ask, queue) = (Arc::new(player.ask.clone()), Some(Ttl::from_secs(60)));
+        old.apply(&LockOp::Acquire(Acquire { ask, queue, steal_after: None }), now);
+    }
+    let client = schema.client().await;
+    client.batch_execute(&BACK_TO_VERSION_3.replace("SCHEMA_NAME", &schema.name)).await.unwrap();
+    let insert =
+        format!("INSERT INTO {}.locks (name, token, version, record) VALUES ($1, $2, $3, $4)", schema.name);
+    let (token, version) = (i64::try_from(old.token.get()).unwrap(), i64::try_from(old.version).unwrap());
+    let record = serde_json::to_string(&old).unwrap();
+    client.execute(&insert, &[&old.name.as_str(), &token, &version, &record]).await.unwrap();
+
+    tokio::join!(schema.store(), schema.store());
+    assert_eq!(one.record().await, old);
+    three.queues().await;
+    assert!(matches!(one.releases(&old.holders[0]).await, Outcome::Released(_)));
+    let record = three.record().await;
+    assert_eq!((record.holders[0].ask.lease_id, record.waiters[0].ask.lease_id), (two.id(), three.id()));
+    assert!(record.token > old.token);
 }
 
 #[tokio::test]

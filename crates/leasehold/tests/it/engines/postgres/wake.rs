@@ -50,7 +50,7 @@ async fn a_waiter_elsewhere_is_told_and_nobody_else() {
     two.queues().await;
     three.queues().await;
     one.releases(&lease).await;
-    assert_eq!(said.recv().await.unwrap(), two.id().to_string());
+    assert_eq!(said.recv().await.unwrap(), format!("{} lock", two.id()));
     // This one does: a word to the database would be wasted.
     let mut changes = store.changes(&three.id());
     let lease = two.takes().await;
@@ -71,6 +71,7 @@ async fn a_word_from_elsewhere_wakes_the_waiter() {
     // No poll would come in time.
     options.poll = Duration::from_mins(1);
     let store = leasehold::store::postgres::PostgresStore::connect(options).await.unwrap();
+    let store = std::sync::Arc::new(store);
     let waiter = new_id();
     let mut changes = store.changes(&waiter);
     let client = schema.client().await;
@@ -80,6 +81,27 @@ async fn a_word_from_elsewhere_wakes_the_waiter() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     client.query("SELECT pg_notify($1, $2)", &[&channel, &"nonsense"]).await.unwrap();
-    client.query("SELECT pg_notify($1, $2)", &[&channel, &waiter.to_string()]).await.unwrap();
-    assert!(matches!(changes.next(Duration::from_secs(10)).await, Wake::Rung));
+    client.query("SELECT pg_notify($1, $2)", &[&channel, &format!("{waiter} lock")]).await.unwrap();
+    assert!(matches!(changes.next(Duration::from_secs(10)).await, Wake::Rung), "there is no such lease");
+
+    // Now there is one. What is believed is the table, not the word, and only if it is newer than the last asking.
+    let player = |number| Player::new(store.clone(), number, LockName::new("lock").unwrap());
+    let (one, mut two) = (player(1), player(2));
+    two.ask.lease_id = waiter;
+    one.takes().await;
+    two.queues().await;
+    let handed_over = format!(
+        "UPDATE {schema}.locks SET held = true, lease_id = (queue -> 0 ->> 'id')::uuid,
+             holder = queue -> 0 ->> 'holder', record = NULL, queue = NULL, version = version + 1",
+        schema = schema.name
+    );
+    client.batch_execute(&handed_over).await.unwrap();
+    client.query("SELECT pg_notify($1, $2)", &[&channel, &format!("{waiter} lock")]).await.unwrap();
+    assert!(matches!(changes.next(Duration::from_secs(10)).await, Wake::Rung), "it has an old token");
+    client.batch_execute(&format!("UPDATE {}.locks SET token = token + 1", schema.name)).await.unwrap();
+    client.query("SELECT pg_notify($1, $2)", &[&channel, &format!("{waiter} lock")]).await.unwrap();
+    match changes.next(Duration::from_secs(10)).await {
+        Wake::Served(served) => assert_eq!(served.lease, *two.record().await.lease(&waiter).unwrap()),
+        other => panic!("{other:?}"),
+    }
 }

@@ -159,3 +159,15 @@ fn on_a_cluster_too_one_wins_each_time() {
     let Some(url) = engine_at("redis-cluster") else { return };
     crate::engines::race::one_winner_each(&format!("{url}&prefix={}", prefix()));
 }
+
+#[test]
+fn two_processes_with_sixteen_clients_have_the_lock_one_at_a_time() {
+    let Some(url) = engine_at("redis") else { return };
+    crate::engines::race::one_at_a_time(&format!("{url}?prefix={}", prefix()));
+}
+
+#[test]
+fn on_a_cluster_too_they_have_the_lock_one_at_a_time() {
+    let Some(url) = engine_at("redis-cluster") else { return };
+    crate::engines::race::one_at_a_time(&format!("{url}&prefix={}", prefix()));
+}

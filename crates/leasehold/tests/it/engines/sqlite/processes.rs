@@ -7,7 +7,7 @@ use leasehold::Leasehold;
 use leasehold::model::{LockName, Process};
 use leasehold::store::{member, this_process};
 
-use crate::engines::race::one_winner_each;
+use crate::engines::race::{one_at_a_time, one_winner_each};
 
 /// A process to stand behind a lease.
 fn somebody() -> (Child, Process) {
@@ -24,6 +24,12 @@ async fn connect(folder: &tempfile::TempDir) -> Leasehold {
 fn a_race_between_processes_has_one_winner() {
     let folder = tempfile::tempdir().unwrap();
     one_winner_each(&format!("sqlite:{}", folder.path().join("locks.db").display()));
+}
+
+#[test]
+fn a_crowd_in_two_processes_has_the_lock_one_at_a_time() {
+    let folder = tempfile::tempdir().unwrap();
+    one_at_a_time(&format!("sqlite:{}", folder.path().join("locks.db").display()));
 }
 
 #[tokio::test]
