@@ -5,17 +5,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow};
 use leasehold::Leasehold;
 use leasehold::model::LockName;
 use leasehold::store::{Store, StoreUrl, connect};
 use tokio::runtime::Runtime;
 
 use crate::clients::{
-    Client, FairMap, FairMapClient, LibraryClient, Map, MapClient, RawPostgres, RawRedis, RawSqlite,
-    RedisLine, Rslock, StoreClient, create_raw_sqlite, raw_postgres, raw_redis,
+    Client, Etcd, FairMap, FairMapClient, LibraryClient, Map, MapClient, RawPostgres, RawRedis, RawSqlite,
+    RedisLine, Rslock, StoreClient, create_raw_sqlite, etcd, pgbench, raw_postgres, raw_redis,
 };
 use crate::measure::{Notes, Window, work};
+use crate::pgbench::Pgbench;
 use crate::place::{Place, runtime};
 use crate::plan::{Engine, Floor, Keys};
 
@@ -41,7 +42,7 @@ impl Load {
                 let names: Vec<_> = self.clients.clone().map(|number| self.name(number)).collect();
                 create_raw_sqlite(&self.place().raw_file(), &names)
             }
-            (Floor::Raw, Engine::Postgres, _) => {
+            (Floor::Raw | Floor::Own, Engine::Postgres, _) => {
                 runtime()?.block_on(raw_postgres::create(&self.place().remote()?, &self.place().space()))
             }
             (Floor::Raw, Engine::Redis, Keys::One) => {
@@ -62,6 +63,9 @@ impl Load {
             (Engine::Redis, Floor::Client) => {
                 runtime()?.block_on(raw_redis::commands_sent(&self.place().remote()?)).map(Some)
             }
+            (Engine::Postgres, Floor::Client) => {
+                runtime()?.block_on(raw_postgres::commands_sent(&self.place().remote()?))
+            }
             _ => Ok(None),
         }
     }
@@ -73,6 +77,8 @@ impl Load {
             (Floor::Raw, Engine::Holders | Engine::Full) => self.raw_sqlite(window),
             (Floor::Raw, Engine::Postgres) => self.raw_postgres(window),
             (Floor::Raw, Engine::Redis) => self.raw_redis(window),
+            (Floor::Own, _) => self.pgbench(window),
+            (Floor::Peer, Engine::Postgres) => self.etcd(window),
             (Floor::Peer, _) => self.rslock(window),
             (Floor::Store, _) => self.store(window),
             (Floor::Client, _) => self.library(window),
@@ -119,6 +125,17 @@ impl Load {
     fn rslock(&self, window: impl FnOnce() -> Result<Window>) -> Result<Notes> {
         let (runtime, url) = (runtime()?, self.place().remote()?);
         self.on_tasks(&runtime, |number| Ok(Rslock::new(&url, self.key(number))), window)
+    }
+
+    fn pgbench(&self, window: impl FnOnce() -> Result<Window>) -> Result<Notes> {
+        let program = Pgbench::find().context("pgbench is not there")?;
+        pgbench::run(&program, &self.place(), u32::try_from(self.clients.len())?, window()?)
+    }
+
+    fn etcd(&self, window: impl FnOnce() -> Result<Window>) -> Result<Notes> {
+        let (runtime, url) = (runtime()?, etcd::address()?);
+        let client = |number| runtime.block_on(Etcd::open(&url, self.key(number)));
+        self.on_tasks(&runtime, client, window)
     }
 
     fn store(&self, window: impl FnOnce() -> Result<Window>) -> Result<Notes> {

@@ -3,8 +3,9 @@
 use anyhow::{Context, Result, ensure};
 
 use crate::cli::LocksArgs;
+use crate::clients::etcd;
 use crate::command;
-use crate::plan::cases;
+use crate::plan::{Engine, cases};
 use crate::report::{Report, json, tables};
 use crate::rounds::round;
 
@@ -24,6 +25,11 @@ pub(crate) fn run(options: &LocksArgs) -> Result<()> {
     for case in &absent {
         let variable = case.engine.variable().unwrap_or_default();
         eprintln!("{case}: not measured, because {variable} does not say where a server is");
+    }
+    if wanted.iter().any(|case| case.engine == Engine::Postgres)
+        && let Err(error) = etcd::address()
+    {
+        eprintln!("etcd's lock: not measured, because {error}");
     }
     let run = RUN.contains(&options.only);
     ensure!(run || !wanted.is_empty(), "no load has '{}' in its name", options.only);

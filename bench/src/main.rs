@@ -8,6 +8,7 @@ mod http;
 mod load;
 mod locks;
 mod measure;
+mod pgbench;
 mod place;
 mod plan;
 mod probe;

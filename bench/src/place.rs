@@ -24,7 +24,8 @@ impl Place {
             Engine::Memory => "memory:".to_owned(),
             Engine::Holders => format!("sqlite:{}", file.display()),
             Engine::Full => format!("sqlite:{}?sync=full", file.display()),
-            Engine::Postgres => format!("{}?schema={}", self.remote()?, self.space()),
+            // Without encryption, as the bare clients speak.
+            Engine::Postgres => format!("{}?sslmode=disable&schema={}", self.remote()?, self.space()),
             Engine::Redis => format!("{}?prefix={}", self.remote()?, self.space()),
         })
     }

@@ -5,6 +5,9 @@ use std::fmt;
 use clap::ValueEnum;
 use serde::Serialize;
 
+use crate::clients::etcd;
+use crate::pgbench::Pgbench;
+
 /// Where the locks live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -43,6 +46,8 @@ impl Engine {
 pub(crate) enum Floor {
     /// Without leasehold: what the engine itself can do
     Raw,
+    /// The same by the engine's own benchmark
+    Own,
     /// Another lock library for the same engine
     Peer,
     /// `LockStore::apply`
@@ -95,14 +100,22 @@ pub(crate) fn cases() -> Vec<Case> {
 
 impl Case {
     /// The floors on which it is measured, the raw one first.
-    pub(crate) fn floors(&self) -> &'static [Floor] {
-        match (self.keys, self.processes) {
-            (Keys::Own, 1) if self.engine == Engine::Redis => {
-                &[Floor::Raw, Floor::Peer, Floor::Store, Floor::Client]
-            }
-            (Keys::Own, 1) => &[Floor::Raw, Floor::Store, Floor::Client],
-            _ => &[Floor::Raw, Floor::Client],
-        }
+    pub(crate) fn floors(&self) -> Vec<Floor> {
+        let peer = match self.engine {
+            Engine::Redis => self.keys == Keys::Own,
+            Engine::Postgres => etcd::address().is_ok(),
+            Engine::Memory | Engine::Holders | Engine::Full => false,
+        };
+        let store = self.keys == Keys::Own && self.processes == 1;
+        let own = store && self.engine == Engine::Postgres && Pgbench::find().is_some();
+        let all = [
+            (Floor::Raw, true),
+            (Floor::Own, own),
+            (Floor::Peer, peer),
+            (Floor::Store, store),
+            (Floor::Client, true),
+        ];
+        all.into_iter().filter(|(_, wanted)| *wanted).map(|(floor, _)| floor).collect()
     }
 
     /// What the floor is in this load.
@@ -110,6 +123,8 @@ impl Case {
         match (floor, self.engine, self.keys, self.clients) {
             (Floor::Store, ..) => "store",
             (Floor::Client, ..) => "client",
+            (Floor::Own, ..) => "pgbench: the same",
+            (Floor::Peer, Engine::Postgres, ..) => "etcd's lock",
             (Floor::Peer, ..) => "rslock",
             (Floor::Raw, Engine::Postgres, Keys::Own, _) => "raw: one upsert, one update",
             (Floor::Raw, Engine::Postgres, Keys::One, _) => "raw: polling every 10 ms",

@@ -64,19 +64,22 @@ pub(crate) fn round(number: u32, cases: &[Case], seconds: f64, folder: &Path) ->
 fn measure(case: &Case, floor: Floor, seconds: f64, folder: &Path) -> Result<Figure> {
     let folder = tempfile::tempdir_in(folder)?;
     let length = Duration::from_secs_f64(seconds);
-    let mut window = None;
-    let mut begin = || *window.insert(window_of(length));
+    let (mut window, mut before) = (None, Ok(None));
     let (engine, keys, clients) = (case.engine, case.keys, 0..case.clients);
     let (hold_millis, folder) = (case.hold_millis, folder.path().to_owned());
     let load = Load { engine, floor, keys, clients, hold_millis, folder };
     load.prepare()?;
-    let before = load.commands()?;
+    // What clients send to get ready is not counted.
+    let mut begin = || {
+        before = load.commands();
+        *window.insert(window_of(length))
+    };
     let notes = match case.processes {
         1 => load.run(|| Ok(begin()))?,
         processes => workers::run(&load, processes, begin)?,
     };
     let window = window.context("nobody began")?;
-    let sent = load.commands()?.zip(before).map(|(after, before)| float(after - before));
+    let sent = load.commands()?.zip(before?).map(|(after, before)| float(after.saturating_sub(before)));
     let turns = float(notes.turns.len() as u64);
     load.clean_up()?;
     let (times, shares, overtaken, in_use) = match case.keys {

@@ -12,12 +12,14 @@
 //! | `github.rs` | no engine, but the official description that the tests' own GitHub is held to |
 //! | `python.rs` | no engine, but what makes a client in another language from the server's description |
 //! | `postgres.rs`, `pgbouncer.rs`, `redis.rs`, `cluster.rs`, `sentinel.rs`, `dynamodb.rs` | the engines |
+//! | `etcd.rs` | no engine of ours: its lock is measured beside them |
 
 mod apt;
 mod borrowed;
 mod cluster;
 mod command;
 mod dynamodb;
+mod etcd;
 mod github;
 mod lab;
 mod pgbouncer;
@@ -43,9 +45,13 @@ pub(crate) enum Kind {
     Python,
     /// The description of GitHub's API.
     Github,
+    /// Another project's locks, to be measured beside ours. No test needs it.
+    #[value(skip)]
+    Etcd,
 }
 
 impl Kind {
+    /// What the tests need.
     const ALL: [Self; 5] = [Self::Postgres, Self::Redis, Self::Dynamodb, Self::Python, Self::Github];
 
     fn name(self) -> &'static str {
@@ -55,6 +61,7 @@ impl Kind {
             Self::Dynamodb => "dynamodb",
             Self::Python => "python",
             Self::Github => "github",
+            Self::Etcd => "etcd",
         }
     }
 

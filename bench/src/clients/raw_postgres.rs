@@ -39,6 +39,18 @@ pub(crate) async fn remove(url: &str, schema: &str) -> Result<()> {
     Ok(())
 }
 
+/// How many statements clients have sent to this database so far; none if the server does not count them.
+pub(crate) async fn commands_sent(url: &str) -> Result<Option<u64>> {
+    let client = connect(url).await?;
+    let counts = "SELECT 1 FROM pg_extension WHERE extname = 'pg_stat_statements'";
+    if client.query_opt(counts, &[]).await?.is_none() {
+        return Ok(None);
+    }
+    let sum = "SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid \
+               WHERE d.datname = current_database()";
+    Ok(Some(client.query_one(sum, &[]).await?.get::<_, i64>(0).unsigned_abs()))
+}
+
 async fn connect(url: &str) -> Result<PgClient> {
     let (client, connection) =
         tokio_postgres::connect(url, NoTls).await.context("PostgreSQL cannot be reached")?;
@@ -46,17 +58,25 @@ async fn connect(url: &str) -> Result<PgClient> {
     Ok(client)
 }
 
+/// Takes a lock that nobody has, by name and holder.
+pub(crate) fn take(schema: &str) -> String {
+    format!(
+        "INSERT INTO {schema}.raw AS l (name, holder, token, expires_at) \
+         VALUES ($1, $2, 1, clock_timestamp() + interval '30 s') ON CONFLICT (name) DO UPDATE \
+         SET holder = excluded.holder, token = l.token + 1, expires_at = clock_timestamp() + interval '30 s' \
+         WHERE l.holder IS NULL OR l.expires_at <= clock_timestamp() RETURNING token"
+    )
+}
+
+/// Gives it back.
+pub(crate) fn give(schema: &str) -> String {
+    format!("UPDATE {schema}.raw SET holder = NULL WHERE name = $1 AND holder = $2")
+}
+
 impl RawPostgres {
     pub(crate) async fn open(url: &str, schema: &str, name: String, number: u32) -> Result<Self> {
         let client = connect(url).await?;
-        let take = format!(
-            "INSERT INTO {schema}.raw AS l (name, holder, token, expires_at) \
-             VALUES ($1, $2, 1, clock_timestamp() + interval '30 s') ON CONFLICT (name) DO UPDATE \
-             SET holder = excluded.holder, token = l.token + 1, expires_at = clock_timestamp() + interval '30 s' \
-             WHERE l.holder IS NULL OR l.expires_at <= clock_timestamp() RETURNING token"
-        );
-        let give = format!("UPDATE {schema}.raw SET holder = NULL WHERE name = $1 AND holder = $2");
-        let (take, give) = (client.prepare(&take).await?, client.prepare(&give).await?);
+        let (take, give) = (client.prepare(&take(schema)).await?, client.prepare(&give(schema)).await?);
         Ok(Self { client, take, give, name, holder: format!("bench-{number}") })
     }
 }

@@ -6,10 +6,10 @@ use anyhow::{Result, bail};
 
 use super::figure::Figure;
 use super::plan::{BATCH, By, Case, Load};
-use super::raw::pgbench::Pgbench;
 use super::raw::{postgres, redis, sqlite};
 use super::{drain, enqueue, start};
 use crate::measure::Window;
+use crate::pgbench::Pgbench;
 use crate::place::Place;
 use crate::plan::Engine;
 use crate::rounds::window_of;

@@ -9,12 +9,12 @@ use leasehold::Leasehold;
 use super::depth;
 use super::peers::Peer;
 use super::plan::{By, Case, ENGINES, Load, cases};
-use super::raw::pgbench::Pgbench;
 use super::report::Report;
 use super::rounds::{Row, round};
 use super::row::Extent;
 use super::tables;
 use crate::cli::TasksArgs;
+use crate::pgbench::Pgbench;
 use crate::place::{Place, runtime};
 use crate::plan::Engine;
 

@@ -75,7 +75,7 @@ fn write_starters(root: &Path, bin: &Path) -> Result<()> {
 }
 
 fn programs(root: &Path) -> Vec<PathBuf> {
-    let servers = ["usr/bin/redis-server", "usr/sbin/pgbouncer"].map(|path| root.join(path));
+    let servers = ["usr/bin/redis-server", "usr/sbin/pgbouncer", "usr/bin/etcd"].map(|path| root.join(path));
     let servers = servers.into_iter().filter(|path| path.is_file());
     let postgres = children(&root.join("usr/lib/postgresql"));
     let postgres = postgres.iter().flat_map(|version| children(&version.join("bin")));

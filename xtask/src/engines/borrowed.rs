@@ -9,6 +9,7 @@ use signal_hook::low_level::emulate_default_handler;
 
 use super::command::{Manner, up};
 use super::process::Process;
+use super::programs::Programs;
 use super::state::State;
 use super::{Kind, Skip};
 
@@ -40,14 +41,18 @@ impl Borrowed {
     /// For measuring: they wait for the disk as they must. None if the environment names them.
     pub(crate) fn durable(root: &Path) -> Result<Self> {
         let mut borrowed = Self { root: root.to_owned(), variables: Vec::new() };
-        let wanted = [Kind::Postgres, Kind::Redis];
+        let mut wanted = vec![Kind::Postgres, Kind::Redis];
         if wanted.iter().all(|kind| std::env::var_os(kind.bench_variable()).is_some()) {
             return Ok(borrowed);
+        }
+        match Programs::prepare(&[Kind::Etcd]) {
+            Ok(_) => wanted.push(Kind::Etcd),
+            Err(error) => eprintln!("etcd's lock is not measured: {error:#}"),
         }
         borrowed.start(&wanted, true)?;
         let names = |kind: &Kind| borrowed.variables.iter().any(|(name, _)| *name == kind.bench_variable());
         let hint = "the engines that run do not wait for the disk: cargo xtask engines down, then once more";
-        ensure!(wanted.iter().all(names), hint);
+        ensure!(wanted.iter().filter(|kind| **kind != Kind::Etcd).all(names), hint);
         Ok(borrowed)
     }
 

@@ -72,6 +72,7 @@ impl Programs {
                 [lacks(self.postgres().is_err(), "postgresql"), lacks(self.pgbouncer().is_err(), "pgbouncer")]
             }
             Kind::Redis => [lacks(self.redis().is_err(), "redis-server"), None],
+            Kind::Etcd => [lacks(self.etcd().is_err(), "etcd-server"), None],
             Kind::Dynamodb | Kind::Python | Kind::Github => [None, None],
         };
         packages.into_iter().flatten().collect()
@@ -99,6 +100,10 @@ impl Programs {
 
     pub(super) fn redis(&self) -> Result<PathBuf> {
         self.find("redis-server")
+    }
+
+    pub(super) fn etcd(&self) -> Result<PathBuf> {
+        self.find("etcd")
     }
 
     pub(super) fn dynoxide(&self) -> Result<PathBuf> {

@@ -1,0 +1,56 @@
+//! PostgreSQL's own benchmark: where it is, and how it is started.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use tokio_postgres::Config;
+use tokio_postgres::config::Host;
+
+use crate::place::Place;
+
+/// Where `cargo xtask` found PostgreSQL's programs.
+const PROGRAMS: &str = "LEASEHOLD_TEST_POSTGRES_BIN";
+
+/// The program, if it is there.
+#[derive(Debug, Clone)]
+pub(crate) struct Pgbench(PathBuf);
+
+impl Pgbench {
+    pub(crate) fn find() -> Option<Self> {
+        let program = PathBuf::from(std::env::var_os(PROGRAMS)?).join("pgbench");
+        program.is_file().then_some(Self(program))
+    }
+
+    /// Runs a script with these options to its end; gives what it said.
+    pub(crate) fn run(&self, place: &Place, script: &str, options: &[&str]) -> Result<String> {
+        let file = place.folder.join("pgbench.sql");
+        std::fs::write(&file, script)?;
+        let mut command = Command::new(&self.0);
+        command.args(["--no-vacuum", "--protocol", "prepared"]).args(options).arg("--file").arg(&file);
+        address(&mut command, &place.remote()?)?;
+        let output = command.output().context("pgbench cannot be started")?;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "pgbench: {}", errors.trim());
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+}
+
+/// By the environment: a password has no place among the arguments.
+fn address(command: &mut Command, url: &str) -> Result<()> {
+    let config: Config = url.parse()?;
+    // As all clients here speak.
+    command.env("PGSSLMODE", "disable");
+    if let Some(Host::Tcp(host)) = config.get_hosts().first() {
+        command.env("PGHOST", host);
+    }
+    for port in config.get_ports().iter().take(1) {
+        command.env("PGPORT", port.to_string());
+    }
+    for (name, value) in [("PGUSER", config.get_user()), ("PGDATABASE", config.get_dbname())] {
+        command.envs(value.map(|value| (name, value)));
+    }
+    let password = config.get_password().map(|password| String::from_utf8_lossy(password).into_owned());
+    command.envs(password.map(|password| ("PGPASSWORD", password)));
+    Ok(())
+}
