@@ -265,34 +265,36 @@ impl Lane {
     }
 
     /// Does what SQL can decide about a plain queue; gives back what it could not.
-    async fn in_the_queue(&self, session: &Arc<Session>, name: &LockName, mut jobs: Vec<Job>) -> Vec<Job> {
-        // Nobody waits for those who come, and somebody for those who go.
-        jobs.sort_by_key(|job| !matches!(job.op, LockOp::Release(_)));
-        let ops: Vec<_> = jobs.iter().map(|job| &job.op).collect();
+    async fn in_the_queue(&self, session: &Arc<Session>, name: &LockName, jobs: Vec<Job>) -> Vec<Job> {
+        let jobs = in_steps(jobs);
+        let steps: Vec<_> =
+            jobs.iter().map(|jobs| queue::Step::new(jobs.iter().map(|job| &job.op))).collect();
         let tells = self.board.serves_others(name);
-        let done = match within(STEP, queue::apply(session, &self.gate, name, &ops, tells)).await {
+        let done = match within(STEP, queue::apply(session, &self.gate, name, &steps, tells)).await {
             Ok(done) => done,
             Err(fail) => {
-                self.fail(session, jobs, fail);
+                self.fail(session, jobs.into_iter().flatten().collect(), fail);
                 return Vec::new();
             }
         };
         let (mut left, mut words) = (Vec::new(), done.words);
-        for (job, done) in jobs.into_iter().zip(done.each) {
+        for (jobs, done) in jobs.into_iter().zip(done.steps) {
             match done {
-                Ok(Some(queue::Done { outcome, handed_over, token, shape })) => {
-                    self.board.remember(name, shape);
-                    if let Some(lease) = handed_over {
-                        let elsewhere = wake_here(vec![lease], job.since);
-                        self.board.remember_served(name, !elsewhere.is_empty());
-                        if !tells {
-                            words.extend(general::word(session, &self.gate, name, elsewhere.iter()));
+                Ok(done) if done.is_empty() => left.extend(jobs),
+                Ok(done) => {
+                    for (job, queue::Done { outcome, handed_over, token, shape }) in jobs.into_iter().zip(done) {
+                        self.board.remember(name, shape);
+                        if let Some(lease) = handed_over {
+                            let elsewhere = wake_here(vec![lease], job.since);
+                            self.board.remember_served(name, !elsewhere.is_empty());
+                            if !tells {
+                                words.extend(general::word(session, &self.gate, name, elsewhere.iter()));
+                            }
                         }
+                        job.answer_at(outcome, token);
                     }
-                    job.answer_at(outcome, token);
                 }
-                Ok(None) => left.push(job),
-                Err(fail) => self.fail(session, vec![job], fail),
+                Err(fail) => self.fail(session, jobs, fail),
             }
         }
         for word in words {
@@ -406,6 +408,19 @@ async fn afterwards(session: &Session, is_open: bool, word: Option<Word>) -> Res
         Some(word) => word.await,
         None => Ok(()),
     }
+}
+
+/// What goes into one statement each. Nobody waits for those who come, and somebody for those who go; the first of either go
+/// together.
+fn in_steps(mut jobs: Vec<Job>) -> Vec<Vec<Job>> {
+    let comes = |job: &Job| !matches!(job.op, LockOp::Release(_));
+    jobs.sort_by_key(comes);
+    let first = jobs.iter().position(comes).filter(|place| *place > 0).map(|place| jobs.remove(place));
+    let mut steps: Vec<_> = jobs.into_iter().map(|job| vec![job]).collect();
+    if let Some(step) = steps.first_mut() {
+        step.extend(first);
+    }
+    steps
 }
 
 /// Jobs by how they are done.

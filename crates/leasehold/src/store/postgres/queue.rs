@@ -1,11 +1,12 @@
 //! A plain queue: one holder of the whole lock, and behind it those who want the same, in the order in which they came. Joining
-//! it and handing over to its first are one statement each, as [`super::native`] is for a lock that nobody waits for. Whatever
-//! does not fit changes nothing and is left to the rules.
+//! it and handing over to its first are one statement each, as [`super::native`] is for a lock that nobody waits for, or one
+//! for both. Whatever does not fit changes nothing and is left to the rules.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
+use uuid::Uuid;
 
 use super::gate::Gate;
 use super::general::{self, Word};
@@ -48,61 +49,107 @@ pub(super) fn fits<'a>(ops: impl Iterator<Item = &'a LockOp>) -> bool {
     })
 }
 
-/// What came of several, and the words to waiters of other processes that are on their way.
+/// What is done by one statement: who goes, who comes, or both.
+pub(super) struct Step<'a> {
+    pub(super) goes: Option<&'a Release>,
+    pub(super) comes: Option<&'a Acquire>,
+}
+
+impl<'a> Step<'a> {
+    pub(super) fn new(ops: impl Iterator<Item = &'a LockOp>) -> Self {
+        let mut step = Self { goes: None, comes: None };
+        for op in ops {
+            match op {
+                LockOp::Release(release) => step.goes = Some(release),
+                LockOp::Acquire(acquire) => step.comes = Some(acquire),
+                _ => {}
+            }
+        }
+        step
+    }
+}
+
+/// What came of several steps, and the words to waiters of other processes that are on their way.
 pub(super) struct AllDone {
-    /// None, and nothing has changed, for those that the rules have to decide.
-    pub(super) each: Vec<Result<Option<Done>, Fail>>,
+    /// What came of each operation of a step, the one that goes first. Nothing, and nothing has changed, for those that the
+    /// rules have to decide.
+    pub(super) steps: Vec<Result<Vec<Done>, Fail>>,
     pub(super) words: Vec<Word>,
 }
 
-/// Does what it can of operations on one lock that [`fits`], each by itself, sent together; with `tells`, also a word to
+/// Does what it can of operations on one lock that [`fits`], each step by itself, sent together; with `tells`, also a word to
 /// whoever is served by them.
 pub(super) async fn apply(
     session: &Arc<Session>,
     gate: &Gate,
     name: &LockName,
-    ops: &[&LockOp],
+    steps: &[Step<'_>],
     tells: bool,
 ) -> Result<AllDone, Fail> {
     session.ready(&[Sql::Join, Sql::HandOver, Sql::NotifyNext]).await?;
-    let mut words: Vec<_> =
-        ops.iter().filter(|_| tells).filter_map(|op| word(session, gate, name, op)).collect();
-    let each = join_all(ops.iter().map(|op| one(session, gate, name, op)));
-    let (each, ()) = tokio::join!(biased; each, general::send(words.iter_mut()));
-    Ok(AllDone { each, words })
+    let gone = steps.iter().filter_map(|step| step.goes).filter(|_| tells);
+    let mut words: Vec<_> = gone.map(|release| word(session, gate, name, release.lease_id)).collect();
+    let each = join_all(steps.iter().map(|step| one(session, gate, name, step)));
+    let (steps, ()) = tokio::join!(biased; each, general::send(words.iter_mut()));
+    Ok(AllDone { steps, words })
 }
 
 /// The word to whoever has the lock after a release.
-fn word(session: &Arc<Session>, gate: &Gate, name: &LockName, op: &LockOp) -> Option<Word> {
-    let LockOp::Release(Release { lease_id, .. }) = op else { return None };
-    let (session, channel, name, lease_id) = (session.clone(), gate.channel(), name.clone(), *lease_id);
+fn word(session: &Arc<Session>, gate: &Gate, name: &LockName, lease_id: LeaseId) -> Word {
+    let (session, channel, name) = (session.clone(), gate.channel(), name.clone());
     let here: Vec<_> = some_who_wait_here(MOST_HERE).iter().map(|waiter| *waiter.as_uuid()).collect();
-    Some(Box::pin(async move {
+    Box::pin(async move {
         let params: [Param<'_>; 4] = [&channel, &name.as_str(), lease_id.as_uuid(), &here];
         session.query(Sql::NotifyNext, &params).await?;
         Ok(())
-    }))
+    })
 }
 
-async fn one(session: &Session, gate: &Gate, name: &LockName, op: &LockOp) -> Result<Option<Done>, Fail> {
-    match op {
-        LockOp::Acquire(Acquire { ask, queue: Some(patience), .. }) => {
-            let (key, now, patience) = (name.as_str(), gate.now(), ttl_column(*patience));
-            let (id, holder, ttl, extra) =
-                (ask.lease_id.as_uuid(), ask.holder.as_str(), ttl_column(ask.ttl), extra(ask)?);
-            let params: [&(dyn tokio_postgres::types::ToSql + Sync); 7] =
-                [&key, id, &holder, &ttl, &extra, &patience, &now];
-            let rows = session.query(Sql::Join, &params).await?;
-            rows.first().map(joined).transpose()
-        }
-        LockOp::Release(Release { lease_id, token, .. }) => {
-            let (key, now, own) = (name.as_str(), gate.now(), column(token.get()));
-            let params: [&(dyn tokio_postgres::types::ToSql + Sync); 4] =
-                [&key, lease_id.as_uuid(), &own, &now];
+async fn one(
+    session: &Session,
+    gate: &Gate,
+    name: &LockName,
+    step: &Step<'_>,
+) -> Result<Vec<Done>, Fail> {
+    let (key, now) = (name.as_str(), gate.now());
+    let comes = step.comes.map(Comes::new).transpose()?.unwrap_or_default();
+    let Comes { id, holder, ttl, extra, patience } = &comes;
+    match step.goes {
+        Some(release) => {
+            let own = column(release.token.get());
+            let params: [Param<'_>; 9] =
+                [&key, release.lease_id.as_uuid(), &own, id, holder, ttl, extra, patience, &now];
             let rows = session.query(Sql::HandOver, &params).await?;
-            rows.first().map(|row| handed_over(row, *lease_id, *token)).transpose()
+            rows.first().map_or(Ok(Vec::new()), |row| handed_over(row, release, step.comes.is_some()))
         }
-        _ => Ok(None),
+        None => {
+            let params: [Param<'_>; 7] = [&key, id, holder, ttl, extra, patience, &now];
+            let rows = session.query(Sql::Join, &params).await?;
+            rows.first().map_or(Ok(Vec::new()), |row| Ok(vec![joined(row)?]))
+        }
+    }
+}
+
+/// Who joins, as parameters.
+#[derive(Default)]
+struct Comes<'a> {
+    id: Option<Uuid>,
+    holder: Option<&'a str>,
+    ttl: Option<i64>,
+    extra: Option<String>,
+    patience: Option<i64>,
+}
+
+impl<'a> Comes<'a> {
+    fn new(acquire: &'a Acquire) -> Result<Self, Fail> {
+        let ask = &acquire.ask;
+        Ok(Self {
+            id: Some(*ask.lease_id.as_uuid()),
+            holder: Some(ask.holder.as_str()),
+            ttl: Some(ttl_column(ask.ttl)),
+            extra: extra(ask)?,
+            patience: acquire.queue.map(ttl_column),
+        })
     }
 }
 
@@ -113,18 +160,22 @@ fn joined(row: &tokio_postgres::Row) -> Result<Done, Fail> {
     let holder = LeaseId::from_uuid(row.try_get(LEASE_COLUMNS)?);
     let token = token(row, LEASE_COLUMNS + 1)?;
     let lease = lease_at(row, 0, holder, token)?;
-    let waiters = row.try_get::<_, i32>(LEASE_COLUMNS + 2)?.unsigned_abs();
-    let conflict = Conflict { holders: vec![HeldBy::from(&lease)], waiters, full: false };
-    let outcome = Outcome::Queued(Queued { ahead: waiters.saturating_sub(1), conflict });
-    Ok(Done { outcome, handed_over: None, token, shape: Shape::Queue })
+    Ok(queued(&lease, row.try_get::<_, i32>(LEASE_COLUMNS + 2)?.unsigned_abs()))
 }
 
-fn handed_over(row: &tokio_postgres::Row, lease_id: LeaseId, own: Token) -> Result<Done, Fail> {
-    let released = lease_at(row, 0, lease_id, own)?;
+/// Behind this holder, as the last of those who wait.
+fn queued(lease: &Lease, waiters: u32) -> Done {
+    let conflict = Conflict { holders: vec![HeldBy::from(lease)], waiters, full: false };
+    let outcome = Outcome::Queued(Queued { ahead: waiters.saturating_sub(1), conflict });
+    Done { outcome, handed_over: None, token: lease.token, shape: Shape::Queue }
+}
+
+fn handed_over(row: &tokio_postgres::Row, release: &Release, joins: bool) -> Result<Vec<Done>, Fail> {
+    let released = lease_at(row, 0, release.lease_id, release.token)?;
     let Ticket { ask, patience, .. } = Waiter::read(row.try_get(LEASE_COLUMNS)?)?.ticket()?;
-    let now = time(row, LEASE_COLUMNS + 2)?;
+    let (token, now) = (token(row, LEASE_COLUMNS + 1)?, time(row, LEASE_COLUMNS + 2)?);
+    let waiters = row.try_get::<_, i32>(LEASE_COLUMNS + 3)?.unsigned_abs();
     let lasts: Ttl = patience.min(ask.ttl);
-    let token = token(row, LEASE_COLUMNS + 1)?;
     let lease = Lease {
         ask,
         token,
@@ -135,6 +186,8 @@ fn handed_over(row: &tokio_postgres::Row, lease_id: LeaseId, own: Token) -> Resu
         status: Status::Active,
         asked: None,
     };
-    let shape = if row.try_get(LEASE_COLUMNS + 3)? { Shape::Plain } else { Shape::Queue };
-    Ok(Done { outcome: Outcome::Released(released), handed_over: Some(lease), token, shape })
+    let behind = joins.then(|| queued(&lease, waiters));
+    let shape = if waiters == 0 { Shape::Plain } else { Shape::Queue };
+    let gone = Done { outcome: Outcome::Released(released), handed_over: Some(lease), token, shape };
+    Ok([gone].into_iter().chain(behind).collect())
 }

@@ -254,29 +254,44 @@ pub(super) const ELSEWHERE: &str = "{}";
 fn join() -> (String, Vec<Type>) {
     let sql = format!(
         "WITH done AS (
-            INSERT INTO $s.locks AS l (name, token, version, lease_id, holder, ttl, extra)
-            SELECT u.name, 0, 0, $2, $3, $4, $5 FROM (SELECT $1 AS name) u WHERE {THERE}
+            INSERT INTO $s.locks AS l (name, token, version, lease_id)
+            SELECT u.name, 0, 0, $2 FROM (SELECT $1 AS name) u WHERE {THERE}
             ON CONFLICT (name) DO UPDATE SET (version, held, record, queue, changed_at, wake_at) = (
-                SELECT l.version + 1, NULL::boolean, '{ELSEWHERE}', coalesce(l.queue, '[]') || jsonb_build_object(
-                           'id', excluded.lease_id, 'holder', excluded.holder, 'ttl', excluded.ttl,
-                           'extra', excluded.extra, 'since', n.now, 'ends', n.now + $6::bigint, 'patience', $6::bigint),
-                       n.now, least(l.wake_at, n.now + $6::bigint)
+                SELECT l.version + 1, NULL::boolean, '{ELSEWHERE}', coalesce(l.queue, '[]') || {ticket}, n.now,
+                       least(l.wake_at, n.now + $6::bigint)
                 FROM (SELECT $NOW AS now) n)
             WHERE (l.held OR l.queue IS NOT NULL) AND NOT l.shared AND l.slots = 1 AND $NOW < l.wake_at
               AND l.lease_id <> excluded.lease_id
-              AND (l.queue IS NULL OR jsonb_array_length(l.queue) < {MAX_WAITERS}
-                   AND NOT l.queue @> jsonb_build_array(jsonb_build_object('id', excluded.lease_id))
-                   AND (l.queue -> -1 ->> 'since')::bigint <= $NOW)
+              AND (l.queue IS NULL OR jsonb_array_length(l.queue) < {MAX_WAITERS} AND {comes_last})
             RETURNING $LEASE, l.lease_id, l.token, l.changed_at, jsonb_array_length(l.queue) AS waiters),
         told AS (
             INSERT INTO $s.events (lock, at, kind, token, lease_id, holder, shared, slots, after_micros, renewals)
             SELECT $1, changed_at, 'queued', token, $2, $3, false, 1, 0, 0 FROM done)
-        SELECT $LEASE, l.lease_id, l.token, l.waiters, set_config('synchronous_commit', 'off', true) FROM done l"
+        SELECT $LEASE, l.lease_id, l.token, l.waiters, set_config('synchronous_commit', 'off', true) FROM done l",
+        ticket = ticket(["$2", "$3", "$4", "$5", "$6"]),
+        comes_last = comes_last("$2"),
     );
     (sql, vec![Type::TEXT, Type::UUID, Type::TEXT, Type::INT8, Type::TEXT, Type::INT8])
 }
 
-/// Ends the exact lease and grants the lock to the first who waits. What it overwrites is read before it, and has to be what is
+/// What one who joins now is in the queue.
+fn ticket([id, holder, ttl, extra, patience]: [&str; 5]) -> String {
+    format!(
+        "jsonb_build_object('id', {id}::uuid, 'holder', {holder}::text, 'ttl', {ttl}::bigint, 'extra', {extra}::text,
+                            'since', n.now, 'ends', n.now + {patience}::bigint, 'patience', {patience}::bigint)"
+    )
+}
+
+/// Whether one who joins a queue now is new there, and behind all others.
+fn comes_last(id: &str) -> String {
+    format!(
+        "NOT l.queue @> jsonb_build_array(jsonb_build_object('id', {id}::uuid))
+         AND (l.queue -> -1 ->> 'since')::bigint <= $NOW"
+    )
+}
+
+/// Ends the exact lease and grants the lock to the first who waits; then `$4`, if it is there, joins at the end: whoever has
+/// handed over mostly comes back while the next one goes. What it overwrites is read before it, and has to be what is
 /// overwritten: events and answer tell of it.
 fn hand_over() -> (String, Vec<Type>) {
     let sql = format!(
@@ -287,30 +302,49 @@ fn hand_over() -> (String, Vec<Type>) {
             INSERT INTO $s.locks AS l (name, token, version, lease_id) SELECT $1, $3, 0, $2 FROM old
             ON CONFLICT (name) DO UPDATE SET (token, version, held, lease_id, holder, ttl, extra, acquired_at, renewed_at,
                                               expires_at, renewals, changed_at, wake_at, record, queue) = (
-                SELECT {next}, l.version + 1, f.last, (f.first ->> 'id')::uuid, f.first ->> 'holder', f.ttl,
-                       f.first ->> 'extra', n.now, n.now, n.now + least(f.patience, f.ttl), 0, n.now,
-                       least(l.wake_at, n.now + least(f.patience, f.ttl)),
-                       CASE WHEN f.last THEN NULL ELSE '{ELSEWHERE}' END, CASE WHEN f.last THEN NULL ELSE l.queue - 0 END
+                SELECT {next}, l.version + CASE WHEN {JOINS} THEN 2 ELSE 1 END, f.last, (f.first ->> 'id')::uuid,
+                       f.first ->> 'holder', f.ttl, f.first ->> 'extra', n.now, n.now, n.now + least(f.patience, f.ttl), 0,
+                       n.now, least(l.wake_at, n.now + least(f.patience, f.ttl, $8)),
+                       CASE WHEN f.last THEN NULL ELSE '{ELSEWHERE}' END,
+                       CASE WHEN f.last THEN NULL WHEN {JOINS} THEN l.queue - 0 || {ticket} ELSE l.queue - 0 END
                 FROM (SELECT $NOW AS now) n,
                      (SELECT l.queue -> 0 AS first, (l.queue -> 0 ->> 'ttl')::bigint AS ttl,
                              (l.queue -> 0 ->> 'patience')::bigint AS patience,
-                             CASE WHEN jsonb_array_length(l.queue) = 1 THEN true END AS last) f)
+                             CASE WHEN jsonb_array_length(l.queue) = 1 AND NOT {JOINS} THEN true END AS last) f)
             WHERE l.queue IS NOT NULL AND l.lease_id = excluded.lease_id AND l.token = excluded.token AND $NOW < l.wake_at
               AND (l.expires_at, l.renewals, l.queue -> 0) = (SELECT o.expires_at, o.renewals, o.first FROM old o)
-            RETURNING l.token, l.lease_id, l.holder, l.changed_at, l.queue IS NULL AS emptied),
+              AND (NOT {JOINS} OR {comes_last})
+            RETURNING l.token, l.lease_id, l.holder, l.changed_at, coalesce(jsonb_array_length(l.queue), 0) AS waiters),
         told AS (
             INSERT INTO $s.events (lock, at, kind, token, lease_id, holder, shared, slots, after_micros, renewals)
             SELECT $1, d.changed_at, e.kind, e.token, e.lease_id, e.holder, false, 1,
                    greatest(d.changed_at - e.since, 0), e.renewals
             FROM done d, old o, LATERAL (VALUES
                 ('released', $3, $2, o.holder, o.acquired_at, o.renewals),
-                ('acquired', d.token, d.lease_id, d.holder, (o.first ->> 'since')::bigint, 0)
-            ) e (kind, token, lease_id, holder, since, renewals))
-        SELECT $LEASE, l.first::text, d.token, d.changed_at, d.emptied FROM old l, done d",
+                ('acquired', d.token, d.lease_id, d.holder, (o.first ->> 'since')::bigint, 0),
+                ('queued', d.token, $4, $5, d.changed_at, 0)
+            ) e (kind, token, lease_id, holder, since, renewals)
+            WHERE e.lease_id IS NOT NULL)
+        SELECT $LEASE, l.first::text, d.token, d.changed_at, d.waiters FROM old l, done d",
         next = token("l.token"),
+        ticket = ticket(["$4", "$5", "$6", "$7", "$8"]),
+        comes_last = comes_last("$4"),
     );
-    (sql, vec![Type::TEXT, Type::UUID, Type::INT8])
+    let types = vec![
+        Type::TEXT,
+        Type::UUID,
+        Type::INT8,
+        Type::UUID,
+        Type::TEXT,
+        Type::INT8,
+        Type::TEXT,
+        Type::INT8,
+    ];
+    (sql, types)
 }
+
+/// Whether somebody joins with a hand-over.
+const JOINS: &str = "($4::uuid IS NOT NULL)";
 
 // --- the rules' own statements ---------------------------------------------------------------------------------------
 

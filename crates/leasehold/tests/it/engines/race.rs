@@ -11,7 +11,6 @@ use tokio::task::JoinSet;
 const PROCESSES: usize = 2;
 const CLIENTS: usize = 8;
 const ROUNDS: usize = 200;
-const TURNS: usize = 20;
 const LOCK: &str = "race";
 /// Where a process of the race finds its store; not set in any other.
 const STORE: &str = "LEASEHOLD_TEST_RACE_STORE";
@@ -46,16 +45,16 @@ pub(super) fn one_winner_each(url: &str) {
 }
 
 /// 16 clients in two processes stand in line for the same lock, again and again: one has it at a time, each one's token is
-/// above that of the one before, and everybody's turn comes.
-pub(super) fn one_at_a_time(url: &str) {
+/// above that of the one before, and everybody's turn comes, so many times.
+pub(super) fn one_at_a_time(url: &str, turns: usize) {
     let mut racers: Vec<_> = (0..PROCESSES).map(|_| Racer::start(url)).collect();
     for racer in &mut racers {
-        racer.say("turns");
+        racer.say(&format!("turns {turns}"));
     }
-    let mut turns: Vec<_> = racers.iter_mut().flat_map(Racer::turns).collect();
-    assert_eq!(turns.len(), PROCESSES * CLIENTS * TURNS);
-    turns.sort_unstable();
-    for pair in turns.windows(2) {
+    let mut had: Vec<_> = racers.iter_mut().flat_map(Racer::turns).collect();
+    assert_eq!(had.len(), PROCESSES * CLIENTS * turns);
+    had.sort_unstable();
+    for pair in had.windows(2) {
         let [(before, _, gave), (token, got, _)] = *pair else { unreachable!("two") };
         assert!(token > before, "token {token} was given twice");
         assert!(got >= gave, "token {token} came at {got}, {before} went at {gave}");
@@ -131,11 +130,11 @@ async fn a_process_of_the_race() {
     let mut held = Vec::new();
     report(&held);
     while let Some(word) = tokio::task::block_in_place(hear) {
+        if let Some(turns) = word.strip_prefix("turns ") {
+            println!("{SAYS}{}", take_turns(&clients, turns.parse().unwrap()).await.join(" "));
+            continue;
+        }
         match word.as_str() {
-            "turns" => {
-                println!("{SAYS}{}", take_turns(&clients).await.join(" "));
-                continue;
-            }
             "go" => held = ask_all(&clients).await,
             "free" => {
                 for guard in held.drain(..) {
@@ -164,13 +163,13 @@ async fn ask_all(clients: &[Leasehold]) -> Vec<Guard> {
         .collect()
 }
 
-async fn take_turns(clients: &[Leasehold]) -> Vec<String> {
+async fn take_turns(clients: &[Leasehold], count: usize) -> Vec<String> {
     let mut crowd = JoinSet::new();
     for client in clients {
         let client = client.clone();
         crowd.spawn(async move {
             let mut turns = Vec::new();
-            for _ in 0..TURNS {
+            for _ in 0..count {
                 let guard = client.lock(LOCK).wait(Duration::from_mins(1)).acquire().await.unwrap();
                 let (token, got) = (guard.token(), micros());
                 tokio::task::yield_now().await;

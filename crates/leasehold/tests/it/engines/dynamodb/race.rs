@@ -2,10 +2,22 @@
 
 use super::support::{at, new_table};
 
+use crate::engines::race::{one_at_a_time, one_winner_each};
+
 #[test]
 fn of_sixteen_clients_in_two_processes_one_wins_each_round() {
-    let Some(at) = at() else { return };
+    let Some(url) = url() else { return };
+    one_winner_each(&url);
+}
+
+/// Few turns: whoever waits in the other process learns of its own by asking.
+#[test]
+fn sixteen_clients_in_two_processes_have_the_lock_one_at_a_time() {
+    let Some(url) = url() else { return };
+    one_at_a_time(&url, 3);
+}
+
+fn url() -> Option<String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let url = runtime.block_on(new_table(&at));
-    crate::engines::race::one_winner_each(&url);
+    at().map(|at| runtime.block_on(new_table(&at)))
 }

@@ -180,5 +180,5 @@ fn of_sixteen_clients_in_two_processes_one_wins_each_round() {
 #[test]
 fn sixteen_clients_in_two_processes_have_the_lock_one_at_a_time() {
     let Some(schema) = Schema::new() else { return };
-    crate::engines::race::one_at_a_time(&schema.url_with("pool=2"));
+    crate::engines::race::one_at_a_time(&schema.url_with("pool=2"), 20);
 }

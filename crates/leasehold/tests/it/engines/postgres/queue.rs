@@ -1,9 +1,10 @@
-//! A plain queue: joining it and handing over are one statement each, and the same as the rules would do.
+//! A plain queue: joining it and handing over are one statement each, or one for both, and the same as the rules would do.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::model::{Acquire, LeaseId, Leave, LockName, LockOp, LockRecord, Outcome, Release, Renew, Ttl};
+use leasehold::store::postgres::PostgresStore;
 use leasehold::store::{Cursor, ListEvents, LockStore, Span};
 use leasehold::testing::Player;
 
@@ -15,7 +16,7 @@ async fn joining_and_handing_over_are_one_statement_each() {
     let Some(schema) = Schema::new() else { return };
     let application = schema.name.clone();
     let options = schema.options(&format!("pool=1&application_name={application}"));
-    let store = Arc::new(leasehold::store::postgres::PostgresStore::connect(options).await.unwrap());
+    let store = Arc::new(PostgresStore::connect(options).await.unwrap());
     let client = schema.client().await;
     let [one, two, three] =
         [1, 2, 3].map(|number| Player::new(store.clone(), number, LockName::new("lock").unwrap()));
@@ -35,7 +36,45 @@ async fn joining_and_handing_over_are_one_statement_each() {
     assert!(two.record().await.lease(&two.id()).is_some());
 }
 
-/// Random operations of eight players on one lock, most of them such as a plain queue sees: each as the rules say.
+/// What waits for the lane goes together: whoever comes joins with the statement that hands over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_comes_joins_with_the_hand_over() {
+    let Some(schema) = Schema::new() else { return };
+    let store = Arc::new(PostgresStore::connect(schema.options("pool=1")).await.unwrap());
+    let client = schema.client().await;
+    let player = |number, name| Player::new(store.clone(), number, LockName::new(name).unwrap());
+    let [one, two, three] = [1, 2, 3].map(|number| player(number, "lock"));
+    let other = player(4, "other");
+    let lease = other.takes().await;
+    assert!(matches!(other.releases(&lease).await, Outcome::Released(_)));
+    let lease = one.takes().await;
+    assert!(matches!(two.asks_in_line().await, Outcome::Queued(_)));
+
+    let hold = format!("BEGIN; SELECT * FROM {}.locks WHERE name = 'other' FOR UPDATE", schema.name);
+    client.batch_execute(&hold).await.unwrap();
+    let lane = tokio::spawn(async move { other.asks().await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let comes = tokio::spawn(async move { three.asks_in_line().await });
+    let goes = tokio::spawn(async move { one.releases(&lease).await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    client.batch_execute("COMMIT").await.unwrap();
+
+    assert!(matches!(lane.await.unwrap(), Outcome::Granted(_)));
+    assert!(matches!(goes.await.unwrap(), Outcome::Released(_)));
+    let Outcome::Queued(queued) = comes.await.unwrap() else { panic!("not queued") };
+    assert_eq!((queued.ahead, queued.conflict.waiters), (0, 1));
+    assert_eq!(queued.conflict.holders[0].holder, two.ask.holder, "behind the one who was served");
+    let sql = format!(
+        "SELECT string_agg(kind, ' ' ORDER BY seq), count(DISTINCT by) FROM
+            (SELECT seq, kind, xmin::text AS by FROM {}.events WHERE lock = 'lock' ORDER BY seq DESC LIMIT 3) e",
+        schema.name
+    );
+    let row = client.query_one(&sql, &[]).await.unwrap();
+    assert_eq!((row.get(0), row.get(1)), ("released acquired queued", 1_i64), "one transaction");
+}
+
+/// Random operations of eight players on one lock, most of them such as a plain queue sees, and sometimes two at once: each as
+/// the rules say.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_long_story_of_a_queue_agrees_with_the_rules() {
     let Some(schema) = Schema::new() else { return };
@@ -48,13 +87,35 @@ async fn a_long_story_of_a_queue_agrees_with_the_rules() {
     for step in 0..1500 {
         clock.advance(Duration::from_millis(if dice.u8(0..40) == 0 { 9_000 } else { dice.u64(0..20) }));
         let store = stores[dice.usize(0..2)].clone();
-        let player = Player::new(store.clone(), dice.u128(1..9), name.clone());
-        let op = random_op(&mut dice, &player, &record);
-        let expected = record.apply(&op, clock.now());
-        events.extend(expected.events);
-        assert_eq!(store.apply(&name, &op).await.unwrap(), expected.outcome, "step {step}: {op:?}");
-        let found = stores[0].get(&name).await.unwrap();
-        assert_eq!(found, (record.version > 0).then(|| record.clone()), "step {step}: {op:?}");
+        let mut random = || {
+            let player = Player::new(store.clone(), dice.u128(1..9), name.clone());
+            random_op(&mut dice, &player, &record)
+        };
+        let (one, two) = (random(), random());
+        let (found, orders) = if dice.bool() {
+            (vec![store.apply(&name, &one).await.unwrap()], vec![vec![one]])
+        } else {
+            let (first, second) = tokio::join!(store.apply(&name, &one), store.apply(&name, &two));
+            // They may be done in either order; the answers stand in that of the asking.
+            (vec![first.unwrap(), second.unwrap()], vec![vec![one.clone(), two.clone()], vec![two, one]])
+        };
+        let row = stores[0].get(&name).await.unwrap();
+        let agrees = orders.iter().enumerate().find_map(|(turned, ops)| {
+            let (mut after, mut told, mut outcomes) = (record.clone(), Vec::new(), Vec::new());
+            for op in ops {
+                let applied = after.apply(op, clock.now());
+                told.extend(applied.events);
+                outcomes.push(applied.outcome);
+            }
+            if turned == 1 {
+                outcomes.reverse();
+            }
+            let same = outcomes == found && row == (after.version > 0).then(|| after.clone());
+            same.then_some((after, told))
+        });
+        let (after, told) = agrees.unwrap_or_else(|| panic!("step {step}: {orders:?}\n{found:?}\n{row:?}"));
+        record = after;
+        events.extend(told);
     }
     let mut ask = ListEvents { lock: Some(name), span: Span::After(Cursor::start()), limit: 1000 };
     let mut all = Vec::new();

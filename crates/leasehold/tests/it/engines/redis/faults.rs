@@ -163,11 +163,11 @@ fn on_a_cluster_too_one_wins_each_time() {
 #[test]
 fn two_processes_with_sixteen_clients_have_the_lock_one_at_a_time() {
     let Some(url) = engine_at("redis") else { return };
-    crate::engines::race::one_at_a_time(&format!("{url}?prefix={}", prefix()));
+    crate::engines::race::one_at_a_time(&format!("{url}?prefix={}", prefix()), 20);
 }
 
 #[test]
 fn on_a_cluster_too_they_have_the_lock_one_at_a_time() {
     let Some(url) = engine_at("redis-cluster") else { return };
-    crate::engines::race::one_at_a_time(&format!("{url}&prefix={}", prefix()));
+    crate::engines::race::one_at_a_time(&format!("{url}&prefix={}", prefix()), 20);
 }

@@ -29,7 +29,7 @@ fn a_race_between_processes_has_one_winner() {
 #[test]
 fn a_crowd_in_two_processes_has_the_lock_one_at_a_time() {
     let folder = tempfile::tempdir().unwrap();
-    one_at_a_time(&format!("sqlite:{}", folder.path().join("locks.db").display()));
+    one_at_a_time(&format!("sqlite:{}", folder.path().join("locks.db").display()), 20);
 }
 
 #[tokio::test]
