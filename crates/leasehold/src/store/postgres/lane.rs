@@ -282,7 +282,9 @@ impl Lane {
             match done {
                 Ok(done) if done.is_empty() => left.extend(jobs),
                 Ok(done) => {
-                    for (job, queue::Done { outcome, handed_over, token, shape }) in jobs.into_iter().zip(done) {
+                    for (job, queue::Done { outcome, handed_over, token, shape }) in
+                        jobs.into_iter().zip(done)
+                    {
                         self.board.remember(name, shape);
                         if let Some(lease) = handed_over {
                             let elsewhere = wake_here(vec![lease], job.since);

@@ -105,12 +105,7 @@ fn word(session: &Arc<Session>, gate: &Gate, name: &LockName, lease_id: LeaseId)
     })
 }
 
-async fn one(
-    session: &Session,
-    gate: &Gate,
-    name: &LockName,
-    step: &Step<'_>,
-) -> Result<Vec<Done>, Fail> {
+async fn one(session: &Session, gate: &Gate, name: &LockName, step: &Step<'_>) -> Result<Vec<Done>, Fail> {
     let (key, now) = (name.as_str(), gate.now());
     let comes = step.comes.map(Comes::new).transpose()?.unwrap_or_default();
     let Comes { id, holder, ttl, extra, patience } = &comes;

@@ -330,16 +330,8 @@ fn hand_over() -> (String, Vec<Type>) {
         ticket = ticket(["$4", "$5", "$6", "$7", "$8"]),
         comes_last = comes_last("$4"),
     );
-    let types = vec![
-        Type::TEXT,
-        Type::UUID,
-        Type::INT8,
-        Type::UUID,
-        Type::TEXT,
-        Type::INT8,
-        Type::TEXT,
-        Type::INT8,
-    ];
+    let types =
+        vec![Type::TEXT, Type::UUID, Type::INT8, Type::UUID, Type::TEXT, Type::INT8, Type::TEXT, Type::INT8];
     (sql, types)
 }
 

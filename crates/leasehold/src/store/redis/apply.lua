@@ -2,7 +2,7 @@
 -- and the storing around it. Whatever changes there changes here; a property test compares every outcome, record and
 -- event.
 
-local FORMAT = 1
+local INLINE, LISTED = 1, 2
 local RECORD, LEASE, TICKET = '>BdddBc0HH', '>ddddddBd', '>dddddBc0'
 local EVENT, WHO, SAID, WHY, ROW = '>BdddddBc0Bc0Bc0Bc0', '>c16BHBc0', '>Bc0I4c0', '>Bc0Bc0', '>I4c0'
 local EXCLUSIVE, SHARED = 0, 1
@@ -51,8 +51,10 @@ local function close_ticket(ticket)
     ticket.inbox) .. ticket.who .. ticket.said
 end
 
-local function is_ticket_of(packed, id)
-  return string.find(packed, id, 1, true) and open_ticket(packed).id == id
+-- Without unpacking the rest: behind five numbers, and the inbox.
+local function id_of(packed)
+  local at = 42 + string.byte(packed, 41)
+  return string.sub(packed, at, at + 15)
 end
 
 local function close_row(list)
@@ -77,8 +79,13 @@ for at = 1, lease_count do
   packed, body = open(ROW, stored, body)
   leases[at] = open_lease(packed)
 end
-for at = 1, ticket_count do
-  tickets[at], body = open(ROW, stored, body)
+local listed = format == LISTED and call('LRANGE', queue, 0, -1) or {}
+for at = 1, format == LISTED and #listed or ticket_count do
+  if format == LISTED then
+    tickets[at] = listed[at]
+  else
+    tickets[at], body = open(ROW, stored, body)
+  end
 end
 
 local handed_over, changed = {}, false
@@ -153,7 +160,7 @@ end
 
 local function place_of(id)
   for at, packed in ipairs(tickets) do
-    if is_ticket_of(packed, id) then
+    if id_of(packed) == id then
       return at
     end
   end
@@ -513,6 +520,22 @@ end
 
 -- === Save ===
 
+-- What has changed of the list.
+local function save_queue()
+  if #listed ~= #tickets then
+    call('DEL', queue)
+    for from = 1, #tickets, 500 do
+      call('RPUSH', queue, unpack(tickets, from, math.min(from + 499, #tickets)))
+    end
+    return
+  end
+  for at, packed in ipairs(tickets) do
+    if packed ~= listed[at] then
+      call('LSET', queue, at - 1, packed)
+    end
+  end
+end
+
 if due then
   wake_at = 0
   for _, lease in ipairs(leases) do
@@ -536,9 +559,18 @@ if wake_at ~= old_wake_at then
   end
 end
 if changed or wake_at ~= old_wake_at then
+  local tail = ''
+  if tickets[1] then
+    local last, ids = open_ticket(tickets[#tickets]), {}
+    for at, packed in ipairs(tickets) do
+      ids[at] = id_of(packed)
+    end
+    tail = pack('>d', rank(last.priority, last.since)) .. table.concat(ids)
+  end
+  save_queue()
   call('SET', record,
-    pack(RECORD, FORMAT, version, token, wake_at, #last_event, last_event, #leases, #tickets)
-    .. close_row(all_leases()) .. close_row(tickets) .. (tickets[1] and pack('>I4', #tickets[#tickets]) or ''))
+    pack(RECORD, tickets[1] and LISTED or INLINE, version, token, wake_at, #last_event, last_event, #leases, #tickets)
+    .. close_row(all_leases()) .. tail)
 end
 
 -- A wake-up is a hint: one that may not be sent must not undo what is written.

@@ -1,8 +1,8 @@
 //! How names become keys, and which of them live together.
 //!
 //! `PREFIX:{17}:lock:NAME` is the record of a lock. What the braces hold decides where a Cluster keeps a key, so
-//! everything of one bucket is in one place and one script can change it in one step: the records, `…:names` for
-//! listing, `…:due` for sweeping, `…:events` for the history. The first brace counts, and the name comes after it: a
+//! everything of one bucket is in one place and one script can change it in one step: the records and those who wait
+//! (`…:queue:NAME`), `…:names` for listing, `…:due` for sweeping, `…:events` for the history. The first brace counts, and the name comes after it: a
 //! name may have braces of its own.
 
 use crate::model::LockName;
@@ -20,6 +20,8 @@ pub(super) struct Keys {
 pub(super) struct Bucket {
     /// What the keys of its records begin with.
     records: String,
+    /// What the keys of its queues begin with.
+    queues: String,
     pub(super) names: String,
     pub(super) due: String,
     pub(super) events: String,
@@ -31,6 +33,7 @@ impl Keys {
             let base = format!("{prefix}:{{{number}}}:");
             Bucket {
                 records: format!("{base}lock:"),
+                queues: format!("{base}queue:"),
                 names: format!("{base}names"),
                 due: format!("{base}due"),
                 events: format!("{base}events"),
@@ -56,6 +59,11 @@ impl Keys {
 impl Bucket {
     pub(super) fn lock(&self, name: &str) -> String {
         format!("{}{name}", self.records)
+    }
+
+    /// Those who wait for a lock.
+    pub(super) fn queue(&self, name: &str) -> String {
+        format!("{}{name}", self.queues)
     }
 }
 

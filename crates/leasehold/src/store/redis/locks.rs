@@ -13,7 +13,7 @@ use super::keys::{Bucket, Keys};
 use super::link::Link;
 use super::options::RedisOptions;
 use super::packed;
-use super::scripts::{APPLY, Call};
+use super::scripts::{APPLY, Call, READ};
 use super::trouble::explain;
 use crate::error::{Error, Result, Trouble};
 use crate::model::{Acquire, LeaseId, Leave, LockName, LockOp, LockRecord, Outcome, Sweep, Swept, Timestamp};
@@ -56,12 +56,12 @@ impl Locks {
         let since = Moment::now();
         let arguments = Arguments::of(op, self.asking(op, since))?;
         let bucket = self.keys.bucket_of(name);
-        let lock = bucket.lock(name.as_str());
+        let (lock, queue) = (bucket.lock(name.as_str()), bucket.queue(name.as_str()));
         let now = self.clock.as_ref().map(|clock| clock.now().as_micros().to_string()).unwrap_or_default();
         // A message to another shard cannot be sent from within a script.
         let publish = if self.link.is_cluster() { "" } else { "1" };
         let with = |cmd: &mut Cmd| {
-            cmd.arg(4).arg(&lock).arg(&bucket.names).arg(&bucket.due).arg(&bucket.events);
+            cmd.arg(5).arg(&lock).arg(&bucket.names).arg(&bucket.due).arg(&bucket.events).arg(&queue);
             cmd.arg(arguments.op()).arg(&now).arg(name.as_str()).arg(self.bucket_events);
             cmd.arg(self.inbox.channel()).arg(publish);
             arguments.add_to(cmd);
@@ -190,7 +190,27 @@ impl Locks {
     pub(super) async fn get(&self, name: &LockName) -> Result<Option<LockRecord>> {
         let key = self.keys.bucket_of(name).lock(name.as_str());
         let stored: Option<Vec<u8>> = self.ask(redis::cmd("GET").arg(key)).await?;
-        stored.map(|stored| packed::record(name, &stored)).transpose()
+        match stored {
+            Some(stored) => self.record(name, stored).await,
+            None => Ok(None),
+        }
+    }
+
+    /// What a record says. If those who wait are in a list, both are read once more, together.
+    async fn record(&self, name: &LockName, mut stored: Vec<u8>) -> Result<Option<LockRecord>> {
+        let mut listed = Vec::new();
+        if packed::has_a_list(&stored) {
+            let bucket = self.keys.bucket_of(name);
+            let with = |cmd: &mut Cmd| {
+                cmd.arg(2).arg(bucket.lock(name.as_str())).arg(bucket.queue(name.as_str()));
+            };
+            let reply = READ.run(&self.link, Call::default(), with).await;
+            let reply = reply.and_then(|reply| Ok(redis::from_redis_value(reply)?));
+            let both: (Option<Vec<u8>>, Vec<Vec<u8>>) = reply.map_err(|error| self.explain(error))?;
+            let (Some(again), tickets) = both else { return Ok(None) };
+            (stored, listed) = (again, tickets);
+        }
+        packed::record(name, &stored, &listed).map(Some)
     }
 
     pub(super) async fn now(&self) -> Result<Timestamp> {
@@ -266,12 +286,10 @@ impl Locks {
                 cmd.arg(bucket.lock(name.as_str()));
             }
             let stored: Vec<Option<Vec<u8>>> = self.ask(&cmd).await?;
-            let records = names.into_iter().zip(stored);
-            let records =
-                records.filter_map(|(name, stored)| stored.map(|stored| packed::record(name, &stored)));
-            records.collect::<Result<Vec<_>>>()
+            let found = names.into_iter().zip(stored).filter_map(|(name, stored)| Some((name, stored?)));
+            try_join_all(found.map(|(name, stored)| self.record(name, stored))).await
         });
-        let mut records: Vec<_> = try_join_all(read).await?.into_iter().flatten().collect();
+        let mut records: Vec<_> = try_join_all(read).await?.into_iter().flatten().flatten().collect();
         records.sort_unstable_by(|one, other| one.name.cmp(&other.name));
         Ok(records)
     }

@@ -20,7 +20,8 @@ local records, seen = call('MGET', unpack(KEYS, 1, count)), {}
 local function apply(at)
   local record, stored = KEYS[at], records[at]
   -- What is no text seems not to be there; it is not ours. The second of one lock would see what was before the first.
-  if seen[record] or (stored and string.byte(stored) ~= 1) or (not stored and call('GET', record)) then
+  local is_ours = not stored or string.byte(stored) == 1 or string.byte(stored) == 2
+  if seen[record] or not is_ours or (not stored and call('GET', record)) then
     return false
   end
   seen[record] = true

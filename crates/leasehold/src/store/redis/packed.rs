@@ -12,8 +12,9 @@ use crate::model::{
     Process, Reason, Slots, Status, Ticket, Timestamp, Token, Ttl,
 };
 
-/// The format that `apply.lua` writes.
-const FORMAT: u8 = 1;
+/// The formats that `apply.lua` writes: those who wait follow in the record, as of old, or stand in a list.
+const INLINE: u8 = 1;
+const LISTED: u8 = 2;
 
 /// Who asks: what every event tells.
 pub(super) fn who(ask: &Ask) -> Vec<u8> {
@@ -63,10 +64,15 @@ fn short(packed: &mut Vec<u8>, text: &[u8]) {
     packed.extend(text);
 }
 
-/// A record, as stored under the key of its lock.
-pub(super) fn record(name: &LockName, packed: &[u8]) -> Result<LockRecord> {
+/// Whether those who wait are in a list beside this record.
+pub(super) fn has_a_list(packed: &[u8]) -> bool {
+    packed.first() == Some(&LISTED)
+}
+
+/// A record, as stored under the key of its lock, and the list of those who wait for it, if it has one.
+pub(super) fn record(name: &LockName, packed: &[u8], listed: &[Vec<u8>]) -> Result<LockRecord> {
     let mut from = Reader(packed);
-    from.record(name).ok_or_else(|| unreadable(&format!("the record of lock '{name}'")))
+    from.record(name, listed).ok_or_else(|| unreadable(&format!("the record of lock '{name}'")))
 }
 
 /// The first lease of a record.
@@ -101,6 +107,7 @@ struct Reader<'a>(&'a [u8]);
 
 /// What a record begins with.
 struct Head {
+    format: u8,
     version: u64,
     token: Token,
     leases: u16,
@@ -159,20 +166,22 @@ impl<'a> Reader<'a> {
         self.take(usize::try_from(length).ok()?)
     }
 
-    fn record(&mut self, name: &LockName) -> Option<LockRecord> {
-        let Head { version, token, leases, tickets } = self.head()?;
+    fn record(&mut self, name: &LockName, listed: &[Vec<u8>]) -> Option<LockRecord> {
+        let Head { format, version, token, leases, tickets } = self.head()?;
         let holders = (0..leases).map(|_| Reader(self.long()?).lease()).collect::<Option<_>>()?;
-        let waiters = (0..tickets).map(|_| Reader(self.long()?).ticket()).collect::<Option<_>>()?;
+        let waiters = if format == LISTED {
+            listed.iter().map(|ticket| Reader(ticket).ticket()).collect::<Option<_>>()?
+        } else {
+            (0..tickets).map(|_| Reader(self.long()?).ticket()).collect::<Option<_>>()?
+        };
         Some(LockRecord { name: name.clone(), token, holders, waiters, version })
     }
 
     fn head(&mut self) -> Option<Head> {
-        if self.byte()? != FORMAT {
-            return None;
-        }
+        let format = self.byte().filter(|format| [INLINE, LISTED].contains(format))?;
         let (version, token, _wake_at) = (self.number()?, self.token()?, self.number()?);
         let _last_event = self.short()?;
-        Some(Head { version, token, leases: self.count()?, tickets: self.count()? })
+        Some(Head { format, version, token, leases: self.count()?, tickets: self.count()? })
     }
 
     fn token(&mut self) -> Option<Token> {
@@ -292,7 +301,7 @@ mod tests {
         let hex: String = STORED.split_whitespace().collect();
         let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
         let packed: Vec<u8> = (0..hex.len()).step_by(2).map(byte).collect();
-        let record = record(&LockName::new("terraform-prod").unwrap(), &packed).unwrap();
+        let record = record(&LockName::new("terraform-prod").unwrap(), &packed, &[]).unwrap();
         assert_eq!((record.token.get(), record.version), (1_700_000_000_000_000, 4));
         let [lease] = &record.holders[..] else { panic!("{record:?}") };
         assert_eq!((lease.ask.holder.as_str(), lease.status, lease.renewals), ("ada", Status::Releasing, 1));
@@ -308,7 +317,7 @@ mod tests {
     fn what_is_no_record_is_not_read() {
         let name = LockName::new("lock").unwrap();
         for packed in [&b""[..], b"\x01", b"\x02", b"hello", &[0xff; 100]] {
-            assert_eq!(record(&name, packed).unwrap_err().code(), "STORE_BROKEN");
+            assert_eq!(record(&name, packed, &[]).unwrap_err().code(), "STORE_BROKEN");
         }
         assert!(lease(&[0; 70]).is_err());
         assert!(event(&[9; 70]).is_err());

@@ -19,6 +19,10 @@ pub(super) static APPLY: LazyLock<Script> =
     LazyLock::new(|| Script::new(concat!(include_str!("short.lua"), include_str!("apply.lua"))));
 /// Several operations on several locks, if they are simple.
 pub(super) static MANY: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("many.lua")));
+/// A lock's record and those who wait for it, as of the same moment.
+pub(super) static READ: LazyLock<Script> = LazyLock::new(|| {
+    Script::new("return { redis.call('GET', KEYS[1]), redis.call('LRANGE', KEYS[2], 0, -1) }")
+});
 /// The history of one lock.
 pub(super) static CHAIN: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("chain.lua")));
 /// The history of one bucket.

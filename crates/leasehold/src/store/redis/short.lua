@@ -1,14 +1,16 @@
 -- One operation on one lock, first part: reading the record, the short ways, and those of a queue. `apply.lua` goes on from
 -- here; together they are one script.
 --
--- KEYS: the lock's record; of its bucket: the names, when to sweep which, the events.
+-- KEYS: the lock's record; of its bucket: the names, when to sweep which, the events; the lock's queue.
 -- ARGV: the operation, the time (empty: the server's own), the lock's name, how many events to keep, the inbox of the
 --       caller's process, whether to publish to inboxes from here ('1'), then what the operation needs.
 --
 -- Texts and numbers only, never code. Numbers stay below 2^53, so they are exact. An empty text or 0 means: none.
 -- Packed values (packed.rs reads them, and packs what a request brings along):
---   record  format, version, token, wake_at, last event, how many leases and tickets, then each with its length before
---           it, and if there are tickets, the length of the last one once more
+--   record  format, version, token, wake_at, last event, how many leases and tickets, then each lease with its length
+--           before it. Format 2 has its tickets in a list, so that joining and serving cost the same however many wait, and
+--           only the rank of the last and the ids of all in the record. Format 1 has no list: if there are tickets, they
+--           follow the leases, as an older leasehold has written them
 --   lease   numbers, then who, what the asker said, who asked it to stop and why
 --   ticket  numbers, its inbox, then who and what the asker said; the inbox is `#`, the 32 letters
 --           that its process's channel has in braces, and perhaps 8 bytes by which the waiter knows its last asking; older
@@ -25,7 +27,7 @@ end
 local record, names, due_index, events = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local one, two, three = ARGV[7], ARGV[8], ARGV[9]
 local stored = call('GET', record)
-if stored and string.byte(stored) ~= 1 then
+if stored and string.byte(stored) ~= 1 and string.byte(stored) ~= 2 then
   return redis.error_reply('LEASEHOLD a record of format ' .. tostring(string.byte(stored)))
 end
 -- ways.lua
@@ -34,13 +36,18 @@ if answer then
 end
 
 -- A queue behind one holder, and everybody wants it alone: the release hands over to the first ticket…
-if lease_count == 1 and ticket_count > 0 and op == 'release' and now < wake_at and token < now and ARGV[9] == '' then
-  local lease, tickets_at = open('>I4c0', stored, body)
+local queue = KEYS[5]
+if format == 2 and lease_count == 1 and op == 'release' and now < wake_at and token < now and ARGV[9] == '' then
+  local lease, tail = open('>I4c0', stored, body)
   local own, acquired_at, _, _, renewals, _, status, _, id, _, _, _, who_end = open('>ddddddBdc16BHBc0', lease)
-  local ticket, rest = open('>I4c0', stored, tickets_at)
-  local since, _, patience, ttl, _, inbox, who_at = open('>dddddBc0', ticket)
-  local next_id, mode, slots, _, next_who_end = open('>c16BHBc0', ticket, who_at)
-  if id == ARGV[7] and own == tonumber(ARGV[8]) and status ~= 2 and mode == 0 and slots == 1 then
+  local ticket = id == ARGV[7] and own == tonumber(ARGV[8]) and status ~= 2 and call('LINDEX', queue, 0)
+  local since, patience, ttl, inbox, who_at, next_id, mode, slots, next_who_end, _
+  if ticket then
+    since, _, patience, ttl, _, inbox, who_at = open('>dddddBc0', ticket)
+    next_id, mode, slots, _, next_who_end = open('>c16BHBc0', ticket, who_at)
+  end
+  if ticket and mode == 0 and slots == 1 and next_id == string.sub(stored, tail + 8, tail + 23) then
+    call('LPOP', queue)
     local held, waited = now > acquired_at and now - acquired_at or 0, now > since and now - since or 0
     last_event = call('XADD', events, '*', 'e',
       pack('>BdddddBc0BBBc0c0', 1, now, own, held, renewals, 0, #last_event, last_event, 0, 0, #name, name,
@@ -56,8 +63,9 @@ if lease_count == 1 and ticket_count > 0 and op == 'release' and now < wake_at a
     local granted =
       pack('>ddddddBdc0BB', now, now, now, expires_at, 0, ttl, 0, 0, string.sub(ticket, who_at), 0, 0)
     call('SET', record,
-      pack('>BdddBc0HHI4c0c0', 1, version + 1, now, wake_at, #last_event, last_event, 1, ticket_count - 1, #granted, granted,
-        ticket_count > 1 and string.sub(stored, rest) or ''))
+      pack('>BdddBc0HHI4c0c0c0', ticket_count > 1 and 2 or 1, version + 1, now, wake_at, #last_event, last_event, 1,
+        ticket_count - 1, #granted, granted, ticket_count > 1 and string.sub(stored, tail, tail + 7) or '',
+        string.sub(stored, tail + 24)))
     local channel, asking = inbox, ''
     if string.byte(inbox) == 35 then
       channel, asking = string.sub(ARGV[5], 1, -34) .. string.sub(inbox, 2, 33) .. '}', string.sub(inbox, 34)
@@ -69,32 +77,31 @@ if lease_count == 1 and ticket_count > 0 and op == 'release' and now < wake_at a
   end
 end
 
--- …and whoever asks for the first time stands at its end. A record with tickets ends with the length of the last one.
-if lease_count == 1 and op == 'acquire' and now < wake_at and ARGV[11] ~= '' and ARGV[12] == '' and ticket_count < 1000 then
+-- …and whoever asks for the first time stands at its end.
+if lease_count == 1 and (format == 2 or ticket_count == 0) and op == 'acquire' and now < wake_at and ARGV[11] ~= ''
+  and ARGV[12] == '' and ticket_count < 1000 then
   local who = ARGV[7]
-  local lease = open('>I4c0', stored, body)
+  local lease, tail = open('>I4c0', stored, body)
   local mode, slots = open('>BH', lease, 74)
   if mode == 0 and slots == 1 and not string.find(stored, string.sub(who, 1, 16), 1, true) then
     local ttl, priority, patience = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
-    local is_last, tickets_end = true, #stored
-    if ticket_count > 0 then
-      tickets_end = #stored - 4
-      local since, _, _, _, other = open('>ddddd', stored, tickets_end + 1 - open('>I4', stored, tickets_end + 1))
-      is_last = since - 30000000 * other <= now - 30000000 * priority
-    end
-    if is_last then
+    local rank = now - 30000000 * priority
+    if ticket_count == 0 or open('>d', stored, tail) <= rank then
+      if ticket_count == 0 then
+        call('DEL', queue) -- A record that was lost may have left one.
+      end
+      local inbox = '#' .. string.sub(ARGV[5], -33, -2) .. ARGV[13]
+      call('RPUSH', queue,
+        pack('>dddddBc0c0c0', now, now + patience, patience, ttl, priority, #inbox, inbox, who, ARGV[8]))
       last_event = call('XADD', events, '*', 'e',
         pack('>BdddddBc0BBBc0c0', 6, now, token, 0, 0, 0, #last_event, last_event, 0, 0, #name, name, who))
       if now + patience < wake_at then
         wake_at = now + patience
         call('ZADD', due_index, wake_at, name)
       end
-      local inbox = '#' .. string.sub(ARGV[5], -33, -2) .. ARGV[13]
-      local ticket =
-        pack('>dddddBc0c0c0', now, now + patience, patience, ttl, priority, #inbox, inbox, who, ARGV[8])
       call('SET', record,
-        pack('>BdddBc0HHc0I4c0I4', 1, version + 1, token, wake_at, #last_event, last_event, 1, ticket_count + 1,
-          string.sub(stored, body, tickets_end), #ticket, ticket, #ticket))
+        pack('>BdddBc0HHc0dc0c0', 2, version + 1, token, wake_at, #last_event, last_event, 1, ticket_count + 1,
+          string.sub(stored, body, tail - 1), rank, string.sub(stored, tail + 8), string.sub(who, 1, 16)))
       return { 'queued', now, {}, ticket_count, ticket_count + 1, 0, { lease } }
     end
   end

@@ -10,9 +10,8 @@
 -- might be never, where one kind of operation has all the odd versions.
 
 local answer
-local version, token, wake_at, last_event, lease_count, ticket_count, body = 0, 0, 0, '', 0, 0, nil
+local format, version, token, wake_at, last_event, lease_count, ticket_count, body = 1, 0, 0, 0, '', 0, 0, nil
 if stored then
-  local format
   format, version, token, wake_at, last_event, lease_count, ticket_count, body = open('>BdddBc0HH', stored)
 end
 
@@ -58,7 +57,7 @@ elseif lease_count == 1 and now < wake_at and (op == 'renew' or (op == 'release'
     else
       ttl = tonumber(three) or ttl
       if now + ttl >= wake_at then
-        answer = pack('>BdddBc0HHI4ddddddBdc0', 1, version + 1, token, wake_at, #last_event, last_event, 1, ticket_count,
+        answer = pack('>BdddBc0HHI4ddddddBdc0', format, version + 1, token, wake_at, #last_event, last_event, 1, ticket_count,
           length, own, acquired_at, now, now + ttl, renewals + 1, ttl, status, asked_at, string.sub(stored, who_at))
         call('SET', record, answer)
       end

@@ -14,4 +14,6 @@ mod race;
 #[cfg(feature = "redis")]
 mod redis;
 mod sqlite;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod story;
 mod support;

@@ -5,6 +5,7 @@ mod doctor;
 mod faults;
 mod group;
 mod private;
+mod queue;
 mod reading;
 mod refused;
 mod restart;

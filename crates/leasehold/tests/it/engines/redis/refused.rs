@@ -50,7 +50,8 @@ async fn a_wrong_password_is_said_and_not_told() {
 
 /// The line that docs/engines/redis.md gives.
 const ACL: &str = "ACL SETUSER locks on >s3cr3t resetkeys ~leasehold:* resetchannels &leasehold:* -@all \
-                   +get +set +mget +zadd +zrem +zrangebylex +zrangebyscore +xadd +xrange +xrevrange +xtrim +time \
+                   +get +set +mget +del +lindex +lrange +rpush +lpop +lset +zadd +zrem +zrangebylex +zrangebyscore \
+                   +xadd +xrange +xrevrange +xtrim +time \
                    +evalsha +eval +publish +subscribe +unsubscribe +ping +info +client|info +client|kill +wait";
 
 #[tokio::test]
@@ -65,6 +66,7 @@ async fn the_documented_permissions_are_enough() {
     let [one, two] = [1, 2].map(|number| Player::new(store.clone(), number, LockName::new("lock").unwrap()));
     let lease = one.takes().await;
     let _changes = store.locks().changes(&two.id());
+    two.queues().await;
     two.queues().await;
     one.renews(&lease).await;
     one.asks_for_release().await;

@@ -2,18 +2,12 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use leasehold::Leasehold;
-use leasehold::model::{LockName, Outcome};
-use leasehold::store::Store;
-use leasehold::store::redis::RedisStore;
-use leasehold::testing::Player;
+use leasehold::model::LockName;
 
 use super::private::Server;
-use super::support::options;
 use crate::engines::support::engine_at;
 
 /// Where a process that waits finds its store; not set in any other.
@@ -116,45 +110,4 @@ async fn it_does_so_on_a_cluster_too() {
     waiters(&leasehold, 1).await;
     held.release().await.unwrap();
     waiter.has_it();
-}
-
-/// A ticket as it was before inboxes were shortened: its waiter hears of its turn on the channel that it names.
-#[tokio::test]
-async fn a_ticket_that_names_its_whole_channel_is_served() {
-    let Some(server) = Server::start(&[]).await else { return };
-    let store = Arc::new(RedisStore::connect(options(&server.url(), "leasehold")).await.unwrap());
-    let name = LockName::new(LOCK).unwrap();
-    let (one, two) =
-        (Player::new(store.clone(), 1, name.clone()), Player::new(store.clone(), 2, name.clone()));
-    let lease = one.takes().await;
-    two.queues().await;
-    let keys: Vec<String> = server.says(&["KEYS", "*:lock:*"]).await.unwrap();
-    let client = ::redis::Client::open(server.url()).unwrap();
-    let mut conn = client.get_multiplexed_async_connection().await.unwrap();
-    let stored: Vec<u8> = ::redis::cmd("GET").arg(&keys[0]).query_async(&mut conn).await.unwrap();
-    let channel = "leasehold:inbox:{an-older-process}";
-    let older = with_inbox(&stored, channel.as_bytes());
-    let _: String = ::redis::cmd("SET").arg(&keys[0]).arg(older).query_async(&mut conn).await.unwrap();
-    let record = store.locks().get(&name).await.unwrap().unwrap();
-    assert_eq!(record.waiters.len(), 1);
-    let mut heard = client.get_async_pubsub().await.unwrap();
-    heard.subscribe(channel).await.unwrap();
-    assert!(matches!(one.releases(&lease).await, Outcome::Released(_)));
-    let next = tokio::time::timeout(Duration::from_secs(10), heard.on_message().next()).await;
-    let message = next.expect("it is told").unwrap();
-    assert_eq!(message.get_payload_bytes(), two.id().as_uuid().as_bytes());
-    assert_eq!(store.locks().get(&name).await.unwrap().unwrap().holders[0].ask.lease_id, two.id());
-}
-
-/// The record with this inbox in its only ticket. A ticket begins with its length, five numbers and the inbox's length, and
-/// the length of the last one ends the record.
-fn with_inbox(stored: &[u8], inbox: &[u8]) -> Vec<u8> {
-    const OWN: usize = 33;
-    let at = stored.iter().rposition(|byte| *byte == b'#').unwrap();
-    let (begin, end) = (at - 45, stored.len() - 4);
-    let length = u32::from_be_bytes(stored[end..].try_into().unwrap()) as usize - OWN + inbox.len();
-    let length = u32::try_from(length).unwrap().to_be_bytes();
-    let short = [u8::try_from(inbox.len()).unwrap()];
-    [&stored[..begin], &length, &stored[begin + 4..at - 1], &short, inbox, &stored[at + OWN..end], &length]
-        .concat()
 }

@@ -1,0 +1,161 @@
+//! Those who wait are in a list beside the record; what an older leasehold has stored, or somebody has removed, is no harm.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use leasehold::model::{LockName, Outcome};
+use leasehold::store::Store;
+use leasehold::store::redis::RedisStore;
+use leasehold::testing::Player;
+
+use super::private::Server;
+use super::support::{open, options, prefix};
+use crate::engines::story;
+use crate::engines::support::{clock, engine_at};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_story_of_a_queue_agrees_with_the_rules() {
+    let Some(url) = engine_at("redis") else { return };
+    // Each of the buckets keeps its share.
+    let (url, prefix, clock) = (format!("{url}?events=1000000"), prefix(), clock());
+    story::of_a_queue([open(&url, &prefix, &clock).await, open(&url, &prefix, &clock).await], &clock).await;
+}
+
+/// A lock, and those who use it.
+struct Lock {
+    server: Server,
+    store: Arc<RedisStore>,
+    name: LockName,
+    players: [Player; 4],
+}
+
+impl Lock {
+    /// The first has it, and the next two wait.
+    async fn with_two_who_wait() -> Option<(Self, u64)> {
+        let server = Server::start(&[]).await?;
+        let store = Arc::new(RedisStore::connect(options(&server.url(), "leasehold")).await.unwrap());
+        let name = LockName::new("lock").unwrap();
+        let players = [1, 2, 3, 4].map(|number| Player::new(store.clone(), number, name.clone()));
+        let token = players[0].takes().await.token.get();
+        players[1].queues().await;
+        players[2].queues().await;
+        Some((Self { server, store, name, players }, token))
+    }
+
+    async fn connection(&self) -> ::redis::aio::MultiplexedConnection {
+        let client = ::redis::Client::open(self.server.url()).unwrap();
+        client.get_multiplexed_async_connection().await.unwrap()
+    }
+
+    async fn key(&self, kind: &str) -> String {
+        let keys: Vec<String> = self.server.says(&["KEYS", &format!("*:{kind}:lock")]).await.unwrap();
+        keys[0].clone()
+    }
+
+    /// Who waits, in order.
+    async fn waiters(&self) -> Vec<usize> {
+        let record = self.store.locks().get(&self.name).await.unwrap().unwrap();
+        let number = |id| self.players.iter().position(|player| player.id() == id).unwrap();
+        record.waiters.iter().map(|ticket| number(ticket.ask.lease_id)).collect()
+    }
+
+    /// Whoever has it gives it back.
+    async fn goes(&self) -> usize {
+        let record = self.store.locks().get(&self.name).await.unwrap().unwrap();
+        let lease = &record.holders[0];
+        let number = self.players.iter().position(|player| player.id() == lease.ask.lease_id).unwrap();
+        assert!(matches!(self.players[number].releases(lease).await, Outcome::Released(_)));
+        number
+    }
+
+    /// Stores the record as it was before there were lists, with these changes to the inboxes in it.
+    async fn as_of_old(&self, inbox: impl Fn(&[u8]) -> Vec<u8>) {
+        let (record, queue) = (self.key("lock").await, self.key("queue").await);
+        let mut conn = self.connection().await;
+        let stored: Vec<u8> = ::redis::cmd("GET").arg(&record).query_async(&mut conn).await.unwrap();
+        let tickets: Vec<Vec<u8>> =
+            ::redis::cmd("LRANGE").arg(&queue).arg(0).arg(-1).query_async(&mut conn).await.unwrap();
+        assert_eq!(stored[0], 2, "the format");
+        // Its tail: a rank, and an id for each.
+        let mut old = stored[..stored.len() - 8 - 16 * tickets.len()].to_vec();
+        old[0] = 1;
+        let mut last = Vec::new();
+        for ticket in tickets {
+            // Five numbers, the inbox with its length before it, and the rest.
+            let (numbers, rest) = ticket.split_at(40);
+            let (own, rest) = rest[1..].split_at(usize::from(rest[0]));
+            let inbox = inbox(own);
+            let ticket = [numbers, &[u8::try_from(inbox.len()).unwrap()], &inbox, rest].concat();
+            last = u32::try_from(ticket.len()).unwrap().to_be_bytes().to_vec();
+            old.extend([last.clone(), ticket].concat());
+        }
+        old.extend(last);
+        let _: () = ::redis::cmd("DEL").arg(&queue).query_async(&mut conn).await.unwrap();
+        let _: () = ::redis::cmd("SET").arg(&record).arg(old).query_async(&mut conn).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_queue_of_an_older_leasehold_goes_on() {
+    let Some((lock, token)) = Lock::with_two_who_wait().await else { return };
+    lock.as_of_old(<[u8]>::to_vec).await;
+    assert_eq!(lock.waiters().await, [1, 2], "it is read");
+    let listed = lock.store.locks().list(&leasehold::store::ListLocks::default()).await.unwrap();
+    assert_eq!(listed.items[0].waiters.len(), 2);
+    lock.players[0].renews(&lock.players[0].record().await.holders[0]).await;
+    assert_eq!(lock.waiters().await, [1, 2], "a renewal keeps it as it is");
+    lock.players[3].queues().await;
+    assert_eq!(lock.waiters().await, [1, 2, 3]);
+    for number in 0..4 {
+        assert_eq!(lock.goes().await, number);
+    }
+    let record = lock.players[0].record().await;
+    assert!(record.holders.is_empty() && record.waiters.is_empty() && record.token.get() > token);
+    let keys: Vec<String> = lock.server.says(&["KEYS", "*:queue:*"]).await.unwrap();
+    assert!(keys.is_empty(), "nothing is left of a queue: {keys:?}");
+}
+
+/// A ticket as it was before inboxes were shortened: its waiter hears of its turn on the channel that it names.
+#[tokio::test]
+async fn a_ticket_that_names_its_whole_channel_is_served() {
+    let Some((lock, _)) = Lock::with_two_who_wait().await else { return };
+    let channel = "leasehold:inbox:{an-older-process}";
+    lock.as_of_old(|_| channel.as_bytes().to_vec()).await;
+    let mut heard = ::redis::Client::open(lock.server.url()).unwrap().get_async_pubsub().await.unwrap();
+    heard.subscribe(channel).await.unwrap();
+    // The first by the rules, which make it a list, and the second from there.
+    for number in [1, 2] {
+        lock.goes().await;
+        let next = tokio::time::timeout(Duration::from_secs(10), heard.on_message().next()).await;
+        let message = next.expect("it is told").unwrap();
+        assert_eq!(message.get_payload_bytes(), lock.players[number].id().as_uuid().as_bytes());
+    }
+}
+
+/// Whoever waits asks again, and so comes back into a queue that somebody has removed; nobody has the lock twice.
+#[tokio::test]
+async fn a_queue_that_was_removed_is_made_again() {
+    let Some((lock, _)) = Lock::with_two_who_wait().await else { return };
+    lock.server.says::<u64>(&["DEL", &lock.key("queue").await]).await.unwrap();
+    assert!(lock.waiters().await.is_empty());
+    for number in [3, 2, 1] {
+        lock.players[number].queues().await;
+    }
+    assert_eq!(lock.waiters().await, [3, 2, 1]);
+    for number in [0, 3, 2, 1] {
+        assert_eq!(lock.goes().await, number);
+    }
+}
+
+/// And one that outlived its record does not come before those who are there.
+#[tokio::test]
+async fn a_queue_without_its_record_is_not_served() {
+    let Some((lock, _)) = Lock::with_two_who_wait().await else { return };
+    lock.server.says::<u64>(&["DEL", &lock.key("lock").await]).await.unwrap();
+    lock.players[3].takes().await;
+    lock.players[0].queues().await;
+    assert_eq!(lock.waiters().await, [0]);
+    assert_eq!((lock.goes().await, lock.goes().await), (3, 0));
+    assert!(lock.players[0].record().await.holders.is_empty());
+}

@@ -1,0 +1,93 @@
+//! A long story of a queue, beside the rules.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::model::{Acquire, LeaseId, Leave, LockName, LockOp, LockRecord, Release, Renew, Ttl};
+use leasehold::store::{Clock, Cursor, ListEvents, Span, Store};
+use leasehold::testing::Player;
+
+/// Random operations of eight players on one lock, most of them such as a plain queue sees, and sometimes two at once: each as
+/// the rules say. The stores are as two processes, one of which may not know what the other has made of the lock.
+pub(super) async fn of_a_queue<S: Store + 'static>(stores: [Arc<S>; 2], clock: &Clock) {
+    let name = LockName::new("lock").unwrap();
+    let (mut record, mut events) = (LockRecord::new(name.clone()), Vec::new());
+    let mut dice = fastrand::Rng::with_seed(23);
+    for step in 0..1500 {
+        clock.advance(Duration::from_millis(if dice.u8(0..40) == 0 { 9_000 } else { dice.u64(0..20) }));
+        let store = stores[dice.usize(0..2)].clone();
+        let mut random = || {
+            let player = Player::new(store.clone(), dice.u128(1..9), name.clone());
+            random_op(&mut dice, &player, &record)
+        };
+        let (one, two) = (random(), random());
+        let (found, orders) = if dice.bool() {
+            (vec![store.locks().apply(&name, &one).await.unwrap()], vec![vec![one]])
+        } else {
+            let (first, second) =
+                tokio::join!(store.locks().apply(&name, &one), store.locks().apply(&name, &two));
+            // They may be done in either order; the answers stand in that of the asking.
+            (vec![first.unwrap(), second.unwrap()], vec![vec![one.clone(), two.clone()], vec![two, one]])
+        };
+        let row = stores[0].locks().get(&name).await.unwrap();
+        let agrees = orders.iter().enumerate().find_map(|(turned, ops)| {
+            let (mut after, mut told, mut outcomes) = (record.clone(), Vec::new(), Vec::new());
+            for op in ops {
+                let applied = after.apply(op, clock.now());
+                told.extend(applied.events);
+                outcomes.push(applied.outcome);
+            }
+            if turned == 1 {
+                outcomes.reverse();
+            }
+            let same = outcomes == found && row == (after.version > 0).then(|| after.clone());
+            same.then_some((after, told))
+        });
+        let (after, told) = agrees.unwrap_or_else(|| panic!("step {step}: {orders:?}\n{found:?}\n{row:?}"));
+        record = after;
+        events.extend(told);
+    }
+    let mut ask = ListEvents { lock: Some(name), span: Span::After(Cursor::start()), limit: 1000 };
+    let mut all = Vec::new();
+    while all.len() < events.len() {
+        let page = stores[0].locks().history(&ask).await.unwrap();
+        assert!(!page.items.is_empty(), "{} of {} events", all.len(), events.len());
+        all.extend(page.items);
+        ask.span = Span::After(page.next.unwrap());
+    }
+    assert_eq!(all, events);
+}
+
+fn random_op(dice: &mut fastrand::Rng, player: &Player, record: &LockRecord) -> LockOp {
+    let holder = record.holders.first();
+    match dice.u8(0..20) {
+        // Mostly whoever has the lock gives it back, and others come.
+        0..8 => holder.map_or_else(
+            || LockOp::Leave(Leave { lease_id: player.id() }),
+            |lease| {
+                let at_least = (dice.u8(0..20) == 0).then_some(Ttl::from_millis(50));
+                LockOp::Release(Release { lease_id: lease.ask.lease_id, token: lease.token, at_least })
+            },
+        ),
+        8 => LockOp::Leave(Leave { lease_id: player.id() }),
+        9 => {
+            let (lease_id, token) = holder.map_or_else(
+                || (LeaseId::from_uuid(uuid::Uuid::nil()), record.token),
+                |lease| (lease.ask.lease_id, lease.token),
+            );
+            LockOp::Renew(Renew { lease_id, token, ttl: None })
+        }
+        _ => {
+            let mut player = player.clone();
+            match dice.u8(0..40) {
+                0 => player = player.priority(1),
+                1 => player = player.shared(),
+                2 => player = player.slots(2),
+                3..10 => player = player.meta("user", "ada \"b\" \u{1F600}"),
+                _ => {}
+            }
+            let queue = (dice.u8(0..10) > 0).then_some(Ttl::from_secs(10));
+            LockOp::Acquire(Acquire { ask: Arc::new(player.ask), queue, steal_after: None })
+        }
+    }
+}
