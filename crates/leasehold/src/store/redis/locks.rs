@@ -79,8 +79,9 @@ impl Locks {
             reply = both.pop().unwrap_or(Value::Nil);
         }
         let Answer { outcome, handed_over } = Answer::read(op, &reply)?;
-        if !handed_over.is_empty() {
-            self.wake(handed_over, since);
+        if !handed_over.is_empty() && self.wake(handed_over, since) {
+            // Whoever has the lock now goes before whoever may come back: its release need not wait for our next ticket.
+            tokio::task::yield_now().await;
         }
         match (&outcome, acknowledged) {
             (Outcome::Granted(lease), Some(Value::Int(replicas)))
@@ -148,8 +149,8 @@ impl Locks {
         )
     }
 
-    /// Wakes those who were served, and nobody else.
-    fn wake(&self, handed_over: Vec<Served>, since: Moment) {
+    /// Wakes those who were served, and nobody else. Whether one of them waits in this process.
+    fn wake(&self, handed_over: Vec<Served>, since: Moment) -> bool {
         let mut inboxes = BTreeMap::new();
         let mut leases = Vec::with_capacity(handed_over.len());
         for Served { lease, inbox } in handed_over {
@@ -161,12 +162,14 @@ impl Locks {
             for lease in &leases {
                 ring(&lease.ask.lease_id);
             }
-            return;
+            return false;
         }
+        let served = leases.len();
         let elsewhere = wake_here(leases, since);
         if self.link.is_cluster() && !elsewhere.is_empty() {
             self.tell_other_shards(elsewhere.iter().map(|lease| lease.ask.lease_id), &inboxes);
         }
+        elsewhere.len() < served
     }
 
     /// On a Cluster the channel of a process is on a shard of its own. Nobody waits for it: it is a hint.
