@@ -12,7 +12,7 @@
 //! | `sql.rs` | every statement, as a constant |
 //! | `rows.rs` | records and events, in and out of rows |
 //! | `native.rs` | acquire, renew and release of an uncontended lock: one statement for one or for many |
-//! | `queue.rs` | joining a plain queue and handing over to its first: one statement each |
+//! | `queue.rs` | joining a plain queue and handing over to its first: one statement each, or one for both |
 //! | `general.rs` | every operation, by the rules, under a row lock |
 //! | `near.rs` | a connection on the caller's own runtime, for a caller that is alone |
 //! | `switchboard.rs`, `lane.rs` | how operations get to a connection, in order, and many at a time |

@@ -2,8 +2,8 @@
 //!
 //! `PREFIX:{17}:lock:NAME` is the record of a lock. What the braces hold decides where a Cluster keeps a key, so
 //! everything of one bucket is in one place and one script can change it in one step: the records and those who wait
-//! (`…:queue:NAME`), `…:names` for listing, `…:due` for sweeping, `…:events` for the history. The first brace counts, and the name comes after it: a
-//! name may have braces of its own.
+//! (`…:queue:NAME`), `…:names` for listing, `…:due` for sweeping, `…:events` for the history. The first brace counts, and
+//! the name comes after it: a name may have braces of its own.
 
 use crate::model::LockName;
 

@@ -8,7 +8,7 @@
 -- Texts and numbers only, never code. Numbers stay below 2^53, so they are exact. An empty text or 0 means: none.
 -- Packed values (packed.rs reads them, and packs what a request brings along):
 --   record  format, version, token, wake_at, last event, how many leases and tickets, then each lease with its length
---           before it. Format 2 has its tickets in a list, so that joining and serving cost the same however many wait, and
+--           before it. Format 2 has its tickets in a list, so that joining and serving do not copy all who wait, and
 --           only the rank of the last and the ids of all in the record. Format 1 has no list: if there are tickets, they
 --           follow the leases, as an older leasehold has written them
 --   lease   numbers, then who, what the asker said, who asked it to stop and why
