@@ -6,11 +6,12 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use rustix::rand::{GetRandomFlags, getrandom};
 
+use super::namespaces;
 use crate::model::{BootId, LeaseId, Timestamp};
 
 /// A reading of this machine's boot clock, in microseconds. Means nothing on another machine or after a restart.
@@ -51,8 +52,9 @@ pub struct Clock(Arc<Source>);
 
 #[derive(Debug)]
 enum Source {
-    /// The boot clock, moved so that it reads like a wall clock did once. It never steps.
-    Boot { offset: i64 },
+    /// The boot clock, moved so that it reads like a wall clock did once. It never steps, unless the engine finds out
+    /// that the machine has been restarted.
+    Boot { offset: AtomicI64 },
     /// Moves only when a test moves it.
     Manual(AtomicU64),
 }
@@ -65,7 +67,17 @@ impl Clock {
 
     /// The boot clock, `offset` microseconds before the engine's time.
     pub(crate) fn with_offset(offset: i64) -> Self {
-        Self(Arc::new(Source::Boot { offset }))
+        Self(Arc::new(Source::Boot { offset: AtomicI64::new(offset) }))
+    }
+
+    /// Moves the boot clock so that the engine's time is the kernel's boot clock plus `offset`, in every time namespace
+    /// alike. No-op for a manual clock.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn follow_kernel(&self, offset: i64) {
+        if let Source::Boot { offset: current } = &*self.0 {
+            let namespace = namespaces::boottime_offset().unwrap_or(0) / 1_000;
+            current.store(offset.saturating_sub(namespace), Ordering::SeqCst);
+        }
     }
 
     /// A clock that stands still until [`Clock::advance`] moves it.
@@ -76,7 +88,9 @@ impl Clock {
     /// The engine's time.
     pub fn now(&self) -> Timestamp {
         match &*self.0 {
-            Source::Boot { offset } => Timestamp::from_micros(boot_micros().saturating_add_signed(*offset)),
+            Source::Boot { offset } => {
+                Timestamp::from_micros(boot_micros().saturating_add_signed(offset.load(Ordering::SeqCst)))
+            }
             Source::Manual(micros) => Timestamp::from_micros(micros.load(Ordering::SeqCst)),
         }
     }
@@ -86,7 +100,10 @@ impl Clock {
         match &*self.0 {
             Source::Boot { offset } => {
                 let moment = Moment::now();
-                (moment, Timestamp::from_micros(moment.0.saturating_add_signed(*offset)))
+                (
+                    moment,
+                    Timestamp::from_micros(moment.0.saturating_add_signed(offset.load(Ordering::SeqCst))),
+                )
             }
             Source::Manual(_) => (Moment::now(), self.now()),
         }
@@ -135,7 +152,7 @@ fn random_bytes() -> Option<[u8; 10]> {
 }
 
 /// How far the wall clock is from the boot clock now, in microseconds.
-pub(crate) fn wall_offset() -> i64 {
+fn wall_offset() -> i64 {
     i64::try_from(since_1970().as_micros()).unwrap_or(i64::MAX).saturating_sub_unsigned(boot_micros())
 }
 
@@ -160,7 +177,38 @@ fn boot_micros() -> u64 {
     u64::try_from((wall + start.elapsed()).as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Which boot of this machine this is; none where the system does not tell.
+/// What a process knows of the boot of the kernel that it runs on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Boot {
+    /// The boot id that this process sees; none where it sees none. One boot may have several: container managers put an
+    /// id of their own over the kernel's.
+    pub id: Option<BootId>,
+    /// The kernel's boot clock in microseconds, which is the same in every time namespace.
+    pub clock: u64,
+    /// The wall clock.
+    pub wall: Timestamp,
+    /// Whether `clock` is the kernel's beyond doubt. A process that cannot read the offset of its time namespace does not
+    /// know.
+    pub is_certain: bool,
+}
+
+impl Boot {
+    /// Reads both clocks and the boot id.
+    pub fn read() -> Self {
+        let offset = namespaces::boottime_offset();
+        let clock = boot_micros().saturating_add_signed(-offset.unwrap_or(0) / 1_000);
+        let wall = Timestamp::from_micros(u64::try_from(since_1970().as_micros()).unwrap_or(u64::MAX));
+        Self { id: boot_id(), clock, wall, is_certain: offset.is_some() }
+    }
+
+    /// How far the wall clock is from the kernel's boot clock, in microseconds. Both clocks are slewed alike, so it changes
+    /// only when the wall clock is set, or with the boot.
+    pub(crate) fn wall_offset(&self) -> i64 {
+        i64::try_from(self.wall.as_micros()).unwrap_or(i64::MAX).saturating_sub_unsigned(self.clock)
+    }
+}
+
+/// The boot id that this process sees; none where it sees none.
 pub(crate) fn boot_id() -> Option<BootId> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     uuid::Uuid::parse_str(text.trim()).ok().map(BootId)

@@ -5,9 +5,11 @@ use std::sync::Mutex;
 use rustix::process::{Pid, test_kill_process, test_kill_process_group};
 
 use super::clock::boot_id;
+use super::namespaces::{boottime_offset, pid_namespace};
 use crate::model::{Member, Process};
 
-/// This process, as a lease names it; none where the system does not tell enough to recognise it later.
+/// This process, as a lease names it; none where the system does not tell enough to recognise it later: without a `/proc`
+/// of its own PID namespace, or in a time namespace that cannot be corrected.
 pub fn this_process() -> Option<Process> {
     static KNOWN: Mutex<Option<(u32, Option<Process>)>> = Mutex::new(None);
     let pid = std::process::id();
@@ -65,18 +67,11 @@ fn look(pid: u32) -> Option<Process> {
     Some(Process { boot, pid_namespace, members: vec![member(pid)?] })
 }
 
-#[cfg(unix)]
-fn pid_namespace() -> Option<u64> {
-    use std::os::unix::fs::MetadataExt;
-    std::fs::metadata("/proc/self/ns/pid").ok().map(|namespace| namespace.ino())
-}
-
-#[cfg(not(unix))]
-fn pid_namespace() -> Option<u64> {
-    None
-}
+/// Nanoseconds in a tick of `/proc/PID/stat`.
+const TICK: i64 = 10_000_000;
 
 struct Stat {
+    /// When it started, in ticks of the kernel's boot clock: the same in every time namespace.
     started: u64,
     /// Dead, but its parent has not looked yet.
     is_corpse: bool,
@@ -90,12 +85,19 @@ fn stat(pid: u32) -> Option<Stat> {
     let (state, threads, started) = (fields.first()?, fields.get(17)?, fields.get(19)?);
     // A leader that has exited while its threads run on is also shown as a zombie.
     let is_corpse = *state == "X" || (*state == "Z" && threads.parse::<u32>().ok()? <= 1);
-    Some(Stat { started: started.parse().ok()?, is_corpse })
+    Some(Stat { started: from_boot(started.parse().ok()?, boottime_offset()?)?, is_corpse })
+}
+
+/// The kernel adds the offset of the reader's time namespace and then rounds, so only an offset of whole ticks can be taken
+/// off again.
+fn from_boot(started: u64, offset: i64) -> Option<u64> {
+    (offset % TICK == 0).then(|| started.checked_add_signed(-(offset / TICK)))?
 }
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
+    use crate::model::BootId;
 
     #[test]
     fn we_are_not_gone() {
@@ -129,11 +131,22 @@ mod tests {
     }
 
     #[test]
+    fn the_start_of_a_process_does_not_depend_on_the_time_namespace() {
+        assert_eq!(from_boot(5_000, 0), Some(5_000));
+        assert_eq!(from_boot(105_000, 1_000_000_000_000), Some(5_000));
+        assert_eq!(from_boot(4_000, -10_000_000_000), Some(5_000));
+        assert_eq!(from_boot(5_001, 5_000_000), None, "it cannot be known which tick it was");
+    }
+
+    #[test]
     fn what_we_cannot_see_is_alive() {
         let me = this_process().unwrap();
         let nobody = Member { pid: 1 << 30, started: 1, group: false };
         let elsewhere = Process { pid_namespace: 1, members: vec![nobody], ..me.clone() };
         assert!(!is_gone(&elsewhere));
+        let another_boot = BootId(uuid::Uuid::from_u128(1));
+        let in_a_container = Process { boot: another_boot, members: vec![nobody], ..me.clone() };
+        assert!(!is_gone(&in_a_container), "one kernel may show several boot ids");
         let one_of_two = Process { members: vec![nobody, me.members[0]], ..me };
         assert!(!is_gone(&one_of_two));
     }

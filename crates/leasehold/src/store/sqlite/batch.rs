@@ -5,16 +5,18 @@ use std::collections::hash_map::Entry;
 
 use rusqlite::Connection;
 
+use super::boot::{self, Known, Presence};
 use super::cache::Cache;
-use super::options::Durability;
+use super::options::{Durability, SqliteOptions};
 use super::schema::{self, Opened};
-use super::tables::{self, LockRow};
+use super::tables::{self, LockRow, Stored};
 use super::tail::Numbers;
 use super::tasks::Queues;
+use super::tickets;
 use crate::model::{
     Applied, Ask, Lease, LeaseId, LockName, LockOp, LockRecord, Outcome, Sweep, Timestamp, Token, Ttl,
 };
-use crate::store::{Clock, is_gone, this_process};
+use crate::store::{Boot, Clock, Moment, Peek, is_gone, this_process};
 
 /// How far ahead of its use a range of tokens is reserved on the disk.
 const RESERVE: Ttl = Ttl::from_secs(60);
@@ -36,6 +38,11 @@ const SHORT_LIVED: u32 = 64;
 pub(super) struct Ledger {
     conn: Connection,
     pub(super) clock: Clock,
+    /// The boot to believe in; else what the system says.
+    boot: Option<Boot>,
+    presence: Presence,
+    /// Once this process may write.
+    writes: Option<WriteState>,
     floor: Token,
     ceiling: Token,
     least: Durability,
@@ -44,10 +51,19 @@ pub(super) struct Ledger {
     /// What the last batch needed: a good guess for the next.
     needed: Durability,
     max_events: u32,
+    long_queue: usize,
     commits: u32,
     cache: Cache,
     numbers: Numbers,
     queues: Queues,
+}
+
+/// What a process that may write remembers of the boot.
+struct WriteState {
+    knows_boot: bool,
+    stamp_due: Moment,
+    /// When the stamp will be due once the transaction under way, which renews it, is committed.
+    renewed: Option<Moment>,
 }
 
 /// One operation and what came of it.
@@ -69,8 +85,8 @@ impl Ledger {
     pub(super) fn new(
         conn: Connection,
         opened: Opened,
-        least: Durability,
-        max_events: u32,
+        presence: Presence,
+        options: &SqliteOptions,
     ) -> rusqlite::Result<Self> {
         let Opened { clock, floor, ceiling } = opened;
         conn.pragma_update(None, "wal_autocheckpoint", SHORT_LOG)?;
@@ -78,12 +94,16 @@ impl Ledger {
         Ok(Self {
             conn,
             clock,
+            boot: options.boot,
+            presence,
+            writes: None,
             floor,
             ceiling,
-            least,
+            least: options.durability,
             set_to: None,
-            needed: least,
-            max_events,
+            needed: options.durability,
+            max_events: options.max_events,
+            long_queue: options.long_queue,
             commits: 0,
             cache: Cache::default(),
             numbers,
@@ -145,8 +165,72 @@ impl Ledger {
             // An error on the disk may have kept the last transaction from ending.
             self.conn.execute_batch("ROLLBACK")?;
         }
+        self.enter()?;
         self.set_durability(durability)?;
-        self.conn.prepare_cached("BEGIN IMMEDIATE")?.execute([]).map(drop)
+        self.conn.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+        self.renew_stamp().inspect_err(|_| self.roll_back())
+    }
+
+    /// Finds out whether the machine was restarted, before the first write of this process. A process that only looks
+    /// changes nothing.
+    fn enter(&mut self) -> rusqlite::Result<()> {
+        if self.writes.is_some() {
+            return Ok(());
+        }
+        self.set_durability(Durability::Full)?;
+        let read = || self.boot.unwrap_or_else(Boot::read);
+        let entered = boot::enter(&mut self.conn, &self.presence, read, &self.clock)?;
+        self.follow(&entered.known, &entered.now)?;
+        self.cache.clear();
+        let stamp_due = Moment::now().plus(entered.known.stamp_due_in(&entered.now));
+        self.writes = Some(WriteState { knows_boot: entered.knows_boot, stamp_due, renewed: None });
+        Ok(())
+    }
+
+    /// Whether this process may write, and so goes by the clock that the others go by.
+    pub(super) fn has_entered(&self) -> bool {
+        self.writes.is_some()
+    }
+
+    /// Takes over what another process may have found out meanwhile about the boot. To be called before a look.
+    pub(super) fn catch_up(&mut self) -> rusqlite::Result<()> {
+        if self.writes.is_some() {
+            return Ok(());
+        }
+        // In this order: the stamp may be renewed at any time, and must not be newer than the reading.
+        let known = Known::load(&self.conn)?;
+        self.follow(&known, &self.boot())
+    }
+
+    /// The boot that this process runs in.
+    pub(super) fn boot(&self) -> Boot {
+        self.boot.unwrap_or_else(Boot::read)
+    }
+
+    /// Does something under the write lock, without writing.
+    pub(super) fn while_nobody_writes<T>(&mut self, act: impl FnOnce() -> T) -> rusqlite::Result<T> {
+        let tx = self.conn.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+        let done = act();
+        tx.rollback()?;
+        Ok(done)
+    }
+
+    fn follow(&mut self, known: &Known, now: &Boot) -> rusqlite::Result<()> {
+        self.clock.follow_kernel(known.clock_offset(now));
+        (self.floor, self.ceiling) = schema::tokens(&self.conn, known.judge(now))?;
+        Ok(())
+    }
+
+    fn renew_stamp(&mut self) -> rusqlite::Result<()> {
+        let Some(state) = &mut self.writes else { return Ok(()) };
+        let moment = Moment::now();
+        state.renewed = None;
+        if moment >= state.stamp_due {
+            let now = self.boot.unwrap_or_else(Boot::read);
+            boot::stamp(&self.conn, &now, state.knows_boot)?;
+            state.renewed = Some(moment.plus(boot::STAMP_EVERY));
+        }
+        Ok(())
     }
 
     fn roll_back(&self) {
@@ -156,6 +240,11 @@ impl Ledger {
     }
 
     fn count_commit(&mut self) -> rusqlite::Result<()> {
+        if let Some(state) = &mut self.writes
+            && let Some(due) = state.renewed.take()
+        {
+            state.stamp_due = due;
+        }
         self.commits = self.commits.saturating_add(1);
         if self.commits == SHORT_LIVED {
             self.conn.pragma_update(None, "wal_autocheckpoint", LONG_LOG)?;
@@ -203,6 +292,11 @@ impl Ledger {
         self.cache.check(&self.conn)?;
         let mut rows: HashMap<&LockName, (LockRow, bool)> = HashMap::new();
         for (name, op) in ops {
+            let is_loaded = rows.contains_key(name) || self.cache.has(name);
+            if !is_loaded && let Some(outcome) = tickets::refresh(&self.conn, name, op, now, is_dead)? {
+                work.answers.push(Answer { outcome, handed_over: Vec::new() });
+                continue;
+            }
             let (row, changed) = match rows.entry(name) {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(new) => new.insert((self.load(name)?, false)),
@@ -275,6 +369,7 @@ impl Ledger {
         }
         let mut row = tables::load(&self.conn, name)?.unwrap_or_else(|| LockRow::new(name.clone()));
         row.record.token = row.record.token.max(self.floor);
+        row.long_queue = self.long_queue;
         Ok(row)
     }
 
@@ -284,14 +379,39 @@ impl Ledger {
         Ok(row.map(|row| LockRecord { token: row.record.token.max(self.floor), ..row.record }))
     }
 
-    /// Brings the newest events of all locks together, so that they can be read in order.
-    pub(super) fn gather(&mut self) -> rusqlite::Result<&Connection> {
+    /// What a waiter needs to know of a lock, without the tickets of a long queue.
+    pub(super) fn peek(&self, name: &LockName, waiter: &LeaseId) -> rusqlite::Result<Peek> {
+        let now = self.clock.now();
+        let found = tables::without_tickets(&self.conn, name)?;
+        Ok(match found {
+            Some(Stored { record, wake_at, is_listed: true, .. }) => Peek {
+                lease: record.lease(waiter).cloned(),
+                wake_at,
+                holder_is_gone: record.holders.iter().any(|lease| is_dead(&lease.ask)),
+                now,
+            },
+            found => Peek::of(found.map(|found| found.record).as_ref(), waiter, now),
+        })
+    }
+
+    /// Brings the newest events of all locks together, so that they can be read in order. A process that has written
+    /// leaves them there; one that only looks leaves the file as it is.
+    pub(super) fn gathered<T>(
+        &mut self,
+        read: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> rusqlite::Result<T> {
         let tx = self.conn.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
-        if tables::gather(&tx, self.clock.now())? {
+        let moved = tables::gather(&tx, self.clock.now())?;
+        let found = read(&tx)?;
+        if self.writes.is_none() {
+            tx.rollback()?;
+            return Ok(found);
+        }
+        if moved {
             self.cache.clear();
         }
         tx.commit()?;
-        Ok(&self.conn)
+        Ok(found)
     }
 
     fn set_durability(&mut self, durability: Durability) -> rusqlite::Result<()> {
@@ -309,6 +429,7 @@ impl Ledger {
     /// The locks that have something to clear away, up to `limit`; on the way, the newest events go to the others, and the
     /// rows whose `wake_at` came too early get the right one.
     pub(super) fn find_ended(&mut self, limit: u32) -> rusqlite::Result<Vec<LockName>> {
+        self.enter()?;
         let tx = self.conn.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
         let now = self.clock.now();
         let mut ended = Vec::new();

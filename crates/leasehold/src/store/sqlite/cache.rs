@@ -29,6 +29,11 @@ impl Cache {
         Ok(())
     }
 
+    /// Whether a row is remembered.
+    pub(super) fn has(&self, name: &LockName) -> bool {
+        self.rows.contains_key(name)
+    }
+
     /// Takes a row out: whoever changes it puts it back once the change is committed, or not at all.
     pub(super) fn take(&mut self, name: &LockName) -> Option<LockRow> {
         self.rows.remove(name)

@@ -52,18 +52,19 @@ impl Patience {
 }
 
 pub(super) fn open(options: &SqliteOptions) -> Result<(StoreFile, Ledger, Patience)> {
-    let file = StoreFile::prepare(&options.path)?;
-    let path = file.path();
-    let explain = |error| explain(path, error);
+    let mut file = StoreFile::prepare(&options.path)?;
+    let path = file.path().to_owned();
+    let explain = |error| explain(&path, error);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let mut conn = Connection::open_with_flags(path, flags).map_err(explain)?;
+    let mut conn = Connection::open_with_flags(&path, flags).map_err(explain)?;
     let patience = Patience::default();
     patience.apply_to(&mut conn, options.busy).map_err(explain)?;
     // A checkpoint at each close would cost short-lived processes more than all their work; the log is folded in when
     // it has grown.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(explain)?;
     conn.set_prepared_statement_cache_capacity(96);
-    let opened = schema::prepare(&mut conn, path, options)?;
-    let ledger = Ledger::new(conn, opened, options.durability, options.max_events).map_err(explain)?;
+    let opened = schema::prepare(&mut conn, &path, options)?;
+    let presence = file.opened()?;
+    let ledger = Ledger::new(conn, opened, presence, options).map_err(explain)?;
     Ok((file, ledger, patience))
 }

@@ -2,11 +2,24 @@
 
 use std::path::Path;
 
-use crate::store::Finding;
+use super::batch::Ledger;
+use super::boot::{Known, Verdict};
+use super::wal::{self, Log};
+use crate::store::namespaces::boottime_offset;
+use crate::store::{Boot, Finding};
+
+/// What is worth a line about the files at `path`.
+pub(super) fn examine(ledger: &mut Ledger, path: &Path) -> rusqlite::Result<Vec<Finding>> {
+    let mut found = permissions(path);
+    found.extend(log(ledger, path)?);
+    found.extend(boot(&Known::load(ledger.conn())?, &ledger.boot()));
+    found.extend(time_namespace());
+    Ok(found)
+}
 
 /// Whoever can read the file sees who holds what; whoever can write it can take any lock.
 #[cfg(unix)]
-pub(super) fn examine(path: &Path) -> Vec<Finding> {
+fn permissions(path: &Path) -> Vec<Finding> {
     use std::os::unix::fs::PermissionsExt;
 
     const NAME: &str = "permissions";
@@ -26,6 +39,64 @@ pub(super) fn examine(path: &Path) -> Vec<Finding> {
 }
 
 #[cfg(not(unix))]
-pub(super) fn examine(_path: &Path) -> Vec<Finding> {
+fn permissions(_path: &Path) -> Vec<Finding> {
     Vec::new()
+}
+
+/// A log that ends too early: SQLite ignores what is behind a damaged frame, and says nothing.
+fn log(ledger: &mut Ledger, path: &Path) -> rusqlite::Result<Option<Finding>> {
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    let found = ledger.while_nobody_writes(|| wal::read(Path::new(&log)))?;
+    let detail = match found {
+        Ok(Log::Empty | Log::Intact { .. }) => return Ok(None),
+        Ok(Log::Damaged { frames, commits }) => format!(
+            "the log can be read up to frame {frames}; {} behind it {} ignored",
+            counted(commits, "committed transaction"),
+            if commits == 1 { "is" } else { "are" }
+        ),
+        Ok(Log::NoHeader) => "the log is not one of SQLite, and is ignored".to_owned(),
+        Err(error) => format!("the log cannot be read: {error}"),
+    };
+    let hint = "after a power cut this is what had not reached the disk; otherwise look for a failing disk, or for a \
+                program that writes to the file";
+    Ok(Some(Finding::concern("log", detail, "STORE_LOG_DAMAGED", hint)))
+}
+
+/// Worth a line only if boots are not told apart by one id.
+fn boot(known: &Known, now: &Boot) -> Option<Finding> {
+    const NAME: &str = "boot";
+    let ids = known.ids.len();
+    let detail = match known.judge(now) {
+        Verdict::FirstWrite => return None,
+        Verdict::Restarted => {
+            "the machine was restarted since the last write; the next one frees what its processes held".to_owned()
+        }
+        Verdict::RestartedIfAlone => "the machine may have been restarted since the last write; the next one finds out, and \
+                                      the store's clock may be behind until then"
+            .to_owned(),
+        _ if now.id.is_none() => {
+            "this process sees no boot id: a restart is known by the boot clock alone, and leases of a boot before may \
+             have to end by their time"
+                .to_owned()
+        }
+        Verdict::NewId(_) => format!(
+            "{} seen since the machine started, and this process sees another: containers of one kernel",
+            counted(ids, "boot id")
+        ),
+        _ if ids > 1 => format!("{} seen since the machine started: containers of one kernel", counted(ids, "boot id")),
+        _ => return None,
+    };
+    Some(Finding::ok(NAME, detail))
+}
+
+fn time_namespace() -> Option<Finding> {
+    let seconds = boottime_offset()? / 1_000_000_000;
+    let side = if seconds < 0 { "behind" } else { "ahead of" };
+    let detail = format!("its boot clock is {} s {side} the machine's; corrected", seconds.abs());
+    (seconds != 0).then(|| Finding::ok("time namespace", detail))
+}
+
+fn counted(number: usize, what: &str) -> String {
+    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
 }

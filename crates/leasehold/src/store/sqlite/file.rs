@@ -3,61 +3,117 @@
 use std::fs::{self, OpenOptions};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::boot::Presence;
 use crate::error::{Error, Result, Trouble};
 use crate::store::Moment;
 
-/// The file of a store: where it really is, and which one it was when it was opened.
+/// The files of a store: where they really are, and which ones they were when they were opened.
 pub(super) struct StoreFile {
     path: PathBuf,
-    identity: Option<(u64, u64)>,
-    /// When to look again whether it is there, in microseconds of the boot clock.
+    identity: Option<Identity>,
+    /// The log and the shared memory of the database.
+    side_files: Vec<(PathBuf, Option<Identity>)>,
+    /// When to look again whether all of them are there, in microseconds of the boot clock.
     believed_until: AtomicU64,
+    /// Once the file was not there. It may be there again, but other processes may have used another one meanwhile.
+    lost: OnceLock<Error>,
 }
 
-/// A file that was there is believed to be there for so long: looking costs a tenth of a transaction.
+/// Device and inode.
+type Identity = (u64, u64);
+
+/// Files that were there are believed to be there for so long before a write. After a write the database is looked for in
+/// any case.
 const BELIEVED: Duration = Duration::from_millis(1);
 
 impl StoreFile {
     /// Makes sure that there is a file of ours to be opened.
     pub(super) fn prepare(path: &Path) -> Result<Self> {
         let path = prepare(path)?;
-        Ok(Self { identity: identity(&path), path, believed_until: AtomicU64::new(0) })
+        Ok(Self {
+            identity: identity(&path),
+            path,
+            side_files: Vec::new(),
+            believed_until: AtomicU64::new(0),
+            lost: OnceLock::new(),
+        })
+    }
+
+    /// Takes note of the files that SQLite has made beside the database. From now on all of them have to stay.
+    pub(super) fn opened(&mut self) -> Result<Presence> {
+        self.is_unchanged()?;
+        let presence = Presence::new(&self.path).map_err(|error| failed(&self.path, &error))?;
+        for suffix in SIDE_FILES {
+            let path = side_file(&self.path, suffix);
+            refuse_shared(&path)?;
+            let identity = identity(&path);
+            self.side_files.push((path, identity));
+        }
+        Ok(presence)
     }
 
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Fails if the file has been removed or exchanged since. Those who open it now get another one: whoever goes on with
-    /// the old one would hold locks that nobody else sees.
+    /// Fails if one of the files has been removed, moved or replaced since. Processes that open the path now get another
+    /// file: a process that goes on with the old one would hold locks that they do not see.
     pub(super) fn is_still_there(&self, now: Moment) -> Result<()> {
+        if let Some(error) = self.lost.get() {
+            return Err(error.clone());
+        }
         if now.as_micros() < self.believed_until.load(Ordering::Relaxed) {
             return Ok(());
         }
-        if identity(&self.path) == self.identity {
-            self.believed_until.store(now.plus(BELIEVED).as_micros(), Ordering::Relaxed);
-            return Ok(());
+        for (path, known) in &self.side_files {
+            if identity(path) != *known {
+                return Err(self.lose(path));
+            }
         }
-        let message = format!("the store {} was removed or exchanged while it was open", self.path.display());
-        Err(Error::store(
-            Trouble::Broken,
-            message,
-            "start again whatever uses it, with the file in its place",
-        ))
+        self.is_unchanged()?;
+        self.believed_until.store(now.plus(BELIEVED).as_micros(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Fails if the database has been removed, moved or replaced before or during the last write: nobody else will see what
+    /// was written.
+    pub(super) fn is_unchanged(&self) -> Result<()> {
+        if let Some(error) = self.lost.get() {
+            return Err(error.clone());
+        }
+        if identity(&self.path) == self.identity { Ok(()) } else { Err(self.lose(&self.path)) }
+    }
+
+    fn lose(&self, path: &Path) -> Error {
+        let message =
+            format!("the store {} was removed, moved or replaced while it was open", path.display());
+        let hint = "start again every program that uses it, with the file in its place";
+        self.lost.get_or_init(|| Error::store(Trouble::Broken, message, hint)).clone()
     }
 }
 
+/// What SQLite puts beside a database. It finds them by the name of the database, so each process has to reach the database
+/// by the same name.
+const SIDE_FILES: [&str; 2] = ["-wal", "-shm"];
+
+fn side_file(database: &Path, suffix: &str) -> PathBuf {
+    let mut path = database.as_os_str().to_owned();
+    path.push(suffix);
+    path.into()
+}
+
 #[cfg(unix)]
-fn identity(path: &Path) -> Option<(u64, u64)> {
+fn identity(path: &Path) -> Option<Identity> {
     use std::os::unix::fs::MetadataExt;
-    fs::metadata(path).ok().map(|found| (found.dev(), found.ino()))
+    fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }
 
 #[cfg(not(unix))]
-fn identity(path: &Path) -> Option<(u64, u64)> {
+fn identity(path: &Path) -> Option<Identity> {
     path.exists().then_some((0, 0))
 }
 
@@ -77,10 +133,65 @@ fn prepare(path: &Path) -> Result<PathBuf> {
             "name the file that it points to",
         )),
         Ok(found) if !found.is_file() => Err(refuse(&path, "is not a file", "name a file of its own")),
-        Ok(_) => Ok(path),
+        Ok(_) => refuse_shared(&path).map(|()| path),
         Err(error) if error.kind() == ErrorKind::NotFound => create(&path).map(|()| path),
         Err(error) => Err(failed(&path, &error)),
     }
+}
+
+/// Refuses a file that has another name, in this mount namespace or in another: a process that reaches it by that name has
+/// another log beside it, and sees none of the locks.
+#[cfg(unix)]
+fn refuse_shared(path: &Path) -> Result<()> {
+    use std::os::unix::fs::MetadataExt;
+
+    let Ok(found) = fs::symlink_metadata(path) else { return Ok(()) };
+    if found.nlink() > 1 {
+        let what = format!("has {} hard links: by another name its log would not be found", found.nlink());
+        return Err(refuse(path, &what, "remove the other names, or copy the file"));
+    }
+    if is_mount_point(path) {
+        return Err(refuse(
+            path,
+            "is a mount of the file alone: its log would not be shared",
+            "mount the folder that it is in, not the file",
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(not(unix))]
+fn refuse_shared(_path: &Path) -> Result<()> {
+    Ok(())
+}
+
+#[cfg(target_os = "linux")]
+fn is_mount_point(path: &Path) -> bool {
+    use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
+
+    const ROOT: StatxAttributes = StatxAttributes::MOUNT_ROOT;
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    match statx(CWD, path, flags, StatxFlags::empty()) {
+        Ok(found) if found.stx_attributes_mask.contains(ROOT) => found.stx_attributes.contains(ROOT),
+        // Linux before 5.8.
+        _ => fs::read_to_string("/proc/self/mountinfo").is_ok_and(|mounts| is_listed(&mounts, path)),
+    }
+}
+
+#[cfg(all(unix, not(target_os = "linux")))]
+fn is_mount_point(_path: &Path) -> bool {
+    false
+}
+
+/// Whether `mounts` has a mount at the path. Blanks and the like are written in octal.
+#[cfg(target_os = "linux")]
+fn is_listed(mounts: &str, path: &Path) -> bool {
+    let escape = |text: &str| {
+        let codes = [('\\', "\\134"), (' ', "\\040"), ('\t', "\\011"), ('\n', "\\012")];
+        codes.iter().fold(text.to_owned(), |text, (blank, code)| text.replace(*blank, code))
+    };
+    let path = escape(&path.to_string_lossy());
+    mounts.lines().any(|line| line.split(' ').nth(4) == Some(path.as_str()))
 }
 
 /// An empty file that only its owner may read or write. SQLite gives its side files the same mode.
@@ -104,11 +215,12 @@ fn make_folder(folder: &Path) -> Result<()> {
     builder.create(folder).map_err(|error| failed(folder, &error))
 }
 
-/// File systems on which locks and shared memory do not reach every process that opens the file. FUSE is among them:
-/// it may be anything, and most often it is a remote one.
+/// File systems on which locks and shared memory do not reach every process that opens the file, with the numbers of the
+/// kernel (`linux/magic.h`, `fs/vboxsf`, `fs/orangefs`) and of GNU coreutils (`stat.c`). FUSE is among them: it may be
+/// anything, and most often it is a remote one; so are the folders that a virtual machine shares with its host.
 #[cfg(target_os = "linux")]
 fn refuse_network(folder: &Path) -> Result<()> {
-    const REMOTE: [(u64, &str); 13] = [
+    const REMOTE: [(u64, &str); 23] = [
         (0x6969, "NFS"),
         (0x517B, "SMB"),
         (0xFF53_4D42, "CIFS"),
@@ -122,6 +234,16 @@ fn refuse_network(folder: &Path) -> Result<()> {
         (0x4750_4653, "GPFS"),
         (0x7461_636F, "OCFS2"),
         (0x0116_1970, "GFS2"),
+        (0x6B41_4653, "kAFS"),
+        (0x564C, "NCP"),
+        (0xAAD7_AAEA, "PanFS"),
+        (0x0131_11A8, "IBRIX"),
+        (0xBEEF_DEAD, "SNFS"),
+        (0x1983_0326, "BeeGFS"),
+        (0x2003_0528, "OrangeFS"),
+        (0x786F_4256, "vboxsf"),
+        (0xBACB_ACBC, "vmhgfs"),
+        (0x7C7C_6673, "prl_fs"),
     ];
     let Ok(found) = rustix::fs::statfs(folder) else {
         return Ok(());
@@ -187,5 +309,30 @@ mod tests {
         assert!(prepare(&file.join("x.db")).is_err());
         assert!(prepare(Path::new("/")).is_err());
         assert!(prepare(Path::new("")).is_err());
+    }
+
+    #[test]
+    fn a_file_with_another_name_is_refused() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = prepare(&temp.path().join("a.db")).unwrap();
+        fs::hard_link(&path, temp.path().join("b.db")).unwrap();
+        for name in ["a.db", "b.db"] {
+            let error = prepare(&temp.path().join(name)).unwrap_err();
+            assert!(error.to_string().contains("has 2 hard links"), "{error}");
+            assert_eq!(error.code(), "STORE_MISCONFIGURED");
+        }
+        fs::remove_file(temp.path().join("b.db")).unwrap();
+        prepare(&path).unwrap();
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_mount_point_is_found_in_the_list_of_mounts() {
+        let mounts = "36 35 98:0 / / rw - ext3 /dev/root rw\n\
+            37 36 98:0 /x /srv/my\\040locks.db rw,noatime master:1 - ext3 /dev/root rw\n";
+        assert!(is_listed(mounts, Path::new("/srv/my locks.db")));
+        assert!(!is_listed(mounts, Path::new("/srv")));
+        assert!(is_mount_point(Path::new("/")));
+        assert!(!is_mount_point(tempfile::tempdir().unwrap().path()));
     }
 }

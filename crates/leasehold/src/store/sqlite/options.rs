@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::error::{Error, Result, Trouble};
-use crate::model::{BootId, parse_duration};
-use crate::store::Clock;
+use crate::model::parse_duration;
+use crate::store::ticket_rows::LONG_QUEUE;
+use crate::store::{Boot, Clock};
 
 /// Where the database is, and how it is used.
 #[derive(Debug, Clone)]
@@ -19,9 +20,12 @@ pub struct SqliteOptions {
     /// The time to go by; else the boot clock.
     pub clock: Option<Clock>,
     /// The boot to believe in; else what the system says.
-    pub boot: Option<BootId>,
+    pub boot: Option<Boot>,
     /// How many events of history to keep.
     pub max_events: u32,
+    /// Queues of more tickets than this are stored as rows.
+    #[doc(hidden)]
+    pub long_queue: usize,
 }
 
 /// What is on the disk before a call returns. Whatever the setting, a crash of the program loses nothing, and no
@@ -45,6 +49,7 @@ impl SqliteOptions {
             clock: None,
             boot: None,
             max_events: 100_000,
+            long_queue: LONG_QUEUE,
         }
     }
 

@@ -1,25 +1,24 @@
-//! Tables, their versions, and what a restart of the machine does to them.
+//! Tables and their versions.
 
 use std::path::Path;
 use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, params};
 
+use super::boot::{Known, Verdict};
 use super::options::SqliteOptions;
-use super::tables;
-use super::tail::Numbers;
 use super::tasks;
+use super::tickets;
 use super::trouble::{explain, is_busy};
 use crate::error::{Error, Result, Trouble};
-use crate::model::{BootId, LockOp, Restarted, Timestamp, Token};
-use crate::store::clock::{boot_id, wall_offset};
-use crate::store::{Clock, Moment};
+use crate::model::Token;
+use crate::store::{Boot, Clock, Moment};
 
 /// Marks a file as ours: "lshd".
 const APPLICATION_ID: i32 = 0x6c73_6864;
 
 /// Each entry brings the schema one version further. Never change one that has been released: add the next.
-const MIGRATIONS: [&str; 3] = ["
+const MIGRATIONS: [&str; 7] = ["
     -- Facts about the store itself.
     CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
     -- One row per lock, for ever: the record as JSON, with its token. `wake_at` is never later than the next end of
@@ -34,14 +33,22 @@ const MIGRATIONS: [&str; 3] = ["
     -- The newest events of a lock, a line for each; `last_event` is the newest of those that are in `events`. A row with
     -- a tail has a `wake_at`.
     ALTER TABLE locks ADD COLUMN tail TEXT NOT NULL DEFAULT '';
-", tasks::TABLES];
+", tasks::TABLES, "
+    -- One boot may have several ids. Readings of the boot clock and the wall clock tell a restart; the newest event is
+    -- the best that there is of the boot clock so far.
+    INSERT INTO meta SELECT 'boot_ids', value FROM meta WHERE key = 'boot' AND value <> 'unknown';
+    INSERT INTO meta SELECT 'wall_offset', value FROM meta WHERE key = 'clock_offset';
+    INSERT INTO meta SELECT 'boottime', max(0, (SELECT coalesce(max(seq), 0) / 1024 FROM events) - value)
+        FROM meta WHERE key = 'clock_offset';
+    DELETE FROM meta WHERE key = 'boot';
+", tickets::TABLE, tasks::BEGUN, tasks::HEADS_PER_QUEUE];
 
-/// Tokens up to this one may have been given before the machine started anew.
-const FLOOR: &str = "token_floor";
+/// Tokens up to this one may have been given before the machine was restarted.
+pub(super) const FLOOR: &str = "token_floor";
 /// Tokens up to this one may be given: it has reached the disk.
 pub(super) const CEILING: &str = "token_ceiling";
 
-/// What the file told us.
+/// What the file says. Nothing of it is written before this process writes for the first time.
 pub(super) struct Opened {
     pub(super) clock: Clock,
     /// No token up to here may be given again.
@@ -50,10 +57,9 @@ pub(super) struct Opened {
     pub(super) ceiling: Token,
 }
 
-/// Brings an open file to the newest schema and to this boot. Safe when many start at once.
+/// Brings an open file to the newest schema. Safe when many start at once.
 pub(super) fn prepare(conn: &mut Connection, path: &Path, options: &SqliteOptions) -> Result<Opened> {
     let explain = |error| explain(path, error);
-    let boot = options.boot.or_else(boot_id);
     // In one transaction: somebody may be making the tables just now.
     let look = conn.transaction().map_err(explain)?;
     let version = check_ours(&look, path)?;
@@ -62,17 +68,19 @@ pub(super) fn prepare(conn: &mut Connection, path: &Path, options: &SqliteOption
     if version < MIGRATIONS.len() {
         migrate(conn, path)?;
     }
-    let known: Option<String> = meta(conn, "boot").map_err(explain)?;
-    if known.is_none() || known != boot.map(|boot| boot.0.to_string()) {
-        start_anew(conn, boot, options).map_err(explain)?;
-    }
-    let offset = match boot {
-        Some(_) => meta(conn, "clock_offset").map_err(explain)?.unwrap_or_else(wall_offset),
-        None => wall_offset(),
-    };
-    let clock = options.clock.clone().unwrap_or_else(|| Clock::with_offset(offset));
-    let (floor, ceiling) = (token(conn, FLOOR).map_err(explain)?, token(conn, CEILING).map_err(explain)?);
+    let known = Known::load(conn).map_err(explain)?;
+    let boot = options.boot.unwrap_or_else(Boot::read);
+    known.check_clock(&boot, path)?;
+    let clock = options.clock.clone().unwrap_or_else(|| Clock::with_offset(0));
+    clock.follow_kernel(known.clock_offset(&boot));
+    let (floor, ceiling) = tokens(conn, known.judge(&boot)).map_err(explain)?;
     Ok(Opened { clock, floor, ceiling })
+}
+
+/// The floor and the ceiling. Who looks after a restart sees the floor that the first writer will set.
+pub(super) fn tokens(conn: &Connection, verdict: Verdict) -> rusqlite::Result<(Token, Token)> {
+    let (floor, ceiling) = (token(conn, FLOOR)?, token(conn, CEILING)?);
+    Ok(if verdict == Verdict::Restarted { (ceiling, ceiling) } else { (floor, ceiling) })
 }
 
 /// Refuses a file of another program or of a newer leasehold; says which version it has.
@@ -132,44 +140,6 @@ fn migrate(conn: &mut Connection, path: &Path) -> Result<()> {
     tx.commit().map_err(explain)
 }
 
-/// The first opening after a start of the machine. The processes of the boot before are gone, and so are their leases;
-/// the last writes may be gone too, so tokens go on above the ceiling that was on the disk.
-fn start_anew(conn: &mut Connection, boot: Option<BootId>, options: &SqliteOptions) -> rusqlite::Result<()> {
-    conn.pragma_update(None, "synchronous", "FULL")?;
-    let tx = conn.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
-    let before: Option<String> = meta(&tx, "boot")?;
-    let name = boot.map_or_else(|| "unknown".to_owned(), |boot| boot.0.to_string());
-    if before.as_ref() == Some(&name) {
-        return Ok(());
-    }
-    let offset = wall_offset();
-    let now = options.clock.clone().unwrap_or_else(|| Clock::with_offset(offset)).now();
-    if let Some(dead) = before.as_deref().and_then(|boot| uuid::Uuid::parse_str(boot).ok()) {
-        free_the_dead(&tx, BootId(dead), now)?;
-    }
-    tasks::start_anew(&tx, now)?;
-    let ceiling = token(&tx, CEILING)?;
-    set_meta(&tx, "boot", &name)?;
-    set_meta(&tx, "clock_offset", offset)?;
-    set_token(&tx, FLOOR, ceiling)?;
-    tx.commit()
-}
-
-fn free_the_dead(conn: &Connection, boot: BootId, now: Timestamp) -> rusqlite::Result<()> {
-    let op = LockOp::Restarted(Restarted { boot });
-    // All that has happened before is brought home, so that the numbers of what follows can go on from there.
-    tables::gather(conn, now)?;
-    let mut numbers = Numbers::after(tables::newest_event(conn)?);
-    for mut row in tables::with_something_live(conn)? {
-        let applied = row.record.apply(&op, now);
-        row.tell(&applied.events, now, &mut numbers)?;
-        if applied.changed {
-            tables::save_tidy(conn, &mut row, now)?;
-        }
-    }
-    Ok(())
-}
-
 pub(super) fn token(conn: &Connection, key: &str) -> rusqlite::Result<Token> {
     let number: i64 = meta(conn, key)?.unwrap_or(0);
     Ok(u64::try_from(number).ok().and_then(|number| Token::new(number).ok()).unwrap_or_default())
@@ -179,12 +149,12 @@ pub(super) fn set_token(conn: &Connection, key: &str, token: Token) -> rusqlite:
     set_meta(conn, key, i64::try_from(token.get()).unwrap_or(i64::MAX))
 }
 
-fn meta<T: rusqlite::types::FromSql>(conn: &Connection, key: &str) -> rusqlite::Result<Option<T>> {
-    conn.query_row("SELECT value FROM meta WHERE key = ?", [key], |row| row.get(0)).optional()
+pub(super) fn meta<T: rusqlite::types::FromSql>(conn: &Connection, key: &str) -> rusqlite::Result<Option<T>> {
+    conn.prepare_cached("SELECT value FROM meta WHERE key = ?")?.query_row([key], |row| row.get(0)).optional()
 }
 
-fn set_meta(conn: &Connection, key: &str, value: impl rusqlite::ToSql) -> rusqlite::Result<()> {
+pub(super) fn set_meta(conn: &Connection, key: &str, value: impl rusqlite::ToSql) -> rusqlite::Result<()> {
     let sql =
         "INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value";
-    conn.execute(sql, params![key, value]).map(drop)
+    conn.prepare_cached(sql)?.execute(params![key, value]).map(drop)
 }

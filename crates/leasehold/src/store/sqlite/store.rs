@@ -19,7 +19,7 @@ use crate::store::lock_store::page_size;
 use crate::store::wake::Reach;
 use crate::store::{
     Abilities, Changes, Cursor, DocStore, Finding, Hosts, ListEvents, ListLocks, LockState, LockStore, Page,
-    Span, Store, TaskStore,
+    Peek, Span, Store, TaskStore,
 };
 
 /// Locks, tasks and documents in a file of this machine.
@@ -74,7 +74,8 @@ impl Store for SqliteStore {
     }
 
     async fn examine(&self) -> Result<Vec<Finding>> {
-        Ok(examine(&self.writer.path()))
+        let path = self.writer.path();
+        self.writer.run(move |ledger| examine(ledger, &path)).await
     }
 }
 
@@ -87,6 +88,11 @@ impl LockStore for SqliteStore {
     async fn get(&self, name: &LockName) -> Result<Option<LockRecord>> {
         let name = name.clone();
         self.writer.run(move |ledger| ledger.get(&name)).await
+    }
+
+    async fn peek(&self, name: &LockName, waiter: &LeaseId) -> Result<Peek> {
+        let (name, waiter) = (name.clone(), *waiter);
+        self.writer.run(move |ledger| ledger.peek(&name, &waiter)).await
     }
 
     async fn list(&self, ask: &ListLocks) -> Result<Page<LockRecord>> {
@@ -123,7 +129,9 @@ impl LockStore for SqliteStore {
     async fn history(&self, ask: &ListEvents) -> Result<Page<Event>> {
         let (limit, lock, span) = (page_size(ask.limit), ask.lock.clone(), ask.span.clone());
         let found = self.writer.run(move |ledger| match (&span, &lock) {
-            (Span::After(after), None) => tables::events_after(ledger.gather()?, number(after), limit),
+            (Span::After(after), None) => {
+                ledger.gathered(|conn| tables::events_after(conn, number(after), limit))
+            }
             (Span::After(after), Some(lock)) => {
                 // Back from the newest, then the right way round.
                 let mut found = tables::events_of(ledger.conn(), lock, i64::MAX, u32::MAX)?;
@@ -132,9 +140,11 @@ impl LockStore for SqliteStore {
                 found.truncate(limit as usize);
                 Ok(found)
             }
-            (Span::Newest, None) => tables::events_before(ledger.gather()?, i64::MAX, limit),
+            (Span::Newest, None) => ledger.gathered(|conn| tables::events_before(conn, i64::MAX, limit)),
             (Span::Newest, Some(lock)) => tables::events_of(ledger.conn(), lock, i64::MAX, limit),
-            (Span::Before(before), None) => tables::events_before(ledger.conn(), number(before), limit),
+            (Span::Before(before), None) => {
+                ledger.gathered(|conn| tables::events_before(conn, number(before), limit))
+            }
             (Span::Before(before), Some(lock)) => {
                 tables::events_of(ledger.conn(), lock, number(before), limit)
             }
@@ -149,6 +159,9 @@ impl LockStore for SqliteStore {
     }
 
     async fn now(&self) -> Result<Timestamp> {
+        if self.writer.only_looks() {
+            return self.writer.run(|ledger| Ok(ledger.clock.now())).await;
+        }
         Ok(self.writer.clock().now())
     }
 

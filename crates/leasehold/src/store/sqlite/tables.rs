@@ -1,9 +1,11 @@
 //! The SQL: records and events in and out. Every statement is a constant; names and texts are parameters.
 
-use rusqlite::{CachedStatement, Connection, OptionalExtension, Row, ToSql, params};
+use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 
 use super::tail::{Numbers, Tail};
+use super::tickets;
 use crate::model::{Event, LockName, LockRecord, Timestamp};
+use crate::store::ticket_rows::{LONG_QUEUE, Layout, Listed, TicketRows, is_listed};
 
 /// A lock's row.
 pub(super) struct LockRow {
@@ -13,6 +15,10 @@ pub(super) struct LockRow {
     /// The newest of its events that has moved out of the tail.
     last_event: Option<i64>,
     pub(super) tail: Tail,
+    /// Its tickets as they are stored, if they are rows of their own.
+    tickets: Option<TicketRows>,
+    /// Queues of more tickets than this are stored as rows.
+    pub(super) long_queue: usize,
 }
 
 const COLUMNS: &str = "SELECT id, record, wake_at, last_event, tail FROM locks";
@@ -20,7 +26,44 @@ const COLUMNS: &str = "SELECT id, record, wake_at, last_event, tail FROM locks";
 impl LockRow {
     pub(super) fn new(name: LockName) -> Self {
         let record = LockRecord::new(name);
-        Self { id: None, record, wake_at: None, last_event: None, tail: Tail::default() }
+        let tail = Tail::default();
+        Self {
+            id: None,
+            record,
+            wake_at: None,
+            last_event: None,
+            tail,
+            tickets: None,
+            long_queue: LONG_QUEUE,
+        }
+    }
+
+    /// Reads its tickets, if they are rows of their own.
+    fn fill(&mut self, conn: &Connection) -> rusqlite::Result<()> {
+        if let (Some(id), Some(rows)) = (self.id, &mut self.tickets) {
+            *rows = tickets::load(conn, id, &mut self.record)?;
+        }
+        Ok(())
+    }
+
+    /// Writes what has changed of its tickets, if they are or become rows; gives the record as its column has it.
+    fn store_tickets(&mut self, conn: &Connection) -> rusqlite::Result<String> {
+        // A lock that is not stored yet has no number for rows to refer to.
+        let Some(id) = self.id else { return to_json(&self.record) };
+        match Layout::choose(&self.record, self.tickets.as_ref(), self.long_queue) {
+            Layout::Inline => {
+                if self.tickets.take().is_some() {
+                    tickets::remove_all(conn, id)?;
+                }
+                to_json(&self.record)
+            }
+            Layout::Rows(change) => {
+                tickets::save(conn, id, &self.record, &change)?;
+                let record = to_json(&change.listed(&self.record))?;
+                self.tickets = Some(change.rows);
+                Ok(record)
+            }
+        }
     }
 
     /// Whether it is in the database, and known by its number.
@@ -42,10 +85,14 @@ impl LockRow {
         Ok(())
     }
 
+    /// Reads a row. If its tickets are rows of their own, [`tickets::fill`] has to follow.
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        let (record, is_listed) = stored_record(row.get_ref(1)?.as_str()?, 1)?;
         Ok(Self {
             id: row.get(0)?,
-            record: from_json(row.get_ref(1)?.as_str()?, 1)?,
+            record,
+            tickets: is_listed.then(TicketRows::default),
+            long_queue: LONG_QUEUE,
             wake_at: row.get(2)?,
             last_event: row.get(3)?,
             tail: Tail::from_text(row.get_ref(4)?.as_str()?),
@@ -55,22 +102,61 @@ impl LockRow {
 
 pub(super) fn load(conn: &Connection, name: &LockName) -> rusqlite::Result<Option<LockRow>> {
     let sql = "SELECT id, record, wake_at, last_event, tail FROM locks WHERE name = ?";
-    conn.prepare_cached(sql)?.query_row([name.as_str()], LockRow::read).optional()
+    let mut row = conn.prepare_cached(sql)?.query_row([name.as_str()], LockRow::read).optional()?;
+    row.iter_mut().try_for_each(|row| row.fill(conn))?;
+    Ok(row)
+}
+
+/// A lock's row without the tickets of a long queue.
+pub(super) struct Stored {
+    pub(super) id: i64,
+    pub(super) record: LockRecord,
+    pub(super) is_listed: bool,
+    /// How many tickets are rows.
+    pub(super) listed: u32,
+    pub(super) wake_at: Option<Timestamp>,
+}
+
+/// Reads a lock's row without the tickets of a long queue.
+pub(super) fn without_tickets(conn: &Connection, name: &LockName) -> rusqlite::Result<Option<Stored>> {
+    let read = |row: &Row<'_>| {
+        let text = row.get_ref(1)?.as_str()?;
+        let is_listed = is_listed(text);
+        let Listed { listed, record } =
+            if is_listed { from_json(text, 1)? } else { Listed { listed: 0, record: from_json(text, 1)? } };
+        let wake_at: Option<i64> = row.get(2)?;
+        let wake_at = wake_at.and_then(|wake_at| u64::try_from(wake_at).ok()).map(Timestamp::from_micros);
+        Ok(Stored { id: row.get(0)?, record, is_listed, listed, wake_at })
+    };
+    let sql = "SELECT id, record, wake_at FROM locks WHERE name = ?";
+    conn.prepare_cached(sql)?.query_row([name.as_str()], read).optional()
+}
+
+/// A record as its column has it, and whether its tickets are rows.
+pub(super) fn stored_record(text: &str, column: usize) -> rusqlite::Result<(LockRecord, bool)> {
+    if is_listed(text) {
+        let Listed { record, .. } = from_json(text, column)?;
+        return Ok((record, true));
+    }
+    Ok((from_json(text, column)?, false))
 }
 
 /// Saves a row. `wake_at` moves only when it would be too late: moving it costs a second page.
 pub(super) fn save(conn: &Connection, row: &mut LockRow, now: Timestamp) -> rusqlite::Result<()> {
     let early_enough = match (row.record.next_end(), row.wake_at) {
-        (Some(end), Some(wake_at)) => wake_at <= micros(end),
+        // One that has passed would make every waiter ask again at every look.
+        (Some(end), Some(wake_at)) => wake_at <= micros(end) && micros(now) < wake_at,
         (None, Some(_)) => true,
         (Some(_), None) => false,
         (None, None) => row.tail.is_empty(),
     };
     match row.id {
-        Some(id) if early_enough => conn
-            .prepare_cached("UPDATE locks SET record = ?, last_event = ?, tail = ? WHERE id = ?")?
-            .execute(params![to_json(&row.record)?, row.last_event, row.tail.as_text(), id])
-            .map(drop),
+        Some(id) if early_enough => {
+            let record = row.store_tickets(conn)?;
+            conn.prepare_cached("UPDATE locks SET record = ?, last_event = ?, tail = ? WHERE id = ?")?
+                .execute(params![record, row.last_event, row.tail.as_text(), id])
+                .map(drop)
+        }
         _ => save_exact(conn, row, now),
     }
 }
@@ -83,8 +169,9 @@ fn save_exact(conn: &Connection, row: &mut LockRow, now: Timestamp) -> rusqlite:
     let sql = "INSERT INTO locks (name, record, wake_at, last_event, tail) VALUES (?, ?, ?, ?, ?) ON CONFLICT (name) \
                DO UPDATE SET record = excluded.record, wake_at = excluded.wake_at, \
                last_event = excluded.last_event, tail = excluded.tail";
+    let record = row.store_tickets(conn)?;
     let name = row.record.name.as_str();
-    let values = params![name, to_json(&row.record)?, wake_at, row.last_event, row.tail.as_text()];
+    let values = params![name, record, wake_at, row.last_event, row.tail.as_text()];
     conn.prepare_cached(sql)?.execute(values)?;
     row.wake_at = wake_at;
     Ok(())
@@ -116,7 +203,7 @@ pub(super) fn move_out(conn: &Connection, row: &mut LockRow) -> rusqlite::Result
 /// Moves all tails out, so that all events are in order in one place. Says whether there were any.
 pub(super) fn gather(conn: &Connection, now: Timestamp) -> rusqlite::Result<bool> {
     let sql = format!("{COLUMNS} WHERE wake_at IS NOT NULL AND tail <> ''");
-    let mut found = rows(&mut conn.prepare_cached(&sql)?, [])?;
+    let mut found = rows(conn, &sql, [])?;
     for row in &mut found {
         save_tidy(conn, row, now)?;
     }
@@ -158,13 +245,13 @@ fn older(conn: &Connection, before: Timestamp) -> rusqlite::Result<Option<i64>> 
 
 /// Rows that have, or had a while ago, a holder or a waiter.
 pub(super) fn with_something_live(conn: &Connection) -> rusqlite::Result<Vec<LockRow>> {
-    rows(&mut conn.prepare_cached(&format!("{COLUMNS} WHERE wake_at IS NOT NULL"))?, [])
+    rows(conn, &format!("{COLUMNS} WHERE wake_at IS NOT NULL"), [])
 }
 
 /// Rows that may have something to clear away by `now`.
 pub(super) fn due(conn: &Connection, now: Timestamp, limit: u32) -> rusqlite::Result<Vec<LockRow>> {
     let sql = format!("{COLUMNS} WHERE wake_at <= ? ORDER BY wake_at LIMIT ?");
-    rows(&mut conn.prepare_cached(&sql)?, params![micros(now), limit])
+    rows(conn, &sql, params![micros(now), limit])
 }
 
 /// Records by name, from `after` on; with `busy`, only those that somebody may hold.
@@ -177,13 +264,10 @@ pub(super) fn list(
 ) -> rusqlite::Result<Vec<LockRecord>> {
     let only = if busy { "AND wake_at IS NOT NULL" } else { "" };
     let sql = format!(
-        "SELECT record FROM locks WHERE name >= ?1 AND name > ?2 AND substr(name, 1, length(?1)) = ?1 {only} \
-         ORDER BY name LIMIT ?3"
+        "{COLUMNS} WHERE name >= ?1 AND name > ?2 AND substr(name, 1, length(?1)) = ?1 {only} ORDER BY name LIMIT ?3"
     );
-    let mut select = conn.prepare_cached(&sql)?;
-    let found =
-        select.query_map(params![prefix, after, limit], |row| from_json(row.get_ref(0)?.as_str()?, 0))?;
-    found.collect()
+    let found = rows(conn, &sql, params![prefix, after, limit])?;
+    Ok(found.into_iter().map(|row| row.record).collect())
 }
 
 /// Events after a number, oldest first.
@@ -234,11 +318,14 @@ fn events(conn: &Connection, sql: &str, params: &[&dyn ToSql]) -> rusqlite::Resu
     found.collect()
 }
 
-fn rows(select: &mut CachedStatement<'_>, params: impl rusqlite::Params) -> rusqlite::Result<Vec<LockRow>> {
-    select.query_map(params, LockRow::read)?.collect()
+fn rows(conn: &Connection, sql: &str, params: impl rusqlite::Params) -> rusqlite::Result<Vec<LockRow>> {
+    let mut found =
+        conn.prepare_cached(sql)?.query_map(params, LockRow::read)?.collect::<rusqlite::Result<Vec<_>>>()?;
+    found.iter_mut().try_for_each(|row| row.fill(conn))?;
+    Ok(found)
 }
 
-fn micros(time: Timestamp) -> i64 {
+pub(super) fn micros(time: Timestamp) -> i64 {
     i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
 }
 

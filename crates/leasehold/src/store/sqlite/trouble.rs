@@ -11,6 +11,15 @@ pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
 
+/// Whether the process may open no more files. SQLite says only that it could not open one.
+fn is_out_of_files(path: &Path, error: &rusqlite::Error) -> bool {
+    // Only what SQLite never locks may be opened beside it: closing the database would give up its locks.
+    let probe = || path.parent().and_then(|folder| std::fs::File::open(folder).err());
+    let codes = [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE].map(|errno| Some(errno.raw_os_error()));
+    error.sqlite_error_code() == Some(ErrorCode::CannotOpen)
+        && probe().is_some_and(|error| codes.contains(&error.raw_os_error()))
+}
+
 /// Turns an error of SQLite into one of ours: what happened to which file, and what to do.
 pub(super) fn explain(path: &Path, error: rusqlite::Error) -> Error {
     let at = path.display();
@@ -19,6 +28,11 @@ pub(super) fn explain(path: &Path, error: rusqlite::Error) -> Error {
             Trouble::Unavailable,
             "is busy: another process has been writing for too long",
             "try again; if it stays so, find the process that has the file open",
+        ),
+        _ if is_out_of_files(path, &error) => (
+            Trouble::Unavailable,
+            "cannot be opened: too many open files",
+            "let this process open more files (ulimit -n), or close some",
         ),
         Some(ErrorCode::DiskFull) => (Trouble::Unavailable, "has no room to write", "make room on its disk"),
         Some(ErrorCode::ReadOnly) => {

@@ -106,6 +106,12 @@ impl Writer {
         &self.clock
     }
 
+    /// Whether nothing was written through this connection so far. Another process may then find out that the machine was
+    /// restarted, and set the clock.
+    pub(super) fn only_looks(&self) -> bool {
+        self.desk.peek(|ledger| !ledger.has_entered()) == Some(true)
+    }
+
     /// Applies one operation: here and now, or together with whatever else is waiting.
     pub(super) async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
         let since = Moment::now();
@@ -124,7 +130,10 @@ impl Writer {
     ) -> Result<T> {
         let explain = |error| explain(self.desk.file.path(), error);
         let (reply, answer) = oneshot::channel();
-        if let Some(mut ledger) = self.desk.take_if_free(Moment::now()) {
+        let now = Moment::now();
+        self.desk.file.is_still_there(now)?;
+        let work = move |ledger: &mut Ledger| ledger.catch_up().and_then(|()| work(ledger));
+        if let Some(mut ledger) = self.desk.take_if_free(now) {
             return work(&mut ledger).map_err(explain);
         }
         self.send(Job::Run(Box::new(move |ledger| drop(reply.send(work(ledger))))))?;
@@ -208,10 +217,10 @@ impl Desk {
         drop(ledger);
         match tried {
             Ok(None) => None,
-            Ok(Some(Answer { outcome, handed_over })) => {
+            Ok(Some(Answer { outcome, handed_over })) => Some(self.file.is_unchanged().map(|()| {
                 wake(handed_over, since, Reach::Machine);
-                Some(Ok(outcome))
-            }
+                outcome
+            })),
             // Nothing was written. The thread has more patience.
             Err(error) if is_busy(&error) => None,
             Err(error) => Some(Err(explain(self.file.path(), error))),
@@ -328,7 +337,8 @@ impl Desk {
 
     /// Wakes whoever may find something, and answers those who need not wait for the disk; the others are given back.
     fn finish(&self, lot: Errands, done: rusqlite::Result<Aftermath>) -> Errands {
-        match done {
+        let done = done.map_err(|error| explain(self.file.path(), error));
+        match done.and_then(|done| self.file.is_unchanged().map(|()| done)) {
             Ok(Aftermath { news, waits }) => {
                 news.ring(&self.door);
                 if waits {
@@ -336,7 +346,7 @@ impl Desk {
                 }
                 answer_all(lot, &Ok(()));
             }
-            Err(error) => answer_all(lot, &Err(explain(self.file.path(), error))),
+            Err(error) => answer_all(lot, &Err(error)),
         }
         Errands::new()
     }
@@ -352,8 +362,9 @@ impl Desk {
         }
         let ops = batch.iter().map(|apply| (&apply.name, &apply.op));
         let there = self.file.is_still_there(Moment::now());
-        let answers =
-            there.and_then(|()| ledger.commit(&ops).map_err(|error| explain(self.file.path(), error)));
+        let answers = there
+            .and_then(|()| ledger.commit(&ops).map_err(|error| explain(self.file.path(), error)))
+            .and_then(|answers| self.file.is_unchanged().map(|()| answers));
         // A caller that has gone away is as one whose answer was lost.
         match answers {
             Ok(answers) => {

@@ -39,6 +39,16 @@ impl Shelf<'_> {
     /// Applies an operation to a task as it was loaded, and saves what came of it. What people do needs a task that was
     /// loaded whole.
     pub(super) fn change(&mut self, task: &mut Task, op: &TaskOp) -> rusqlite::Result<TaskAnswer> {
+        let answer = self.step(task, op)?;
+        // Neither makes a task come before another.
+        if task.lock.is_some() && !matches!(op, TaskOp::Lease { .. } | TaskOp::Beat(..)) {
+            self.elect(task)?;
+        }
+        Ok(answer)
+    }
+
+    /// The same, without a look at the other tasks with its lock.
+    fn step(&mut self, task: &mut Task, op: &TaskOp) -> rusqlite::Result<TaskAnswer> {
         let (before, was_archived) = (task.state, task.archived);
         let answer = task.apply(op, self.now);
         if !changes(&answer, before) {
@@ -46,11 +56,15 @@ impl Shelf<'_> {
         }
         self.wait_for_lock(task)?;
         match op {
-            TaskOp::Lease(_, ttl) => rows::save_lease(self.conn, task, *ttl)?,
+            TaskOp::Lease { ttl, .. } => rows::save_lease(self.conn, task, *ttl)?,
             TaskOp::Beat(_, ttl) => rows::save_beat(self.conn, task, *ttl)?,
-            TaskOp::Settle(_) | TaskOp::Expire | TaskOp::Promote | TaskOp::Unblock | TaskOp::Cancel(_) => {
-                rows::save_step(self.conn, task)?;
-            }
+            TaskOp::Settle(_)
+            | TaskOp::Expire
+            | TaskOp::Promote
+            | TaskOp::Unblock
+            | TaskOp::Block
+            | TaskOp::Want(_)
+            | TaskOp::Cancel(_) => rows::save_step(self.conn, task)?,
             TaskOp::Retry(_) | TaskOp::Update(_) => {
                 rows::save_step(self.conn, task)?;
                 rows::save_by_hand(self.conn, task)?;
@@ -67,30 +81,50 @@ impl Shelf<'_> {
         } else if matches!(op, TaskOp::Update(_)) {
             self.tell(task);
         }
-        if before.takes_lock()
-            && !task.state.takes_lock()
-            && let Some(lock) = &task.lock
-        {
-            self.unblock(lock)?;
-        }
         Ok(answer)
     }
 
-    /// A task that could run but whose lock is taken waits for that.
+    /// A task that could run but whose lock has another head in its queue waits for that.
     pub(super) fn wait_for_lock(&mut self, task: &mut Task) -> rusqlite::Result<()> {
         if task.state == TaskState::Pending
             && let Some(lock) = &task.lock
-            && self.conn.prepare_cached(sql::HEAD)?.exists(params![lock.as_str(), rows::id(&task.id)])?
+            && let Some(queue) = self.queues.number(self.conn, &task.queue)?
+            && self.conn.prepare_cached(sql::HAS_HEAD)?.exists(params![
+                lock.as_str(),
+                queue,
+                rows::id(&task.id)
+            ])?
         {
             task.state = TaskState::Blocked;
         }
         Ok(())
     }
 
-    /// Lets the first task that waits for a lock be next.
-    fn unblock(&mut self, lock: &LockName) -> rusqlite::Result<()> {
-        if let Some(mut next) = self.one(sql::FIRST_BLOCKED, params![lock.as_str()])? {
-            self.change(&mut next, &TaskOp::Unblock)?;
+    /// The head of a lock in a queue.
+    pub(super) fn head(&mut self, lock: &LockName, queue: i64) -> rusqlite::Result<Option<Task>> {
+        self.one(sql::HEAD, params![lock.as_str(), queue])
+    }
+
+    /// Sees to it that the lock of this task has a head in its queue, and that no task which waits comes before a head that
+    /// does not run yet. The given task is kept as it is stored.
+    pub(super) fn elect(&mut self, task: &mut Task) -> rusqlite::Result<()> {
+        let Some(lock) = task.lock.clone() else { return Ok(()) };
+        let Some(queue) = self.queues.number(self.conn, &task.queue)? else { return Ok(()) };
+        let Some(mut first) = self.one(sql::FIRST_BLOCKED, params![lock.as_str(), queue])? else {
+            return Ok(());
+        };
+        if let Some(mut head) = self.head(&lock, queue)? {
+            if head.state == TaskState::Running || head.order() < first.order() {
+                return Ok(());
+            }
+            self.step(&mut head, &TaskOp::Block)?;
+            if head.id == task.id {
+                task.state = head.state;
+            }
+        }
+        self.step(&mut first, &TaskOp::Unblock)?;
+        if first.id == task.id {
+            task.state = first.state;
         }
         Ok(())
     }
@@ -119,8 +153,12 @@ impl Shelf<'_> {
         ttl: Ttl,
     ) -> rusqlite::Result<Vec<Beat>> {
         let id = &worker.id.as_uuid().as_bytes()[..];
-        let values = params![id, to_json(worker)?, rows::micros(self.now)];
-        self.conn.prepare_cached(sql::HEAR)?.execute(values)?;
+        if worker.says_nothing() {
+            self.conn.prepare_cached(sql::HEAR_OF)?.execute(params![id, rows::micros(self.now)])?;
+        } else {
+            let values = params![id, to_json(worker)?, rows::micros(self.now)];
+            self.conn.prepare_cached(sql::HEAR)?.execute(values)?;
+        }
         let mut beats = Vec::with_capacity(held.len());
         for held in held {
             let answer = match self.load(&held.id)? {
@@ -158,7 +196,7 @@ fn changes(answer: &TaskAnswer, before: TaskState) -> bool {
         TaskAnswer::Done | TaskAnswer::Beat(Beat::Kept(_)) => true,
         // Settled before, and told again.
         TaskAnswer::Settled(Settled::Now(_)) => before == TaskState::Running,
-        TaskAnswer::Settled(Settled::Lost)
+        TaskAnswer::Settled(Settled::Lost | Settled::Busy)
         | TaskAnswer::Beat(Beat::Lost)
         | TaskAnswer::Refused(_)
         | TaskAnswer::VersionConflict(_) => false,

@@ -28,13 +28,10 @@ impl Shelf<'_> {
             return Ok(Enqueued::Added(new.id));
         }
         let owner = self.key_owner(known, new)?;
-        if let Some(owner) = &owner {
-            if owner.fingerprint != new.fingerprint() {
-                return Ok(Enqueued::KeyReused(owner.id));
-            }
-            if !new.reuse.allows(owner.state) {
-                return Ok(Enqueued::Duplicate(owner.id));
-            }
+        if let Some(owner) = &owner
+            && let Some(answer) = new.keyed_answer(owner.id, owner.state, owner.fingerprint)
+        {
+            return Ok(answer);
         }
         if let Some(head) = self.no_room(new)? {
             return Ok(Enqueued::NoRoom(head));
@@ -48,19 +45,21 @@ impl Shelf<'_> {
         if rows::insert(self.conn, queue, new, &task)? {
             self.count(&task.queue, task.state, 1);
             self.tell(&task);
+            if task.state == TaskState::Blocked {
+                self.elect(&mut task)?;
+            }
         }
         Ok(Enqueued::Added(new.id))
     }
 
-    /// Who has the lock of a new task, if there is no room for it.
-    fn no_room(&self, new: &NewTask) -> rusqlite::Result<Option<TaskId>> {
+    /// The head of a new task's lock in its queue, if there is no room for the task.
+    fn no_room(&mut self, new: &NewTask) -> rusqlite::Result<Option<TaskId>> {
         let (Some(room), Some(lock)) = (new.room, &new.lock) else { return Ok(None) };
-        let mut select = self.conn.prepare_cached(sql::HEAD_ID)?;
-        let head = select.query_row([lock.as_str()], |row| rows::uuid(row, 0)).optional()?;
-        let Some(head) = head else { return Ok(None) };
+        let Some(queue) = self.queues.number(self.conn, &new.queue)? else { return Ok(None) };
+        let Some(head) = self.head(lock, queue)? else { return Ok(None) };
         let mut count = self.conn.prepare_cached(sql::HOW_MANY_BLOCKED)?;
-        let blocked: u32 = count.query_row(params![lock.as_str(), room], |row| row.get(0))?;
-        Ok((blocked >= room).then_some(TaskId::from_uuid(head)))
+        let blocked: u32 = count.query_row(params![lock.as_str(), queue, room], |row| row.get(0))?;
+        Ok((blocked >= room).then_some(head.id))
     }
 
     fn key_owner(&self, queue: Option<i64>, new: &NewTask) -> rusqlite::Result<Option<KeyOwner>> {

@@ -15,23 +15,45 @@ impl Shelf<'_> {
     /// Gives a worker what is next, and says when something is due if that was not enough.
     pub(super) fn lease(&mut self, ask: &LeaseTasks) -> rusqlite::Result<Leased> {
         let open = self.open(&ask.queues)?;
+        let expired = self.expire(TaskTable::RECOVER)?.expired();
         self.promote(&open)?;
-        let mut tasks = Vec::new();
+        let mut ready = Vec::new();
         for queue in &open {
-            tasks.extend(self.many(sql::READY, params![queue, ask.max])?);
+            ready.extend(self.until_full(sql::READY, params![queue, ask.max])?);
         }
         if open.len() > 1 {
-            tasks.sort_unstable_by_key(Task::order);
-            tasks.truncate(ask.max as usize);
+            ready.sort_unstable_by_key(Task::order);
+            ready.truncate(ask.max as usize);
+            truncate_when_full(&mut ready);
         }
-        let op = TaskOp::Lease(ask.worker, ask.ttl);
-        for task in &mut tasks {
-            self.change(task, &op)?;
-            self.untell(task);
+        let (mut tasks, mut alone, mut more) = (Vec::new(), false, false);
+        for mut task in ready {
+            let Some(begun) = ask.gives(&task, tasks.len()).filter(|_| !alone) else {
+                more = true;
+                break;
+            };
+            alone = task.runs_alone();
+            self.change(&mut task, &TaskOp::Lease { worker: ask.worker, ttl: ask.ttl, begun })?;
+            self.untell(&task);
+            tasks.push(task);
         }
-        let short = tasks.len() < ask.max as usize;
+        let short = !ask.is_full(&tasks);
         let next_due = if short { self.next_due(&open)? } else { None };
-        Ok(Leased { tasks, next_due: next_due.map(|due| (due, self.now)) })
+        Ok(Leased { tasks, next_due: next_due.map(|due| (due, self.now)), more, expired })
+    }
+
+    /// The tasks that a statement finds, until they [fill an answer](LeaseTasks::FULL).
+    fn until_full(&mut self, sql: &str, params: impl rusqlite::Params) -> rusqlite::Result<Vec<Task>> {
+        let mut select = self.conn.prepare_cached(sql)?;
+        let (mut rows, mut found, mut bytes) = (select.query(params)?, Vec::new(), 0);
+        while bytes < LeaseTasks::FULL
+            && let Some(row) = rows.next()?
+        {
+            let task = rows::read(row, self.conn, self.queues)?;
+            bytes += task.bytes();
+            found.push(task);
+        }
+        Ok(found)
     }
 
     /// The numbers of the queues that there are and that are not paused.
@@ -61,7 +83,7 @@ impl Shelf<'_> {
         Ok(next.map(rows::timestamp))
     }
 
-    /// Puts in line what is due; says how many.
+    /// Puts in line what is due in these queues; says how many.
     fn promote(&mut self, queues: &[i64]) -> rusqlite::Result<u32> {
         let mut due = Vec::new();
         for queue in queues {
@@ -71,6 +93,10 @@ impl Shelf<'_> {
             due.sort_unstable_by_key(|task| (task.run_at, task.id));
             due.truncate(TaskTable::PROMOTE as usize);
         }
+        self.make_ready(due)
+    }
+
+    fn make_ready(&mut self, mut due: Vec<Task>) -> rusqlite::Result<u32> {
         for task in &mut due {
             self.change(task, &TaskOp::Promote)?;
         }
@@ -79,9 +105,24 @@ impl Shelf<'_> {
 
     /// Ends leases that have run out, and puts in line whatever is due.
     pub(super) fn recover(&mut self, limit: u32) -> rusqlite::Result<Recovered> {
-        let mut recovered = Recovered::default();
+        let mut recovered = self.expire(limit)?;
         let now = rows::micros(self.now);
-        for mut task in self.many(sql::EXPIRED, params![now, limit])? {
+        let due = self.many(sql::ALL_DUE, params![now, TaskTable::PROMOTE])?;
+        recovered.promoted = self.make_ready(due)?;
+        let forgotten =
+            now.saturating_sub(i64::try_from(WorkerStatus::REMEMBERED.as_micros()).unwrap_or(i64::MAX));
+        self.conn.prepare_cached(sql::FORGET_WORKERS)?.execute([forgotten])?;
+        Ok(recovered)
+    }
+
+    /// Ends up to `limit` leases that have run out.
+    fn expire(&mut self, limit: u32) -> rusqlite::Result<Recovered> {
+        let mut recovered = Recovered::default();
+        let mut expired = self.many(sql::EXPIRED, params![rows::micros(self.now), limit])?;
+        expired.sort_unstable_by_key(|task| (task.deadline(), task.id));
+        for expired in expired {
+            // The end of another may have made it the head of its lock.
+            let Some(mut task) = self.load(&expired.id)? else { continue };
             self.change(&mut task, &TaskOp::Expire)?;
             match task.state {
                 TaskState::Failed => recovered.failed += 1,
@@ -89,11 +130,6 @@ impl Shelf<'_> {
                 _ => recovered.returned += 1,
             }
         }
-        let queues = self.all_queues()?;
-        recovered.promoted = self.promote(&queues)?;
-        let forgotten =
-            now.saturating_sub(i64::try_from(WorkerStatus::REMEMBERED.as_micros()).unwrap_or(i64::MAX));
-        self.conn.prepare_cached(sql::FORGET_WORKERS)?.execute([forgotten])?;
         Ok(recovered)
     }
 
@@ -109,4 +145,14 @@ impl Shelf<'_> {
         self.tell_all();
         Ok(known)
     }
+}
+
+/// Leaves out what comes after an answer is full.
+fn truncate_when_full(tasks: &mut Vec<Task>) {
+    let mut bytes = 0;
+    let full = tasks.iter().position(|task| {
+        bytes += task.bytes();
+        bytes >= LeaseTasks::FULL
+    });
+    tasks.truncate(full.map_or(tasks.len(), |last| last + 1));
 }

@@ -32,7 +32,7 @@ mod watch;
 
 pub(super) use errand::{Aftermath, Call, Errand, Errands, answer_all, errand};
 pub(super) use rows::micros;
-pub(super) use schema::{TABLES, start_anew};
+pub(super) use schema::{BEGUN, HEADS_PER_QUEUE, TABLES, is_any_leased, start_anew};
 pub(super) use shelf::{Queues, Shelf};
 pub(super) use store::SqliteTasks;
 pub(super) use syncer::Syncer;

@@ -54,11 +54,12 @@ pub(super) fn read(row: &Row<'_>, conn: &Connection, queues: &mut Queues) -> rus
     let payload = |column| -> rusqlite::Result<Option<Payload>> {
         Ok(row.get_ref(column)?.as_str_or_null()?.map(Payload::trusted))
     };
+    let state = state(row.get(2)?)?;
     Ok(Task {
         id: TaskId::from_uuid(uuid(row, 0)?),
         queue: name,
-        payload: payload(21)?.unwrap_or_default(),
-        state: state(row.get(2)?)?,
+        payload: payload(24)?.unwrap_or_default(),
+        state,
         priority: Priority::new(row.get(3)?).unwrap_or_default(),
         run_at: timestamp(row.get(4)?),
         ready_at: timestamp(row.get(5)?),
@@ -71,6 +72,8 @@ pub(super) fn read(row: &Row<'_>, conn: &Connection, queues: &mut Queues) -> rus
             .transpose()
             .map_err(|e| unreadable(8, e))?,
         attempt: row.get(9)?,
+        begun: state == TaskState::Running && !row.get::<_, bool>(21)?,
+        expiries: row.get(22)?,
         retries: extra.retries.unwrap_or_default(),
         token: Token::new(row.get::<_, i64>(10)?.cast_unsigned()).map_err(|e| unreadable(10, e))?,
         version: row.get::<_, i64>(11)?.cast_unsigned(),
@@ -89,6 +92,7 @@ pub(super) fn read(row: &Row<'_>, conn: &Connection, queues: &mut Queues) -> rus
         updated_at: timestamp(row.get(16)?),
         finished_at: time(17)?,
         archived: row.get(18)?,
+        wanted_until: time(23)?,
         events: extra.events,
     })
 }
@@ -110,6 +114,7 @@ pub(super) fn insert(conn: &Connection, queue: i64, new: &NewTask, task: &Task) 
         micros(task.created_at),
         extra(task)?,
         payload,
+        task.wanted_until.map(micros),
     ])?;
     if added > 0 && payload.is_none() {
         conn.prepare_cached(sql::INSERT_PAYLOAD)?.execute(params![id(&new.id), task.payload.as_str()])?;
@@ -131,13 +136,15 @@ pub(super) fn save_lease(conn: &Connection, task: &Task, ttl: Ttl) -> rusqlite::
         ttl_micros(ttl),
         micros(task.updated_at),
         extra(task)?,
+        !task.begun,
     ];
     conn.prepare_cached(sql::SAVE_LEASE)?.execute(values).map(drop)
 }
 
 /// Saves a task whose worker has given a sign of life.
 pub(super) fn save_beat(conn: &Connection, task: &Task, ttl: Ttl) -> rusqlite::Result<()> {
-    let values = params![id(&task.id), task.lease_expires_at.map(micros), ttl_micros(ttl), extra(task)?];
+    let ends = task.lease_expires_at.map(micros);
+    let values = params![id(&task.id), ends, ttl_micros(ttl), extra(task)?, !task.begun];
     conn.prepare_cached(sql::SAVE_BEAT)?.execute(values).map(drop)
 }
 
@@ -157,6 +164,8 @@ pub(super) fn save_step(conn: &Connection, task: &Task) -> rusqlite::Result<()> 
         task.finished_at.map(micros),
         extra(task)?,
         task.result.as_ref().map(Payload::as_str),
+        task.expiries,
+        task.wanted_until.map(micros),
     ];
     conn.prepare_cached(sql::SAVE_STEP)?.execute(values).map(drop)
 }

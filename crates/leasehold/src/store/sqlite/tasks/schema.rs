@@ -43,8 +43,45 @@ pub(in crate::store::sqlite) const TABLES: &str = "
     CREATE INDEX leasehold_docs_until ON leasehold_docs (keep_until) WHERE keep_until IS NOT NULL;
 ";
 
+/// Version 6: whether a leased task was fetched ahead and not started yet, and how many leases in a row ran out after the
+/// start. What a leasehold from before has leased counts as started. And two lists over all queues: what is due, and what is
+/// over.
+pub(in crate::store::sqlite) const BEGUN: &str = "
+    ALTER TABLE leasehold_tasks ADD COLUMN ahead INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE leasehold_tasks ADD COLUMN expiries INTEGER NOT NULL DEFAULT 0;
+    CREATE INDEX leasehold_tasks_due ON leasehold_tasks (run_at, id) WHERE state = 0;
+    CREATE INDEX leasehold_tasks_finished ON leasehold_tasks (archived, finished_at, id) WHERE state >= 4;
+";
+
+/// Version 7: a lock has a head in each queue, and a task may wait for the process that added it. A pending task
+/// of one queue no longer blocks tasks of another: the first blocked task of each queue becomes its head.
+pub(in crate::store::sqlite) const HEADS_PER_QUEUE: &str = "
+    DROP INDEX leasehold_tasks_head;
+    DROP INDEX leasehold_tasks_blocked;
+    ALTER TABLE leasehold_tasks ADD COLUMN wanted_until INTEGER;
+    CREATE UNIQUE INDEX leasehold_tasks_head ON leasehold_tasks (lock, queue)
+        WHERE lock IS NOT NULL AND state IN (2, 3);
+    CREATE INDEX leasehold_tasks_blocked ON leasehold_tasks (lock, queue, rank, run_at, id) WHERE state = 1;
+    CREATE INDEX leasehold_tasks_wanted ON leasehold_tasks (wanted_until, id)
+        WHERE wanted_until IS NOT NULL AND state < 3;
+    UPDATE leasehold_tasks SET state = 2 WHERE id IN (
+        SELECT b.id FROM (
+            SELECT id, lock, queue, row_number() OVER (PARTITION BY lock, queue ORDER BY rank, run_at, id) AS place
+            FROM leasehold_tasks WHERE state = 1) b
+        WHERE b.place = 1 AND NOT EXISTS (
+            SELECT 1 FROM leasehold_tasks h
+            WHERE h.lock = b.lock AND h.lock IS NOT NULL AND h.queue = b.queue AND h.state IN (2, 3)));
+    UPDATE leasehold_queues SET
+        blocked = (SELECT count(*) FROM leasehold_tasks t WHERE t.state = 1 AND t.queue = leasehold_queues.id),
+        pending = (SELECT count(*) FROM leasehold_tasks t WHERE t.state = 2 AND t.queue = leasehold_queues.id);
+";
+
+/// A runner whose deadline was written before a restart of the machine has this long to renew it, in microseconds.
+const RUNNER_AFTER_RESTART: i64 = 60_000_000;
+
 /// The machine has started anew, and its clock was set anew with it. If it was set back:
 /// - a lease would end later than it was ever extended to, and a dead worker keep its tasks for that long;
+/// - a runner that is gone would keep its task waiting for that long;
 /// - the time of tasks that could run already would be yet to come, should they be given back.
 pub(in crate::store::sqlite) fn start_anew(conn: &Connection, now: Timestamp) -> rusqlite::Result<()> {
     let statements = [
@@ -54,5 +91,18 @@ pub(in crate::store::sqlite) fn start_anew(conn: &Connection, now: Timestamp) ->
         "UPDATE leasehold_tasks INDEXED BY leasehold_tasks_ready SET run_at = ?1 WHERE state = 2 AND run_at > ?1",
         "UPDATE leasehold_tasks INDEXED BY leasehold_tasks_blocked SET run_at = ?1 WHERE state = 1 AND run_at > ?1",
     ];
-    statements.iter().try_for_each(|sql| conn.execute(sql, params![micros(now)]).map(drop))
+    statements.iter().try_for_each(|sql| conn.execute(sql, params![micros(now)]).map(drop))?;
+    conn.execute(
+        "UPDATE leasehold_tasks INDEXED BY leasehold_tasks_wanted SET wanted_until = ?1 \
+         WHERE wanted_until IS NOT NULL AND state < 3 AND wanted_until > ?1",
+        params![micros(now).saturating_add(RUNNER_AFTER_RESTART)],
+    )
+    .map(drop)
+}
+
+/// Whether any task has a lease, live or not.
+pub(in crate::store::sqlite) fn is_any_leased(conn: &Connection) -> rusqlite::Result<bool> {
+    let sql =
+        "SELECT EXISTS (SELECT 1 FROM leasehold_tasks INDEXED BY leasehold_tasks_running WHERE state = 3)";
+    conn.query_row(sql, [], |row| row.get(0))
 }

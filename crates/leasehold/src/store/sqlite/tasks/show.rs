@@ -79,7 +79,7 @@ impl Shelf<'_> {
         ids.sort_unstable_by(|one, other| other.cmp(one));
         ids.truncate(limit as usize);
         for id in &ids {
-            stretch.found.extend(self.load_whole(id)?);
+            stretch.found.extend(if ask.brief { self.load(id)? } else { self.load_whole(id)? });
         }
         Ok(stretch)
     }

@@ -4,7 +4,8 @@
 macro_rules! columns {
     () => {
         "id, queue, state, priority, run_at, ready_at, key, fingerprint, lock, attempt, token, version, worker, \
-         leased_at, lease_expires_at, created_at, updated_at, finished_at, archived, extra, result"
+         leased_at, lease_expires_at, created_at, updated_at, finished_at, archived, extra, result, ahead, expiries, \
+         wanted_until"
     };
 }
 macro_rules! light {
@@ -27,8 +28,8 @@ macro_rules! whole {
 // --- tasks ----------------------------------------------------------------------------------------------------------
 
 pub(super) const INSERT: &str = "INSERT INTO leasehold_tasks (id, queue, state, priority, rank, run_at, ready_at, key, \
-    fingerprint, lock, attempt, token, version, created_at, updated_at, archived, extra, payload) \
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, 0, 0, 1, ?11, ?11, 0, ?12, ?13) ON CONFLICT (id) DO NOTHING";
+    fingerprint, lock, attempt, token, version, created_at, updated_at, archived, extra, payload, \
+    wanted_until) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, 0, 0, 1, ?11, ?11, 0, ?12, ?13, ?14) ON CONFLICT (id) DO NOTHING";
 pub(super) const INSERT_PAYLOAD: &str = "INSERT INTO leasehold_payloads (id, payload) VALUES (?, ?) \
     ON CONFLICT (id) DO UPDATE SET payload = excluded.payload";
 pub(super) const DELETE_PAYLOAD: &str = "DELETE FROM leasehold_payloads WHERE id = ?";
@@ -42,12 +43,13 @@ pub(super) const KEY_OWNER: &str =
 pub(super) const FORGET_KEY: &str = "UPDATE leasehold_tasks SET key = NULL WHERE id = ?";
 
 pub(super) const SAVE_LEASE: &str = "UPDATE leasehold_tasks SET state = ?2, attempt = ?3, token = ?4, version = ?5, \
-    worker = ?6, leased_at = ?7, lease_expires_at = ?8, ttl = ?9, updated_at = ?10, extra = ?11 WHERE id = ?1";
+    worker = ?6, leased_at = ?7, lease_expires_at = ?8, ttl = ?9, updated_at = ?10, extra = ?11, ahead = ?12 \
+    WHERE id = ?1";
 pub(super) const SAVE_BEAT: &str =
-    "UPDATE leasehold_tasks SET lease_expires_at = ?2, ttl = ?3, extra = ?4 WHERE id = ?1";
+    "UPDATE leasehold_tasks SET lease_expires_at = ?2, ttl = ?3, extra = ?4, ahead = ?5 WHERE id = ?1";
 pub(super) const SAVE_STEP: &str = "UPDATE leasehold_tasks SET state = ?2, rank = ?3, run_at = ?4, ready_at = ?5, \
     attempt = ?6, token = ?7, version = ?8, lease_expires_at = ?9, updated_at = ?10, finished_at = ?11, extra = ?12, \
-    result = ?13 WHERE id = ?1";
+    result = ?13, expiries = ?14, wanted_until = ?15 WHERE id = ?1";
 pub(super) const SAVE_BY_HAND: &str =
     "UPDATE leasehold_tasks SET priority = ?2, archived = ?3, payload = ?4 WHERE id = ?1";
 
@@ -56,21 +58,27 @@ pub(super) const SAVE_BY_HAND: &str =
 pub(super) const READY: &str = whole!("WHERE state = 2 AND queue = ? ORDER BY rank, run_at, id LIMIT ?");
 pub(super) const DUE: &str =
     light!("WHERE state = 0 AND queue = ? AND run_at <= ? ORDER BY run_at, id LIMIT ?");
+pub(super) const ALL_DUE: &str = light!("WHERE state = 0 AND run_at <= ? ORDER BY run_at, id LIMIT ?");
 pub(super) const NEXT_DUE: &str =
     "SELECT run_at FROM leasehold_tasks WHERE state = 0 AND queue = ? ORDER BY run_at, id LIMIT 1";
-pub(super) const EXPIRED: &str =
-    light!("WHERE state = 3 AND lease_expires_at <= ? ORDER BY lease_expires_at, id LIMIT ?");
-/// Somebody else who runs with this lock, or is next to run.
-pub(super) const HEAD: &str =
-    "SELECT 1 FROM leasehold_tasks WHERE lock = ? AND lock IS NOT NULL AND state IN (2, 3) AND id <> ?";
-/// Who runs with this lock, or is next to run.
-pub(super) const HEAD_ID: &str =
-    "SELECT id FROM leasehold_tasks WHERE lock = ? AND lock IS NOT NULL AND state IN (2, 3)";
-/// How many wait for this lock, up to so many.
-pub(super) const HOW_MANY_BLOCKED: &str =
-    "SELECT count(*) FROM (SELECT 1 FROM leasehold_tasks WHERE state = 1 AND lock = ?1 LIMIT ?2)";
+/// Leases and deadlines of runners that have run out; in no order.
+pub(super) const EXPIRED: &str = light!(
+    "WHERE id IN (SELECT id FROM ( \
+        SELECT * FROM (SELECT id, lease_expires_at AS deadline FROM leasehold_tasks \
+            WHERE state = 3 AND lease_expires_at <= ?1 ORDER BY lease_expires_at, id LIMIT ?2) \
+        UNION ALL SELECT * FROM (SELECT id, wanted_until FROM leasehold_tasks \
+            WHERE wanted_until IS NOT NULL AND state < 3 AND wanted_until <= ?1 ORDER BY wanted_until, id LIMIT ?2)) \
+        ORDER BY deadline, id LIMIT ?2)"
+);
+/// Another task of this queue that runs with this lock, or is next to run.
+pub(super) const HAS_HEAD: &str = "SELECT 1 FROM leasehold_tasks WHERE lock = ? AND lock IS NOT NULL AND queue = ? \
+    AND state IN (2, 3) AND id <> ?";
+/// The task of this queue that runs with this lock, or is next to run.
+pub(super) const HEAD: &str = light!("WHERE lock = ? AND lock IS NOT NULL AND queue = ? AND state IN (2, 3)");
+/// How many of this queue wait for this lock, up to so many.
+pub(super) const HOW_MANY_BLOCKED: &str = "SELECT count(*) FROM (SELECT 1 FROM leasehold_tasks WHERE state = 1 AND lock = ?1 AND queue = ?2 LIMIT ?3)";
 pub(super) const FIRST_BLOCKED: &str =
-    light!("WHERE state = 1 AND lock = ? ORDER BY rank, run_at, id LIMIT 1");
+    light!("WHERE state = 1 AND lock = ? AND queue = ? ORDER BY rank, run_at, id LIMIT 1");
 pub(super) const HOW_MANY_READY: &str = "SELECT count(*) FROM (SELECT 1 FROM leasehold_tasks WHERE state = 2 AND queue = \
     (SELECT id FROM leasehold_queues WHERE name = ?1 AND paused IS NULL) LIMIT ?2)";
 
@@ -92,6 +100,7 @@ pub(super) const QUEUES: &str = "SELECT name, paused, scheduled, blocked, pendin
 
 pub(super) const HEAR: &str = "INSERT INTO leasehold_workers (id, info, started_at, seen_at) VALUES (?1, ?2, ?3, ?3) \
     ON CONFLICT (id) DO UPDATE SET info = excluded.info, seen_at = excluded.seen_at";
+pub(super) const HEAR_OF: &str = "UPDATE leasehold_workers SET seen_at = ?2 WHERE id = ?1";
 pub(super) const LEAVE: &str = "DELETE FROM leasehold_workers WHERE id = ?";
 pub(super) const FORGET_WORKERS: &str = "DELETE FROM leasehold_workers WHERE seen_at <= ?";
 pub(super) const WORKERS: &str = "SELECT info, started_at, seen_at FROM leasehold_workers ORDER BY id";
@@ -133,7 +142,9 @@ pub(super) const LIST_FEW: [&str; 4] = [
 /// Where a stretch of so many tasks back from an id ends.
 pub(super) const STRETCH_END: &str =
     "SELECT id FROM leasehold_tasks WHERE id < ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2";
-pub(super) const OVER: &str = "SELECT id FROM leasehold_tasks WHERE state >= 4 AND archived = ?1 AND queue = ?2 \
-    AND state = ?3 AND finished_at < ?4 ORDER BY id LIMIT ?5";
+/// Finished tasks of a queue (?3) and in a state (?4), or of all: those that ended first.
+pub(super) const OVER: &str = "SELECT id, queue, state, finished_at FROM leasehold_tasks \
+    INDEXED BY leasehold_tasks_finished WHERE state >= 4 AND archived = ?1 AND finished_at < ?2 \
+    AND (?3 IS NULL OR queue = ?3) AND (?4 IS NULL OR state = ?4) ORDER BY finished_at, id LIMIT ?5";
 pub(super) const ARCHIVE: &str = "UPDATE leasehold_tasks SET archived = 1 WHERE id = ?";
 pub(super) const DELETE: &str = "DELETE FROM leasehold_tasks WHERE id = ?";

@@ -17,9 +17,10 @@ use crate::model::{
     WorkerInfo, WorkerStatus,
 };
 use crate::store::lock_store::page_size;
+use crate::store::sqlite::boot::Known;
 use crate::store::sqlite::trouble::explain;
 use crate::store::sqlite::writer::Writer;
-use crate::store::{Arrivals, Cursor, ListTasks, Page, TaskStore};
+use crate::store::{Arrivals, Boot, Cursor, ListTasks, Page, TaskStore};
 
 /// A worker that was not woken looks this often.
 const POLL: Duration = Duration::from_millis(500);
@@ -66,6 +67,10 @@ impl SqliteTasks {
         if theirs.as_ref() != Some(&ours) {
             let message = format!("the transaction is not on the store's own file {}", ours.display());
             return Err(Error::store(Trouble::Misconfigured, message, "open the connection on that file"));
+        }
+        if self.writer.only_looks() {
+            let known = Known::load(tx).map_err(|error| explain(&ours, error))?;
+            self.writer.clock().follow_kernel(known.clock_offset(&Boot::read()));
         }
         let mut queues = Queues::default();
         let mut tables = Shelf::new(tx, &mut queues, self.writer.clock().now());

@@ -62,30 +62,29 @@ impl Shelf<'_> {
         Ok(())
     }
 
-    /// The oldest of those that are meant.
+    /// The oldest of those that are meant. The cost does not grow with the queues that there are, nor with what ended later.
     fn finished(&mut self, which: &Finished, archived: &[bool]) -> rusqlite::Result<Vec<Over>> {
-        let queues = match &which.queue {
-            Some(queue) => self.queues.number(self.conn, queue)?.into_iter().collect(),
-            None => self.all_queues()?,
+        let queue = match &which.queue {
+            Some(queue) => match self.queues.number(self.conn, queue)? {
+                None => return Ok(Vec::new()),
+                known => known,
+            },
+            None => None,
         };
-        let terminal = TaskState::ALL.into_iter().filter(|state| state.is_terminal());
-        let states: Vec<TaskState> =
-            terminal.filter(|state| which.state.is_none_or(|wanted| wanted == *state)).collect();
+        let (before, state) = (rows::micros(which.before), which.state.map(|state| state as i64));
         let mut select = self.conn.prepare_cached(sql::OVER)?;
         let mut found = Vec::new();
-        for (queue, state, archived) in queues.iter().flat_map(|queue| {
-            states
-                .iter()
-                .flat_map(move |state| archived.iter().map(move |archived| (*queue, *state, *archived)))
-        }) {
-            let values = params![archived, queue, state as i64, rows::micros(which.before), which.limit];
+        for archived in archived {
+            let values = params![archived, before, queue, state, which.limit];
             let over = select.query_map(values, |row| {
-                Ok(Over { id: TaskId::from_uuid(rows::uuid(row, 0)?), queue, state, archived })
+                let id = TaskId::from_uuid(rows::uuid(row, 0)?);
+                let (queue, state) = (row.get(1)?, rows::state(row.get(2)?)?);
+                Ok((row.get::<_, i64>(3)?, Over { id, queue, state, archived: *archived }))
             })?;
             found.extend(over.collect::<rusqlite::Result<Vec<_>>>()?);
         }
-        found.sort_unstable_by_key(|over| over.id);
+        found.sort_unstable_by_key(|(finished_at, over)| (*finished_at, over.id));
         found.truncate(which.limit as usize);
-        Ok(found)
+        Ok(found.into_iter().map(|(_, over)| over).collect())
     }
 }

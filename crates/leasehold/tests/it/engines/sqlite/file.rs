@@ -8,7 +8,7 @@ use std::time::Duration;
 use leasehold::model::LockName;
 use leasehold::store::sqlite::{SqliteOptions, SqliteStore};
 use leasehold::store::{Cursor, ListEvents, Store};
-use leasehold::testing::Player;
+use leasehold::testing::{Player, shop};
 use leasehold::{Error, Leasehold};
 use rusqlite::Connection;
 
@@ -82,21 +82,86 @@ async fn a_writer_that_never_ends_is_told_as_busy() {
     player.takes().await;
 }
 
-/// Whoever opens the path now gets another file: going on with the old one would be two holders.
+/// Processes that open the path now get another file: going on with the old one would be two holders. It is noticed with the
+/// very next write, and is final also if the file comes back.
 #[tokio::test]
-async fn a_file_that_was_removed_is_not_used_any_more() {
+async fn a_file_that_was_removed_moved_or_replaced_is_not_used_any_more() {
+    let ways: [fn(&Path); 5] = [
+        |path| fs::remove_file(path).unwrap(),
+        |path| fs::rename(path, path.with_extension("away")).unwrap(),
+        |path| {
+            fs::copy(path, path.with_extension("copy")).unwrap();
+            fs::rename(path.with_extension("copy"), path).unwrap();
+        },
+        |path| fs::rename(path.parent().unwrap(), path.parent().unwrap().with_extension("away")).unwrap(),
+        |path| {
+            fs::rename(path, path.with_extension("away")).unwrap();
+            std::os::unix::fs::symlink(path.with_extension("away"), path).unwrap();
+        },
+    ];
+    for (number, way) in ways.iter().enumerate() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("store/locks.db");
+        let store = SqliteStore::open(SqliteOptions::new(&path)).await.unwrap();
+        let player = Player::new(std::sync::Arc::new(store), 1, LockName::new("lock").unwrap());
+        let lease = player.takes().await;
+        way(&path);
+        let op = leasehold::model::LockOp::Renew(leasehold::model::Renew {
+            lease_id: lease.ask.lease_id,
+            token: lease.token,
+            ttl: None,
+        });
+        let gone = async || {
+            let error = player.store.locks().apply(&player.lock, &op).await.unwrap_err();
+            assert!(
+                error.to_string().ends_with("was removed, moved or replaced while it was open"),
+                "{error}"
+            );
+            assert_eq!(error.code(), "STORE_BROKEN", "way {number}");
+            assert!(!error.is_retryable());
+        };
+        gone().await;
+        assert!(player.store.locks().get(&player.lock).await.is_err(), "nor is it looked at");
+        if number == 1 {
+            fs::rename(path.with_extension("away"), &path).unwrap();
+            gone().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_log_that_was_removed_is_noticed() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("locks.db");
+    for suffix in ["-wal", "-shm"] {
+        let path = folder.path().join(format!("locks{suffix}.db"));
+        let store = SqliteStore::open(SqliteOptions::new(&path)).await.unwrap();
+        let player = Player::new(std::sync::Arc::new(store), 1, LockName::new("lock").unwrap());
+        player.takes().await;
+        fs::remove_file(folder.path().join(format!("locks{suffix}.db{suffix}"))).unwrap();
+        // Side files are looked for once in a millisecond.
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        let op = leasehold::model::LockOp::Sweep(leasehold::model::Sweep::default());
+        let error = player.store.locks().apply(&player.lock, &op).await.unwrap_err();
+        assert_eq!(error.code(), "STORE_BROKEN");
+    }
+}
+
+/// By another name the log would not be found. A holder that has the file open is not disturbed by a link that nobody can
+/// use.
+#[tokio::test]
+async fn a_file_with_a_hard_link_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, link) = (folder.path().join("locks.db"), folder.path().join("link.db"));
     let store = SqliteStore::open(SqliteOptions::new(&path)).await.unwrap();
     let player = Player::new(std::sync::Arc::new(store), 1, LockName::new("lock").unwrap());
-    player.takes().await;
-    fs::remove_file(&path).unwrap();
-    // It is looked for once in a millisecond.
-    tokio::time::sleep(Duration::from_millis(2)).await;
-    let op = leasehold::model::LockOp::Sweep(leasehold::model::Sweep::default());
-    let error = player.store.locks().apply(&player.lock, &op).await.unwrap_err();
-    assert!(error.to_string().ends_with("was removed or exchanged while it was open"), "{error}");
-    assert_eq!(error.code(), "STORE_BROKEN");
+    let lease = player.takes().await;
+    fs::hard_link(&path, &link).unwrap();
+    for name in [&path, &link] {
+        let error = refused(name).await;
+        assert!(error.to_string().contains("has 2 hard links"), "{error}");
+        assert_eq!(error.code(), "STORE_MISCONFIGURED");
+    }
+    player.releases(&lease).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -150,6 +215,28 @@ const FIRST_VERSION: &str = r#"
     INSERT INTO locks VALUES
         (1, 'lock', '{"name":"lock","token":1699999999000000,"version":2}', 1700000009000000, 2);
 "#;
+
+/// What a file of schema version 3 looks like: it does not say of a task whether it has begun.
+const THIRD_VERSION: &str = include_str!("version_3.sql");
+
+#[tokio::test]
+async fn what_runs_in_a_file_of_the_third_version_has_begun() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("locks.db");
+    Connection::open(&path).unwrap().execute_batch(THIRD_VERSION).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    let clock = crate::engines::support::clock();
+    let store = super::suite::open(&path, &clock, 1).await;
+    let tasks = store.tasks().unwrap();
+    let get = async |number| tasks.get(shop::task(number).id).await.unwrap().unwrap();
+    let (runs, waits) = (get(1).await, get(2).await);
+    assert_eq!((runs.begun, runs.expiries, runs.attempt), (true, 0, 1));
+    assert_eq!((waits.begun, waits.expiries, waits.may_be_fetched_ahead()), (false, 0, true));
+    clock.advance(Duration::from_mins(1));
+    assert_eq!(tasks.recover(10).await.unwrap().returned, 1);
+    let runs = get(1).await;
+    assert_eq!((runs.begun, runs.expiries, runs.attempt), (false, 1, 1));
+}
 
 #[tokio::test]
 async fn a_file_of_the_first_version_goes_on_where_it_was() {

@@ -1,5 +1,6 @@
 //! `sqlite:`: the suite, and what only a file can do: restart, lose power, be of another version, be in the way.
 
+mod boot;
 mod file;
 mod processes;
 mod restart;

@@ -1,4 +1,4 @@
-//! The machine starts anew, with or without a power cut before it.
+//! A proved restart of the machine, with or without a power cut before it. What is no proof is in `boot.rs`.
 
 use std::fs;
 use std::path::Path;
@@ -25,6 +25,22 @@ async fn a_restart_frees_what_this_machine_held() {
     same_boot.is_refused().await;
     let after = player(&path, &clock, 2, 3).await.takes().await;
     assert!(after.token > before.token);
+}
+
+/// Processes of one boot that had several boot ids are all gone with it.
+#[tokio::test]
+async fn a_restart_frees_what_containers_held() {
+    let (folder, clock) = (tempfile::tempdir().unwrap(), clock());
+    let path = folder.path().join("locks.db");
+    let store: Arc<dyn Store> = open(&path, &clock, 1).await;
+    for (number, name) in [(1, "host"), (2, "container")] {
+        let player = Player::new(store.clone(), number, LockName::new(name).unwrap());
+        player.of_boot(40 + number).takes().await;
+    }
+    let after: Arc<dyn Store> = open(&path, &clock, 2).await;
+    for (number, name) in [(3, "host"), (4, "container")] {
+        Player::new(after.clone(), number, LockName::new(name).unwrap()).takes().await;
+    }
 }
 
 #[tokio::test]

@@ -4,16 +4,17 @@ use rusqlite::{Connection, StatementStatus, params};
 use uuid::Uuid;
 
 use crate::model::{
-    HeldTask, LeaseTasks, NewTask, Payload, QueueName, Settle, Settled, Task, TaskId, TaskState, Timestamp,
-    Ttl, Verdict, WorkerId, WorkerInfo,
+    Finished, HeldTask, LeaseTasks, NewTask, Payload, QueueName, Settle, Settled, Task, TaskId, TaskState,
+    Timestamp, Ttl, Verdict, WorkerId, WorkerInfo,
 };
-use crate::store::sqlite::tasks::{Queues, Shelf, TABLES, sql};
+use crate::store::sqlite::tasks::tidy::Tidy;
+use crate::store::sqlite::tasks::{BEGUN, HEADS_PER_QUEUE, Queues, Shelf, TABLES, sql};
 
 const NOW: i64 = 1_700_000_000_000_000;
 const LATER: i64 = NOW + 3_600_000_000;
 
 /// All that the calls below use.
-const STATEMENTS: [&str; 20] = [
+const STATEMENTS: [&str; 24] = [
     sql::INSERT,
     sql::INSERT_PAYLOAD,
     sql::LOAD,
@@ -34,6 +35,10 @@ const STATEMENTS: [&str; 20] = [
     sql::COUNT,
     sql::QUEUES,
     sql::HOW_MANY_READY,
+    sql::ALL_DUE,
+    sql::OVER,
+    sql::DELETE,
+    sql::DELETE_PAYLOAD,
 ];
 
 /// Adds many tasks at once.
@@ -73,13 +78,13 @@ fn costs(conn: &Connection, next: u128) -> Vec<(&'static str, i32)> {
     let new = [NewTask::new(id, queue.clone(), Payload::of("1").unwrap())];
     let worker = WorkerId::from_uuid(Uuid::from_u128(7));
     let ttl = Ttl::from_secs(30);
-    let ask = LeaseTasks { worker, queues: vec![queue.clone()], max: 10, ttl };
+    let ask = LeaseTasks::new(worker, vec![queue.clone()], 10, ttl);
     // What is remembered of queues is so from now on.
     steps(conn, queues, |shelf| shelf.queues.number(shelf.conn, &queue).unwrap());
     let (enqueue, _) = steps(conn, queues, |shelf| shelf.enqueue(&new).unwrap());
     let (lease, leased) = steps(conn, queues, |shelf| shelf.lease(&ask).unwrap());
     assert_eq!(leased.tasks.len(), 10);
-    let held = |task: &Task| HeldTask { id: task.id, token: task.token, progress: None };
+    let held = |task: &Task| HeldTask::new(task.id, task.token);
     let held: Vec<_> = leased.tasks.iter().map(held).collect();
     let info = WorkerInfo {
         id: worker,
@@ -97,7 +102,13 @@ fn costs(conn: &Connection, next: u128) -> Vec<(&'static str, i32)> {
     let settle: Vec<_> = leased.tasks.iter().map(settle).collect();
     let (settle, settled) = steps(conn, queues, |shelf| shelf.settle(&settle).unwrap());
     assert!(settled.iter().all(|settled| *settled == Settled::Now(TaskState::Succeeded)));
-    vec![("enqueue", enqueue), ("lease", lease), ("heartbeat", beat), ("settle", settle)]
+    let (recover, _) = steps(conn, queues, |shelf| shelf.recover(100).unwrap());
+    // All of it ended later than that.
+    let which = Finished { queue: None, state: None, before: Timestamp::from_micros(1), limit: 100 };
+    let (purge, purged) = steps(conn, queues, |shelf| shelf.tidy(Tidy::Purge, &which).unwrap());
+    assert_eq!(purged, 0);
+    let calls = [("enqueue", enqueue), ("lease", lease), ("heartbeat", beat), ("settle", settle)];
+    calls.into_iter().chain([("recover", recover), ("purge", purge)]).collect()
 }
 
 #[test]
@@ -105,6 +116,8 @@ fn a_call_costs_the_same_however_many_tasks_there_are_that_it_is_not_about() {
     let conn = Connection::open_in_memory().unwrap();
     conn.set_prepared_statement_cache_capacity(96);
     conn.execute_batch(TABLES).unwrap();
+    conn.execute_batch(BEGUN).unwrap();
+    conn.execute_batch(HEADS_PER_QUEUE).unwrap();
     conn.execute("INSERT INTO leasehold_queues (id, name) VALUES (1, 'q')", []).unwrap();
     fill(&conn, 0..10_000, TaskState::Pending, 0, NOW);
     let few = costs(&conn, 10_000_000);
@@ -113,9 +126,14 @@ fn a_call_costs_the_same_however_many_tasks_there_are_that_it_is_not_about() {
     fill(&conn, 300_000..310_000, TaskState::Blocked, 1000, NOW);
     fill(&conn, 310_000..320_000, TaskState::Running, 0, LATER);
     fill(&conn, 1_000_000..1_290_000, TaskState::Pending, 0, NOW);
+    // Queues that once had tasks.
+    let queues = "WITH RECURSIVE n (n) AS (SELECT 2 UNION ALL SELECT n + 1 FROM n WHERE n < 10000)
+        INSERT INTO leasehold_queues (id, name) SELECT n, 'queue-' || n FROM n";
+    conn.execute(queues, []).unwrap();
     let many = costs(&conn, 10_000_001);
     for ((call, few), (_, many)) in few.iter().zip(&many) {
-        assert!(*many <= few + few / 10, "{call}: {few} steps with few tasks, {many} with many");
+        // A few steps more where there is something to find that is not due.
+        assert!(*many <= few + few / 10 + 10, "{call}: {few} steps with few tasks, {many} with many");
         assert!(*few > 0, "{call} was not measured");
     }
 }

@@ -105,7 +105,7 @@ async fn a_worker_process() {
     let store = SqliteStore::open(SqliteOptions::new(folder.join("store.db"))).await.unwrap();
     let tasks = store.tasks().unwrap();
     let worker = WorkerId::from_uuid(Uuid::from_u128(number.parse::<u128>().unwrap() + 1));
-    let ask = LeaseTasks { worker, queues: vec![queue("q")], max: BATCH, ttl: Ttl::from_millis(300) };
+    let ask = LeaseTasks::new(worker, vec![queue("q")], BATCH, Ttl::from_millis(300));
     for round in 0.. {
         let mut arrivals = tasks.arrivals(&ask.queues);
         let leased = tasks.lease(&ask).await.unwrap().tasks;

@@ -2,5 +2,6 @@
 
 mod caller;
 mod crash;
+mod earlier;
 mod restart;
 mod suite;

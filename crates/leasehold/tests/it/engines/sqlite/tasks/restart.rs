@@ -12,7 +12,7 @@ use crate::engines::sqlite::suite::open;
 use crate::engines::support::clock;
 
 fn ask() -> LeaseTasks {
-    LeaseTasks { worker: worker(1), queues: vec![queue("q")], max: 10, ttl: Ttl::from_secs(30) }
+    LeaseTasks::new(worker(1), vec![queue("q")], 10, Ttl::from_secs(30))
 }
 
 #[tokio::test]
@@ -30,8 +30,11 @@ async fn a_lease_of_before_the_restart_runs_out_even_if_the_clock_was_set_back()
     assert_eq!(tasks.recover(10).await.unwrap().expired(), 0, "its worker may be on another machine");
     after.advance(Duration::from_secs(30));
     assert_eq!(tasks.recover(10).await.unwrap().returned, 1);
+    after.advance(Duration::from_millis(500));
     let again = tasks.lease(&ask()).await.unwrap().tasks;
     assert_eq!(numbers(&again), [1]);
+    let done = Settle { id: again[0].id, token: again[0].token, verdict: Verdict::Done(None) };
+    tasks.settle(&[done]).await.unwrap();
     assert!(again[0].token > leased[0].token, "tokens rise although the clock was set back");
     // What was to run at a time runs at that time.
     let due = tasks.get(task(2).id).await.unwrap().unwrap().run_at;
@@ -108,9 +111,12 @@ async fn a_file_of_the_second_version_keeps_its_locks_and_can_have_tasks() {
     shop.add(&[task(1)]).await;
     let leased = shop.lease(1, 1).await.remove(0);
     shop.done(&leased).await;
-    let version: i64 = rusqlite::Connection::open(&path)
-        .unwrap()
-        .pragma_query_value(None, "user_version", |row| row.get(0))
-        .unwrap();
-    assert_eq!(version, 3);
+    let new = tempfile::tempdir().unwrap();
+    drop(open(&new.path().join("store.db"), &shop.f.clock, 1).await);
+    assert_eq!(version(&path), version(&new.path().join("store.db")));
+}
+
+fn version(path: &Path) -> i64 {
+    let conn = rusqlite::Connection::open(path).unwrap();
+    conn.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap()
 }
