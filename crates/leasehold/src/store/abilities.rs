@@ -19,7 +19,8 @@ pub struct Abilities {
     pub hosts: Hosts,
     /// The shortest ttl that makes sense with its latency.
     pub min_ttl: Ttl,
-    /// How long after a hand-over the waiter may learn of it if no wake-up reaches it: polling is the contract.
+    /// How long after a hand-over the first in the queue may learn of it if no wake-up reaches it: polling is the
+    /// contract. Waiters further back poll less often.
     pub poll: Duration,
     /// Whether it also sends wake-ups.
     pub wakes: bool,
@@ -59,6 +60,9 @@ pub struct TaskAbilities {
     pub edits: bool,
     /// That the time of a task has come is written down and counted. Without it, it is so all the same.
     pub promotes: bool,
+    /// A task can be leased before its worker starts it. Without it, each lease counts as an attempt from the start.
+    #[serde(default)]
+    pub ahead: bool,
 }
 
 impl Default for TaskAbilities {
@@ -79,6 +83,7 @@ impl Abilities {
         workers: true,
         edits: true,
         promotes: true,
+        ahead: true,
     };
 
     /// The first of these needs of a conformance case that the engine cannot meet, in words.
@@ -96,8 +101,9 @@ impl Abilities {
             "promotes" if !self.tasks.promotes => {
                 Some("a line that tasks are put in when their time has come")
             }
+            "ahead" if !self.tasks.ahead => Some("leases of tasks that are not started yet"),
             "shares" | "queues" | "exact" | "locks" | "pauses" | "forgets" | "workers" | "edits"
-            | "promotes" => None,
+            | "promotes" | "ahead" => None,
             other => panic!("no engine knows the need '{other}'"),
         })
     }

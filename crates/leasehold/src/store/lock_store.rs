@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Abilities, Budget, Changes, DocStore, Finding, TaskStore};
 use crate::Result;
-use crate::model::{Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp};
+use crate::model::{Event, Lease, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp};
 
 /// An engine.
 #[async_trait]
@@ -47,10 +47,15 @@ pub trait Store: Send + Sync + 'static {
 /// time, and saves the record together with its events, as one step that other callers see whole or not at all. The
 /// time is read when nobody else can change the record any more, so that a lease is never dead on arrival.
 ///
-/// **Failure**: an error means that the answer is not known: the step was made or was not. Sending the same operation
-/// again is safe: an acquire with the same lease id gives the same lease, a second release finds nothing.
+/// **Failure**: an error means that the answer is not known: the step was made or was not. The caller may send the same
+/// operation again: an acquire with the same lease id gives the same lease. A release, a forced release or a request to
+/// release that was made is answered otherwise the second time, which only the caller can interpret: so a store never
+/// sends one of these again by itself once it may have begun ([`LockOp::is_repeatable`]).
 ///
-/// **Bounded**: every call ends by itself within seconds, with an error if it must. No call sleeps or tries again
+/// **Late**: an operation that reaches the engine after its call has ended with an error, and after what the caller has sent
+/// for the same lease id since, changes nothing.
+///
+/// **Bounded**: every call ends by itself within 5 s, with an error if it must. No call sleeps or tries again
 /// because a lock is held: that is the caller's business.
 ///
 /// **Cancelled**: a call that is dropped may or may not take effect, as if its answer had been lost; but if it does,
@@ -62,6 +67,20 @@ pub trait LockStore: Send + Sync {
 
     /// The record as it was last written: leases in it may have ended since.
     async fn get(&self, name: &LockName) -> Result<Option<LockRecord>>;
+
+    /// Tells a waiter whether its ticket has become a lease and whether the acquire is worth sending again, without
+    /// reading the queue: an engine with long queues answers in a time that does not depend on their length.
+    ///
+    /// **Effect**: none. A lease in the answer is as it was last written, like one from [`get`](LockStore::get), and
+    /// may have ended since. The answer does not say whether the ticket is still queued: the acquire that refreshes
+    /// the ticket does.
+    ///
+    /// **Failure**: an error tells nothing; sending the acquire again is always right.
+    async fn peek(&self, name: &LockName, waiter: &LeaseId) -> Result<Peek> {
+        let record = self.get(name).await?;
+        let now = self.now().await?;
+        Ok(Peek::of(record.as_ref(), waiter, now))
+    }
 
     /// Records by name, a page at a time.
     async fn list(&self, ask: &ListLocks) -> Result<Page<LockRecord>>;
@@ -79,6 +98,42 @@ pub trait LockStore: Send + Sync {
     /// Sweeps up to `limit` locks that have something to clear away, and bounds the history. Safe at any time and with
     /// any number of sweepers.
     async fn sweep(&self, limit: u32) -> Result<Swept>;
+}
+
+/// Answer to [`LockStore::peek`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Peek {
+    /// Lease that the waiter's ticket has become.
+    pub lease: Option<Lease>,
+    /// Lower bound of the time at which a lease or a ticket of the lock ends; none if nothing will end, or if nobody
+    /// waits according to the record.
+    pub wake_at: Option<Timestamp>,
+    /// Whether the engine sees that the process of a holder is gone.
+    pub holder_is_gone: bool,
+    /// The engine's time.
+    pub now: Timestamp,
+}
+
+impl Peek {
+    /// Reads the answer off a record. Of the queue only the first ticket counts: the end of one behind it lets nobody
+    /// in.
+    pub fn of(record: Option<&LockRecord>, waiter: &LeaseId, now: Timestamp) -> Self {
+        let lease = record.and_then(|record| record.lease(waiter)).cloned();
+        let first = record.and_then(|record| record.waiters.first());
+        let holders = record.map(|record| record.holders.as_slice()).unwrap_or_default();
+        let leases = holders.iter().map(|lease| lease.expires_at);
+        let wake_at = first.map(|first| leases.fold(first.expires_at, Timestamp::min));
+        Self { lease, wake_at, holder_is_gone: holders.iter().any(holder_is_gone), now }
+    }
+
+    /// Whether sending the acquire again can change something.
+    pub fn is_due(&self) -> bool {
+        self.holder_is_gone || self.wake_at.is_none_or(|wake_at| wake_at <= self.now)
+    }
+}
+
+pub(crate) fn holder_is_gone(lease: &Lease) -> bool {
+    lease.ask.process.as_ref().is_some_and(super::is_gone)
 }
 
 /// Which locks to list.
@@ -118,9 +173,9 @@ impl LockState {
             Self::Free => record.live(now).next().is_none(),
             Self::Waited => record.waiting(now).next().is_some(),
             Self::InUse => Self::Held.matches(record, now) || Self::Waited.matches(record, now),
-            Self::Stale => record.holders.iter().any(|lease| {
-                lease.expires_at <= now || lease.ask.process.as_ref().is_some_and(super::is_gone)
-            }),
+            Self::Stale => {
+                record.holders.iter().any(|lease| lease.expires_at <= now || holder_is_gone(lease))
+            }
         }
     }
 }

@@ -11,6 +11,7 @@
 //! | `clock.rs` | the one file that reads clocks |
 //! | `host.rs` | who this process is, and whether another one is gone |
 //! | `dates.rs` | the time of a service that only dates its answers |
+//! | `repeat.rs` | whether a store may send an operation again by itself |
 //! | `background.rs` | a thread of its own for an engine that talks over the network |
 //! | `wake/` | waking exactly the waiter that has been served, in this process or the next |
 //! | `metered/` | a store that counts and times what is done with another one |
@@ -38,26 +39,31 @@ pub mod http;
 mod lock_store;
 pub mod memory;
 mod metered;
+mod namespaces;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[doc(hidden)]
 pub mod protocol;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(any(feature = "postgres", feature = "redis", feature = "http"))]
+mod repeat;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 mod task_store;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+mod ticket_rows;
 mod wake;
 
 pub use abilities::{Abilities, Hosts, TaskAbilities};
 pub use budget::Budget;
 pub use cas::{Cas, CasLocks, Sights};
-pub use clock::{Clock, Moment};
+pub use clock::{Boot, Clock, Moment};
 pub use connect::{StoreUrl, connect, init};
 pub use doc_store::{BACK_ROOM, Doc, DocStore, Draft, Fact, PutIf, Time};
 pub use finding::{Concern, Finding};
 pub use host::{host_name, is_gone, member, this_process};
-pub use lock_store::{Cursor, ListEvents, ListLocks, LockState, LockStore, Page, Span, Store};
+pub use lock_store::{Cursor, ListEvents, ListLocks, LockState, LockStore, Page, Peek, Span, Store};
 pub use metered::{Buckets, Histogram, MeteredStore, Operation, Reading};
 pub use task_store::{ListTasks, TaskStore};
 pub use wake::{Arrivals, Changes, HandedOver, Wake};

@@ -59,6 +59,8 @@ calls! {
         Apply = "apply",
         /// `(name)`
         Get = "get",
+        /// `(name, waiter)`: only of a server whose [`Hello`] says so
+        Peek = "peek",
         /// `(ask)`
         List = "list",
         /// `(ask)`
@@ -124,6 +126,22 @@ calls! {
     }
 }
 
+impl TaskCall {
+    /// Whether a store may send it again by itself after an answer was lost: the second time it changes nothing more, and
+    /// is answered as the first. A lease would take more tasks, and those of the first would run out without having
+    /// run: the worker asks the store instead which tasks it has. The others would be answered otherwise.
+    pub const fn is_repeatable(self) -> bool {
+        !matches!(self, Self::Lease | Self::Change | Self::Archive | Self::Purge)
+    }
+}
+
+impl DocCall {
+    /// Whether a store may send it again by itself after an answer was lost. A write would clash with itself.
+    pub const fn is_repeatable(self) -> bool {
+        !matches!(self, Self::PutIf)
+    }
+}
+
 /// What a server says of itself when it is first asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an ability of its own, and they are only told")]
@@ -155,6 +173,9 @@ pub struct Hello {
     pub task_abilities: TaskAbilities,
     /// Whether it has documents.
     pub docs: bool,
+    /// Whether it knows the call `locks/peek`. Servers before 0.2 do not.
+    #[serde(default)]
+    pub peeks: bool,
 }
 
 impl Hello {
@@ -174,6 +195,7 @@ impl Hello {
             tasks,
             task_abilities: abilities.tasks,
             docs,
+            peeks: true,
         }
     }
 }

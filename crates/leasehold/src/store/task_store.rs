@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 use super::{Arrivals, Cursor, Page};
 use crate::Result;
 use crate::model::{
-    Beat, Enqueued, Finished, HeldTask, LeaseTasks, Leased, LockName, NewTask, Pause, QueueName, QueueStatus,
-    Recovered, Settle, Settled, Task, TaskAnswer, TaskId, TaskKey, TaskOp, TaskState, Timestamp, Ttl,
-    WorkerId, WorkerInfo, WorkerStatus,
+    Beat, Enqueued, Finished, HeldTask, LeaseTasks, Leased, LockName, NewTask, Pause, Payload, QueueName,
+    QueueStatus, Recovered, Settle, Settled, Task, TaskAnswer, TaskId, TaskKey, TaskOp, TaskState, Timestamp,
+    Ttl, WorkerId, WorkerInfo, WorkerStatus,
 };
 
 /// Tasks on an engine. What each call does is what [`TaskTable`](crate::model::TaskTable) does in its method of the
@@ -17,9 +17,10 @@ use crate::model::{
 /// **Atomic**: each task of a call changes whole or not at all, together with the counts, its key and its lock. A call
 /// over several tasks need not be one step; but [`enqueue`](TaskStore::enqueue) adds all of its tasks or none.
 ///
-/// **Failure**: an error means that the answer is not known. Sending the same call again is safe: tasks are added by
-/// their id, and a settlement that was made is answered as before. Tasks that were leased by a call whose answer was
-/// lost come back when their lease runs out.
+/// **Failure**: an error means that the answer is not known. Sending the same call again is safe for those that are
+/// [repeatable](super::protocol::TaskCall::is_repeatable): tasks are added by their id, and a settlement that was made is
+/// answered as before. A lease is not: the store never sends it again by itself once it may have begun. A worker that
+/// gets an error asks the store which tasks it has; what nobody asks for comes back when its lease runs out.
 ///
 /// **Bounded**: every call ends by itself within seconds, with an error if it must, and costs the same however many
 /// tasks there are that it is not about.
@@ -37,14 +38,15 @@ pub trait TaskStore: Send + Sync {
     /// A worker says good-bye: it is no longer listed.
     async fn leave(&self, worker: WorkerId) -> Result<()>;
 
-    /// Ends attempts; the answers are in their order. The same task does not appear twice in one call.
+    /// Ends attempts; the answers are in their order. The same task does not appear twice in one call. A task that cannot be
+    /// settled for now does not keep the others waiting: its answer is [`Busy`](Settled::Busy).
     async fn settle(&self, settle: &[Settle]) -> Result<Vec<Settled>>;
 
     /// Applies an operation that is made by hand, [`Cancel`](TaskOp::Cancel), [`Retry`](TaskOp::Retry) or
-    /// [`Update`](TaskOp::Update), and gives the task as it is after it. Nothing if there is no such task.
+    /// [`Update`](TaskOp::Update), or by the runner that waits for a task, [`Want`](TaskOp::Want), and gives the task as it is after it. Nothing if there is no such task.
     async fn change(&self, id: TaskId, op: &TaskOp) -> Result<Option<(TaskAnswer, Task)>>;
 
-    /// Ends up to `limit` leases that have run out, and puts in line what is due. Safe at any time and with any number
+    /// Ends up to `limit` leases and deadlines of runners that have run out, and puts in line what is due. Safe at any time and with any number
     /// of others who do the same.
     async fn recover(&self, limit: u32) -> Result<Recovered>;
 
@@ -98,6 +100,9 @@ pub struct ListTasks {
     pub worker: Option<WorkerId>,
     /// Also those that were put away.
     pub archived: bool,
+    /// Without their payloads: each is `null`. For those who need to know which tasks there are, not what they are about.
+    #[serde(default)]
+    pub brief: bool,
     /// After this place of an earlier page.
     pub after: Option<Cursor>,
     /// At most so many; 0 means 100.
@@ -105,6 +110,14 @@ pub struct ListTasks {
 }
 
 impl ListTasks {
+    /// A task as it is listed.
+    pub(crate) fn shown(&self, mut task: Task) -> Task {
+        if self.brief {
+            task.payload = Payload::default();
+        }
+        task
+    }
+
     /// Whether a task is one of those.
     pub fn wants(&self, task: &Task) -> bool {
         self.queue.as_ref().is_none_or(|queue| task.queue == *queue)

@@ -12,7 +12,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::lock_doc::LockDoc;
-use crate::model::{LeaseId, LockOp, Status, Timestamp, Token};
+use crate::model::{Lease, LeaseId, LockOp, Status, Timestamp, Token};
 use crate::store::Moment;
 
 /// What has been seen, and since when.
@@ -84,6 +84,8 @@ impl Sights {
             }
         }
         for ticket in &doc.record.waiters {
+            // Clocks that differ by a second must not let a newcomer overtake those who joined before it.
+            now = now.max(ticket.since);
             let sight = Sight::Ticket { id: ticket.ask.lease_id, until: ticket.expires_at };
             let seen = at.after(memory.since(sight, at));
             let is_over = outlasts(seen, ticket.patience.as_duration()) || is_past(ticket.expires_at);
@@ -92,6 +94,27 @@ impl Sights {
         // A ticket is only a place in the queue: leases come last and so decide. Among them, safety comes last: if
         // not all that is over can end without ending what is not, it has to wait.
         leases.fit(tickets.fit(now))
+    }
+}
+
+impl Sights {
+    /// When a lease that has not ended for this process ends for it, by the clock of `about`, if nothing changes: when it was
+    /// watched for its whole duration, or when the date is past its end by the margin.
+    pub(super) fn over_at(
+        &self,
+        doc: &LockDoc,
+        lease: &Lease,
+        about: Timestamp,
+        past: Option<Timestamp>,
+        at: Moment,
+    ) -> Timestamp {
+        let mut memory = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = at.after(memory.since(Sight::lease(doc, lease.ask.lease_id, lease.token), at));
+        let lasts = lease.expires_at.since(lease.renewed_at);
+        let left = (lasts + lasts / 1000).saturating_sub(seen);
+        let watched = later(about, left);
+        let dated = past.map(|past| later(lease.expires_at, about.since(past)));
+        dated.map_or(watched, |dated| dated.min(watched)).max(lease.expires_at)
     }
 }
 
@@ -143,6 +166,11 @@ impl Bounds {
         let now = self.least.map_or(now, |least| now.max(least));
         self.before.map_or(now, |before| now.min(previous(before)))
     }
+}
+
+fn later(time: Timestamp, by: Duration) -> Timestamp {
+    let by = u64::try_from(by.as_micros()).unwrap_or(u64::MAX);
+    Timestamp::from_micros(time.as_micros().saturating_add(by))
 }
 
 fn next(time: Timestamp) -> Timestamp {

@@ -61,10 +61,11 @@ impl<D: DocStore> Swap<D> {
                     && (lane.adrift.is_some() || says_it_is_gone(&applied.outcome));
                 if !can_land && !is_doubtful {
                     lane.adrift = None;
+                    let outcome = self.with_ends_to_come(&seen.doc, applied.outcome).await?;
                     if let Some(version) = seen.version {
                         lane.remember(version, seen.doc);
                     }
-                    return Ok(applied.outcome);
+                    return Ok(outcome);
                 }
             }
             let archive = Archive(&self.docs);
@@ -130,6 +131,19 @@ impl<D: DocStore> Swap<D> {
             Time::Exact(now) => now,
             Time::Watched { about, past } => self.sights.now_for(doc, op, about, past, Moment::now()),
         })
+    }
+
+    /// A refusal names the time until which it holds. Of a lease whose time is over, but which this process cannot know to
+    /// be over yet, that is when it will.
+    async fn with_ends_to_come(&self, doc: &LockDoc, mut outcome: Outcome) -> Result<Outcome> {
+        let Outcome::Busy(conflict) = &mut outcome else { return Ok(outcome) };
+        let Time::Watched { about, past } = self.docs.time().await? else { return Ok(outcome) };
+        for held in conflict.holders.iter_mut().filter(|held| held.until <= about) {
+            if let Some(lease) = doc.record.holders.iter().find(|lease| lease.token == held.token) {
+                held.until = self.sights.over_at(doc, lease, about, past, Moment::now());
+            }
+        }
+        Ok(outcome)
     }
 
     async fn read(&self, name: &LockName) -> Result<Seen> {

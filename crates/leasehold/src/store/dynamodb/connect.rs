@@ -36,8 +36,8 @@ pub async fn connect(options: DynamoDbOptions) -> Result<impl Store> {
             if matches!(docs.options.judge, Judge::Date { .. }) && docs.dates.told(Moment::now()).is_none() {
                 return Err(Error::store(
                     Trouble::Misconfigured,
-                    "clock=date cannot be: the answers of this endpoint have no Date",
-                    "leave clock=date out, or let the proxy in between pass the header on",
+                    "the answers of this endpoint have no Date, by which the end of leases is judged",
+                    "let the proxy in between pass the header on, or write clock=watch for all clients of this table",
                 ));
             }
             Ok(docs)

@@ -33,19 +33,28 @@ pub struct DynamoDbOptions {
 /// By what it is judged that a lease is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Judge {
-    /// Somebody has seen it unchanged for its whole duration. Needs no clock that anybody agrees on.
+    /// This process has seen it unchanged for its whole duration. Needs no clock that anybody agrees on, and never recovers
+    /// the lease of a dead holder for processes that look once and go.
     Watch,
-    /// Or the `Date` of the service's answers is so far past its end that no two of its clocks can differ by that.
+    /// Or the `Date` of the service's answers is so far past its end that no two of its clocks can differ by that. The
+    /// default, with a margin of 30 s.
     Date {
         /// How far those clocks may differ.
         skew: Duration,
     },
 }
 
-const SKEW: Duration = Duration::from_secs(2);
+impl Default for Judge {
+    fn default() -> Self {
+        Self::Date { skew: SKEW }
+    }
+}
+
+/// Clocks of the service differ by milliseconds; this is for what nobody has thought of.
+const SKEW: Duration = Duration::from_secs(30);
 const TABLE: &str = "LEASEHOLD_DYNAMODB_TABLE";
 const KNOWN: &str =
-    "dynamodb: knows region=…, endpoint=http://…, profile=…, clock=watch, clock=date and skew=2s";
+    "dynamodb: knows region=…, endpoint=http://…, profile=…, clock=date, skew=30s and clock=watch";
 
 impl DynamoDbOptions {
     /// `dynamodb://TABLE?region=…&endpoint=…`; without a table, the one that `LEASEHOLD_DYNAMODB_TABLE` names.
@@ -63,7 +72,7 @@ impl DynamoDbOptions {
             region: None,
             endpoint: None,
             profile: None,
-            judge: Judge::Watch,
+            judge: Judge::default(),
             clock: None,
             alone: false,
             url: url.to_string(),
@@ -79,7 +88,7 @@ impl DynamoDbOptions {
         }
         match (&mut options.judge, skew) {
             (Judge::Date { skew }, Some(given)) => *skew = given,
-            (Judge::Watch, Some(_)) => return Err(wrong("skew means nothing without clock=date".to_owned())),
+            (Judge::Watch, Some(_)) => return Err(wrong("skew means nothing with clock=watch".to_owned())),
             (_, None) => {}
         }
         Ok(options)
@@ -99,7 +108,7 @@ impl DynamoDbOptions {
                 return Err(wrong("an endpoint is http://HOST:PORT or https://HOST".to_owned()));
             }
             Some(("clock", "watch")) => self.judge = Judge::Watch,
-            Some(("clock", "date")) => self.judge = Judge::Date { skew: SKEW },
+            Some(("clock", "date")) => self.judge = Judge::default(),
             _ => {
                 // Its value may be a secret that somebody took for a setting.
                 let name = setting.split('=').next().unwrap_or_default();
@@ -158,7 +167,7 @@ mod tests {
         assert_eq!(given.region.as_deref(), Some("eu-west-1"));
         assert_eq!(given.endpoint.as_deref(), Some("http://127.0.0.1:8000"));
         assert_eq!(given.profile.as_deref(), Some("ops"));
-        assert_eq!(given.judge, Judge::Watch);
+        assert_eq!(given.judge, Judge::Date { skew: Duration::from_secs(30) });
         assert_eq!(options("dynamodb:locks").unwrap().table, "locks");
         let arn = "arn:aws:dynamodb:eu-west-1:123456789012:table/locks";
         assert_eq!(options(&format!("dynamodb://{arn}")).unwrap().table, arn);
@@ -171,6 +180,8 @@ mod tests {
         let five = Judge::Date { skew: Duration::from_secs(5) };
         assert_eq!(judge("dynamodb://locks?clock=date&skew=5s"), five);
         assert_eq!(judge("dynamodb://locks?skew=5s&clock=date"), five);
+        assert_eq!(judge("dynamodb://locks?skew=5s"), five);
+        assert_eq!(judge("dynamodb://locks?clock=watch"), Judge::Watch);
     }
 
     #[test]
@@ -181,7 +192,7 @@ mod tests {
             "dynamodb://ab",
             "dynamodb://locks/x",
             "dynamodb://locks?clock=sun",
-            "dynamodb://locks?skew=5s",
+            "dynamodb://locks?clock=watch&skew=5s",
             "dynamodb://locks?clock=date&skew=soon",
             "dynamodb://locks?endpoint=127.0.0.1",
             "dynamodb://locks?endpoint=http://u:s3cr3t@h",

@@ -37,6 +37,15 @@ const PROOF: Duration = Duration::from_mins(8);
 const SKEW: Duration = Duration::from_mins(1);
 
 impl Auth {
+    /// Whether GitHub knows the client as a bot: an App, or a workflow with the token of its installation.
+    pub(super) fn is_of_an_app(&self) -> bool {
+        match self {
+            Self::Nobody => false,
+            Self::Token(token) => token.starts_with("ghs_"),
+            Self::App(_) => true,
+        }
+    }
+
     /// What the environment says.
     pub(super) fn from_env() -> Result<Self> {
         let said = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());

@@ -1,12 +1,12 @@
 //! Keeping a lock, giving it back, and taking it away.
 
+use super::answers::Comment;
+use super::api::Dated;
 use super::claim::{Asking, Claim, Ending, Gone, How, Says};
 use super::protocol::Protocol;
 use super::view::{Stage, Standing, View};
 use crate::error::Result;
-use crate::model::{
-    AskRelease, ForceRelease, Lease, LeaseId, Outcome, Release, Renew, Status, Swept, Timestamp, Ttl,
-};
+use crate::model::{AskRelease, ForceRelease, Lease, LeaseId, Outcome, Release, Renew, Status, Swept, Ttl};
 use crate::store::Moment;
 
 /// So many comments that only tell of the past are kept: with them a list fits on one page.
@@ -25,7 +25,7 @@ impl Protocol {
         else {
             return Ok(Outcome::NotHeld(view.not_held()));
         };
-        match self.prolong(&view, &standing, sent, renew.ttl).await? {
+        match self.prolong(number, &view, &standing, sent, renew.ttl).await? {
             Some(lease) => Ok(Outcome::Renewed(lease)),
             None => {
                 let view = self.look(number).await?;
@@ -38,6 +38,7 @@ impl Protocol {
     /// been before the sign arrived: it is never brought back.
     pub(super) async fn prolong(
         &self,
+        number: u64,
         view: &View,
         standing: &Standing,
         sent: Moment,
@@ -47,7 +48,7 @@ impl Protocol {
         let id = claim.lease_id;
         let deadline = self.deadline(&id, view, standing, sent);
         if view.now >= standing.ends || Moment::now() >= deadline {
-            self.bury(standing, view.now).await?;
+            self.bury(number, view, standing).await?;
             return Ok(None);
         }
         // Always another text: an edit that changes nothing may count for nothing.
@@ -60,7 +61,7 @@ impl Protocol {
             return Ok(None);
         };
         if Moment::now() >= deadline {
-            self.bury(standing, view.now).await?;
+            self.bury(number, view, standing).await?;
             return Ok(None);
         }
         self.remember(&id, sent.plus(claim.ttl.as_duration()));
@@ -204,16 +205,15 @@ impl Protocol {
     ) -> Result<Option<Lease>> {
         let Some(mut claim) = standing.claim.clone() else { return Ok(None) };
         if view.now >= standing.ends {
-            // Lost: whoever is assigned now may be somebody else.
-            self.bury(standing, view.now).await?;
+            self.bury(number, view, standing).await?;
             return Ok(None);
         }
         self.api.unassign(number, &[&standing.author]).await?;
         claim.until =
             at_least.map(|at_least| claim.acquired_at.plus(at_least)).filter(|until| view.now < *until);
         let before = claim.lease(standing.seen, view.asked(claim.token));
-        let Some(edited) = self.api.edit_comment(standing.id, &Says::Released(claim.clone()).write()).await?
-        else {
+        let released = Says::Released(claim.clone()).write();
+        let Some(edited) = self.write_over(number, standing, &claim.lease_id, &released).await? else {
             self.forget(&claim.lease_id);
             return Ok(None);
         };
@@ -223,13 +223,40 @@ impl Protocol {
         Ok(Some(if claim.until.is_some() { kept() } else { before }))
     }
 
+    /// Ends a claim by what it says from now on; none if it is not there any more. If an edit of it was never answered, that
+    /// edit may still arrive and say again that the claim is held: then another comment says it, and the claim's own goes.
+    async fn write_over(
+        &self,
+        number: u64,
+        standing: &Standing,
+        id: &LeaseId,
+        says: &str,
+    ) -> Result<Option<Dated<Comment>>> {
+        if !self.mine(id).is_some_and(|mine| mine.doubtful) {
+            let edited = self.api.edit_comment(standing.id, says).await;
+            return edited.inspect_err(|_| self.doubt(id));
+        }
+        let posted = self.api.post_comment(number, says).await?;
+        let was_there = self.api.delete_comment(standing.id).await?;
+        Ok(posted.filter(|_| was_there))
+    }
+
     /// A claim of ours that is over, or that nobody can be sure of, says so from now on.
-    async fn bury(&self, standing: &Standing, now: Timestamp) -> Result<()> {
-        let Some(claim) = &standing.claim else { return Ok(()) };
-        self.forget(&claim.lease_id);
+    async fn bury(&self, number: u64, view: &View, standing: &Standing) -> Result<()> {
+        let (Some(claim), now) = (&standing.claim, view.now) else { return Ok(()) };
+        // The assignee goes first: without the claim it would look like a person. Unless another claim needs it.
+        let needs = |other: &Standing| {
+            other.id != standing.id && other.author == standing.author && other.is_in_the_way(now, None)
+        };
+        if !self.standing(view).iter().any(needs) {
+            self.api.unassign(number, &[&standing.author]).await?;
+        }
         let (took, task) = (vec![claim.gone(How::Expired, now)], claim.task.clone());
         let ending = Ending { token: claim.token, took, task };
-        self.api.edit_comment(standing.id, &Says::Ended(ending).write()).await.map(drop)
+        let ended = Says::Ended(ending).write();
+        let written = self.write_over(number, standing, &claim.lease_id, &ended).await;
+        self.forget(&claim.lease_id);
+        written.map(drop)
     }
 
     /// Bounds the history.

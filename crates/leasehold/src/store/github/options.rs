@@ -22,7 +22,7 @@ pub struct GithubOptions {
     pub label: String,
     /// How long a lease lasts if nobody says otherwise.
     pub ttl: Ttl,
-    /// Logins whose comments count although they are neither bots nor belong to the repository.
+    /// Logins whose comments count although they do not belong to the repository; bots among them.
     pub workers: Vec<String>,
     /// By what it is decided who holds a lock.
     pub arbiter: Arbiter,
@@ -70,14 +70,14 @@ pub enum Judge {
 }
 
 /// An answer that dates a lease may be five seconds old; the rest is for clocks of the service that differ.
-const SKEW: Duration = Duration::from_secs(10);
+const SKEW: Duration = Duration::from_secs(30);
 /// GitHub asks for so much time between writes.
 const GAP: Duration = Duration::from_secs(1);
 const TTL: Ttl = Ttl::from_secs(15 * 60);
 const API: &str = "https://api.github.com";
 const LABEL: &str = "leasehold";
 const KNOWN: &str = "github: knows api=https://HOST/api/v3, label=…, ttl=15m, workers=LOGIN,LOGIN, queues=LABEL,LABEL, arbiter=comment \
-                     and arbiter=ref, with it clock=watch, clock=date and skew=10s; the token is in GITHUB_TOKEN or GH_TOKEN";
+                     and arbiter=ref, with it clock=date, skew=30s and clock=watch; the token is in GITHUB_TOKEN or GH_TOKEN";
 
 impl GithubOptions {
     /// `github://OWNER/REPO?label=…`. Who asks is read from the environment.
@@ -120,9 +120,14 @@ impl GithubOptions {
         if clock && options.arbiter == Arbiter::Comment {
             return Err(wrong("clock means nothing without arbiter=ref"));
         }
+        if !clock && options.arbiter == Arbiter::Ref {
+            options.judge = Judge::Date { skew: SKEW };
+        }
         match (&mut options.judge, skew) {
             (Judge::Date { skew }, Some(given)) => *skew = given,
-            (Judge::Watch, Some(_)) => return Err(wrong("skew means nothing without clock=date")),
+            (Judge::Watch, Some(_)) => {
+                return Err(wrong("skew means nothing without arbiter=ref, or with clock=watch"));
+            }
             (_, None) => {}
         }
         Ok(options)
@@ -225,7 +230,8 @@ mod tests {
             (given.arbiter, given.judge)
         };
         assert_eq!(given(""), (Arbiter::Comment, Judge::Watch));
-        assert_eq!(given("?arbiter=ref"), (Arbiter::Ref, Judge::Watch));
+        assert_eq!(given("?arbiter=ref"), (Arbiter::Ref, Judge::Date { skew: SKEW }));
+        assert_eq!(given("?arbiter=ref&clock=watch"), (Arbiter::Ref, Judge::Watch));
         assert_eq!(given("?clock=date&arbiter=ref"), (Arbiter::Ref, Judge::Date { skew: SKEW }));
         let five = Judge::Date { skew: Duration::from_secs(5) };
         assert_eq!(given("?arbiter=ref&skew=5s&clock=date"), (Arbiter::Ref, five));
@@ -246,7 +252,8 @@ mod tests {
             "github://ada/engine?arbiter=coin",
             "github://ada/engine?clock=date",
             "github://ada/engine?arbiter=ref&clock=sun",
-            "github://ada/engine?arbiter=ref&skew=5s",
+            "github://ada/engine?skew=5s",
+            "github://ada/engine?arbiter=ref&clock=watch&skew=5s",
             "github://ada/engine?arbiter=ref&clock=date&skew=soon",
         ] {
             let error = options(url).unwrap_err();

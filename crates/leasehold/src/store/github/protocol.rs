@@ -92,7 +92,7 @@ impl Protocol {
         {
             // The same request again: its answer was lost.
             if standing.stage == Stage::Held
-                && let Some(lease) = self.prolong(&view, &standing, sent, None).await?
+                && let Some(lease) = self.prolong(wish.number, &view, &standing, sent, None).await?
             {
                 return Ok(Outcome::Granted(lease));
             }
@@ -366,8 +366,17 @@ impl Protocol {
     /// Whether what somebody with this role writes counts.
     pub(super) fn is_one_of_us(&self, author: Option<&User>, role: Option<&str>) -> bool {
         role.is_some_and(|role| INSIDERS.contains(&role))
-            || author
-                .is_some_and(|user| user.is_bot() || self.is_worker(&user.login) || self.is_me(&user.login))
+            || author.is_some_and(|user| {
+                self.is_worker(&user.login)
+                    || self.is_me(&user.login)
+                    || (user.is_bot() && self.may_be_that_bot())
+            })
+    }
+
+    /// Whether any bot may be this client: it is one, and has not learned its own login yet, as no comment of its own was
+    /// answered. What an unknown bot writes then keeps it out, and never lets it in.
+    fn may_be_that_bot(&self) -> bool {
+        self.me.get().is_none() && self.api.options.auth.is_of_an_app()
     }
 
     fn is_worker(&self, login: &str) -> bool {

@@ -107,11 +107,16 @@ impl Standing {
     }
 }
 
+/// How far a token may be ahead of GitHub's clock.
+const AHEAD: Ttl = Ttl::from_secs(24 * 3600);
+
 impl View {
     /// Of comments that may be trusted. `unread` is how long a comment counts that cannot be read.
     pub(super) fn new(now: Timestamp, comments: Vec<Comment>, is_trusted: impl Fn(&Comment) -> bool) -> Self {
         let count = comments.len();
-        let ours = comments.into_iter().filter(is_trusted).filter_map(Post::read);
+        let highest = now.plus(AHEAD);
+        let ours = comments.into_iter().filter(is_trusted);
+        let ours = ours.filter_map(|comment| Post::read(comment, highest));
         Self { now, count, posts: ours.collect() }
     }
 
@@ -311,10 +316,13 @@ const LAST: u64 = PLACES - 1;
 pub(super) const PLACES: u64 = 16;
 
 impl Post {
-    fn read(comment: Comment) -> Option<Self> {
+    /// Tokens follow GitHub's clock. One that is far ahead of it was not made by the rules, and would use up all that come
+    /// after it: a comment that names one is one that cannot be read.
+    fn read(comment: Comment, highest: Timestamp) -> Option<Self> {
         let says = match Says::read(comment.body.as_deref().unwrap_or_default()) {
             Found::Nothing => return None,
             Found::Garbage => None,
+            Found::Ours(says) if says.highest().get() > highest.as_micros() => None,
             Found::Ours(says) => Some(*says),
         };
         let author = comment.user.map(|user| user.login).unwrap_or_default();

@@ -9,9 +9,10 @@ use super::link::{Letter, Link};
 use super::trouble::Refusal;
 use crate::error::Result;
 use crate::store::Moment;
+use crate::store::repeat::Repeat;
 
 /// A call takes so long at most.
-const DEADLINE: Duration = Duration::from_secs(5);
+pub(super) const DEADLINE: Duration = Duration::from_secs(5);
 /// A server that is busy or stopping is asked so often in one call.
 const TRIES: u32 = 5;
 /// The longest pause before the next try, whatever the server says.
@@ -22,17 +23,9 @@ pub(super) struct Errand {
     /// After the path that all calls have.
     pub(super) path: String,
     pub(super) body: Bytes,
-    pub(super) again: Again,
+    /// Whether it may be sent again once it may have begun; what was not begun for certain may be in any case.
+    pub(super) repeat: Repeat,
     pub(super) kind: Kind,
-}
-
-/// Whether a request may be sent again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Again {
-    /// In any case: it changes nothing, or the same again changes nothing more.
-    Always,
-    /// Only if it was not begun for certain.
-    IfNotBegun,
 }
 
 impl Link {
@@ -71,7 +64,7 @@ impl Link {
                     if may_begin {
                         ghosts.add(until.servers, deadline, errand.kind);
                     }
-                    let again = failed.may_pass() && (!may_begin || errand.again == Again::Always);
+                    let again = failed.may_pass() && (!may_begin || errand.repeat == Repeat::Safe);
                     let error = failed.explain(self.place());
                     if !again {
                         return Err(error);
@@ -91,6 +84,6 @@ impl Link {
 
 impl Errand {
     fn may_try_again(&self, refusal: &Refusal) -> bool {
-        refusal.not_begun || (refusal.passing && self.again == Again::Always)
+        refusal.not_begun || (refusal.passing && self.repeat == Repeat::Safe)
     }
 }

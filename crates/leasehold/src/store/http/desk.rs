@@ -6,16 +6,17 @@ use hyper::body::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::call::{Again, Errand};
+use super::call::{DEADLINE, Errand};
 use super::ghosts::{Ghosts, Kind};
 use super::line::Lines;
 use super::link::{Letter, Link};
-use super::trouble::Refusal;
+use super::trouble::{Failed, Refusal};
 use crate::error::{Error, Result, Trouble};
 use crate::model::{Invalid, LockName, LockOp, Outcome};
 use crate::store::Moment;
 use crate::store::background::Background;
 use crate::store::protocol::{Hello, LARGEST_BODY};
+use crate::store::repeat::Repeat;
 
 #[derive(Debug)]
 pub(super) struct Desk {
@@ -47,9 +48,9 @@ impl Desk {
         &self,
         path: String,
         arguments: &A,
-        again: Again,
+        repeat: impl Into<Repeat>,
     ) -> Result<R> {
-        let errand = Errand { path, body: write(arguments)?, again, kind: Kind::Other };
+        let errand = Errand { path, body: write(arguments)?, repeat: repeat.into(), kind: Kind::Other };
         let link = self.link.clone();
         let body =
             self.background.run(async move { link.call(&errand, &mut Ghosts::default()).await }).await?;
@@ -59,7 +60,7 @@ impl Desk {
     /// Applies an operation, after all that were made for its lease id before, dropped by their callers or not.
     pub(super) async fn apply(&self, path: String, name: &LockName, op: &LockOp) -> Result<Outcome> {
         let body = write(&(name, op))?;
-        let errand = Errand { path, body, again: Again::Always, kind: Kind::of(op) };
+        let errand = Errand { path, body, repeat: op.into(), kind: Kind::of(op) };
         // At once, not when the thread comes to it: whoever calls next stands behind.
         let turn = op.lease_id().map(|lease| self.lines.enter(lease));
         let link = self.link.clone();
@@ -72,7 +73,9 @@ impl Desk {
             turn.end(ghosts);
             called
         });
-        self.read(&called.await?)
+        // What must wait for a request of before goes on without the caller.
+        let late = |_| Err(Failed::TooLate.explain(self.link.place()));
+        self.read(&tokio::time::timeout(DEADLINE, called).await.unwrap_or_else(late)?)
     }
 
     fn read<R: DeserializeOwned>(&self, body: &[u8]) -> Result<R> {

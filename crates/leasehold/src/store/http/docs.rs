@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::call::Again;
 use super::desk::Desk;
 use crate::Result;
 use crate::store::protocol::DocCall;
@@ -31,26 +30,25 @@ impl DocStore for HttpDocs {
     }
 
     async fn get(&self, key: &str) -> Result<Option<Doc>> {
-        let found: Vec<Option<Doc>> = self.desk.ask(path(DocCall::Get), &([key],), Again::Always).await?;
+        let found: Vec<Option<Doc>> = self.desk.ask(path(DocCall::Get), &([key],), DocCall::Get).await?;
         Ok(found.into_iter().next().flatten())
     }
 
     async fn get_all(&self, keys: &[String]) -> Result<Vec<Option<Doc>>> {
-        self.desk.ask(path(DocCall::Get), &(keys,), Again::Always).await
+        self.desk.ask(path(DocCall::Get), &(keys,), DocCall::Get).await
     }
 
     /// What in it may interest people who look at the engine stays here: they look at the engine of the server.
     async fn put_if(&self, key: &str, expected: Option<u64>, draft: Draft) -> Result<PutIf> {
-        // Again after a lost answer, it would clash with itself.
         let arguments = (key, expected, draft.body, draft.keep);
-        self.desk.ask(path(DocCall::PutIf), &arguments, Again::IfNotBegun).await
+        self.desk.ask(path(DocCall::PutIf), &arguments, DocCall::PutIf).await
     }
 
     async fn list(&self, prefix: &str, after: Option<Cursor>, limit: u32) -> Result<Page<(String, Doc)>> {
-        self.desk.ask(path(DocCall::List), &(prefix, after, limit), Again::Always).await
+        self.desk.ask(path(DocCall::List), &(prefix, after, limit), DocCall::List).await
     }
 
     async fn time(&self) -> Result<Time> {
-        self.desk.ask(path(DocCall::Time), &(), Again::Always).await
+        self.desk.ask(path(DocCall::Time), &(), DocCall::Time).await
     }
 }

@@ -5,18 +5,20 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::call::Again;
 use super::desk::Desk;
 use super::wakes::Wakes;
 use crate::Result;
 use crate::model::{Acquire, Ask, Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp};
 use crate::store::protocol::LockCall;
-use crate::store::{Changes, ListEvents, ListLocks, LockStore, Page};
+use crate::store::repeat::Repeat;
+use crate::store::{Changes, ListEvents, ListLocks, LockStore, Page, Peek};
 
 #[derive(Debug)]
 pub(super) struct HttpLocks {
     pub(super) desk: Arc<Desk>,
     pub(super) wakes: Arc<Wakes>,
+    /// Whether the server knows `peek`.
+    pub(super) peeks: bool,
 }
 
 fn path(call: LockCall) -> String {
@@ -30,19 +32,27 @@ impl LockStore for HttpLocks {
     }
 
     async fn get(&self, name: &LockName) -> Result<Option<LockRecord>> {
-        self.desk.ask(path(LockCall::Get), &(name,), Again::Always).await
+        self.desk.ask(path(LockCall::Get), &(name,), Repeat::Safe).await
+    }
+
+    async fn peek(&self, name: &LockName, waiter: &LeaseId) -> Result<Peek> {
+        if self.peeks {
+            return self.desk.ask(path(LockCall::Peek), &(name, waiter), Repeat::Safe).await;
+        }
+        let (record, now) = (self.get(name).await?, self.now().await?);
+        Ok(Peek::of(record.as_ref(), waiter, now))
     }
 
     async fn list(&self, ask: &ListLocks) -> Result<Page<LockRecord>> {
-        self.desk.ask(path(LockCall::List), &(ask,), Again::Always).await
+        self.desk.ask(path(LockCall::List), &(ask,), Repeat::Safe).await
     }
 
     async fn history(&self, ask: &ListEvents) -> Result<Page<Event>> {
-        self.desk.ask(path(LockCall::History), &(ask,), Again::Always).await
+        self.desk.ask(path(LockCall::History), &(ask,), Repeat::Safe).await
     }
 
     async fn now(&self) -> Result<Timestamp> {
-        self.desk.ask(path(LockCall::Now), &(), Again::Always).await
+        self.desk.ask(path(LockCall::Now), &(), Repeat::Safe).await
     }
 
     fn changes(&self, waiter: &LeaseId) -> Changes {
@@ -50,7 +60,7 @@ impl LockStore for HttpLocks {
     }
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {
-        self.desk.ask(path(LockCall::Sweep), &(limit,), Again::IfNotBegun).await
+        self.desk.ask(path(LockCall::Sweep), &(limit,), Repeat::Unsafe).await
     }
 }
 

@@ -44,7 +44,7 @@ impl HttpStore {
         let home = desk.background.handle().clone();
         let wakes = Arc::new(Wakes::new(desk.link.clone(), home, abilities.poll));
         Ok(Self {
-            locks: HttpLocks { desk: desk.clone(), wakes: wakes.clone() },
+            locks: HttpLocks { desk: desk.clone(), wakes: wakes.clone(), peeks: hello.peeks },
             tasks: hello.tasks.then(|| HttpTasks { desk: desk.clone(), wakes }),
             docs: hello.docs.then(|| HttpDocs { desk: desk.clone(), abilities: abilities.clone() }),
             abilities,

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::call::Again::{self, Always, IfNotBegun};
 use super::desk::Desk;
 use super::wakes::Wakes;
 use crate::Result;
@@ -27,16 +26,15 @@ impl HttpTasks {
         &self,
         call: TaskCall,
         arguments: &A,
-        again: Again,
     ) -> Result<R> {
-        self.desk.ask(format!("tasks/{}", call.word()), arguments, again).await
+        self.desk.ask(format!("tasks/{}", call.word()), arguments, call).await
     }
 }
 
 #[async_trait]
 impl TaskStore for HttpTasks {
     async fn enqueue(&self, new: &[NewTask]) -> Result<Vec<Enqueued>> {
-        let added = self.ask(TaskCall::Enqueue, &(new,), Always).await?;
+        let added = self.ask(TaskCall::Enqueue, &(new,)).await?;
         // Workers of this process need not wait for the server to tell them.
         for new in new {
             self.wakes.arrived(&new.queue);
@@ -45,68 +43,67 @@ impl TaskStore for HttpTasks {
     }
 
     async fn lease(&self, ask: &LeaseTasks) -> Result<Leased> {
-        // Again after a lost answer, it would take more, and what it took first would wait for its time to run out.
-        self.ask(TaskCall::Lease, &(ask,), IfNotBegun).await
+        self.ask(TaskCall::Lease, &(ask,)).await
     }
 
     async fn heartbeat(&self, worker: &WorkerInfo, held: &[HeldTask], ttl: Ttl) -> Result<Vec<Beat>> {
-        self.ask(TaskCall::Heartbeat, &(worker, held, ttl), Always).await
+        self.ask(TaskCall::Heartbeat, &(worker, held, ttl)).await
     }
 
     async fn leave(&self, worker: WorkerId) -> Result<()> {
-        self.ask(TaskCall::Leave, &(worker,), Always).await
+        self.ask(TaskCall::Leave, &(worker,)).await
     }
 
     async fn settle(&self, settle: &[Settle]) -> Result<Vec<Settled>> {
-        self.ask(TaskCall::Settle, &(settle,), Always).await
+        self.ask(TaskCall::Settle, &(settle,)).await
     }
 
     async fn change(&self, id: TaskId, op: &TaskOp) -> Result<Option<(TaskAnswer, Task)>> {
-        self.ask(TaskCall::Change, &(id, op), IfNotBegun).await
+        self.ask(TaskCall::Change, &(id, op)).await
     }
 
     async fn recover(&self, limit: u32) -> Result<Recovered> {
-        self.ask(TaskCall::Recover, &(limit,), IfNotBegun).await
+        self.ask(TaskCall::Recover, &(limit,)).await
     }
 
     async fn get(&self, id: TaskId) -> Result<Option<Task>> {
-        self.ask(TaskCall::Get, &(id,), Always).await
+        self.ask(TaskCall::Get, &(id,)).await
     }
 
     async fn keyed(&self, queue: &QueueName, key: &TaskKey) -> Result<Option<Task>> {
-        self.ask(TaskCall::Keyed, &(queue, key), Always).await
+        self.ask(TaskCall::Keyed, &(queue, key)).await
     }
 
     async fn list(&self, ask: &ListTasks) -> Result<Page<Task>> {
-        self.ask(TaskCall::List, &(ask,), Always).await
+        self.ask(TaskCall::List, &(ask,)).await
     }
 
     async fn queues(&self) -> Result<Vec<QueueStatus>> {
-        self.ask(TaskCall::Queues, &(), Always).await
+        self.ask(TaskCall::Queues, &()).await
     }
 
     async fn queue(&self, queue: &QueueName) -> Result<Option<QueueStatus>> {
-        self.ask(TaskCall::Queue, &(queue,), Always).await
+        self.ask(TaskCall::Queue, &(queue,)).await
     }
 
     async fn pause(&self, queue: &QueueName, pause: Option<Pause>) -> Result<bool> {
-        self.ask(TaskCall::Pause, &(queue, pause), Always).await
+        self.ask(TaskCall::Pause, &(queue, pause)).await
     }
 
     async fn workers(&self) -> Result<Vec<WorkerStatus>> {
-        self.ask(TaskCall::Workers, &(), Always).await
+        self.ask(TaskCall::Workers, &()).await
     }
 
     async fn archive(&self, which: &Finished) -> Result<u64> {
-        self.ask(TaskCall::Archive, &(which,), IfNotBegun).await
+        self.ask(TaskCall::Archive, &(which,)).await
     }
 
     async fn purge(&self, which: &Finished) -> Result<u64> {
-        self.ask(TaskCall::Purge, &(which,), IfNotBegun).await
+        self.ask(TaskCall::Purge, &(which,)).await
     }
 
     async fn now(&self) -> Result<Timestamp> {
-        self.ask(TaskCall::Now, &(), Always).await
+        self.ask(TaskCall::Now, &()).await
     }
 
     fn arrivals(&self, queues: &[QueueName]) -> Arrivals {

@@ -11,7 +11,7 @@ use crate::Result;
 use crate::model::{Applied, Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Sweep, Swept, Timestamp};
 use crate::store::lock_store::page_size;
 use crate::store::wake::{Reach, wake};
-use crate::store::{Changes, Clock, Cursor, ListEvents, ListLocks, LockStore, Page, Span};
+use crate::store::{Changes, Clock, Cursor, ListEvents, ListLocks, LockStore, Page, Peek, Span};
 
 /// The newest events are kept, so many at most.
 const MAX_EVENTS: usize = 10_000;
@@ -70,6 +70,11 @@ impl LockStore for MemoryLocks {
 
     async fn get(&self, name: &LockName) -> Result<Option<LockRecord>> {
         Ok(self.table().records.get(name).cloned())
+    }
+
+    async fn peek(&self, name: &LockName, waiter: &LeaseId) -> Result<Peek> {
+        let table = self.table();
+        Ok(Peek::of(table.records.get(name), waiter, self.clock.now()))
     }
 
     async fn list(&self, ask: &ListLocks) -> Result<Page<LockRecord>> {

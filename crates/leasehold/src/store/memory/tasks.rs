@@ -50,7 +50,12 @@ impl TaskStore for MemoryTasks {
     }
 
     async fn lease(&self, ask: &LeaseTasks) -> Result<Leased> {
-        Ok(self.table().lease(ask, self.clock.now()))
+        let leased = self.table().lease(ask, self.clock.now());
+        // What a lease frees may be for workers of other queues, too.
+        if leased.expired > 0 {
+            self.door.ring_all();
+        }
+        Ok(leased)
     }
 
     async fn heartbeat(&self, worker: &WorkerInfo, held: &[HeldTask], ttl: Ttl) -> Result<Vec<Beat>> {
@@ -104,7 +109,8 @@ impl TaskStore for MemoryTasks {
         let limit = page_size(ask.limit) as usize;
         let table = self.table();
         let older = table.tasks().rev().filter(|task| before.is_none_or(|before| task.id < before));
-        let items: Vec<Task> = older.filter(|task| ask.wants(task)).take(limit).cloned().collect();
+        let items: Vec<Task> =
+            older.filter(|task| ask.wants(task)).take(limit).cloned().map(|task| ask.shown(task)).collect();
         let next = items.last().filter(|_| items.len() == limit).map(|last| Cursor(last.id.to_string()));
         Ok(Page { items, next })
     }

@@ -31,6 +31,7 @@ operations! {
     ForceRelease "lock_force_release"
     SweepOne "lock_sweep_one"
     LockGet "lock_get"
+    LockPeek "lock_peek"
     LockList "lock_list"
     LockHistory "lock_history"
     LockNow "lock_now"

@@ -11,8 +11,8 @@ use super::reading::Reading;
 use crate::Result;
 use crate::model::{Event, EventKind, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp};
 use crate::store::{
-    Abilities, Budget, Changes, DocStore, Finding, ListEvents, ListLocks, LockStore, Moment, Page, Store,
-    TaskStore,
+    Abilities, Budget, Changes, DocStore, Finding, ListEvents, ListLocks, LockStore, Moment, Page, Peek,
+    Store, TaskStore,
 };
 
 /// So many doubts are looked up at one reading.
@@ -110,6 +110,10 @@ impl LockStore for MeteredStore {
 
     async fn get(&self, name: &LockName) -> Result<Option<LockRecord>> {
         self.timed(Op::LockGet, self.store.locks().get(name)).await
+    }
+
+    async fn peek(&self, name: &LockName, waiter: &LeaseId) -> Result<Peek> {
+        self.timed(Op::LockPeek, self.store.locks().peek(name, waiter)).await
     }
 
     async fn list(&self, ask: &ListLocks) -> Result<Page<LockRecord>> {

@@ -27,6 +27,7 @@ impl TaskStore for MeteredStore {
     async fn lease(&self, ask: &LeaseTasks) -> Result<Leased> {
         let leased = self.timed(Op::TaskLease, self.inner_tasks().lease(ask)).await?;
         self.meter.task_leases.add(leased.tasks.len() as u64);
+        self.meter.task_leases_expired.add(leased.expired.into());
         Ok(leased)
     }
 

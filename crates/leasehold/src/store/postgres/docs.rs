@@ -6,11 +6,12 @@ use async_trait::async_trait;
 use tokio_postgres::Row;
 
 use super::reads::after_all_with;
-use super::tasks::{Link, Pool, Repeat, Sql};
+use super::tasks::{Link, Pool, Sql};
 use super::trouble::Fail;
 use crate::error::Result;
 use crate::model::Timestamp;
 use crate::store::lock_store::page_size;
+use crate::store::protocol::DocCall;
 use crate::store::{Abilities, BACK_ROOM, Cursor, Doc, DocStore, Draft, Page, PutIf, Time};
 
 /// Documents in a PostgreSQL database.
@@ -46,7 +47,7 @@ impl DocStore for PostgresDocs {
             let key = key.clone();
             async move { Ok(link.query(Sql::DocGet, &[&key, &now]).await?) }
         };
-        let rows = self.pool.run(Repeat::Safe, get).await?;
+        let rows = self.pool.run(DocCall::Get, get).await?;
         self.readable(rows.first().map(|row| doc(row, 0)).transpose())
     }
 
@@ -66,8 +67,7 @@ impl DocStore for PostgresDocs {
                 Ok(PutIf::Clash(rows.first().map(|row| doc(row, 0)).transpose()?))
             }
         };
-        // Sent again, it would clash with itself.
-        self.pool.run(Repeat::Unsafe, put).await
+        self.pool.run(DocCall::PutIf, put).await
     }
 
     async fn list(&self, prefix: &str, after: Option<Cursor>, limit: u32) -> Result<Page<(String, Doc)>> {
@@ -83,7 +83,7 @@ impl DocStore for PostgresDocs {
                 Ok(link.query(Sql::DocList, &[after, prefix, end, &without_back_room, &limit, &now]).await?)
             }
         };
-        let rows = self.pool.run(Repeat::Safe, list).await?;
+        let rows = self.pool.run(DocCall::List, list).await?;
         let read = |row: &Row| Ok((row.try_get::<_, String>(0)?, doc(row, 1)?));
         let items: Vec<(String, Doc)> = self.readable(rows.iter().map(read).collect())?;
         let next = items.last().filter(|_| items.len() == limit as usize).map(|(key, _)| Cursor(key.clone()));
@@ -93,7 +93,7 @@ impl DocStore for PostgresDocs {
     async fn time(&self) -> Result<Time> {
         let now = self.pool.gate().now();
         let ask = move |link: Arc<Link>| async move { Ok(link.query(Sql::Now, &[&now]).await?) };
-        let rows = self.pool.run(Repeat::Safe, ask).await?;
+        let rows = self.pool.run(DocCall::Time, ask).await?;
         let row = rows.first().ok_or_else(|| Fail::Unreadable("there is no time".into()));
         self.readable(row.and_then(|row| version(row, 0)))
             .map(|micros| Time::Exact(Timestamp::from_micros(micros)))

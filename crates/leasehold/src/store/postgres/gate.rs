@@ -1,15 +1,18 @@
 //! How connections are opened.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::AbortHandle;
 use tokio_postgres::tls::TlsConnect;
 use tokio_postgres::{Config, Connection, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use super::abandoned::{Abandoned, Backend};
+use super::idle::IDLE;
 use super::options::{Pooler, PostgresOptions};
 use super::session::{DEADLINE, Session, within};
 use super::sql::Texts;
@@ -17,12 +20,32 @@ use super::tls;
 use super::trouble::{Fail, lost_its_statements};
 use crate::error::Result;
 use crate::model::Timestamp;
+use crate::store::Moment;
 use crate::store::background::Background;
 
 /// What the server is told about our patience, so that it gives up before we do: an answer that comes after we have
 /// left must not come to pass. Whoever falls silent in the middle of a transaction does not keep its row for long.
-const PATIENCE: &str = "-c statement_timeout=4000 -c lock_timeout=2000 -c idle_in_transaction_session_timeout=5000 \
+const PATIENCE: &str = "-c statement_timeout=4000 -c idle_in_transaction_session_timeout=5000 \
                         -c default_transaction_isolation=read\\ committed";
+
+/// What a connection is used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Use {
+    /// Locks: many callers share it, and do not wait for long for a row that somebody else has locked.
+    Locks,
+    /// Tasks.
+    Tasks,
+}
+
+impl Use {
+    /// In milliseconds.
+    const fn lock_timeout(self) -> u32 {
+        match self {
+            Self::Locks => 250,
+            Self::Tasks => 2000,
+        }
+    }
+}
 
 /// Opens connections.
 pub(super) struct Gate {
@@ -33,10 +56,26 @@ pub(super) struct Gate {
     home: Background,
     tls: MakeRustlsConnect,
     texts: Texts,
+    pooled_texts: Texts,
     /// Whether a pooler stands in between, as said or as found out.
     pooled: AtomicBool,
-    /// One that is open and that nobody uses yet.
-    spare: Mutex<Option<Arc<Session>>>,
+    /// Connections that were given up, and are to be ended on the server before anything else is sent.
+    pub(super) abandoned: Abandoned,
+    /// Those that are open and that nobody uses, the last one used at the end.
+    spare: Mutex<Vec<Arc<Session>>>,
+    /// The one that listens for wake-ups.
+    listening: Mutex<Listening>,
+    /// This many locks are set aside at once: each needs a connection.
+    pub(super) aside: Semaphore,
+    /// Told of every connection that is opened.
+    pub(super) opened: Arc<Notify>,
+}
+
+/// The connection that listens for wake-ups, and whether it is lent to somebody who needed one.
+#[derive(Default)]
+struct Listening {
+    session: Option<Arc<Session>>,
+    lent: bool,
 }
 
 impl Gate {
@@ -44,10 +83,15 @@ impl Gate {
         Ok(Self {
             home: Background::start("leasehold-postgres")?,
             tls: tls::connector(&options)?,
-            texts: Texts::new(&options.schema),
+            texts: Texts::new(&options.schema, false),
+            pooled_texts: Texts::new(&options.schema, true),
+            abandoned: Abandoned::default(),
             place: options.place(),
             pooled: AtomicBool::new(options.pooler == Pooler::Transaction),
-            spare: Mutex::new(None),
+            spare: Mutex::default(),
+            listening: Mutex::default(),
+            opened: Arc::default(),
+            aside: Semaphore::new(options.pool),
             options,
         })
     }
@@ -79,13 +123,57 @@ impl Gate {
 
     /// Keeps a connection for whoever needs one next.
     pub(super) fn keep(&self, session: Arc<Session>) {
-        *self.spare.lock().unwrap_or_else(PoisonError::into_inner) = Some(session);
+        if self.is_listening(&session) {
+            lock(&self.listening).lent = false;
+        } else {
+            lock(&self.spare).push(session);
+        }
+    }
+
+    /// From now on this connection listens for wake-ups, or none does.
+    pub(super) fn listens_on(&self, session: Option<Arc<Session>>) {
+        *lock(&self.listening) = Listening { session, lent: false };
+        // There may be others that are not needed any more.
+        self.opened.notify_one();
+    }
+
+    /// The connection that listens for wake-ups, to read with.
+    pub(super) fn listening(&self) -> Option<Arc<Session>> {
+        lock(&self.listening).session.clone().filter(|session| !session.is_closed())
+    }
+
+    pub(super) fn is_listening(&self, session: &Arc<Session>) -> bool {
+        lock(&self.listening).session.as_ref().is_some_and(|listens| Arc::ptr_eq(listens, session))
+    }
+
+    /// The same for somebody who needs a connection for itself.
+    fn borrow_listening(&self) -> Option<Arc<Session>> {
+        let mut listening = lock(&self.listening);
+        let free = !listening.lent;
+        let session = listening.session.clone().filter(|session| free && !session.is_closed());
+        listening.lent |= session.is_some();
+        session
+    }
+
+    /// Closes those that nobody has used for a while, but for the last connection of all. Says how many are left to close.
+    pub(super) fn close_idle(&self, now: Moment) -> usize {
+        let keep = usize::from(self.listening().is_none());
+        let mut spare = lock(&self.spare);
+        spare.retain(|session| !session.is_closed());
+        let idle = spare.iter().take_while(|session| session.unused_for(now) >= IDLE).count();
+        let close = idle.min(spare.len().saturating_sub(keep));
+        spare.drain(..close);
+        spare.len().saturating_sub(keep)
     }
 
     /// A connection: the one that is left over, or a new one.
     pub(super) async fn open(self: &Arc<Self>) -> Result<Arc<Session>, Fail> {
-        let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(session) = spare.filter(|session| !session.is_closed()) {
+        while let Some(session) = { lock(&self.spare).pop() } {
+            if !session.is_closed() {
+                return Ok(session);
+            }
+        }
+        if let Some(session) = self.borrow_listening() {
             return Ok(session);
         }
         let gate = self.clone();
@@ -98,26 +186,30 @@ impl Gate {
     pub(super) async fn open_here(&self) -> Result<(Arc<Session>, AbortHandle), Fail> {
         let opening = async {
             let named = !self.is_pooled();
-            let (client, connection) = self.connect().await?;
+            let (client, connection) = self.connect(Use::Locks).await?;
             let driver = tokio::spawn(async move {
                 if let Err(error) = connection.await {
                     tracing::debug!(%error, "a connection to PostgreSQL has ended");
                 }
             });
             let named = named && !self.is_pooled();
-            Ok((Arc::new(Session::new(client, self.texts.clone(), named)), driver.abort_handle()))
+            let backend = if named { Backend::of(&client).await? } else { None };
+            let texts = if named { &self.texts } else { &self.pooled_texts };
+            let session = Session::new(client, texts.clone(), named, backend);
+            Ok((Arc::new(session), driver.abort_handle()))
         };
         within(DEADLINE.mul_f64(0.8), opening).await
     }
 
     /// Connects, and finds out on the way whether a pooler stands in between: it refuses to pass settings on.
-    pub(super) async fn connect(&self) -> Result<(tokio_postgres::Client, Wire), Fail> {
+    pub(super) async fn connect(&self, use_for: Use) -> Result<(tokio_postgres::Client, Wire), Fail> {
+        self.opened.notify_one();
         if self.is_pooled() {
             return Ok(self.options.config.connect(self.tls.clone()).await?);
         }
         let mut config: Config = self.options.config.clone();
         let theirs = config.get_options().map(|theirs| format!("{theirs} ")).unwrap_or_default();
-        config.options(format!("{theirs}{PATIENCE}"));
+        config.options(format!("{theirs}{PATIENCE} -c lock_timeout={}", use_for.lock_timeout()));
         match config.connect(self.tls.clone()).await {
             Err(error) if refuses_settings(&error) => {
                 tracing::debug!(%error, "a pooler stands before PostgreSQL: no prepared statements, no LISTEN");
@@ -129,8 +221,8 @@ impl Gate {
     }
 
     /// A connection to the server itself, with what can be asked of it.
-    pub(super) fn session(&self, client: tokio_postgres::Client) -> Session {
-        Session::new(client, self.texts.clone(), true)
+    pub(super) fn session(&self, client: tokio_postgres::Client, backend: Option<Backend>) -> Session {
+        Session::new(client, self.texts.clone(), true, backend)
     }
 
     /// Asks the server to stop what a connection is doing. A courtesy: it may come too late.
@@ -149,6 +241,10 @@ impl Gate {
             self.pooled.store(true, Ordering::Relaxed);
         }
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A connection as it has to be driven.

@@ -11,8 +11,10 @@ use super::rows::{EventColumns, LOCK_COLUMNS, LockRow, Saved, column, time};
 use super::session::{Param, Session};
 use super::sql::Sql;
 use super::switchboard::Shape;
+use super::tickets;
 use super::trouble::Fail;
 use crate::model::{Event, EventKind, Lease, LockName, LockOp, LockRecord, Outcome, Timestamp, Token};
+use crate::store::ticket_rows::Layout;
 use crate::store::wake::waits_here;
 
 /// What came of the operations.
@@ -84,6 +86,24 @@ pub(super) fn word<'a>(
     })
 }
 
+/// How long to wait for the row of a lock that somebody else has locked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Patience {
+    /// As long as any statement on a connection for locks: others wait for it.
+    Short,
+    /// As long as a caller can wait.
+    Long,
+}
+
+impl Patience {
+    const fn begin(self) -> &'static str {
+        match self {
+            Self::Short => "BEGIN ISOLATION LEVEL READ COMMITTED",
+            Self::Long => "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = 2000",
+        }
+    }
+}
+
 /// Applies operations to one lock. None if they would have made the lock: the statement for that is another one. After an
 /// error the transaction may be open, and the session is of no more use.
 pub(super) async fn apply(
@@ -91,13 +111,14 @@ pub(super) async fn apply(
     gate: &Gate,
     name: &LockName,
     ops: &[&LockOp],
+    patience: Patience,
 ) -> Result<Option<Done>, Fail> {
     session.ready(&[Sql::Lock, Sql::Save, Sql::Notify]).await?;
     let (key, now) = (name.as_str(), gate.now());
     let lock: [&(dyn tokio_postgres::types::ToSql + Sync); 2] = [&key, &now];
     let (begun, locked) = tokio::join!(
         biased;
-        session.say("BEGIN ISOLATION LEVEL READ COMMITTED"),
+        session.say(patience.begin()),
         session.query(Sql::Lock, &lock),
     );
     begun?;
@@ -112,15 +133,22 @@ pub(super) async fn apply(
         let (token, shape) = (Token::default(), Shape::Plain);
         return Ok(Some(Done { answers: all.answers, token, shape, is_open: true, word: None }));
     };
-    let LockRow { mut record, wake_at } = LockRow::read(row)?;
+    let LockRow { mut record, wake_at, is_listed } = LockRow::read(row)?;
     let now = time(row, LOCK_COLUMNS)?;
+    // Under the row lock, in a statement of its own: it sees what was committed before the lock was granted.
+    let before = if is_listed { Some(tickets::load(session, &mut record).await?) } else { None };
     let all = All::apply(&mut record, ops, now);
-    let saved = Saved::new(&record)?;
+    let layout = Layout::choose(&record, before.as_ref(), gate.options.long_queue);
+    let saved = match &layout {
+        Layout::Inline => Saved::new(&record)?,
+        Layout::Rows(change) => Saved::listed(&record, change)?,
+    };
     let shape = Shape::of(&saved);
     let wakes = WakeAt::new(&record, wake_at, ops, now);
     let is_open = !all.changed && wakes.before == wakes.after;
     let mut word = None;
     if !is_open {
+        tickets::save(session, &record, before.is_some(), &layout).await?;
         // Right behind the commit, on the same line.
         word = self::word(session, gate, name, all.served());
         save(session, &record, &saved, wakes.after, now, &all, word.as_mut()).await?;

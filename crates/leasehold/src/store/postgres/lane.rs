@@ -11,12 +11,13 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::gate::Gate;
-use super::general::{self, Done, Word};
+use super::general::{self, Done, Patience, Word};
+use super::idle::UNUSED;
 use super::native;
 use super::queue;
-use super::session::{Session, within};
+use super::session::{STEP, Session, within};
 use super::switchboard::{Bound, Shape, Switchboard};
-use super::trouble::{Again, Fail, is_in_the_way};
+use super::trouble::{Again, Fail, is_in_the_way, is_stuck};
 use crate::error::{Error, Result};
 use crate::model::{Acquire, LockName, LockOp, Outcome, Token};
 use crate::store::Moment;
@@ -26,23 +27,26 @@ use crate::store::wake::{asks, wake_here};
 const MAX_BATCH: usize = 128;
 /// Those who have just been answered are not waited for any longer than this.
 const LINGER: Duration = Duration::from_micros(500);
-/// How long one step of the lane may take: the callers' patience ends a little later.
-const STEP: Duration = Duration::from_millis(4500);
+
+/// The answer to a statement whose caller has given up is waited for this much longer.
+const LAST_MOMENT: Duration = Duration::from_millis(200);
 
 /// One connection and those who use it.
 #[derive(Debug)]
 pub(super) struct Lane {
-    gate: Arc<Gate>,
+    pub(super) gate: Arc<Gate>,
     board: Arc<Switchboard>,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+pub(super) struct State {
     /// Whether somebody uses the connection. Whoever ends that looks at the queue.
     busy: bool,
     queue: VecDeque<Job>,
     session: Option<Arc<Session>>,
+    /// Locks whose rows somebody else has locked, and what is asked of them.
+    pub(super) aside: HashMap<LockName, VecDeque<Job>>,
 }
 
 /// What has become of an operation before it comes to a lane.
@@ -54,10 +58,10 @@ pub(super) enum SoFar {
 }
 
 #[derive(Debug)]
-struct Job {
+pub(super) struct Job {
     /// The lock, and that it is under way.
-    bound: Bound,
-    op: LockOp,
+    pub(super) bound: Bound,
+    pub(super) op: LockOp,
     /// Before the store could have granted anything: what a handed-over lease is counted from.
     since: Moment,
     /// SQL could not decide.
@@ -90,6 +94,11 @@ impl Lane {
                     return Ok(outcome);
                 }
                 Ok(None) => job.for_the_rules = true,
+                Err(Fail::Said(error)) if is_stuck(&error) => {
+                    drop(turn);
+                    self.set_aside(job);
+                    return self.answered(answer).await;
+                }
                 Err(fail) => {
                     self.part_from(&turn.session, &fail);
                     if job.tried || !may_try_again(&job.op, &fail) {
@@ -100,6 +109,10 @@ impl Lane {
             }
             self.state().queue.push_front(job);
         }
+        self.answered(answer).await
+    }
+
+    async fn answered(&self, answer: oneshot::Receiver<Result<Outcome>>) -> Result<Outcome> {
         answer.await.unwrap_or_else(|_| Err(Fail::Late.explain(&self.gate.place)))
     }
 
@@ -109,11 +122,17 @@ impl Lane {
             && native::is_hot(&job.op)
             && self.board.shape(&job.bound.name) == Shape::Plain;
         let mut state = self.state();
+        if state.aside.contains_key(&job.bound.name) {
+            drop(state);
+            self.set_aside(job);
+            return None;
+        }
         if state.busy {
             state.queue.push_back(job);
             return None;
         }
         state.busy = true;
+        let plain = plain && self.gate.abandoned.is_empty();
         match state.session.clone().filter(|session| plain && !session.is_closed()) {
             Some(session) => Some(Turn { lane: self.clone(), session, job: Some(job) }),
             None => {
@@ -167,7 +186,7 @@ impl Lane {
         }
     }
 
-    async fn work(&self, jobs: Vec<Job>) {
+    async fn work(self: &Arc<Self>, jobs: Vec<Job>) {
         let session = match self.session().await {
             Ok(session) => session,
             Err(fail) => {
@@ -179,11 +198,18 @@ impl Lane {
             }
         };
         // A caller that has gone away takes its operation with it, if nothing was sent yet.
-        let jobs = jobs.into_iter().filter(|job| !job.reply.is_closed()).collect::<Vec<_>>();
+        let jobs = jobs.into_iter().filter(Job::is_wanted).collect::<Vec<_>>();
+        let jobs = self.without_those_aside(jobs);
         let Sorted { mut hot, mut for_the_rules } = self.sort(jobs);
         hot.sort_by(|one, two| one.bound.name.cmp(&two.bound.name));
-        let ops: Vec<_> = hot.iter().map(|job| (&job.bound.name, &job.op)).collect();
-        let outcomes = within(STEP, native::many(&session, &self.gate, &ops)).await;
+        let mut outcomes = within(STEP, native::many(&session, &self.gate, &ops_of(&hot))).await;
+        if let Err(Fail::Said(error)) = &outcomes
+            && is_stuck(error)
+        {
+            // One of them is held up, and none was done: the others without it.
+            hot = self.set_aside_the_stuck(&session, hot).await;
+            outcomes = within(STEP, native::many(&session, &self.gate, &ops_of(&hot))).await;
+        }
         for_the_rules.extend(self.deliver(&session, hot, outcomes).into_iter().map(|job| vec![job]));
         for jobs in for_the_rules {
             self.on_one_lock(jobs).await;
@@ -237,14 +263,16 @@ impl Lane {
                 }
             }
             // One of them is held up, and none was done. Each by itself, then.
-            Err(Fail::Said(error)) if jobs.len() > 1 && is_in_the_way(&error) => left = jobs,
+            Err(Fail::Said(error)) if is_stuck(&error) || jobs.len() > 1 && is_in_the_way(&error) => {
+                left = jobs;
+            }
             Err(fail) => self.fail(session, jobs, fail),
         }
         left
     }
 
     /// Operations on one lock that is not plain, in their order.
-    async fn on_one_lock(&self, mut jobs: Vec<Job>) {
+    async fn on_one_lock(self: &Arc<Self>, mut jobs: Vec<Job>) {
         let (Some(name), session) = (jobs.first().map(|job| job.bound.name.clone()), self.session().await)
         else {
             return;
@@ -256,16 +284,23 @@ impl Lane {
                 return jobs.into_iter().for_each(|job| job.answer(Err(error.clone())));
             }
         };
-        if self.board.shape(&name) != Shape::Other && queue::fits(jobs.iter().map(|job| &job.op)) {
+        if self.board.shape(&name) == Shape::Long {
+            jobs = self.refresh(&session, &name, jobs).await;
+        } else if self.board.shape(&name) != Shape::Other && queue::fits(jobs.iter().map(|job| &job.op)) {
             jobs = self.in_the_queue(&session, &name, jobs).await;
         }
         if !jobs.is_empty() {
-            self.by_the_rules(&session, &name, jobs).await;
+            self.by_the_rules(&session, &name, jobs, Patience::Short).await;
         }
     }
 
     /// Does what SQL can decide about a plain queue; gives back what it could not.
-    async fn in_the_queue(&self, session: &Arc<Session>, name: &LockName, jobs: Vec<Job>) -> Vec<Job> {
+    async fn in_the_queue(
+        self: &Arc<Self>,
+        session: &Arc<Session>,
+        name: &LockName,
+        jobs: Vec<Job>,
+    ) -> Vec<Job> {
         let jobs = in_steps(jobs);
         let steps: Vec<_> =
             jobs.iter().map(|jobs| queue::Step::new(jobs.iter().map(|job| &job.op))).collect();
@@ -296,6 +331,11 @@ impl Lane {
                         job.answer_at(outcome, token);
                     }
                 }
+                Err(Fail::Said(error)) if is_stuck(&error) => {
+                    for job in jobs {
+                        self.set_aside(job);
+                    }
+                }
                 Err(fail) => self.fail(session, jobs, fail),
             }
         }
@@ -308,9 +348,15 @@ impl Lane {
     }
 
     /// Operations on one lock, in their order, as one step.
-    async fn by_the_rules(&self, session: &Arc<Session>, name: &LockName, mut jobs: Vec<Job>) {
+    pub(super) async fn by_the_rules(
+        self: &Arc<Self>,
+        session: &Arc<Session>,
+        name: &LockName,
+        mut jobs: Vec<Job>,
+        patience: Patience,
+    ) {
         let ops: Vec<_> = jobs.iter().map(|job| &job.op).collect();
-        match within(STEP, general::apply(session, &self.gate, name, &ops)).await {
+        match within(STEP, general::apply(session, &self.gate, name, &ops, patience)).await {
             Ok(Some(Done { answers, token, shape, is_open, word })) => {
                 self.board.remember(name, shape);
                 for (job, (outcome, handed_over)) in jobs.into_iter().zip(answers) {
@@ -326,6 +372,7 @@ impl Lane {
                 // Somebody has to make the lock; the others come after that.
                 let mut others = jobs.split_off(1);
                 let Some(mut first) = jobs.pop() else { return };
+                session.forget_clock();
                 match within(STEP, native::one(session, &self.gate, name, &first.op)).await {
                     Ok(Some(outcome)) => first.answer(Ok(outcome)),
                     Ok(None) => {
@@ -333,10 +380,22 @@ impl Lane {
                         first.for_the_rules = true;
                         others.insert(0, first);
                     }
+                    Err(Fail::Said(error)) if is_stuck(&error) => {
+                        first.for_the_rules = true;
+                        others.insert(0, first);
+                    }
                     Err(fail) => self.fail(session, vec![first], fail),
                 }
-                let mut state = self.state();
-                others.into_iter().rev().for_each(|job| state.queue.push_front(job));
+                self.requeue(others);
+            }
+            Err(Fail::Said(error)) if is_stuck(&error) && patience == Patience::Short => {
+                let ended = within(STEP, async { Ok(session.say("ROLLBACK").await?) }).await;
+                if let Err(fail) = ended {
+                    self.part_from(session, &fail);
+                }
+                for job in jobs {
+                    self.set_aside(job);
+                }
             }
             Err(fail) => {
                 // Whatever it was, a transaction may be open.
@@ -346,45 +405,72 @@ impl Lane {
         }
     }
 
+    /// These are next, in this order, where what is asked of their lock is done.
+    fn requeue(&self, jobs: Vec<Job>) {
+        let mut state = self.state();
+        for job in jobs.into_iter().rev() {
+            match state.aside.get_mut(&job.bound.name) {
+                Some(aside) => aside.push_front(job),
+                None => state.queue.push_front(job),
+            }
+        }
+    }
+
     /// Tries again what may be, once; tells the others.
-    fn fail(&self, session: &Arc<Session>, jobs: Vec<Job>, fail: Fail) {
+    pub(super) fn fail(&self, session: &Arc<Session>, jobs: Vec<Job>, fail: Fail) {
         self.part_from(session, &fail);
         let (again, over): (Vec<_>, Vec<_>) =
             jobs.into_iter().partition(|job| !job.tried && may_try_again(&job.op, &fail));
-        {
-            let mut state = self.state();
-            for mut job in again.into_iter().rev() {
-                job.tried = true;
-                state.queue.push_front(job);
-            }
-        }
+        self.requeue(again.into_iter().map(|job| Job { tried: true, ..job }).collect());
         let error: Error = fail.explain(&self.gate.place);
         for job in over {
             job.answer(Err(error.clone()));
         }
     }
 
+    /// Lays the connection down if it has not been used for a moment; says whether there is still one.
+    pub(super) fn lay_down_unused(&self, now: Moment) -> usize {
+        let mut state = self.state();
+        let unused = |session: &Arc<Session>| session.unused_for(now) >= UNUSED;
+        if !state.busy && state.session.as_ref().is_some_and(unused) {
+            state.session.take().into_iter().for_each(|session| self.gate.keep(session));
+        }
+        usize::from(state.session.is_some())
+    }
+
     /// The connection, opened if need be.
     async fn session(&self) -> Result<Arc<Session>, Fail> {
         let open = self.state().session.clone().filter(|session| !session.is_closed());
-        if let Some(session) = open {
-            return Ok(session);
-        }
-        let session = self.gate.open().await?;
-        self.state().session = Some(session.clone());
+        let session = match open {
+            Some(session) => session,
+            None => {
+                let session = self.gate.open().await?;
+                self.state().session = Some(session.clone());
+                session
+            }
+        };
+        // What was given up must not come to pass after what follows.
+        let ended = within(STEP, self.gate.abandoned.end_all(session.client())).await;
+        ended.inspect_err(|fail| self.part_from(&session, fail))?;
         Ok(session)
     }
 
     /// Gives a connection up if it is of no more use after this.
-    fn part_from(&self, session: &Arc<Session>, fail: &Fail) {
+    pub(super) fn part_from(&self, session: &Arc<Session>, fail: &Fail) {
         self.gate.learn(fail);
         match fail {
             Fail::Late => {
                 // It may still be at work: what we do not wait for should not come to pass.
                 self.gate.cancel(session);
+                self.gate.abandoned.add(session.backend());
                 self.forget(session);
             }
-            _ if fail.again() != Again::Never => self.forget(session),
+            _ if fail.again() != Again::Never => {
+                if fail.again() == Again::Perhaps {
+                    self.gate.abandoned.add(session.backend());
+                }
+                self.forget(session);
+            }
             _ => {}
         }
     }
@@ -394,9 +480,10 @@ impl Lane {
         if state.session.as_ref().is_some_and(|current| Arc::ptr_eq(current, session)) {
             state.session = None;
         }
+        session.give_up();
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -410,6 +497,11 @@ async fn afterwards(session: &Session, is_open: bool, word: Option<Word>) -> Res
         Some(word) => word.await,
         None => Ok(()),
     }
+}
+
+/// The operations of a batch.
+fn ops_of(jobs: &[Job]) -> Vec<(&LockName, &LockOp)> {
+    jobs.iter().map(|job| (&job.bound.name, &job.op)).collect()
 }
 
 /// What goes into one statement each. Nobody waits for those who come, and somebody for those who go; the first of either go
@@ -434,13 +526,18 @@ struct Sorted {
 }
 
 impl Job {
+    /// Whether its caller still waits for it.
+    pub(super) fn is_wanted(&self) -> bool {
+        !self.reply.is_closed()
+    }
+
     /// A caller that has gone away is as one whose answer was lost.
-    fn answer(self, outcome: Result<Outcome>) {
+    pub(super) fn answer(self, outcome: Result<Outcome>) {
         let _ = self.reply.send(outcome);
     }
 
     /// One that has to wait will know its lease by a token above this, the lock's newest.
-    fn answer_at(self, outcome: Outcome, token: Token) {
+    pub(super) fn answer_at(self, outcome: Outcome, token: Token) {
         if let (Outcome::Queued(_), LockOp::Acquire(Acquire { ask, .. })) = (&outcome, &self.op) {
             asks(&ask.lease_id, token.get(), self.since);
         }
@@ -475,7 +572,8 @@ impl Drop for Turn {
             Some(job) => {
                 let session = self.session.clone();
                 self.lane.gate.home().spawn(async move {
-                    let waited = within(STEP, async { Ok(session.say("").await?) }).await;
+                    let left = job.since.plus(STEP).after(Moment::now()) + LAST_MOMENT;
+                    let waited = within(left, async { Ok(session.say("").await?) }).await;
                     if let Err(fail) = waited {
                         lane.part_from(&session, &fail);
                     }
@@ -490,17 +588,9 @@ impl Drop for Turn {
 /// Whether an operation can be sent once more. If the answer was lost with the connection, it may have been done: then
 /// only what comes to the same when done twice.
 pub(super) fn may_try_again(op: &LockOp, fail: &Fail) -> bool {
-    let repeatable = match op {
-        LockOp::Acquire(_)
-        | LockOp::Renew(_)
-        | LockOp::Leave(_)
-        | LockOp::Sweep(_)
-        | LockOp::Restarted(_) => true,
-        LockOp::Release(_) | LockOp::AskRelease(_) | LockOp::ForceRelease(_) => false,
-    };
     match fail.again() {
         Again::Surely => true,
-        Again::Perhaps => repeatable,
+        Again::Perhaps => op.is_repeatable(),
         Again::Never => false,
     }
 }

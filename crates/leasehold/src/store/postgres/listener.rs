@@ -9,7 +9,8 @@ use futures_util::stream::FuturesUnordered;
 use tokio_postgres::AsyncMessage;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::gate::{Gate, PAUSE, Wire};
+use super::abandoned::Backend;
+use super::gate::{Gate, PAUSE, Use, Wire};
 use super::rows::LockRow;
 use super::session::Session;
 use super::sql::Sql;
@@ -73,6 +74,9 @@ async fn listen(gate: Weak<Gate>, hears: &AtomicBool, wakes: &Wakes) {
         let ended = match connected {
             Ok(ear) => {
                 hears.store(true, Ordering::Relaxed);
+                if let Some(open) = gate.upgrade() {
+                    open.listens_on(Some(ear.session.clone()));
+                }
                 // Nobody knows what was said before.
                 wakes.missed();
                 let ended = ear.listen(|channel, words| {
@@ -82,6 +86,9 @@ async fn listen(gate: Weak<Gate>, hears: &AtomicBool, wakes: &Wakes) {
                 });
                 let ended = ended.await;
                 hears.store(false, Ordering::Relaxed);
+                if let Some(open) = gate.upgrade() {
+                    open.listens_on(None);
+                }
                 ended
             }
             Err(fail) => fail,
@@ -93,24 +100,28 @@ async fn listen(gate: Weak<Gate>, hears: &AtomicBool, wakes: &Wakes) {
 
 /// A connection that listens.
 pub(super) struct Ear {
-    session: Session,
+    session: Arc<Session>,
     wire: Wire,
 }
 
 /// Opens a connection that listens.
 pub(super) async fn hear(gate: &Gate) -> Result<Ear, Fail> {
-    let (client, mut wire) = gate.connect().await?;
+    let (client, mut wire) = gate.connect(Use::Locks).await?;
     let listen = format!("LISTEN {}; LISTEN {}", gate.channel(), gate.task_channel());
-    {
-        let mut listening = std::pin::pin!(client.batch_execute(&listen));
+    let backend = {
+        let mut listening = std::pin::pin!(async {
+            let backend = Backend::of(&client).await?;
+            client.batch_execute(&listen).await?;
+            Ok::<_, tokio_postgres::Error>(backend)
+        });
         loop {
             tokio::select! {
-                heard = &mut listening => break heard?,
+                backend = &mut listening => break backend?,
                 message = next(&mut wire) => drop(message?),
             }
         }
-    }
-    Ok(Ear { session: gate.session(client), wire })
+    };
+    Ok(Ear { session: Arc::new(gate.session(client, backend)), wire })
 }
 
 impl Ear {
@@ -123,6 +134,8 @@ impl Ear {
                 biased;
                 message = next(&mut wire) => message,
                 Some(()) = looks.next() => continue,
+                // Somebody who had borrowed it may have left a transaction open.
+                () = session.given_up() => return Fail::Late,
             };
             match message {
                 Ok(AsyncMessage::Notification(notification)) => {

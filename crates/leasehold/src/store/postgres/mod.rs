@@ -13,9 +13,13 @@
 //! | `rows.rs` | records and events, in and out of rows |
 //! | `native.rs` | acquire, renew and release of an uncontended lock: one statement for one or for many |
 //! | `queue.rs` | joining a plain queue and handing over to its first: one statement each, or one for both |
+//! | `tickets.rs` | a long queue: one row per ticket, refreshed one at a time |
 //! | `general.rs` | every operation, by the rules, under a row lock |
 //! | `near.rs` | a connection on the caller's own runtime, for a caller that is alone |
 //! | `switchboard.rs`, `lane.rs` | how operations get to a connection, in order, and many at a time |
+//! | `aside.rs` | a lock whose row another program keeps locked gets a connection of its own |
+//! | `idle.rs` | closing connections that are not used: a process that waits or holds keeps one |
+//! | `abandoned.rs`, `deadline.rs` | a statement that arrives after its client has given up changes nothing |
 //! | `reads.rs` | records and history, a page at a time |
 //! | `listener.rs` | wake-ups from other processes |
 //! | `upkeep.rs` | the sweep, and bounding the history |
@@ -25,10 +29,14 @@
 //! | `store.rs` | the engine as a whole |
 //! | `trouble.rs` | what PostgreSQL says, in our words |
 
+mod abandoned;
+mod aside;
+mod deadline;
 mod docs;
 mod examine;
 mod gate;
 mod general;
+mod idle;
 mod lane;
 mod listener;
 mod native;
@@ -43,6 +51,7 @@ mod sql;
 mod store;
 mod switchboard;
 mod tasks;
+mod tickets;
 mod tls;
 mod trouble;
 mod upkeep;

@@ -1,6 +1,8 @@
 //! The hot path: acquire, renew and release of a lock that at most one holder has and nobody waits for, in one statement,
 //! decided and stamped by the server. Whatever does not fit changes nothing and is left to the rules.
 
+use std::collections::HashSet;
+
 use tokio_postgres::Row;
 use uuid::Uuid;
 
@@ -103,6 +105,16 @@ pub(super) async fn many(
         }
     }
     Ok(outcomes)
+}
+
+/// Those of these locks whose rows somebody else has locked just now.
+pub(super) async fn stuck(session: &Session, names: &[&str]) -> Result<HashSet<LockName>, Fail> {
+    let rows = session.query(Sql::Stuck, &[&names]).await?;
+    let mut stuck = HashSet::new();
+    for row in &rows {
+        stuck.extend(LockName::new(row.try_get::<_, &str>(0)?).ok());
+    }
+    Ok(stuck)
 }
 
 /// Where the statement for many has the time of a grant.

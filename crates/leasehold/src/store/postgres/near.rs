@@ -11,22 +11,22 @@ use std::time::Duration;
 
 use tokio::runtime::{Handle, Id};
 use tokio::task::AbortHandle;
-use tokio_postgres::types::Type;
 use tokio_util::sync::CancellationToken;
 
+use super::abandoned::Backend;
 use super::gate::{Gate, PAUSE};
+use super::idle::LONG_IDLE;
 use super::native;
 use super::session::{DEADLINE, Session, within};
 use super::trouble::{Again, Fail};
 use crate::model::{LeaseId, LockName, LockOp, Outcome};
+use crate::store::Moment;
 
 /// A caller is alone if so many calls have come one after the other. Many callers are better off in a lane, where what they
 /// ask goes in one statement and one commit.
 const ALONE: u32 = 16;
 /// How long a call waits for another one of the same lease before that one is ended.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// How often to look whether the server has ended a connection.
-const LOOK: Duration = Duration::from_millis(5);
 
 /// The connection on the caller's runtime, or the place for it.
 #[derive(Debug)]
@@ -56,13 +56,6 @@ struct Line {
     backend: Backend,
 }
 
-/// A process of the server: its number alone may be somebody else's later.
-#[derive(Debug, Clone)]
-struct Backend {
-    pid: i32,
-    started: String,
-}
-
 #[derive(Debug, Clone)]
 struct Busy {
     lease: LeaseId,
@@ -75,15 +68,8 @@ impl Line {
     /// server a statement went to.
     async fn open(gate: &Gate) -> Result<Option<Self>, Fail> {
         let (session, driver) = gate.open_here().await?;
-        if gate.is_pooled() {
-            return Ok(None);
-        }
-        let me = "SELECT pid, backend_start::text FROM pg_stat_activity WHERE pid = pg_backend_pid()";
-        let rows = session.client().query_typed(me, &[]).await?;
-        let Some(row) = rows.first() else { return Ok(None) };
-        // Without the right to see when it was started, it could not be told from a later one.
-        let (pid, Some(started)) = (row.try_get(0)?, row.try_get(1)?) else { return Ok(None) };
-        Ok(Some(Self { session, driver, backend: Backend { pid, started } }))
+        let backend = session.backend().filter(|_| !gate.is_pooled()).cloned();
+        Ok(backend.map(|backend| Self { session, driver, backend }))
     }
 }
 
@@ -109,7 +95,7 @@ impl Near {
 
     /// Takes the connection for one statement, if it is there, idle, and on the caller's runtime.
     pub(super) fn enter(self: &Arc<Self>, lease: LeaseId) -> Option<Turn> {
-        if !self.is_home() || self.gate.is_pooled() {
+        if !self.is_home() || self.gate.is_pooled() || !self.gate.abandoned.is_empty() {
             return None;
         }
         let mut state = self.state();
@@ -134,6 +120,16 @@ impl Near {
                 None
             }
         }
+    }
+
+    /// Closes the connection if it has not been used for long; says whether there is one.
+    pub(super) fn close_idle(&self, now: Moment) -> usize {
+        let mut state = self.state();
+        let idle = |line: &Line| line.session.unused_for(now) >= LONG_IDLE;
+        if state.busy.is_none() && state.line.as_ref().is_some_and(idle) {
+            state.line = None;
+        }
+        usize::from(state.line.is_some())
     }
 
     /// Somebody else is under way, so nobody is alone.
@@ -182,14 +178,8 @@ impl Near {
         // Its driver writes nothing any more, whenever its runtime gets to it.
         line.driver.abort();
         self.forget(line);
-        let Backend { pid, started } = &line.backend;
-        let params: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 2] =
-            [(pid, Type::INT4), (started, Type::TEXT)];
         let session = self.gate.open().await?;
-        let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = $1 AND backend_start::text = $2";
-        while !session.client().query_typed(end, &params).await?.is_empty() {
-            tokio::time::sleep(LOOK).await;
-        }
+        line.backend.end(session.client()).await?;
         self.gate.keep(session);
         Ok(())
     }
@@ -227,6 +217,7 @@ impl Turn {
         if let Err(fail) = &done {
             self.near.gate.learn(fail);
             if fail.again() != Again::Never {
+                self.near.gate.abandoned.add(Some(&self.line.backend));
                 self.near.forget(&self.line);
             }
         }

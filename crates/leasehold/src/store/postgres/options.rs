@@ -9,6 +9,7 @@ use tokio_postgres::config::Host;
 use crate::error::{Error, Result, Trouble};
 use crate::model::parse_duration;
 use crate::store::connect::decoded;
+use crate::store::ticket_rows::LONG_QUEUE;
 use crate::store::{Clock, StoreUrl};
 
 /// Which server, and how it is used.
@@ -32,6 +33,9 @@ pub struct PostgresOptions {
     pub pooler: Pooler,
     /// How many events of history to keep.
     pub max_events: u32,
+    /// Queues of more tickets than this are stored as rows.
+    #[doc(hidden)]
+    pub long_queue: usize,
     /// The time to go by, for tests; else the server's clock.
     #[doc(hidden)]
     pub clock: Option<Clock>,
@@ -87,6 +91,7 @@ impl PostgresOptions {
             poll: Duration::from_millis(200),
             pooler: Pooler::Unknown,
             max_events: 100_000,
+            long_queue: LONG_QUEUE,
             clock: None,
         };
         let mut theirs = Vec::new();

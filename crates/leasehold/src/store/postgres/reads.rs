@@ -4,17 +4,20 @@ use std::sync::Arc;
 
 use tokio::sync::Mutex;
 use tokio_postgres::Row;
+use uuid::Uuid;
 
 use super::gate::Gate;
+use super::idle::UNUSED;
 use super::near::Near;
 use super::rows::{self, EVENT_COLUMNS, LOCK_COLUMNS, LockRow, time};
 use super::session::{DEADLINE, Param, Session, within};
 use super::sql::Sql;
 use super::trouble::{Again, Fail};
 use crate::error::Result;
-use crate::model::{Event, LockName, LockRecord, Timestamp, Ttl};
+use crate::model::{Event, LeaseId, LockName, LockRecord, Timestamp, Ttl};
+use crate::store::Moment;
 use crate::store::lock_store::page_size;
-use crate::store::{Cursor, ListEvents, ListLocks, LockState, Page, Span};
+use crate::store::{Cursor, ListEvents, ListLocks, LockState, Page, Peek, Span};
 
 /// The numbers of events are given before they are committed, so a higher one may be seen before a lower one. Whoever
 /// goes on from where it was must not pass over it: where a number is missing, the list ends, until it is so old that
@@ -34,27 +37,46 @@ impl Desk {
         Self { gate, near, session: Mutex::new(None) }
     }
 
+    /// Lays the connection down if it has not been used for a moment; says whether there is still one.
+    pub(super) fn lay_down_unused(&self, now: Moment) -> usize {
+        let Ok(mut open) = self.session.try_lock() else { return 1 };
+        let unused = |session: &Arc<Session>| session.unused_for(now) >= UNUSED;
+        // A question that takes long is asked with a clone of it.
+        if open.as_ref().is_some_and(|session| {
+            unused(session)
+                && Arc::strong_count(session) <= 1 + 2 * usize::from(self.gate.is_listening(session))
+        }) {
+            open.take().into_iter().for_each(|session| self.gate.keep(session));
+        }
+        usize::from(open.is_some())
+    }
+
     /// Asks one question; once more if the connection turns out to be gone.
     pub(super) async fn ask(&self, what: Sql, params: &[Param<'_>]) -> Result<Vec<Row>> {
-        let asked = within(DEADLINE, async {
-            match self.ask_once(what, params).await {
-                Err(fail) if fail.again() != Again::Never => self.ask_once(what, params).await,
-                asked => asked,
-            }
-        });
+        let asked = within(DEADLINE, self.ask_twice(what, params));
         asked.await.map_err(|fail| fail.explain(&self.gate.place))
+    }
+
+    async fn ask_twice(&self, what: Sql, params: &[Param<'_>]) -> Result<Vec<Row>, Fail> {
+        match self.ask_once(what, params).await {
+            Err(fail) if fail.again() != Again::Never => self.ask_once(what, params).await,
+            asked => asked,
+        }
     }
 
     /// Asks what takes no time, by the connection that is nearest.
     async fn ask_quickly(&self, what: Sql, params: &[Param<'_>]) -> Result<Vec<Row>> {
-        if let Some(session) = self.near.idle() {
-            // Whatever goes wrong here is found out again on the other way.
-            let asked = within(DEADLINE / 5, async { Ok(session.query(what, params).await?) });
-            if let Ok(rows) = asked.await {
-                return Ok(rows);
+        let asked = within(DEADLINE, async {
+            if let Some(session) = self.near.idle().or_else(|| self.gate.listening()) {
+                // Whatever goes wrong here is found out again on the other way.
+                let asked = within(DEADLINE / 5, async { Ok(session.query(what, params).await?) });
+                if let Ok(rows) = asked.await {
+                    return Ok(rows);
+                }
             }
-        }
-        self.ask(what, params).await
+            self.ask_twice(what, params).await
+        });
+        asked.await.map_err(|fail| fail.explain(&self.gate.place))
     }
 
     async fn ask_once(&self, what: Sql, params: &[Param<'_>]) -> Result<Vec<Row>, Fail> {
@@ -63,6 +85,7 @@ impl Desk {
         if let Err(fail) = &answer {
             self.gate.learn(fail);
             if fail.again() != Again::Never {
+                session.give_up();
                 *self.session.lock().await = None;
             }
         }
@@ -87,7 +110,16 @@ impl Desk {
 
     pub(super) async fn get(&self, name: &LockName) -> Result<Option<LockRecord>> {
         let rows = self.ask_quickly(Sql::Get, &[&name.as_str()]).await?;
-        self.readable(rows.first().map(LockRow::read).transpose().map(|row| row.map(|row| row.record)))
+        let record = rows.first().map(|row| LockRow::read_whole(row, LOCK_COLUMNS)).transpose();
+        self.readable(record)
+    }
+
+    pub(super) async fn peek(&self, name: &LockName, waiter: &LeaseId) -> Result<Peek> {
+        let rows = self.ask_quickly(Sql::Peek, &[&name.as_str(), &self.gate.now()]).await?;
+        match rows.first() {
+            Some(row) => self.readable(peek(row, waiter)),
+            None => Ok(Peek::of(None, waiter, self.now().await?)),
+        }
     }
 
     pub(super) async fn now(&self) -> Result<Timestamp> {
@@ -109,7 +141,8 @@ impl Desk {
             let last = rows.len() < limit as usize;
             for row in &rows {
                 let (record, now) = self.readable(
-                    LockRow::read(row).and_then(|found| Ok((found.record, time(row, LOCK_COLUMNS)?))),
+                    LockRow::read_whole(row, LOCK_COLUMNS + 1)
+                        .and_then(|record| Ok((record, time(row, LOCK_COLUMNS)?))),
                 )?;
                 record.name.as_str().clone_into(&mut after);
                 if ask.state.is_none_or(|state| state.matches(&record, now)) {
@@ -153,6 +186,26 @@ impl Desk {
         };
         Ok(Page { items: found.into_iter().map(|(_, event)| event).collect(), next })
     }
+}
+
+/// Reads a row of `Sql::Peek`: the lease's id and token, `held`, the lease, `wake_at`, perhaps the record, the time.
+fn peek(row: &Row, waiter: &LeaseId) -> Result<Peek, Fail> {
+    let now = time(row, 14)?;
+    let wake_at = row.try_get::<_, Option<i64>>(12)?.map(|_| time(row, 12)).transpose()?;
+    let in_columns = row.try_get::<_, Option<Uuid>>(0)?.is_some_and(|id| id == *waiter.as_uuid());
+    let (lease, has_queue) = match (row.try_get::<_, Option<&str>>(13)?, row.try_get(2)?) {
+        (Some(text), _) => {
+            let (record, is_listed) = rows::stored_record(text)?;
+            (record.lease(waiter).cloned(), is_listed || !record.waiters.is_empty())
+        }
+        (None, Some(false)) => (None, false),
+        (None, held @ (None | Some(true))) => {
+            let lease =
+                in_columns.then(|| rows::lease_at(row, 3, *waiter, rows::token(row, 1)?)).transpose()?;
+            (lease, held.is_none())
+        }
+    };
+    Ok(Peek { lease, wake_at: wake_at.filter(|_| has_queue), holder_is_gone: false, now })
 }
 
 fn times(row: &Row) -> Result<(Timestamp, i64), Fail> {

@@ -12,16 +12,20 @@ use uuid::Uuid;
 
 use super::gate::micros;
 use super::sql::ELSEWHERE;
+use super::tickets;
 use super::trouble::Fail;
 use crate::model::{
     Ask, Event, EventKind, Holder, Lease, LeaseId, LockName, LockRecord, Metadata, Mode, Priority, Process,
     Reason, Slots, Status, Ticket, Timestamp, Token, Ttl,
 };
+use crate::store::ticket_rows::{Listed, RowChange, is_listed};
 
 /// A lock's row.
 pub(super) struct LockRow {
     pub(super) record: LockRecord,
     pub(super) wake_at: Option<i64>,
+    /// Whether its tickets are rows, and not in the record yet.
+    pub(super) is_listed: bool,
 }
 
 /// How many columns a lock's row has; what a statement adds comes after them.
@@ -41,10 +45,11 @@ impl LockRow {
                 waiters: waiters.into_iter().map(Waiter::ticket).collect::<Result<_, _>>()?,
                 version: number(row, 2)?,
             };
-            return Ok(Self { record, wake_at });
+            return Ok(Self { record, wake_at, is_listed: false });
         }
-        if let Some(record) = row.try_get::<_, Option<&str>>(15)? {
-            return Ok(Self { record: serde_json::from_str(record).map_err(unreadable)?, wake_at });
+        if let Some(text) = row.try_get::<_, Option<&str>>(15)? {
+            let (record, is_listed) = stored_record(text)?;
+            return Ok(Self { record, wake_at, is_listed });
         }
         let holders = match row.try_get(3)? {
             Some(true) => vec![lease(row)?],
@@ -57,8 +62,26 @@ impl LockRow {
             waiters: Vec::new(),
             version: number(row, 2)?,
         };
-        Ok(Self { record, wake_at })
+        Ok(Self { record, wake_at, is_listed: false })
     }
+
+    /// The record with its tickets, if they are rows: these are in the column `at`.
+    pub(super) fn read_whole(row: &Row, at: usize) -> Result<LockRecord, Fail> {
+        let Self { mut record, is_listed, .. } = Self::read(row)?;
+        if is_listed && let Some(rows) = row.try_get::<_, Option<&str>>(at)? {
+            tickets::add_from_json(&mut record, rows)?;
+        }
+        Ok(record)
+    }
+}
+
+/// A record as its column has it, and whether its tickets are rows.
+pub(super) fn stored_record(text: &str) -> Result<(LockRecord, bool), Fail> {
+    if is_listed(text) {
+        let Listed { record, .. } = serde_json::from_str(text).map_err(unreadable)?;
+        return Ok((record, true));
+    }
+    Ok((serde_json::from_str(text).map_err(unreadable)?, false))
 }
 
 /// The lease in the columns: the one that holds the lock, or the one that did last.
@@ -213,6 +236,12 @@ pub(super) struct Saved {
 }
 
 impl Saved {
+    /// A lock whose tickets are rows.
+    pub(super) fn listed(record: &LockRecord, change: &RowChange) -> Result<Self, Fail> {
+        let record = serde_json::to_string(&change.listed(record)).map_err(unreadable)?;
+        Ok(Self { record: Some(record), ..Self::default() })
+    }
+
     pub(super) fn new(record: &LockRecord) -> Result<Self, Fail> {
         let queue = plain_queue(record)?;
         match (record.holders.as_slice(), queue) {
@@ -364,11 +393,11 @@ fn slots(row: &Row, at: usize) -> Result<Slots, Fail> {
     Slots::new(slots).map_err(unreadable)
 }
 
-fn number(row: &Row, at: usize) -> Result<u64, Fail> {
+pub(super) fn number(row: &Row, at: usize) -> Result<u64, Fail> {
     u64::try_from(row.try_get::<_, i64>(at)?).map_err(unreadable)
 }
 
-fn unreadable(error: impl std::error::Error + Send + Sync + 'static) -> Fail {
+pub(super) fn unreadable(error: impl std::error::Error + Send + Sync + 'static) -> Fail {
     Fail::Unreadable(Box::new(error))
 }
 

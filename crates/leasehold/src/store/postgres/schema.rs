@@ -11,7 +11,7 @@ use super::trouble::Fail;
 use crate::error::{Error, Result, Trouble};
 
 /// Each entry brings the schema one version further. Never change one that has been released: add the next.
-const MIGRATIONS: [&str; 4] = ["
+const MIGRATIONS: [&str; 7] = ["
     -- Facts about the store itself.
     CREATE TABLE $s.meta (key text PRIMARY KEY, value text NOT NULL);
     INSERT INTO $s.meta VALUES ('schema_version', '0'), ('pruned_to', '0');
@@ -37,14 +37,23 @@ const MIGRATIONS: [&str; 4] = ["
     ALTER TABLE $s.locks ADD COLUMN queue jsonb;
     -- A queue of a few dozen stays in the row as it is: packing it at each change would cost more than the rest.
     ALTER TABLE $s.locks SET (toast_tuple_target = 8160);
-"];
+", "
+    -- A long queue: one row per ticket, in the order of `rank` and `seq`, so that refreshing one does not write the others.
+    -- The lock's `record` says that its tickets are here. Only `ends`, `patience` and `refreshes` change while a ticket
+    -- waits; they are in no index, and room is left in each page.
+    CREATE TABLE $s.tickets (
+        lock text COLLATE \"C\" NOT NULL, lease_id uuid NOT NULL, rank bigint NOT NULL, seq bigint NOT NULL,
+        ends bigint NOT NULL, patience bigint NOT NULL, refreshes bigint NOT NULL, ticket text NOT NULL,
+        PRIMARY KEY (lock, lease_id)) WITH (fillfactor = 50);
+    CREATE INDEX tickets_in_order ON $s.tickets (lock, rank, seq);
+", super::tasks::BEGUN, super::tasks::HEADS_PER_QUEUE];
 
 /// The version that this leasehold makes and knows.
 pub(super) const NEWEST: usize = MIGRATIONS.len();
 /// Older servers were never tried.
 const OLDEST_SERVER: i32 = 120_000;
 /// How long a look at the tables may take…
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(5);
 /// …and making them, with others who do the same, or bringing up those that have many tasks in them.
 const MIGRATION: Duration = Duration::from_mins(10);
 

@@ -1,13 +1,18 @@
 //! One connection and the statements that it has prepared.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::OnceCell;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
+use tokio_util::sync::CancellationToken;
 
+use super::abandoned::Backend;
+use super::deadline::ServerClock;
 use super::sql::{Sql, Texts};
 use super::trouble::Fail;
+use crate::store::Moment;
 
 /// No single piece of work takes longer. The server gives up before that, by its own timeouts.
 pub(super) const DEADLINE: Duration = Duration::from_secs(5);
@@ -17,8 +22,16 @@ pub(super) struct Session {
     client: Client,
     texts: Texts,
     statements: Statements,
+    /// Who this connection is on the server; none if that cannot be known.
+    backend: Option<Backend>,
+    clock: ServerClock,
+    /// When it was last used, in µs.
+    used: AtomicU64,
+    given_up: CancellationToken,
 }
 
+/// A client does not give up before this time after it has sent a statement.
+pub(super) const STEP: Duration = Duration::from_millis(4500);
 /// How statements reach the server.
 enum Statements {
     /// Prepared once, then called by name.
@@ -31,18 +44,43 @@ enum Statements {
 pub(super) type Param<'a> = &'a (dyn ToSql + Sync);
 
 impl Session {
-    pub(super) fn new(client: Client, texts: Texts, named: bool) -> Self {
+    pub(super) fn new(client: Client, texts: Texts, named: bool, backend: Option<Backend>) -> Self {
         let statements = if named {
             Statements::Named(Box::new(std::array::from_fn(|_| OnceCell::new())))
         } else {
             Statements::Unnamed
         };
-        Self { client, texts, statements }
+        let (clock, used) = (ServerClock::default(), AtomicU64::new(Moment::now().as_micros()));
+        Self { client, texts, statements, backend, clock, used, given_up: CancellationToken::new() }
     }
 
     /// Whether it is known to be gone.
     pub(super) fn is_closed(&self) -> bool {
-        self.client.is_closed()
+        self.client.is_closed() || self.given_up.is_cancelled()
+    }
+
+    /// It is of no more use: a transaction may be open on it, or an answer on its way.
+    pub(super) fn give_up(&self) {
+        self.given_up.cancel();
+    }
+
+    /// Ends when it is given up.
+    pub(super) async fn given_up(&self) {
+        self.given_up.cancelled().await;
+    }
+
+    /// How long nobody has used it.
+    pub(super) fn unused_for(&self, now: Moment) -> Duration {
+        now.after(Moment::from_micros(self.used.load(Ordering::Relaxed)))
+    }
+
+    fn is_used(&self) {
+        self.used.store(Moment::now().as_micros(), Ordering::Relaxed);
+    }
+
+    /// Who this connection is on the server.
+    pub(super) const fn backend(&self) -> Option<&Backend> {
+        self.backend.as_ref()
     }
 
     /// The bare connection, for what is not asked often.
@@ -64,12 +102,21 @@ impl Session {
         what: Sql,
         params: &[Param<'_>],
     ) -> Result<Vec<Row>, tokio_postgres::Error> {
+        self.is_used();
         if let Some(statement) = self.prepared(what).await? {
             return self.client.query(statement, params).await;
         }
         let text = self.texts.get(what);
-        let params: Vec<_> = params.iter().copied().zip(text.types.iter().cloned()).collect();
+        let until = if text.has_deadline { Some(self.clock.until(&self.client).await?) } else { None };
+        let deadline = until.as_ref().map(|until| until as Param<'_>);
+        let params = params.iter().copied().chain(deadline);
+        let params: Vec<_> = params.zip(text.types.iter().cloned()).collect();
         self.client.query_typed(&text.sql, &params).await
+    }
+
+    /// Forgets what is known of the server's clock: it may have been set.
+    pub(super) fn forget_clock(&self) {
+        self.clock.forget();
     }
 
     /// Sends a few plain words, such as BEGIN.

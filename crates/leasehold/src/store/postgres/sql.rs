@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use tokio_postgres::types::Type;
 
+use super::deadline::IN_TIME;
+use super::tickets;
 use crate::model::MAX_WAITERS;
 
 /// The server's time in µs, read when this is evaluated; or, in tests, the time that is sent along as `$now`.
@@ -28,11 +30,13 @@ pub(super) enum Sql {
     Renew,
     Release,
     Many,
+    Stuck,
     Join,
     HandOver,
     Lock,
     Save,
     Get,
+    Peek,
     List,
     EventsAfter,
     EventsBefore,
@@ -44,6 +48,10 @@ pub(super) enum Sql {
     Prune,
     Notify,
     NotifyNext,
+    Tickets,
+    DropTickets,
+    PutTickets,
+    Refresh,
 }
 
 /// One statement.
@@ -51,6 +59,8 @@ pub(super) enum Sql {
 pub(super) struct Text {
     pub(super) sql: String,
     pub(super) types: Vec<Type>,
+    /// Whether its last parameter is the time until which it may begin.
+    pub(super) has_deadline: bool,
 }
 
 /// All statements, for one schema.
@@ -58,9 +68,10 @@ pub(super) struct Text {
 pub(super) struct Texts(Arc<Vec<Text>>);
 
 impl Texts {
-    pub(super) const COUNT: usize = Sql::NotifyNext as usize + 1;
+    pub(super) const COUNT: usize = Sql::Refresh as usize + 1;
 
-    pub(super) fn new(schema: &str) -> Self {
+    /// `pooled`: for statements that go through a pooler.
+    pub(super) fn new(schema: &str, pooled: bool) -> Self {
         let texts = ALL.iter().enumerate().map(|(at, (what, make))| {
             debug_assert_eq!(*what as usize, at, "in the order of the names");
             let (sql, types) = make();
@@ -68,10 +79,17 @@ impl Texts {
             let (sql, mut types) = (sql.replace("$NOW", NOW), types);
             let sql = sql.replace("$LOCK", LOCK).replace("$LEASE", LEASE).replace("$EVENT", EVENT);
             let sql = sql.replace("$s.", &format!("{schema}."));
+            let has_deadline = pooled && sql.contains("$IN_TIME");
+            let sql = sql.replace("$IN_TIME", if pooled { IN_TIME } else { "true" });
             if sql.contains("$now") {
                 types.push(Type::INT8);
             }
-            Text { sql: sql.replace("$now", &format!("${now}")), types }
+            let until = types.len() + 1;
+            if has_deadline {
+                types.push(Type::INT8);
+            }
+            let sql = sql.replace("$now", &format!("${now}")).replace("$until", &format!("${until}"));
+            Text { sql, types, has_deadline }
         });
         Self(Arc::new(texts.collect()))
     }
@@ -88,11 +106,13 @@ const ALL: [(Sql, Make); Texts::COUNT] = [
     (Sql::Renew, renew),
     (Sql::Release, release),
     (Sql::Many, many),
+    (Sql::Stuck, stuck),
     (Sql::Join, join),
     (Sql::HandOver, hand_over),
     (Sql::Lock, lock),
     (Sql::Save, save),
     (Sql::Get, get),
+    (Sql::Peek, peek),
     (Sql::List, list),
     (Sql::EventsAfter, events_after),
     (Sql::EventsBefore, events_before),
@@ -104,6 +124,10 @@ const ALL: [(Sql, Make); Texts::COUNT] = [
     (Sql::Prune, prune),
     (Sql::Notify, notify),
     (Sql::NotifyNext, notify_next),
+    (Sql::Tickets, tickets::all),
+    (Sql::DropTickets, tickets::remove),
+    (Sql::PutTickets, tickets::put),
+    (Sql::Refresh, tickets::refresh),
 ];
 
 // --- the hot statements ----------------------------------------------------------------------------------------------
@@ -118,13 +142,13 @@ fn acquire() -> (String, Vec<Type>) {
             INSERT INTO $s.locks AS l (name, token, version, held, lease_id, holder, shared, slots, ttl, extra,
                                        acquired_at, renewed_at, expires_at, renewals, changed_at, wake_at)
             SELECT $1, {first}, 1, true, $2, $3, $4, $5, $6::bigint, $7,
-                   n.now, n.now, n.now + $6::bigint, 0, n.now, n.now + $6::bigint FROM (SELECT $NOW AS now) n
+                   n.now, n.now, n.now + $6::bigint, 0, n.now, n.now + $6::bigint FROM (SELECT $NOW AS now) n WHERE $IN_TIME
             ON CONFLICT (name) DO UPDATE SET (token, version, held, lease_id, holder, shared, slots, ttl, extra,
                                               acquired_at, renewed_at, expires_at, renewals, changed_at, wake_at) = (
                 SELECT {next}, l.version + 1, true, excluded.lease_id, excluded.holder, excluded.shared, excluded.slots,
                        excluded.ttl, excluded.extra, n.now, n.now, n.now + excluded.ttl, 0, n.now, {wake_at}
                 FROM (SELECT $NOW AS now) n)
-            WHERE l.held = false
+            WHERE l.held = false AND $IN_TIME
             RETURNING l.name, l.token, l.acquired_at),
         told AS (
             INSERT INTO $s.events (lock, at, kind, token, lease_id, holder, shared, slots, after_micros, renewals)
@@ -202,7 +226,7 @@ fn many() -> (String, Vec<Type>) {
                                        acquired_at, renewed_at, expires_at, renewals, changed_at, wake_at)
             SELECT u.name, coalesce(u.token, {first}), 1, u.held, u.lease_id, u.holder, u.shared, u.slots, u.ttl, u.extra,
                    n.now, n.now, n.now + u.ttl, 0, n.now, n.now + u.ttl
-            FROM asked u, (SELECT $NOW AS now) n WHERE u.held OR {THERE}
+            FROM asked u, (SELECT $NOW AS now) n WHERE CASE WHEN u.held THEN $IN_TIME ELSE {THERE} END
             ON CONFLICT (name) DO UPDATE SET (token, version, held, holder, lease_id, shared, slots, ttl, extra,
                                               acquired_at, renewed_at, expires_at, renewals, changed_at, wake_at) = (
                 SELECT CASE WHEN excluded.held THEN {next} ELSE l.token END, l.version + 1,
@@ -215,7 +239,7 @@ fn many() -> (String, Vec<Type>) {
                        CASE WHEN excluded.held THEN 0 WHEN excluded.held IS NULL THEN l.renewals + 1 ELSE l.renewals END,
                        n.now, CASE WHEN excluded.held IS NOT false THEN {wake_at} ELSE l.wake_at END
                 FROM (SELECT $NOW AS now, coalesce(excluded.ttl, l.ttl) AS ttl) n)
-            WHERE CASE WHEN excluded.held THEN l.held = false ELSE {MINE} END
+            WHERE CASE WHEN excluded.held THEN l.held = false AND $IN_TIME ELSE {MINE} END
             RETURNING $LOCK, l.changed_at),
         told AS (
             INSERT INTO $s.events (lock, at, kind, token, lease_id, holder, shared, slots, after_micros, renewals)
@@ -241,6 +265,13 @@ fn many() -> (String, Vec<Type>) {
     (sql, types)
 }
 
+/// Which of these locks somebody else has locked the row of just now.
+fn stuck() -> (String, Vec<Type>) {
+    let sql = "SELECT name FROM $s.locks WHERE name = ANY ($1) AND name NOT IN (
+            SELECT f.name FROM (SELECT name FROM $s.locks WHERE name = ANY ($1) FOR UPDATE SKIP LOCKED) f)";
+    (sql.to_owned(), vec![Type::TEXT_ARRAY])
+}
+
 // --- a plain queue ---------------------------------------------------------------------------------------------------
 //
 // One holder, and behind it tickets that want the same: the whole lock, in the order in which they came. As long as nothing
@@ -261,7 +292,7 @@ fn join() -> (String, Vec<Type>) {
                        least(l.wake_at, n.now + $6::bigint)
                 FROM (SELECT $NOW AS now) n)
             WHERE (l.held OR l.queue IS NOT NULL) AND NOT l.shared AND l.slots = 1 AND $NOW < l.wake_at
-              AND l.lease_id <> excluded.lease_id
+              AND l.lease_id <> excluded.lease_id AND $IN_TIME
               AND (l.queue IS NULL OR jsonb_array_length(l.queue) < {MAX_WAITERS} AND {comes_last})
             RETURNING $LEASE, l.lease_id, l.token, l.changed_at, jsonb_array_length(l.queue) AS waiters),
         told AS (
@@ -313,7 +344,7 @@ fn hand_over() -> (String, Vec<Type>) {
                              CASE WHEN jsonb_array_length(l.queue) = 1 AND NOT {JOINS} THEN true END AS last) f)
             WHERE l.queue IS NOT NULL AND l.lease_id = excluded.lease_id AND l.token = excluded.token AND $NOW < l.wake_at
               AND (l.expires_at, l.renewals, l.queue -> 0) = (SELECT o.expires_at, o.renewals, o.first FROM old o)
-              AND (NOT {JOINS} OR {comes_last})
+              AND (NOT {JOINS} OR {comes_last} AND $IN_TIME)
             RETURNING l.token, l.lease_id, l.holder, l.changed_at, coalesce(jsonb_array_length(l.queue), 0) AS waiters),
         told AS (
             INSERT INTO $s.events (lock, at, kind, token, lease_id, holder, shared, slots, after_micros, renewals)
@@ -394,16 +425,28 @@ fn save() -> (String, Vec<Type>) {
 // --- reading ---------------------------------------------------------------------------------------------------------
 
 fn get() -> (String, Vec<Type>) {
-    ("SELECT $LOCK FROM $s.locks l WHERE l.name = $1".to_owned(), vec![Type::TEXT])
+    let sql = format!("SELECT $LOCK, {} FROM $s.locks l WHERE l.name = $1", tickets::OF_LOCK);
+    (sql, vec![Type::TEXT])
+}
+
+/// What a waiter needs to know of a lock: the lease in the columns, the record only if there is no plain queue, and no
+/// ticket of a long one.
+fn peek() -> (String, Vec<Type>) {
+    let sql = "SELECT l.lease_id, l.token, l.held, $LEASE, l.wake_at, CASE WHEN l.queue IS NULL THEN l.record END, $NOW
+        FROM $s.locks l WHERE l.name = $1";
+    (sql.to_owned(), vec![Type::TEXT])
 }
 
 /// By name: after `$1`, from the prefix `$2` on and before `$3`; with `$4` only those that somebody may hold.
 fn list() -> (String, Vec<Type>) {
-    let sql = "SELECT $LOCK, (SELECT $NOW) FROM $s.locks l
+    let sql = format!(
+        "SELECT $LOCK, (SELECT $NOW), {} FROM $s.locks l
         WHERE l.name > $1 AND l.name >= $2 AND ($3::text IS NULL OR l.name < $3)
           AND (NOT $4 OR l.held IS DISTINCT FROM false)
-        ORDER BY l.name LIMIT $5";
-    (sql.to_owned(), vec![Type::TEXT, Type::TEXT, Type::TEXT, Type::BOOL, Type::INT8])
+        ORDER BY l.name LIMIT $5",
+        tickets::OF_LOCK
+    );
+    (sql, vec![Type::TEXT, Type::TEXT, Type::TEXT, Type::BOOL, Type::INT8])
 }
 
 fn events_after() -> (String, Vec<Type>) {
@@ -454,7 +497,8 @@ fn trim() -> (String, Vec<Type>) {
 /// of work at a time, and next to none if there is nothing to drop.
 fn prune() -> (String, Vec<Type>) {
     let sql = "WITH ends AS (
-            SELECT (SELECT min(seq) FROM $s.events) AS first, (SELECT max(seq) FROM $s.events) AS last),
+            SELECT (SELECT min(seq) FROM $s.events) AS first, (SELECT max(seq) FROM $s.events) AS last,
+                   set_config('lock_timeout', '2000', true)),
         old AS (
             SELECT max(seq) AS seq FROM (SELECT seq, at FROM $s.events ORDER BY seq LIMIT 10000) o
             WHERE at < (SELECT $NOW) - $2
@@ -489,10 +533,10 @@ mod tests {
 
     #[test]
     fn parameters_are_numbered_and_nothing_is_left_to_fill_in() {
-        let texts = Texts::new("some_schema");
-        for (what, _) in ALL {
+        for (what, pooled) in ALL.into_iter().flat_map(|(what, _)| [(what, false), (what, true)]) {
+            let texts = Texts::new("some_schema", pooled);
             let text = texts.get(what);
-            for left in ["$NOW", "$now", "$LOCK", "$LEASE", "$EVENT", "$s."] {
+            for left in ["$NOW", "$now", "$LOCK", "$LEASE", "$EVENT", "$IN_TIME", "$until", "$s."] {
                 assert!(!text.sql.contains(left), "{left} in {}", text.sql);
             }
             for number in 1..=text.types.len() {

@@ -8,6 +8,7 @@ use async_trait::async_trait;
 
 use super::docs::PostgresDocs;
 use super::gate::Gate;
+use super::idle::Idle;
 use super::lane::{Lane, SoFar, may_try_again};
 use super::listener::Listener;
 use super::near::Near;
@@ -16,7 +17,7 @@ use super::reads::Desk;
 use super::session::{DEADLINE, within};
 use super::switchboard::Switchboard;
 use super::tasks::{EnqueuedInside, Pool, PostgresTasks, Wakes};
-use super::trouble::Fail;
+use super::trouble::{Fail, is_stuck};
 use super::{examine, native, schema};
 use crate::Result;
 use crate::model::{
@@ -24,7 +25,8 @@ use crate::model::{
 };
 use crate::store::wake::Reach;
 use crate::store::{
-    Abilities, Changes, DocStore, Finding, Hosts, ListEvents, ListLocks, LockStore, Page, Store, TaskStore,
+    Abilities, Changes, DocStore, Finding, Hosts, ListEvents, ListLocks, LockStore, Page, Peek, Store,
+    TaskStore,
 };
 
 /// The history is bounded once in so many operations, whether anybody sweeps or not.
@@ -58,12 +60,22 @@ impl PostgresStore {
         let board = Switchboard::new(gate.options.pool);
         let (pool, wakes) = (Pool::new(gate.clone()), Wakes::new());
         let listener = Arc::new(Listener::new(&gate, wakes.clone()));
+        let lanes: Vec<_> = (0..gate.options.pool).map(|_| Lane::new(gate.clone(), board.clone())).collect();
+        let desk = Arc::new(Desk::new(gate.clone(), near.clone()));
+        let idle = Idle {
+            gate: Arc::downgrade(&gate),
+            lanes: lanes.iter().map(Arc::downgrade).collect(),
+            desk: Arc::downgrade(&desk),
+            near: Arc::downgrade(&near),
+            pool: Arc::downgrade(&pool),
+        };
+        gate.home().spawn(idle.close_in_time());
         Ok(Self {
             tasks: PostgresTasks::new(pool.clone(), wakes, listener.clone()),
             docs: PostgresDocs::new(pool, abilities(&gate)),
-            lanes: (0..gate.options.pool).map(|_| Lane::new(gate.clone(), board.clone())).collect(),
+            lanes,
             board,
-            desk: Arc::new(Desk::new(gate.clone(), near.clone())),
+            desk,
             near,
             listener,
             operations: AtomicU32::new(0),
@@ -101,6 +113,13 @@ impl PostgresStore {
         self.tasks.lease_statement()
     }
 
+    /// For tests: the statement that finds leases that have run out.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    pub fn expired_statement(&self) -> String {
+        self.tasks.expired_statement()
+    }
+
     /// A caller that is alone uses the connection on its own runtime; all others share the lanes.
     async fn near_or_far(&self, name: &LockName, op: &LockOp) -> Result<Outcome, Fail> {
         let mut so_far = SoFar::Nothing;
@@ -113,6 +132,8 @@ impl PostgresStore {
             match turn.statement(name, op).await {
                 Ok(Some(outcome)) => return Ok(outcome),
                 Ok(None) => so_far = SoFar::LeftToTheRules,
+                // The lane sets it aside.
+                Err(Fail::Said(error)) if is_stuck(&error) => so_far = SoFar::LeftToTheRules,
                 // Not counted as a try of the lane, whose own connection may be gone for the same reason.
                 Err(fail) if may_try_again(op, &fail) => {}
                 Err(fail) => return Err(fail),
@@ -183,6 +204,10 @@ impl LockStore for PostgresStore {
         self.desk.get(name).await
     }
 
+    async fn peek(&self, name: &LockName, waiter: &LeaseId) -> Result<Peek> {
+        self.desk.peek(name, waiter).await
+    }
+
     async fn list(&self, ask: &ListLocks) -> Result<Page<LockRecord>> {
         self.desk.list(ask).await
     }
@@ -200,8 +225,10 @@ impl LockStore for PostgresStore {
         // Whoever begins to wait before somebody listens may miss its wake-up, and looks more often. Behind a pooler
         // nobody ever will.
         let poll = self.gate.options.poll;
-        let hears = self.listener.hears() || self.gate.is_pooled();
-        Changes::new(*waiter, Reach::Process, if hears { poll } else { poll.min(EAGER) })
+        if self.gate.is_pooled() {
+            return Changes::polling(*waiter, poll);
+        }
+        Changes::new(*waiter, Reach::Process, if self.listener.hears() { poll } else { poll.min(EAGER) })
     }
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::rows::Saved;
 use crate::model::LockName;
+use crate::store::ticket_rows::is_listed;
 
 /// So many operations share a lane before the next one is opened.
 const FULL: usize = 16;
@@ -20,6 +21,8 @@ pub(super) enum Shape {
     Plain,
     /// Who comes next: those who wait all want the whole lock.
     Queue,
+    /// Whose ticket is refreshed: the tickets are rows.
+    Long,
     /// Nothing.
     Other,
 }
@@ -29,6 +32,7 @@ impl Shape {
         match (saved.held, &saved.queue) {
             (Some(_), _) => Self::Plain,
             (None, Some(_)) => Self::Queue,
+            (None, None) if saved.record.as_deref().is_some_and(is_listed) => Self::Long,
             (None, None) => Self::Other,
         }
     }
@@ -86,7 +90,7 @@ impl Switchboard {
                 lines.lane
             }
             None => {
-                let lane = state.choose(state.involved.contains_key(name));
+                let lane = state.choose(state.involved.get(name).map(|known| known.shape));
                 state.bound.insert(name.clone(), Lines { lane, count: 1 });
                 lane
             }
@@ -139,9 +143,11 @@ impl Switchboard {
 }
 
 impl State {
-    fn choose(&self, is_involved: bool) -> usize {
+    fn choose(&self, involved: Option<Shape>) -> usize {
         let idlest = |lane: &usize| self.load[*lane];
-        if is_involved {
+        // A process that does little makes do with one connection.
+        let is_idle = self.load.iter().all(|load| *load == 0);
+        if involved.is_some_and(|shape| shape == Shape::Other || !is_idle) {
             return (0..self.load.len()).rev().min_by_key(idlest).unwrap_or(0);
         }
         let with_room = self.load.iter().position(|load| *load < FULL);
@@ -188,8 +194,12 @@ mod tests {
         let [a, b] = ["a", "b"].map(|name| LockName::new(name).unwrap());
         board.remember(&a, Shape::Other);
         board.remember(&b, Shape::Queue);
+        let idle = board.bind(&b);
+        assert_eq!(idle.lane, 0, "nothing else is under way: one connection is enough");
+        drop(idle);
+        let plain = board.bind(&LockName::new("c").unwrap());
         let first = board.bind(&a);
-        assert_eq!((first.lane, board.bind(&b).lane), (2, 1));
+        assert_eq!((plain.lane, first.lane, board.bind(&b).lane), (0, 2, 1));
         board.remember(&b, Shape::Plain);
         assert_eq!(board.bind(&b).lane, 0);
     }

@@ -172,6 +172,11 @@ pub(super) fn lost_its_statements(error: &tokio_postgres::Error) -> bool {
     matches!(error.code().map(SqlState::code), Some("26000" | "42P05"))
 }
 
+/// Whether somebody else has locked a row for longer than it was waited for. Nothing has happened.
+pub(super) fn is_stuck(error: &tokio_postgres::Error) -> bool {
+    error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE)
+}
+
 /// Whether a batch failed because of some of its rows, and none of it has happened.
 pub(super) fn is_in_the_way(error: &tokio_postgres::Error) -> bool {
     matches!(error.code().map(SqlState::code), Some("55P03" | "57014" | "40001" | "40P01"))

@@ -17,6 +17,7 @@ use crate::Result;
 use crate::model::Timestamp;
 use crate::store::doc_store::is_listed;
 use crate::store::lock_store::page_size;
+use crate::store::protocol::DocCall;
 use crate::store::{Abilities, Clock, Cursor, Doc, DocStore, Draft, Page, PutIf, Time};
 
 static DOCS: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("docs.lua")));
@@ -35,13 +36,13 @@ impl Docs {
         Self { link, keys, clock: options.clock.clone(), shown: options.shown.clone() }
     }
 
-    async fn run(&self, with: impl Fn(&mut Cmd)) -> Result<Vec<Value>> {
+    async fn run(&self, call: DocCall, with: impl Fn(&mut Cmd)) -> Result<Vec<Value>> {
         let now = self.clock.as_ref().map(|clock| clock.now().as_micros().to_string()).unwrap_or_default();
         let all = |cmd: &mut Cmd| {
             cmd.arg(3).arg(&self.keys).arg(&now);
             with(cmd);
         };
-        let reply = DOCS.run(&self.link, Call::default(), all).await;
+        let reply = DOCS.run(&self.link, Call::plain(call), all).await;
         match reply.map_err(|error| explain(&self.shown, error))? {
             Value::Array(parts) => Ok(parts),
             _ => Err(unreadable("the answer of a script")),
@@ -64,7 +65,7 @@ impl DocStore for Docs {
     }
 
     async fn get_all(&self, keys: &[String]) -> Result<Vec<Option<Doc>>> {
-        let found = self.run(|cmd| _ = cmd.arg("get").arg(keys)).await?;
+        let found = self.run(DocCall::Get, |cmd| _ = cmd.arg("get").arg(keys)).await?;
         if found.len() != keys.len() {
             return Err(unreadable("the answer of a script"));
         }
@@ -75,7 +76,7 @@ impl DocStore for Docs {
         let expected = expected.map(|version| version.to_string()).unwrap_or_default();
         let keep = draft.keep.map(|keep| keep.as_micros().to_string()).unwrap_or_default();
         let with = |cmd: &mut Cmd| _ = cmd.arg("put").arg(key).arg(&expected).arg(&keep).arg(&draft.body);
-        match self.run(with).await?.as_slice() {
+        match self.run(DocCall::PutIf, with).await?.as_slice() {
             [Value::Int(-1), current] => doc(current).map(PutIf::Clash),
             [Value::Int(version), _] => u64::try_from(*version)
                 .map(PutIf::Written)
@@ -90,7 +91,7 @@ impl DocStore for Docs {
         let mut items = Vec::new();
         loop {
             let with = |cmd: &mut Cmd| _ = cmd.arg("list").arg(&from).arg(end_of(prefix)).arg(limit);
-            let found = self.run(with).await?;
+            let found = self.run(DocCall::List, with).await?;
             let last = found.len() < 2 * limit;
             for pair in found.chunks_exact(2) {
                 let key: String = redis::from_redis_value(pair[0].clone())

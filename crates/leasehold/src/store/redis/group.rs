@@ -21,6 +21,7 @@ use super::line::Conn;
 use super::link::{Line, Link, Which, lock};
 use super::scripts::MANY;
 use crate::model::LeaseId;
+use crate::store::repeat::Repeat;
 
 /// So many operations go into one call: it must not keep others from the server for long.
 const MOST: usize = 64;
@@ -84,6 +85,7 @@ impl Link {
         self: &Arc<Self>,
         lease: &LeaseId,
         part: Part,
+        repeat: Repeat,
     ) -> Option<RedisResult<Value>> {
         if !self.group.is_worth_it() {
             return None;
@@ -106,7 +108,11 @@ impl Link {
             host.spawn(send_all(self.clone()));
         }
         // A sender that ended without a word leaves it open what became of it.
-        let answer = answer.await.ok()?;
+        let Ok(answer) = answer.await else {
+            let begun = call.line.load(Ordering::Relaxed) != 0;
+            let gone = || Err(std::io::Error::from(std::io::ErrorKind::ConnectionAborted).into());
+            return (begun && repeat == Repeat::Unsafe).then(gone);
+        };
         match answer {
             Ok(Value::Nil) => {
                 call.answered = true;
@@ -114,6 +120,7 @@ impl Link {
                 None
             }
             Err(error) if error.is_timeout() || call.line.load(Ordering::Relaxed) == 0 => Some(Err(error)),
+            Err(error) if repeat == Repeat::Unsafe && error.code().is_none() => Some(Err(error)),
             // Once more, alone, after the broken line has been ended: as any other call. Or for the whole story of a refusal.
             Err(error) => {
                 call.answered = error.code().is_some();

@@ -11,6 +11,7 @@ use super::scripts::{BUCKET, CHAIN, Call};
 use crate::error::Result;
 use crate::model::{Event, LockName};
 use crate::store::lock_store::page_size;
+use crate::store::repeat::Repeat;
 use crate::store::{Cursor, ListEvents, Moment, Page, Span};
 
 /// So long events of the present are waited for to become past, when clocks of a Cluster differ.
@@ -51,7 +52,7 @@ impl Locks {
             Span::Before(cursor) => ("before", Place::parse(cursor).id()),
             Span::After(cursor) => ("after", Place::parse(cursor).id()),
         };
-        let read = CHAIN.run(&self.link, Call::default(), |cmd| {
+        let read = CHAIN.run(&self.link, Call::plain(Repeat::Safe), |cmd| {
             cmd.arg(2).arg(&bucket.events).arg(&key).arg(way).arg(&cursor).arg(limit);
         });
         let reply = read.await.map_err(|error| self.explain(error))?;
@@ -87,7 +88,7 @@ impl Locks {
         let share = limit / 16 + 8;
         let read = self.keys.buckets().zip(0u64..).map(|(bucket, number)| async move {
             let (command, start, end) = range(forward, from, number);
-            let read = BUCKET.run(&self.link, Call::default(), |cmd| {
+            let read = BUCKET.run(&self.link, Call::plain(Repeat::Safe), |cmd| {
                 cmd.arg(1).arg(&bucket.events).arg(command).arg(&start).arg(end).arg(share);
             });
             let reply = read.await.map_err(|error| self.explain(error))?;

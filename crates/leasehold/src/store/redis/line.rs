@@ -6,19 +6,24 @@ use std::time::Duration;
 use redis::aio::{AsyncPushSender, MultiplexedConnection};
 use redis::cluster::ClusterClientBuilder;
 use redis::cluster_async::ClusterConnection;
+use redis::cluster_routing::SingleNodeRoutingInfo;
 use redis::io::tcp::TcpSettings;
 use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ErrorKind, IntoConnectionInfo, ProtocolVersion,
-    RedisConnectionInfo, RedisError, RedisResult, TlsCertificates, TlsMode, Value,
+    RedisConnectionInfo, RedisError, RedisResult, RetryMethod, TlsCertificates, TlsMode, Value,
 };
 
 use super::options::{RedisOptions, Topology};
 use crate::error::{Error, Result, Trouble};
+use crate::store::repeat::Repeat;
 
 /// A server that does not answer for so long is not waited for. A call may take a new connection and an answer.
 const CONNECT: Duration = Duration::from_secs(2);
 const RESPOND: Duration = Duration::from_secs(2);
+/// How often a command is sent again to a Cluster that refuses it for a while, and after which pause, doubled each time.
+const CLUSTER_RETRIES: u32 = 4;
+const CLUSTER_PAUSE: Duration = Duration::from_millis(20);
 /// All that belongs to a new connection.
 pub(super) const OPEN: Duration = Duration::from_secs(3);
 
@@ -167,25 +172,35 @@ impl Opener {
 pub(super) struct Order<'a> {
     pub(super) cmd: &'a Cmd,
     pub(super) then: Option<&'a Cmd>,
+    /// Whether it may be sent again once it may have begun.
+    pub(super) repeat: Repeat,
+}
+
+impl Order<'_> {
+    /// Whether it may be sent again after this error: what the server has refused was not done.
+    pub(super) fn may_be_sent_again(&self, error: &RedisError) -> bool {
+        let not_sent = error.kind() == ErrorKind::ClusterConnectionNotFound;
+        self.repeat == Repeat::Safe || not_sent || error.code().is_some()
+    }
 }
 
 impl<'a> From<&'a Cmd> for Order<'a> {
     fn from(cmd: &'a Cmd) -> Self {
-        Self { cmd, then: None }
+        Self { cmd, then: None, repeat: Repeat::Safe }
     }
 }
 
 impl Conn {
     pub(super) async fn send(&self, order: Order<'_>) -> RedisResult<Value> {
         match (self, order) {
-            (Self::One(conn), Order { cmd, then: Some(then) }) => {
+            (Self::One(conn), Order { cmd, then: Some(then), .. }) => {
                 let mut pipe = redis::pipe();
                 pipe.add_command(cmd.clone()).add_command(then.clone()).ignore_errors();
                 let replies: Vec<RedisResult<Value>> = pipe.query_async(&mut conn.clone()).await?;
                 replies.into_iter().collect::<RedisResult<_>>().map(Value::Array)
             }
             (Self::One(conn), Order { cmd, .. }) => cmd.query_async(&mut conn.clone()).await,
-            (Self::Cluster(conn), Order { cmd, .. }) => Box::pin(cmd.query_async(&mut conn.clone())).await,
+            (Self::Cluster(conn), order) => Box::pin(send_to_cluster(conn.clone(), order)).await,
         }
     }
 
@@ -217,6 +232,48 @@ impl Conn {
             tracing::debug!(%error, "a broken connection could not be ended on the server");
         }
     }
+}
+
+/// Sends a command to the node of a Cluster that has its key, and after each refusal that passes once more.
+async fn send_to_cluster(mut conn: ClusterConnection, order: Order<'_>) -> RedisResult<Value> {
+    let tries = async {
+        let mut asking = None;
+        for again in 0.. {
+            let reply = match asking.take() {
+                Some(node) => send_asking(&mut conn, order.cmd, node).await,
+                None => order.cmd.query_async(&mut conn).await,
+            };
+            let Err(error) = &reply else { return reply };
+            if again == CLUSTER_RETRIES || error.is_timeout() || !order.may_be_sent_again(error) {
+                return reply;
+            }
+            match error.retry_method() {
+                RetryMethod::NoRetry => return reply,
+                RetryMethod::AskRedirect => {
+                    let node = error.redirect_node().and_then(|(node, _)| node.rsplit_once(':'));
+                    asking = node.and_then(|(host, port)| Some((host.to_owned(), port.parse().ok()?)));
+                }
+                // The driver looks anew where which key is, or connects anew, before it sends the next command.
+                _ => tokio::time::sleep(CLUSTER_PAUSE * (1 << again)).await,
+            }
+        }
+        unreachable!("the last try returns")
+    };
+    let late = |_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into());
+    tokio::time::timeout(CONNECT + RESPOND, tries).await.unwrap_or_else(late)
+}
+
+/// While a key moves, its new node answers only if it is told that the old one has sent us.
+async fn send_asking(
+    conn: &mut ClusterConnection,
+    cmd: &Cmd,
+    (host, port): (String, u16),
+) -> RedisResult<Value> {
+    let mut both = redis::pipe();
+    both.cmd("ASKING").add_command(cmd.clone());
+    let node = SingleNodeRoutingInfo::ByAddress { host, port };
+    let mut replies = conn.route_pipeline(both, 1, 1, node).await?;
+    replies.pop().unwrap_or(Value::Nil).extract_error()
 }
 
 fn settings(options: &RedisOptions) -> RedisConnectionInfo {
@@ -286,7 +343,8 @@ fn cluster(
         .connection_timeout(CONNECT)
         .response_timeout(RESPOND)
         .overall_response_timeout(Some(CONNECT + RESPOND))
-        .retries(3)
+        // The driver does not know what may be sent twice: see `send_to_cluster`.
+        .retries(0)
         .tcp_settings(tcp());
     if options.tls {
         builder = builder.tls(TlsMode::Secure);

@@ -128,7 +128,7 @@ impl Link {
         self.home.is_some() && here() == self.home
     }
 
-    /// Sends it, and once more on a new line if the old one turns out to be dead: every operation may be sent twice.
+    /// Sends it, and once more on a new line if the old one turns out to be dead, if it may be sent twice or was not begun.
     async fn send_on(&self, which: Which, order: Order<'_>, number: &AtomicU64) -> RedisResult<Value> {
         let _under_way = self.count();
         let line = self.line(which).await?;
@@ -139,7 +139,7 @@ impl Link {
         };
         let dead = self.give_up_if_broken(which, &line, error);
         // A Cluster's connection tries again by itself.
-        if !dead || self.is_cluster() {
+        if !dead || self.is_cluster() || !order.may_be_sent_again(error) {
             return reply;
         }
         tracing::debug!(%error, "the connection to Redis is broken; once more on a new one");

@@ -13,13 +13,14 @@ use super::keys::{Bucket, Keys};
 use super::link::Link;
 use super::options::RedisOptions;
 use super::packed;
-use super::scripts::{APPLY, Call, READ};
+use super::scripts::{APPLY, Call, PEEK, READ};
 use super::trouble::explain;
 use crate::error::{Error, Result, Trouble};
 use crate::model::{Acquire, LeaseId, Leave, LockName, LockOp, LockRecord, Outcome, Sweep, Swept, Timestamp};
 use crate::store::lock_store::page_size;
+use crate::store::repeat::Repeat;
 use crate::store::wake::{asks, ring, wake_here};
-use crate::store::{Clock, Cursor, ListLocks, Moment, Page, clock};
+use crate::store::{Clock, Cursor, ListLocks, Moment, Page, Peek, clock};
 
 /// So long replicas have to acknowledge a grant, in milliseconds.
 pub(super) const WAIT_MILLIS: u32 = 1000;
@@ -71,7 +72,9 @@ impl Locks {
         if let Some(outcome) = self.apply_with_others(name, op, &arguments, &now).await {
             return outcome;
         }
-        let reply = APPLY.run(&self.link, Call { lease: lease_of(op), then: wait.as_ref() }, with).await;
+        let reply = APPLY
+            .run(&self.link, Call { lease: lease_of(op), then: wait.as_ref(), repeat: op.into() }, with)
+            .await;
         let mut reply = reply.map_err(|error| self.explain(error))?;
         let mut acknowledged = None;
         if asks_replicas && let Value::Array(both) = &mut reply {
@@ -127,7 +130,7 @@ impl Locks {
             now: now.to_owned(),
             bucket_events: self.bucket_events,
         };
-        let reply = self.link.send_with_others(lease, part).await?;
+        let reply = self.link.send_with_others(lease, part, op.into()).await?;
         let reply = reply.map_err(|error| self.explain(error));
         Some(reply.and_then(|reply| Answer::read(op, &reply)).map(|answer| answer.outcome))
     }
@@ -199,6 +202,26 @@ impl Locks {
         }
     }
 
+    /// Reads the head of the record and its leases: neither the list of those who wait nor their ids.
+    pub(super) async fn peek(&self, name: &LockName, waiter: &LeaseId) -> Result<Peek> {
+        let key = self.keys.bucket_of(name).lock(name.as_str());
+        let now = self.clock.as_ref().map(|clock| clock.now().as_micros().to_string()).unwrap_or_default();
+        let id = waiter.as_uuid().as_bytes().as_slice();
+        let with = |cmd: &mut Cmd| {
+            cmd.arg(1).arg(&key).arg(id).arg(&now);
+        };
+        let reply = PEEK.run(&self.link, Call::plain(Repeat::Safe), with).await;
+        let reply = reply.and_then(|reply| Ok(redis::from_redis_value(reply)?));
+        let (now, wake_at, lease): (u64, Option<u64>, Option<Vec<u8>>) =
+            reply.map_err(|error| self.explain(error))?;
+        Ok(Peek {
+            lease: lease.as_deref().map(packed::lease).transpose()?,
+            wake_at: wake_at.map(Timestamp::from_micros),
+            holder_is_gone: false,
+            now: Timestamp::from_micros(now),
+        })
+    }
+
     /// What a record says. If those who wait are in a list, both are read once more, together.
     async fn record(&self, name: &LockName, mut stored: Vec<u8>) -> Result<Option<LockRecord>> {
         let mut listed = Vec::new();
@@ -207,7 +230,7 @@ impl Locks {
             let with = |cmd: &mut Cmd| {
                 cmd.arg(2).arg(bucket.lock(name.as_str())).arg(bucket.queue(name.as_str()));
             };
-            let reply = READ.run(&self.link, Call::default(), with).await;
+            let reply = READ.run(&self.link, Call::plain(Repeat::Safe), with).await;
             let reply = reply.and_then(|reply| Ok(redis::from_redis_value(reply)?));
             let both: (Option<Vec<u8>>, Vec<Vec<u8>>) = reply.map_err(|error| self.explain(error))?;
             let (Some(again), tickets) = both else { return Ok(None) };

@@ -7,6 +7,7 @@ use redis::{Cmd, ErrorKind, RedisResult, ServerErrorKind, Value};
 use super::line::Order;
 use super::link::Link;
 use crate::model::LeaseId;
+use crate::store::repeat::Repeat;
 
 /// A script and the name that the server knows it by.
 pub(super) struct Script {
@@ -23,6 +24,8 @@ pub(super) static MANY: LazyLock<Script> = LazyLock::new(|| Script::new(include_
 pub(super) static READ: LazyLock<Script> = LazyLock::new(|| {
     Script::new("return { redis.call('GET', KEYS[1]), redis.call('LRANGE', KEYS[2], 0, -1) }")
 });
+/// What a waiter needs to know of a lock.
+pub(super) static PEEK: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("peek.lua")));
 /// The history of one lock.
 pub(super) static CHAIN: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("chain.lua")));
 /// The history of one bucket.
@@ -66,15 +69,23 @@ impl Script {
 }
 
 /// For whom a script is run, and what is sent right behind it.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(super) struct Call<'a> {
     pub(super) lease: Option<&'a LeaseId>,
     pub(super) then: Option<&'a Cmd>,
+    pub(super) repeat: Repeat,
+}
+
+impl Call<'_> {
+    /// For nobody in particular, with nothing behind it.
+    pub(super) fn plain(repeat: impl Into<Repeat>) -> Self {
+        Self { lease: None, then: None, repeat: repeat.into() }
+    }
 }
 
 impl Call<'_> {
     async fn send(&self, link: &Link, cmd: &Cmd) -> RedisResult<Value> {
-        let order = Order { cmd, then: self.then };
+        let order = Order { cmd, then: self.then, repeat: self.repeat };
         match self.lease {
             Some(lease) => link.send_for(lease, order).await,
             None => link.send(order).await,

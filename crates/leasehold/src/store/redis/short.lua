@@ -106,3 +106,38 @@ if lease_count == 1 and (format == 2 or ticket_count == 0) and op == 'acquire' a
     end
   end
 end
+
+-- A waiter that asks again refreshes its ticket: only that ticket changes, and the number of changes. Its place is known
+-- from the ids in the record.
+if format == 2 and op == 'acquire' and now < wake_at and ARGV[11] ~= '' and ARGV[12] == '' then
+  local id, leases, tail = string.sub(ARGV[7], 1, 16), {}, body
+  for at = 1, lease_count do
+    leases[at], tail = open('>I4c0', stored, tail)
+    if string.sub(leases[at], 58, 73) == id then
+      leases = nil
+      break
+    end
+  end
+  local ids = tail + 8
+  local at = leases and string.find(stored, id, ids, true)
+  while at and (at - ids) % 16 ~= 0 do
+    at = string.find(stored, id, at + 1, true)
+  end
+  local ahead = at and (at - ids) / 16
+  local ticket = at and call('LINDEX', queue, ahead)
+  if ticket then
+    local since, _, _, ttl, priority, _, who_at = open('>dddddBc0', ticket)
+    if string.sub(ticket, who_at, who_at + 15) == id then
+      local patience, inbox = tonumber(ARGV[11]), '#' .. string.sub(ARGV[5], -33, -2) .. ARGV[13]
+      call('LSET', queue, ahead,
+        pack('>dddddBc0c0', since, now + patience, patience, ttl, priority, #inbox, inbox, string.sub(ticket, who_at)))
+      -- In place: the record has the ids of all who wait behind it.
+      call('SETRANGE', record, 1, pack('>d', version + 1))
+      if now + patience < wake_at then
+        call('SETRANGE', record, 17, pack('>d', now + patience))
+        call('ZADD', due_index, now + patience, name)
+      end
+      return { 'queued', now, {}, ahead, ticket_count, 0, leases }
+    end
+  end
+end

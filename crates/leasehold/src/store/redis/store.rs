@@ -10,12 +10,13 @@ use super::link::Link;
 use super::locks::Locks;
 use super::options::RedisOptions;
 use super::tasks::Tasks;
-use super::trouble::{explain, unknown_service};
+use super::trouble::{explain, late, unknown_service};
 use crate::Result;
 use crate::model::{Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp, Ttl};
 use crate::store::wake::Reach;
 use crate::store::{
-    Abilities, Changes, DocStore, Finding, Hosts, ListEvents, ListLocks, LockStore, Page, Store, TaskStore,
+    Abilities, Changes, DocStore, Finding, Hosts, ListEvents, ListLocks, LockStore, Page, Peek, Store,
+    TaskStore,
 };
 
 /// Locks on Redis: one server, one that Sentinels watch, or a Cluster.
@@ -26,6 +27,8 @@ pub struct RedisStore {
     options: RedisOptions,
 }
 
+/// A call does not take longer, whatever it has to try.
+pub(super) const DEADLINE: Duration = Duration::from_secs(5);
 /// A wake-up that gets lost costs a waiter this long.
 pub(super) const POLL: Duration = Duration::from_millis(250);
 
@@ -113,11 +116,16 @@ impl Store for RedisStore {
 #[async_trait]
 impl LockStore for RedisStore {
     async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
-        self.locks.apply(name, op).await
+        let applied = tokio::time::timeout(DEADLINE, self.locks.apply(name, op)).await;
+        applied.unwrap_or_else(|_| Err(late(&self.locks.shown)))
     }
 
     async fn get(&self, name: &LockName) -> Result<Option<LockRecord>> {
         self.locks.get(name).await
+    }
+
+    async fn peek(&self, name: &LockName, waiter: &LeaseId) -> Result<Peek> {
+        self.locks.peek(name, waiter).await
     }
 
     async fn list(&self, ask: &ListLocks) -> Result<Page<LockRecord>> {

@@ -10,6 +10,11 @@ pub(super) fn explain(at: &str, error: RedisError) -> Error {
     Error::store(trouble, format!("the store {at} {what}"), hint).because(error)
 }
 
+/// There was no answer within the time that a call has.
+pub(super) fn late(at: &str) -> Error {
+    explain(at, std::io::Error::from(std::io::ErrorKind::TimedOut).into())
+}
+
 /// The Sentinels know no such service.
 pub(super) fn unknown_service(at: &str) -> Error {
     Error::store(

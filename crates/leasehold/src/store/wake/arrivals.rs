@@ -74,7 +74,9 @@ pub struct Arrivals {
 impl Arrivals {
     /// Waits until something may have arrived since the last time, for as long as the engine polls, or for `at_most`.
     pub async fn next(&mut self, at_most: Option<Duration>) {
-        let patience = at_most.map_or(self.poll, |at_most| at_most.min(self.poll));
+        // Workers that started together do not look together for ever.
+        let poll = self.poll.mul_f64(0.75 + 0.25 * fastrand::f64());
+        let patience = at_most.map_or(poll, |at_most| at_most.min(poll));
         let _ = tokio::time::timeout(patience, self.bell.notified()).await;
     }
 

@@ -40,8 +40,11 @@ pub(crate) enum Reach {
 
 /// The time between two looks at the store by any waiters of this process, on average.
 const EACH: Duration = Duration::from_micros(500);
-/// No waiter looks less often than this because of the others.
-const SLOWEST: Duration = Duration::from_secs(3);
+/// Longest interval between two looks because of other waiters. Longer than the interval at which tickets are refreshed:
+/// a waiter far back in a long queue only refreshes its ticket.
+const SLOWEST: Duration = Duration::from_secs(4);
+/// Tickets ahead that slow polling down by one interval where no wake-ups arrive: there, polling alone hands over.
+const AHEAD_PER_POLL: u32 = 8;
 
 /// The waiters of this process. One map for all stores: lease ids are unique everywhere.
 static WAITING: LazyLock<Mutex<HashMap<LeaseId, Arc<Seat>>>> = LazyLock::new(Mutex::default);
@@ -60,6 +63,10 @@ pub struct Changes {
     waiter: LeaseId,
     seat: Arc<Seat>,
     poll: Duration,
+    /// Whether the engine sends wake-ups, so that polling only replaces lost ones.
+    wakes: bool,
+    /// Tickets before this waiter's, as it was last told.
+    ahead: u32,
     /// Of one that is apart: dropped with it.
     #[cfg(feature = "http")]
     kept: Option<Box<dyn std::any::Any + Send + Sync>>,
@@ -90,6 +97,8 @@ impl Changes {
             waiter,
             seat,
             poll,
+            wakes: true,
+            ahead: 0,
             #[cfg(feature = "http")]
             kept: None,
         }
@@ -104,12 +113,19 @@ impl Changes {
     ) -> (Self, Bell) {
         let seat = Arc::<Seat>::default();
         let bell = Bell(seat.clone());
-        (Self { waiter, seat, poll, kept: Some(Box::new(kept)) }, bell)
+        (Self { waiter, seat, poll, wakes: true, ahead: 0, kept: Some(Box::new(kept)) }, bell)
     }
 
     /// Wake-ups that come only by the clock, for engines that cannot send any.
     pub fn polling(waiter: LeaseId, poll: Duration) -> Self {
-        Self::new(waiter, Reach::Process, poll)
+        let mut changes = Self::new(waiter, Reach::Process, poll);
+        changes.wakes = false;
+        changes
+    }
+
+    /// Notes how many tickets are before this waiter's: the further back it is, the less often it polls.
+    pub fn note_ahead(&mut self, ahead: u32) {
+        self.ahead = ahead;
     }
 
     /// Whether somebody else waits for the same lease since: a caller that asks again while its first asking is not
@@ -122,10 +138,11 @@ impl Changes {
         !waiting().get(&self.waiter).is_some_and(|seat| Arc::ptr_eq(seat, &self.seat))
     }
 
-    /// Waits for a wake-up, at most for the engine's poll time and at most for `patience`. When very many wait in this
-    /// process, each of them polls less often.
+    /// Waits for a wake-up, at most for `patience` and for the time until the next poll. The first in the queue polls at
+    /// the engine's rate, those behind it less often, and so does everybody when very many wait in this process.
     pub async fn next(&mut self, patience: Duration) -> Wake {
-        let wait = poll_among(self.poll, waiting().len()).min(patience);
+        let behind = poll_behind(self.poll, self.ahead, self.wakes);
+        let wait = poll_among(behind, waiting().len()).min(patience);
         let rung = tokio::time::timeout(wait, self.seat.bell.notified()).await.is_ok();
         let handed_over = self.seat.handed_over.lock().unwrap_or_else(PoisonError::into_inner).take();
         match handed_over {
@@ -153,6 +170,13 @@ impl Drop for Changes {
             waiting.remove(&self.waiter);
         }
     }
+}
+
+/// Poll interval of a waiter with `ahead` tickets before its own. With wake-ups it is proportional to the place in the
+/// queue, so that all waiters of one lock together poll `ln(n)` times per interval.
+fn poll_behind(poll: Duration, ahead: u32, wakes: bool) -> Duration {
+    let polls = if wakes { ahead } else { ahead / AHEAD_PER_POLL };
+    poll.saturating_mul(polls.saturating_add(1)).min(SLOWEST.max(poll))
 }
 
 /// How long one of `waiters` waits before it looks by itself. Together they look so often at most that the store has time
@@ -260,6 +284,20 @@ mod seats {
         assert!(!second.is_superseded());
         drop(second);
         assert!(!waiting().contains_key(&id));
+    }
+
+    #[test]
+    fn the_further_back_a_waiter_is_the_less_often_it_polls() {
+        let poll = Duration::from_millis(250);
+        assert_eq!(poll_behind(poll, 0, true), poll);
+        assert_eq!(poll_behind(poll, 3, true), Duration::from_secs(1));
+        assert_eq!(poll_behind(poll, 999, true), SLOWEST);
+        assert_eq!(poll_behind(poll, 3, false), poll);
+        assert_eq!(poll_behind(poll, 24, false), Duration::from_secs(1));
+        assert_eq!(poll_behind(Duration::from_secs(30), 999, true), Duration::from_secs(30));
+        // All of a queue of 1,000 together, a second.
+        let rate: f64 = (0..1_000).map(|ahead| 1.0 / poll_behind(poll, ahead, true).as_secs_f64()).sum();
+        assert!(rate < 300.0, "{rate}");
     }
 
     #[test]

@@ -150,7 +150,7 @@ async fn leases_on_tasks_and_changes_that_come_too_late_are_counted() {
     tasks.enqueue(&[new(1), new(2)]).await.unwrap();
     let worker = WorkerId::from_uuid(uuid::Uuid::from_u128(9));
     let ttl = Ttl::from_secs(10);
-    let ask = LeaseTasks { worker, queues: vec![queue.clone()], max: 10, ttl };
+    let ask = LeaseTasks::new(worker, vec![queue.clone()], 10, ttl);
     let leased = tasks.lease(&ask).await.unwrap().tasks;
     let (id, token) = (leased[0].id, leased[0].token);
     let old = Token::new(token.get() - 1).unwrap();
@@ -166,7 +166,7 @@ async fn leases_on_tasks_and_changes_that_come_too_late_are_counted() {
         draining: false,
         every: ttl,
     };
-    tasks.heartbeat(&info, &[HeldTask { id, token: old, progress: None }], ttl).await.unwrap();
+    tasks.heartbeat(&info, &[HeldTask::new(id, old)], ttl).await.unwrap();
     let change = TaskOp::Update(Change { expected: 999, ..Change::default() });
     tasks.change(id, &change).await.unwrap();
     clock.advance(Duration::from_secs(11));

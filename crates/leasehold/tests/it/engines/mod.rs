@@ -17,3 +17,5 @@ mod sqlite;
 #[cfg(any(feature = "postgres", feature = "redis"))]
 mod story;
 mod support;
+#[cfg(any(feature = "postgres", feature = "redis", feature = "dynamodb"))]
+mod wire;

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -24,6 +24,9 @@ pub(crate) enum Fault {
     Reset,
     /// Requests get through; so many replies do not, and their connections are reset. After that, nothing bad.
     DropReplies(u32),
+    /// The next request is held back for this long, whether or not its sender still waits, and everything behind it on its
+    /// connection; other connections are not. See [`Proxy::held_back_are_settled`]. After that, nothing bad.
+    HoldBack(Duration),
 }
 
 /// What has passed so far.
@@ -52,14 +55,17 @@ struct Shared {
     connections: AtomicU64,
     there: AtomicU64,
     back: AtomicU64,
+    held_back: AtomicU64,
+    settled: AtomicU64,
 }
 
 impl Proxy {
     /// Starts one before the engine at this address.
     pub(crate) fn before(target: SocketAddr) -> Self {
         let (fault, cuts) = (watch::Sender::new(Fault::None), watch::Sender::new(0));
-        let [connections, there, back] = [0; 3].map(AtomicU64::new);
-        let shared = Arc::new(Shared { target, fault, cuts, connections, there, back });
+        let [connections, there, back, held_back, settled] = [0; 5].map(AtomicU64::new);
+        let shared = Shared { target, fault, cuts, connections, there, back, held_back, settled };
+        let shared = Arc::new(shared);
         let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
@@ -89,6 +95,13 @@ impl Proxy {
     /// Resets all connections that there are; new ones may be made.
     pub(crate) fn cut_all(&self) {
         self.shared.cuts.send_modify(|cuts| *cuts += 1);
+    }
+
+    /// Whether a request has been held back, and each one that was is settled: the engine has answered it when it came at
+    /// last, or has closed its connection before.
+    pub(crate) fn held_back_are_settled(&self) -> bool {
+        let held_back = self.shared.held_back.load(Ordering::SeqCst);
+        held_back > 0 && held_back == self.shared.settled.load(Ordering::SeqCst)
     }
 
     pub(crate) fn counts(&self) -> Counts {
@@ -126,13 +139,31 @@ async fn serve(mut client: TcpStream, shared: Arc<Shared>) {
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let (from_client, to_client) = client.split();
     let (from_server, to_server) = server.split();
+    let line = Line::default();
     let end = tokio::select! {
-        end = pass(Way::There, from_client, to_server, &shared) => end,
-        end = pass(Way::Back, from_server, to_client, &shared) => end,
+        end = pass(Way::There, from_client, to_server, &shared, &line) => end,
+        end = pass(Way::Back, from_server, to_client, &shared, &line) => end,
         _ = cuts.changed() => End::Reset,
     };
+    line.settle(&shared);
     if end == End::Reset {
         let _ = (client.set_zero_linger(), server.set_zero_linger());
+    }
+}
+
+/// One connection: whether a request on it is held back and not settled.
+#[derive(Default)]
+struct Line {
+    holds_back: AtomicBool,
+    answered: tokio::sync::Notify,
+}
+
+impl Line {
+    fn settle(&self, shared: &Shared) {
+        if self.holds_back.swap(false, Ordering::SeqCst) {
+            shared.settled.fetch_add(1, Ordering::SeqCst);
+            self.answered.notify_one();
+        }
     }
 }
 
@@ -148,7 +179,7 @@ enum End {
     Reset,
 }
 
-async fn pass(way: Way, mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, shared: &Shared) -> End {
+async fn pass(way: Way, mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, shared: &Shared, line: &Line) -> End {
     let mut fault = shared.fault.subscribe();
     let mut buffer = vec![0; 64 * 1024];
     loop {
@@ -156,6 +187,9 @@ async fn pass(way: Way, mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, shared: &
             Ok(0) | Err(_) => return End::Closed,
             Ok(length) => length,
         };
+        if way == Way::Back {
+            line.settle(shared);
+        }
         if fault.wait_for(|fault| *fault != Fault::BlackHole).await.is_err() {
             return End::Closed;
         }
@@ -165,6 +199,19 @@ async fn pass(way: Way, mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, shared: &
             Fault::Delay(delay) => tokio::time::sleep(delay).await,
             Fault::Reset => return End::Reset,
             Fault::DropReplies(_) if way == Way::There => {}
+            Fault::HoldBack(_) if way == Way::Back => {}
+            Fault::HoldBack(time) => {
+                shared.fault.send_replace(Fault::None);
+                line.holds_back.store(true, Ordering::SeqCst);
+                shared.held_back.fetch_add(1, Ordering::SeqCst);
+                tokio::time::sleep(time).await;
+                if to.write_all(&buffer[..length]).await.is_err() {
+                    return End::Closed;
+                }
+                // Its sender may be gone by now: the connection must not end before the engine has answered.
+                line.answered.notified().await;
+                continue;
+            }
             Fault::DropReplies(more) => {
                 let next = if more > 1 { Fault::DropReplies(more - 1) } else { Fault::None };
                 shared.fault.send_replace(next);
@@ -267,6 +314,28 @@ mod tests {
         assert_eq!(ask(&mut stream, 3), Err(ErrorKind::ConnectionReset));
         assert_eq!(hears.try_iter().collect::<Vec<_>>(), [1, 3]);
         assert_eq!(ask(&mut connect(&proxy), 5), Ok(6));
+    }
+
+    #[test]
+    fn one_request_is_held_back_and_the_others_pass() {
+        let (engine, hears) = engine();
+        let proxy = Proxy::before(engine);
+        let mut stream = connect(&proxy);
+        assert_eq!(ask(&mut stream, 1), Ok(2));
+        assert!(!proxy.held_back_are_settled());
+        proxy.set(Fault::HoldBack(Duration::from_millis(200)));
+        stream.write_all(&[3]).unwrap();
+        while proxy.shared.held_back.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        drop(stream);
+        assert_eq!(ask(&mut connect(&proxy), 5), Ok(6));
+        let start = Instant::now();
+        while !proxy.held_back_are_settled() {
+            assert!(start.elapsed() < Duration::from_secs(10));
+            std::thread::yield_now();
+        }
+        assert_eq!(hears.try_iter().collect::<Vec<_>>(), [1, 5, 3]);
     }
 
     #[test]

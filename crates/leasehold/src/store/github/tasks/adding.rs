@@ -115,25 +115,21 @@ impl Desk {
             return Ok(added);
         }
         if let Some(draft) = drafts.iter().find(|draft| draft.made.has_key_of(new)) {
-            let is_same = draft.made.fingerprint == new.fingerprint();
-            let id = draft.new.id;
-            return Ok((if is_same { Enqueued::Duplicate(id) } else { Enqueued::KeyReused(id) }, None));
+            // It is pending, so its key is not free, whatever is said of using it anew.
+            let answer = new.keyed_answer(draft.new.id, TaskState::Pending, draft.made.fingerprint);
+            return Ok((answer.unwrap_or(added.0), None));
         }
         let Some((issue, made)) = stock.tasks().find(|(_, made)| made.has_key_of(new)) else {
             return Ok(added);
         };
-        if made.fingerprint != new.fingerprint() {
-            return Ok((Enqueued::KeyReused(made.id), None));
-        }
         let state = match new.reuse {
             Reuse::Never => TaskState::Pending,
             _ => self.look(issue.number).await?.map_or(TaskState::Pending, |(_, _, sight)| sight.task.state),
         };
-        if new.reuse.allows(state) {
-            Ok((added.0, Some(issue.number)))
-        } else {
-            Ok((Enqueued::Duplicate(made.id), None))
-        }
+        Ok(match new.keyed_answer(made.id, state, made.fingerprint) {
+            Some(answer) => (answer, None),
+            None => (added.0, Some(issue.number)),
+        })
     }
 
     async fn raise(&self, draft: &mut Draft<'_>) -> Result<()> {

@@ -46,7 +46,7 @@ impl Desk {
             claim.task = Some(Box::new(Record::of(&task, &plain)));
             claim.metadata.set("heartbeat_last", now.to_string()).unwrap_or_default();
         }
-        let kept = self.protocol.prolong(&view, &standing, sent, Some(ttl)).await?;
+        let kept = self.protocol.prolong(number, &view, &standing, sent, Some(ttl)).await?;
         Ok(if kept.is_some() { beat } else { Beat::Lost })
     }
 }

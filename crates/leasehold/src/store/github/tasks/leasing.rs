@@ -32,10 +32,10 @@ impl Desk {
         let began = Moment::now();
         let (mut line, now) = self.line_up(ask).await?;
         let (mut tasks, mut due, mut looks) = (Vec::new(), None::<Timestamp>, 0);
-        while tasks.len() < ask.max as usize {
+        while !ask.is_full(&tasks) {
             let Some(entry) = line.next() else { break };
             let taken = if entry.is_known {
-                self.take(&entry, ask).await
+                self.take(&entry, ask, tasks.len()).await
             } else if looks < MOST_LOOKS {
                 looks += 1;
                 let later = self.look_closer(entry, &mut line, now).await;
@@ -55,12 +55,13 @@ impl Desk {
                 }
                 Err(error) => tracing::warn!(%error, "a task cannot be leased"),
             }
-            if !tasks.is_empty() && Moment::now().after(began) > LONG {
+            let alone = tasks.last().is_some_and(Task::runs_alone);
+            if alone || (!tasks.is_empty() && Moment::now().after(began) > LONG) {
                 break;
             }
         }
-        let next_due = due.filter(|_| tasks.len() < ask.max as usize).zip(now);
-        Ok(Leased { tasks, next_due })
+        let next_due = due.filter(|_| !ask.is_full(&tasks)).zip(now);
+        Ok(Leased { tasks, next_due, more: false, expired: 0 })
     }
 
     /// All open issues of these queues, in line.
@@ -109,12 +110,12 @@ impl Desk {
     }
 
     /// Takes the claim on an issue, if the task can still be had then.
-    async fn take(&self, entry: &Entry, ask: &LeaseTasks) -> Result<Option<Task>> {
+    async fn take(&self, entry: &Entry, ask: &LeaseTasks, given: usize) -> Result<Option<Task>> {
         let (issue, queue) = (&entry.issue, &entry.queue);
         let got = Mutex::new(None);
         let errand = |view: &View, token: Token| {
             let sight = self.sight(queue, issue, view)?;
-            let (task, holds) = leased(&sight, entry.is_wanted_again, token, ask)?;
+            let (task, holds) = leased(&sight, entry.is_wanted_again, token, (ask, given))?;
             let record = sight.record(&task);
             *got.lock().unwrap_or_else(PoisonError::into_inner) = Some((task, holds));
             Some(Written { record, holds })
@@ -172,7 +173,12 @@ pub(super) fn wanted(holder: Holder, ttl: Ttl, metadata: crate::model::Metadata)
 }
 
 /// The task with its lease; or without, if what is over ends it. None if there is nothing to do.
-fn leased(sight: &Sight, is_wanted_again: bool, token: Token, ask: &LeaseTasks) -> Option<(Task, bool)> {
+fn leased(
+    sight: &Sight,
+    is_wanted_again: bool,
+    token: Token,
+    (ask, given): (&LeaseTasks, usize),
+) -> Option<(Task, bool)> {
     let (mut task, now) = (sight.task.clone(), sight.now);
     if sight.alive {
         return None;
@@ -183,12 +189,13 @@ fn leased(sight: &Sight, is_wanted_again: bool, token: Token, ask: &LeaseTasks) 
     } else if is_wanted_again && task.state.is_terminal() {
         try_again(&mut task, &sight.plain, now);
     }
-    if task.state != TaskState::Pending {
+    // A task that runs alone is the only one of an answer.
+    if task.state != TaskState::Pending || (given > 0 && task.runs_alone()) {
         return lapsed.then_some((task, false));
     }
     // The token of the lease is that of the claim.
     task.token = task.token.max(Token::new(token.get().saturating_sub(1)).unwrap_or_default());
-    task.apply(&TaskOp::Lease(ask.worker, ask.ttl), now);
+    task.apply(&TaskOp::Lease { worker: ask.worker, ttl: ask.ttl, begun: true }, now);
     Some((task, true))
 }
 

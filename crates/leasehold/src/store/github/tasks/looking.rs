@@ -53,7 +53,7 @@ impl Desk {
             }
             let Some(Sight { task, .. }) = self.glance(&queue, &issue, now).await? else { continue };
             if ask.wants(&task) {
-                items.push(task);
+                items.push(ask.shown(task));
             }
             if items.len() == limit {
                 return Ok(Page { items, next: Some(Cursor(issue.number.to_string())) });

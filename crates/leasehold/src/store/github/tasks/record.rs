@@ -18,6 +18,8 @@ pub(in crate::store::github) struct Record {
     ready_at: Timestamp,
     #[serde(default)]
     attempt: u32,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    expiries: u32,
     pub(in crate::store::github) token: Token,
     pub(in crate::store::github) version: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -49,6 +51,11 @@ pub(in crate::store::github) struct Record {
     retries: Option<Retries>,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "that is how serde gives it")]
+const fn is_zero(count: &u32) -> bool {
+    *count == 0
+}
+
 /// A comment has at most 65,536 characters. The record has so many of them, the line for people some more.
 const MAX_RECORD: usize = 48 << 10;
 /// The largest result or changed payload that fits.
@@ -68,6 +75,7 @@ impl Record {
             run_at: task.run_at,
             ready_at: task.ready_at,
             attempt: task.attempt,
+            expiries: task.expiries,
             token: task.token,
             version: task.version,
             worker: task.worker,
@@ -103,6 +111,9 @@ impl Record {
             fingerprint: plain.fingerprint,
             lock: None,
             attempt: self.attempt,
+            // Tasks are claimed one by one, each when it is to be started.
+            begun: self.state == TaskState::Running,
+            expiries: self.expiries,
             retries: self.retries.unwrap_or(plain.retries),
             token: self.token,
             version: self.version,
@@ -117,6 +128,7 @@ impl Record {
             updated_at: self.updated_at,
             finished_at: self.finished_at,
             archived: false,
+            wanted_until: None,
             events: self.events.clone(),
         }
     }
@@ -264,7 +276,14 @@ mod tests {
     fn a_task_comes_back_as_it_was() {
         let (plain, now) = (plain(), Timestamp::from_micros(1_700_000_001_000_000));
         let mut task = plain.clone();
-        task.apply(&TaskOp::Lease(WorkerId::from_uuid(Uuid::from_u128(5)), Ttl::from_secs(30)), now);
+        task.apply(
+            &TaskOp::Lease {
+                worker: WorkerId::from_uuid(Uuid::from_u128(5)),
+                ttl: Ttl::from_secs(30),
+                begun: true,
+            },
+            now,
+        );
         task.progress = Some(Progress::of(2, 5).note("encoding"));
         let record = Record::of(&task, &plain);
         assert_eq!(record.task(&plain), task);
@@ -297,7 +316,14 @@ mod tests {
         let mut task = Task { retries: Retries { attempts: 1000, ..plain.retries }, ..plain.clone() };
         for _ in 0..60 {
             task.state = TaskState::Pending;
-            task.apply(&TaskOp::Lease(WorkerId::from_uuid(Uuid::from_u128(5)), Ttl::from_secs(30)), now);
+            task.apply(
+                &TaskOp::Lease {
+                    worker: WorkerId::from_uuid(Uuid::from_u128(5)),
+                    ttl: Ttl::from_secs(30),
+                    begun: true,
+                },
+                now,
+            );
             let verdict = Verdict::Retry(Note::new("x\"".repeat(4000)), None);
             task.apply(&TaskOp::Settle(Settle { id: task.id, token: task.token, verdict }), now);
         }

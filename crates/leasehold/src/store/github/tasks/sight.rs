@@ -75,12 +75,14 @@ impl Sight {
             self.task.apply(&TaskOp::Cancel(closed()), closed_at);
             if self.task.state == TaskState::Running && !self.alive {
                 (self.task.state, self.task.lease_expires_at) = (TaskState::Aborted, None);
+                self.task.begun = false;
                 self.task.finished_at = Some(closed_at);
             }
         } else if issue.is_closed() || (issue.has_label(FAILED) && !self.alive) {
             // Somebody has decided it by hand: there is no rule for what nobody has worked on.
             let state = if issue.is_closed() { TaskState::Succeeded } else { TaskState::Failed };
             (self.task.state, self.task.lease_expires_at) = (state, None);
+            self.task.begun = false;
             self.task.finished_at = Some(closed_at);
         }
     }

@@ -25,6 +25,7 @@ pub(in crate::store::github) const CAN: TaskAbilities = TaskAbilities {
     workers: false,
     edits: false,
     promotes: false,
+    ahead: false,
 };
 
 /// Tasks on issues.

@@ -11,7 +11,7 @@ use super::link::{Line, Link};
 use super::rows::{self, unreadable};
 use super::sql::Sql;
 use super::wakes::Stir;
-use crate::model::{Enqueued, LockName, NewTask, QueueName, Task, TaskId, TaskKey, Timestamp};
+use crate::model::{Chain, Enqueued, NewTask, QueueName, Task, TaskId, TaskKey, TaskState, Timestamp};
 use crate::store::postgres::trouble::Fail;
 
 /// What came of it, and what workers may want to know.
@@ -19,7 +19,7 @@ pub(super) type Added = (Vec<Enqueued>, Vec<Stir>);
 
 /// Whether a statement is all it takes.
 pub(super) fn is_plain(new: &NewTask) -> bool {
-    new.key.is_none() && new.lock.is_none()
+    new.key.is_none() && new.lock.is_none() && new.wanted.is_none()
 }
 
 /// Each task once, in the order of the ids: then two who add never wait for each other in a circle.
@@ -89,22 +89,56 @@ pub(super) async fn by_the_rules(
     now: Option<i64>,
 ) -> Result<Option<Added>, Fail> {
     let mut bench = Bench::default();
-    let locks: BTreeSet<LockName> = new.iter().filter_map(|new| new.lock.clone()).collect();
-    bench.hold(line, &locks).await?;
-    let narrow = new.iter().filter(|new| new.room.is_some()).filter_map(|new| new.lock.clone());
+    bench.hold(line, &new.iter().filter_map(chain_of).collect()).await?;
+    let narrow = new.iter().filter(|new| new.room.is_some()).filter_map(chain_of);
     bench.count_blocked(line, &narrow.collect()).await?;
     let known = known(line, new).await?;
     let (mut owners, made) = hold_keys(line, new, &known).await?;
-    let earlier: BTreeSet<TaskId> = owners.values().copied().collect();
-    bench.load(line, &earlier.into_iter().collect::<Vec<_>>(), now).await?;
     let rows = line.ask(Sql::Now, &[&now]).await?;
-    bench.now = rows.first().map_or(Ok(Timestamp::default()), |row| rows::time(row, 0))?;
+    let since = rows.first().map_or(Ok(Timestamp::default()), |row| rows::time(row, 0))?;
+    let heads: Vec<TaskId> = bench.heads().collect();
+    if !look(line, &mut bench, new, &owners, &heads, since, now).await? {
+        return Ok(None);
+    }
+    bench.now = since;
     let answers = new.iter().map(|new| add_one(&mut bench, &mut owners, &known, new)).collect();
     if !bench.save(line).await? {
         return Ok(None);
     }
     drop_keys(line, made.into_iter().filter(|(key, _)| !bench.has_key(key)).collect()).await?;
     Ok(Some((answers, bench.stirred())))
+}
+
+/// Looks at the tasks that have the keys of new ones, and at the heads of their locks, and holds those that may have to be
+/// changed: what is over and loses its key, and a head that does not run and that a new task comes before. A transaction
+/// of the caller may last, so it holds nothing that runs. False if one of them has changed meanwhile: to be tried again.
+async fn look(
+    line: &dyn Line,
+    bench: &mut Bench,
+    new: &[NewTask],
+    owners: &Owners,
+    heads: &[TaskId],
+    since: Timestamp,
+    now: Option<i64>,
+) -> Result<bool, Fail> {
+    let owners: Vec<TaskId> = owners.values().copied().collect();
+    bench.load_by(line, Sql::Look, &owners, now).await?;
+    let over = |id: &TaskId| bench.get(*id).is_some_and(|task| task.state.is_terminal());
+    let over: Vec<TaskId> = owners.into_iter().filter(over).collect();
+    bench.load_by(line, Sql::LoadOver, &over, now).await?;
+    if !over.iter().all(|id| bench.holds(*id)) {
+        return Ok(false);
+    }
+    let mut seen = Bench::default();
+    seen.load_by(line, Sql::Look, heads, now).await?;
+    let comes_before_its_head = |new: &NewTask| {
+        let head = seen.get(bench.head(&chain_of(new)?)?)?;
+        let waits = head.state == TaskState::Pending;
+        (waits && Task::new(new, since).order() < head.order()).then_some(head.id)
+    };
+    let replaced: BTreeSet<TaskId> = new.iter().filter_map(comes_before_its_head).collect();
+    bench.load_by(line, Sql::LoadPending, &replaced.into_iter().collect::<Vec<_>>(), now).await?;
+    Ok(true)
 }
 
 type Owners = BTreeMap<(QueueName, TaskKey), TaskId>;
@@ -117,13 +151,10 @@ fn add_one(bench: &mut Bench, owners: &mut Owners, known: &BTreeSet<TaskId>, new
     let key = key_of(new);
     let owner = key.as_ref().and_then(|key| owners.get(key)).and_then(|owner| bench.get(*owner));
     let owner = owner.map(|earlier| (earlier.id, earlier.state, earlier.fingerprint));
-    if let Some((id, state, fingerprint)) = owner {
-        if fingerprint != new.fingerprint() {
-            return Enqueued::KeyReused(id);
-        }
-        if !new.reuse.allows(state) {
-            return Enqueued::Duplicate(id);
-        }
+    if let Some((id, state, fingerprint)) = owner
+        && let Some(answer) = new.keyed_answer(id, state, fingerprint)
+    {
+        return answer;
     }
     if let Some(head) = bench.no_room(new) {
         return Enqueued::NoRoom(head);
@@ -137,6 +168,10 @@ fn add_one(bench: &mut Bench, owners: &mut Owners, known: &BTreeSet<TaskId>, new
     }
     bench.file(Task::new(new, bench.now));
     Enqueued::Added(new.id)
+}
+
+fn chain_of(new: &NewTask) -> Option<Chain> {
+    new.lock.clone().map(|lock| (lock, new.queue.clone()))
 }
 
 fn key_of(new: &NewTask) -> Option<(QueueName, TaskKey)> {

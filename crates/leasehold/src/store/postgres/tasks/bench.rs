@@ -1,7 +1,7 @@
 //! Several tasks changed by the rules, as one step: held, changed in memory, saved.
 //!
-//! Whoever changes a task with a lock holds the head of that lock first, then the tasks in the order of their ids. So two of
-//! these never wait for each other in a circle, and nobody is put behind a head that is just being freed.
+//! Whoever changes a task with a lock holds the head of that lock in the task's queue first, then the tasks in the order of their
+//! ids. So two of these never wait for each other in a circle, and nobody is put behind a head that is just being freed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,14 +11,31 @@ use super::rows::{self, TASK_COLUMNS, unreadable};
 use super::sql::Sql;
 use super::wakes::Stir;
 use crate::model::{
-    LockName, NewTask, QueueName, Task, TaskAnswer, TaskId, TaskKey, TaskOp, TaskState, Timestamp,
+    Chain, LockName, NewTask, QueueName, Task, TaskAnswer, TaskId, TaskKey, TaskOp, TaskState, Timestamp,
 };
+use crate::store::Moment;
 use crate::store::postgres::trouble::Fail;
 
 /// How a transaction begins…
 pub(super) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 /// …and how one does that would rather do without than wait.
 pub(super) const IMPATIENT: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = 100";
+/// The same for one of many that are tried one by one.
+pub(super) const VERY_IMPATIENT: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = 20";
+
+/// How long tasks are tried one by one because another transaction holds some of them. A call has to end within seconds.
+pub(super) struct OneByOne(Moment);
+
+impl OneByOne {
+    pub(super) fn new() -> Self {
+        Self(Moment::now().plus(std::time::Duration::from_secs(1)))
+    }
+
+    /// Whether there is time for another one.
+    pub(super) fn goes_on(&self) -> bool {
+        Moment::now() < self.0
+    }
+}
 
 /// The tasks that are being changed.
 #[derive(Debug, Default)]
@@ -26,21 +43,25 @@ pub(super) struct Bench {
     pub(super) now: Timestamp,
     before: BTreeMap<TaskId, Task>,
     tasks: BTreeMap<TaskId, Task>,
-    heads: BTreeMap<LockName, Option<TaskId>>,
-    /// Locks whose task has let go of them: the next may have them.
-    freed: BTreeSet<LockName>,
+    /// Those of them that were only looked at: they must not be changed.
+    not_held: BTreeSet<TaskId>,
+    heads: BTreeMap<Chain, Option<TaskId>>,
+    /// Chains that had a head when it was held.
+    had_head: BTreeSet<Chain>,
+    /// Chains whose head has ended or now stands in another place: a task that waits may come before it.
+    loosened: BTreeSet<Chain>,
     keys: BTreeMap<(QueueName, TaskKey), TaskId>,
-    /// How many waited for a lock, where that is asked for.
-    blocked: BTreeMap<LockName, usize>,
+    /// How many waited in a chain, where that is asked for.
+    blocked: BTreeMap<Chain, usize>,
 }
 
 impl Bench {
-    /// Begins a transaction and holds these tasks. `locks` are those that they are known to have.
+    /// Begins a transaction and holds these tasks. `chains` are those that they are known to be in.
     pub(super) async fn begin(
         link: &Link,
         words: &str,
         ids: &[TaskId],
-        mut locks: BTreeSet<LockName>,
+        mut chains: BTreeSet<Chain>,
         now: Option<i64>,
     ) -> Result<Self, Fail> {
         link.ready(&[Sql::HoldHeads, Sql::Load]).await?;
@@ -51,7 +72,7 @@ impl Bench {
                 let (begun, held, loaded) = tokio::join!(
                     biased;
                     link.say(words),
-                    heads.hold(link, &locks),
+                    heads.hold(link, &chains),
                     bench.load(link, ids, now),
                 );
                 (begun, held.map(|()| heads.heads), loaded)
@@ -59,59 +80,78 @@ impl Bench {
             begun?;
             bench.heads = held?;
             loaded?;
-            let missing = bench.tasks.values().filter_map(|task| task.lock.as_ref());
-            let missing: Vec<_> = missing.filter(|lock| !bench.heads.contains_key(*lock)).cloned().collect();
+            let missing = bench.tasks.values().filter_map(Task::chain);
+            let missing: Vec<_> = missing.filter(|chain| !bench.heads.contains_key(chain)).collect();
             if missing.is_empty() {
+                // A task may come before a head that does not run yet, so that is needed, too.
+                let heads: Vec<_> = bench.heads().filter(|id| !bench.tasks.contains_key(id)).collect();
+                if !heads.is_empty() {
+                    bench.load(link, &heads, now).await?;
+                }
                 return Ok(bench);
             }
             // A lock never changes, so once more is enough: heads first.
             link.say("ROLLBACK").await?;
-            locks.extend(missing);
+            chains.extend(missing);
         }
     }
 
-    /// Holds the heads of these locks.
-    pub(super) async fn hold(&mut self, line: &dyn Line, locks: &BTreeSet<LockName>) -> Result<(), Fail> {
-        if locks.is_empty() {
+    /// Holds the heads of these chains.
+    pub(super) async fn hold(&mut self, line: &dyn Line, chains: &BTreeSet<Chain>) -> Result<(), Fail> {
+        if chains.is_empty() {
             return Ok(());
         }
-        let names: Vec<&str> = locks.iter().map(LockName::as_str).collect();
-        for row in line.ask(Sql::HoldHeads, &[&names]).await? {
-            let lock = LockName::new(row.try_get::<_, &str>(0)?).map_err(unreadable)?;
-            self.heads.insert(lock, row.try_get::<_, Option<uuid::Uuid>>(1)?.map(TaskId::from_uuid));
+        let (locks, queues) = names(chains);
+        for row in line.ask(Sql::HoldHeads, &[&locks, &queues]).await? {
+            let (chain, head) = (chain(&row)?, row.try_get::<_, Option<uuid::Uuid>>(2)?);
+            if head.is_some() {
+                self.had_head.insert(chain.clone());
+            }
+            self.heads.insert(chain, head.map(TaskId::from_uuid));
         }
         Ok(())
     }
 
-    /// Counts who waits for these locks, whose heads are held.
+    /// The head of a chain that is held.
+    pub(super) fn head(&self, chain: &Chain) -> Option<TaskId> {
+        self.heads.get(chain).copied().flatten()
+    }
+
+    /// The heads that are held.
+    pub(super) fn heads(&self) -> impl Iterator<Item = TaskId> {
+        self.heads.values().flatten().copied()
+    }
+
+    /// Counts who waits in these chains, whose heads are held.
     pub(super) async fn count_blocked(
         &mut self,
         line: &dyn Line,
-        locks: &BTreeSet<LockName>,
+        chains: &BTreeSet<Chain>,
     ) -> Result<(), Fail> {
-        if locks.is_empty() {
+        if chains.is_empty() {
             return Ok(());
         }
-        let names: Vec<&str> = locks.iter().map(LockName::as_str).collect();
-        for row in line.ask(Sql::CountBlocked, &[&names]).await? {
-            let lock = LockName::new(row.try_get::<_, &str>(0)?).map_err(unreadable)?;
-            self.blocked.insert(lock, usize::try_from(row.try_get::<_, i64>(1)?).unwrap_or(0));
+        let (locks, queues) = names(chains);
+        for row in line.ask(Sql::CountBlocked, &[&locks, &queues]).await? {
+            self.blocked.insert(chain(&row)?, usize::try_from(row.try_get::<_, i64>(2)?).unwrap_or(0));
         }
         Ok(())
     }
 
-    /// Who has the lock of a new task, if there is no room for it.
+    /// The head of a new task's chain, if there is no room for the task.
     pub(super) fn no_room(&self, new: &NewTask) -> Option<TaskId> {
-        let (room, lock) = (new.room?, new.lock.as_ref()?);
-        let head = self.heads.get(lock).copied().flatten()?;
+        let (room, chain) = (new.room?, (new.lock.clone()?, new.queue.clone()));
+        let head = self.heads.get(&chain).copied().flatten()?;
+        // Each that was added here is one more in the chain, whichever of them is the head.
         let fresh = |task: &&Task| {
-            task.state == TaskState::Blocked
-                && task.lock.as_ref() == Some(lock)
+            matches!(task.state, TaskState::Blocked | TaskState::Pending)
                 && !self.before.contains_key(&task.id)
+                && task.chain().as_ref() == Some(&chain)
         };
         let here = self.tasks.values().filter(fresh).count();
-        let others = 1 + self.blocked.get(lock).copied().unwrap_or(0) + here;
-        (others > room as usize).then_some(head)
+        let had_head = usize::from(self.had_head.contains(&chain));
+        let before = self.blocked.get(&chain).copied().unwrap_or(0) + had_head;
+        (before + here > room as usize).then_some(head)
     }
 
     /// Holds these tasks, in the order of their ids.
@@ -121,14 +161,39 @@ impl Bench {
         ids: &[TaskId],
         now: Option<i64>,
     ) -> Result<(), Fail> {
+        self.load_by(line, Sql::Load, ids, now).await
+    }
+
+    /// Takes up these tasks as this statement reads them, in the order of their ids.
+    pub(super) async fn load_by(
+        &mut self,
+        line: &dyn Line,
+        what: Sql,
+        ids: &[TaskId],
+        now: Option<i64>,
+    ) -> Result<(), Fail> {
+        if ids.is_empty() {
+            return Ok(());
+        }
         let mut ids: Vec<uuid::Uuid> = ids.iter().map(|id| *id.as_uuid()).collect();
         ids.sort_unstable();
         ids.dedup();
-        for row in line.ask(Sql::Load, &[&ids, &now]).await? {
+        for row in line.ask(what, &[&ids, &now]).await? {
             self.now = self.now.max(rows::time(&row, TASK_COLUMNS)?);
-            self.put(rows::task(&row)?);
+            let task = rows::task(&row)?;
+            if what == Sql::Look {
+                self.not_held.insert(task.id);
+            } else {
+                self.not_held.remove(&task.id);
+            }
+            self.put(task);
         }
         Ok(())
+    }
+
+    /// Whether a task is held: it may be changed.
+    pub(super) fn holds(&self, id: TaskId) -> bool {
+        self.tasks.contains_key(&id) && !self.not_held.contains(&id)
     }
 
     fn put(&mut self, task: Task) {
@@ -143,24 +208,39 @@ impl Bench {
     /// Applies one operation to one task; nothing if there is no such task.
     pub(super) fn change(&mut self, id: TaskId, op: &TaskOp) -> Option<TaskAnswer> {
         let mut task = self.tasks.remove(&id)?;
-        let took_lock = task.lock.clone().filter(|_| task.state.takes_lock());
-        if let Some(lock) = &took_lock {
-            self.heads.insert(lock.clone(), None);
+        let (state, order) = (task.state, task.order());
+        if let Some(chain) = task.chain().filter(|_| state.takes_lock()) {
+            self.heads.insert(chain, None);
         }
         let answer = task.apply(op, self.now);
-        self.freed.extend(took_lock.filter(|_| !task.state.takes_lock()));
+        if state.takes_lock() && (task.state, task.order()) != (state, order) {
+            self.loosened.extend(task.chain());
+        }
         self.file(task);
         Some(answer)
     }
 
-    /// Puts a task among the others. If it could run but its lock is taken, it waits for that.
+    /// Puts a task among the others. If it could run but its chain has a head, it waits for that, or takes its place if it
+    /// comes before a head that does not run yet.
     pub(super) fn file(&mut self, mut task: Task) {
-        if let Some(lock) = &task.lock {
-            let head = self.heads.entry(lock.clone()).or_default();
-            if task.state == TaskState::Pending && head.is_some() {
-                task.state = TaskState::Blocked;
-            } else if task.state.takes_lock() {
-                *head = Some(task.id);
+        if let Some(chain) = task.chain() {
+            let head = self.heads.get(&chain).copied().flatten();
+            match (task.state, head) {
+                (TaskState::Pending | TaskState::Blocked, Some(head)) => {
+                    let waits = |head: &Task| head.state == TaskState::Pending && task.order() < head.order();
+                    let swaps = self.holds(head) && self.tasks.get(&head).is_some_and(waits);
+                    let op = if swaps { TaskOp::Unblock } else { TaskOp::Block };
+                    task.apply(&op, self.now);
+                    if swaps {
+                        let now = self.now;
+                        self.tasks.entry(head).and_modify(|head| _ = head.apply(&TaskOp::Block, now));
+                        self.heads.insert(chain, Some(task.id));
+                    }
+                }
+                (TaskState::Pending | TaskState::Running, None) => {
+                    self.heads.insert(chain, Some(task.id));
+                }
+                _ => {}
             }
         }
         self.tasks.insert(task.id, task);
@@ -185,7 +265,7 @@ impl Bench {
 
     /// Saves everything and ends the transaction; says who could run now that could not before.
     pub(super) async fn commit(mut self, link: &Link) -> Result<Vec<Stir>, Fail> {
-        self.unblock(link).await?;
+        self.elect(link).await?;
         let mut saved = self.saved()?;
         if saved.is_empty() {
             link.say("ROLLBACK").await?;
@@ -214,8 +294,8 @@ impl Bench {
         for (id, task) in &self.tasks {
             saved.task(self.before.get(id), task)?;
         }
-        for (lock, head) in &self.heads {
-            saved.head(lock, *head);
+        for (chain, head) in &self.heads {
+            saved.head(chain, *head);
         }
         for ((queue, key), id) in &self.keys {
             saved.key(queue, key, *id);
@@ -223,20 +303,31 @@ impl Bench {
         Ok(saved)
     }
 
-    /// Lets the first task that waits for each freed lock be next.
-    async fn unblock(&mut self, line: &dyn Line) -> Result<(), Fail> {
-        let freed = std::mem::take(&mut self.freed);
-        let names: Vec<&str> = freed.iter().map(LockName::as_str).collect();
-        if names.is_empty() {
+    /// Sees to it that each chain has a head, and that no task which waits comes before a head that does not run yet.
+    pub(super) async fn elect(&mut self, line: &dyn Line) -> Result<(), Fail> {
+        let mut loosened = std::mem::take(&mut self.loosened);
+        loosened.retain(|chain| {
+            let head = self.heads.get(chain).copied().flatten().and_then(|id| self.tasks.get(&id));
+            head.is_none_or(|head| head.state != TaskState::Running)
+        });
+        if loosened.is_empty() {
             return Ok(());
         }
-        for row in line.ask(Sql::FirstBlocked, &[&names]).await? {
-            let task = rows::task(&row)?;
-            let id = task.id;
-            if !self.tasks.contains_key(&id) {
-                self.put(task);
+        // Those that are held here are not as they are stored.
+        let held: Vec<uuid::Uuid> = self.tasks.keys().map(|id| *id.as_uuid()).collect();
+        let (locks, queues) = names(&loosened);
+        for row in line.ask(Sql::FirstBlocked, &[&locks, &queues, &held]).await? {
+            self.put(rows::task(&row)?);
+        }
+        for chain in loosened {
+            let waits =
+                |task: &&Task| task.state == TaskState::Blocked && task.chain().as_ref() == Some(&chain);
+            let first = self.tasks.values().filter(waits).min_by_key(|task| task.order()).map(|task| task.id);
+            let Some(mut first) = first.and_then(|id| self.tasks.remove(&id)) else { continue };
+            if self.heads.get(&chain).copied().flatten().is_none() {
+                first.apply(&TaskOp::Unblock, self.now);
             }
-            self.change(id, &TaskOp::Unblock);
+            self.file(first);
         }
         Ok(())
     }
@@ -256,4 +347,15 @@ impl Bench {
             |(queue, tasks): (&QueueName, usize)| Stir { queue: queue.clone(), since: self.now, tasks };
         stirred.into_iter().map(stir).collect()
     }
+}
+
+/// The locks and the queues of chains, in their order.
+fn names(chains: &BTreeSet<Chain>) -> (Vec<&str>, Vec<&str>) {
+    chains.iter().map(|(lock, queue)| (lock.as_str(), queue.as_str())).unzip()
+}
+
+/// The first two columns: a lock and a queue.
+fn chain(row: &tokio_postgres::Row) -> Result<Chain, Fail> {
+    let lock = LockName::new(row.try_get::<_, &str>(0)?).map_err(unreadable)?;
+    Ok((lock, QueueName::new(row.try_get::<_, &str>(1)?).map_err(unreadable)?))
 }

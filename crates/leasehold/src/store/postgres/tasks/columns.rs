@@ -6,7 +6,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::rows::unreadable;
-use crate::model::{LockName, NewTask, QueueName, Task, TaskId, TaskKey, TaskState, Ttl, When};
+use crate::model::{Chain, NewTask, QueueName, Task, TaskId, TaskKey, TaskState, Ttl, When};
 use crate::store::postgres::gate::micros;
 use crate::store::postgres::session::Param;
 use crate::store::postgres::trouble::Fail;
@@ -144,19 +144,26 @@ pub(super) struct Saved {
     first: Vec<i64>,
     longest: Vec<i64>,
     created_at: Vec<i64>,
+    ahead: Vec<bool>,
+    expiries: Vec<i32>,
     count_queue: Vec<String>,
     count_state: Vec<i16>,
     count_delta: Vec<i64>,
+    early: Vec<Option<bool>>,
+    wanted_until: Vec<Option<i64>>,
     head_lock: Vec<String>,
+    head_queue: Vec<String>,
     head_id: Vec<Option<Uuid>>,
     level_queue: Vec<String>,
     level_priority: Vec<i32>,
     level_moved: Vec<i64>,
+    level_early: Vec<bool>,
     key_queue: Vec<String>,
     key_key: Vec<String>,
     key_id: Vec<Uuid>,
     counts: BTreeMap<(QueueName, TaskState), i64>,
-    levels: BTreeMap<(QueueName, i32), i64>,
+    /// How often tasks were moved, and whether one became pending in a place before others.
+    levels: BTreeMap<(QueueName, i32), (i64, bool)>,
 }
 
 impl Saved {
@@ -200,12 +207,17 @@ impl Saved {
         self.first.push(duration(after.retries.first));
         self.longest.push(duration(after.retries.longest));
         self.created_at.push(micros(after.created_at));
+        self.ahead.push(after.state == TaskState::Running && !after.begun);
+        self.expiries.push(whole(after.expiries));
+        self.early.push(is_early(before, after));
+        self.wanted_until.push(after.wanted_until.map(micros));
         Ok(())
     }
 
-    /// The task that a lock has now; none frees it.
-    pub(super) fn head(&mut self, lock: &LockName, id: Option<TaskId>) {
+    /// The task that is the head of a chain now; none if there is no head.
+    pub(super) fn head(&mut self, (lock, queue): &Chain, id: Option<TaskId>) {
         self.head_lock.push(lock.as_str().to_owned());
+        self.head_queue.push(queue.as_str().to_owned());
         self.head_id.push(id.map(|id| *id.as_uuid()));
     }
 
@@ -235,17 +247,19 @@ impl Saved {
     /// A priority that the queue may not have had, and whether the task is put in line behind others: cursors have passed
     /// the place where it stands now.
     fn level(&mut self, before: Option<&Task>, after: &Task) {
+        let early = is_early(before, after) == Some(true);
         let stays = |before: &Task| before.priority == after.priority && !is_moved(before, after);
-        if before.is_some_and(stays) {
+        if before.is_some_and(stays) && !early {
             return;
         }
-        let moved = i64::from(before.is_some() && after.state == TaskState::Pending);
+        let waited = before.is_some_and(|before| before.state == TaskState::Pending);
+        let moved = i64::from(waited && after.state == TaskState::Pending);
         let level = self.levels.entry((after.queue.clone(), after.priority.get())).or_default();
-        *level = moved.max(*level);
+        *level = (moved.max(level.0), early || level.1);
     }
 
     /// In the order of the statement.
-    pub(super) fn params(&mut self) -> [Param<'_>; 42] {
+    pub(super) fn params(&mut self) -> [Param<'_>; 48] {
         for ((queue, state), delta) in std::mem::take(&mut self.counts) {
             if delta != 0 {
                 self.count_queue.push(queue.into());
@@ -253,10 +267,11 @@ impl Saved {
                 self.count_delta.push(delta);
             }
         }
-        for ((queue, priority), moved) in std::mem::take(&mut self.levels) {
+        for ((queue, priority), (moved, early)) in std::mem::take(&mut self.levels) {
             self.level_queue.push(queue.into());
             self.level_priority.push(priority);
             self.level_moved.push(moved);
+            self.level_early.push(early);
         }
         [
             &self.id,
@@ -301,6 +316,12 @@ impl Saved {
             &self.key_queue,
             &self.key_key,
             &self.key_id,
+            &self.ahead,
+            &self.expiries,
+            &self.early,
+            &self.wanted_until,
+            &self.head_queue,
+            &self.level_early,
         ]
     }
 }
@@ -309,6 +330,17 @@ impl Saved {
 fn is_moved(before: &Task, after: &Task) -> bool {
     let pending = |task: &Task| task.state == TaskState::Pending;
     pending(before) && pending(after) && before.order() != after.order()
+}
+
+/// Whether it became pending in a place before tasks that were pending already; none if that is as it was. What is moved to
+/// another priority is found there because the move is counted.
+fn is_early(before: Option<&Task>, after: &Task) -> Option<bool> {
+    let before = before?;
+    match (before.state, after.state) {
+        (TaskState::Pending, TaskState::Pending) => (before.priority != after.priority).then_some(false),
+        (_, TaskState::Pending) => Some(after.ready_at == before.ready_at),
+        _ => None,
+    }
 }
 
 fn has_other_body(before: &Task, after: &Task) -> bool {

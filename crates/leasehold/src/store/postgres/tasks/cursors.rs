@@ -4,7 +4,9 @@
 //! the server puts off. Whoever began at the first entry each time would walk over all of them. So each process remembers
 //! how far it has come. What is ready later stands later, but not all is seen in that order: a transaction may take its
 //! time to commit. Whoever puts something in line says since when, here and by a wake-up elsewhere; and every now and then
-//! everything is read from the beginning.
+//! everything is read from the beginning. Tasks that become pending in a place before others, because they have waited behind
+//! the head of their lock or were given back, stand in a part of the index of their own, which is always read from its
+//! beginning.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,6 +20,12 @@ use crate::store::postgres::gate::micros;
 
 /// So often everything is read from the beginning.
 const REWIND: Duration = Duration::from_secs(1);
+/// So often all leases are looked at that may have run out, not only those from the cursor on…
+const REWIND_EXPIRED: Duration = Duration::from_mins(10);
+/// …and everything that is due. Whoever leases from a queue looks at its own more often.
+const REWIND_DUE: Duration = Duration::from_mins(1);
+/// A recovery looks so far back behind the cursor, in microseconds: a lease may be committed a while after its time was read.
+const LATE: i64 = 10_000_000;
 /// So many arrivals are remembered for leases that are under way.
 const MAX_ARRIVALS: usize = 256;
 
@@ -37,6 +45,38 @@ struct State {
     /// What has arrived lately, with its number.
     arrivals: VecDeque<(u64, QueueName, i64)>,
     arrived: u64,
+    /// Up to when every lease that was to be looked at has been.
+    expired: Sweep,
+    /// Up to when a recovery has put in line what was due in any queue.
+    all_due: Sweep,
+}
+
+/// How far looks over all queues have come.
+#[derive(Debug, Clone, Copy)]
+struct Sweep {
+    until: i64,
+    rewound: Moment,
+}
+
+impl Sweep {
+    fn new() -> Self {
+        Self { until: 0, rewound: Moment::now() }
+    }
+
+    /// Where a recovery begins.
+    fn begin(&mut self, rewind: Duration) -> i64 {
+        let now = Moment::now();
+        if self.rewound.plus(rewind) <= now {
+            *self = Self { until: 0, rewound: now };
+        }
+        (self.until - LATE).max(0)
+    }
+
+    /// Calls end in any order; an earlier place is as true as a later one. If the server's clock was set back, everything is
+    /// looked at again.
+    const fn end(&mut self, until: i64, now: i64) {
+        self.until = if now.saturating_add(LATE) < self.until { 0 } else { until };
+    }
 }
 
 /// A place in the line.
@@ -81,6 +121,8 @@ pub(super) struct Places {
     pub(super) level_id: Vec<Uuid>,
     /// Whether something may have to be put in line first.
     pub(super) expects_due: bool,
+    /// From when on leases are looked at that may have run out.
+    pub(super) expired_since: i64,
     /// What had arrived by then.
     arrived: u64,
 }
@@ -94,7 +136,25 @@ impl Cursors {
             rewound: Moment::now(),
             arrivals: VecDeque::new(),
             arrived: 0,
+            expired: Sweep::new(),
+            all_due: Sweep::new(),
         }))
+    }
+
+    /// Where a recovery begins to look for leases that have run out, and for what is due.
+    pub(super) fn recovery(&self) -> (i64, i64) {
+        let mut state = self.state();
+        (state.expired.begin(REWIND_EXPIRED), state.all_due.begin(REWIND_DUE))
+    }
+
+    /// Every lease that was to be looked at up to `until` has been, at `now`.
+    pub(super) fn expired(&self, until: i64, now: i64) {
+        self.state().expired.end(until, now);
+    }
+
+    /// Everything that was due up to `until` has been put in line, at `now`.
+    pub(super) fn all_due(&self, until: i64, now: i64) {
+        self.state().all_due.end(until, now);
     }
 
     /// Where to begin in these queues.
@@ -106,8 +166,12 @@ impl Cursors {
             state.levels.clear();
             state.due.clear();
         }
-        let mut places =
-            Places { arrived: state.arrived, expects_due: state.expects_due, ..Places::default() };
+        let mut places = Places {
+            arrived: state.arrived,
+            expects_due: state.expects_due,
+            expired_since: state.expired.until,
+            ..Places::default()
+        };
         for queue in queues.iter().collect::<std::collections::BTreeSet<_>>() {
             places.queues.push(queue.as_str().to_owned());
             places.due.push(state.due.get(queue).copied().unwrap_or(0));
@@ -125,7 +189,8 @@ impl Cursors {
         places
     }
 
-    /// These were leased, each with the moves of its level. They come in order.
+    /// These were leased, each with the moves of its level. They come in order. Tasks that are read without a cursor are not
+    /// among them.
     pub(super) fn leased(&self, places: &Places, tasks: &[(Task, i64)]) {
         let mut state = self.state();
         for (task, moved) in tasks {
@@ -217,6 +282,20 @@ mod tests {
         assert_eq!(cursors.places(std::slice::from_ref(&q)).due, [10]);
         cursors.arrived(&q, 7);
         assert_eq!(cursors.places(std::slice::from_ref(&q)).due, [7]);
+    }
+
+    #[test]
+    fn a_sweep_goes_on_from_where_it_was_unless_the_clock_was_set_back() {
+        let mut sweep = Sweep::new();
+        sweep.end(90 * LATE, 90 * LATE);
+        assert_eq!((sweep.until, sweep.begin(REWIND_EXPIRED)), (90 * LATE, 89 * LATE));
+        // One that began before, and one that found a lease that somebody else held.
+        sweep.end(90 * LATE - 1, 90 * LATE - 1);
+        assert_eq!(sweep.until, 90 * LATE - 1);
+        sweep.end(80 * LATE, 91 * LATE);
+        assert_eq!(sweep.until, 80 * LATE);
+        sweep.end(70 * LATE, 70 * LATE);
+        assert_eq!(sweep.until, 0);
     }
 
     #[test]

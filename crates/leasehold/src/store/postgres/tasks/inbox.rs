@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
 use super::add;
-use super::pool::{Pool, Repeat};
+use super::pool::Pool;
 use crate::error::Result;
 use crate::model::{NewTask, Timestamp};
 use crate::store::postgres::trouble::Fail;
+use crate::store::protocol::TaskCall;
 
 /// So many statements are under way at once: while one waits for the disk, the next is being worked on.
 const WRITERS: usize = 2;
@@ -112,5 +113,5 @@ async fn insert(pool: &Arc<Pool>, all: Arc<[Arc<[NewTask]>]>) -> Result<Timestam
             }
         }
     };
-    pool.run(Repeat::Safe, add).await
+    pool.run(TaskCall::Enqueue, add).await
 }

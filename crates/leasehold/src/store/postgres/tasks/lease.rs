@@ -4,18 +4,25 @@ use std::collections::BTreeSet;
 
 use tokio_postgres::Row;
 
-use super::bench::{Bench, IMPATIENT};
+use super::bench::{Bench, IMPATIENT, OneByOne, VERY_IMPATIENT};
 use super::columns::duration;
 use super::cursors::Places;
 use super::link::Link;
 use super::rows::{self, TASK_COLUMNS, unreadable};
 use super::sql::Sql;
-use crate::model::{LeaseTasks, Leased, LockName, QueueName, Task, TaskAnswer, TaskId, TaskOp, TaskTable};
+use super::upkeep::{Pass, expire_since};
+use crate::model::{
+    Chain, LeaseTasks, Leased, LockName, QueueName, Task, TaskAnswer, TaskId, TaskOp, TaskTable,
+};
 use crate::store::postgres::session::Param;
 use crate::store::postgres::trouble::{Fail, is_in_the_way};
 
 /// What the server said.
 pub(super) struct Answer {
+    /// What was done about leases that had run out, if there were any.
+    pub(super) ended: Option<Pass>,
+    /// As of when there were none.
+    pub(super) none_expired: Option<i64>,
     /// What was due has been put in line: as of when, and in which queues. None if there is more.
     pub(super) promoted: Option<(i64, Vec<QueueName>)>,
     /// Whether something was due.
@@ -30,8 +37,35 @@ pub(super) async fn lease(
     places: &Places,
     now: Option<i64>,
 ) -> Result<Answer, Fail> {
-    let (max, ttl, paused_too) = (i64::from(ask.max), duration(ask.ttl), false);
-    let lease = |due_first: &'static bool| -> [Param<'_>; 13] {
+    // What the lease has to do first: end leases that have run out.
+    let answer = lease_since(link, ask, places, Some(places.expired_since), now).await?;
+    if !answer.expired_first()? {
+        let none_expired = answer.rows.first().map(|row| row.try_get(TASK_COLUMNS + 1)).transpose()?;
+        return Ok(Answer { none_expired, ..answer });
+    }
+    let ended = match expire_since(link, TaskTable::RECOVER, places.expired_since, now).await {
+        // What cannot be read is in nobody's way.
+        Err(Fail::Unreadable(error)) => {
+            tracing::warn!(%error, "leases that ran out could not be ended");
+            link.say("ROLLBACK").await?;
+            None
+        }
+        ended => Some(ended?),
+    };
+    let answer = lease_since(link, ask, places, None, now).await?;
+    Ok(Answer { ended, ..answer })
+}
+
+async fn lease_since(
+    link: &Link,
+    ask: &LeaseTasks,
+    places: &Places,
+    expired_since: Option<i64>,
+    now: Option<i64>,
+) -> Result<Answer, Fail> {
+    let (max, ttl, begin) = (i64::from(ask.max), duration(ask.ttl), i64::from(ask.begin));
+    let full = i64::try_from(LeaseTasks::FULL).unwrap_or(i64::MAX);
+    let lease = |due_first: &'static bool| -> [Param<'_>; 17] {
         [
             &places.queues,
             &places.due,
@@ -45,47 +79,63 @@ pub(super) async fn lease(
             due_first,
             &places.level_run_at,
             &places.level_id,
+            &begin,
+            &ask.idle,
+            &expired_since,
+            &full,
             &now,
         ]
     };
+    let answer = |promoted, due, rows| Answer { ended: None, none_expired: None, promoted, due, rows };
     if !places.expects_due {
         let rows = link.query(Sql::Lease, &lease(&true)).await?;
+        if expired_first(&rows)? {
+            return Ok(answer(None, false, rows));
+        }
         if !due_first(&rows)? {
             let promoted = nothing_due(&rows)?.map(|now| (now, ask.queues.clone()));
-            return Ok(Answer { promoted, due: false, rows });
+            return Ok(answer(promoted, false, rows));
         }
     }
     link.ready(&[Sql::Promote, Sql::LeaseRest]).await?;
-    let promote: [Param<'_>; 4] = [&places.queues, &places.due, &paused_too, &now];
+    let promote: [Param<'_>; 4] = [&places.queues, &places.due, &expired_since, &now];
     let rest = lease(&true);
     let (promoted, leased) =
         tokio::join!(biased; link.query(Sql::Promote, &promote), link.query(Sql::LeaseRest, &rest));
     let (promoted, rows) = (promoted?, leased?);
     let due = promoted.first().map_or(Ok(0), |row| row.try_get::<_, i64>(1))? > 0;
+    if expired_first(&rows)? {
+        return Ok(answer(None, true, rows));
+    }
     if !due_first(&rows)? {
-        return Ok(Answer { promoted: complete(&promoted)?, due, rows });
+        return Ok(answer(complete(&promoted)?, due, rows));
     }
-    match promote_locked(link, &places.queues, paused_too, now).await {
-        // Somebody keeps the head of a lock for long. That is no reason for the others to wait.
-        Err(Fail::Said(error)) if is_in_the_way(&error) => link.say("ROLLBACK").await?,
-        promoted => _ = promoted?,
-    }
+    let locked = link.query(Sql::DueLocked, &[&places.queues, &now]).await?;
+    promote_locked(link, &locked, now).await?;
     let rows = link.query(Sql::LeaseRest, &lease(&false)).await?;
-    Ok(Answer { promoted: None, due: true, rows })
+    Ok(answer(None, true, rows))
 }
 
 impl Answer {
-    /// The tasks, each with the moves of its level, and what is due next.
+    fn expired_first(&self) -> Result<bool, Fail> {
+        expired_first(&self.rows)
+    }
+
+    /// The tasks that were read with a cursor, each with the moves of its level; all tasks, and what is due next.
     pub(super) fn read(&self) -> Result<(Vec<(Task, i64)>, Leased), Fail> {
-        let mut leased = Leased { tasks: Vec::new(), next_due: None };
+        let expired = self.ended.as_ref().map_or(0, |ended| ended.recovered.expired());
+        let mut leased = Leased { tasks: Vec::new(), next_due: None, more: false, expired };
         let mut with_moves = Vec::new();
         for row in &self.rows {
             let due = rows::maybe_time(row, TASK_COLUMNS + 4)?;
             leased.next_due =
                 due.map(|due| Ok::<_, Fail>((due, rows::time(row, TASK_COLUMNS + 1)?))).transpose()?;
+            leased.more = row.try_get(TASK_COLUMNS + 5)?;
             if row.try_get::<_, Option<uuid::Uuid>>(0)?.is_some() {
                 let task = rows::task(row)?;
-                with_moves.push((task.clone(), row.try_get(TASK_COLUMNS)?));
+                if let Some(moved) = row.try_get::<_, Option<i64>>(TASK_COLUMNS)? {
+                    with_moves.push((task.clone(), moved));
+                }
                 leased.tasks.push(task);
             }
         }
@@ -104,6 +154,10 @@ fn due_first(rows: &[Row]) -> Result<bool, Fail> {
     Ok(rows.first().map(|row| row.try_get(TASK_COLUMNS + 2)).transpose()?.unwrap_or(false))
 }
 
+fn expired_first(rows: &[Row]) -> Result<bool, Fail> {
+    Ok(rows.first().map(|row| row.try_get(TASK_COLUMNS + 6)).transpose()?.unwrap_or(false))
+}
+
 fn complete(promoted: &[Row]) -> Result<Option<(i64, Vec<QueueName>)>, Fail> {
     let Some(row) = promoted.first() else { return Ok(None) };
     if row.try_get::<_, i64>(1)? >= i64::from(TaskTable::PROMOTE) {
@@ -114,35 +168,61 @@ fn complete(promoted: &[Row]) -> Result<Option<(i64, Vec<QueueName>)>, Fail> {
     Ok(Some((row.try_get(0)?, names.map_err(unreadable)?)))
 }
 
-/// Puts in line what is due and has a lock, by the rules; says how many.
-pub(super) async fn promote_locked(
+/// Puts tasks with a lock in line that are due, by the rules. Says how many, and whether another transaction was in the way
+/// of some.
+pub(super) async fn promote_locked(link: &Link, rows: &[Row], now: Option<i64>) -> Result<(u32, bool), Fail> {
+    let (ids, chains) = ids_and_chains(rows)?;
+    if ids.is_empty() {
+        return Ok((0, false));
+    }
+    match promote_these(link, IMPATIENT, &ids, chains, now).await {
+        // Another transaction holds the head of a lock. The other tasks do not wait for it.
+        Err(Fail::Said(error)) if is_in_the_way(&error) => {
+            link.say("ROLLBACK").await?;
+            let one_by_one = OneByOne::new();
+            let mut promoted = 0;
+            for id in ids {
+                if !one_by_one.goes_on() {
+                    break;
+                }
+                match promote_these(link, VERY_IMPATIENT, &[id], BTreeSet::new(), now).await {
+                    Err(Fail::Said(error)) if is_in_the_way(&error) => link.say("ROLLBACK").await?,
+                    one => promoted += one?,
+                }
+            }
+            Ok((promoted, true))
+        }
+        promoted => Ok((promoted?, false)),
+    }
+}
+
+async fn promote_these(
     link: &Link,
-    queues: &[String],
-    paused_too: bool,
+    words: &str,
+    ids: &[TaskId],
+    chains: BTreeSet<Chain>,
     now: Option<i64>,
 ) -> Result<u32, Fail> {
-    let rows = link.query(Sql::DueLocked, &[&queues, &paused_too, &now]).await?;
-    let (ids, locks) = ids_and_locks(&rows)?;
-    if ids.is_empty() {
-        return Ok(0);
-    }
-    let mut bench = Bench::begin(link, IMPATIENT, &ids, locks, now).await?;
+    let mut bench = Bench::begin(link, words, ids, chains, now).await?;
     let mut promoted = 0;
     for id in ids {
-        promoted += u32::from(bench.change(id, &TaskOp::Promote) == Some(TaskAnswer::Done));
+        promoted += u32::from(bench.change(*id, &TaskOp::Promote) == Some(TaskAnswer::Done));
     }
     bench.commit(link).await?;
     Ok(promoted)
 }
 
-/// The first two columns.
-pub(super) fn ids_and_locks(rows: &[Row]) -> Result<(Vec<TaskId>, BTreeSet<LockName>), Fail> {
-    let ids = rows.iter().map(|row| rows::id(row, 0)).collect::<Result<_, _>>()?;
-    let mut locks = BTreeSet::new();
+/// The first three columns: a task, its lock and its queue.
+pub(super) fn ids_and_chains<'a>(
+    rows: impl IntoIterator<Item = &'a Row>,
+) -> Result<(Vec<TaskId>, BTreeSet<Chain>), Fail> {
+    let (mut ids, mut chains) = (Vec::new(), BTreeSet::new());
     for row in rows {
+        ids.push(rows::id(row, 0)?);
         if let Some(lock) = row.try_get::<_, Option<&str>>(1)? {
-            locks.insert(LockName::new(lock).map_err(unreadable)?);
+            let queue = QueueName::new(row.try_get::<_, &str>(2)?).map_err(unreadable)?;
+            chains.insert((LockName::new(lock).map_err(unreadable)?, queue));
         }
     }
-    Ok((ids, locks))
+    Ok((ids, chains))
 }

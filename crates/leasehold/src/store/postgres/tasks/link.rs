@@ -6,7 +6,9 @@ use tokio_postgres::{Client, Row, Statement};
 
 use super::sql::{COUNT, Sql};
 use super::text::Texts;
-use crate::store::postgres::gate::Gate;
+use crate::store::postgres::abandoned::Backend;
+use crate::store::postgres::deadline::ServerClock;
+use crate::store::postgres::gate::{Gate, Use};
 use crate::store::postgres::session::Param;
 use crate::store::postgres::trouble::Fail;
 
@@ -28,29 +30,37 @@ pub(in crate::store::postgres) struct Link {
     texts: Texts,
     /// None behind a pooler, where the next statement may go to another server process.
     prepared: Option<Box<[OnceCell<Statement>; COUNT]>>,
+    /// Who this connection is on the server; none if that cannot be known.
+    backend: Option<Backend>,
+    clock: ServerClock,
 }
 
 impl Link {
     /// Opens one. To be called where it is to live.
     pub(super) async fn open(gate: &Gate, texts: Texts) -> Result<Self, Fail> {
-        let (client, wire) = gate.connect().await?;
+        let (client, wire) = gate.connect(Use::Tasks).await?;
         tokio::spawn(async move {
             if let Err(error) = wire.await {
                 tracing::debug!(%error, "a connection to PostgreSQL has ended");
             }
         });
-        let prepared = if gate.is_pooled() {
-            None
-        } else {
-            client.batch_execute(PLANS).await?;
-            Some(Box::new(std::array::from_fn(|_| OnceCell::new())))
-        };
-        Ok(Self { client, texts, prepared })
+        if gate.is_pooled() {
+            return Ok(Self { client, texts, prepared: None, backend: None, clock: ServerClock::default() });
+        }
+        client.batch_execute(PLANS).await?;
+        let backend = Backend::of(&client).await?;
+        let prepared = Some(Box::new(std::array::from_fn(|_| OnceCell::new())));
+        Ok(Self { client, texts, prepared, backend, clock: ServerClock::default() })
     }
 
     /// Whether it is known to be gone.
     pub(super) fn is_closed(&self) -> bool {
         self.client.is_closed()
+    }
+
+    /// Who this connection is on the server.
+    pub(super) const fn backend(&self) -> Option<&Backend> {
+        self.backend.as_ref()
     }
 
     /// The bare connection.
@@ -81,14 +91,21 @@ impl Link {
             return self.client.query(statement, params).await;
         }
         let text = self.texts.get(what);
-        let params: Vec<_> = params.iter().copied().zip(text.types.iter().cloned()).collect();
-        self.client.query_typed(&text.sql, &params).await
+        let until = match &text.with_deadline {
+            Some(_) => Some(self.clock.until(&self.client).await?),
+            None => None,
+        };
+        let deadline = until.as_ref().map(|until| until as Param<'_>);
+        let params = params.iter().copied().chain(deadline);
+        let params: Vec<_> = params.zip(text.types.iter().cloned()).collect();
+        self.client.query_typed(text.with_deadline.as_ref().unwrap_or(&text.sql), &params).await
     }
 
     async fn statement(&self, what: Sql) -> Result<Option<&Statement>, tokio_postgres::Error> {
         let Some(prepared) = &self.prepared else { return Ok(None) };
         let text = self.texts.get(what);
-        let prepare = || self.client.prepare_typed(&text.sql, &text.types);
+        let types = &text.types[..text.types.len() - usize::from(text.with_deadline.is_some())];
+        let prepare = || self.client.prepare_typed(&text.sql, types);
         prepared[what as usize].get_or_try_init(prepare).await.map(Some)
     }
 }

@@ -38,8 +38,8 @@ mod upkeep;
 mod wakes;
 
 pub(super) use link::Link;
-pub(super) use pool::{Pool, Repeat};
-pub(super) use schema::{ONE_ROW, SCHEMA};
+pub(super) use pool::Pool;
+pub(super) use schema::{BEGUN, HEADS_PER_QUEUE, ONE_ROW, SCHEMA};
 pub(super) use sql::Sql;
 #[cfg(feature = "testing")]
 pub use store::LeaseStatement;

@@ -9,22 +9,18 @@ use tokio::sync::Semaphore;
 use super::link::Link;
 use super::text::Texts;
 use crate::error::Result;
+use crate::store::Moment;
 use crate::store::background::Background;
 use crate::store::postgres::gate::Gate;
+use crate::store::postgres::idle::LONG_IDLE;
 use crate::store::postgres::session::{DEADLINE, within};
 use crate::store::postgres::trouble::{Again, Fail};
+use crate::store::repeat::Repeat;
 
 /// How long one try may take: the callers' patience ends a little later.
 const STEP: Duration = Duration::from_millis(4500);
 /// So often others may be in the way.
 const TRIES: u32 = 4;
-
-/// Whether something may be done twice, if nobody knows whether it was done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::store::postgres) enum Repeat {
-    Safe,
-    Unsafe,
-}
 
 /// The connections.
 #[derive(Debug)]
@@ -32,7 +28,9 @@ pub(in crate::store::postgres) struct Pool {
     pub(super) gate: Arc<Gate>,
     pub(super) texts: Texts,
     room: Semaphore,
-    idle: Mutex<Vec<Arc<Link>>>,
+    /// One more, for heartbeats while all others are in use: they must not wait behind other work of this process.
+    reserve: Semaphore,
+    idle: Mutex<Vec<(Arc<Link>, Moment)>>,
     home: Mutex<Option<Arc<Background>>>,
 }
 
@@ -41,6 +39,7 @@ impl Pool {
         Arc::new(Self {
             texts: Texts::new(&gate.options.schema),
             room: Semaphore::new(gate.options.pool),
+            reserve: Semaphore::new(1),
             idle: Mutex::default(),
             home: Mutex::default(),
             gate,
@@ -56,7 +55,7 @@ impl Pool {
     /// others were in the way or the connection turns out to be gone.
     pub(in crate::store::postgres) async fn run<T, W, F>(
         self: &Arc<Self>,
-        repeat: Repeat,
+        repeat: impl Into<Repeat>,
         work: W,
     ) -> Result<T>
     where
@@ -64,10 +63,38 @@ impl Pool {
         W: Fn(Arc<Link>) -> F + Send + Sync + 'static,
         F: Future<Output = Result<T, Fail>> + Send,
     {
-        let pool = self.clone();
+        let (pool, repeat) = (self.clone(), repeat.into());
         let tried = async move {
-            let done = within(DEADLINE, pool.tries(repeat, &work)).await;
-            done.map_err(|fail| fail.explain(&pool.gate.place))
+            let done = within(DEADLINE, async {
+                let _room = pool.room.acquire().await.map_err(|_| Fail::Late)?;
+                pool.tries(repeat, &work).await
+            });
+            done.await.map_err(|fail| fail.explain(&pool.gate.place))
+        };
+        self.home()?.run(tried).await
+    }
+
+    /// The same for what must not wait until a connection is free.
+    pub(in crate::store::postgres) async fn run_at_once<T, W, F>(
+        self: &Arc<Self>,
+        repeat: impl Into<Repeat>,
+        work: W,
+    ) -> Result<T>
+    where
+        T: Send + 'static,
+        W: Fn(Arc<Link>) -> F + Send + Sync + 'static,
+        F: Future<Output = Result<T, Fail>> + Send,
+    {
+        let (pool, repeat) = (self.clone(), repeat.into());
+        let tried = async move {
+            let done = within(DEADLINE, async {
+                let _room = match pool.room.try_acquire() {
+                    Ok(room) => room,
+                    Err(_) => pool.reserve.acquire().await.map_err(|_| Fail::Late)?,
+                };
+                pool.tries(repeat, &work).await
+            });
+            done.await.map_err(|fail| fail.explain(&pool.gate.place))
         };
         self.home()?.run(tried).await
     }
@@ -76,18 +103,27 @@ impl Pool {
     where
         F: Future<Output = Result<T, Fail>> + Send,
     {
-        let _room = self.room.acquire().await.map_err(|_| Fail::Late)?;
         let mut tries = 0;
         loop {
             let link = self.take().await?;
+            let mut unanswered = Unanswered { gate: &self.gate, link: Some(link.clone()) };
             // After an error a transaction may be open: the link goes, and the transaction with it.
             let fail = match within(STEP, Box::pin(work(link.clone()))).await {
                 Ok(done) => {
-                    self.idle().push(link);
+                    unanswered.link = None;
+                    let mut idle = self.idle();
+                    // The one in reserve is not kept.
+                    if idle.len() < self.gate.options.pool {
+                        idle.push((link, Moment::now()));
+                    }
                     return Ok(done);
                 }
                 Err(fail) => fail,
             };
+            if !matches!(fail, Fail::Late) && fail.again() != Again::Perhaps {
+                unanswered.link = None;
+            }
+            drop(unanswered);
             self.gate.learn(&fail);
             tries += 1;
             let again = match fail.again() {
@@ -106,14 +142,17 @@ impl Pool {
     }
 
     async fn take(&self) -> Result<Arc<Link>, Fail> {
-        loop {
+        let link = loop {
             let idle = self.idle().pop();
             match idle {
-                Some(link) if link.is_closed() => {}
-                Some(link) => return Ok(link),
-                None => return self.open().await.map(Arc::new),
+                Some((link, _)) if link.is_closed() => {}
+                Some((link, _)) => break link,
+                None => break Arc::new(self.open().await?),
             }
-        }
+        };
+        // What was given up must not come to pass after what follows.
+        self.gate.abandoned.end_all(link.client()).await?;
+        Ok(link)
     }
 
     /// One more connection. To be called where it is to live.
@@ -121,7 +160,14 @@ impl Pool {
         Link::open(&self.gate, self.texts.clone()).await
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<Arc<Link>>> {
+    /// Closes the connections that nobody has used for long; says how many are left.
+    pub(in crate::store::postgres) fn close_idle(&self, now: Moment) -> usize {
+        let mut idle = self.idle();
+        idle.retain(|(link, used)| !link.is_closed() && now.after(*used) < LONG_IDLE);
+        idle.len()
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<(Arc<Link>, Moment)>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -134,5 +180,19 @@ impl Pool {
         let started = Arc::new(Background::start("leasehold-tasks")?);
         *home = Some(started.clone());
         Ok(started)
+    }
+}
+
+/// A connection on which something is under way. Unless its answer has come, the connection is given up.
+struct Unanswered<'a> {
+    gate: &'a Gate,
+    link: Option<Arc<Link>>,
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if let Some(link) = &self.link {
+            self.gate.abandoned.add(link.backend());
+        }
     }
 }

@@ -53,7 +53,12 @@ impl Question {
         if !ask.archived {
             question.parts.push("NOT t.archived".to_owned());
         }
-        question.end(&format!(" ORDER BY t.id DESC LIMIT {}", page_size(ask.limit)), schema)
+        let mut question =
+            question.end(&format!(" ORDER BY t.id DESC LIMIT {}", page_size(ask.limit)), schema);
+        if ask.brief {
+            question.sql = question.sql.replacen("t.payload", "'null'::text", 1);
+        }
+        question
     }
 
     fn new() -> Self {

@@ -11,23 +11,26 @@ use crate::model::{
 use crate::store::postgres::trouble::Fail;
 
 /// How many columns a task has; what a statement adds comes after them.
-pub(super) const TASK_COLUMNS: usize = 28;
+pub(super) const TASK_COLUMNS: usize = 31;
 
 /// A task, from the first columns of a row.
 pub(super) fn task(row: &Row) -> Result<Task, Fail> {
     let payload = Payload::trusted(row.try_get::<_, &str>(18)?);
-    // One that says nothing else has the fingerprint of what it is about.
+    // One that was added without a key has none.
     let fingerprint =
         row.try_get::<_, Option<i64>>(23)?.map(|print| Fingerprint::from_u64(print.cast_unsigned()));
+    let state = state(row.try_get(2)?)?;
     Ok(Task {
         id: id(row, 0)?,
         queue: QueueName::new(row.try_get::<_, &str>(1)?).map_err(unreadable)?,
-        state: state(row.try_get(2)?)?,
+        state,
         priority: Priority::new(row.try_get(3)?).map_err(unreadable)?,
         run_at: time(row, 4)?,
         ready_at: time(row, 5)?,
         lock: row.try_get::<_, Option<&str>>(6)?.map(LockName::new).transpose().map_err(unreadable)?,
         attempt: count(row, 7)?,
+        begun: state == TaskState::Running && !row.try_get::<_, bool>(28)?,
+        expiries: count(row, 29)?,
         token: Token::new(number(row.try_get(8)?)?).map_err(unreadable)?,
         version: number(row.try_get(9)?)?,
         worker: row.try_get::<_, Option<Uuid>>(10)?.map(WorkerId::from_uuid),
@@ -38,7 +41,7 @@ pub(super) fn task(row: &Row) -> Result<Task, Fail> {
         updated_at: time(row, 15)?,
         finished_at: maybe_time(row, 16)?,
         archived: row.try_get(17)?,
-        fingerprint: fingerprint.unwrap_or_else(|| payload.fingerprint()),
+        fingerprint: fingerprint.unwrap_or(Fingerprint::NONE),
         payload,
         result: row.try_get::<_, Option<&str>>(19)?.map(Payload::trusted),
         error: row.try_get::<_, Option<&str>>(20)?.map(Note::new),
@@ -46,6 +49,7 @@ pub(super) fn task(row: &Row) -> Result<Task, Fail> {
         key: row.try_get::<_, Option<&str>>(22)?.map(TaskKey::new).transpose().map_err(unreadable)?,
         retries: Retries { attempts: count(row, 24)?, first: ttl(row, 25)?, longest: ttl(row, 26)? },
         created_at: time(row, 27)?,
+        wanted_until: maybe_time(row, 30)?,
     })
 }
 

@@ -1,4 +1,4 @@
-//! The tables of tasks and documents: the second and third version of the schema.
+//! The tables of tasks and documents: the second, third and fifth version of the schema.
 
 /// What brings the schema there. Times are in microseconds since 1970. States are numbers: 0 scheduled, 1 blocked,
 /// 2 pending, 3 running, 4 succeeded, 5 failed, 6 aborted.
@@ -59,4 +59,55 @@ pub(in crate::store::postgres) const ONE_ROW: &str = "
     ALTER TABLE $s.tasks ALTER COLUMN created_at SET NOT NULL, ALTER COLUMN first_pause SET NOT NULL,
         ALTER COLUMN longest_pause SET NOT NULL, ALTER COLUMN attempts SET NOT NULL, ALTER COLUMN payload SET NOT NULL;
     DROP TABLE $s.task_bodies;
+";
+
+/// Version 6. `ahead`: the task was leased ahead, and its worker has not started it yet; of no meaning unless it is leased. What
+/// a leasehold from before has leased counts as started. `expiries`: how many leases in a row ran out after the start.
+///
+/// `check_at`: when to look next whether the lease has run out; never later than its end. A heartbeat leaves it where it is, so
+/// it changes the row in place; whoever looks and finds the lease alive moves it to the lease's end. So leases that run out
+/// are found without reading all that run, and from a cursor on.
+///
+/// Two indexes are over all queues: recovery and retention cost the same however many queues there were.
+pub(in crate::store::postgres) const BEGUN: &str = "
+    ALTER TABLE $s.tasks ADD COLUMN ahead boolean NOT NULL DEFAULT false, ADD COLUMN expiries integer NOT NULL DEFAULT 0,
+        ADD COLUMN check_at bigint;
+    UPDATE $s.tasks SET check_at = lease_expires_at WHERE state = 3;
+    DROP INDEX $s.tasks_running;
+    CREATE INDEX tasks_running ON $s.tasks (check_at, id) WHERE state = 3;
+    -- The condition is written so that the planner does not take this index for a question about one queue.
+    CREATE INDEX tasks_due ON $s.tasks (run_at, id) WHERE state + 0 = 0;
+    DROP INDEX $s.tasks_finished;
+    CREATE INDEX tasks_finished ON $s.tasks (archived, finished_at) WHERE finished_at IS NOT NULL;
+";
+
+/// Version 7: a lock has a head in each queue, a task may wait for the process that added it, and a task that becomes pending
+/// keeps its place. `early` says that it stands before others that were pending already: no cursor may pass over it. A pending
+/// task of one queue no longer blocks tasks of another: the first blocked task of each queue becomes its head.
+pub(in crate::store::postgres) const HEADS_PER_QUEUE: &str = "
+    ALTER TABLE $s.tasks ADD COLUMN early boolean NOT NULL DEFAULT false, ADD COLUMN wanted_until bigint;
+    ALTER TABLE $s.task_levels ADD COLUMN early boolean NOT NULL DEFAULT false;
+    DROP INDEX $s.tasks_ready, $s.tasks_blocked;
+    -- The table stays, and with it what others were granted.
+    DELETE FROM $s.task_heads;
+    ALTER TABLE $s.task_heads DROP CONSTRAINT task_heads_pkey;
+    ALTER TABLE $s.task_heads ADD COLUMN queue text COLLATE \"C\", ADD PRIMARY KEY (lock, queue);
+    WITH first AS MATERIALIZED (
+        SELECT DISTINCT ON (t.lock, t.queue) t.id FROM $s.tasks t
+        WHERE t.state = 1 AND NOT EXISTS (
+            SELECT FROM $s.tasks h WHERE h.lock = t.lock AND h.queue = t.queue AND h.state IN (2, 3))
+        ORDER BY t.lock, t.queue, t.ready_at - t.priority * bigint '30000000', t.run_at, t.id),
+    moved AS (
+        UPDATE $s.tasks t SET state = 2, early = true FROM first f WHERE t.id = f.id RETURNING t.queue, t.priority),
+    levels AS (
+        UPDATE $s.task_levels l SET early = true
+        WHERE EXISTS (SELECT FROM moved m WHERE m.queue = l.queue AND m.priority = l.priority))
+    INSERT INTO $s.task_counts
+    SELECT m.queue, s.state, s.sign * count(*) FROM moved m
+    CROSS JOIN (VALUES (1::smallint, -1), (2::smallint, 1)) AS s (state, sign) GROUP BY m.queue, s.state, s.sign;
+    INSERT INTO $s.task_heads (lock, queue, id) SELECT lock, queue, id FROM $s.tasks WHERE lock IS NOT NULL AND state IN (2, 3);
+    CREATE INDEX tasks_ready ON $s.tasks (queue, priority, early, ready_at, run_at, id) WHERE state = 2;
+    CREATE INDEX tasks_blocked ON $s.tasks (lock, queue, (ready_at - priority * bigint '30000000'), run_at, id)
+        WHERE state = 1;
+    CREATE INDEX tasks_wanted ON $s.tasks (wanted_until, id) WHERE wanted_until IS NOT NULL AND state < 3;
 ";

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::bench::{BEGIN, Bench};
+use super::bench::{Bench, IMPATIENT, OneByOne, VERY_IMPATIENT};
 use super::columns::{duration, json, large};
 use super::link::Link;
 use super::rows;
@@ -16,12 +16,12 @@ use crate::model::{
     WorkerInfo,
 };
 use crate::store::postgres::session::Param;
-use crate::store::postgres::trouble::Fail;
+use crate::store::postgres::trouble::{Fail, is_in_the_way};
 
 /// What became of each task.
 type Answers = BTreeMap<TaskId, Settled>;
 
-/// Ends attempts. Sent again it is answered as before.
+/// Ends attempts. Sent again it is answered as before. A task that another transaction holds does not keep the others waiting.
 pub(super) async fn settle(
     link: &Link,
     settle: &[Settle],
@@ -31,19 +31,53 @@ pub(super) async fn settle(
     let left: Vec<&Settle> = settle.iter().filter(|settle| !answers.contains_key(&settle.id)).collect();
     let mut stirs = Vec::new();
     if !left.is_empty() {
-        let ids: Vec<TaskId> = left.iter().map(|settle| settle.id).collect();
-        let mut bench = Bench::begin(link, BEGIN, &ids, BTreeSet::new(), now).await?;
-        for settle in left {
-            if let Some(TaskAnswer::Settled(settled)) =
-                bench.change(settle.id, &TaskOp::Settle(settle.clone()))
-            {
-                answers.insert(settle.id, settled);
+        match by_the_rules(link, IMPATIENT, &left, now).await {
+            Err(Fail::Said(error)) if is_in_the_way(&error) => {
+                link.say("ROLLBACK").await?;
+                let one_by_one = OneByOne::new();
+                for settle in left {
+                    answers.insert(settle.id, Settled::Busy);
+                    if !one_by_one.goes_on() {
+                        continue;
+                    }
+                    match by_the_rules(link, VERY_IMPATIENT, &[settle], now).await {
+                        Err(Fail::Said(error)) if is_in_the_way(&error) => link.say("ROLLBACK").await?,
+                        settled => add(&mut answers, &mut stirs, settled?),
+                    }
+                }
             }
+            settled => add(&mut answers, &mut stirs, settled?),
         }
-        stirs = bench.commit(link).await?;
     }
     let answer = |settle: &Settle| answers.get(&settle.id).copied().unwrap_or(Settled::Lost);
     Ok((settle.iter().map(answer).collect(), stirs))
+}
+
+fn add(answers: &mut Answers, stirs: &mut Vec<Stir>, (settled, stirred): (Answers, Vec<Stir>)) {
+    answers.extend(settled);
+    stirs.extend(stirred);
+}
+
+/// Ends these attempts as one step.
+async fn by_the_rules(
+    link: &Link,
+    words: &str,
+    settle: &[&Settle],
+    now: Option<i64>,
+) -> Result<(Answers, Vec<Stir>), Fail> {
+    let ids: Vec<TaskId> = settle.iter().map(|settle| settle.id).collect();
+    let mut bench = Bench::begin(link, words, &ids, BTreeSet::new(), now).await?;
+    let mut answers = Answers::new();
+    for settle in settle {
+        let answer = bench.change(settle.id, &TaskOp::Settle((*settle).clone()));
+        let Some(TaskAnswer::Settled(settled)) = answer else {
+            // There is no such task.
+            answers.insert(settle.id, Settled::Lost);
+            continue;
+        };
+        answers.insert(settle.id, settled);
+    }
+    Ok((answers, bench.commit(link).await?))
 }
 
 /// Those that went well and that SQL can decide about.
@@ -73,6 +107,7 @@ pub(super) struct Beats {
     ids: Vec<Uuid>,
     tokens: Vec<i64>,
     progress: Vec<Option<String>>,
+    begun: Vec<bool>,
     ttl: i64,
 }
 
@@ -84,17 +119,18 @@ impl Beats {
         let progress = held.iter().map(|held| json(held.progress.as_ref())).collect::<Result<_, _>>()?;
         Ok(Self {
             worker: *worker.id.as_uuid(),
-            info: json(Some(worker))?,
+            info: json(Some(worker).filter(|worker| !worker.says_nothing()))?,
             ids: held.iter().map(|held| *held.id.as_uuid()).collect(),
             tokens: held.iter().map(|held| large(held.token.get())).collect(),
             progress,
+            begun: held.iter().map(|held| held.begun).collect(),
             ttl: duration(ttl),
         })
     }
 
     pub(super) async fn send(&self, link: &Link, now: Option<i64>) -> Result<Vec<Row>, Fail> {
-        let params: [Param<'_>; 7] =
-            [&self.worker, &self.info, &self.ids, &self.tokens, &self.progress, &self.ttl, &now];
+        let params: [Param<'_>; 8] =
+            [&self.worker, &self.info, &self.ids, &self.tokens, &self.progress, &self.ttl, &self.begun, &now];
         Ok(link.query(Sql::Beat, &params).await?)
     }
 }

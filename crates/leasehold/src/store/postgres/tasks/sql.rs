@@ -12,6 +12,7 @@ pub(in crate::store::postgres) enum Sql {
     Lease,
     LeaseRest,
     Promote,
+    PromoteAll,
     Done,
     Beat,
     Leave,
@@ -21,13 +22,16 @@ pub(in crate::store::postgres) enum Sql {
     HoldHeads,
     CountBlocked,
     Load,
+    Look,
+    LoadOver,
+    LoadPending,
     FirstBlocked,
     Save,
     DueLocked,
+    AllDueLocked,
     Expired,
     Pause,
     Queues,
-    QueueNames,
     Workers,
     ForgetWorkers,
     Keyed,
@@ -55,30 +59,51 @@ const INTS: Type = Type::INT4_ARRAY;
 
 const NEW_TYPES: &[Type] = &[UUIDS, TEXTS, TEXTS, BIGS, BIGS, INTS, INTS, BIGS, BIGS];
 
-const LEASE_TYPES: &[Type] = &[TEXTS, BIGS, BIG, UUID, BIG, TEXTS, INTS, BIGS, BIGS, Type::BOOL, BIGS, UUIDS];
+const LEASE_TYPES: &[Type] = &[
+    TEXTS,
+    BIGS,
+    BIG,
+    UUID,
+    BIG,
+    TEXTS,
+    INTS,
+    BIGS,
+    BIGS,
+    Type::BOOL,
+    BIGS,
+    UUIDS,
+    BIG,
+    Type::BOOL,
+    BIG,
+    BIG,
+];
 
 pub(super) const ALL: &[(Sql, &str, &[Type])] = &[
     (Sql::Add, ADD, NEW_TYPES),
     (Sql::AddAlike, ADD_ALIKE, &[UUIDS, TEXTS, TEXT, Type::INT4, Type::INT4, BIG, BIG]),
     (Sql::Lease, LEASE, LEASE_TYPES),
     (Sql::LeaseRest, LEASE, LEASE_TYPES),
-    (Sql::Promote, PROMOTE, &[TEXTS, BIGS, Type::BOOL]),
+    (Sql::Promote, PROMOTE, &[TEXTS, BIGS, BIG]),
+    (Sql::PromoteAll, PROMOTE_ALL, &[BIG]),
     (Sql::Done, DONE, &[UUIDS, BIGS, TEXTS]),
-    (Sql::Beat, BEAT, &[UUID, TEXT, UUIDS, BIGS, TEXTS, BIG]),
+    (Sql::Beat, BEAT, &[UUID, TEXT, UUIDS, BIGS, TEXTS, BIG, Type::BOOL_ARRAY]),
     (Sql::Leave, "DELETE FROM $s.workers WHERE id = $1", &[UUID]),
     (Sql::Known, rules::KNOWN, &[UUIDS]),
     (Sql::HoldKeys, rules::HOLD_KEYS, &[TEXTS, TEXTS, UUIDS]),
     (Sql::DropKeys, rules::DROP_KEYS, &[TEXTS, TEXTS, UUIDS]),
-    (Sql::HoldHeads, rules::HOLD_HEADS, &[TEXTS]),
-    (Sql::CountBlocked, rules::COUNT_BLOCKED, &[TEXTS]),
+    (Sql::HoldHeads, rules::HOLD_HEADS, &[TEXTS, TEXTS]),
+    (Sql::CountBlocked, rules::COUNT_BLOCKED, &[TEXTS, TEXTS]),
     (Sql::Load, rules::LOAD, &[UUIDS]),
-    (Sql::FirstBlocked, rules::FIRST_BLOCKED, &[TEXTS]),
+    (Sql::Look, rules::LOOK, &[UUIDS]),
+    (Sql::LoadOver, rules::LOAD_OVER, &[UUIDS]),
+    (Sql::LoadPending, rules::LOAD_PENDING, &[UUIDS]),
+    (Sql::FirstBlocked, rules::FIRST_BLOCKED, &[TEXTS, TEXTS, UUIDS]),
     (Sql::Save, rules::SAVE, rules::SAVE_TYPES),
-    (Sql::DueLocked, rules::DUE_LOCKED, &[TEXTS, Type::BOOL]),
+    (Sql::DueLocked, rules::DUE_LOCKED, &[TEXTS]),
+    (Sql::AllDueLocked, rules::ALL_DUE_LOCKED, &[BIG]),
     (Sql::Expired, rules::EXPIRED, &[BIG]),
     (Sql::Pause, "UPDATE $s.task_queues SET pause = $2 WHERE name = $1 RETURNING true", &[TEXT, TEXT]),
     (Sql::Queues, QUEUES, &[]),
-    (Sql::QueueNames, "SELECT name FROM $s.task_queues ORDER BY name", &[]),
     (Sql::Workers, "SELECT info, started_at, seen_at FROM $s.workers ORDER BY id", &[]),
     (Sql::ForgetWorkers, "DELETE FROM $s.workers WHERE seen_at <= $NOW - $1", &[BIG]),
     (Sql::Keyed, KEYED, &[TEXT, TEXT]),
@@ -138,9 +163,14 @@ const ADD_ALIKE: &str = "
     SELECT now FROM clock";
 
 /// Gives a worker what is next of each open queue in `$1`: along the index, from where its cursor stands, and those of
-/// several queues and priorities merged by rank. With `$10`, nothing if something is due that has to be put in line first;
-/// that is for [`Sql::LeaseRest`] only what has a lock, which the rules put in line.
-/// There is always a row, with the time, whether all queues are open, and what is due next.
+/// several queues and priorities merged by rank. Tasks that became pending in a place before others (`early`) are read from
+/// the beginning, and move no cursor. With `$10`, nothing if something is due that has to be put in line first;
+/// that is for [`Sql::LeaseRest`] only what has a lock, which the rules put in line. With `$15`, nothing if leases may have run
+/// out since then, or the deadlines of runners, which the rules end first.
+///
+/// The worker starts the first `$13` tasks at once; `$14` says that it has no other. The answer ends as `LeaseTasks::gives`
+/// of the model says: before a task that must not be fetched ahead, and around one that runs alone.
+/// There is always a row, with the time, whether all queues are open, what is due next, and whether the answer was cut short.
 const LEASE: &str = "
     WITH clock AS MATERIALIZED (SELECT $NOW AS now),
     open AS MATERIALIZED (
@@ -151,47 +181,70 @@ const LEASE: &str = "
             SELECT FROM open o CROSS JOIN LATERAL (
                 SELECT FROM $s.tasks t
                 WHERE t.state = 0 $OF_THOSE AND t.queue = o.name AND t.run_at >= o.since AND t.run_at <= c.now
-                LIMIT 1) due) AS due_first
+                LIMIT 1) due) AS due_first,
+            EXISTS (SELECT FROM $s.tasks t
+                WHERE t.state = 3 AND t.check_at >= $15::bigint AND t.check_at <= c.now)
+            OR ($15::bigint IS NOT NULL AND EXISTS (SELECT FROM $s.tasks t
+                WHERE t.state < 3 AND t.wanted_until IS NOT NULL AND t.wanted_until <= c.now)) AS expired_first
         FROM clock c),
     levels AS MATERIALIZED (
-        SELECT l.queue, l.priority, l.moved, CASE WHEN k.moved = l.moved THEN k.since ELSE 0 END AS since,
+        SELECT l.queue, l.priority, e.early, CASE WHEN NOT e.early THEN l.moved END AS moved,
+            CASE WHEN k.moved = l.moved THEN k.since ELSE 0 END AS since,
             CASE WHEN k.moved = l.moved THEN k.run_at ELSE 0 END AS run_at,
             CASE WHEN k.moved = l.moved THEN k.id ELSE '00000000-0000-0000-0000-000000000000' END AS id
         FROM facts f CROSS JOIN open o JOIN $s.task_levels l ON l.queue = o.name
+        JOIN (VALUES (false), (true)) AS e (early) ON NOT e.early OR l.early
         LEFT JOIN unnest($6::text[], $7::integer[], $8::bigint[], $9::bigint[], $11::bigint[], $12::uuid[])
             AS k (queue, priority, since, moved, run_at, id)
-            ON k.queue = l.queue AND k.priority = l.priority
-        WHERE NOT f.due_first),
+            ON k.queue = l.queue AND k.priority = l.priority AND NOT e.early
+        WHERE NOT f.due_first AND NOT f.expired_first),
     next AS MATERIALIZED (
-        SELECT t.place, l.moved FROM levels l CROSS JOIN LATERAL (
-            SELECT t.ctid AS place, t.id, t.ready_at, t.run_at, t.priority FROM $s.tasks t
-            WHERE t.state = 2 AND t.queue = l.queue AND t.priority = l.priority
+        SELECT t.place, l.moved, row_number() OVER (ORDER BY $RANK, t.run_at, t.id) AS nth,
+            sum(t.bytes) OVER (ORDER BY $RANK, t.run_at, t.id
+                ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before,
+            t.expiries >= 2 OR (t.expiries > 0 AND t.attempt + 1 >= t.attempts) AS alone,
+            t.token = 0 AND t.attempts > 1 AS may_be_ahead
+        FROM levels l CROSS JOIN LATERAL (
+            SELECT t.ctid AS place, t.id, t.ready_at, t.run_at, t.priority, t.expiries, t.attempt, t.attempts, t.token,
+                octet_length(t.payload) AS bytes
+            FROM $s.tasks t
+            WHERE t.state = 2 AND t.queue = l.queue AND t.priority = l.priority AND t.early = l.early
               AND (t.ready_at, t.run_at, t.id) >= (l.since, l.run_at, l.id)
             ORDER BY t.ready_at, t.run_at, t.id LIMIT $3 FOR UPDATE SKIP LOCKED) t
         ORDER BY $RANK, t.run_at, t.id LIMIT $3),
+    -- The place of the first task that is not given.
+    cut AS MATERIALIZED (
+        SELECT coalesce(min(CASE WHEN n.alone THEN greatest(n.nth, 2) WHEN n.nth > $13 AND NOT n.may_be_ahead THEN n.nth END),
+            $3 + 1) AS nth FROM next n),
     leased AS (
         UPDATE $s.tasks t SET state = 3, attempt = t.attempt + 1, token = greatest(t.token + 1, f.now),
-            version = t.version + 1, worker = $4, leased_at = f.now, lease_expires_at = f.now + $5, progress = NULL,
+            version = t.version + 1, worker = $4, leased_at = f.now, lease_expires_at = f.now + $5,
+            check_at = f.now + $5, ahead = CASE WHEN n.alone THEN NOT $14 ELSE n.nth > $13 END, progress = NULL,
             updated_at = f.now
-        FROM next n CROSS JOIN facts f WHERE t.ctid = n.place RETURNING $TASK, n.moved),
+        FROM next n CROSS JOIN facts f CROSS JOIN cut
+        WHERE t.ctid = n.place AND n.nth < cut.nth AND (n.before IS NULL OR n.before < $16) RETURNING $TASK, n.moved),
     counted AS (
         INSERT INTO $s.task_counts
         SELECT o.name, s.state, s.sign * c.tasks FROM open o
         CROSS JOIN LATERAL (SELECT count(*) AS tasks FROM leased l WHERE l.queue = o.name) c
         CROSS JOIN (VALUES (2::smallint, -1), (3::smallint, 1)) AS s (state, sign) WHERE c.tasks > 0)
-    SELECT t.*, f.now, f.due_first, f.all_open, CASE WHEN (SELECT count(*) FROM leased) < $3 THEN (
+    SELECT t.*, f.now, f.due_first, f.all_open, CASE WHEN (SELECT count(*) FROM leased) < $3
+            AND (SELECT coalesce(sum(octet_length(payload)), 0) FROM leased) < $16 THEN (
             SELECT min(s.run_at) FROM open o CROSS JOIN LATERAL (
                 SELECT s.run_at FROM $s.tasks s WHERE s.state = 0 AND s.queue = o.name AND s.run_at >= o.since
-                ORDER BY s.run_at LIMIT 1) s) END
+                ORDER BY s.run_at LIMIT 1) s) END,
+        (SELECT count(*) FROM next n, cut WHERE n.nth >= cut.nth) > 0, f.expired_first
     FROM facts f LEFT JOIN leased t ON true
     ORDER BY $RANK, t.run_at, t.id";
 
-/// Puts in line what is due and has no lock.
+/// Puts in line what is due and has no lock; with `$3`, nothing if leases may have run out since then, which come first.
 const PROMOTE: &str = "
     WITH clock AS MATERIALIZED (SELECT $NOW AS now),
     open AS MATERIALIZED (
         SELECT a.name, a.since FROM unnest($1::text[], $2::bigint[]) AS a (name, since)
-        JOIN $s.task_queues q ON q.name = a.name WHERE q.pause IS NULL OR $3),
+        JOIN $s.task_queues q ON q.name = a.name WHERE q.pause IS NULL AND NOT EXISTS (
+            SELECT FROM $s.tasks t
+            WHERE t.state = 3 AND t.check_at >= $3::bigint AND t.check_at <= (SELECT now FROM clock))),
     due AS MATERIALIZED (
         SELECT t.place FROM clock c CROSS JOIN open o CROSS JOIN LATERAL (
             SELECT t.ctid AS place, t.id, t.run_at FROM $s.tasks t
@@ -199,7 +252,7 @@ const PROMOTE: &str = "
             ORDER BY t.run_at, t.id LIMIT 1000 FOR UPDATE SKIP LOCKED) t
         ORDER BY t.run_at, t.id LIMIT 1000),
     moved AS (
-        UPDATE $s.tasks t SET state = 2, ready_at = c.now FROM due d CROSS JOIN clock c WHERE t.ctid = d.place
+        UPDATE $s.tasks t SET state = 2, ready_at = c.now, early = false FROM due d CROSS JOIN clock c WHERE t.ctid = d.place
         RETURNING t.queue),
     counted AS (
         INSERT INTO $s.task_counts
@@ -207,20 +260,39 @@ const PROMOTE: &str = "
         GROUP BY queue, s.state, s.sign)
     SELECT now, (SELECT count(*) FROM moved), ARRAY(SELECT name FROM open) FROM clock";
 
+/// The same in all queues, paused or not, from `$1` on; says how many, and as of when.
+const PROMOTE_ALL: &str = "
+    WITH clock AS MATERIALIZED (SELECT $NOW AS now),
+    due AS MATERIALIZED (
+        SELECT t.place FROM clock c CROSS JOIN LATERAL (
+            SELECT t.ctid AS place FROM $s.tasks t
+            WHERE t.state + 0 = 0 AND t.lock IS NULL AND t.run_at >= $1 AND t.run_at <= c.now
+            ORDER BY t.run_at, t.id LIMIT 1000 FOR UPDATE SKIP LOCKED) t),
+    moved AS (
+        UPDATE $s.tasks t SET state = 2, ready_at = c.now FROM due d CROSS JOIN clock c WHERE t.ctid = d.place
+        RETURNING t.queue),
+    counted AS (
+        INSERT INTO $s.task_counts
+        SELECT queue, s.state, s.sign * count(*) FROM moved, (VALUES (0::smallint, -1), (2::smallint, 1)) AS s (state, sign)
+        GROUP BY queue, s.state, s.sign)
+    SELECT now, (SELECT count(*) FROM moved) FROM clock";
+
 /// Ends attempts that went well, of tasks without a lock, in the order of `$1`, which is that of their ids. Those that are
-/// not answered are not as expected: the rules look at them. Each is looked up by its id, whatever a planner thinks of it:
-/// one that took the table for empty compared everything that runs with everything that is settled.
+/// not answered are not as expected, or held by another transaction: the rules look at them. Each is looked up by its id, whatever a planner thinks of it:
+/// one that took the table for empty compared everything that runs with everything that is settled. So the state is looked at
+/// only after that: asked for with the id, it would let the planner read the index of all that runs.
 const DONE: &str = "
     WITH clock AS MATERIALIZED (SELECT $NOW AS now),
     held AS MATERIALIZED (
-        SELECT t.place, a.result FROM unnest($1::uuid[], $2::bigint[], $3::text[]) AS a (id, token, result)
+        SELECT t.place, a.result, t.state = 3 AND t.token = a.token AND t.lock IS NULL AS fits
+        FROM unnest($1::uuid[], $2::bigint[], $3::text[]) AS a (id, token, result)
         CROSS JOIN LATERAL (
-            SELECT t.ctid AS place, t.state, t.token, t.lock FROM $s.tasks t WHERE t.id = a.id FOR UPDATE) t
-        WHERE t.state = 3 AND t.token = a.token AND t.lock IS NULL),
+            SELECT t.ctid AS place, t.state, t.token, t.lock FROM $s.tasks t WHERE t.id = a.id
+            FOR UPDATE SKIP LOCKED) t),
     done AS (
         UPDATE $s.tasks t SET state = 4, finished_at = c.now, updated_at = c.now, version = t.version + 1,
-            lease_expires_at = NULL, marred = false, result = h.result, error = NULL
-        FROM held h CROSS JOIN clock c WHERE t.ctid = h.place RETURNING t.id, t.queue),
+            lease_expires_at = NULL, wanted_until = NULL, marred = false, result = h.result, error = NULL
+        FROM held h CROSS JOIN clock c WHERE t.ctid = h.place AND h.fits RETURNING t.id, t.queue),
     counted AS (
         INSERT INTO $s.task_counts
         SELECT d.queue, s.state, s.sign * d.tasks FROM (SELECT queue, count(*) AS tasks FROM done GROUP BY queue) d
@@ -230,14 +302,16 @@ const DONE: &str = "
 /// Takes a worker's signs of life, in the order of `$3`, which is that of the ids. The time is read for each row when it is locked.
 const BEAT: &str = "
     WITH heard AS (
-        INSERT INTO $s.workers AS w (id, started_at, seen_at, info) VALUES ($1, $NOW, $NOW, $2)
+        INSERT INTO $s.workers AS w (id, started_at, seen_at, info) SELECT $1, $NOW, $NOW, $2 WHERE $2 IS NOT NULL
         ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at, info = excluded.info),
+    heard_of AS (UPDATE $s.workers SET seen_at = $NOW WHERE id = $1 AND $2 IS NULL),
     held AS MATERIALIZED (
-        SELECT a.id, a.progress FROM unnest($3::uuid[], $4::bigint[], $5::text[]) AS a (id, token, progress)
-        CROSS JOIN LATERAL (SELECT t.state, t.token FROM $s.tasks t WHERE t.id = a.id FOR NO KEY UPDATE) t
-        WHERE t.state = 3 AND t.token = a.token)
-    UPDATE $s.tasks t SET lease_expires_at = $NOW + $6, progress = coalesce(h.progress, t.progress)
-    FROM held h WHERE t.id = h.id RETURNING t.id, t.cancel";
+        SELECT a.id, a.progress, a.begun, t.state = 3 AND t.token = a.token AS fits
+        FROM unnest($3::uuid[], $4::bigint[], $5::text[], $7::boolean[]) AS a (id, token, progress, begun)
+        CROSS JOIN LATERAL (SELECT t.state, t.token FROM $s.tasks t WHERE t.id = a.id FOR NO KEY UPDATE) t)
+    UPDATE $s.tasks t SET lease_expires_at = $NOW + $6, check_at = least(t.check_at, $NOW + $6),
+        ahead = t.ahead AND NOT (h.begun OR h.progress IS NOT NULL), progress = coalesce(h.progress, t.progress)
+    FROM held h WHERE t.id = h.id AND h.fits RETURNING t.id, t.cancel";
 
 /// Makes queues and priorities known.
 const LEVEL: &str = "
@@ -259,11 +333,10 @@ const KEYED: &str = "
 /// The finished tasks of a queue, or of all, that ended before `$3`: the first `$4`, with `$2` only of that state.
 const ARCHIVE: &str = "
     WITH old AS MATERIALIZED (
-        SELECT t.id FROM $s.task_queues q CROSS JOIN LATERAL (
-            SELECT t.id, t.finished_at FROM $s.tasks t
-            WHERE t.queue = q.name AND NOT t.archived AND t.finished_at < $3 AND ($2::smallint IS NULL OR t.state = $2)
-            ORDER BY t.finished_at LIMIT $4 FOR UPDATE SKIP LOCKED) t
-        WHERE $1::text IS NULL OR q.name = $1 ORDER BY t.finished_at, t.id LIMIT $4),
+        SELECT t.id FROM $s.tasks t
+        WHERE NOT t.archived AND t.finished_at < $3 AND ($1::text IS NULL OR t.queue = $1)
+          AND ($2::smallint IS NULL OR t.state = $2)
+        ORDER BY t.archived, t.finished_at LIMIT $4 FOR UPDATE SKIP LOCKED),
     put AS (
         UPDATE $s.tasks t SET archived = true FROM old o WHERE t.id = o.id RETURNING t.queue, t.state),
     counted AS (
@@ -272,12 +345,12 @@ const ARCHIVE: &str = "
 
 const PURGE: &str = "
     WITH old AS MATERIALIZED (
-        SELECT t.id FROM $s.task_queues q CROSS JOIN (VALUES (false), (true)) AS a (archived) CROSS JOIN LATERAL (
+        SELECT t.id FROM (VALUES (false), (true)) AS a (archived) CROSS JOIN LATERAL (
             SELECT t.id, t.finished_at FROM $s.tasks t
-            WHERE t.queue = q.name AND t.archived = a.archived AND t.finished_at < $3
+            WHERE t.archived = a.archived AND t.finished_at < $3 AND ($1::text IS NULL OR t.queue = $1)
               AND ($2::smallint IS NULL OR t.state = $2)
             ORDER BY t.finished_at LIMIT $4 FOR UPDATE SKIP LOCKED) t
-        WHERE $1::text IS NULL OR q.name = $1 ORDER BY t.finished_at, t.id LIMIT $4),
+        ORDER BY t.finished_at, t.id LIMIT $4),
     gone AS (
         DELETE FROM $s.tasks t USING old o WHERE t.id = o.id RETURNING t.id, t.queue, t.state, t.archived, t.key),
     keys AS (

@@ -18,64 +18,113 @@ pub(super) const DROP_KEYS: &str = "
     DELETE FROM $s.task_keys k USING unnest($1::text[], $2::text[], $3::uuid[]) AS n (queue, key, id)
     WHERE k.queue = n.queue AND k.key = n.key AND k.id = n.id";
 
-/// Holds the heads of these locks, sorted, made if need be, and says which tasks they are.
+/// Holds the heads of these locks in these queues, sorted, made if need be, and says which tasks they are.
 pub(super) const HOLD_HEADS: &str = "
-    INSERT INTO $s.task_heads AS h (lock) SELECT * FROM unnest($1::text[])
-    ON CONFLICT (lock) DO UPDATE SET id = h.id RETURNING lock, id";
+    INSERT INTO $s.task_heads AS h (lock, queue) SELECT * FROM unnest($1::text[], $2::text[])
+    ON CONFLICT (lock, queue) DO UPDATE SET id = h.id RETURNING lock, queue, id";
 
-/// How many wait for each of these locks. Their heads are held: nobody else can be put behind them now.
+/// How many wait for each of these locks in these queues. Their heads are held: nobody else can be put behind them now.
 pub(super) const COUNT_BLOCKED: &str = "
-    SELECT l.lock, (SELECT count(*) FROM $s.tasks t WHERE t.state = 1 AND t.lock = l.lock)
-    FROM unnest($1::text[]) AS l (lock)";
+    SELECT l.lock, l.queue, (SELECT count(*) FROM $s.tasks t WHERE t.state = 1 AND t.lock = l.lock AND t.queue = l.queue)
+    FROM unnest($1::text[], $2::text[]) AS l (lock, queue)";
 
 /// Tasks, in the order of `$1`, which is that of their ids, held until the end of the transaction; and the time.
 pub(super) const LOAD: &str = "
     SELECT t.*, $NOW FROM unnest($1::uuid[]) AS a (id) CROSS JOIN LATERAL (
         SELECT $TASK FROM $s.tasks t WHERE t.id = a.id FOR UPDATE) t";
 
-/// The first that waits for each of these locks.
+/// Tasks as they are, held by nobody.
+pub(super) const LOOK: &str = "
+    SELECT t.*, $NOW FROM unnest($1::uuid[]) AS a (id) CROSS JOIN LATERAL (
+        SELECT $TASK FROM $s.tasks t WHERE t.id = a.id) t";
+
+/// Those of these tasks that are over, held until the end of the transaction. One that runs must not be held by a transaction
+/// of the caller: its worker could give no heartbeat for it.
+pub(super) const LOAD_OVER: &str = "
+    SELECT t.*, $NOW FROM unnest($1::uuid[]) AS a (id) CROSS JOIN LATERAL (
+        SELECT $TASK FROM $s.tasks t WHERE t.id = a.id AND t.state >= 4 FOR UPDATE) t";
+
+/// Those of these tasks that are pending, held until the end of the transaction. One that is just being leased is left out.
+pub(super) const LOAD_PENDING: &str = "
+    SELECT t.*, $NOW FROM unnest($1::uuid[]) AS a (id) CROSS JOIN LATERAL (
+        SELECT $TASK FROM $s.tasks t WHERE t.id = a.id AND t.state = 2 FOR UPDATE SKIP LOCKED) t";
+
+/// The first that waits for each of these locks in these queues, but for the tasks `$3`.
 pub(super) const FIRST_BLOCKED: &str = "
-    SELECT t.* FROM unnest($1::text[]) AS l (lock) CROSS JOIN LATERAL (
-        SELECT $TASK FROM $s.tasks t WHERE t.state = 1 AND t.lock = l.lock
+    SELECT t.* FROM unnest($1::text[], $2::text[]) AS l (lock, queue) CROSS JOIN LATERAL (
+        SELECT $TASK FROM $s.tasks t WHERE t.state = 1 AND t.lock = l.lock AND t.queue = l.queue AND t.id <> ALL ($3)
         ORDER BY ($RANK), t.run_at, t.id LIMIT 1 FOR UPDATE) t";
 
-/// Tasks with a lock that are due; with `$2` of paused queues, too.
+/// Tasks with a lock that are due in these queues.
 pub(super) const DUE_LOCKED: &str = "
-    SELECT t.id, t.lock FROM $s.task_queues q CROSS JOIN LATERAL (
+    SELECT t.id, t.lock, q.name FROM $s.task_queues q CROSS JOIN LATERAL (
         SELECT t.id, t.lock, t.run_at FROM $s.tasks t
         WHERE t.state = 0 AND t.lock IS NOT NULL AND t.queue = q.name AND t.run_at <= (SELECT $NOW)
         ORDER BY t.run_at, t.id LIMIT 1000) t
-    WHERE q.name = ANY ($1) AND (q.pause IS NULL OR $2) ORDER BY t.run_at, t.id LIMIT 1000";
+    WHERE q.name = ANY ($1) AND q.pause IS NULL ORDER BY t.run_at, t.id LIMIT 1000";
 
-/// Leases that have run out, the oldest first.
+/// Tasks with a lock that are due in any queue, paused or not, from `$1` on.
+pub(super) const ALL_DUE_LOCKED: &str = "
+    SELECT t.id, t.lock, t.queue FROM $s.tasks t
+    WHERE t.state + 0 = 0 AND t.lock IS NOT NULL AND t.run_at >= $1 AND t.run_at <= (SELECT $NOW)
+    ORDER BY t.run_at, t.id LIMIT 1000";
+
+/// Leases that may have run out: those to look at from `$1` on, in the order of that time, and those of a leasehold that does
+/// not know this order; and the deadlines of runners that have passed. Those that are alive are looked at again at their end. Says of each whether it has run out, and if not,
+/// whether that was noted; one that somebody else holds just now is not. There is always a row, with the time.
 pub(super) const EXPIRED: &str = "
-    SELECT t.id, t.lock FROM $s.tasks t WHERE t.state = 3 AND t.lease_expires_at <= (SELECT $NOW)
-    ORDER BY t.lease_expires_at, t.id LIMIT $1";
+    WITH clock AS MATERIALIZED (SELECT $NOW AS now),
+    due AS MATERIALIZED (
+        (SELECT t.id, t.lock, t.queue, t.check_at, t.lease_expires_at FROM clock c CROSS JOIN LATERAL (
+            SELECT * FROM $s.tasks t WHERE t.state = 3 AND t.check_at >= $1 AND t.check_at <= c.now
+            ORDER BY t.check_at, t.id LIMIT 1000) t)
+        UNION ALL
+        (SELECT t.id, t.lock, t.queue, t.lease_expires_at, t.lease_expires_at FROM $s.tasks t
+            WHERE t.state = 3 AND t.check_at IS NULL LIMIT 1000)
+        UNION ALL
+        (SELECT t.id, t.lock, t.queue, t.wanted_until, t.wanted_until FROM $s.tasks t
+            WHERE t.state < 3 AND t.wanted_until IS NOT NULL AND t.wanted_until <= (SELECT now FROM clock)
+            ORDER BY t.wanted_until, t.id LIMIT 1000)),
+    alive AS MATERIALIZED (
+        SELECT t.place, t.state = 3 AND t.lease_expires_at > c.now AS fits
+        FROM due d CROSS JOIN clock c CROSS JOIN LATERAL (
+            SELECT t.ctid AS place, t.state, t.lease_expires_at FROM $s.tasks t
+            WHERE t.id = d.id AND d.lease_expires_at > c.now FOR UPDATE SKIP LOCKED) t),
+    moved AS (
+        UPDATE $s.tasks t SET check_at = t.lease_expires_at FROM alive a WHERE t.ctid = a.place AND a.fits
+        RETURNING t.id)
+    SELECT d.id, d.lock, d.queue, d.check_at, d.lease_expires_at, d.lease_expires_at <= c.now,
+        EXISTS (SELECT FROM moved m WHERE m.id = d.id), c.now
+    FROM clock c LEFT JOIN due d ON true ORDER BY d.check_at, d.id";
 
 /// Saves tasks, those that are new and those that are held, with everything that goes with them. Says how many new ones
 /// were added: one less than there were means that somebody else has just added it, and nothing here must come to pass.
+/// A level that is as it has to be is not touched: all who change tasks of it would wait for each other.
 pub(super) const SAVE: &str = "
     WITH tasks AS MATERIALIZED (
         SELECT * FROM unnest($1::uuid[], $2::boolean[], $3::boolean[], $4::text[], $5::smallint[], $6::integer[],
             $7::bigint[], $8::bigint[], $9::text[], $10::integer[], $11::bigint[], $12::bigint[], $13::uuid[],
             $14::bigint[], $15::bigint[], $16::text[], $17::text[], $18::bigint[], $19::bigint[], $20::boolean[],
             $21::boolean[], $22::text[], $23::text[], $24::text[], $25::text[], $26::text[], $27::bigint[],
-            $28::integer[], $29::bigint[], $30::bigint[], $31::bigint[])
+            $28::integer[], $29::bigint[], $30::bigint[], $31::bigint[], $43::boolean[], $44::integer[],
+            $45::boolean[], $46::bigint[])
         AS n (id, is_new, has_body, queue, state, priority, run_at, ready_at, lock, attempt, token, version, worker,
             leased_at, lease_expires_at, progress, cancel, updated_at, finished_at, archived, marred, payload, result,
-            error, events, key, fingerprint, attempts, first_pause, longest_pause, created_at)),
+            error, events, key, fingerprint, attempts, first_pause, longest_pause, created_at, ahead, expiries,
+            early, wanted_until)),
     added AS (
         INSERT INTO $s.tasks (id, run_at, ready_at, token, version, updated_at, priority, attempt, state, archived,
-            marred, queue, lock, created_at, fingerprint, first_pause, longest_pause, attempts, payload, key)
+            marred, queue, lock, created_at, fingerprint, first_pause, longest_pause, attempts, payload, key, wanted_until)
         SELECT id, run_at, ready_at, token, version, updated_at, priority, attempt, state, archived, marred, queue, lock,
-            created_at, fingerprint, first_pause, longest_pause, attempts, payload, key
+            created_at, fingerprint, first_pause, longest_pause, attempts, payload, key, wanted_until
         FROM tasks WHERE is_new ON CONFLICT (id) DO NOTHING RETURNING id),
     changed AS (
         UPDATE $s.tasks t SET run_at = n.run_at, ready_at = n.ready_at, token = n.token, version = n.version,
             updated_at = n.updated_at, priority = n.priority, attempt = n.attempt, state = n.state,
             archived = n.archived, marred = n.marred, leased_at = n.leased_at,
             lease_expires_at = n.lease_expires_at, finished_at = n.finished_at, worker = n.worker,
-            progress = n.progress, cancel = n.cancel, fingerprint = n.fingerprint, key = n.key, attempts = n.attempts,
+            ahead = n.ahead, expiries = n.expiries, progress = n.progress, cancel = n.cancel, fingerprint = n.fingerprint,
+            key = n.key, attempts = n.attempts, early = coalesce(n.early, t.early), wanted_until = n.wanted_until,
             first_pause = n.first_pause, longest_pause = n.longest_pause, payload = coalesce(n.payload, t.payload),
             result = CASE WHEN n.has_body THEN n.result ELSE t.result END,
             error = CASE WHEN n.has_body THEN n.error ELSE t.error END,
@@ -83,16 +132,21 @@ pub(super) const SAVE: &str = "
         FROM tasks n WHERE t.id = n.id AND NOT n.is_new),
     counted AS (
         INSERT INTO $s.task_counts SELECT * FROM unnest($32::text[], $33::smallint[], $34::bigint[])),
-    heads AS MATERIALIZED (SELECT * FROM unnest($35::text[], $36::uuid[]) AS n (lock, id)),
+    heads AS MATERIALIZED (SELECT * FROM unnest($35::text[], $47::text[], $36::uuid[]) AS n (lock, queue, id)),
     free AS (
-        DELETE FROM $s.task_heads h USING heads n WHERE h.lock = n.lock AND n.id IS NULL),
+        DELETE FROM $s.task_heads h USING heads n WHERE h.lock = n.lock AND h.queue = n.queue AND n.id IS NULL),
     taken AS (
         UPDATE $s.task_heads h SET id = n.id FROM heads n
-        WHERE h.lock = n.lock AND n.id IS NOT NULL AND h.id IS DISTINCT FROM n.id),
+        WHERE h.lock = n.lock AND h.queue = n.queue AND n.id IS NOT NULL AND h.id IS DISTINCT FROM n.id),
     levels AS (
-        INSERT INTO $s.task_levels AS l (queue, priority, moved)
-        SELECT * FROM unnest($37::text[], $38::integer[], $39::bigint[])
-        ON CONFLICT (queue, priority) DO UPDATE SET moved = l.moved + 1 WHERE excluded.moved > 0 RETURNING queue),
+        INSERT INTO $s.task_levels AS l (queue, priority, moved, early)
+        SELECT n.* FROM unnest($37::text[], $38::integer[], $39::bigint[], $48::boolean[])
+            AS n (queue, priority, moved, early)
+        WHERE n.moved > 0 OR NOT EXISTS (
+            SELECT FROM $s.task_levels l WHERE l.queue = n.queue AND l.priority = n.priority AND (l.early OR NOT n.early))
+        ON CONFLICT (queue, priority) DO UPDATE
+            SET moved = l.moved + (excluded.moved > 0)::integer, early = l.early OR excluded.early
+        RETURNING queue),
     queues AS (
         INSERT INTO $s.task_queues (name) SELECT DISTINCT queue FROM levels ON CONFLICT DO NOTHING),
     keys AS (
@@ -110,5 +164,6 @@ const UUIDS: Type = Type::UUID_ARRAY;
 pub(super) const SAVE_TYPES: &[Type] = &[
     UUIDS, BOOLS, BOOLS, TEXTS, SMALLS, INTS, BIGS, BIGS, TEXTS, INTS, BIGS, BIGS, UUIDS, BIGS, BIGS, TEXTS,
     TEXTS, BIGS, BIGS, BOOLS, BOOLS, TEXTS, TEXTS, TEXTS, TEXTS, TEXTS, BIGS, INTS, BIGS, BIGS, BIGS, TEXTS,
-    SMALLS, BIGS, TEXTS, UUIDS, TEXTS, INTS, BIGS, TEXTS, TEXTS, UUIDS,
+    SMALLS, BIGS, TEXTS, UUIDS, TEXTS, INTS, BIGS, TEXTS, TEXTS, UUIDS, BOOLS, INTS, BOOLS, BIGS, TEXTS,
+    BOOLS,
 ];

@@ -12,7 +12,7 @@ use super::bench::{BEGIN, Bench};
 use super::columns::json;
 use super::inbox::Inbox;
 use super::link::Link;
-use super::pool::{Pool, Repeat};
+use super::pool::Pool;
 use super::reads::{self, Question};
 use super::settle::Beats;
 use super::sql::Sql;
@@ -27,6 +27,8 @@ use crate::model::{
 use crate::store::lock_store::page_size;
 use crate::store::postgres::listener::Listener;
 use crate::store::postgres::trouble::Fail;
+use crate::store::protocol::TaskCall;
+use crate::store::repeat::Repeat;
 use crate::store::{Arrivals, Cursor, ListTasks, Page, TaskStore};
 
 /// How often a worker looks that hears wake-ups.
@@ -82,6 +84,12 @@ impl PostgresTasks {
         LeaseStatement { plans: super::link::PLANS, sql: self.pool.texts.get(Sql::Lease).sql.clone() }
     }
 
+    /// The statement that finds leases that have run out, from `$1` on.
+    #[cfg(feature = "testing")]
+    pub(in crate::store::postgres) fn expired_statement(&self) -> String {
+        self.pool.texts.get(Sql::Expired).sql.clone()
+    }
+
     async fn ask(&self, question: Question) -> Result<Vec<Task>> {
         let question = Arc::new(question);
         let ask = move |link: Arc<Link>| {
@@ -123,13 +131,13 @@ impl PostgresTasks {
         }
     }
 
-    async fn tidy(&self, what: Sql, which: &Finished) -> Result<u64> {
+    async fn tidy(&self, call: TaskCall, what: Sql, which: &Finished) -> Result<u64> {
         let which = which.clone();
         let tidy = move |link: Arc<Link>| {
             let which = which.clone();
             async move { upkeep::tidy(&link, what, &which).await }
         };
-        self.pool.run(Repeat::Unsafe, tidy).await
+        self.pool.run(call, tidy).await
     }
 }
 
@@ -149,7 +157,7 @@ impl TaskStore for PostgresTasks {
                 let new = new.clone();
                 async move { add::in_a_transaction(&link, &new, now).await }
             };
-            self.pool.run(Repeat::Safe, add).await?
+            self.pool.run(TaskCall::Enqueue, add).await?
         };
         self.wakes.tell(&self.pool, &stirs);
         Ok(answers)
@@ -158,23 +166,28 @@ impl TaskStore for PostgresTasks {
     async fn lease(&self, ask: &LeaseTasks) -> Result<Leased> {
         self.fold_now_and_then();
         let places = Arc::new(self.wakes.cursors.places(&ask.queues));
-        let (queues, max) = (ask.queues.clone(), ask.max);
-        let (ask, their_places, now) = (ask.clone(), places.clone(), self.pool.gate.now());
+        let (asked, their_places, now) = (ask.clone(), places.clone(), self.pool.gate.now());
         let lease = move |link: Arc<Link>| {
-            let (ask, places) = (ask.clone(), their_places.clone());
+            let (ask, places) = (asked.clone(), their_places.clone());
             async move { lease::lease(&link, &ask, &places, now).await }
         };
-        // If the answer was lost, these tasks come back when their lease runs out; others may be had at once.
-        let answer = self.pool.run(Repeat::Safe, lease).await?;
+        let answer = self.pool.run(TaskCall::Lease, lease).await?;
         let (tasks, leased) = self.readable(answer.read())?;
         self.wakes.cursors.leased(&places, &tasks);
+        if let Some(now) = answer.none_expired {
+            self.wakes.cursors.expired(now, now);
+        }
+        if let Some(ended) = &answer.ended {
+            self.wakes.cursors.expired(ended.expired.0, ended.expired.1);
+            self.wakes.tell(&self.pool, &ended.stirs);
+        }
         if let Some((now, open)) = &answer.promoted {
             self.wakes.cursors.promoted(&places, open, *now);
         }
         self.wakes.cursors.expect_due(answer.due);
-        if leased.tasks.len() as u64 == u64::from(max) {
+        if leased.more || ask.is_full(&leased.tasks) {
             // There may be more, and while this was under way, others passed over it.
-            self.wakes.pass_on(&queues);
+            self.wakes.pass_on(&ask.queues);
         }
         Ok(leased)
     }
@@ -186,14 +199,14 @@ impl TaskStore for PostgresTasks {
             let beats = beats.clone();
             async move { beats.send(&link, now).await }
         };
-        let rows = self.pool.run(Repeat::Safe, beat).await?;
+        let rows = self.pool.run_at_once(TaskCall::Heartbeat, beat).await?;
         self.readable(settle::beats(held, &rows))
     }
 
     async fn leave(&self, worker: WorkerId) -> Result<()> {
         let leave =
             move |link: Arc<Link>| async move { Ok(link.query(Sql::Leave, &[worker.as_uuid()]).await?) };
-        self.pool.run(Repeat::Safe, leave).await.map(drop)
+        self.pool.run(TaskCall::Leave, leave).await.map(drop)
     }
 
     async fn settle(&self, settle: &[Settle]) -> Result<Vec<Settled>> {
@@ -206,7 +219,7 @@ impl TaskStore for PostgresTasks {
             let settle = settle.clone();
             async move { settle::settle(&link, &settle, now).await }
         };
-        let (settled, stirs) = self.pool.run(Repeat::Safe, end).await?;
+        let (settled, stirs) = self.pool.run(TaskCall::Settle, end).await?;
         self.wakes.tell(&self.pool, &stirs);
         Ok(settled)
     }
@@ -218,19 +231,25 @@ impl TaskStore for PostgresTasks {
             async move {
                 let mut bench = Bench::begin(&link, BEGIN, &[id], BTreeSet::new(), now).await?;
                 let answer = bench.change(id, &op);
+                // Which task of its chain is the head decides where it stands.
+                bench.elect(&*link).await?;
                 let changed = answer.zip(bench.get(id).cloned());
                 Ok((changed, bench.commit(&link).await?))
             }
         };
-        let (changed, stirs) = self.pool.run(Repeat::Unsafe, change).await?;
+        let (changed, stirs) = self.pool.run(TaskCall::Change, change).await?;
         self.wakes.tell(&self.pool, &stirs);
         Ok(changed)
     }
 
     async fn recover(&self, limit: u32) -> Result<Recovered> {
         let now = self.pool.gate.now();
-        let recover = move |link: Arc<Link>| async move { upkeep::recover(&link, limit, now).await };
-        let (recovered, stirs) = self.pool.run(Repeat::Safe, recover).await?;
+        let since = self.wakes.cursors.recovery();
+        let recover = move |link: Arc<Link>| async move { upkeep::recover(&link, limit, since, now).await };
+        let upkeep::Pass { recovered, stirs, expired, due } =
+            self.pool.run(TaskCall::Recover, recover).await?;
+        self.wakes.cursors.expired(expired.0, expired.1);
+        self.wakes.cursors.all_due(due.0, due.1);
         self.wakes.tell(&self.pool, &stirs);
         if recovered != Recovered::default() {
             self.wakes.tell_all_here();
@@ -273,11 +292,11 @@ impl TaskStore for PostgresTasks {
     }
 
     async fn archive(&self, which: &Finished) -> Result<u64> {
-        self.tidy(Sql::Archive, which).await
+        self.tidy(TaskCall::Archive, Sql::Archive, which).await
     }
 
     async fn purge(&self, which: &Finished) -> Result<u64> {
-        self.tidy(Sql::Purge, which).await
+        self.tidy(TaskCall::Purge, Sql::Purge, which).await
     }
 
     async fn now(&self) -> Result<Timestamp> {

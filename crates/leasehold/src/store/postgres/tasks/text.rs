@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio_postgres::types::Type;
 
 use super::sql::{ALL, Sql};
+use crate::store::postgres::deadline::IN_TIME;
 
 /// The server's time in µs, read when this is evaluated; or, in tests, the time that is sent along as `$now`.
 const NOW: &str = "coalesce($now::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)";
@@ -13,7 +14,7 @@ const NOW: &str = "coalesce($now::bigint, (extract(epoch FROM clock_timestamp())
 const TASK: &str = "t.id, t.queue, t.state, t.priority, t.run_at, t.ready_at, t.lock, t.attempt, t.token, t.version, \
                     t.worker, t.leased_at, t.lease_expires_at, t.progress, t.cancel, t.updated_at, t.finished_at, \
                     t.archived, t.payload, t.result, t.error, t.events, t.key, t.fingerprint, t.attempts, t.first_pause, \
-                    t.longest_pause, t.created_at";
+                    t.longest_pause, t.created_at, t.ahead, t.expiries, t.wanted_until";
 
 /// Lower is served first, as in the rules.
 const RANK: &str = "t.ready_at - t.priority * bigint '30000000'";
@@ -23,6 +24,8 @@ const RANK: &str = "t.ready_at - t.priority * bigint '30000000'";
 pub(super) struct Text {
     pub(super) sql: String,
     pub(super) types: Vec<Type>,
+    /// The same for behind a pooler, if it carries a deadline there: its last parameter.
+    pub(super) with_deadline: Option<String>,
 }
 
 /// All statements, for one schema.
@@ -40,7 +43,15 @@ impl Texts {
             if sql.contains("$now") {
                 types.push(Type::INT8);
             }
-            Text { sql: sql.replace("$now", &format!("${now}")), types }
+            let sql = sql.replace("$now", &format!("${now}"));
+            let with_deadline = takes_tasks(*what).then(|| {
+                types.push(Type::INT8);
+                let until = format!("${}", types.len());
+                let most =
+                    format!("LIMIT (CASE WHEN {IN_TIME} THEN $3 ELSE 0 END)").replace("$until", &until);
+                sql.replace("LIMIT $3", &most)
+            });
+            Text { sql, types, with_deadline }
         });
         Self(Arc::new(texts.collect()))
     }
@@ -48,6 +59,11 @@ impl Texts {
     pub(super) fn get(&self, what: Sql) -> &Text {
         &self.0[what as usize]
     }
+}
+
+/// Whether a statement that comes late would take tasks that nobody knows of.
+const fn takes_tasks(what: Sql) -> bool {
+    matches!(what, Sql::Lease | Sql::LeaseRest)
 }
 
 /// Fills in all but the number of the time.
@@ -68,10 +84,14 @@ mod tests {
             for left in ["$NOW", "$now", "$TASK", "$OF_THOSE", "$RANK", "$s."] {
                 assert!(!text.sql.contains(left), "{left} in {}", text.sql);
             }
-            for number in 1..=text.types.len() {
+            let params = text.types.len() - usize::from(text.with_deadline.is_some());
+            for number in 1..=params {
                 assert!(text.sql.contains(&format!("${number}")), "${number} in {}", text.sql);
             }
-            assert!(!text.sql.contains(&format!("${}", text.types.len() + 1)), "{}", text.sql);
+            assert!(!text.sql.contains(&format!("${}", params + 1)), "{}", text.sql);
+            if let Some(sql) = &text.with_deadline {
+                assert!(sql.contains(&format!("<= ${}::bigint", params + 1)), "{sql}");
+            }
         }
     }
 }

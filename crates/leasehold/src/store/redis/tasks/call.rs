@@ -8,11 +8,13 @@ use redis::{Cmd, Value};
 use super::super::locks::WAIT_MILLIS;
 use super::super::packed::unreadable;
 use super::super::scripts::{Call, Script};
-use super::super::trouble::explain;
+use super::super::store::DEADLINE;
+use super::super::trouble::{explain, late};
 use super::record::Stored;
 use super::store::Tasks;
 use crate::error::{Error, Result, Trouble};
 use crate::model::{QueueName, Timestamp};
+use crate::store::protocol::TaskCall;
 
 macro_rules! script {
     ($($name:ident = $file:literal;)+) => {
@@ -35,12 +37,18 @@ script! {
 
 impl Tasks {
     /// Runs a script with these arguments after those that all have.
-    pub(super) async fn run(&self, script: &Script, with: impl Fn(&mut Cmd) + Send + Sync) -> Result<Value> {
-        self.run_then(script, with, None).await
+    pub(super) async fn run(
+        &self,
+        call: TaskCall,
+        script: &Script,
+        with: impl Fn(&mut Cmd) + Send + Sync,
+    ) -> Result<Value> {
+        self.run_then(call, script, with, None).await
     }
 
     async fn run_then(
         &self,
+        call: TaskCall,
         script: &Script,
         with: impl Fn(&mut Cmd) + Send + Sync,
         then: Option<&Cmd>,
@@ -52,17 +60,21 @@ impl Tasks {
             with(cmd);
         };
         // Boxed: the compiler would have to look through too many futures within futures.
-        let reply = script.run(&self.link, Call { lease: None, then }, all).boxed().await;
-        reply.map_err(|error| explain(&self.shown, error))
+        let reply = script.run(&self.link, Call { then, ..Call::plain(call) }, all).boxed();
+        match tokio::time::timeout(DEADLINE, reply).await {
+            Ok(reply) => reply.map_err(|error| explain(&self.shown, error)),
+            Err(_) => Err(late(&self.shown)),
+        }
     }
 
     /// Runs a script that may have made tasks ready, and wakes workers of this process that wait for them.
     pub(super) async fn run_and_ring(
         &self,
+        call: TaskCall,
         script: &Script,
         with: impl Fn(&mut Cmd) + Send + Sync,
     ) -> Result<Reply> {
-        let mut reply = self.run_to_replicas(script, with).await?;
+        let mut reply = self.run_to_replicas(call, script, with).await?;
         let mut bells = Reply::of(reply.next()?)?;
         while !bells.is_empty() {
             let (queue, tasks) = (bells.text()?, bells.number()?);
@@ -74,12 +86,17 @@ impl Tasks {
 
     /// Runs a script that writes; if replicas have to acknowledge that, waits for them. If they do not, it is an error: it
     /// may be done again, as after any lost answer.
-    async fn run_to_replicas(&self, script: &Script, with: impl Fn(&mut Cmd) + Send + Sync) -> Result<Reply> {
+    async fn run_to_replicas(
+        &self,
+        call: TaskCall,
+        script: &Script,
+        with: impl Fn(&mut Cmd) + Send + Sync,
+    ) -> Result<Reply> {
         if self.wait_replicas == 0 {
-            return Reply::of(self.run(script, with).await?);
+            return Reply::of(self.run(call, script, with).await?);
         }
         let wait = redis::cmd("WAIT").arg(self.wait_replicas).arg(WAIT_MILLIS).take();
-        let mut both = Reply::of(self.run_then(script, with, Some(&wait)).await?)?;
+        let mut both = Reply::of(self.run_then(call, script, with, Some(&wait)).await?)?;
         let (reply, replicas) = (both.list()?, both.number()?);
         if replicas < i64::from(self.wait_replicas) {
             let (wanted, store) = (self.wait_replicas, &self.shown);
@@ -92,14 +109,23 @@ impl Tasks {
         Ok(reply)
     }
 
-    /// Runs `READ`: the time, and the tasks that were found.
-    pub(super) async fn read(
-        &self,
-        with: impl Fn(&mut Cmd) + Send + Sync,
-    ) -> Result<(Timestamp, Vec<Stored>)> {
-        let mut reply = Reply::of(self.run(&READ, with).await?)?;
-        Ok((reply.time()?, reply.stored()?))
+    /// Runs `READ`.
+    pub(super) async fn read(&self, with: impl Fn(&mut Cmd) + Send + Sync) -> Result<Read> {
+        let mut reply = Reply::of(self.run(TaskCall::Get, &READ, with).await?)?;
+        let (now, stored) = (reply.time()?, reply.stored()?);
+        let looked_at = usize::try_from(reply.number()?).map_err(|_| wrong())?;
+        Ok(Read { now, stored, looked_at, all: i64::try_from(looked_at).ok() == Some(reply.number()?) })
     }
+}
+
+/// What `READ` has found.
+pub(super) struct Read {
+    pub(super) now: Timestamp,
+    pub(super) stored: Vec<Stored>,
+    /// How many of the ids it was asked for, or that it found, were read: it stops when its answer is large.
+    pub(super) looked_at: usize,
+    /// Whether these were all of them.
+    pub(super) all: bool,
 }
 
 /// What is left of an answer.

@@ -4,12 +4,13 @@ use redis::Cmd;
 
 use super::call::{BEAT, ENQUEUE, LEASE, Reply, SETTLE, wrong};
 use super::record;
-use super::store::{CHUNK, Tasks};
+use super::store::{CHUNK, CHUNK_BYTES, Chunks, Tasks};
 use crate::Result;
 use crate::model::{
-    Beat, Enqueued, HeldTask, LeaseTasks, Leased, NewTask, QueueName, Settle, Settled, TaskAnswer, TaskOp,
-    Timestamp, Ttl, Verdict, WorkerInfo,
+    Beat, Enqueued, HeldTask, LeaseTasks, Leased, NewTask, QueueName, Settle, Settled, Task, TaskAnswer,
+    TaskOp, Timestamp, Ttl, Verdict, WorkerInfo,
 };
+use crate::store::protocol::TaskCall;
 
 impl Tasks {
     pub(super) async fn add(&self, new: &[NewTask]) -> Result<Vec<Enqueued>> {
@@ -23,7 +24,7 @@ impl Tasks {
                 cmd.arg(new.id.as_uuid().as_bytes()).arg(ask).arg(names).arg(payload);
             }
         };
-        let mut answers = self.run_and_ring(&ENQUEUE, with).await?.list()?;
+        let mut answers = self.run_and_ring(TaskCall::Enqueue, &ENQUEUE, with).await?.list()?;
         let answer = |new: &NewTask, answer: &[u8]| match answer.split_first()? {
             (b'a', []) => Some(Enqueued::Added(new.id)),
             (b'd', id) => record::id(id).map(Enqueued::Duplicate),
@@ -38,31 +39,53 @@ impl Tasks {
         let mut queues: Vec<&QueueName> = ask.queues.iter().collect();
         queues.sort_unstable();
         queues.dedup();
-        let mut tasks = Vec::new();
+        let (mut tasks, mut bytes, mut ends_leases, mut expired) = (Vec::<Task>::new(), 0, true, 0);
         loop {
             let max = (ask.max as usize - tasks.len()).min(CHUNK);
+            let full = LeaseTasks::FULL - bytes;
             let waits = if self.bell.is_heard() { "1" } else { "" };
             let with = |cmd: &mut Cmd| {
                 cmd.arg(ask.worker.as_uuid().as_bytes()).arg(ask.ttl.as_micros()).arg(max).arg(waits);
+                cmd.arg(ask.begin).arg(flag(ask.idle)).arg(tasks.len()).arg(flag(ends_leases));
+                cmd.arg(full);
                 for queue in &queues {
                     cmd.arg(queue.as_str());
                 }
             };
-            let mut reply = self.run_and_ring(&LEASE, with).await?;
+            let mut reply = self.run_and_ring(TaskCall::Lease, &LEASE, with).await?;
             let (now, due) = (reply.time()?, reply.bytes()?);
             let leased = reply.stored()?;
+            let more = match reply.number()? {
+                2 => {
+                    // One batch at most: the others are for the next call, and for those who recover.
+                    ends_leases = false;
+                    expired = match self.expire(CHUNK).await {
+                        Ok((ended, _)) => u32::try_from(ended.len()).unwrap_or(u32::MAX),
+                        // What cannot be read is in nobody's way.
+                        Err(error) if !error.is_retryable() => {
+                            tracing::warn!(%error, "leases that ran out could not be ended");
+                            0
+                        }
+                        Err(error) => return Err(error),
+                    };
+                    continue;
+                }
+                more => more == 1,
+            };
+            ends_leases = false;
             let short = leased.len() < max;
+            bytes += leased.iter().map(|stored| stored.task.bytes()).sum::<usize>();
             tasks.extend(leased.into_iter().map(|stored| stored.task));
-            if short || tasks.len() >= ask.max as usize {
+            if short || tasks.len() >= ask.max as usize || bytes >= LeaseTasks::FULL {
                 let due: Option<[u8; 8]> = due.try_into().ok();
                 let next_due = due.map(|due| (Timestamp::from_micros(u64::from_be_bytes(due)), now));
-                return Ok(Leased { tasks, next_due });
+                return Ok(Leased { tasks, next_due, more, expired });
             }
         }
     }
 
     pub(super) async fn beat(&self, worker: &WorkerInfo, held: &[HeldTask], ttl: Ttl) -> Result<Vec<Beat>> {
-        let info = record::text(Some(worker))?;
+        let info = record::text(Some(worker).filter(|worker| !worker.says_nothing()))?;
         let mut chunks: Vec<&[HeldTask]> = held.chunks(CHUNK).collect();
         if chunks.is_empty() {
             chunks.push(&[]);
@@ -74,10 +97,13 @@ impl Tasks {
             let with = |cmd: &mut Cmd| {
                 cmd.arg(worker.id.as_uuid().as_bytes()).arg(&info).arg(ttl.as_micros());
                 for (held, progress) in chunk.iter().zip(&said) {
-                    cmd.arg(held.id.as_uuid().as_bytes()).arg(held.token.get()).arg(progress);
+                    cmd.arg(held.id.as_uuid().as_bytes())
+                        .arg(held.token.get())
+                        .arg(progress)
+                        .arg(flag(held.begun));
                 }
             };
-            let mut reply = Reply::of(self.run(&BEAT, with).await?)?;
+            let mut reply = Reply::of(self.run(TaskCall::Heartbeat, &BEAT, with).await?)?;
             for _ in chunk {
                 beats.push(match reply.bytes()?.split_first() {
                     Some((b'+', [])) => Beat::Kept(None),
@@ -95,7 +121,7 @@ impl Tasks {
         let mut settled = vec![Settled::Lost; settle.len()];
         let (done, others): (Vec<usize>, Vec<usize>) =
             (0..settle.len()).partition(|at| matches!(settle[*at].verdict, Verdict::Done(_)));
-        for chunk in done.chunks(CHUNK) {
+        for chunk in done.chunk_by_size(CHUNK_BYTES, |at| settle[*at].verdict.bytes()) {
             let settles: Vec<&Settle> = chunk.iter().map(|at| &settle[*at]).collect();
             for (at, answer) in chunk.iter().zip(self.settle_done(&settles).await?) {
                 settled[*at] = answer;
@@ -103,13 +129,9 @@ impl Tasks {
         }
         let ops: Vec<_> =
             others.iter().map(|at| (settle[*at].id, TaskOp::Settle(settle[*at].clone()))).collect();
-        for (at, answer) in others.iter().zip(self.apply_all(&ops).await?) {
-            if let Some((TaskAnswer::Settled(answer), task)) = answer {
-                // Where it stands is decided when it is stored: its lock may be taken.
-                settled[*at] = match answer {
-                    Settled::Now(_) => Settled::Now(task.state),
-                    Settled::Lost => Settled::Lost,
-                };
+        for (at, answer) in others.iter().zip(self.apply_all(TaskCall::Settle, &ops).await?) {
+            if let Some((TaskAnswer::Settled(answer), _)) = answer {
+                settled[*at] = answer;
             }
         }
         Ok(settled)
@@ -125,11 +147,16 @@ impl Tasks {
                 cmd.arg(id.as_uuid().as_bytes()).arg(token.get()).arg(result);
             }
         };
-        let mut states = self.run_and_ring(&SETTLE, with).await?.list()?;
+        let mut states = self.run_and_ring(TaskCall::Settle, &SETTLE, with).await?.list()?;
         let settled = |state| match state {
             -1 => Ok(Settled::Lost),
             state => record::state(state).map(Settled::Now).ok_or_else(wrong),
         };
         done.iter().map(|_| settled(states.number()?)).collect()
     }
+}
+
+/// A yes or no, as scripts take it.
+const fn flag(yes: bool) -> &'static str {
+    if yes { "1" } else { "" }
 }

@@ -8,6 +8,7 @@ use super::store::Tasks;
 use crate::Result;
 use crate::model::{Task, TaskId, TaskState};
 use crate::store::lock_store::page_size;
+use crate::store::protocol::TaskCall;
 use crate::store::{Cursor, ListTasks, Page};
 
 /// So many are read at once.
@@ -29,16 +30,19 @@ impl Tasks {
         let Some(mut few) = few else { return self.go_through_all(page).await };
         few.retain(|id| before.is_none_or(|before| *id < before));
         few.sort_unstable_by(|one, other| other.cmp(one));
-        for ids in few.chunks(STEP) {
+        let mut left = few.as_slice();
+        while !left.is_empty() {
             let these = |cmd: &mut Cmd| {
                 cmd.arg("these");
-                for id in ids {
+                for id in &left[..left.len().min(STEP)] {
                     cmd.arg(id.as_uuid().as_bytes());
                 }
             };
-            if page.takes(self.read(these).await?.1) {
+            let read = self.read(these).await?;
+            if page.takes(read.stored) {
                 return Ok(page.ends());
             }
+            left = &left[read.looked_at.max(1)..];
         }
         Ok(Page { items: page.items, next: None })
     }
@@ -49,9 +53,9 @@ impl Tasks {
                 let before = page.last.as_ref().map_or(&[][..], |before| before.as_uuid().as_bytes());
                 cmd.arg("newest").arg(before).arg(STEP);
             };
-            let (_, stored) = self.read(newest).await?;
-            let was_all = stored.len() < STEP;
-            if page.takes(stored) {
+            let read = self.read(newest).await?;
+            let was_all = read.all && read.stored.len() < STEP;
+            if page.takes(read.stored) {
                 break;
             }
             if was_all {
@@ -67,7 +71,7 @@ impl Tasks {
             let queue = ask.queue.as_ref().map_or("", |queue| queue.as_str());
             cmd.arg("ids").arg(state as u8).arg(queue).arg(u8::from(ask.archived)).arg(FEW);
         };
-        let mut reply = Reply::of(self.run(&READ, which).await?)?;
+        let mut reply = Reply::of(self.run(TaskCall::List, &READ, which).await?)?;
         let _now = reply.time()?;
         match reply.next()? {
             Value::Array(ids) => {
@@ -97,7 +101,7 @@ impl Filling<'_> {
         for Stored { task, .. } in stored {
             self.last = Some(task.id);
             if self.ask.wants(&task) {
-                self.items.push(task);
+                self.items.push(self.ask.shown(task));
             }
             if self.items.len() == self.limit {
                 return true;

@@ -9,10 +9,11 @@ use super::store::{CHUNK, Tasks};
 use crate::Result;
 use crate::model::{Counts, Finished, Pause, QueueName, QueueStatus, Timestamp, WorkerStatus};
 use crate::store::TaskStore;
+use crate::store::protocol::TaskCall;
 
 impl Tasks {
     pub(super) async fn all_queues(&self) -> Result<Vec<QueueStatus>> {
-        let mut found = self.run_and_ring(&QUEUES, |_| {}).await?.list()?;
+        let mut found = self.run_and_ring(TaskCall::Queues, &QUEUES, |_| {}).await?.list()?;
         let mut queues = Vec::new();
         while !found.is_empty() {
             let queue = QueueName::new(found.text()?).map_err(|_| wrong())?;
@@ -36,7 +37,8 @@ impl Tasks {
 
     pub(super) async fn set_pause(&self, queue: &QueueName, pause: Option<Pause>) -> Result<bool> {
         let pause = record::text(pause.as_ref())?;
-        let mut reply = self.run_and_ring(&QUEUES, |cmd| _ = cmd.arg(queue.as_str()).arg(&pause)).await?;
+        let with = |cmd: &mut Cmd| _ = cmd.arg(queue.as_str()).arg(&pause);
+        let mut reply = self.run_and_ring(TaskCall::Pause, &QUEUES, with).await?;
         Ok(reply.number()? == 1)
     }
 
@@ -60,17 +62,17 @@ impl Tasks {
         Ok(workers)
     }
 
-    pub(super) async fn tidy(&self, what: &str, which: &Finished) -> Result<u64> {
+    pub(super) async fn tidy(&self, call: TaskCall, which: &Finished) -> Result<u64> {
         let mut left = which.limit as usize;
         let mut tidied = 0;
         while left > 0 {
             let limit = left.min(CHUNK);
             let with = |cmd: &mut Cmd| {
-                cmd.arg(what).arg(which.before.as_micros()).arg(limit);
+                cmd.arg(call.word()).arg(which.before.as_micros()).arg(limit);
                 cmd.arg(which.queue.as_ref().map_or("", |queue| queue.as_str()));
                 cmd.arg(which.state.map(|state| (state as u8).to_string()).unwrap_or_default());
             };
-            let reply = self.run(&TIDY, with).await?;
+            let reply = self.run(call, &TIDY, with).await?;
             let done: usize =
                 redis::from_redis_value(reply).map_err(|error| explain(&self.shown, error.into()))?;
             (tidied, left) = (tidied + done as u64, left - done.min(left));

@@ -2,11 +2,12 @@
 
 use redis::Cmd;
 
-use super::call::{SWAP, wrong};
+use super::call::{Read, SWAP, wrong};
 use super::record::{self, Stored};
 use super::store::{CHUNK, Tasks};
 use crate::error::{Error, Result, Trouble};
 use crate::model::{Task, TaskAnswer, TaskId, TaskOp, Timestamp};
+use crate::store::protocol::TaskCall;
 
 /// So often somebody else may be faster.
 const TRIES: u32 = 20;
@@ -26,25 +27,28 @@ struct Swap {
 
 impl Tasks {
     /// Applies an operation to each of these tasks. None for those that are not there.
-    pub(super) async fn apply_all(&self, ops: &[(TaskId, TaskOp)]) -> Result<Vec<Applied>> {
+    pub(super) async fn apply_all(&self, call: TaskCall, ops: &[(TaskId, TaskOp)]) -> Result<Vec<Applied>> {
         let mut applied: Vec<Applied> = vec![None; ops.len()];
         for (chunk, applied) in ops.chunks(CHUNK).zip(applied.chunks_mut(CHUNK)) {
             let mut open: Vec<usize> = (0..chunk.len()).collect();
             let mut tries = 0;
             while !open.is_empty() {
-                tries += 1;
+                let before = open.len();
+                open = self.apply_once(call, chunk, applied, &open).await?;
+                // Some may be left only because they were too large to be read together.
+                tries = if open.len() < before { 0 } else { tries + 1 };
                 if tries > TRIES {
                     return Err(self.too_busy());
                 }
-                open = self.apply_once(chunk, applied, &open).await?;
             }
         }
         Ok(applied)
     }
 
-    /// Tries it once with those that are open, and gives those where somebody else was faster.
+    /// Tries it once with those that are open, and gives those where somebody else was faster, or that were not read yet.
     async fn apply_once(
         &self,
+        call: TaskCall,
         ops: &[(TaskId, TaskOp)],
         applied: &mut [Applied],
         open: &[usize],
@@ -55,7 +59,7 @@ impl Tasks {
                 cmd.arg(ops[*at].0.as_uuid().as_bytes());
             }
         };
-        let (now, stored) = self.read(which).await?;
+        let Read { now, stored, looked_at, .. } = self.read(which).await?;
         let mut swaps = Vec::new();
         for Stored { task, record } in stored {
             let known = open.iter().find(|at| ops[**at].0 == task.id);
@@ -68,12 +72,15 @@ impl Tasks {
                 }
             }
         }
-        self.store(swaps, applied).await
+        let mut again = self.store(call, swaps, applied).await?;
+        again.extend(&open[looked_at..]);
+        Ok(again)
     }
 
-    /// Ends up to `limit` leases that have run out, and gives those tasks.
-    pub(super) async fn expire(&self, limit: usize) -> Result<Vec<Task>> {
-        let (now, stored) = self.read(|cmd| _ = cmd.arg("expired").arg(limit)).await?;
+    /// Ends up to `limit` leases that have run out. Gives those tasks, and whether that was all that were to be looked at:
+    /// large ones do not fit into one answer.
+    pub(super) async fn expire(&self, limit: usize) -> Result<(Vec<Task>, bool)> {
+        let Read { now, stored, all, .. } = self.read(|cmd| _ = cmd.arg("expired").arg(limit)).await?;
         let mut applied: Vec<Applied> = vec![None; stored.len()];
         let mut swaps = Vec::new();
         for (at, Stored { task, record }) in stored.into_iter().enumerate() {
@@ -82,12 +89,19 @@ impl Tasks {
                 swaps.push(Swap { at, answer, task, read: record, packed });
             }
         }
-        // Where somebody else was faster there is nothing left to do: it was recovered, settled or gave a sign of life.
-        self.store(swaps, &mut applied).await?;
-        Ok(applied.into_iter().flatten().map(|(_, task)| task).collect())
+        let ids: Vec<(usize, TaskId)> = swaps.iter().map(|swap| (swap.at, swap.task.id)).collect();
+        let changed_meanwhile = self.store(TaskCall::Recover, swaps, &mut applied).await?;
+        // Another client was faster, and mostly there is nothing left to do; or the end of another task of this batch has made
+        // it the head of its lock.
+        let again: Vec<_> = ids.into_iter().filter(|(at, _)| changed_meanwhile.contains(at)).collect();
+        let ops: Vec<_> = again.iter().map(|(_, id)| (*id, TaskOp::Expire)).collect();
+        for ((at, _), ended) in again.into_iter().zip(self.apply_all(TaskCall::Recover, &ops).await?) {
+            applied[at] = ended.filter(|(answer, _)| *answer == TaskAnswer::Done);
+        }
+        Ok((applied.into_iter().flatten().map(|(_, task)| task).collect(), all))
     }
 
-    async fn store(&self, swaps: Vec<Swap>, applied: &mut [Applied]) -> Result<Vec<usize>> {
+    async fn store(&self, call: TaskCall, swaps: Vec<Swap>, applied: &mut [Applied]) -> Result<Vec<usize>> {
         if swaps.is_empty() {
             return Ok(Vec::new());
         }
@@ -97,7 +111,7 @@ impl Tasks {
                 cmd.arg(task.id.as_uuid().as_bytes()).arg(read).arg(&packed.record).arg(payload);
             }
         };
-        let mut states = self.run_and_ring(&SWAP, with).await?.list()?;
+        let mut states = self.run_and_ring(call, &SWAP, with).await?.list()?;
         let mut clashes = Vec::new();
         for Swap { at, answer, mut task, .. } in swaps {
             match states.number()? {

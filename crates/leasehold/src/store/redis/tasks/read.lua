@@ -3,7 +3,7 @@
 --       out; 'newest', before which id (empty: any) and how many, of all. Or 'ids', a state, a queue (empty: any), whether
 --       those put away count too ('1'), and how many at most: only the ids, in no order, unless there are more.
 
-local which, ids = ARGV[4], {}
+local which, ids, FULL = ARGV[4], {}, 1048576
 if which == 'ids' then
   local state, keys, total = tonumber(ARGV[5]), {}, 0
   for _, queue in ipairs(ARGV[6] ~= '' and { ARGV[6] } or call('SMEMBERS', base .. 'queues')) do
@@ -40,13 +40,19 @@ elseif which == 'newest' then
   ids = call('ZREVRANGEBYLEX', base .. 'ids', from, '-', 'LIMIT', 0, ARGV[6])
 end
 
-local found = {}
-for _, id in ipairs(ids) do
+-- No more than fills an answer, but at least one; and how many were looked at for that.
+local found, looked_at, bytes = {}, 0, 0
+for at, id in ipairs(ids) do
+  if bytes >= FULL then
+    break
+  end
+  looked_at = at
   local record = call('HGET', TASKS, id)
   if record then
     found[#found + 1] = id
     found[#found + 1] = record
     found[#found + 1] = string.byte(record, 4) == 1 and call('HGET', base .. 'payload', id) or ''
+    bytes = bytes + #record + #found[#found]
   end
 end
-return { now, found }
+return { now, found, looked_at, #ids }

@@ -12,8 +12,13 @@ use crate::model::{
     TaskKey, TaskState, Timestamp, Token, Ttl, When, WorkerId,
 };
 
-/// The format that `common.lua` writes.
-const FORMAT: u8 = 1;
+/// The format that `common.lua` writes for most tasks…
+const FORMAT: u8 = 2;
+/// …and for those with a lock or with a runner that waits for them: the last 8 bytes are the deadline of the runner.
+const WITH_DEADLINE: u8 = 3;
+/// The format before, which is read but not written: it does not have whether a task has begun, nor how many of its leases
+/// ran out.
+const FORMAT_1: u8 = 1;
 
 /// A larger payload is kept apart, so that it is not written again with every change of its task.
 const LARGE: usize = 512;
@@ -43,7 +48,8 @@ pub(super) struct Packed {
 pub(super) fn pack(task: &Task) -> Result<Packed> {
     let payload = apart(&task.payload);
     let changed = task.version != 1;
-    let mut record = vec![FORMAT, task.state as u8, task.archived.into(), payload.is_some().into()];
+    let format = if task.lock.is_some() || task.wanted_until.is_some() { WITH_DEADLINE } else { FORMAT };
+    let mut record = vec![format, task.state as u8, task.archived.into(), payload.is_some().into()];
     record.extend([u8::from(task.key.is_none()), changed.into()]);
     record.extend(priority(task.priority));
     record.extend(task.retries.attempts.to_be_bytes());
@@ -58,6 +64,8 @@ pub(super) fn pack(task: &Task) -> Result<Packed> {
         for time in [task.leased_at, task.lease_expires_at, task.finished_at] {
             record.extend(micros(time.unwrap_or_default()));
         }
+        record.push(task.begun.into());
+        record.extend(task.expiries.to_be_bytes());
         short(&mut record, task.worker.as_ref().map_or(&[], |worker| worker.as_uuid().as_bytes()));
     }
     let names =
@@ -75,6 +83,9 @@ pub(super) fn pack(task: &Task) -> Result<Packed> {
         for said in said {
             long(&mut record, said.as_bytes());
         }
+    }
+    if format == WITH_DEADLINE {
+        record.extend(micros(task.wanted_until.unwrap_or_default()));
     }
     Ok(Packed { record, payload })
 }
@@ -97,6 +108,9 @@ pub(super) fn ask(new: &NewTask) -> Vec<u8> {
     });
     // The largest number is no limit; as one, it is the same.
     ask.extend(new.room.unwrap_or(u32::MAX).to_be_bytes());
+    let old = new.key.as_ref().map_or(Fingerprint::NONE, |_| new.old_fingerprint());
+    ask.extend(old.get().to_be_bytes());
+    ask.extend(new.wanted.map_or(0, Ttl::as_micros).to_be_bytes());
     short(&mut ask, new.key.as_ref().map_or(&[], |key| key.as_str().as_bytes()));
     ask
 }
@@ -180,9 +194,17 @@ struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
     fn task(&mut self, id: TaskId, payload: Vec<u8>) -> Option<Task> {
-        if self.byte()? != FORMAT {
-            return None;
-        }
+        let format = self.byte()?;
+        let wanted_until = match format {
+            FORMAT | FORMAT_1 => None,
+            WITH_DEADLINE => {
+                let (record, deadline) = self.0.split_last_chunk()?;
+                self.0 = record;
+                let deadline = Timestamp::from_micros(u64::from_be_bytes(*deadline));
+                (deadline != Timestamp::default()).then_some(deadline)
+            }
+            _ => return None,
+        };
         let state = state(self.byte()?.into())?;
         let (archived, apart, keyless, changed) = (self.flag()?, self.flag()?, self.flag()?, self.flag()?);
         let priority = Priority::new(i16::from_be_bytes(self.array()?).into()).ok()?;
@@ -200,6 +222,8 @@ impl<'a> Reader<'a> {
             fingerprint: Fingerprint::from_u64(0),
             lock: None,
             attempt: 0,
+            begun: false,
+            expiries: 0,
             retries: Retries { attempts, ..Retries::default() },
             token: Token::default(),
             version: 1,
@@ -214,10 +238,11 @@ impl<'a> Reader<'a> {
             updated_at: created_at,
             finished_at: None,
             archived,
+            wanted_until,
             events: Vec::new(),
         };
         if changed {
-            self.changed(&mut task)?;
+            self.changed(&mut task, format)?;
         }
         task.queue = QueueName::new(self.short_text()?).ok()?;
         task.lock = some(self.short_text()?).map(LockName::new).transpose().ok()?;
@@ -235,7 +260,7 @@ impl<'a> Reader<'a> {
         Some(task)
     }
 
-    fn changed(&mut self, task: &mut Task) -> Option<()> {
+    fn changed(&mut self, task: &mut Task, format: u8) -> Option<()> {
         let some = |time: Timestamp| (time != Timestamp::default()).then_some(time);
         task.attempt = self.count()?;
         task.token = Token::new(self.number()?).ok()?;
@@ -244,6 +269,11 @@ impl<'a> Reader<'a> {
         task.leased_at = some(self.time()?);
         task.lease_expires_at = some(self.time()?);
         task.finished_at = some(self.time()?);
+        // What runs in the format before was leased when each lease counted as an attempt.
+        (task.begun, task.expiries) = match format {
+            FORMAT_1 => (task.state == TaskState::Running, 0),
+            _ => (self.flag()?, self.count()?),
+        };
         task.worker = match self.short()? {
             [] => None,
             id => Some(WorkerId::from_uuid(Uuid::from_slice(id).ok()?)),
@@ -328,16 +358,34 @@ mod tests {
     use crate::model::Progress;
 
     /// A record as format 1 has it: whatever comes later must still read it.
-    const STORED: &str = "01030000000100030000000500060a24181e400000060a24181e400100060a24181e40000000000100060a24181e40090000 \
+    const STORED_1: &str = "01030000000100030000000500060a24181e400000060a24181e400100060a24181e40000000000100060a24181e40090000 \
         00000000000200060a24181e400900060a24181e400900060a2419e803890000000000000000100000000000000000000000 \
         0000000007046d61696c016c9c3e82dd6fcae8b10000001900000000000f424000000000d693a400016b7b2261223a317d00 \
         00000a7b22646f6e65223a317d00000000000000033d6e6f0000000000000000";
 
+    /// The same in format 2: begun, after three leases that ran out.
+    const STORED_2: &str = "02030000000100030000000500060a24181e400000060a24181e400100060a24181e40000000000100060a24181e40090000 \
+        00000000000200060a24181e400900060a24181e400900060a2419e803890000000000000000010000000310000000000000 \
+        00000000000000000007046d61696c016c9c3e82dd6fcae8b10000001900000000000f424000000000d693a400016b7b2261 \
+        223a317d0000000a7b22646f6e65223a317d00000000000000033d6e6f0000000000000000";
+
+    fn bytes(hex: &str) -> Vec<u8> {
+        let hex: String = hex.split_whitespace().collect();
+        (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
+    }
+
     #[test]
-    fn a_task_of_format_1_is_read_and_written() {
-        let hex: String = STORED.split_whitespace().collect();
-        let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
-        let stored: Vec<u8> = (0..hex.len()).step_by(2).map(byte).collect();
+    fn a_running_task_of_format_1_has_begun_and_is_written_in_format_2() {
+        let id = TaskId::from_uuid(Uuid::from_u128(1));
+        let read = |hex| Stored::read(id.as_uuid().as_bytes(), bytes(hex), Vec::new()).unwrap().task;
+        let (old, new) = (read(STORED_1), read(STORED_2));
+        assert_eq!((old.begun, old.expiries), (true, 0));
+        assert_eq!(Task { expiries: 3, ..old }, new);
+    }
+
+    #[test]
+    fn a_task_is_read_and_written_in_the_format_that_it_needs() {
+        let stored = bytes(STORED_2);
         let id = TaskId::from_uuid(Uuid::from_u128(1));
         let Stored { task, record } =
             Stored::read(id.as_uuid().as_bytes(), stored.clone(), Vec::new()).unwrap();
@@ -345,18 +393,31 @@ mod tests {
         assert_eq!((task.priority.get(), task.version), (3, 2));
         assert_eq!(task.token.get(), 1_700_000_000_000_009);
         assert_eq!(task.lease_expires_at.unwrap().as_micros(), 1_700_000_030_000_009);
-        assert_eq!(task.fingerprint, task.payload.fingerprint());
+        assert_eq!(task.fingerprint, Fingerprint::of_old(task.payload.as_str().as_bytes()));
         assert_eq!((task.payload.as_str(), task.retries), ("{\"a\":1}", Retries::default()));
         assert_eq!((task.key.as_ref().unwrap().as_str(), task.lock.as_ref().unwrap().as_str()), ("k", "l"));
         assert_eq!(task.progress, Some(Progress { done: 1, ..Progress::default() }));
         assert_eq!((task.error.clone(), task.result.clone()), (Some(Note::new("no")), None));
-        assert_eq!((record, pack(&task).unwrap().record), (stored.clone(), stored));
+        assert_eq!(record, stored);
+        // It has a lock: it is written with a deadline.
+        let mut written = stored.clone();
+        written[0] = WITH_DEADLINE;
+        written.extend([0; 8]);
+        assert_eq!(pack(&task).unwrap().record, written);
+        let again = Stored::read(id.as_uuid().as_bytes(), written, Vec::new()).unwrap().task;
+        assert_eq!(again, task);
+        let unlocked = Task { lock: None, ..task };
+        assert_eq!(pack(&unlocked).unwrap().record[0], FORMAT);
+        let wanted = Task { wanted_until: Some(Timestamp::from_micros(7)), ..unlocked };
+        let packed = pack(&wanted).unwrap().record;
+        assert_eq!((packed[0], packed.last()), (WITH_DEADLINE, Some(&7)));
+        assert_eq!(Stored::read(id.as_uuid().as_bytes(), packed, Vec::new()).unwrap().task, wanted);
     }
 
     #[test]
     fn what_is_no_task_is_not_read() {
         let id = [0; 16];
-        for record in [&b""[..], b"\x01", b"\x02", b"hello", &[0xff; 100], &[1; 100]] {
+        for record in [&b""[..], b"\x01", b"\x02", b"\x03", b"\x04", b"hello", &[0xff; 100], &[1; 100]] {
             let error = Stored::read(&id, record.to_vec(), Vec::new()).err().expect("an error");
             assert_eq!(error.code(), "STORE_BROKEN");
         }

@@ -20,7 +20,7 @@ for at, task in ipairs(tasks) do
     settled[at] = task.state
   else
     settled[at] = SUCCEEDED
-    task.state, task.lease_end, task.finished_at = SUCCEEDED, 0, now
+    task.state, task.begun, task.lease_end, task.finished_at, task.wanted = SUCCEEDED, 0, 0, now, 0
     task.version, task.updated_at = task.version + 1, now
     local result = ARGV[3 * at + 3]
     if result ~= '' or task.said_at <= #task.record then
@@ -30,11 +30,12 @@ for at, task in ipairs(tasks) do
     gather(written, task.id, close_task(task))
     gather(runs, task.id)
     gather(many('ZADD', finished_key(0, SUCCEEDED, task.queue)), now, task.id)
+    note_over(task.queue, now)
     count(task.queue, RUNNING, -1)
     count(task.queue, SUCCEEDED, 1)
     if task.lock ~= '' then
-      call('HDEL', HEADS, task.lock)
-      unblock(task.lock)
+      call('HDEL', HEADS, chain_of(task.lock, task.queue))
+      elect(task.lock, task.queue)
     end
   end
 end

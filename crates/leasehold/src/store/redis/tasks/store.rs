@@ -18,10 +18,37 @@ use crate::model::{
     Recovered, Settle, Settled, Task, TaskAnswer, TaskId, TaskKey, TaskOp, TaskState, Timestamp, Ttl,
     WorkerId, WorkerInfo, WorkerStatus,
 };
+use crate::store::protocol::TaskCall;
 use crate::store::{Arrivals, Clock, ListTasks, Page, TaskStore};
 
 /// So many tasks are served by one script at most: while it runs, the server does nothing else.
 pub(super) const CHUNK: usize = 100;
+/// A script also reads and writes no more bytes of payloads and results than about these, for the same reason.
+pub(super) const CHUNK_BYTES: usize = 1 << 20;
+
+/// Chunks for one script each.
+pub(super) trait Chunks<T> {
+    /// Chunks of at most [`CHUNK`], and of at most so many bytes unless they have one item only.
+    fn chunk_by_size(&self, bytes: usize, of: impl Fn(&T) -> usize) -> Vec<&[T]>;
+}
+
+impl<T> Chunks<T> for [T] {
+    fn chunk_by_size(&self, bytes: usize, of: impl Fn(&T) -> usize) -> Vec<&[T]> {
+        let (mut chunks, mut start, mut size) = (Vec::new(), 0, 0);
+        for (at, item) in self.iter().enumerate() {
+            let more = of(item);
+            if at > start && (at - start == CHUNK || size + more > bytes) {
+                chunks.push(&self[start..at]);
+                (start, size) = (at, 0);
+            }
+            size += more;
+        }
+        if start < self.len() {
+            chunks.push(&self[start..]);
+        }
+        chunks
+    }
+}
 
 /// Tasks on Redis.
 pub(in super::super) struct Tasks {
@@ -80,7 +107,7 @@ impl TaskStore for Tasks {
     }
 
     async fn change(&self, id: TaskId, op: &TaskOp) -> Result<Option<(TaskAnswer, Task)>> {
-        Ok(self.apply_all(&[(id, op.clone())]).await?.remove(0))
+        Ok(self.apply_all(TaskCall::Change, &[(id, op.clone())]).await?.remove(0))
     }
 
     async fn recover(&self, limit: u32) -> Result<Recovered> {
@@ -88,7 +115,7 @@ impl TaskStore for Tasks {
         let mut left = limit as usize;
         while left > 0 {
             let most = left.min(CHUNK);
-            let ended = self.expire(most).await?;
+            let (ended, all) = self.expire(most).await?;
             for task in &ended {
                 match task.state {
                     TaskState::Failed => recovered.failed += 1,
@@ -97,23 +124,23 @@ impl TaskStore for Tasks {
                 }
             }
             left -= ended.len();
-            if ended.len() < most {
+            if ended.is_empty() || (all && ended.len() < most) {
                 break;
             }
         }
-        let mut reply = self.run_and_ring(&RECOVER, |_| {}).await?;
+        let mut reply = self.run_and_ring(TaskCall::Recover, &RECOVER, |_| {}).await?;
         recovered.promoted = u32::try_from(reply.number()?).map_err(|_| wrong())?;
         Ok(recovered)
     }
 
     async fn get(&self, id: TaskId) -> Result<Option<Task>> {
-        let (_, stored) = self.read(|cmd| _ = cmd.arg("these").arg(id.as_uuid().as_bytes())).await?;
-        Ok(stored.into_iter().next().map(|Stored { task, .. }| task))
+        let read = self.read(|cmd| _ = cmd.arg("these").arg(id.as_uuid().as_bytes())).await?;
+        Ok(read.stored.into_iter().next().map(|Stored { task, .. }| task))
     }
 
     async fn keyed(&self, queue: &QueueName, key: &TaskKey) -> Result<Option<Task>> {
-        let (_, stored) = self.read(|cmd| _ = cmd.arg("key").arg(queue.as_str()).arg(key.as_str())).await?;
-        Ok(stored.into_iter().next().map(|Stored { task, .. }| task))
+        let read = self.read(|cmd| _ = cmd.arg("key").arg(queue.as_str()).arg(key.as_str())).await?;
+        Ok(read.stored.into_iter().next().map(|Stored { task, .. }| task))
     }
 
     async fn list(&self, ask: &ListTasks) -> Result<Page<Task>> {
@@ -133,11 +160,11 @@ impl TaskStore for Tasks {
     }
 
     async fn archive(&self, which: &Finished) -> Result<u64> {
-        self.tidy("archive", which).await
+        self.tidy(TaskCall::Archive, which).await
     }
 
     async fn purge(&self, which: &Finished) -> Result<u64> {
-        self.tidy("purge", which).await
+        self.tidy(TaskCall::Purge, which).await
     }
 
     async fn now(&self) -> Result<Timestamp> {

@@ -8,7 +8,6 @@ for at = 4, #ARGV, 4 do
     states[#states + 1] = -1
   else
     local was, task = open_task(id, read), open_task(id, record)
-    local freed = takes_lock(was) and not takes_lock(task)
     unfile(was)
     file(task)
     save(task)
@@ -17,8 +16,10 @@ for at = 4, #ARGV, 4 do
     elseif was.apart == 1 and task.apart == 0 then
       call('HDEL', base .. 'payload', id)
     end
-    if freed then
-      unblock(was.lock)
+    if task.lock ~= '' then
+      elect(task.lock, task.queue)
+      -- Another task of its chain may have taken its place, or it that of another.
+      task = load(id)
     end
     states[#states + 1] = task.state
   end

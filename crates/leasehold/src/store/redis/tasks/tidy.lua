@@ -3,7 +3,8 @@
 --       only those of one are meant.
 
 local what, before, limit = ARGV[4], '(' .. ARGV[5], tonumber(ARGV[6])
-local queues = ARGV[7] ~= '' and { ARGV[7] } or call('SMEMBERS', base .. 'queues')
+note_all()
+local queues = ARGV[7] ~= '' and { ARGV[7] } or call('ZRANGEBYSCORE', OVER, '-inf', before, 'LIMIT', 0, 1000)
 local states = ARGV[8] ~= '' and { ARGV[8] } or { 4, 5, 6 }
 local found = {}
 for _, queue in ipairs(queues) do
@@ -43,6 +44,9 @@ for _, task in ipairs(tasks) do
     call('HDEL', base .. 'payload', task.id)
     call('ZREM', base .. 'ids', task.id)
   end
+end
+for _, queue in ipairs(queues) do
+  renote_over(queue)
 end
 write_counts()
 return tidied

@@ -37,7 +37,7 @@ async fn until_granted(player: &Player) -> Duration {
 async fn clocks_that_are_hours_apart_change_nothing() {
     let Some(at) = at() else { return };
     for (holders, others) in [(HOUR, -HOUR), (-HOUR, HOUR)] {
-        let url = new_table(&at).await;
+        let url = format!("{}&clock=watch", new_table(&at).await);
         let (front_a, front_b) = (
             Front::before(&url, move |_| Fate::Redate(holders)).await,
             Front::before(&url, move |_| Fate::Redate(others)).await,
@@ -114,7 +114,8 @@ async fn whoever_has_just_come_cannot_know_without_the_date_and_does_with_it() {
     let Some(at) = at() else { return };
     let url = new_table(&at).await;
     let dated = format!("{url}&clock=date&skew=500ms");
-    let (holder, watching) = (alone(&dated).await, alone(&url).await);
+    let watched = format!("{url}&clock=watch");
+    let (holder, watching) = (alone(&dated).await, alone(&watched).await);
     player(&holder, 1).takes().await;
     let started = Instant::now();
     // The same lock, each time by somebody who has never seen it.
@@ -123,7 +124,7 @@ async fn whoever_has_just_come_cannot_know_without_the_date_and_does_with_it() {
         if let Outcome::Granted(lease) = newcomer.asks().await {
             break (newcomer, lease);
         }
-        player(&alone(&url).await, 3).is_refused().await;
+        player(&alone(&watched).await, 3).is_refused().await;
         assert!(started.elapsed() < TTL + Duration::from_secs(5), "the date does not judge");
         tokio::time::sleep(Duration::from_millis(100)).await;
     };
@@ -146,4 +147,48 @@ async fn the_date_does_not_judge_before_its_margin_is_over() {
     a.takes().await;
     until_granted(&b).await;
     assert!(sent.elapsed() >= TTL, "granted while it was held");
+}
+
+/// As a cron job does whose last run has crashed: each command looks once and goes.
+#[tokio::test]
+async fn by_default_a_command_that_looks_once_gets_the_lock_of_a_holder_that_died() {
+    let Some(at) = at() else { return };
+    let url = new_table(&at).await;
+    let lease = player(&alone(&url).await, 1).takes().await;
+    // What they see after so many seconds.
+    let after = async |seconds: i64| {
+        let front = Front::before(&url, move |_| Fate::Redate(seconds)).await;
+        player(&alone(&front.url(&url)).await, 2).asks().await
+    };
+    // Its end, a second for dates in whole seconds, and a margin of 30 s.
+    let margin = Duration::from_secs(31);
+    let Outcome::Busy(conflict) = after(20).await else { panic!("granted before the margin was over") };
+    let told = conflict.holders[0].until;
+    // The refusal says when the lease is over for this process: it has to watch it for its ttl, or to wait for the date.
+    let seen_at = lease.acquired_at.plus(Ttl::from_secs(20));
+    assert!(told > seen_at && told.since(lease.expires_at) <= margin, "{told} of {lease:?}");
+    assert!(matches!(after(40).await, Outcome::Granted(_)), "never recovered");
+}
+
+/// Each process knows the service's time to about a second: that must not decide who comes first.
+#[tokio::test]
+async fn those_who_join_within_a_second_are_served_in_their_order() {
+    let Some(at) = at() else { return };
+    let url = new_table(&at).await;
+    let holder = player(&alone(&url).await, 1);
+    let lease = holder.takes().await;
+    let mut waiters = Vec::new();
+    for number in 2..8_u128 {
+        // Clocks of the service that differ, as each process has heard another part of a second.
+        let back = i64::try_from(number % 3).unwrap();
+        let front = Front::before(&url, move |_| Fate::Redate(-back)).await;
+        let waiter = player(&alone(&front.url(&url)).await, number);
+        waiter.queues().await;
+        waiters.push((waiter, front));
+    }
+    let joined: Vec<_> = waiters.iter().map(|(waiter, _)| waiter.id()).collect();
+    let in_line: Vec<_> = holder.record().await.waiters.iter().map(|ticket| ticket.ask.lease_id).collect();
+    assert_eq!(in_line, joined);
+    holder.releases(&lease).await;
+    assert!(waiters[0].0.holds().await);
 }

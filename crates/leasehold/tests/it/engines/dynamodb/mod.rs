@@ -7,3 +7,4 @@ mod race;
 mod suite;
 mod support;
 mod table;
+mod wire;

@@ -36,7 +36,12 @@ async fn an_app_proves_who_it_is_whatever_the_clock_says_and_draws_a_token_once(
     let robot = Player::new(install(&fake).await, 7, LockName::new("#1").unwrap());
     assert_eq!(drawn(&fake), 2);
     let lease = robot.takes().await;
-    player(&fake, "ada", "#1").await.is_refused().await;
+    // Whoever works with an App of others names it.
+    let mut ada = player(&fake, "ada", "#1").await;
+    let mut options = super::support::options(&fake, "ada");
+    options.workers = vec!["robot[bot]".to_owned()];
+    ada.store = github::connect(options).await.unwrap();
+    ada.is_refused().await;
     robot.releases(&lease).await;
     assert_eq!(drawn(&fake), 0, "one token serves them all");
 }

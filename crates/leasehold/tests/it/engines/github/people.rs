@@ -132,7 +132,7 @@ async fn whoever_cannot_be_assigned_holds_all_the_same_and_the_doctor_tells() {
 
 /// Or anybody on the internet could keep everybody out, or bring tokens to their end.
 #[tokio::test]
-async fn a_strangers_comment_counts_for_nothing_and_a_bots_counts() {
+async fn a_comment_of_a_stranger_or_an_unknown_bot_counts_for_nothing() {
     let Some((fake, _)) = fake().await else { return };
     let issue = fake.new_issue("Deploy");
     let ada = player(&fake, "ada", "#1").await;
@@ -140,7 +140,7 @@ async fn a_strangers_comment_counts_for_nothing_and_a_bots_counts() {
     let body = fake.repo().issues[&issue].comments.values().next().unwrap().body.clone();
     for (login, person, counts) in [
         ("mallory", stranger(), false),
-        ("robot", Person { is_bot: true, ..stranger() }, true),
+        ("robot[bot]", Person { is_bot: true, ..stranger() }, false),
         ("carol", Person { association: "OWNER", ..stranger() }, true),
         ("dan", Person { association: "CONTRIBUTOR", ..stranger() }, false),
     ] {
@@ -150,6 +150,25 @@ async fn a_strangers_comment_counts_for_nothing_and_a_bots_counts() {
         let bob = player(&fake, "bob", &format!("#{number}")).await;
         assert_eq!(matches!(bob.asks().await, Outcome::Busy(_)), counts, "{login}");
     }
+}
+
+/// One token beyond all others, and every later lease would have the same.
+#[tokio::test]
+async fn a_token_that_is_far_ahead_of_the_clock_is_not_taken_over() {
+    let Some((fake, _)) = fake().await else { return };
+    let issue = fake.new_issue("Deploy");
+    let ada = player(&fake, "ada", "#1").await;
+    let lease = ada.takes().await;
+    ada.releases(&lease).await;
+    let body = fake.repo().issues[&issue].comments.values().next().unwrap().body.clone();
+    let far = body.replace(&lease.token.to_string(), "9007199254740990");
+    assert_ne!(far, body);
+    fake.write(issue, "bob", &far);
+    // What cannot be read keeps others out for a while, and no longer.
+    ada.is_refused().await;
+    fake.clock().advance(std::time::Duration::from_hours(2));
+    let next = ada.takes().await;
+    assert!(next.token > lease.token && next.token.get() < 9_000_000_000_000_000, "{next:?}");
 }
 
 #[tokio::test]

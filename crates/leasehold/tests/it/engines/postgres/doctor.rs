@@ -18,7 +18,7 @@ async fn the_server_is_explained() {
     let Some(schema) = Schema::new() else { return };
     let findings = schema.store().await.examine().await.unwrap();
     assert!(find(&findings, "version").detail.starts_with("PostgreSQL 1"));
-    assert_eq!(find(&findings, "schema").detail, format!("'{}', version 4 of 4", schema.name));
+    assert_eq!(find(&findings, "schema").detail, format!("'{}', version 7 of 7", schema.name));
     assert_eq!(find(&findings, "role").detail, "primary");
     assert_eq!(find(&findings, "wake-ups").detail, "arrive");
     // The tests' server is not made to last.

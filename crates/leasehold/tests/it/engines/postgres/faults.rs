@@ -220,6 +220,35 @@ async fn a_line_that_swallows_everything_is_given_up_on_within_seconds() {
     assert!(matches!(one.renews(&lease).await, Outcome::Renewed(_) | Outcome::NotHeld(_)));
 }
 
+/// The client asks a store that fails again: all of that together ends as soon as one call of the store does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_acquire_over_a_line_that_swallows_everything_ends_within_seconds() {
+    let Some(schema) = Schema::new() else { return };
+    let (proxy, store) = over_a_line(&schema, "").await;
+    let leasehold = leasehold::Leasehold::with_store(store).unwrap();
+    leasehold.lock("lock").acquire().await.unwrap().release().await.unwrap();
+    proxy.set(Fault::BlackHole);
+    for (ask, limit) in [
+        (leasehold.lock("lock"), Duration::from_secs(5)),
+        (leasehold.lock("lock").wait(Duration::from_secs(2)), Duration::from_secs(2)),
+    ] {
+        let started = std::time::Instant::now();
+        assert_eq!(ask.acquire().await.unwrap_err().code(), "STORE_UNAVAILABLE");
+        assert!(started.elapsed() < limit + Duration::from_secs(2), "{:?}", started.elapsed());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_whose_answer_was_lost_is_a_success() {
+    let Some(schema) = Schema::new() else { return };
+    let (proxy, store) = over_a_line(&schema, "").await;
+    let leasehold = leasehold::Leasehold::with_store(store).unwrap();
+    let guard = leasehold.lock("lock").acquire().await.unwrap();
+    proxy.set(Fault::DropReplies(1));
+    assert_eq!(guard.run(async |_| 42).await.unwrap(), 42);
+    assert!(!leasehold.status(&LockName::new("lock").unwrap()).await.unwrap().is_locked);
+}
+
 /// A caller that goes away: what it sent is done before what comes next.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_acquire_that_was_dropped_is_taken_back_by_leaving() {

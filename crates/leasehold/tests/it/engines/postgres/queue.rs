@@ -4,12 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::model::{LockName, Outcome};
-use leasehold::store::postgres::PostgresStore;
+use leasehold::store::postgres::{PostgresOptions, PostgresStore};
+use leasehold::store::{Clock, StoreUrl};
 use leasehold::testing::Player;
+use tokio_postgres::config::Host;
 
 use super::server::{Schema, last_words};
+use crate::engines::proxy::Proxy;
 use crate::engines::story;
-use crate::engines::support::clock;
+use crate::engines::support::{clock, engine_at};
 
 #[tokio::test]
 async fn joining_and_handing_over_are_one_statement_each() {
@@ -79,4 +82,77 @@ async fn a_long_story_of_a_queue_agrees_with_the_rules() {
     let clock = clock();
     let stores = [schema.store_at(&clock, "pool=1").await, schema.store_at(&clock, "pool=1").await];
     story::of_a_queue(stores, &clock).await;
+}
+
+/// The same, with queues stored as rows from the third ticket on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_story_of_a_queue_of_rows_agrees_with_the_rules() {
+    let Some(schema) = Schema::new() else { return };
+    let clock = clock();
+    let stores = [with_rows(&schema, &clock, 2).await, with_rows(&schema, &clock, 2).await];
+    story::of_a_queue(stores, &clock).await;
+}
+
+async fn with_rows(schema: &Schema, clock: &Clock, long_queue: usize) -> Arc<PostgresStore> {
+    let mut options = schema.options("pool=1");
+    (options.clock, options.long_queue) = (Some(clock.clone()), long_queue);
+    Arc::new(PostgresStore::connect(options).await.unwrap())
+}
+
+/// Looking and refreshing cost the same however many wait: by bytes on the wire, and by rows that are written.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_costs_the_same_in_any_queue() {
+    let Some(schema) = Schema::new() else { return };
+    let target = engine_at("postgres").unwrap();
+    let config: tokio_postgres::Config = target.parse().unwrap();
+    let (Host::Tcp(host), port) = (&config.get_hosts()[0], config.get_ports()[0]) else { panic!("no host") };
+    let at = tokio::net::lookup_host((host.as_str(), port)).await.unwrap().next().unwrap();
+    let proxy = Proxy::before(at);
+    let url = schema
+        .url_with("pool=1&sslmode=disable")
+        .replace(&format!("{host}:{port}"), &proxy.address().to_string());
+    let options = PostgresOptions::from_url(&StoreUrl::parse(&url).unwrap()).unwrap();
+    let store = Arc::new(PostgresStore::connect(options).await.unwrap());
+    let client = schema.client().await;
+    let mut costs = Vec::new();
+    for count in [140, 900] {
+        let name = LockName::new(format!("lock-{count}")).unwrap();
+        // Of the same length in bytes.
+        let player = |number: u128| Player::new(store.clone(), 100_000 + number, name.clone());
+        player(0).takes_for(600).await;
+        for number in 1..=count {
+            player(number).queues_for(600).await;
+        }
+        let last = player(count);
+        for _ in 0..3 {
+            last.peeks().await;
+            last.queues_for(600).await;
+        }
+        let rows = async || {
+            let sql = format!(
+                "SELECT (SELECT xmin::text FROM {0}.locks WHERE name = $1), array_agg(xmin::text ORDER BY seq) FROM {0}.tickets
+                 WHERE lock = $1",
+                schema.name
+            );
+            let row = client.query_one(&sql, &[&name.as_str()]).await.unwrap();
+            (row.get::<_, String>(0), row.get::<_, Vec<String>>(1))
+        };
+        let (before, bytes) = (rows().await, proxy.counts());
+        for _ in 0..20 {
+            assert!(last.peeks().await.lease.is_none());
+        }
+        let peeked = proxy.counts();
+        for _ in 0..20 {
+            assert_eq!(last.queues_for(600).await.ahead, u32::try_from(count).unwrap() - 1);
+        }
+        let refreshed = proxy.counts();
+        let after = rows().await;
+        assert_eq!(before.0, after.0, "the lock's row is not written");
+        let written = before.1.iter().zip(&after.1).filter(|(before, after)| before != after).count();
+        assert_eq!((before.1.len(), written), (usize::try_from(count).unwrap(), 1), "one ticket is");
+        costs.push((peeked.back - bytes.back, refreshed.back - peeked.back));
+    }
+    let [(peek, refresh), (peek_long, refresh_long)] = costs[..] else { panic!("{costs:?}") };
+    assert!(peek_long <= peek + 200 && refresh_long <= refresh + 200, "{costs:?}");
+    assert!(refresh / 20 < 2_000, "{costs:?}");
 }

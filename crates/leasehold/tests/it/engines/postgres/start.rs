@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use leasehold::model::{
     Acquire, Beat, Finished, HeldTask, LeaseTasks, LockName, LockOp, LockRecord, Note, Outcome, Pause,
-    Payload, Settle, Task, TaskId, TaskKey, Timestamp, Ttl, Verdict,
+    Payload, Settle, Task, TaskId, TaskKey, TaskState, Timestamp, Ttl, Verdict,
 };
 use leasehold::store::postgres::{PostgresOptions, PostgresStore};
 use leasehold::store::{Draft, ListEvents, LockStore, PutIf, Store, StoreUrl};
@@ -82,7 +82,7 @@ async fn a_role_with_the_documented_rights_can_do_everything_but_make_the_tables
     schema.store().await;
     let role = Role::new(schema).await;
     let grants: Vec<_> = GRANTS.lines().filter(|line| line.starts_with("GRANT ")).collect();
-    assert_eq!(grants.len(), 7, "{grants:?}");
+    assert_eq!(grants.len(), 8, "{grants:?}");
     let client = role.schema.client().await;
     for grant in grants {
         let grant = grant.replace(" TO leasehold_app", &format!(" TO {}", role.name));
@@ -109,9 +109,9 @@ async fn every_kind_of_task(store: &PostgresStore) {
     let tasks = store.tasks().unwrap();
     let new = [task(1), task(2).with_key("k").with_lock("l"), task(3).with_lock("l"), task(4).after(3600)];
     tasks.enqueue(&new).await.unwrap();
-    let ask = LeaseTasks { worker: worker(1), queues: vec![queue("q")], max: 2, ttl: Ttl::from_secs(60) };
+    let ask = LeaseTasks::new(worker(1), vec![queue("q")], 2, Ttl::from_secs(60));
     let leased = tasks.lease(&ask).await.unwrap().tasks;
-    let held = HeldTask { id: leased[0].id, token: leased[0].token, progress: None };
+    let held = HeldTask::new(leased[0].id, leased[0].token);
     assert_eq!(tasks.heartbeat(&info(1), &[held], Ttl::from_secs(60)).await.unwrap(), [Beat::Kept(None)]);
     let done = |task: &Task| Settle { id: task.id, token: task.token, verdict: Verdict::Done(None) };
     tasks.settle(&leased.iter().map(done).collect::<Vec<_>>()).await.unwrap();
@@ -141,7 +141,7 @@ async fn tables_of_the_first_version_are_brought_up_with_what_is_in_them() {
     old.takes().await;
     every_kind_of_task(&stores.1).await;
     let sql = format!("SELECT value FROM {}.meta WHERE key = 'schema_version'", schema.name);
-    assert_eq!(client.query_one(&sql, &[]).await.unwrap().get::<_, &str>(0), "4");
+    assert_eq!(client.query_one(&sql, &[]).await.unwrap().get::<_, &str>(0), "7");
 }
 
 /// The tables as the second version made them, with two tasks that wait and one that has failed.
@@ -161,7 +161,7 @@ async fn tasks_of_the_second_version_are_brought_up_with_all_that_they_had() {
     let failed = tasks.get(id(0x103)).await.unwrap().unwrap();
     assert_eq!(failed.result.as_ref().map(Payload::as_str), Some(r#"{"d":4}"#));
     assert_eq!(failed.error.as_ref().map(Note::as_str), Some("it rained again"));
-    let ask = LeaseTasks { worker: worker(1), queues: vec![queue("q")], max: 9, ttl: Ttl::from_secs(60) };
+    let ask = LeaseTasks::new(worker(1), vec![queue("q")], 9, Ttl::from_secs(60));
     let leased = stores.1.tasks().unwrap().lease(&ask).await.unwrap().tasks;
     assert_eq!(leased.iter().map(|task| task.id).collect::<Vec<_>>(), [id(0x101), id(0x102)]);
     assert!(leased[1].token.get() > 5);
@@ -172,8 +172,87 @@ async fn tasks_of_the_second_version_are_brought_up_with_all_that_they_had() {
     every_kind_of_task(&stores.2).await;
 }
 
-/// Makes the tables of a new store those of the third version.
-const BACK_TO_VERSION_3: &str = "ALTER TABLE SCHEMA_NAME.locks DROP COLUMN queue;
+/// Makes the tables of a new store those of the sixth version.
+const BACK_TO_VERSION_6: &str = "DROP INDEX SCHEMA_NAME.tasks_ready, SCHEMA_NAME.tasks_blocked, SCHEMA_NAME.tasks_wanted;
+    ALTER TABLE SCHEMA_NAME.tasks DROP COLUMN early, DROP COLUMN wanted_until;
+    ALTER TABLE SCHEMA_NAME.task_levels DROP COLUMN early;
+    DROP TABLE SCHEMA_NAME.task_heads;
+    CREATE TABLE SCHEMA_NAME.task_heads (lock text COLLATE \"C\" PRIMARY KEY, id uuid) WITH (fillfactor = 70);
+    CREATE INDEX tasks_ready ON SCHEMA_NAME.tasks (queue, priority, ready_at, run_at, id) WHERE state = 2;
+    CREATE INDEX tasks_blocked ON SCHEMA_NAME.tasks (lock, (ready_at - priority * bigint '30000000'), run_at, id)
+        WHERE state = 1;
+    UPDATE SCHEMA_NAME.meta SET value = '6' WHERE key = 'schema_version';";
+
+/// The sixth version had one head for all queues of a lock.
+#[tokio::test]
+async fn tasks_of_the_sixth_version_wait_only_for_those_of_their_queue() {
+    let Some(schema) = Schema::new() else { return };
+    let store = schema.store().await;
+    let other = |number| task(number).in_queue("other").with_lock("l");
+    store.tasks().unwrap().enqueue(&[task(1).with_lock("l"), other(2), other(3)]).await.unwrap();
+    let client = schema.client().await;
+    let back = BACK_TO_VERSION_6.to_owned()
+        + "UPDATE SCHEMA_NAME.tasks SET state = 1 WHERE queue = 'other';
+           INSERT INTO SCHEMA_NAME.task_counts VALUES ('other', 2, -1), ('other', 1, 1);
+           INSERT INTO SCHEMA_NAME.task_heads SELECT lock, id FROM SCHEMA_NAME.tasks WHERE queue = 'q'";
+    client.batch_execute(&back.replace("SCHEMA_NAME", &schema.name)).await.unwrap();
+    let stores = tokio::join!(schema.store(), schema.store());
+    let tasks = stores.0.tasks().unwrap();
+    let lease = async |queues: &[&str]| {
+        let queues = queues.iter().map(|name| queue(name)).collect();
+        let ask = LeaseTasks::new(worker(1), queues, 9, Ttl::from_secs(60));
+        tasks.lease(&ask).await.unwrap().tasks
+    };
+    let leased = lease(&["other"]).await;
+    assert_eq!(leased.iter().map(|task| task.id).collect::<Vec<_>>(), [task(2).id]);
+    let done = Settle { id: leased[0].id, token: leased[0].token, verdict: Verdict::Done(None) };
+    tasks.settle(&[done]).await.unwrap();
+    let leased = lease(&["q", "other"]).await;
+    assert_eq!(leased.iter().map(|task| task.id).collect::<Vec<_>>(), [task(1).id, task(3).id]);
+    let counts = tasks.queues().await.unwrap();
+    let other = counts.iter().find(|status| status.queue == queue("other")).unwrap().counts;
+    assert_eq!((other.get(TaskState::Blocked), other.get(TaskState::Pending)), (0, 0));
+    assert_eq!((other.get(TaskState::Running), other.get(TaskState::Succeeded)), (1, 1));
+}
+
+/// Makes the tables of the sixth version those of the fifth.
+const BACK_TO_VERSION_5: &str = "
+    ALTER TABLE SCHEMA_NAME.tasks DROP COLUMN ahead, DROP COLUMN expiries, DROP COLUMN check_at;
+    DROP INDEX SCHEMA_NAME.tasks_due;
+    CREATE INDEX tasks_running ON SCHEMA_NAME.tasks (id) WHERE state = 3;
+    UPDATE SCHEMA_NAME.meta SET value = '5' WHERE key = 'schema_version';";
+
+#[tokio::test]
+async fn what_runs_in_tables_of_the_fifth_version_has_begun() {
+    let Some(schema) = Schema::new() else { return };
+    drop(schema.store().await);
+    let client = schema.client().await;
+    for back in [BACK_TO_VERSION_6, BACK_TO_VERSION_5] {
+        client.batch_execute(&back.replace("SCHEMA_NAME", &schema.name)).await.unwrap();
+    }
+    let insert = format!(
+        "INSERT INTO {s}.tasks (id, run_at, ready_at, token, version, updated_at, priority, attempt, state, archived, marred,
+             queue, worker, leased_at, lease_expires_at, created_at, first_pause, longest_pause, attempts, payload)
+         VALUES ('{id}', 1000, 1000, 1000, 2, 1000, 0, 1, 3, false, false, 'q', '{id}', 1000, 2000, 1000, 1000, 1000, 5, '1');
+         INSERT INTO {s}.task_queues VALUES ('q', NULL);
+         INSERT INTO {s}.task_levels VALUES ('q', 0, 0);
+         INSERT INTO {s}.task_counts VALUES ('q', 3, 1)",
+        s = schema.name,
+        id = task(1).id
+    );
+    client.batch_execute(&insert).await.unwrap();
+    let store = schema.store().await;
+    let tasks = store.tasks().unwrap();
+    let runs = tasks.get(task(1).id).await.unwrap().unwrap();
+    assert_eq!((runs.begun, runs.expiries, runs.attempt), (true, 0, 1));
+    assert_eq!(tasks.recover(10).await.unwrap().returned, 1);
+    let runs = tasks.get(task(1).id).await.unwrap().unwrap();
+    assert_eq!((runs.begun, runs.expiries, runs.attempt), (false, 1, 1));
+}
+
+/// Makes the tables of the fifth version those of the third.
+const BACK_TO_VERSION_3: &str = "DROP TABLE SCHEMA_NAME.tickets;
+    ALTER TABLE SCHEMA_NAME.locks DROP COLUMN queue;
     ALTER TABLE SCHEMA_NAME.locks RESET (toast_tuple_target);
     UPDATE SCHEMA_NAME.meta SET value = '3' WHERE key = 'schema_version'";
 
@@ -189,7 +268,9 @@ async fn a_queue_of_the_third_version_goes_on_where_it_was() {
         old.apply(&LockOp::Acquire(Acquire { ask, queue, steal_after: None }), now);
     }
     let client = schema.client().await;
-    client.batch_execute(&BACK_TO_VERSION_3.replace("SCHEMA_NAME", &schema.name)).await.unwrap();
+    for back in [BACK_TO_VERSION_6, BACK_TO_VERSION_5, BACK_TO_VERSION_3] {
+        client.batch_execute(&back.replace("SCHEMA_NAME", &schema.name)).await.unwrap();
+    }
     let insert =
         format!("INSERT INTO {}.locks (name, token, version, record) VALUES ($1, $2, $3, $4)", schema.name);
     let (token, version) = (i64::try_from(old.token.get()).unwrap(), i64::try_from(old.version).unwrap());

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use leasehold::store::Store;
 use leasehold::store::memory::MemoryStore;
+use leasehold::store::postgres::PostgresStore;
 use leasehold::testing::{Fixture, agrees_with_the_rules};
 
 use super::server::Schema;
@@ -28,6 +29,12 @@ macro_rules! suite {
 }
 
 suite!(locks, "postgres", 160);
+
+#[test]
+fn a_queue_of_rows_agrees_with_the_rules() {
+    agrees_from("postgres", 96, 1);
+}
+
 suite!(pooled, "postgres-pooler", 32);
 
 pub(super) async fn fresh(engine: &str) -> Fixture {
@@ -44,15 +51,25 @@ pub(super) async fn fresh(engine: &str) -> Fixture {
 
 /// One schema for all cases, emptied before each: making it takes longer than a case.
 fn agrees(engine: &str, cases: u32) {
+    agrees_from(engine, cases, usize::MAX);
+}
+
+/// With queues stored as rows if they have more than so many tickets.
+fn agrees_from(engine: &str, cases: u32, long_queue: usize) {
     let Some(url) = engine_at(engine) else { return };
     let (schema, clock) = (Schema::at(url), clock());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let (one, two, client) = runtime.block_on(async {
-        let (one, two) = (schema.store_at(&clock, "").await, schema.store_at(&clock, "").await);
+        let open = async || {
+            let mut options = schema.options("");
+            (options.clock, options.long_queue) = (Some(clock.clone()), long_queue);
+            Arc::new(PostgresStore::connect(options).await.unwrap())
+        };
+        let (one, two) = (open().await, open().await);
         (one as Arc<dyn Store>, two as Arc<dyn Store>, schema.client().await)
     });
     let client = Arc::new(client);
-    let empty = format!("TRUNCATE {0}.locks; TRUNCATE {0}.events", schema.name);
+    let empty = format!("TRUNCATE {0}.locks; TRUNCATE {0}.events; TRUNCATE {0}.tickets", schema.name);
     agrees_with_the_rules(cases, || {
         let (one, two, clock) = (one.clone(), two.clone(), clock.clone());
         let (client, empty) = (client.clone(), empty.clone());

@@ -14,4 +14,5 @@ mod suite;
 mod support;
 mod tasks;
 mod wakes;
+mod wire;
 mod workflows;

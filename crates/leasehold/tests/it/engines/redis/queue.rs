@@ -159,3 +159,49 @@ async fn a_queue_without_its_record_is_not_served() {
     assert_eq!((lock.goes().await, lock.goes().await), (3, 0));
     assert!(lock.players[0].record().await.holders.is_empty());
 }
+
+/// Looking and refreshing cost the same however many wait: by commands, and by bytes that the server sends.
+#[tokio::test]
+async fn a_waiter_costs_the_same_in_any_queue() {
+    let Some(server) = Server::start(&[]).await else { return };
+    let store = Arc::new(RedisStore::connect(options(&server.url(), "leasehold")).await.unwrap());
+    let sent = async || {
+        let info: String = server.says(&["INFO", "stats"]).await.unwrap();
+        let sent = info.lines().find_map(|line| line.trim_end().strip_prefix("total_net_output_bytes:"));
+        let sent: u64 = sent.unwrap().parse().unwrap();
+        let mut commands = [0; 4];
+        for (count, command) in commands.iter_mut().zip(["lrange", "set", "setrange", "lset"]) {
+            *count = server.calls(command).await;
+        }
+        (sent, commands)
+    };
+    let mut costs = Vec::new();
+    for count in [10, 900] {
+        let name = LockName::new(format!("lock-{count}")).unwrap();
+        let player = |number: u128| Player::new(store.clone(), 100_000 + number, name.clone());
+        player(0).takes_for(600).await;
+        for number in 1..=count {
+            player(number).queues_for(600).await;
+        }
+        let last = player(count);
+        last.peeks().await;
+        let start = sent().await;
+        for _ in 0..50 {
+            assert!(last.peeks().await.lease.is_none());
+        }
+        let peeked = sent().await;
+        for _ in 0..50 {
+            assert_eq!(last.queues_for(600).await.ahead, u32::try_from(count).unwrap() - 1);
+        }
+        let refreshed = sent().await;
+        assert_eq!(start.1, peeked.1, "a look reads no list and writes nothing");
+        let written: Vec<_> =
+            refreshed.1.iter().zip(peeked.1).map(|(after, before)| after - before).collect();
+        assert_eq!(written, [0, 0, 50, 50], "a refresh reads no list, and writes no record");
+        costs.push((peeked.0 - start.0, refreshed.0 - peeked.0));
+    }
+    // What the questions of this test cost is in both, and grows with the numbers in the answers. Fifty readings of the
+    // long queue would be millions of bytes.
+    let [(peek, refresh), (peek_long, refresh_long)] = costs[..] else { panic!("{costs:?}") };
+    assert!(peek_long < peek + 10_000 && refresh_long < refresh + 10_000, "{costs:?}");
+}

@@ -50,7 +50,7 @@ async fn a_wrong_password_is_said_and_not_told() {
 
 /// The line that docs/engines/redis.md gives.
 const ACL: &str = "ACL SETUSER locks on >s3cr3t resetkeys ~leasehold:* resetchannels &leasehold:* -@all \
-                   +get +set +mget +del +lindex +lrange +rpush +lpop +lset +zadd +zrem +zrangebylex +zrangebyscore \
+                   +get +set +getrange +setrange +mget +del +lindex +lrange +rpush +lpop +lset +zadd +zrem +zrangebylex +zrangebyscore \
                    +xadd +xrange +xrevrange +xtrim +time \
                    +evalsha +eval +publish +subscribe +unsubscribe +ping +info +client|info +client|kill +wait";
 

@@ -66,7 +66,7 @@ async fn whoever_has_just_come_cannot_know_without_the_date_and_does_with_it() {
         if matches!(newcomer.asks().await, Outcome::Granted(_)) {
             break;
         }
-        player(&store(&fake, "eve", "").await).is_refused().await;
+        player(&store(&fake, "eve", "&clock=watch").await).is_refused().await;
         assert!(started.elapsed() < TTL + Duration::from_secs(6), "the date does not judge");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }

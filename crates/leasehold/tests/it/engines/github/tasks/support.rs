@@ -45,7 +45,7 @@ impl Worker {
     }
 
     pub(super) async fn try_to_lease(&self, max: u32) -> leasehold::Result<Vec<Task>> {
-        let ask = LeaseTasks { worker: self.id, queues: vec![agent()], max, ttl: TTL };
+        let ask = LeaseTasks::new(self.id, vec![agent()], max, TTL);
         self.store.tasks().unwrap().lease(&ask).await.map(|leased| leased.tasks)
     }
 
@@ -63,7 +63,7 @@ impl Worker {
         task: &Task,
         progress: Option<Progress>,
     ) -> leasehold::Result<Beat> {
-        let held = HeldTask { id: task.id, token: task.token, progress };
+        let held = HeldTask { progress, ..HeldTask::new(task.id, task.token) };
         let beats = self.store.tasks().unwrap().heartbeat(&info(1), &[held], TTL).await;
         beats.map(|mut beats| beats.remove(0))
     }

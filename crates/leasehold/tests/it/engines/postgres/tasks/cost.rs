@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use leasehold::model::{LeaseTasks, NewTask, Settle, Ttl, Verdict, WorkerId};
+use leasehold::model::{Finished, LeaseTasks, NewTask, Settle, Timestamp, Ttl, Verdict, WorkerId};
 use leasehold::store::Store;
 use leasehold::testing::shop;
 use tokio_postgres::{Client, SimpleQueryMessage};
@@ -23,8 +23,10 @@ impl Scales {
         client.batch_execute(lease.plans).await.unwrap();
         let prepare = format!(
             "PREPARE lease (text[], bigint[], bigint, uuid, bigint, text[], integer[], bigint[], bigint[], boolean, bigint[], uuid[],
-             bigint) AS {}",
-            lease.sql
+             bigint, boolean, bigint, bigint) AS {};
+             PREPARE expired (bigint, bigint) AS {}",
+            lease.sql,
+            store.expired_statement()
         );
         client.batch_execute(&prepare).await.unwrap();
         Self { schema, client }
@@ -73,24 +75,46 @@ impl Scales {
                 )
             },
         );
+        // Where the other cursor would stand: at the last look for leases that have run out.
+        let now = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+        let expired = if since.is_some() { now } else { "0" };
         let explain = format!(
             "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON)
-             EXECUTE lease ('{{q}}', '{{0}}', 10, '{worker}', 30000000, {cursor}, NULL)"
+             EXECUTE lease ('{{q}}', '{{0}}', 10, '{worker}', 30000000, {cursor}, 1000, true, {expired}, 1048576, NULL)"
         );
+        let plan = self.explain(&explain).await;
+        // Newer servers say it with a fraction.
+        assert_eq!(plan["Actual Rows"].as_f64(), Some(10.0), "{plan}");
+        let scans = indexes(&plan);
+        assert_eq!(scans.get("tasks_ready"), Some(&1), "{scans:?}");
+        blocks(&plan)
+    }
+
+    /// The blocks that it takes to find no lease that has run out, from a time on.
+    async fn expired(&self, since: u64) -> u64 {
+        let mut plan = serde_json::Value::Null;
+        for _ in 0..2 {
+            let explain = format!("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE expired ({since}, NULL)");
+            plan = self.explain(&explain).await;
+        }
+        assert_eq!(indexes(&plan).get("tasks_running"), Some(&2), "{plan}");
+        blocks(&plan)
+    }
+
+    async fn explain(&self, explain: &str) -> serde_json::Value {
         let mut text = String::new();
-        for message in self.client.simple_query(&explain).await.unwrap() {
+        for message in self.client.simple_query(explain).await.unwrap() {
             if let SimpleQueryMessage::Row(row) = message {
                 text.push_str(row.get(0).unwrap());
             }
         }
-        let plan: serde_json::Value = serde_json::from_str(&text).unwrap();
-        let plan = &plan[0]["Plan"];
-        // Newer servers say it with a fraction.
-        assert_eq!(plan["Actual Rows"].as_f64(), Some(10.0), "{text}");
-        let scans = indexes(plan);
-        assert_eq!(scans.get("tasks_ready"), Some(&1), "{scans:?}");
-        plan["Shared Hit Blocks"].as_u64().unwrap() + plan["Shared Read Blocks"].as_u64().unwrap()
+        let mut plan: serde_json::Value = serde_json::from_str(&text).unwrap();
+        plan[0]["Plan"].take()
     }
+}
+
+fn blocks(plan: &serde_json::Value) -> u64 {
+    plan["Shared Hit Blocks"].as_u64().unwrap() + plan["Shared Read Blocks"].as_u64().unwrap()
 }
 
 /// How often a plan names each index.
@@ -121,6 +145,11 @@ async fn a_lease_costs_the_same_however_many_tasks_there_are() {
     // The future tasks have a priority that nothing else has: one more look, into an empty part of the index.
     let others = scales.lease(None).await;
     assert!(others * 10 <= few * 13, "{few} blocks alone, {others} beside future and finished tasks");
+    // Where tasks have kept their place, those are looked for, too.
+    let early = format!("UPDATE {}.task_levels SET early = true WHERE priority = 0", scales.schema.name);
+    scales.client.batch_execute(&early).await.unwrap();
+    let kept = scales.lease(None).await;
+    assert!(kept * 10 <= few * 14, "{few} blocks alone, {kept} with a look for tasks that kept their place");
 }
 
 #[tokio::test]
@@ -134,14 +163,11 @@ async fn a_transaction_that_stays_open_does_not_make_leases_dear() {
         tasks.enqueue(new).await.unwrap();
     }
     let before = scales.lease(None).await;
+    let nothing_expired = scales.expired(0).await;
     let idle = scales.schema.client().await;
     idle.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class").await.unwrap();
-    let ask = |max| LeaseTasks {
-        worker: shop::worker(1),
-        queues: vec![shop::queue("q")],
-        max,
-        ttl: Ttl::from_secs(60),
-    };
+    let ttl = Ttl::from_secs(2);
+    let ask = |max| LeaseTasks::new(shop::worker(1), vec![shop::queue("q")], max, ttl);
     let mut last = 0;
     for _ in 0..20 {
         let leased = tasks.lease(&ask(1000)).await.unwrap().tasks;
@@ -153,15 +179,60 @@ async fn a_transaction_that_stays_open_does_not_make_leases_dear() {
         };
         tasks.settle(&leased.iter().map(done).collect::<Vec<_>>()).await.unwrap();
     }
+    // Until it would be time to look whether these leases have run out.
+    let ends = tasks.now().await.unwrap().plus(ttl);
+    while tasks.now().await.unwrap() <= ends {
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
     let after = scales.lease(Some(last)).await;
     assert!(
         after <= before * 2,
         "{before} blocks before, {after} after 20 thousand were done beside an open transaction"
     );
+    let now = tasks.now().await.unwrap().as_micros();
+    let expired = scales.expired(now).await;
+    assert!(
+        expired <= nothing_expired + 10,
+        "{nothing_expired} blocks before, {expired} after, for no lease"
+    );
+    let from_the_beginning = scales.expired(0).await;
+    assert!(from_the_beginning > expired * 3, "no test: {from_the_beginning} blocks without a cursor");
     let from_the_beginning = scales.lease_once(None).await;
     assert!(
         from_the_beginning > before * 3,
         "this would be no test: {from_the_beginning} blocks without a cursor"
     );
     drop(idle);
+}
+
+/// Recovery and retention cost the same however many queues there ever were.
+#[tokio::test]
+async fn a_recovery_and_a_purge_do_not_grow_with_the_queues_there_were() {
+    let Some(schema) = Schema::new() else { return };
+    let scales = Scales::new(schema).await;
+    let store = scales.schema.store().await;
+    let tasks = store.tasks().unwrap();
+    tasks.enqueue(&[shop::task(1), shop::task(2).after(3600)]).await.unwrap();
+    let scans = async || {
+        // What a session has counted is told with a delay, unless it is asked to.
+        scales.client.batch_execute("SELECT pg_stat_force_next_flush()").await.ok();
+        let sql = format!(
+            "SELECT coalesce(sum(idx_scan), 0)::bigint FROM pg_stat_user_indexes WHERE schemaname = '{}' AND relname = 'tasks'",
+            scales.schema.name
+        );
+        scales.client.query_one(&sql, &[]).await.unwrap().get::<_, i64>(0)
+    };
+    let names = format!(
+        "INSERT INTO {s}.task_queues (name) SELECT 'queue-' || n FROM generate_series(1, 10000) n;
+         INSERT INTO {s}.task_levels (queue, priority) SELECT 'queue-' || n, 0 FROM generate_series(1, 10000) n",
+        s = scales.schema.name
+    );
+    scales.client.batch_execute(&names).await.unwrap();
+    let which = Finished { queue: None, state: None, before: Timestamp::from_micros(1), limit: 100 };
+    let before = scans().await;
+    tasks.recover(100).await.unwrap();
+    assert_eq!(tasks.purge(&which).await.unwrap(), 0);
+    drop(store);
+    let after = scans().await;
+    assert!(after - before < 1000, "{} looks into indexes of tasks with 10,000 queues", after - before);
 }

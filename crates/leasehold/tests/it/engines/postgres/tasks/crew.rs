@@ -88,7 +88,7 @@ async fn a_process_of_the_crew() {
     let worker = WorkerId::from_uuid(uuid::Uuid::now_v7());
     loop {
         let mut arrivals = tasks.arrivals(&[queue("q")]);
-        let ask = LeaseTasks { worker, queues: vec![queue("q")], max: 3, ttl: Ttl::from_secs(2) };
+        let ask = LeaseTasks::new(worker, vec![queue("q")], 3, Ttl::from_secs(2));
         let leased = tasks.lease(&ask).await.unwrap().tasks;
         if leased.is_empty() {
             tasks.recover(100).await.unwrap();

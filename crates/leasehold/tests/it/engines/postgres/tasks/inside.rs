@@ -43,12 +43,12 @@ async fn what_is_added_inside_a_transaction_is_there_when_it_is_committed() {
     }
     assert_eq!(states, [TaskState::Pending, TaskState::Pending, TaskState::Blocked, TaskState::Scheduled]);
     // A worker that has been further along the line finds what was put there before and committed after.
-    let ask = leasehold::model::LeaseTasks {
-        worker: worker(1),
-        queues: vec![queue("q")],
-        max: 100,
-        ttl: leasehold::model::Ttl::from_secs(60),
-    };
+    let ask = leasehold::model::LeaseTasks::new(
+        worker(1),
+        vec![queue("q")],
+        100,
+        leasehold::model::Ttl::from_secs(60),
+    );
     let transaction = client.transaction().await.unwrap();
     let late = store.enqueue_inside(&transaction, &[task(5)]).await.unwrap();
     tasks.enqueue(&[task(6)]).await.unwrap();

@@ -2,10 +2,15 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
-use leasehold::model::{NewTask, Payload, Priority, TaskState, Ttl, When};
+use leasehold::model::{
+    Finished, LockName, NewTask, Payload, Priority, QueueName, TaskState, Timestamp, Ttl, When,
+};
 use leasehold::store::ListTasks;
 use leasehold::store::redis::RedisStore;
+use leasehold::{Leasehold, Setback};
 
 use super::support::{done, lease, new_task, new_tasks, tasks};
 use crate::engines::redis::private::Server;
@@ -80,6 +85,31 @@ async fn a_lease_costs_the_same_with_any_backlog() {
     assert!(calls <= 25, "twenty steps of tasks took {calls} commands: {few:?}");
 }
 
+/// What is done for all queues costs nothing for those in which there is nothing to do.
+#[tokio::test]
+async fn a_recovery_and_a_purge_do_not_grow_with_the_queues_there_were() {
+    let Some(server) = Server::start(&[]).await else { return };
+    let store = RedisStore::connect(options(&server.url(), "p")).await.unwrap();
+    let round = async || {
+        let before: u64 = commands(&server).await.values().sum();
+        tasks(&store).recover(100).await.unwrap();
+        let which = Finished { queue: None, state: None, before: Timestamp::from_micros(1), limit: 100 };
+        assert_eq!(tasks(&store).purge(&which).await.unwrap(), 0);
+        commands(&server).await.values().sum::<u64>() - before
+    };
+    tasks(&store).enqueue(&new_tasks(1)).await.unwrap();
+    round().await;
+    let few = round().await;
+    for number in 0..2000 {
+        let queue = QueueName::new(format!("queue-{number}")).unwrap();
+        let later = When::In(Ttl::from_secs(3600));
+        let new =
+            [NewTask { queue: queue.clone(), ..new_task() }, NewTask { queue, when: later, ..new_task() }];
+        tasks(&store).enqueue(&new).await.unwrap();
+    }
+    assert_eq!(round().await, few, "commands for nothing to do");
+}
+
 /// A payload that is large is written once: a lease and its end do not write it again.
 #[tokio::test]
 async fn a_large_payload_is_not_written_again() {
@@ -102,4 +132,32 @@ async fn a_large_payload_is_not_written_again() {
     assert!(added - before > 1_000_000, "{}", added - before);
     assert!(settled - added < 10_000, "{}", settled - added);
     assert_eq!(tasks(&store).get(leased[0].id).await.unwrap().unwrap().payload, payload);
+}
+
+/// One idle worker beside a lock that a stranger holds: the tasks behind it are left alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_tasks_behind_a_held_lock_cost_no_commands() {
+    let Some(server) = Server::start(&[]).await else { return };
+    let store = Arc::new(RedisStore::connect(options(&server.url(), "p")).await.unwrap());
+    let leasehold = Leasehold::with_store(store.clone()).unwrap();
+    let guard = leasehold.lock("l").ttl(Duration::from_mins(1)).acquire().await.unwrap();
+    let lock = LockName::new("l").unwrap();
+    add(&store, 1000, || NewTask { lock: Some(lock.clone()), ..new_task() }).await;
+    let worker = leasehold
+        .worker()
+        .slots(1)
+        .handle_queue("q", Duration::from_secs(15), |_| async { Ok::<_, Setback>(()) });
+    let worker = worker.start().unwrap();
+    while leasehold.status(&lock).await.unwrap().waiters.is_empty() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let before: u64 = commands(&server).await.values().sum();
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let after: u64 = commands(&server).await.values().sum();
+    let a_second = (after - before) / 4;
+    assert!(a_second < 200, "{a_second} commands a second");
+    let page = tasks(&*store).list(&ListTasks { limit: 1000, ..ListTasks::default() }).await.unwrap();
+    assert!(page.items.iter().all(|task| task.version <= 2 && task.events.is_empty()));
+    guard.release().await.unwrap();
+    worker.stop(Duration::from_secs(5)).await;
 }

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::model::{Enqueued, Note, Settle, Settled, TaskState, Ttl, Verdict};
+use leasehold::model::{Enqueued, LeaseTasks, Note, Settle, Settled, TaskState, Ttl, Verdict, WorkerId};
 use leasehold::store::Clock;
 use leasehold::store::redis::RedisStore;
 
-use super::support::{count, done, lease, new_task, new_tasks, tasks};
+use super::support::{count, done, lease, new_task, new_tasks, queue, tasks};
 use crate::engines::proxy::{Fault, Proxy};
 use crate::engines::redis::support::{open, prefix};
 use crate::engines::support::engine_at;
@@ -75,13 +75,17 @@ async fn a_settlement_whose_answer_is_lost_is_made_once() {
 }
 
 #[tokio::test]
-async fn a_lease_whose_answer_is_lost_comes_back() {
+async fn a_lease_whose_answer_is_lost_is_unknown_and_takes_no_more() {
     let Some(lab) = lab().await else { return };
     tasks(&*lab.through).enqueue(&new_tasks(2)).await.unwrap();
     lab.proxy.set(Fault::DropReplies(1));
-    // The first task went to an answer that nobody got; asking again gave the second.
+    // The first task went to an answer that nobody got. The worker is told so, and asks the store which tasks it has.
+    let worker = WorkerId::from_uuid(uuid::Uuid::now_v7());
+    let ask = LeaseTasks::new(worker, vec![queue()], 1, TTL);
+    let error = tasks(&*lab.through).lease(&ask).await.unwrap_err();
+    assert!(error.is_retryable(), "{error:?}");
+    assert_eq!(count(&*lab.straight, TaskState::Running).await, 1);
     let leased = lease(&*lab.through, 1, TTL).await.tasks;
-    assert_eq!(count(&*lab.straight, TaskState::Running).await, 2);
     tasks(&*lab.through).settle(&[done(&leased[0])]).await.unwrap();
     lab.clock.advance(Duration::from_secs(31));
     assert_eq!(tasks(&*lab.straight).recover(100).await.unwrap().returned, 1);

@@ -2,6 +2,7 @@
 
 mod cost;
 mod crew;
+mod earlier;
 mod faults;
 mod refused;
 mod restart;

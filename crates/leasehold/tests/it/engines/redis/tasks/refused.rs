@@ -33,7 +33,7 @@ async fn the_documented_permissions_are_enough() {
     };
     tasks(&store).enqueue(&[new(), new(), new_task()]).await.unwrap();
     let leased = lease(&store, 2, Ttl::from_secs(30)).await.tasks;
-    let held = HeldTask { id: leased[0].id, token: leased[0].token, progress: None };
+    let held = HeldTask::new(leased[0].id, leased[0].token);
     let info = leasehold::testing::shop::info(1);
     tasks(&store).heartbeat(&info, &[held], Ttl::from_secs(30)).await.unwrap();
     let fail = Settle { verdict: Verdict::Fail(Note::new("no")), ..done(&leased[1]) };
@@ -62,14 +62,14 @@ async fn a_task_of_a_later_format_is_said_and_left_alone() {
     let mut conn =
         ::redis::Client::open(server.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
     let mut hset = ::redis::cmd("HSET");
-    hset.arg("p:{t}:tasks").arg(&id).arg([[2_u8; 60].as_slice(), &[0; 60]].concat());
+    hset.arg("p:{t}:tasks").arg(&id).arg([[9_u8; 60].as_slice(), &[0; 60]].concat());
     hset.query_async::<u64>(&mut conn).await.unwrap();
-    let ask = leasehold::model::LeaseTasks {
-        worker: leasehold::testing::shop::worker(1),
-        queues: vec![queue()],
-        max: 1,
-        ttl: Ttl::from_secs(30),
-    };
+    let ask = leasehold::model::LeaseTasks::new(
+        leasehold::testing::shop::worker(1),
+        vec![queue()],
+        1,
+        Ttl::from_secs(30),
+    );
     let error = tasks(&store).lease(&ask).await.unwrap_err();
     assert_eq!(error.code(), "STORE_MISCONFIGURED", "{error:?}");
     let in_line: u64 = ::redis::cmd("ZCARD").arg("p:{t}:r:q").query_async(&mut conn).await.unwrap();

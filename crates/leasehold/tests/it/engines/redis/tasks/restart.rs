@@ -31,12 +31,12 @@ async fn work(store: Arc<RedisStore>) -> Vec<TaskId> {
 
 async fn round(store: &RedisStore) -> leasehold::Result<Option<Vec<TaskId>>> {
     let tasks = store.tasks().unwrap();
-    let ask = leasehold::model::LeaseTasks {
-        worker: WorkerId::from_uuid(Uuid::now_v7()),
-        queues: vec![queue()],
-        max: 5,
-        ttl: Ttl::from_millis(1500),
-    };
+    let ask = leasehold::model::LeaseTasks::new(
+        WorkerId::from_uuid(Uuid::now_v7()),
+        vec![queue()],
+        5,
+        Ttl::from_millis(1500),
+    );
     let leased = tasks.lease(&ask).await?.tasks;
     if leased.is_empty() {
         tasks.recover(100).await?;

@@ -24,7 +24,7 @@ pub(super) fn tasks(store: &impl Store) -> &dyn TaskStore {
 
 pub(super) async fn lease(store: &impl Store, max: u32, ttl: Ttl) -> Leased {
     let worker = WorkerId::from_uuid(Uuid::now_v7());
-    tasks(store).lease(&LeaseTasks { worker, queues: vec![queue()], max, ttl }).await.unwrap()
+    tasks(store).lease(&LeaseTasks::new(worker, vec![queue()], max, ttl)).await.unwrap()
 }
 
 pub(super) fn done(task: &Task) -> Settle {

@@ -1,0 +1,222 @@
+//! The rows of a long queue: read and written by the rules under the lock's row lock, and refreshed one at a time without
+//! it.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use serde::Deserialize;
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+use uuid::Uuid;
+
+use super::gate::{Gate, micros};
+use super::lane::{Job, Lane};
+use super::native;
+use super::rows::{column, number, time, ttl_column, unreadable};
+use super::session::{Param, STEP, Session, within};
+use super::sql::Sql;
+use super::trouble::Fail;
+use crate::model::{
+    Acquire, Conflict, HeldBy, LeaseId, LockName, LockOp, LockRecord, Outcome, Queued, Ticket, Timestamp,
+    Token, Ttl,
+};
+use crate::store::ticket_rows::{LISTED, Layout, Listed, TicketRow, TicketRows};
+
+impl Lane {
+    /// Refreshes tickets of a long queue, each by itself; gives back what is no refresh. Only if each operation is for
+    /// another lease: those for the same one have an order.
+    pub(super) async fn refresh(&self, session: &Arc<Session>, name: &LockName, jobs: Vec<Job>) -> Vec<Job> {
+        let leases: HashSet<_> = jobs.iter().map(|job| native::lease_of(&job.op)).collect();
+        if leases.len() < jobs.len() {
+            return jobs;
+        }
+        let refreshed = jobs.iter().map(|job| refresh_one(session, &self.gate, name, &job.op));
+        let refreshed = within(STEP, async { Ok(join_all(refreshed).await) }).await;
+        let refreshed = match refreshed {
+            Ok(refreshed) => refreshed,
+            Err(fail) => {
+                self.fail(session, jobs, fail);
+                return Vec::new();
+            }
+        };
+        let mut left = Vec::new();
+        for (job, refreshed) in jobs.into_iter().zip(refreshed) {
+            match refreshed {
+                Ok(Some((outcome, token))) => job.answer_at(outcome, token),
+                Ok(None) => left.push(job),
+                Err(fail) => self.fail(session, vec![job], fail),
+            }
+        }
+        left
+    }
+}
+
+/// Reads all tickets into a record that came without them.
+pub(super) async fn load(session: &Session, record: &mut LockRecord) -> Result<TicketRows, Fail> {
+    let rows = session.query(Sql::Tickets, &[&record.name.as_str()]).await?;
+    let mut found = TicketRows::default();
+    for row in &rows {
+        let known = TicketRow {
+            lease_id: LeaseId::from_uuid(row.try_get(0)?),
+            rank: row.try_get(1)?,
+            seq: row.try_get(2)?,
+            expires_at: time(row, 3)?,
+            patience: Ttl::try_from(number(row, 4)?).map_err(unreadable)?,
+            refreshes: number(row, 5)?,
+        };
+        add(record, row.try_get(6)?, &known)?;
+        found.0.push(known);
+    }
+    Ok(found)
+}
+
+/// Adds the tickets that [`OF_LOCK`] gives.
+pub(super) fn add_from_json(record: &mut LockRecord, rows: &str) -> Result<(), Fail> {
+    #[derive(Deserialize)]
+    struct One(String, Timestamp, Ttl, u64);
+    let rows: Vec<One> = serde_json::from_str(rows).map_err(unreadable)?;
+    for One(text, expires_at, patience, refreshes) in rows {
+        let (lease_id, rank, seq) = (LeaseId::from_uuid(Uuid::nil()), 0, 0);
+        add(record, &text, &TicketRow { lease_id, rank, seq, expires_at, patience, refreshes })?;
+    }
+    Ok(())
+}
+
+fn add(record: &mut LockRecord, text: &str, row: &TicketRow) -> Result<(), Fail> {
+    let ticket: Ticket = serde_json::from_str(text).map_err(unreadable)?;
+    record.waiters.push(Ticket { expires_at: row.expires_at, patience: row.patience, ..ticket });
+    record.version += row.refreshes;
+    Ok(())
+}
+
+/// Writes what has changed, in the transaction that saves the record.
+pub(super) async fn save(
+    session: &Session,
+    record: &LockRecord,
+    was_listed: bool,
+    layout: &Layout,
+) -> Result<(), Fail> {
+    let name = record.name.as_str();
+    let change = match layout {
+        Layout::Inline if was_listed => {
+            session.query(Sql::DropTickets, &[&name, &None::<Vec<Uuid>>]).await?;
+            return Ok(());
+        }
+        Layout::Inline => return Ok(()),
+        Layout::Rows(change) => change,
+    };
+    if change.is_new || !change.remove.is_empty() {
+        let gone: Vec<Uuid> = change.remove.iter().map(|id| *id.as_uuid()).collect();
+        session.query(Sql::DropTickets, &[&name, &(!change.is_new).then_some(gone)]).await?;
+    }
+    if change.put.is_empty() {
+        return Ok(());
+    }
+    let mut columns = Columns::default();
+    for (place, row) in &change.put {
+        columns.lease_id.push(*row.lease_id.as_uuid());
+        columns.rank.push(row.rank);
+        columns.seq.push(row.seq);
+        columns.ends.push(micros(row.expires_at));
+        columns.patience.push(ttl_column(row.patience));
+        columns.refreshes.push(column(row.refreshes));
+        columns.ticket.push(serde_json::to_string(&record.waiters[*place]).map_err(unreadable)?);
+    }
+    let params: [Param<'_>; 8] = [
+        &name,
+        &columns.lease_id,
+        &columns.rank,
+        &columns.seq,
+        &columns.ends,
+        &columns.patience,
+        &columns.refreshes,
+        &columns.ticket,
+    ];
+    session.query(Sql::PutTickets, &params).await?;
+    Ok(())
+}
+
+#[derive(Default)]
+struct Columns {
+    lease_id: Vec<Uuid>,
+    rank: Vec<i64>,
+    seq: Vec<i64>,
+    ends: Vec<i64>,
+    patience: Vec<i64>,
+    refreshes: Vec<i64>,
+    ticket: Vec<String>,
+}
+
+/// Refreshes the ticket of a waiter that asks again. None, and nothing has changed, if the rules have to decide.
+pub(super) async fn refresh_one(
+    session: &Session,
+    gate: &Gate,
+    name: &LockName,
+    op: &LockOp,
+) -> Result<Option<(Outcome, Token)>, Fail> {
+    let LockOp::Acquire(Acquire { ask, queue: Some(patience), steal_after: None }) = op else {
+        return Ok(None);
+    };
+    let (key, patience, now) = (name.as_str(), ttl_column(*patience), gate.now());
+    let params: [Param<'_>; 4] = [&key, ask.lease_id.as_uuid(), &patience, &now];
+    let rows = session.query(Sql::Refresh, &params).await?;
+    rows.first().map(refreshed).transpose()
+}
+
+fn refreshed(row: &Row) -> Result<(Outcome, Token), Fail> {
+    let ahead = u32::try_from(row.try_get::<_, i64>(0)?).unwrap_or(u32::MAX);
+    let Listed { listed, record } = serde_json::from_str(row.try_get(1)?).map_err(unreadable)?;
+    let holders = record.holders.iter().map(HeldBy::from).collect();
+    let conflict = Conflict { holders, waiters: listed, full: false };
+    Ok((Outcome::Queued(Queued { ahead, conflict }), record.token))
+}
+
+// --- the statements --------------------------------------------------------------------------------------------------
+
+/// The tickets of a lock as JSON, if they are rows; as of the same moment as the lock's own row.
+pub(super) const OF_LOCK: &str = r#"CASE WHEN l.record LIKE '{"listed":%' THEN (
+    SELECT json_agg(json_build_array(t.ticket, t.ends, t.patience, t.refreshes) ORDER BY t.rank, t.seq)::text
+    FROM $s.tickets t WHERE t.lock = l.name) END"#;
+
+pub(super) fn all() -> (String, Vec<Type>) {
+    let sql = "SELECT t.lease_id, t.rank, t.seq, t.ends, t.patience, t.refreshes, t.ticket
+        FROM $s.tickets t WHERE t.lock = $1 ORDER BY t.rank, t.seq";
+    (sql.to_owned(), vec![Type::TEXT])
+}
+
+/// Those in `$2`; without it, all.
+pub(super) fn remove() -> (String, Vec<Type>) {
+    let sql = "DELETE FROM $s.tickets t WHERE t.lock = $1 AND ($2::uuid[] IS NULL OR t.lease_id = ANY ($2))";
+    (sql.to_owned(), vec![Type::TEXT, Type::UUID_ARRAY])
+}
+
+pub(super) fn put() -> (String, Vec<Type>) {
+    let sql = "INSERT INTO $s.tickets AS t (lock, lease_id, rank, seq, ends, patience, refreshes, ticket)
+        SELECT $1, u.* FROM unnest($2::uuid[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[],
+                                   $8::text[]) u
+        ON CONFLICT (lock, lease_id) DO UPDATE SET rank = excluded.rank, seq = excluded.seq, ends = excluded.ends,
+            patience = excluded.patience, refreshes = excluded.refreshes, ticket = excluded.ticket";
+    let numbers = std::iter::repeat_n(Type::INT8_ARRAY, 5);
+    let types = [Type::TEXT, Type::UUID_ARRAY].into_iter().chain(numbers).chain([Type::TEXT_ARRAY]);
+    (sql.to_owned(), types.collect())
+}
+
+/// Writes the ticket's row and nothing else. It does not lock the lock's row: as long as nothing can have ended
+/// (`wake_at`), nobody but its waiter has a reason to change a ticket, and one that is being served or removed meanwhile
+/// is not there any more when its row can be written. Its end only moves on, so that `wake_at` stays before it. A refresh
+/// that a crash of the server loses is made again: it need not wait for the disk.
+pub(super) fn refresh() -> (String, Vec<Type>) {
+    let sql = format!(
+        "WITH done AS (
+            UPDATE $s.tickets t SET ends = n.now + $3, patience = $3, refreshes = t.refreshes + 1
+            FROM $s.locks l, (SELECT $NOW AS now) n
+            WHERE t.lock = $1 AND t.lease_id = $2 AND l.name = $1 AND l.record LIKE '{LISTED}%'
+              AND n.now < l.wake_at AND t.ends <= n.now + $3
+            RETURNING t.rank, t.seq, l.record)
+        SELECT (SELECT count(*) FROM $s.tickets o WHERE o.lock = $1 AND (o.rank, o.seq) < (d.rank, d.seq)), d.record,
+               set_config('synchronous_commit', 'off', true)
+        FROM done d"
+    );
+    (sql, vec![Type::TEXT, Type::UUID, Type::INT8])
+}
