@@ -32,6 +32,7 @@ mod record;
 mod rules;
 mod schedule;
 mod task;
+mod ticks;
 mod time;
 mod token;
 
@@ -46,8 +47,8 @@ pub use process::{BootId, Member, Process};
 pub use record::{Asked, Lease, LockRecord, Status, Ticket};
 pub use schedule::{CronText, Missed, Schedule, Zone};
 pub use task::{
-    Beat, Brief, Cancel, Change, Counts, Enqueued, ExecutionId, Fingerprint, Finished, HeldTask, Input,
-    LeaseTasks, Leased, MAX_PAYLOAD, NewTask, Note, Pause, Payload, Progress, QueueStatus, Recovered,
+    Beat, Brief, Cancel, Chain, Change, Counts, Enqueued, ExecutionId, Fingerprint, Finished, HeldTask,
+    Input, LeaseTasks, Leased, MAX_PAYLOAD, NewTask, Note, Pause, Payload, Progress, QueueStatus, Recovered,
     Retries, Retry, Reuse, Settle, Settled, Task, TaskAnswer, TaskEvent, TaskEventKind, TaskId, TaskOp,
     TaskState, TaskTable, Verdict, When, WorkerId, WorkerInfo, WorkerStatus,
 };

@@ -12,7 +12,8 @@ const MAX_BYTES: usize = 255;
 /// Longest name of a workflow: its queue and its lock have a prefix more.
 const MAX_WORKFLOW: usize = MAX_BYTES - super::task::WORKFLOW.len();
 
-/// Makes a text type with one rule: 1 to 255 bytes, or fewer if so said, no control characters, no blanks at either end.
+/// Makes a text type with one rule: 1 to 255 bytes, or fewer if so said, no control characters, nothing that breaks a line
+/// or turns the direction of the text around it, no blanks at either end.
 macro_rules! short_text {
     ($(#[$doc:meta])* $type:ident, $word:literal) => {
         short_text!($(#[$doc])* $type, $word, MAX_BYTES);
@@ -90,7 +91,8 @@ macro_rules! short_text {
 }
 
 short_text!(
-    /// The name of a lock. Any text of 1 to 255 bytes without control characters; `/` is fine.
+    /// The name of a lock. Any text of 1 to 255 bytes without control characters, line separators and bidirectional
+    /// controls; `/` is fine.
     LockName,
     "lock name"
 );
@@ -138,10 +140,20 @@ fn check(word: &str, text: &str, most: usize) -> Result<(), Invalid> {
     if let Some(at) = text.chars().position(char::is_control) {
         return Err(Invalid(format!("the {word} {text:?} has a control character at position {}", at + 1)));
     }
+    // Such a text reads differently on a screen than it is, or takes two lines of a list.
+    if let Some(at) = text.chars().position(misleads) {
+        let what = "a line separator or a bidirectional control";
+        return Err(Invalid(format!("the {word} {text:?} has {what} at position {}", at + 1)));
+    }
     if text.trim() != text {
         return Err(Invalid(format!("the {word} {text:?} begins or ends with a blank")));
     }
     Ok(())
+}
+
+/// Line and paragraph separators, and the characters with the property `Bidi_Control`.
+fn misleads(c: char) -> bool {
+    matches!(c, '\u{2028}' | '\u{2029}' | '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]
@@ -162,6 +174,15 @@ mod tests {
         assert_eq!(wrong(&"x".repeat(256)), "the lock name has 256 bytes; 255 is the most");
         assert_eq!(wrong("a\nb"), "the lock name \"a\\nb\" has a control character at position 2");
         assert_eq!(wrong("a\u{7f}"), "the lock name \"a\\u{7f}\" has a control character at position 2");
+        let misleading = ["\u{2028}", "\u{2029}", "\u{202e}", "\u{2066}", "\u{200f}", "\u{61c}"];
+        for mark in misleading {
+            let told = wrong(&format!("a{mark}b"));
+            assert!(
+                told.ends_with("has a line separator or a bidirectional control at position 2"),
+                "{told}"
+            );
+            assert!(!told.contains(mark), "it is not printed raw: {told:?}");
+        }
         assert_eq!(wrong(" a"), "the lock name \" a\" begins or ends with a blank");
     }
 

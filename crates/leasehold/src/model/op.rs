@@ -39,6 +39,17 @@ impl LockOp {
             Self::AskRelease(_) | Self::ForceRelease(_) | Self::Sweep(_) | Self::Restarted(_) => None,
         }
     }
+
+    /// Whether a store may send it again by itself after an answer was lost: the second time it changes nothing more, and
+    /// is answered as the first. A release, a forced release and a request to release are not: once done, they are
+    /// answered with [`NotHeld`](super::Outcome::NotHeld), or ask and record a second time. Only the caller, which knows
+    /// that an answer was lost, can tell what that means; so the store returns a retryable error instead.
+    pub const fn is_repeatable(&self) -> bool {
+        match self {
+            Self::Acquire(_) | Self::Renew(_) | Self::Leave(_) | Self::Sweep(_) | Self::Restarted(_) => true,
+            Self::Release(_) | Self::AskRelease(_) | Self::ForceRelease(_) => false,
+        }
+    }
 }
 
 /// Take the lock, or a place in its queue.

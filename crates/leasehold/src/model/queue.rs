@@ -29,7 +29,8 @@ impl LockRecord {
 }
 
 impl Ticket {
-    fn rank(&self) -> i64 {
+    /// Place in the order of the queue; see [`rank`].
+    pub(crate) fn rank(&self) -> i64 {
         rank(self.ask.priority, self.since)
     }
 }

@@ -8,6 +8,7 @@ use croner::parser::{CronParser, Seconds, Year};
 use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 
+use super::ticks::Ticks;
 use super::{
     Invalid, LockName, NewTask, Payload, Priority, QueueName, Retries, ScheduleName, TaskId, TaskKey,
     Timestamp, Ttl, When,
@@ -18,11 +19,6 @@ const MISSED: Ttl = Ttl::from_secs(60);
 
 /// No more ticks than this are made up for.
 const MOST: usize = 1000;
-
-/// How far back ticks are looked for: in a longer time there are more than could be made up for.
-const REACH: Ttl = Ttl::from_secs(366 * 24 * 3600);
-/// The same for ticks that come by the second.
-const REACH_OF_SECONDS: Ttl = Ttl::from_secs(6 * 3600);
 
 /// A name that leaves room for the time of a tick in a key.
 const LONGEST_NAME: usize = 200;
@@ -118,48 +114,43 @@ impl Schedule {
 
     /// The first tick after `after`; none if there is none within reach.
     pub fn next(&self, after: Timestamp) -> Option<Timestamp> {
-        self.after(after).next()
+        self.after(after, 1).pop()
     }
 
     /// The next so many ticks after `after`; none while it is paused.
     pub fn ahead(&self, after: Timestamp, count: usize) -> Vec<Timestamp> {
-        if self.paused { Vec::new() } else { self.after(after).take(count).collect() }
+        if self.paused { Vec::new() } else { self.after(after, count) }
     }
 
-    /// The ticks after `after`, as far as there are any.
-    fn after(&self, after: Timestamp) -> impl Iterator<Item = Timestamp> + use<> {
-        let start = self.zone.at(after).zip(self.cron.parsed().ok());
-        let ticks = start.into_iter().flat_map(|(start, cron)| cron.iter_after(start));
-        ticks.filter_map(|tick| {
-            u64::try_from(tick.timestamp().as_microsecond()).ok().map(Timestamp::from_micros)
-        })
+    /// The first ticks after `after`, as far as there are any.
+    fn after(&self, after: Timestamp, count: usize) -> Vec<Timestamp> {
+        self.ticks().map_or_else(Vec::new, |ticks| ticks.after(after, count))
+    }
+
+    fn ticks(&self) -> Option<Ticks> {
+        let (cron, zone) = (self.cron.parsed().ok()?, self.zone.get()?);
+        Some(Ticks::new(self.cron.as_str(), cron, zone))
     }
 
     /// The ticks that are to be dealt with at `now`, oldest first, and up to which time that is all.
     pub fn due(&self, now: Timestamp) -> (Vec<Timestamp>, Timestamp) {
-        let mut ticks = std::collections::VecDeque::new();
-        let by_the_second = self.cron.0.split_whitespace().count() > 5;
-        let reach = if by_the_second { REACH_OF_SECONDS } else { REACH };
-        let mut upto = self.since.max(now.minus(reach.as_duration()));
-        for tick in self.after(upto).take_while(|tick| *tick <= now) {
-            upto = tick;
-            let missed = now.since(tick) > MISSED.as_duration();
-            match self.missed {
-                Missed::None if missed => continue,
-                Missed::Last => ticks.retain(|earlier| now.since(*earlier) <= MISSED.as_duration()),
-                _ => {}
-            }
-            ticks.push_back(tick);
-            if ticks.len() > MOST {
-                ticks.pop_front();
-            }
+        let mut ticks = self.ticks().map_or_else(Vec::new, |ticks| ticks.until(now, self.since, MOST));
+        let upto = ticks.last().copied().unwrap_or(self.since);
+        let was_missed = |tick: &Timestamp| now.since(*tick) > MISSED.as_duration();
+        match self.missed {
+            Missed::All => {}
+            Missed::Last if ticks.last().is_some_and(was_missed) => _ = ticks.drain(..ticks.len() - 1),
+            Missed::Last | Missed::None => ticks.retain(|tick| !was_missed(tick)),
         }
-        (ticks.into(), upto)
+        (ticks, upto)
     }
 
     /// The task for one tick. Its key says which, so that it is added once, however many see the tick.
     pub fn task(&self, tick: Timestamp, id: TaskId) -> Result<NewTask, Invalid> {
-        let key = TaskKey::new(format!("schedule {} {tick}", self.name))?;
+        // Those that come together after a gap of the clock are apart by less than a second.
+        let whole = tick.as_micros().is_multiple_of(1_000_000);
+        let tick_text = if whole { tick.to_string() } else { format!("{tick:#}") };
+        let key = TaskKey::new(format!("schedule {} {tick_text}", self.name))?;
         Ok(NewTask {
             when: When::At(tick),
             priority: self.priority,
@@ -199,7 +190,7 @@ impl CronText {
         &self.0
     }
 
-    fn parsed(&self) -> Result<Cron, croner::errors::CronError> {
+    pub(super) fn parsed(&self) -> Result<Cron, croner::errors::CronError> {
         let parser = CronParser::builder().seconds(Seconds::Optional).year(Year::Disallowed).build();
         parser.parse(&self.0)
     }
@@ -260,10 +251,8 @@ impl Zone {
         &self.0
     }
 
-    fn at(&self, time: Timestamp) -> Option<jiff::Zoned> {
-        let micros = i64::try_from(time.as_micros()).ok()?;
-        let zone = TimeZone::get(&self.0).ok()?;
-        jiff::Timestamp::from_microsecond(micros).ok().map(|time| time.to_zoned(zone))
+    fn get(&self) -> Option<TimeZone> {
+        TimeZone::get(&self.0).ok()
     }
 }
 
@@ -344,6 +333,31 @@ mod tests {
         let autumn = ticks(&at_half_past_two("2024-10-26T02:00:00Z"), "2024-10-28T02:00:00Z");
         assert_eq!(autumn.len(), 2, "{autumn:?}");
         assert_eq!(autumn[1], "2024-10-28T01:30:00Z");
+    }
+
+    /// The same for each of a list: on 14 March 2027 in New York 2:00 to 2:59 do not exist; on 7 November 1:00 to 1:59 come
+    /// twice.
+    #[test]
+    fn a_list_of_fixed_times_ticks_once_for_each() {
+        let day = |cron, day: &str| {
+            let schedule = schedule(cron, "America/New_York", &format!("{day}T05:00:00Z"));
+            schedule.due(time(&format!("{day}T23:59:00Z"))).0
+        };
+        let texts = |ticks: Vec<Timestamp>| ticks.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(
+            texts(day("30 2,14 * * *", "2027-03-14")),
+            ["2027-03-14T07:00:00Z", "2027-03-14T18:30:00Z"]
+        );
+        let skipped = day("15,45 2 * * *", "2027-03-14");
+        assert_eq!(texts(skipped.clone()), ["2027-03-14T07:00:00Z", "2027-03-14T07:00:00Z"]);
+        let hourly = schedule("15,45 2 * * *", "America/New_York", "2027-03-14T05:00:00Z");
+        let id = TaskId::from_uuid(uuid::Uuid::nil());
+        let key = |tick| hourly.task(tick, id).unwrap().key.unwrap();
+        assert_ne!(key(skipped[0]), key(skipped[1]), "two tasks");
+        assert_eq!(
+            texts(day("30 1,13 * * *", "2027-11-07")),
+            ["2027-11-07T05:30:00Z", "2027-11-07T18:30:00Z"]
+        );
     }
 
     #[test]

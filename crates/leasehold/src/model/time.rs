@@ -29,6 +29,12 @@ impl Timestamp {
         Self(self.0.saturating_add(ttl.0))
     }
 
+    /// This time moved ahead by so many microseconds.
+    #[must_use]
+    pub(crate) const fn plus_micros(self, micros: u64) -> Self {
+        Self(self.0.saturating_add(micros))
+    }
+
     /// This time moved back by `duration`; the beginning of time if that is too far.
     #[must_use]
     pub fn minus(self, duration: Duration) -> Self {

@@ -13,7 +13,7 @@ use crate::model::{
     Acquire, Ask, AskRelease, BootId, Event, ForceRelease, Leave, LockName, LockOp, LockRecord, Reason,
     Release, Renew, Restarted, Sweep, Token, Ttl,
 };
-use crate::store::{Cursor, ListEvents, Span};
+use crate::store::{Cursor, ListEvents, Peek, Span};
 
 /// One step: who does what to which lock over which client, after how much time.
 #[derive(Debug, Clone)]
@@ -93,6 +93,14 @@ async fn play(f: &Fixture, steps: &[Step]) -> Result<(), String> {
         let stored = f.one.locks().get(&player.lock).await.map_err(|error| error.to_string())?;
         let expected = (record.version > 0).then(|| record.clone());
         differs(&format!("record after step {number}"), &stored, &expected)?;
+        let now = f.clock.now();
+        let peek = store.locks().peek(&player.lock, &player.id()).await.map_err(|error| error.to_string())?;
+        let of_record = Peek::of(expected.as_ref(), &player.id(), now);
+        differs(&format!("peek after step {number}"), &peek.lease, &of_record.lease)?;
+        // An engine may ask its waiters to come too early, never too late.
+        if of_record.wake_at.is_none_or(|wake_at| wake_at <= now) {
+            differs(&format!("peek after step {number}"), &peek.is_due(), &true)?;
+        }
     }
     for (lock, (_, events)) in &rules {
         let ask = ListEvents { lock: Some(lock.clone()), span: Span::After(Cursor::start()), limit: 1000 };

@@ -8,7 +8,10 @@ use async_trait::async_trait;
 
 use crate::error::{Error, Result, Trouble};
 use crate::model::{Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp};
-use crate::store::{Abilities, Changes, DocStore, ListEvents, ListLocks, LockStore, Page, Store, TaskStore};
+use crate::model::{Invalid, Settle};
+use crate::store::{
+    Abilities, Changes, DocStore, ListEvents, ListLocks, LockStore, Page, Peek, Store, TaskStore,
+};
 
 /// What happens to one call of [`LockStore::apply`], or of a [`TaskStore`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +26,12 @@ pub enum Fault {
     Delay(Duration),
     /// It takes effect, but there is no answer at all.
     Hang,
+    /// It never arrives, and the store says that no later try can succeed.
+    Refuse,
+    /// The code of the store panics.
+    Panic,
+    /// It goes through, but blocks the thread of its caller for so long, as a slow disk does.
+    Block(Duration),
 }
 
 /// A store with faults: the planned ones first, one per call, then the lasting one.
@@ -31,13 +40,14 @@ pub struct FaultyStore {
     planned: Mutex<VecDeque<Fault>>,
     lasting: Mutex<Fault>,
     log: Mutex<Vec<LockOp>>,
+    most_settled: Mutex<Option<usize>>,
 }
 
 impl FaultyStore {
     /// A store without faults yet.
     pub fn new(store: Arc<dyn Store>) -> Arc<Self> {
         let (planned, lasting, log) = (Mutex::default(), Mutex::new(Fault::None), Mutex::default());
-        Arc::new(Self { store, planned, lasting, log })
+        Arc::new(Self { store, planned, lasting, log, most_settled: Mutex::default() })
     }
 
     /// Plans faults for the next calls.
@@ -48,6 +58,20 @@ impl FaultyStore {
     /// What happens to every call that has no fault planned for it.
     pub fn from_now_on(&self, fault: Fault) {
         *self.lasting.lock().unwrap_or_else(PoisonError::into_inner) = fault;
+    }
+
+    /// Refuses, for good, settlements whose results have more bytes than this together.
+    pub fn settles_at_most(&self, bytes: usize) {
+        *self.most_settled.lock().unwrap_or_else(PoisonError::into_inner) = Some(bytes);
+    }
+
+    pub(super) fn check_settled(&self, settle: &[Settle]) -> Result<()> {
+        let most = *self.most_settled.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes: usize = settle.iter().map(|settle| settle.verdict.bytes()).sum();
+        if most.is_some_and(|most| bytes > most) {
+            return Err(Invalid(format!("a call of {bytes} bytes is too large")).into());
+        }
+        Ok(())
     }
 
     /// Every operation that was sent so far.
@@ -62,6 +86,10 @@ impl FaultyStore {
 
     pub(super) fn lost() -> Error {
         Error::store(Trouble::Unavailable, "the connection was cut", "nothing: this is a test")
+    }
+
+    pub(super) fn refused() -> Error {
+        Error::store(Trouble::Broken, "the store is gone", "nothing: this is a test")
     }
 }
 
@@ -108,11 +136,21 @@ impl LockStore for FaultyStore {
                 self.store.locks().apply(name, op).await?;
                 std::future::pending().await
             }
+            Fault::Refuse => Err(Self::refused()),
+            Fault::Panic => panic!("a panic that a test wanted"),
+            Fault::Block(time) => {
+                std::thread::sleep(time);
+                self.store.locks().apply(name, op).await
+            }
         }
     }
 
     async fn get(&self, name: &LockName) -> Result<Option<LockRecord>> {
         self.store.locks().get(name).await
+    }
+
+    async fn peek(&self, name: &LockName, waiter: &LeaseId) -> Result<Peek> {
+        self.store.locks().peek(name, waiter).await
     }
 
     async fn list(&self, ask: &ListLocks) -> Result<Page<LockRecord>> {

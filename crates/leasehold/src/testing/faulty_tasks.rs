@@ -34,6 +34,12 @@ impl FaultyStore {
                 call.await?;
                 std::future::pending().await
             }
+            Fault::Refuse => Err(Self::refused()),
+            Fault::Panic => panic!("a panic that a test wanted"),
+            Fault::Block(time) => {
+                std::thread::sleep(time);
+                call.await
+            }
         }
     }
 }
@@ -57,6 +63,7 @@ impl TaskStore for FaultyStore {
     }
 
     async fn settle(&self, settle: &[Settle]) -> Result<Vec<Settled>> {
+        self.check_settled(settle)?;
         self.through(self.inner_tasks().settle(settle)).await
     }
 

@@ -61,6 +61,10 @@ macro_rules! lock_conformance {
                 the_last_asking_leaves_the_queue (queues)
                 a_queue_has_an_end (queues)
                 a_release_wakes_the_one_that_is_served (queues)
+                a_peek_shows_the_lease_that_a_ticket_has_become (queues)
+                a_peek_says_that_something_has_ended (queues)
+                a_refreshed_ticket_makes_nobody_ask_again (queues)
+                a_long_queue_is_refreshed_and_served_in_order (queues)
             ;
             admin:
                 a_holder_learns_that_it_was_asked
@@ -95,6 +99,11 @@ macro_rules! lock_conformance {
                 renewals_are_counted_not_listed
                 history_is_read_in_pages_both_ways
                 replaying_the_history_gives_the_lock (shares)
+            ;
+            several:
+                the_first_is_kept_while_the_second_is_waited_for
+                losing_the_first_while_waiting_begins_again
+                losing_one_gives_the_others_back_with_the_guard
             ;
         }
     };
@@ -139,6 +148,7 @@ mod tests {
             include_str!("cases/history.rs"),
             include_str!("cases/listing.rs"),
             include_str!("cases/queue.rs"),
+            include_str!("cases/several.rs"),
             include_str!("cases/shared.rs"),
             include_str!("cases/sweep.rs"),
         ];

@@ -9,7 +9,7 @@ use crate::model::{
     LockOp, LockRecord, Metadata, Mode, Outcome, Priority, Process, Queued, Reason, Release, Renew, Slots,
     Token, Ttl,
 };
-use crate::store::Store;
+use crate::store::{Peek, Store};
 
 /// Somebody in a test who asks for a lock. Its lease lasts 10 s, its tickets 5 s.
 #[derive(Clone)]
@@ -100,6 +100,11 @@ impl Player {
         self.store.locks().get(&self.lock).await.expect("the store answers").expect("there is a record")
     }
 
+    /// Looks at its lock as a waiter does.
+    pub async fn peeks(&self) -> Peek {
+        self.store.locks().peek(&self.lock, &self.id()).await.expect("the store answers")
+    }
+
     /// Asks without waiting.
     pub async fn asks(&self) -> Outcome {
         self.ask_with(None).await
@@ -113,6 +118,21 @@ impl Player {
     async fn ask_with(&self, queue: Option<Ttl>) -> Outcome {
         let ask = Arc::new(self.ask.clone());
         self.apply(LockOp::Acquire(Acquire { ask, queue, steal_after: self.steal_after })).await
+    }
+
+    /// Asks for a lease that lasts so many seconds, and must be granted it.
+    pub async fn takes_for(&self, seconds: u64) -> Lease {
+        let mut player = self.clone();
+        player.ask.ttl = Ttl::from_secs(seconds);
+        player.takes().await
+    }
+
+    /// Asks in line with a ticket that lives so many seconds, and must be queued.
+    pub async fn queues_for(&self, seconds: u64) -> Queued {
+        match self.ask_with(Some(Ttl::from_secs(seconds))).await {
+            Outcome::Queued(queued) => queued,
+            other => panic!("{} should have been queued, but: {other:?}", self.ask.holder),
+        }
     }
 
     /// Asks and must be granted it.

@@ -118,7 +118,14 @@ impl Shop {
     /// The same from other queues.
     pub async fn lease_from(&self, who: u128, max: u32, queues: &[&str]) -> Leased {
         let queues = queues.iter().map(|name| queue(name)).collect();
-        let ask = LeaseTasks { worker: worker(who), queues, max, ttl: Ttl::from_secs(30) };
+        let ask = LeaseTasks::new(worker(who), queues, max, Ttl::from_secs(30));
+        self.tasks().lease(&ask).await.expect("leased")
+    }
+
+    /// Worker `who`, which has other tasks, asks for up to `max` tasks of `q` and starts the first `begin` of them.
+    pub async fn lease_ahead(&self, who: u128, max: u32, begin: u32) -> Leased {
+        let ask = LeaseTasks::new(worker(who), vec![queue("q")], max, Ttl::from_secs(30));
+        let ask = LeaseTasks { begin, idle: false, ..ask };
         self.tasks().lease(&ask).await.expect("leased")
     }
 
@@ -140,7 +147,7 @@ impl Shop {
 
     /// A sign of life for one task.
     pub async fn beat(&self, task: &Task) -> Beat {
-        let held = HeldTask { id: task.id, token: task.token, progress: None };
+        let held = HeldTask::new(task.id, task.token);
         let beats = self.tasks().heartbeat(&info(1), &[held], Ttl::from_secs(30)).await;
         beats.expect("heard").remove(0)
     }

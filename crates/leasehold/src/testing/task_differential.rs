@@ -23,13 +23,14 @@ struct Step {
 #[derive(Debug, Clone)]
 enum What {
     Enqueue(Vec<Added>),
-    Lease { who: u128, max: u32, queues: usize },
-    Beat { which: usize, old_token: bool, progress: bool },
+    Lease { who: u128, max: u32, queues: usize, begin: u32, idle: bool },
+    Beat { which: usize, old_token: bool, progress: bool, begun: bool },
     Settle { which: usize, old_token: bool, how: usize },
     SettleAll,
     Cancel { which: usize },
     Retry { which: usize },
     Update { which: usize, old: bool, what: usize },
+    Want { which: usize },
     Recover { limit: u32 },
     Pause { queue: usize, on: bool },
     Archive,
@@ -47,6 +48,7 @@ struct Added {
     lock: Option<usize>,
     room: Option<u32>,
     attempts: u32,
+    wanted: Option<u64>,
 }
 
 const QUEUES: [&str; 2] = ["q", "r"];
@@ -72,9 +74,9 @@ fn step() -> impl Strategy<Value = Step> {
         0..3_usize,
         prop::option::weighted(0.4, 0..2_usize),
         prop::option::weighted(0.4, 0..3_u32),
-        1..3_u32,
+        (1..4_u32, prop::option::weighted(0.2, 1..30_u64)),
     )
-        .prop_map(|(number, queue, priority, after, key, reuse, lock, room, attempts)| Added {
+        .prop_map(|(number, queue, priority, after, key, reuse, lock, room, (attempts, wanted))| Added {
             number,
             queue,
             priority,
@@ -84,20 +86,23 @@ fn step() -> impl Strategy<Value = Step> {
             lock,
             room,
             attempts,
+            wanted,
         });
     let which = || 0..TASKS;
     let old = || prop::bool::weighted(0.2);
     let what = prop_oneof![
         6 => prop::collection::vec(added, 1..5).prop_map(What::Enqueue),
-        8 => (1..4_u128, 1..4_u32, 0..3_usize).prop_map(|(who, max, queues)| What::Lease { who, max, queues }),
-        2 => (which(), old(), any::<bool>())
-            .prop_map(|(which, old_token, progress)| What::Beat { which, old_token, progress }),
-        6 => (which(), old(), 0..9_usize)
+        8 => (1..4_u128, 1..4_u32, 0..3_usize, 0..4_u32, any::<bool>())
+            .prop_map(|(who, max, queues, begin, idle)| What::Lease { who, max, queues, begin, idle }),
+        2 => (which(), old(), any::<bool>(), any::<bool>())
+            .prop_map(|(which, old_token, progress, begun)| What::Beat { which, old_token, progress, begun }),
+        6 => (which(), old(), 0..10_usize)
             .prop_map(|(which, old_token, how)| What::Settle { which, old_token, how }),
         1 => Just(What::SettleAll),
         1 => which().prop_map(|which| What::Cancel { which }),
         1 => which().prop_map(|which| What::Retry { which }),
-        2 => (which(), old(), 0..5_usize).prop_map(|(which, old, what)| What::Update { which, old, what }),
+        2 => (which(), old(), 0..6_usize).prop_map(|(which, old, what)| What::Update { which, old, what }),
+        1 => which().prop_map(|which| What::Want { which }),
         2 => (1..4_u32).prop_map(|limit| What::Recover { limit }),
         1 => (0..QUEUES.len(), any::<bool>()).prop_map(|(queue, on)| What::Pause { queue, on }),
         1 => Just(What::Archive),
@@ -143,16 +148,18 @@ impl Step {
                 let answer = tasks.enqueue(&new).await.map_err(text)?;
                 differs("enqueue", &answer, &table.enqueue(&new, now))
             }
-            What::Lease { who, max, queues } => {
+            What::Lease { who, max, queues, begin, idle } => {
                 let queues =
                     [vec!["q"], vec!["r"], vec!["q", "r"]][*queues].iter().map(|name| queue(name)).collect();
-                let ask = LeaseTasks { worker: worker(*who), queues, max: *max, ttl: Ttl::from_secs(10) };
+                let ask = LeaseTasks::new(worker(*who), queues, *max, Ttl::from_secs(10));
+                let ask = LeaseTasks { begin: *begin, idle: *idle, ..ask };
                 let answer = tasks.lease(&ask).await.map_err(text)?;
                 differs("lease", &answer, &table.lease(&ask, now))
             }
-            What::Beat { which, old_token, progress } => {
+            What::Beat { which, old_token, progress, begun } => {
                 let progress = progress.then(|| Progress::of(1, 2));
-                let held = [HeldTask { id: id(*which), token: token(table, *which, *old_token), progress }];
+                let token = token(table, *which, *old_token);
+                let held = [HeldTask { id: id(*which), token, progress, begun: *begun }];
                 let ttl = Ttl::from_secs(10);
                 let answer = tasks.heartbeat(&info(1), &held, ttl).await.map_err(text)?;
                 differs("heartbeat", &answer, &table.heartbeat(&info(1), &held, ttl, now))
@@ -176,6 +183,9 @@ impl Step {
             }
             What::Cancel { which } => self.change(tasks, table, *which, cancel(), f).await,
             What::Retry { which } => self.change(tasks, table, *which, retry(), f).await,
+            What::Want { which } => {
+                self.change(tasks, table, *which, TaskOp::Want(Ttl::from_secs(5)), f).await
+            }
             What::Update { which, old, what } => {
                 let version = table.get(id(*which)).map_or(1, |task| task.version);
                 let mut change = Change { expected: version + u64::from(*old), ..Change::default() };
@@ -184,6 +194,7 @@ impl Step {
                     1 => change.priority = Priority::new(3).ok(),
                     2 => change.run_at = Some(now.plus(Ttl::from_secs(7))),
                     3 => change.run_at = Some(now),
+                    4 => change.priority = Priority::new(-2).ok(),
                     _ => change.archived = Some(true),
                 }
                 self.change(tasks, table, *which, update(change), f).await
@@ -242,6 +253,7 @@ impl Added {
             new = new.with_lock(["one", "two"][lock]);
         }
         new.room = self.room;
+        new.wanted = self.wanted.map(Ttl::from_secs);
         new
     }
 }
@@ -264,6 +276,7 @@ fn verdict(how: usize) -> Verdict {
         5 => Verdict::Snooze(Ttl::from_secs(3)),
         6 => Verdict::Abort(None),
         7 => Verdict::Abort(Some(why())),
+        8 => Verdict::Defer(Ttl::from_secs(2)),
         _ => Verdict::Return,
     }
 }

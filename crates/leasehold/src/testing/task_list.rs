@@ -18,6 +18,7 @@ macro_rules! task_conformance {
                 a_worker_gets_only_from_its_queues
                 several_queues_are_one_line
                 every_lease_raises_the_token
+                an_answer_is_full_after_a_mebibyte_of_payloads
                 an_enqueue_wakes_a_worker_that_waits
             ;
             settling:
@@ -31,6 +32,8 @@ macro_rules! task_conformance {
                 a_failed_attempt_may_choose_its_pause
                 failing_for_good_leaves_attempts_unused
                 snoozing_and_returning_use_no_attempt
+                a_task_that_is_given_back_keeps_its_place
+                deferring_uses_no_attempt_and_is_no_event
                 a_sign_of_life_extends_the_lease_and_nothing_else
                 signs_of_life_are_answered_one_by_one
                 progress_travels_with_a_sign_of_life
@@ -41,7 +44,10 @@ macro_rules! task_conformance {
                 the_same_key_twice_in_a_batch_is_one_task
                 a_key_with_another_payload_is_refused
                 a_key_counts_within_its_queue
+                a_key_stands_for_what_a_payload_means
+                a_key_of_an_earlier_version_is_known
                 a_key_can_be_used_anew_when_its_task_has_failed
+                a_key_that_is_free_can_be_used_for_something_else
                 a_forgotten_task_leaves_its_key (forgets)
             ;
             timing:
@@ -54,8 +60,13 @@ macro_rules! task_conformance {
             ;
             locked:
                 of_tasks_with_one_lock_one_runs (locks)
-                a_lock_counts_across_queues (locks)
+                a_pending_task_of_one_queue_blocks_none_of_another (locks)
                 blocked_tasks_go_on_in_order (locks)
+                blocked_tasks_keep_their_place (locks)
+                a_better_task_takes_the_place_of_a_head_that_does_not_run (locks)
+                what_is_due_takes_the_place_of_a_head_that_it_comes_before (locks)
+                a_changed_priority_changes_the_head (locks)
+                a_better_task_goes_before_a_head_that_is_given_back (locks)
                 a_task_that_waits_for_its_next_attempt_lets_others_have_its_lock (locks)
                 a_task_that_is_given_back_keeps_its_turn (locks)
                 a_crashed_worker_does_not_keep_the_lock (locks)
@@ -75,6 +86,13 @@ macro_rules! task_conformance {
                 a_key_may_stand_for_a_part_of_the_payload
                 why_it_was_stopped_is_kept
             ;
+            runner:
+                a_task_whose_runner_is_gone_has_failed (locks)
+                a_runner_that_still_waits_keeps_its_task (locks)
+                a_runner_that_is_gone_is_in_nobodys_way (locks)
+                the_deadline_of_a_runner_counts_only_while_its_task_waits (locks)
+                leases_and_runners_share_the_limit_of_a_recovery (locks)
+            ;
             recovery:
                 a_lease_that_ran_out_goes_back
                 two_who_recover_do_it_once
@@ -82,6 +100,22 @@ macro_rules! task_conformance {
                 a_task_that_kills_its_workers_is_given_up
                 what_was_to_be_stopped_is_not_run_again
                 workers_are_known_by_their_signs_of_life (workers)
+                a_worker_that_says_nothing_of_itself_is_not_listed (workers)
+            ;
+            begun:
+                a_task_that_starts_at_once_has_begun
+                what_was_never_started_uses_no_attempt (ahead)
+                a_crash_fails_no_task_that_was_never_started (ahead)
+                a_heartbeat_tells_that_a_task_was_started (ahead)
+                what_is_settled_was_started (ahead)
+                only_fresh_tasks_with_attempts_left_are_fetched_ahead (ahead)
+                a_lease_finds_what_has_run_out
+                a_lease_finds_at_once_what_was_never_started (ahead)
+                after_a_second_lost_lease_the_usual_pause_applies
+                a_word_of_the_worker_ends_the_row_of_lost_leases
+                what_lost_its_workers_runs_alone
+                what_runs_alone_is_not_started_beside_others (ahead)
+                a_poison_task_does_not_fail_its_neighbours
             ;
             by_hand:
                 a_pending_task_is_stopped_at_once
@@ -97,6 +131,7 @@ macro_rules! task_conformance {
             showing:
                 an_unknown_task_is_not_there
                 tasks_are_listed_newest_first_in_pages
+                a_brief_list_leaves_payloads_out
                 tasks_are_listed_by_what_they_are (locks)
                 a_queue_is_found_by_its_name
                 counts_follow_every_step (locks)
@@ -133,7 +168,9 @@ mod tests {
             include_str!("task_cases/timing.rs"),
             include_str!("task_cases/locked.rs"),
             include_str!("task_cases/room.rs"),
+            include_str!("task_cases/runner.rs"),
             include_str!("task_cases/recovery.rs"),
+            include_str!("task_cases/begun.rs"),
             include_str!("task_cases/by_hand.rs"),
             include_str!("task_cases/showing.rs"),
         ];

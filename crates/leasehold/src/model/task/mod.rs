@@ -6,10 +6,13 @@
 //! | `record.rs` | one task as it is stored, and what happened to it |
 //! | `op.rs` | what can be asked of a task or a queue, and what is answered |
 //! | `rules.rs` | the rules of one task |
+//! | `begin.rs` | when an attempt counts: what is started at once, fetched ahead, or run alone |
 //! | `table.rs` | all tasks together: who is next, keys, locks, counts. The reference for every engine |
 //! | `worker.rs` | who works |
 //! | `workflow.rs` | executions of workflows: tasks with a brief, under their workflow's lock |
 
+mod begin;
+mod canonical;
 mod op;
 mod record;
 mod rules;
@@ -22,7 +25,7 @@ pub use op::{
     Beat, Cancel, Change, Enqueued, Finished, HeldTask, LeaseTasks, Leased, NewTask, Recovered, Retry, Reuse,
     Settle, Settled, TaskAnswer, TaskOp, Verdict, When,
 };
-pub use record::{Task, TaskEvent, TaskEventKind, TaskState};
+pub use record::{Chain, Task, TaskEvent, TaskEventKind, TaskState};
 pub use table::{Counts, Pause, QueueStatus, TaskTable};
 pub use values::{Fingerprint, MAX_PAYLOAD, Note, Payload, Progress, Retries, TaskId, WorkerId};
 pub use worker::{WorkerInfo, WorkerStatus};

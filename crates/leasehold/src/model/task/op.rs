@@ -32,26 +32,68 @@ pub struct NewTask {
     /// How often it is tried.
     #[serde(default)]
     pub retries: Retries,
-    /// It is added only if at most so many others have or await its lock: are pending, running or blocked. None: however
-    /// many. Its key is looked at first, and a task that is not added takes no key. Without a lock it means nothing.
+    /// It is added only if at most so many others of its queue have or await its lock: are pending, running or blocked. None:
+    /// however many. Its key is looked at first, and a task that is not added takes no key. Without a lock it means nothing.
     #[serde(default)]
     pub room: Option<u32>,
     /// What the key stands for, if that is not the whole payload.
     #[serde(default)]
     pub fingerprint: Option<Fingerprint>,
+    /// What earlier versions would have stored as its fingerprint, if that is not the one of the whole payload.
+    #[serde(default)]
+    pub old_fingerprint: Option<Fingerprint>,
+    /// The caller runs it itself, and renews this deadline with [`TaskOp::Want`] while it waits: if the deadline passes before
+    /// the task runs, its runner is gone and recovery fails it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wanted: Option<Ttl>,
 }
 
 impl NewTask {
     /// A plain one.
     pub fn new(id: TaskId, queue: QueueName, payload: Payload) -> Self {
         let (when, priority, reuse, retries) = Default::default();
-        let (key, lock, room, fingerprint) = (None, None, None, None);
-        Self { id, queue, payload, when, priority, key, reuse, lock, retries, room, fingerprint }
+        let (key, lock, room, fingerprint, old_fingerprint, wanted) = (None, None, None, None, None, None);
+        Self {
+            id,
+            queue,
+            payload,
+            when,
+            priority,
+            key,
+            reuse,
+            lock,
+            retries,
+            room,
+            fingerprint,
+            old_fingerprint,
+            wanted,
+        }
     }
 
-    /// What tells whether it is meant to be the same as another with its key.
+    /// What tells whether it is meant to be the same as another with its key. Without a key nobody asks.
     pub fn fingerprint(&self) -> Fingerprint {
-        self.fingerprint.unwrap_or_else(|| self.payload.fingerprint())
+        let of_payload = || self.key.as_ref().map_or(Fingerprint::NONE, |_| self.payload.fingerprint());
+        self.fingerprint.unwrap_or_else(of_payload)
+    }
+
+    /// What earlier versions would have stored for it.
+    pub fn old_fingerprint(&self) -> Fingerprint {
+        self.old_fingerprint.unwrap_or_else(|| Fingerprint::of_old(self.payload.as_str().as_bytes()))
+    }
+
+    /// What is answered if the task `owner` has its key and stands in this state. None if the key may be used anew; then it
+    /// does not matter what the earlier task was about.
+    pub fn keyed_answer(
+        &self,
+        owner: TaskId,
+        state: TaskState,
+        fingerprint: Fingerprint,
+    ) -> Option<Enqueued> {
+        if self.reuse.allows(state) {
+            return None;
+        }
+        let same = fingerprint == self.fingerprint() || fingerprint == self.old_fingerprint();
+        Some(if same { Enqueued::Duplicate(owner) } else { Enqueued::KeyReused(owner) })
     }
 }
 
@@ -89,10 +131,10 @@ pub enum Enqueued {
     Added(TaskId),
     /// A task with its key and its fingerprint is there already: this one.
     Duplicate(TaskId),
-    /// A task with its key is there, but it is about something else. Nothing was added.
+    /// A task with its key is there and keeps it, but it is about something else. Nothing was added.
     KeyReused(TaskId),
-    /// More tasks have or await its lock than it wanted to be with. Nothing was added. This one has the lock: it runs, or is
-    /// next to run.
+    /// More tasks of its queue have or await its lock than it wanted to be with. Nothing was added. This one is the head of the
+    /// lock in that queue: it runs, or is next to run.
     NoRoom(TaskId),
 }
 
@@ -116,15 +158,57 @@ pub struct LeaseTasks {
     pub max: u32,
     /// How long each lease lasts without a sign of life.
     pub ttl: Ttl,
+    /// How many tasks the worker starts at once: the first of the answer. They count as begun with the lease. The others
+    /// are fetched ahead.
+    #[serde(default = "all")]
+    pub begin: u32,
+    /// Whether the worker has no other task, so that it starts a task that [runs alone](Task::runs_alone) at once, too.
+    #[serde(default = "yes")]
+    pub idle: bool,
+}
+
+impl LeaseTasks {
+    /// A request of a worker that starts all tasks of the answer at once.
+    pub const fn new(worker: WorkerId, queues: Vec<QueueName>, max: u32, ttl: Ttl) -> Self {
+        Self { worker, queues, max, ttl, begin: all(), idle: yes() }
+    }
+}
+
+/// Clients from before fetch-ahead was told say nothing: each of their leases counts as an attempt.
+const fn all() -> u32 {
+    u32::MAX
+}
+
+const fn yes() -> bool {
+    true
+}
+
+impl LeaseTasks {
+    /// An answer is full when the payloads in it have this many bytes together, whatever `max` says: a worker whose
+    /// connection is slow must be able to read the answer within the time of a call. It always has a task if there is one.
+    pub const FULL: usize = 1 << 20;
+
+    /// Whether an answer with these tasks is full.
+    pub fn is_full(&self, tasks: &[Task]) -> bool {
+        tasks.len() >= self.max as usize || tasks.iter().map(Task::bytes).sum::<usize>() >= Self::FULL
+    }
 }
 
 /// What a worker got.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leased {
-    /// The tasks, next first, as they are now: running, with their tokens.
+    /// The tasks, next first, as they are now: running, with their tokens. Fewer than asked for if there were no more, or if
+    /// the answer was [full](LeaseTasks::FULL) before.
     pub tasks: Vec<Task>,
-    /// If there were fewer than asked for: when the next one that waits for its time is due, and what time it is.
+    /// If there were no more: when the next one that waits for its time is due, and what time it is.
     pub next_due: Option<(Timestamp, Timestamp)>,
+    /// The answer ended before a task that is in line and must not be fetched ahead, or that runs alone: ask again when a
+    /// slot is free.
+    #[serde(default)]
+    pub more: bool,
+    /// How many leases had run out and were ended before the tasks were picked, of any queue.
+    #[serde(default)]
+    pub expired: u32,
 }
 
 /// A lease that a worker says it still has.
@@ -136,6 +220,16 @@ pub struct HeldTask {
     pub token: Token,
     /// How far it has come, if that is news.
     pub progress: Option<Progress>,
+    /// The worker has started the task. From then on the attempt counts, even if the lease runs out.
+    #[serde(default)]
+    pub begun: bool,
+}
+
+impl HeldTask {
+    /// A heartbeat for a task that the worker has started.
+    pub const fn new(id: TaskId, token: Token) -> Self {
+        Self { id, token, progress: None, begun: true }
+    }
 }
 
 /// The answer to a sign of life.
@@ -171,10 +265,23 @@ pub enum Verdict {
     Fail(Note),
     /// Not now: later. Does not count as an attempt.
     Snooze(Ttl),
-    /// The worker has to stop before it is done: somebody else, at once. Does not count as an attempt.
+    /// The worker has to stop before it is done: somebody else, at once, in the task's old place. Does not count as an attempt.
     Return,
+    /// Its lock is held, and the worker waits for too many locks already: later. Does not count as an attempt, and is no event.
+    Defer(Ttl),
     /// It was stopped: because somebody wanted it, or for this reason.
     Abort(Option<Note>),
+}
+
+impl Verdict {
+    /// About how much there is to send and to store.
+    pub(crate) fn bytes(&self) -> usize {
+        64 + match self {
+            Self::Done(Some(result)) => result.as_str().len(),
+            Self::Retry(note, _) | Self::Fail(note) | Self::Abort(Some(note)) => note.as_str().len(),
+            Self::Done(None) | Self::Abort(None) | Self::Snooze(_) | Self::Defer(_) | Self::Return => 0,
+        }
+    }
 }
 
 /// The answer to the end of an attempt.
@@ -185,6 +292,9 @@ pub enum Settled {
     Now(TaskState),
     /// No lease with that token: somebody else has had the task since, or it was recovered. Nothing was changed.
     Lost,
+    /// The engine could not decide in time, because another transaction holds this task or the head of its lock. Nothing was
+    /// changed: to be sent again later.
+    Busy,
 }
 
 /// One operation on one task that is there.
@@ -192,17 +302,28 @@ pub enum Settled {
 #[serde(rename_all = "snake_case")]
 pub enum TaskOp {
     /// A worker takes it.
-    Lease(WorkerId, Ttl),
+    Lease {
+        /// Which worker.
+        worker: WorkerId,
+        /// How long the lease lasts without a heartbeat.
+        ttl: Ttl,
+        /// Whether the worker starts it at once.
+        begun: bool,
+    },
     /// A worker gives a sign of life.
     Beat(HeldTask, Ttl),
     /// A worker ends its attempt.
     Settle(Settle),
-    /// Its lease may have run out.
+    /// Its lease may have run out, or the deadline of its runner.
     Expire,
     /// Its time may have come.
     Promote,
-    /// Its lock has become free.
+    /// It becomes the head of its lock in its queue.
     Unblock,
+    /// Another task becomes the head of its lock in its queue.
+    Block,
+    /// The runner that it was added for still waits for it: its deadline is this long from now.
+    Want(Ttl),
     /// Somebody wants it stopped.
     Cancel(Cancel),
     /// Somebody wants it tried again.
@@ -268,7 +389,7 @@ pub enum TaskAnswer {
 pub struct Recovered {
     /// Leases that had run out: these tasks can run again…
     pub returned: u32,
-    /// …and these had no attempt left.
+    /// …and these had no attempt left, or waited for a runner that is gone.
     pub failed: u32,
     /// These were to be stopped anyway.
     pub aborted: u32,
@@ -277,7 +398,7 @@ pub struct Recovered {
 }
 
 impl Recovered {
-    /// How many leases had run out.
+    /// How many leases and deadlines of runners had run out.
     pub const fn expired(&self) -> u32 {
         self.returned + self.failed + self.aborted
     }

@@ -26,8 +26,7 @@ pub struct Task {
     pub priority: Priority,
     /// Not before this time.
     pub run_at: Timestamp,
-    /// Since when it could run, or could but for its lock; when that becomes free, it begins anew. Those that could run go
-    /// by this, moved ahead by priority.
+    /// Since when it could run, or could but for its lock. Those that could run go by this, moved ahead by priority.
     pub ready_at: Timestamp,
     /// What makes it the same task when it is added again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -37,9 +36,16 @@ pub struct Task {
     /// It runs only while it holds this lock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lock: Option<LockName>,
-    /// How many attempts have begun that count.
+    /// How many attempts have begun that count; while the task is leased, the number of this attempt.
     #[serde(default, skip_serializing_if = "is_default")]
     pub attempt: u32,
+    /// Whether the worker that has it has started it. While it has not, the attempt does not count. Never set without a lease.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub begun: bool,
+    /// How many leases in a row ran out after their worker had started the task: workers that crashed with it, or lost the
+    /// store.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub expiries: u32,
     /// How often it is tried.
     pub retries: Retries,
     /// Rises with every lease, and when a lease is ended by somebody else than its worker.
@@ -78,10 +84,17 @@ pub struct Task {
     /// Put away: not shown unless asked for.
     #[serde(default, skip_serializing_if = "is_default")]
     pub archived: bool,
+    /// The process that added it is to run it, and waits for it: if this time passes before it runs, that process is gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wanted_until: Option<Timestamp>,
     /// Attempts that did not end it and steps that people took, oldest first; the newest [`Task::MAX_EVENTS`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<TaskEvent>,
 }
+
+/// The tasks of one queue with one lock: at most one of them, the head, is pending or running. Between queues the lock itself
+/// decides.
+pub type Chain = (LockName, QueueName);
 
 /// Where a task stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -89,7 +102,7 @@ pub struct Task {
 pub enum TaskState {
     /// Waits for its time.
     Scheduled,
-    /// Waits until no other task with its lock runs or is about to.
+    /// Waits until no other task of its queue with its lock runs or is about to.
     Blocked,
     /// Could run, and waits for a worker.
     Pending,
@@ -133,7 +146,7 @@ impl TaskState {
         matches!(self, Self::Succeeded | Self::Failed | Self::Aborted)
     }
 
-    /// Whether a task in this state stands in the way of others with the same lock.
+    /// Whether a task in this state is the head of its lock in its queue: the others of that queue wait for it.
     pub const fn takes_lock(self) -> bool {
         matches!(self, Self::Pending | Self::Running)
     }
@@ -219,6 +232,11 @@ impl Task {
     /// So many events are kept.
     pub const MAX_EVENTS: usize = 50;
 
+    /// How many bytes its payload has.
+    pub fn bytes(&self) -> usize {
+        self.payload.as_str().len()
+    }
+
     /// Those that could run go in this order, the smallest first: by rank, then by due time, then by id.
     pub fn order(&self) -> (i64, Timestamp, TaskId) {
         (rank(self.priority, self.ready_at), self.run_at, self.id)
@@ -227,6 +245,26 @@ impl Task {
     /// Whether its lease has run out at `now`.
     pub fn has_expired(&self, now: Timestamp) -> bool {
         self.state == TaskState::Running && self.lease_expires_at.is_some_and(|end| end <= now)
+    }
+
+    /// Whether it waits for a runner that is gone at `now`.
+    pub fn is_abandoned(&self, now: Timestamp) -> bool {
+        let waits = matches!(self.state, TaskState::Scheduled | TaskState::Blocked | TaskState::Pending);
+        waits && self.wanted_until.is_some_and(|end| end <= now)
+    }
+
+    /// When recovery has to look at it: the end of its lease, or of its runner's deadline.
+    pub fn deadline(&self) -> Option<Timestamp> {
+        match self.state {
+            TaskState::Running => self.lease_expires_at,
+            TaskState::Scheduled | TaskState::Blocked | TaskState::Pending => self.wanted_until,
+            TaskState::Succeeded | TaskState::Failed | TaskState::Aborted => None,
+        }
+    }
+
+    /// The tasks that it takes turns with: those of its queue with its lock.
+    pub fn chain(&self) -> Option<Chain> {
+        self.lock.clone().map(|lock| (lock, self.queue.clone()))
     }
 
     /// Whether it waits for a time that has come at `now`.

@@ -29,6 +29,8 @@ impl Task {
             fingerprint: new.fingerprint(),
             lock: new.lock.clone(),
             attempt: 0,
+            begun: false,
+            expiries: 0,
             retries: new.retries,
             token: Token::default(),
             version: 1,
@@ -43,6 +45,7 @@ impl Task {
             updated_at: now,
             finished_at: None,
             archived: false,
+            wanted_until: new.wanted.map(|ttl| now.plus(ttl)),
             events: Vec::new(),
         }
     }
@@ -50,12 +53,14 @@ impl Task {
     /// Applies one operation at the engine's time `now`.
     pub fn apply(&mut self, op: &TaskOp, now: Timestamp) -> TaskAnswer {
         match op {
-            TaskOp::Lease(worker, ttl) => self.lease(*worker, *ttl, now),
+            TaskOp::Lease { worker, ttl, begun } => self.lease(*worker, *ttl, *begun, now),
             TaskOp::Beat(held, ttl) => TaskAnswer::Beat(self.beat(held, *ttl, now)),
             TaskOp::Settle(settle) => TaskAnswer::Settled(self.settle(settle, now)),
             TaskOp::Expire => self.expire(now),
             TaskOp::Promote => self.promote(now),
-            TaskOp::Unblock => self.unblock(now),
+            TaskOp::Unblock => self.unblock(),
+            TaskOp::Block => self.block(),
+            TaskOp::Want(ttl) => self.want(*ttl, now),
             TaskOp::Cancel(cancel) => self.ask_to_stop(cancel, now),
             TaskOp::Retry(retry) => self.retry(retry, now),
             TaskOp::Update(change) => self.update(change, now),
@@ -64,12 +69,13 @@ impl Task {
 
     // --- by its worker --------------------------------------------------------------------------------------------
 
-    fn lease(&mut self, worker: WorkerId, ttl: Ttl, now: Timestamp) -> TaskAnswer {
+    fn lease(&mut self, worker: WorkerId, ttl: Ttl, begun: bool, now: Timestamp) -> TaskAnswer {
         if self.state != TaskState::Pending {
             return TaskAnswer::Refused(self.state);
         }
         self.state = TaskState::Running;
         self.attempt += 1;
+        self.begun = begun;
         self.token = self.token.next(now);
         self.worker = Some(worker);
         self.leased_at = Some(now);
@@ -84,6 +90,8 @@ impl Task {
             return Beat::Lost;
         }
         self.lease_expires_at = Some(now.plus(ttl));
+        // A task that was started stays so: heartbeats may arrive in any order.
+        self.begun |= held.begun || held.progress.is_some();
         if held.progress.is_some() {
             self.progress.clone_from(&held.progress);
         }
@@ -106,9 +114,10 @@ impl Task {
             }
             Verdict::Retry(why, pause) => {
                 self.tell_attempt(TaskEventKind::Failed, Some(why), now);
-                let usual = Timestamp::from_micros(self.retries.pause(self.id, self.attempt));
-                let pause = pause.map_or(usual.as_micros(), Ttl::as_micros);
-                self.try_again(Timestamp::from_micros(now.as_micros().saturating_add(pause)), now);
+                let usual = self.retries.pause(self.id, self.attempt);
+                let pause = pause.map_or(usual, Ttl::as_micros);
+                self.expiries = 0;
+                self.try_again(now.plus_micros(pause), now);
             }
             Verdict::Fail(why) => {
                 self.tell_attempt(TaskEventKind::Failed, Some(why), now);
@@ -117,12 +126,22 @@ impl Task {
             Verdict::Snooze(pause) => {
                 self.tell_attempt(TaskEventKind::Snoozed, None, now);
                 self.attempt -= 1;
+                self.expiries = 0;
                 self.try_again(now.plus(*pause), now);
             }
             Verdict::Return => {
                 self.tell_attempt(TaskEventKind::Returned, None, now);
                 self.attempt -= 1;
+                // It keeps its place: a worker that ends must not send its tasks to the end of the queue.
+                let place = self.ready_at;
                 self.try_again(self.run_at, now);
+                if self.state == TaskState::Pending {
+                    self.ready_at = place;
+                }
+            }
+            Verdict::Defer(pause) => {
+                self.attempt -= 1;
+                self.try_again(now.plus(*pause), now);
             }
             Verdict::Abort(why) => {
                 if why.is_some() {
@@ -138,14 +157,31 @@ impl Task {
     // --- by time --------------------------------------------------------------------------------------------------
 
     fn expire(&mut self, now: Timestamp) -> TaskAnswer {
+        if self.is_abandoned(now) {
+            self.error = Some(Note::new("its runner is gone: it was to run the task itself"));
+            self.finish(TaskState::Failed, now);
+            return self.changed(now);
+        }
         if !self.has_expired(now) {
             return TaskAnswer::Refused(self.state);
         }
-        let why =
-            Note::new("the lease ran out: its worker is gone, or could not say in time that it is there");
-        self.tell_attempt(TaskEventKind::Expired, Some(&why), now);
+        let ended = self.lease_expires_at.unwrap_or(now);
+        let run_at = if self.begun {
+            let why =
+                Note::new("the lease ran out: its worker is gone, or could not say in time that it is there");
+            self.tell_attempt(TaskEventKind::Expired, Some(&why), now);
+            self.expiries += 1;
+            ended.plus_micros(self.pause_after_expiry())
+        } else {
+            // Nothing was done, so nothing failed: the attempt does not count, and the task is available at once.
+            let why = Some(Note::new("the lease ran out before its worker had started the task"));
+            let (worker, leased_at) = (self.worker, self.leased_at);
+            self.tell(TaskEvent { worker, leased_at, why, ..self.event(TaskEventKind::Expired, now) });
+            self.attempt -= 1;
+            self.run_at
+        };
         self.token = self.token.next(now);
-        self.try_again(self.run_at, now);
+        self.try_again(run_at, now);
         self.changed(now)
     }
 
@@ -158,12 +194,32 @@ impl Task {
         TaskAnswer::Done
     }
 
-    /// A lock becomes free by itself, too.
-    fn unblock(&mut self, now: Timestamp) -> TaskAnswer {
+    /// A task becomes the head of its lock by itself, too. It keeps its place in the order.
+    fn unblock(&mut self) -> TaskAnswer {
         if self.state != TaskState::Blocked {
             return TaskAnswer::Refused(self.state);
         }
-        self.make_ready(now);
+        self.state = TaskState::Pending;
+        TaskAnswer::Done
+    }
+
+    /// A task that comes before it in the order becomes the head. One that runs stays the head.
+    fn block(&mut self) -> TaskAnswer {
+        if self.state != TaskState::Pending || self.lock.is_none() {
+            return TaskAnswer::Refused(self.state);
+        }
+        self.state = TaskState::Blocked;
+        TaskAnswer::Done
+    }
+
+    // --- by its runner --------------------------------------------------------------------------------------------
+
+    /// Only a task that was added for a runner has a deadline to renew. Renewing it counts as no change.
+    fn want(&mut self, ttl: Ttl, now: Timestamp) -> TaskAnswer {
+        if self.state.is_terminal() || self.wanted_until.is_none() {
+            return TaskAnswer::Refused(self.state);
+        }
+        self.wanted_until = Some(now.plus(ttl));
         TaskAnswer::Done
     }
 
@@ -239,6 +295,7 @@ impl Task {
 
     /// After an attempt that did not end it: stopped, given up, or in line again.
     fn try_again(&mut self, run_at: Timestamp, now: Timestamp) {
+        self.begun = false;
         if self.cancel.is_some() {
             return self.finish(TaskState::Aborted, now);
         }
@@ -261,7 +318,9 @@ impl Task {
 
     fn finish(&mut self, state: TaskState, now: Timestamp) {
         self.state = state;
+        self.begun = false;
         self.lease_expires_at = None;
+        self.wanted_until = None;
         self.finished_at = Some(now);
     }
 

@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Beat, Enqueued, Finished, HeldTask, LeaseTasks, Leased, NewTask, Recovered, Reuse, Settle, Settled, Task,
-    TaskAnswer, TaskId, TaskOp, TaskState, WorkerId, WorkerInfo, WorkerStatus,
+    Beat, Chain, Enqueued, Finished, HeldTask, LeaseTasks, Leased, NewTask, Recovered, Reuse, Settle,
+    Settled, Task, TaskAnswer, TaskId, TaskOp, TaskState, WorkerId, WorkerInfo, WorkerStatus,
 };
-use crate::model::{Holder, LockName, QueueName, Reason, TaskKey, Timestamp, Ttl};
+use crate::model::{Holder, QueueName, Reason, TaskKey, Timestamp, Ttl};
 
 /// All tasks of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
@@ -17,12 +17,12 @@ pub struct TaskTable {
     tasks: BTreeMap<TaskId, Task>,
     keys: BTreeMap<(QueueName, TaskKey), TaskId>,
     queues: BTreeMap<QueueName, Queue>,
-    /// By the end of the lease.
-    running: BTreeSet<(Timestamp, TaskId)>,
-    /// The one task of a lock that runs or is next to run…
-    heads: BTreeMap<LockName, TaskId>,
-    /// …and those that wait for it to end.
-    blocked: BTreeMap<LockName, BTreeSet<Order>>,
+    /// By the end of the lease, or of the deadline of a runner.
+    deadlines: BTreeSet<(Timestamp, TaskId)>,
+    /// The one task of a chain that runs or is next to run…
+    heads: BTreeMap<Chain, TaskId>,
+    /// …and those that wait for it to end. If the head does not run yet, none of them comes before it in the order.
+    blocked: BTreeMap<Chain, BTreeSet<Order>>,
     workers: BTreeMap<WorkerId, WorkerStatus>,
 }
 
@@ -84,6 +84,8 @@ pub struct QueueStatus {
 impl TaskTable {
     /// So many tasks whose time has come are put in line at once.
     pub const PROMOTE: u32 = 1000;
+    /// So many leases that have run out are ended at most by a lease, before it looks at what is in line.
+    pub const RECOVER: u32 = 100;
 
     /// Adds tasks, each by itself: one whose key means something else does not keep the others out.
     pub fn enqueue(&mut self, new: &[NewTask], now: Timestamp) -> Vec<Enqueued> {
@@ -97,11 +99,8 @@ impl TaskTable {
         let key = new.key.clone().map(|key| (new.queue.clone(), key));
         if let Some(earlier) = key.as_ref().and_then(|key| self.keys.get(key)).copied() {
             let task = &self.tasks[&earlier];
-            if task.fingerprint != new.fingerprint() {
-                return Enqueued::KeyReused(earlier);
-            }
-            if !new.reuse.allows(task.state) {
-                return Enqueued::Duplicate(earlier);
+            if let Some(answer) = new.keyed_answer(earlier, task.state, task.fingerprint) {
+                return answer;
             }
         }
         if let Some(head) = self.no_room(new) {
@@ -113,15 +112,18 @@ impl TaskTable {
         if let Some(key) = key {
             self.keys.insert(key, new.id);
         }
-        self.file(Task::new(new, now));
+        let task = Task::new(new, now);
+        let chain = task.chain();
+        self.file(task);
+        self.elect(chain.as_ref(), now);
         Enqueued::Added(new.id)
     }
 
     /// Who has the lock of a new task, if there is no room for it.
     fn no_room(&self, new: &NewTask) -> Option<TaskId> {
-        let (room, lock) = (new.room?, new.lock.as_ref()?);
-        let head = self.heads.get(lock)?;
-        let others = 1 + self.blocked.get(lock).map_or(0, BTreeSet::len);
+        let (room, chain) = (new.room?, (new.lock.clone()?, new.queue.clone()));
+        let head = self.heads.get(&chain)?;
+        let others = 1 + self.blocked.get(&chain).map_or(0, BTreeSet::len);
         (others > room as usize).then_some(*head)
     }
 
@@ -132,18 +134,26 @@ impl TaskTable {
                 |queue: &&QueueName| self.queues.get(*queue).is_some_and(|queue| queue.paused.is_none());
             ask.queues.iter().filter(open).cloned().collect()
         };
+        let expired = self.expire(Self::RECOVER, now).expired();
         self.promote(open.iter(), now);
-        let mut tasks = Vec::new();
-        while tasks.len() < ask.max as usize {
+        let (mut tasks, mut bytes, mut alone, mut more) = (Vec::new(), 0, false, false);
+        while tasks.len() < ask.max as usize && bytes < LeaseTasks::FULL {
             let next = open.iter().filter_map(|queue| self.queues[queue].ready.first()).min();
             let Some((_, _, id)) = next.copied() else { break };
-            self.change(id, &TaskOp::Lease(ask.worker, ask.ttl), now);
+            let task = &self.tasks[&id];
+            let Some(begun) = ask.gives(task, tasks.len()).filter(|_| !alone) else {
+                more = true;
+                break;
+            };
+            alone = task.runs_alone();
+            self.change(id, &TaskOp::Lease { worker: ask.worker, ttl: ask.ttl, begun }, now);
+            bytes += self.tasks[&id].bytes();
             tasks.push(self.tasks[&id].clone());
         }
-        let short = tasks.len() < ask.max as usize;
+        let short = !ask.is_full(&tasks);
         let next_due = open.iter().filter_map(|queue| self.queues[queue].scheduled.first()).min();
         let next_due = next_due.filter(|_| short).map(|(due, _)| (*due, now));
-        Leased { tasks, next_due }
+        Leased { tasks, next_due, more, expired }
     }
 
     /// Takes a worker's signs of life.
@@ -154,13 +164,13 @@ impl TaskTable {
         ttl: Ttl,
         now: Timestamp,
     ) -> Vec<Beat> {
-        let status = self.workers.entry(worker.id).or_insert_with(|| WorkerStatus {
-            info: worker.clone(),
-            started_at: now,
-            seen_at: now,
-        });
-        status.info = worker.clone();
-        status.seen_at = now;
+        if worker.says_nothing() {
+            self.workers.entry(worker.id).and_modify(|status| status.seen_at = now);
+        } else {
+            let new = WorkerStatus { info: worker.clone(), started_at: now, seen_at: now };
+            let status = self.workers.entry(worker.id).or_insert(new);
+            (status.info, status.seen_at) = (worker.clone(), now);
+        }
         let beat = |held: &HeldTask| match self.change(held.id, &TaskOp::Beat(held.clone(), ttl), now) {
             Some(TaskAnswer::Beat(beat)) => beat,
             _ => Beat::Lost,
@@ -185,20 +195,26 @@ impl TaskTable {
     /// Applies one operation to one task; nothing if there is no such task.
     pub fn change(&mut self, id: TaskId, op: &TaskOp, now: Timestamp) -> Option<TaskAnswer> {
         let mut task = self.unfile(id)?;
-        let took_lock = task.state.takes_lock();
         let answer = task.apply(op, now);
-        let freed = task.lock.clone().filter(|_| took_lock && !task.state.takes_lock());
+        let chain = task.chain();
         self.file(task);
-        if let Some(lock) = freed {
-            self.unblock(&lock, now);
-        }
+        self.elect(chain.as_ref(), now);
         Some(answer)
     }
 
-    /// Ends leases that have run out, and puts in line whatever is due.
+    /// Ends leases and deadlines of runners that have run out, and puts in line whatever is due.
     pub fn recover(&mut self, limit: u32, now: Timestamp) -> Recovered {
+        let mut recovered = self.expire(limit, now);
+        let queues: Vec<QueueName> = self.queues.keys().cloned().collect();
+        recovered.promoted = self.promote(queues.iter(), now);
+        self.workers.retain(|_, worker| now.since(worker.seen_at) < WorkerStatus::REMEMBERED.as_duration());
+        recovered
+    }
+
+    /// Ends up to `limit` leases that have run out.
+    pub fn expire(&mut self, limit: u32, now: Timestamp) -> Recovered {
         let mut recovered = Recovered::default();
-        let ended = self.running.iter().take_while(|(end, _)| *end <= now).take(limit as usize);
+        let ended = self.deadlines.iter().take_while(|(end, _)| *end <= now).take(limit as usize);
         for id in ended.map(|(_, id)| *id).collect::<Vec<_>>() {
             self.change(id, &TaskOp::Expire, now);
             match self.tasks[&id].state {
@@ -207,9 +223,6 @@ impl TaskTable {
                 _ => recovered.returned += 1,
             }
         }
-        let queues: Vec<QueueName> = self.queues.keys().cloned().collect();
-        recovered.promoted = self.promote(queues.iter(), now);
-        self.workers.retain(|_, worker| now.since(worker.seen_at) < WorkerStatus::REMEMBERED.as_duration());
         recovered
     }
 
@@ -278,7 +291,9 @@ impl TaskTable {
                 && which.state.is_none_or(|state| task.state == state)
                 && also(task)
         };
-        self.tasks.values().filter(fits).take(which.limit as usize).map(|task| task.id).collect()
+        let mut found: Vec<&Task> = self.tasks.values().filter(fits).collect();
+        found.sort_by_key(|task| (task.finished_at, task.id));
+        found.into_iter().take(which.limit as usize).map(|task| task.id).collect()
     }
 
     fn promote<'a>(&mut self, queues: impl Iterator<Item = &'a QueueName>, now: Timestamp) -> u32 {
@@ -292,10 +307,17 @@ impl TaskTable {
         u32::try_from(due.len()).unwrap_or(u32::MAX)
     }
 
-    /// Lets the first task that waits for a lock be next.
-    fn unblock(&mut self, lock: &LockName, now: Timestamp) {
-        if let Some((_, _, id)) = self.blocked.get(lock).and_then(BTreeSet::first).copied() {
-            self.change(id, &TaskOp::Unblock, now);
+    /// Sees to it that a chain has a head, and that no task which waits comes before a head that does not run yet.
+    fn elect(&mut self, chain: Option<&Chain>, now: Timestamp) {
+        let Some(chain) = chain else { return };
+        let Some(first) = self.blocked.get(chain).and_then(BTreeSet::first).copied() else { return };
+        match self.heads.get(chain).map(|id| &self.tasks[id]) {
+            None => _ = self.change(first.2, &TaskOp::Unblock, now),
+            Some(head) if head.state == TaskState::Pending && first < head.order() => {
+                // Without a head, the first is elected.
+                self.change(head.id, &TaskOp::Block, now);
+            }
+            Some(_) => {}
         }
     }
 
@@ -321,21 +343,23 @@ impl TaskTable {
         match task.state {
             TaskState::Scheduled => _ = queue.scheduled.remove(&(task.run_at, id)),
             TaskState::Pending => _ = queue.ready.remove(&task.order()),
-            TaskState::Running => _ = self.running.remove(&(end_of_lease(&task), id)),
             TaskState::Blocked => {
-                if let Some(lock) = &task.lock
-                    && let Some(waiting) = self.blocked.get_mut(lock)
+                if let Some(chain) = task.chain()
+                    && let Some(waiting) = self.blocked.get_mut(&chain)
                 {
                     waiting.remove(&task.order());
                     if waiting.is_empty() {
-                        self.blocked.remove(lock);
+                        self.blocked.remove(&chain);
                     }
                 }
             }
-            TaskState::Succeeded | TaskState::Failed | TaskState::Aborted => {}
+            TaskState::Running | TaskState::Succeeded | TaskState::Failed | TaskState::Aborted => {}
         }
-        if let Some(lock) = task.lock.as_ref().filter(|_| task.state.takes_lock()) {
-            self.heads.remove(lock);
+        if let Some(end) = task.deadline() {
+            self.deadlines.remove(&(end, id));
+        }
+        if let Some(chain) = task.chain().filter(|_| task.state.takes_lock()) {
+            self.heads.remove(&chain);
         }
         if !task.archived {
             queue.counts.0[task.state as usize] -= 1;
@@ -343,22 +367,25 @@ impl TaskTable {
         Some(task)
     }
 
-    /// Puts a task into every list it belongs in. If it could run but its lock is taken, it waits for that.
+    /// Puts a task into every list it belongs in. If it could run but its chain has a head, it waits for that.
     fn file(&mut self, mut task: Task) {
-        if let Some(lock) = &task.lock {
-            if task.state == TaskState::Pending && self.heads.contains_key(lock) {
+        let chain = task.chain();
+        if let Some(chain) = &chain {
+            if task.state == TaskState::Pending && self.heads.contains_key(chain) {
                 task.state = TaskState::Blocked;
             } else if task.state.takes_lock() {
-                self.heads.insert(lock.clone(), task.id);
+                self.heads.insert(chain.clone(), task.id);
             }
         }
+        if let Some(end) = task.deadline() {
+            self.deadlines.insert((end, task.id));
+        }
         let queue = self.queues.entry(task.queue.clone()).or_default();
-        match (task.state, &task.lock) {
+        match (task.state, chain) {
             (TaskState::Scheduled, _) => _ = queue.scheduled.insert((task.run_at, task.id)),
             (TaskState::Pending, _) => _ = queue.ready.insert(task.order()),
-            (TaskState::Running, _) => _ = self.running.insert((end_of_lease(&task), task.id)),
-            (TaskState::Blocked, Some(lock)) => {
-                self.blocked.entry(lock.clone()).or_default().insert(task.order());
+            (TaskState::Blocked, Some(chain)) => {
+                self.blocked.entry(chain).or_default().insert(task.order());
             }
             _ => {}
         }
@@ -378,8 +405,4 @@ impl Reuse {
             Self::Finished => state.is_terminal(),
         }
     }
-}
-
-fn end_of_lease(task: &Task) -> Timestamp {
-    task.lease_expires_at.unwrap_or_default()
 }

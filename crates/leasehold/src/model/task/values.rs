@@ -5,7 +5,10 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use sha2::Digest;
 use uuid::Uuid;
+
+use super::canonical::canonical;
 
 use crate::model::{Invalid, Ttl};
 
@@ -141,7 +144,7 @@ impl Payload {
 
     /// What tells this payload from others.
     pub fn fingerprint(&self) -> Fingerprint {
-        Fingerprint::of(self.0.as_bytes())
+        Fingerprint::of_json(&self.0)
     }
 }
 
@@ -196,18 +199,31 @@ pub(super) fn present<'de, D: serde::Deserializer<'de>>(
     Payload::deserialize(deserializer).map(Some)
 }
 
-/// Tells whether a task that is added again with the same key is meant to be the same. Part of the stored format:
-/// the 64-bit FNV-1a hash of the payload.
+/// Tells whether a task that is added again with the same key is meant to be the same. Part of the stored format: the first
+/// 64 bits of the SHA-256 of the payload in its canonical form, so that it does not matter in which order a program
+/// writes the members of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Fingerprint(u64);
 
 impl Fingerprint {
-    /// Of some bytes.
+    /// Of a task that has none: without a key nobody asks for it.
+    pub const NONE: Self = Self(0);
+
+    /// Of some bytes, as they are.
     pub fn of(bytes: &[u8]) -> Self {
-        Self(bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-        }))
+        let hash = sha2::Sha256::digest(bytes);
+        Self(hash.iter().take(8).fold(0, |number, byte| (number << 8) | u64::from(*byte)))
+    }
+
+    /// Of a text that is JSON: the same for all texts that mean the same.
+    pub fn of_json(json: &str) -> Self {
+        canonical(json).map_or_else(|| Self::of(json.as_bytes()), |canonical| Self::of(&canonical))
+    }
+
+    /// What earlier versions stored for these bytes.
+    pub fn of_old(bytes: &[u8]) -> Self {
+        Self(fnv(bytes))
     }
 
     /// From the number that [`Fingerprint::get`] gave.
@@ -219,6 +235,13 @@ impl Fingerprint {
     pub const fn get(self) -> u64 {
         self.0
     }
+}
+
+/// The 64-bit FNV-1a hash.
+fn fnv(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// How far a task has come.
@@ -333,12 +356,21 @@ impl Retries {
     pub(crate) fn pause(&self, task: TaskId, attempt: u32) -> u64 {
         let doubled = self.first.as_micros().saturating_mul(1 << attempt.saturating_sub(1).min(30));
         let plain = doubled.min(self.longest.as_micros());
-        let mut seed = task.as_uuid().as_bytes().to_vec();
-        seed.extend(attempt.to_le_bytes());
-        // The low bits of this hash are worse than the high ones.
-        let roll = (Fingerprint::of(&seed).get() >> 33) % 501;
-        plain / 1000 * (750 + roll)
+        plain / 1000 * (750 + roll(task, attempt))
     }
+
+    /// A pause of at most `longest` microseconds that differs from task to task.
+    pub(crate) fn jitter(task: TaskId, attempt: u32, longest: u64) -> u64 {
+        longest / 500 * roll(task, attempt)
+    }
+}
+
+/// A number from 0 to 500 that follows from the task and the attempt, so that the rules stay pure.
+fn roll(task: TaskId, attempt: u32) -> u64 {
+    let mut seed = task.as_uuid().as_bytes().to_vec();
+    seed.extend(attempt.to_le_bytes());
+    // The low bits of this hash are worse than the high ones.
+    (fnv(&seed) >> 33) % 501
 }
 
 #[cfg(test)]
@@ -353,6 +385,16 @@ mod tests {
         assert!(Payload::new(&large).unwrap_err().0.contains("1048576 is the most"));
         let kept = Payload::new("{\"big\": 12345678901234567890123, \"a\": 1.10}").unwrap();
         assert_eq!(serde_json::to_string(&kept).unwrap(), kept.as_str());
+    }
+
+    /// Part of the stored format.
+    #[test]
+    fn a_fingerprint_is_stored_like_this() {
+        let one = Payload::new("{\"b\": 2, \"a\": 1.0}").unwrap();
+        assert_eq!(one.fingerprint(), Fingerprint::of(b"{\"a\":1,\"b\":2}"));
+        // The first bytes of what `printf '{"a":1,"b":2}' | sha256sum` prints.
+        assert_eq!(one.fingerprint().get(), 0x4325_8cff_783f_e703);
+        assert_eq!(Fingerprint::of_old(b"{\"a\":1}").get(), 0x9c3e_82dd_6fca_e8b1);
     }
 
     #[test]

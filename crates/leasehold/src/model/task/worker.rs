@@ -28,6 +28,20 @@ pub struct WorkerInfo {
     pub every: Ttl,
 }
 
+impl WorkerInfo {
+    /// What is sent for a worker that says nothing about itself but its id: if it is listed, it was heard of, and if not,
+    /// it is not listed for that.
+    pub fn only(id: WorkerId) -> Self {
+        let (host, version, queues) = Default::default();
+        Self { id, host, pid: 0, version, queues, slots: 0, busy: 0, draining: false, every: Ttl::MIN }
+    }
+
+    /// Whether it says nothing about itself but its id.
+    pub fn says_nothing(&self) -> bool {
+        self.slots == 0 && self.host.is_empty()
+    }
+}
+
 /// A worker as the store knows it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct WorkerStatus {

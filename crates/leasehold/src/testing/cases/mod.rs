@@ -8,5 +8,6 @@ pub mod exclusive;
 pub mod history;
 pub mod listing;
 pub mod queue;
+pub mod several;
 pub mod shared;
 pub mod sweep;

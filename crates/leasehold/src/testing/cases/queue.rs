@@ -190,3 +190,79 @@ pub async fn a_release_wakes_the_one_that_is_served(f: Fixture) {
     let nothing = tokio::time::timeout(poll / 4, for_c.next(Duration::MAX)).await;
     assert!(!matches!(nothing, Ok(Wake::Served(_) | Wake::Rung)), "c was woken for nothing");
 }
+
+pub async fn a_peek_shows_the_lease_that_a_ticket_has_become(f: Fixture) {
+    let [a, b, c] = f.players("lock");
+    assert!(b.peeks().await.lease.is_none() && b.peeks().await.is_due(), "there is no such lock");
+    let lease = a.takes().await;
+    assert!(b.peeks().await.is_due(), "nobody waits: b has no ticket");
+    b.queues().await;
+    c.queues().await;
+    let peek = b.peeks().await;
+    assert!(peek.lease.is_none() && !peek.is_due(), "{peek:?}");
+    a.releases(&lease).await;
+    assert_eq!(b.peeks().await.lease.as_ref(), b.record().await.lease(&b.id()));
+    assert!(b.peeks().await.lease.is_some() && c.peeks().await.lease.is_none());
+}
+
+pub async fn a_peek_says_that_something_has_ended(f: Fixture) {
+    let [a, b] = f.players("lock");
+    a.takes().await;
+    for _ in 0..2 {
+        b.queues().await;
+        assert!(!b.peeks().await.is_due());
+        f.pass(4_000);
+    }
+    b.queues().await;
+    f.outlast(2_000);
+    assert!(b.peeks().await.is_due(), "a's lease has ended");
+}
+
+pub async fn a_refreshed_ticket_makes_nobody_ask_again(f: Fixture) {
+    let [a, b, c] = f.players("lock");
+    let mut lease = a.takes().await;
+    b.queues().await;
+    c.queues().await;
+    // For longer than all that was there at the beginning.
+    for _ in 0..8 {
+        f.pass(3_000);
+        let Outcome::Renewed(renewed) = a.renews(&lease).await else { panic!("not renewed") };
+        lease = renewed;
+        assert_eq!((b.queues().await.ahead, c.queues().await.ahead), (0, 1));
+        assert!(!b.peeks().await.is_due() && !c.peeks().await.is_due());
+    }
+}
+
+pub async fn a_long_queue_is_refreshed_and_served_in_order(f: Fixture) {
+    const WAITERS: usize = 150;
+    let [a] = f.players("lock");
+    let mut lease = a.takes().await;
+    let waiters: Vec<Player> = (0..WAITERS as u128).map(|number| f.player(number + 2, "lock")).collect();
+    for (place, player) in waiters.iter().enumerate() {
+        assert_eq!(player.queues().await.ahead as usize, place);
+    }
+    // Longer than a ticket lives without a refresh.
+    for _ in 0..2 {
+        f.pass(3_000);
+        let Outcome::Renewed(renewed) = a.renews(&lease).await else { panic!("not renewed") };
+        lease = renewed;
+        for (place, player) in waiters.iter().enumerate() {
+            let queued = player.queues().await;
+            assert_eq!((queued.ahead as usize, queued.conflict.waiters as usize), (place, WAITERS));
+            assert_eq!(queued.conflict.holders.len(), 1);
+        }
+    }
+    let record = a.record().await;
+    assert!(record.waiters.iter().map(|ticket| ticket.ask.lease_id).eq(waiters.iter().map(Player::id)));
+    assert!(record.waiters.iter().all(|ticket| ticket.expires_at == f.clock.now().plus(Ttl::from_secs(5))));
+    // One in the middle leaves, and one of higher priority comes to the front.
+    waiters[70].leaves().await;
+    let urgent = f.player(1_000_000, "lock").priority(5);
+    assert_eq!(urgent.queues().await.ahead, 0);
+    a.releases(&lease).await;
+    assert!(urgent.holds().await);
+    assert_eq!(waiters[71].queues().await.ahead, 70);
+    let holder = urgent.record().await.holders[0].clone();
+    urgent.releases(&holder).await;
+    assert!(waiters[0].peeks().await.lease.is_some());
+}

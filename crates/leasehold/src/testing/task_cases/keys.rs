@@ -1,6 +1,6 @@
 //! Adding the same task again.
 
-use crate::model::{Enqueued, Finished, Payload, Reuse, TaskKey, TaskState, Verdict};
+use crate::model::{Enqueued, Fingerprint, Finished, Payload, Reuse, TaskKey, TaskState, Verdict};
 use crate::testing::Fixture;
 use crate::testing::shop::{Shop, queue, task, why};
 
@@ -82,6 +82,57 @@ pub async fn a_key_can_be_used_anew_when_its_task_has_failed(f: Fixture) {
     shop.done(&leased).await;
     assert_eq!(shop.enqueue(&[same(5, Reuse::Failed)]).await, [Enqueued::Duplicate(task(4).id)]);
     shop.add(&[same(6, Reuse::Finished)]).await;
+}
+
+/// Programs write the members of an object in any order.
+pub async fn a_key_stands_for_what_a_payload_means(f: Fixture) {
+    let shop = Shop::from(f);
+    let about = |number, payload: &str| {
+        let mut new = task(number).with_key("k");
+        new.payload = Payload::new(payload).expect("a good value in a test");
+        new
+    };
+    shop.add(&[about(1, r#"{"a": 1, "b": [2, {"c": "ä", "d": null}]}"#)]).await;
+    let same = about(2, r#"{"b":[2.0,{"d":null,"c":"\u00e4"}],"a":1e0}"#);
+    assert_eq!(shop.enqueue(&[same]).await, [Enqueued::Duplicate(task(1).id)]);
+    let other = about(3, r#"{"b":[2.0,{"d":null,"c":"\u00e4"}],"a":10}"#);
+    assert_eq!(shop.enqueue(&[other]).await, [Enqueued::KeyReused(task(1).id)]);
+    assert_eq!(shop.get(1).await.payload.as_str(), r#"{"a": 1, "b": [2, {"c": "ä", "d": null}]}"#);
+}
+
+/// Earlier versions stored another hash.
+pub async fn a_key_of_an_earlier_version_is_known(f: Fixture) {
+    let shop = Shop::from(f);
+    let mut old = task(1).with_key("k");
+    old.fingerprint = Some(Fingerprint::of_old(old.payload.as_str().as_bytes()));
+    let again = |number| {
+        let mut new = task(number).with_key("k");
+        new.payload = task(1).payload;
+        new
+    };
+    shop.add(&[old]).await;
+    assert_eq!(shop.enqueue(&[again(2)]).await, [Enqueued::Duplicate(task(1).id)]);
+    assert_eq!(shop.enqueue(&[task(3).with_key("k")]).await, [Enqueued::KeyReused(task(1).id)]);
+}
+
+/// One of these at a time: what the earlier one was about does not matter once its key may be used anew.
+pub async fn a_key_that_is_free_can_be_used_for_something_else(f: Fixture) {
+    let shop = Shop::from(f);
+    let next = |number, reuse| {
+        let mut new = task(number).with_key("k");
+        new.reuse = reuse;
+        new
+    };
+    shop.add(&[next(1, Reuse::Finished)]).await;
+    assert_eq!(shop.enqueue(&[next(2, Reuse::Finished)]).await, [Enqueued::KeyReused(task(1).id)]);
+    let leased = shop.lease(1, 1).await.remove(0);
+    shop.done(&leased).await;
+    assert_eq!(shop.enqueue(&[next(3, Reuse::Failed)]).await, [Enqueued::KeyReused(task(1).id)]);
+    shop.add(&[next(4, Reuse::Finished)]).await;
+    let leased = shop.lease(1, 1).await.remove(0);
+    shop.settle(&leased, Verdict::Fail(why())).await;
+    shop.add(&[next(5, Reuse::Failed)]).await;
+    assert_eq!(shop.drain().await, [5]);
 }
 
 pub async fn a_forgotten_task_leaves_its_key(f: Fixture) {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::model::{LeaseTasks, TaskState, Ttl};
+use crate::model::{LeaseTasks, Payload, TaskState, Ttl};
 use crate::testing::Fixture;
 use crate::testing::shop::{Shop, numbers, queue, task, worker};
 
@@ -32,12 +32,7 @@ pub async fn of_sixteen_workers_at_once_each_task_goes_to_one(f: Fixture) {
     let asks = (0..16).map(|who| {
         let store = if who % 2 == 0 { shop.f.one.clone() } else { shop.f.two.clone() };
         tokio::spawn(async move {
-            let ask = LeaseTasks {
-                worker: worker(who),
-                queues: vec![queue("q")],
-                max: 10,
-                ttl: Ttl::from_secs(30),
-            };
+            let ask = LeaseTasks::new(worker(who), vec![queue("q")], 10, Ttl::from_secs(30));
             store.tasks().expect("tasks").lease(&ask).await.expect("leased").tasks
         })
     });
@@ -122,6 +117,36 @@ pub async fn every_lease_raises_the_token(f: Fixture) {
         last = leased.token;
         shop.settle(&leased, crate::model::Verdict::Return).await;
     }
+}
+
+/// However many are asked for: over a slow connection a large answer would come too late to be of use.
+pub async fn an_answer_is_full_after_a_mebibyte_of_payloads(f: Fixture) {
+    let shop = Shop::from(f);
+    if shop.f.one.abilities().engine == "github" {
+        // No issue is large enough for that.
+        return;
+    }
+    let large = |number, kibibytes: usize| {
+        let mut new = task(number);
+        let text = "x".repeat((kibibytes << 10) - 2);
+        new.payload = Payload::of(&text).expect("a good value in a test");
+        new
+    };
+    for (number, kibibytes) in [(1, 400), (2, 400), (3, 224), (4, 1), (5, 1000), (6, 23)] {
+        shop.add(&[large(number, kibibytes).in_queue(if number % 2 == 0 { "q" } else { "p" })]).await;
+        shop.f.pass(1);
+    }
+    shop.add(&[task(7).after(20)]).await;
+    let lease = async || {
+        let leased = shop.lease_from(1, 100, &["q", "p"]).await;
+        (numbers(&leased.tasks), leased.next_due.is_some())
+    };
+    assert_eq!(lease().await, (vec![1, 2, 3], false), "a mebibyte is enough");
+    assert_eq!(lease().await, (vec![4, 5, 6], false), "what makes it full is part of it");
+    assert_eq!(lease().await, (vec![], true));
+    shop.f.pass(20_000);
+    let leased = shop.lease_from(1, 100, &["q"]).await;
+    assert_eq!((numbers(&leased.tasks), leased.next_due), (vec![7], None));
 }
 
 pub async fn an_enqueue_wakes_a_worker_that_waits(f: Fixture) {

@@ -1,8 +1,11 @@
 //! Workers that are gone.
 
-use crate::model::{Beat, TaskEventKind, TaskState, Ttl};
+use crate::model::{Beat, HeldTask, TaskEventKind, TaskState, Ttl, WorkerInfo, WorkerStatus};
 use crate::testing::Fixture;
 use crate::testing::shop::{Shop, cancel, info, task, worker};
+
+/// The longest pause after the first lease that ran out.
+const FIRST_PAUSE: Ttl = Ttl::from_millis(500);
 
 pub async fn a_lease_that_ran_out_goes_back(f: Fixture) {
     let shop = Shop::from(f);
@@ -14,12 +17,16 @@ pub async fn a_lease_that_ran_out_goes_back(f: Fixture) {
     let recovered = shop.tasks().recover(100).await.expect("an answer");
     assert_eq!((recovered.returned, recovered.failed), (1, 0));
     let stored = shop.get(1).await;
-    assert_eq!((stored.state, stored.attempt, stored.version), (TaskState::Pending, 1, 3));
+    assert!(matches!(stored.state, TaskState::Pending | TaskState::Scheduled), "{stored:?}");
+    assert_eq!((stored.attempt, stored.version, stored.expiries), (1, 3, 1));
+    assert!(stored.run_at <= leased.lease_expires_at.expect("it was leased").plus(FIRST_PAUSE));
+    assert!(!stored.begun);
     assert!(stored.token > leased.token);
     assert_eq!(stored.events.len(), 1);
     assert_eq!(stored.events[0].kind, TaskEventKind::Expired);
     assert_eq!((stored.events[0].worker, stored.events[0].leased_at), (Some(worker(7)), leased.leased_at));
     assert_eq!(shop.beat(&leased).await, Beat::Lost);
+    shop.f.pass(500);
     assert_eq!(shop.lease(8, 1).await[0].attempt, 2);
 }
 
@@ -37,6 +44,7 @@ pub async fn two_who_recover_do_it_once(f: Fixture) {
     );
     assert_eq!(first.returned + second.returned, 20);
     assert_eq!(shop.get(1).await.version, 3);
+    shop.f.pass(500);
     assert_eq!(shop.drain().await.len(), 20);
 }
 
@@ -56,6 +64,7 @@ pub async fn a_task_that_kills_its_workers_is_given_up(f: Fixture) {
         assert_eq!(shop.drain().await, [1]);
         shop.f.outlast(30_000);
         shop.tasks().recover(100).await.expect("an answer");
+        shop.f.pass(500);
     }
     let stored = shop.get(1).await;
     assert_eq!((stored.state, stored.events.len()), (TaskState::Failed, 2));
@@ -94,4 +103,22 @@ pub async fn workers_are_known_by_their_signs_of_life(f: Fixture) {
     shop.f.pass(3_600_000);
     shop.tasks().recover(100).await.expect("an answer");
     assert_eq!(shop.tasks().workers().await.expect("an answer").len(), 0);
+}
+
+pub async fn a_worker_that_says_nothing_of_itself_is_not_listed(f: Fixture) {
+    let shop = Shop::from(f);
+    shop.add(&[task(1)]).await;
+    let leased = shop.lease(1, 1).await.remove(0);
+    let held = [HeldTask::new(leased.id, leased.token)];
+    let beat = async || {
+        let beats = shop.tasks().heartbeat(&WorkerInfo::only(worker(1)), &held, Ttl::from_secs(30)).await;
+        assert_eq!(beats.expect("heard"), [Beat::Kept(None)]);
+        shop.tasks().workers().await.expect("listed")
+    };
+    assert_eq!(beat().await, []);
+    shop.tasks().heartbeat(&info(1), &[], Ttl::from_secs(30)).await.expect("heard");
+    let since = shop.f.clock.now();
+    shop.f.pass(1_000);
+    let heard_of = WorkerStatus { info: info(1), started_at: since, seen_at: shop.f.clock.now() };
+    assert_eq!(beat().await, [heard_of], "but one that is listed was heard of");
 }

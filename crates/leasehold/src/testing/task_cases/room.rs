@@ -20,7 +20,7 @@ pub async fn where_nobody_may_be_in_the_way_one_is_added(f: Fixture) {
     let [other_queue, other_lock, no_lock] = &shop.enqueue(&elsewhere).await[..] else {
         panic!("three answers")
     };
-    assert_eq!(*other_queue, Enqueued::NoRoom(task(1).id), "a lock counts across queues");
+    assert_eq!(*other_queue, Enqueued::Added(task(3).id), "room is counted within a queue");
     assert_eq!((*other_lock, *no_lock), (Enqueued::Added(task(4).id), Enqueued::Added(task(5).id)));
     shop.done(&leased[0]).await;
     shop.add(&[alone(2)]).await;

@@ -5,7 +5,7 @@ use crate::model::{
     Verdict,
 };
 use crate::testing::Fixture;
-use crate::testing::shop::{Shop, info, task, why, worker};
+use crate::testing::shop::{Shop, info, numbers, task, why, worker};
 
 pub async fn a_result_is_kept(f: Fixture) {
     let shop = Shop::from(f);
@@ -151,6 +151,36 @@ pub async fn snoozing_and_returning_use_no_attempt(f: Fixture) {
     shop.done(&leased).await;
 }
 
+pub async fn a_task_that_is_given_back_keeps_its_place(f: Fixture) {
+    let shop = Shop::from(f);
+    for number in 1..=3 {
+        shop.add(&[task(number)]).await;
+        shop.f.pass(1);
+    }
+    let leased = shop.lease(1, 2).await;
+    assert_eq!(numbers(&leased), [1, 2]);
+    shop.f.pass(1_000);
+    assert_eq!(shop.settle(&leased[0], Verdict::Return).await, Settled::Now(TaskState::Pending));
+    assert_eq!(shop.drain().await, [1, 3], "in its old place");
+    shop.settle(&leased[1], Verdict::Return).await;
+    shop.f.pass(1);
+    shop.add(&[task(4)]).await;
+    assert_eq!(shop.drain().await, [2, 4], "also after what came later was leased");
+}
+
+pub async fn deferring_uses_no_attempt_and_is_no_event(f: Fixture) {
+    let shop = Shop::from(f);
+    shop.add(&[task(1).attempts(1)]).await;
+    let leased = shop.lease(1, 1).await.remove(0);
+    let pause = Verdict::Defer(Ttl::from_secs(5));
+    assert_eq!(shop.settle(&leased, pause).await, Settled::Now(TaskState::Scheduled));
+    assert_eq!(shop.drain().await, [0; 0]);
+    shop.f.pass(5_000);
+    let leased = shop.lease(2, 1).await.remove(0);
+    assert_eq!((leased.attempt, leased.events.len()), (1, 0));
+    shop.done(&leased).await;
+}
+
 pub async fn a_sign_of_life_extends_the_lease_and_nothing_else(f: Fixture) {
     let shop = Shop::from(f);
     shop.add(&[task(1)]).await;
@@ -170,7 +200,7 @@ pub async fn signs_of_life_are_answered_one_by_one(f: Fixture) {
     let shop = Shop::from(f);
     shop.add(&[task(1), task(2)]).await;
     let leased = shop.lease(1, 2).await;
-    let held = |number: usize, token| HeldTask { id: leased[number].id, token, progress: None };
+    let held = |number: usize, token| HeldTask::new(leased[number].id, token);
     let unknown = HeldTask { id: task(9).id, ..held(0, leased[0].token) };
     let all = [held(0, Token::default()), held(1, leased[1].token), unknown];
     let beats = shop.tasks().heartbeat(&info(1), &all, Ttl::from_secs(30)).await.expect("an answer");
@@ -183,7 +213,7 @@ pub async fn progress_travels_with_a_sign_of_life(f: Fixture) {
     shop.add(&[task(1)]).await;
     let leased = shop.lease(1, 1).await.remove(0);
     let progress = Some(Progress::of(3, 10).note("encoding"));
-    let held = HeldTask { id: leased.id, token: leased.token, progress: progress.clone() };
+    let held = HeldTask { progress: progress.clone(), ..HeldTask::new(leased.id, leased.token) };
     shop.tasks().heartbeat(&info(1), &[held], Ttl::from_secs(30)).await.expect("an answer");
     assert_eq!(shop.get(1).await.progress, progress);
     shop.beat(&leased).await;

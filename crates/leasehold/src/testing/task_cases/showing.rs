@@ -1,6 +1,6 @@
 //! What can be seen of tasks and queues, and forgetting them.
 
-use crate::model::{Finished, Progress, TaskState, Timestamp, Verdict};
+use crate::model::{Finished, Payload, Progress, TaskState, Timestamp, Verdict};
 use crate::store::ListTasks;
 use crate::testing::Fixture;
 use crate::testing::shop::{Shop, queue, task, why, worker};
@@ -25,6 +25,21 @@ pub async fn tasks_are_listed_newest_first_in_pages(f: Fixture) {
     }
     assert_eq!(seen, [3, 3, 1]);
     assert_eq!(shop.list(&ListTasks::default()).await, [7, 6, 5, 4, 3, 2, 1]);
+}
+
+pub async fn a_brief_list_leaves_payloads_out(f: Fixture) {
+    let shop = Shop::from(f);
+    let mut large = task(2);
+    large.payload = Payload::of(&"x".repeat(5000)).expect("a good value in a test");
+    shop.add(&[task(1), large.clone()]).await;
+    let leased = shop.lease(1, 10).await;
+    let running = |brief| ListTasks { state: Some(TaskState::Running), brief, ..ListTasks::default() };
+    let listed = async |brief| shop.tasks().list(&running(brief)).await.expect("listed").items;
+    for (task, whole) in listed(true).await.iter().zip(leased.iter().rev()) {
+        assert_eq!(task.payload, Payload::default());
+        assert_eq!((task.id, task.token, &task.queue), (whole.id, whole.token, &whole.queue));
+    }
+    assert_eq!(listed(false).await[0].payload, large.payload);
 }
 
 pub async fn tasks_are_listed_by_what_they_are(f: Fixture) {
@@ -106,7 +121,7 @@ pub async fn what_was_stored_as_a_task_comes_back_as_it_was(f: Fixture) {
     let shop = Shop::from(f);
     let mut odd =
         task(1).with_key("k'\"; DROP TABLE task; --").with_lock("l/ö").with_priority(-7).attempts(9);
-    odd.payload = crate::model::Payload::new("{\"a\": \"'\\u0000\\n名\", \"n\": 12345678901234567890}")
+    odd.payload = Payload::new("{\"a\": \"'\\u0000\\n名\", \"n\": 12345678901234567890}")
         .expect("a good value in a test");
     shop.add(&[odd.clone().in_queue("queue with 'blanks'")]).await;
     let stored = shop.get(1).await;

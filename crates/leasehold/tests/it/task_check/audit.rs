@@ -2,7 +2,7 @@
 //!
 //! Nothing here calls the rules: what may happen to a task is worked out anew, from the promises.
 
-use leasehold::model::{Task, TaskAnswer, TaskId, TaskTable, Timestamp};
+use leasehold::model::{Task, TaskAnswer, TaskId, TaskState, TaskTable, Timestamp};
 
 use super::config::task_id;
 use super::memory::{Known, Memory};
@@ -28,6 +28,14 @@ pub(super) struct Pair<'a> {
     pub(super) before: &'a Task,
     pub(super) after: &'a Task,
     pub(super) known: &'a Known,
+}
+
+impl Pair<'_> {
+    /// Whether it waited for a runner that is gone.
+    pub(super) fn is_abandoned(&self, now: Timestamp) -> bool {
+        let waits = !self.before.state.is_terminal() && self.before.state != TaskState::Running;
+        waits && self.known.wanted.is_some_and(|end| end <= now)
+    }
 }
 
 /// What the step broke, and what is remembered from here on.
@@ -87,11 +95,24 @@ impl Step<'_> {
         *self.answer == Answer::Changed(Some(TaskAnswer::Done))
     }
 
+    /// Whether a worker was given this task.
+    pub(super) fn is_leased(&self, pair: &Pair) -> bool {
+        matches!(self.answer, Answer::Leased(leased) if leased.iter().any(|task| task.id == pair.after.id))
+    }
+
+    /// Whether the lease of this task has run out, or its runner is gone.
+    fn has_run_out(&self, pair: &Pair) -> bool {
+        pair.known.lapsed(self.now()) || pair.is_abandoned(self.now())
+    }
+
     /// Whether this step may do more with this task than let its time or its lock come.
     pub(super) fn is_about(&self, pair: &Pair) -> bool {
         match (self.op, self.answer) {
-            (Op::Lease(_), Answer::Leased(leased)) => leased.iter().any(|task| task.id == pair.after.id),
-            (Op::Recover, _) => pair.known.lapsed(self.now()),
+            // A lease ends what has run out before it looks at what is in line.
+            (Op::Lease(_), Answer::Leased(leased)) => {
+                self.has_run_out(pair) || leased.iter().any(|task| task.id == pair.after.id)
+            }
+            (Op::Recover, _) => self.has_run_out(pair),
             _ => self.named() == Some(pair.after.id),
         }
     }

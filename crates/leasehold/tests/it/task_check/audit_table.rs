@@ -17,6 +17,10 @@ pub(super) fn check(step: &Step, memory: &Memory, broken: &mut Broken) {
         step.after().get(task_id(task)).is_none_or(|task| task.attempt == known.attempt)
     });
     broken.keep(Promise::AttemptsAreCounted, counted);
+    let told = numbers().all(|(task, known)| {
+        known.uncounted == 0 || (known.uncounted == 1 && step.system.config.tasks[task].attempts > 1)
+    });
+    broken.keep(Promise::StartsAreCounted, told);
 
     let mut recount = Counts::default();
     for task in step.after().tasks() {
@@ -24,16 +28,32 @@ pub(super) fn check(step: &Step, memory: &Memory, broken: &mut Broken) {
     }
     broken.keep(Promise::CountsAreTrue, (step.system.rules.counts)(step.after()) == recount);
 
-    // What was asked for, not what the rules wrote down.
-    let locked = step.after().tasks().filter(|task| step.system.config.tasks[task_number(task.id)].lock);
-    let locked: Vec<_> = locked.map(|task| task.state).collect();
-    let heads =
-        locked.iter().filter(|state| matches!(state, TaskState::Pending | TaskState::Running)).count();
-    broken.keep(Promise::OneHeadPerLock, heads <= 1);
-    broken.keep(Promise::FreeLockIsTaken, heads > 0 || !locked.contains(&TaskState::Blocked));
+    for queue in 0..2 {
+        check_chain(step, queue, broken);
+    }
 
     broken.keep(Promise::KeyIsOneTask, key_is_one_task(step, memory));
     broken.keep(Promise::RoomIsKept, room_is_kept(step));
+}
+
+/// The tasks of one queue with the lock: by what was asked for, not by what the rules wrote down.
+fn check_chain(step: &Step, queue: usize, broken: &mut Broken) {
+    let plan = |task: &Task| &step.system.config.tasks[task_number(task.id)];
+    let locked = step.after().tasks().filter(|task| plan(task).lock && plan(task).queue == queue);
+    let (mut heads, mut waiting) = (Vec::new(), Vec::new());
+    for task in locked {
+        match task.state {
+            TaskState::Pending | TaskState::Running => heads.push(task),
+            TaskState::Blocked => waiting.push(task),
+            _ => {}
+        }
+    }
+    broken.keep(Promise::OneHeadPerLock, heads.len() <= 1);
+    broken.keep(Promise::FreeLockIsTaken, !heads.is_empty() || waiting.is_empty());
+    let place = |task: &Task| (-plan(task).priority, task.ready_at, task.run_at, task.id);
+    let ready = heads.iter().filter(|head| head.state == TaskState::Pending);
+    let mut pairs = ready.flat_map(|head| waiting.iter().map(move |waits| (*head, *waits)));
+    broken.keep(Promise::HeadComesFirst, pairs.all(|(head, waits)| place(head) < place(waits)));
 }
 
 fn key_is_one_task(step: &Step, memory: &Memory) -> bool {
@@ -66,7 +86,9 @@ fn key_is_one_task(step: &Step, memory: &Memory) -> bool {
 /// Who is new is added if at most so many others have or await the lock, and is else told who has it.
 fn room_is_kept(step: &Step) -> bool {
     let (Op::Enqueue(new), Answer::Enqueued(answer)) = (step.op, step.answer) else { return true };
-    let with_lock = |task: &&Task| step.system.config.tasks[task_number(task.id)].lock;
+    let queue = step.system.config.tasks[task_number(new.id)].queue;
+    let plan = |task: &Task| &step.system.config.tasks[task_number(task.id)];
+    let with_lock = |task: &&Task| plan(task).lock && plan(task).queue == queue;
     let in_line = |task: &&Task| !task.state.is_terminal() && task.state != TaskState::Scheduled;
     let others: Vec<_> = step.before.tasks().filter(with_lock).filter(in_line).collect();
     let plan = &step.system.config.tasks[task_number(new.id)];

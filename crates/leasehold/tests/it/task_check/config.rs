@@ -1,8 +1,8 @@
 //! How large a world is: which tasks there are, who works, and how often things may happen.
 
 use leasehold::model::{
-    LeaseTasks, LockName, NewTask, Note, Payload, QueueName, Retries, Reuse, TaskId, TaskKey, Timestamp, Ttl,
-    Verdict, When, WorkerId, WorkerInfo,
+    LeaseTasks, LockName, NewTask, Note, Payload, Priority, QueueName, Retries, Reuse, TaskId, TaskKey,
+    Timestamp, Ttl, Verdict, When, WorkerId, WorkerInfo,
 };
 use uuid::Uuid;
 
@@ -36,8 +36,16 @@ pub(super) struct Config {
     pub(super) looks: u8,
     /// Requests that are delivered twice: by the network, or because they were sent again after a lost answer.
     pub(super) duplicates: u8,
+    /// How often runners renew the deadlines of their tasks.
+    pub(super) wants: u8,
+    /// Each worker serves one queue, in turns; else each serves all.
+    pub(super) apart: bool,
     /// Workers miss answers, and then look for what they were given.
     pub(super) strays: bool,
+    /// The first task that a worker asks for is fetched ahead, the others start at once.
+    pub(super) ahead: bool,
+    /// How many tasks a worker asks for at once. It works on the first, and never says a word about the others.
+    pub(super) max: u32,
     /// Look no further than so many steps; without it, the world is explored to its end.
     pub(super) depth: Option<usize>,
     /// What must have happened somewhere in this world.
@@ -54,6 +62,11 @@ pub(super) struct Plan {
     pub(super) lock: bool,
     /// It is added only if at most so many others have or await the lock.
     pub(super) room: Option<u32>,
+    /// Which of the two queues it is in.
+    pub(super) queue: usize,
+    pub(super) priority: i32,
+    /// Its runner has so many ticks to renew its deadline; 0 if it has no runner.
+    pub(super) wanted: u32,
     /// Not before so many ticks after it was added.
     pub(super) after: u32,
     pub(super) attempts: u32,
@@ -92,7 +105,11 @@ impl Default for Config {
             sweeps: 1,
             looks: 0,
             duplicates: 0,
+            wants: 0,
+            apart: false,
             strays: false,
+            ahead: false,
+            max: 1,
             depth: None,
             must_see: &[],
         }
@@ -101,7 +118,18 @@ impl Default for Config {
 
 impl Default for Plan {
     fn default() -> Self {
-        Self { key: false, reuse: Reuse::Never, lock: false, room: None, after: 0, attempts: 2, adds: 0 }
+        Self {
+            key: false,
+            reuse: Reuse::Never,
+            lock: false,
+            room: None,
+            queue: 0,
+            priority: 0,
+            wanted: 0,
+            after: 0,
+            attempts: 2,
+            adds: 0,
+        }
     }
 }
 
@@ -134,13 +162,18 @@ impl Config {
             reuse: plan.reuse,
             lock: plan.lock.then(|| LockName::new("l").unwrap()),
             room: plan.room,
-            retries: Retries { attempts: plan.attempts, ..Retries::default() },
-            ..NewTask::new(task_id(task), queue(), Payload::default())
+            retries: Retries { attempts: plan.attempts, first: Self::TICK, longest: Self::TICK },
+            priority: Priority::new(plan.priority).unwrap(),
+            wanted: (plan.wanted > 0).then(|| Self::lasting(plan.wanted)),
+            ..NewTask::new(task_id(task), queue_of(plan.queue), Payload::default())
         }
     }
 
-    pub(super) fn ask(&self, worker: usize) -> LeaseTasks {
-        LeaseTasks { worker: worker_id(worker), queues: vec![queue()], max: 1, ttl: self.ttl() }
+    /// What a worker asks for, for the `number`th time.
+    pub(super) fn ask(&self, worker: usize, number: u8) -> LeaseTasks {
+        let queues = if self.apart { vec![queue_of(worker % 2)] } else { queues() };
+        let ask = LeaseTasks::new(worker_id(worker), queues, self.max, self.ttl());
+        if self.ahead && number == 1 { LeaseTasks { begin: 0, idle: false, ..ask } } else { ask }
     }
 }
 
@@ -158,7 +191,15 @@ impl How {
 }
 
 pub(super) fn queue() -> QueueName {
-    QueueName::new("q").unwrap()
+    queue_of(0)
+}
+
+pub(super) fn queue_of(number: usize) -> QueueName {
+    QueueName::new(["q", "r"][number]).unwrap()
+}
+
+pub(super) fn queues() -> Vec<QueueName> {
+    vec![queue_of(0), queue_of(1)]
 }
 
 pub(super) fn key() -> TaskKey {

@@ -35,6 +35,9 @@ pub(super) enum Fact {
     Promoted,
     PromotedIntoATakenLock,
     Unblocked,
+    HeadReplaced,
+    Abandoned,
+    RunnerRenewed,
     CancelledAtRest,
     CancelledWhileRunning,
     CancelRefused,
@@ -58,6 +61,12 @@ pub(super) enum Fact {
     CrashedWithALease,
     StaleWriteRefused,
     NewerWriteAccepted,
+    FetchedAhead,
+    EndedUnstarted,
+    StartedUntold,
+    ToldOfAStart,
+    EndedByALease,
+    Alone,
 }
 
 /// The facts noted so far.
@@ -79,6 +88,12 @@ impl Facts {
         }
     }
 
+    /// Notes whether what was leased is to be started later, or alone.
+    pub(super) fn note_ahead(&self, leased: &[leasehold::model::Task]) {
+        self.note_if(Fact::FetchedAhead, leased.iter().any(|task| !task.begun));
+        self.note_if(Fact::Alone, leased.iter().any(leasehold::model::Task::runs_alone));
+    }
+
     /// Notes what one step of the rules shows.
     pub(super) fn note_step(&self, step: &Step) {
         for pair in step.pairs() {
@@ -89,7 +104,15 @@ impl Facts {
                 (TaskState::Scheduled, TaskState::Pending) => self.note(Fact::Promoted),
                 (TaskState::Scheduled, TaskState::Blocked) => self.note(Fact::PromotedIntoATakenLock),
                 (TaskState::Blocked, TaskState::Pending) => self.note(Fact::Unblocked),
+                (TaskState::Pending, TaskState::Blocked) => self.note(Fact::HeadReplaced),
                 _ => {}
+            }
+        }
+        if matches!(step.op, Op::Lease(_) | Op::Recover) {
+            for pair in step.pairs().filter(|pair| pair.known.lapsed(step.now())) {
+                self.note_if(Fact::EndedUnstarted, !pair.known.begun && !pair.known.started);
+                self.note_if(Fact::StartedUntold, !pair.known.begun && pair.known.started);
+                self.note_if(Fact::EndedByALease, matches!(step.op, Op::Lease(_)));
             }
         }
         match step.op {
@@ -108,6 +131,8 @@ impl Facts {
             Answer::Beat(Beat::Lost) => self.note(Fact::BeatRefused),
             Answer::Beat(Beat::Kept(asked)) => {
                 self.note(Fact::Kept);
+                let begins = step.named_pair().is_some_and(|pair| pair.after.begun && !pair.before.begun);
+                self.note_if(Fact::ToldOfAStart, begins);
                 self.note_if(Fact::KeptAfterItsEnd, lapsed);
                 self.note_if(Fact::KeptAndAskedToStop, asked.is_some());
             }
@@ -140,6 +165,7 @@ impl Facts {
         self.note_if(Fact::Recovered, recovered.returned > 0);
         self.note_if(Fact::GivenUpByRecovery, recovered.failed > 0);
         self.note_if(Fact::StoppedByRecovery, recovered.aborted > 0);
+        self.note_if(Fact::Abandoned, step.pairs().any(|pair| pair.is_abandoned(step.now())));
         self.note_if(Fact::RecoveryFoundNothing, recovered.expired() == 0);
         let mut pairs = step.pairs();
         let live = pairs.any(|pair| pair.known.lease.is_some() && !pair.known.lapsed(step.now()));
@@ -153,6 +179,7 @@ impl Facts {
         self.note(match (op, answer) {
             (TaskOp::Expire, TaskAnswer::Done) => Fact::Recovered,
             (TaskOp::Expire, _) => Fact::OutdatedSweep,
+            (TaskOp::Want(_), TaskAnswer::Done) => Fact::RunnerRenewed,
             (TaskOp::Cancel(_), TaskAnswer::Done) if running => Fact::CancelledWhileRunning,
             (TaskOp::Cancel(_), TaskAnswer::Done) => Fact::CancelledAtRest,
             (TaskOp::Cancel(_), _) => Fact::CancelRefused,

@@ -14,6 +14,7 @@ pub(super) struct Memory {
 }
 
 /// What is known of one task.
+#[expect(clippy::struct_excessive_bools, reason = "each is one fact about the task")]
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(super) struct Known {
     /// Its adder was told that it is there.
@@ -24,9 +25,19 @@ pub(super) struct Known {
     pub(super) lease: Option<(Token, Timestamp)>,
     /// Attempts that count.
     pub(super) attempt: u32,
+    /// Whether the store was told that the task was started under that lease…
+    pub(super) begun: bool,
+    /// …and whether it was.
+    pub(super) started: bool,
+    /// Attempts that were started and do not count, because the store was never told.
+    pub(super) uncounted: u32,
+    /// Leases in a row that ran out after the store was told of a start.
+    pub(super) expiries: u32,
     /// Somebody wants it stopped.
     pub(super) cancelled: bool,
     pub(super) not_before: Option<Timestamp>,
+    /// Its runner has said until when it is to be waited for.
+    pub(super) wanted: Option<Timestamp>,
     /// The newest token of a write that its resource accepted.
     pub(super) accepted: Token,
 }
@@ -38,7 +49,8 @@ impl Memory {
 
     pub(super) fn added(&mut self, task: usize, plan: &Plan, now: Timestamp) {
         let not_before = (plan.after > 0).then(|| now.plus(Config::lasting(plan.after)));
-        self.tasks[task] = Known { added: true, not_before, ..Known::default() };
+        let wanted = (plan.wanted > 0).then(|| now.plus(Config::lasting(plan.wanted)));
+        self.tasks[task] = Known { added: true, not_before, wanted, ..Known::default() };
         if plan.key {
             self.key = Some(task);
         }
@@ -55,15 +67,21 @@ impl Memory {
                 }
             }
             (Op::Lease(ask), Answer::Leased(leased)) => {
+                self.tasks.iter_mut().for_each(|known| known.recovered(now));
                 for leased in leased {
                     let known = &mut self.tasks[task_number(leased.id)];
                     known.highest = known.highest.max(leased.token);
                     known.lease = Some((leased.token, now.plus(ask.ttl)));
                     known.attempt += 1;
+                    (known.begun, known.started) = (leased.begun, leased.begun);
                 }
             }
             (Op::Beat(_, held, ttl), _) => {
-                let lease = &mut self.tasks[task_number(held.id)].lease;
+                let known = &mut self.tasks[task_number(held.id)];
+                if known.lease.is_some_and(|(token, _)| token == held.token) {
+                    known.begun |= held.begun;
+                }
+                let lease = &mut known.lease;
                 *lease = lease.map(
                     |(token, end)| {
                         if token == held.token { (token, now.plus(*ttl)) } else { (token, end) }
@@ -87,10 +105,31 @@ impl Known {
         self.lease.is_some_and(|(_, end)| end <= now)
     }
 
-    fn recovered(&mut self, now: Timestamp) {
-        if self.lapsed(now) {
-            self.lease = None;
+    /// What is known once the lease was ended by time, if it can be.
+    pub(super) fn recovered(&mut self, now: Timestamp) {
+        let Some((_, end)) = self.lease.filter(|_| self.lapsed(now)) else { return };
+        self.lease = None;
+        if self.begun {
+            self.expiries += 1;
+            if self.expiries > 1 {
+                // The usual pause is a tick here, a quarter more or less.
+                self.not_before = Some(end.plus(Config::TICK).minus(Config::TICK.as_duration() / 4));
+            }
+        } else {
+            self.attempt -= 1;
+            self.uncounted += u32::from(self.started);
         }
+        (self.begun, self.started) = (false, false);
+    }
+
+    /// A worker has started the task under this token.
+    pub(super) fn started(&mut self, token: Token) {
+        self.started |= self.lease.is_some_and(|(lease, _)| lease == token);
+    }
+
+    /// Whether it must run alone: workers were lost with it again and again, or the next attempt is the last after one was.
+    pub(super) fn runs_alone(&self, attempts: u32) -> bool {
+        self.expiries > 1 || (self.expiries == 1 && self.attempt + 1 >= attempts)
     }
 
     fn settled(&mut self, settle: &leasehold::model::Settle, now: Timestamp) {
@@ -98,12 +137,19 @@ impl Known {
             return;
         }
         self.lease = None;
+        (self.begun, self.started) = (false, false);
         match &settle.verdict {
-            Verdict::Snooze(pause) => {
+            Verdict::Snooze(pause) | Verdict::Defer(pause) => {
+                if matches!(settle.verdict, Verdict::Snooze(_)) {
+                    self.expiries = 0;
+                }
                 self.attempt -= 1;
                 self.not_before = Some(now.plus(*pause));
             }
-            Verdict::Retry(_, Some(pause)) => self.not_before = Some(now.plus(*pause)),
+            Verdict::Retry(_, Some(pause)) => {
+                self.expiries = 0;
+                self.not_before = Some(now.plus(*pause));
+            }
             Verdict::Return => self.attempt -= 1,
             _ => {}
         }
@@ -113,10 +159,11 @@ impl Known {
         match op {
             TaskOp::Expire => self.recovered(step.now()),
             TaskOp::Cancel(_) => self.cancelled = true,
+            TaskOp::Want(ttl) => self.wanted = Some(step.now().plus(*ttl)),
             TaskOp::Retry(_) => {
                 self.not_before = None;
                 if step.named_before().is_some_and(|task| task.state.is_terminal()) {
-                    (self.attempt, self.cancelled) = (0, false);
+                    (self.attempt, self.cancelled, self.wanted) = (0, false, None);
                 }
             }
             TaskOp::Update(change) => self.not_before = change.run_at.or(self.not_before),

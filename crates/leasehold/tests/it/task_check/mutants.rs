@@ -27,7 +27,7 @@ pub(super) fn all() -> Vec<Mutant> {
 
 #[rustfmt::skip]
 fn of_leases() -> Vec<Mutant> {
-    use worlds::{in_turn, locked, signs, sweepers, verdicts};
+    use worlds::{ahead, in_turn, locked, lost, poison, signs, sweepers, verdicts};
     vec![
         wrong("a lease keeps the token", leases::lease_keeps_the_token, in_turn, TokensRise),
         wrong("recovery keeps the token", leases::recovery_keeps_the_token, in_turn, TokensRise),
@@ -53,6 +53,14 @@ fn of_leases() -> Vec<Mutant> {
         wrong("what is done is leased again", leases::done_is_leased_again, in_turn, TerminalStays),
         wrong("what is leased stays in line", leases::leased_stays_in_line, in_turn, OneLease),
         wrong("time comes a tick early", leases::time_comes_early, verdicts, NothingRunsEarly),
+        wrong("what was started is not counted", leases::begun_is_forgotten, ahead, AttemptsAreCounted),
+        wrong("what was not started is counted", leases::ahead_counts, ahead, AttemptsAreCounted),
+        wrong("a start is not heard", leases::start_is_not_heard, ahead, OnlyTheTokenBeats),
+        wrong("anything is fetched ahead", leases::anything_is_fetched_ahead, ahead, AheadIsForTheFresh),
+        wrong("starts go uncounted for ever", leases::anything_is_fetched_ahead, ahead, StartsAreCounted),
+        wrong("a lost lease leaves no trace", leases::expiries_are_forgotten, poison, CrashersRunAlone),
+        wrong("a lost lease has no pause", leases::lost_lease_has_no_pause, lost, NothingRunsEarly),
+        wrong("a lease does not end what has run out", leases::lease_ends_nothing, ahead, DeadWorkersTaskGoesOn),
     ]
 }
 
@@ -74,7 +82,7 @@ fn by_hand() -> Vec<Mutant> {
 
 #[rustfmt::skip]
 fn of_the_table() -> Vec<Mutant> {
-    use worlds::{anew, crowd, keys, locked, queue, room, verdicts};
+    use worlds::{anew, better, crowd, keys, locked, queue, queues, room, runners, verdicts};
     vec![
         wrong("settling frees nobody", table::settling_frees_nobody, locked, FreeLockIsTaken),
         wrong("putting off frees nobody", table::snoozing_frees_nobody, locked, FreeLockIsTaken),
@@ -85,6 +93,14 @@ fn of_the_table() -> Vec<Mutant> {
         wrong("a lock is forgotten", table::lock_is_forgotten, crowd, OneHeadPerLock),
         wrong("what is due takes a taken lock", table::due_takes_a_taken_lock, locked, OneHeadPerLock),
         wrong("all that wait go at once", table::all_waiting_go_at_once, queue, OneHeadPerLock),
+        wrong("a head counts for all queues", table::head_counts_for_all_queues, queues, FreeLockIsTaken),
+        wrong("a running head is replaced", table::running_head_is_replaced, better, OthersAreSpared),
+        wrong("a head is never replaced", table::head_is_never_replaced, better, HeadComesFirst),
+        wrong("who becomes the head loses its place", table::head_loses_its_place, queue, PlaceIsKept),
+        wrong("what is given back loses its place", table::returned_loses_its_place, verdicts, PlaceIsKept),
+        wrong("a runner that is gone is waited for", table::gone_runner_is_awaited, runners, RunnerIsAwaited),
+        wrong("a runner that waits is given up", table::live_runner_is_given_up, runners, RunnerIsAwaited),
+        wrong("a renewal changes nothing", table::renewal_changes_nothing, runners, RunnerIsAwaited),
         wrong("a cancel takes them all", table::cancel_takes_them_all, locked, OthersAreSpared),
         wrong("a key counts for nothing", table::key_counts_for_nothing, keys, KeyIsOneTask),
         wrong("a key is free when its task is done", table::key_is_free_when_done, keys, KeyIsOneTask),

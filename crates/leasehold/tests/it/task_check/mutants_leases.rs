@@ -169,6 +169,9 @@ pub(super) fn recovery_never_gives_up(table: &mut TaskTable, op: &Op, now: Times
 }
 
 pub(super) fn nothing_is_recovered(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+    if matches!(op, Op::Lease(_)) {
+        return lease_ends_nothing(table, op, now);
+    }
     amend(table, op, now, |before, after| {
         if matches!(op, Op::Recover) && before.state == TaskState::Running {
             after.clone_from(before);
@@ -302,4 +305,78 @@ pub(super) fn conflict_is_hidden(table: &mut TaskTable, op: &Op, now: Timestamp)
         Answer::Changed(Some(TaskAnswer::VersionConflict(_))) => Answer::Changed(Some(TaskAnswer::Done)),
         answer => answer,
     }
+}
+
+/// An attempt that was started is given back as if it had not been.
+pub(super) fn begun_is_forgotten(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+    prepare(table, op, now, |task| {
+        if matches!(op, Op::Recover) && task.has_expired(now) {
+            task.begun = false;
+        }
+    })
+}
+
+/// Every lease is an attempt.
+pub(super) fn ahead_counts(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+    prepare(table, op, now, |task| {
+        if matches!(op, Op::Recover) && task.has_expired(now) {
+            task.begun = true;
+        }
+    })
+}
+
+pub(super) fn start_is_not_heard(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+    let mut op = op.clone();
+    if let Op::Beat(_, held, _) = &mut op {
+        held.begun = false;
+    }
+    right(table, &op, now)
+}
+
+/// Each lease is one that may be started later, again and again.
+pub(super) fn anything_is_fetched_ahead(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+    let mut eager = op.clone();
+    if let Op::Lease(ask) = &mut eager {
+        ask.begin = u32::MAX;
+    }
+    let mut answer = amend(table, &eager, now, |before, after| {
+        if matches!(op, Op::Lease(_)) && after.token != before.token && after.state == TaskState::Running {
+            after.begun = false;
+        }
+    });
+    if let Answer::Leased(leased) = &mut answer {
+        for task in leased.iter_mut() {
+            task.begun = false;
+        }
+    }
+    answer
+}
+
+pub(super) fn expiries_are_forgotten(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+    amend(table, op, now, |_, after| after.expiries = 0)
+}
+
+pub(super) fn lost_lease_has_no_pause(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+    amend(table, op, now, |before, after| {
+        let lost = before.state == TaskState::Running && after.state == TaskState::Scheduled;
+        if lost && matches!(op, Op::Recover | Op::Lease(_)) {
+            (after.state, after.run_at) = (TaskState::Pending, now);
+        }
+    })
+}
+
+/// Only a recovery ends what has run out: a lease leaves it where it is.
+pub(super) fn lease_ends_nothing(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+    if !matches!(op, Op::Lease(_)) {
+        return right(table, op, now);
+    }
+    let run_out: Vec<Task> = all(table).into_iter().filter(|task| task.has_expired(now)).collect();
+    for task in &run_out {
+        table.refile(Task { lease_expires_at: Some(now.plus(Config::TICK)), ..task.clone() });
+    }
+    let answer = right(table, op, now);
+    for task in run_out {
+        table.refile(task);
+    }
+    answer
 }

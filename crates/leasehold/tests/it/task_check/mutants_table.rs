@@ -64,6 +64,96 @@ pub(super) fn all_waiting_go_at_once(table: &mut TaskTable, op: &Op, now: Timest
     answer
 }
 
+/// As if all queues of a lock had one head: whoever comes behind a head of another queue waits.
+pub(super) fn head_counts_for_all_queues(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+    let answer = right(table, op, now);
+    let tasks = all(table);
+    let heads: Vec<_> = tasks.iter().filter(|task| task.lock.is_some() && task.state.takes_lock()).collect();
+    if let [first, .., last] = heads[..]
+        && last.state == TaskState::Pending
+        && first.queue != last.queue
+    {
+        table.refile(Task { state: TaskState::Blocked, ..last.clone() });
+    }
+    answer
+}
+
+pub(super) fn running_head_is_replaced(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+    let answer = right(table, op, now);
+    let tasks = all(table);
+    let running = tasks.iter().find(|task| task.state == TaskState::Running);
+    let better = tasks.iter().find(|task| task.state == TaskState::Blocked);
+    if let (Op::Enqueue(_), Some(running), Some(better)) = (op, running, better)
+        && better.order() < running.order()
+    {
+        table.refile(Task { state: TaskState::Blocked, ..running.clone() });
+        table.refile(Task { state: TaskState::Pending, ..better.clone() });
+    }
+    answer
+}
+
+pub(super) fn head_is_never_replaced(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+    let before = all(table);
+    let answer = right(table, op, now);
+    let replaced = before.into_iter().find(|task| {
+        let after = table.get(task.id).map(|after| after.state);
+        task.state == TaskState::Pending && after == Some(TaskState::Blocked)
+    });
+    if let (Op::Enqueue(new), Some(head)) = (op, replaced)
+        && let Some(added) = table.get(new.id).cloned()
+    {
+        table.refile(Task { state: TaskState::Blocked, ..added });
+        table.refile(head);
+    }
+    answer
+}
+
+pub(super) fn head_loses_its_place(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+    amend(table, op, now, |before, after| {
+        if before.state == TaskState::Blocked && after.state == TaskState::Pending {
+            after.ready_at = now;
+        }
+    })
+}
+
+pub(super) fn returned_loses_its_place(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+    amend(table, op, now, |before, after| {
+        if before.state == TaskState::Running && after.state == TaskState::Pending {
+            after.ready_at = now;
+        }
+    })
+}
+
+/// Recovery sees none of the deadlines of runners.
+pub(super) fn gone_runner_is_awaited(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+    if !matches!(op, Op::Recover) {
+        return right(table, op, now);
+    }
+    let waiting: Vec<_> = all(table).into_iter().filter(|task| task.is_abandoned(now)).collect();
+    for task in &waiting {
+        table.refile(Task { wanted_until: Some(now.plus(Ttl::MIN)), ..task.clone() });
+    }
+    right(table, op, now)
+}
+
+/// Recovery takes every deadline of a runner for passed.
+pub(super) fn live_runner_is_given_up(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+    if matches!(op, Op::Recover) {
+        for task in all(table).into_iter().filter(|task| !task.state.is_terminal()) {
+            table.refile(Task { wanted_until: task.wanted_until.map(|_| now), ..task });
+        }
+    }
+    right(table, op, now)
+}
+
+pub(super) fn renewal_changes_nothing(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
+    amend(table, op, now, |before, after| {
+        if matches!(op, Op::Change(_, TaskOp::Want(_))) {
+            after.wanted_until = before.wanted_until;
+        }
+    })
+}
+
 pub(super) fn cancel_takes_them_all(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
     if let Op::Change(id, cancel @ TaskOp::Cancel(_)) = op {
         for task in all(table).into_iter().filter(|task| task.id != *id && !task.state.is_terminal()) {

@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use leasehold::model::{LeaseTasks, Settle, Task, TaskState};
 use stateright::Property;
 
-use super::config::{Config, How, task_id, worker_id};
+use super::config::{Config, How, queues, task_id, worker_id};
 use super::rules::{Answer, Op};
 use super::state::State;
 use super::system::System;
@@ -50,12 +50,18 @@ promises! {
     RecoveredOnce: "S9 a lease is recovered once",
     DeadWorkersTaskGoesOn: "L1 what a dead worker had goes on or is given up",
     VerdictIsKept: "a settlement does what it says",
-    AttemptsAreCounted: "attempts are counted, those that were put off aside",
+    AttemptsAreCounted: "attempts that began are counted, those that were put off aside",
+    StartsAreCounted: "of what was started, one attempt at most is not counted, and none of a single one",
+    AheadIsForTheFresh: "only what was never leased is fetched ahead",
+    CrashersRunAlone: "what lost its leases runs alone",
     AttemptsAreBounded: "there are no more attempts than allowed",
     CancelledNeverStarts: "what is cancelled never starts",
     CancelWaitsForTheWorker: "a running task is stopped by its worker",
     NothingRunsEarly: "nothing runs before its time",
-    OneHeadPerLock: "of tasks with one lock one is pending or running",
+    OneHeadPerLock: "of tasks of a queue with one lock one is pending or running",
+    HeadComesFirst: "a head that does not run yet comes before all that wait",
+    PlaceIsKept: "a task that waits behind a head or is given back keeps its place",
+    RunnerIsAwaited: "a task has failed when its runner is gone, and not before",
     RoomIsKept: "room behind a lock is kept",
     CountsAreTrue: "the counts are what is there",
     VersionRises: "the version rises with every change",
@@ -66,7 +72,7 @@ promises! {
 
 /// The promises that one step broke. Always empty under the right rules, so that it adds no states.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub(super) struct Broken(u32);
+pub(super) struct Broken(u64);
 
 impl fmt::Debug for Broken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -77,7 +83,7 @@ impl fmt::Debug for Broken {
 
 impl Broken {
     pub(super) fn add(&mut self, promise: Promise) {
-        self.0 |= 1 << promise as u32;
+        self.0 |= 1 << promise as u64;
     }
 
     pub(super) fn add_all(&mut self, others: Self) {
@@ -91,7 +97,7 @@ impl Broken {
     }
 
     pub(super) fn has(self, promise: Promise) -> bool {
-        self.0 & 1 << promise as u32 != 0
+        self.0 & 1 << promise as u64 != 0
     }
 }
 
@@ -147,7 +153,7 @@ pub(super) fn check_end(system: &System, state: &mut State) {
 fn can_end(system: &System, state: &State) -> bool {
     let (mut table, mut now) = (state.table.clone(), state.now);
     let apply = system.rules.apply;
-    let ask = LeaseTasks { worker: worker_id(99), max: 10, ..system.config.ask(0) };
+    let ask = LeaseTasks { worker: worker_id(99), max: 10, queues: queues(), ..system.config.ask(0, 2) };
     for _ in 0..=system.config.tasks.len() {
         if table.tasks().all(|task| task.state.is_terminal()) {
             return true;

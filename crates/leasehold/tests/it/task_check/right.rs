@@ -50,6 +50,21 @@ fn a_queue_for_one_lock_is_never_stuck() {
 }
 
 #[test]
+fn a_lock_has_a_head_in_each_queue() {
+    explore(worlds::queues());
+}
+
+#[test]
+fn a_better_task_goes_first_unless_the_head_runs_already() {
+    explore(worlds::better());
+}
+
+#[test]
+fn a_task_whose_runner_is_gone_is_in_nobodys_way() {
+    explore(worlds::runners());
+}
+
+#[test]
 fn one_key_is_one_task() {
     explore(worlds::keys());
 }
@@ -67,6 +82,21 @@ fn a_task_is_added_only_where_there_is_room_and_a_refused_one_takes_no_key() {
 #[test]
 fn a_worker_that_missed_an_answer_finds_its_task_and_makes_one_attempt() {
     explore(worlds::strays());
+}
+
+#[test]
+fn what_is_fetched_ahead_counts_once_it_was_started() {
+    explore(worlds::ahead());
+}
+
+#[test]
+fn what_lost_its_worker_twice_waits_for_its_usual_pause() {
+    explore(worlds::lost());
+}
+
+#[test]
+fn what_lost_its_workers_comes_back_after_a_pause_and_runs_alone() {
+    explore(worlds::poison());
 }
 
 #[test]

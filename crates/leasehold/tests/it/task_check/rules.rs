@@ -4,7 +4,7 @@ use std::slice;
 
 use leasehold::model::{
     Beat, Counts, Enqueued, Fence, HeldTask, LeaseTasks, NewTask, Recovered, Settle, Settled, Task,
-    TaskAnswer, TaskId, TaskOp, TaskTable, Timestamp, Token, Ttl, WorkerInfo,
+    TaskAnswer, TaskId, TaskOp, TaskState, TaskTable, Timestamp, Token, Ttl, WorkerInfo,
 };
 
 use super::state::{Hand, Worker};
@@ -49,7 +49,15 @@ pub(super) struct Rules {
 
 pub(super) const RIGHT: Rules = Rules {
     apply: right,
-    counts: |table| table.queues().first().map(|queue| queue.counts).unwrap_or_default(),
+    counts: |table| {
+        let mut all = Counts::default();
+        for queue in table.queues() {
+            for state in TaskState::ALL {
+                all.set(state, all.get(state) + queue.counts.get(state));
+            }
+        }
+        all
+    },
     until: |sent, _received, ttl| sent.plus(ttl),
     take: |hands, hand| {
         hands.retain(|earlier| earlier.task != hand.task);

@@ -52,6 +52,8 @@ pub(super) struct Hand {
     pub(super) task: usize,
     pub(super) token: Token,
     pub(super) until: Timestamp,
+    /// The task was started.
+    pub(super) begun: bool,
     /// Somebody wants it stopped.
     pub(super) asked: bool,
     /// The attempt is over, but the store has not said that it knows.
@@ -69,7 +71,7 @@ pub(super) struct Request {
 pub(super) enum Want {
     Add(usize),
     Lease { worker: usize, number: u8 },
-    Beat { worker: usize, task: usize, token: Token },
+    Beat { worker: usize, task: usize, token: Token, begun: bool },
     Settle { worker: usize, task: usize, token: Token, how: How },
 }
 
@@ -83,7 +85,7 @@ pub(super) struct Reply {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Told {
-    Leased { number: u8, lease: Option<(usize, Token)> },
+    Leased { number: u8, lease: Option<(usize, Token)>, begun: bool },
     Kept { task: usize, token: Token, asked: bool },
     Lost(usize, Token),
     Settled(usize, Token),
@@ -108,6 +110,7 @@ pub(super) struct Left {
     pub(super) sweeps: u8,
     pub(super) looks: u8,
     pub(super) duplicates: u8,
+    pub(super) wants: u8,
 }
 
 impl State {
@@ -140,6 +143,7 @@ impl State {
                 sweeps: config.sweeps,
                 looks: config.looks,
                 duplicates: config.duplicates,
+                wants: config.wants,
             },
             memory,
             broken: Broken::default(),

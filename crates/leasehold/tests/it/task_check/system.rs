@@ -35,6 +35,7 @@ pub(super) enum Action {
     MissAnswer(usize),
     List(usize),
     TakeStrays(usize),
+    Begin(usize, usize),
     Beat(usize, usize),
     Write(usize, usize),
     Settle(usize, usize, How),
@@ -48,6 +49,8 @@ pub(super) enum Action {
     // Somebody, with a task.
     Cancel(usize),
     Retry(usize),
+    /// The runner of a task renews its deadline.
+    Want(usize),
     /// Somebody looks at a task…
     See(usize),
     /// …and puts it off, as it was then.
@@ -92,6 +95,9 @@ impl Model for System {
             }
             if state.table.get(task_id(task)).is_some() {
                 actions_by_hand(state, task, actions);
+                if state.left.wants > 0 && self.config.tasks[task].wanted > 0 {
+                    actions.push(Action::Want(task));
+                }
             }
         }
         if state.seen.is_some() {
@@ -132,6 +138,11 @@ impl Model for System {
             Action::WriteArrives(place) => self.write_arrives(&mut state, place),
             Action::Cancel(_) | Action::Retry(_) | Action::See(_) | Action::Update => {
                 self.act_by_hand(&mut state, &action);
+            }
+            Action::Want(task) => {
+                state.left.wants -= 1;
+                let ttl = Config::lasting(self.config.tasks[task].wanted);
+                self.apply(&mut state, &Op::Change(task_id(task), TaskOp::Want(ttl)));
             }
             Action::Recover => {
                 state.left.sweeps -= 1;
@@ -185,18 +196,20 @@ impl System {
                 self.apply(state, &Op::Enqueue(self.config.new_task(task)));
             }
             Want::Lease { worker, number } => {
-                let answer = self.apply(state, &Op::Lease(self.config.ask(worker)));
+                let answer = self.apply(state, &Op::Lease(self.config.ask(worker, number)));
                 let Answer::Leased(leased) = answer else { return };
                 let lease = leased.first().map(|task| (task_number(task.id), task.token));
-                let told = Told::Leased { number, lease };
+                let begun = leased.first().is_some_and(|task| task.begun);
+                self.facts.note_ahead(&leased);
+                let told = Told::Leased { number, lease, begun };
                 let listens = state.workers[worker].asking.is_some() && !state.workers[worker].crashed;
                 if lease.is_some() && !listens {
                     self.facts.note(Fact::LeasedToNobody);
                 }
                 state.replies.push(Reply { worker, sent, told });
             }
-            Want::Beat { worker, task, token } => {
-                let held = HeldTask { id: task_id(task), token, progress: None };
+            Want::Beat { worker, task, token, begun } => {
+                let held = HeldTask { begun, ..HeldTask::new(task_id(task), token) };
                 let op = Op::Beat(info(worker), held, self.config.ttl());
                 let told = match self.apply(state, &op) {
                     Answer::Beat(Beat::Kept(asked)) => Told::Kept { task, token, asked: asked.is_some() },

@@ -35,7 +35,11 @@ impl System {
         }
         for (place, hand) in worker.hands.iter().enumerate().filter(|(_, hand)| !hand.settling) {
             // Paused, it may say how its attempt ended long after its time was over.
-            if hand.asked {
+            if !hand.begun {
+                // What was not started can only be started or given back.
+                actions.push(Action::Begin(number, place));
+                actions.push(Action::Settle(number, place, How::Return));
+            } else if hand.asked {
                 actions.push(Action::Settle(number, place, How::Abort));
             } else {
                 actions.extend(config.verdicts.iter().map(|how| Action::Settle(number, place, *how)));
@@ -45,7 +49,7 @@ impl System {
             }
             if state.now >= hand.until {
                 actions.push(Action::LetGo(number, place));
-            } else if state.left.writes > 0 {
+            } else if state.left.writes > 0 && hand.begun {
                 actions.push(Action::Write(number, place));
             }
         }
@@ -76,10 +80,17 @@ impl System {
                 state.workers[number].listed = Some(mine);
             }
             Action::TakeStrays(number) => self.take_strays(state, number),
+            Action::Begin(number, place) => {
+                let hand = &mut state.workers[number].hands[place];
+                hand.begun = true;
+                let Hand { task, token, .. } = *hand;
+                state.memory.tasks[task].started(token);
+            }
             Action::Beat(number, place) => {
                 state.left.beats -= 1;
-                let Hand { task, token, .. } = state.workers[number].hands[place];
-                state.requests.push(Request { want: Want::Beat { worker: number, task, token }, sent: now });
+                let Hand { task, token, begun, .. } = state.workers[number].hands[place];
+                let want = Want::Beat { worker: number, task, token, begun };
+                state.requests.push(Request { want, sent: now });
             }
             // A write sets out while its sender believes. When it arrives, that may be long over.
             Action::Write(number, place) => {
@@ -120,10 +131,10 @@ impl System {
         let now = state.now;
         let Reply { worker: number, sent, told } = reply;
         match told {
-            Told::Leased { lease, .. } => {
+            Told::Leased { lease, begun, .. } => {
                 state.workers[number].asking = None;
                 if let Some((task, token)) = lease {
-                    self.take(state, number, (task, token), sent);
+                    self.take(state, number, (task, token, begun), sent);
                 }
             }
             Told::Kept { task, token, .. } | Told::Lost(task, token)
@@ -134,7 +145,7 @@ impl System {
                     && !(self.rules.knows)(&state.workers[number], task, token)
                 {
                     self.facts.note(Fact::StrayTaken);
-                    self.take(state, number, (task, token), sent);
+                    self.take(state, number, (task, token, true), sent);
                 }
                 looked_through(&mut state.workers[number]);
             }
@@ -158,18 +169,18 @@ impl System {
                 self.facts.note(Fact::StrayWasKnown);
             } else if self.rules.confirms {
                 state.workers[number].confirming.push((task, token));
-                let want = Want::Beat { worker: number, task, token };
+                let want = Want::Beat { worker: number, task, token, begun: true };
                 state.requests.push(Request { want, sent: state.now });
             } else {
-                self.take(state, number, (task, token), sent);
+                self.take(state, number, (task, token, true), sent);
             }
         }
         looked_through(&mut state.workers[number]);
     }
 
     /// Takes a lease in hand that was asked for at `sent`, unless it may be over by now.
-    fn take(&self, state: &mut State, number: usize, lease: (usize, Token), sent: Timestamp) {
-        let (task, token) = lease;
+    fn take(&self, state: &mut State, number: usize, lease: (usize, Token, bool), sent: Timestamp) {
+        let (task, token, begun) = lease;
         let (now, ttl) = (state.now, self.config.ttl());
         let until = (self.rules.until)(sent, now, ttl);
         if until <= now {
@@ -180,7 +191,7 @@ impl System {
         if hands.iter().any(|hand| hand.task == task) {
             self.facts.note(Fact::SameWorkerAgain);
         }
-        (self.rules.take)(hands, Hand { task, token, until, asked: false, settling: false });
+        (self.rules.take)(hands, Hand { task, token, until, begun, asked: false, settling: false });
     }
 }
 

@@ -12,6 +12,7 @@ pub(super) fn in_turn() -> Config {
         workers: &[2, 1],
         writes: 2,
         sweeps: 2,
+        ticks: 3,
         must_see: &[
             Fact::Succeeded,
             Fact::SettledAfterItsEnd,
@@ -164,6 +165,68 @@ pub(super) fn queue() -> Config {
     }
 }
 
+/// Tasks with one lock in two queues, each with a worker of its own: neither queue waits for the other.
+pub(super) fn queues() -> Config {
+    let task = Plan { lock: true, attempts: 1, ..Plan::default() };
+    let other = Plan { queue: 1, ..task.clone() };
+    Config {
+        name: "queues",
+        tasks: vec![task.clone(), other.clone(), Plan { adds: 1, ..other }],
+        workers: &[1, 2],
+        apart: true,
+        ticks: 1,
+        verdicts: &[How::Done, How::Return],
+        must_see: &[Fact::Succeeded, Fact::GivenBack, Fact::Unblocked],
+        ..Config::default()
+    }
+}
+
+/// Tasks with one lock, the later ones of higher priority.
+pub(super) fn better() -> Config {
+    let task = Plan { lock: true, attempts: 1, ..Plan::default() };
+    Config {
+        name: "better",
+        tasks: vec![
+            task.clone(),
+            Plan { adds: 1, priority: 1, ..task.clone() },
+            Plan { adds: 1, priority: 1, after: 1, ..task },
+        ],
+        workers: &[2],
+        verdicts: &[How::Done, How::Snooze, How::Return],
+        must_see: &[
+            Fact::Succeeded,
+            Fact::GivenBack,
+            Fact::Unblocked,
+            Fact::HeadReplaced,
+            Fact::PromotedIntoATakenLock,
+        ],
+        ..Config::default()
+    }
+}
+
+/// Tasks that those who added them are to run, in front of one that anybody may run.
+pub(super) fn runners() -> Config {
+    let task = Plan { lock: true, attempts: 1, ..Plan::default() };
+    let wanted = Plan { wanted: 1, ..task.clone() };
+    Config {
+        name: "runners",
+        tasks: vec![wanted.clone(), Plan { adds: 1, ..wanted }, task],
+        workers: &[2],
+        verdicts: &[How::Done, How::Return],
+        sweeps: 2,
+        wants: 2,
+        must_see: &[
+            Fact::Succeeded,
+            Fact::GivenBack,
+            Fact::Abandoned,
+            Fact::RunnerRenewed,
+            Fact::Unblocked,
+            Fact::LiveLeaseSpared,
+        ],
+        ..Config::default()
+    }
+}
+
 /// A task that is added by two at once under one key, each of them twice.
 pub(super) fn keys() -> Config {
     let task = Plan { key: true, attempts: 1, adds: 2, ..Plan::default() };
@@ -233,6 +296,62 @@ pub(super) fn strays() -> Config {
             Fact::ReplyTooLate,
             Fact::LeasedToNobody,
             Fact::StaleSettlementRefused,
+        ],
+        ..Config::default()
+    }
+}
+
+/// Workers that fetch a task ahead, start it or not, tell of it or not, and are gone.
+pub(super) fn ahead() -> Config {
+    Config {
+        name: "ahead",
+        workers: &[2, 1],
+        ticks: 3,
+        beats: 1,
+        sweeps: 1,
+        ahead: true,
+        verdicts: &[How::Done, How::Again],
+        must_see: &[
+            Fact::FetchedAhead,
+            Fact::EndedUnstarted,
+            Fact::StartedUntold,
+            Fact::ToldOfAStart,
+            Fact::EndedByALease,
+            Fact::GivenBack,
+            Fact::Succeeded,
+        ],
+        ..Config::default()
+    }
+}
+
+/// A task whose worker is gone again and again.
+pub(super) fn lost() -> Config {
+    Config {
+        name: "lost",
+        tasks: vec![Plan { attempts: 3, ..Plan::default() }],
+        workers: &[3],
+        ticks: 7,
+        sweeps: 2,
+        must_see: &[Fact::Alone, Fact::EndedByALease, Fact::Recovered, Fact::Promoted, Fact::Succeeded],
+        ..Config::default()
+    }
+}
+
+/// Tasks that are leased together, and whose workers are gone again and again.
+pub(super) fn poison() -> Config {
+    Config {
+        name: "poison",
+        tasks: vec![Plan { attempts: 3, ..Plan::default() }, Plan::default()],
+        workers: &[3],
+        ticks: 7,
+        sweeps: 2,
+        max: 2,
+        must_see: &[
+            Fact::Alone,
+            Fact::EndedByALease,
+            Fact::Recovered,
+            Fact::GivenUpByRecovery,
+            Fact::Succeeded,
         ],
         ..Config::default()
     }

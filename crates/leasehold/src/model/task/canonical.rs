@@ -1,0 +1,224 @@
+//! One text for all JSON texts that mean the same: members of objects in the order of their names, numbers and strings
+//! written in one way, nothing between them.
+//!
+//! Numbers are compared as the decimal numbers that they are, not as floating-point ones: two large numbers that differ
+//! in their last digit stay two.
+
+/// Texts that nest deeper are not looked into.
+const DEEPEST: u32 = 128;
+
+/// The canonical form of a text that is JSON. None if it nests too deeply, or is no JSON.
+pub(super) fn canonical(json: &str) -> Option<Vec<u8>> {
+    let mut reader = Reader { text: json, at: 0 };
+    let mut out = Vec::with_capacity(json.len());
+    reader.value(&mut out, 0)?;
+    reader.blanks();
+    (reader.at == json.len()).then_some(out)
+}
+
+struct Reader<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+impl Reader<'_> {
+    fn peek(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+
+    fn blanks(&mut self) {
+        while matches!(self.peek(), Some(b' ' | b'\t' | b'\n' | b'\r')) {
+            self.at += 1;
+        }
+    }
+
+    /// Takes this byte, after blanks; none if another one is there.
+    fn take(&mut self, byte: u8) -> Option<()> {
+        self.blanks();
+        (self.peek()? == byte).then(|| self.at += 1)
+    }
+
+    fn value(&mut self, out: &mut Vec<u8>, depth: u32) -> Option<()> {
+        if depth > DEEPEST {
+            return None;
+        }
+        self.blanks();
+        match self.peek()? {
+            b'{' => self.object(out, depth),
+            b'[' => self.array(out, depth),
+            b'"' => self.string().map(|text| out.extend(text)),
+            b'-' | b'0'..=b'9' => self.number().map(|text| out.extend(text.bytes())),
+            _ => {
+                let word = ["null", "true", "false"]
+                    .into_iter()
+                    .find(|word| self.text[self.at..].starts_with(word))?;
+                self.at += word.len();
+                out.extend(word.bytes());
+                Some(())
+            }
+        }
+    }
+
+    fn array(&mut self, out: &mut Vec<u8>, depth: u32) -> Option<()> {
+        self.take(b'[')?;
+        out.push(b'[');
+        if self.take(b']').is_none() {
+            loop {
+                self.value(out, depth + 1)?;
+                if self.take(b']').is_some() {
+                    break;
+                }
+                self.take(b',')?;
+                out.push(b',');
+            }
+        }
+        out.push(b']');
+        Some(())
+    }
+
+    /// A name that is there twice stays there twice, in the order of the text: what that means is for its reader to say.
+    fn object(&mut self, out: &mut Vec<u8>, depth: u32) -> Option<()> {
+        self.take(b'{')?;
+        let mut members = Vec::<(Vec<u8>, Vec<u8>)>::new();
+        if self.take(b'}').is_none() {
+            loop {
+                self.blanks();
+                let (name, mut value) = (self.string()?, Vec::new());
+                self.take(b':')?;
+                self.value(&mut value, depth + 1)?;
+                members.push((name, value));
+                if self.take(b'}').is_some() {
+                    break;
+                }
+                self.take(b',')?;
+            }
+        }
+        members.sort_by(|one, other| one.0.cmp(&other.0));
+        out.push(b'{');
+        for (at, (name, value)) in members.iter().enumerate() {
+            if at > 0 {
+                out.push(b',');
+            }
+            out.extend(name);
+            out.push(b':');
+            out.extend(value);
+        }
+        out.push(b'}');
+        Some(())
+    }
+
+    /// A string with its quotes. One with half of a surrogate pair cannot be written in another way, and stays as it is.
+    fn string(&mut self) -> Option<Vec<u8>> {
+        let start = self.at;
+        (self.peek()? == b'"').then_some(())?;
+        self.at += 1;
+        let mut escaped = false;
+        loop {
+            match self.peek()? {
+                b'"' => break,
+                b'\\' => {
+                    escaped = true;
+                    self.at += 2;
+                }
+                _ => self.at += 1,
+            }
+        }
+        self.at += 1;
+        let raw = self.text.get(start..self.at)?;
+        let written = if escaped { serde_json::from_str::<String>(raw).ok() } else { None };
+        let written = written.and_then(|text| serde_json::to_vec(&text).ok());
+        Some(written.unwrap_or_else(|| raw.as_bytes().to_vec()))
+    }
+
+    /// A number as its digits and a power of ten, such as `15e-1` for `1.50`.
+    fn number(&mut self) -> Option<String> {
+        let rest = &self.text[self.at..];
+        let end =
+            rest.find(|c: char| !matches!(c, '0'..='9' | '+' | '-' | '.' | 'e' | 'E')).unwrap_or(rest.len());
+        let raw = &rest[..end];
+        self.at += end;
+        let (mantissa, exponent) = raw.split_once(['e', 'E']).unwrap_or((raw, "0"));
+        let (sign, mantissa) = mantissa.strip_prefix('-').map_or(("", mantissa), |rest| ("-", rest));
+        let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+        let Ok(exponent) = exponent.parse::<i64>() else { return Some(raw.to_owned()) };
+        let digits = format!("{whole}{fraction}");
+        let significant = digits.trim_start_matches('0').trim_end_matches('0');
+        if significant.is_empty() {
+            return Some("0".to_owned());
+        }
+        let zeros = digits.len() - digits.trim_end_matches('0').len();
+        let shift = i64::try_from(zeros).ok()?.checked_sub(i64::try_from(fraction.len()).ok()?)?;
+        let Some(exponent) = exponent.checked_add(shift) else { return Some(raw.to_owned()) };
+        Some(if exponent == 0 {
+            format!("{sign}{significant}")
+        } else {
+            format!("{sign}{significant}e{exponent}")
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(json: &str) -> String {
+        String::from_utf8(canonical(json).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn texts_that_mean_the_same_have_one_form() {
+        for (one, other) in [
+            (r#"{"a":1,"b":2}"#, "{ \"b\" : 2.0,\n\t\"a\":1 }"),
+            (r#"{"a":{"y":[],"x":{}}}"#, r#"{"\u0061":{"x":{ },"y":[ ]}}"#),
+            ("[1.50,-0.0,100,1e2,0.00]", "[15e-1,0,1E+2,100.0,-0e9]"),
+            (r#""\/\u00e4\n\ud83d\ude00""#, "\"/ä\\n😀\""),
+        ] {
+            assert_eq!(text(one), text(other));
+        }
+    }
+
+    #[test]
+    fn texts_that_differ_stay_apart() {
+        let apart = [
+            r#"{"a":1,"b":2}"#,
+            r#"{"a":2,"b":1}"#,
+            r#"{"a":1,"a":2}"#,
+            r#"{"a":2,"a":1}"#,
+            "[1,2]",
+            "[2,1]",
+            "[12]",
+            "12",
+            "\"12\"",
+            "-12",
+            "12e1",
+            "12e-1",
+            "12345678901234567890123",
+            "12345678901234567890124",
+            "9007199254740993",
+            "9007199254740992",
+            "1e99999999999999999999",
+            "1e99999999999999999998",
+            "null",
+            "\"null\"",
+            "{}",
+            "[]",
+            "\"\\ud800\"",
+            "\"\\ud801\"",
+            "\"{}\"",
+        ];
+        let forms: std::collections::BTreeSet<Vec<u8>> =
+            apart.iter().map(|json| canonical(json).unwrap()).collect();
+        assert_eq!(forms.len(), apart.len());
+    }
+
+    #[test]
+    fn what_nests_too_deeply_has_no_form() {
+        let nested = |depth| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        assert!(canonical(&nested(129)).is_some());
+        assert_eq!(canonical(&nested(130)), None);
+        assert_eq!(canonical(&nested(500_000)), None);
+        for wrong in ["", "{", "[1", "[1,]", "{\"a\"}", "\"a", "nul", "1 2", "\"\\"] {
+            assert_eq!(canonical(wrong), None, "{wrong}");
+        }
+    }
+}

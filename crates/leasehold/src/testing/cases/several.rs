@@ -1,0 +1,179 @@
+//! Several locks through the client: each is held from its grant on, all of them are returned valid, and losing one gives
+//! the others back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::client::{GuardState, Leasehold};
+use crate::error::Error;
+use crate::model::{Holder, LockName, Reason, Token, Ttl};
+use crate::store::{Abilities, DocStore, LockStore, Moment, Store, TaskStore};
+use crate::testing::Fixture;
+
+/// How long the leases last: long enough for a busy machine.
+const TTL: Duration = Duration::from_secs(2);
+/// Far away a request takes longer, and times are in whole seconds.
+const FAR_TTL: Duration = Duration::from_secs(6);
+const FAR: Duration = Duration::from_secs(5);
+/// The engine's clock moves by one step in at least this time, so it is never ahead of the clients.
+const STEP: Duration = Duration::from_millis(20);
+
+/// The second lock is held for three times as long as the lease of the first lasts.
+pub async fn the_first_is_kept_while_the_second_is_waited_for(fixture: Fixture) {
+    let lab = Lab::new(fixture);
+    let second = lab.two.lock("b").ttl(lab.ttl).acquire().await.expect("b is free");
+    let waits = tokio::spawn(lab.one.lock("b").and("a").ttl(lab.ttl).wait(lab.patience()).acquire());
+    lab.until("a is held", async || lab.token("a").await.is_some()).await;
+    let token = lab.token("a").await;
+    let mut passed = Duration::ZERO;
+    while passed < lab.ttl * 3 {
+        passed += lab.pass(lab.ttl / 4).await;
+        let other = lab.two.lock("a").ttl(lab.ttl).acquire().await;
+        assert!(matches!(other, Err(Error::Conflict { .. })), "a was free after {passed:?}: {other:?}");
+        assert!(!waits.is_finished(), "b is held by another client");
+    }
+    second.release().await.expect("b was held all the time");
+    let guard = lab.at_last("b", waits).await;
+    assert!(Moment::now() < guard.watch().borrow().valid_until, "a guard was returned that has ended");
+    assert_eq!(guard.state(), GuardState::Held);
+    let held: Vec<_> = guard.leases().into_iter().map(|(name, lease)| (name, Some(lease.token))).collect();
+    assert_eq!(held[0].1, token, "the first lease was lost and taken anew");
+    for (name, token) in held {
+        assert_eq!(lab.token(name.as_str()).await, token, "{name}");
+    }
+    guard.release().await.expect("both were held");
+}
+
+/// The first is taken by force while the second is waited for: both are asked for again.
+pub async fn losing_the_first_while_waiting_begins_again(fixture: Fixture) {
+    let lab = Lab::new(fixture);
+    let second = lab.two.lock("b").ttl(lab.ttl).acquire().await.expect("b is free");
+    let waits = tokio::spawn(lab.one.lock("a").and("b").ttl(lab.ttl).wait(lab.patience()).acquire());
+    lab.until("a is held", async || lab.token("a").await.is_some()).await;
+    let token = lab.token("a").await.expect("a is held");
+    lab.force("a", token).await;
+    lab.until("a is held again", async || lab.token("a").await.is_some_and(|next| next > token)).await;
+    second.release().await.expect("b was held all the time");
+    let guard = lab.at_last("b", waits).await;
+    for (name, lease) in guard.leases() {
+        assert_eq!(lab.token(name.as_str()).await, Some(lease.token), "{name}");
+    }
+    lab.until("no ticket is left", async || {
+        lab.two.status(&name("b")).await.expect("the store answers").waiters.is_empty()
+    })
+    .await;
+    guard.release().await.expect("both were held");
+}
+
+/// The others stay held as long as their work may run, and not until their time is over.
+pub async fn losing_one_gives_the_others_back_with_the_guard(fixture: Fixture) {
+    let lab = Lab::new(fixture);
+    let long = Duration::from_secs(30);
+    let guard = lab.one.lock("a").and("b").ttl(long).renew_at(0.05).acquire().await.expect("both are free");
+    let held = lab.token("b").await;
+    lab.force("a", lab.token("a").await.expect("a is held")).await;
+    let lost = tokio::time::timeout(long / 2, guard.lost()).await;
+    lost.expect("the next renewal shows the loss");
+    assert!(guard.loss().expect("it is lost").to_string().starts_with("the lease on lock 'a' was lost: "));
+    assert_eq!(lab.token("b").await, held, "its work may not have stopped yet");
+    drop(guard);
+    lab.one.clone().close().await;
+    assert_eq!(lab.token("b").await, None);
+}
+
+/// The time of the engine moves by hand, and the guards count on the time of this machine: this moves both.
+struct Lab {
+    one: Leasehold,
+    two: Leasehold,
+    ttl: Duration,
+    poll: Duration,
+    fixture: Fixture,
+}
+
+impl Lab {
+    fn new(fixture: Fixture) -> Self {
+        let client = |store: &Arc<dyn Store>| {
+            Leasehold::with_store(Arc::new(AnyTtl(store.clone()))).expect("a thread can be started")
+        };
+        let abilities = fixture.one.abilities();
+        let ttl = if abilities.poll < FAR { TTL } else { FAR_TTL };
+        let (one, two, poll) = (client(&fixture.one), client(&fixture.two), abilities.poll);
+        Self { one, two, ttl, poll, fixture }
+    }
+
+    fn patience(&self) -> Duration {
+        Duration::from_mins(1) + self.poll * 10
+    }
+
+    /// Lets at least so much time pass here, and exactly so much for the engine.
+    async fn pass(&self, time: Duration) -> Duration {
+        let mut passed = Duration::ZERO;
+        while passed < time {
+            tokio::time::sleep(STEP).await;
+            self.fixture.clock.advance(STEP);
+            passed += STEP;
+        }
+        passed
+    }
+
+    async fn until(&self, what: &str, is_so: impl AsyncFn() -> bool) {
+        let start = Moment::now();
+        while !is_so().await {
+            self.pass(STEP).await;
+            assert!(Moment::now().after(start) < self.patience(), "never: {what}");
+        }
+    }
+
+    async fn at_last(
+        &self,
+        lock: &str,
+        waits: tokio::task::JoinHandle<crate::Result<crate::Guard>>,
+    ) -> crate::Guard {
+        self.until(&format!("{lock} is granted"), async || waits.is_finished()).await;
+        waits.await.expect("it does not panic").expect("all are granted")
+    }
+
+    /// The token of the live lease on a lock.
+    async fn token(&self, lock: &str) -> Option<Token> {
+        let status = self.two.status(&name(lock)).await.expect("the store answers");
+        status.holders.iter().find(|held| status.now < held.expires_at).map(|held| held.token)
+    }
+
+    async fn force(&self, lock: &str, token: Token) {
+        let by = Holder::new("admin").expect("a good holder");
+        let reason = Reason::new("stuck").expect("a good reason");
+        self.two.force_release(&name(lock), token, by, reason).await.expect("it was held");
+    }
+}
+
+fn name(name: &str) -> LockName {
+    LockName::new(name).expect("a good name in a test")
+}
+
+/// The same store with any ttl, so that a case need not last as long as the shortest lease of an engine far away.
+struct AnyTtl(Arc<dyn Store>);
+
+#[async_trait]
+impl Store for AnyTtl {
+    fn abilities(&self) -> Abilities {
+        Abilities { min_ttl: Ttl::MIN, ..self.0.abilities() }
+    }
+
+    fn url(&self) -> String {
+        self.0.url()
+    }
+
+    fn locks(&self) -> &dyn LockStore {
+        self.0.locks()
+    }
+
+    fn tasks(&self) -> Option<&dyn TaskStore> {
+        self.0.tasks()
+    }
+
+    fn docs(&self) -> Option<&dyn DocStore> {
+        self.0.docs()
+    }
+}
