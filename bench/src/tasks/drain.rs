@@ -93,7 +93,7 @@ async fn lease_and_settle(store: &dyn TaskStore, batch: u32) -> Result<u64> {
 /// What a worker asks for.
 pub(super) fn ask(max: u32) -> Result<LeaseTasks> {
     let (worker, queues) = (WorkerId::from_uuid(Uuid::from_u128(7)), vec![QueueName::new(Tick::QUEUE)?]);
-    Ok(LeaseTasks { worker, queues, max, ttl: Ttl::from_secs(30) })
+    Ok(LeaseTasks::new(worker, queues, max, Ttl::from_secs(30)))
 }
 
 /// Says that all of them are done; how many there were.

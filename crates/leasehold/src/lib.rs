@@ -39,9 +39,9 @@ pub mod testing;
 
 pub use client::{
     Added, Backoff, Caretaker, EnqueueBuilder, Execution, ExecutionEnd, Guard, GuardState, Health, Held,
-    Leasehold, ListExecutions, LockBuilder, LockStatus, OnLocked, Running, ScheduleBuilder, Schedules,
-    Setback, Start, StartBuilder, Strategy, Sweeper, Tasks, Work, Worker, WorkerBuilder, WorkflowLock,
-    WorkflowStatus, Workflows,
+    Leasehold, ListExecutions, LockBuilder, LockStatus, OnLocked, RunError, Running, ScheduleBuilder,
+    Schedules, Setback, Start, StartBuilder, Strategy, Sweeper, Tasks, Work, Worker, WorkerBuilder,
+    WorkflowLock, WorkflowStatus, Workflows,
 };
 pub use error::{Error, Result, Trouble};
 pub use store::Moment;

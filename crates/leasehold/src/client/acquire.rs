@@ -1,17 +1,19 @@
 //! Asking for locks until they are ours or patience is over.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::guard::Guard;
+use super::in_doubt;
 use super::leasehold::Inner;
 use super::strategy::{Backoff, Strategy};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Trouble};
 use crate::model::{
-    Acquire, Ask, Conflict, Holder, Lease, LeaseId, Leave, LockName, LockOp, Metadata, Mode, Outcome,
-    Priority, Process, Slots, Ttl,
+    Acquire, Ask, Conflict, Holder, Lease, LeaseId, LockName, LockOp, Metadata, Mode, Outcome, Priority,
+    Process, Queued, Slots, Ttl, format_duration,
 };
-use crate::store::{Changes, HandedOver, LockState, Moment, Wake, clock};
+use crate::store::{Changes, HandedOver, Moment, Wake, clock};
 
 /// What is asked for, the same for every lock of one request.
 pub(super) struct Plan {
@@ -29,7 +31,12 @@ pub(super) struct Plan {
     pub(super) lease_id: Option<LeaseId>,
     /// Whether the ticket stays when patience is over.
     pub(super) keep_place: bool,
+    /// Told who is in the way, each time the store says so.
+    pub(super) on_wait: Option<OnWait>,
 }
+
+/// Called with a lock that is waited for and what is in the way of it.
+pub(super) type OnWait = Arc<dyn Fn(&LockName, &Conflict) + Send + Sync>;
 
 /// A lease and how long this process may count on it.
 pub(super) struct Taken {
@@ -51,24 +58,93 @@ impl Taken {
 const TICKET: Ttl = Ttl::from_secs(10);
 /// It lives for at least so many polls: on a store far away each sign of life is dear.
 const TICKET_POLLS: u32 = 8;
-/// A store that does not answer is asked again so often, with the same lease id, before the caller is told.
+/// A store that does not answer is asked again so often, with the same lease id, by a caller that does not wait for the
+/// lock. One that waits asks until its time is over.
 const STORE_TRIES: u32 = 3;
+/// All of these tries together take so long at most. A store far away, which is polled seldom, may take a few polls.
+const STORE_TIME: Duration = Duration::from_secs(5);
+const STORE_POLLS: u32 = 3;
+/// A store knows better than this layer why it does not answer, and ends its calls in the same time: let it say so.
+const OWN_WORDS: Duration = Duration::from_millis(250);
+/// The last asking of a waiter takes so long at most after its time is over, or one poll if that is longer.
+const LAST_ASKING: Duration = Duration::from_secs(1);
+/// The longest pause between two tries of a waiter whose store does not answer.
+const STORE_PAUSE: Duration = Duration::from_secs(2);
+/// So many leases that had ended when their answer came, and the caller is told that its ttl is too short.
+const LATE_GRANTS: u32 = 3;
+/// How long to wait for the release of what a lost attempt has left, before the next one begins.
+const GIVING_BACK: Duration = Duration::from_secs(1);
 
-/// Takes all locks, or none.
+/// Takes all locks, or none. Each is renewed from its grant on, so that waiting for the next one does not lose it.
 pub(super) async fn acquire_all(inner: Arc<Inner>, names: Vec<LockName>, plan: Plan) -> Result<Guard> {
     let started = Moment::now();
     let deadline = match plan.strategy {
         Strategy::Wait(Some(patience)) => Some(started.plus(patience)),
         _ => None,
     };
-    let mut taken = Vec::with_capacity(names.len());
-    for name in names {
-        let ask = Request::new(&inner, name, &plan, started, deadline);
-        // On an error or a drop, the requests in `taken` take themselves back.
-        taken.push(ask.acquire().await?);
+    let several = Several { inner, names, plan, started, deadline };
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let lost = match several.take().await? {
+            Attempt::Held(guard) => return Ok(guard),
+            Attempt::Lost(guard) => guard,
+        };
+        let why = lost.loss();
+        let given_back = lost.give_up();
+        let again = match several.plan.strategy {
+            Strategy::Wait(None) => true,
+            Strategy::Wait(Some(_)) => deadline.is_some_and(|deadline| Moment::now() < deadline),
+            Strategy::FailFast | Strategy::Retry(_) => tries < STORE_TRIES,
+        };
+        if let (false, Some(error)) = (again, why) {
+            return Err(error);
+        }
+        // Else the next attempt would find its own lock held by this one.
+        several.inner.keeper.within(GIVING_BACK, given_back).await;
     }
-    let taken = taken.into_iter().map(Granted::keep).collect();
-    Ok(Guard::new(inner, taken, plan.renew_at))
+}
+
+/// A request for one lock or several.
+struct Several {
+    inner: Arc<Inner>,
+    names: Vec<LockName>,
+    plan: Plan,
+    started: Moment,
+    deadline: Option<Moment>,
+}
+
+/// What became of one attempt to take all locks.
+enum Attempt {
+    Held(Guard),
+    /// One was lost before the last was granted.
+    Lost(Guard),
+}
+
+impl Several {
+    /// On an error or a drop, what has been taken is released in the background.
+    async fn take(&self) -> Result<Attempt> {
+        let mut taken: Option<Guard> = None;
+        for name in &self.names {
+            let request = Request::new(&self.inner, name.clone(), &self.plan, self.started, self.deadline);
+            let guard = match taken.take() {
+                None => Guard::new(self.inner.clone(), request.acquire().await?.keep(), self.plan.renew_at),
+                Some(guard) => {
+                    let granted = tokio::select! {
+                        biased;
+                        () = guard.lost() => None,
+                        granted = request.acquire() => Some(granted?),
+                    };
+                    let Some(granted) = granted else { return Ok(Attempt::Lost(guard)) };
+                    guard.add(granted.keep());
+                    guard
+                }
+            };
+            taken = Some(guard);
+        }
+        let guard = taken.expect("a request has at least one lock");
+        Ok(if guard.is_valid() { Attempt::Held(guard) } else { Attempt::Lost(guard) })
+    }
 }
 
 /// One request for one lock. Whatever became of it, dropping it takes it back.
@@ -77,6 +153,8 @@ struct Request<'a> {
     started: Moment,
     deadline: Option<Moment>,
     ask: Arc<Ask>,
+    /// How many leases had ended when their answer came.
+    late: AtomicU32,
     undo: Undo,
 }
 
@@ -129,7 +207,7 @@ impl<'a> Request<'a> {
             process: plan.process.clone(),
         };
         let undo = Undo { inner: inner.clone(), name, lease_id, armed: false };
-        Self { plan, started, deadline, ask: Arc::new(ask), undo }
+        Self { plan, started, deadline, ask: Arc::new(ask), late: AtomicU32::new(0), undo }
     }
 
     async fn acquire(mut self) -> Result<Granted> {
@@ -153,7 +231,7 @@ impl<'a> Request<'a> {
         };
         match found {
             Answer::Granted(grant) => Ok(Granted { grant, undo: self.undo }),
-            Answer::Busy(conflict) | Answer::Queued(conflict) => {
+            Answer::Busy(conflict) | Answer::Queued(Queued { conflict, .. }) => {
                 self.undo.armed = false; // The store has said that there is nothing of ours.
                 let (lock, waited) = (self.undo.name.clone(), Moment::now().after(self.started));
                 let waited = if self.plan.strategy == Strategy::FailFast { Duration::ZERO } else { waited };
@@ -169,7 +247,8 @@ impl<'a> Request<'a> {
         for again in 0.. {
             let left = self.patience_left();
             match (self.ask_once(None).await?, backoff.pause(again)) {
-                (Answer::Busy(_), Some(pause)) if left > Duration::ZERO => {
+                (Answer::Busy(conflict), Some(pause)) if left > Duration::ZERO => {
+                    self.tell(&conflict);
                     tokio::time::sleep(pause.min(left)).await;
                 }
                 (answer, _) => return Ok(answer),
@@ -189,7 +268,10 @@ impl<'a> Request<'a> {
             let stays = !last || self.plan.keep_place || changes.is_superseded();
             let answer = self.ask_once(stays.then_some(self.ticket())).await?;
             match answer {
-                Answer::Queued(_) if !last => {}
+                Answer::Queued(queued) if !last => {
+                    changes.note_ahead(queued.ahead);
+                    self.tell(&queued.conflict);
+                }
                 answer => return Ok(answer),
             }
             if let Some(answer) = self.until_something_happens(&mut changes, asked).await? {
@@ -204,7 +286,8 @@ impl<'a> Request<'a> {
     async fn until_something_happens(&self, changes: &mut Changes, asked: Moment) -> Result<Option<Answer>> {
         let sign_of_life = asked.plus(self.ticket().as_duration() / 3);
         loop {
-            match changes.next(self.patience_left()).await {
+            let until_refresh = sign_of_life.after(Moment::now());
+            match changes.next(self.patience_left().min(until_refresh)).await {
                 Wake::Served(HandedOver { lease, since }) => {
                     let valid_until = since.plus(lease.expires_at.since(lease.acquired_at));
                     return Ok(Grant::in_time(lease, valid_until).map(Answer::Granted));
@@ -225,19 +308,16 @@ impl<'a> Request<'a> {
     /// Looks at the lock, which is cheaper than an operation. Gives the lease that our ticket has turned into; if it has
     /// not, says whether it is worth asking.
     async fn look(&self, asked: Moment) -> (Option<Answer>, bool) {
-        let Ok(Some(record)) = self.locks().get(&self.undo.name).await else {
+        let Ok(peek) = self.locks().peek(&self.undo.name, &self.ask.lease_id).await else {
             return (None, true);
         };
-        if let Some(lease) = record.lease(&self.ask.lease_id) {
+        let is_due = peek.is_due();
+        if let Some(lease) = peek.lease {
             // When we asked last, we were still in the queue: the lease has begun after that.
             let valid_until = asked.plus(lease.expires_at.since(lease.renewed_at));
-            return (Grant::in_time(lease.clone(), valid_until).map(Answer::Granted), true);
+            return (Grant::in_time(lease, valid_until).map(Answer::Granted), true);
         }
-        let Ok(now) = self.locks().now().await else {
-            return (None, true);
-        };
-        let ended = record.next_end().is_none_or(|end| end <= now);
-        (None, ended || LockState::Stale.matches(&record, now))
+        (None, is_due)
     }
 
     fn ticket(&self) -> Ttl {
@@ -249,31 +329,97 @@ impl<'a> Request<'a> {
         self.deadline.map_or(Duration::MAX, |deadline| deadline.after(Moment::now()))
     }
 
+    fn tell(&self, conflict: &Conflict) {
+        if let Some(on_wait) = &self.plan.on_wait {
+            on_wait(&self.undo.name, conflict);
+        }
+    }
+
     /// One asking. A store that fails is asked again: with the same lease id that cannot take the lock twice.
     async fn ask_once(&self, queue: Option<Ttl>) -> Result<Answer> {
         let op =
             LockOp::Acquire(Acquire { ask: self.ask.clone(), queue, steal_after: self.plan.steal_after });
+        let begun = Moment::now();
         let mut tries = 0;
         loop {
             let sent = Moment::now();
+            let limit = self.time_for_a_try(begun, sent, tries);
             tries += 1;
-            match self.locks().apply(&self.undo.name, &op).await {
+            let asking = self.locks().apply(&self.undo.name, &op);
+            let answer = self.undo.inner.keeper.within(limit, asking).await;
+            match answer.unwrap_or_else(|| Err(self.no_answer(limit))) {
                 Ok(Outcome::Granted(lease)) => {
                     let valid_until = sent.plus(lease.expires_at.since(lease.renewed_at));
                     if let Some(grant) = Grant::in_time(lease, valid_until) {
                         return Ok(Answer::Granted(grant));
                     }
+                    let late = self.late.fetch_add(1, Ordering::Relaxed) + 1;
+                    if late >= LATE_GRANTS || self.patience_left() == Duration::ZERO {
+                        return Err(self.too_slow());
+                    }
                 }
-                Ok(Outcome::Queued(queued)) => return Ok(Answer::Queued(queued.conflict)),
+                Ok(Outcome::Queued(queued)) => return Ok(Answer::Queued(queued)),
                 Ok(Outcome::Busy(conflict)) => return Ok(Answer::Busy(conflict)),
                 Ok(other) => return Err(super::leasehold::unexpected(&self.undo.name, other)),
-                Err(error) if error.is_retryable() && tries < STORE_TRIES => {
-                    tracing::debug!(lock = %self.undo.name, %error, "asking again");
-                    tokio::time::sleep(Duration::from_millis(50 << tries)).await;
-                }
-                Err(error) => return Err(error),
+                Err(error) => match self.pause_after(&error, begun, tries) {
+                    Some(pause) => {
+                        tracing::debug!(lock = %self.undo.name, %error, "asking again");
+                        tokio::time::sleep(pause).await;
+                    }
+                    None => return Err(error),
+                },
             }
         }
+    }
+
+    /// How long a caller that does not wait for the lock tries to reach the store.
+    fn store_time(&self) -> Duration {
+        STORE_TIME.max(self.undo.inner.store.abilities().poll * STORE_POLLS)
+    }
+
+    /// How long one try may take, if `tries` have been made before.
+    fn time_for_a_try(&self, begun: Moment, now: Moment, tries: u32) -> Duration {
+        match self.plan.strategy {
+            Strategy::Wait(None) => Duration::MAX,
+            Strategy::Wait(Some(_)) => {
+                let last = LAST_ASKING.max(self.undo.inner.store.abilities().poll);
+                self.patience_left().max(last)
+            }
+            _ if tries == 0 => self.store_time() + OWN_WORDS,
+            _ => begun.plus(self.store_time()).after(now),
+        }
+    }
+
+    /// The pause before the next try, if there is to be one.
+    fn pause_after(&self, error: &Error, begun: Moment, tries: u32) -> Option<Duration> {
+        if !error.is_retryable() {
+            return None;
+        }
+        let pause = Duration::from_millis(50 << tries.min(8));
+        if matches!(self.plan.strategy, Strategy::Wait(_)) {
+            let left = self.patience_left();
+            // A quarter longer or shorter by chance: those whose connection was refused do not come back together.
+            let pause = pause.min(STORE_PAUSE).mul_f64(0.75 + 0.5 * fastrand::f64());
+            return (left > Duration::ZERO).then_some(pause.min(left));
+        }
+        let left = begun.plus(self.store_time()).after(Moment::now());
+        (tries < STORE_TRIES && pause < left).then_some(pause)
+    }
+
+    fn no_answer(&self, limit: Duration) -> Error {
+        let (url, limit) = (self.undo.inner.store.url(), format_duration(limit));
+        let message = format!("{url} did not answer within {limit}");
+        Error::store(
+            Trouble::Unavailable,
+            message,
+            "see whether the store is up, or wait longer for the lock",
+        )
+    }
+
+    fn too_slow(&self) -> Error {
+        let (url, ttl) = (self.undo.inner.store.url(), self.plan.ttl);
+        let message = format!("{url} is too slow: its answers take longer than the ttl of {ttl}");
+        Error::store(Trouble::Unavailable, message, "use a longer ttl")
     }
 
     fn locks(&self) -> &dyn crate::store::LockStore {
@@ -283,7 +429,7 @@ impl<'a> Request<'a> {
 
 enum Answer {
     Granted(Grant),
-    Queued(Conflict),
+    Queued(Queued),
     Busy(Conflict),
 }
 
@@ -300,14 +446,8 @@ impl Drop for Undo {
         if self.armed {
             let (inner, name, lease_id) = (self.inner.clone(), self.name.clone(), self.lease_id);
             self.inner.keeper.spawn(async move {
-                let op = LockOp::Leave(Leave { lease_id });
-                for tries in 0..STORE_TRIES {
-                    match inner.locks().apply(&name, &op).await {
-                        Err(error) if error.is_retryable() => {
-                            tokio::time::sleep(Duration::from_millis(100 << tries)).await;
-                        }
-                        _ => break, // Gone, or beyond our power: it ends by its time.
-                    }
+                if let Err(error) = in_doubt::leave(inner.locks(), &name, lease_id).await {
+                    tracing::debug!(lock = %name, %error, "a request was not taken back; it ends by its time");
                 }
             });
         }

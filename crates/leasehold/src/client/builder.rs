@@ -8,7 +8,9 @@ use super::guard::Guard;
 use super::leasehold::Inner;
 use super::strategy::Strategy;
 use crate::error::{Error, Result};
-use crate::model::{Holder, Invalid, LeaseId, LockName, Metadata, Mode, Priority, Process, Slots, Ttl};
+use crate::model::{
+    Conflict, Holder, Invalid, LeaseId, LockName, Metadata, Mode, Priority, Process, Slots, Ttl,
+};
 use crate::store::{self, Hosts};
 
 /// Asks for one lock, or for several at once. What is wrong with a value is told by [`acquire`](Self::acquire).
@@ -45,11 +47,13 @@ impl LockBuilder {
             renew_at: RENEW_AT,
             lease_id: None,
             keep_place: false,
+            on_wait: None,
         };
         Self { inner, names: Vec::new(), plan, wrong: None }.and(name)
     }
 
-    /// Asks for another lock too. Several are taken in the order of their names, all or none.
+    /// Asks for another lock too. Several are taken in the order of their names, all or none. Each is renewed from its
+    /// grant on; if one is lost while a later one is waited for, all are given back and asked for again.
     pub fn and<N>(mut self, name: N) -> Self
     where
         N: TryInto<LockName>,
@@ -177,6 +181,13 @@ impl LockBuilder {
     /// [`lease_id`](Self::lease_id). If the lock becomes free meanwhile, it is kept for that request too.
     pub fn keep_place(mut self) -> Self {
         self.plan.keep_place = true;
+        self
+    }
+
+    /// Called with the lock that is waited for and who is in its way: when waiting begins, and each time the store is
+    /// asked again. It must not block.
+    pub fn on_wait(mut self, told: impl Fn(&LockName, &Conflict) + Send + Sync + 'static) -> Self {
+        self.plan.on_wait = Some(Arc::new(told));
         self
     }
 

@@ -1,12 +1,19 @@
-//! The thread that keeps guards alive. It has a runtime of its own, so that no work of the caller can starve a
+//! The two threads that keep guards alive. One watches the time: it starts renewals and declares guards lost at their
+//! deadline. The other has a runtime of its own and talks to the store, so that no work of the caller can starve a
 //! renewal, and a guard that is dropped anywhere can still be released.
+//!
+//! They are two because a call of the store may block its thread, as SQLite's does while the disk is busy: the thread
+//! that watches deadlines calls no store.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 
 use super::guard::Core;
@@ -23,15 +30,24 @@ pub(super) struct Keeper {
     handle: Handle,
     tasks: TaskTracker,
     diary: Arc<Diary>,
+    upkeep: Mutex<Option<Upkeep>>,
     /// Dropped with the keeper, which ends the thread.
     _alive: oneshot::Sender<()>,
 }
 
-/// Which guard is to be renewed when.
+/// Another thread, for all that may take its time: recovery, schedules, retention. A heartbeat or a renewal never waits
+/// behind it.
+struct Upkeep {
+    handle: Handle,
+    /// Dropped with the keeper, which ends the thread.
+    _alive: oneshot::Sender<()>,
+}
+
+/// Which guard is due when: for its next renewal, or, while a renewal is under way, for its deadline.
 #[derive(Default)]
 pub(super) struct Diary {
     pages: Mutex<Pages>,
-    bell: Notify,
+    bell: Condvar,
 }
 
 #[derive(Default)]
@@ -40,6 +56,8 @@ struct Pages {
     entries: u64,
     /// When the thread will look next; an entry before that has to wake it.
     next_look: Option<Moment>,
+    /// The keeper is gone.
+    closed: bool,
 }
 
 /// An entry in the diary, to take it out again.
@@ -51,21 +69,38 @@ impl Keeper {
         let runtime = runtime.map_err(cannot_start)?;
         let (alive, ended) = oneshot::channel::<()>();
         let (handle, tasks, diary) = (runtime.handle().clone(), TaskTracker::new(), Arc::<Diary>::default());
-        let (their_tasks, their_diary) = (tasks.clone(), diary.clone());
+        let their_tasks = tasks.clone();
         let thread = std::thread::Builder::new().name("leasehold-keeper".to_owned());
         thread
             .spawn(move || {
                 runtime.block_on(async {
-                    tokio::select! {
-                        () = their_diary.keep(&their_tasks) => {}
-                        _ = ended => {}
-                    }
+                    let _ = ended.await;
                     their_tasks.close();
                     let _ = tokio::time::timeout(LAST_CALL, their_tasks.wait()).await;
                 });
             })
             .map_err(cannot_start)?;
-        Ok(Self { handle, tasks, diary, _alive: alive })
+        let keeper = Self {
+            handle: handle.clone(),
+            tasks: tasks.clone(),
+            diary: diary.clone(),
+            upkeep: Mutex::default(),
+            _alive: alive,
+        };
+        let watch = std::thread::Builder::new().name("leasehold-watch".to_owned());
+        watch.spawn(move || diary.keep(&tasks, &handle)).map_err(cannot_start)?;
+        Ok(keeper)
+    }
+
+    /// Does something in the background that may take its time. The thread for it starts with the first such work; where no
+    /// more threads can be had, this one has to do.
+    pub(super) fn spawn_upkeep(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let mut upkeep = self.upkeep.lock().unwrap_or_else(PoisonError::into_inner);
+        if upkeep.is_none() {
+            let started = Upkeep::start();
+            *upkeep = started.inspect_err(|error| tracing::warn!(%error, "no thread for upkeep")).ok();
+        }
+        upkeep.as_ref().map_or(&self.handle, |upkeep| &upkeep.handle).spawn(work);
     }
 
     /// Does something in the background.
@@ -76,6 +111,24 @@ impl Keeper {
     /// Does something in the background that nobody waits for.
     pub(super) fn spawn_detached(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.handle.spawn(work);
+    }
+
+    /// What the work returns, if it ends within `limit`. The timer is the keeper's own: the caller may have none.
+    pub(super) async fn within<T>(&self, limit: Duration, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = pin!(work);
+        let first = poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await;
+        if let Poll::Ready(done) = first {
+            return Some(done);
+        }
+        let timer = {
+            let _runtime = self.handle.enter();
+            tokio::time::sleep(limit)
+        };
+        tokio::select! {
+            biased;
+            done = work => Some(done),
+            () = timer => None,
+        }
     }
 
     /// Waits until everything that [`spawn`](Self::spawn) was given is done.
@@ -90,8 +143,28 @@ impl Keeper {
     }
 }
 
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.diary.pages().closed = true;
+        self.diary.bell.notify_one();
+    }
+}
+
+impl Upkeep {
+    fn start() -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        let runtime = runtime.map_err(cannot_start)?;
+        let (alive, ended) = oneshot::channel::<()>();
+        let handle = runtime.handle().clone();
+        let thread = std::thread::Builder::new().name("leasehold-upkeep".to_owned());
+        let work = move || runtime.block_on(async { _ = ended.await });
+        thread.spawn(work).map_err(cannot_start)?;
+        Ok(Self { handle, _alive: alive })
+    }
+}
+
 impl Diary {
-    /// Enters a guard to be renewed at `due`.
+    /// Enters a guard that is due at that moment.
     pub(super) fn enter(&self, due: Moment, guard: Weak<Core>) -> Entry {
         let mut pages = self.pages();
         pages.entries += 1;
@@ -100,6 +173,7 @@ impl Diary {
         let too_late = pages.next_look.is_none_or(|look| due < look);
         if too_late {
             pages.next_look = Some(due);
+            drop(pages);
             self.bell.notify_one();
         }
         entry
@@ -110,33 +184,54 @@ impl Diary {
         self.pages().due.remove(&entry);
     }
 
-    async fn keep(self: &Arc<Self>, tasks: &TaskTracker) {
+    /// Watches the time until the keeper is gone. Calls no store and waits for none.
+    fn keep(self: &Arc<Self>, tasks: &TaskTracker, handle: &Handle) {
         loop {
-            let now = Moment::now();
-            let (due, next) = self.take_due(now);
-            for guard in due {
-                tasks.spawn(renew(guard, self.clone()));
-            }
-            match next {
-                Some(next) => {
-                    let nap = next.after(now).min(NAP);
-                    let _ = tokio::time::timeout(nap, self.bell.notified()).await;
+            let due = {
+                let mut pages = self.pages();
+                loop {
+                    if pages.closed {
+                        return;
+                    }
+                    let now = Moment::now();
+                    let due = pages.take_due(now);
+                    if !due.is_empty() {
+                        break due;
+                    }
+                    pages = match pages.next_look {
+                        Some(next) => {
+                            let nap = next.after(now).min(NAP);
+                            let woken = self.bell.wait_timeout(pages, nap);
+                            woken.unwrap_or_else(PoisonError::into_inner).0
+                        }
+                        None => self.bell.wait(pages).unwrap_or_else(PoisonError::into_inner),
+                    };
                 }
-                None => self.bell.notified().await,
+            };
+            for guard in due.iter().filter_map(Weak::upgrade) {
+                if guard.is_to_be_renewed(self, Moment::now()) {
+                    tasks.spawn_on(renew(guard, self.clone()), handle);
+                }
             }
         }
     }
 
-    fn take_due(&self, now: Moment) -> (Vec<Arc<Core>>, Option<Moment>) {
-        let mut pages = self.pages();
-        let later = pages.due.split_off(&(now.plus(Duration::from_micros(1)), 0));
-        let due = std::mem::replace(&mut pages.due, later);
-        pages.next_look = pages.due.first_key_value().map(|((moment, _), _)| *moment);
-        (due.into_values().filter_map(|guard| guard.upgrade()).collect(), pages.next_look)
-    }
-
     fn pages(&self) -> MutexGuard<'_, Pages> {
         self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Pages {
+    fn take_due(&mut self, now: Moment) -> Vec<Weak<Core>> {
+        let due = match self.due.first_key_value() {
+            Some(((first, _), _)) if *first <= now => {
+                let later = self.due.split_off(&(now.plus(Duration::from_micros(1)), 0));
+                std::mem::replace(&mut self.due, later).into_values().collect()
+            }
+            _ => Vec::new(),
+        };
+        self.next_look = self.due.first_key_value().map(|((moment, _), _)| *moment);
+        due
     }
 }
 

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::builder::LockBuilder;
+use super::contact::Contact;
+use super::in_doubt::{self, RETRIES, Released};
 use super::keeper::Keeper;
 use super::schedules::{ScheduleBuilder, Schedules};
 use super::status::{EventView, LockStatus};
@@ -43,6 +45,7 @@ pub struct Leasehold {
 pub(super) struct Inner {
     pub(super) store: Arc<dyn Store>,
     pub(super) keeper: Arc<Keeper>,
+    pub(super) contact: Arc<Contact>,
     /// Who asks, if nobody says: host and process number.
     pub(super) holder: Holder,
 }
@@ -71,7 +74,8 @@ impl Leasehold {
     /// Uses a store that is already open.
     pub fn with_store(store: Arc<dyn Store>) -> Result<Self> {
         let holder = Holder::new(format!("{}:{}", store::host_name(), std::process::id()))?;
-        Ok(Self { inner: Arc::new(Inner { store, keeper: Arc::new(Keeper::start()?), holder }) })
+        let (keeper, contact) = (Arc::new(Keeper::start()?), Arc::default());
+        Ok(Self { inner: Arc::new(Inner { store, keeper, contact, holder }) })
     }
 
     /// A handle on the same store whose doings are counted and timed, and where the numbers are. What is done through this
@@ -79,7 +83,8 @@ impl Leasehold {
     pub fn metered(&self) -> (Self, Arc<MeteredStore>) {
         let metered = Arc::new(MeteredStore::new(self.inner.store.clone()));
         let (keeper, holder) = (self.inner.keeper.clone(), self.inner.holder.clone());
-        (Self { inner: Arc::new(Inner { store: metered.clone(), keeper, holder }) }, metered)
+        let (store, contact) = (metered.clone(), self.inner.contact.clone());
+        (Self { inner: Arc::new(Inner { store, keeper, contact, holder }) }, metered)
     }
 
     /// The store itself.
@@ -281,22 +286,21 @@ impl Leasehold {
         self.status(name).await
     }
 
-    /// Like [`release`](Self::release), but does not look at the lock afterwards: one round trip. Gives the lease as it
-    /// was.
-    pub async fn release_lease(&self, name: &LockName, lease_id: LeaseId, token: Token) -> Result<Lease> {
-        match self.apply(name, LockOp::Release(Release { lease_id, token, at_least: None })).await? {
-            Outcome::Released(lease) => Ok(lease),
-            other => Err(unexpected(name, other)),
+    /// Like [`release`](Self::release), but does not look at the lock afterwards: one round trip.
+    ///
+    /// If the answer of the store is lost, it is asked again: a lease that the first try has released is released.
+    pub async fn release_lease(&self, name: &LockName, lease_id: LeaseId, token: Token) -> Result<()> {
+        let (release, until) = (Release { lease_id, token, at_least: None }, Moment::now().plus(RETRIES));
+        match in_doubt::release(self.inner.locks(), name, &release, until).await? {
+            Released::Yes => Ok(()),
+            Released::Ended(now) => Err(unexpected(name, Outcome::NotHeld(now))),
         }
     }
 
-    /// Asks the holders of a lock to stop when they can; they learn it at their next renewal. Says how many.
+    /// Asks the holders of a lock to stop when they can; they learn it at their next renewal. Says how many: none if the
+    /// answer of the store was lost, and whoever was asked has released the lock since.
     pub async fn ask_release(&self, name: &LockName, by: Holder, reason: Option<Reason>) -> Result<u32> {
-        let outcome = self.apply(name, LockOp::AskRelease(AskRelease { token: None, by, reason })).await?;
-        match outcome {
-            Outcome::Asked(count) => Ok(count),
-            other => Err(unexpected(name, other)),
-        }
+        in_doubt::ask_release(self.inner.locks(), name, AskRelease { token: None, by, reason }).await
     }
 
     /// Takes a lock from the holder with this token. If the lock has moved on since the caller looked, nothing
@@ -308,8 +312,8 @@ impl Leasehold {
         by: Holder,
         reason: Reason,
     ) -> Result<LockStatus> {
-        let outcome = self.apply(name, LockOp::ForceRelease(ForceRelease { token, by, reason })).await?;
-        self.seen(name, outcome).await
+        in_doubt::force_release(self.inner.locks(), name, ForceRelease { token, by, reason }).await?;
+        self.status(name).await
     }
 
     /// Whether a token is still the newest of its lock, and its lease alive.
@@ -356,13 +360,6 @@ impl Leasehold {
 
     async fn apply(&self, name: &LockName, op: LockOp) -> Result<Outcome> {
         self.inner.locks().apply(name, &op).await
-    }
-
-    async fn seen(&self, name: &LockName, outcome: Outcome) -> Result<LockStatus> {
-        match outcome {
-            Outcome::Forced(_) => self.status(name).await,
-            other => Err(unexpected(name, other)),
-        }
     }
 }
 

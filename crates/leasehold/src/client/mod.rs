@@ -7,7 +7,9 @@
 //! | `strategy.rs` | what to do while somebody else has it |
 //! | `acquire.rs` | asking until it is ours or patience is over; leaks nothing when dropped |
 //! | `guard.rs` | holding it: states, loss, release |
-//! | `keeper.rs`, `renewal.rs` | the thread that keeps guards alive, and one renewal |
+//! | `in_doubt.rs` | operations whose answer was lost |
+//! | `keeper.rs`, `renewal.rs` | the threads that keep guards alive, and one renewal |
+//! | `run_error.rs` | guarded work whose lease was lost |
 //! | `status.rs` | what can be seen of a lock, for people and programs |
 //! | `sweeper.rs` | clearing away what nobody comes back for |
 //! | `schedules.rs` | tasks that come again and again |
@@ -16,10 +18,13 @@
 
 mod acquire;
 mod builder;
+mod contact;
 mod guard;
+mod in_doubt;
 mod keeper;
 mod leasehold;
 mod renewal;
+mod run_error;
 mod schedules;
 mod status;
 mod strategy;
@@ -30,6 +35,7 @@ mod workflows;
 pub use builder::LockBuilder;
 pub use guard::{Guard, GuardState, Health, Held};
 pub use leasehold::Leasehold;
+pub use run_error::RunError;
 pub use schedules::{ScheduleBuilder, Schedules};
 pub use status::{AskedStatus, EventView, HolderStatus, LockStatus, WaiterStatus};
 pub use strategy::{Backoff, Strategy};

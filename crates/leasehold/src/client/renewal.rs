@@ -5,33 +5,55 @@ use std::time::Duration;
 
 use super::guard::{Core, GuardState};
 use super::keeper::Diary;
-use crate::error::Error;
-use crate::model::{LockOp, Outcome, Renew};
+use crate::error::{Error, Trouble};
+use crate::model::{LockName, LockOp, NotHeld, Outcome, Renew};
 use crate::store::Moment;
 
 /// The pause after a try that failed, and the longest it grows to.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// So many answers in a row that no later try can change end the lease at once. One may be a fault of the line.
+const FINAL_ANSWERS: u32 = 2;
 
 /// Renews all leases of a guard, and enters it for the next time. One failure never ends it: only success, the
-/// store's word that the lease is gone, or the deadline does.
+/// store's word that the lease is gone, or the deadline does. The deadline is watched by another thread as well, which
+/// does not depend on this task.
 pub(super) async fn renew(core: Arc<Core>, diary: Arc<Diary>) {
-    let mut pause = PAUSE.0;
+    let under_way = UnderWay(core.clone());
+    let (mut pause, mut final_answers, mut failed) = (PAUSE.0, 0, false);
     loop {
         let left = core.valid_until().after(Moment::now());
         if core.is_over() {
             return;
         }
         if left == Duration::ZERO {
-            return core.lose("it could not be renewed in time");
+            return core.lose_at_deadline();
         }
         match tokio::time::timeout(left, renew_once(&core)).await {
-            Ok(Ok(())) => return core.enter(&diary, Moment::now()),
-            Ok(Err(Error::NotHeld { now, .. })) => {
-                let taken = now.holders.first().map(|held| format!("{} has the lock now", held.holder));
-                return core.lose(&taken.unwrap_or_else(|| "the store no longer knows it".to_owned()));
+            Ok(Ok(())) => {
+                if failed {
+                    tracing::warn!(locks = %core.names(), "a renewal succeeded again");
+                }
+                // Before the next entry: one that came due earlier than this would find a renewal under way.
+                drop(under_way);
+                return core.enter(&diary, Moment::now());
             }
-            Ok(Err(error)) => {
-                tracing::warn!(locks = %core.names(), %error, "a renewal failed; trying again");
+            Ok(Err(Failed::NotHeld { at, name, now })) => {
+                let taken = now.holders.first().map(|held| format!("{} has the lock now", held.holder));
+                let why = taken.unwrap_or_else(|| "the store no longer knows it".to_owned());
+                return core.lose(name, why, Some(at));
+            }
+            Ok(Err(Failed::Store { name, error })) => {
+                final_answers = if is_final(&error) { final_answers + 1 } else { 0 };
+                if final_answers == FINAL_ANSWERS {
+                    return core.lose(name, format!("it cannot be renewed: {error}"), None);
+                }
+                // Said once, not at every try.
+                if failed {
+                    tracing::debug!(locks = %core.names(), %error, "a renewal failed again");
+                } else {
+                    tracing::warn!(locks = %core.names(), %error, "a renewal failed; trying again");
+                }
+                failed = true;
                 core.set_state(GuardState::Unsure);
             }
             Err(_) => {}
@@ -41,14 +63,40 @@ pub(super) async fn renew(core: Arc<Core>, diary: Arc<Diary>) {
     }
 }
 
-async fn renew_once(core: &Core) -> Result<(), Error> {
+/// Marks the guard as being renewed until it is dropped, also by a panic.
+struct UnderWay(Arc<Core>);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.renewal_ended();
+    }
+}
+
+enum Failed {
+    NotHeld { at: usize, name: LockName, now: Box<NotHeld> },
+    Store { name: LockName, error: Error },
+}
+
+/// Whether no later try can succeed, as when the file of the store was removed.
+fn is_final(error: &Error) -> bool {
+    let Error::Store { trouble, .. } = error else { return false };
+    // A missing permission can be given back: such a lease is tried until its deadline.
+    matches!(trouble, Trouble::Broken | Trouble::Misconfigured | Trouble::NotSupported)
+}
+
+async fn renew_once(core: &Core) -> Result<(), Failed> {
     for at in 0..core.len() {
         let (name, lease) = core.lease(at);
         let op = LockOp::Renew(Renew { lease_id: lease.ask.lease_id, token: lease.token, ttl: None });
         let sent = Moment::now();
-        match core.locks().apply(&name, &op).await? {
-            Outcome::Renewed(lease) => core.renewed(at, lease, sent),
-            other => return Err(super::leasehold::unexpected(&name, other)),
+        match core.locks().apply(&name, &op).await {
+            Ok(Outcome::Renewed(lease)) => core.renewed(at, lease, sent),
+            Ok(Outcome::NotHeld(now)) => return Err(Failed::NotHeld { at, name, now: Box::new(now) }),
+            Ok(other) => {
+                let error = super::leasehold::unexpected(&name, other);
+                return Err(Failed::Store { name, error });
+            }
+            Err(error) => return Err(Failed::Store { name, error }),
         }
     }
     core.set_state(GuardState::Held);

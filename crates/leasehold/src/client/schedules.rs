@@ -3,6 +3,7 @@
 //! A schedule is a document of the store. Any worker that sees a tick adds its task, whose key names the tick: however
 //! many see it, it is added once. Only then is the tick noted as dealt with, so that one is lost to no crash.
 
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +12,8 @@ use super::leasehold::Inner;
 use super::tasks::{Work, new_task};
 use crate::error::{Error, Result, Trouble};
 use crate::model::{
-    CronText, LockName, Missed, Payload, Priority, QueueName, Retries, Schedule, ScheduleName, TaskId, Ttl,
-    Zone,
+    CronText, LockName, Missed, Payload, Priority, QueueName, Retries, Schedule, ScheduleName, TaskId,
+    Timestamp, Ttl, Zone,
 };
 use crate::store::clock::new_id;
 use crate::store::{Doc, DocStore, Draft, PutIf};
@@ -44,6 +45,12 @@ impl Schedules {
     pub async fn get(&self, name: &ScheduleName) -> Result<Schedule> {
         let doc = docs(&self.inner)?.get(&key(name)).await?;
         doc.and_then(|doc| read(&doc)).ok_or_else(|| Error::UnknownSchedule(name.clone()))
+    }
+
+    /// Makes tasks of all ticks that are due now, as every worker does by itself from time to time. For those who want to know
+    /// that it is done, also for ticks at which no worker was there.
+    pub async fn tick(&self) -> Result<()> {
+        tick(&self.inner, &mut KnownTicks::default()).await.map(drop)
     }
 
     /// Removes one. Tasks that it has made stay.
@@ -161,7 +168,7 @@ impl IntoFuture for ScheduleBuilder {
 
 fn plain(name: &str, cron: &str, queue: QueueName, payload: Payload) -> Result<Schedule> {
     let (name, cron) = (ScheduleName::new(name)?, CronText::new(cron)?);
-    Ok(Schedule::new(name, cron, queue, payload, crate::model::Timestamp::default())?)
+    Ok(Schedule::new(name, cron, queue, payload, Timestamp::default())?)
 }
 
 /// Sets a schedule. If its times are as before, so is what has been dealt with; else it begins now.
@@ -184,34 +191,75 @@ async fn set(inner: &Inner, schedule: Schedule) -> Result<Schedule> {
     Err(busy(&schedule.name))
 }
 
+/// What is known of schedules from an earlier look at them, so that their next tick is not looked for each time: the version
+/// of each, and its next tick.
+#[derive(Default)]
+pub(super) struct KnownTicks(BTreeMap<ScheduleName, (u64, Option<Timestamp>)>);
+
 /// Makes tasks of all ticks that are due, and says how long it is until the next one.
-pub(super) async fn tick(inner: &Inner) -> Result<Option<Duration>> {
-    let Some(docs) = inner.store.docs() else { return Ok(None) };
+pub(super) async fn tick(inner: &Inner, known: &mut KnownTicks) -> Result<Option<Duration>> {
+    if inner.store.docs().is_none() {
+        return Ok(None);
+    }
     let schedules = stored(inner).await?;
     if schedules.is_empty() {
         return Ok(None);
     }
-    let tasks = inner.tasks()?;
-    let now = tasks.now().await?;
-    let mut next: Option<Duration> = None;
+    let now = inner.tasks()?.now().await?;
+    let earlier = std::mem::take(&mut known.0);
+    let mut soonest: Option<Timestamp> = None;
     for (version, schedule) in schedules.into_iter().filter(|(_, schedule)| !schedule.paused) {
-        let (ticks, upto) = schedule.due(now);
-        if upto > schedule.since {
-            let new = ticks.iter().map(|tick| schedule.task(*tick, TaskId::from_uuid(new_id())));
-            let new = new.collect::<std::result::Result<Vec<_>, _>>()?;
-            // Somebody else may have added them already, also with a payload from before a change: once is enough.
-            for batch in new.chunks(100) {
-                tasks.enqueue(batch).await?;
+        let entry = earlier.get(&schedule.name).copied();
+        let entry = entry.filter(|(of, next)| *of == version && next.is_none_or(|next| next > now));
+        let next = match entry {
+            Some((_, next)) => {
+                known.0.insert(schedule.name, (version, next));
+                next
             }
-            let done = Schedule { since: upto, ..schedule.clone() };
-            docs.put_if(&key(&schedule.name), Some(version), draft(Some(&done))).await?;
-        }
-        if let Some(tick) = schedule.next(now) {
-            let until = tick.since(now);
-            next = Some(next.map_or(until, |earlier| earlier.min(until)));
-        }
+            None => match tick_one(inner, version, &schedule, now).await {
+                Ok(written) => {
+                    let next = schedule.next(now);
+                    if let Some(version) = written {
+                        known.0.insert(schedule.name, (version, next));
+                    }
+                    next
+                }
+                // The store is away: for the others, too.
+                Err(error) if error.is_retryable() => return Err(error),
+                Err(error) => {
+                    tracing::error!(schedule = %schedule.name, %error, "a schedule cannot tick; the others go on");
+                    None
+                }
+            },
+        };
+        soonest = soonest.into_iter().chain(next).min();
     }
-    Ok(next)
+    Ok(soonest.map(|tick| tick.since(now)))
+}
+
+/// Makes tasks of what is due of one schedule, and returns its version after that; none if somebody else has changed it.
+async fn tick_one(inner: &Inner, version: u64, schedule: &Schedule, now: Timestamp) -> Result<Option<u64>> {
+    let (ticks, upto) = schedule.due(now);
+    if upto <= schedule.since {
+        return Ok(Some(version));
+    }
+    let new = ticks.iter().map(|tick| schedule.task(*tick, TaskId::from_uuid(new_id())));
+    let new = new.collect::<std::result::Result<Vec<_>, _>>()?;
+    // Somebody else may have added them already, also with a payload from before a change: once is enough.
+    for batch in new.chunks(batch_of(&schedule.payload)) {
+        inner.tasks()?.enqueue(batch).await?;
+    }
+    let done = Schedule { since: upto, ..schedule.clone() };
+    let written = docs(inner)?.put_if(&key(&schedule.name), Some(version), draft(Some(&done))).await?;
+    Ok(match written {
+        PutIf::Written(version) => Some(version),
+        PutIf::Clash(_) => None,
+    })
+}
+
+/// How many tasks with this payload are added in one call: not more than a hundred, and not more than about a mebibyte.
+fn batch_of(payload: &Payload) -> usize {
+    ((1 << 20) / (payload.as_str().len() + 100)).clamp(1, 100)
 }
 
 async fn stored(inner: &Inner) -> Result<Vec<(u64, Schedule)>> {

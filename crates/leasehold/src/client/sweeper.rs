@@ -22,7 +22,7 @@ impl Sweeper {
         let stop = CancellationToken::new();
         let weak = Arc::downgrade(inner);
         let stopped = stop.clone();
-        inner.keeper.spawn_detached(async move {
+        inner.keeper.spawn_upkeep(async move {
             tokio::select! {
                 () = stopped.cancelled() => {}
                 () = sweep_on(weak, every) => {}

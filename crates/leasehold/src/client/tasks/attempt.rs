@@ -9,24 +9,33 @@ use tokio::sync::watch;
 use super::floor::{Stop, Terms};
 use super::foreman::Handler;
 use super::running::Ties;
+use super::slots::Slot;
 use super::work::clamped;
 use crate::client::builder::LockBuilder;
 use crate::client::guard::Guard;
 use crate::client::leasehold::Inner;
+use crate::client::run_error::RunError;
+use crate::client::strategy::Strategy;
 use crate::client::workflows::clear_stale;
 use crate::error::{Error, Result};
 use crate::model::{Brief, ExecutionId, LockName, Note, Task, Ttl, Verdict, format_duration};
 use crate::store::Moment;
 
-/// How long a task is put off whose lock somebody else has.
-const LOCK_TAKEN: Duration = Duration::from_secs(1);
+/// How long a task is put off that has lost its lock.
+const LOCK_LOST: Duration = Duration::from_secs(1);
+/// A task whose lock is held is put off for so long if the worker waits for too many locks already.
+const TOO_MANY_WAIT: Duration = Duration::from_secs(5);
 /// An execution that waits for its lock looks this often whether whoever has it is still at work.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
+/// The pause before the lock is asked for again after an error.
+const AFTER_AN_ERROR: Duration = Duration::from_secs(1);
 
-/// How an attempt went: what to tell the store, if anything, and how long it took.
+/// How an attempt went: what to tell the store, and how long it took.
 pub(super) struct Ended {
-    pub(super) verdict: Option<Verdict>,
+    pub(super) verdict: Verdict,
     pub(super) took: Duration,
+    /// It has waited for its lock: how long it took says nothing about its handler.
+    pub(super) has_waited: bool,
 }
 
 /// What is special about executions of workflows.
@@ -51,17 +60,19 @@ pub(super) async fn attempt(
     task: Arc<Task>,
     ttl: Ttl,
     ties: Ties,
+    slot: Arc<Slot>,
 ) -> Ended {
     let began = Moment::now();
     let (mut terms, patient) = (ties.terms.clone(), ties.patient);
     let execution = Execution::of(&task);
+    let its_slot = slot.clone();
     let mut work = std::pin::pin!(async {
         let Some(handler) = handler else { return Verdict::Return };
         match (task.lock.clone(), &execution) {
             (Some(lock), Some(execution)) => {
-                execute(&inner, lock, execution, Run { handler, task, ttl, ties }).await
+                execute(&inner, lock, execution, Run { handler, task, ttl, ties, slot }).await
             }
-            (Some(lock), None) => under_lock(&inner, lock, Run { handler, task, ttl, ties }).await,
+            (Some(lock), None) => under_lock(&inner, lock, Run { handler, task, ttl, ties, slot }).await,
             (None, _) => handler(task, None, ties).await,
         }
     });
@@ -73,28 +84,38 @@ pub(super) async fn attempt(
             let why = terms.borrow().stop.unwrap_or(why);
             stopped_as(why, last, execution.as_ref())
         },
-        verdict = &mut work => Some(verdict),
+        verdict = &mut work => {
+            // It may have been told to stop, and have ended by that, within this very poll.
+            match terms.borrow().stop {
+                Some(why) => stopped_as(why, Some(verdict), execution.as_ref()),
+                None => verdict,
+            }
+        }
     };
-    Ended { verdict, took: Moment::now().after(began) }
+    Ended { verdict, took: Moment::now().after(began), has_waited: its_slot.has_waited() }
 }
 
 /// What to tell the store of an attempt that had to stop.
-fn stopped_as(why: Stop, last: Option<Verdict>, execution: Option<&Execution>) -> Option<Verdict> {
+fn stopped_as(why: Stop, last: Option<Verdict>, execution: Option<&Execution>) -> Verdict {
     let begun = execution.filter(|execution| execution.begun.load(Ordering::Relaxed));
     match (why, last, begun) {
-        (Stop::Lost, ..) => None,
-        (_, Some(done @ Verdict::Done(_)), _) => Some(done),
-        (Stop::Asked, ..) => Some(Verdict::Abort(None)),
+        // The store decides by the token whether it still counts.
+        (_, Some(done @ Verdict::Done(_)), _) => done,
+        // The store may still have the lease, and go on waiting for its end. If not, the old token changes nothing.
+        (Stop::Lost | Stop::Ending, _, None) => Verdict::Return,
+        (Stop::Lost, _, Some(_)) => Verdict::Fail(Note::new(
+            "lease lost: it could not be renewed in time, and nobody knows how far it came",
+        )),
+        (Stop::Asked, ..) => Verdict::Abort(None),
         (Stop::Overdue, ..) => {
             let after = execution.and_then(|execution| execution.max_runtime).map(Ttl::as_duration);
             let after = after.map(|after| format!(": it ran for {}", format_duration(after)));
-            Some(Verdict::Abort(Some(Note::new(format!("timeout{}", after.unwrap_or_default())))))
+            Verdict::Abort(Some(Note::new(format!("timeout{}", after.unwrap_or_default()))))
         }
         // What has begun must not begin again somewhere else.
         (Stop::Ending, _, Some(_)) => {
-            Some(Verdict::Abort(Some(Note::new("shutdown: its worker ended before it was done"))))
+            Verdict::Abort(Some(Note::new("shutdown: its worker ended before it was done")))
         }
-        (Stop::Ending, _, None) => Some(Verdict::Return),
     }
 }
 
@@ -104,11 +125,15 @@ struct Run {
     task: Arc<Task>,
     ttl: Ttl,
     ties: Ties,
+    slot: Arc<Slot>,
 }
 
 impl Run {
     fn ask(&self, inner: &Arc<Inner>, lock: LockName, holder: &str) -> LockBuilder {
-        let ask = LockBuilder::new(inner.clone(), lock).ttl(self.ttl.as_duration()).holder(holder);
+        let ask = LockBuilder::new(inner.clone(), lock)
+            .ttl(self.ttl.as_duration())
+            .priority(self.task.priority.get())
+            .holder(holder);
         // The work may live longer than this process: only time can tell that it is over.
         if self.ties.patient { ask.process(None) } else { ask }
     }
@@ -142,39 +167,41 @@ impl Run {
                 Ok(()) | Err(_) => Ok(verdict),
             };
         }
-        guard.run(async |_| within(handler(task, Some(token), ties)).await).await
+        match guard.run(async |_| within(handler(task, Some(token), ties)).await).await {
+            Ok(verdict) => Ok(verdict),
+            // The handler had ended before the loss was known: its result counts.
+            Err(RunError { error, value: Some(verdict) }) => {
+                tracing::warn!(%error, "a handler has ended, and the lock that it needed had been lost by then");
+                Ok(verdict)
+            }
+            Err(stopped) => Err(stopped.error),
+        }
     }
 }
 
-/// Runs the handler while the task's lock is held. Whoever else has the lock, has it: the task comes back later, and
-/// that is no attempt.
+/// Runs the handler while the task's lock is held.
 async fn under_lock(inner: &Arc<Inner>, lock: LockName, run: Run) -> Verdict {
-    let guard = match run.ask(inner, lock, &format!("task {}", run.task.id)).acquire().await {
+    let holder = format!("task {}", run.task.id);
+    let guard = match take_lock(inner, &lock, &holder, None, &run).await {
         Ok(guard) => guard,
-        Err(Error::Conflict { .. }) => return Verdict::Snooze(clamped(LOCK_TAKEN)),
-        Err(error) => {
-            tracing::warn!(task = %run.task.id, %error, "the lock of a task could not be asked for");
-            return Verdict::Snooze(clamped(LOCK_TAKEN));
-        }
+        Err(verdict) => return verdict,
     };
     match run.run(guard, None).await {
         Ok(verdict) => verdict,
         // The lock was lost, and the handler with it.
         Err(error) => {
             tracing::warn!(%error, "the lock of a task was lost while it ran");
-            Verdict::Snooze(clamped(LOCK_TAKEN))
+            Verdict::Snooze(clamped(LOCK_LOST))
         }
     }
 }
 
-/// Runs an execution while its workflow's lock is held. It waits for the lock in its place: were it put off, another one could
-/// be started in between. What has lost the lock has failed, as nobody knows how far it came.
+/// Runs an execution while its workflow's lock is held. What has lost the lock has failed, as nobody knows how far it came.
 async fn execute(inner: &Arc<Inner>, lock: LockName, execution: &Execution, run: Run) -> Verdict {
-    let mut terms = run.ties.terms.clone();
-    let guard = tokio::select! {
-        biased;
-        _ = stopped(&mut terms) => return Verdict::Return,
-        guard = wait_for_lock(inner, &lock, execution.id, &run) => guard,
+    let holder = execution.id.to_string();
+    let guard = match take_lock(inner, &lock, &holder, Some(execution.id), &run).await {
+        Ok(guard) => guard,
+        Err(verdict) => return verdict,
     };
     execution.begun.store(true, Ordering::Relaxed);
     match run.run(guard, execution.max_runtime).await {
@@ -186,26 +213,111 @@ async fn execute(inner: &Arc<Inner>, lock: LockName, execution: &Execution, run:
     }
 }
 
-async fn wait_for_lock(inner: &Arc<Inner>, lock: &LockName, id: ExecutionId, run: &Run) -> Guard {
-    let holder = id.to_string();
-    let mut patience = Duration::ZERO;
+/// Takes the lock of a task. If it is held, the task waits where it is, with its lease, in the lock's own queue and with its own
+/// priority, and occupies no slot: were it put off, others would overtake it, and another execution could be started in
+/// between. A worker that ends waits no longer. Waiting is no attempt.
+async fn take_lock(
+    inner: &Arc<Inner>,
+    lock: &LockName,
+    holder: &str,
+    execution: Option<ExecutionId>,
+    run: &Run,
+) -> Result<Guard, Verdict> {
+    let mut terms = run.ties.terms.clone();
+    let taking = async {
+        if let Some(guard) = try_lock(inner, lock, holder, execution, run).await {
+            return Ok(guard);
+        }
+        // An execution waits in any case: another one could be started in between.
+        if !run.slot.leave() && execution.is_none() {
+            return Err(Verdict::Defer(clamped(TOO_MANY_WAIT)));
+        }
+        let guard = wait_for_lock(inner, lock, holder, execution, run).await;
+        run.slot.take_again().await;
+        Ok(guard)
+    };
+    tokio::select! {
+        biased;
+        _ = stopped(&mut terms) => Err(Verdict::Return),
+        () = run.ties.ending.cancelled() => Err(Verdict::Return),
+        taken = taking => taken,
+    }
+}
+
+/// Takes the lock if it is free.
+async fn try_lock(
+    inner: &Arc<Inner>,
+    lock: &LockName,
+    holder: &str,
+    execution: Option<ExecutionId>,
+    run: &Run,
+) -> Option<Guard> {
     loop {
-        let ask = run.ask(inner, lock.clone(), &holder).meta("execution", &holder);
-        let ask = if patience.is_zero() { ask } else { ask.wait(patience) };
-        let error = match ask.acquire().await {
-            Ok(guard) => return guard,
-            Err(Error::Conflict { .. }) => match clear_stale(inner, lock).await {
-                Ok(seen) if seen.cleared => continue,
-                Ok(_) => {
-                    patience = LOOK_AGAIN;
-                    continue;
+        match ask(inner, lock, holder, execution, run).acquire().await {
+            Ok(guard) => return Some(guard),
+            Err(Error::Conflict { .. }) => {
+                let cleared = execution.is_some() && is_cleared(inner, lock).await;
+                if !cleared {
+                    return None;
                 }
-                Err(error) => error,
-            },
-            Err(error) => error,
+            }
+            Err(error) => {
+                tracing::warn!(task = %run.task.id, %error, "the lock of a task could not be asked for; trying again");
+                return None;
+            }
+        }
+    }
+}
+
+/// Waits in the queue of the lock, for as long as it takes. The place in that queue is kept.
+async fn wait_for_lock(
+    inner: &Arc<Inner>,
+    lock: &LockName,
+    holder: &str,
+    execution: Option<ExecutionId>,
+    run: &Run,
+) -> Guard {
+    loop {
+        let ask = ask(inner, lock, holder, execution, run).strategy(Strategy::Wait(None));
+        let mut waiting = std::pin::pin!(ask.acquire());
+        let acquired = loop {
+            tokio::select! {
+                biased;
+                acquired = &mut waiting => break acquired,
+                () = tokio::time::sleep(LOOK_AGAIN), if execution.is_some() => {
+                    is_cleared(inner, lock).await;
+                }
+            }
         };
-        tracing::warn!(execution = %id, %error, "the lock of an execution could not be asked for; trying again");
-        tokio::time::sleep(LOCK_TAKEN).await;
+        match acquired {
+            Ok(guard) => return guard,
+            Err(error) => {
+                tracing::warn!(task = %run.task.id, %error, "the lock of a task could not be asked for; trying again");
+                tokio::time::sleep(AFTER_AN_ERROR).await;
+            }
+        }
+    }
+}
+
+fn ask(
+    inner: &Arc<Inner>,
+    lock: &LockName,
+    holder: &str,
+    execution: Option<ExecutionId>,
+    run: &Run,
+) -> LockBuilder {
+    let ask = run.ask(inner, lock.clone(), holder);
+    if execution.is_some() { ask.meta("execution", holder) } else { ask }
+}
+
+/// Takes the lock from an execution that is not running; says whether there was one.
+async fn is_cleared(inner: &Arc<Inner>, lock: &LockName) -> bool {
+    match clear_stale(inner, lock).await {
+        Ok(seen) => seen.cleared,
+        Err(error) => {
+            tracing::warn!(%lock, %error, "whether the lock is stale could not be told");
+            false
+        }
     }
 }
 
@@ -214,5 +326,54 @@ async fn stopped(terms: &mut watch::Receiver<Terms>) -> Stop {
         Ok(Some(why)) => why,
         // Nobody is left who could want it stopped.
         _ => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::floor::Floor;
+    use super::super::slots::Slots;
+    use super::*;
+    use crate::Leasehold;
+    use crate::model::{NewTask, Payload, QueueName, Timestamp, WorkflowName};
+    use tokio_util::sync::CancellationToken;
+
+    /// How an attempt ends whose handler is stopped for this reason while it is polled, and ends by that in the same poll.
+    async fn stopped_within_a_poll(why: Stop, queue: &QueueName, last: Verdict, patient: bool) -> Verdict {
+        let leasehold = Leasehold::connect("memory:").await.unwrap();
+        let ttl = Ttl::from_secs(30);
+        let new = NewTask::new(
+            crate::model::TaskId::from_uuid(uuid::Uuid::from_u128(1)),
+            queue.clone(),
+            Payload::default(),
+        );
+        let task = Task::new(&new, Timestamp::from_micros(1));
+        let floor = Arc::<Floor>::default();
+        let terms = floor.take(&task, ttl, Moment::now());
+        let ties = Ties { floor, terms, lock: None, ending: CancellationToken::new(), patient };
+        let handler: Box<Handler> = Box::new(move |task: Arc<Task>, _, ties: Ties| {
+            let last = last.clone();
+            Box::pin(async move {
+                ties.floor.stop(task.id, task.token, why);
+                last
+            })
+        });
+        let slot = Slots::new(1).try_take().expect("it is free");
+        attempt(leasehold.inner.clone(), Some(handler.into()), Arc::new(task), ttl, ties, slot).await.verdict
+    }
+
+    /// Whether a handler ends in the poll in which it learns that it has to stop, or in the next one, is chance.
+    #[tokio::test]
+    async fn what_was_aborted_is_aborted_however_quickly_its_handler_ends() {
+        let (plain, workflow) = (QueueName::new("q").unwrap(), WorkflowName::new("w").unwrap().queue());
+        let failed = || Verdict::Fail(Note::new("lease lost"));
+        for (queue, patient) in [(&plain, false), (&plain, true), (&workflow, false), (&workflow, true)] {
+            let ended = stopped_within_a_poll(Stop::Asked, queue, failed(), patient).await;
+            assert_eq!(ended, Verdict::Abort(None));
+            let ended = stopped_within_a_poll(Stop::Asked, queue, Verdict::Done(None), patient).await;
+            assert_eq!(ended, Verdict::Done(None));
+        }
+        assert_eq!(stopped_within_a_poll(Stop::Ending, &plain, failed(), true).await, Verdict::Return);
+        assert_eq!(stopped_within_a_poll(Stop::Lost, &plain, failed(), true).await, Verdict::Return);
     }
 }

@@ -23,7 +23,7 @@ impl Caretaker {
         let (keep, workflows) = (can.forgets.then_some(KEEP), can.locks);
         let upkeep = look_after(Upkeep { inner: inner.clone(), every, keep, workflows });
         let (stopped, ticks) = (stop.clone(), tick_on(inner.clone()));
-        inner.keeper.spawn_detached(async move {
+        inner.keeper.spawn_upkeep(async move {
             stopped.run_until_cancelled(async { tokio::join!(upkeep, ticks) }).await;
         });
         Ok(Self { _stop: stop.drop_guard() })

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 
@@ -30,6 +31,21 @@ pub(super) struct Terms {
     pub(super) stop: Option<Stop>,
 }
 
+/// Whether the handler of a task was started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Begun {
+    /// The task was fetched ahead, and waits for a slot.
+    No,
+    /// At this moment, and the store does not know it yet.
+    Since(Moment),
+    /// The store knows it.
+    Told,
+}
+
+/// A task that was fetched ahead is told to the store as started after this time, unless it is done by then: a call for
+/// each short task would cost more than the task.
+const TELL_BEGUN_AFTER: Duration = Duration::from_millis(50);
+
 /// Everything that a worker has in hand.
 #[derive(Default)]
 pub(super) struct Floor {
@@ -44,6 +60,7 @@ pub(super) struct Floor {
 struct Hand {
     token: Token,
     ttl: Ttl,
+    begun: Begun,
     progress: Option<Progress>,
     terms: watch::Sender<Terms>,
 }
@@ -53,7 +70,8 @@ impl Floor {
     pub(super) fn take(&self, task: &Task, ttl: Ttl, sent: Moment) -> watch::Receiver<Terms> {
         let terms = Terms { valid_until: sent.plus(ttl.as_duration()), stop: None };
         let (terms, heard) = watch::channel(terms);
-        let hand = Hand { token: task.token, ttl, progress: None, terms };
+        let begun = if task.begun { Begun::Told } else { Begun::No };
+        let hand = Hand { token: task.token, ttl, begun, progress: None, terms };
         // Who gets a task that it had before has lost it in between, perhaps without knowing: no two handlers on one task.
         if let Some(mut earlier) = self.hands().insert(task.id, hand) {
             earlier.stop(Stop::Lost);
@@ -107,14 +125,34 @@ impl Floor {
         }
     }
 
+    /// The handler of a task is about to be started.
+    pub(super) fn begin(&self, id: TaskId, token: Token) {
+        if let Some(hand) = self.hands().get_mut(&id).filter(|hand| hand.token == token)
+            && hand.begun == Begun::No
+        {
+            hand.begun = Begun::Since(Moment::now());
+        }
+    }
+
     /// The leases of this ttl, for a sign of life, with what is new about them.
     pub(super) fn held(&self, ttl: Ttl) -> Vec<HeldTask> {
-        let mut hands = self.hands();
-        let of_ttl = hands.iter_mut().filter(|(_, hand)| hand.ttl == ttl);
-        let held = |(id, hand): (&TaskId, &mut Hand)| HeldTask {
+        self.held_if(ttl, |_| true)
+    }
+
+    /// The leases of this ttl whose handlers were started a while ago without the store knowing it.
+    pub(super) fn untold(&self, ttl: Ttl, now: Moment) -> Vec<HeldTask> {
+        let is_untold = |begun| matches!(begun, Begun::Since(at) if at.plus(TELL_BEGUN_AFTER) <= now);
+        self.held_if(ttl, |hand| is_untold(hand.begun))
+    }
+
+    fn held_if(&self, ttl: Ttl, wanted: impl Fn(&Hand) -> bool) -> Vec<HeldTask> {
+        let hands = self.hands();
+        let of_ttl = hands.iter().filter(|(_, hand)| hand.ttl == ttl && wanted(hand));
+        let held = |(id, hand): (&TaskId, &Hand)| HeldTask {
             id: *id,
             token: hand.token,
             progress: hand.progress.clone(),
+            begun: hand.begun != Begun::No,
         };
         of_ttl.map(held).collect()
     }
@@ -129,13 +167,13 @@ impl Floor {
             match beat {
                 Beat::Lost => hand.stop(Stop::Lost),
                 Beat::Kept(asked) => {
-                    hand.renew(sent.plus(hand.ttl.as_duration()));
+                    if held.begun {
+                        hand.begun = Begun::Told;
+                    }
                     if hand.progress == held.progress {
                         hand.progress = None;
                     }
-                    if asked.is_some() {
-                        hand.stop(Stop::Asked);
-                    }
+                    hand.renew(sent.plus(hand.ttl.as_duration()), asked.as_ref().map(|_| Stop::Asked));
                 }
             }
         }
@@ -171,24 +209,29 @@ impl Floor {
 }
 
 impl Hand {
-    /// An answer that comes late makes no lease shorter.
-    fn renew(&self, until: Moment) {
+    /// Takes the answer to a heartbeat whole: a handler never sees the renewal without the request to stop. An answer that
+    /// comes late makes no lease shorter.
+    fn renew(&mut self, until: Moment, stop: Option<Stop>) {
         self.terms.send_if_modified(|terms| {
             let later = until > terms.valid_until;
             terms.valid_until = terms.valid_until.max(until);
-            later
+            stop.is_some_and(|why| terms.stop_because(why)) || later
         });
     }
 
-    /// The first reason stands, but a lease that is lost is lost.
     fn stop(&mut self, why: Stop) {
-        self.terms.send_if_modified(|Terms { stop, .. }| {
-            let stronger = stop.is_none() || (why == Stop::Lost && *stop != Some(Stop::Lost));
-            if stronger {
-                *stop = Some(why);
-            }
-            stronger
-        });
+        self.terms.send_if_modified(|terms| terms.stop_because(why));
+    }
+}
+
+impl Terms {
+    /// The first reason stands, but a lease that is lost is lost. Returns whether it is news.
+    fn stop_because(&mut self, why: Stop) -> bool {
+        let stronger = self.stop.is_none() || (why == Stop::Lost && self.stop != Some(Stop::Lost));
+        if stronger {
+            self.stop = Some(why);
+        }
+        stronger
     }
 }
 
@@ -225,6 +268,22 @@ mod tests {
         assert!(over(2, sent), "it is not in hand");
     }
 
+    /// A task that is fetched ahead counts as an attempt only once it was started, and a short one is not told at all.
+    #[test]
+    fn a_start_is_told_once_and_only_if_the_store_does_not_know_it() {
+        let (floor, ttl, task) = (Floor::default(), Ttl::from_secs(9), task(1));
+        let _terms = floor.take(&task, ttl, Moment::now());
+        let begun = |held: Vec<HeldTask>| held.iter().map(|held| held.begun).collect::<Vec<_>>();
+        let later = Moment::now().plus(Duration::from_secs(1));
+        assert_eq!((begun(floor.held(ttl)), begun(floor.untold(ttl, later))), (vec![false], vec![]));
+        floor.begin(task.id, task.token);
+        assert_eq!(begun(floor.untold(ttl, Moment::now())), [false; 0], "it may be done in a moment");
+        let untold = floor.untold(ttl, later);
+        assert_eq!((begun(floor.held(ttl)), begun(untold.clone())), (vec![true], vec![true]));
+        floor.heard(&untold, &[Beat::Kept(None)], Moment::now());
+        assert_eq!((begun(floor.held(ttl)), begun(floor.untold(ttl, later))), (vec![true], vec![]));
+    }
+
     /// A list that was read before the settlement tells of a task that was done after it: it must not be begun again.
     #[test]
     fn what_is_let_go_of_while_the_store_is_asked_is_still_known() {
@@ -236,5 +295,25 @@ mod tests {
         assert!(floor.knows(id, task.token));
         floor.forget();
         assert!(!floor.knows(id, task.token));
+    }
+
+    /// A handler that saw the renewal first would take the lease for good, and end as if by itself.
+    #[test]
+    fn a_renewal_and_the_request_to_stop_come_together() {
+        let (floor, task, sent) = (Floor::default(), task(1), Moment::now());
+        let mut heard = floor.take(&task, Ttl::from_secs(1), sent);
+        let held = floor.held(Ttl::from_secs(1));
+        let asked = crate::model::Asked {
+            by: crate::model::Holder::new("ada").unwrap(),
+            at: Timestamp::from_micros(1),
+            reason: None,
+        };
+        heard.mark_unchanged();
+        floor.heard(&held, &[Beat::Kept(Some(asked))], sent.plus(std::time::Duration::from_millis(500)));
+        assert!(heard.has_changed().unwrap());
+        let terms = *heard.borrow_and_update();
+        assert_eq!(terms.stop, Some(Stop::Asked));
+        assert!(terms.valid_until > sent.plus(std::time::Duration::from_secs(1)));
+        assert!(!heard.has_changed().unwrap());
     }
 }

@@ -14,6 +14,7 @@ use super::attempt::{Ended, attempt};
 use super::floor::{Floor, Stop, Terms};
 use super::pulse::About;
 use super::running::Ties;
+use super::slots::Slots;
 use crate::client::leasehold::Inner;
 use crate::error::Result;
 use crate::model::{
@@ -49,6 +50,8 @@ pub(super) struct Foreman {
     pub(super) lines: Vec<Line>,
     pub(super) handlers: BTreeMap<QueueName, Arc<Handler>>,
     pub(super) slots: usize,
+    /// Which of them are free.
+    pub(super) free: Arc<Slots>,
     pub(super) prefetch: Option<usize>,
     pub(super) ended: mpsc::UnboundedSender<Settle>,
     /// No more tasks are taken.
@@ -83,13 +86,20 @@ struct Shift {
     pause: Duration,
     /// Answers were lost that may have brought tasks.
     astray: bool,
+    /// No more than so many are asked for: after an answer that did not come only one, then twice as many each time. The
+    /// answer may have been too large for the time it had.
+    most: usize,
+    /// The last answer ended before a task that must start at once: the next one waits until a slot is free.
+    cut: bool,
+    /// The task at work beside which nothing else runs.
+    alone: Option<(TaskId, Token)>,
 }
 
 /// What came of asking for tasks.
 struct Answer {
     sent: Moment,
-    /// How many were asked for; none if it was only asked what was given already.
-    asked_for: Option<usize>,
+    /// What was asked for; nothing if it was only asked what was given already.
+    asked_for: Option<LeaseTasks>,
     leased: Result<Leased>,
 }
 
@@ -109,6 +119,9 @@ impl Foreman {
             // Workers that start together after a downtime do not ask together.
             pause: Duration::from_millis(fastrand::u64(0..50)),
             astray: false,
+            most: usize::MAX,
+            cut: false,
+            alone: None,
         };
         let (mut asking, mut arrivals): (Option<Asking>, Option<Arrivals>) = (None, None);
         let mut told = false;
@@ -149,6 +162,8 @@ impl Foreman {
                         self.settle(&mut shift, ended);
                     }
                 }
+                // A slot is free: its attempt waits for a lock.
+                () = self.free.left.notified() => {}
                 answer = answer(&mut asking), if asking.is_some() => {
                     asking = None;
                     self.take(&mut shift, answer);
@@ -169,17 +184,21 @@ impl Foreman {
     /// How many tasks could be taken now. Not every single one that is worked off is replaced at once: asking for many
     /// costs little more than asking for one.
     fn room(&self, shift: &Shift) -> usize {
-        if self.floor.len() >= MOST_UNSETTLED + self.slots {
+        let in_hand = shift.at_work.len() + shift.ahead.len();
+        // A task that runs alone waits until the others are done, and nothing is taken meanwhile.
+        let alone = shift.alone.is_some() || shift.ahead.back().is_some_and(|last| last.task.runs_alone());
+        if alone || (shift.cut && in_hand >= self.slots) || self.floor.len() >= MOST_UNSETTLED + self.slots {
             return 0;
         }
-        let ahead = self.prefetch.unwrap_or_else(|| match shift.pace {
+        let can_fetch_ahead = self.inner.store.abilities().tasks.ahead;
+        let ahead = self.prefetch.unwrap_or_else(|| match shift.pace.filter(|_| can_fetch_ahead) {
             Some(pace) => {
                 let each = AHEAD.as_micros() / pace.as_micros().max(1);
                 usize::try_from(each).unwrap_or(MOST_AHEAD).saturating_mul(self.slots).min(MOST_AHEAD)
             }
             None => 0,
         });
-        let in_hand = shift.at_work.len() + shift.ahead.len();
+        let in_hand = self.free.busy() + shift.ahead.len();
         let room = (self.slots + ahead).saturating_sub(in_hand);
         let enough = shift.ahead.len() * 2 > ahead && !shift.ahead.is_empty();
         if enough { 0 } else { room }
@@ -191,11 +210,16 @@ impl Foreman {
         }
         let line = &self.lines[shift.turn % self.lines.len()];
         shift.turn += 1;
+        let room = room.min(shift.most);
+        // What is in hand already is started before what comes now.
+        let free = self.slots.saturating_sub(shift.at_work.len() + shift.ahead.len());
         let ask = LeaseTasks {
             worker: self.about.info.id,
             queues: line.queues.clone(),
             max: u32::try_from(room).unwrap_or(u32::MAX),
             ttl: line.ttl,
+            begin: u32::try_from(free).unwrap_or(u32::MAX),
+            idle: shift.at_work.is_empty() && shift.ahead.is_empty(),
         };
         let (inner, pause, ending) = (self.inner.clone(), shift.pause, self.ending.clone());
         Box::pin(async move {
@@ -203,10 +227,10 @@ impl Foreman {
             let sent = Moment::now();
             let leased = match (paused, inner.tasks()) {
                 (Some(()), Ok(tasks)) => tasks.lease(&ask).await,
-                (None, _) => Ok(Leased { tasks: Vec::new(), next_due: None }),
+                (None, _) => Ok(Leased { tasks: Vec::new(), next_due: None, more: false, expired: 0 }),
                 (_, Err(error)) => Err(error),
             };
-            Answer { sent, asked_for: Some(room), leased }
+            Answer { sent, asked_for: Some(ask), leased }
         })
     }
 
@@ -220,7 +244,7 @@ impl Foreman {
             ending.run_until_cancelled(rest(pause)).await;
             let found = strays(&inner, &floor, &about, &lines).await;
             let (sent, leased) = match found {
-                Ok((sent, tasks)) => (sent, Ok(Leased { tasks, next_due: None })),
+                Ok((sent, tasks)) => (sent, Ok(Leased { tasks, next_due: None, more: false, expired: 0 })),
                 Err(error) => (Moment::now(), Err(error)),
             };
             Answer { sent, asked_for: None, leased }
@@ -232,21 +256,27 @@ impl Foreman {
         let Answer { sent, asked_for, leased } = answer;
         match leased {
             Err(error) => {
-                tracing::warn!(%error, "no tasks could be asked for; trying again");
+                self.inner.contact.failed("no tasks could be asked for; trying again", &error);
                 shift.astray = true;
+                shift.most = 1;
                 let longer = (shift.pause * 2).clamp(Duration::from_millis(100), LONGEST_PAUSE);
                 shift.pause = longer.mul_f64(0.75 + 0.25 * fastrand::f64());
             }
             Ok(leased) => {
+                self.inner.contact.answered();
                 shift.pause = Duration::ZERO;
-                // A line that gave less than it was asked for has no more. One that gave all may have more.
+                if asked_for.is_some() {
+                    shift.most = shift.most.saturating_mul(2);
+                }
+                // A line that gave less than it was asked for has no more. One whose answer is full may have more.
                 match asked_for {
-                    Some(asked_for) if leased.tasks.len() < asked_for => {
+                    Some(ask) if !ask.is_full(&leased.tasks) && !leased.more => {
                         shift.hungry = shift.hungry.saturating_sub(1);
                     }
                     Some(_) => shift.hungry = self.lines.len(),
                     None => (shift.hungry, shift.astray) = (self.lines.len(), false),
                 }
+                shift.cut = leased.more;
                 if let Some((due, now)) = leased.next_due {
                     let due = Moment::now().plus(due.since(now));
                     shift.due = Some(shift.due.map_or(due, |earlier| earlier.min(due)));
@@ -277,22 +307,40 @@ impl Foreman {
 
     fn start_handlers(&self, shift: &mut Shift) {
         let ending = self.ending.is_cancelled() || self.over.is_cancelled();
-        while !ending && shift.at_work.len() < self.slots {
+        while !ending && shift.alone.is_none() {
+            let waits = |next: &InHand| next.task.runs_alone() && !shift.at_work.is_empty();
+            if shift.ahead.front().is_none_or(waits) {
+                break;
+            }
+            let Some(slot) = self.free.try_take() else { break };
             let Some(InHand { task, ttl, terms }) = shift.ahead.pop_front() else { break };
             let lost = terms.borrow().stop == Some(Stop::Lost);
             if lost || self.floor.is_over(task.id, task.token, Moment::now()) {
-                self.floor.let_go(task.id, task.token);
+                // The store may still have the lease: it need not wait for its end.
+                self.tell(task.id, task.token, Verdict::Return);
                 continue;
             }
             let (floor, ending) = (self.floor.clone(), self.ending.clone());
             let ties = Ties { floor, terms, lock: None, ending, patient: self.patient };
             let handler = self.handlers.get(&task.queue).cloned();
             let (id, token) = (task.id, task.token);
-            let attempt = attempt(self.inner.clone(), handler, task, ttl, ties);
-            let number = shift.at_work.spawn(attempt).id();
-            shift.tasks.insert(number, (id, token));
+            let alone = task.runs_alone();
+            // What may crash its worker begins only once the store knows it, so that the attempt counts.
+            let about = (alone && !task.begun).then(|| self.about.clone());
+            self.floor.begin(id, token);
+            let inner = self.inner.clone();
+            let number = shift.at_work.spawn(async move {
+                if let Some(about) = about
+                    && let Some(ended) = tell_begun(&inner, &about, &task, ttl, &ties).await
+                {
+                    return ended;
+                }
+                attempt(inner, handler, task, ttl, ties, slot).await
+            });
+            shift.alone = alone.then_some((id, token));
+            shift.tasks.insert(number.id(), (id, token));
         }
-        let busy = u32::try_from(shift.at_work.len()).unwrap_or(u32::MAX);
+        let busy = u32::try_from(self.free.busy()).unwrap_or(u32::MAX);
         self.about.busy.store(busy, Ordering::Relaxed);
     }
 
@@ -309,15 +357,18 @@ impl Foreman {
             Err(error) => {
                 let number = error.id();
                 let why = Note::new(format!("the handler panicked: {}", panic_message(error)));
-                (number, Ended { verdict: Some(Verdict::Retry(why, None)), took: Duration::ZERO })
+                (
+                    number,
+                    Ended { verdict: Verdict::Retry(why, None), took: Duration::ZERO, has_waited: false },
+                )
             }
         };
         let Some((id, token)) = shift.tasks.remove(&number) else { return };
-        shift.pace = Some(shift.pace.map_or(ended.took, |pace| (pace * 7 + ended.took) / 8));
-        match ended.verdict {
-            Some(verdict) => self.tell(id, token, verdict),
-            None => self.floor.let_go(id, token),
+        shift.alone = shift.alone.filter(|alone| *alone != (id, token));
+        if !ended.has_waited {
+            shift.pace = Some(shift.pace.map_or(ended.took, |pace| (pace * 7 + ended.took) / 8));
         }
+        self.tell(id, token, ended.verdict);
     }
 
     fn tell(&self, id: TaskId, token: Token, verdict: Verdict) {
@@ -334,6 +385,7 @@ async fn strays(inner: &Inner, floor: &Floor, about: &About, lines: &[Line]) -> 
         state: Some(TaskState::Running),
         worker: Some(about.info.id),
         limit: 1000,
+        brief: true,
         ..ListTasks::default()
     };
     let listed = running(inner, ask).await?;
@@ -345,13 +397,50 @@ async fn strays(inner: &Inner, floor: &Floor, about: &About, lines: &[Line]) -> 
         if news.is_empty() {
             continue;
         }
-        let held = |task: &&Task| HeldTask { id: task.id, token: task.token, progress: None };
+        let held = |task: &&Task| HeldTask { begun: false, ..HeldTask::new(task.id, task.token) };
         let held: Vec<HeldTask> = news.iter().map(held).collect();
         let beats = tasks.heartbeat(&about.now(), &held, line.ttl).await?;
-        let kept = news.into_iter().zip(beats).filter(|(_, beat)| matches!(beat, Beat::Kept(_)));
-        found.extend(kept.map(|(task, _)| task.clone()));
+        for (task, _) in news.into_iter().zip(beats).filter(|(_, beat)| matches!(beat, Beat::Kept(_))) {
+            // One by one with its payload: however many there are, each fits into the time of a call.
+            match tasks.get(task.id).await? {
+                Some(whole) if (whole.state, whole.token) == (TaskState::Running, task.token) => {
+                    found.push(whole);
+                }
+                _ => {}
+            }
+        }
     }
     Ok((sent, found))
+}
+
+/// Tells the store that a task begins, and waits until it knows. Gives how the attempt ended if it must not begin after all.
+async fn tell_begun(inner: &Inner, about: &About, task: &Task, ttl: Ttl, ties: &Ties) -> Option<Ended> {
+    let (terms, floor) = (&ties.terms, &ties.floor);
+    let ended = |verdict| Some(Ended { verdict, took: Duration::ZERO, has_waited: false });
+    let mut is_known = false;
+    loop {
+        match terms.borrow().stop {
+            None if is_known => return None,
+            None => {}
+            Some(Stop::Asked) => return ended(Verdict::Abort(None)),
+            Some(Stop::Ending | Stop::Overdue | Stop::Lost) => return ended(Verdict::Return),
+        }
+        let (held, sent) = ([HeldTask::new(task.id, task.token)], Moment::now());
+        let told = match inner.tasks() {
+            Ok(tasks) => tasks.heartbeat(&about.now(), &held, ttl).await,
+            Err(error) => Err(error),
+        };
+        match told {
+            Ok(beats) => {
+                floor.heard(&held, &beats, sent);
+                is_known = true;
+            }
+            Err(error) => {
+                tracing::warn!(%error, task = %task.id, "the start of a task could not be told; trying again");
+                rest(Duration::from_millis(200)).await;
+            }
+        }
+    }
 }
 
 /// All that a list has, page by page.

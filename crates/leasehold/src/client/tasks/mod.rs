@@ -27,6 +27,7 @@ mod pulse;
 mod remote;
 mod running;
 mod settler;
+mod slots;
 mod upkeep;
 mod views;
 mod work;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::floor::Floor;
 use crate::client::leasehold::Inner;
 use crate::error::Result;
-use crate::model::{Ttl, WorkerInfo};
+use crate::model::{HeldTask, Ttl, WorkerInfo};
 use crate::store::Moment;
 
 /// Sleeps are cut into pieces of this length: timers stand still while the machine sleeps, the boot clock does not.
@@ -41,24 +41,42 @@ pub(super) async fn beat_on(inner: Arc<Inner>, floor: Arc<Floor>, about: Arc<Abo
     let news_every = NEWS_EVERY.max(inner.store.abilities().poll).min(every);
     let mut due = Moment::now();
     let mut last = due;
+    // When it is looked again for tasks that were started without the store knowing it.
+    let mut look = due;
     loop {
         let now = Moment::now();
-        if now >= due {
-            let mut beat = std::pin::pin!(beat(&inner, &floor, &about, ttl));
+        let all = now >= due;
+        let held = if all {
+            floor.held(ttl)
+        } else if now >= look {
+            floor.untold(ttl, now)
+        } else {
+            Vec::new()
+        };
+        if all || !held.is_empty() {
+            let mut beat = std::pin::pin!(beat(&inner, &floor, &about, (&held, ttl)));
             let heard = loop {
                 tokio::select! {
                     heard = &mut beat => break heard,
                     () = tokio::time::sleep(every.min(NAP)) => give_up(&floor),
                 }
             };
-            last = now;
-            due = match heard {
-                Ok(()) => now.plus(every),
-                Err(error) => {
-                    tracing::warn!(%error, "a sign of life did not get through; trying again");
-                    Moment::now().plus((every / 5).min(NEWS_EVERY))
+            match heard {
+                Ok(()) => {
+                    inner.contact.answered();
+                    if all {
+                        (last, due) = (now, now.plus(every));
+                    }
                 }
-            };
+                Err(error) => {
+                    inner.contact.failed("a heartbeat did not get through; trying again", &error);
+                    let again = Moment::now().plus((every / 5).min(NEWS_EVERY));
+                    look = again;
+                    if all {
+                        (last, due) = (now, again);
+                    }
+                }
+            }
         }
         give_up(&floor);
         let nap = due.after(Moment::now()).min(NAP);
@@ -69,9 +87,8 @@ pub(super) async fn beat_on(inner: Arc<Inner>, floor: Arc<Floor>, about: Arc<Abo
     }
 }
 
-async fn beat(inner: &Inner, floor: &Floor, about: &About, ttl: Ttl) -> Result<()> {
-    let held = floor.held(ttl);
-    let mut rest = held.as_slice();
+async fn beat(inner: &Inner, floor: &Floor, about: &About, (held, ttl): (&[HeldTask], Ttl)) -> Result<()> {
+    let mut rest = held;
     loop {
         let (batch, later) = rest.split_at(rest.len().min(BATCH));
         let sent = Moment::now();

@@ -24,7 +24,7 @@ impl Tasks {
         // From before the first look, so that no wake-up is missed.
         let mut arrivals = self.store()?.arrivals(&ask.queues);
         loop {
-            let Leased { tasks, next_due } = self.lease_whole(ask).await?;
+            let Leased { tasks, next_due, .. } = self.lease_whole(ask).await?;
             let left = end.after(Moment::now());
             if !tasks.is_empty() || left.is_zero() {
                 return Ok(tasks);
@@ -72,7 +72,12 @@ impl Tasks {
     /// Ends attempts; the answers are in their order.
     pub async fn settle(&self, settle: &[Settle]) -> Result<Vec<Settled>> {
         no_task_twice(settle.iter().map(|settle| settle.id))?;
-        self.store()?.settle(settle).await
+        let settled = self.store()?.settle(settle).await?;
+        if settled.contains(&Settled::Busy) {
+            let message = "another transaction holds a task or the head of its lock";
+            return Err(Error::store(Trouble::Unavailable, message, "send the same settlements again"));
+        }
+        Ok(settled)
     }
 
     /// A worker says good-bye: it is no longer listed. What it still has comes back when its leases run out.

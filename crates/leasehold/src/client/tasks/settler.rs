@@ -1,5 +1,6 @@
 //! Telling the store how attempts ended. What ends while one batch is under way is the next batch.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,16 +9,22 @@ use tokio_util::sync::CancellationToken;
 
 use super::floor::Floor;
 use crate::client::leasehold::Inner;
-use crate::error::Result;
-use crate::model::{Settle, Settled};
+use crate::error::{Error, Result};
+use crate::model::{Note, Settle, Settled, Verdict};
+use crate::store::Moment;
 
-/// So many at a time.
+/// The most settlements in one call…
 const BATCH: usize = 200;
+/// …and the most bytes of results and notes, unless one settlement alone has more.
+const BATCH_BYTES: usize = 1 << 20;
 /// The longest pause while the store cannot be reached.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-
 /// When the worker has to end, the store is tried so often more.
 const LAST_TRIES: u32 = 3;
+/// A task that another transaction holds is tried again after this long, and after twice as long each time…
+const BUSY_PAUSE: Duration = Duration::from_millis(100);
+/// …up to this.
+const LONGEST_BUSY_PAUSE: Duration = Duration::from_secs(2);
 
 /// Settles whatever comes until nothing can come any more. Goes on through errors: a settlement counts as long as
 /// nobody else was given the task, however late it is. Only a worker that has to end gives up.
@@ -27,25 +34,171 @@ pub(super) async fn settle_all(
     mut ended: mpsc::UnboundedReceiver<Settle>,
     over: CancellationToken,
 ) {
-    let (mut batch, mut last_tries) = (Vec::with_capacity(BATCH), 0);
-    while ended.recv_many(&mut batch, BATCH).await > 0 {
-        leave_out_the_lost(&mut batch);
-        let mut pause = Duration::from_millis(50);
-        while let Err(error) = settle(&inner, &floor, &batch).await {
-            if over.is_cancelled() {
-                last_tries += 1;
-                if last_tries > LAST_TRIES {
-                    let tasks = batch.len();
-                    tracing::error!(%error, tasks, "attempts ended, but the store was never told: they will be made again");
-                    break;
-                }
-                pause = pause.min(Duration::from_millis(500));
-            }
-            tracing::warn!(%error, tasks = batch.len(), "attempts ended, but the store cannot be told yet");
-            tokio::time::sleep(pause.mul_f64(0.75 + 0.5 * fastrand::f64())).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+    let aside = Aside::default();
+    let mut settler = Settler { inner, floor, over, pause: FIRST_PAUSE, last_tries: 0, aside };
+    let mut open = true;
+    while open || !settler.aside.settles.is_empty() {
+        let mut batch = Vec::with_capacity(BATCH);
+        tokio::select! {
+            biased;
+            received = ended.recv_many(&mut batch, BATCH), if open => open = received > 0,
+            () = tokio::time::sleep(settler.aside.due()), if !settler.aside.settles.is_empty() => {}
         }
-        batch.clear();
+        if settler.aside.due().is_zero() {
+            batch.extend(settler.aside.take());
+        }
+        leave_out_the_lost(&mut batch);
+        let mut parts = bounded(batch);
+        while let Some(part) = parts.pop_front() {
+            for rest in settler.settle(part).await.into_iter().rev() {
+                parts.push_front(rest);
+            }
+        }
+        if !settler.aside.settles.is_empty() && settler.last_tries > LAST_TRIES {
+            let tasks = settler.aside.settles.len();
+            tracing::error!(
+                tasks,
+                "attempts ended, but their tasks are held by another transaction: they will be made again"
+            );
+            return;
+        }
+    }
+}
+
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+
+struct Settler {
+    inner: Arc<Inner>,
+    floor: Arc<Floor>,
+    over: CancellationToken,
+    pause: Duration,
+    last_tries: u32,
+    aside: Aside,
+}
+
+impl Settler {
+    /// Settles a batch once, and returns what is to be tried again: in halves, because a smaller call may pass where
+    /// this one did not.
+    async fn settle(&mut self, mut batch: Vec<Settle>) -> Vec<Vec<Settle>> {
+        let Err(error) = self.tell(&batch).await else {
+            self.pause = FIRST_PAUSE;
+            self.inner.contact.answered();
+            return Vec::new();
+        };
+        let refused = !error.is_retryable();
+        if refused && batch.len() == 1 && self.settle_as_failed(&batch[0], &error).await {
+            return Vec::new();
+        }
+        let tasks = batch.len();
+        let too_large = refused && tasks > 1;
+        if !too_large && !self.may_try_again(&error, tasks).await {
+            return Vec::new();
+        }
+        if too_large {
+            tracing::warn!(%error, tasks, "the store refused a batch of ended attempts; trying smaller ones");
+        }
+        let half = batch.split_off(tasks.div_ceil(2));
+        if half.is_empty() { vec![batch] } else { vec![batch, half] }
+    }
+
+    /// Waits before the next try. False when the worker has to end and has tried often enough.
+    async fn may_try_again(&mut self, error: &Error, tasks: usize) -> bool {
+        if self.over.is_cancelled() {
+            self.last_tries += 1;
+            if self.last_tries > LAST_TRIES {
+                tracing::error!(%error, tasks, "attempts ended, but the store was never told: they will be made again");
+                return false;
+            }
+            self.pause = self.pause.min(Duration::from_millis(500));
+        }
+        self.inner.contact.failed("attempts ended, but the store cannot be told yet", error);
+        tokio::time::sleep(self.pause.mul_f64(0.75 + 0.5 * fastrand::f64())).await;
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        true
+    }
+
+    /// The store refuses this one settlement. If it accepts one without the result, then it is the result that cannot be
+    /// kept, and no later try could change that. If it refuses that too, it refuses everything for now.
+    async fn settle_as_failed(&mut self, refused: &Settle, error: &Error) -> bool {
+        let why = Note::new(format!("its result cannot be kept: {error}"));
+        let verdict = match &refused.verdict {
+            Verdict::Done(Some(_)) | Verdict::Fail(_) => Verdict::Fail(why),
+            Verdict::Retry(_, pause) => Verdict::Retry(why, *pause),
+            Verdict::Abort(Some(_)) => Verdict::Abort(Some(why)),
+            Verdict::Done(None)
+            | Verdict::Abort(None)
+            | Verdict::Snooze(_)
+            | Verdict::Defer(_)
+            | Verdict::Return => {
+                return false;
+            }
+        };
+        let failed = Settle { verdict, ..refused.clone() };
+        if self.tell(std::slice::from_ref(&failed)).await.is_err() {
+            return false;
+        }
+        tracing::error!(task = %refused.id, %error, "the store refused the result of a task");
+        true
+    }
+
+    async fn tell(&mut self, batch: &[Settle]) -> Result<()> {
+        let settled = self.inner.tasks()?.settle(batch).await?;
+        let mut busy = Vec::new();
+        for (settle, settled) in batch.iter().zip(settled) {
+            match settled {
+                Settled::Busy => {
+                    busy.push(settle.clone());
+                    continue;
+                }
+                Settled::Lost if settle.verdict != Verdict::Return => {
+                    tracing::warn!(task = %settle.id, token = %settle.token, "an attempt ended after its lease was lost; it does not count");
+                }
+                Settled::Lost | Settled::Now(_) => {}
+            }
+            self.floor.let_go(settle.id, settle.token);
+        }
+        if !busy.is_empty() && self.over.is_cancelled() {
+            self.last_tries += 1;
+        }
+        self.aside.put(busy);
+        Ok(())
+    }
+}
+
+/// Settlements whose tasks are held by another transaction.
+struct Aside {
+    settles: Vec<Settle>,
+    pause: Duration,
+    again_at: Moment,
+}
+
+impl Default for Aside {
+    fn default() -> Self {
+        Self { settles: Vec::new(), pause: BUSY_PAUSE, again_at: Moment::now() }
+    }
+}
+
+impl Aside {
+    /// How long until they are tried again.
+    fn due(&self) -> Duration {
+        self.again_at.after(Moment::now())
+    }
+
+    fn take(&mut self) -> Vec<Settle> {
+        std::mem::take(&mut self.settles)
+    }
+
+    fn put(&mut self, busy: Vec<Settle>) {
+        let Some(first) = busy.first() else {
+            if self.settles.is_empty() {
+                self.pause = BUSY_PAUSE;
+            }
+            return;
+        };
+        tracing::warn!(task = %first.id, tasks = busy.len(), "attempts ended, but another transaction holds their tasks");
+        self.settles.extend(busy);
+        self.again_at = Moment::now().plus(self.pause);
+        self.pause = (self.pause * 2).min(LONGEST_BUSY_PAUSE);
     }
 }
 
@@ -56,31 +209,57 @@ fn leave_out_the_lost(batch: &mut Vec<Settle>) {
     batch.dedup_by_key(|settle| settle.id);
 }
 
-async fn settle(inner: &Inner, floor: &Floor, batch: &[Settle]) -> Result<()> {
-    let settled = inner.tasks()?.settle(batch).await?;
-    for (settle, settled) in batch.iter().zip(settled) {
-        if settled == Settled::Lost {
-            tracing::warn!(task = %settle.id, token = %settle.token, "an attempt ended after its lease was lost; it does not count");
+/// Splits a batch so that no part is large, in bytes.
+fn bounded(batch: impl IntoIterator<Item = Settle>) -> VecDeque<Vec<Settle>> {
+    let (mut parts, mut bytes) = (VecDeque::<Vec<Settle>>::new(), 0);
+    for settle in batch {
+        let more = settle.verdict.bytes();
+        match parts.back_mut().filter(|_| bytes + more <= BATCH_BYTES) {
+            Some(part) => {
+                bytes += more;
+                part.push(settle);
+            }
+            None => {
+                bytes = more;
+                parts.push_back(vec![settle]);
+            }
         }
-        floor.let_go(settle.id, settle.token);
     }
-    Ok(())
+    parts
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{TaskId, Token, Verdict};
+    use crate::model::{Payload, TaskId, Token, Verdict};
 
-    #[test]
-    fn of_two_attempts_at_a_task_the_newer_one_is_settled() {
-        let settle = |task, token| Settle {
+    fn settle(task: u128, token: u64) -> Settle {
+        Settle {
             id: TaskId::from_uuid(uuid::Uuid::from_u128(task)),
             token: Token::new(token).unwrap(),
             verdict: Verdict::Done(None),
-        };
+        }
+    }
+
+    #[test]
+    fn of_two_attempts_at_a_task_the_newer_one_is_settled() {
         let mut batch = vec![settle(2, 5), settle(1, 3), settle(2, 7), settle(1, 4)];
         leave_out_the_lost(&mut batch);
         assert_eq!(batch, [settle(1, 4), settle(2, 7)]);
+    }
+
+    #[test]
+    fn no_part_of_a_batch_is_larger_than_the_bound() {
+        let with = |task, bytes: usize| Settle {
+            verdict: Verdict::Done(Some(Payload::new(format!("\"{}\"", "x".repeat(bytes))).unwrap())),
+            ..settle(task, 1)
+        };
+        let batch = [with(1, 600_000), with(2, 400_000), with(3, 100_000), with(4, 1_048_574), settle(5, 1)];
+        let parts = bounded(batch);
+        let sizes: Vec<usize> = parts.iter().map(Vec::len).collect();
+        assert_eq!(sizes, [2, 1, 1, 1]);
+        assert!(parts.iter().all(|part| {
+            part.len() == 1 || part.iter().map(|settle| settle.verdict.bytes()).sum::<usize>() <= BATCH_BYTES
+        }));
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::client::leasehold::Inner;
-use crate::client::schedules::tick;
+use crate::client::schedules::{KnownTicks, tick};
 use crate::client::workflows::clear_all_stale;
 use crate::error::Result;
 use crate::model::{Finished, QueueName, TaskState, WorkflowName};
@@ -44,17 +44,17 @@ pub(super) async fn look_after(upkeep: Upkeep) {
         // Spread by chance, so that many workers that started together do not do it together.
         tokio::time::sleep(every.mul_f64(0.5 + 0.5 * fastrand::f64())).await;
         if let Err(error) = recover(&inner).await {
-            tracing::warn!(%error, "leases that ran out could not be looked for; the next try follows");
+            inner.contact.failed("leases that ran out could not be looked for; the next try follows", &error);
         }
         if workflows && let Err(error) = clear_all_stale(&inner).await {
-            tracing::warn!(%error, "locks of workflows could not be looked at; the next try follows");
+            inner.contact.failed("locks of workflows could not be looked at; the next try follows", &error);
         }
         if let Some(keep) = keep
             && Moment::now() >= forget
         {
             forget = Moment::now().plus(FORGET_EVERY);
             if let Err(error) = purge(&inner, keep).await {
-                tracing::warn!(%error, "old tasks could not be forgotten; the next try follows");
+                inner.contact.failed("old tasks could not be forgotten; the next try follows", &error);
             }
         }
     }
@@ -62,11 +62,12 @@ pub(super) async fn look_after(upkeep: Upkeep) {
 
 /// Makes tasks of the ticks of schedules until it is dropped.
 pub(super) async fn tick_on(inner: Arc<Inner>) {
+    let mut known = KnownTicks::default();
     loop {
-        let next = match tick(&inner).await {
+        let next = match tick(&inner, &mut known).await {
             Ok(next) => next.unwrap_or(LOOK_EVERY),
             Err(error) => {
-                tracing::warn!(%error, "the schedules could not be looked at; the next try follows");
+                inner.contact.failed("the schedules could not be looked at; the next try follows", &error);
                 Duration::from_secs(1)
             }
         };

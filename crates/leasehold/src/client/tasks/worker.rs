@@ -13,6 +13,7 @@ use super::foreman::{Foreman, Handler, Line};
 use super::pulse::{About, beat_on};
 use super::running::Running;
 use super::settler::settle_all;
+use super::slots::Slots;
 use super::upkeep::{KEEP, Upkeep, look_after, tick_on};
 use super::work::{Setback, Work, verdict};
 use crate::client::leasehold::Inner;
@@ -130,7 +131,7 @@ impl WorkerBuilder {
         self
     }
 
-    /// So many tasks at once; 10 if not said.
+    /// So many tasks at once; 10 if not said. A task that waits for its lock occupies no slot.
     pub fn slots(mut self, slots: u32) -> Self {
         if !(1..=10_000).contains(&slots) {
             let wrong = Invalid(format!("a worker cannot have {slots} slots; it has 1 to 10000"));
@@ -210,11 +211,11 @@ impl WorkerBuilder {
         });
         let floor = Arc::<Floor>::default();
         let (ending, over) = (CancellationToken::new(), CancellationToken::new());
-        // On a thread of their own: no handler can keep signs of life from being given.
+        // On a thread of their own: no handler can keep signs of life from being given, nor can upkeep.
         let background = CancellationToken::new();
         for ttl in lines.keys() {
             let pulse = beat_on(inner.clone(), floor.clone(), about.clone(), *ttl);
-            spawn_until(&background, &inner, pulse);
+            inner.keeper.spawn_detached(until(&background, pulse));
         }
         let abilities = inner.store.abilities();
         // Where each look costs, nobody looks more often than the engine polls.
@@ -223,8 +224,8 @@ impl WorkerBuilder {
         let keep = keep.filter(|_| abilities.tasks.forgets);
         let workflows = handlers.keys().any(|queue| WorkflowName::of_queue(queue).is_some());
         let upkeep = Upkeep { inner: inner.clone(), every, keep, workflows };
-        spawn_until(&background, &inner, look_after(upkeep));
-        spawn_until(&background, &inner, tick_on(inner.clone()));
+        inner.keeper.spawn_upkeep(until(&background, look_after(upkeep)));
+        inner.keeper.spawn_upkeep(until(&background, tick_on(inner.clone())));
         let background = background.drop_guard();
 
         let (ended, to_settle) = tokio::sync::mpsc::unbounded_channel();
@@ -236,6 +237,7 @@ impl WorkerBuilder {
             lines: lines.into_iter().map(|(ttl, queues)| Line { ttl, queues }).collect(),
             handlers: handlers.into_iter().map(|(queue, (_, handler))| (queue, handler)).collect(),
             slots: slots as usize,
+            free: Slots::new(slots as usize),
             prefetch: prefetch.map(|tasks| tasks as usize),
             ended,
             ending: ending.clone(),
@@ -259,12 +261,15 @@ impl WorkerBuilder {
     }
 }
 
-/// Does something on the keeper's thread until it is cancelled.
-fn spawn_until(end: &CancellationToken, inner: &Inner, work: impl Future<Output = ()> + Send + 'static) {
+/// Does something until it is cancelled.
+fn until(
+    end: &CancellationToken,
+    work: impl Future<Output = ()> + Send + 'static,
+) -> impl Future<Output = ()> + Send + 'static {
     let end = end.clone();
-    inner.keeper.spawn_detached(async move {
+    async move {
         end.run_until_cancelled(work).await;
-    });
+    }
 }
 
 /// A worker at work. Dropping it gives back what it has in hand.

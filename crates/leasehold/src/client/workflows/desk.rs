@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use super::execution::{Execution, WorkflowLock, WorkflowStatus};
+use crate::client::in_doubt;
 use crate::client::leasehold::Inner;
 use crate::client::status::LockStatus;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Trouble};
 use crate::model::{
-    Cancel, ExecutionId, ForceRelease, Holder, LockOp, LockRecord, Note, Reason, Settle, Task, TaskAnswer,
-    TaskOp, TaskState, Verdict, WorkflowName,
+    Cancel, ExecutionId, ForceRelease, Holder, LockOp, LockRecord, Note, Reason, Settle, Settled, Task,
+    TaskAnswer, TaskOp, TaskState, Ttl, Verdict, WorkflowName,
 };
 use crate::store::{Cursor, ListTasks, Page, TaskStore};
 
@@ -92,6 +93,16 @@ impl Workflows {
         }
     }
 
+    /// Whoever started an execution to [run it itself](crate::StartBuilder::wanted) still waits for it: unless this is said again
+    /// within `ttl`, the execution has failed if it has not begun by then.
+    pub async fn want(&self, id: ExecutionId, ttl: Ttl) -> Result<Execution> {
+        let changed = self.tasks()?.change(id.task(), &TaskOp::Want(ttl)).await?;
+        match changed.ok_or(Error::UnknownExecution(id))? {
+            (TaskAnswer::Refused(state), _) => Err(Error::ExecutionFinished { execution: id, state }),
+            (_, task) => Ok(Execution::of(task)),
+        }
+    }
+
     /// The lock of a workflow.
     pub async fn lock(&self, workflow: &WorkflowName) -> Result<WorkflowLock> {
         let (name, tasks) = (workflow.lock(), self.tasks()?);
@@ -134,7 +145,10 @@ impl Workflows {
             if head.state == TaskState::Running {
                 let why = Note::new(format!("unlocked: {reason} (by {by})"));
                 let settle = Settle { id: head.id, token: head.token, verdict: Verdict::Abort(Some(why)) };
-                self.tasks()?.settle(&[settle]).await?;
+                if self.tasks()?.settle(&[settle]).await?.contains(&Settled::Busy) {
+                    let message = format!("another transaction holds {}", ExecutionId::from(head.id));
+                    return Err(Error::store(Trouble::Unavailable, message, "try again"));
+                }
             }
         }
         let name = workflow.lock();
@@ -142,7 +156,7 @@ impl Workflows {
             let now = self.inner.locks().now().await?;
             for lease in record.live(now) {
                 let force = ForceRelease { token: lease.token, by: by.clone(), reason: reason.clone() };
-                self.inner.locks().apply(&name, &LockOp::ForceRelease(force)).await?;
+                in_doubt::settle(self.inner.locks(), &name, &LockOp::ForceRelease(force)).await?;
             }
         }
         self.lock(workflow).await

@@ -1,11 +1,14 @@
 //! Executions that somebody else runs: taken, kept alive and ended by id and token, from whatever process.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::desk::Workflows;
 use super::execution::Execution;
 use super::stale::clear_stale;
-use crate::error::{Error, Result};
+use crate::client::builder::LockBuilder;
+use crate::client::in_doubt;
+use crate::error::{Error, Result, Trouble};
 use crate::model::{
     Acquire, Ask, Asked, Beat, ExecutionId, HeldTask, Lease, LeaseId, LeaseTasks, LockName, LockOp, Metadata,
     Mode, Note, Outcome, Payload, Priority, Progress, Release, Renew, Settle, Settled, Slots, StaleToken,
@@ -42,25 +45,81 @@ impl ExecutionEnd {
     }
 }
 
-/// How long an execution is put off whose lock somebody else has.
-const LOCK_TAKEN: Ttl = Ttl::from_secs(1);
+/// While a taker waits for the lock of an execution, nobody gives heartbeats for it: it waits for no longer than this part of
+/// the ttl.
+const WAIT_PART: u32 = 3;
 
 impl Workflows {
-    /// Takes the next execution of these workflows, if there is one, for somebody who runs it elsewhere. Without a sign of
-    /// life it is over after `ttl`, and has failed.
+    /// Takes the next execution of these workflows, if there is one whose lock is free, for somebody who runs it elsewhere.
+    /// Without a heartbeat it is over after `ttl`, and has failed.
     pub async fn take(&self, workflows: &[WorkflowName], ttl: Ttl) -> Result<Option<Execution>> {
-        let worker = WorkerId::from_uuid(new_id());
-        let queues = workflows.iter().map(WorkflowName::queue).collect();
-        let ask = LeaseTasks { worker, queues, max: 1, ttl };
-        let Some(task) = self.tasks()?.lease(&ask).await?.tasks.pop() else { return Ok(None) };
-        if let Some(lock) = &task.lock
-            && !self.take_lock(lock, task.id.into(), ttl).await?
-        {
-            let verdict = Verdict::Snooze(LOCK_TAKEN);
-            self.tasks()?.settle(&[Settle { id: task.id, token: task.token, verdict }]).await?;
+        self.take_within(workflows, ttl, Duration::ZERO).await
+    }
+
+    /// The same; if the lock of the next execution is held by a stranger, waits in the queue of that lock for up to `wait`, but
+    /// for no more than a third of `ttl`. An execution whose lock cannot be had goes back to its place.
+    pub async fn take_within(
+        &self,
+        workflows: &[WorkflowName],
+        ttl: Ttl,
+        wait: Duration,
+    ) -> Result<Option<Execution>> {
+        let mut queues = Vec::with_capacity(workflows.len());
+        for workflow in workflows {
+            // Looked at first: an execution that is leased and given back again and again would tell of nothing else.
+            let free =
+                !wait.is_zero() || clear_stale(&self.inner, &workflow.lock()).await?.stranger.is_none();
+            if free {
+                queues.push(workflow.queue());
+            }
+        }
+        if queues.is_empty() {
             return Ok(None);
         }
-        Ok(Some(Execution::of(task)))
+        let worker = WorkerId::from_uuid(new_id());
+        let ask = LeaseTasks::new(worker, queues, 1, ttl);
+        let Some(task) = self.tasks()?.lease(&ask).await?.tasks.pop() else { return Ok(None) };
+        let Some(lock) = &task.lock else { return Ok(Some(Execution::of(task))) };
+        let wait = wait.min(ttl.as_duration() / WAIT_PART);
+        let taken = match self.take_lock(lock, task.id.into(), ttl).await {
+            Ok(false) if !wait.is_zero() => self.wait_for_lock(lock, task.id.into(), ttl, wait).await,
+            taken => taken,
+        };
+        match taken {
+            Ok(true) => Ok(Some(Execution::of(task))),
+            Ok(false) => self.give_back(&task).await.map(|()| None),
+            Err(error) => {
+                // Whoever asked gets no execution: it must not stay leased until it fails.
+                if let Err(error) = self.give_back(&task).await {
+                    tracing::warn!(%error, task = %task.id, "an execution could not be given back");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    async fn give_back(&self, task: &Task) -> Result<()> {
+        let back = Settle { id: task.id, token: task.token, verdict: Verdict::Return };
+        self.tasks()?.settle(&[back]).await.map(drop)
+    }
+
+    /// Waits in the queue of the lock, and leaves it held for whoever runs the execution.
+    async fn wait_for_lock(
+        &self,
+        lock: &LockName,
+        id: ExecutionId,
+        ttl: Ttl,
+        wait: Duration,
+    ) -> Result<bool> {
+        let ask = LockBuilder::new(self.inner.clone(), lock.clone()).ttl(ttl.as_duration());
+        match ask.holder(id.holder()).process(None).wait(wait).acquire().await {
+            Ok(guard) => {
+                guard.leave_held();
+                Ok(true)
+            }
+            Err(Error::Conflict { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     async fn take_lock(&self, lock: &LockName, id: ExecutionId, ttl: Ttl) -> Result<bool> {
@@ -107,7 +166,7 @@ impl Workflows {
             draining: false,
             every: Ttl::new(ttl.as_duration() / 3).unwrap_or(Ttl::MIN),
         };
-        let held = HeldTask { id: task.id, token, progress };
+        let held = HeldTask { progress, ..HeldTask::new(task.id, token) };
         let beats = self.tasks()?.heartbeat(&worker, &[held], ttl).await?;
         let Some(Beat::Kept(asked)) = beats.into_iter().next() else {
             return Err(self.refused(id, token).await?);
@@ -148,8 +207,13 @@ impl Workflows {
         let wanted = end.state();
         let settle = Settle { id: task.id, token, verdict: end.verdict() };
         let settled = self.tasks()?.settle(&[settle]).await?;
-        let Some(Settled::Now(state)) = settled.into_iter().next() else {
-            return Err(self.refused(id, token).await?);
+        let state = match settled.into_iter().next() {
+            Some(Settled::Now(state)) => state,
+            Some(Settled::Busy) => {
+                let message = format!("another transaction holds {id}");
+                return Err(Error::store(Trouble::Unavailable, message, "try again"));
+            }
+            Some(Settled::Lost) | None => return Err(self.refused(id, token).await?),
         };
         if state != wanted {
             return Err(Error::ExecutionFinished { execution: id, state });
@@ -158,7 +222,7 @@ impl Workflows {
             && let Some(lease) = self.lease_of(lock, id).await?
         {
             let release = Release { lease_id: lease.ask.lease_id, token: lease.token, at_least: None };
-            self.inner.locks().apply(lock, &LockOp::Release(release)).await?;
+            in_doubt::settle(self.inner.locks(), lock, &LockOp::Release(release)).await?;
         }
         if let Some(worker) = task.worker {
             self.tasks()?.leave(worker).await?;

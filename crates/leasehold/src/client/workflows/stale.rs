@@ -1,5 +1,6 @@
 //! Locks of workflows whose execution is not running: cleared away on sight.
 
+use crate::client::in_doubt;
 use crate::client::leasehold::Inner;
 use crate::error::Result;
 use crate::model::{
@@ -39,7 +40,7 @@ pub(in crate::client) async fn clear_stale(inner: &Inner, lock: &LockName) -> Re
         let reason = Reason::new(format!("stale: {execution} is {why}"))?;
         let force = ForceRelease { token: lease.token, by: inner.holder.clone(), reason };
         // If the lock has moved on since, there is nothing left to clear.
-        let outcome = inner.locks().apply(lock, &LockOp::ForceRelease(force)).await?;
+        let outcome = in_doubt::settle(inner.locks(), lock, &LockOp::ForceRelease(force)).await?;
         seen.cleared |= matches!(outcome, Outcome::Forced(_) | Outcome::NotHeld(_));
     }
     Ok(seen)

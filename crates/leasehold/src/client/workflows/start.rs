@@ -70,6 +70,7 @@ pub struct StartBuilder {
     reuse: Reuse,
     priority: Priority,
     max_runtime: Option<Ttl>,
+    wanted: Option<Ttl>,
 }
 
 impl StartBuilder {
@@ -86,6 +87,7 @@ impl StartBuilder {
             reuse: Reuse::Failed,
             priority: Priority::default(),
             max_runtime: None,
+            wanted: None,
         }
     }
 
@@ -120,6 +122,13 @@ impl StartBuilder {
         self.with(Ttl::new(longest), |start, longest| start.max_runtime = Some(longest))
     }
 
+    /// The caller runs the execution itself, and says with [`Workflows::want`](crate::Workflows::want) that it still waits for
+    /// it: if nothing is said for so long, the caller is gone, and an execution that has not begun by then has failed. It stands
+    /// in nobody's way, and its key can be used.
+    pub fn wanted(self, ttl: Duration) -> Self {
+        self.with(Ttl::new(ttl), |start, ttl| start.wanted = Some(ttl))
+    }
+
     fn with<T, E: Into<Error>>(mut self, value: Result<T, E>, set: impl FnOnce(&mut Self, T)) -> Self {
         match value {
             Ok(value) => set(&mut self, value),
@@ -151,17 +160,18 @@ impl StartBuilder {
         if let Some(key) = &self.key {
             earlier = tasks.keyed(&queue, key).await?;
             // Nobody may have looked yet whether its lease has run out.
-            if earlier.as_ref().is_some_and(|earlier| earlier.has_expired(now)) {
+            if earlier.as_ref().is_some_and(|earlier| is_over(earlier, now)) {
                 tasks.recover(RECOVER).await?;
                 earlier = tasks.keyed(&queue, key).await?;
             }
         }
         let mut brief = Brief { max_runtime: self.max_runtime, ..Brief::new(input) };
         if let Some(earlier) = earlier {
-            if earlier.fingerprint != brief.input.fingerprint() {
-                return Err(self.key_reused(workflow, earlier.id));
-            }
             if !self.reuse.allows(earlier.state) {
+                let prints = [brief.input.fingerprint(), brief.input.old_fingerprint()];
+                if !prints.contains(&earlier.fingerprint) {
+                    return Err(self.key_reused(workflow, earlier.id));
+                }
                 return Ok(Start::Duplicate(Execution::of(earlier)));
             }
             brief.retry_of = Some(earlier.id.into());
@@ -184,6 +194,8 @@ impl StartBuilder {
                 OnLocked::Queue(places) => places,
             }),
             fingerprint: Some(brief.input.fingerprint()),
+            old_fingerprint: Some(brief.input.old_fingerprint()),
+            wanted: self.wanted,
             ..NewTask::new(TaskId::from_uuid(new_id()), queue, Payload::of(&brief)?)
         };
         self.add(workflow, new, now).await
@@ -203,8 +215,9 @@ impl StartBuilder {
             let task = tasks.get(id).await?;
             match (enqueued, task) {
                 (Enqueued::NoRoom(_), Some(head)) => {
-                    // Nobody may have looked yet whether its lease has run out.
-                    if !recovered && head.has_expired(tasks.now().await?) {
+                    // Nobody may have looked yet whether its lease has run out, or whether one that waits has lost its runner.
+                    let may_be_over = matches!(self.on_locked, OnLocked::Queue(_));
+                    if !recovered && (may_be_over || is_over(&head, tasks.now().await?)) {
                         recovered = true;
                         tasks.recover(RECOVER).await?;
                         continue;
@@ -257,6 +270,11 @@ impl StartBuilder {
             None => Error::UnknownExecution(execution),
         }
     }
+}
+
+/// Whether recovery would end it.
+fn is_over(task: &Task, now: Timestamp) -> bool {
+    task.has_expired(now) || task.is_abandoned(now)
 }
 
 /// So many leases that have run out are ended at most before a start is tried again.

@@ -13,12 +13,12 @@ use super::worker::{Say, add, endless, state, until_it_is};
 async fn a_caretaker_makes_tasks_of_ticks_and_recovers_what_dead_workers_had() {
     let leasehold = memory().await;
     let id = add(&leasehold, "lost").await;
-    let ask = LeaseTasks {
-        worker: WorkerId::from_uuid(uuid::Uuid::from_u128(7)),
-        queues: vec![QueueName::new("say").unwrap()],
-        max: 1,
-        ttl: Ttl::from_millis(50),
-    };
+    let ask = LeaseTasks::new(
+        WorkerId::from_uuid(uuid::Uuid::from_u128(7)),
+        vec![QueueName::new("say").unwrap()],
+        1,
+        Ttl::from_millis(50),
+    );
     let store = leasehold.store();
     assert_eq!(store.tasks().unwrap().lease(&ask).await.unwrap().tasks.len(), 1);
     leasehold.schedule("nightly", "* * * * * *", &Say { text: "tick".to_owned() }).await.unwrap();

@@ -55,6 +55,50 @@ async fn a_store_that_stays_away_loses_the_lease_in_time() {
     assert!(matches!(guard.release().await, Err(Error::Lost { .. })));
 }
 
+/// The thread of the renewals hangs in the store, as it does in SQLite while the disk is busy.
+#[tokio::test]
+async fn a_store_that_blocks_its_thread_does_not_hide_the_deadline() {
+    let (store, leasehold, _) = faulty();
+    let guard = leasehold.lock("lock").ttl(TTL).acquire().await.unwrap();
+    store.plan([Fault::Block(TTL * 5)]);
+    guard.lost().await;
+    let late = Moment::now().after(guard.watch().borrow().valid_until);
+    assert!(late < TTL, "told {late:?} after the end");
+}
+
+#[tokio::test]
+async fn a_panic_in_the_store_loses_the_lease_at_its_deadline() {
+    let (store, leasehold, _) = faulty();
+    let guard = leasehold.lock("lock").ttl(TTL).acquire().await.unwrap();
+    store.plan([Fault::Panic]);
+    tokio::time::timeout(TTL * 10, guard.lost()).await.expect("the guard is lost");
+    assert!(Moment::now() >= guard.watch().borrow().valid_until);
+}
+
+#[tokio::test]
+async fn a_store_that_is_gone_for_good_loses_the_lease_at_once() {
+    let (store, leasehold, _) = faulty();
+    let ttl = Duration::from_mins(1);
+    let guard = leasehold.lock("lock").ttl(ttl).renew_at(0.05).acquire().await.unwrap();
+    store.from_now_on(Fault::Refuse);
+    tokio::time::timeout(ttl / 2, guard.lost()).await.expect("told before the deadline");
+    assert_eq!(
+        guard.loss().unwrap().to_string(),
+        "the lease on lock 'lock' was lost: it cannot be renewed: the store is gone"
+    );
+}
+
+#[tokio::test]
+async fn one_answer_that_seems_final_is_not() {
+    let (store, leasehold, _) = faulty();
+    let guard = leasehold.lock("lock").ttl(TTL).acquire().await.unwrap();
+    let mut health = guard.watch();
+    store.plan([Fault::Refuse]);
+    health.wait_for(|health| health.state == GuardState::Unsure).await.unwrap();
+    health.wait_for(|health| health.state == GuardState::Held).await.unwrap();
+    guard.release().await.unwrap();
+}
+
 #[tokio::test]
 async fn work_is_dropped_when_its_lease_is_lost() {
     let (store, leasehold, _) = faulty();

@@ -1,13 +1,15 @@
 //! Schedules, through the client and its workers.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use leasehold::model::{Missed, Payload, ScheduleName, TaskState};
-use leasehold::store::ListTasks;
+use leasehold::model::{Missed, Payload, QueueName, Schedule, ScheduleName, TaskState, Timestamp};
+use leasehold::store::{Draft, ListTasks, PutIf};
 use leasehold::{Leasehold, Running, Setback};
 
 use super::support::{memory, until};
-use super::worker::Say;
+use super::worker::{Say, add, endless};
 
 fn nightly() -> ScheduleName {
     ScheduleName::new("nightly").unwrap()
@@ -91,4 +93,53 @@ async fn a_paused_schedule_does_not_tick() {
     until("the other has ticked", async || !list().await.is_empty()).await;
     let keys: Vec<_> = list().await.into_iter().map(|task| task.key.unwrap().to_string()).collect();
     assert!(keys.iter().all(|key| key.starts_with("schedule other ")), "{keys:?}");
+}
+
+/// Stores a schedule as it is, whatever is wrong with it.
+async fn store(leasehold: &Leasehold, schedule: &Schedule) {
+    let draft = Draft { body: serde_json::to_string(schedule).unwrap(), facts: Vec::new(), keep: None };
+    let store = leasehold.store();
+    let put =
+        store.docs().unwrap().put_if(&format!("schedule/{}", schedule.name), None, draft).await.unwrap();
+    assert!(matches!(put, PutIf::Written(_)));
+}
+
+#[tokio::test]
+async fn a_schedule_that_cannot_tick_keeps_no_other_from_ticking() {
+    let leasehold = memory().await;
+    let good = leasehold.schedule("z", "* * * * *", &say()).await.unwrap();
+    let long_ago = Timestamp::from_micros(good.since.as_micros() - 120_000_000);
+    // With the time of a tick it is too long for a key.
+    let name = ScheduleName::new("a".repeat(250)).unwrap();
+    store(&leasehold, &Schedule { name, since: long_ago, ..good.clone() }).await;
+    let name = ScheduleName::new("zz").unwrap();
+    store(&leasehold, &Schedule { name, since: long_ago, ..good }).await;
+    leasehold.schedules().unwrap().tick().await.unwrap();
+    assert_eq!(made(&leasehold).await, 2, "two minutes of the other one");
+}
+
+/// Nobody was there for a year: making up for that takes a while, and no lease.
+#[tokio::test]
+async fn catching_up_does_not_keep_heartbeats_from_being_sent() {
+    let leasehold = memory().await;
+    let set = leasehold.schedule_to("0", "* * * * *", "elsewhere", Payload::default()).await.unwrap();
+    let year = Duration::from_hours(365 * 24);
+    let since = Timestamp::from_micros(set.since.as_micros() - u64::try_from(year.as_micros()).unwrap());
+    for number in 1..=20 {
+        let name = ScheduleName::new(number.to_string()).unwrap();
+        store(&leasehold, &Schedule { name, since, ..set.clone() }).await;
+    }
+    let at_it = Arc::new(AtomicU32::new(0));
+    let id = add(&leasehold, "long").await;
+    let _worker = endless(&leasehold, &at_it);
+    until("it runs", async || at_it.load(Ordering::SeqCst) == 1).await;
+    let queue = QueueName::new("elsewhere").unwrap();
+    until("all is made up for", async || {
+        let status = leasehold.tasks().unwrap().queue(&queue).await;
+        status.is_ok_and(|status| status.counts.get(TaskState::Pending) >= 20_000)
+    })
+    .await;
+    let task = leasehold.tasks().unwrap().get(id).await.unwrap();
+    assert_eq!((task.attempt, task.state), (1, TaskState::Running));
+    assert_eq!(at_it.load(Ordering::SeqCst), 1);
 }

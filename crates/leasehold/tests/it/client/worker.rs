@@ -227,7 +227,7 @@ async fn a_task_holds_its_lock_while_it_runs() {
     let locked = leasehold.enqueue(&Say { text: "locked".to_owned() }).lock("gpu").await.unwrap().id;
     let free = add(&leasehold, "free").await;
     until_it_is(&leasehold, free, TaskState::Succeeded).await;
-    until_it_is(&leasehold, locked, TaskState::Scheduled).await;
+    until_it_is(&leasehold, locked, TaskState::Running).await;
     guard.release().await.unwrap();
     until_it_is(&leasehold, locked, TaskState::Succeeded).await;
     assert_eq!(*order.lock().unwrap(), ["free", "locked"]);

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::model::{Asked, Payload, Progress, Task, TaskEvent, Timestamp};
+use crate::model::{Asked, Payload, Progress, Task, TaskEvent, TaskState, Timestamp};
 
 /// One task.
 #[derive(Debug, Clone, Serialize)]
@@ -41,10 +41,18 @@ pub struct TaskView {
     pub token: u64,
     /// Counts every change that somebody made to it.
     pub version: u64,
-    /// The worker that has it, or had it last.
+    /// How many leases in a row ran out after their worker had started the task.
+    pub expiries: u32,
+    /// Whether its worker must run nothing else beside it, because leases of it ran out again and again.
+    pub runs_alone: bool,
+    /// The worker that has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(format = Uuid))]
     pub worker: Option<String>,
+    /// The worker that had it last, if none has it now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(format = Uuid))]
+    pub last_worker: Option<String>,
     /// Since when that worker has or had it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(format = DateTime))]
@@ -165,7 +173,10 @@ impl From<&Task> for TaskView {
             backoff_seconds: task.retries.first.as_duration().as_secs_f64(),
             token: task.token.get(),
             version: task.version,
-            worker: text(task.worker.as_ref()),
+            expiries: task.expiries,
+            runs_alone: task.runs_alone() && !task.state.is_terminal(),
+            worker: text(task.worker.as_ref().filter(|_| task.state == TaskState::Running)),
+            last_worker: text(task.worker.as_ref().filter(|_| task.state != TaskState::Running)),
             leased_at: task.leased_at.map(exact),
             lease_expires_at: task.lease_expires_at.map(exact),
             progress: task.progress.as_ref().map(ProgressView::from),

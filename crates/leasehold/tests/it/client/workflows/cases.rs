@@ -12,11 +12,14 @@ macro_rules! workflow_cases {
                 a_key_that_is_never_used_anew_means_the_failed_one
                 a_key_that_is_always_used_anew_starts_after_success
                 a_key_with_another_input_is_refused_and_names_the_execution
-                the_key_stands_for_the_very_bytes_of_a_raw_input
+                a_key_that_is_free_again_can_be_used_with_another_input
+                the_key_stands_for_what_a_raw_input_means
                 another_execution_is_in_the_way_and_the_key_is_not_burnt
                 a_stranger_with_the_lock_is_in_the_way
                 executions_queue_in_order_and_no_more_than_may
                 a_start_that_may_be_skipped_is_skipped
+                an_execution_whose_runner_is_gone_is_in_nobodys_way
+                an_execution_whose_runner_waits_keeps_its_turn
                 what_is_wrong_with_a_value_is_told
             ;
             racing:
@@ -30,7 +33,7 @@ macro_rules! workflow_cases {
                 a_text_that_is_no_json_reaches_a_raw_handler_as_it_came
                 what_runs_too_long_is_aborted_and_the_next_one_goes
                 an_aborted_execution_keeps_its_lock_until_its_handler_is_gone
-                a_worker_that_ends_aborts_what_it_runs_and_gives_back_what_it_has_not_begun
+                a_worker_that_ends_aborts_what_it_runs_and_has_taken_nothing_ahead
                 an_execution_waits_in_its_place_for_a_stranger_with_the_lock
                 who_loses_the_lock_has_failed
                 a_worker_that_vanishes_leaves_a_failed_execution_and_a_key_that_can_be_used
@@ -49,6 +52,7 @@ macro_rules! workflow_cases {
                 a_zombies_result_is_refused
                 an_abort_is_told_with_the_next_sign_of_life
                 nobody_takes_an_execution_whose_lock_a_stranger_has
+                a_taker_waits_in_the_queue_of_the_lock
             ;
         }
     };

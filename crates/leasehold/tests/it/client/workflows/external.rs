@@ -1,10 +1,13 @@
 //! Executions that somebody else runs, by id and token.
 
-use leasehold::ExecutionEnd;
+use std::time::Duration;
+
 use leasehold::model::{Payload, Progress, TaskState};
+use leasehold::testing::Fault;
+use leasehold::{ExecutionEnd, Start};
 
 use super::lab::{Lab, ada, deploy, ttl, why};
-use crate::client::support::until;
+use crate::client::support::{faulty, until};
 
 pub(crate) async fn somebody_else_takes_keeps_and_completes_an_execution(lab: Lab) {
     let (here, there) = (lab.one.workflows().unwrap(), lab.two.workflows().unwrap());
@@ -70,9 +73,50 @@ pub(crate) async fn nobody_takes_an_execution_whose_lock_a_stranger_has(lab: Lab
     let started = lab.started(lab.deploy(), "v1").await;
     let guard = lab.two.lock("workflow/deploy").holder("bob").acquire().await.unwrap();
     assert!(workflows.take(&[deploy()], ttl()).await.unwrap().is_none());
+    let waits = lab.get(started.id).await;
+    assert_eq!(waits.state, TaskState::Pending, "it is still next to run");
     guard.release().await.unwrap();
     let taken = async || {
         workflows.take(&[deploy()], ttl()).await.unwrap().is_some_and(|taken| taken.id == started.id)
     };
     until("it can be taken when the lock is free", taken).await;
+}
+
+pub(crate) async fn a_taker_waits_in_the_queue_of_the_lock(lab: Lab) {
+    let workflows = lab.one.workflows().unwrap();
+    let started = lab.started(lab.deploy(), "v1").await;
+    let guard = lab.two.lock("workflow/deploy").holder("bob").acquire().await.unwrap();
+    let (short, long) = (Duration::from_millis(50), Duration::from_secs(15));
+    assert!(workflows.take_within(&[deploy()], ttl(), short).await.unwrap().is_none());
+    assert_eq!(
+        lab.get(started.id).await.state,
+        TaskState::Pending,
+        "it was given back, and nothing can be started"
+    );
+    let waiting = tokio::spawn(async move { workflows.take_within(&[deploy()], ttl(), long).await });
+    until("it waits", async || lab.two.status(&deploy().lock()).await.unwrap().waiters.len() == 1).await;
+    assert_eq!(lab.locked(lab.deploy(), "v2").await.0, None, "the lock is held by a stranger");
+    guard.release().await.unwrap();
+    let taken = waiting.await.unwrap().unwrap().expect("the lock was free");
+    assert_eq!(taken.id, started.id);
+    assert_eq!(lab.two.status(&deploy().lock()).await.unwrap().holder, Some(taken.id.holder()));
+    let workflows = lab.two.workflows().unwrap();
+    workflows.complete(taken.id, taken.token, ExecutionEnd::Succeeded(None)).await.unwrap();
+    assert!(!lab.one.status(&deploy().lock()).await.unwrap().is_locked);
+}
+
+/// Whoever asked gets no execution: it must not stay leased until it fails.
+#[tokio::test]
+async fn an_execution_whose_lock_cannot_be_asked_for_is_given_back() {
+    let (store, here, there) = faulty();
+    let Start::Started(started) = there.workflow("deploy").start("v1").await.unwrap() else {
+        panic!("not started")
+    };
+    // The lease comes through, the request for the lock does not.
+    store.plan([Fault::None, Fault::LoseRequest]);
+    here.workflows().unwrap().take(&[deploy()], ttl()).await.unwrap_err();
+    let execution = there.workflows().unwrap().get(started.id).await.unwrap();
+    assert_eq!(execution.state, TaskState::Pending);
+    let taken = here.workflows().unwrap().take(&[deploy()], ttl()).await.unwrap().expect("it is there");
+    assert_eq!(taken.id, started.id);
 }

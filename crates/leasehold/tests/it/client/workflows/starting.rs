@@ -6,6 +6,7 @@ use leasehold::model::{Reuse, TaskState, Ttl};
 use leasehold::{Error, ExecutionEnd, OnLocked, Start};
 
 use super::lab::{Lab, ada, deploy, ttl, why};
+use crate::client::support::until;
 
 impl Lab {
     /// Takes the next execution and ends it so.
@@ -83,9 +84,9 @@ pub(crate) async fn a_key_that_is_always_used_anew_starts_after_success(lab: Lab
 
 pub(crate) async fn a_key_with_another_input_is_refused_and_names_the_execution(lab: Lab) {
     let started = lab.started(lab.deploy().key("k"), "v1").await;
-    for state in [TaskState::Pending, TaskState::Failed] {
+    for (state, reuse) in [(TaskState::Pending, Reuse::Finished), (TaskState::Failed, Reuse::Never)] {
         assert_eq!(lab.get(started.id).await.state, state);
-        let error = lab.deploy().key("k").start("v2").await.unwrap_err();
+        let error = lab.deploy().key("k").reuse(reuse).start("v2").await.unwrap_err();
         assert_eq!(error.code(), "IDEMPOTENCY_KEY_REUSED");
         let Error::ExecutionKeyReused { execution, workflow, key } = error else { panic!("{error}") };
         assert_eq!((execution, workflow, key.as_str()), (started.id, deploy(), "k"));
@@ -95,12 +96,22 @@ pub(crate) async fn a_key_with_another_input_is_refused_and_names_the_execution(
     }
 }
 
-pub(crate) async fn the_key_stands_for_the_very_bytes_of_a_raw_input(lab: Lab) {
+pub(crate) async fn a_key_that_is_free_again_can_be_used_with_another_input(lab: Lab) {
+    let first = lab.started(lab.deploy().key("k"), "v1").await;
+    lab.end(failed()).await;
+    let second = lab.started(lab.deploy().key("k"), "v2").await;
+    assert_eq!((second.attempt, second.retry_of), (2, Some(first.id)));
+}
+
+pub(crate) async fn the_key_stands_for_what_a_raw_input_means(lab: Lab) {
     let start = async |bytes: &[u8]| lab.deploy().key("k").start_raw(bytes).await;
     let Start::Started(first) = start(b"{\"a\": 1}").await.unwrap() else { panic!("not started") };
     assert!(matches!(start(b"{\"a\": 1}").await.unwrap(), Start::Duplicate(again) if again.id == first.id));
-    let error = start(b"{\"a\":1}").await.unwrap_err();
-    assert_eq!(error.code(), "IDEMPOTENCY_KEY_REUSED", "the same value in other bytes");
+    let same = start(b"{\"a\":1.0}").await.unwrap();
+    assert!(matches!(same, Start::Duplicate(again) if again.id == first.id), "the same value in other bytes");
+    for other in [&b"{\"a\":2}"[..], b"a=1", b"{\"a\": 1} "] {
+        assert_eq!(start(other).await.unwrap_err().code(), "IDEMPOTENCY_KEY_REUSED");
+    }
     assert_eq!(lab.get(first.id).await.input.bytes(), b"{\"a\": 1}");
     assert_eq!(start(&[0xff]).await.unwrap_err().code(), "INVALID");
 }
@@ -179,4 +190,37 @@ pub(crate) async fn what_is_wrong_with_a_value_is_told(lab: Lab) {
     let error = lab.deploy().key("").max_runtime(Duration::ZERO).start("v1").await.unwrap_err();
     assert_eq!(error.to_string(), "the key is empty");
     assert_eq!(lab.deploy().max_runtime(Duration::ZERO).start("v1").await.unwrap_err().code(), "INVALID");
+}
+
+/// The one who started it was to run it, and was killed while it waited.
+pub(crate) async fn an_execution_whose_runner_is_gone_is_in_nobodys_way(lab: Lab) {
+    let short = Duration::from_millis(200);
+    let gone = lab.started(lab.deploy().key("k").wanted(short), "v1").await;
+    let waits = lab.deploy().wanted(short).on_locked(OnLocked::Queue(1)).start("v2").await.unwrap();
+    assert!(matches!(waits, Start::Queued(_)));
+    // Nobody looks after the store but those who start.
+    let next = async || matches!(lab.two.workflow("deploy").start("v3").await, Ok(Start::Started(_)));
+    until("the next one has its turn", next).await;
+    let gone = lab.get(gone.id).await;
+    assert_eq!(gone.state, TaskState::Failed);
+    assert!(gone.reason.unwrap().contains("runner is gone"));
+    let again = lab.deploy().key("k").on_locked(OnLocked::Queue(5)).start("v1").await.unwrap();
+    let Start::Queued(again) = again else { panic!("{again:?}") };
+    assert_eq!(again.retry_of, Some(gone.id), "its key is not used up");
+}
+
+pub(crate) async fn an_execution_whose_runner_waits_keeps_its_turn(lab: Lab) {
+    let ttl = Ttl::from_secs(2);
+    let started = lab.started(lab.deploy().wanted(ttl.as_duration()), "v1").await;
+    let workflows = lab.two.workflows().unwrap();
+    let end = std::time::Instant::now() + Duration::from_secs(3);
+    while std::time::Instant::now() < end {
+        workflows.want(started.id, ttl).await.unwrap();
+        lab.one.tasks().unwrap().recover(10).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(lab.get(started.id).await.state, TaskState::Pending);
+    workflows.abort(started.id, ada(), None).await.unwrap();
+    let error = workflows.want(started.id, ttl).await.unwrap_err();
+    assert_eq!(error.code(), "EXECUTION_FINISHED");
 }

@@ -1,0 +1,170 @@
+//! Operations that end a lease, or ask for its end, when an answer was lost. The store was asked and nobody knows whether
+//! it acted: this file sends the operation again, or reads the lock, until the caller can be told what became of it.
+//!
+//! A store does not resend these operations by itself once it may have begun them: the second answer would be
+//! `NotHeld`, and only the caller of the first try knows that the first try may have been executed.
+
+use std::time::Duration;
+
+use crate::error::Result;
+use crate::model::{
+    AskRelease, Event, EventKind, ForceRelease, Lease, LeaseId, Leave, LockName, LockOp, NotHeld, Outcome,
+    Release, Status, Token,
+};
+use crate::store::{ListEvents, LockStore, Moment, Span};
+
+/// How long an operation without a lease that limits it is sent again.
+pub(super) const RETRIES: Duration = Duration::from_secs(5);
+/// The pause after a try that failed, and the longest it grows to.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// How many of the newest events of a lock are read to learn how a lease ended.
+const EVENTS: u32 = 50;
+
+/// What became of a release.
+#[derive(Debug)]
+pub(super) enum Released {
+    /// The lease has been released, perhaps by an earlier try.
+    Yes,
+    /// The lease had ended before, in another way.
+    Ended(NotHeld),
+}
+
+/// Releases a lease. Sends the operation again until `until` if answers are lost.
+pub(super) async fn release(
+    locks: &dyn LockStore,
+    name: &LockName,
+    release: &Release,
+    until: Moment,
+) -> Result<Released> {
+    let sent = send(locks, name, &LockOp::Release(release.clone()), until).await?;
+    match sent.outcome {
+        Outcome::Released(_) => Ok(Released::Yes),
+        Outcome::NotHeld(now) if sent.in_doubt => {
+            // If the history does not reach back so far, an earlier try is the likely reason.
+            let end = end_of(locks, name, release.lease_id, release.token).await;
+            let ours = end.is_none_or(|event| event.kind == EventKind::Released);
+            Ok(if ours { Released::Yes } else { Released::Ended(now) })
+        }
+        Outcome::NotHeld(now) => Ok(Released::Ended(now)),
+        other => Err(super::leasehold::unexpected(name, other)),
+    }
+}
+
+/// Takes the lock from the lease with that token. None if the lease is gone since an earlier try whose answer was lost.
+pub(super) async fn force_release(
+    locks: &dyn LockStore,
+    name: &LockName,
+    force: ForceRelease,
+) -> Result<Option<Lease>> {
+    let until = Moment::now().plus(RETRIES);
+    let sent = send(locks, name, &LockOp::ForceRelease(force), until).await?;
+    match sent.outcome {
+        Outcome::Forced(lease) => Ok(Some(lease)),
+        Outcome::NotHeld(_) if sent.in_doubt => Ok(None),
+        other => Err(super::leasehold::unexpected(name, other)),
+    }
+}
+
+/// Asks the holders to stop, and counts them. Zero if an earlier try may have reached holders that are gone by now.
+pub(super) async fn ask_release(locks: &dyn LockStore, name: &LockName, ask: AskRelease) -> Result<u32> {
+    let until = Moment::now().plus(RETRIES);
+    let sent = send(locks, name, &LockOp::AskRelease(ask), until).await?;
+    match sent.outcome {
+        Outcome::Asked(count) => Ok(count),
+        Outcome::NotHeld(_) if sent.in_doubt => Ok(0),
+        other => Err(super::leasehold::unexpected(name, other)),
+    }
+}
+
+/// Takes a request back, ticket or lease. A second try does the same as the first.
+pub(super) async fn leave(locks: &dyn LockStore, name: &LockName, lease_id: LeaseId) -> Result<()> {
+    let until = Moment::now().plus(RETRIES);
+    send(locks, name, &LockOp::Leave(Leave { lease_id }), until).await.map(drop)
+}
+
+/// Applies an operation whose caller does not care whether it or an earlier try was executed.
+pub(super) async fn settle(locks: &dyn LockStore, name: &LockName, op: &LockOp) -> Result<Outcome> {
+    Ok(send(locks, name, op, Moment::now().plus(RETRIES)).await?.outcome)
+}
+
+/// An answer, and whether a try before it may have been executed.
+struct Sent {
+    outcome: Outcome,
+    in_doubt: bool,
+}
+
+async fn send(locks: &dyn LockStore, name: &LockName, op: &LockOp, until: Moment) -> Result<Sent> {
+    let mut error = match locks.apply(name, op).await {
+        Ok(outcome) => return Ok(Sent { outcome, in_doubt: false }),
+        Err(error) => error,
+    };
+    let mut pause = PAUSE.0;
+    loop {
+        let left = until.after(Moment::now());
+        if !error.is_retryable() || left.is_zero() {
+            return Err(error);
+        }
+        tracing::debug!(lock = %name, %error, "the answer of the store was lost; asking again");
+        tokio::time::sleep(pause.min(left)).await;
+        pause = (pause * 2).min(PAUSE.1);
+        let again = async {
+            if let LockOp::AskRelease(ask) = op
+                && let Some(count) = asked_already(locks, name, ask).await?
+            {
+                return Ok(Outcome::Asked(count));
+            }
+            locks.apply(name, op).await
+        };
+        match tokio::time::timeout(until.after(Moment::now()), again).await {
+            Ok(Ok(outcome)) => return Ok(Sent { outcome, in_doubt: true }),
+            Ok(Err(next)) => error = next,
+            Err(_) => return Err(error),
+        }
+    }
+}
+
+/// How many holders have been asked to stop, if it was by this caller and all that it means have been.
+async fn asked_already(locks: &dyn LockStore, name: &LockName, ask: &AskRelease) -> Result<Option<u32>> {
+    let Some(record) = locks.get(name).await? else { return Ok(None) };
+    let now = locks.now().await?;
+    let meant = |lease: &&Lease| ask.token.is_none_or(|token| token == lease.token);
+    let asked = |lease: &Lease| {
+        lease.asked.as_ref().is_some_and(|asked| asked.by == ask.by && asked.reason == ask.reason)
+    };
+    let (mut count, mut all) = (0, true);
+    for lease in record.live(now).filter(meant).filter(|lease| lease.status != Status::Released) {
+        count += 1;
+        all &= asked(lease);
+    }
+    Ok((count > 0 && all).then_some(count))
+}
+
+/// How a lease ended, in words for a person, if the history still tells.
+pub(super) async fn why_it_ended(
+    locks: &dyn LockStore,
+    name: &LockName,
+    lease_id: LeaseId,
+    token: Token,
+) -> Option<String> {
+    let event = end_of(locks, name, lease_id, token).await?;
+    let reason = event.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
+    Some(match event.kind {
+        EventKind::Forced => {
+            let by = event.by.map_or("another client".to_owned(), |by| by.to_string());
+            format!("{by} took it by force{reason}")
+        }
+        EventKind::Stolen => "another client took it, as it had not been renewed for long enough".to_owned(),
+        EventKind::Expired => format!("it expired before it was released{reason}"),
+        _ => "it had been released already, by its id and token".to_owned(),
+    })
+}
+
+/// The event that ended a lease.
+async fn end_of(locks: &dyn LockStore, name: &LockName, lease_id: LeaseId, token: Token) -> Option<Event> {
+    let ask = ListEvents { lock: Some(name.clone()), span: Span::Newest, limit: EVENTS };
+    let events = locks.history(&ask).await.ok()?.items;
+    let ends = |kind| {
+        matches!(kind, EventKind::Released | EventKind::Expired | EventKind::Stolen | EventKind::Forced)
+    };
+    events.into_iter().find(|event| ends(event.kind) && event.lease_id == lease_id && event.token == token)
+}

@@ -1,0 +1,142 @@
+//! The slots of a worker. An attempt that waits for the lock of its task occupies none.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+
+/// So many more attempts than there are slots may wait for locks.
+const WAITING_BEYOND_SLOTS: usize = 64;
+
+/// The slots of one worker.
+pub(super) struct Slots {
+    count: usize,
+    free: Arc<Semaphore>,
+    /// Attempts that wait for the lock of their task, or have it and wait for a slot.
+    waiting: AtomicUsize,
+    /// Notified when an attempt leaves its slot to wait.
+    pub(super) left: Notify,
+}
+
+/// The slot of one attempt, or its place among those that wait.
+pub(super) struct Slot {
+    slots: Arc<Slots>,
+    permit: Mutex<Option<OwnedSemaphorePermit>>,
+    waits: AtomicBool,
+    has_waited: AtomicBool,
+}
+
+impl Slots {
+    pub(super) fn new(count: usize) -> Arc<Self> {
+        let free = Arc::new(Semaphore::new(count));
+        Arc::new(Self { count, free, waiting: AtomicUsize::new(0), left: Notify::new() })
+    }
+
+    /// A free slot. None while an attempt that has its lock waits for one: that goes first.
+    pub(super) fn try_take(self: &Arc<Self>) -> Option<Arc<Slot>> {
+        let permit = self.free.clone().try_acquire_owned().ok()?;
+        Some(Arc::new(Slot {
+            slots: self.clone(),
+            permit: Mutex::new(Some(permit)),
+            waits: AtomicBool::new(false),
+            has_waited: AtomicBool::new(false),
+        }))
+    }
+
+    /// How many are in use.
+    pub(super) fn busy(&self) -> usize {
+        self.count.saturating_sub(self.free.available_permits())
+    }
+}
+
+impl Slot {
+    /// Leaves the slot to wait for a lock; false if too many wait already.
+    pub(super) fn leave(&self) -> bool {
+        let most = self.slots.count + WAITING_BEYOND_SLOTS;
+        let waiting = &self.slots.waiting;
+        let one_more = |waiting: usize| (waiting < most).then_some(waiting + 1);
+        if waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_err() {
+            return false;
+        }
+        self.waits.store(true, Ordering::Relaxed);
+        self.has_waited.store(true, Ordering::Relaxed);
+        drop(self.permit().take());
+        self.slots.left.notify_one();
+        true
+    }
+
+    /// Takes a slot again, before attempts that have not begun.
+    pub(super) async fn take_again(&self) {
+        if self.permit().is_some() {
+            return;
+        }
+        if let Ok(permit) = self.slots.free.clone().acquire_owned().await {
+            *self.permit() = Some(permit);
+        }
+        self.no_longer_waits();
+    }
+
+    /// Whether the attempt has waited for a lock.
+    pub(super) fn has_waited(&self) -> bool {
+        self.has_waited.load(Ordering::Relaxed)
+    }
+
+    fn no_longer_waits(&self) {
+        if self.waits.swap(false, Ordering::Relaxed) {
+            self.slots.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn permit(&self) -> std::sync::MutexGuard<'_, Option<OwnedSemaphorePermit>> {
+        self.permit.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.no_longer_waits();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_attempt_that_waits_occupies_no_slot_and_comes_back_before_others() {
+        let slots = Slots::new(1);
+        let first = slots.try_take().unwrap();
+        assert!(slots.try_take().is_none());
+        assert!(first.leave());
+        assert_eq!(slots.busy(), 0);
+        let second = slots.try_take().unwrap();
+        let again = tokio::spawn({
+            let first = first.clone();
+            async move { first.take_again().await }
+        });
+        tokio::task::yield_now().await;
+        drop(second);
+        assert!(slots.try_take().is_none(), "the slot is for the one that waited");
+        again.await.unwrap();
+        assert_eq!(slots.busy(), 1);
+        assert_eq!(slots.waiting.load(Ordering::Relaxed), 0);
+        drop(first);
+        assert_eq!(slots.busy(), 0);
+    }
+
+    #[tokio::test]
+    async fn not_more_than_so_many_wait() {
+        let slots = Slots::new(1);
+        let mut waiting: Vec<_> = (0..=WAITING_BEYOND_SLOTS)
+            .map(|_| {
+                let slot = slots.try_take().unwrap();
+                assert!(slot.leave());
+                slot
+            })
+            .collect();
+        let one_more = slots.try_take().unwrap();
+        assert!(!one_more.leave());
+        waiting.pop();
+        assert!(one_more.leave());
+    }
+}

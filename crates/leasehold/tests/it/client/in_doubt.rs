@@ -1,0 +1,117 @@
+//! Answers that get lost when a lease is ended: what was done is a success, and what was lost is told.
+
+use leasehold::Error;
+use leasehold::model::{Holder, LockOp, Reason};
+use leasehold::testing::{Fault, FaultyStore};
+
+use super::support::{TTL, faulty, name};
+
+fn ada() -> Holder {
+    Holder::new("ada").unwrap()
+}
+
+fn stuck() -> Reason {
+    Reason::new("stuck").unwrap()
+}
+
+fn count(store: &FaultyStore, is_meant: fn(&LockOp) -> bool) -> usize {
+    store.sent().iter().filter(|op| is_meant(op)).count()
+}
+
+#[tokio::test]
+async fn a_release_by_id_whose_answer_was_lost_is_a_success() {
+    let (store, leasehold, other) = faulty();
+    let (_, lease) = leasehold.lock("lock").acquire().await.unwrap().leave_held().remove(0);
+    store.plan([Fault::LoseAnswer]);
+    let status = leasehold.release(&name("lock"), lease.ask.lease_id, lease.token).await.unwrap();
+    assert!(!status.is_locked);
+    // A release of what is not held is none.
+    let error = other.release(&name("lock"), lease.ask.lease_id, lease.token).await.unwrap_err();
+    assert_eq!(error.code(), "LOCK_NOT_HELD");
+}
+
+#[tokio::test]
+async fn a_release_that_got_lost_on_its_way_does_not_hide_a_loss() {
+    let (store, leasehold, other) = faulty();
+    let guard = leasehold.lock("lock").acquire().await.unwrap();
+    other.force_release(&name("lock"), guard.token(), ada(), stuck()).await.unwrap();
+    store.plan([Fault::LoseRequest]);
+    let error = guard.release().await.unwrap_err();
+    assert_eq!(error.to_string(), "the lease on lock 'lock' was lost: ada took it by force (stuck)");
+}
+
+#[tokio::test]
+async fn a_release_tells_how_the_lease_had_ended() {
+    let (_, leasehold, other) = faulty();
+    let guard = leasehold.lock("lock").acquire().await.unwrap();
+    other.release(&name("lock"), guard.lease_id(), guard.token()).await.unwrap();
+    let error = guard.release().await.unwrap_err();
+    let why = "the lease on lock 'lock' was lost: it had been released already, by its id and token";
+    assert_eq!(error.to_string(), why);
+}
+
+#[tokio::test]
+async fn a_force_release_whose_answer_was_lost_is_a_success() {
+    let (store, leasehold, other) = faulty();
+    let guard = other.lock("lock").acquire().await.unwrap();
+    store.plan([Fault::LoseAnswer]);
+    let status = leasehold.force_release(&name("lock"), guard.token(), ada(), stuck()).await.unwrap();
+    assert!(!status.is_locked);
+    let error = leasehold.force_release(&name("lock"), guard.token(), ada(), stuck()).await.unwrap_err();
+    assert_eq!(error.code(), "LOCK_NOT_HELD");
+}
+
+#[tokio::test]
+async fn holders_are_asked_once_although_the_answer_was_lost() {
+    let (store, leasehold, other) = faulty();
+    let _guard = other.lock("lock").acquire().await.unwrap();
+    store.plan([Fault::LoseAnswer]);
+    assert_eq!(leasehold.ask_release(&name("lock"), ada(), Some(stuck())).await.unwrap(), 1);
+    assert_eq!(count(&store, |op| matches!(op, LockOp::AskRelease(_))), 1);
+    // One that never arrived is sent again; what another has asked for is not the same.
+    store.plan([Fault::LoseRequest]);
+    let bob = Holder::new("bob").unwrap();
+    assert_eq!(leasehold.ask_release(&name("lock"), bob.clone(), None).await.unwrap(), 1);
+    assert_eq!(other.status(&name("lock")).await.unwrap().holders[0].asked.as_ref().unwrap().by, bob);
+}
+
+#[tokio::test]
+async fn a_holder_that_was_asked_and_has_gone_since_is_no_error() {
+    let (store, leasehold, other) = faulty();
+    let guard = other.lock("lock").acquire().await.unwrap();
+    store.plan([Fault::LoseAnswer]);
+    let lock = name("lock");
+    let asks = leasehold.ask_release(&lock, ada(), None);
+    let (asked, released) = tokio::join!(asks, guard.release());
+    released.unwrap();
+    assert_eq!(asked.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn work_keeps_its_result_when_the_release_shows_a_loss() {
+    let (_, leasehold, other) = faulty();
+    let guard = leasehold.lock("lock").acquire().await.unwrap();
+    let run = guard.run(async |lease| {
+        other.force_release(&name("lock"), lease.token(), ada(), stuck()).await.unwrap();
+        42
+    });
+    let lost = run.await.unwrap_err();
+    assert_eq!(lost.value, Some(42));
+    assert!(lost.error.to_string().ends_with("ada took it by force (stuck)"), "{}", lost.error);
+    assert!(matches!(Error::from(lost), Error::Lost { .. }));
+}
+
+/// The work blocks its thread, so that it cannot be stopped, and the store cannot be asked.
+#[tokio::test]
+async fn work_that_ends_after_its_lease_says_so_although_the_store_is_away() {
+    let (store, leasehold, _) = faulty();
+    let guard = leasehold.lock("lock").ttl(TTL).acquire().await.unwrap();
+    store.from_now_on(Fault::LoseRequest);
+    let run = guard.run(async |_| {
+        std::thread::sleep(TTL * 2);
+        42
+    });
+    let lost = run.await.unwrap_err();
+    assert_eq!(lost.value, Some(42));
+    assert_eq!(lost.to_string(), "the lease on lock 'lock' was lost: it could not be renewed in time");
+}
