@@ -1,10 +1,11 @@
-//! Which store: the flag, `LEASEHOLD_STORE`, the config file, or the default, in this order.
+//! Which store, and which containment: the flag, the environment, the config file, or the default, in this order.
 
 use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use crate::output::{Failure, shell_word, store_for_people};
+use crate::run::Contain;
 
 /// The store that was chosen, and by what.
 #[derive(Clone, PartialEq, Eq)]
@@ -24,6 +25,7 @@ pub(crate) enum Origin {
 }
 
 const STORE: &str = "LEASEHOLD_STORE";
+const CONTAIN: &str = "LEASEHOLD_CONTAIN";
 const CONFIG: &str = "LEASEHOLD_CONFIG";
 const DEFAULT: &str = "sqlite:";
 
@@ -49,7 +51,7 @@ impl Choice {
             return Ok(chosen(url, Origin::File(path.to_owned())));
         }
         if let Some((path, text)) = read_file()?
-            && let Some(url) = store_in(&path, &text)?
+            && let Some(url) = settings_in(&path, &text)?.store
         {
             return Ok(chosen(&url, Origin::File(path)));
         }
@@ -84,6 +86,29 @@ impl Choice {
         }
     }
 }
+
+/// What is to keep the processes of commands together: the flag, `LEASEHOLD_CONTAIN`, the config file, or the default.
+pub(crate) fn containment(flag: Option<Contain>) -> Result<Contain, Failure> {
+    if let Some(mode) = flag {
+        return Ok(mode);
+    }
+    if let Some(value) = variable(CONTAIN) {
+        let named = value.to_str().and_then(Contain::named);
+        return named.ok_or_else(|| {
+            Failure::config(format!("{CONTAIN} is '{}', which is no containment", value.display()))
+                .hint(CONTAINMENTS)
+        });
+    }
+    match read_file() {
+        Ok(Some((path, text))) => Ok(settings_in(&path, &text)?.contain.unwrap_or_default()),
+        // A file that was not named may be out of reach: of another user, whose HOME is still set.
+        Ok(None) => Ok(Contain::default()),
+        Err(_) if variable(CONFIG).is_none() => Ok(Contain::default()),
+        Err(failure) => Err(failure),
+    }
+}
+
+const CONTAINMENTS: &str = "write one of: auto, cgroup, pidns, none";
 
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -131,8 +156,15 @@ fn usual_place() -> Option<PathBuf> {
     Some(config.join("leasehold/config.toml"))
 }
 
-/// The one setting there is. Whatever else stands in the file is a mistake that would go unnoticed.
-fn store_in(path: &Path, text: &str) -> Result<Option<String>, Failure> {
+/// What the config file says.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct FileSettings {
+    store: Option<String>,
+    contain: Option<Contain>,
+}
+
+/// Whatever else stands in the file is a mistake that would go unnoticed.
+fn settings_in(path: &Path, text: &str) -> Result<FileSettings, Failure> {
     let at = path.display();
     let wrong = |what: String, hint: &str| Failure::config(format!("the config file {at} {what}")).hint(hint);
     let mut settings: toml::Table = toml::from_str(text).map_err(|error| {
@@ -140,12 +172,27 @@ fn store_in(path: &Path, text: &str) -> Result<Option<String>, Failure> {
         let what = format!("is no TOML at line {line}: {}", error.message());
         wrong(what, "write: store = \"sqlite:/path/to/leasehold.db\"")
     })?;
-    let store = settings.remove("store");
+    let (store, contain) = (settings.remove("store"), settings.remove("contain"));
     if !settings.is_empty() {
         let keys: Vec<_> = settings.keys().map(|key| format!("'{key}'")).collect();
         let what = format!("has settings that leasehold does not know: {}", keys.join(", "));
-        return Err(wrong(what, "the only setting is: store"));
+        return Err(wrong(what, "the settings are: store, contain"));
     }
+    let named = |value: &toml::Value| value.as_str().and_then(Contain::named);
+    let contain = match contain {
+        None => None,
+        Some(value) => Some(named(&value).ok_or_else(|| {
+            let value = value.as_str().unwrap_or(value.type_str());
+            wrong(format!("has a containment that does not exist: '{value}'"), CONTAINMENTS)
+        })?),
+    };
+    Ok(FileSettings { store: store_in(store, wrong)?, contain })
+}
+
+fn store_in(
+    store: Option<toml::Value>,
+    wrong: impl Fn(String, &str) -> Failure,
+) -> Result<Option<String>, Failure> {
     match store {
         None => Ok(None),
         Some(toml::Value::String(url)) => match sqlite_path(&url) {
@@ -167,7 +214,18 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<Option<String>, String> {
-        store_in(Path::new("config.toml"), text).map_err(|failure| failure.message().to_owned())
+        let settings = settings_in(Path::new("config.toml"), text);
+        settings.map(|settings| settings.store).map_err(|failure| failure.message().to_owned())
+    }
+
+    #[test]
+    fn a_file_names_a_containment() {
+        let contain = |text| settings_in(Path::new("config.toml"), text).map(|settings| settings.contain);
+        assert_eq!(contain("contain = \"pidns\"").ok().flatten(), Some(Contain::Pidns));
+        assert_eq!(contain("store = \"sqlite:\"").ok().flatten(), None);
+        for wrong in ["contain = \"jail\"", "contain = 1"] {
+            assert!(contain(wrong).unwrap_err().message().contains("does not exist"), "{wrong}");
+        }
     }
 
     #[test]

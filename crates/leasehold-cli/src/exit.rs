@@ -18,6 +18,10 @@ pub(crate) const INTERNAL: i32 = 70;
 pub(crate) const NOT_ACQUIRED: i32 = 75;
 /// From a command of `tasks work`: not now, but later it may work (`EX_TEMPFAIL`).
 pub(crate) const TRY_LATER: i32 = 75;
+/// The key belongs to a task or an execution that has failed or was aborted: nothing was done, and nothing will be.
+pub(crate) const DUPLICATE_FAILED: i32 = 1;
+/// The key belongs to an execution that is not over yet: how it ends is not known (`EX_TEMPFAIL`).
+pub(crate) const DUPLICATE_OPEN: i32 = 75;
 /// The store does not let us (`EX_NOPERM`).
 pub(crate) const NOT_PERMITTED: i32 = 77;
 /// The settings are wrong (`EX_CONFIG`).
@@ -35,11 +39,13 @@ pub(crate) const SIGNAL_BASE: i32 = 128;
 pub(crate) const HELP: &str = "\
 Exit codes:
   0    done
-  1    a lease is not held, a token is stale, there is no such task, or something else went wrong
+  1    a lease is not held, a token is stale, there is no such task, the key belongs to a task or an
+       execution that has failed or was aborted, or something else went wrong
   64   the command line makes no sense
   69   the store cannot be reached, or another program listens on the address of leasehold serve
   70   a fault of leasehold, or of what the store contains
-  75   the lock was not acquired, or not in time (-E changes it); the workflow is locked
+  75   the lock was not acquired, or not in time (-E changes it); the workflow is locked, or the key
+       belongs to an execution that is not over yet
   77   the store does not let us
   78   the settings or the store's address are wrong
   79   the lease was lost, and the command was ended

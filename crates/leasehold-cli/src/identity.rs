@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use leasehold::model::{Holder, Invalid};
+use leasehold::model::{Holder, Invalid, LockName, Token};
 use leasehold::store::host_name;
 use nix::unistd::{Uid, User};
 
@@ -13,8 +13,12 @@ pub(crate) struct Identity {
     host: String,
 }
 
-/// Who holds the locks of the `leasehold run` around us.
+/// Who holds the locks of the `leasehold run` around us, and which they are.
 const AROUND: &str = "LEASEHOLD_HOLDER";
+const LOCK: &str = "LEASEHOLD_LOCK";
+const LOCKS: &str = "LEASEHOLD_LOCKS";
+/// The tokens of its first lock: in a task, the first of these is the task's.
+const TOKENS: [&str; 2] = ["LEASEHOLD_TOKEN", "LEASEHOLD_LOCK_TOKEN"];
 /// A program's name is cut to so many characters.
 const PROGRAM_CHARS: usize = 200;
 
@@ -40,10 +44,29 @@ impl Identity {
     }
 }
 
-/// Whether this holder is the one on whose behalf we run: named by `--holder`, or by the `leasehold run` around us.
-pub(crate) fn is_me(holder: &Holder, named: Option<&Holder>) -> bool {
-    let around = std::env::var_os(AROUND);
-    named == Some(holder) || around.is_some_and(|around| around == holder.as_str())
+/// A lease on a lock, as it is seen from outside.
+#[derive(Clone, Copy)]
+pub(crate) struct Seen<'a> {
+    pub(crate) lock: &'a LockName,
+    pub(crate) holder: &'a Holder,
+    pub(crate) token: Token,
+}
+
+/// Whether a lease is ours: its holder was named by `--holder`, or it is one of the `leasehold run` around us. A name made
+/// of user, host and process number is not enough: the first process of each container is number 1, and containers may
+/// share a host name.
+pub(crate) fn is_mine(seen: Seen<'_>, named: Option<&Holder>) -> bool {
+    named == Some(seen.holder) || is_around(seen, |name| std::env::var(name).ok())
+}
+
+fn is_around(seen: Seen<'_>, variable: impl Fn(&str) -> Option<String>) -> bool {
+    if variable(AROUND).is_none_or(|around| around != seen.holder.as_str()) {
+        return false;
+    }
+    if variable(LOCK).is_some_and(|first| first == seen.lock.as_str()) {
+        return TOKENS.iter().any(|name| variable(name).is_some_and(|token| token == seen.token.to_string()));
+    }
+    variable(LOCKS).is_some_and(|locks| locks.lines().any(|lock| lock == seen.lock.as_str()))
 }
 
 /// Whether a `leasehold run` is around us.
@@ -82,6 +105,30 @@ mod tests {
         assert_eq!(told(&["curl", "-H", "Authorization: secret"]), "curl");
         assert_eq!(told(&[]), "");
         assert_eq!(told(&[&"é".repeat(300)]), format!("{}…", "é".repeat(200)));
+    }
+
+    #[test]
+    fn a_lease_of_the_run_around_is_known_by_its_lock_and_token_not_by_its_holder_alone() {
+        let (holder, token) = (Holder::new("root@vm:1").unwrap(), "1700000000000007".parse().unwrap());
+        let is_ours = |lock: &str, token: Token| {
+            let lock = LockName::new(lock).unwrap();
+            is_around(Seen { lock: &lock, holder: &holder, token }, |name| {
+                let value = match name {
+                    AROUND => "root@vm:1",
+                    LOCK => "a",
+                    LOCKS => "a\nb c",
+                    "LEASEHOLD_TOKEN" => "1700000000000007",
+                    _ => return None,
+                };
+                Some(value.to_owned())
+            })
+        };
+        let other = "1700000000000009".parse().unwrap();
+        assert!(is_ours("a", token) && is_ours("b c", other));
+        assert!(!is_ours("a", other), "another container holds it under the same name");
+        assert!(!is_ours("c", token));
+        let seen = Seen { lock: &LockName::new("a").unwrap(), holder: &holder, token };
+        assert!(!is_around(seen, |_| None));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod cli;
 mod commands;
 mod config;
+mod connect;
 mod exit;
 mod identity;
 mod output;
@@ -18,11 +19,14 @@ fn main() {
     if let Some(code) = run::keep(&arguments) {
         std::process::exit(code)
     }
-    let telemetry = telemetry::start(&arguments);
     let code = match cli::parse(&arguments) {
-        Ok(cli) => commands::dispatch(cli),
+        Ok(cli) => {
+            let telemetry = telemetry::start(telemetry::Teller::of(&cli));
+            let code = commands::dispatch(cli);
+            telemetry.finish();
+            code
+        }
         Err(code) => code,
     };
-    telemetry.finish();
     std::process::exit(code)
 }

@@ -1,14 +1,11 @@
 //! Where log lines and spans go: to stderr if asked, and those of a server also to an OpenTelemetry collector if one is named.
 
-use std::ffi::OsString;
-
-use clap::CommandFactory;
 use tracing_subscriber::filter::EnvFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry};
 
-use crate::cli::Cli;
+use crate::cli::{Cli, Command, TasksCommand, WorkflowsCommand};
 
 /// `LEASEHOLD_LOG=debug` shows what the library does.
 const LOG: &str = "LEASEHOLD_LOG";
@@ -21,21 +18,51 @@ pub(crate) struct Telemetry {
     exporter: Option<leasehold_server::otlp::Exporter>,
 }
 
+/// What is told to those who did not ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Teller {
+    /// A server: what it warns of, with the time. It may also send spans.
+    Server,
+    /// A command that goes on for long beside its store: what it warns of.
+    LongCommand,
+    /// Any other: nothing.
+    Other,
+}
+
+impl Teller {
+    /// The one for this command.
+    pub(crate) const fn of(cli: &Cli) -> Self {
+        match cli.command {
+            Command::Serve(_) => Self::Server,
+            _ if cli.global.quiet => Self::Other,
+            Command::Run(_)
+            | Command::Tasks(TasksCommand::Work(_))
+            | Command::Workflows(WorkflowsCommand::Run(_)) => Self::LongCommand,
+            _ => Self::Other,
+        }
+    }
+}
+
 /// Begins, as the environment asks.
-pub(crate) fn start(arguments: &[OsString]) -> Telemetry {
+pub(crate) fn start(teller: Teller) -> Telemetry {
     let (log, otlp) = (wanted(LOG), wanted(OTLP));
     // Only a server sends spans: that takes a thread, and `run` forks, which threads do not survive.
-    let serves = subcommand(arguments).is_some_and(|name| name == "serve");
-    let otlp = otlp.filter(|_| serves);
-    // A server that was not asked tells what it warns of.
-    let filter = log.map(|_| EnvFilter::from_env(LOG)).or_else(|| serves.then(|| EnvFilter::new("warn")));
+    let otlp = otlp.filter(|_| teller == Teller::Server);
+    let asked = log.is_some();
+    let unasked = (teller != Teller::Other).then(|| EnvFilter::new("warn"));
+    let filter = log.map(|_| EnvFilter::from_env(LOG)).or(unasked);
     if filter.is_none() && otlp.is_none() {
         return Telemetry::none();
     }
     let mut layers: Vec<Box<dyn Layer<Registry> + Send + Sync>> = Vec::new();
     if let Some(filter) = filter {
-        layers
-            .push(tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_filter(filter).boxed());
+        let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+        layers.push(if teller == Teller::LongCommand && !asked {
+            // Among the lines of a command, for a person.
+            lines.without_time().with_target(false).with_ansi(false).with_filter(filter).boxed()
+        } else {
+            lines.with_filter(filter).boxed()
+        });
     }
     let (telemetry, complaint) = Telemetry::export(otlp, &mut layers);
     tracing_subscriber::registry().with(layers).init();
@@ -96,23 +123,20 @@ fn wanted(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// The command that the arguments name, as the command line reads them: a lock may have the name of a command.
-fn subcommand(arguments: &[OsString]) -> Option<String> {
-    if !arguments.iter().any(|argument| argument == "serve") {
-        return None;
-    }
-    let matches = Cli::command().try_get_matches_from(arguments).ok()?;
-    matches.subcommand_name().map(str::to_owned)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_lock_that_is_called_serve_is_no_server() {
-        let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
-        assert_eq!(subcommand(&words("leasehold run serve -- true")).as_deref(), Some("run"));
-        assert_eq!(subcommand(&words("leasehold locks list")), None);
+    fn who_goes_on_for_long_tells_what_it_warns_of() {
+        let teller = |text: &str| {
+            let words: Vec<std::ffi::OsString> = text.split(' ').map(Into::into).collect();
+            Teller::of(&crate::cli::parse(&words).unwrap())
+        };
+        assert_eq!(teller("leasehold serve"), Teller::Server);
+        assert_eq!(teller("leasehold run serve -- true"), Teller::LongCommand);
+        assert_eq!(teller("leasehold tasks work q -- true"), Teller::LongCommand);
+        assert_eq!(teller("leasehold tasks work -q q -- true"), Teller::Other);
+        assert_eq!(teller("leasehold locks list"), Teller::Other);
     }
 }

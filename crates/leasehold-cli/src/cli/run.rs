@@ -8,6 +8,7 @@ use leasehold::model::{LockName, Ttl};
 
 use super::ask::AskArgs;
 use super::values;
+use crate::run::Contain;
 
 const ABOUT: &str = "\
 Run a command while holding a lock
@@ -37,6 +38,10 @@ pub(crate) struct RunArgs {
     /// short]
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     pub(crate) kill_after: Option<Duration>,
+    #[expect(clippy::doc_markdown, reason = "this is the help text")]
+    /// What keeps the processes of the command together [default: auto] [env: LEASEHOLD_CONTAIN]
+    #[arg(long, value_name = "MODE", value_enum)]
+    pub(crate) contain: Option<Contain>,
     /// Keep others out until so long after the start, even if the command ends sooner
     #[arg(long, value_name = "DURATION", value_parser = values::ttl, allow_hyphen_values = true)]
     pub(crate) at_least: Option<Ttl>,

@@ -8,6 +8,7 @@ use leasehold::model::{Holder, Ttl};
 use leasehold_server::Role;
 
 use super::values;
+use crate::run::Contain;
 
 const ABOUT: &str = "\
 Serve locks, tasks and workflows over HTTP
@@ -39,6 +40,10 @@ pub(crate) struct ServeArgs {
     /// The settings: workflows, triggers, schedules, tokens, limits
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
+    #[expect(clippy::doc_markdown, reason = "this is the help text")]
+    /// What keeps the processes of the commands of workflows together [default: auto] [env: LEASEHOLD_CONTAIN]
+    #[arg(long, value_name = "MODE", value_enum)]
+    pub(crate) contain: Option<Contain>,
     /// Only say whether the settings can be used
     #[arg(long)]
     pub(crate) check: bool,

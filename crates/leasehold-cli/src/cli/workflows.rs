@@ -10,6 +10,7 @@ use leasehold::model::{ExecutionId, Invalid, Reason, Reuse, TaskKey, TaskState, 
 
 use super::tasks::Source;
 use super::values;
+use crate::run::Contain;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum WorkflowsCommand {
@@ -45,7 +46,8 @@ and all its children are dead before the lease can end.
 One that waits for its turn stays in line if leasehold is killed before it comes; leasehold executions abort takes it out.";
 
 const EXAMPLES: &str = "\
-Exit codes: 0 it succeeded, or there was nothing to run; 1 it failed or was aborted; 75 the workflow is locked.
+Exit codes: 0 it succeeded, also earlier under the same key, or it was skipped; 1 it failed or was aborted, also earlier;
+75 the workflow is locked, or the execution of the same key is not over yet.
 
 Examples:
   leasehold workflows run deploy --key $GITHUB_SHA --input @event.json -- ./deploy.sh
@@ -84,6 +86,10 @@ pub(crate) struct RunWorkflowArgs {
     /// How long the command has between SIGTERM and SIGKILL [default: 5s, or less if the ttl is short]
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     pub(crate) kill_after: Option<Duration>,
+    #[expect(clippy::doc_markdown, reason = "this is the help text")]
+    /// What keeps the processes of the command together [default: auto] [env: LEASEHOLD_CONTAIN]
+    #[arg(long, value_name = "MODE", value_enum)]
+    pub(crate) contain: Option<Contain>,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,

@@ -1,5 +1,7 @@
 //! `locks acquire`: a lease without a process, for work that goes on where no guard can be.
 
+use std::time::Duration;
+
 use leasehold::model::{Lease, LockName, Mode};
 use leasehold::{Error, Guard, Leasehold, LockBuilder, Strategy};
 use tokio::signal::unix::{SignalKind, signal};
@@ -7,39 +9,59 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::dispatch::{Desk, Done};
 use super::request::Request;
 use crate::cli::{AcquireArgs, AskArgs};
+use crate::connect::Deadline;
 use crate::exit;
-use crate::identity::{self, is_me};
+use crate::identity::{self, Seen, is_mine};
 use crate::output::{Failure, Leases, refusal, shell_word};
 use crate::run::Patience;
+
+/// How long to take back what a request has left, before we exit.
+const LEAVING: Duration = Duration::from_secs(2);
+/// The same if the store does not answer anyway.
+const LEAVING_SILENCE: Duration = Duration::from_millis(250);
 
 pub(super) async fn acquire(desk: &Desk, args: AcquireArgs) -> Done {
     let AcquireArgs { name, ask } = args;
     let typed = std::iter::once("leasehold".into()).chain(std::env::args_os().skip(1));
     let request = Request::new(name, &ask, &typed.collect::<Vec<_>>())?;
-    let leasehold = desk.open_lasting("a lease").await?;
+    let deadline = Deadline::new(ask.wait);
+    let leasehold = tokio::select! {
+        leasehold = desk.open_lasting_within("a lease", deadline) => leasehold?,
+        signal = stopped() => return signal.map(|signal| exit::SIGNAL_BASE + signal),
+    };
     let done = tokio::select! {
-        guard = take(&leasehold, &request, &ask) => match guard {
+        guard = take(&leasehold, &request, &ask, deadline) => match guard {
             Ok(guard) => hand_over(desk, &leasehold, &request, guard).await,
-            Err(error) => Err(refusal(error, Some(&request.holder), ask.conflict_exit_code)),
+            Err(error) => Err(refusal(error, ask.holder.as_ref(), ask.conflict_exit_code)),
         },
         signal = stopped() => signal.map(|signal| exit::SIGNAL_BASE + signal),
     };
-    // Whatever a request that failed has left behind is taken back before we go.
-    leasehold.close().await;
+    // Whatever a request that failed has left behind is taken back before we go, if the store answers.
+    let away = done.as_ref().is_err_and(|failure| failure.exit == exit::UNAVAILABLE);
+    let leaving = if away { LEAVING_SILENCE } else { LEAVING };
+    let _ = tokio::time::timeout(leaving, leasehold.close()).await;
     done
 }
 
 /// Asks, and waits if that is wanted. Inside a `leasehold run` the first asking does not wait: its own lock might be the
 /// one that is asked for, and waiting for oneself would never end.
-async fn take(leasehold: &Leasehold, request: &Request, ask: &AskArgs) -> Result<Guard, Error> {
+async fn take(
+    leasehold: &Leasehold,
+    request: &Request,
+    ask: &AskArgs,
+    deadline: Deadline,
+) -> Result<Guard, Error> {
     if ask.wait != Patience::FailFast && identity::is_inside_run() {
-        match builder(leasehold, request, ask).strategy(Strategy::FailFast).acquire().await {
-            Err(Error::Conflict { conflict, .. })
-                if !conflict.holders.iter().any(|held| is_me(&held.holder, None)) => {}
+        match builder(leasehold, request, ask, Patience::FailFast).acquire().await {
+            Err(Error::Conflict { lock, conflict, .. })
+                if !conflict.holders.iter().any(|held| {
+                    is_mine(Seen { lock: &lock, holder: &held.holder, token: held.token }, None)
+                }) => {}
+            Err(error) if error.is_retryable() && !matches!(error, Error::Conflict { .. }) => {}
             done => return done,
         }
     }
-    builder(leasehold, request, ask).acquire().await
+    builder(leasehold, request, ask, deadline.left()).acquire().await
 }
 
 /// Tells about the leases and leaves them held. A lease that nobody knows of would keep everybody out: it is given back.
@@ -67,7 +89,7 @@ async fn stopped() -> Result<i32, Failure> {
     Ok(kind.as_raw_value())
 }
 
-fn builder(leasehold: &Leasehold, request: &Request, ask: &AskArgs) -> LockBuilder {
+fn builder(leasehold: &Leasehold, request: &Request, ask: &AskArgs, patience: Patience) -> LockBuilder {
     let (first, rest) = request.locks.split_first().expect("a request has at least one lock");
     let mut builder = leasehold.lock(first);
     for lock in rest {
@@ -75,7 +97,7 @@ fn builder(leasehold: &Leasehold, request: &Request, ask: &AskArgs) -> LockBuild
     }
     builder = builder
         .ttl(ask.ttl.as_duration())
-        .strategy(match ask.wait {
+        .strategy(match patience {
             Patience::FailFast => Strategy::FailFast,
             Patience::For(patience) => Strategy::Wait(Some(patience)),
             Patience::Forever => Strategy::Wait(None),

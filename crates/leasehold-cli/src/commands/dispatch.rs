@@ -1,15 +1,17 @@
 //! From the command line to a command, with its store.
 
-use leasehold::Leasehold;
+use leasehold::{Error, Leasehold};
 
 use super::{
-    acquire, ask, doctor, fence, force, history, lease, list, look, run, schedules, serve, shell, store,
-    sweep, tasks, token, wait, watch, workflows,
+    acquire, ask, doctor, fence, force, history, lease, limits, list, look, run, schedules, serve, shell,
+    store, sweep, tasks, token, wait, watch, workflows,
 };
 use crate::cli::{Cli, Command, FenceCommand, LocksCommand, StoreCommand, TasksCommand, WorkflowsCommand};
 use crate::config::Choice;
+use crate::connect::{Deadline, connect};
 use crate::exit;
 use crate::output::{Failure, Printer};
+use crate::run::Patience;
 
 /// How a command ends: with an exit code, or with something to say.
 pub(super) type Done = Result<i32, Failure>;
@@ -26,9 +28,24 @@ impl Desk {
         Ok(Leasehold::connect(&self.store.url).await?)
     }
 
+    /// Opens the store, and tries again until the deadline if it cannot be reached.
+    pub(super) async fn open_within(&self, deadline: Deadline) -> Result<Leasehold, Failure> {
+        let say = |error: &Error| self.printer.say(format_args!("{error}; trying again"));
+        Ok(connect(&self.store.url, deadline, say).await?)
+    }
+
     /// Opens the store, if what is put into it outlives this command.
     pub(super) async fn open_lasting(&self, what: &str) -> Result<Leasehold, Failure> {
-        let leasehold = self.open().await?;
+        self.open_lasting_within(what, Deadline::new(Patience::FailFast)).await
+    }
+
+    /// The same, and tries again until the deadline if the store cannot be reached.
+    pub(super) async fn open_lasting_within(
+        &self,
+        what: &str,
+        deadline: Deadline,
+    ) -> Result<Leasehold, Failure> {
+        let leasehold = self.open_within(deadline).await?;
         if leasehold.abilities().lasting {
             return Ok(leasehold);
         }
@@ -50,6 +67,10 @@ impl Desk {
 /// Does what was typed, and gives the exit code. To be called while this process has one thread.
 pub(crate) fn dispatch(cli: Cli) -> i32 {
     let printer = Printer::new(cli.global.json, cli.global.quiet);
+    if let Err(failure) = limits::check_open_files() {
+        failure.print(printer.json);
+        return failure.exit;
+    }
     let store = || Choice::make(cli.global.store.as_deref());
     let done = match cli.command {
         Command::Run(args) => store().and_then(|store| run::run(*args, &store, printer)),
@@ -62,7 +83,10 @@ pub(crate) fn dispatch(cli: Cli) -> i32 {
         }
         Command::Completions(args) => shell::completions(args.shell, printer),
         Command::Man => shell::man(printer),
-        Command::Doctor => block_on(doctor::doctor(store(), printer)),
+        Command::Doctor => {
+            let machine = crate::run::examine(); // While there is one thread.
+            block_on(doctor::doctor(store(), machine, printer))
+        }
         command => store().and_then(|store| block_on(at_desk(command, Desk { store, printer }))),
     };
     done.unwrap_or_else(|failure| {

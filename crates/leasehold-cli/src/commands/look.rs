@@ -1,13 +1,14 @@
 //! `locks status` and `locks why`.
 
 use leasehold::LockStatus;
+use leasehold::client::HolderStatus;
 use leasehold::model::LockName;
 use leasehold::store::ListEvents;
 
 use super::dispatch::{Desk, Done};
 use crate::cli::StatusArgs;
 use crate::exit;
-use crate::identity::is_me;
+use crate::identity::{Seen, is_mine};
 use crate::output::{Around, Explanation, lock_page};
 
 pub(super) async fn status(desk: &Desk, args: &StatusArgs) -> Done {
@@ -21,8 +22,9 @@ pub(super) async fn why(desk: &Desk, name: &LockName) -> Done {
     let status = leasehold.status(name).await?;
     let newest = ListEvents { lock: Some(name.clone()), limit: 1, ..ListEvents::default() };
     let events = leasehold.history(&newest).await?.items;
-    let around =
-        Around { program: desk.program(), last: events.first(), is_me: &|holder| is_me(holder, None) };
+    let is_mine =
+        |held: &HolderStatus| is_mine(Seen { lock: name, holder: &held.holder, token: held.token }, None);
+    let around = Around { program: desk.program(), last: events.first(), is_mine: &is_mine };
     let explanation = Explanation::new(&status, &around);
     desk.printer.result(&explanation, |paint| explanation.text(paint))?;
     Ok(exit::SUCCESS)

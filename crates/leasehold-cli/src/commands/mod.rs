@@ -3,6 +3,7 @@
 //! | file | commands |
 //! |---|---|
 //! | `dispatch.rs` | from the command line to a command, with its store |
+//! | `limits.rs` | what every command needs of the system |
 //! | `run.rs` | `run`, up to the plan that `crate::run` carries out |
 //! | `list.rs`, `look.rs` | `locks list`, `locks status`, `locks why` |
 //! | `acquire.rs`, `lease.rs` | `locks acquire`, and renewing and releasing what it left held |
@@ -23,6 +24,7 @@ mod fence;
 mod force;
 mod history;
 mod lease;
+mod limits;
 mod list;
 mod look;
 mod request;

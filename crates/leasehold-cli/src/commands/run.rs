@@ -5,7 +5,7 @@ use leasehold::store::StoreUrl;
 use super::dispatch::Done;
 use super::request::Request;
 use crate::cli::RunArgs;
-use crate::config::Choice;
+use crate::config::{Choice, containment};
 use crate::output::{Failure, Printer};
 use crate::run::RunPlan;
 
@@ -30,10 +30,12 @@ fn plan(args: RunArgs, store: &Choice, printer: Printer) -> Result<RunPlan, Fail
         steal_stale: ask.steal_stale,
         renew_at: args.renew_at,
         kill_after: args.kill_after,
+        contain: containment(args.contain)?,
         at_least: args.at_least,
         conflict_exit: ask.conflict_exit_code,
         reason: ask.reason,
         holder: Some(request.holder),
+        holder_named: ask.holder.is_some(),
         metadata,
         command: args.command,
         quiet: printer.quiet,

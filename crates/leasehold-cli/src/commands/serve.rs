@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::dispatch::Done;
 use crate::cli::ServeArgs;
-use crate::config::Choice;
+use crate::config::{Choice, containment};
 use crate::exit;
 use crate::output::{Failure, Printer, count};
 use crate::serve::{ServePlan, serve as serve_plan};
@@ -19,7 +19,7 @@ pub(super) fn serve(args: &ServeArgs, store: Option<&str>, printer: Printer) -> 
     };
     let in_file = settings.store.as_ref().zip(args.config.as_deref());
     let store = Choice::with_file(store, in_file.map(|(url, file)| (url.expose(), file)))?;
-    let plan = ServePlan::new(settings, args.listen, &store)?;
+    let plan = ServePlan::new(settings, args.listen, &store, containment(args.contain)?)?;
     if !args.check {
         return serve_plan(plan, printer);
     }

@@ -7,18 +7,34 @@ use leasehold::{LockStatus, Moment};
 use super::dispatch::{Desk, Done};
 use super::look::is_held;
 use crate::cli::{Target, WaitArgs};
+use crate::connect::Deadline;
 use crate::exit;
 use crate::output::{Failure, short};
+use crate::run::Patience;
 
 /// How often to look.
 const LOOK: Duration = Duration::from_millis(100);
 
 pub(super) async fn wait(desk: &Desk, args: &WaitArgs) -> Done {
-    let leasehold = desk.open().await?;
     let started = Moment::now();
     let deadline = args.timeout.map(|timeout| started.plus(timeout));
+    let patience = Deadline::new(args.timeout.map_or(Patience::Forever, Patience::For));
+    let leasehold = desk.open_within(patience).await?;
+    let mut failed = 0;
     loop {
-        let status = leasehold.status(&args.name).await?;
+        let status = match leasehold.status(&args.name).await {
+            Ok(status) => status,
+            Err(error) => {
+                let Some(pause) = patience.pause(&error, failed) else { return Err(error.into()) };
+                if failed == 0 {
+                    desk.printer.say(format_args!("{error}; trying again"));
+                }
+                failed += 1;
+                tokio::time::sleep(pause).await;
+                continue;
+            }
+        };
+        failed = 0;
         if is_held(&status) == (args.target == Target::Held) {
             desk.printer.result(&status, |_| format!("'{}' is {}\n", args.name, state(&status)))?;
             return Ok(exit::SUCCESS);

@@ -2,20 +2,20 @@
 
 use std::time::Duration;
 
-use leasehold::model::{ExecutionId, Holder, Input, Reason, TaskState, WorkflowName};
+use leasehold::model::{ExecutionId, Holder, Input, Reason, TaskState, Ttl, WorkflowName};
 use leasehold::store::StoreUrl;
 use leasehold::{Error, Execution, Leasehold, ListExecutions, Start, Workflows};
 
 use super::dispatch::{Desk, Done, block_on};
 use super::tasks::read_payload;
 use crate::cli::{AbortArgs, ExecutionsCommand, ListExecutionsArgs, RunWorkflowArgs, WorkflowsCommand};
-use crate::config::Choice;
+use crate::config::{Choice, containment};
 use crate::exit;
 use crate::identity::Identity;
 use crate::output::{
     Failure, Printer, WorkflowView, execution_page, execution_table, workflow_page, workflow_table,
 };
-use crate::run::Launcher;
+use crate::run::{Launcher, WorkerCommand};
 use crate::work::{Signals, Until, WorkPlan, work};
 
 pub(super) async fn workflows(desk: &Desk, command: WorkflowsCommand) -> Done {
@@ -124,7 +124,13 @@ pub(super) fn run(args: RunWorkflowArgs, store: &Choice, printer: Printer) -> Do
     StoreUrl::parse(&store.url)?;
     let store_url = store.absolute();
     let input = Input::Json(read_payload(args.input)?);
-    let launcher = Launcher::new(args.command, store_url.clone(), args.ttl.as_duration(), args.kill_after)?;
+    let launcher = Launcher::new(WorkerCommand {
+        command: args.command,
+        store_url: store_url.clone(),
+        ttl: args.ttl.as_duration(),
+        kill_after: args.kill_after,
+        contain: containment(args.contain)?,
+    })?;
     let by = Identity::here().person()?;
     block_on(async move {
         let leasehold = Leasehold::connect(&store_url).await?;
@@ -135,6 +141,8 @@ pub(super) fn run(args: RunWorkflowArgs, store: &Choice, printer: Printer) -> Do
         let queue = args.workflow.queue();
         let mut start =
             leasehold.workflow(args.workflow).on_locked(args.on_locked.0).reuse(args.reuse.into());
+        // If this process is killed while it waits, the execution is in nobody's way.
+        start = start.wanted(args.ttl.as_duration());
         if let Some(key) = args.key {
             start = start.key(key);
         }
@@ -147,7 +155,11 @@ pub(super) fn run(args: RunWorkflowArgs, store: &Choice, printer: Printer) -> Do
             Start::Started(execution) | Start::Queued(execution) => execution.id,
             Start::Duplicate(execution) => {
                 printer.say(format_args!("leasehold: that was {}: {}", execution.id, execution.state));
-                return Ok(exit::SUCCESS);
+                return Ok(match execution.state {
+                    TaskState::Succeeded => exit::SUCCESS,
+                    TaskState::Failed | TaskState::Aborted => exit::DUPLICATE_FAILED,
+                    _ => exit::DUPLICATE_OPEN,
+                });
             }
             Start::Skipped { reason, .. } => {
                 printer.say(format_args!("leasehold: skipped: {reason}"));
@@ -156,6 +168,7 @@ pub(super) fn run(args: RunWorkflowArgs, store: &Choice, printer: Printer) -> Do
         };
         let workflows = leasehold.workflows()?;
         printer.advise(format_args!("leasehold: execution {id}"));
+        let _still_there = StillThere::say(workflows.clone(), id, args.ttl);
         if let Some(signal) = wait_for_turn(&workflows, id, &by, &mut signals).await? {
             return Ok(exit::SIGNAL_BASE + signal);
         }
@@ -181,6 +194,33 @@ pub(super) fn run(args: RunWorkflowArgs, store: &Choice, printer: Printer) -> Do
             (code, _) => Ok(code),
         }
     })
+}
+
+/// Says that this process still waits for its execution, until it is dropped.
+struct StillThere(tokio::task::JoinHandle<()>);
+
+impl StillThere {
+    fn say(workflows: Workflows, id: ExecutionId, ttl: Ttl) -> Self {
+        Self(tokio::spawn(async move {
+            let every = ttl.as_duration() / 3;
+            let mut pause = every;
+            loop {
+                tokio::time::sleep(pause).await;
+                pause = match workflows.want(id, ttl).await {
+                    Ok(_) => every,
+                    Err(error) if error.is_retryable() => (every / 5).min(Duration::from_secs(1)),
+                    // It is over.
+                    Err(_) => return,
+                };
+            }
+        }))
+    }
+}
+
+impl Drop for StillThere {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 /// Waits until the execution is the next to run, or over. Whoever is asked to end before that takes it out of the line: the

@@ -2,7 +2,7 @@
 
 use leasehold::LockStatus;
 use leasehold::client::{EventView, HolderStatus};
-use leasehold::model::{EventKind, Holder, Mode, Status};
+use leasehold::model::{EventKind, Mode, Status};
 use serde::Serialize;
 
 use super::paint::Paint;
@@ -33,7 +33,7 @@ pub(crate) struct Around<'a> {
     /// The newest event of the lock.
     pub(crate) last: Option<&'a EventView>,
     /// Who is "yourself".
-    pub(crate) is_me: &'a dyn Fn(&Holder) -> bool,
+    pub(crate) is_mine: &'a dyn Fn(&HolderStatus) -> bool,
 }
 
 /// More waiters than this are only counted.
@@ -75,11 +75,8 @@ fn last(status: &LockStatus, around: &Around<'_>) -> String {
 
 fn holder(status: &LockStatus, held: &HolderStatus, around: &Around<'_>) -> Vec<String> {
     let now = status.now;
-    let who = if (around.is_me)(&held.holder) {
-        format!("yourself ({})", held.holder)
-    } else {
-        held.holder.to_string()
-    };
+    let who =
+        if (around.is_mine)(held) { format!("yourself ({})", held.holder) } else { held.holder.to_string() };
     let how = match held.mode {
         Mode::Shared => "shared".to_owned(),
         Mode::Exclusive if held.slots > 1 => format!("in one of {} slots", held.slots),
@@ -189,8 +186,11 @@ mod tests {
     use crate::output::tests::fixture;
 
     fn why(status: &LockStatus) -> String {
-        let around =
-            Around { program: "leasehold".to_owned(), last: None, is_me: &|holder| holder.as_str() == "dan" };
+        let around = Around {
+            program: "leasehold".to_owned(),
+            last: None,
+            is_mine: &|held| held.holder.as_str() == "dan",
+        };
         Explanation::new(status, &around).text(Paint::PLAIN)
     }
 

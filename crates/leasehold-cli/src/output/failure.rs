@@ -66,6 +66,11 @@ impl Failure {
         Self::new(exit::UNAVAILABLE, "ADDRESS_TAKEN", error)
     }
 
+    /// The limit on open files is too low.
+    pub(crate) fn too_few_files(error: impl Into<String>) -> Self {
+        Self::new(exit::CONFIG, "TOO_FEW_FILES", error)
+    }
+
     /// The command cannot be run like this.
     pub(crate) fn command(exit: i32, error: impl Into<String>) -> Self {
         Self::new(exit, "COMMAND_NOT_RUN", error)

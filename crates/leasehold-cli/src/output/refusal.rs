@@ -5,12 +5,13 @@ use leasehold::model::Holder;
 
 use super::failure::Failure;
 use crate::exit;
-use crate::identity::is_me;
+use crate::identity::{Seen, is_mine};
 
 const OWN_LOCK: &str = "you hold it already: do the work under that lease, or release it first";
 
-/// The failure of a request that `holder` made; a conflict ends with the code that was asked for.
-pub(crate) fn refusal(error: Error, holder: Option<&Holder>, conflict_exit: i32) -> Failure {
+/// The failure of a request; a conflict ends with the code that was asked for. `named` is the holder that the caller gave,
+/// if any: a lease under that name is its own.
+pub(crate) fn refusal(error: Error, named: Option<&Holder>, conflict_exit: i32) -> Failure {
     let Error::Conflict { lock, mut conflict, waited } = error.clone() else {
         return error.into();
     };
@@ -20,7 +21,7 @@ pub(crate) fn refusal(error: Error, holder: Option<&Holder>, conflict_exit: i32)
     }
     let mut own = false;
     for held in &mut conflict.holders {
-        if is_me(&held.holder, holder) {
+        if is_mine(Seen { lock: &lock, holder: &held.holder, token: held.token }, named) {
             own = true;
             let name = format!("yourself ({})", held.holder);
             held.holder = Holder::new(name).unwrap_or_else(|_| held.holder.clone());

@@ -6,7 +6,7 @@ use leasehold::model::{Timestamp, format_duration};
 
 /// A text that somebody else wrote, on one line and unable to move the cursor, change colours or turn the line round.
 pub(crate) fn visible(text: &str) -> String {
-    let turns = |c: char| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let turns = |c: char| matches!(c, '\u{2028}' | '\u{2029}' | '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let mut seen = String::with_capacity(text.len());
     for c in text.chars() {
         if c.is_control() || turns(c) {

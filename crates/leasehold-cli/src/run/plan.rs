@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
+use super::contain::Contain;
 use leasehold::model::{Holder, LockName, Mode, Priority, Reason, Slots, Ttl};
 
 /// One `leasehold run`.
@@ -28,6 +29,8 @@ pub(crate) struct RunPlan {
     pub(crate) renew_at: f64,
     /// How long the command has between `SIGTERM` and `SIGKILL`.
     pub(crate) kill_after: Option<Duration>,
+    /// What is to keep the processes of the command together.
+    pub(crate) contain: Contain,
     /// Keep others out until so long after the lock was acquired.
     pub(crate) at_least: Option<Ttl>,
     /// The exit code when the lock is not to be had.
@@ -36,6 +39,8 @@ pub(crate) struct RunPlan {
     pub(crate) reason: Option<Reason>,
     /// Who holds it.
     pub(crate) holder: Option<Holder>,
+    /// Whether the caller gave that name: then a lease under it is the caller's own.
+    pub(crate) holder_named: bool,
     /// More facts about the holder.
     pub(crate) metadata: Vec<(String, String)>,
     /// The command and its arguments.

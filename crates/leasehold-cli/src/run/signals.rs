@@ -53,6 +53,13 @@ impl Signals {
         Ok(signals)
     }
 
+    /// Listens for news of children alone.
+    pub(super) fn of_children() -> io::Result<Self> {
+        let (read, write) = UnixStream::pair()?;
+        write.set_nonblocking(true)?;
+        Ok(Self(SignalDelivery::with_pipe(read, write, SignalOnly, [Signal::SIGCHLD as i32])?))
+    }
+
     /// What has come since the last time.
     pub(super) fn pending(&mut self) -> Vec<Signal> {
         self.0.pending().filter_map(|signal| Signal::try_from(signal).ok()).collect()

@@ -4,8 +4,9 @@ use std::io;
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use nix::unistd::{ForkResult, Pid, getpid};
+use nix::unistd::{ForkResult, Pid, getpid, setpgid};
 
+use super::contain::Prepared;
 use super::environment::Around;
 use super::front::{Family, Front};
 use super::keeper::keep;
@@ -13,9 +14,10 @@ use super::lookup::{NotRunnable, look_up};
 use super::plan::RunPlan;
 use super::say::say;
 use super::stub::Image;
-use super::sys::{self, ValidUntil};
+use super::sys::{self, Shared};
 use super::terminal::Terminal;
 use super::timing::Timing;
+use super::watchdog::Watchdog;
 use super::{signals, tree};
 use crate::exit;
 use crate::output::Failure;
@@ -24,9 +26,10 @@ use crate::output::Failure;
 pub(super) struct Job<'a> {
     pub(super) plan: &'a RunPlan,
     pub(super) timing: Timing,
-    pub(super) valid_until: ValidUntil,
+    pub(super) shared: Shared,
     pub(super) terminal: Terminal,
     pub(super) front: Pid,
+    pub(super) contained: Prepared,
 }
 
 /// Runs the command under its locks and returns the code to exit with. To be called while this process has one thread.
@@ -39,10 +42,20 @@ pub(crate) fn run(plan: &RunPlan) -> i32 {
             return failure.exit;
         }
     };
-    start(plan, timing, &image).unwrap_or_else(|error| {
+    let contained = match plan.contain.prepare() {
+        Ok(contained) => contained,
+        Err(error) => {
+            let failure = Failure::config(error.to_string());
+            failure.print(plan.json);
+            return failure.exit;
+        }
+    };
+    let code = start(plan, timing, &image, &contained).unwrap_or_else(|error| {
         say!("cannot start the command: {error}");
         exit::INTERNAL
-    })
+    });
+    contained.remove();
+    code
 }
 
 fn check(plan: &RunPlan) -> Result<(Timing, Image), NotRunnable> {
@@ -65,22 +78,42 @@ fn check(plan: &RunPlan) -> Result<(Timing, Image), NotRunnable> {
     Ok((timing, image))
 }
 
-/// Forks KEEPER, which forks the command.
-fn start(plan: &RunPlan, timing: Timing, image: &Image) -> io::Result<i32> {
+/// Forks WATCHDOG, which forks KEEPER, which forks the command.
+fn start(plan: &RunPlan, timing: Timing, image: &Image, contained: &Prepared) -> io::Result<i32> {
     signals::start_clean();
     let spare = tree::own_children();
     tree::adopt_orphans();
-    let (valid_until, terminal) = (ValidUntil::new()?, Terminal::find());
-    let job = Job { plan, timing, valid_until, terminal, front: getpid() };
+    let (shared, terminal, front) = (Shared::new()?, Terminal::find(), getpid());
+    let job = Job { plan, timing, shared, terminal, front, contained: contained.clone() };
     let (ours, theirs) = UnixStream::pair()?;
     match sys::fork()? {
-        ForkResult::Parent { child: keeper } => {
+        ForkResult::Parent { child: watchdog } => {
             drop(theirs);
-            Ok(Front::new(&job, Family { keeper: Some(keeper), spare }, ours)?.stand())
+            sys::undo_low_priority();
+            Ok(Front::new(&job, Family::new(watchdog, spare), ours)?.stand())
         }
         ForkResult::Child => {
             drop(ours); // Else KEEPER would never see that FRONT is gone.
-            let kept = catch_unwind(AssertUnwindSafe(|| keep(&job, image, theirs)));
+            sys::exit_now(watch(&job, image, theirs).unwrap_or(exit::INTERNAL))
+        }
+    }
+}
+
+/// In WATCHDOG: forks KEEPER.
+fn watch(job: &Job<'_>, image: &Image, link: UnixStream) -> io::Result<i32> {
+    // A group of its own: what the terminal or the shell sends to its job is for FRONT to understand.
+    let _ = setpgid(Pid::from_raw(0), Pid::from_raw(0));
+    tree::adopt_orphans();
+    match sys::fork()? {
+        ForkResult::Parent { child: keeper } => {
+            drop(link);
+            job.shared.set_keeper(keeper);
+            let (parent, shared, timing) = (job.front, job.shared, job.timing);
+            let contained = job.contained.clone();
+            Ok(Watchdog { parent, keeper, shared, timing, contained }.watch())
+        }
+        ForkResult::Child => {
+            let kept = catch_unwind(AssertUnwindSafe(|| keep(job, image, link)));
             sys::exit_now(kept.unwrap_or(exit::INTERNAL))
         }
     }

@@ -11,7 +11,9 @@ use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use nix::unistd::{ForkResult, Pid, execve, getpid, getppid, setpgid};
 
+use super::contain::{Namespace, Pipes, Prepared};
 use super::terminal::Terminal;
+use super::tree::Below;
 use super::{environment, signals, sys};
 use crate::exit;
 
@@ -22,6 +24,8 @@ pub(super) struct Stub {
     pub(super) pid: Pid,
     go: PipeWriter,
     trouble: PipeReader,
+    /// The PID namespace that it is in, if it has one of its own.
+    namespace: Option<Namespace>,
 }
 
 /// Why a command that was told to go did not start.
@@ -40,6 +44,13 @@ pub(super) struct Image {
     arguments: Vec<CString>,
 }
 
+/// Where the command is to run.
+pub(super) struct Place<'a> {
+    /// What it takes before it starts, if it is to run in the foreground.
+    pub(super) terminal: &'a Terminal,
+    pub(super) contained: &'a Prepared,
+}
+
 impl Image {
     /// None if the command contains a NUL.
     pub(super) fn new(command: &[OsString], file: &Path) -> Option<Self> {
@@ -50,27 +61,70 @@ impl Image {
 }
 
 impl Stub {
-    /// Forks it. `terminal` is what it takes before it starts, if it is to run in the foreground. `link` is not for it,
-    /// and comes back: in a second pair of hands, it would hide the death of the first.
+    /// Forks it. `link` is not for it, and comes back: in a second pair of hands, it would hide the death of the first.
     pub(super) fn fork(
         image: &Image,
-        terminal: &Terminal,
+        place: &Place<'_>,
         link: UnixStream,
     ) -> std::io::Result<(Self, UnixStream)> {
+        let Place { terminal, contained } = *place;
         let (wait, go) = std::io::pipe()?;
         let (trouble, report) = std::io::pipe()?;
         let parent = getpid();
-        match sys::fork()? {
+        if let Prepared::Pidns = contained {
+            let pipes = Pipes { keepers: (link, go, trouble), commands: (wait, report) };
+            let begin = |(wait, report)| {
+                // From inside, the parent outside has no number, and the terminal's group has none either.
+                become_command(&Waiting { parent: None, wait, report }, image, &Terminal::none())
+            };
+            let (pid, namespace, (link, go, trouble)) = Namespace::fork(pipes, begin)?;
+            let _ = setpgid(pid, pid);
+            return Ok((Self { pid, go, trouble, namespace: Some(namespace) }, link));
+        }
+        let forked = match contained {
+            Prepared::Cgroup { cgroup, required } => match cgroup.fork() {
+                Err(_) if !required => sys::fork()?,
+                forked => forked?,
+            },
+            Prepared::Pidns | Prepared::None => sys::fork()?,
+        };
+        match forked {
             ForkResult::Parent { child } => {
                 // Both sides do this, so that it is done whoever comes first.
                 let _ = setpgid(child, child);
-                Ok((Self { pid: child, go, trouble }, link))
+                Ok((Self { pid: child, go, trouble, namespace: None }, link))
             }
             ForkResult::Child => {
                 drop((link, go, trouble)); // With `go` in its own hands, it would never see that its parent is gone.
-                sys::exit_now(become_command(&Waiting { parent, wait, report }, image, terminal))
+                let waiting = Waiting { parent: Some(parent), wait, report };
+                sys::exit_now(become_command(&waiting, image, terminal))
             }
         }
+    }
+
+    /// Where to look for what the command starts: below this process.
+    pub(super) fn below(&self, contained: &Prepared) -> Below {
+        let init = self.namespace.as_ref().map(Namespace::init);
+        Below {
+            roots: vec![getpid()],
+            ours: init.into_iter().collect(),
+            group: Some(self.pid),
+            cgroup: contained.cgroup().cloned(),
+            init,
+            ..Below::default()
+        }
+    }
+
+    /// The command is dead and buried.
+    pub(super) fn is_buried(&self) {
+        if let Some(namespace) = &self.namespace {
+            namespace.close_when_empty();
+        }
+    }
+
+    /// Whether the command cannot take the terminal by itself, because it does not see the groups outside.
+    pub(super) fn needs_terminal_from_parent(&self) -> bool {
+        self.namespace.is_some()
     }
 
     /// Lets the command run, with these variables, if it starts before `not_after`.
@@ -98,7 +152,8 @@ const TOO_LATE: i32 = 0;
 
 /// What the stub has in its hands.
 struct Waiting {
-    parent: Pid,
+    /// None if it cannot be seen from here.
+    parent: Option<Pid>,
     wait: PipeReader,
     report: PipeWriter,
 }
@@ -123,13 +178,14 @@ fn become_command(waiting: &Waiting, image: &Image, terminal: &Terminal) -> i32 
     exit::NOT_RUNNABLE
 }
 
-/// Asks the system to kill this process when its parent dies. False if that has happened already.
-fn dies_with(parent: Pid) -> bool {
+/// Asks the system to kill this process when its parent dies. False if that has happened already, as far as can be seen:
+/// the end of the pipe tells too.
+fn dies_with(parent: Option<Pid>) -> bool {
     #[cfg(target_os = "linux")]
     if nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).is_err() {
         return false;
     }
-    getppid() == parent
+    parent.is_none_or(|parent| getppid() == parent)
 }
 
 /// The deadline and the variables; none if the pipe ends first.

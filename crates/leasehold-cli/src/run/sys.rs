@@ -1,18 +1,21 @@
 //! The few system calls that have no safe wrapper. All `unsafe` of this program is in this file.
 #![expect(
     unsafe_code,
-    reason = "fork, signal dispositions, a shared page, _exit and a watched descriptor have no safe wrapper"
+    reason = "fork and clone3, signal dispositions, priorities, capabilities, a shared page, _exit and a watched descriptor have no safe wrapper"
 )]
 
 use std::num::NonZeroUsize;
+#[cfg(target_os = "linux")]
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use leasehold::Moment;
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
-use nix::unistd::ForkResult;
+use nix::unistd::{ForkResult, Pid};
 #[cfg(target_os = "linux")]
 use tokio::io::{Interest, unix::AsyncFd};
 
@@ -25,6 +28,75 @@ pub(super) fn fork() -> Result<ForkResult, Errno> {
     debug_assert!(has_one_thread(), "fork with threads around");
     // SAFETY: There is one thread, see above, so the child may do whatever the parent may.
     unsafe { nix::unistd::fork() }
+}
+
+/// The same, with the child in this cgroup from its first instruction on. Writing its number to `cgroup.procs` would do
+/// the same, but takes a lock for which the kernel waits many milliseconds.
+#[cfg(target_os = "linux")]
+pub(super) fn fork_into_cgroup(cgroup: BorrowedFd<'_>) -> Result<ForkResult, Errno> {
+    let cgroup = u64::try_from(cgroup.as_raw_fd()).map_err(|_| Errno::EBADF)?;
+    clone3(CLONE_INTO_CGROUP, libc::SIGCHLD.cast_unsigned().into(), cgroup)
+}
+
+/// The same, with the parent of this process as the parent of the child too.
+#[cfg(target_os = "linux")]
+pub(super) fn fork_sibling() -> Result<ForkResult, Errno> {
+    clone3(libc::CLONE_PARENT.cast_unsigned().into(), 0, 0)
+}
+
+/// Not in all versions of libc.
+#[cfg(target_os = "linux")]
+const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+
+/// A fork by the bare system call. The C library does not know of it: its list of threads is right, as there is one, but
+/// it takes the child's thread for the parent's. So the child should do little before it executes something.
+#[cfg(target_os = "linux")]
+fn clone3(flags: u64, exit_signal: u64, cgroup: u64) -> Result<ForkResult, Errno> {
+    debug_assert!(has_one_thread(), "fork with threads around");
+    // flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size, cgroup
+    let arguments: [u64; 11] = [flags, 0, 0, 0, exit_signal, 0, 0, 0, 0, 0, cgroup];
+    // SAFETY: Without CLONE_VM and with no stack of its own, this is a fork, for which see above. The structure has the
+    // size that is given with it, and holds no pointers.
+    let child = unsafe { libc::syscall(libc::SYS_clone3, &raw const arguments, size_of_val(&arguments)) };
+    match i32::try_from(Errno::result(child)?).map_err(|_| Errno::EOVERFLOW)? {
+        0 => Ok(ForkResult::Child),
+        child => Ok(ForkResult::Parent { child: Pid::from_raw(child) }),
+    }
+}
+
+/// Gives up the capabilities that the creator of a user namespace has in it, and lets processes of the same user look at
+/// this one again.
+#[cfg(target_os = "linux")]
+pub(super) fn drop_capabilities() -> Result<(), Errno> {
+    #[repr(C)]
+    struct Header {
+        version: u32,
+        pid: libc::c_int,
+    }
+    const VERSION_3: u32 = 0x2008_0522;
+    let header = Header { version: VERSION_3, pid: 0 };
+    // Effective, permitted and inheritable, in two halves.
+    let none = [0_u32; 6];
+    // SAFETY: Both have the layout that this version of the call reads.
+    let done = unsafe { libc::syscall(libc::SYS_capset, &raw const header, &raw const none) };
+    Errno::result(done)?;
+    nix::sys::prctl::set_dumpable(true)
+}
+
+/// Undoes a low priority that this process has inherited, as far as it may: the processes that have to end a command in
+/// time must not wait for a processor behind everything else.
+pub(super) fn undo_low_priority() {
+    // SAFETY: These calls take numbers, and a structure that is only read.
+    unsafe {
+        #[cfg(target_os = "linux")]
+        if libc::sched_getscheduler(0) == libc::SCHED_IDLE {
+            let usual: libc::sched_param = std::mem::zeroed();
+            libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const usual);
+        }
+        if libc::getpriority(libc::PRIO_PROCESS, 0) > 0 {
+            libc::setpriority(libc::PRIO_PROCESS, 0, 0);
+        }
+    }
 }
 
 fn has_one_thread() -> bool {
@@ -96,31 +168,74 @@ pub(super) fn show_as(title: &str) -> Option<()> {
     std::os::unix::fs::FileExt::write_all_at(&memory, &line, begin).ok()
 }
 
-/// Until when the lease is valid: one number in a page that forked processes share. FRONT reads what KEEPER wrote, at
-/// any time, whichever of them was stopped in between.
+/// State that the processes of one command share: a page that they inherit from the process that made it. Each reads
+/// what the others wrote, at any time, whichever of them was stopped in between.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct ValidUntil(&'static AtomicU64);
+pub(super) struct Shared(&'static Page);
 
-impl ValidUntil {
-    /// No lease yet.
+#[derive(Debug)]
+#[repr(C)]
+struct Page {
+    /// When the lease ends, in microseconds of the boot clock. Zero before the first grant.
+    valid_until: AtomicU64,
+    /// Process id of KEEPER. Zero before it is forked.
+    keeper: AtomicU64,
+    /// By how much timers have fired late, in microseconds.
+    delay: AtomicU64,
+    /// Not zero once WATCHDOG has killed the command because its lease was about to end.
+    out_of_time: AtomicU64,
+}
+
+impl Shared {
     pub(super) fn new() -> Result<Self, Errno> {
-        let size = NonZeroUsize::new(size_of::<AtomicU64>()).expect("it is not empty");
+        let size = NonZeroUsize::new(size_of::<Page>()).expect("it is not empty");
         let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         // SAFETY: A new mapping overlaps nothing.
         let page = unsafe { mmap_anonymous(None, size, access, MapFlags::MAP_SHARED) }?;
-        // SAFETY: The page is aligned, all zeroes (a valid number), never unmapped, and only used as an atomic.
-        Ok(Self(unsafe { page.cast::<AtomicU64>().as_ref() }))
+        // SAFETY: The page is aligned, all zeroes (valid numbers), never unmapped, and only used as atomics.
+        Ok(Self(unsafe { page.cast::<Page>().as_ref() }))
     }
 
-    pub(super) fn set(self, moment: Moment) {
-        self.0.store(moment.as_micros(), Ordering::SeqCst);
+    pub(super) fn set_valid_until(self, moment: Moment) {
+        self.0.valid_until.store(moment.as_micros(), Ordering::SeqCst);
     }
 
     /// None before the first grant.
-    pub(super) fn get(self) -> Option<Moment> {
-        match self.0.load(Ordering::SeqCst) {
+    pub(super) fn valid_until(self) -> Option<Moment> {
+        match self.0.valid_until.load(Ordering::SeqCst) {
             0 => None,
             micros => Some(Moment::from_micros(micros)),
         }
+    }
+
+    pub(super) fn set_keeper(self, keeper: Pid) {
+        self.0.keeper.store(u64::try_from(keeper.as_raw()).unwrap_or(0), Ordering::SeqCst);
+    }
+
+    /// None before it is forked.
+    pub(super) fn keeper(self) -> Option<Pid> {
+        i32::try_from(self.0.keeper.load(Ordering::SeqCst)).ok().filter(|pid| *pid > 0).map(Pid::from_raw)
+    }
+
+    /// WATCHDOG is about to kill the command because its lease ends.
+    pub(super) fn set_out_of_time(self) {
+        self.0.out_of_time.store(1, Ordering::SeqCst);
+    }
+
+    /// Whether WATCHDOG has killed the command because its lease was about to end.
+    pub(super) fn was_out_of_time(self) -> bool {
+        self.0.out_of_time.load(Ordering::SeqCst) != 0
+    }
+
+    /// Records that a timer fired this late. An old observation loses an eighth with each new one.
+    pub(super) fn observe_delay(self, late: Duration) {
+        let late = u64::try_from(late.as_micros()).unwrap_or(u64::MAX);
+        let before = self.0.delay.load(Ordering::SeqCst);
+        self.0.delay.store(late.max(before - before / 8), Ordering::SeqCst);
+    }
+
+    /// By how much timers have fired late recently, in any of the processes.
+    pub(super) fn delay(self) -> Duration {
+        Duration::from_micros(self.0.delay.load(Ordering::SeqCst))
     }
 }

@@ -70,6 +70,13 @@ impl Terminal {
         }
     }
 
+    /// In KEEPER, before the command starts: for a command that cannot take it by itself. KEEPER ignores SIGTTOU.
+    pub(super) fn lend_at_start(&self, command: Pid) {
+        if self.lend_at_start {
+            self.lend(command);
+        }
+    }
+
     /// In FRONT: lends it to the command, if it is ours to lend.
     pub(super) fn lend(&self, command: Pid) -> bool {
         let lent = self.foreground() == Some(self.job) && self.hand_to(command);

@@ -12,12 +12,16 @@ pub(super) struct Timing {
     pub(super) kill_after: Duration,
     /// How long before the end of the lease everything has to be dead: time for the killing itself, on a busy machine.
     pub(super) margin: Duration,
+    /// The time between the moment at which a renewal is due and the end of the lease.
+    pub(super) spare: Duration,
 }
 
 impl Timing {
     const SHORTEST_TTL: Duration = Duration::from_secs(1);
     const DEFAULT_KILL_AFTER: Duration = Duration::from_secs(5);
     const LEAST_SPARE: Duration = Duration::from_millis(50);
+    /// The part of the time after a renewal is due that the margin may take on a machine that is late.
+    const MOST_MARGIN: f64 = 0.6;
 
     /// Checks that the parts fit into the ttl; the error says which option to change.
     pub(super) fn new(ttl: Duration, kill_after: Option<Duration>, renew_at: f64) -> Result<Self, String> {
@@ -35,7 +39,8 @@ impl Timing {
         }
         let margin = (ttl / 10).clamp(Duration::from_millis(100), Duration::from_secs(1));
         // A command may be asked to stop only if a renewal that was due has failed, and been tried again for a while.
-        let spare = ttl.mul_f64(1.0 - renew_at).saturating_sub(margin);
+        let after_renewal = ttl.mul_f64(1.0 - renew_at);
+        let spare = after_renewal.saturating_sub(margin);
         if spare < Self::LEAST_SPARE {
             return Err(format!(
                 "--renew-at {renew_at} is too late: with --ttl {} it leaves no time to end the command",
@@ -61,7 +66,24 @@ impl Timing {
             }
             Some(asked) => asked,
         };
-        Ok(Self { kill_after, margin })
+        Ok(Self { kill_after, margin, spare: after_renewal })
+    }
+
+    /// The same where timers fire this late: the margin grows by twice the delay, to at most three fifths of the time
+    /// after a renewal is due, and the grace of the command shrinks where both do not fit.
+    pub(super) fn with_delay(self, delay: Duration) -> Self {
+        let most = self.spare.mul_f64(Self::MOST_MARGIN).max(self.margin);
+        let margin = self.margin.saturating_add(delay.saturating_mul(2)).min(most);
+        if margin == self.margin {
+            return self;
+        }
+        let room = self.spare.saturating_sub(margin).saturating_sub(Self::LEAST_SPARE);
+        Self { margin, kill_after: self.kill_after.min(room), ..self }
+    }
+
+    /// How often to measure how late timers fire.
+    pub(super) fn probe_every(self) -> Duration {
+        (self.spare / 10).clamp(Duration::from_millis(50), Duration::from_secs(1))
     }
 
     /// When the command is asked to stop, if the lease is not renewed.
@@ -83,6 +105,9 @@ fn before(moment: Moment, duration: Duration) -> Moment {
 /// Where the ending of a command stands, as one of the two processes sees it that may have to bring it about.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Schedule {
+    /// On a machine whose timers fire when they should.
+    planned: Timing,
+    /// On this one.
     timing: Timing,
     /// How long to leave it to the other process to ask the command to stop.
     defer: Duration,
@@ -103,7 +128,12 @@ pub(super) enum Due {
 
 impl Schedule {
     pub(super) fn new(timing: Timing, defer: Duration) -> Self {
-        Self { timing, defer, kill_at: None }
+        Self { planned: timing, timing, defer, kill_at: None }
+    }
+
+    /// From now on counts with timers that fire this late.
+    pub(super) fn expect_delay(&mut self, delay: Duration) {
+        self.timing = self.planned.with_delay(delay);
     }
 
     pub(super) fn due(&self, now: Moment, valid_until: Moment) -> Due {
@@ -214,6 +244,31 @@ mod tests {
         let mut late = Schedule::new(timing, Duration::from_millis(50));
         late.ask_to_stop(at(18_000), at(20_000));
         assert_eq!(late.due(at(18_000), at(20_000)), Due::Nothing(at(19_000)));
+    }
+
+    #[test]
+    fn late_timers_widen_the_margin_and_never_beyond_the_next_renewal() {
+        for ttl in [1.0, 3.0, 30.0, 3600.0] {
+            for renew_at in [0.1, 0.33, 0.8] {
+                let timing = Timing::new(secs(ttl), None, renew_at).unwrap();
+                assert_eq!(timing.with_delay(Duration::ZERO), timing);
+                let mut last = timing.margin;
+                for delay in [0.001, 0.05, 0.3, 2.0, 1e6] {
+                    let late = timing.with_delay(secs(delay));
+                    assert!(late.margin >= last && late.kill_after <= timing.kill_after);
+                    let ending = late.kill_after + late.margin;
+                    assert!(secs(ttl).mul_f64(renew_at) + ending < secs(ttl), "{ttl} {renew_at} {late:?}");
+                    last = late.margin;
+                }
+            }
+        }
+        let timing = Timing::new(secs(1.0), None, 0.33).unwrap();
+        assert_eq!(timing.with_delay(secs(0.1)).margin, secs(0.3));
+        assert!(timing.with_delay(secs(0.3)).margin > secs(0.4), "bounded by three fifths of 0.67 s");
+        let mut schedule = Schedule::new(timing, Duration::ZERO);
+        assert_eq!(schedule.due(at(9_800), at(10_000)), Due::Term);
+        schedule.expect_delay(secs(0.1));
+        assert_eq!(schedule.due(at(9_700), at(10_000)), Due::Kill);
     }
 
     #[test]

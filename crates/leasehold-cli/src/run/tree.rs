@@ -4,12 +4,14 @@
 //! to it. One pass cannot be complete, because processes fork while we look; passes are repeated until nothing is left.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
+use super::contain::Cgroup;
 use super::say::say;
 
 /// Which part of the tree.
@@ -19,9 +21,15 @@ pub(super) struct Below {
     pub(super) roots: Vec<Pid>,
     /// Not these, nor what is below them.
     pub(super) spare: Vec<Pid>,
+    /// Not these, but what is below them: processes of ours within the tree.
+    pub(super) ours: Vec<Pid>,
     /// The group of the command, as long as that is not dead and buried: its number may then belong to anybody. Where
     /// processes cannot be listed, it has to stand for the whole tree.
     pub(super) group: Option<Pid>,
+    /// The cgroup of the command.
+    pub(super) cgroup: Option<Arc<Cgroup>>,
+    /// The first process of the PID namespace of the command.
+    pub(super) init: Option<Pid>,
 }
 
 /// What one pass has found.
@@ -34,8 +42,14 @@ pub(super) struct Pass {
 }
 
 impl Below {
-    /// Kills every process of it. The group goes first: one call, and no fork escapes it.
+    /// Kills every process of it. What goes by one call goes first: no fork escapes it.
     pub(super) fn kill(&self) -> Pass {
+        if let Some(cgroup) = &self.cgroup {
+            cgroup.kill();
+        }
+        if let Some(init) = self.init {
+            let _ = kill(init, Signal::SIGKILL);
+        }
         if let Some(group) = self.group {
             let _ = kill(negative(group), Signal::SIGKILL);
         }
@@ -90,7 +104,7 @@ impl Below {
             }
             if family.contains(&process.parent) {
                 family.insert(process.pid);
-                if process.alive {
+                if process.alive && !self.ours.contains(&process.pid) {
                     act(&process);
                 }
             } else {
@@ -105,7 +119,7 @@ impl Below {
             }
             for process in &found {
                 family.insert(process.pid);
-                if process.alive {
+                if process.alive && !self.ours.contains(&process.pid) {
                     act(process);
                 }
             }
@@ -180,6 +194,11 @@ struct Process {
 
 #[cfg(target_os = "linux")]
 fn list() -> Option<impl Iterator<Item = Process>> {
+    // In a PID namespace that has no `/proc` of its own, the numbers in it are not those that `kill` takes.
+    let shown = std::fs::read_link("/proc/self").ok()?;
+    if shown.to_str()?.parse() != Ok(nix::unistd::getpid().as_raw()) {
+        return None;
+    }
     let entries = std::fs::read_dir("/proc").ok()?;
     Some(entries.filter_map(|entry| {
         let name = entry.ok()?.file_name();
@@ -248,6 +267,8 @@ mod tests {
         };
         let all = Below { roots: vec![nix::unistd::getpid()], ..Below::default() };
         assert!(found(&all).contains(&pid));
+        let ours = Below { ours: vec![pid], ..all.clone() };
+        assert!(!found(&ours).contains(&pid));
         let spare = Below { spare: vec![pid], ..all };
         assert!(!found(&spare).contains(&pid));
         let below_the_child = Below { roots: vec![pid], ..Below::default() };

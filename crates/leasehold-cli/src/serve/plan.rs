@@ -10,7 +10,7 @@ use leasehold_server::{CommandSettings, Runner};
 
 use crate::config::Choice;
 use crate::output::Failure;
-use crate::run::{CleanCommand, Crew, Launcher};
+use crate::run::{CleanCommand, Contain, Crew, Launcher};
 use crate::work::ExecutionPlan;
 
 const DEFAULT_ADDRESS: ([u8; 4], u16) = ([127, 0, 0, 1], 7420);
@@ -29,11 +29,12 @@ pub(crate) struct ServePlan {
 }
 
 impl ServePlan {
-    /// Checks that everything that the settings name is there.
+    /// Checks that everything that the settings name is there. To be called while this process has one thread.
     pub(crate) fn new(
         settings: Settings,
         listen: Option<SocketAddr>,
         store: &Choice,
+        contain: Contain,
     ) -> Result<Self, Failure> {
         StoreUrl::parse(&store.url)?;
         let crew = Arc::new(Crew::gather());
@@ -45,7 +46,7 @@ impl ServePlan {
                     let wrong = format!("workflow '{}': there is no folder {folder}", workflow.name);
                     return Err(Failure::config(wrong).hint("make it, or write another directory"));
                 }
-                let launcher = Launcher::clean(clean(command, workflow.ttl), crew.clone())
+                let launcher = Launcher::clean(clean(command, workflow.ttl, contain), crew.clone())
                     .map_err(|failure| named(failure, workflow.name.as_str()))?;
                 executions.push(ExecutionPlan {
                     workflow: workflow.name.clone(),
@@ -66,7 +67,7 @@ fn named(failure: Failure, workflow: &str) -> Failure {
 }
 
 /// The command with what it may know of our environment.
-fn clean(command: &CommandSettings, ttl: leasehold::model::Ttl) -> CleanCommand {
+fn clean(command: &CommandSettings, ttl: leasehold::model::Ttl, contain: Contain) -> CleanCommand {
     let asked = command.environment.iter().map(String::as_str);
     let names = USUAL.into_iter().chain(asked.filter(|name| !USUAL.contains(name)));
     let variables = names.filter_map(|name| Some((name.to_owned(), std::env::var_os(name)?))).collect();
@@ -75,5 +76,6 @@ fn clean(command: &CommandSettings, ttl: leasehold::model::Ttl) -> CleanCommand 
         directory: command.directory.clone(),
         variables,
         ttl,
+        contain,
     }
 }

@@ -42,8 +42,17 @@ pub(super) async fn enough(
             over = is_over(leasehold, id) => over?,
         },
         Until::Empty => {
+            let mut ticked = false;
             loop {
-                match is_empty(shop, tasks, worker, queues).await {
+                // Ticks at which nobody was there are tasks too, but not before somebody has looked at the schedules.
+                let empty = async {
+                    if !ticked {
+                        tick(leasehold).await?;
+                        ticked = true;
+                    }
+                    is_empty(shop, tasks, worker, queues).await
+                };
+                match empty.await {
                     Ok(true) => break,
                     Ok(false) => tokio::time::sleep(look_every).await,
                     // The worker goes on as well.
@@ -54,6 +63,15 @@ pub(super) async fn enough(
         }
     }
     Ok(())
+}
+
+/// Makes tasks of all ticks that are due, where there are schedules.
+async fn tick(leasehold: &Leasehold) -> Result<()> {
+    match leasehold.schedules() {
+        Ok(schedules) => schedules.tick().await,
+        // A store without schedules.
+        Err(_) => Ok(()),
+    }
 }
 
 /// Resolves when an attempt has begun.
@@ -96,7 +114,12 @@ async fn is_empty(shop: &Shop, tasks: &Tasks, worker: WorkerId, queues: &[QueueN
 
 /// Whether the store knows of a task that this worker has.
 async fn has_any(tasks: &Tasks, worker: WorkerId) -> Result<bool> {
-    let ask =
-        ListTasks { state: Some(TaskState::Running), worker: Some(worker), limit: 1, ..ListTasks::default() };
+    let ask = ListTasks {
+        state: Some(TaskState::Running),
+        worker: Some(worker),
+        limit: 1,
+        brief: true,
+        ..ListTasks::default()
+    };
     Ok(!tasks.list(&ask).await?.items.is_empty())
 }

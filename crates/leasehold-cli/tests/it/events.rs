@@ -51,7 +51,7 @@ fn no_history_is_empty_and_says_so() {
 fn a_long_history_is_whole() {
     let bench = Bench::new();
     bench.hold("a --ttl 1h");
-    bench.ok("history"); // Brings what has happened to where all events are.
+    bench.ok("sweep"); // Brings what has happened to where all events are.
     let copy = "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 1500) \
                 INSERT INTO events (seq, previous, event) SELECT seq + n, seq + n - 1, event FROM events, n; \
                 UPDATE locks SET last_event = (SELECT max(seq) FROM events);";

@@ -25,6 +25,8 @@ fn names_that_cannot_be() {
         &["locks", "status", ""],
         &["locks", "acquire", "a\nb"],
         &["locks", "acquire", "\u{1b}[31mred"],
+        &["locks", "acquire", "a\u{202e}b"],
+        &["run", "a\u{2028}b", "--", "true"],
         &["locks", "why", " a"],
         &["run", "", "--", "true"],
         &["run", "a", "--with", "b\u{7}", "--", "true"],

@@ -59,7 +59,7 @@ fn a_lock_that_is_held_says_by_whom_and_what_to_do() {
 #[test]
 fn whoever_is_in_its_own_way_is_told_so() {
     let bench = Bench::new();
-    bench.hold("a --holder ada");
+    let held = bench.hold("a --holder ada");
     let ran = bench.run("locks acquire a --holder ada");
     assert_eq!(ran.code, 75);
     insta::assert_snapshot!(bench.tidy(&ran.stderr), @"
@@ -67,8 +67,12 @@ fn whoever_is_in_its_own_way_is_told_so() {
     hint: you hold it already: do the work under that lease, or release it first
     ");
     let mut inside = bench.command(["locks", "acquire", "a"]);
-    let ran = super::support::run(inside.env("LEASEHOLD_HOLDER", "ada"));
+    inside.env("LEASEHOLD_HOLDER", "ada").env("LEASEHOLD_LOCK", "a");
+    let ran = super::support::run(inside.env("LEASEHOLD_TOKEN", &held.token));
     assert!(ran.stderr.contains("held by yourself (ada) until"), "{}", ran.stderr);
+    // The first processes of two containers on one host have the same name, and other leases.
+    let ran = super::support::run(inside.env("LEASEHOLD_TOKEN", "1"));
+    assert!(ran.stderr.contains("held by ada until"), "{}", ran.stderr);
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod http;
 mod input;
 mod leases;
 mod locks;
+mod namespaces;
 mod output;
 mod run;
 mod schedules;

@@ -47,6 +47,20 @@ fn nonsense_is_refused_before_anything_is_stored() {
 }
 
 #[test]
+fn a_worker_that_works_until_nothing_is_left_makes_up_for_missed_ticks_first() {
+    let bench = Bench::new();
+    let set = bench.run_words(&["schedules", "set", "tick", "* * * * * *", "ticks"]);
+    assert_eq!(set.code, 0, "{set:?}");
+    // Ticks that nobody is there for.
+    std::thread::sleep(std::time::Duration::from_millis(2100));
+    let words =
+        ["tasks", "work", "ticks", "--until-empty", "--", "sh", "-c", "echo \"$LEASEHOLD_KEY\" >> keys"];
+    assert_eq!(bench.run_words(&words).code, 0);
+    let keys = std::fs::read_to_string(bench.path().join("keys")).unwrap_or_default();
+    assert!(keys.lines().filter(|key| key.starts_with("schedule tick")).count() >= 2, "{keys}");
+}
+
+#[test]
 fn a_tick_becomes_a_task_that_a_worker_runs() {
     let bench = Bench::new();
     let set = bench.run_words(&["schedules", "set", "tick", "* * * * * *", "ticks", "--payload", "[7]"]);

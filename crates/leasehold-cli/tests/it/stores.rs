@@ -90,13 +90,17 @@ fn a_store_of_a_newer_leasehold() {
     let bench = Bench::new();
     bench.hold("a");
     let path = bench.path().join("store.db");
+    let conn = Connection::open(&path).unwrap();
+    let version: i64 = conn.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
+    drop(conn);
     make(&path, "PRAGMA user_version = 999;");
-    insta::assert_snapshot!(refused_file(&bench, "store.db"), @"
-    leasehold: the store [TEMP]/store.db has schema version 999, made by a newer leasehold; this one knows 3
+    let told = refused_file(&bench, "store.db").replace(&format!("knows {version}"), "knows [VERSION]");
+    insta::assert_snapshot!(told, @"
+    leasehold: the store [TEMP]/store.db has schema version 999, made by a newer leasehold; this one knows [VERSION]
     hint: upgrade leasehold, or name another file
     exit code 78
     ");
-    make(&path, "PRAGMA user_version = 3;");
+    make(&path, &format!("PRAGMA user_version = {version};"));
     assert_eq!(bench.json("locks status a")["isLocked"], true);
 }
 

@@ -3,8 +3,10 @@
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -33,6 +35,7 @@ impl Bench {
 
     /// The binary with these arguments, not started yet.
     pub(crate) fn command<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Command {
+        with_usual_signals();
         let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
         command.args(arguments).current_dir(self.path()).stdin(Stdio::null());
         for (name, _) in std::env::vars_os() {
@@ -47,6 +50,21 @@ impl Bench {
         command.env("XDG_CONFIG_HOME", self.path().join("config"));
         command.env("XDG_STATE_HOME", self.path().join("state"));
         command.env("LEASEHOLD_STORE", format!("sqlite:{}", self.path().join("store.db").display()));
+        command
+    }
+
+    /// The binary with these words, to be started by another program: what that program has to be called with comes first.
+    pub(crate) fn command_in(&self, outer: &[&str], words: &str) -> Command {
+        let plain = self.command(words.split_whitespace());
+        let mut command = Command::new(outer[0]);
+        command.args(&outer[1..]).arg(plain.get_program()).args(plain.get_args());
+        for (name, value) in plain.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        command.current_dir(self.path()).stdin(Stdio::null());
         command
     }
 
@@ -97,6 +115,24 @@ impl Bench {
     pub(crate) fn tidy(&self, text: &str) -> String {
         tidy(&text.replace(&*self.path().to_string_lossy(), "[TEMP]"))
     }
+}
+
+/// From here on signals have their default effect in the processes that tests start, also where the tests were started
+/// with some of them ignored: by `nohup`, or in the background of a script. What has a handler in this process has its
+/// default in a program that it executes.
+pub(crate) fn with_usual_signals() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+        let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+        for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM, Signal::SIGTSTP] {
+            if ignored & (1 << (signal as i32 - 1)) != 0 {
+                // It stays without effect here.
+                signal_hook::flag::register(signal as i32, Arc::default()).unwrap();
+            }
+        }
+    });
 }
 
 /// A lease that was left held.

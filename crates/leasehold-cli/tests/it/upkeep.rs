@@ -87,7 +87,8 @@ fn a_store_is_made_ready_once_and_stays_so() {
 fn the_doctor_finds_a_healthy_store_healthy() {
     let bench = Bench::new();
     let told = bench.tidy(&bench.ok("doctor"));
-    let lines: Vec<_> = told.lines().filter(|line| !line.contains("round trip")).collect();
+    let lines: Vec<_> =
+        told.lines().filter(|line| !line.contains("round trip") && !line.contains("containment")).collect();
     insta::assert_snapshot!(lines.join("\n").replace(std::env::consts::ARCH, "[ARCH]"), @"
     ✓ leasehold  0.1.0, linux [ARCH]
     ✓ store  sqlite:[TEMP]/store.db (from LEASEHOLD_STORE)
@@ -97,10 +98,11 @@ fn the_doctor_finds_a_healthy_store_healthy() {
     ✓ permissions  only its owner can use it (mode 600)
     ✓ processes  a lock whose process has died is free at once
     ");
-    assert!(told.contains("✓ round trip  "), "{told}");
+    assert!(told.contains("✓ round trip  ") && told.contains("✓ containment  "), "{told}");
     let report = bench.json("doctor");
     assert_eq!(report["ok"], true);
     assert_eq!(report["checks"][1]["status"], "ok");
+    assert_eq!(report["checks"][1]["name"], "containment");
 }
 
 #[test]
@@ -125,7 +127,7 @@ fn the_doctor_says_what_is_wrong_with_a_store() {
     fs::write(bench.path().join("store.db"), "not a database".repeat(100)).unwrap();
     let ran = bench.run("doctor");
     assert_eq!(ran.code, 78);
-    let lines: Vec<_> = ran.stdout.lines().skip(1).collect();
+    let lines: Vec<_> = ran.stdout.lines().skip(2).collect();
     insta::assert_snapshot!(bench.tidy(&lines.join("\n")), @"
     ✓ store  sqlite:[TEMP]/store.db (from LEASEHOLD_STORE)
     ✗ store  the store [TEMP]/store.db is no database
@@ -159,4 +161,48 @@ fn the_manual_has_a_section_for_every_command() {
     assert_eq!(page.matches(".SH NAME").count(), 1);
     assert_eq!(page.matches("GLOBAL OPTIONS").count(), 1);
     assert!(page.contains(".SH \"STORES AND EXIT CODES\"\n.nf\n"), "{page}");
+}
+
+/// What is behind a damaged frame of the log is ignored by SQLite, without a word.
+#[test]
+fn the_doctor_warns_of_a_log_that_ends_too_early() {
+    let bench = Bench::new();
+    bench.ok("run a -- true");
+    // The last connection to end puts the log into the database, and so a new one begins.
+    drop(
+        rusqlite::Connection::open(bench.path().join("store.db"))
+            .unwrap()
+            .execute_batch("SELECT * FROM locks"),
+    );
+    for _ in 0..2 {
+        bench.ok("run a -- true");
+    }
+    assert!(!bench.ok("doctor").contains("STORE_LOG_DAMAGED"));
+    let log = bench.path().join("store.db-wal");
+    let mut bytes = fs::read(&log).unwrap();
+    // In the second frame.
+    bytes[5000..5064].fill(7);
+    fs::write(&log, &bytes).unwrap();
+    let told = bench.ok("doctor");
+    assert!(told.contains("ignored [STORE_LOG_DAMAGED]"), "{told}");
+    assert_eq!(fs::read(&log).unwrap(), bytes, "doctor only looks");
+    fs::write(&log, [7; 9000]).unwrap();
+    let told = bench.ok("doctor");
+    assert!(told.contains("the log is not one of SQLite, and is ignored [STORE_LOG_DAMAGED]"), "{told}");
+}
+
+#[test]
+fn too_low_a_limit_on_open_files_is_told() {
+    let bench = Bench::new();
+    for words in ["locks list", "run a -- true", "doctor", "tasks counts"] {
+        let mut command = bench.command_in(&["sh", "-c", "ulimit -n 10; exec \"$0\" \"$@\""], words);
+        let ran = crate::support::run(&mut command);
+        assert_eq!(ran.code, 78, "{words}: {ran:?}");
+        assert!(ran.stderr.contains("may open only"), "{words}: {ran:?}");
+        assert!(
+            ran.stderr.contains("hint: raise the limit, such as with: ulimit -n 256"),
+            "{words}: {ran:?}"
+        );
+        assert!(!ran.stderr.contains("panicked"), "{words}: {ran:?}");
+    }
 }

@@ -41,7 +41,8 @@ fn nobody_waits_for_itself() {
     let held = bench.hold("a --holder ada");
     let inside = |words: &str| {
         let mut command = bench.command(words.split_whitespace());
-        command.env("LEASEHOLD_HOLDER", "ada");
+        command.env("LEASEHOLD_HOLDER", "ada").env("LEASEHOLD_LOCK", "a");
+        command.env("LEASEHOLD_TOKEN", &held.token);
         command
     };
     let ran = run(&mut inside("locks acquire a --wait forever --json"));

@@ -103,7 +103,7 @@ fn an_event_runs_once_and_again_only_after_a_failure() {
 #[test]
 fn one_runs_at_a_time_and_others_are_refused_skipped_or_wait() {
     let bench = Bench::new();
-    let mut first = bench.endless("");
+    let mut first = bench.endless("--key first");
     let id = bench.executions()[0]["id"].as_str().unwrap().to_owned();
     let status = bench.json("workflows status deploy");
     assert_eq!((&status["isLocked"], &status["executionId"]), (&true.into(), &id.as_str().into()));
@@ -116,9 +116,14 @@ fn one_runs_at_a_time_and_others_are_refused_skipped_or_wait() {
     let waits = bench.runner("--key k --on-locked queue=1", "echo done").spawn().unwrap();
     eventually("it waits", || bench.executions().iter().any(|execution| execution["state"] == "blocked"));
     assert_eq!(bench.execute("--on-locked queue=1", "true").code, 75, "the line is full");
+    let same = bench.execute("--key first", "true");
+    assert_eq!(same.code, 75, "how it ends is not known: {same:?}");
+    assert!(same.stderr.contains(&format!("that was {id}: running")), "{}", same.stderr);
     let aborted = bench.ok(&format!("executions abort {id} --reason enough"));
     assert_eq!(aborted, format!("{id}  to be stopped\n"));
     assert_eq!(first.code(), 1);
+    let same = bench.execute("--key first", "true");
+    assert_eq!(same.code, 1, "it was aborted: {same:?}");
     let waited = Ran::from(waits.wait_with_output().unwrap());
     assert_eq!((waited.code, waited.stdout.as_str()), (0, "done\n"), "{waited:?}");
     let shown = bench.json(&format!("executions show {id}"));
@@ -173,6 +178,28 @@ fn a_runner_that_is_killed_leaves_a_failed_execution_and_no_process() {
     let [second, first] = &bench.executions()[..] else { panic!("two executions") };
     assert_eq!((&first["state"], &first["reason"]), (&"failed".into(), &"lease expired".into()));
     assert_eq!(second["retryOf"], first["id"]);
+}
+
+#[test]
+fn a_runner_that_is_killed_while_it_waits_is_in_nobodys_way() {
+    let bench = Bench::new();
+    let mut first = bench.endless("");
+    let running = bench.executions()[0]["id"].as_str().unwrap().to_owned();
+    let mut waits = bench.runner("--key k --ttl 1s --on-locked queue", "echo never").spawn().unwrap();
+    eventually("it waits", || bench.executions().iter().any(|execution| execution["state"] == "blocked"));
+    // Longer than its deadline: while it is alive, it keeps its turn.
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    assert_eq!(bench.executions()[0]["state"], "blocked");
+    waits.kill().unwrap();
+    waits.wait().unwrap();
+    bench.ok(&format!("executions abort {running}"));
+    first.code();
+    eventually("the next one runs", || bench.execute("", "true").code == 0);
+    let gone = bench.executions().into_iter().find(|execution| execution["key"] == "k").unwrap();
+    assert_eq!(gone["state"], "failed", "{gone}");
+    assert!(gone["reason"].as_str().unwrap().contains("runner is gone"), "{gone}");
+    let again = bench.execute("--key k", "echo done");
+    assert_eq!((again.code, again.stdout.as_str()), (0, "done\n"), "its event can come again: {again:?}");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use clap::Args;
 use leasehold::model::{Invalid, LockName, Payload, Priority, QueueName, Retries, TaskKey, Timestamp, Ttl};
 
 use crate::cli::values;
+use crate::cli::workflows::Again;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -17,8 +18,8 @@ Examples:
 
 /// Add a task to a queue, and print its id
 ///
-/// With --key, a task that is there already with the same key and payload is not added again: its id is printed, and the
-/// word duplicate.
+/// With --key, a task that is there already with the same key and payload is not added again: its id is printed, the word
+/// duplicate, and where it stands. If it has failed or was aborted, the exit code is 1: it will not be done. See --reuse.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct AddArgs {
@@ -33,6 +34,9 @@ pub(crate) struct AddArgs {
     /// What makes it the same task when it is added again: one per queue
     #[arg(long, value_name = "KEY")]
     pub(crate) key: Option<TaskKey>,
+    /// When the key of an earlier task may be used anew, also with another payload [default: never]
+    #[arg(long, value_name = "WHEN", value_enum, requires = "key")]
+    pub(crate) reuse: Option<Again>,
     /// Not before this time, such as 2030-01-01T06:00:00Z
     #[arg(long, value_name = "TIME", value_parser = values::time, conflicts_with = "delay")]
     pub(crate) run_at: Option<Timestamp>,

@@ -7,6 +7,7 @@ use clap::Args;
 use leasehold::model::{QueueName, Ttl};
 
 use crate::cli::values;
+use crate::run::Contain;
 
 const ABOUT: &str = "\
 Work on the tasks of a queue with a command
@@ -52,6 +53,10 @@ pub(crate) struct WorkArgs {
     /// How long a command has between SIGTERM and SIGKILL [default: 5s, or less if the ttl is short]
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     pub(crate) kill_after: Option<Duration>,
+    #[expect(clippy::doc_markdown, reason = "this is the help text")]
+    /// What keeps the processes of a command together [default: auto] [env: LEASEHOLD_CONTAIN]
+    #[arg(long, value_name = "MODE", value_enum)]
+    pub(crate) contain: Option<Contain>,
     /// End after one task
     #[arg(long, conflicts_with_all = ["until_empty", "slots"])]
     pub(crate) once: bool,

@@ -6,14 +6,20 @@ use leasehold::store::ListLocks;
 use leasehold::{Leasehold, Moment};
 
 use super::checks;
+use super::containment::containment;
 use super::report::{Check, Report};
 use crate::commands::dispatch::Done;
 use crate::config::Choice;
 use crate::exit;
 use crate::output::{Failure, Printer};
+use crate::run::Machine;
 
-pub(in crate::commands) async fn doctor(store: Result<Choice, Failure>, printer: Printer) -> Done {
-    let mut checks = vec![checks::version()];
+pub(in crate::commands) async fn doctor(
+    store: Result<Choice, Failure>,
+    machine: Machine,
+    printer: Printer,
+) -> Done {
+    let mut checks = vec![checks::version(), containment(&machine)];
     let code = match examine(store, &mut checks).await {
         Ok(()) => exit::SUCCESS,
         Err(failure) => {

@@ -1,6 +1,6 @@
 //! `tasks add`.
 
-use leasehold::model::{Payload, Retries, TaskId};
+use leasehold::model::{Payload, Retries, TaskId, TaskState};
 use leasehold::{Added, EnqueueBuilder, Leasehold};
 use serde::Serialize;
 
@@ -16,6 +16,9 @@ struct AddedView {
     id: TaskId,
     queue: String,
     duplicate: bool,
+    /// Where a duplicate stands.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state: Option<TaskState>,
 }
 
 pub(super) async fn add(desk: &Desk, mut args: AddArgs) -> Done {
@@ -23,13 +26,18 @@ pub(super) async fn add(desk: &Desk, mut args: AddArgs) -> Done {
         return lines::add(desk, &args, &file).await;
     }
     let payload = payload::read(args.payload.take())?;
-    let Added { id, duplicate } = prepared(&desk.open_lasting("a task").await?, &args, payload).await?;
-    let view = AddedView { success: true, id, queue: args.queue.to_string(), duplicate };
+    let leasehold = desk.open_lasting("a task").await?;
+    let Added { id, duplicate } = prepared(&leasehold, &args, payload).await?;
+    let state = if duplicate { Some(leasehold.tasks()?.get(id).await?.state) } else { None };
+    let view = AddedView { success: true, id, queue: args.queue.to_string(), duplicate, state };
     desk.printer.result(&view, |paint| {
-        let word = if duplicate { format!("  {}", paint.warning("duplicate")) } else { String::new() };
-        format!("{id}{word}\n")
+        let word = state.map(|state| format!("  {} {state}", paint.warning("duplicate")));
+        format!("{id}{}\n", word.unwrap_or_default())
     })?;
-    Ok(exit::SUCCESS)
+    Ok(match state {
+        Some(TaskState::Failed | TaskState::Aborted) => exit::DUPLICATE_FAILED,
+        _ => exit::SUCCESS,
+    })
 }
 
 /// A task as the options want it, not added yet.
@@ -38,6 +46,9 @@ pub(super) fn prepared(leasehold: &Leasehold, args: &AddArgs, payload: Payload) 
     task = task.retries(args.steps.over(Retries::default()));
     if let Some(key) = &args.key {
         task = task.key(key.clone());
+    }
+    if let Some(reuse) = args.reuse {
+        task = task.reuse(reuse.into());
     }
     if let Some(time) = args.run_at {
         task = task.run_at(time);

@@ -16,6 +16,8 @@ use crate::output::{Failure, Progress, count};
 
 /// So many are added at a time: all of them or none.
 const BATCH: usize = 500;
+/// And no more bytes of payloads than about these.
+const BATCH_BYTES: usize = 1 << 20;
 
 /// What was added, for programs.
 #[derive(Serialize)]
@@ -58,10 +60,12 @@ pub(super) async fn add(desk: &Desk, args: &AddArgs, file: &Path) -> Done {
 }
 
 fn batch(lines: &mut Lines, leasehold: &Leasehold, args: &AddArgs) -> Result<Vec<NewTask>, Failure> {
-    let mut batch = Vec::new();
+    let (mut batch, mut bytes) = (Vec::new(), 0);
     while batch.len() < BATCH
+        && bytes < BATCH_BYTES
         && let Some(payload) = lines.next()?
     {
+        bytes += payload.as_str().len();
         batch.push(prepared(leasehold, args, payload).into_new_task()?);
     }
     Ok(batch)

@@ -22,6 +22,7 @@ pub(super) async fn list(desk: &Desk, args: ListTasksArgs) -> Done {
         lock: args.lock,
         worker: args.worker,
         archived: args.archived,
+        brief: false,
         after: None,
         limit: PAGE.min(args.limit.saturating_add(1)),
     };

@@ -4,9 +4,9 @@ use leasehold::store::{Abilities, StoreUrl};
 
 use crate::cli::WorkArgs;
 use crate::commands::dispatch::{Done, block_on};
-use crate::config::Choice;
+use crate::config::{Choice, containment};
 use crate::output::Printer;
-use crate::run::Launcher;
+use crate::run::{Launcher, WorkerCommand};
 use crate::work::{Until, WorkPlan};
 
 pub(in crate::commands) fn work(args: WorkArgs, store: &Choice, printer: Printer) -> Done {
@@ -18,7 +18,13 @@ pub(in crate::commands) fn work(args: WorkArgs, store: &Choice, printer: Printer
     };
     let store_url = store.absolute();
     let ttl = args.ttl.unwrap_or(Abilities::TTL);
-    let launcher = Launcher::new(args.command, store_url.clone(), ttl.as_duration(), args.kill_after)?;
+    let launcher = Launcher::new(WorkerCommand {
+        command: args.command,
+        store_url: store_url.clone(),
+        ttl: ttl.as_duration(),
+        kill_after: args.kill_after,
+        contain: containment(args.contain)?,
+    })?;
     let mut queues = args.queues;
     queues.sort_unstable();
     queues.dedup();

@@ -47,7 +47,12 @@ fn facts(task: &Task, now: Timestamp) -> Vec<(&'static str, String)> {
         facts.push(("runs", when(now, task.run_at)));
     }
     if let Some(worker) = task.worker {
-        facts.push(("worker", worker.to_string()));
+        let name = if task.state == TaskState::Running { "worker" } else { "last worker" };
+        facts.push((name, worker.to_string()));
+    }
+    if task.expiries > 0 {
+        let alone = if task.runs_alone() { "; runs alone" } else { "" };
+        facts.push(("leases that ran out", format!("{} in a row{alone}", task.expiries)));
     }
     match (task.leased_at, task.finished_at) {
         (Some(start), Some(end)) if start <= end => {

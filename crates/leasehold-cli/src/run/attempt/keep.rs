@@ -1,22 +1,27 @@
-//! The start of a keeper: this program once more, under another name, with its link to the worker as stdin.
+//! The start of a keeper: this program once more, under another name, with its link to the worker as stdin. The process that
+//! is started forks KEEPER and becomes WATCHDOG.
 
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, PipeWriter, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-use nix::unistd::dup2_stdin;
+use nix::unistd::{ForkResult, dup2_stdin, getppid};
 
 use super::launch::NAME;
 use super::order::Order;
-use super::watch::Watch;
+use super::watch::{Lease, Watch};
 use crate::exit;
+use crate::run::contain::Prepared;
 use crate::run::keeper::take_another_name;
 use crate::run::say::say;
-use crate::run::stub::{Image, Stub};
+use crate::run::stub::{Image, Place, Stub};
+use crate::run::sys::Shared;
 use crate::run::terminal::Terminal;
+use crate::run::watchdog::Watchdog;
 use crate::run::{signals, sys, tree};
 
 /// What to do if this process was started as a keeper: `lease-keeper FILE COMMAND ARGUMENTS…`. Gives its exit code.
@@ -31,8 +36,9 @@ pub(crate) fn keep(arguments: &[OsString]) -> Option<i32> {
     }))
 }
 
+/// Forks KEEPER and becomes WATCHDOG.
 fn begin(file: &Path, command: &[OsString]) -> io::Result<i32> {
-    take_another_name();
+    let worker = getppid();
     signals::start_clean();
     tree::adopt_orphans();
     let link = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
@@ -40,18 +46,58 @@ fn begin(file: &Path, command: &[OsString]) -> io::Result<i32> {
     let Some(image) = Image::new(command, file) else {
         return Err(io::Error::other("the command contains a NUL byte"));
     };
-    let (payload, feed) = io::pipe()?;
-    dup2_stdin(&payload)?;
-    drop(payload);
-    let (stub, link) = Stub::fork(&image, &Terminal::none(), link)?;
-    signals::ignore_in_keeper();
-    // Only the command has the payload's pipe now: when it ends, so does the feeding.
-    dup2_stdin(File::open("/dev/null")?)?;
-    let Order { valid_until, timing, variables, payload } = order;
-    let watch = Watch::new(stub, link, valid_until, timing)?;
-    feed_on(feed, payload);
-    // Not back to our caller: nothing that would still be tidied up is worth the time.
-    sys::exit_now(watch.watch(&variables))
+    let contained = order.contain.prepare()?;
+    let (shared, timing) = (Shared::new()?, order.timing);
+    shared.set_valid_until(order.valid_until);
+    match sys::fork()? {
+        ForkResult::Parent { child: keeper } => {
+            // A link in a second pair of hands would hide the death of the first.
+            drop(link);
+            dup2_stdin(File::open("/dev/null")?)?;
+            shared.set_keeper(keeper);
+            Ok(Watchdog { parent: worker, keeper, shared, timing, contained }.watch())
+        }
+        ForkResult::Child => {
+            let beginning = Beginning { order, image, link, shared, contained };
+            let kept = catch_unwind(AssertUnwindSafe(|| beginning.keep()));
+            let code = kept.unwrap_or(Ok(exit::INTERNAL)).unwrap_or_else(|error| {
+                say!("cannot start the command: {error}");
+                exit::INTERNAL
+            });
+            sys::exit_now(code)
+        }
+    }
+}
+
+/// What KEEPER begins with.
+struct Beginning {
+    order: Order,
+    image: Image,
+    link: UnixStream,
+    shared: Shared,
+    contained: Prepared,
+}
+
+impl Beginning {
+    /// Forks the command, and watches over it to its end.
+    fn keep(self) -> io::Result<i32> {
+        let Self { order, image, link, shared, contained } = self;
+        take_another_name();
+        tree::adopt_orphans();
+        let (payload, feed) = io::pipe()?;
+        dup2_stdin(&payload)?;
+        drop(payload);
+        let place = Place { terminal: &Terminal::none(), contained: &contained };
+        let (stub, link) = Stub::fork(&image, &place, link)?;
+        signals::ignore_in_keeper();
+        sys::undo_low_priority(); // The command keeps what it has inherited.
+        // Only the command has the payload's pipe now: when it ends, so does the feeding.
+        dup2_stdin(File::open("/dev/null")?)?;
+        let Order { valid_until, timing, variables, payload, .. } = order;
+        let watch = Watch::new(stub, link, Lease { valid_until, timing, shared, contained })?;
+        feed_on(feed, payload);
+        Ok(watch.watch(&variables))
+    }
 }
 
 /// On a thread of its own: a command need not read all of it, or any. Begun after the fork, which wants one thread.

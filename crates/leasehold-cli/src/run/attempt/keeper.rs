@@ -16,6 +16,8 @@ use crate::run::link::{Exited, Inbox, Message, Received};
 pub(crate) struct Keeper {
     link: tokio::net::UnixStream,
     inbox: Inbox,
+    /// Its parent.
+    watchdog: Pid,
     command: Option<Pid>,
     ended: Option<Exited>,
     crew: Arc<Crew>,
@@ -37,10 +39,10 @@ pub(crate) enum End {
 }
 
 impl Keeper {
-    pub(super) fn new(link: UnixStream, crew: Arc<Crew>) -> io::Result<Self> {
+    pub(super) fn new(link: UnixStream, watchdog: Pid, crew: Arc<Crew>) -> io::Result<Self> {
         link.set_nonblocking(true)?;
         let link = tokio::net::UnixStream::from_std(link)?;
-        Ok(Self { link, inbox: Inbox::default(), command: None, ended: None, crew })
+        Ok(Self { link, inbox: Inbox::default(), watchdog, command: None, ended: None, crew })
     }
 
     /// The lease is valid until then.
@@ -79,19 +81,28 @@ impl Keeper {
 
     /// The end. May be dropped and called again.
     pub(crate) async fn end(&mut self) -> End {
+        let mut watched = true;
         loop {
             match self.inbox.receive(|buffer| self.link.try_read(buffer)) {
-                Received::Nothing => drop(self.link.readable().await),
+                // WATCHDOG ends after KEEPER has said all that it has to say, so without it there is nothing to come.
+                Received::Nothing if !watched => return self.killed().await,
+                Received::Nothing => tokio::select! {
+                    biased;
+                    _ = self.link.readable() => {}
+                    () = self.crew.death_of(self.watchdog) => watched = false,
+                },
                 Received::Message(Message::Started(pid)) => self.command = Some(Pid::from_raw(pid)),
                 Received::Message(Message::Exited(how)) => self.ended = Some(how),
                 Received::Message(Message::Done(code)) => return self.how(code),
                 Received::Message(_) => {}
-                Received::Gone => {
-                    self.crew.end_orphans(self.command).await;
-                    return End::Killed;
-                }
+                Received::Gone => return self.killed().await,
             }
         }
+    }
+
+    async fn killed(&self) -> End {
+        self.crew.end_attempt(self.watchdog, self.command).await;
+        End::Killed
     }
 
     fn how(&self, code: i32) -> End {

@@ -19,6 +19,7 @@ use super::keeper::Keeper;
 use super::order::Order;
 use crate::exit;
 use crate::output::Failure;
+use crate::run::contain::Contain;
 use crate::run::environment::{Attempt, Execution};
 use crate::run::lookup::look_up;
 use crate::run::timing::Timing;
@@ -34,6 +35,7 @@ pub(crate) struct Launcher {
     command: Vec<OsString>,
     timing: Timing,
     around: Around,
+    contain: Contain,
     crew: Arc<Crew>,
 }
 
@@ -52,6 +54,16 @@ pub(crate) struct CleanCommand {
     pub(crate) directory: PathBuf,
     pub(crate) variables: Vec<(String, OsString)>,
     pub(crate) ttl: Ttl,
+    pub(crate) contain: Contain,
+}
+
+/// The command of a worker.
+pub(crate) struct WorkerCommand {
+    pub(crate) command: Vec<OsString>,
+    pub(crate) store_url: String,
+    pub(crate) ttl: Duration,
+    pub(crate) kill_after: Option<Duration>,
+    pub(crate) contain: Contain,
 }
 
 /// What a command is to know of its execution.
@@ -72,21 +84,19 @@ pub(crate) struct Launched {
 }
 
 impl Launcher {
-    /// Checks that the command can be run, and that there will be time to end it.
-    pub(crate) fn new(
-        command: Vec<OsString>,
-        store_url: String,
-        ttl: Duration,
-        kill_after: Option<Duration>,
-    ) -> Result<Self, Failure> {
+    /// Checks that the command can be run and contained, and that there will be time to end it. To be called while this
+    /// process has one thread.
+    pub(crate) fn new(command: WorkerCommand) -> Result<Self, Failure> {
+        let WorkerCommand { command, store_url, ttl, kill_after, contain } = command;
         let timing = Timing::new(ttl, kill_after, BEAT_AT).map_err(Failure::usage)?;
         let Some(first) = command.first() else {
             return Err(Failure::command(exit::USAGE, "there is no command to run; write it after --"));
         };
         let file = look_up(first, std::env::var_os("PATH"))
             .map_err(|refusal| Failure::command(refusal.code, refusal.message))?;
+        contain.check().map_err(|error| Failure::config(error.to_string()))?;
         let around = Around::Ours { store_url };
-        Ok(Self { file, command, timing, around, crew: Arc::new(Crew::gather()) })
+        Ok(Self { file, command, timing, around, contain, crew: Arc::new(Crew::gather()) })
     }
 
     /// The same for leases that last as long as this.
@@ -97,7 +107,7 @@ impl Launcher {
 
     /// The same for a command that finds nothing of ours around it, one of many.
     pub(crate) fn clean(clean: CleanCommand, crew: Arc<Crew>) -> Result<Self, Failure> {
-        let CleanCommand { command, directory, variables, ttl } = clean;
+        let CleanCommand { command, directory, variables, ttl, contain } = clean;
         let timing = Timing::new(ttl.as_duration(), None, BEAT_AT).map_err(Failure::config)?;
         let first = command.first().cloned().unwrap_or_default();
         let is_path = first.as_encoded_bytes().contains(&b'/');
@@ -106,7 +116,8 @@ impl Launcher {
             look_up(&name, std::env::var_os("PATH")).map_err(|refusal| Failure::config(refusal.message))?;
         // From the folder that the command runs in, ours would not be found.
         let file = std::path::absolute(file).map_err(Failure::internal)?;
-        Ok(Self { file, command, timing, around: Around::Clean { variables, directory }, crew })
+        contain.check().map_err(|error| Failure::config(error.to_string()))?;
+        Ok(Self { file, command, timing, around: Around::Clean { variables, directory }, contain, crew })
     }
 
     /// Buries whoever dies. Never ends.
@@ -163,7 +174,7 @@ impl Launcher {
         }
         let one = self.crew.one_at_a_time();
         let told = dup(told)?; // A copy is inherited. Nothing else is started while we have it.
-        let mut child = command
+        command
             .arg0(NAME)
             .arg(&self.file)
             .args(&self.command)
@@ -171,25 +182,28 @@ impl Launcher {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             // What the terminal or a shell sends to our job is for us to understand.
-            .process_group(0)
-            .spawn()?;
-        let pid = Pid::from_raw(child.id().try_into().map_err(io::Error::other)?);
-        self.crew.hire(pid);
+            .process_group(0);
+        let (pid, mut child) = self.crew.hire(|| command.spawn())?;
         let pipes = child.stdout.take().zip(child.stderr.take());
         let (stdout, stderr) = pipes.ok_or_else(|| io::Error::other("no pipes to the command"))?;
-        let progress_path = progress_path(pid, &told);
+        let progress_path = self.progress_path(pid, &told);
         drop((told, one));
-        let order = Order { valid_until, timing: self.timing, variables: variables(progress_path), payload };
-        let keeper = Keeper::new(ours, self.crew.clone())?;
+        let (timing, contain, variables) = (self.timing, self.contain, variables(progress_path));
+        let order = Order { valid_until, timing, contain, variables, payload };
+        let keeper = Keeper::new(ours, pid, self.crew.clone())?;
         keeper.give(&order.to_bytes()).await?;
         Ok(Launched { keeper, stdout, stderr, progress })
     }
-}
 
-/// Where the command can tell how far it has come: by way of its keeper, so that it is there as long as the attempt is, and
-/// also for a child to which no descriptor was passed on.
-fn progress_path(keeper: Pid, told: &OwnedFd) -> Option<String> {
-    cfg!(target_os = "linux").then(|| format!("/proc/{keeper}/fd/{}", told.as_raw_fd()))
+    /// Where the command can tell how far it has come: by way of a process of ours, so that it is there as long as the attempt
+    /// is, and also for a child to which no descriptor was passed on.
+    fn progress_path(&self, watchdog: Pid, told: &OwnedFd) -> Option<String> {
+        let process = match self.contain {
+            Contain::Pidns => Pid::from_raw(1), // The first process of the namespace.
+            _ => watchdog,
+        };
+        cfg!(target_os = "linux").then(|| format!("/proc/{process}/fd/{}", told.as_raw_fd()))
+    }
 }
 
 /// This very program, also if its file has been replaced since.

@@ -1,10 +1,11 @@
-//! What a keeper is told before it starts the command: five numbers, the variables, the payload.
+//! What a keeper is told before it starts the command: seven numbers, the variables, the payload.
 
 use std::io::{self, Read};
 use std::time::Duration;
 
 use leasehold::Moment;
 
+use crate::run::contain::Contain;
 use crate::run::timing::Timing;
 
 /// The beginning of an attempt.
@@ -13,6 +14,7 @@ pub(super) struct Order {
     /// Until when the lease is valid.
     pub(super) valid_until: Moment,
     pub(super) timing: Timing,
+    pub(super) contain: Contain,
     /// `NAME=value`, each followed by a NUL.
     pub(super) variables: Vec<u8>,
     /// For the command's stdin.
@@ -25,6 +27,8 @@ impl Order {
             self.valid_until.as_micros(),
             micros(self.timing.kill_after),
             micros(self.timing.margin),
+            micros(self.timing.spare),
+            self.contain.number(),
             self.variables.len() as u64,
             self.payload.len() as u64,
         ];
@@ -35,17 +39,19 @@ impl Order {
     }
 
     pub(super) fn read(mut from: impl Read) -> io::Result<Self> {
-        let mut head = [[0; 8]; 5];
+        let mut head = [[0; 8]; 7];
         from.read_exact(head.as_flattened_mut())?;
-        let [valid_until, kill_after, margin, variables, payload] = head.map(u64::from_le_bytes);
+        let [valid_until, kill_after, margin, spare, contain, variables, payload] =
+            head.map(u64::from_le_bytes);
         let mut text = |length: u64| {
             let mut text = vec![0; usize::try_from(length).map_err(io::Error::other)?];
             from.read_exact(&mut text).map(|()| text)
         };
         let (variables, payload) = (text(variables)?, text(payload)?);
-        let timing =
-            Timing { kill_after: Duration::from_micros(kill_after), margin: Duration::from_micros(margin) };
-        Ok(Self { valid_until: Moment::from_micros(valid_until), timing, variables, payload })
+        let [kill_after, margin, spare] = [kill_after, margin, spare].map(Duration::from_micros);
+        let timing = Timing { kill_after, margin, spare };
+        let contain = Contain::from_number(contain).ok_or_else(|| io::Error::other("no such containment"))?;
+        Ok(Self { valid_until: Moment::from_micros(valid_until), timing, contain, variables, payload })
     }
 }
 
@@ -59,10 +65,12 @@ mod tests {
 
     #[test]
     fn an_order_arrives_as_it_was_given() {
-        let timing = Timing { kill_after: Duration::from_secs(5), margin: Duration::from_millis(100) };
+        let [kill_after, margin, spare] = [5000, 100, 20_000].map(Duration::from_millis);
+        let timing = Timing { kill_after, margin, spare };
         let (variables, payload) = (b"A=b\0".to_vec(), b"{\"a\": 1}".to_vec());
-        let order = Order { valid_until: Moment::from_micros(77), timing, variables, payload };
+        let contain = Contain::Pidns;
+        let order = Order { valid_until: Moment::from_micros(77), timing, contain, variables, payload };
         assert_eq!(Order::read(order.to_bytes().as_slice()).unwrap(), order);
-        assert!(Order::read(&order.to_bytes()[..45]).is_err());
+        assert!(Order::read(&order.to_bytes()[..61]).is_err());
     }
 }

@@ -8,14 +8,15 @@ use std::time::Duration;
 use leasehold::Moment;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::WaitStatus;
-use nix::unistd::getpid;
 
 use crate::exit;
 use crate::run::alarm::Alarm;
+use crate::run::contain::Prepared;
 use crate::run::link::{Exited, Link, Message, Received};
 use crate::run::say::say;
 use crate::run::signals::Signals;
 use crate::run::stub::{NotStarted, Stub};
+use crate::run::sys::Shared;
 use crate::run::timing::{Due, Schedule, Timing};
 use crate::run::tree::{self, Below, Reaped, negative};
 
@@ -28,6 +29,10 @@ pub(super) struct Watch {
     timing: Timing,
     schedule: Schedule,
     valid_until: Moment,
+    shared: Shared,
+    contained: Prepared,
+    /// When the alarm rings.
+    rings_at: Moment,
     below: Below,
     /// How the command ended; what it left behind may live on.
     ended: Option<Exited>,
@@ -39,12 +44,21 @@ pub(super) struct Watch {
     complained: bool,
 }
 
+/// What KEEPER knows of the lease, and what the command is in.
+pub(super) struct Lease {
+    pub(super) valid_until: Moment,
+    pub(super) timing: Timing,
+    pub(super) shared: Shared,
+    pub(super) contained: Prepared,
+}
+
 /// Whatever is not dead after so long is spoken about.
 const STUBBORN: Duration = Duration::from_secs(2);
 
 impl Watch {
-    pub(super) fn new(stub: Stub, link: UnixStream, valid_until: Moment, timing: Timing) -> io::Result<Self> {
-        let below = Below { roots: vec![getpid()], spare: Vec::new(), group: Some(stub.pid) };
+    pub(super) fn new(stub: Stub, link: UnixStream, lease: Lease) -> io::Result<Self> {
+        let Lease { valid_until, timing, shared, contained } = lease;
+        let below = stub.below(&contained);
         Ok(Self {
             stub,
             link: Some(Link::new(link)?),
@@ -53,6 +67,9 @@ impl Watch {
             timing,
             schedule: Schedule::new(timing, Duration::ZERO),
             valid_until,
+            shared,
+            contained,
+            rings_at: valid_until,
             below,
             ended: None,
             code: None,
@@ -65,6 +82,7 @@ impl Watch {
 
     /// Starts the command with these variables. Returns when everything is dead, and the worker knows how it ended.
     pub(super) fn watch(mut self, variables: &[u8]) -> i32 {
+        self.contained.end_abandoned();
         self.tell(Message::Started(self.stub.pid.as_raw()));
         // If it cannot be told it is dead, and we will see that.
         let _ = self.stub.go(self.timing.term_at(self.valid_until), variables);
@@ -80,6 +98,10 @@ impl Watch {
             let signals = self.signals.poll_fd();
             let link = self.link.as_ref().map_or(signals, |link| link.stream.as_fd());
             self.alarm.sleep([signals, link]);
+            let now = Moment::now();
+            if now >= self.rings_at {
+                self.shared.observe_delay(now.after(self.rings_at));
+            }
         }
     }
 
@@ -87,7 +109,10 @@ impl Watch {
         while let Some(link) = &mut self.link {
             match link.receive() {
                 Received::Nothing => return,
-                Received::Message(Message::Valid(until)) => self.valid_until = until,
+                Received::Message(Message::Valid(until)) => {
+                    self.valid_until = until;
+                    self.shared.set_valid_until(until);
+                }
                 Received::Message(Message::Signal(signal)) => {
                     self.ask_to_stop();
                     if signal == Signal::SIGKILL as i32 {
@@ -96,8 +121,10 @@ impl Watch {
                 }
                 Received::Message(_) => {}
                 Received::Gone => {
+                    // At once: as long as we grant the command a grace, whoever killed the worker may kill us too.
                     self.link = None;
-                    self.ask_to_stop();
+                    self.ending();
+                    self.schedule.kill_now();
                 }
             }
         }
@@ -132,8 +159,12 @@ impl Watch {
             }
             None => self.tell(Message::Exited(ended)),
         }
+        if self.shared.was_out_of_time() {
+            self.ending();
+        }
         self.ended = Some(ended);
         self.below.leader_is_buried();
+        self.stub.is_buried();
     }
 
     /// The command has ended and others that it started have not.
@@ -150,6 +181,7 @@ impl Watch {
 
     fn watch_the_time(&mut self) {
         let mut now = Moment::now();
+        self.schedule.expect_delay(self.shared.delay());
         let mut due = self.schedule.due(now, self.valid_until);
         if due == Due::Term {
             self.ask_to_stop();
@@ -157,10 +189,11 @@ impl Watch {
             due = self.schedule.due(now, self.valid_until);
         }
         let next = match due {
-            Due::Nothing(at) => at,
+            Due::Nothing(at) => at.min(now.plus(self.timing.probe_every())),
             Due::Term => now,
             Due::Kill => self.kill_all(now),
         };
+        self.rings_at = next;
         if self.alarm.set(next).is_err() {
             // Without an alarm we would miss the time, so it is now.
             self.kill_all(now);

@@ -25,6 +25,29 @@ impl Front<'_> {
             self.say_out_of_time();
         }
         let code = self.mirrored();
+        self.kill_and_let_keeper_release();
+        code
+    }
+
+    /// WATCHDOG was killed. With one process less to rely on, the command must not go on.
+    pub(super) fn watchdog_is_dead(&mut self) -> i32 {
+        let lock = self.lock();
+        let code = match self.command {
+            None => {
+                say!("the process that was to watch over lock '{lock}' died; the command was not started");
+                exit::INTERNAL
+            }
+            Some(_) => {
+                say!("the process that watched over lock '{lock}' was killed; the command was ended");
+                self.mirrored()
+            }
+        };
+        self.kill_and_let_keeper_release();
+        code
+    }
+
+    /// Kills everything below KEEPER, and leaves it the time to release the lock.
+    fn kill_and_let_keeper_release(&mut self) {
         self.kill_all();
         let patience = Moment::now().plus(LAST_WORDS);
         while Moment::now() < patience {
@@ -34,13 +57,15 @@ impl Front<'_> {
                 Received::Nothing => std::thread::sleep(Duration::from_millis(5)),
             }
         }
-        self.end_keeper();
-        code
+        self.end_our_own();
     }
 
     /// KEEPER has ended without a word. Whatever the command has started is ours now, and nobody renews the lease.
     pub(super) fn keeper_is_dead(&mut self) -> i32 {
-        self.end_keeper();
+        // WATCHDOG goes last: as long as anything lives, it could still end it if we were killed too.
+        self.family.keeper_may_work = false;
+        self.kill_all();
+        self.end_our_own();
         let lock = self.lock();
         match (self.command, self.ended) {
             (None, _) => {
@@ -67,13 +92,15 @@ impl Front<'_> {
         self.ended.filter(|ended| !ended.lost).map_or(exit::LEASE_LOST, |ended| ended.how.code())
     }
 
-    /// Ends KEEPER, which has nothing more to do, and whatever falls to us by its death.
-    pub(super) fn end_keeper(&mut self) {
-        if let Some(keeper) = self.family.keeper.take() {
-            let _ = kill(keeper, Signal::SIGKILL);
-            while waitpid(keeper, None) == Err(nix::errno::Errno::EINTR) {}
+    /// Ends WATCHDOG and KEEPER, which have nothing more to do. To be called when everything else is dead.
+    pub(super) fn end_our_own(&mut self) {
+        self.family.keeper_may_work = false;
+        if let Some(watchdog) = self.family.watchdog.take() {
+            let _ = kill(watchdog, Signal::SIGKILL);
+            while waitpid(watchdog, None) == Err(nix::errno::Errno::EINTR) {}
         }
         self.kill_all();
+        self.job.contained.remove();
     }
 
     /// Kills until nothing is alive. What cannot be killed is named, and left.
@@ -102,12 +129,16 @@ impl Front<'_> {
         }
     }
 
-    /// While KEEPER lives the command is below it, and what else may be below us is not of this tree.
+    /// Everything below us except for our own processes, as long as those have something to do.
     fn below(&self) -> Below {
-        let group = self.command.filter(|_| self.ended.is_none());
-        match self.family.keeper {
-            Some(keeper) => Below { roots: vec![keeper], spare: Vec::new(), group },
-            None => Below { roots: vec![getpid()], spare: self.family.spare.clone(), group },
+        let keeper = self.job.shared.keeper().filter(|_| self.family.keeper_may_work);
+        Below {
+            roots: vec![getpid()],
+            spare: self.family.spare.clone(),
+            ours: self.family.watchdog.into_iter().chain(keeper).collect(),
+            group: self.command.filter(|_| self.ended.is_none()),
+            cgroup: self.job.contained.cgroup().cloned(),
+            init: None,
         }
     }
 
@@ -119,8 +150,8 @@ impl Front<'_> {
                 Reaped::Nothing => return false,
                 Reaped::News(WaitStatus::Stopped(..)) => {}
                 Reaped::News(status) => {
-                    if status.pid() == self.family.keeper {
-                        self.family.keeper = None;
+                    if status.pid() == self.family.watchdog {
+                        self.family.watchdog = None;
                     }
                 }
             }

@@ -54,7 +54,8 @@ impl Front<'_> {
     /// Whatever it has left behind, the terminal is not for them.
     pub(super) fn command_has_ended(&mut self, how: Exited) {
         let had_terminal = self.command.is_some_and(|command| self.job.terminal.take_back(command));
-        self.ended = Some(Ended { how, lost: self.schedule.is_ending(), had_terminal });
+        let lost = self.schedule.is_ending() || self.job.shared.was_out_of_time();
+        self.ended = Some(Ended { how, lost, had_terminal });
     }
 
     /// The last thing before we exit.

@@ -18,12 +18,20 @@ use crate::run::sys;
 use crate::run::terminal::Settings;
 use crate::run::timing::{Due, Schedule};
 
-/// The children of FRONT.
+/// The processes around FRONT.
 pub(in crate::run) struct Family {
     /// None once it is dead and reaped: its number may then belong to anybody.
-    pub(in crate::run) keeper: Option<Pid>,
+    pub(super) watchdog: Option<Pid>,
+    /// Whether KEEPER may still have something to do.
+    pub(super) keeper_may_work: bool,
     /// Children from before, when this process was another program. They are none of our business.
-    pub(in crate::run) spare: Vec<Pid>,
+    pub(super) spare: Vec<Pid>,
+}
+
+impl Family {
+    pub(in crate::run) fn new(watchdog: Pid, spare: Vec<Pid>) -> Self {
+        Self { watchdog: Some(watchdog), keeper_may_work: true, spare }
+    }
 }
 
 pub(in crate::run) struct Front<'a> {
@@ -77,12 +85,18 @@ impl<'a> Front<'a> {
     /// Until everything is over. Returns the code to exit with.
     pub(in crate::run) fn stand(mut self) -> i32 {
         loop {
-            // Whatever woke us, and however long we were away: news first, then the time, then everything else.
-            let over = self.hear().or_else(|| self.watch_the_time());
+            // Whatever woke us, and however long we were away: news first, then the time, then everything else. WATCHDOG
+            // ends after KEEPER has said all that it has to say.
+            let alone = self.family.watchdog.is_none();
+            let over = self.hear().or_else(|| alone.then(|| self.watchdog_is_dead()));
+            let over = over.or_else(|| self.watch_the_time());
             if let Some(code) = over {
                 return self.leave(code);
             }
             self.pass_signals_on();
+            if self.family.watchdog.is_none() && !alone {
+                continue;
+            }
             self.alarm.sleep([self.signals.poll_fd(), self.link.stream.as_fd()]);
         }
     }
@@ -94,14 +108,14 @@ impl<'a> Front<'a> {
                 Received::Nothing => return None,
                 Received::Gone => return Some(self.keeper_is_dead()),
                 Received::Message(Message::Done(code)) => {
-                    self.end_keeper();
+                    self.end_our_own();
                     return Some(code);
                 }
                 Received::Message(Message::Started(pid)) => self.command = Some(Pid::from_raw(pid)),
                 Received::Message(Message::Exited(exited)) => self.command_has_ended(exited),
                 Received::Message(Message::Ending) => {
                     let now = Moment::now();
-                    self.schedule.ask_to_stop(now, self.job.valid_until.get().unwrap_or(now));
+                    self.schedule.ask_to_stop(now, self.job.shared.valid_until().unwrap_or(now));
                 }
                 Received::Message(Message::Stopped(signal)) => self.stopped(signal),
                 Received::Message(Message::Signal(_) | Message::Valid(_)) => {}
@@ -116,7 +130,8 @@ impl<'a> Front<'a> {
             // The clock first: if we are stopped in between, for hours, the other reading must be the newer one. KEEPER
             // moves it with each renewal, and does not wake us for it.
             let now = Moment::now();
-            let valid_until = self.job.valid_until.get()?;
+            let valid_until = self.job.shared.valid_until()?;
+            self.schedule.expect_delay(self.job.shared.delay());
             match self.schedule.due(now, valid_until) {
                 // Without an alarm we would miss the time. If there is none to be had, the time is now.
                 Due::Nothing(at) if self.alarm.set(at).is_ok() => return None,

@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::time::Duration;
 
-use leasehold::{GuardState, Moment};
+use leasehold::{Error, GuardState, Moment};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::WaitStatus;
-use nix::unistd::getpid;
+use nix::unistd::getppid;
 
 use super::events::{Event, Events};
 use super::lease::{ENDS, Lease};
@@ -25,8 +25,9 @@ pub(super) struct Hold<'a> {
     job: &'a Job<'a>,
     events: &'a mut Events,
     stub: Stub,
-    /// None once it is lost.
+    /// Held until nothing of the command is alive, also when one of several locks is lost before.
     lease: Option<Lease<'a>>,
+    lost: bool,
     /// Until when the lease is valid, as far as we know.
     valid_until: Moment,
     schedule: Schedule,
@@ -38,6 +39,8 @@ pub(super) struct Hold<'a> {
     asked: bool,
     left_behind: usize,
     killing: Killing,
+    /// When the alarm rings.
+    rings_at: Moment,
 }
 
 /// How the killing goes.
@@ -53,13 +56,14 @@ const STUBBORN: Duration = Duration::from_secs(2);
 impl<'a> Hold<'a> {
     pub(super) fn new(job: &'a Job<'a>, stub: Stub, lease: Lease<'a>, events: &'a mut Events) -> Self {
         let valid_until = lease.health.borrow().valid_until;
-        let below = Below { roots: vec![getpid()], spare: Vec::new(), group: Some(stub.pid) };
+        let below = stub.below(&job.contained);
         let killing = Killing { pause: Duration::from_millis(1), since: None, complained: false };
         Self {
             job,
             events,
             stub,
             lease: Some(lease),
+            lost: false,
             valid_until,
             schedule: Schedule::new(job.timing, Duration::ZERO),
             below,
@@ -68,6 +72,7 @@ impl<'a> Hold<'a> {
             asked: false,
             left_behind: 0,
             killing,
+            rings_at: valid_until,
         }
     }
 
@@ -79,7 +84,7 @@ impl<'a> Hold<'a> {
             let _ = kill(self.stub.pid, Signal::SIGKILL);
         }
         loop {
-            self.look_at_lease().await;
+            self.look_at_lease();
             if self.everything_is_dead() || self.nothing_helps() {
                 return self.finish().await;
             }
@@ -93,21 +98,30 @@ impl<'a> Hold<'a> {
                 Event::Front(Message::Signal(signal)) if ENDS.contains(&signal) => self.schedule.kill_now(),
                 Event::Front(Message::Ending) => self.ending(exit::LEASE_LOST),
                 Event::FrontGone => {
-                    say!("the leasehold process in front of the command is gone; ending the command");
-                    self.ask_to_stop(exit::INTERNAL);
+                    // At once: as long as we grant the command a grace, whoever killed FRONT may kill us too.
+                    say!("the leasehold process in front of the command is gone; killing the command");
+                    self.ending(exit::INTERNAL);
+                    self.schedule.kill_now();
                 }
+                Event::Alarm => self.observe_delay(),
                 // The loop looks at everything else.
-                Event::Front(_) | Event::Child | Event::Lease | Event::Alarm => {}
+                Event::Front(_) | Event::Child | Event::Lease => {}
             }
         }
+    }
+
+    /// Measures how late the alarm rang.
+    fn observe_delay(&mut self) {
+        let late = Moment::now().after(self.rings_at);
+        self.job.shared.observe_delay(late);
     }
 
     /// A lease that was handed over in the queue lasts only as long as its ticket until it is renewed. That may be so
     /// short that the command would have to be ended before. False if the lease is lost, or FRONT changes its mind.
     async fn wait_for_time_to_work(&mut self) -> bool {
         loop {
-            self.look_at_lease().await;
-            if self.lease.is_none() {
+            self.look_at_lease();
+            if self.lost {
                 return false;
             }
             let now = Moment::now();
@@ -137,7 +151,12 @@ impl<'a> Hold<'a> {
 
     /// FRONT knows the time before the command runs.
     fn start(&mut self) {
-        self.job.valid_until.set(self.valid_until);
+        self.job.contained.end_abandoned();
+        if self.stub.needs_terminal_from_parent() {
+            self.job.terminal.lend_at_start(self.stub.pid);
+        }
+        self.job.shared.set_valid_until(self.valid_until);
+        let _ = kill(getppid(), Signal::SIGCHLD); // WATCHDOG looks at the time from now on.
         self.events.tell(Message::Started(self.stub.pid.as_raw()));
         let variables = self.lease.as_ref().map(Lease::variables).unwrap_or_default();
         let not_after = self.job.timing.term_at(self.valid_until);
@@ -148,21 +167,26 @@ impl<'a> Hold<'a> {
         sys::show_as(&format!("lease-keeper {}", self.job.plan.locks[0]));
     }
 
-    async fn look_at_lease(&mut self) {
+    fn look_at_lease(&mut self) {
         let Some(lease) = &mut self.lease else { return };
         let health = lease.health.borrow_and_update().clone();
         if health.state == GuardState::Lost {
-            if let Some(lease) = self.lease.take()
-                && let Err(error) = lease.release().await
-                && self.ended.is_none()
-            {
-                say!("{error}; ending the command");
+            let loss = lease.loss().filter(|_| !self.lost);
+            self.lost = true;
+            if let Some(error) = loss {
+                // A lease that only ended by its time had not ended yet when the command did.
+                let taken = Moment::now() < health.valid_until;
+                match self.ended {
+                    None => say!("{error}; ending the command"),
+                    Some(_) if taken => self.lost_before_the_end(&error),
+                    Some(_) => {}
+                }
             }
             return self.ask_to_stop(exit::LEASE_LOST);
         }
         self.valid_until = health.valid_until;
-        if self.job.valid_until.get().is_some() {
-            self.job.valid_until.set(health.valid_until);
+        if self.job.shared.valid_until().is_some() {
+            self.job.shared.set_valid_until(health.valid_until);
         }
         if let Some(asked) = health.asked.filter(|_| !self.asked) {
             self.asked = true;
@@ -203,8 +227,12 @@ impl<'a> Hold<'a> {
             Some(NotStarted::Refused(errno)) => Exited::Code(self.could_not_start(errno)),
             None => ended,
         };
+        if self.job.shared.was_out_of_time() {
+            self.ending(exit::LEASE_LOST);
+        }
         self.ended = Some(ended);
         self.below.leader_is_buried();
+        self.stub.is_buried();
         self.events.tell(Message::Exited(ended));
     }
 
@@ -239,6 +267,7 @@ impl<'a> Hold<'a> {
         if let Some(lease) = &self.lease {
             self.valid_until = lease.health.borrow().valid_until;
         }
+        self.schedule.expect_delay(self.job.shared.delay());
         let mut due = self.schedule.due(now, self.valid_until);
         if due == Due::Term {
             let lock = &self.job.plan.locks[0];
@@ -248,13 +277,14 @@ impl<'a> Hold<'a> {
             due = self.schedule.due(now, self.valid_until);
         }
         let next = match due {
-            Due::Nothing(at) => at,
+            Due::Nothing(at) => at.min(now.plus(self.job.timing.probe_every())),
             Due::Term => now,
             Due::Kill => {
                 self.ending(exit::LEASE_LOST);
                 self.kill_all(now)
             }
         };
+        self.rings_at = next;
         if self.events.wake_at(next).is_err() {
             // Without an alarm we would miss the time, so it is now.
             self.ending(exit::INTERNAL);
@@ -278,7 +308,7 @@ impl<'a> Hold<'a> {
 
     /// What cannot be killed may live longer than the lease. Nobody can help that.
     fn nothing_helps(&self) -> bool {
-        self.killing.complained && (self.lease.is_none() || Moment::now() >= self.valid_until)
+        self.killing.complained && (self.lost || Moment::now() >= self.valid_until)
     }
 
     /// Asks the command to stop, unless that has been done.
@@ -310,7 +340,15 @@ impl<'a> Hold<'a> {
         }
     }
 
-    async fn finish(self) -> i32 {
+    /// The command has ended by itself, and perhaps after its lease.
+    fn lost_before_the_end(&mut self, error: &Error) {
+        if self.code.is_none() {
+            say!("{error}; the command may have run beside another holder");
+            self.code = Some(exit::LEASE_LOST);
+        }
+    }
+
+    async fn finish(mut self) -> i32 {
         if self.left_behind > 0 && self.code.is_none() && !self.killing.complained {
             let (count, were) = match self.left_behind {
                 1 => ("1 process".to_owned(), "was"),
@@ -318,11 +356,16 @@ impl<'a> Hold<'a> {
             };
             say!("{count} left behind by the command {were} ended");
         }
-        if let Some(lease) = self.lease
-            && let Err(error) = lease.release().await
-            && self.code.is_none()
-        {
-            say!("the lock could not be released, and frees itself when its time is over: {error}");
+        if let Some(lease) = self.lease.take() {
+            match lease.release().await {
+                Err(error @ (Error::Lost { .. } | Error::NotHeld { .. })) if !self.lost => {
+                    self.lost_before_the_end(&error);
+                }
+                Err(error @ Error::Store { .. }) if self.code.is_none() => {
+                    say!("the lock could not be released, and frees itself when its time is over: {error}");
+                }
+                Ok(()) | Err(_) => {}
+            }
         }
         self.code.or(self.ended.map(Exited::code)).unwrap_or(exit::INTERNAL)
     }

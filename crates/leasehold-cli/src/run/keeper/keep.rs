@@ -13,7 +13,7 @@ use crate::exit;
 use crate::run::link::Message;
 use crate::run::say::say;
 use crate::run::start::Job;
-use crate::run::stub::{Image, Stub};
+use crate::run::stub::{Image, Place, Stub};
 use crate::run::{signals, sys, tree};
 
 /// Never returns to its caller's caller: the code is for `_exit`.
@@ -24,8 +24,10 @@ pub(in crate::run) fn keep(job: &Job<'_>, image: &Image, link: UnixStream) -> i3
     take_another_name();
     // The command first: it must be forked while there is one thread, and by the thread that lives as long as we do,
     // because the system ties its parent-death signal to that.
-    let begun = Stub::fork(image, &job.terminal, link).and_then(|(stub, link)| {
+    let place = Place { terminal: &job.terminal, contained: &job.contained };
+    let begun = Stub::fork(image, &place, link).and_then(|(stub, link)| {
         signals::ignore_in_keeper();
+        sys::undo_low_priority(); // The command keeps what it has inherited.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         Ok((stub, link, runtime))
     });

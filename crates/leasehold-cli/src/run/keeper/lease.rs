@@ -3,15 +3,16 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use leasehold::model::{Member, Mode, Process};
+use leasehold::model::{Conflict, LockName, Member, Mode, Process};
 use leasehold::store::{self, Hosts};
 use leasehold::{Error, Guard, Health, Leasehold, LockBuilder, Moment, Strategy};
 use nix::sys::signal::Signal;
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getppid};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::events::{Event, Events};
+use crate::connect::{Deadline, connect, no_answer};
 use crate::exit;
 use crate::output::refusal;
 use crate::run::environment::Granted;
@@ -26,7 +27,7 @@ pub(super) struct Lease<'a> {
     guard: Guard,
     pub(super) health: watch::Receiver<Health>,
     /// Ends the library's threads when dropped, so it stays.
-    _leasehold: Leasehold,
+    leasehold: Leasehold,
 }
 
 /// The signals by which somebody says that it is enough.
@@ -35,8 +36,10 @@ pub(super) const ENDS: [i32; 4] =
 
 /// Whoever waits so long wants to know what for.
 const SAY_WHAT_FOR: Duration = Duration::from_millis(500);
-/// How long to try to leave the queue before we exit.
+/// How long to try to leave the queue, or to release what is left of lost locks, before we exit.
 const LEAVING: Duration = Duration::from_secs(2);
+/// The same if the store does not answer anyway.
+const LEAVING_SILENCE: Duration = Duration::from_millis(250);
 /// How long to try to release before we exit.
 const RELEASING: Duration = Duration::from_secs(5);
 
@@ -44,32 +47,51 @@ impl<'a> Lease<'a> {
     /// Asks for the locks as long as the plan wants. On failure everything is said, and the exit code is given.
     pub(super) async fn acquire(job: &Job<'a>, command: Pid, events: &mut Events) -> Result<Self, i32> {
         let plan = job.plan;
+        let deadline = Deadline::new(plan.patience);
+        let say_away = |error: &Error| {
+            if !plan.quiet {
+                say!("{error}; trying again");
+            }
+        };
         let leasehold = tokio::select! {
             biased;
             code = given_up(events) => return Err(code),
-            leasehold = Leasehold::connect(&plan.store_url) => leasehold.map_err(|error| refused(plan, &error))?,
+            leasehold = connect(&plan.store_url, deadline, say_away) => leasehold.map_err(|error| refused(plan, &error))?,
         };
+        let (waits, waiting) = watch::channel(None);
         let asked = {
-            let mut asking = pin!(ask(job, &leasehold, command).acquire());
-            let mut saying = pin!(say_what_for(plan, &leasehold));
+            let request = ask(job, &leasehold, command, deadline.left());
+            let request = request.on_wait(move |lock, conflict| {
+                waits.send_replace(Some((lock.clone(), conflict.clone())));
+            });
+            let mut asking = pin!(request.acquire());
+            let mut saying = pin!(say_what_for(plan, waiting));
             tokio::select! {
                 biased;
-                code = given_up(events) => Err(code),
-                guard = &mut asking => guard.map_err(|error| refused(plan, &error)),
-                () = &mut saying => Err(exit::INTERNAL),
+                code = given_up(events) => Err((code, LEAVING)),
+                guard = &mut asking => guard.map_err(|error| {
+                    let away = exit::of(&error) == exit::UNAVAILABLE;
+                    (refused(plan, &error), if away { LEAVING_SILENCE } else { LEAVING })
+                }),
+                () = &mut saying => Err((exit::INTERNAL, LEAVING)),
             }
         };
         match asked {
             Ok(guard) => {
                 let health = guard.watch();
-                Ok(Self { plan, guard, health, _leasehold: leasehold })
+                Ok(Self { plan, guard, health, leasehold })
             }
-            Err(code) => {
+            Err((code, leaving)) => {
                 // The request takes itself back in the background.
-                let _ = timeout(LEAVING, leasehold.close()).await;
+                let _ = timeout(leaving, leasehold.close()).await;
                 Err(code)
             }
         }
+    }
+
+    /// Why the locks were lost, if they were.
+    pub(super) fn loss(&self) -> Option<Error> {
+        self.guard.loss()
     }
 
     /// What the command is to find in its environment.
@@ -90,18 +112,19 @@ impl<'a> Lease<'a> {
     /// Gives the locks back. If they were lost, or the store cannot be told in time, the error says so.
     pub(super) async fn release(self) -> Result<(), Error> {
         let left = self.health.borrow().valid_until.after(Moment::now()).min(RELEASING);
-        let lock = self.plan.locks.first().cloned();
+        let lost = self.loss().is_some();
         let released = async {
             match self.plan.at_least {
                 Some(at_least) => self.guard.release_at_least(at_least.as_duration()).await,
                 None => self.guard.release().await,
             }
         };
-        match (timeout(left, released).await, lock) {
-            (Ok(released), _) => released,
-            (Err(_), Some(lock)) => Err(Error::Lost { lock, why: "the store did not answer".to_owned() }),
-            (Err(_), None) => Ok(()),
+        let released = timeout(left, released).await.unwrap_or_else(|_| Err(no_answer()));
+        if lost {
+            // What is left of several locks is released in the background: nothing of the command is alive any more.
+            let _ = timeout(LEAVING, self.leasehold.close()).await;
         }
+        released
     }
 }
 
@@ -118,7 +141,7 @@ async fn given_up(events: &mut Events) -> i32 {
     }
 }
 
-fn ask(job: &Job<'_>, leasehold: &Leasehold, command: Pid) -> LockBuilder {
+fn ask(job: &Job<'_>, leasehold: &Leasehold, command: Pid, patience: Patience) -> LockBuilder {
     let plan = job.plan;
     let [first, others @ ..] = plan.locks.as_slice() else { return leasehold.lock("") };
     let ask = others.iter().fold(leasehold.lock(first), LockBuilder::and);
@@ -127,7 +150,7 @@ fn ask(job: &Job<'_>, leasehold: &Leasehold, command: Pid) -> LockBuilder {
         .renew_at(plan.renew_at)
         .slots(plan.slots.get())
         .priority(plan.priority.get())
-        .strategy(match plan.patience {
+        .strategy(match patience {
             Patience::FailFast => Strategy::FailFast,
             Patience::For(patience) => Strategy::Wait(Some(patience)),
             Patience::Forever => Strategy::Wait(None),
@@ -159,20 +182,32 @@ fn processes(job: &Job<'_>, leasehold: &Leasehold, command: Pid) -> Option<Proce
     let member = |pid: Pid| store::member(u32::try_from(pid.as_raw()).ok()?);
     let mut process = store::this_process()?;
     process.members.push(member(job.front)?);
+    process.members.push(member(getppid())?); // WATCHDOG
     process.members.push(Member { group: true, ..member(command)? });
     Some(process)
 }
 
-/// Says once who is in the way, when that takes a while. Never ends.
-async fn say_what_for(plan: &RunPlan, leasehold: &Leasehold) {
+/// A lock that is waited for, and what is in the way of it.
+type Waiting = watch::Receiver<Option<(LockName, Conflict)>>;
+
+/// Says once for each lock who is in the way, when that takes a while. Never ends.
+async fn say_what_for(plan: &RunPlan, mut waiting: Waiting) {
+    let mut said = Vec::new();
     sleep(SAY_WHAT_FOR).await;
-    if !plan.quiet {
-        for lock in &plan.locks {
-            if let Ok(status) = leasehold.status(lock).await
-                && let Some(holder) = status.holders.first()
-            {
-                say!("waiting for lock '{lock}', held by {} until {}", holder.holder, holder.expires_at);
-            }
+    if plan.quiet {
+        return std::future::pending().await;
+    }
+    loop {
+        let told = waiting.borrow_and_update().clone();
+        if let Some((lock, conflict)) = told
+            && !said.contains(&lock)
+            && let Some(held) = conflict.holders.first()
+        {
+            say!("waiting for lock '{lock}', held by {} until {}", held.holder, held.until);
+            said.push(lock);
+        }
+        if waiting.changed().await.is_err() {
+            break;
         }
     }
     std::future::pending::<()>().await;
@@ -180,7 +215,8 @@ async fn say_what_for(plan: &RunPlan, leasehold: &Leasehold) {
 
 /// Says why the locks are not to be had.
 fn refused(plan: &RunPlan, error: &Error) -> i32 {
-    let failure = refusal(error.clone(), plan.holder.as_ref(), plan.conflict_exit);
+    let failure =
+        refusal(error.clone(), plan.holder.as_ref().filter(|_| plan.holder_named), plan.conflict_exit);
     failure.print(plan.json);
     failure.exit
 }

@@ -6,13 +6,15 @@ use std::time::{Duration, Instant};
 
 use leasehold::model::{Holder, LockName, Reason};
 use leasehold::{Leasehold, LockStatus};
+
+use crate::support::with_usual_signals;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 /// Nothing that a test waits for takes longer, unless it is broken.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
-pub(super) struct Lab {
+pub(crate) struct Lab {
     folder: tempfile::TempDir,
 }
 
@@ -39,6 +41,7 @@ impl Lab {
 
     /// Gives a command the surroundings of this test.
     pub(super) fn settle(&self, command: &mut Command) {
+        with_usual_signals();
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("LEASEHOLD_") {
                 command.env_remove(name);
@@ -148,11 +151,14 @@ impl Running {
         Self { child, front }
     }
 
-    /// The process between FRONT and the command.
+    /// The parent of the command.
     pub(super) fn keeper(&self) -> Pid {
-        wait_until("the keeper", || {
-            children(self.front).into_iter().find(|child| name_of(*child).as_deref() == Some("lease-keeper"))
-        })
+        let named = |parent, name: &str| {
+            wait_until(name, || {
+                children(parent).into_iter().find(|child| name_of(*child).as_deref() == Some(name))
+            })
+        };
+        named(named(self.front, "lease-watchdog"), "lease-keeper")
     }
 
     pub(super) fn signal(&self, signal: Signal) {
@@ -187,9 +193,12 @@ fn drain(pipe: Option<impl std::io::Read + Send + 'static>) -> std::thread::Join
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Killing FRONT ends the rest: that is what the tests are about. A failed test may have stopped KEEPER.
+        // Killing FRONT ends the rest: that is what the tests are about. A failed test may have stopped the others.
         for child in children(self.front) {
             let _ = kill(child, Signal::SIGCONT);
+            for grandchild in children(child) {
+                let _ = kill(grandchild, Signal::SIGCONT);
+            }
         }
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -97,3 +97,32 @@ fn a_holder_that_is_asked_to_release_asks_its_command_to_stop() {
     assert_eq!(out.status.code(), Some(5));
     assert!(text(&out.stderr).contains("ada asks for the lock (deploy)"), "{}", text(&out.stderr));
 }
+
+/// The lease was lost before the first renewal: only the release shows it, if nothing else did before.
+#[test]
+fn a_loss_that_the_release_reveals_is_told() {
+    let lab = Lab::new();
+    let script = r#"echo 1 > "$LAB/ready"; while ! [ -e "$LAB/go" ]; do sleep 0.01; done; exit 0"#;
+    let running = lab.start("a --ttl 60s", script);
+    lab.wait_for_file("ready");
+    lab.force("a");
+    std::fs::write(lab.path("go"), "").unwrap();
+    let out = running.output();
+    let said = text(&out.stderr);
+    assert_eq!(out.status.code(), Some(79), "{said}");
+    assert!(said.contains("the lease on lock 'a' was lost: "), "{said}");
+    assert!(!said.contains("frees itself"), "{said}");
+}
+
+#[test]
+fn a_command_that_released_its_own_lease_has_lost_it() {
+    let lab = Lab::new();
+    let script = format!(
+        r#"{} -q locks release a --lease-id "$LEASEHOLD_LEASE_ID" --token "$LEASEHOLD_TOKEN"; exit 0"#,
+        env!("CARGO_BIN_EXE_leasehold")
+    );
+    let out = lab.start("a --ttl 60s", &script).output();
+    let said = text(&out.stderr);
+    assert_eq!(out.status.code(), Some(79), "{said}");
+    assert!(said.contains("the lease on lock 'a' was lost: "), "{said}");
+}

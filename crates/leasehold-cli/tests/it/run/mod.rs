@@ -1,10 +1,13 @@
 //! `leasehold run` as a program: real processes, real signals, real terminals.
 
+pub(crate) mod contained;
 mod ends;
 mod killed;
 mod lab;
 mod lost;
+pub(crate) mod matrix;
 mod mirror;
+mod several;
 mod stopped;
 mod tasks_on_terminal;
 mod terminal;

@@ -23,6 +23,26 @@ fn when_keeper_is_stopped_everything_is_dead_before_the_lease_ends() {
 }
 
 #[test]
+fn when_front_and_keeper_are_stopped_everything_is_dead_before_the_lease_ends() {
+    let lab = Lab::new();
+    let running = lab.start("a --ttl 3s", &format!("trap '' TERM; {GHOST} while :; do sleep 1; done"));
+    let ghost = read_pid(&lab.path("ghost"));
+    let keeper = running.keeper();
+    for pid in [running.front, keeper] {
+        kill(pid, Signal::SIGSTOP).unwrap();
+    }
+    let ends = lab.lease_ends("a");
+    wait_until_dead(ghost);
+    lab.assert_silent_before(ends);
+    // Whichever goes on first: it was the lease.
+    for pid in [keeper, running.front] {
+        kill(pid, Signal::SIGCONT).unwrap();
+    }
+    let out = running.output();
+    assert_eq!(out.status.code(), Some(79), "{}", text(&out.stderr));
+}
+
+#[test]
 fn a_command_that_can_stop_gets_the_chance_although_keeper_is_stopped() {
     let lab = Lab::new();
     let script =

@@ -45,14 +45,32 @@ fn the_same_key_and_payload_is_the_same_task() {
     let bench = Bench::new();
     let first = bench.add(&["mail", "--payload", "[1]", "--key", "k"]);
     let again = bench.run("tasks add mail --payload [1] --key k");
-    assert_eq!(again.stdout, format!("{first}  duplicate\n"));
-    assert_eq!(bench.json("tasks add mail --payload [1] --key k")["duplicate"], true);
+    assert_eq!(again.stdout, format!("{first}  duplicate pending\n"));
+    let again = bench.json("tasks add mail --payload [1.0] --key k");
+    assert_eq!((&again["duplicate"], &again["state"]), (&true.into(), &"pending".into()));
     let other = bench.run("tasks add mail --payload [2] --key k");
     assert_eq!(other.code, 1);
     assert!(other.stderr.contains("was added with another payload"), "{other:?}");
     let other = bench.run("--json tasks add mail --payload [2] --key k");
     assert!(other.stderr.contains(r#""code":"KEY_REUSED""#), "{other:?}");
     assert_ne!(bench.add(&["letters", "--payload", "[2]", "--key", "k"]), first);
+}
+
+/// Whoever adds it again wants it done: that it has failed is no success.
+#[test]
+fn a_duplicate_of_what_has_failed_is_told_by_the_exit_code() {
+    let bench = Bench::new();
+    let first = bench.add(&["mail", "--key", "k", "--max-attempts", "1"]);
+    bench.work("mail", "exit 3");
+    let again = bench.run("tasks add mail --key k");
+    assert_eq!((again.code, again.stdout), (1, format!("{first}  duplicate failed\n")));
+    let anew = bench.run("tasks add mail --payload [2] --key k --reuse failed");
+    assert_eq!(anew.code, 0, "{anew:?}");
+    assert!(!anew.stdout.contains("duplicate"), "{anew:?}");
+    bench.work("mail", "true");
+    let again = bench.run("tasks add mail --payload [2] --key k --reuse failed");
+    assert!(again.code == 0 && again.stdout.ends_with("duplicate succeeded\n"), "{again:?}");
+    assert_eq!(bench.run("tasks add mail --payload [3] --key k --reuse finished").code, 0);
 }
 
 fn fed(bench: &Bench, words: &str, input: &str) -> Ran {
@@ -69,7 +87,11 @@ fn a_payload_comes_from_a_file_or_from_stdin() {
     std::fs::write(bench.path().join("order.json"), " {\"a\":1}\n").unwrap();
     let from_file = bench.add(&["mail", "--payload", "@order.json", "--key", "k"]);
     let from_stdin = fed(&bench, "tasks add mail --payload - --key k", "{\"a\":1}");
-    assert_eq!(from_stdin.stdout, format!("{from_file}  duplicate\n"), "blanks around it do not count");
+    assert_eq!(
+        from_stdin.stdout,
+        format!("{from_file}  duplicate pending\n"),
+        "blanks around it do not count"
+    );
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! Killed, stopped, forgotten: everything of a command is dead before its lease can end, and the task goes on elsewhere.
 
+use std::process::{Command, Stdio};
+
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::shop::is_alive;
+use super::shop::{Working, is_alive};
 use crate::support::{Bench, eventually};
 
 /// A command that is deaf to polite signals, with a child outside of its group.
@@ -68,6 +70,54 @@ fn when_a_worker_is_stopped_its_command_is_dead_before_the_lease_ends() {
     worker.signal(Signal::SIGCONT);
     let task = bench.until_task(&id, "succeeded");
     assert!(task["token"].as_u64() > stale);
+}
+
+/// One task kills its worker, with all that it has; seven others run beside it.
+#[test]
+fn a_task_that_kills_its_workers_does_not_fail_those_beside_it() {
+    let bench = Bench::new();
+    let add = |what: &str| bench.add(&["a", "--backoff", "1ms", "--max-attempts", "3", "--payload", what]);
+    let innocent: Vec<String> = (0..7).map(|_| add("\"innocent\"")).collect();
+    let poison = add("\"poison\"");
+    let script = r#"
+        read -r what
+        [ "$what" = '"poison"' ] || { sleep 0.6; exit 0; }
+        sleep 0.3
+        kill -9 "$(cat $BENCH/worker)"
+        sleep 60
+    "#;
+    let start = || {
+        let plain = bench.worker("a --slots 8 --ttl 1s --kill-after 100ms", script);
+        // The worker itself writes which process it is, so that no command can take another one for it.
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo $$ > $BENCH/worker; exec \"$@\"", "sh"]);
+        command.arg(plain.get_program()).args(plain.get_args()).stdout(Stdio::null()).stderr(Stdio::null());
+        for (name, value) in plain.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        if let Some(folder) = plain.get_current_dir() {
+            command.current_dir(folder);
+        }
+        Working(command.spawn().unwrap())
+    };
+    let mut worker = start();
+    eventually("the end of all tasks", || {
+        if worker.0.try_wait().unwrap().is_some() {
+            worker = start();
+        }
+        let is_over =
+            |id: &String| ["succeeded", "failed"].contains(&bench.task(id)["state"].as_str().unwrap());
+        innocent.iter().chain([&poison]).all(is_over)
+    });
+    let task = bench.task(&poison);
+    assert_eq!((&task["state"], &task["attempt"]), (&"failed".into(), &3.into()), "{task}");
+    for id in &innocent {
+        let task = bench.task(id);
+        assert_eq!(task["state"], "succeeded", "{task}");
+    }
 }
 
 #[test]

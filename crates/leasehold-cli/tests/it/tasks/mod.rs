@@ -4,6 +4,7 @@ mod adding;
 mod changing;
 mod killed;
 mod looking;
+mod matrix;
 mod race;
 mod shop;
 mod working;
