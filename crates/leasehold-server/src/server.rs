@@ -37,6 +37,7 @@ pub struct ServerBuilder {
     metrics_for_everyone: bool,
     workflows: Vec<Workflow>,
     triggers: Vec<Trigger>,
+    upkeep: bool,
 }
 
 /// What a request may cost.
@@ -85,7 +86,7 @@ struct Shared {
     store_desk: StoreDesk,
     feed: Feed,
     /// Ends with the server.
-    _upkeep: (Sweeper, Option<Caretaker>),
+    _upkeep: Option<(Sweeper, Option<Caretaker>)>,
 }
 
 impl Server {
@@ -100,6 +101,7 @@ impl Server {
             metrics_for_everyone: false,
             workflows: Vec::new(),
             triggers: Vec::new(),
+            upkeep: true,
         }
     }
 
@@ -162,15 +164,23 @@ impl ServerBuilder {
         self
     }
 
+    /// Leaves recovery, sweeping, schedules and retention to other processes. Without any that does it, leases of workers
+    /// and holders that are gone are never ended. Also for tests that move the time by hand.
+    pub fn without_upkeep(mut self) -> Self {
+        self.upkeep = false;
+        self
+    }
+
     /// The server.
     pub fn build(self) -> Server {
-        let Self { leasehold, access, limits, terraform, metrics_for_everyone, workflows, triggers } = self;
+        let Self { leasehold, access, limits, terraform, metrics_for_everyone, workflows, triggers, upkeep } =
+            self;
         let (leasehold, meters) = Meters::new(&leasehold, metrics_for_everyone);
         let gate = Gatekeeper::new(leasehold.clone(), access);
         let draining = CancellationToken::new();
         let feed = Feed::new(leasehold.clone(), draining.clone());
         // Its clients may all be elsewhere, where nobody else would do it. A store without tasks has none to look after.
-        let upkeep = (leasehold.sweeper(UPKEEP), leasehold.caretaker(UPKEEP).ok());
+        let upkeep = upkeep.then(|| (leasehold.sweeper(UPKEEP), leasehold.caretaker(UPKEEP).ok()));
         let shared = Shared {
             leasehold,
             meters,

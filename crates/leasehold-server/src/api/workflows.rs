@@ -314,7 +314,8 @@ async fn take(
     loop {
         // Before the look that finds nothing, so that no arrival is missed.
         let arrivals = store.tasks().map(|tasks| tasks.arrivals(&[workflow.queue()]));
-        if let Some(execution) = take_whole(app, workflow, ttl).await? {
+        let left = deadline.after(leasehold::Moment::now());
+        if let Some(execution) = take_whole(app, workflow, ttl, left).await? {
             return Ok(Some(execution));
         }
         let left = deadline.after(leasehold::Moment::now());
@@ -326,13 +327,18 @@ async fn take(
 }
 
 /// Takes an execution if there is one. If nobody is there any more when it is taken, it is given back.
-async fn take_whole(app: &App, workflow: &WorkflowName, ttl: Ttl) -> Answer<Option<leasehold::Execution>> {
+async fn take_whole(
+    app: &App,
+    workflow: &WorkflowName,
+    ttl: Ttl,
+    wait: Duration,
+) -> Answer<Option<leasehold::Execution>> {
     let (leasehold, workflow) = (app.leasehold().clone(), workflow.clone());
     let (to, from) = tokio::sync::oneshot::channel();
     // In a task of its own: whoever goes away in the middle of it does not leave it half done.
     tokio::spawn(async move {
         let taken = match leasehold.workflows() {
-            Ok(workflows) => workflows.take(&[workflow], ttl).await,
+            Ok(workflows) => workflows.take_within(&[workflow], ttl, wait).await,
             Err(error) => Err(error),
         };
         if let Err(Ok(Some(unwanted))) = to.send(taken) {

@@ -55,7 +55,10 @@ impl Lab {
 async fn with_clock() -> (Lab, Clock) {
     let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
     let store = Arc::new(MemoryStore::with_clock(clock.clone()));
-    (Lab::over(Leasehold::with_store(store).unwrap(), Access::Open).await, clock)
+    let leasehold = Leasehold::with_store(store).unwrap();
+    // The time is the test's, and so is what a sweep would do as it passes.
+    let server = Server::builder(leasehold.clone()).access(Access::Open).without_upkeep().build();
+    (Lab::serve(server, leasehold).await, clock)
 }
 
 #[tokio::test]

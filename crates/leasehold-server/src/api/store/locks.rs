@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::response::Response;
-use leasehold::model::{Acquire, Ask, LockName, LockOp};
+use leasehold::model::{Acquire, Ask, LeaseId, LockName, LockOp};
 use leasehold::store::protocol::LockCall;
 use leasehold::store::{ListEvents, ListLocks};
 
@@ -31,6 +31,10 @@ pub(super) async fn call(
         LockCall::Get => {
             let (name,): (LockName,) = parse(body)?;
             answer(locks.get(&name).await)
+        }
+        LockCall::Peek => {
+            let (name, waiter): (LockName, LeaseId) = parse(body)?;
+            answer(locks.peek(&name, &waiter).await)
         }
         LockCall::List => {
             let (ask,): (ListLocks,) = parse(body)?;

@@ -48,7 +48,7 @@ pub(super) async fn call(
         }
         TaskCall::Change => {
             let (id, op): (TaskId, TaskOp) = parse(body)?;
-            if !matches!(op, TaskOp::Cancel(_) | TaskOp::Retry(_) | TaskOp::Update(_)) {
+            if !matches!(op, TaskOp::Cancel(_) | TaskOp::Retry(_) | TaskOp::Update(_) | TaskOp::Want(_)) {
                 return Err(Problem::invalid("a change that is made by hand is to cancel, retry or update"));
             }
             answer(tasks.change(id, &op).await)

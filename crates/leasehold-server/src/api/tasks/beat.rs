@@ -1,10 +1,8 @@
 //! Signs of life: for one lease, or for all of a worker at once.
 
-use std::time::Duration;
-
 use axum::extract::{Path, State};
 use leasehold::client::CancelView;
-use leasehold::model::{Beat, HeldTask, Note, Progress, TaskId, Token, Ttl, WorkerId, WorkerInfo};
+use leasehold::model::{Beat, HeldTask, Note, Progress, TaskId, Token, WorkerInfo};
 use leasehold::{Error, Tasks};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -83,9 +81,9 @@ async fn beat_one(
     let ttl = ttl("ttlSeconds", body.ttl_seconds.unwrap_or(USUAL_TTL))?;
     let info = match body.worker {
         Some(worker) => worker.info(Known { queues: Vec::new(), busy: 1, every: ttl.as_duration() / 3 })?,
-        None => worker_of(&tasks, id, ttl).await?,
+        None => worker_of(&tasks, id).await?,
     };
-    let held = HeldTask { id, token: body.token, progress: body.progress.map(Into::into) };
+    let held = HeldTask { progress: body.progress.map(Into::into), ..HeldTask::new(id, body.token) };
     match tasks.heartbeat(&info, &[held], ttl).await?.pop() {
         Some(Beat::Kept(asked)) => {
             Ok(axum::Json(BeatReply { success: true, cancel: asked.as_ref().map(CancelView::from) }))
@@ -94,27 +92,10 @@ async fn beat_one(
     }
 }
 
-/// The worker that has a task, as it said last.
-async fn worker_of(tasks: &Tasks, id: TaskId, ttl: Ttl) -> Result<WorkerInfo, Error> {
-    let task = tasks.get(id).await?;
-    let worker = task.worker.ok_or(Error::TaskLost { task: id })?;
-    let known = tasks.workers().await?.into_iter().find(|status| status.info.id == worker);
-    Ok(known.map_or_else(|| unheard(worker, task.queue, ttl), |status| status.info))
-}
-
-fn unheard(id: WorkerId, queue: leasehold::model::QueueName, ttl: Ttl) -> WorkerInfo {
-    let every = (ttl.as_duration() / 3).max(Duration::from_secs(1));
-    WorkerInfo {
-        id,
-        host: "unknown".to_owned(),
-        pid: 0,
-        version: String::new(),
-        queues: vec![queue],
-        slots: 1,
-        busy: 1,
-        draining: false,
-        every: Ttl::new(every).unwrap_or(Ttl::MAX),
-    }
+/// The worker that has a task. It is listed as it said last; if it never said anything, it is not listed.
+async fn worker_of(tasks: &Tasks, id: TaskId) -> Result<WorkerInfo, Error> {
+    let worker = tasks.get(id).await?.worker.ok_or(Error::TaskLost { task: id })?;
+    Ok(WorkerInfo::only(worker))
 }
 
 /// Why a lease is not there: the task is gone, or somebody else has it.
@@ -190,8 +171,10 @@ async fn beat_all(
     let ttl = ttl("ttlSeconds", body.ttl_seconds.unwrap_or(USUAL_TTL))?;
     let busy = u32::try_from(body.tasks.len()).unwrap_or(u32::MAX);
     let info = body.worker.info(Known { queues: Vec::new(), busy, every: ttl.as_duration() / 3 })?;
-    let held =
-        |held: HeldBody| HeldTask { id: held.id, token: held.token, progress: held.progress.map(Into::into) };
+    let held = |held: HeldBody| HeldTask {
+        progress: held.progress.map(Into::into),
+        ..HeldTask::new(held.id, held.token)
+    };
     let held: Vec<HeldTask> = body.tasks.into_iter().map(held).collect();
     let beats = tasks.heartbeat(&info, &held, ttl).await?;
     let item = |(held, beat): (&HeldTask, &Beat)| match beat {

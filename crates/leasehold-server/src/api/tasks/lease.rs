@@ -88,7 +88,8 @@ async fn lease(
         }
         None => WorkerId::from_uuid(Uuid::new_v4()),
     };
-    let ask = LeaseTasks { worker, queues: vec![queue], max, ttl };
+    // What such a worker does with a task is not known here: each lease counts as an attempt from the start.
+    let ask = LeaseTasks::new(worker, vec![queue], max, ttl);
     let leased = app.unless_draining(async { Ok(tasks.lease(&ask, wait).await?) }).await?;
     let tasks = leased.iter().map(TaskView::from).collect();
     Ok(axum::Json(LeaseReply { success: true, worker, tasks }))

@@ -88,6 +88,7 @@ async fn list(
         lock: which.lock.map(LockName::new).transpose()?,
         worker: which.worker.map(|worker| worker_id(&worker)).transpose()?,
         archived: which.archived.unwrap_or(false),
+        brief: false,
         after: which.cursor.map(Cursor),
         limit: page_size(which.limit)?,
     };

@@ -105,7 +105,7 @@ async fn settle(
     let settled = app.leasehold().tasks()?.settle(&ended).await?;
     let item = |(ended, settled): (&Settle, &Settled)| match settled {
         Settled::Now(state) => SettledItem { id: ended.id, settled: true, state: Some(state.word()) },
-        Settled::Lost => SettledItem { id: ended.id, settled: false, state: None },
+        Settled::Lost | Settled::Busy => SettledItem { id: ended.id, settled: false, state: None },
     };
     Ok(axum::Json(SettledReply { success: true, tasks: ended.iter().zip(&settled).map(item).collect() }))
 }

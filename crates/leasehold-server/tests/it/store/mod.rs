@@ -7,8 +7,12 @@ mod order;
 #[path = "../../../../leasehold/tests/it/engines/proxy.rs"]
 mod proxy;
 mod race;
+mod slow;
 mod strangers;
 mod suite;
 mod support;
 mod tls;
 mod wakes;
+#[path = "../../../../leasehold/tests/it/engines/wire.rs"]
+mod wire;
+mod wire_http;

@@ -39,9 +39,9 @@ async fn what_was_taken_back_is_not_taken_by_a_request_that_comes_late() {
     let (id, there) = (lease_id(), proxy.counts().there);
     proxy.set(Fault::BlackHole);
     ask_and_drop(&store, id).await;
-    // It is taken back at once, and waits for its turn. The hole closes when the first one has been given up: then both
+    // It is taken back at once, and waits for its turn. The hole closes before the leave is given up: then both
     // get through, the late one first.
-    let (leaving, patient) = (store.clone(), tokio::time::sleep(Duration::from_millis(5500)));
+    let (leaving, patient) = (store.clone(), tokio::time::sleep(Duration::from_secs(3)));
     let left = tokio::spawn(async move { leaving.locks().apply(&name("lock"), &leave(id)).await });
     patient.await;
     proxy.set(Fault::None);

@@ -8,7 +8,7 @@ use leasehold::Leasehold;
 use leasehold::model::{Acquire, Holder, LockOp};
 use leasehold::model::{Ask, LeaseId, LockName, LockRecord, Metadata, Mode, Priority, Slots, Ttl};
 use leasehold::store::{Store, StoreUrl};
-use leasehold_server::{Access, Limits, Server, listen};
+use leasehold_server::{Access, Limits, Server, ServerBuilder, listen};
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
@@ -25,9 +25,10 @@ enum End {
 }
 
 impl Served {
-    /// Over this store, open to this machine.
+    /// Over this store, open to this machine. It does nothing by itself: the time and all upkeep are the test's.
     pub(crate) fn over(store: Arc<dyn Store>) -> Self {
-        Self::with(Leasehold::with_store(store).unwrap(), Access::Open, "127.0.0.1:0".parse().unwrap())
+        let builder = Server::builder(Leasehold::with_store(store).unwrap()).access(Access::Open);
+        Self::of(builder.without_upkeep(), "127.0.0.1:0".parse().unwrap())
     }
 
     /// Over an empty store in memory.
@@ -37,8 +38,12 @@ impl Served {
 
     /// At this address.
     pub(crate) fn with(leasehold: Leasehold, access: Access, at: SocketAddr) -> Self {
+        Self::of(Server::builder(leasehold).access(access), at)
+    }
+
+    fn of(builder: ServerBuilder, at: SocketAddr) -> Self {
         let limits = Limits { grace: Duration::from_secs(1), ..Limits::default() };
-        let server = Server::builder(leasehold).access(access).limits(limits).build();
+        let server = builder.limits(limits).build();
         let (end, ended) = oneshot::channel();
         let (started, starts) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {

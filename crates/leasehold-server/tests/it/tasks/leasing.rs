@@ -164,3 +164,16 @@ async fn a_lease_that_runs_out_is_recovered_by_the_server_itself() {
         lab.stop().await;
     }
 }
+
+#[tokio::test]
+async fn a_heartbeat_that_names_no_worker_lists_none() {
+    for lab in Lab::each().await {
+        lab.post(ADD, &json!({ "payload": 1 })).await;
+        let leased = lab.post(LEASE, &json!({})).await.body["tasks"][0].clone();
+        let path = format!("/api/v1/tasks/{}/heartbeat", leased["id"].as_str().unwrap());
+        let reply = lab.post(&path, &json!({ "token": leased["token"] })).await;
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        assert_eq!(lab.get("/api/v1/workers").await.body["workers"], json!([]));
+        lab.stop().await;
+    }
+}

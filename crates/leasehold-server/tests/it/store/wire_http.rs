@@ -1,0 +1,56 @@
+//! Faults on the wire between a store and a server.
+
+use leasehold::model::Ttl;
+
+use super::proxy::Proxy;
+use super::support::{Served, open};
+use super::wire::{self, Lab};
+
+/// A server, and a way to it that fails on demand.
+async fn lab(served: &Served) -> Lab {
+    let proxy = Proxy::before(served.address);
+    let through = open(&format!("http://{}", proxy.address())).await;
+    Lab { proxy, through, straight: open(&served.url()).await }
+}
+
+#[tokio::test]
+async fn a_release_whose_answer_is_lost_is_unknown_and_done_once() {
+    let served = Served::on_memory();
+    wire::a_release_whose_answer_is_lost_is_unknown_and_done_once(lab(&served).await).await;
+}
+
+#[tokio::test]
+async fn a_force_or_an_ask_whose_answer_is_lost_is_unknown_and_done_once() {
+    let served = Served::on_memory();
+    wire::a_force_or_an_ask_whose_answer_is_lost_is_unknown_and_done_once(lab(&served).await).await;
+}
+
+#[tokio::test]
+async fn an_acquire_that_comes_late_takes_no_lock() {
+    let served = Served::on_memory();
+    wire::an_acquire_that_comes_late_takes_no_lock(lab(&served).await, None).await;
+}
+
+#[tokio::test]
+async fn a_ticket_that_comes_late_joins_no_queue() {
+    let served = Served::on_memory();
+    wire::an_acquire_that_comes_late_takes_no_lock(lab(&served).await, Some(Ttl::from_secs(30))).await;
+}
+
+#[tokio::test]
+async fn an_acquire_that_was_dropped_takes_nothing_later() {
+    let served = Served::on_memory();
+    wire::an_acquire_on_a_broken_connection_takes_nothing_later(lab(&served).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_task_fails_without_having_run() {
+    let served = Served::on_memory();
+    wire::no_task_fails_without_having_run(lab(&served).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_call_to_a_frozen_server_ends_in_time() {
+    let served = Served::on_memory();
+    wire::every_call_to_a_frozen_engine_ends_in_time(lab(&served).await).await;
+}
