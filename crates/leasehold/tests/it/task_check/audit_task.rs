@@ -225,7 +225,7 @@ fn by_hand(step: &Step, op: &TaskOp, broken: &mut Broken) {
             }
         }
         TaskOp::Cancel(_) | TaskOp::Want(_) if before.state.is_terminal() => {
-            broken.keep(Promise::TerminalStays, refused)
+            broken.keep(Promise::TerminalStays, refused);
         }
         TaskOp::Cancel(_) if before.state == TaskState::Running => {
             let lease = |task: &Task| (task.state, task.token, task.lease_expires_at);
