@@ -120,6 +120,7 @@ impl Shelf<'_> {
         let mut recovered = Recovered::default();
         let mut expired = self.many(sql::EXPIRED, params![rows::micros(self.now), limit])?;
         expired.sort_unstable_by_key(|task| (task.deadline(), task.id));
+        expired.truncate(limit as usize);
         for expired in expired {
             // The end of another may have made it the head of its lock.
             let Some(mut task) = self.load(&expired.id)? else { continue };

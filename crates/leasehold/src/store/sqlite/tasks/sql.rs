@@ -61,14 +61,12 @@ pub(super) const DUE: &str =
 pub(super) const ALL_DUE: &str = light!("WHERE state = 0 AND run_at <= ? ORDER BY run_at, id LIMIT ?");
 pub(super) const NEXT_DUE: &str =
     "SELECT run_at FROM leasehold_tasks WHERE state = 0 AND queue = ? ORDER BY run_at, id LIMIT 1";
-/// Leases and deadlines of runners that have run out; in no order.
+/// Leases and deadlines of runners that have run out, so many of each; in no order.
 pub(super) const EXPIRED: &str = light!(
-    "WHERE id IN (SELECT id FROM ( \
-        SELECT * FROM (SELECT id, lease_expires_at AS deadline FROM leasehold_tasks \
-            WHERE state = 3 AND lease_expires_at <= ?1 ORDER BY lease_expires_at, id LIMIT ?2) \
-        UNION ALL SELECT * FROM (SELECT id, wanted_until FROM leasehold_tasks \
-            WHERE wanted_until IS NOT NULL AND state < 3 AND wanted_until <= ?1 ORDER BY wanted_until, id LIMIT ?2)) \
-        ORDER BY deadline, id LIMIT ?2)"
+    "WHERE id IN (SELECT id FROM (SELECT id FROM leasehold_tasks \
+             WHERE state = 3 AND lease_expires_at <= ?1 ORDER BY lease_expires_at, id LIMIT ?2) \
+         UNION ALL SELECT id FROM (SELECT id FROM leasehold_tasks \
+             WHERE wanted_until IS NOT NULL AND state < 3 AND wanted_until <= ?1 ORDER BY wanted_until, id LIMIT ?2))"
 );
 /// Another task of this queue that runs with this lock, or is next to run.
 pub(super) const HAS_HEAD: &str = "SELECT 1 FROM leasehold_tasks WHERE lock = ? AND lock IS NOT NULL AND queue = ? \
