@@ -84,7 +84,8 @@ async fn a_first_request_whose_patience_ends_leaves_the_place_to_the_second() {
     let (labs, _folder) = both().await;
     for lab in labs {
         lab.post(PATH, &json!({})).await;
-        let short = json!({ "waitSeconds": 1, "leaseId": ID });
+        // Long enough for the second request to arrive meanwhile, on a busy machine, too.
+        let short = json!({ "waitSeconds": 5, "leaseId": ID });
         let mut first = Wire::send(&lab, "POST", PATH, Some(&short)).await;
         lab.until_waiters("a", 1).await;
         let long = json!({ "waitSeconds": 60, "leaseId": ID });
