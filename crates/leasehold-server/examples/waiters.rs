@@ -1,9 +1,11 @@
 //! How a server bears many who wait: memory for each of them, and how long a hand-over takes.
 //!
-//! `cargo run --release -p leasehold-server --example waiters -- [STORE] [MANY] [LOCKS]`
+//! `cargo run --release -p leasehold-server --example waiters -- [STORE] [MANY] [LOCKS] [ENGINE]`
 //!
 //! Starts a server in a process of its own. First 100 wait for one lock, and the lock goes through all of them: the time
-//! from the sending of a release to the arrival of the next one's answer. Then MANY (10000) wait for LOCKS (100) locks.
+//! from the sending of a release to the arrival of the next one's answer. Then MANY (10000) wait for LOCKS (100) locks, and
+//! nothing happens for 10 s: the processor time of the server, and of the process ENGINE and its children if one is named.
+//! `… -- redis://127.0.0.1 1000 1 $(pidof redis-server)` is what 1,000 idle waiters of one lock cost.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -27,10 +29,12 @@ async fn main() -> Any<()> {
     }
     let many = args.next().map_or(Ok(10_000), |many| many.parse())?;
     let locks = args.next().map_or(Ok(100), |locks| locks.parse())?;
+    let engine = args.next().map(|engine| engine.parse()).transpose()?;
     let (mut child, address) = start(&store)?;
     let done = async {
         hand_over(&address, 100).await?;
-        crowd(&address, child.id(), many, locks).await
+        let processes = Processes { server: child.id(), engine };
+        crowd(&address, &processes, many, locks).await
     };
     let done = done.await;
     child.kill()?;
@@ -88,8 +92,25 @@ async fn hand_over(address: &str, waiters: usize) -> Any<()> {
     Ok(())
 }
 
+/// Whose processor time is told.
+struct Processes {
+    server: u32,
+    engine: Option<u32>,
+}
+
+impl Processes {
+    /// Ticks of the server, and of the engine with its children.
+    fn cpu(&self) -> Any<[u64; 2]> {
+        let engine = self.engine.map(with_children).transpose()?.unwrap_or_default();
+        // A child may have ended meanwhile.
+        let engine = engine.into_iter().map(|process| cpu_ticks(process).unwrap_or(0)).sum();
+        Ok([cpu_ticks(self.server)?, engine])
+    }
+}
+
 /// Many wait at the same time.
-async fn crowd(address: &str, server: u32, many: usize, locks: usize) -> Any<()> {
+async fn crowd(address: &str, processes: &Processes, many: usize, locks: usize) -> Any<()> {
+    let server = processes.server;
     let mut holders = Vec::new();
     for lock in 0..locks {
         let mut peer = Peer::open(address).await?;
@@ -108,13 +129,15 @@ async fn crowd(address: &str, server: u32, many: usize, locks: usize) -> Any<()>
         wait_until(address, &format!("crowd-{lock}"), many / locks).await?;
     }
     let ready = Moment::now().after(began);
-    let cpu = cpu_ticks(server)?;
+    let cpu = processes.cpu()?;
     tokio::time::sleep(Duration::from_secs(10)).await;
-    // A tick is 10 ms: so many of them in 10 s are tenths of a percent of one core.
-    let busy = cpu_ticks(server)? - cpu;
+    // A tick is 10 ms: their number in 10 s is milliseconds per second, or tenths of a percent of one core.
+    let after = processes.cpu()?;
+    let [busy, engine] = [after[0] - cpu[0], after[1].saturating_sub(cpu[1])];
     let each = (resident(server)? - before) * 1024 / many as u64;
     println!(
-        "{many} wait for {locks} locks after {ready:?}: {each} bytes each; {busy} ms of CPU a second meanwhile"
+        "{many} wait for {locks} locks after {ready:?}: {each} bytes each; {busy} ms of CPU a second meanwhile, \
+         {engine} of the engine"
     );
     let mut took = Vec::new();
     for (name, lock) in holders {
@@ -188,6 +211,16 @@ fn resident(process: u32) -> Any<u64> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
     Ok(line.trim().trim_end_matches(" kB").parse()?)
+}
+
+/// A process and its children.
+fn with_children(process: u32) -> Any<Vec<u32>> {
+    let mut all = vec![process];
+    for task in std::fs::read_dir(format!("/proc/{process}/task"))? {
+        let children = std::fs::read_to_string(task?.path().join("children")).unwrap_or_default();
+        all.extend(children.split_whitespace().filter_map(|child| child.parse::<u32>().ok()));
+    }
+    Ok(all)
 }
 
 /// Time that a process has been running on a core, in ticks.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use leasehold::model::WorkflowName;
+use leasehold::model::{Ttl, WorkflowName};
 use leasehold::{Caretaker, Leasehold, Sweeper};
 use tokio_util::sync::CancellationToken;
 
@@ -55,6 +55,8 @@ pub struct Limits {
     pub connections: usize,
     /// How long requests and runs have to end when the server stops.
     pub grace: Duration,
+    /// How long a lock must not have been granted before it is forgotten; none keeps every lock.
+    pub forget_locks_after: Option<Ttl>,
 }
 
 impl Default for Limits {
@@ -66,6 +68,7 @@ impl Default for Limits {
             wait: Duration::from_mins(1),
             connections: 20_000,
             grace: Duration::from_secs(10),
+            forget_locks_after: Some(leasehold::FORGET_AFTER),
         }
     }
 }
@@ -180,7 +183,10 @@ impl ServerBuilder {
         let draining = CancellationToken::new();
         let feed = Feed::new(leasehold.clone(), draining.clone());
         // Its clients may all be elsewhere, where nobody else would do it. A store without tasks has none to look after.
-        let upkeep = upkeep.then(|| (leasehold.sweeper(UPKEEP), leasehold.caretaker(UPKEEP).ok()));
+        let upkeep = upkeep.then(|| {
+            let sweeper = leasehold.sweeper_forgetting(UPKEEP, limits.forget_locks_after);
+            (sweeper, leasehold.caretaker(UPKEEP).ok())
+        });
         let shared = Shared {
             leasehold,
             meters,

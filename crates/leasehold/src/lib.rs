@@ -38,10 +38,10 @@ pub mod store;
 pub mod testing;
 
 pub use client::{
-    Added, Backoff, Caretaker, EnqueueBuilder, Execution, ExecutionEnd, Guard, GuardState, Health, Held,
-    Leasehold, ListExecutions, LockBuilder, LockStatus, OnLocked, RunError, Running, ScheduleBuilder,
-    Schedules, Setback, Start, StartBuilder, Strategy, Sweeper, Tasks, Work, Worker, WorkerBuilder,
-    WorkflowLock, WorkflowStatus, Workflows,
+    Added, Backoff, Caretaker, EnqueueBuilder, Execution, ExecutionEnd, FORGET_AFTER, Guard, GuardState,
+    Health, Held, Leasehold, ListExecutions, LockBuilder, LockStatus, OnLocked, RunError, Running,
+    ScheduleBuilder, Schedules, Setback, Start, StartBuilder, Strategy, Sweeper, Tasks, Work, Worker,
+    WorkerBuilder, WorkflowLock, WorkflowStatus, Workflows,
 };
 pub use error::{Error, Result, Trouble};
 pub use store::Moment;

@@ -1,7 +1,7 @@
 //! `leasehold sweep`, `fence`, `store` and `completions`.
 
 use clap::{Args, Subcommand};
-use leasehold::model::{LockName, Token};
+use leasehold::model::{LockName, Token, Ttl};
 
 use super::values;
 
@@ -13,6 +13,12 @@ pub(crate) struct SweepArgs {
     /// At most so many locks
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = values::limit, allow_hyphen_values = true)]
     pub(crate) limit: u32,
+    /// Also forget idle locks: not held, not waited for, and not granted for this long
+    ///
+    /// Tokens rise all the same when such a lock is used again. Servers and sweepers do this after a day. On PostgreSQL a lock is
+    /// forgotten by the second of two calls that are a minute apart.
+    #[arg(long, value_name = "DURATION", value_parser = values::ttl, allow_hyphen_values = true)]
+    pub(crate) forget_after: Option<Ttl>,
 }
 
 #[derive(Debug, Subcommand)]

@@ -1,20 +1,57 @@
-//! `sweep`: clearing away what has ended, once.
+//! `sweep`: clearing away what has ended, once, and forgetting idle locks.
+
+use leasehold::Leasehold;
+use leasehold::model::{Swept, Ttl};
+use serde::Serialize;
 
 use super::dispatch::{Desk, Done};
 use crate::cli::SweepArgs;
 use crate::exit;
 use crate::output::count;
 
+/// What was done, as JSON.
+#[derive(Serialize)]
+struct Report {
+    #[serde(flatten)]
+    swept: Swept,
+    /// Idle locks that were forgotten, if that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    forgotten: Option<u32>,
+}
+
 pub(super) async fn sweep(desk: &Desk, args: &SweepArgs) -> Done {
-    let swept = desk.open().await?.sweep(args.limit).await?;
-    desk.printer.result(&swept, |_| {
+    let leasehold = desk.open().await?;
+    let swept = leasehold.sweep(args.limit).await?;
+    let forgotten = match args.forget_after {
+        Some(idle) => Some(forget(&leasehold, idle, args.limit).await?),
+        None => None,
+    };
+    desk.printer.result(&Report { swept, forgotten }, |_| {
+        let forgot = match forgotten {
+            None | Some(0) => String::new(),
+            Some(locks) => format!("forgot {}\n", count(locks.into(), "idle lock")),
+        };
         if swept.leases + swept.tickets == 0 {
-            return "nothing to sweep\n".to_owned();
+            return if forgot.is_empty() { "nothing to sweep\n".to_owned() } else { forgot };
         }
         let [leases, tickets, served] =
             [(swept.leases, "lease"), (swept.tickets, "ticket"), (swept.served, "waiter")]
                 .map(|(number, word)| count(number.into(), word));
-        format!("swept {leases} and {tickets}; {served} served\n")
+        format!("swept {leases} and {tickets}; {served} served\n{forgot}")
     })?;
     Ok(exit::SUCCESS)
+}
+
+/// Each call looks at some of the locks and goes on where the last one ended.
+const CALLS: u32 = 32;
+
+async fn forget(leasehold: &Leasehold, idle: Ttl, limit: u32) -> leasehold::Result<u32> {
+    let mut forgotten = 0;
+    for _ in 0..CALLS {
+        forgotten += leasehold.forget_idle(idle, limit - forgotten).await?;
+        if forgotten >= limit {
+            break;
+        }
+    }
+    Ok(forgotten)
 }

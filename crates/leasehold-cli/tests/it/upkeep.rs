@@ -140,6 +140,25 @@ fn the_doctor_says_what_is_wrong_with_a_store() {
     assert_eq!(bench.run("--store mysql: doctor").code, 78);
 }
 
+/// A lock per order: once it is idle nothing is left of it, and its tokens rise all the same.
+#[test]
+fn an_idle_lock_is_forgotten_when_that_is_asked_for() {
+    let bench = Bench::new();
+    let lease = bench.json("locks acquire order-1 --ttl 1m");
+    assert_eq!(bench.ok("sweep --forget-after 1ms"), "nothing to sweep\n", "it is held");
+    let (id, token) = (lease["leaseId"].as_str().unwrap(), lease["token"].as_u64().unwrap());
+    bench.ok(&format!("locks release order-1 --lease-id {id} --token {token}"));
+    std::thread::sleep(std::time::Duration::from_millis(5));
+    assert_eq!(bench.json("sweep --forget-after 1ms")["forgotten"], 1);
+    assert_eq!(bench.json("locks list")["locks"].as_array().unwrap().len(), 0);
+    assert!(bench.ok("locks status order-1").contains("free"));
+    let checked = bench.run(&format!("fence check order-1 --token {token}"));
+    assert_eq!(checked.code, 1, "{}", checked.stderr);
+    assert!(checked.stderr.contains("its lease has ended"), "{}", checked.stderr);
+    assert!(bench.ok("history order-1").contains("released"));
+    assert!(bench.json("locks acquire order-1")["token"].as_u64().unwrap() > token);
+}
+
 #[test]
 fn completions_are_written_for_every_shell() {
     let bench = Bench::new();

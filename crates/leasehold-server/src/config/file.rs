@@ -42,6 +42,7 @@ pub(super) struct LimitsPart {
     pub(super) header_time: Option<Span>,
     pub(super) wait: Option<Span>,
     pub(super) connections: Option<usize>,
+    pub(super) forget_locks_after: Option<Span>,
 }
 
 #[derive(Debug, Default, Deserialize)]

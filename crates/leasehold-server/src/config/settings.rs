@@ -306,6 +306,10 @@ fn limits(part: &LimitsPart, grace: Option<Duration>) -> Limits {
         wait: part.wait.map_or(usual.wait, |time| time.0),
         connections: part.connections.unwrap_or(usual.connections),
         grace: grace.unwrap_or(usual.grace),
+        // Nothing means never.
+        forget_locks_after: part
+            .forget_locks_after
+            .map_or(usual.forget_locks_after, |time| Ttl::new(time.0).ok()),
     }
 }
 

@@ -9,7 +9,7 @@ use super::in_doubt::{self, RETRIES, Released};
 use super::keeper::Keeper;
 use super::schedules::{ScheduleBuilder, Schedules};
 use super::status::{EventView, LockStatus};
-use super::sweeper::Sweeper;
+use super::sweeper::{FORGET_AFTER, Sweeper};
 use super::tasks::{Added, Caretaker, EnqueueBuilder, Tasks, Work, WorkerBuilder};
 use super::tasks::{enqueue, new_task};
 use super::workflows::{StartBuilder, Workflows, clear_all_stale};
@@ -333,9 +333,22 @@ impl Leasehold {
         Ok(swept)
     }
 
-    /// Clears away what has ended, again and again, until the sweeper is dropped.
+    /// Forgets up to `limit` locks that nobody holds or waits for and that were not granted for `idle`; returns how many.
+    /// Tokens rise all the same when such a lock is used again. One call looks at a bounded number of locks: the next one
+    /// goes on from there. 0 on stores that keep every lock.
+    pub async fn forget_idle(&self, idle: Ttl, limit: u32) -> Result<u32> {
+        self.inner.locks().forget(idle, limit).await
+    }
+
+    /// Clears away what has ended, again and again, until the sweeper is dropped. Locks that were not granted for
+    /// [`FORGET_AFTER`] are forgotten.
     pub fn sweeper(&self, every: Duration) -> Sweeper {
-        Sweeper::start(&self.inner, every)
+        self.sweeper_forgetting(every, Some(FORGET_AFTER))
+    }
+
+    /// The same, with another time after which idle locks are forgotten, or none to keep them all.
+    pub fn sweeper_forgetting(&self, every: Duration, idle: Option<Ttl>) -> Sweeper {
+        Sweeper::start(&self.inner, every, idle)
     }
 
     /// Ends leases of workers that are gone, puts in line what is due, makes tasks of the ticks of schedules and forgets what

@@ -39,7 +39,7 @@ pub use run_error::RunError;
 pub use schedules::{ScheduleBuilder, Schedules};
 pub use status::{AskedStatus, EventView, HolderStatus, LockStatus, WaiterStatus};
 pub use strategy::{Backoff, Strategy};
-pub use sweeper::Sweeper;
+pub use sweeper::{FORGET_AFTER, Sweeper};
 pub use tasks::{
     Added, CancelView, Caretaker, EnqueueBuilder, PauseView, ProgressView, QueueView, Running, ScheduleView,
     Setback, TaskEventView, TaskView, Tasks, Work, Worker, WorkerBuilder, WorkerView,

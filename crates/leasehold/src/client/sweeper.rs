@@ -7,6 +7,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::leasehold::Inner;
 use super::workflows::clear_all_stale;
+use crate::model::Ttl;
+use crate::store::Moment;
 
 /// Sweeps in the background until dropped. Any number of processes may have one.
 #[must_use = "a sweeper that is dropped sweeps no more"]
@@ -16,23 +18,30 @@ pub struct Sweeper {
 
 /// So many locks at a time.
 const BATCH: u32 = 500;
+/// Idle locks are looked for this often at most: they are no hurry.
+const FORGET_EVERY: Duration = Duration::from_secs(60);
+
+/// How long a lock must not have been granted before a sweeper forgets it, by default.
+pub const FORGET_AFTER: Ttl = Ttl::from_secs(24 * 3600);
 
 impl Sweeper {
-    pub(super) fn start(inner: &Arc<Inner>, every: Duration) -> Self {
+    /// Without `forget_after`, it forgets no locks.
+    pub(super) fn start(inner: &Arc<Inner>, every: Duration, forget_after: Option<Ttl>) -> Self {
         let stop = CancellationToken::new();
         let weak = Arc::downgrade(inner);
         let stopped = stop.clone();
         inner.keeper.spawn_upkeep(async move {
             tokio::select! {
                 () = stopped.cancelled() => {}
-                () = sweep_on(weak, every) => {}
+                () = sweep_on(weak, every, forget_after) => {}
             }
         });
         Self { _stop: stop.drop_guard() }
     }
 }
 
-async fn sweep_on(inner: Weak<Inner>, every: Duration) {
+async fn sweep_on(inner: Weak<Inner>, every: Duration, forget_after: Option<Ttl>) {
+    let mut forget_next = Moment::now();
     loop {
         // Spread by chance, so that many hosts that started together do not sweep together.
         tokio::time::sleep(every.mul_f64(0.75 + 0.5 * fastrand::f64())).await;
@@ -41,6 +50,22 @@ async fn sweep_on(inner: Weak<Inner>, every: Duration) {
             Ok(swept) if swept.leases + swept.tickets > 0 => tracing::info!(?swept, "swept"),
             Ok(_) => {}
             Err(error) => tracing::warn!(%error, "a sweep failed; the next one follows"),
+        }
+        if let Some(idle) = forget_after
+            && forget_next <= Moment::now()
+        {
+            forget_next = Moment::now().plus(FORGET_EVERY);
+            match inner.locks().forget(idle, BATCH).await {
+                Ok(0) => {}
+                // There are more, perhaps many: a lock per order is a way to use this.
+                Ok(locks) => {
+                    forget_next = Moment::now();
+                    tracing::info!(locks, "forgot idle locks");
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "idle locks could not be forgotten; the next try follows")
+                }
+            }
         }
         if inner.store.tasks().is_some()
             && let Err(error) = clear_all_stale(&inner).await

@@ -32,7 +32,7 @@ impl Fence {
 
 /// The token is old: its lease has ended, or somebody was granted the lock since.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("token {token} is stale: {}", if token == newest { "its lease has ended".to_owned() } else { format!("{newest} is the newest") })]
+#[error("token {token} is stale: {}", if token >= newest { "its lease has ended".to_owned() } else { format!("{newest} is the newest") })]
 pub struct StaleToken {
     /// What was shown.
     pub token: Token,

@@ -15,6 +15,7 @@
 //! | `record.rs` | one lock: its holders, its queue, its token |
 //! | `rules.rs` | the rules themselves |
 //! | `queue.rs` | the order of the queue, and who is served next |
+//! | `forget.rs` | locks that nobody uses any more, and the floor of tokens |
 //! | `fence.rs` | the check that a resource makes on tokens |
 //! | `schedule.rs` | tasks that come again and again |
 //! | `task/` | tasks: leases on work, with the same ideas |
@@ -23,6 +24,7 @@ mod ask;
 mod duration;
 mod event;
 mod fence;
+mod forget;
 mod name;
 mod op;
 mod outcome;
@@ -40,6 +42,7 @@ pub use ask::{Ask, LeaseId, Metadata, Mode, Priority, Slots};
 pub use duration::{format_duration, parse_duration};
 pub use event::{Event, EventKind};
 pub use fence::{Fence, StaleToken};
+pub use forget::TokenFloor;
 pub use name::{Holder, LockName, QueueName, Reason, ScheduleName, TaskKey, WorkflowName};
 pub use op::{Acquire, AskRelease, ForceRelease, Leave, LockOp, Release, Renew, Restarted, Sweep};
 pub use outcome::{Applied, Conflict, HeldBy, NotHeld, Outcome, Queued, Swept};

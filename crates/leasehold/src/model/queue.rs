@@ -29,8 +29,7 @@ impl LockRecord {
 }
 
 impl Ticket {
-    /// Place in the order of the queue; see [`rank`].
-    pub(crate) fn rank(&self) -> i64 {
+    fn rank(&self) -> i64 {
         rank(self.ask.priority, self.since)
     }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Ask, Conflict, HeldBy, Holder, LeaseId, LockName, Reason, Timestamp, Token, Ttl};
 
-/// One lock. Stored for as long as its token must not be forgotten, held or not.
+/// One lock. Stored until nobody has used it for long; see [`TokenFloor`](super::TokenFloor) for its token after that.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LockRecord {
     /// Its name.

@@ -32,6 +32,8 @@ pub struct Abilities {
     pub shares: bool,
     /// Whether there is a queue. Without one, whoever waits asks again and again, and others may be faster.
     pub queues: bool,
+    /// Whether it forgets locks that nobody uses any more. Without it, every name that was ever locked stays stored.
+    pub forgets_locks: bool,
     /// For how long a lease that has ended still keeps others out, because the engine's clock is not exact.
     pub grace: Duration,
     /// How long a lease lasts if nobody says otherwise.
@@ -92,6 +94,7 @@ impl Abilities {
         needs.iter().find_map(|need| match *need {
             "shares" if !self.shares => Some("shared and counted locks"),
             "queues" if !self.queues => Some("a queue"),
+            "forgets_locks" if !self.forgets_locks => Some("a way to forget idle locks"),
             "exact" if !self.grace.is_zero() => Some("a clock of its own that is exact"),
             "locks" if !self.tasks.locks => Some("tasks with locks"),
             "pauses" if !self.tasks.pauses => Some("queues that can be paused"),
@@ -102,8 +105,8 @@ impl Abilities {
                 Some("a line that tasks are put in when their time has come")
             }
             "ahead" if !self.tasks.ahead => Some("leases of tasks that are not started yet"),
-            "shares" | "queues" | "exact" | "locks" | "pauses" | "forgets" | "workers" | "edits"
-            | "promotes" | "ahead" => None,
+            "shares" | "queues" | "forgets_locks" | "exact" | "locks" | "pauses" | "forgets" | "workers"
+            | "edits" | "promotes" | "ahead" => None,
             other => panic!("no engine knows the need '{other}'"),
         })
     }

@@ -109,6 +109,14 @@ impl Clock {
         }
     }
 
+    /// Sets a manual clock back, as an administrator or a time server may do to a real one.
+    #[cfg(feature = "testing")]
+    pub fn set_back(&self, duration: std::time::Duration) {
+        if let Source::Manual(micros) = &*self.0 {
+            micros.fetch_sub(u64::try_from(duration.as_micros()).unwrap_or(0), Ordering::SeqCst);
+        }
+    }
+
     /// Moves a manual clock ahead; a real one minds its own business.
     pub fn advance(&self, duration: Duration) {
         if let Source::Manual(micros) = &*self.0 {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Abilities, Budget, Changes, DocStore, Finding, TaskStore};
 use crate::Result;
-use crate::model::{Event, Lease, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp};
+use crate::model::{Event, Lease, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp, Ttl};
 
 /// An engine.
 #[async_trait]
@@ -98,6 +98,22 @@ pub trait LockStore: Send + Sync {
     /// Sweeps up to `limit` locks that have something to clear away, and bounds the history. Safe at any time and with
     /// any number of sweepers.
     async fn sweep(&self, limit: u32) -> Result<Swept>;
+
+    /// Forgets up to `limit` locks that nobody holds, waits for or keeps, and that were not granted for `idle`; returns how
+    /// many. Their history stays until it is too old. One call looks at a bounded number of locks and goes on from there
+    /// at the next call, so that it takes several calls to reach all.
+    ///
+    /// **Atomic**: a lock is removed only if it is still [forgettable](LockRecord::is_forgettable) when nobody else can
+    /// change it, and not before the store's [floor](crate::model::TokenFloor) is above its token for every caller: a lock
+    /// that is made again is granted a higher one, whatever the clock says.
+    ///
+    /// **Failure**: some may have been forgotten. Safe at any time and with any number of callers.
+    ///
+    /// An engine whose abilities say that it does not forget locks returns 0.
+    async fn forget(&self, idle: Ttl, limit: u32) -> Result<u32> {
+        let _ = (idle, limit);
+        Ok(0)
+    }
 }
 
 /// Answer to [`LockStore::peek`].

@@ -69,6 +69,8 @@ calls! {
         Now = "now",
         /// `(limit)`
         Sweep = "sweep",
+        /// `(idle, limit)`: only of a server whose [`Hello`] says so
+        Forget = "forget",
     }
 }
 
@@ -176,6 +178,9 @@ pub struct Hello {
     /// Whether it knows the call `locks/peek`. Servers before 0.2 do not.
     #[serde(default)]
     pub peeks: bool,
+    /// Whether it forgets idle locks, and knows the call `locks/forget`.
+    #[serde(default)]
+    pub forgets_locks: bool,
 }
 
 impl Hello {
@@ -196,6 +201,7 @@ impl Hello {
             task_abilities: abilities.tasks,
             docs,
             peeks: true,
+            forgets_locks: abilities.forgets_locks,
         }
     }
 }

@@ -1,15 +1,19 @@
 //! A long queue, stored as one row per ticket beside the lock: refreshing a ticket writes one small row, and looking at
 //! the lock reads none of them. A short queue stays in the lock's own row, which is cheaper to hand over from.
 //!
-//! Rows are in the order of `(rank, seq)`. Each counts its refreshes: the version of the stored record and those counts
-//! together are the version of the lock, so that a refresh need not write the lock's row.
+//! Rows are in the order of their places, which are whole numbers that rise. The lock's row knows the first place and those
+//! in between that are empty, so that a ticket knows how many are ahead of it without counting rows. Each row counts its
+//! refreshes: the version of the stored record and those counts together are the version of the lock, so that a refresh
+//! need not write the lock's row.
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::{LeaseId, LockRecord, Ticket, Timestamp, Ttl};
+use crate::model::{LeaseId, LockRecord, Timestamp, Ttl};
 
 /// Queues of more tickets than this are stored as rows; they return to the lock's row when they are half as long.
 pub(crate) const LONG_QUEUE: usize = 128;
+/// With more empty places than this, all tickets get new ones.
+const MAX_GAPS: usize = 64;
 
 /// The record of a lock whose tickets are rows. An older leasehold cannot read it, and so never takes the queue for an
 /// empty one.
@@ -17,6 +21,13 @@ pub(crate) const LONG_QUEUE: usize = 128;
 pub(crate) struct Listed {
     /// Number of tickets. The first field: [`is_listed`] tells this form by it.
     pub(crate) listed: u32,
+    /// The first ticket's request.
+    pub(crate) next: LeaseId,
+    /// The first ticket's place.
+    first: i64,
+    /// The places between the first and the last that are empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    gaps: Vec<i64>,
     /// The record without its tickets.
     pub(crate) record: LockRecord,
 }
@@ -29,12 +40,22 @@ pub(crate) fn is_listed(record: &str) -> bool {
     record.starts_with(LISTED)
 }
 
+impl Listed {
+    /// How many tickets are before the one at this place.
+    pub(crate) fn ahead(&self, place: i64) -> u32 {
+        let empty = self.gaps.iter().filter(|gap| **gap < place).count();
+        let before = usize::try_from(place - self.first).unwrap_or(0);
+        u32::try_from(before.saturating_sub(empty)).unwrap_or(u32::MAX)
+    }
+}
+
 /// What is stored of one ticket beside its text.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TicketRow {
     pub(crate) lease_id: LeaseId,
-    pub(crate) rank: i64,
-    pub(crate) seq: i64,
+    pub(crate) place: i64,
+    /// Since when the ticket waits: with the request, that tells it from a later one.
+    pub(crate) since: Timestamp,
     pub(crate) expires_at: Timestamp,
     pub(crate) patience: Ttl,
     pub(crate) refreshes: u64,
@@ -58,7 +79,7 @@ pub(crate) struct RowChange {
     pub(crate) is_new: bool,
     /// Rows that go.
     pub(crate) remove: Vec<LeaseId>,
-    /// Rows that are new or have changed, with their place among the tickets.
+    /// Rows that are new or have changed, with their index among the tickets.
     pub(crate) put: Vec<(usize, TicketRow)>,
     /// All rows as they are after it.
     pub(crate) rows: TicketRows,
@@ -66,8 +87,13 @@ pub(crate) struct RowChange {
 
 impl TicketRows {
     /// Total of the refreshes: what the stored version lacks.
-    pub(crate) fn refreshes(&self) -> u64 {
+    fn refreshes(&self) -> u64 {
         self.0.iter().map(|row| row.refreshes).sum()
+    }
+
+    fn gaps(&self) -> Vec<i64> {
+        let pairs = self.0.windows(2);
+        pairs.flat_map(|pair| pair[0].place + 1..pair[1].place).take(MAX_GAPS + 1).collect()
     }
 }
 
@@ -78,7 +104,9 @@ impl RowChange {
         let listed = u32::try_from(record.waiters.len()).unwrap_or(u32::MAX);
         let (name, holders) = (record.name.clone(), record.holders.clone());
         let record = LockRecord { name, token: record.token, holders, waiters: Vec::new(), version };
-        Listed { listed, record }
+        let first = self.rows.0.first();
+        let next = first.map_or_else(|| LeaseId::from_uuid(uuid::Uuid::nil()), |row| row.lease_id);
+        Listed { listed, next, first: first.map_or(0, |row| row.place), gaps: self.rows.gaps(), record }
     }
 }
 
@@ -90,62 +118,142 @@ impl Layout {
             return Self::Inline;
         }
         let known = before.map(|rows| rows.0.as_slice()).unwrap_or_default();
-        let mut next_seq = known.iter().map(|row| row.seq).max().map_or(0, |last| last + 1);
-        let (mut rows, mut put) = (Vec::with_capacity(count), Vec::new());
-        // Both are in the same order, so that one pass is enough.
-        let mut left = known.iter().peekable();
-        let mut remove = Vec::new();
-        for (place, ticket) in record.waiters.iter().enumerate() {
-            let id = ticket.ask.lease_id;
-            let is_known = known_at(&mut left, ticket, &mut remove);
-            let row = TicketRow {
-                lease_id: id,
-                rank: ticket.rank(),
-                seq: is_known.map_or(next_seq, |row| row.seq),
-                expires_at: ticket.expires_at,
-                patience: ticket.patience,
-                refreshes: is_known.map_or(0, |row| row.refreshes),
-            };
-            if is_known.is_none() {
-                next_seq += 1;
-            }
-            if is_known.is_none_or(|known| !known.says_the_same_as(&row)) {
-                put.push((place, row));
-            }
-            rows.push(row);
+        let mut rows = TicketRows(place_all(record, known));
+        if rows.gaps().len() > MAX_GAPS {
+            rows.0.iter_mut().zip(0..).for_each(|(row, place)| row.place = place);
         }
-        remove.extend(left.map(|row| row.lease_id));
-        // A ticket that was removed and has joined again has a new row.
-        remove.retain(|id| !put.iter().any(|(_, row)| row.lease_id == *id));
-        // Where ranks do not tell the order, for whatever reason, the record itself does.
-        if !rows.is_sorted_by_key(|row| (row.rank, row.seq)) {
-            return Self::Inline;
-        }
-        Self::Rows(RowChange { is_new: before.is_none(), remove, put, rows: TicketRows(rows) })
+        let by_id = |row: &TicketRow| row.lease_id;
+        let sorted = |rows: &[TicketRow]| {
+            let mut rows = rows.to_vec();
+            rows.sort_unstable_by_key(by_id);
+            rows
+        };
+        let (old, new) = (sorted(known), sorted(&rows.0));
+        let find = |rows: &[TicketRow], id: LeaseId| rows.binary_search_by_key(&id, by_id).ok();
+        let put = rows.0.iter().copied().enumerate();
+        let put = put.filter(|(_, row)| find(&old, row.lease_id).is_none_or(|at| old[at] != *row)).collect();
+        let remove = old.iter().map(by_id).filter(|id| find(&new, *id).is_none()).collect();
+        Self::Rows(RowChange { is_new: before.is_none(), remove, put, rows })
     }
 }
 
-/// The row of this ticket, if it is among those left. Rows before it have no ticket any more.
-fn known_at<'a>(
-    left: &mut std::iter::Peekable<std::slice::Iter<'a, TicketRow>>,
-    ticket: &Ticket,
-    remove: &mut Vec<LeaseId>,
-) -> Option<&'a TicketRow> {
-    let id = ticket.ask.lease_id;
-    if left.peek().is_some_and(|row| row.lease_id != id) && !left.clone().any(|row| row.lease_id == id) {
-        return None;
+/// A row for each ticket: its place as it is known, or the next one after the ticket before it, so that places rise.
+fn place_all(record: &LockRecord, known: &[TicketRow]) -> Vec<TicketRow> {
+    let mut rows: Vec<TicketRow> = Vec::with_capacity(record.waiters.len());
+    // Tickets are mostly in the order of their rows, so that the next one is where the last one was found.
+    let mut from = 0;
+    for ticket in &record.waiters {
+        let (lease_id, since) = (ticket.ask.lease_id, ticket.since);
+        let is_same = |row: &TicketRow| row.lease_id == lease_id;
+        let found = known[from..].iter().position(is_same).map(|at| from + at);
+        let same = found.map(|at| {
+            from = at + 1;
+            known[at]
+        });
+        let next = rows.last().map(|row| row.place + 1);
+        let place = match (same, next) {
+            (Some(row), Some(next)) => row.place.max(next),
+            (Some(row), None) => row.place,
+            (None, next) => next.unwrap_or_else(|| known.get(from).map_or(0, |row| row.place - 1)),
+        };
+        // One that has left and come again is another.
+        let refreshes = same.filter(|row| row.since == since).map_or(0, |row| row.refreshes);
+        let (expires_at, patience) = (ticket.expires_at, ticket.patience);
+        rows.push(TicketRow { lease_id, place, since, expires_at, patience, refreshes });
     }
-    loop {
-        let row = left.next()?;
-        if row.lease_id == id {
-            return Some(row);
-        }
-        remove.push(row.lease_id);
-    }
+    rows
 }
 
-impl TicketRow {
-    fn says_the_same_as(&self, other: &Self) -> bool {
-        (self.rank, self.expires_at, self.patience) == (other.rank, other.expires_at, other.patience)
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::model::{Ask, Holder, LockName, Metadata, Mode, Priority, Slots, Ticket};
+
+    fn ticket(number: u128) -> Ticket {
+        let ask = Ask {
+            lease_id: LeaseId::from_uuid(Uuid::from_u128(number)),
+            holder: Holder::new("ada").unwrap(),
+            mode: Mode::Exclusive,
+            slots: Slots::default(),
+            priority: Priority::default(),
+            ttl: Ttl::from_secs(10),
+            metadata: Metadata::default(),
+            process: None,
+        };
+        let (since, expires_at) = (Timestamp::from_micros(1), Timestamp::from_micros(2));
+        Ticket { ask: Arc::new(ask), since, expires_at, patience: Ttl::from_secs(10) }
+    }
+
+    fn record(tickets: impl IntoIterator<Item = u128>) -> LockRecord {
+        let waiters = tickets.into_iter().map(ticket).collect();
+        LockRecord { waiters, version: 100, ..LockRecord::new(LockName::new("lock").unwrap()) }
+    }
+
+    fn change(record: &LockRecord, before: Option<&TicketRows>) -> RowChange {
+        match Layout::choose(record, before, 2) {
+            Layout::Rows(change) => change,
+            Layout::Inline => panic!("it is long"),
+        }
+    }
+
+    /// Every ticket knows its place, and what is written is what has changed.
+    fn check(record: &LockRecord, change: &RowChange) {
+        let listed = change.listed(record);
+        for (at, row) in change.rows.0.iter().enumerate() {
+            let (id, ahead) = (record.waiters[at].ask.lease_id, u32::try_from(at).unwrap());
+            assert_eq!((row.lease_id, listed.ahead(row.place)), (id, ahead));
+        }
+        assert!(change.rows.0.is_sorted_by(|one, two| one.place < two.place));
+    }
+
+    #[test]
+    fn who_joins_and_who_goes_touches_no_other_row() {
+        let first = record(1..=10);
+        let all = change(&first, None);
+        assert!(all.is_new && all.put.len() == 10 && all.remove.is_empty());
+        check(&first, &all);
+        // The first is served, one in the middle leaves, and another joins.
+        let next = record((2..=4).chain(6..=11));
+        let some = change(&next, Some(&all.rows));
+        check(&next, &some);
+        assert_eq!(some.put.iter().map(|(at, _)| *at).collect::<Vec<_>>(), [8]);
+        assert_eq!(some.remove, [1, 5].map(|number| ticket(number).ask.lease_id));
+        // One comes to the front, and one of higher priority into the gap: nothing else moves.
+        let urgent = record([20, 2, 3, 4, 21].into_iter().chain(6..=11));
+        let front = change(&urgent, Some(&some.rows));
+        check(&urgent, &front);
+        assert_eq!(front.put.iter().map(|(at, _)| *at).collect::<Vec<_>>(), [0, 4]);
+    }
+
+    #[test]
+    fn places_are_given_again_when_too_many_are_empty() {
+        let first = record(0..500);
+        let all = change(&first, None);
+        let half = record((0..500).filter(|number| number % 2 == 0));
+        let some = change(&half, Some(&all.rows));
+        check(&half, &some);
+        assert_eq!((some.rows.0.last().unwrap().place, some.remove.len()), (249, 250));
+    }
+
+    #[test]
+    fn refreshes_are_part_of_the_version() {
+        let first = record(1..=3);
+        let mut rows = change(&first, None).rows;
+        rows.0[1].refreshes = 7;
+        let again = change(&first, Some(&rows));
+        assert!(again.put.is_empty() && again.remove.is_empty());
+        assert_eq!(again.listed(&first).record.version, 93);
+    }
+
+    #[test]
+    fn a_queue_returns_when_it_is_half_as_long() {
+        let rows = change(&record(1..=3), None).rows;
+        assert!(matches!(Layout::choose(&record(1..=2), Some(&rows), 2), Layout::Rows(_)));
+        assert!(matches!(Layout::choose(&record(1..=1), Some(&rows), 2), Layout::Inline));
+        assert!(matches!(Layout::choose(&record(1..=2), None, 2), Layout::Inline));
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::error::{Error, Result, Trouble};
-use crate::model::{Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp};
+use crate::model::{Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp, Ttl};
 use crate::model::{Invalid, Settle};
 use crate::store::{
     Abilities, Changes, DocStore, ListEvents, ListLocks, LockStore, Page, Peek, Store, TaskStore,
@@ -171,5 +171,9 @@ impl LockStore for FaultyStore {
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {
         self.store.locks().sweep(limit).await
+    }
+
+    async fn forget(&self, idle: Ttl, limit: u32) -> Result<u32> {
+        self.store.locks().forget(idle, limit).await
     }
 }

@@ -85,6 +85,16 @@ macro_rules! lock_conformance {
                 a_restart_frees_what_that_boot_held (queues)
                 a_restart_gives_the_others_their_whole_time (exact)
             ;
+            forget:
+                an_idle_lock_is_forgotten (forgets_locks)
+                a_forgotten_lock_is_free_and_its_history_stays (forgets_locks)
+                a_lock_that_is_held_waited_for_or_kept_is_not_forgotten (forgets_locks)
+                a_lock_that_was_granted_lately_is_not_forgotten (forgets_locks)
+                an_ended_lease_is_swept_before_its_lock_is_forgotten (forgets_locks)
+                tokens_rise_over_forgetting_and_a_clock_that_was_set_back (forgets_locks)
+                forgetting_and_asking_at_once_lose_nothing (forgets_locks)
+                one_pass_forgets_no_more_than_it_may (forgets_locks)
+            ;
             listing:
                 an_unknown_lock_has_no_record
                 what_was_stored_comes_back_as_it_was (shares)
@@ -145,6 +155,7 @@ mod tests {
             include_str!("cases/admin.rs"),
             include_str!("cases/counted.rs"),
             include_str!("cases/exclusive.rs"),
+            include_str!("cases/forget.rs"),
             include_str!("cases/history.rs"),
             include_str!("cases/listing.rs"),
             include_str!("cases/queue.rs"),

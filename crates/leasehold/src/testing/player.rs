@@ -120,14 +120,14 @@ impl Player {
         self.apply(LockOp::Acquire(Acquire { ask, queue, steal_after: self.steal_after })).await
     }
 
-    /// Asks for a lease that lasts so many seconds, and must be granted it.
+    /// Asks for a lease that lasts the given number of seconds, and must be granted it.
     pub async fn takes_for(&self, seconds: u64) -> Lease {
         let mut player = self.clone();
         player.ask.ttl = Ttl::from_secs(seconds);
         player.takes().await
     }
 
-    /// Asks in line with a ticket that lives so many seconds, and must be queued.
+    /// Asks in line with a ticket that lives the given number of seconds, and must be queued.
     pub async fn queues_for(&self, seconds: u64) -> Queued {
         match self.ask_with(Some(Ttl::from_secs(seconds))).await {
             Outcome::Queued(queued) => queued,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::response::Response;
-use leasehold::model::{Acquire, Ask, LeaseId, LockName, LockOp};
+use leasehold::model::{Acquire, Ask, LeaseId, LockName, LockOp, Ttl};
 use leasehold::store::protocol::LockCall;
 use leasehold::store::{ListEvents, ListLocks};
 
@@ -49,6 +49,11 @@ pub(super) async fn call(
             caller.must_be(Role::Worker)?;
             let (limit,): (u32,) = parse(body)?;
             answer(locks.sweep(limit).await)
+        }
+        LockCall::Forget => {
+            caller.must_be(Role::Operator)?;
+            let (idle, limit): (Ttl, u32) = parse(body)?;
+            answer(locks.forget(idle, limit).await)
         }
     }
 }

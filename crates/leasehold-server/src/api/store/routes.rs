@@ -41,7 +41,7 @@ async fn abilities(State(app): State<App>, _: Caller<Reader>) -> Response {
     Json(Hello::new(env!("CARGO_PKG_VERSION"), &store.abilities(), has)).into_response()
 }
 
-/// A call on locks: `apply`, `get`, `peek`, `list`, `history`, `now` or `sweep`.
+/// A call on locks: `apply`, `get`, `peek`, `list`, `history`, `now`, `sweep` or `forget`.
 #[utoipa::path(
     post, path = "/api/v1/store/locks/{call}", tag = "store", operation_id = "storeLocks",
     params(

@@ -50,6 +50,7 @@ impl DocStore for DynamoDbDocs {
             lasting: true,
             shares: true,
             queues: true,
+            forgets_locks: false,
             grace: Duration::ZERO,
             ttl: Abilities::TTL,
             tasks: Abilities::ALL_OF_TASKS,

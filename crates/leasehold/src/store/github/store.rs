@@ -61,6 +61,7 @@ impl Store for GithubStore {
             lasting: true,
             shares: false,
             queues: false,
+            forgets_locks: false,
             grace: GRACE.as_duration(),
             ttl: self.locks.protocol.api.options.ttl,
             tasks: CAN,

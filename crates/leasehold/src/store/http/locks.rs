@@ -8,7 +8,9 @@ use async_trait::async_trait;
 use super::desk::Desk;
 use super::wakes::Wakes;
 use crate::Result;
-use crate::model::{Acquire, Ask, Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp};
+use crate::model::{
+    Acquire, Ask, Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp, Ttl,
+};
 use crate::store::protocol::LockCall;
 use crate::store::repeat::Repeat;
 use crate::store::{Changes, ListEvents, ListLocks, LockStore, Page, Peek};
@@ -19,6 +21,8 @@ pub(super) struct HttpLocks {
     pub(super) wakes: Arc<Wakes>,
     /// Whether the server knows `peek`.
     pub(super) peeks: bool,
+    /// Whether it forgets idle locks.
+    pub(super) forgets: bool,
 }
 
 fn path(call: LockCall) -> String {
@@ -61,6 +65,13 @@ impl LockStore for HttpLocks {
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {
         self.desk.ask(path(LockCall::Sweep), &(limit,), Repeat::Unsafe).await
+    }
+
+    async fn forget(&self, idle: Ttl, limit: u32) -> Result<u32> {
+        if !self.forgets {
+            return Ok(0);
+        }
+        self.desk.ask(path(LockCall::Forget), &(idle, limit), Repeat::Unsafe).await
     }
 }
 

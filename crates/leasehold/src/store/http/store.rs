@@ -44,7 +44,12 @@ impl HttpStore {
         let home = desk.background.handle().clone();
         let wakes = Arc::new(Wakes::new(desk.link.clone(), home, abilities.poll));
         Ok(Self {
-            locks: HttpLocks { desk: desk.clone(), wakes: wakes.clone(), peeks: hello.peeks },
+            locks: HttpLocks {
+                desk: desk.clone(),
+                wakes: wakes.clone(),
+                peeks: hello.peeks,
+                forgets: hello.forgets_locks,
+            },
             tasks: hello.tasks.then(|| HttpTasks { desk: desk.clone(), wakes }),
             docs: hello.docs.then(|| HttpDocs { desk: desk.clone(), abilities: abilities.clone() }),
             abilities,
@@ -65,6 +70,7 @@ fn abilities(hello: &Hello) -> Abilities {
         lasting: true,
         shares: hello.shares,
         queues: hello.queues,
+        forgets_locks: hello.forgets_locks,
         grace: Duration::from_millis(hello.grace_millis),
         ttl: hello.ttl.max(SHORTEST_TTL),
         tasks: hello.task_abilities,

@@ -54,6 +54,7 @@ impl DocStore for MemoryDocs {
             lasting: false,
             shares: true,
             queues: true,
+            forgets_locks: false,
             grace: Duration::ZERO,
             ttl: Abilities::TTL,
             tasks: Abilities::ALL_OF_TASKS,

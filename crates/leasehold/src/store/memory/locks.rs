@@ -8,7 +8,9 @@ use async_trait::async_trait;
 
 use super::store::POLL;
 use crate::Result;
-use crate::model::{Applied, Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Sweep, Swept, Timestamp};
+use crate::model::{
+    Applied, Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Sweep, Swept, Timestamp, TokenFloor, Ttl,
+};
 use crate::store::lock_store::page_size;
 use crate::store::wake::{Reach, wake};
 use crate::store::{Changes, Clock, Cursor, ListEvents, ListLocks, LockStore, Page, Peek, Span};
@@ -26,6 +28,8 @@ pub(super) struct MemoryLocks {
 struct Table {
     records: BTreeMap<LockName, LockRecord>,
     events: VecDeque<Event>,
+    /// Above every token of a lock that is forgotten.
+    floor: TokenFloor,
     /// How many events there have been before the first one that is kept.
     forgotten: u64,
 }
@@ -45,7 +49,7 @@ impl MemoryLocks {
         let Applied { outcome, handed_over, events, .. } = match table.records.get_mut(name) {
             Some(record) => record.apply(op, now),
             None => {
-                let mut record = LockRecord::new(name.clone());
+                let mut record = LockRecord::without_record(name.clone(), table.floor);
                 let applied = record.apply(op, now);
                 if applied.changed {
                     table.records.insert(name.clone(), record);
@@ -152,6 +156,18 @@ impl LockStore for MemoryLocks {
             }
         }
         Ok(swept)
+    }
+
+    async fn forget(&self, idle: Ttl, limit: u32) -> Result<u32> {
+        let mut table = self.table();
+        let floor = table.floor.raised(self.clock.now(), idle);
+        let idle = table.records.values().filter(|record| record.is_forgettable(floor));
+        let names: Vec<LockName> = idle.take(limit as usize).map(|record| record.name.clone()).collect();
+        if !names.is_empty() {
+            table.floor = floor;
+        }
+        names.iter().for_each(|name| drop(table.records.remove(name)));
+        Ok(u32::try_from(names.len()).unwrap_or(u32::MAX))
     }
 }
 

@@ -52,6 +52,7 @@ impl Store for MemoryStore {
             lasting: false,
             shares: true,
             queues: true,
+            forgets_locks: true,
             grace: Duration::ZERO,
             ttl: Abilities::TTL,
             tasks: Abilities::ALL_OF_TASKS,

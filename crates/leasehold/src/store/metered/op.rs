@@ -36,6 +36,7 @@ operations! {
     LockHistory "lock_history"
     LockNow "lock_now"
     LockSweep "lock_sweep"
+    LockForget "lock_forget"
     TaskEnqueue "task_enqueue"
     TaskLease "task_lease"
     TaskHeartbeat "task_heartbeat"

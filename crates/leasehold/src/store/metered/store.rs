@@ -9,7 +9,7 @@ use super::meter::Meter;
 use super::op::Op;
 use super::reading::Reading;
 use crate::Result;
-use crate::model::{Event, EventKind, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp};
+use crate::model::{Event, EventKind, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp, Ttl};
 use crate::store::{
     Abilities, Budget, Changes, DocStore, Finding, ListEvents, ListLocks, LockStore, Moment, Page, Peek,
     Store, TaskStore,
@@ -136,5 +136,9 @@ impl LockStore for MeteredStore {
         let swept = self.timed(Op::LockSweep, self.store.locks().sweep(limit)).await?;
         self.meter.cleared(swept);
         Ok(swept)
+    }
+
+    async fn forget(&self, idle: Ttl, limit: u32) -> Result<u32> {
+        self.timed(Op::LockForget, self.store.locks().forget(idle, limit)).await
     }
 }

@@ -13,6 +13,7 @@ use super::sql::Sql;
 use super::switchboard::Shape;
 use super::tickets;
 use super::trouble::Fail;
+use super::upkeep;
 use crate::model::{Event, EventKind, Lease, LockName, LockOp, LockRecord, Outcome, Timestamp, Token};
 use crate::store::ticket_rows::Layout;
 use crate::store::wake::waits_here;
@@ -135,6 +136,9 @@ pub(super) async fn apply(
     };
     let LockRow { mut record, wake_at, is_listed } = LockRow::read(row)?;
     let now = time(row, LOCK_COLUMNS)?;
+    if record.version == 0 {
+        record.token = upkeep::floor_of(session).await?;
+    }
     // Under the row lock, in a statement of its own: it sees what was committed before the lock was granted.
     let before = if is_listed { Some(tickets::load(session, &mut record).await?) } else { None };
     let all = All::apply(&mut record, ops, now);

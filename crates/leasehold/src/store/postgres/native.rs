@@ -55,7 +55,15 @@ pub(super) async fn one(
         }
         LockOp::Renew(Renew { lease_id, token, ttl }) => {
             let (token, ttl) = (column(token.get()), ttl.map(ttl_column));
-            session.query(Sql::Renew, &[&name, lease_id.as_uuid(), &token, &ttl, &now]).await?
+            let mut rows =
+                session.query(Sql::Renew, &[&name, lease_id.as_uuid(), &token, &ttl, &now]).await?;
+            // A row of version 0 was made by this statement: the lock was forgotten meanwhile.
+            if let Some(row) = rows.first()
+                && row.try_get::<_, i64>(2)? == 0
+            {
+                rows.clear();
+            }
+            rows
         }
         LockOp::Release(Release { lease_id, token, at_least: None }) => {
             let params: [&(dyn tokio_postgres::types::ToSql + Sync); 4] =

@@ -30,11 +30,13 @@ pub(super) struct Desk {
     gate: Arc<Gate>,
     near: Arc<Near>,
     session: Mutex<Option<Arc<Session>>>,
+    /// The name of the last lock that was looked at to be forgotten.
+    pub(super) forget_after: Mutex<String>,
 }
 
 impl Desk {
     pub(super) fn new(gate: Arc<Gate>, near: Arc<Near>) -> Self {
-        Self { gate, near, session: Mutex::new(None) }
+        Self { gate, near, session: Mutex::new(None), forget_after: Mutex::default() }
     }
 
     /// Lays the connection down if it has not been used for a moment; says whether there is still one.

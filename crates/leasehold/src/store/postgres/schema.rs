@@ -38,14 +38,15 @@ const MIGRATIONS: [&str; 7] = ["
     -- A queue of a few dozen stays in the row as it is: packing it at each change would cost more than the rest.
     ALTER TABLE $s.locks SET (toast_tuple_target = 8160);
 ", "
-    -- A long queue: one row per ticket, in the order of `rank` and `seq`, so that refreshing one does not write the others.
-    -- The lock's `record` says that its tickets are here. Only `ends`, `patience` and `refreshes` change while a ticket
-    -- waits; they are in no index, and room is left in each page.
+    -- A long queue: one row per ticket, in the order of `place`, so that refreshing one does not write the others. The
+    -- lock's `record` says that its tickets are here. What changes while a ticket waits is in no index, and room is left in
+    -- each page.
     CREATE TABLE $s.tickets (
-        lock text COLLATE \"C\" NOT NULL, lease_id uuid NOT NULL, rank bigint NOT NULL, seq bigint NOT NULL,
+        lock text COLLATE \"C\" NOT NULL, lease_id uuid NOT NULL, place bigint NOT NULL,
         ends bigint NOT NULL, patience bigint NOT NULL, refreshes bigint NOT NULL, ticket text NOT NULL,
         PRIMARY KEY (lock, lease_id)) WITH (fillfactor = 50);
-    CREATE INDEX tickets_in_order ON $s.tickets (lock, rank, seq);
+    -- Above every token of a lock that is forgotten, and since when, in microseconds since 1970.
+    INSERT INTO $s.meta VALUES ('token_floor', '0'), ('token_floor_at', '0');
 ", super::tasks::BEGUN, super::tasks::HEADS_PER_QUEUE];
 
 /// The version that this leasehold makes and knows.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio_postgres::types::Type;
 
 use super::deadline::IN_TIME;
-use super::tickets;
+use super::{tickets, upkeep};
 use crate::model::MAX_WAITERS;
 
 /// The server's time in µs, read when this is evaluated; or, in tests, the time that is sent along as `$now`.
@@ -52,6 +52,9 @@ pub(super) enum Sql {
     DropTickets,
     PutTickets,
     Refresh,
+    Floor,
+    RaiseFloor,
+    Forget,
 }
 
 /// One statement.
@@ -68,7 +71,7 @@ pub(super) struct Text {
 pub(super) struct Texts(Arc<Vec<Text>>);
 
 impl Texts {
-    pub(super) const COUNT: usize = Sql::Refresh as usize + 1;
+    pub(super) const COUNT: usize = Sql::Forget as usize + 1;
 
     /// `pooled`: for statements that go through a pooler.
     pub(super) fn new(schema: &str, pooled: bool) -> Self {
@@ -128,6 +131,9 @@ const ALL: [(Sql, Make); Texts::COUNT] = [
     (Sql::DropTickets, tickets::remove),
     (Sql::PutTickets, tickets::put),
     (Sql::Refresh, tickets::refresh),
+    (Sql::Floor, upkeep::floor),
+    (Sql::RaiseFloor, upkeep::raise_floor),
+    (Sql::Forget, upkeep::forget),
 ];
 
 // --- the hot statements ----------------------------------------------------------------------------------------------
@@ -148,13 +154,13 @@ fn acquire() -> (String, Vec<Type>) {
                 SELECT {next}, l.version + 1, true, excluded.lease_id, excluded.holder, excluded.shared, excluded.slots,
                        excluded.ttl, excluded.extra, n.now, n.now, n.now + excluded.ttl, 0, n.now, {wake_at}
                 FROM (SELECT $NOW AS now) n)
-            WHERE l.held = false AND $IN_TIME
+            WHERE l.held = false AND l.version > 0 AND $IN_TIME
             RETURNING l.name, l.token, l.acquired_at),
         told AS (
             INSERT INTO $s.events (lock, at, kind, token, lease_id, holder, shared, slots, after_micros, renewals)
             SELECT name, acquired_at, 'acquired', token, $2, $3, $4, $5, 0, 0 FROM done)
         SELECT name, token, acquired_at FROM done",
-        first = token("0"),
+        first = token(FLOOR),
         next = token("l.token"),
         wake_at = wake_at("excluded.ttl"),
     );
@@ -176,10 +182,14 @@ fn wake_at(ttl: &str) -> String {
     )
 }
 
+/// What a lock without a row begins above. Read as of when the statement began: see [`upkeep::forget`].
+pub(super) const FLOOR: &str = "(SELECT m.value::bigint FROM $s.meta m WHERE m.key = 'token_floor')";
+
 /// Only the exact lease, while it lives.
 const MINE: &str =
     "l.held AND l.lease_id = excluded.lease_id AND l.token = excluded.token AND $NOW < l.expires_at";
-/// The row is there, so nothing is ever inserted: locks are not forgotten.
+/// The row is there, so nothing is inserted, unless the lock is forgotten at this very moment. Then what is inserted is a row
+/// of version 0, which counts as no answer: the rules take it for a lock that nobody has, above the floor.
 const THERE: &str = "EXISTS (SELECT FROM $s.locks k WHERE k.name = u.name)";
 
 fn renew() -> (String, Vec<Type>) {
@@ -224,7 +234,7 @@ fn many() -> (String, Vec<Type>) {
         done AS (
             INSERT INTO $s.locks AS l (name, token, version, held, lease_id, holder, shared, slots, ttl, extra,
                                        acquired_at, renewed_at, expires_at, renewals, changed_at, wake_at)
-            SELECT u.name, coalesce(u.token, {first}), 1, u.held, u.lease_id, u.holder, u.shared, u.slots, u.ttl, u.extra,
+            SELECT u.name, coalesce(u.token, {first}), CASE WHEN u.held THEN 1 ELSE 0 END, u.held, u.lease_id, u.holder, u.shared, u.slots, u.ttl, u.extra,
                    n.now, n.now, n.now + u.ttl, 0, n.now, n.now + u.ttl
             FROM asked u, (SELECT $NOW AS now) n WHERE CASE WHEN u.held THEN $IN_TIME ELSE {THERE} END
             ON CONFLICT (name) DO UPDATE SET (token, version, held, holder, lease_id, shared, slots, ttl, extra,
@@ -239,15 +249,15 @@ fn many() -> (String, Vec<Type>) {
                        CASE WHEN excluded.held THEN 0 WHEN excluded.held IS NULL THEN l.renewals + 1 ELSE l.renewals END,
                        n.now, CASE WHEN excluded.held IS NOT false THEN {wake_at} ELSE l.wake_at END
                 FROM (SELECT $NOW AS now, coalesce(excluded.ttl, l.ttl) AS ttl) n)
-            WHERE CASE WHEN excluded.held THEN l.held = false AND $IN_TIME ELSE {MINE} END
+            WHERE CASE WHEN excluded.held THEN l.held = false AND l.version > 0 AND $IN_TIME ELSE {MINE} END
             RETURNING $LOCK, l.changed_at),
         told AS (
             INSERT INTO $s.events (lock, at, kind, token, lease_id, holder, shared, slots, after_micros, renewals)
             SELECT d.name, d.changed_at, CASE WHEN u.held THEN 'acquired' ELSE 'released' END, d.token, d.lease_id,
                    d.holder, d.shared, d.slots, greatest(d.changed_at - d.acquired_at, 0), d.renewals
-            FROM done d JOIN asked u ON u.name = d.name WHERE u.held IS NOT NULL)
-        SELECT $LOCK FROM done l",
-        first = token("0"),
+            FROM done d JOIN asked u ON u.name = d.name WHERE u.held IS NOT NULL AND d.version > 0)
+        SELECT $LOCK FROM done l WHERE l.version > 0",
+        first = token(FLOOR),
         next = token("l.token"),
         wake_at = wake_at("n.ttl"),
     );
@@ -294,11 +304,12 @@ fn join() -> (String, Vec<Type>) {
             WHERE (l.held OR l.queue IS NOT NULL) AND NOT l.shared AND l.slots = 1 AND $NOW < l.wake_at
               AND l.lease_id <> excluded.lease_id AND $IN_TIME
               AND (l.queue IS NULL OR jsonb_array_length(l.queue) < {MAX_WAITERS} AND {comes_last})
-            RETURNING $LEASE, l.lease_id, l.token, l.changed_at, jsonb_array_length(l.queue) AS waiters),
+            RETURNING $LEASE, l.lease_id, l.token, l.changed_at, l.version, jsonb_array_length(l.queue) AS waiters),
         told AS (
             INSERT INTO $s.events (lock, at, kind, token, lease_id, holder, shared, slots, after_micros, renewals)
-            SELECT $1, changed_at, 'queued', token, $2, $3, false, 1, 0, 0 FROM done)
-        SELECT $LEASE, l.lease_id, l.token, l.waiters, set_config('synchronous_commit', 'off', true) FROM done l",
+            SELECT $1, changed_at, 'queued', token, $2, $3, false, 1, 0, 0 FROM done WHERE version > 0)
+        SELECT $LEASE, l.lease_id, l.token, l.waiters, set_config('synchronous_commit', 'off', true)
+        FROM done l WHERE l.version > 0",
         ticket = ticket(["$2", "$3", "$4", "$5", "$6"]),
         comes_last = comes_last("$2"),
     );
@@ -345,7 +356,8 @@ fn hand_over() -> (String, Vec<Type>) {
             WHERE l.queue IS NOT NULL AND l.lease_id = excluded.lease_id AND l.token = excluded.token AND $NOW < l.wake_at
               AND (l.expires_at, l.renewals, l.queue -> 0) = (SELECT o.expires_at, o.renewals, o.first FROM old o)
               AND (NOT {JOINS} OR {comes_last} AND $IN_TIME)
-            RETURNING l.token, l.lease_id, l.holder, l.changed_at, coalesce(jsonb_array_length(l.queue), 0) AS waiters),
+            RETURNING l.token, l.lease_id, l.holder, l.changed_at, l.version,
+                      coalesce(jsonb_array_length(l.queue), 0) AS waiters),
         told AS (
             INSERT INTO $s.events (lock, at, kind, token, lease_id, holder, shared, slots, after_micros, renewals)
             SELECT $1, d.changed_at, e.kind, e.token, e.lease_id, e.holder, false, 1,
@@ -355,8 +367,8 @@ fn hand_over() -> (String, Vec<Type>) {
                 ('acquired', d.token, d.lease_id, d.holder, (o.first ->> 'since')::bigint, 0),
                 ('queued', d.token, $4, $5, d.changed_at, 0)
             ) e (kind, token, lease_id, holder, since, renewals)
-            WHERE e.lease_id IS NOT NULL)
-        SELECT $LEASE, l.first::text, d.token, d.changed_at, d.waiters FROM old l, done d",
+            WHERE e.lease_id IS NOT NULL AND d.version > 0)
+        SELECT $LEASE, l.first::text, d.token, d.changed_at, d.waiters FROM old l, done d WHERE d.version > 0",
         next = token("l.token"),
         ticket = ticket(["$4", "$5", "$6", "$7", "$8"]),
         comes_last = comes_last("$4"),

@@ -242,6 +242,10 @@ impl LockStore for PostgresStore {
         self.desk.prune(self.gate.options.max_events, now).await?;
         Ok(swept)
     }
+
+    async fn forget(&self, idle: Ttl, limit: u32) -> Result<u32> {
+        self.desk.forget(idle, limit, self.gate.now()).await
+    }
 }
 
 fn abilities(gate: &Gate) -> Abilities {
@@ -255,6 +259,7 @@ fn abilities(gate: &Gate) -> Abilities {
         lasting: true,
         shares: true,
         queues: true,
+        forgets_locks: true,
         grace: Duration::ZERO,
         ttl: Abilities::TTL,
         tasks: Abilities::ALL_OF_TASKS,

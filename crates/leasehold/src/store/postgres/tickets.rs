@@ -57,16 +57,17 @@ pub(super) async fn load(session: &Session, record: &mut LockRecord) -> Result<T
     let rows = session.query(Sql::Tickets, &[&record.name.as_str()]).await?;
     let mut found = TicketRows::default();
     for row in &rows {
-        let known = TicketRow {
+        let patience = Ttl::try_from(number(row, 3)?).map_err(unreadable)?;
+        let stored = Stored { ends: time(row, 2)?, patience, refreshes: number(row, 4)? };
+        let ticket = add(record, row.try_get(5)?, &stored)?;
+        found.0.push(TicketRow {
             lease_id: LeaseId::from_uuid(row.try_get(0)?),
-            rank: row.try_get(1)?,
-            seq: row.try_get(2)?,
-            expires_at: time(row, 3)?,
-            patience: Ttl::try_from(number(row, 4)?).map_err(unreadable)?,
-            refreshes: number(row, 5)?,
-        };
-        add(record, row.try_get(6)?, &known)?;
-        found.0.push(known);
+            place: row.try_get(1)?,
+            since: ticket.since,
+            expires_at: ticket.expires_at,
+            patience,
+            refreshes: stored.refreshes,
+        });
     }
     Ok(found)
 }
@@ -76,18 +77,25 @@ pub(super) fn add_from_json(record: &mut LockRecord, rows: &str) -> Result<(), F
     #[derive(Deserialize)]
     struct One(String, Timestamp, Ttl, u64);
     let rows: Vec<One> = serde_json::from_str(rows).map_err(unreadable)?;
-    for One(text, expires_at, patience, refreshes) in rows {
-        let (lease_id, rank, seq) = (LeaseId::from_uuid(Uuid::nil()), 0, 0);
-        add(record, &text, &TicketRow { lease_id, rank, seq, expires_at, patience, refreshes })?;
+    for One(text, ends, patience, refreshes) in rows {
+        add(record, &text, &Stored { ends, patience, refreshes })?;
     }
     Ok(())
 }
 
-fn add(record: &mut LockRecord, text: &str, row: &TicketRow) -> Result<(), Fail> {
+/// What is stored beside a ticket's text, and newer than what that says.
+struct Stored {
+    ends: Timestamp,
+    patience: Ttl,
+    refreshes: u64,
+}
+
+fn add<'a>(record: &'a mut LockRecord, text: &str, stored: &Stored) -> Result<&'a Ticket, Fail> {
     let ticket: Ticket = serde_json::from_str(text).map_err(unreadable)?;
-    record.waiters.push(Ticket { expires_at: row.expires_at, patience: row.patience, ..ticket });
-    record.version += row.refreshes;
-    Ok(())
+    let ticket = Ticket { expires_at: stored.ends, patience: stored.patience, ..ticket };
+    record.version += stored.refreshes;
+    record.waiters.push(ticket);
+    Ok(&record.waiters[record.waiters.len() - 1])
 }
 
 /// Writes what has changed, in the transaction that saves the record.
@@ -114,20 +122,18 @@ pub(super) async fn save(
         return Ok(());
     }
     let mut columns = Columns::default();
-    for (place, row) in &change.put {
+    for (at, row) in &change.put {
         columns.lease_id.push(*row.lease_id.as_uuid());
-        columns.rank.push(row.rank);
-        columns.seq.push(row.seq);
+        columns.place.push(row.place);
         columns.ends.push(micros(row.expires_at));
         columns.patience.push(ttl_column(row.patience));
         columns.refreshes.push(column(row.refreshes));
-        columns.ticket.push(serde_json::to_string(&record.waiters[*place]).map_err(unreadable)?);
+        columns.ticket.push(serde_json::to_string(&record.waiters[*at]).map_err(unreadable)?);
     }
-    let params: [Param<'_>; 8] = [
+    let params: [Param<'_>; 7] = [
         &name,
         &columns.lease_id,
-        &columns.rank,
-        &columns.seq,
+        &columns.place,
         &columns.ends,
         &columns.patience,
         &columns.refreshes,
@@ -140,8 +146,7 @@ pub(super) async fn save(
 #[derive(Default)]
 struct Columns {
     lease_id: Vec<Uuid>,
-    rank: Vec<i64>,
-    seq: Vec<i64>,
+    place: Vec<i64>,
     ends: Vec<i64>,
     patience: Vec<i64>,
     refreshes: Vec<i64>,
@@ -165,23 +170,23 @@ pub(super) async fn refresh_one(
 }
 
 fn refreshed(row: &Row) -> Result<(Outcome, Token), Fail> {
-    let ahead = u32::try_from(row.try_get::<_, i64>(0)?).unwrap_or(u32::MAX);
-    let Listed { listed, record } = serde_json::from_str(row.try_get(1)?).map_err(unreadable)?;
-    let holders = record.holders.iter().map(HeldBy::from).collect();
-    let conflict = Conflict { holders, waiters: listed, full: false };
-    Ok((Outcome::Queued(Queued { ahead, conflict }), record.token))
+    let lock: Listed = serde_json::from_str(row.try_get(1)?).map_err(unreadable)?;
+    let holders = lock.record.holders.iter().map(HeldBy::from).collect();
+    let conflict = Conflict { holders, waiters: lock.listed, full: false };
+    let ahead = lock.ahead(row.try_get(0)?);
+    Ok((Outcome::Queued(Queued { ahead, conflict }), lock.record.token))
 }
 
 // --- the statements --------------------------------------------------------------------------------------------------
 
 /// The tickets of a lock as JSON, if they are rows; as of the same moment as the lock's own row.
 pub(super) const OF_LOCK: &str = r#"CASE WHEN l.record LIKE '{"listed":%' THEN (
-    SELECT json_agg(json_build_array(t.ticket, t.ends, t.patience, t.refreshes) ORDER BY t.rank, t.seq)::text
+    SELECT json_agg(json_build_array(t.ticket, t.ends, t.patience, t.refreshes) ORDER BY t.place)::text
     FROM $s.tickets t WHERE t.lock = l.name) END"#;
 
 pub(super) fn all() -> (String, Vec<Type>) {
-    let sql = "SELECT t.lease_id, t.rank, t.seq, t.ends, t.patience, t.refreshes, t.ticket
-        FROM $s.tickets t WHERE t.lock = $1 ORDER BY t.rank, t.seq";
+    let sql = "SELECT t.lease_id, t.place, t.ends, t.patience, t.refreshes, t.ticket
+        FROM $s.tickets t WHERE t.lock = $1 ORDER BY t.place";
     (sql.to_owned(), vec![Type::TEXT])
 }
 
@@ -192,12 +197,11 @@ pub(super) fn remove() -> (String, Vec<Type>) {
 }
 
 pub(super) fn put() -> (String, Vec<Type>) {
-    let sql = "INSERT INTO $s.tickets AS t (lock, lease_id, rank, seq, ends, patience, refreshes, ticket)
-        SELECT $1, u.* FROM unnest($2::uuid[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[],
-                                   $8::text[]) u
-        ON CONFLICT (lock, lease_id) DO UPDATE SET rank = excluded.rank, seq = excluded.seq, ends = excluded.ends,
+    let sql = "INSERT INTO $s.tickets AS t (lock, lease_id, place, ends, patience, refreshes, ticket)
+        SELECT $1, u.* FROM unnest($2::uuid[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::text[]) u
+        ON CONFLICT (lock, lease_id) DO UPDATE SET place = excluded.place, ends = excluded.ends,
             patience = excluded.patience, refreshes = excluded.refreshes, ticket = excluded.ticket";
-    let numbers = std::iter::repeat_n(Type::INT8_ARRAY, 5);
+    let numbers = std::iter::repeat_n(Type::INT8_ARRAY, 4);
     let types = [Type::TEXT, Type::UUID_ARRAY].into_iter().chain(numbers).chain([Type::TEXT_ARRAY]);
     (sql.to_owned(), types.collect())
 }
@@ -213,10 +217,8 @@ pub(super) fn refresh() -> (String, Vec<Type>) {
             FROM $s.locks l, (SELECT $NOW AS now) n
             WHERE t.lock = $1 AND t.lease_id = $2 AND l.name = $1 AND l.record LIKE '{LISTED}%'
               AND n.now < l.wake_at AND t.ends <= n.now + $3
-            RETURNING t.rank, t.seq, l.record)
-        SELECT (SELECT count(*) FROM $s.tickets o WHERE o.lock = $1 AND (o.rank, o.seq) < (d.rank, d.seq)), d.record,
-               set_config('synchronous_commit', 'off', true)
-        FROM done d"
+            RETURNING t.place, l.record)
+        SELECT d.place, d.record, set_config('synchronous_commit', 'off', true) FROM done d"
     );
     (sql, vec![Type::TEXT, Type::UUID, Type::INT8])
 }

@@ -31,9 +31,9 @@ const SENDERS: usize = 1;
 
 /// An operation, as `many.lua` takes it.
 pub(super) struct Part {
-    /// The keys of the lock's record, and of its bucket: names, due times, events.
+    /// The keys of the lock's record, and of its bucket: names, due times, events, floor.
     pub(super) record: String,
-    pub(super) bucket: [String; 3],
+    pub(super) bucket: [String; 4],
     /// The operation, the name and what it needs.
     pub(super) words: [Vec<u8>; 5],
     /// The time, if it is not the server's, and how many events to keep: the same for all that are sent together.
@@ -253,8 +253,8 @@ async fn send_some(group: &Group, far: &Line) -> Option<(Vec<Waiting>, RedisResu
 /// What `many.lua` reads.
 fn command(parts: &[Waiting]) -> Cmd {
     let size = parts.iter().map(|waiting| waiting.part.size()).sum::<usize>();
-    let mut cmd = Cmd::with_capacity(5 + parts.len() * 9, 100 + size);
-    cmd.arg("EVALSHA").arg(MANY.hash()).arg(parts.len() * 4);
+    let mut cmd = Cmd::with_capacity(5 + parts.len() * 10, 100 + size);
+    cmd.arg("EVALSHA").arg(MANY.hash()).arg(parts.len() * 5);
     for Waiting { part, .. } in parts {
         cmd.arg(&part.record);
     }

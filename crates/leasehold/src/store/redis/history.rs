@@ -53,7 +53,7 @@ impl Locks {
             Span::After(cursor) => ("after", Place::parse(cursor).id()),
         };
         let read = CHAIN.run(&self.link, Call::plain(Repeat::Safe), |cmd| {
-            cmd.arg(2).arg(&bucket.events).arg(&key).arg(way).arg(&cursor).arg(limit);
+            cmd.arg(2).arg(&bucket.events).arg(&key).arg(way).arg(&cursor).arg(limit).arg(lock.as_str());
         });
         let reply = read.await.map_err(|error| self.explain(error))?;
         let events = entries(reply, 0)?;

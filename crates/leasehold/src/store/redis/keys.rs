@@ -2,7 +2,7 @@
 //!
 //! `PREFIX:{17}:lock:NAME` is the record of a lock. What the braces hold decides where a Cluster keeps a key, so
 //! everything of one bucket is in one place and one script can change it in one step: the records and those who wait
-//! (`…:queue:NAME`), `…:names` for listing, `…:due` for sweeping, `…:events` for the history. The first brace counts, and
+//! (`…:queue:NAME`), `…:names` for listing, `…:due` for sweeping, `…:events` for the history, `…:floor` above the tokens of those that are forgotten. The first brace counts, and
 //! the name comes after it: a name may have braces of its own.
 
 use crate::model::LockName;
@@ -25,6 +25,8 @@ pub(super) struct Bucket {
     pub(super) names: String,
     pub(super) due: String,
     pub(super) events: String,
+    /// Above every token of a lock of this bucket that is forgotten.
+    pub(super) floor: String,
 }
 
 impl Keys {
@@ -37,6 +39,7 @@ impl Keys {
                 names: format!("{base}names"),
                 due: format!("{base}due"),
                 events: format!("{base}events"),
+                floor: format!("{base}floor"),
             }
         };
         Self { prefix: prefix.to_owned(), buckets: (0..BUCKETS).map(bucket).collect() }

@@ -13,10 +13,12 @@ use super::keys::{Bucket, Keys};
 use super::link::Link;
 use super::options::RedisOptions;
 use super::packed;
-use super::scripts::{APPLY, Call, PEEK, READ};
+use super::scripts::{APPLY, Call, FORGET, PEEK, READ};
 use super::trouble::explain;
 use crate::error::{Error, Result, Trouble};
-use crate::model::{Acquire, LeaseId, Leave, LockName, LockOp, LockRecord, Outcome, Sweep, Swept, Timestamp};
+use crate::model::{
+    Acquire, LeaseId, Leave, LockName, LockOp, LockRecord, Outcome, Sweep, Swept, Timestamp, Ttl,
+};
 use crate::store::lock_store::page_size;
 use crate::store::repeat::Repeat;
 use crate::store::wake::{asks, ring, wake_here};
@@ -24,6 +26,8 @@ use crate::store::{Clock, Cursor, ListLocks, Moment, Page, Peek, clock};
 
 /// So long replicas have to acknowledge a grant, in milliseconds.
 pub(super) const WAIT_MILLIS: u32 = 1000;
+/// Locks of each bucket that one pass of forgetting examines.
+const LOOKED_AT: usize = 64;
 /// No event is kept for longer than this.
 const MAX_AGE_MILLIS: u64 = 90 * 24 * 3600 * 1000;
 
@@ -37,6 +41,8 @@ pub(super) struct Locks {
     /// How many events to keep in each bucket.
     bucket_events: u32,
     wait_replicas: u32,
+    /// For each bucket the name of the last lock that was looked at to be forgotten.
+    forget_after: tokio::sync::Mutex<Vec<String>>,
 }
 
 impl Locks {
@@ -50,6 +56,7 @@ impl Locks {
             clock: options.clock.clone(),
             bucket_events: options.max_events.div_ceil(u32::from(super::keys::BUCKETS)).max(1),
             wait_replicas: options.wait_replicas,
+            forget_after: tokio::sync::Mutex::new(vec![String::new(); usize::from(super::keys::BUCKETS)]),
         }
     }
 
@@ -62,7 +69,8 @@ impl Locks {
         // A message to another shard cannot be sent from within a script.
         let publish = if self.link.is_cluster() { "" } else { "1" };
         let with = |cmd: &mut Cmd| {
-            cmd.arg(5).arg(&lock).arg(&bucket.names).arg(&bucket.due).arg(&bucket.events).arg(&queue);
+            cmd.arg(6).arg(&lock).arg(&bucket.names).arg(&bucket.due).arg(&bucket.events).arg(&queue);
+            cmd.arg(&bucket.floor);
             cmd.arg(arguments.op()).arg(&now).arg(name.as_str()).arg(self.bucket_events);
             cmd.arg(self.inbox.channel()).arg(publish);
             arguments.add_to(cmd);
@@ -125,7 +133,7 @@ impl Locks {
         let bucket = self.keys.bucket_of(name);
         let part = Part {
             record: bucket.lock(name.as_str()),
-            bucket: [bucket.names.clone(), bucket.due.clone(), bucket.events.clone()],
+            bucket: [bucket.names.clone(), bucket.due.clone(), bucket.events.clone(), bucket.floor.clone()],
             words,
             now: now.to_owned(),
             bucket_events: self.bucket_events,
@@ -337,6 +345,47 @@ impl Locks {
         }
         self.prune().await?;
         Ok(swept)
+    }
+
+    /// Forgets idle locks among the next ones of each bucket. Each bucket has a floor of its own: on a Cluster it is where
+    /// its locks are, so that one script can raise it and remove a lock in one step.
+    pub(super) async fn forget(&self, idle: Ttl, limit: u32) -> Result<u32> {
+        let now = self.clock.as_ref().map(|clock| clock.now().as_micros().to_string()).unwrap_or_default();
+        let mut cursors = self.forget_after.lock().await;
+        let mut forgotten = 0;
+        for (bucket, after) in self.keys.buckets().zip(cursors.iter_mut()) {
+            if forgotten >= limit {
+                break; // The next pass begins with this bucket's locks, or with those of the ones before it.
+            }
+            let from = if after.is_empty() { "-".to_owned() } else { format!("({after}") };
+            let cmd = redis::cmd("ZRANGEBYLEX")
+                .arg(&bucket.names)
+                .arg(from)
+                .arg("+")
+                .arg("LIMIT")
+                .arg(0)
+                .arg(LOOKED_AT)
+                .take();
+            let names: Vec<String> = self.ask(&cmd).await?;
+            *after = names.last().filter(|_| names.len() == LOOKED_AT).cloned().unwrap_or_default();
+            if names.is_empty() {
+                continue;
+            }
+            let with = |cmd: &mut Cmd| {
+                cmd.arg(3 + 2 * names.len()).arg(&bucket.names).arg(&bucket.due).arg(&bucket.floor);
+                for name in &names {
+                    cmd.arg(bucket.lock(name)).arg(bucket.queue(name));
+                }
+                cmd.arg(&now).arg(idle.as_micros()).arg(limit - forgotten);
+                for name in &names {
+                    cmd.arg(name);
+                }
+            };
+            let reply = FORGET.run(&self.link, Call::plain(Repeat::Safe), with).await;
+            let reply = reply.and_then(|reply| Ok(redis::from_redis_value::<u32>(reply)?));
+            forgotten += reply.map_err(|error| self.explain(error))?;
+        }
+        Ok(forgotten)
     }
 
     /// Bounds the history by age; its length is bounded as it is written. Their ids are times of the server's clock.

@@ -1,7 +1,8 @@
 -- Several operations on several locks, each on its own: what their callers would else have sent one by one. Only the short
 -- ways; whatever is not so simple gets no answer here and changes nothing, and its caller asks `apply.lua`.
 --
--- KEYS: for each operation its lock's record; then for each the names, when to sweep which, and the events of its bucket.
+-- KEYS: for each operation its lock's record; then for each the names, when to sweep which, the events and the floor of its
+--       bucket.
 -- ARGV: the time (empty: the server's own), how many events to keep, then for each: the operation, the lock's name, and the
 --       first three things that it needs.
 
@@ -11,7 +12,7 @@ if not now then
   local time = call('TIME')
   now = time[1] * 1000000 + time[2]
 end
-local count = #KEYS / 4
+local count = #KEYS / 5
 if count == 0 then
   return {} -- So that the server learns this script.
 end
@@ -25,8 +26,8 @@ local function apply(at)
     return false
   end
   seen[record] = true
-  local keys, args = count + at * 3 - 2, at * 5 - 2
-  local names, due_index, events = KEYS[keys], KEYS[keys + 1], KEYS[keys + 2]
+  local keys, args = count + at * 4 - 3, at * 5 - 2
+  local names, due_index, events, floor = KEYS[keys], KEYS[keys + 1], KEYS[keys + 2], KEYS[keys + 3]
   local op, name, one, two, three = ARGV[args], ARGV[args + 1], ARGV[args + 2], ARGV[args + 3], ARGV[args + 4]
   -- ways.lua
   return answer or false

@@ -26,6 +26,8 @@ pub(super) static READ: LazyLock<Script> = LazyLock::new(|| {
 });
 /// What a waiter needs to know of a lock.
 pub(super) static PEEK: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("peek.lua")));
+/// Removes idle locks of one bucket.
+pub(super) static FORGET: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("forget.lua")));
 /// The history of one lock.
 pub(super) static CHAIN: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("chain.lua")));
 /// The history of one bucket.

@@ -1,7 +1,7 @@
 -- One operation on one lock, first part: reading the record, the short ways, and those of a queue. `apply.lua` goes on from
 -- here; together they are one script.
 --
--- KEYS: the lock's record; of its bucket: the names, when to sweep which, the events; the lock's queue.
+-- KEYS: the lock's record; of its bucket: the names, when to sweep which, the events; the lock's queue; the bucket's floor.
 -- ARGV: the operation, the time (empty: the server's own), the lock's name, how many events to keep, the inbox of the
 --       caller's process, whether to publish to inboxes from here ('1'), then what the operation needs.
 --
@@ -24,7 +24,7 @@ if not now then
   local time = call('TIME')
   now = time[1] * 1000000 + time[2]
 end
-local record, names, due_index, events = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local record, names, due_index, events, floor = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[6]
 local one, two, three = ARGV[7], ARGV[8], ARGV[9]
 local stored = call('GET', record)
 if stored and string.byte(stored) ~= 1 and string.byte(stored) ~= 2 then

@@ -80,6 +80,7 @@ pub(super) const fn abilities() -> Abilities {
         lasting: true,
         shares: true,
         queues: true,
+        forgets_locks: true,
         grace: Duration::ZERO,
         ttl: Abilities::TTL,
         tasks: Abilities::ALL_OF_TASKS,
@@ -147,5 +148,9 @@ impl LockStore for RedisStore {
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {
         self.locks.sweep(limit).await
+    }
+
+    async fn forget(&self, idle: Ttl, limit: u32) -> Result<u32> {
+        self.locks.forget(idle, limit).await
     }
 }

@@ -2,7 +2,7 @@
 -- table or a value unpacked that is not needed. What is not quite so simple has no `answer`. This is part of two scripts:
 -- one operation (`short.lua`), and several at once (`many.lua`).
 --
--- Before it: `op`, `now`, `name`, `max_events`, `stored`; the keys `record`, `names`, `due_index`, `events`; `one`, `two` and
+-- Before it: `op`, `now`, `name`, `max_events`, `stored`; the keys `record`, `names`, `due_index`, `events`, `floor`; `one`, `two` and
 -- `three`: the first three that the operation needs. The answer is the time, which is also the token of what was granted;
 -- or the record with the lease as it was released, or is renewed.
 --
@@ -13,6 +13,9 @@ local answer
 local format, version, token, wake_at, last_event, lease_count, ticket_count, body = 1, 0, 0, 0, '', 0, 0, nil
 if stored then
   format, version, token, wake_at, last_event, lease_count, ticket_count, body = open('>BdddBc0HH', stored)
+else
+  -- A lock that was forgotten begins above its last token.
+  token = tonumber(call('GET', floor) or 0)
 end
 
 if lease_count == 0 and ticket_count == 0 and op == 'acquire' then

@@ -9,12 +9,13 @@ use super::boot::{self, Known, Presence};
 use super::cache::Cache;
 use super::options::{Durability, SqliteOptions};
 use super::schema::{self, Opened};
-use super::tables::{self, LockRow, Stored};
+use super::tables::{self, Body, LockRow, Stored};
 use super::tail::Numbers;
 use super::tasks::Queues;
 use super::tickets;
 use crate::model::{
-    Applied, Ask, Lease, LeaseId, LockName, LockOp, LockRecord, Outcome, Sweep, Timestamp, Token, Ttl,
+    Applied, Ask, Lease, LeaseId, LockName, LockOp, LockRecord, Outcome, Sweep, Timestamp, Token, TokenFloor,
+    Ttl,
 };
 use crate::store::{Boot, Clock, Moment, Peek, is_gone, this_process};
 
@@ -26,6 +27,9 @@ const PRUNE_EVERY: u32 = 8192;
 const MANY: usize = 4;
 /// No event is kept for longer than this.
 const MAX_AGE: Ttl = Ttl::from_secs(90 * 24 * 3600);
+
+/// Locks that one pass of forgetting examines.
+const LOOKED_AT: u32 = 2_000;
 
 /// The log is folded into the file when it has so many pages. Whoever opens the store while nobody else has it open
 /// reads the whole log, so a process that lives for a few transactions keeps it short; one that goes on is better off
@@ -52,6 +56,8 @@ pub(super) struct Ledger {
     needed: Durability,
     max_events: u32,
     long_queue: usize,
+    /// The name of the last lock that was looked at to be forgotten.
+    forget_after: String,
     commits: u32,
     cache: Cache,
     numbers: Numbers,
@@ -104,6 +110,7 @@ impl Ledger {
             needed: options.durability,
             max_events: options.max_events,
             long_queue: options.long_queue,
+            forget_after: String::new(),
             commits: 0,
             cache: Cache::default(),
             numbers,
@@ -367,7 +374,11 @@ impl Ledger {
         if let Some(row) = self.cache.take(name) {
             return Ok(row);
         }
-        let mut row = tables::load(&self.conn, name)?.unwrap_or_else(|| LockRow::new(name.clone()));
+        let mut row = match tables::load(&self.conn, name)? {
+            Some(row) => row,
+            // Read in the transaction that makes the lock: a process that forgets raises it in the one that removes one.
+            None => LockRow::new(name.clone(), TokenFloor::at(schema::token(&self.conn, schema::FORGOTTEN)?)),
+        };
         row.record.token = row.record.token.max(self.floor);
         row.long_queue = self.long_queue;
         Ok(row)
@@ -384,13 +395,14 @@ impl Ledger {
         let now = self.clock.now();
         let found = tables::without_tickets(&self.conn, name)?;
         Ok(match found {
-            Some(Stored { record, wake_at, is_listed: true, .. }) => Peek {
-                lease: record.lease(waiter).cloned(),
+            Some(Stored { body: Body::Listed(lock), wake_at, .. }) => Peek {
+                lease: lock.record.lease(waiter).cloned(),
                 wake_at,
-                holder_is_gone: record.holders.iter().any(|lease| is_dead(&lease.ask)),
+                holder_is_gone: lock.record.holders.iter().any(|lease| is_dead(&lease.ask)),
                 now,
             },
-            found => Peek::of(found.map(|found| found.record).as_ref(), waiter, now),
+            Some(Stored { body: Body::Whole(record), .. }) => Peek::of(Some(&record), waiter, now),
+            None => Peek::of(None, waiter, now),
         })
     }
 
@@ -448,6 +460,47 @@ impl Ledger {
         tx.commit()?;
         self.prune(now)?;
         Ok(found)
+    }
+
+    /// Forgets idle locks among the next ones by name, and raises the floor above their tokens in the same transaction.
+    pub(super) fn forget(&mut self, idle: Ttl, limit: u32) -> rusqlite::Result<u32> {
+        self.begin(Durability::Holders)?;
+        let now = self.clock.now();
+        let forgotten = self.forget_some(now, idle, limit).and_then(|forgotten| {
+            self.conn.prepare_cached("COMMIT")?.execute([])?;
+            Ok(forgotten)
+        });
+        // Rows of this connection's own writing are not dropped by the check for those of others.
+        self.cache.clear();
+        match forgotten {
+            Ok(forgotten) => self.count_commit().map(|()| forgotten),
+            Err(error) => {
+                self.roll_back();
+                Err(error)
+            }
+        }
+    }
+
+    fn forget_some(&mut self, now: Timestamp, idle: Ttl, limit: u32) -> rusqlite::Result<u32> {
+        let before = TokenFloor::at(schema::token(&self.conn, schema::FORGOTTEN)?);
+        let floor = before.raised(now, idle);
+        let page = tables::idle(&self.conn, &self.forget_after, limit.max(LOOKED_AT))?;
+        self.forget_after = if page.len() < limit.max(LOOKED_AT) as usize {
+            String::new()
+        } else {
+            page.last().map(|(_, record)| record.name.as_str().to_owned()).unwrap_or_default()
+        };
+        let mut forgotten = 0;
+        for (id, record) in page {
+            if forgotten < limit && record.is_forgettable(floor) {
+                tables::remove(&self.conn, id)?;
+                forgotten += 1;
+            }
+        }
+        if forgotten > 0 && floor > before {
+            schema::set_token(&self.conn, schema::FORGOTTEN, floor.token())?;
+        }
+        Ok(forgotten)
     }
 
     /// Bounds the history.

@@ -43,6 +43,8 @@ const MIGRATIONS: [&str; 7] = ["
     DELETE FROM meta WHERE key = 'boot';
 ", tickets::TABLE, tasks::BEGUN, tasks::HEADS_PER_QUEUE];
 
+/// Above every token of a lock that is forgotten.
+pub(super) const FORGOTTEN: &str = "forgotten_floor";
 /// Tokens up to this one may have been given before the machine was restarted.
 pub(super) const FLOOR: &str = "token_floor";
 /// Tokens up to this one may be given: it has reached the disk.

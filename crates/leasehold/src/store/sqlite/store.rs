@@ -179,6 +179,10 @@ impl LockStore for SqliteStore {
         }
         Ok(swept)
     }
+
+    async fn forget(&self, idle: Ttl, limit: u32) -> Result<u32> {
+        self.writer.run(move |ledger| ledger.forget(idle, limit)).await
+    }
 }
 
 fn abilities() -> Abilities {
@@ -192,6 +196,7 @@ fn abilities() -> Abilities {
         lasting: true,
         shares: true,
         queues: true,
+        forgets_locks: true,
         grace: Duration::ZERO,
         ttl: Abilities::TTL,
         tasks: Abilities::ALL_OF_TASKS,

@@ -4,7 +4,7 @@ use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 
 use super::tail::{Numbers, Tail};
 use super::tickets;
-use crate::model::{Event, LockName, LockRecord, Timestamp};
+use crate::model::{Event, LockName, LockRecord, Timestamp, TokenFloor};
 use crate::store::ticket_rows::{LONG_QUEUE, Layout, Listed, TicketRows, is_listed};
 
 /// A lock's row.
@@ -24,8 +24,9 @@ pub(super) struct LockRow {
 const COLUMNS: &str = "SELECT id, record, wake_at, last_event, tail FROM locks";
 
 impl LockRow {
-    pub(super) fn new(name: LockName) -> Self {
-        let record = LockRecord::new(name);
+    /// A lock that is not stored.
+    pub(super) fn new(name: LockName, floor: TokenFloor) -> Self {
+        let record = LockRecord::without_record(name, floor);
         let tail = Tail::default();
         Self {
             id: None,
@@ -110,27 +111,36 @@ pub(super) fn load(conn: &Connection, name: &LockName) -> rusqlite::Result<Optio
 /// A lock's row without the tickets of a long queue.
 pub(super) struct Stored {
     pub(super) id: i64,
-    pub(super) record: LockRecord,
-    pub(super) is_listed: bool,
-    /// How many tickets are rows.
-    pub(super) listed: u32,
+    pub(super) body: Body,
     pub(super) wake_at: Option<Timestamp>,
+}
+
+/// What a lock's row has.
+pub(super) enum Body {
+    /// All of it.
+    Whole(LockRecord),
+    /// All but its tickets, which are rows.
+    Listed(Listed),
 }
 
 /// Reads a lock's row without the tickets of a long queue.
 pub(super) fn without_tickets(conn: &Connection, name: &LockName) -> rusqlite::Result<Option<Stored>> {
     let read = |row: &Row<'_>| {
         let text = row.get_ref(1)?.as_str()?;
-        let is_listed = is_listed(text);
-        let Listed { listed, record } =
-            if is_listed { from_json(text, 1)? } else { Listed { listed: 0, record: from_json(text, 1)? } };
+        let body = if is_listed(text) {
+            Body::Listed(from_json(text, 1)?)
+        } else {
+            Body::Whole(from_json(text, 1)?)
+        };
         let wake_at: Option<i64> = row.get(2)?;
         let wake_at = wake_at.and_then(|wake_at| u64::try_from(wake_at).ok()).map(Timestamp::from_micros);
-        Ok(Stored { id: row.get(0)?, record, is_listed, listed, wake_at })
+        Ok(Stored { id: row.get(0)?, body, wake_at })
     };
-    let sql = "SELECT id, record, wake_at FROM locks WHERE name = ?";
-    conn.prepare_cached(sql)?.query_row([name.as_str()], read).optional()
+    conn.prepare_cached(LOOK)?.query_row([name.as_str()], read).optional()
 }
+
+/// What is read of a lock without its tickets.
+pub(super) const LOOK: &str = "SELECT id, record, wake_at FROM locks WHERE name = ?";
 
 /// A record as its column has it, and whether its tickets are rows.
 pub(super) fn stored_record(text: &str, column: usize) -> rusqlite::Result<(LockRecord, bool)> {
@@ -254,6 +264,19 @@ pub(super) fn due(conn: &Connection, now: Timestamp, limit: u32) -> rusqlite::Re
     rows(conn, &sql, params![micros(now), limit])
 }
 
+/// The next locks by name that neither end anything nor have events of their own to move out.
+pub(super) fn idle(conn: &Connection, after: &str, limit: u32) -> rusqlite::Result<Vec<(i64, LockRecord)>> {
+    let sql = "SELECT id, record FROM locks WHERE name > ? AND wake_at IS NULL ORDER BY name LIMIT ?";
+    let mut select = conn.prepare_cached(sql)?;
+    let read = |row: &Row<'_>| Ok((row.get(0)?, stored_record(row.get_ref(1)?.as_str()?, 1)?.0));
+    select.query_map(params![after, limit], read)?.collect()
+}
+
+/// Removes a lock. Its events stay.
+pub(super) fn remove(conn: &Connection, id: i64) -> rusqlite::Result<()> {
+    conn.prepare_cached("DELETE FROM locks WHERE id = ?")?.execute([id]).map(drop)
+}
+
 /// Records by name, from `after` on; with `busy`, only those that somebody may hold.
 pub(super) fn list(
     conn: &Connection,
@@ -296,7 +319,7 @@ pub(super) fn events_of(
     limit: u32,
 ) -> rusqlite::Result<Vec<(i64, Event)>> {
     let Some(row) = load(conn, lock)? else {
-        return Ok(Vec::new());
+        return events_of_forgotten(conn, lock, before, limit);
     };
     let mut found = row.tail.events()?;
     found.retain(|(seq, _)| *seq < before);
@@ -309,6 +332,18 @@ pub(super) fn events_of(
     let more = limit - u32::try_from(found.len()).unwrap_or(limit);
     found.extend(events(conn, sql, params![row.last_event, before, more])?);
     Ok(found)
+}
+
+/// Events of a lock without a row, which has no chain to go along: found among those of all.
+fn events_of_forgotten(
+    conn: &Connection,
+    lock: &LockName,
+    before: i64,
+    limit: u32,
+) -> rusqlite::Result<Vec<(i64, Event)>> {
+    let sql = "SELECT seq, event FROM events WHERE seq < ? AND json_extract(event, '$.lock') = ? \
+               ORDER BY seq DESC LIMIT ?";
+    events(conn, sql, params![before, lock.as_str(), limit])
 }
 
 fn events(conn: &Connection, sql: &str, params: &[&dyn ToSql]) -> rusqlite::Result<Vec<(i64, Event)>> {

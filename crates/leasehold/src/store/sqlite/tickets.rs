@@ -2,40 +2,45 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::tables::{from_json, micros, to_json, without_tickets};
+use super::tables::{Body, Stored, from_json, micros, to_json, without_tickets};
 use crate::model::{
     Acquire, Ask, Conflict, HeldBy, LeaseId, LockName, LockOp, LockRecord, Outcome, Queued, Ticket,
     Timestamp, Ttl,
 };
 use crate::store::ticket_rows::{LISTED, RowChange, TicketRow, TicketRows};
 
-/// The fourth version of the schema.
+/// Its part of the schema.
 pub(super) const TABLE: &str = "
-    -- A long queue: one row per ticket, in the order of `rank` and `seq`, so that refreshing one does not write the
-    -- others. The lock's `record` says that its tickets are here.
-    CREATE TABLE tickets (lock INTEGER NOT NULL, lease_id BLOB NOT NULL, rank INTEGER NOT NULL, seq INTEGER NOT NULL,
+    -- A long queue: one row per ticket, in the order of `place`, so that refreshing one does not write the others. The
+    -- lock's `record` says that its tickets are here.
+    CREATE TABLE tickets (lock INTEGER NOT NULL, lease_id BLOB NOT NULL, place INTEGER NOT NULL,
                           expires_at INTEGER NOT NULL, patience INTEGER NOT NULL, refreshes INTEGER NOT NULL,
                           ticket TEXT NOT NULL, PRIMARY KEY (lock, lease_id)) WITHOUT ROWID;
-    CREATE INDEX tickets_in_order ON tickets (lock, rank, seq);
 ";
+
+/// Whether a lock's tickets are rows: its record begins as the second parameter does.
+const IS_LISTED: &str = "SELECT 1 FROM locks WHERE name = ?1 AND substr(record, 1, length(?2)) = ?2";
+const ONE: &str = "SELECT ticket FROM tickets WHERE lock = ? AND lease_id = ?";
+const REFRESH: &str = "UPDATE tickets SET expires_at = ?1, patience = ?2, refreshes = refreshes + 1 \
+                       WHERE lock = ?3 AND lease_id = ?4 AND expires_at <= ?1 RETURNING place";
 
 /// Reads all tickets into a record that came without them.
 pub(super) fn load(conn: &Connection, lock: i64, record: &mut LockRecord) -> rusqlite::Result<TicketRows> {
-    let sql = "SELECT lease_id, rank, seq, expires_at, patience, refreshes, ticket FROM tickets \
-               WHERE lock = ? ORDER BY rank, seq";
+    let sql =
+        "SELECT place, expires_at, patience, refreshes, ticket FROM tickets WHERE lock = ? ORDER BY place";
     let mut select = conn.prepare_cached(sql)?;
     let mut rows = select.query([lock])?;
     let mut found = TicketRows::default();
     while let Some(row) = rows.next()? {
         let number = |at: usize| row.get::<_, i64>(at).map(|number| u64::try_from(number).unwrap_or(0));
-        let ticket: Ticket = from_json(row.get_ref(6)?.as_str()?, 6)?;
+        let ticket: Ticket = from_json(row.get_ref(4)?.as_str()?, 4)?;
         let known = TicketRow {
             lease_id: ticket.ask.lease_id,
-            rank: row.get(1)?,
-            seq: row.get(2)?,
-            expires_at: Timestamp::from_micros(number(3)?),
-            patience: Ttl::try_from(number(4)?).unwrap_or(ticket.patience),
-            refreshes: number(5)?,
+            place: row.get(0)?,
+            since: ticket.since,
+            expires_at: Timestamp::from_micros(number(1)?),
+            patience: Ttl::try_from(number(2)?).unwrap_or(ticket.patience),
+            refreshes: number(3)?,
         };
         record.waiters.push(Ticket { expires_at: known.expires_at, patience: known.patience, ..ticket });
         record.version += known.refreshes;
@@ -58,13 +63,13 @@ pub(super) fn save(
     for id in &change.remove {
         remove.execute(params![lock, key(id)])?;
     }
-    let sql = "INSERT OR REPLACE INTO tickets (lock, lease_id, rank, seq, expires_at, patience, refreshes, ticket) \
-               VALUES (?, ?, ?, ?, ?, ?, ?, ?)";
+    let sql = "INSERT OR REPLACE INTO tickets (lock, lease_id, place, expires_at, patience, refreshes, ticket) \
+               VALUES (?, ?, ?, ?, ?, ?, ?)";
     let mut put = conn.prepare_cached(sql)?;
-    for (place, row) in &change.put {
-        let (ends, ticket) = (micros(row.expires_at), to_json(&record.waiters[*place])?);
+    for (at, row) in &change.put {
+        let (ends, ticket) = (micros(row.expires_at), to_json(&record.waiters[*at])?);
         let (patience, refreshes) = (number(row.patience.as_micros()), number(row.refreshes));
-        put.execute(params![lock, key(&row.lease_id), row.rank, row.seq, ends, patience, refreshes, ticket])?;
+        put.execute(params![lock, key(&row.lease_id), row.place, ends, patience, refreshes, ticket])?;
     }
     Ok(())
 }
@@ -87,40 +92,32 @@ pub(super) fn refresh(
         return Ok(None);
     };
     // Most locks have no long queue: their records need not be parsed for this.
-    let sql = format!("SELECT 1 FROM locks WHERE name = ? AND substr(record, 1, {}) = ?", LISTED.len());
-    if !conn.prepare_cached(&sql)?.exists(params![name.as_str(), LISTED])? {
+    if !conn.prepare_cached(IS_LISTED)?.exists(params![name.as_str(), LISTED])? {
         return Ok(None);
     }
-    let Some(lock) = without_tickets(conn, name)? else {
+    let Some(Stored { id, wake_at, body: Body::Listed(lock) }) = without_tickets(conn, name)? else {
         return Ok(None);
     };
     let holders = &lock.record.holders;
-    let first = "SELECT ticket FROM tickets WHERE lock = ? ORDER BY rank, seq LIMIT 1";
     let first: Option<Ticket> = conn
-        .prepare_cached(first)?
-        .query_row([lock.id], |row| from_json(row.get_ref(0)?.as_str()?, 0))
+        .prepare_cached(ONE)?
+        .query_row(params![id, key(&lock.next)], |row| from_json(row.get_ref(0)?.as_str()?, 0))
         .optional()?;
-    let is_settled = lock.wake_at.is_some_and(|wake_at| now < wake_at)
+    let is_settled = wake_at.is_some_and(|wake_at| now < wake_at)
         && !holders.iter().any(|lease| lease.ask.lease_id == ask.lease_id || is_dead(&lease.ask))
         && first.is_some_and(|first| !is_dead(&first.ask));
     if !is_settled {
         return Ok(None);
     }
     // The end only moves on, so that `wake_at` stays before it.
-    let sql = "UPDATE tickets SET expires_at = ?1, patience = ?2, refreshes = refreshes + 1 \
-               WHERE lock = ?3 AND lease_id = ?4 AND expires_at <= ?1 RETURNING rank, seq";
-    let values =
-        params![micros(now.plus(*patience)), number(patience.as_micros()), lock.id, key(&ask.lease_id)];
-    let place: Option<(i64, i64)> =
-        conn.prepare_cached(sql)?.query_row(values, |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
-    let Some((rank, seq)) = place else {
+    let values = params![micros(now.plus(*patience)), number(patience.as_micros()), id, key(&ask.lease_id)];
+    let place: Option<i64> = conn.prepare_cached(REFRESH)?.query_row(values, |row| row.get(0)).optional()?;
+    let Some(place) = place else {
         return Ok(None);
     };
-    let ahead = "SELECT count(*) FROM tickets WHERE lock = ? AND (rank, seq) < (?, ?)";
-    let ahead = conn.prepare_cached(ahead)?.query_row(params![lock.id, rank, seq], |row| row.get(0))?;
     let holders = holders.iter().map(HeldBy::from).collect();
     let conflict = Conflict { holders, waiters: lock.listed, full: false };
-    Ok(Some(Outcome::Queued(Queued { ahead, conflict })))
+    Ok(Some(Outcome::Queued(Queued { ahead: lock.ahead(place), conflict })))
 }
 
 fn key(id: &LeaseId) -> [u8; 16] {
@@ -129,4 +126,95 @@ fn key(id: &LeaseId) -> [u8; 16] {
 
 fn number(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rusqlite::StatementStatus;
+    use uuid::Uuid;
+
+    use super::super::tables::{self, LOOK, LockRow};
+    use super::*;
+    use crate::model::{Holder, Metadata, Mode, Priority, Slots, TokenFloor};
+
+    const NOW: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
+
+    fn ask(number: u128) -> LockOp {
+        let ask = Ask {
+            lease_id: LeaseId::from_uuid(Uuid::from_u128(1_000_000 + number)),
+            holder: Holder::new("ada@host").unwrap(),
+            mode: Mode::Exclusive,
+            slots: Slots::default(),
+            priority: Priority::default(),
+            ttl: Ttl::from_secs(600),
+            metadata: Metadata::default(),
+            process: None,
+        };
+        LockOp::Acquire(Acquire { ask: Arc::new(ask), queue: Some(Ttl::from_secs(600)), steal_after: None })
+    }
+
+    /// Makes a lock with this number of waiters.
+    fn fill(conn: &Connection, name: &LockName, waiters: u128) {
+        let mut row = LockRow::new(name.clone(), TokenFloor::default());
+        row.record.apply(&ask(0), NOW);
+        tables::save(conn, &mut row, NOW).unwrap();
+        // Known by its number from here on.
+        let mut row = tables::load(conn, name).unwrap().unwrap();
+        for number in 1..=waiters {
+            row.record.apply(&ask(number), NOW);
+        }
+        tables::save(conn, &mut row, NOW).unwrap();
+        assert_eq!(tables::load(conn, name).unwrap().unwrap().record, row.record);
+    }
+
+    /// Steps of SQLite's machine, by all statements of this connection that are remembered.
+    fn steps(conn: &Connection, sqls: &[&str]) -> i32 {
+        let of = |sql| conn.prepare_cached(sql).unwrap().reset_status(StatementStatus::VmStep);
+        sqls.iter().map(|sql| of(sql)).sum()
+    }
+
+    #[test]
+    fn looking_and_refreshing_cost_the_same_in_any_queue() {
+        let conn = Connection::open_in_memory().unwrap();
+        conn.execute_batch(
+            "CREATE TABLE locks (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, record TEXT NOT NULL,
+                                 wake_at INTEGER, last_event INTEGER, tail TEXT NOT NULL DEFAULT '');",
+        )
+        .unwrap();
+        conn.execute_batch(TABLE).unwrap();
+        let sqls = [LOOK, IS_LISTED, ONE, REFRESH];
+        let mut costs = Vec::new();
+        for waiters in [150, 900] {
+            let name = LockName::new(format!("lock-{waiters}")).unwrap();
+            fill(&conn, &name, waiters);
+            let stored: i64 = conn
+                .query_row("SELECT length(record) FROM locks WHERE name = ?", [name.as_str()], |row| {
+                    row.get(0)
+                })
+                .unwrap();
+            steps(&conn, &sqls);
+            without_tickets(&conn, &name).unwrap().unwrap();
+            let look = steps(&conn, &sqls);
+            let changes = conn.total_changes();
+            let outcome = refresh(&conn, &name, &ask(waiters), NOW, |_| false).unwrap();
+            let Some(Outcome::Queued(queued)) = outcome else { panic!("{outcome:?}") };
+            assert_eq!(
+                (u128::from(queued.ahead), u128::from(queued.conflict.waiters)),
+                (waiters - 1, waiters)
+            );
+            assert_eq!(conn.total_changes() - changes, 1, "one row is written");
+            costs.push((stored, look, steps(&conn, &sqls)));
+            let version = u64::try_from(waiters).unwrap() + 2;
+            assert_eq!(tables::load(&conn, &name).unwrap().unwrap().record.version, version);
+            // What is not settled is for the rules.
+            assert!(
+                refresh(&conn, &name, &ask(1), NOW.plus(Ttl::from_secs(600)), |_| false).unwrap().is_none()
+            );
+            assert!(refresh(&conn, &name, &ask(1), NOW, |_| true).unwrap().is_none());
+            assert!(refresh(&conn, &name, &ask(waiters + 1), NOW, |_| false).unwrap().is_none());
+        }
+        assert_eq!(costs[0], costs[1]);
+    }
 }

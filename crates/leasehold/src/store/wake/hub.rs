@@ -139,7 +139,7 @@ impl Changes {
     }
 
     /// Waits for a wake-up, at most for `patience` and for the time until the next poll. The first in the queue polls at
-    /// the engine's rate, those behind it less often, and so does everybody when very many wait in this process.
+    /// the engine's rate, those behind it less often, and all of them less often when very many wait in this process.
     pub async fn next(&mut self, patience: Duration) -> Wake {
         let behind = poll_behind(self.poll, self.ahead, self.wakes);
         let wait = poll_among(behind, waiting().len()).min(patience);

@@ -5,6 +5,7 @@
 pub mod admin;
 pub mod counted;
 pub mod exclusive;
+pub mod forget;
 pub mod history;
 pub mod listing;
 pub mod queue;

@@ -26,6 +26,12 @@ pub(super) struct Config {
     pub(super) sweeps: u8,
     /// Requests that the network delivers twice.
     pub(super) duplicates: u8,
+    /// Passes that forget the lock if it was not granted for `idle` ticks…
+    pub(super) forgets: u8,
+    pub(super) idle: u32,
+    /// …and how often the engine's clock is set back, to where it began. Workers have clocks of their own, which are not:
+    /// what they believe is not looked at in such a world.
+    pub(super) set_backs: u8,
     /// Look no further than so many steps; without it, the world is explored to its end.
     pub(super) depth: Option<usize>,
     /// What must have happened somewhere in this world.
@@ -71,6 +77,9 @@ impl Default for Config {
             stops: 0,
             sweeps: 0,
             duplicates: 0,
+            forgets: 0,
+            idle: 1,
+            set_backs: 0,
             depth: None,
             must_see: &[],
         }

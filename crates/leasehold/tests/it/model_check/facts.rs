@@ -3,7 +3,7 @@
 //! Facts are about steps. They are noted aside, not in the state, because a step that leads to a known state would
 //! leave no trace there, and one that is remembered in the state would make many states of one.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use leasehold::model::{EventKind, LockOp, Mode, Outcome, Status};
 
@@ -40,11 +40,14 @@ pub(super) enum Fact {
     TwoHoldersWritesInFlight,
     StaleWriteRefused,
     NewerWriteAccepted,
+    Forgotten,
+    NotForgotten,
+    MadeAgain,
 }
 
 /// The facts noted so far.
 #[derive(Debug, Default)]
-pub(super) struct Facts(AtomicU32);
+pub(super) struct Facts(AtomicU64);
 
 impl Facts {
     pub(super) fn note(&self, fact: Fact) {

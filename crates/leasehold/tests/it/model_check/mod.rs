@@ -13,6 +13,7 @@
 //! | `promises.rs` | what must hold; the promises about what workers believe |
 //! | `audit.rs`, `audit_leases.rs`, `audit_queue.rs` | the promises about one step of the rules |
 //! | `facts.rs` | what must have happened at least once, so that no promise holds for want of a case |
+//! | `forget.rs` | forgetting the lock while it is idle, and making it again |
 //! | `rules.rs`, `mutants.rs`, `mutants_leases.rs`, `mutants_queue.rs` | the rules as they are, and wrong ones |
 //! | `right.rs`, `wrong.rs` | the tests |
 
@@ -21,6 +22,7 @@ mod audit_leases;
 mod audit_queue;
 mod config;
 mod facts;
+mod forget;
 mod mutants;
 mod mutants_leases;
 mod mutants_queue;

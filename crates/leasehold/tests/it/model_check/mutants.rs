@@ -3,7 +3,7 @@
 //! Each wraps the right rules from outside and changes what goes in or what comes out, so that the rules themselves
 //! know nothing of it.
 
-use leasehold::model::{Applied, LockOp, LockRecord, Timestamp, Ttl};
+use leasehold::model::{Applied, LockOp, LockRecord, Status, Timestamp, TokenFloor, Ttl};
 
 use super::config::Config;
 use super::promises::Promise::{self, *};
@@ -21,8 +21,63 @@ pub(super) fn all() -> Vec<Mutant> {
     let mut all = of_leases();
     all.extend(of_queue());
     all.extend(of_the_other_side());
+    all.extend(of_forgetting());
     all
 }
+
+/// Stores that forget locks in a wrong way.
+fn of_forgetting() -> Vec<Mutant> {
+    use worlds::{forgetful, set_back};
+    let not_raised = Rules {
+        forget: |record, floor, now, idle| (floor, RIGHT_FORGET(record, floor, now, idle).1),
+        ..RIGHT
+    };
+    let not_read = Rules { make: |name, _, _| LockRecord::new(name), ..RIGHT };
+    let read_before = Rules { make: |name, _, sent| LockRecord::without_record(name, sent), ..RIGHT };
+    let with_tickets = Rules {
+        forget: |record, floor, now, idle| {
+            let floor = floor.raised(now, idle);
+            (floor, record.live(now).next().is_none() && record.token <= floor.token())
+        },
+        ..RIGHT
+    };
+    let kept = Rules {
+        forget: |record, floor, now, idle| {
+            let floor = floor.raised(now, idle);
+            let working = record.holders.iter().any(|lease| lease.status != Status::Released);
+            (floor, !working && record.waiters.is_empty() && record.token <= floor.token())
+        },
+        ..RIGHT
+    };
+    let above = Rules {
+        forget: |record, floor, now, idle| {
+            let floor = floor.raised(now, idle);
+            (floor, record.holders.is_empty() && record.waiters.is_empty())
+        },
+        ..RIGHT
+    };
+    let follows = Rules {
+        forget: |record, _, now, idle| RIGHT_FORGET(record, TokenFloor::default(), now, idle),
+        ..RIGHT
+    };
+    let mutant = |name: &'static str, rules: Rules, world: fn() -> Config, breaks: Promise| Mutant {
+        name,
+        rules,
+        world,
+        breaks,
+    };
+    vec![
+        mutant("forgetting does not raise the floor", not_raised, set_back as fn() -> Config, TokensRise),
+        mutant("a lock is made without the floor", not_read, set_back, TokensRise),
+        mutant("the floor is read before the step", read_before, set_back, TokensRise),
+        mutant("a token above the floor is forgotten", above, set_back, TokensRise),
+        mutant("the floor follows a clock that was set back", follows, set_back, FloorNeverFalls),
+        mutant("a lock is forgotten while one waits", with_tickets, forgetful, WhatIsUsedIsNotForgotten),
+        mutant("a lock is forgotten while it is kept", kept, forgetful, WhatIsUsedIsNotForgotten),
+    ]
+}
+
+const RIGHT_FORGET: fn(&LockRecord, TokenFloor, Timestamp, Ttl) -> (TokenFloor, bool) = RIGHT.forget;
 
 fn of_leases() -> Vec<Mutant> {
     use worlds::{counted, everything, in_turn, kept, retries, shared, sweepers, thieves};

@@ -29,10 +29,12 @@ pub(super) enum Promise {
     ForcedTokenIsOld,
     KeptLeaseStays,
     EngineIsTold,
+    WhatIsUsedIsNotForgotten,
+    FloorNeverFalls,
 }
 
 impl Promise {
-    pub(super) const ALL: [Self; 18] = [
+    pub(super) const ALL: [Self; 20] = [
         Self::NoTwoBeliefs,
         Self::BeliefIsBacked,
         Self::LateReplyIsNoAcquisition,
@@ -51,6 +53,8 @@ impl Promise {
         Self::ForcedTokenIsOld,
         Self::KeptLeaseStays,
         Self::EngineIsTold,
+        Self::WhatIsUsedIsNotForgotten,
+        Self::FloorNeverFalls,
     ];
 
     pub(super) const fn name(self) -> &'static str {
@@ -73,6 +77,8 @@ impl Promise {
             Self::ForcedTokenIsOld => "a forced token is old from then on",
             Self::KeptLeaseStays => "a lease kept for its time stays so long",
             Self::EngineIsTold => "the engine is told what to write and whom to wake",
+            Self::WhatIsUsedIsNotForgotten => "S3 a lock that is held, waited for or kept is not forgotten",
+            Self::FloorNeverFalls => "S3 the floor of tokens never falls",
         }
     }
 }
@@ -105,7 +111,7 @@ impl Broken {
 }
 
 /// What the checker asks of every state: one promise if one is sought, else all of them at once. One question and not
-/// eighteen, because the checker's bookkeeping for each costs more than all the answers; a state tells what broke.
+/// twenty, because the checker's bookkeeping for each costs more than all the answers; a state tells what broke.
 pub(super) fn properties(sought: Option<Promise>) -> Vec<Property<System>> {
     vec![match sought {
         None => Property::always("every promise", |_, state: &State| state.broken == Broken::default()),

@@ -70,6 +70,16 @@ fn a_counted_lock_has_no_more_holders_than_any_of_them_accepts() {
 }
 
 #[test]
+fn a_lock_that_is_forgotten_and_made_again_breaks_no_promise() {
+    explore(worlds::forgetful());
+}
+
+#[test]
+fn tokens_rise_over_a_forgotten_lock_and_a_clock_that_was_set_back() {
+    explore(worlds::set_back());
+}
+
+#[test]
 fn a_thief_takes_only_what_is_stale() {
     explore(worlds::thieves());
 }

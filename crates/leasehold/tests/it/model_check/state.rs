@@ -1,6 +1,6 @@
 //! What a world looks like at one moment: the lock, its workers, everything in flight, and what the auditor remembers.
 
-use leasehold::model::{Fence, LeaseId, LockName, LockRecord, Timestamp, Token, Ttl};
+use leasehold::model::{Fence, LeaseId, LockName, LockRecord, Timestamp, Token, TokenFloor, Ttl};
 use uuid::Uuid;
 
 use super::config::Config;
@@ -10,6 +10,10 @@ use super::promises::Broken;
 pub(super) struct State {
     pub(super) now: Timestamp,
     pub(super) record: LockRecord,
+    /// Whether the lock has no record: what `record` says is then nothing.
+    pub(super) is_forgotten: bool,
+    /// The store's floor of tokens.
+    pub(super) floor: TokenFloor,
     pub(super) workers: Vec<Worker>,
     /// In flight. Kept sorted, as the network keeps no order. What is never delivered is lost: that needs no action.
     pub(super) requests: Vec<Request>,
@@ -60,6 +64,8 @@ pub(super) struct Request {
     pub(super) want: Want,
     /// When it was sent; the start of time if nobody will ever ask.
     pub(super) sent: Timestamp,
+    /// The floor at that time. No right rule asks for it.
+    pub(super) floor: TokenFloor,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -101,6 +107,8 @@ pub(super) struct Left {
     pub(super) stops: u8,
     pub(super) sweeps: u8,
     pub(super) duplicates: u8,
+    pub(super) forgets: u8,
+    pub(super) set_backs: u8,
 }
 
 /// What the auditor remembers of the past, apart from the record: wrong rules cannot touch it.
@@ -123,6 +131,8 @@ impl State {
         Self {
             now: config.start(),
             record: LockRecord::new(LockName::new("l").unwrap()),
+            is_forgotten: false,
+            floor: TokenFloor::default(),
             workers: vec![Worker::default(); config.workers.len()],
             requests: Vec::new(),
             replies: Vec::new(),
@@ -137,6 +147,8 @@ impl State {
                 stops: config.stops,
                 sweeps: config.sweeps,
                 duplicates: config.duplicates,
+                forgets: config.forgets,
+                set_backs: config.set_backs,
             },
             memory: Memory::default(),
             broken: Broken::default(),

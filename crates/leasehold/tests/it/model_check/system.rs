@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use leasehold::model::{
     Acquire, Ask, AskRelease, ForceRelease, Holder, Lease, LeaseId, Leave, LockOp, Outcome, Reason, Release,
-    Renew, Sweep, Ttl,
+    Renew, Sweep, TokenFloor, Ttl,
 };
 use stateright::{Model, Property};
 
@@ -57,6 +57,10 @@ pub(super) enum Action {
     Sweep(usize),
     /// A sweeper that saw nobody dead.
     SweepEnded,
+    /// A pass that forgets idle locks.
+    Forget,
+    /// The engine's clock is set back.
+    SetBack,
 }
 
 impl Model for System {
@@ -102,6 +106,7 @@ impl Model for System {
             actions.push(if none { Action::SweepEnded } else { Action::Look });
         }
         actions.extend((0..state.looks.len()).map(Action::Sweep));
+        self.forget_actions(state, actions);
     }
 
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
@@ -160,8 +165,12 @@ impl Model for System {
                 state.left.sweeps -= 1;
                 self.apply(&mut state, &LockOp::Sweep(Sweep::default()));
             }
+            Action::Forget => self.forget(&mut state),
+            Action::SetBack => self.set_back(&mut state),
         }
-        promises::check_beliefs(self, &mut state);
+        if self.config.set_backs == 0 {
+            promises::check_beliefs(self, &mut state);
+        }
         Some(state.canonical())
     }
 
@@ -194,7 +203,7 @@ impl System {
 
     /// The engine gets a request, and answers.
     fn deliver(&self, state: &mut State, request: Request) {
-        let Request { lease_id, want, sent } = request;
+        let Request { lease_id, want, sent, floor } = request;
         let plan = &self.config.workers[owner(&lease_id)];
         let ticks = |count: Option<u32>| count.map(|count| self.config.lasting(count));
         let op = match want {
@@ -209,7 +218,7 @@ impl System {
             }
             Want::Leave => LockOp::Leave(Leave { lease_id }),
         };
-        let answer = match self.apply(state, &op) {
+        let answer = match self.apply_sent_at(state, &op, floor) {
             Outcome::Granted(lease) | Outcome::Renewed(lease) => Some(yours(&lease)),
             Outcome::Busy(_) => Some(Answer::Busy),
             Outcome::NotHeld(_) => match want {
@@ -224,10 +233,19 @@ impl System {
         }
     }
 
-    /// One step of the rules, with the auditor beside it.
     fn apply(&self, state: &mut State, op: &LockOp) -> Outcome {
+        let floor = state.floor;
+        self.apply_sent_at(state, op, floor)
+    }
+
+    /// One step of the rules, with the auditor beside it. `sent` is the floor when the request was sent.
+    fn apply_sent_at(&self, state: &mut State, op: &LockOp, sent: TokenFloor) -> Outcome {
+        if state.is_forgotten {
+            state.record = (self.rules.make)(state.record.name.clone(), state.floor, sent);
+        }
         let before = state.record.clone();
         let applied = (self.rules.apply)(&mut state.record, op, state.now);
+        self.made(state, applied.changed);
         let step = Step { system: self, state, before: &before, op, applied: &applied };
         let (broken, memory) = audit(&step);
         state.broken = broken;

@@ -1,6 +1,6 @@
 //! What a worker may do, and what it makes of a reply. This is the client's half of the promise.
 
-use leasehold::model::Timestamp;
+use leasehold::model::{Timestamp, TokenFloor};
 
 use super::facts::Fact;
 use super::promises::Promise;
@@ -70,7 +70,8 @@ impl System {
         let last = worker.asked > 1 && worker.asked == plan.asks;
         let queue = plan.queue.is_some() && !(plan.impatient && last);
         let lease_id = lease_id(number, worker.attempt);
-        state.requests.push(Request { lease_id, want: Want::Acquire { queue }, sent: state.now });
+        let floor = state.floor;
+        state.requests.push(Request { lease_id, want: Want::Acquire { queue }, sent: state.now, floor });
     }
 
     pub(super) fn renew(&self, state: &mut State, number: usize) {
@@ -84,7 +85,8 @@ impl System {
             let until = state.now.plus(self.config.lasting(ticks));
             belief.until = belief.until.min(until);
         }
-        state.requests.push(Request { lease_id, want: Want::Renew(token), sent: state.now });
+        let floor = state.floor;
+        state.requests.push(Request { lease_id, want: Want::Renew(token), sent: state.now, floor });
     }
 
     /// A write sets out while its sender believes. When it arrives, that may be long over.
@@ -141,14 +143,16 @@ impl System {
 pub(super) fn leave(state: &mut State, number: usize) {
     let lease_id = lease_id(number, state.workers[number].attempt);
     state.workers[number].phase = Phase::Idle;
-    state.requests.push(Request { lease_id, want: Want::Leave, sent: Timestamp::default() });
+    let (sent, floor) = (Timestamp::default(), TokenFloor::default());
+    state.requests.push(Request { lease_id, want: Want::Leave, sent, floor });
 }
 
 /// It stops believing when it sends its release, not when that arrives.
 pub(super) fn release(state: &mut State, number: usize) {
     let Write { lease_id, token } = held(state, number);
     state.workers[number].phase = Phase::Idle;
-    state.requests.push(Request { lease_id, want: Want::Release(token), sent: Timestamp::default() });
+    let (sent, floor) = (Timestamp::default(), TokenFloor::default());
+    state.requests.push(Request { lease_id, want: Want::Release(token), sent, floor });
 }
 
 /// What a worker in its phase `Holding` holds.

@@ -233,6 +233,41 @@ pub(super) fn kept() -> Config {
     }
 }
 
+/// A lock that is forgotten while it is idle, among waiters, kept leases and an admin.
+pub(super) fn forgetful() -> Config {
+    let worker = Plan { queue: Some(1), at_least: Some(1), ttl: 1, ..Plan::default() };
+    Config {
+        name: "forgetful",
+        workers: vec![Plan { attempts: 2, ..worker.clone() }, worker],
+        forces: 1,
+        forgets: 2,
+        must_see: &[
+            Fact::Forgotten,
+            Fact::NotForgotten,
+            Fact::MadeAgain,
+            Fact::Kept,
+            Fact::Forced,
+            Fact::HandedOver,
+            Fact::ReleaseRefused,
+        ],
+        ..Config::default()
+    }
+}
+
+/// The same with an engine whose clock is set back, so that the floor alone keeps tokens rising.
+pub(super) fn set_back() -> Config {
+    let worker = Plan { ttl: 1, ..Plan::default() };
+    Config {
+        name: "set back",
+        workers: vec![Plan { attempts: 2, ..worker.clone() }, worker],
+        ticks: 2,
+        forgets: 2,
+        set_backs: 1,
+        must_see: &[Fact::Forgotten, Fact::NotForgotten, Fact::MadeAgain, Fact::Expired, Fact::Released],
+        ..Config::default()
+    }
+}
+
 /// Three workers and everything, as far as it goes in so many steps.
 pub(super) fn crowd() -> Config {
     let worker = Plan { queue: Some(1), ..Plan::default() };

@@ -148,6 +148,7 @@ impl DocStore for RefDocs {
             lasting: true,
             shares: true,
             queues: true,
+            forgets_locks: false,
             grace: Duration::ZERO,
             ttl: self.0.api.options.ttl,
             tasks: Abilities::ALL_OF_TASKS,

@@ -99,6 +99,38 @@ async fn with_rows(schema: &Schema, clock: &Clock, long_queue: usize) -> Arc<Pos
     Arc::new(PostgresStore::connect(options).await.unwrap())
 }
 
+/// A queue that an older leasehold has stored in the lock's row becomes rows with the next change, and returns when it is short.
+#[tokio::test]
+async fn a_long_queue_of_an_older_leasehold_becomes_rows() {
+    let Some(schema) = Schema::new() else { return };
+    let clock = clock();
+    let old = with_rows(&schema, &clock, usize::MAX).await;
+    let name = LockName::new("lock").unwrap();
+    let lease = Player::new(old.clone(), 1, name.clone()).takes_for(600).await;
+    for number in 2..=201 {
+        Player::new(old.clone(), number, name.clone()).queues_for(600).await;
+    }
+    let before = Player::new(old, 1, name.clone()).record().await;
+    let new = with_rows(&schema, &clock, 128).await;
+    let player = |number| Player::new(new.clone(), number, name.clone());
+    assert_eq!(player(1).record().await, before);
+    let client = schema.client().await;
+    let rows = async || {
+        let sql = format!("SELECT count(*) FROM {}.tickets", schema.name);
+        client.query_one(&sql, &[]).await.unwrap().get::<_, i64>(0)
+    };
+    assert_eq!((rows().await, player(150).queues_for(600).await.ahead, rows().await), (0, 148, 200));
+    assert!(matches!(player(1).releases(&lease).await, Outcome::Released(_)));
+    assert!(player(2).peeks().await.lease.is_some());
+    for number in 3..=140 {
+        player(number).leaves().await;
+    }
+    let record = player(2).record().await;
+    let waiting: Vec<_> = record.waiters.iter().map(|ticket| ticket.ask.lease_id).collect();
+    assert_eq!(waiting, (141..=201).map(|number| player(number).id()).collect::<Vec<_>>());
+    assert_eq!(rows().await, 0, "a short queue is in the lock's row");
+}
+
 /// Looking and refreshing cost the same however many wait: by bytes on the wire, and by rows that are written.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_costs_the_same_in_any_queue() {
@@ -130,7 +162,7 @@ async fn a_waiter_costs_the_same_in_any_queue() {
         }
         let rows = async || {
             let sql = format!(
-                "SELECT (SELECT xmin::text FROM {0}.locks WHERE name = $1), array_agg(xmin::text ORDER BY seq) FROM {0}.tickets
+                "SELECT (SELECT xmin::text FROM {0}.locks WHERE name = $1), array_agg(xmin::text ORDER BY place) FROM {0}.tickets
                  WHERE lock = $1",
                 schema.name
             );

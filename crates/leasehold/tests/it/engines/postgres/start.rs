@@ -254,6 +254,7 @@ async fn what_runs_in_tables_of_the_fifth_version_has_begun() {
 const BACK_TO_VERSION_3: &str = "DROP TABLE SCHEMA_NAME.tickets;
     ALTER TABLE SCHEMA_NAME.locks DROP COLUMN queue;
     ALTER TABLE SCHEMA_NAME.locks RESET (toast_tuple_target);
+    DELETE FROM SCHEMA_NAME.meta WHERE key IN ('token_floor', 'token_floor_at');
     UPDATE SCHEMA_NAME.meta SET value = '3' WHERE key = 'schema_version'";
 
 #[tokio::test]

@@ -54,7 +54,7 @@ fn agrees(engine: &str, cases: u32) {
     agrees_from(engine, cases, usize::MAX);
 }
 
-/// With queues stored as rows if they have more than so many tickets.
+/// With queues stored as rows if they have more tickets than `long_queue`.
 fn agrees_from(engine: &str, cases: u32, long_queue: usize) {
     let Some(url) = engine_at(engine) else { return };
     let (schema, clock) = (Schema::at(url), clock());

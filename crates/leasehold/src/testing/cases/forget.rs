@@ -1,0 +1,158 @@
+//! Forgetting idle locks: only idle ones, and tokens rise all the same.
+
+use std::time::Duration;
+
+use crate::model::{EventKind, LockName, Ttl};
+use crate::store::{ListEvents, ListLocks};
+use crate::testing::{Fixture, Player};
+
+/// How long a lock must not have been granted in these cases.
+const IDLE: Ttl = Ttl::from_secs(600);
+/// The same in milliseconds.
+const IDLE_MILLIS: u64 = 600_000;
+/// Time between two passes. It takes an engine a few of them to forget a lock.
+const BETWEEN_PASSES: u64 = 61_000;
+
+pub async fn an_idle_lock_is_forgotten(f: Fixture) {
+    let [a, b] = f.players("lock");
+    let lease = a.takes().await;
+    a.releases(&lease).await;
+    f.pass(IDLE_MILLIS);
+    assert_eq!(forget(&f).await, 1);
+    assert!(!exists(&b).await);
+    let listed = f.two.locks().list(&ListLocks::default()).await.expect("listed");
+    assert!(listed.items.is_empty(), "{listed:?}");
+    assert_eq!(forget(&f).await, 0);
+    let again = b.takes().await;
+    assert!(again.token > lease.token);
+    assert!(b.holds().await);
+}
+
+pub async fn a_forgotten_lock_is_free_and_its_history_stays(f: Fixture) {
+    let [a, b] = f.players("lock");
+    let lease = a.takes().await;
+    a.releases(&lease).await;
+    f.pass(IDLE_MILLIS);
+    assert_eq!(forget(&f).await, 1);
+    let ask = ListEvents { lock: Some(a.lock.clone()), ..ListEvents::default() };
+    let kinds = |page: crate::store::Page<crate::model::Event>| -> Vec<EventKind> {
+        page.items.into_iter().map(|event| event.kind).collect()
+    };
+    let told = f.one.locks().history(&ask).await.expect("told");
+    assert_eq!(kinds(told), [EventKind::Released, EventKind::Acquired]);
+    let all = f.one.locks().history(&ListEvents::default()).await.expect("told");
+    assert_eq!(kinds(all), [EventKind::Released, EventKind::Acquired]);
+    // The lease that was is not: neither renewed nor released, and that makes no lock.
+    assert!(matches!(a.renews(&lease).await, crate::model::Outcome::NotHeld(_)));
+    assert!(matches!(a.releases(&lease).await, crate::model::Outcome::NotHeld(_)));
+    assert!(matches!(a.forces(lease.token).await, crate::model::Outcome::NotHeld(_)));
+    assert!(!exists(&b).await);
+}
+
+pub async fn a_lock_that_is_held_waited_for_or_kept_is_not_forgotten(f: Fixture) {
+    let held = f.player(1, "held");
+    let waiting = f.player(2, "held");
+    let kept = f.player(3, "kept");
+    held.takes_for(7_200).await;
+    waiting.queues_for(7_200).await;
+    let lease = kept.takes_for(7_200).await;
+    kept.releases_with(lease.token, Some(Ttl::from_secs(7_200))).await;
+    f.pass(IDLE_MILLIS);
+    assert_eq!(forget(&f).await, 0);
+    assert_eq!(held.record().await.waiters.len(), 1);
+    assert!(held.holds().await && kept.holds().await);
+    assert!(f.player(4, "kept").is_refused().await.holders.len() == 1);
+}
+
+pub async fn a_lock_that_was_granted_lately_is_not_forgotten(f: Fixture) {
+    let [a, b] = f.players("lock");
+    let lease = a.takes().await;
+    a.releases(&lease).await;
+    f.pass(IDLE_MILLIS);
+    let lease = b.takes().await;
+    b.releases(&lease).await;
+    assert_eq!(forget(&f).await, 0);
+    assert!(exists(&a).await);
+}
+
+pub async fn an_ended_lease_is_swept_before_its_lock_is_forgotten(f: Fixture) {
+    let [a] = f.players("lock");
+    a.takes().await;
+    f.pass(IDLE_MILLIS);
+    assert_eq!(forget(&f).await, 0, "its end has not been told yet");
+    assert_eq!(f.one.locks().sweep(10).await.expect("swept").leases, 1);
+    assert_eq!(forget(&f).await, 1);
+    let ask = ListEvents { lock: Some(a.lock.clone()), ..ListEvents::default() };
+    let told = f.one.locks().history(&ask).await.expect("told");
+    assert_eq!(told.items.first().map(|event| event.kind), Some(EventKind::Expired));
+}
+
+pub async fn tokens_rise_over_forgetting_and_a_clock_that_was_set_back(f: Fixture) {
+    let [a, b] = f.players("lock");
+    let lease = a.takes().await;
+    a.releases(&lease).await;
+    f.pass(IDLE_MILLIS);
+    assert_eq!(forget(&f).await, 1);
+    f.clock.set_back(Duration::from_secs(24 * 3600));
+    let again = b.takes().await;
+    assert!(again.token > lease.token, "{} after {}", again.token, lease.token);
+    // Also after it was forgotten by its force-release, which makes a token that nobody was granted.
+    b.forces(again.token).await;
+    let newest = b.record().await.token;
+    assert!(newest > again.token);
+    assert!(a.takes().await.token > newest);
+}
+
+pub async fn forgetting_and_asking_at_once_lose_nothing(f: Fixture) {
+    for round in 0..12 {
+        let name = format!("lock-{round}");
+        let [a, b] = f.players(&name);
+        let lease = a.takes().await;
+        a.releases(&lease).await;
+        f.pass(IDLE_MILLIS);
+        f.one.locks().sweep(100).await.expect("swept");
+        f.one.locks().forget(IDLE, 100).await.expect("forgotten");
+        f.pass(BETWEEN_PASSES);
+        let (forgotten, taken) = tokio::join!(f.one.locks().forget(IDLE, 100), b.takes());
+        forgotten.expect("forgotten");
+        assert!(taken.token > lease.token);
+        assert!(b.holds().await, "what was granted is there");
+        let again = b.renews(&taken).await;
+        assert!(matches!(again, crate::model::Outcome::Renewed(_)), "{again:?}");
+        b.releases(&taken).await;
+    }
+}
+
+pub async fn one_pass_forgets_no_more_than_it_may(f: Fixture) {
+    for number in 0..5 {
+        let player = f.player(number + 1, &format!("lock-{number}"));
+        let lease = player.takes().await;
+        player.releases(&lease).await;
+    }
+    f.pass(IDLE_MILLIS);
+    f.one.locks().sweep(100).await.expect("swept");
+    let mut all = 0;
+    for _ in 0..12 {
+        let some = f.one.locks().forget(IDLE, 2).await.expect("forgotten");
+        assert!(some <= 2);
+        all += some;
+        f.pass(BETWEEN_PASSES);
+    }
+    assert_eq!(all, 5);
+}
+
+/// Passes until everything that can be forgotten is.
+async fn forget(f: &Fixture) -> u32 {
+    let mut all = 0;
+    for _ in 0..3 {
+        f.two.locks().sweep(0).await.expect("swept");
+        all += f.one.locks().forget(IDLE, 100).await.expect("forgotten");
+        f.pass(BETWEEN_PASSES);
+    }
+    all
+}
+
+async fn exists(player: &Player) -> bool {
+    let name: &LockName = &player.lock;
+    player.store.locks().get(name).await.expect("the store answers").is_some()
+}
