@@ -249,6 +249,11 @@ impl Error {
         )
     }
 
+    /// Whether the store refused the call because of who the caller is.
+    pub fn is_not_permitted(&self) -> bool {
+        matches!(self, Self::Store { trouble: Trouble::NotPermitted, .. })
+    }
+
     /// What to do next, in words for a person.
     pub fn hint(&self) -> Option<String> {
         match self {

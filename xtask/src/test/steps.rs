@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Write};
+use std::num::NonZero;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
@@ -97,6 +98,11 @@ fn cargo(root: &Path, args: &[String]) -> Command {
     // Cargo names itself to what it runs; only a binary started by hand has to look on the PATH.
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
     cargo.args(args).env("RUSTDOCFLAGS", "-D warnings").current_dir(root);
+    if std::env::var_os("RUST_TEST_THREADS").is_none() {
+        // Most tests wait for an engine or for a lease to end.
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+        cargo.env("RUST_TEST_THREADS", (cores * 2).to_string());
+    }
     cargo
 }
 

@@ -11,6 +11,7 @@ use super::acquire::Taken;
 use super::in_doubt::{self, Released};
 use super::keeper::{Diary, Entry};
 use super::leasehold::Inner;
+use super::notices::Notices;
 use super::run_error::RunError;
 use crate::error::{Error, Result};
 use crate::model::{Acquire, Asked, Lease, LeaseId, LockName, LockOp, Outcome, Release, Token, Ttl};
@@ -66,6 +67,7 @@ impl Guard {
             over: AtomicBool::new(false),
             freed: AtomicBool::new(false),
             renewing: AtomicBool::new(false),
+            notices: Mutex::default(),
             entry: Mutex::default(),
         });
         core.enter(core.inner.keeper.diary(), since);
@@ -293,7 +295,7 @@ impl Signs {
 
 /// What a guard, its renewals and its work share.
 pub(super) struct Core {
-    inner: Arc<Inner>,
+    pub(super) inner: Arc<Inner>,
     renew_at: f64,
     parts: Mutex<Vec<Taken>>,
     signs: Mutex<Signs>,
@@ -304,6 +306,7 @@ pub(super) struct Core {
     freed: AtomicBool,
     /// A renewal is under way.
     renewing: AtomicBool,
+    pub(super) notices: Mutex<Notices>,
     entry: Mutex<Option<Entry>>,
 }
 
@@ -348,10 +351,10 @@ impl Core {
         if self.parts().iter().any(Taken::is_short) {
             wait = wait.min(CONFIRM);
         }
-        self.enter_at(diary, now.plus(wait));
+        self.enter_at(diary, self.due_with_notices(now, now.plus(wait)));
     }
 
-    fn enter_at(self: &Arc<Self>, diary: &Diary, due: Moment) {
+    pub(super) fn enter_at(self: &Arc<Self>, diary: &Diary, due: Moment) {
         let mut entry = self.entry.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(earlier) = entry.take() {
             diary.strike(earlier);
@@ -472,6 +475,7 @@ impl Core {
         if let Some(entry) = self.entry.lock().unwrap_or_else(PoisonError::into_inner).take() {
             self.inner.keeper.diary().strike(entry);
         }
+        self.unsubscribe();
         true
     }
 
@@ -514,7 +518,7 @@ impl Core {
     async fn release_one(&self, at: usize, at_least: Option<Ttl>) -> Result<()> {
         let (name, release) = self.release_of(at, at_least);
         match in_doubt::release(self.locks(), &name, &release, self.valid_until()).await? {
-            Released::Yes => Ok(()),
+            Released::Yes(_) => Ok(()),
             Released::Ended(_) => {
                 let (id, token) = (release.lease_id, release.token);
                 let why = in_doubt::why_it_ended(self.locks(), &name, id, token).await;
@@ -548,7 +552,7 @@ impl Core {
         self.signs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn parts(&self) -> MutexGuard<'_, Vec<Taken>> {
+    pub(super) fn parts(&self) -> MutexGuard<'_, Vec<Taken>> {
         self.parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

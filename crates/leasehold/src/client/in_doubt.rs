@@ -23,8 +23,8 @@ const EVENTS: u32 = 50;
 /// What became of a release.
 #[derive(Debug)]
 pub(super) enum Released {
-    /// The lease has been released, perhaps by an earlier try.
-    Yes,
+    /// The lease has been released; by an earlier try if the store no longer has it.
+    Yes(Option<Lease>),
     /// The lease had ended before, in another way.
     Ended(NotHeld),
 }
@@ -38,12 +38,12 @@ pub(super) async fn release(
 ) -> Result<Released> {
     let sent = send(locks, name, &LockOp::Release(release.clone()), until).await?;
     match sent.outcome {
-        Outcome::Released(_) => Ok(Released::Yes),
+        Outcome::Released(lease) => Ok(Released::Yes(Some(lease))),
         Outcome::NotHeld(now) if sent.in_doubt => {
             // If the history does not reach back so far, an earlier try is the likely reason.
             let end = end_of(locks, name, release.lease_id, release.token).await;
             let ours = end.is_none_or(|event| event.kind == EventKind::Released);
-            Ok(if ours { Released::Yes } else { Released::Ended(now) })
+            Ok(if ours { Released::Yes(None) } else { Released::Ended(now) })
         }
         Outcome::NotHeld(now) => Ok(Released::Ended(now)),
         other => Err(super::leasehold::unexpected(name, other)),

@@ -275,7 +275,13 @@ impl Leasehold {
             return Err(Invalid(wrong).into());
         }
         match self.apply(name, LockOp::Renew(Renew { lease_id, token, ttl })).await? {
-            Outcome::Renewed(lease) => Ok(lease),
+            Outcome::Renewed(lease) => {
+                // A guard may hold it: with a shorter ttl its next renewal would come too late.
+                if ttl.is_some() {
+                    self.notify_holders(name, &Outcome::Renewed(lease.clone())).await;
+                }
+                Ok(lease)
+            }
             other => Err(unexpected(name, other)),
         }
     }
@@ -292,19 +298,29 @@ impl Leasehold {
     pub async fn release_lease(&self, name: &LockName, lease_id: LeaseId, token: Token) -> Result<()> {
         let (release, until) = (Release { lease_id, token, at_least: None }, Moment::now().plus(RETRIES));
         match in_doubt::release(self.inner.locks(), name, &release, until).await? {
-            Released::Yes => Ok(()),
+            Released::Yes(lease) => {
+                if let Some(lease) = lease {
+                    self.notify_holders(name, &Outcome::Released(lease)).await;
+                }
+                Ok(())
+            }
             Released::Ended(now) => Err(unexpected(name, Outcome::NotHeld(now))),
         }
     }
 
-    /// Asks the holders of a lock to stop when they can; they learn it at their next renewal. Says how many: none if the
-    /// answer of the store was lost, and whoever was asked has released the lock since.
+    /// Asks the holders of a lock to stop when they can. They learn it at once where the store notifies them, else at their
+    /// next renewal. Returns how many: none if the answer of the store was lost, and the holders that were asked have
+    /// released the lock since.
     pub async fn ask_release(&self, name: &LockName, by: Holder, reason: Option<Reason>) -> Result<u32> {
-        in_doubt::ask_release(self.inner.locks(), name, AskRelease { token: None, by, reason }).await
+        let ask = AskRelease { token: None, by, reason };
+        let asked = in_doubt::ask_release(self.inner.locks(), name, ask).await?;
+        self.notify_holders(name, &Outcome::Asked(asked)).await;
+        Ok(asked)
     }
 
     /// Takes a lock from the holder with this token. If the lock has moved on since the caller looked, nothing
-    /// happens. The holder may still be at work; its token is old from now on.
+    /// happens. The holder may still be at work; its token is old from now on. The holder learns it at once where the store
+    /// notifies it, else at its next renewal.
     pub async fn force_release(
         &self,
         name: &LockName,
@@ -312,8 +328,15 @@ impl Leasehold {
         by: Holder,
         reason: Reason,
     ) -> Result<LockStatus> {
-        in_doubt::force_release(self.inner.locks(), name, ForceRelease { token, by, reason }).await?;
+        let force = ForceRelease { token, by, reason };
+        if let Some(lease) = in_doubt::force_release(self.inner.locks(), name, force).await? {
+            self.notify_holders(name, &Outcome::Forced(lease)).await;
+        }
         self.status(name).await
+    }
+
+    async fn notify_holders(&self, name: &LockName, outcome: &Outcome) {
+        store::notify_holders(&*self.inner.store, name, outcome).await;
     }
 
     /// Whether a token is still the newest of its lock, and its lease alive.

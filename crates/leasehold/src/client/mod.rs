@@ -7,6 +7,7 @@
 //! | `strategy.rs` | what to do while somebody else has it |
 //! | `acquire.rs` | asking until it is ours or patience is over; leaks nothing when dropped |
 //! | `guard.rs` | holding it: states, loss, release |
+//! | `notices.rs` | learning at once what others did to a lease |
 //! | `in_doubt.rs` | operations whose answer was lost |
 //! | `keeper.rs`, `renewal.rs` | the threads that keep guards alive, and one renewal |
 //! | `run_error.rs` | guarded work whose lease was lost |
@@ -23,6 +24,7 @@ mod guard;
 mod in_doubt;
 mod keeper;
 mod leasehold;
+mod notices;
 mod renewal;
 mod run_error;
 mod schedules;
@@ -41,8 +43,8 @@ pub use status::{AskedStatus, EventView, HolderStatus, LockStatus, WaiterStatus}
 pub use strategy::{Backoff, Strategy};
 pub use sweeper::{FORGET_AFTER, Sweeper};
 pub use tasks::{
-    Added, CancelView, Caretaker, EnqueueBuilder, PauseView, ProgressView, QueueView, Running, ScheduleView,
-    Setback, TaskEventView, TaskView, Tasks, Work, Worker, WorkerBuilder, WorkerView,
+    Added, CancelView, Caretaker, EnqueueBuilder, PauseView, ProgressView, QueueView, RetentionView, Running,
+    ScheduleView, Setback, TaskEventView, TaskView, Tasks, Work, Worker, WorkerBuilder, WorkerView,
 };
 pub use workflows::{
     Execution, ExecutionEnd, ListExecutions, OnLocked, Start, StartBuilder, WorkflowLock, WorkflowStatus,

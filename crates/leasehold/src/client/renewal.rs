@@ -11,6 +11,8 @@ use crate::store::Moment;
 
 /// The pause after a try that failed, and the longest it grows to.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// How long after subscribing to notices the leases are looked at.
+const SUBSCRIBING: Duration = Duration::from_millis(100);
 /// So many answers in a row that no later try can change end the lease at once. One may be a fault of the line.
 const FINAL_ANSWERS: u32 = 2;
 
@@ -19,6 +21,12 @@ const FINAL_ANSWERS: u32 = 2;
 /// does not depend on this task.
 pub(super) async fn renew(core: Arc<Core>, diary: Arc<Diary>) {
     let under_way = UnderWay(core.clone());
+    if let Some(left) = core.subscribe()
+        && tokio::time::timeout(left, is_unchanged(&core)).await == Ok(true)
+    {
+        drop(under_way);
+        return core.enter_again(&diary);
+    }
     let (mut pause, mut final_answers, mut failed) = (PAUSE.0, 0, false);
     loop {
         let left = core.valid_until().after(Moment::now());
@@ -28,6 +36,7 @@ pub(super) async fn renew(core: Arc<Core>, diary: Arc<Diary>) {
         if left == Duration::ZERO {
             return core.lose_at_deadline();
         }
+        core.answer_notices();
         match tokio::time::timeout(left, renew_once(&core)).await {
             Ok(Ok(())) => {
                 if failed {
@@ -35,7 +44,7 @@ pub(super) async fn renew(core: Arc<Core>, diary: Arc<Diary>) {
                 }
                 // Before the next entry: one that came due earlier than this would find a renewal under way.
                 drop(under_way);
-                return core.enter(&diary, Moment::now());
+                return core.enter_again(&diary);
             }
             Ok(Err(Failed::NotHeld { at, name, now })) => {
                 let taken = now.holders.first().map(|held| format!("{} has the lock now", held.holder));
@@ -70,6 +79,24 @@ impl Drop for UnderWay {
     fn drop(&mut self) {
         self.0.renewal_ended();
     }
+}
+
+/// Looks whether the store has every lease as this guard knows it. Others may have changed one before the subscription
+/// began.
+async fn is_unchanged(core: &Core) -> bool {
+    // A subscription takes a moment to reach the engine.
+    tokio::time::sleep(SUBSCRIBING).await;
+    for at in 0..core.len() {
+        let (name, lease) = core.lease(at);
+        // If the store does not answer, the renewal finds out.
+        if let Ok(peek) = core.locks().peek(&name, &lease.ask.lease_id).await {
+            let found = peek.lease.filter(|found| found.token == lease.token);
+            if found.is_none_or(|found| (found.status, found.asked) != (lease.status, lease.asked)) {
+                return false;
+            }
+        }
+    }
+    true
 }
 
 enum Failed {

@@ -224,8 +224,8 @@ pub(super) async fn tick(inner: &Inner, known: &mut KnownTicks) -> Result<Option
                     }
                     next
                 }
-                // The store is away: for the others, too.
-                Err(error) if error.is_retryable() => return Err(error),
+                // The store is away, or this process may not write schedules: for the others, too.
+                Err(error) if error.is_retryable() || error.is_not_permitted() => return Err(error),
                 Err(error) => {
                     tracing::error!(schedule = %schedule.name, %error, "a schedule cannot tick; the others go on");
                     None

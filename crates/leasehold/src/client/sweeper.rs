@@ -19,7 +19,7 @@ pub struct Sweeper {
 /// So many locks at a time.
 const BATCH: u32 = 500;
 /// Idle locks are looked for this often at most: they are no hurry.
-const FORGET_EVERY: Duration = Duration::from_secs(60);
+const FORGET_EVERY: Duration = Duration::from_mins(1);
 
 /// How long a lock must not have been granted before a sweeper forgets it, by default.
 pub const FORGET_AFTER: Ttl = Ttl::from_secs(24 * 3600);
@@ -63,7 +63,7 @@ async fn sweep_on(inner: Weak<Inner>, every: Duration, forget_after: Option<Ttl>
                     tracing::info!(locks, "forgot idle locks");
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "idle locks could not be forgotten; the next try follows")
+                    tracing::warn!(%error, "idle locks could not be forgotten; the next try follows");
                 }
             }
         }

@@ -207,6 +207,13 @@ impl Metadata {
         Ok(())
     }
 
+    /// Removes one fact.
+    pub fn remove(&mut self, key: &str) {
+        if self.0.contains_key(key) {
+            Arc::make_mut(&mut self.0).remove(key);
+        }
+    }
+
     /// One fact.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.0.get(key).map(String::as_str)

@@ -52,8 +52,8 @@ pub use schedule::{CronText, Missed, Schedule, Zone};
 pub use task::{
     Beat, Brief, Cancel, Chain, Change, Counts, Enqueued, ExecutionId, Fingerprint, Finished, HeldTask,
     Input, LeaseTasks, Leased, MAX_PAYLOAD, NewTask, Note, Pause, Payload, Progress, QueueStatus, Recovered,
-    Retries, Retry, Reuse, Settle, Settled, Task, TaskAnswer, TaskEvent, TaskEventKind, TaskId, TaskOp,
-    TaskState, TaskTable, Verdict, When, WorkerId, WorkerInfo, WorkerStatus,
+    Retention, Retries, Retry, Reuse, Settle, Settled, Task, TaskAnswer, TaskEvent, TaskEventKind, TaskId,
+    TaskOp, TaskState, TaskTable, Verdict, When, WorkerId, WorkerInfo, WorkerStatus,
 };
 pub use time::{Timestamp, Ttl};
 pub use token::Token;

@@ -95,6 +95,9 @@ impl Abilities {
             "shares" if !self.shares => Some("shared and counted locks"),
             "queues" if !self.queues => Some("a queue"),
             "forgets_locks" if !self.forgets_locks => Some("a way to forget idle locks"),
+            "quick" if matches!(self.engine, "dynamodb" | "github") => {
+                Some("requests that are quick enough for a thousand of them")
+            }
             "exact" if !self.grace.is_zero() => Some("a clock of its own that is exact"),
             "locks" if !self.tasks.locks => Some("tasks with locks"),
             "pauses" if !self.tasks.pauses => Some("queues that can be paused"),
@@ -105,8 +108,8 @@ impl Abilities {
                 Some("a line that tasks are put in when their time has come")
             }
             "ahead" if !self.tasks.ahead => Some("leases of tasks that are not started yet"),
-            "shares" | "queues" | "forgets_locks" | "exact" | "locks" | "pauses" | "forgets" | "workers"
-            | "edits" | "promotes" | "ahead" => None,
+            "shares" | "queues" | "quick" | "forgets_locks" | "exact" | "locks" | "pauses" | "forgets"
+            | "workers" | "edits" | "promotes" | "ahead" => None,
             other => panic!("no engine knows the need '{other}'"),
         })
     }

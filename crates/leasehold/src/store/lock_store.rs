@@ -3,7 +3,9 @@
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use super::{Abilities, Budget, Changes, DocStore, Finding, TaskStore};
+use super::{
+    Abilities, Budget, Changes, DocStore, Finding, OnNotice, Recipient, Subscription, TaskStore, wake,
+};
 use crate::Result;
 use crate::model::{Event, Lease, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp, Ttl};
 
@@ -32,6 +34,17 @@ pub trait Store: Send + Sync + 'static {
     /// What is left of the requests that it allows, as last heard; none if it does not count them.
     fn budget(&self) -> Option<Budget> {
         None
+    }
+
+    /// Subscribes to the notices for a lease or a worker. By default only those that are sent in this process arrive.
+    fn subscribe(&self, to: Recipient, on_notice: OnNotice) -> Subscription {
+        wake::subscribe(to, on_notice)
+    }
+
+    /// Sends a notice to the holders or workers that subscribe to them, in other processes too if the engine can. A
+    /// notice is a hint, like a wake-up: it may be lost, so a failure is not reported.
+    async fn notify(&self, to: &[Recipient]) {
+        wake::deliver(to);
     }
 
     /// What it finds out about itself: version, schema, and settings that would break a promise. For people, so it may

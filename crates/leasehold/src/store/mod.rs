@@ -13,7 +13,8 @@
 //! | `dates.rs` | the time of a service that only dates its answers |
 //! | `repeat.rs` | whether a store may send an operation again by itself |
 //! | `background.rs` | a thread of its own for an engine that talks over the network |
-//! | `wake/` | waking exactly the waiter that has been served, in this process or the next |
+//! | `wake/` | waking exactly the waiter that has been served, in this process or the next; notices to holders and workers |
+//! | `notify.rs` | which holders and workers are notified after which operation |
 //! | `metered/` | a store that counts and times what is done with another one |
 //! | `finding.rs` | what an engine finds out about itself for `leasehold doctor` |
 //! | `memory/`, `sqlite/`, `postgres/`, `redis/`, `dynamodb/`, `github/` | the engines |
@@ -40,6 +41,7 @@ mod lock_store;
 pub mod memory;
 mod metered;
 mod namespaces;
+mod notify;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[doc(hidden)]
@@ -65,5 +67,6 @@ pub use finding::{Concern, Finding};
 pub use host::{host_name, is_gone, member, this_process};
 pub use lock_store::{Cursor, ListEvents, ListLocks, LockState, LockStore, Page, Peek, Span, Store};
 pub use metered::{Buckets, Histogram, MeteredStore, Operation, Reading};
+pub use notify::{notify_holders, notify_worker};
 pub use task_store::{ListTasks, TaskStore};
-pub use wake::{Arrivals, Changes, HandedOver, Wake};
+pub use wake::{Arrivals, Changes, HandedOver, OnNotice, Recipient, Subscription, Wake};

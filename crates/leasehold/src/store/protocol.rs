@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{Abilities, TaskAbilities};
+use super::{Abilities, Recipient, TaskAbilities};
 use crate::error::Trouble;
 use crate::model::{LeaseId, QueueName, Ttl};
 
@@ -29,6 +29,8 @@ pub const CALL_HEADER: &str = "leasehold-call";
 pub const LONGEST_POLL_SECONDS: u64 = 30;
 /// So many waiters of one client are listened for, and so many queues; the others poll.
 pub const MOST_LISTENED: usize = 10_000;
+/// So many documents are asked for in one request.
+pub const MOST_KEYS: usize = 1000;
 /// The largest body of a request.
 pub const LARGEST_BODY: usize = 32 * 1024 * 1024;
 
@@ -221,6 +223,9 @@ pub struct Listen {
     pub leases: Vec<LeaseId>,
     /// The queues that workers wait for.
     pub queues: Vec<QueueName>,
+    /// The leases and workers whose notices are wanted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notices: Vec<Recipient>,
 }
 
 /// Who may have been served meanwhile.
@@ -230,6 +235,9 @@ pub struct Woken {
     pub leases: Vec<LeaseId>,
     /// Queues into which something may have come.
     pub queues: Vec<QueueName>,
+    /// Leases and workers that others have changed something about.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notices: Vec<Recipient>,
 }
 
 /// The word for a kind of trouble, in the problem that a server sends.

@@ -20,7 +20,8 @@ const MAX_GAPS: usize = 64;
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Listed {
     /// Number of tickets. The first field: [`is_listed`] tells this form by it.
-    pub(crate) listed: u32,
+    #[serde(rename = "listed")]
+    pub(crate) tickets: u32,
     /// The first ticket's request.
     pub(crate) next: LeaseId,
     /// The first ticket's place.
@@ -101,12 +102,12 @@ impl RowChange {
     /// The record as its row has it, without tickets and refreshes.
     pub(crate) fn listed(&self, record: &LockRecord) -> Listed {
         let version = record.version.saturating_sub(self.rows.refreshes());
-        let listed = u32::try_from(record.waiters.len()).unwrap_or(u32::MAX);
+        let tickets = u32::try_from(record.waiters.len()).unwrap_or(u32::MAX);
         let (name, holders) = (record.name.clone(), record.holders.clone());
         let record = LockRecord { name, token: record.token, holders, waiters: Vec::new(), version };
         let first = self.rows.0.first();
         let next = first.map_or_else(|| LeaseId::from_uuid(uuid::Uuid::nil()), |row| row.lease_id);
-        Listed { listed, next, first: first.map_or(0, |row| row.place), gaps: self.rows.gaps(), record }
+        Listed { tickets, next, first: first.map_or(0, |row| row.place), gaps: self.rows.gaps(), record }
     }
 }
 

@@ -59,7 +59,7 @@ macro_rules! lock_conformance {
                 leaving_gives_back_a_grant_that_was_never_seen (queues)
                 a_writer_that_leaves_lets_the_readers_behind_it_in (queues)
                 the_last_asking_leaves_the_queue (queues)
-                a_queue_has_an_end (queues)
+                a_queue_has_an_end (queues quick)
                 a_release_wakes_the_one_that_is_served (queues)
                 a_peek_shows_the_lease_that_a_ticket_has_become (queues)
                 a_peek_says_that_something_has_ended (queues)
@@ -115,6 +115,13 @@ macro_rules! lock_conformance {
                 losing_the_first_while_waiting_begins_again
                 losing_one_gives_the_others_back_with_the_guard
             ;
+            notices:
+                a_holder_learns_at_once_that_its_lock_was_taken
+                a_holder_learns_what_was_done_before_it_subscribed
+                a_holder_learns_at_once_that_it_is_asked_to_stop
+                a_holder_learns_at_once_that_its_lease_was_released_elsewhere
+                a_worker_learns_at_once_that_its_task_was_cancelled
+            ;
         }
     };
     (@tests $fresh:path; $($group:ident: $($case:ident $(($($need:ident)+))?)+;)+) => {
@@ -158,6 +165,7 @@ mod tests {
             include_str!("cases/forget.rs"),
             include_str!("cases/history.rs"),
             include_str!("cases/listing.rs"),
+            include_str!("cases/notices.rs"),
             include_str!("cases/queue.rs"),
             include_str!("cases/several.rs"),
             include_str!("cases/shared.rs"),

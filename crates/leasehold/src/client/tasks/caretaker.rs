@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::upkeep::{KEEP, Upkeep, look_after, tick_on};
+use super::upkeep::{Upkeep, look_after, tick_on};
 use crate::client::leasehold::Inner;
 use crate::error::Result;
 
@@ -20,8 +20,9 @@ impl Caretaker {
         inner.tasks()?;
         let stop = CancellationToken::new();
         let can = inner.store.abilities().tasks;
-        let (keep, workflows) = (can.forgets.then_some(KEEP), can.locks);
-        let upkeep = look_after(Upkeep { inner: inner.clone(), every, keep, workflows });
+        let (forgets, workflows) = (can.forgets, can.locks);
+        let upkeep = Upkeep { inner: inner.clone(), every, forgets, retention: None, workflows };
+        let upkeep = look_after(upkeep);
         let (stopped, ticks) = (stop.clone(), tick_on(inner.clone()));
         inner.keeper.spawn_upkeep(async move {
             stopped.run_until_cancelled(async { tokio::join!(upkeep, ticks) }).await;

@@ -8,12 +8,12 @@ use crate::model::{
     Cancel, Change, Finished, Holder, Pause, QueueName, QueueStatus, Reason, Recovered, Retry, Task,
     TaskAnswer, TaskId, TaskKey, TaskOp, Ttl, WorkerStatus,
 };
-use crate::store::{ListTasks, Page, TaskStore};
+use crate::store::{ListTasks, Page, TaskStore, notify_worker};
 
 /// The tasks of a store, for whoever looks after them.
 #[derive(Clone)]
 pub struct Tasks {
-    inner: Arc<Inner>,
+    pub(super) inner: Arc<Inner>,
 }
 
 impl Tasks {
@@ -45,7 +45,8 @@ impl Tasks {
         self.store()?.list(ask).await
     }
 
-    /// Stops a task: at once if it waits; if it runs, its worker learns it with its next sign of life.
+    /// Stops a task: at once if it waits. If it runs, its worker learns it at once where the store notifies it, else with its
+    /// next heartbeat.
     pub async fn cancel(&self, id: TaskId, by: Holder, reason: Option<Reason>) -> Result<Task> {
         self.change(id, TaskOp::Cancel(Cancel { by, reason }), "stopping it").await
     }
@@ -67,7 +68,10 @@ impl Tasks {
                 Err(Error::VersionConflict { task: id, expected, current })
             }
             (TaskAnswer::Refused(state), _) => Err(Error::TaskState { task: id, state, what }),
-            _ => Ok(task),
+            _ => {
+                notify_worker(&*self.inner.store, &task).await;
+                Ok(task)
+            }
         }
     }
 
@@ -117,10 +121,5 @@ impl Tasks {
     /// Puts finished tasks away, so that they are no longer listed or counted; says how many.
     pub async fn archive(&self, which: &Finished) -> Result<u64> {
         self.store()?.archive(which).await
-    }
-
-    /// Forgets finished tasks and their keys; says how many.
-    pub async fn purge(&self, which: &Finished) -> Result<u64> {
-        self.store()?.purge(which).await
     }
 }

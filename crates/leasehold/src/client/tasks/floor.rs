@@ -54,6 +54,8 @@ pub(super) struct Floor {
     gone: Mutex<Option<BTreeSet<(TaskId, Token)>>>,
     /// Rung when a handler has something new to tell.
     pub(super) news: Notify,
+    /// Changes with each notice that another caller has changed something about a task of this worker.
+    noticed: watch::Sender<()>,
 }
 
 /// One lease.
@@ -66,6 +68,16 @@ struct Hand {
 }
 
 impl Floor {
+    /// Makes the worker send its heartbeat at once, to learn what another caller has changed.
+    pub(super) fn notice(&self) {
+        self.noticed.send_replace(());
+    }
+
+    /// Changes with each notice from now on.
+    pub(super) fn notices(&self) -> watch::Receiver<()> {
+        self.noticed.subscribe()
+    }
+
     /// Takes a lease in hand that was asked for at `sent`, and gives the way to learn how it is.
     pub(super) fn take(&self, task: &Task, ttl: Ttl, sent: Moment) -> watch::Receiver<Terms> {
         let terms = Terms { valid_until: sent.plus(ttl.as_duration()), stop: None };

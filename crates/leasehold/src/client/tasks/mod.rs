@@ -6,6 +6,7 @@
 //! | `enqueue.rs` | adding tasks |
 //! | `desk.rs` | looking at tasks and queues, and stepping in by hand |
 //! | `remote.rs` | leases without a worker of this library: for those who work elsewhere |
+//! | `retention.rs` | how long finished tasks are kept, and forgetting them |
 //! | `caretaker.rs` | upkeep where no worker of this library runs |
 //! | `views/` | all of that as JSON |
 //! | `running.rs` | a task as its handler sees it |
@@ -25,6 +26,7 @@ mod floor;
 mod foreman;
 mod pulse;
 mod remote;
+mod retention;
 mod running;
 mod settler;
 mod slots;
@@ -40,7 +42,8 @@ pub(super) use enqueue::{enqueue, new_task};
 pub(super) use foreman::Handler;
 pub use running::Running;
 pub use views::{
-    CancelView, PauseView, ProgressView, QueueView, ScheduleView, TaskEventView, TaskView, WorkerView,
+    CancelView, PauseView, ProgressView, QueueView, RetentionView, ScheduleView, TaskEventView, TaskView,
+    WorkerView,
 };
 pub(super) use work::verdict;
 pub use work::{Setback, Work};

@@ -17,6 +17,9 @@ const BATCH: usize = 1000;
 /// Progress is told at most this often, or as often as the engine polls if that is longer.
 const NEWS_EVERY: Duration = Duration::from_secs(1);
 
+/// Notices make it say something at most this often: they may come from anybody.
+const NOTICED_EVERY: Duration = Duration::from_millis(20);
+
 /// What a worker says about itself, and what of it changes.
 pub(super) struct About {
     pub(super) info: WorkerInfo,
@@ -41,6 +44,7 @@ pub(super) async fn beat_on(inner: Arc<Inner>, floor: Arc<Floor>, about: Arc<Abo
     let news_every = NEWS_EVERY.max(inner.store.abilities().poll).min(every);
     let mut due = Moment::now();
     let mut last = due;
+    let mut notices = floor.notices();
     // When it is looked again for tasks that were started without the store knowing it.
     let mut look = due;
     loop {
@@ -83,6 +87,7 @@ pub(super) async fn beat_on(inner: Arc<Inner>, floor: Arc<Floor>, about: Arc<Abo
         tokio::select! {
             () = tokio::time::sleep(nap) => {}
             () = floor.news.notified() => due = due.min(last.plus(news_every)),
+            Ok(()) = notices.changed() => due = due.min(last.plus(NOTICED_EVERY)),
         }
     }
 }

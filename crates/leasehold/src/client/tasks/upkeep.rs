@@ -4,11 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::retention::{self, Forgetting};
 use crate::client::leasehold::Inner;
 use crate::client::schedules::{KnownTicks, tick};
 use crate::client::workflows::clear_all_stale;
 use crate::error::Result;
-use crate::model::{Finished, QueueName, TaskState, WorkflowName};
+use crate::model::{QueueName, Retention};
 use crate::store::Moment;
 
 /// So many tasks at a time.
@@ -19,28 +20,37 @@ const FORGET_EVERY: Duration = Duration::from_mins(1);
 /// Schedules that were set or changed elsewhere are seen within this time.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// Tasks are forgotten so long after they have finished, if nobody says otherwise.
-pub(super) const KEEP: Duration = Duration::from_hours(7 * 24);
-
-/// What became of executions is known for at least so long: an event may come again late.
-const KEEP_EXECUTIONS: Duration = Duration::from_hours(30 * 24);
-
 /// What a worker does for all.
 pub(super) struct Upkeep {
     pub(super) inner: Arc<Inner>,
     /// Leases that ran out are looked for this often.
     pub(super) every: Duration,
-    /// Tasks are forgotten so long after they have finished.
-    pub(super) keep: Option<Duration>,
+    /// Whether the store can forget finished tasks.
+    pub(super) forgets: bool,
+    /// The retention that is set for these queues first.
+    pub(super) retention: Option<(Vec<QueueName>, Retention)>,
     /// The worker handles workflows: it looks after their locks, too.
     pub(super) workflows: bool,
 }
 
 /// Looks after the store until it is dropped.
 pub(super) async fn look_after(upkeep: Upkeep) {
-    let Upkeep { inner, every, keep, workflows } = upkeep;
+    let Upkeep { inner, every, mut forgets, mut retention, workflows } = upkeep;
     let mut forget = Moment::now().plus(FORGET_EVERY.mul_f64(fastrand::f64()));
+    let mut forgetting = Forgetting::default();
     loop {
+        if let Some((queues, keep)) = &retention {
+            match set_retention(&inner, queues, *keep).await {
+                Ok(()) => retention = None,
+                Err(error) if error.is_not_permitted() => {
+                    tracing::warn!(%error, "this process may not say how long finished tasks are kept");
+                    retention = None;
+                }
+                Err(error) => {
+                    inner.contact.failed("the retention could not be set; the next try follows", &error);
+                }
+            }
+        }
         // Spread by chance, so that many workers that started together do not do it together.
         tokio::time::sleep(every.mul_f64(0.5 + 0.5 * fastrand::f64())).await;
         if let Err(error) = recover(&inner).await {
@@ -49,12 +59,16 @@ pub(super) async fn look_after(upkeep: Upkeep) {
         if workflows && let Err(error) = clear_all_stale(&inner).await {
             inner.contact.failed("locks of workflows could not be looked at; the next try follows", &error);
         }
-        if let Some(keep) = keep
-            && Moment::now() >= forget
-        {
+        // Not before the retention that this worker wants is known to all.
+        if forgets && retention.is_none() && Moment::now() >= forget {
             forget = Moment::now().plus(FORGET_EVERY);
-            if let Err(error) = purge(&inner, keep).await {
-                inner.contact.failed("old tasks could not be forgotten; the next try follows", &error);
+            if let Err(error) = forgetting.pass(&inner).await {
+                if error.is_not_permitted() {
+                    tracing::debug!(%error, "this process may not forget tasks; others do");
+                    forgets = false;
+                } else {
+                    inner.contact.failed("old tasks could not be forgotten; the next try follows", &error);
+                }
             }
         }
     }
@@ -66,6 +80,10 @@ pub(super) async fn tick_on(inner: Arc<Inner>) {
     loop {
         let next = match tick(&inner, &mut known).await {
             Ok(next) => next.unwrap_or(LOOK_EVERY),
+            Err(error) if error.is_not_permitted() => {
+                tracing::debug!(%error, "this process may not let schedules tick; the server does");
+                return;
+            }
             Err(error) => {
                 inner.contact.failed("the schedules could not be looked at; the next try follows", &error);
                 Duration::from_secs(1)
@@ -75,6 +93,15 @@ pub(super) async fn tick_on(inner: Arc<Inner>) {
         let late = Duration::from_millis(fastrand::u64(0..20));
         tokio::time::sleep(next.min(LOOK_EVERY) + late).await;
     }
+}
+
+async fn set_retention(inner: &Inner, queues: &[QueueName], keep: Retention) -> Result<()> {
+    for queue in queues {
+        if retention::set(inner, Some(queue), Some(keep)).await? {
+            tracing::info!(%queue, ?keep, "set how long finished tasks are kept");
+        }
+    }
+    Ok(())
 }
 
 async fn recover(inner: &Inner) -> Result<()> {
@@ -87,25 +114,4 @@ async fn recover(inner: &Inner) -> Result<()> {
             return Ok(());
         }
     }
-}
-
-async fn purge(inner: &Inner, keep: Duration) -> Result<()> {
-    let tasks = inner.tasks()?;
-    let now = tasks.now().await?;
-    let queues = tasks.queues().await?;
-    let over = queues.iter().filter(|status| {
-        TaskState::ALL.iter().any(|state| state.is_terminal() && status.counts.get(*state) > 0)
-    });
-    let is_workflow = |queue: &QueueName| WorkflowName::of_queue(queue).is_some();
-    let (executions, others): (Vec<_>, Vec<_>) =
-        over.map(|status| status.queue.clone()).partition(is_workflow);
-    // Mostly there are no workflows, and all queues are one.
-    let others: Vec<Option<QueueName>> =
-        if executions.is_empty() { vec![None] } else { others.into_iter().map(Some).collect() };
-    let executions = executions.into_iter().map(|queue| (Some(queue), keep.max(KEEP_EXECUTIONS)));
-    for (queue, keep) in others.into_iter().map(|queue| (queue, keep)).chain(executions) {
-        let which = Finished { queue, state: None, before: now.minus(keep), limit: BATCH };
-        while tasks.purge(&which).await? == u64::from(BATCH) {}
-    }
-    Ok(())
 }

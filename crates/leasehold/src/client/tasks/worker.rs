@@ -14,11 +14,13 @@ use super::pulse::{About, beat_on};
 use super::running::Running;
 use super::settler::settle_all;
 use super::slots::Slots;
-use super::upkeep::{KEEP, Upkeep, look_after, tick_on};
+use super::upkeep::{Upkeep, look_after, tick_on};
 use super::work::{Setback, Work, verdict};
 use crate::client::leasehold::Inner;
 use crate::error::{Error, Result};
-use crate::model::{Invalid, Note, Payload, QueueName, Ttl, Verdict, WorkerId, WorkerInfo, WorkflowName};
+use crate::model::{
+    Invalid, Note, Payload, QueueName, Retention, Ttl, Verdict, WorkerId, WorkerInfo, WorkflowName,
+};
 use crate::store::{self, clock::new_id};
 
 /// Makes a worker. What is wrong with a value is told by [`start`](Self::start).
@@ -29,7 +31,7 @@ pub struct WorkerBuilder {
     slots: u32,
     prefetch: Option<u32>,
     recover_every: Option<Duration>,
-    keep: Option<Duration>,
+    retention: Option<Retention>,
     patient: bool,
     pub(in crate::client) wrong: Option<Error>,
 }
@@ -41,14 +43,14 @@ const RECOVER_AT_LEAST: Duration = Duration::from_secs(5);
 
 impl WorkerBuilder {
     pub(in crate::client) fn new(inner: Arc<Inner>) -> Self {
-        let (handlers, keep) = (BTreeMap::new(), Some(KEEP));
+        let handlers = BTreeMap::new();
         Self {
             inner,
             handlers,
             slots: SLOTS,
             prefetch: None,
             recover_every: None,
-            keep,
+            retention: None,
             patient: false,
             wrong: None,
         }
@@ -155,11 +157,22 @@ impl WorkerBuilder {
         self
     }
 
-    /// Forgets tasks so long after they have finished; 7 days if not said. `None`: never. Their keys are forgotten with
-    /// them, those of ticks too: keep them for longer than any process may be paused. An engine that
-    /// [cannot forget](crate::store::TaskAbilities::forgets) keeps them.
+    /// Sets how long finished tasks of this worker's queues are kept, in the store: it holds for every process that forgets
+    /// tasks of them, until it is set again. `None`: for ever. If not said, what was
+    /// [set before](super::Tasks::set_retention) holds, or [seven days](Retention::DEFAULT). Keys are forgotten with their
+    /// tasks, those of ticks too: keep them for longer than any process may be paused. An engine that
+    /// [cannot forget](crate::store::TaskAbilities::forgets) keeps all tasks.
     pub fn keep_finished(mut self, keep: Option<Duration>) -> Self {
-        self.keep = keep;
+        match keep.map(Ttl::new).transpose() {
+            Ok(keep) => self.retention = Some(Retention::all(keep)),
+            Err(invalid) => _ = self.wrong.get_or_insert(invalid.into()),
+        }
+        self
+    }
+
+    /// The same with a time for each state.
+    pub fn retention(mut self, retention: Retention) -> Self {
+        self.retention = Some(retention);
         self
     }
 
@@ -173,7 +186,7 @@ impl WorkerBuilder {
 
     /// Starts to work, on the runtime that it is called on.
     pub fn start(self) -> Result<Worker> {
-        let Self { inner, handlers, slots, prefetch, recover_every, keep, patient, wrong } = self;
+        let Self { inner, handlers, slots, prefetch, recover_every, retention, patient, wrong } = self;
         if let Some(error) = wrong {
             return Err(error);
         }
@@ -221,12 +234,17 @@ impl WorkerBuilder {
         // Where each look costs, nobody looks more often than the engine polls.
         let usual = (shortest.as_duration() / 3).min(RECOVER_AT_LEAST).max(abilities.poll);
         let every = recover_every.unwrap_or(usual);
-        let keep = keep.filter(|_| abilities.tasks.forgets);
+        let forgets = abilities.tasks.forgets;
+        let queues = || handlers.keys().cloned().collect();
+        let retention = retention.filter(|_| forgets).map(|keep| (queues(), keep));
         let workflows = handlers.keys().any(|queue| WorkflowName::of_queue(queue).is_some());
-        let upkeep = Upkeep { inner: inner.clone(), every, keep, workflows };
+        let upkeep = Upkeep { inner: inner.clone(), every, forgets, retention, workflows };
         inner.keeper.spawn_upkeep(until(&background, look_after(upkeep)));
         inner.keeper.spawn_upkeep(until(&background, tick_on(inner.clone())));
         let background = background.drop_guard();
+        let noticed = Arc::downgrade(&floor);
+        let on_notice = move || noticed.upgrade().into_iter().for_each(|floor| floor.notice());
+        let subscription = inner.store.subscribe(id.into(), Arc::new(on_notice));
 
         let (ended, to_settle) = tokio::sync::mpsc::unbounded_channel();
         let settler = tokio::spawn(settle_all(inner.clone(), floor.clone(), to_settle, over.clone()));
@@ -245,7 +263,7 @@ impl WorkerBuilder {
             patient,
         };
         let work = tokio::spawn(async move {
-            let _background = background;
+            let _background = (background, subscription);
             foreman.work().await;
             // Everything has been handed to the settler; when it is done, so is the worker.
             if let Err(error) = settler.await {

@@ -11,7 +11,7 @@ use crate::model::{
     Cancel, ExecutionId, ForceRelease, Holder, LockOp, LockRecord, Note, Reason, Settle, Settled, Task,
     TaskAnswer, TaskOp, TaskState, Ttl, Verdict, WorkflowName,
 };
-use crate::store::{Cursor, ListTasks, Page, TaskStore};
+use crate::store::{Cursor, ListTasks, Page, TaskStore, notify_holders, notify_worker};
 
 /// The workflows of a store, for whoever looks after them.
 #[derive(Clone)]
@@ -89,7 +89,10 @@ impl Workflows {
         let changed = self.tasks()?.change(id.task(), &op).await?;
         match changed.ok_or(Error::UnknownExecution(id))? {
             (TaskAnswer::Refused(state), _) => Err(Error::ExecutionFinished { execution: id, state }),
-            (_, task) => Ok(Execution::of(task)),
+            (_, task) => {
+                notify_worker(&*self.inner.store, &task).await;
+                Ok(Execution::of(task))
+            }
         }
     }
 
@@ -149,6 +152,9 @@ impl Workflows {
                     let message = format!("another transaction holds {}", ExecutionId::from(head.id));
                     return Err(Error::store(Trouble::Unavailable, message, "try again"));
                 }
+                if let Some(worker) = head.worker {
+                    self.inner.store.notify(&[worker.into()]).await;
+                }
             }
         }
         let name = workflow.lock();
@@ -156,7 +162,9 @@ impl Workflows {
             let now = self.inner.locks().now().await?;
             for lease in record.live(now) {
                 let force = ForceRelease { token: lease.token, by: by.clone(), reason: reason.clone() };
-                in_doubt::settle(self.inner.locks(), &name, &LockOp::ForceRelease(force)).await?;
+                let forced =
+                    in_doubt::settle(self.inner.locks(), &name, &LockOp::ForceRelease(force)).await?;
+                notify_holders(&*self.inner.store, &name, &forced).await;
             }
         }
         self.lock(workflow).await

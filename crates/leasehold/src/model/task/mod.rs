@@ -8,6 +8,7 @@
 //! | `rules.rs` | the rules of one task |
 //! | `begin.rs` | when an attempt counts: what is started at once, fetched ahead, or run alone |
 //! | `table.rs` | all tasks together: who is next, keys, locks, counts. The reference for every engine |
+//! | `retention.rs` | how long finished tasks are kept |
 //! | `worker.rs` | who works |
 //! | `workflow.rs` | executions of workflows: tasks with a brief, under their workflow's lock |
 
@@ -15,6 +16,7 @@ mod begin;
 mod canonical;
 mod op;
 mod record;
+mod retention;
 mod rules;
 mod table;
 mod values;
@@ -26,6 +28,7 @@ pub use op::{
     Settle, Settled, TaskAnswer, TaskOp, Verdict, When,
 };
 pub use record::{Chain, Task, TaskEvent, TaskEventKind, TaskState};
+pub use retention::Retention;
 pub use table::{Counts, Pause, QueueStatus, TaskTable};
 pub use values::{Fingerprint, MAX_PAYLOAD, Note, Payload, Progress, Retries, TaskId, WorkerId};
 pub use worker::{WorkerInfo, WorkerStatus};

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 
 use super::desk::Desk;
 use crate::Result;
-use crate::store::protocol::DocCall;
+use crate::store::protocol::{DocCall, MOST_KEYS};
 use crate::store::{Abilities, Cursor, Doc, DocStore, Draft, Page, PutIf, Time};
 
 #[derive(Debug)]
@@ -35,7 +35,12 @@ impl DocStore for HttpDocs {
     }
 
     async fn get_all(&self, keys: &[String]) -> Result<Vec<Option<Doc>>> {
-        self.desk.ask(path(DocCall::Get), &(keys,), DocCall::Get).await
+        let mut found = Vec::with_capacity(keys.len());
+        for keys in keys.chunks(MOST_KEYS) {
+            let some: Vec<Option<Doc>> = self.desk.ask(path(DocCall::Get), &(keys,), DocCall::Get).await?;
+            found.extend(some);
+        }
+        Ok(found)
     }
 
     /// What in it may interest people who look at the engine stays here: they look at the engine of the server.

@@ -17,7 +17,9 @@ use crate::Result;
 use crate::model::Ttl;
 use crate::store::background::Background;
 use crate::store::protocol::Hello;
-use crate::store::{Abilities, DocStore, Finding, Hosts, LockStore, Store, TaskStore};
+use crate::store::{
+    Abilities, DocStore, Finding, Hosts, LockStore, OnNotice, Recipient, Store, Subscription, TaskStore,
+};
 
 /// The way to the server and back takes its time.
 const SHORTEST_TTL: Ttl = Ttl::from_millis(200);
@@ -97,6 +99,14 @@ impl Store for HttpStore {
 
     fn docs(&self) -> Option<&dyn DocStore> {
         self.docs.as_ref().map(|docs| docs as &dyn DocStore)
+    }
+
+    fn subscribe(&self, to: Recipient, on_notice: OnNotice) -> Subscription {
+        self.locks.wakes.subscribe(to, on_notice)
+    }
+
+    async fn notify(&self, _: &[Recipient]) {
+        // The server has done so with the operation.
     }
 
     async fn examine(&self) -> Result<Vec<Finding>> {

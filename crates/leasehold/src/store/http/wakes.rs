@@ -15,7 +15,7 @@ use crate::error::{Error, Result, Trouble};
 use crate::model::{LeaseId, QueueName};
 use crate::store::protocol::{LONGEST_POLL_SECONDS, Listen, MOST_LISTENED, Woken};
 use crate::store::wake::{Bell, Doorbell};
-use crate::store::{Arrivals, Changes, Moment};
+use crate::store::{Arrivals, Changes, Moment, OnNotice, Recipient, Subscription};
 
 /// A poll that is not answered after this is lost.
 const PATIENCE: Duration = Duration::from_secs(LONGEST_POLL_SECONDS + 5);
@@ -37,6 +37,7 @@ pub(super) struct Wakes {
 #[derive(Default)]
 struct Board {
     bells: Mutex<HashMap<LeaseId, Bell>>,
+    notices: Mutex<HashMap<Recipient, OnNotice>>,
     door: Doorbell,
     changed: Notify,
 }
@@ -46,6 +47,15 @@ struct Listed {
     waiter: LeaseId,
     board: Weak<Board>,
 }
+
+/// Takes a subscription from the list.
+struct Subscribed {
+    to: Recipient,
+    board: Weak<Board>,
+}
+
+/// What is listened for: waiters, queues and notices.
+type Wanted = (Vec<LeaseId>, Vec<QueueName>, Vec<Recipient>);
 
 impl Wakes {
     pub(super) fn new(link: Arc<Link>, home: Handle, poll: Duration) -> Self {
@@ -64,6 +74,13 @@ impl Wakes {
         let arrivals = self.board.door.listen(queues, self.poll);
         self.news();
         arrivals
+    }
+
+    /// Notices for a lease or a worker of this process. The list has one subscription for each.
+    pub(super) fn subscribe(&self, to: Recipient, on_notice: OnNotice) -> Subscription {
+        self.board.notices().insert(to, on_notice);
+        self.news();
+        Subscription::new(Subscribed { to, board: Arc::downgrade(&self.board) })
     }
 
     /// Something has come for whoever waits here.
@@ -91,11 +108,18 @@ impl Board {
         self.bells.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn list(&self) -> (Vec<LeaseId>, Vec<QueueName>) {
-        let leases = self.bells().keys().take(MOST_LISTENED).copied().collect();
+    fn notices(&self) -> MutexGuard<'_, HashMap<Recipient, OnNotice>> {
+        self.notices.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn list(&self) -> Wanted {
+        let mut leases: Vec<_> = self.bells().keys().take(MOST_LISTENED).copied().collect();
+        let mut notices: Vec<_> = self.notices().keys().take(MOST_LISTENED).copied().collect();
         let mut queues = self.door.heard();
         queues.truncate(MOST_LISTENED);
-        (leases, queues)
+        leases.sort_unstable();
+        notices.sort_unstable();
+        (leases, queues, notices)
     }
 
     fn ring(&self, woken: &Woken) {
@@ -104,6 +128,14 @@ impl Board {
         for queue in &woken.queues {
             // How much has come is not known: all who wait for it here look.
             self.door.ring(queue, usize::MAX);
+        }
+        drop(bells);
+        for recipient in &woken.notices {
+            // Called without the map locked: a notice may begin or end a subscription.
+            let on_notice = self.notices().get(recipient).cloned();
+            if let Some(on_notice) = on_notice {
+                on_notice();
+            }
         }
     }
 }
@@ -123,21 +155,27 @@ impl Drop for Listed {
     }
 }
 
+impl Drop for Subscribed {
+    fn drop(&mut self) {
+        if let Some(board) = self.board.upgrade() {
+            board.notices().remove(&self.to);
+        }
+    }
+}
+
 /// Polls as long as the store is open and somebody listens.
 async fn listen(board: Weak<Board>, link: Arc<Link>) {
     let mut polls = JoinSet::new();
     let mut number = 0;
     let mut sent = None;
     while let Some(open) = board.upgrade() {
-        let (mut leases, queues) = open.list();
-        leases.sort_unstable();
-        let wanted = (leases, queues);
-        let nobody = wanted.0.is_empty() && wanted.1.is_empty();
+        let wanted = open.list();
+        let nobody = wanted == Wanted::default();
         let is_news = sent.as_ref() != Some(&wanted);
         if !nobody && polls.len() < POLLS && (is_news || polls.is_empty()) {
             number += 1;
-            let (leases, queues) = wanted.clone();
-            let list = Listen { client: link.client, number, leases, queues };
+            let (leases, queues, notices) = wanted.clone();
+            let list = Listen { client: link.client, number, leases, queues, notices };
             polls.spawn(poll(link.clone(), list));
             sent = Some(wanted);
             continue;

@@ -166,7 +166,9 @@ impl LockStore for MemoryLocks {
         if !names.is_empty() {
             table.floor = floor;
         }
-        names.iter().for_each(|name| drop(table.records.remove(name)));
+        for name in &names {
+            table.records.remove(name);
+        }
         Ok(u32::try_from(names.len()).unwrap_or(u32::MAX))
     }
 }

@@ -11,8 +11,8 @@ use super::reading::Reading;
 use crate::Result;
 use crate::model::{Event, EventKind, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp, Ttl};
 use crate::store::{
-    Abilities, Budget, Changes, DocStore, Finding, ListEvents, ListLocks, LockStore, Moment, Page, Peek,
-    Store, TaskStore,
+    Abilities, Budget, Changes, DocStore, Finding, ListEvents, ListLocks, LockStore, Moment, OnNotice, Page,
+    Peek, Recipient, Store, Subscription, TaskStore,
 };
 
 /// So many doubts are looked up at one reading.
@@ -73,6 +73,14 @@ impl Store for MeteredStore {
 
     fn url(&self) -> String {
         self.store.url()
+    }
+
+    fn subscribe(&self, to: Recipient, on_notice: OnNotice) -> Subscription {
+        self.store.subscribe(to, on_notice)
+    }
+
+    async fn notify(&self, to: &[Recipient]) {
+        self.store.notify(to).await;
     }
 
     fn locks(&self) -> &dyn LockStore {

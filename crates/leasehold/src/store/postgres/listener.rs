@@ -17,7 +17,8 @@ use super::sql::Sql;
 use super::tasks::Wakes;
 use super::trouble::Fail;
 use crate::model::{LeaseId, LockName};
-use crate::store::wake::{ring, served_from_afar, waits_here};
+use crate::store::Recipient;
+use crate::store::wake::{deliver, ring, served_from_afar, waits_here};
 
 /// The listener of one store. It ends with it.
 #[derive(Debug)]
@@ -140,10 +141,13 @@ impl Ear {
             match message {
                 Ok(AsyncMessage::Notification(notification)) => {
                     // Anybody who may use the database may send. A wrong word makes us look, and nothing else.
-                    if let Some((waiter, name)) = served(notification.payload())
-                        && waits_here(&waiter)
-                    {
-                        looks.push(look(&session, waiter, name));
+                    let word = notification.payload();
+                    if let Some((waiter, name)) = served(word) {
+                        if waits_here(&waiter) {
+                            looks.push(look(&session, waiter, name));
+                        }
+                    } else if let Ok(recipient) = word.parse() {
+                        deliver(&[Recipient::from_uuid(recipient)]);
                     }
                     heard(notification.channel(), notification.payload());
                 }

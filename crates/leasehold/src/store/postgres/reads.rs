@@ -17,7 +17,7 @@ use crate::error::Result;
 use crate::model::{Event, LeaseId, LockName, LockRecord, Timestamp, Ttl};
 use crate::store::Moment;
 use crate::store::lock_store::page_size;
-use crate::store::{Cursor, ListEvents, ListLocks, LockState, Page, Peek, Span};
+use crate::store::{Cursor, ListEvents, ListLocks, LockState, Page, Peek, Recipient, Span};
 
 /// The numbers of events are given before they are committed, so a higher one may be seen before a lower one. Whoever
 /// goes on from where it was must not pass over it: where a number is missing, the list ends, until it is so old that
@@ -114,6 +114,13 @@ impl Desk {
         let rows = self.ask_quickly(Sql::Get, &[&name.as_str()]).await?;
         let record = rows.first().map(|row| LockRow::read_whole(row, LOCK_COLUMNS)).transpose();
         self.readable(record)
+    }
+
+    /// Sends notices to other processes: one word each, without the name of a lock.
+    pub(super) async fn notify(&self, to: &[Recipient]) -> Result<()> {
+        let (channel, words) =
+            (self.gate.channel(), to.iter().map(|to| to.as_uuid().to_string()).collect::<Vec<_>>());
+        self.ask_quickly(Sql::Notify, &[&channel, &words]).await.map(drop)
     }
 
     pub(super) async fn peek(&self, name: &LockName, waiter: &LeaseId) -> Result<Peek> {

@@ -23,10 +23,10 @@ use crate::Result;
 use crate::model::{
     Event, LeaseId, LockName, LockOp, LockRecord, NewTask, Outcome, Sweep, Swept, Timestamp, Ttl,
 };
-use crate::store::wake::Reach;
+use crate::store::wake::{self, Reach};
 use crate::store::{
-    Abilities, Changes, DocStore, Finding, Hosts, ListEvents, ListLocks, LockStore, Page, Peek, Store,
-    TaskStore,
+    Abilities, Changes, DocStore, Finding, Hosts, ListEvents, ListLocks, LockStore, OnNotice, Page, Peek,
+    Recipient, Store, Subscription, TaskStore,
 };
 
 /// The history is bounded once in so many operations, whether anybody sweeps or not.
@@ -177,6 +177,20 @@ impl Store for PostgresStore {
 
     fn docs(&self) -> Option<&dyn DocStore> {
         Some(&self.docs)
+    }
+
+    fn subscribe(&self, to: Recipient, on_notice: OnNotice) -> Subscription {
+        self.listener.start();
+        wake::subscribe(to, on_notice)
+    }
+
+    async fn notify(&self, to: &[Recipient]) {
+        let elsewhere = wake::deliver(to);
+        if !elsewhere.is_empty()
+            && let Err(error) = self.desk.notify(&elsewhere).await
+        {
+            tracing::debug!(%error, "other processes are not notified: they learn it at their next renewal");
+        }
     }
 
     async fn examine(&self) -> Result<Vec<Finding>> {

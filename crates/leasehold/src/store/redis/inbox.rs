@@ -1,21 +1,22 @@
 //! Wake-ups from other processes: each process has a channel of its own, and whoever serves a ticket says so on the
-//! channel that the ticket names. Nobody else hears it.
+//! channel that the ticket names. Nobody else hears it. Notices to holders and workers come on a channel that all share.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use redis::aio::AsyncPushSender;
-use redis::{PushInfo, PushKind, Value};
+use redis::{PushInfo, PushKind, RedisError, Value};
 use tokio::sync::Notify;
 use uuid::Uuid;
 
+use super::keys::Keys;
 use super::line::Opener;
 use super::link::Link;
 use super::packed;
 use crate::model::LeaseId;
-use crate::store::clock;
-use crate::store::wake::{ring, served_from_afar};
+use crate::store::wake::{deliver, ring, served_from_afar};
+use crate::store::{Recipient, clock};
 
 /// What this process is called. All its stores share it: within the process nobody needs a message.
 static PROCESS: LazyLock<String> = LazyLock::new(|| clock::new_lease_id().as_uuid().simple().to_string());
@@ -26,12 +27,19 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 /// The channel of this process.
 pub(super) struct Inbox {
     channel: String,
+    /// The channel of notices, which is the same for every process.
+    notices: String,
     hears: AtomicBool,
 }
 
 impl Inbox {
-    pub(super) fn new(channel: impl FnOnce(&str) -> String) -> Self {
-        Self { channel: channel(&PROCESS), hears: AtomicBool::new(false) }
+    pub(super) fn new(keys: &Keys) -> Self {
+        let (channel, notices) = (keys.inbox(&PROCESS), keys.notices());
+        Self { channel, notices, hears: AtomicBool::new(false) }
+    }
+
+    pub(super) fn notices(&self) -> &str {
+        &self.notices
     }
 
     pub(super) fn channel(&self) -> &str {
@@ -44,18 +52,22 @@ impl Inbox {
             return;
         }
         if let Some(host) = link.host() {
-            host.spawn(hear(link.opener().clone(), self.channel.clone()));
+            let channels = [self.channel.clone(), self.notices.clone()];
+            host.spawn(hear(link.opener().clone(), channels));
         }
     }
 }
 
-async fn hear(opener: Arc<Opener>, channel: String) {
+async fn hear(opener: Arc<Opener>, channels: [String; 2]) {
     let mut pause = PAUSE.0;
     loop {
         let heard = Arc::new(Heard { broken: Notify::new() });
         let subscribed = async {
             let conn = opener.open_for_hearing(heard.clone()).await?;
-            conn.subscribe(&channel).await.map(|()| conn)
+            for channel in &channels {
+                conn.subscribe(channel).await?;
+            }
+            Ok::<_, RedisError>(conn)
         };
         match subscribed.await {
             Ok(_conn) => {
@@ -95,5 +107,6 @@ fn hear_message(message: &[u8]) {
         served_from_afar(lease, |number| number == asking);
     } else if let Some(Ok(id)) = message.get(..16).map(Uuid::from_slice) {
         ring(&LeaseId::from_uuid(id));
+        deliver(&[Recipient::from_uuid(id)]);
     }
 }

@@ -53,6 +53,11 @@ impl Keys {
         &self.buckets[usize::from(number_of(name.as_str()))]
     }
 
+    /// The channel of notices, which every process hears that holds a lease for long or works on tasks.
+    pub(super) fn notices(&self) -> String {
+        format!("{}:notices", self.prefix)
+    }
+
     /// The channel of a process.
     pub(super) fn inbox(&self, id: &str) -> String {
         format!("{}:inbox:{{{id}}}", self.prefix)

@@ -22,7 +22,7 @@ use crate::model::{
 use crate::store::lock_store::page_size;
 use crate::store::repeat::Repeat;
 use crate::store::wake::{asks, ring, wake_here};
-use crate::store::{Clock, Cursor, ListLocks, Moment, Page, Peek, clock};
+use crate::store::{Clock, Cursor, ListLocks, Moment, Page, Peek, Recipient, clock};
 
 /// So long replicas have to acknowledge a grant, in milliseconds.
 pub(super) const WAIT_MILLIS: u32 = 1000;
@@ -50,7 +50,7 @@ impl Locks {
         let keys = Keys::new(&options.prefix);
         Self {
             link: Arc::new(link),
-            inbox: Inbox::new(|process| keys.inbox(process)),
+            inbox: Inbox::new(&keys),
             keys,
             shown: options.shown.clone(),
             clock: options.clock.clone(),
@@ -181,6 +181,18 @@ impl Locks {
             self.tell_other_shards(elsewhere.iter().map(|lease| lease.ask.lease_id), &inboxes);
         }
         elsewhere.len() < served
+    }
+
+    /// Sends notices to other processes.
+    pub(super) async fn notify(&self, to: &[Recipient]) {
+        let publish = if self.link.is_cluster() { "SPUBLISH" } else { "PUBLISH" };
+        for recipient in to {
+            let id = recipient.as_uuid().as_bytes().as_slice();
+            let cmd = redis::cmd(publish).arg(self.inbox.notices()).arg(id).take();
+            if let Err(error) = self.link.send((&cmd).into()).await {
+                tracing::debug!(%error, "other processes are not notified: they learn it at their next renewal");
+            }
+        }
     }
 
     /// On a Cluster the channel of a process is on a shard of its own. Nobody waits for it: it is a hint.

@@ -13,10 +13,10 @@ use super::tasks::Tasks;
 use super::trouble::{explain, late, unknown_service};
 use crate::Result;
 use crate::model::{Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp, Ttl};
-use crate::store::wake::Reach;
+use crate::store::wake::{self, Reach};
 use crate::store::{
-    Abilities, Changes, DocStore, Finding, Hosts, ListEvents, ListLocks, LockStore, Page, Peek, Store,
-    TaskStore,
+    Abilities, Changes, DocStore, Finding, Hosts, ListEvents, ListLocks, LockStore, OnNotice, Page, Peek,
+    Recipient, Store, Subscription, TaskStore,
 };
 
 /// Locks on Redis: one server, one that Sentinels watch, or a Cluster.
@@ -107,6 +107,15 @@ impl Store for RedisStore {
 
     fn docs(&self) -> Option<&dyn DocStore> {
         Some(&self.docs)
+    }
+
+    fn subscribe(&self, to: Recipient, on_notice: OnNotice) -> Subscription {
+        self.locks.inbox.hear(&self.locks.link);
+        wake::subscribe(to, on_notice)
+    }
+
+    async fn notify(&self, to: &[Recipient]) {
+        self.locks.notify(&wake::deliver(to)).await;
     }
 
     async fn examine(&self) -> Result<Vec<Finding>> {

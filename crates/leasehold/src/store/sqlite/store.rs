@@ -16,10 +16,10 @@ use crate::model::{
     Enqueued, Event, LeaseId, LockName, LockOp, LockRecord, NewTask, Outcome, Sweep, Swept, Timestamp, Ttl,
 };
 use crate::store::lock_store::page_size;
-use crate::store::wake::Reach;
+use crate::store::wake::{self, Reach};
 use crate::store::{
-    Abilities, Changes, Cursor, DocStore, Finding, Hosts, ListEvents, ListLocks, LockState, LockStore, Page,
-    Peek, Span, Store, TaskStore,
+    Abilities, Changes, Cursor, DocStore, Finding, Hosts, ListEvents, ListLocks, LockState, LockStore,
+    OnNotice, Page, Peek, Recipient, Span, Store, Subscription, TaskStore,
 };
 
 /// Locks, tasks and documents in a file of this machine.
@@ -71,6 +71,21 @@ impl Store for SqliteStore {
 
     fn docs(&self) -> Option<&dyn DocStore> {
         Some(&self.docs)
+    }
+
+    fn subscribe(&self, to: Recipient, on_notice: OnNotice) -> Subscription {
+        #[cfg(target_os = "linux")]
+        wake::listen();
+        wake::subscribe(to, on_notice)
+    }
+
+    async fn notify(&self, to: &[Recipient]) {
+        let elsewhere = wake::deliver(to);
+        #[cfg(target_os = "linux")]
+        if !elsewhere.is_empty() {
+            wake::broadcast(&elsewhere);
+        }
+        let _ = elsewhere;
     }
 
     async fn examine(&self) -> Result<Vec<Finding>> {

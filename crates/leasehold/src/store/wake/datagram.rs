@@ -10,11 +10,15 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use uuid::Uuid;
 
 use super::hub::ring;
+use super::notice::{Recipient, deliver};
 use crate::model::{Lease, LeaseId, Process};
 use crate::store::this_process;
 
+/// The names of all sockets begin with this.
+const PREFIX: &str = "leasehold/";
+
 /// Starts the listener of this process, once. Without one, waiters poll.
-pub(super) fn listen() {
+pub(crate) fn listen() {
     static LISTENS: Mutex<Option<u32>> = Mutex::new(None);
     let pid = std::process::id();
     let mut listens = LISTENS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -39,26 +43,49 @@ fn hear(socket: &UnixDatagram) {
     while let Ok(length) = socket.recv(&mut heard) {
         // Anybody on this machine may send here. A wrong wake-up makes a waiter ask the store, and nothing else.
         if length == heard.len() {
-            ring(&LeaseId::from_uuid(Uuid::from_bytes(heard)));
+            let id = Uuid::from_bytes(heard);
+            ring(&LeaseId::from_uuid(id));
+            deliver(&[Recipient::from_uuid(id)]);
         }
     }
 }
 
-/// Tells the process behind a lease that it has been served. A full or missing mailbox is none of our troubles.
+/// Tells the process behind a lease that it has been served.
 pub(super) fn send(lease: &Lease) {
+    if let Some(to) = lease.ask.process.as_ref().and_then(address) {
+        send_to(&to, lease.ask.lease_id.as_uuid());
+    }
+}
+
+/// Sends a notice to every process of this machine that listens: which one has the lease or the worker is not known. Rare,
+/// so the list of sockets is read each time; a few hundred lines.
+#[cfg(feature = "sqlite")]
+pub(crate) fn broadcast(to: &[Recipient]) {
+    let Ok(sockets) = std::fs::read_to_string("/proc/net/unix") else { return };
+    let names = sockets.lines().filter_map(|line| line.split_ascii_whitespace().nth(7)?.strip_prefix('@'));
+    for name in names.filter(|name| name.starts_with(PREFIX)) {
+        if let Ok(address) = SocketAddr::from_abstract_name(name) {
+            for recipient in to {
+                send_to(&address, recipient.as_uuid());
+            }
+        }
+    }
+}
+
+/// A full or missing mailbox is no error: the receiver polls.
+fn send_to(to: &SocketAddr, id: &Uuid) {
     static SOCKET: LazyLock<Option<UnixDatagram>> = LazyLock::new(|| {
         let socket = UnixDatagram::unbound().ok()?;
         socket.set_nonblocking(true).ok()?;
         Some(socket)
     });
-    let to = lease.ask.process.as_ref().and_then(address);
-    if let (Some(socket), Some(to)) = (&*SOCKET, to) {
-        let _ = socket.send_to_addr(lease.ask.lease_id.as_uuid().as_bytes(), &to);
+    if let Some(socket) = &*SOCKET {
+        let _ = socket.send_to_addr(id.as_bytes(), to);
     }
 }
 
 fn address(process: &Process) -> Option<SocketAddr> {
     let first = process.members.first()?;
-    let name = format!("leasehold/{}/{}/{}", process.pid_namespace, first.pid, first.started);
+    let name = format!("{PREFIX}{}/{}/{}", process.pid_namespace, first.pid, first.started);
     SocketAddr::from_abstract_name(name).ok()
 }

@@ -1,5 +1,6 @@
 //! Waking exactly the waiter that has been served: a map within this process, a datagram to another one. And waking
-//! workers when tasks may have arrived.
+//! workers when tasks may have arrived. And notices to the holder of a lease, or to a worker, about what others have
+//! done to it.
 //!
 //! Wake-ups are hints. One that is lost costs a waiter one poll, never its turn.
 
@@ -7,9 +8,12 @@ mod arrivals;
 #[cfg(target_os = "linux")]
 mod datagram;
 mod hub;
+mod notice;
 
 pub use arrivals::Arrivals;
 pub(crate) use arrivals::Doorbell;
+#[cfg(all(target_os = "linux", feature = "sqlite"))]
+pub(crate) use datagram::{broadcast, listen};
 #[cfg(feature = "http")]
 pub(crate) use hub::Bell;
 pub use hub::{Changes, HandedOver, Wake};
@@ -18,3 +22,5 @@ pub(crate) use hub::{Reach, wake};
 pub(crate) use hub::{asks, ring, served_from_afar, wake_here};
 #[cfg(feature = "postgres")]
 pub(crate) use hub::{some_who_wait_here, waits_here};
+pub use notice::{OnNotice, Recipient, Subscription};
+pub(crate) use notice::{deliver, subscribe};

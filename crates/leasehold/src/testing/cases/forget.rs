@@ -93,7 +93,7 @@ pub async fn tokens_rise_over_forgetting_and_a_clock_that_was_set_back(f: Fixtur
     a.releases(&lease).await;
     f.pass(IDLE_MILLIS);
     assert_eq!(forget(&f).await, 1);
-    f.clock.set_back(Duration::from_secs(24 * 3600));
+    f.clock.set_back(Duration::from_hours(24));
     let again = b.takes().await;
     assert!(again.token > lease.token, "{} after {}", again.token, lease.token);
     // Also after it was forgotten by its force-release, which makes a token that nobody was granted.

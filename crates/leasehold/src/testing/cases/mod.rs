@@ -8,6 +8,7 @@ pub mod exclusive;
 pub mod forget;
 pub mod history;
 pub mod listing;
+pub mod notices;
 pub mod queue;
 pub mod several;
 pub mod shared;

@@ -8,6 +8,7 @@ mod guard;
 mod in_doubt;
 mod leaving;
 mod patience;
+mod retention;
 mod schedules;
 mod several;
 mod slow;

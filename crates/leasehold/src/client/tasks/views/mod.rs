@@ -13,7 +13,7 @@ mod schedule;
 mod task;
 mod worker;
 
-pub use queue::{PauseView, QueueView};
+pub use queue::{PauseView, QueueView, RetentionView};
 pub use schedule::ScheduleView;
 pub use task::{CancelView, ProgressView, TaskEventView, TaskView};
 pub use worker::WorkerView;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::task::exact;
-use crate::model::{QueueStatus, TaskState};
+use crate::model::{QueueStatus, Retention, TaskState, Ttl};
 
 /// One queue.
 #[derive(Debug, Clone, Serialize)]
@@ -38,6 +38,30 @@ pub struct PauseView {
     /// When.
     #[cfg_attr(feature = "openapi", schema(format = DateTime))]
     pub at: String,
+}
+
+/// How long finished tasks are kept, in seconds; `null` is for ever.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct RetentionView {
+    /// Of tasks that succeeded.
+    pub succeeded_seconds: Option<f64>,
+    /// Of tasks that failed.
+    pub failed_seconds: Option<f64>,
+    /// Of tasks that were aborted.
+    pub aborted_seconds: Option<f64>,
+}
+
+impl From<&Retention> for RetentionView {
+    fn from(retention: &Retention) -> Self {
+        let seconds = |keep: Option<Ttl>| keep.map(|keep| keep.as_duration().as_secs_f64());
+        Self {
+            succeeded_seconds: seconds(retention.succeeded),
+            failed_seconds: seconds(retention.failed),
+            aborted_seconds: seconds(retention.aborted),
+        }
+    }
 }
 
 impl From<&QueueStatus> for QueueView {

@@ -29,5 +29,5 @@ mod locks {
 
 #[test]
 fn it_agrees_with_the_rules() {
-    agrees_with_the_rules(64, fresh);
+    agrees_with_the_rules(24, fresh);
 }

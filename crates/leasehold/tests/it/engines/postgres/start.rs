@@ -82,7 +82,7 @@ async fn a_role_with_the_documented_rights_can_do_everything_but_make_the_tables
     schema.store().await;
     let role = Role::new(schema).await;
     let grants: Vec<_> = GRANTS.lines().filter(|line| line.starts_with("GRANT ")).collect();
-    assert_eq!(grants.len(), 8, "{grants:?}");
+    assert_eq!(grants.len(), 7, "{grants:?}");
     let client = role.schema.client().await;
     for grant in grants {
         let grant = grant.replace(" TO leasehold_app", &format!(" TO {}", role.name));

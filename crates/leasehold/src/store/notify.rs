@@ -1,0 +1,42 @@
+//! Which holders and workers are notified after which operation.
+
+use super::{Recipient, Store};
+use crate::model::{Lease, LockName, Outcome, Task, TaskState};
+
+/// Sends notices to the holders whose leases an operation of another caller has ended, marked or given another ttl. Best
+/// effort: a holder that no notice reaches learns of it at its next renewal.
+pub async fn notify_holders(store: &dyn Store, name: &LockName, outcome: &Outcome) {
+    let to: Vec<Recipient> = match outcome {
+        Outcome::Forced(lease) | Outcome::Renewed(lease) => vec![lease.ask.lease_id.into()],
+        Outcome::Released(lease) if may_be_renewed_elsewhere(lease) => vec![lease.ask.lease_id.into()],
+        Outcome::Asked(_) => match store.locks().get(name).await {
+            Ok(record) => {
+                let holders = record.map(|record| record.holders).unwrap_or_default();
+                let asked = holders.iter().filter(|lease| lease.asked.is_some());
+                asked.map(|lease| lease.ask.lease_id.into()).collect()
+            }
+            Err(error) => {
+                tracing::debug!(lock = %name, %error, "the holders learn at their next renewal that they are asked");
+                return;
+            }
+        },
+        _ => return,
+    };
+    if !to.is_empty() {
+        store.notify(&to).await;
+    }
+}
+
+/// Whether the released lease may be one that a guard renews. A lease that was never renewed and names no process is one
+/// of the many that are taken and given back by requests: nobody subscribes to those.
+fn may_be_renewed_elsewhere(lease: &Lease) -> bool {
+    lease.ask.process.is_some() || lease.renewals > 0
+}
+
+/// Sends a notice to the worker that runs a task whose cancellation was requested. Best effort, as with locks: else the
+/// worker learns of it with its next heartbeat.
+pub async fn notify_worker(store: &dyn Store, task: &Task) {
+    if let (TaskState::Running, Some(_), Some(worker)) = (task.state, &task.cancel, task.worker) {
+        store.notify(&[worker.into()]).await;
+    }
+}

@@ -1,0 +1,141 @@
+//! Notices: hints to the holder of a lease, or to a worker, that another caller has changed what it holds.
+//!
+//! A holder learns of a forced release or of a request to stop at its next renewal. A notice makes it renew at once, and
+//! a worker send its heartbeat at once. A notice that is lost costs nothing but that time.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::model::{LeaseId, WorkerId};
+
+/// The receiver of notices: a lease or a worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Recipient(Uuid);
+
+impl Recipient {
+    /// The id, as it is sent.
+    pub const fn as_uuid(&self) -> &Uuid {
+        &self.0
+    }
+
+    /// The receiver with this id.
+    pub const fn from_uuid(id: Uuid) -> Self {
+        Self(id)
+    }
+}
+
+impl From<LeaseId> for Recipient {
+    fn from(lease: LeaseId) -> Self {
+        Self(*lease.as_uuid())
+    }
+}
+
+impl From<WorkerId> for Recipient {
+    fn from(worker: WorkerId) -> Self {
+        Self(*worker.as_uuid())
+    }
+}
+
+/// Called at each notice, on any thread: it must not block.
+pub type OnNotice = Arc<dyn Fn() + Send + Sync>;
+
+/// Receives notices until it is dropped.
+#[must_use = "a subscription that is dropped receives nothing"]
+pub struct Subscription {
+    _ends_when_dropped: Box<dyn Any + Send + Sync>,
+}
+
+impl Subscription {
+    /// A subscription that ends when this value is dropped.
+    pub fn new(ends_when_dropped: impl Any + Send + Sync) -> Self {
+        Self { _ends_when_dropped: Box::new(ends_when_dropped) }
+    }
+}
+
+impl std::fmt::Debug for Subscription {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Subscription").finish_non_exhaustive()
+    }
+}
+
+/// The subscriptions of this process. One map for all stores: the ids are unique everywhere.
+static SUBSCRIBED: LazyLock<Mutex<Subscribed>> = LazyLock::new(Mutex::default);
+
+/// Each with the number of its subscription: a server may subscribe for the same lease as a guard in its process.
+type Subscribed = HashMap<Recipient, Vec<(u64, OnNotice)>>;
+
+/// Subscribes to the notices that reach this process.
+pub(crate) fn subscribe(to: Recipient, on_notice: OnNotice) -> Subscription {
+    static NUMBERS: AtomicU64 = AtomicU64::new(0);
+    let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+    subscribed().entry(to).or_default().push((number, on_notice));
+    Subscription::new(Entry { to, number })
+}
+
+/// Delivers notices in this process; returns the recipients that are not in it.
+pub(crate) fn deliver(to: &[Recipient]) -> Vec<Recipient> {
+    let mut elsewhere = Vec::new();
+    for recipient in to {
+        // Called without the map locked: a notice may begin or end a subscription.
+        let here = subscribed().get(recipient).cloned();
+        match here {
+            Some(here) => here.iter().for_each(|(_, on_notice)| on_notice()),
+            None => elsewhere.push(*recipient),
+        }
+    }
+    elsewhere
+}
+
+struct Entry {
+    to: Recipient,
+    number: u64,
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        let mut subscribed = subscribed();
+        if let Some(here) = subscribed.get_mut(&self.to) {
+            here.retain(|(number, _)| *number != self.number);
+            if here.is_empty() {
+                subscribed.remove(&self.to);
+            }
+        }
+    }
+}
+
+fn subscribed() -> MutexGuard<'static, Subscribed> {
+    SUBSCRIBED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+    use crate::store::clock;
+
+    #[test]
+    fn a_notice_reaches_every_subscription_until_it_is_dropped() {
+        let to = Recipient::from(clock::new_lease_id());
+        let count = Arc::new(AtomicUsize::new(0));
+        let counting = count.clone();
+        let on_notice: OnNotice = Arc::new(move || _ = counting.fetch_add(1, Ordering::Relaxed));
+        assert_eq!(deliver(&[to]), [to]);
+        let first = subscribe(to, on_notice.clone());
+        let second = subscribe(to, on_notice);
+        assert_eq!(deliver(&[to]), []);
+        assert_eq!(count.load(Ordering::Relaxed), 2);
+        drop(first);
+        assert_eq!(deliver(&[to]), []);
+        assert_eq!(count.load(Ordering::Relaxed), 3);
+        drop(second);
+        assert_eq!(deliver(&[to]), [to]);
+        assert!(!subscribed().contains_key(&to));
+    }
+}

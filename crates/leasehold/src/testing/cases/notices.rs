@@ -1,0 +1,118 @@
+//! Notices through the client: a holder learns what others have done to its lease long before its next renewal, and a worker
+//! that its task was cancelled long before its next heartbeat.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::client::{Leasehold, Running, Setback, Work};
+use crate::model::{Holder, LockName, Reason, TaskState};
+use crate::store::Store;
+use crate::testing::Fixture;
+
+/// So long that the next renewal comes long after a case has failed.
+const TTL: Duration = Duration::from_mins(30);
+/// So long a notice may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// After this a guard has subscribed, unless the machine is busy; then it looks when it has.
+const SUBSCRIBED: Duration = Duration::from_secs(1);
+
+/// Two clients of one engine: the first holds or works, the second steps in.
+struct Lab {
+    one: Leasehold,
+    two: Leasehold,
+    _fixture: Fixture,
+}
+
+impl Lab {
+    /// None if the engine sends no wake-ups: there the next renewal tells.
+    fn new(fixture: Fixture) -> Option<Self> {
+        let client = |store: &Arc<dyn Store>| Leasehold::with_store(store.clone()).expect("a client");
+        let sends = fixture.one.abilities().wakes;
+        let (one, two) = (client(&fixture.one), client(&fixture.two));
+        sends.then_some(Self { one, two, _fixture: fixture })
+    }
+}
+
+/// A forced release ends the guard at once.
+pub async fn a_holder_learns_at_once_that_its_lock_was_taken(fixture: Fixture) {
+    let Some(lab) = Lab::new(fixture) else { return };
+    let guard = lab.one.lock("a").ttl(TTL).acquire().await.expect("a is free");
+    tokio::time::sleep(SUBSCRIBED).await;
+    let reason = Reason::new("stuck").expect("a good reason");
+    lab.two.force_release(&name(), guard.token(), admin(), reason).await.expect("it was held");
+    tokio::time::timeout(PATIENCE, guard.lost()).await.expect("the holder learns it");
+}
+
+/// The lock is taken before the guard has subscribed: it looks when it has.
+pub async fn a_holder_learns_what_was_done_before_it_subscribed(fixture: Fixture) {
+    let Some(lab) = Lab::new(fixture) else { return };
+    let guard = lab.one.lock("a").ttl(TTL).acquire().await.expect("a is free");
+    let reason = Reason::new("stuck").expect("a good reason");
+    lab.two.force_release(&name(), guard.token(), admin(), reason).await.expect("it was held");
+    tokio::time::timeout(PATIENCE, guard.lost()).await.expect("the holder learns it");
+}
+
+/// A request to stop reaches the guard at once, and the lease stays.
+pub async fn a_holder_learns_at_once_that_it_is_asked_to_stop(fixture: Fixture) {
+    let Some(lab) = Lab::new(fixture) else { return };
+    let guard = lab.one.lock("a").ttl(TTL).acquire().await.expect("a is free");
+    tokio::time::sleep(SUBSCRIBED).await;
+    let reason = Some(Reason::new("a deploy waits").expect("a good reason"));
+    assert_eq!(lab.two.ask_release(&name(), admin(), reason.clone()).await.expect("it is held"), 1);
+    let asked = tokio::time::timeout(PATIENCE, guard.asked()).await.expect("the holder learns it");
+    assert_eq!((asked.by, asked.reason), (admin(), reason));
+    guard.release().await.expect("it was held until here");
+}
+
+/// Somebody else releases the lease by its id and token.
+pub async fn a_holder_learns_at_once_that_its_lease_was_released_elsewhere(fixture: Fixture) {
+    let Some(lab) = Lab::new(fixture) else { return };
+    let guard = lab.one.lock("a").ttl(TTL).acquire().await.expect("a is free");
+    tokio::time::sleep(SUBSCRIBED).await;
+    // No notice is sent for a lease that was never renewed and names no process: this one is renewed, as long-lived ones are.
+    let (id, token) = (guard.lease_id(), guard.token());
+    lab.two.renew_lease(&name(), id, token, None).await.expect("it is held");
+    lab.two.release_lease(&name(), id, token).await.expect("it was held");
+    tokio::time::timeout(PATIENCE, guard.lost()).await.expect("the holder learns it");
+}
+
+#[derive(Serialize, Deserialize)]
+struct Long;
+
+impl Work for Long {
+    const QUEUE: &'static str = "long";
+    const TTL: Duration = TTL;
+}
+
+/// A cancelled task is stopped at once, not at the worker's next heartbeat.
+pub async fn a_worker_learns_at_once_that_its_task_was_cancelled(fixture: Fixture) {
+    if fixture.one.tasks().is_none() {
+        return;
+    }
+    let Some(lab) = Lab::new(fixture) else { return };
+    let endless = |_: Running<Long>| std::future::pending::<Result<(), Setback>>();
+    let worker = lab.one.worker().handle(endless);
+    let worker = worker.start().expect("a worker");
+    let id = lab.two.enqueue(&Long).await.expect("added").id;
+    let tasks = lab.two.tasks().expect("it has tasks");
+    let until = async |state| {
+        while tasks.get(id).await.expect("it is there").state != state {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, until(TaskState::Running)).await.expect("it runs");
+    tokio::time::sleep(SUBSCRIBED).await;
+    tasks.cancel(id, admin(), None).await.expect("it runs");
+    tokio::time::timeout(PATIENCE, until(TaskState::Aborted)).await.expect("the worker learns it");
+    worker.stop(Duration::ZERO).await;
+}
+
+fn name() -> LockName {
+    LockName::new("a").expect("a good name in a test")
+}
+
+fn admin() -> Holder {
+    Holder::new("admin").expect("a good holder")
+}
