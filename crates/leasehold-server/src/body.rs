@@ -23,8 +23,22 @@ pub(crate) struct MaybeJson<T>(pub(crate) T);
 /// The raw bytes of a request's body.
 pub(crate) struct Raw(pub(crate) Bytes);
 
-/// The bytes of a JSON body of the store protocol, which may be larger than others.
-pub(crate) struct Large(pub(crate) Bytes);
+/// A JSON body of the store protocol that is not read yet: how large it may be depends on the call.
+pub(crate) struct Unread(Body);
+
+/// How large a body of the store protocol may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Size {
+    /// As that of any request: what a reader may send.
+    Usual,
+    /// The list of all that a client listens for.
+    List,
+    /// Many tasks, or a document.
+    Large,
+}
+
+/// Three lists of up to 10,000 ids or names, most of them short.
+const LONGEST_LIST: usize = 4 * 1024 * 1024;
 
 /// What stands behind the `?`.
 pub(crate) struct Query<T>(pub(crate) T);
@@ -62,14 +76,26 @@ impl FromRequest<App> for Raw {
     }
 }
 
-impl FromRequest<App> for Large {
+impl FromRequest<App> for Unread {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
+    async fn from_request(request: Request, _: &App) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
         must_be_json(&parts)?;
-        let bytes = LARGEST_BODY.max(app.limits().body_bytes);
-        read_up_to(body, bytes, app.limits().body_time).await.map(Self)
+        Ok(Self(body))
+    }
+}
+
+impl Unread {
+    /// Reads it, when it is known that the caller may send it.
+    pub(crate) async fn read(self, app: &App, size: Size) -> Result<Bytes, Problem> {
+        let usual = app.limits().body_bytes;
+        let bytes = match size {
+            Size::Usual => usual,
+            Size::List => LONGEST_LIST.max(usual),
+            Size::Large => LARGEST_BODY.max(usual),
+        };
+        read_up_to(self.0, bytes, app.limits().body_time).await
     }
 }
 

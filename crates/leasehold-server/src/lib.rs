@@ -47,6 +47,7 @@ pub mod otlp;
 mod problem;
 mod router;
 mod server;
+mod slow_reader;
 mod status;
 mod terraform;
 mod webhooks;

@@ -1,8 +1,9 @@
 //! Connections: accepting them, not too many at once, none that only takes up room, and an end without broken answers.
 
+use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
-use std::sync::Arc;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::extract::ConnectInfo;
@@ -17,7 +18,10 @@ use tower::ServiceExt;
 
 use crate::early::early;
 use crate::server::{Limits, Server};
+use crate::slow_reader::WriteTimeout;
 
+/// The most that is read of a connection before it is answered: the headers of a request have to fit.
+const BUFFER: usize = 64 * 1024;
 /// After a failed accept (too many open files) the next try waits so long.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -79,7 +83,9 @@ async fn accept(
     let room = Arc::new(Semaphore::new(limits.connections));
     let connections = GracefulShutdown::new();
     let mut http = hyper::server::conn::http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(limits.header_time).pipeline_flush(true);
+    // Requests are answered one after the other, and what is not read yet is bounded.
+    http.timer(TokioTimer::new()).header_read_timeout(limits.header_time).max_buf_size(BUFFER);
+    let crowd = Crowd::new(limits.connections_per_address);
     loop {
         let next = async {
             let place = room.clone().acquire_owned().await.expect("the room is never closed");
@@ -97,6 +103,10 @@ async fn accept(
                 continue;
             }
         };
+        let Some(visitor) = crowd.enter(from.ip()) else {
+            tracing::debug!(address = %from.ip(), "one address has as many connections as it may");
+            continue;
+        };
         if is_early && let Some(server) = &*server.borrow() {
             (router, is_early) = (server.router(), false);
         }
@@ -104,13 +114,14 @@ async fn accept(
             request.extensions_mut().insert(ConnectInfo(from));
             request.map(axum::body::Body::new)
         });
-        let connection = http.serve_connection(io_of(stream), TowerToHyperService::new(service));
+        let stream = WriteTimeout::new(without_delay(stream), limits.write_time);
+        let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
         let connection = connections.watch(connection);
         tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "a connection ended");
             }
-            drop(place);
+            drop((place, visitor));
         });
     }
     drop(listener);
@@ -122,8 +133,50 @@ async fn accept(
     }
 }
 
-fn io_of(stream: TcpStream) -> TokioIo<TcpStream> {
-    // Answers are small and are waited for.
+/// Answers are small and are waited for.
+fn without_delay(stream: TcpStream) -> TcpStream {
     let _ = stream.set_nodelay(true);
-    TokioIo::new(stream)
+    stream
+}
+
+/// How many connections each address has.
+#[derive(Clone)]
+struct Crowd {
+    most: usize,
+    addresses: Arc<Mutex<HashMap<IpAddr, usize>>>,
+}
+
+impl Crowd {
+    fn new(most: usize) -> Self {
+        Self { most, addresses: Arc::default() }
+    }
+
+    /// One more connection from this address, until what it gives is dropped; none if it has too many.
+    fn enter(&self, address: IpAddr) -> Option<Visitor> {
+        let mut addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = addresses.entry(address).or_default();
+        if *count >= self.most {
+            return None;
+        }
+        *count += 1;
+        Some(Visitor { address, crowd: self.clone() })
+    }
+}
+
+/// One connection.
+struct Visitor {
+    address: IpAddr,
+    crowd: Crowd,
+}
+
+impl Drop for Visitor {
+    fn drop(&mut self) {
+        let mut addresses = self.crowd.addresses.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = addresses.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                addresses.remove(&self.address);
+            }
+        }
+    }
 }

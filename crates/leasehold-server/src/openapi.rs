@@ -1,5 +1,6 @@
 //! The description of the API, generated from the handlers and what they take and give.
 
+use axum::body::Bytes;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::{MethodRouter, get};
@@ -84,9 +85,10 @@ pub(crate) fn text() -> String {
 
 /// The path that gives it.
 pub(crate) fn route(description: &OpenApi) -> MethodRouter<App> {
-    let text = description.to_json().expect("a description that was built can be written");
+    let text = Bytes::from(description.to_json().expect("a description that was built can be written"));
     get(async move || {
         let json = HeaderValue::from_static("application/json");
+        // All answers share the same bytes.
         ([(header::CONTENT_TYPE, json)], text.clone()).into_response()
     })
 }

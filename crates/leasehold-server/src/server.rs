@@ -8,7 +8,7 @@ use leasehold::model::{Ttl, WorkflowName};
 use leasehold::{Caretaker, Leasehold, Sweeper};
 use tokio_util::sync::CancellationToken;
 
-use crate::access::{Access, Gatekeeper};
+use crate::access::{Access, Gatekeeper, Owners};
 use crate::api::store::StoreDesk;
 use crate::feed::Feed;
 use crate::metrics::Meters;
@@ -51,8 +51,12 @@ pub struct Limits {
     pub header_time: Duration,
     /// The longest a request may wait for a lock or a task.
     pub wait: Duration,
+    /// How long the other side may take to read something of an answer.
+    pub write_time: Duration,
     /// How many connections there may be at once.
     pub connections: usize,
+    /// How many of them may come from one address.
+    pub connections_per_address: usize,
     /// How long requests and runs have to end when the server stops.
     pub grace: Duration,
     /// How long a lock must not have been granted before it is forgotten; none keeps every lock.
@@ -66,7 +70,9 @@ impl Default for Limits {
             body_time: Duration::from_secs(10),
             header_time: Duration::from_secs(10),
             wait: Duration::from_mins(1),
+            write_time: Duration::from_secs(30),
             connections: 20_000,
+            connections_per_address: 10_000,
             grace: Duration::from_secs(10),
             forget_locks_after: Some(leasehold::FORGET_AFTER),
         }
@@ -87,6 +93,7 @@ struct Shared {
     triggers: Vec<Trigger>,
     draining: CancellationToken,
     store_desk: StoreDesk,
+    owners: Owners,
     feed: Feed,
     /// Ends with the server.
     _upkeep: Option<(Sweeper, Option<Caretaker>)>,
@@ -197,6 +204,7 @@ impl ServerBuilder {
             triggers,
             draining,
             store_desk: StoreDesk::new(),
+            owners: Owners::default(),
             feed,
             _upkeep: upkeep,
         };
@@ -205,6 +213,10 @@ impl ServerBuilder {
 }
 
 impl App {
+    pub(crate) fn owners(&self) -> &Owners {
+        &self.0.owners
+    }
+
     pub(crate) fn leasehold(&self) -> &Leasehold {
         &self.0.leasehold
     }

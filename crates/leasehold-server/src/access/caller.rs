@@ -38,6 +38,11 @@ impl<R> Caller<R> {
         Ok(Holder::new(self.who.name.as_str())?)
     }
 
+    /// Who it is.
+    pub(crate) fn who(&self) -> &Who {
+        &self.who
+    }
+
     /// Whether it may also do what needs this role.
     pub(crate) fn must_be(&self, role: Role) -> Result<(), Problem> {
         self.who.must_be(role)
@@ -49,7 +54,7 @@ impl Who {
         if self.role >= role {
             return Ok(());
         }
-        let detail = format!("'{}' is a {}; this needs a {role}", self.name, self.role);
+        let detail = format!("'{}' has the role {}; this needs the role {role}", self.name, self.role);
         Err(Problem::new("FORBIDDEN", detail))
     }
 }

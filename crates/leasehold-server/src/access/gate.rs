@@ -33,6 +33,8 @@ pub(crate) struct Who {
     /// The name of the token.
     pub(crate) name: String,
     pub(crate) role: Role,
+    /// Whether it came with a token: not to a server that is open.
+    pub(crate) has_token: bool,
 }
 
 impl Gatekeeper {
@@ -43,15 +45,22 @@ impl Gatekeeper {
     /// Lets in, or says why not.
     pub(crate) async fn admit(&self, parts: &Parts) -> Result<Who, Problem> {
         let fixed = match &self.access {
-            Access::Open if names_this_machine(parts) => {
-                return Ok(Who { name: "anybody".to_owned(), role: Role::Admin });
-            }
             Access::Open => {
-                return Err(Problem::new("FORBIDDEN", "this server answers to this machine alone"));
+                let whole = names_this_machine(parts) && !was_forwarded(parts);
+                if !whole {
+                    return Err(Problem::new("FORBIDDEN", "this server answers to this machine alone")
+                        .hint("behind a proxy, make a token: leasehold token new --name NAME --role admin"));
+                }
+                must_not_be_of_a_page(parts)?;
+                return Ok(Who { name: "anybody".to_owned(), role: Role::Admin, has_token: false });
             }
             Access::Tokens(fixed) => fixed,
         };
-        let Some(text) = bearer(parts) else {
+        let sent = credentials(parts);
+        if let Some(Credentials { by_browser: true, .. }) = sent {
+            must_not_be_of_a_page(parts)?;
+        }
+        let Some(Credentials { token: text, .. }) = sent else {
             let problem = Problem::new("UNAUTHENTICATED", "this request carries no token");
             return Err(problem
                 .hint("send the header: Authorization: Bearer lh_…; get one with: leasehold token new"));
@@ -63,26 +72,57 @@ impl Gatekeeper {
         };
         let text = TokenText::parse(&text).ok_or_else(unknown)?;
         if let Some(token) = fixed.iter().find(|token| token.hash.is_of(&text)) {
-            return Ok(Who { name: token.name.clone(), role: token.role });
+            return Ok(Who { name: token.name.clone(), role: token.role, has_token: true });
         }
         let record = self.desk.find(&text).await?.ok_or_else(unknown)?;
-        Ok(Who { name: record.name, role: record.role })
+        Ok(Who { name: record.name, role: record.role, has_token: true })
     }
 }
 
+/// The token of a request.
+struct Credentials {
+    token: String,
+    /// Whether a browser that knows it sends it by itself, whichever page makes it send a request.
+    by_browser: bool,
+}
+
 /// The token of a request: after `Bearer`, or as the password of `Basic`, for clients that have nothing else.
-fn bearer(parts: &Parts) -> Option<String> {
+fn credentials(parts: &Parts) -> Option<Credentials> {
     let value = parts.headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     let (scheme, rest) = value.split_once(' ')?;
     if scheme.eq_ignore_ascii_case("bearer") {
-        return Some(rest.trim().to_owned());
+        return Some(Credentials { token: rest.trim().to_owned(), by_browser: false });
     }
     if !scheme.eq_ignore_ascii_case("basic") {
         return None;
     }
     let decoded = STANDARD.decode(rest.trim()).ok()?;
     let (_, password) = std::str::from_utf8(&decoded).ok()?.split_once(':')?;
-    Some(password.to_owned())
+    Some(Credentials { token: password.to_owned(), by_browser: true })
+}
+
+/// Refuses a request that a web page of another site makes a browser send: without a token, or with one that the browser
+/// adds by itself, the page would act for the person in front of it.
+fn must_not_be_of_a_page(parts: &Parts) -> Result<(), Problem> {
+    let text = |name: &str| parts.headers.get(name).map(|value| value.to_str().unwrap_or("?"));
+    let is_ours = |origin: &str| {
+        let (_, origin) = origin.split_once("://").unwrap_or_default();
+        Some(origin) == parts.headers.get(header::HOST).and_then(|host| host.to_str().ok())
+    };
+    let from_elsewhere = text("origin").is_some_and(|origin| !is_ours(origin))
+        || text("sec-fetch-site").is_some_and(|site| !matches!(site, "none" | "same-origin"));
+    if !from_elsewhere {
+        return Ok(());
+    }
+    let problem = Problem::new("FORBIDDEN", "this request was sent by a page of another site");
+    Err(problem
+        .hint("a program sends no Origin and no Sec-Fetch-Site; a page needs a token: Authorization: Bearer"))
+}
+
+/// Whether a proxy has passed the request on: its sender may be anywhere.
+fn was_forwarded(parts: &Parts) -> bool {
+    let names = ["forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"];
+    names.iter().any(|name| parts.headers.contains_key(*name))
 }
 
 /// Whether the request's host is this machine, by a name that no stranger can own.
@@ -108,12 +148,32 @@ mod tests {
 
     #[test]
     fn a_token_comes_as_bearer_or_as_a_password() {
-        let token = |value| bearer(&parts(header::AUTHORIZATION, value));
+        let token = |value| credentials(&parts(header::AUTHORIZATION, value)).map(|sent| sent.token);
         assert_eq!(token("Bearer lh_1_x").as_deref(), Some("lh_1_x"));
         assert_eq!(token("bearer  lh_1_x").as_deref(), Some("lh_1_x"));
         assert_eq!(token("Basic YWRhOmxoXzFfeA==").as_deref(), Some("lh_1_x"));
         assert_eq!(token("Basic ???"), None);
         assert_eq!(token("Digest x"), None);
+    }
+
+    #[test]
+    fn pages_of_other_sites_are_refused() {
+        let from = |headers: &[(&str, &str)]| {
+            let mut request = axum::http::Request::builder().uri("/x").header("host", "127.0.0.1:7420");
+            for (name, value) in headers {
+                request = request.header(*name, *value);
+            }
+            must_not_be_of_a_page(&request.body(()).unwrap().into_parts().0).is_ok()
+        };
+        assert!(from(&[]));
+        assert!(from(&[("origin", "http://127.0.0.1:7420"), ("sec-fetch-site", "same-origin")]));
+        assert!(from(&[("sec-fetch-site", "none")]));
+        for other in ["https://evil.example", "null", "http://127.0.0.1:8080", "http://localhost:7420", ""] {
+            assert!(!from(&[("origin", other)]), "{other}");
+        }
+        for site in ["cross-site", "same-site", "?"] {
+            assert!(!from(&[("sec-fetch-site", site)]), "{site}");
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ use utoipa_axum::routes;
 
 use super::delivery::Delivery;
 use super::lease::{HeldLock, LockPath, seconds, ttl};
-use crate::access::{Caller, Worker};
+use crate::access::{Caller, Role, Worker};
 use crate::body::MaybeJson;
 use crate::problem::{Answer, Problem};
 use crate::server::App;
@@ -128,6 +128,14 @@ async fn acquire(
         Ok(guard) => guard,
         Err(error) => return Err(refusal(&app, error).await),
     };
+    // Whoever asks with an id that it has seen elsewhere is given what that id has.
+    if let Err(refused) = guard.leases().iter().try_for_each(|(_, lease)| caller.who().must_own(&lease.ask)) {
+        guard.leave_held();
+        return Err(refused);
+    }
+    for (name, lease) in guard.leases() {
+        app.owners().note(&name, &lease);
+    }
     let delivery = if known { Delivery::of_known(guard) } else { Delivery::of_unknown(guard) };
     if let Err(error) = delivery.guard().confirm().await {
         return Err(refusal(&app, error).await);
@@ -170,6 +178,8 @@ fn builder(
         lock = lock.priority(priority);
     }
     if let Some(after) = ask.stale_after_seconds {
+        // A lease that its holder still may count on is taken from it.
+        caller.must_be(Role::Operator)?;
         lock = lock.steal_stale(ttl("staleAfterSeconds", after)?.as_duration());
     }
     if let Some(id) = ask.lease_id {
@@ -186,6 +196,7 @@ fn builder(
         // One fact too many is not the client's fault.
         let _ = metadata.set("address", from.ip().to_canonical().to_string());
     }
+    caller.who().stamp(&mut metadata);
     Ok(metadata.iter().fold(lock, |lock, (key, value)| lock.meta(key, value)))
 }
 

@@ -168,10 +168,11 @@ struct Locks {
 )]
 async fn renew(
     State(app): State<App>,
-    _: Caller<Worker>,
+    caller: Caller<Worker>,
     LockPath(name): LockPath,
     Json(lease): Json<RenewBody>,
 ) -> Answer<axum::Json<Renewed>> {
+    app.owners().check(&*app.leasehold().store(), caller.who(), &name, lease.lease_id).await?;
     let ttl = lease.ttl_seconds.map(|lasts| ttl("ttlSeconds", lasts)).transpose()?;
     let lease = app.leasehold().renew_lease(&name, lease.lease_id, lease.token, ttl).await?;
     Ok(axum::Json(Renewed { success: true, lock: HeldLock::of(&name, &lease) }))
@@ -190,11 +191,13 @@ async fn renew(
 )]
 async fn release(
     State(app): State<App>,
-    _: Caller<Worker>,
+    caller: Caller<Worker>,
     LockPath(name): LockPath,
     Json(lease): Json<LeaseBody>,
 ) -> Answer<axum::Json<Done>> {
+    app.owners().check(&*app.leasehold().store(), caller.who(), &name, lease.lease_id).await?;
     app.leasehold().release_lease(&name, lease.lease_id, lease.token).await?;
+    app.owners().forget(&name, lease.lease_id);
     Ok(axum::Json(Done { success: true }))
 }
 

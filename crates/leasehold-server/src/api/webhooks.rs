@@ -57,7 +57,8 @@ async fn receive(State(app): State<App>, Path(id): Path<String>, request: Reques
         start = start.max_runtime(longest.as_duration());
     }
     if let Some(key) = &key {
-        start = start.key(key.as_str());
+        // Each trigger has keys of its own: its sender chooses them.
+        start = start.key(format!("{}:{key}", trigger.id));
     }
     match start.start_raw(&body).await {
         Ok(start) => Ok(Started::answer(&workflow.name, &start, StatusCode::OK)),

@@ -8,7 +8,7 @@ use leasehold::model::{CronText, QueueName, Reuse, ScheduleName, WorkflowName, Z
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::values::{Lasting, SecretPlace, Span, TriggerId, VariableName};
+use super::values::{Keeping, Lasting, SecretPlace, Span, TriggerId, VariableName};
 use crate::access::{Hash, Role};
 use crate::webhooks::{Pointer, Scheme};
 
@@ -22,6 +22,8 @@ pub(super) struct File {
     pub(super) limits: LimitsPart,
     #[serde(default)]
     pub(super) metrics: MetricsPart,
+    #[serde(default)]
+    pub(super) retention: RetentionPart,
     #[serde(default)]
     pub(super) terraform: TerraformPart,
     #[serde(default)]
@@ -41,7 +43,9 @@ pub(super) struct LimitsPart {
     pub(super) body_time: Option<Span>,
     pub(super) header_time: Option<Span>,
     pub(super) wait: Option<Span>,
+    pub(super) write_time: Option<Span>,
     pub(super) connections: Option<usize>,
+    pub(super) connections_per_address: Option<usize>,
     pub(super) forget_locks_after: Option<Span>,
 }
 
@@ -50,6 +54,24 @@ pub(super) struct LimitsPart {
 pub(super) struct MetricsPart {
     #[serde(default)]
     pub(super) open: bool,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RetentionPart {
+    pub(super) succeeded: Option<Keeping>,
+    pub(super) failed: Option<Keeping>,
+    pub(super) aborted: Option<Keeping>,
+    #[serde(default)]
+    pub(super) queues: BTreeMap<QueueName, QueueRetentionPart>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct QueueRetentionPart {
+    pub(super) succeeded: Option<Keeping>,
+    pub(super) failed: Option<Keeping>,
+    pub(super) aborted: Option<Keeping>,
 }
 
 #[derive(Debug, Default, Deserialize)]

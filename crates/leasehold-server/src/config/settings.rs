@@ -7,15 +7,17 @@ use std::time::Duration;
 
 use leasehold::OnLocked;
 use leasehold::model::{
-    Brief, CronText, Input, LockName, Payload, QueueName, ScheduleName, Ttl, WorkflowName, Zone,
+    Brief, CronText, Input, LockName, Payload, QueueName, Retention, ScheduleName, Ttl, WorkflowName, Zone,
 };
 use leasehold::store::StoreUrl;
 use toml::Spanned;
 
 use super::file::{
-    File, LimitsPart, LockedWord, RunnerWord, SchedulePart, TerraformPart, TriggerPart, WorkflowPart,
+    File, LimitsPart, LockedWord, RetentionPart, RunnerWord, SchedulePart, TerraformPart, TriggerPart,
+    WorkflowPart,
 };
 use super::mistake::{Mistake, Text};
+use super::values::Keeping;
 use crate::access::FixedToken;
 use crate::server::Limits;
 use crate::terraform::TerraformOptions;
@@ -40,6 +42,9 @@ pub struct Settings {
     pub limits: Limits,
     /// Whether `/metrics` is for whoever asks.
     pub open_metrics: bool,
+    /// How long finished tasks are kept, of these queues or, without a name, of all queues that have nothing set of their
+    /// own: written to the store when the server starts.
+    pub retentions: Vec<(Option<QueueName>, Retention)>,
     /// How the Terraform backend behaves.
     pub terraform: TerraformOptions,
     /// The tokens that stand in the file.
@@ -102,6 +107,25 @@ impl Settings {
     }
 }
 
+/// What the file says of retention. A state that is not named is kept as by default.
+fn retentions(part: &RetentionPart) -> Vec<(Option<QueueName>, Retention)> {
+    let RetentionPart { succeeded, failed, aborted, queues } = part;
+    let read = |(succeeded, failed, aborted): Keepings, otherwise: Retention| Retention {
+        succeeded: succeeded.map_or(otherwise.succeeded, |keep| keep.0),
+        failed: failed.map_or(otherwise.failed, |keep| keep.0),
+        aborted: aborted.map_or(otherwise.aborted, |keep| keep.0),
+    };
+    let default = read((*succeeded, *failed, *aborted), Retention::DEFAULT);
+    let says = succeeded.or(*failed).or(*aborted).is_some();
+    let queues = queues.iter().map(|(queue, part)| {
+        (Some(queue.clone()), read((part.succeeded, part.failed, part.aborted), default))
+    });
+    says.then_some((None, default)).into_iter().chain(queues).collect()
+}
+
+/// Of tasks that succeeded, failed and were aborted.
+type Keepings = (Option<Keeping>, Option<Keeping>, Option<Keeping>);
+
 /// What is needed to understand the parts.
 struct Reader<'a> {
     text: Text<'a>,
@@ -137,6 +161,7 @@ impl Reader<'_> {
             listen: file.listen,
             limits,
             open_metrics: file.metrics.open,
+            retentions: retentions(&file.retention),
             terraform: terraform(&file.terraform),
             tokens,
             workflows,
@@ -304,7 +329,9 @@ fn limits(part: &LimitsPart, grace: Option<Duration>) -> Limits {
         body_time: part.body_time.map_or(usual.body_time, |time| time.0),
         header_time: part.header_time.map_or(usual.header_time, |time| time.0),
         wait: part.wait.map_or(usual.wait, |time| time.0),
+        write_time: part.write_time.map_or(usual.write_time, |time| time.0),
         connections: part.connections.unwrap_or(usual.connections),
+        connections_per_address: part.connections_per_address.unwrap_or(usual.connections_per_address),
         grace: grace.unwrap_or(usual.grace),
         // Nothing means never.
         forget_locks_after: part
@@ -350,6 +377,19 @@ mod tests {
         assert_eq!(push.on_locked, OnLocked::Queue(100));
         assert_eq!(settings.schedules[0].queue.as_str(), "workflow/deploy");
         assert_eq!(settings.schedules[0].lock, Some(deploy.name.lock()));
+    }
+
+    #[test]
+    fn retention_is_for_all_queues_or_for_one() {
+        assert_eq!(parse("").unwrap().retentions, []);
+        let text = "[retention]\nsucceeded = \"1d\"\n[retention.queues.mail]\nfailed = \"forever\"\n";
+        let day = Some(Ttl::from_secs(24 * 3600));
+        let all = Retention { succeeded: day, ..Retention::DEFAULT };
+        let mail = Retention { failed: None, ..all };
+        let retentions = parse(text).unwrap().retentions;
+        assert_eq!(retentions, [(None, all), (Some("mail".parse().unwrap()), mail)]);
+        let wrong = wrong("[retention]\nfailed = \"never\"");
+        assert!(wrong.contains("line 2") && wrong.contains("forever is possible too"), "{wrong}");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-use leasehold::model::{Invalid, Ttl, parse_duration};
+use leasehold::model::{Invalid, Retention, Ttl, parse_duration};
 use serde::Deserialize;
 
 /// `30s`, `10m`, `1h`.
@@ -28,6 +28,18 @@ impl TryFrom<String> for Lasting {
     type Error = Invalid;
     fn try_from(text: String) -> Result<Self, Invalid> {
         Ttl::new(parse_duration(&text)?).map(Self)
+    }
+}
+
+/// How long something is kept: `30s`, `7d`, or `forever`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(super) struct Keeping(pub(super) Option<Ttl>);
+
+impl TryFrom<String> for Keeping {
+    type Error = Invalid;
+    fn try_from(text: String) -> Result<Self, Invalid> {
+        Retention::parse_keep(&text).map(Self)
     }
 }
 

@@ -6,11 +6,12 @@ use leasehold::model::{
     Acquire, Ask, EventKind, ForceRelease, Holder, LeaseId, Leave, LockName, LockOp, LockRecord, Mode,
     Outcome, Priority, Reason, Release, Slots, Timestamp, Ttl,
 };
-use leasehold::store::{ListEvents, LockStore, Store};
+use leasehold::store::{ListEvents, LockStore, Store, notify_holders};
 use leasehold::{Error, Result};
 
 use super::info::LockInfo;
 use super::state::raise_token;
+use crate::access::Who;
 use crate::problem::Problem;
 
 /// A lock that ends while we look at who has it is asked for again.
@@ -25,6 +26,8 @@ pub(super) struct StateLock<'a> {
     pub(super) state: &'a str,
     /// The lock's.
     pub(super) name: LockName,
+    /// Who asks.
+    pub(super) who: &'a Who,
 }
 
 /// What came of locking.
@@ -52,9 +55,11 @@ impl StateLock<'_> {
 
     /// Takes the lock. The same id again is the same lock.
     pub(super) async fn lock(&self, info: &LockInfo, caller: Holder, ttl: Ttl) -> Result<Locked, Problem> {
+        let mut metadata = info.metadata(&caller)?;
+        self.who.stamp(&mut metadata);
         let ask = Ask {
             lease_id: LockInfo::lease_id(&info.id)?,
-            metadata: info.metadata(&caller)?,
+            metadata,
             holder: info.holder(caller),
             mode: Mode::Exclusive,
             slots: Slots::default(),
@@ -66,6 +71,10 @@ impl StateLock<'_> {
         let op = LockOp::Acquire(Acquire { ask: Arc::new(ask), queue: None, steal_after: None });
         for _ in 0..TRIES {
             match self.locks().apply(&self.name, &op).await? {
+                // The ID of somebody else's lock, as it is told to whoever finds the state locked.
+                Outcome::Granted(lease) if self.who.must_own(&lease.ask).is_err() => {
+                    return Ok(Locked::By(LockInfo::of_lease(&lease)));
+                }
                 Outcome::Granted(lease) => {
                     let raised = raise_token(self.store, self.state, lease.token).await;
                     if let Err(error) = raised {
@@ -92,6 +101,7 @@ impl StateLock<'_> {
         let lease_id = LockInfo::lease_id(id)?;
         let (record, now) = self.look().await?;
         if let Some(lease) = record.as_ref().and_then(|record| record.lease(&lease_id)) {
+            self.who.must_own(&lease.ask)?;
             let release = Release { lease_id, token: lease.token, at_least: None };
             if let Outcome::Released(_) = self.locks().apply(&self.name, &LockOp::Release(release)).await? {
                 return Ok(Unlocked::Yes);
@@ -118,7 +128,8 @@ impl StateLock<'_> {
             let reason = Reason::new("terraform force-unlock")?;
             tracing::warn!(lock = %self.name, holder = %lease.ask.holder, %by, "a Terraform lock is taken by force");
             let force = ForceRelease { token: lease.token, by: by.clone(), reason };
-            self.locks().apply(&self.name, &LockOp::ForceRelease(force)).await?;
+            let forced = self.locks().apply(&self.name, &LockOp::ForceRelease(force)).await?;
+            notify_holders(self.store, &self.name, &forced).await;
             freed = true;
         }
         if let Some(record) = self.locks().get(&self.name).await? {

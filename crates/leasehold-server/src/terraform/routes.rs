@@ -91,7 +91,8 @@ async fn read(State(app): State<App>, Path(name): Path<String>, request: Request
 )]
 async fn write(State(app): State<App>, Path(name): Path<String>, request: Request) -> Reply {
     let (mut parts, body) = request.into_parts();
-    let by = Caller::<Worker>::from_request_parts(&mut parts, &app).await?.holder()?;
+    let caller = Caller::<Worker>::from_request_parts(&mut parts, &app).await?;
+    let by = caller.holder()?;
     let Query(WriteQuery { id }) = Query::from_request_parts(&mut parts, &app).await?;
     // Also keeps web pages of strangers from writing: a browser asks first before it sends this type.
     must_be_json(&parts)?;
@@ -99,7 +100,7 @@ async fn write(State(app): State<App>, Path(name): Path<String>, request: Reques
     let body = read_up_to(body, app.terraform().state_bytes, time).await?;
     let text = std::str::from_utf8(&body).map_err(|_| Problem::invalid("the state is not UTF-8"))?;
     let store = app.leasehold().store();
-    let lock = state_lock(&*store, &name)?;
+    let lock = state_lock(&*store, &name, &caller)?;
     let id = id.as_deref().filter(|id| !id.is_empty());
     Writing { lock, lock_id: id, by, options: app.terraform() }.put(text).await?;
     Ok(().into_response())
@@ -116,10 +117,11 @@ async fn write(State(app): State<App>, Path(name): Path<String>, request: Reques
 )]
 async fn remove(State(app): State<App>, Path(name): Path<String>, request: Request) -> Reply {
     let (mut parts, _) = request.into_parts();
-    let by = Caller::<Worker>::from_request_parts(&mut parts, &app).await?.holder()?;
+    let caller = Caller::<Worker>::from_request_parts(&mut parts, &app).await?;
+    let by = caller.holder()?;
     let Query(WriteQuery { id }) = Query::from_request_parts(&mut parts, &app).await?;
     let store = app.leasehold().store();
-    let lock = state_lock(&*store, &name)?;
+    let lock = state_lock(&*store, &name, &caller)?;
     let id = id.as_deref().filter(|id| !id.is_empty());
     Writing { lock, lock_id: id, by, options: app.terraform() }.delete().await?;
     Ok(().into_response())
@@ -141,7 +143,8 @@ async fn remove(State(app): State<App>, Path(name): Path<String>, request: Reque
 async fn lock(State(app): State<App>, Path(name): Path<String>, request: Request) -> Reply {
     app.refuse_when_draining()?;
     let (mut parts, body) = request.into_parts();
-    let by = Caller::<Worker>::from_request_parts(&mut parts, &app).await?.holder()?;
+    let caller = Caller::<Worker>::from_request_parts(&mut parts, &app).await?;
+    let by = caller.holder()?;
     let Query(LockQuery { ttl }) = Query::from_request_parts(&mut parts, &app).await?;
     must_be_json(&parts)?;
     let body = read_up_to(body, app.limits().body_bytes, app.limits().body_time).await?;
@@ -158,7 +161,7 @@ async fn lock(State(app): State<App>, Path(name): Path<String>, request: Request
         .into());
     }
     let store = app.leasehold().store();
-    match state_lock(&*store, &name)?.lock(&info, by, ttl).await? {
+    match state_lock(&*store, &name, &caller)?.lock(&info, by, ttl).await? {
         Locked::Yes => Ok(().into_response()),
         Locked::By(info) => Ok((status::LOCKED, axum::Json(info)).into_response()),
     }
@@ -183,7 +186,7 @@ async fn unlock(State(app): State<App>, Path(name): Path<String>, request: Reque
     let caller = Caller::<Worker>::from_request_parts(&mut parts, &app).await?;
     let body = read_up_to(body, app.limits().body_bytes, app.limits().body_time).await?;
     let store = app.leasehold().store();
-    let lock = state_lock(&*store, &name)?;
+    let lock = state_lock(&*store, &name, &caller)?;
     let unlocked = if body.is_empty() {
         forced(&lock, None, &caller).await?
     } else {
@@ -232,8 +235,12 @@ fn lock_name(name: &str) -> Result<LockName, Problem> {
     Ok(LockName::new(format!("tf/{name}"))?)
 }
 
-fn state_lock<'a>(store: &'a dyn leasehold::store::Store, name: &'a str) -> Result<StateLock<'a>, Problem> {
-    Ok(StateLock { store, state: name, name: lock_name(name)? })
+fn state_lock<'a>(
+    store: &'a dyn leasehold::store::Store,
+    name: &'a str,
+    caller: &'a Caller<Worker>,
+) -> Result<StateLock<'a>, Problem> {
+    Ok(StateLock { store, state: name, name: lock_name(name)?, who: caller.who() })
 }
 
 pub(super) fn json(text: String) -> Response {

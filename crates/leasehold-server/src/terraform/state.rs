@@ -194,9 +194,11 @@ impl Writing<'_> {
         };
         let lease_id = LockInfo::lease_id(id).map_err(Failed::refused)?;
         let lease = record.as_ref().and_then(|record| record.lease(&lease_id));
-        let Some(token) = lease.map(|lease| lease.token) else {
+        let Some(lease) = lease else {
             return Err(Failed::refused(self.lost(id)));
         };
+        self.lock.who.must_own(&lease.ask).map_err(Failed::refused)?;
+        let token = lease.token;
         self.renew(lease_id, token, id).await.map(|()| (token, now))
     }
 

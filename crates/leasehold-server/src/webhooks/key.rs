@@ -49,16 +49,18 @@ pub(crate) struct Event<'a> {
     pub(crate) body: &'a [u8],
 }
 
-/// The key of an event: what the request says, then what the body has where the settings point to, then the sender's own id. None
-/// if there is none of them.
+/// The key of an event: what the body has where the settings point to, then the sender's own id, then what the header says. None
+/// if there is none of them. The header comes last because no scheme signs it: whoever passes an event on could tie it to the
+/// key of another one. Without a scheme nothing is signed, and the header comes first.
 pub(crate) fn key_of(event: Event<'_>, pointer: Option<&Pointer>) -> Result<Option<String>, Invalid> {
-    if let Some(key) = key_header(event.headers)? {
-        return Ok(Some(key));
+    let header = key_header(event.headers)?;
+    if event.scheme == Scheme::None && header.is_some() {
+        return Ok(header);
     }
     if let Some(key) = pointer.and_then(|pointer| at(event.body, &pointer.0)) {
         return Ok(Some(key));
     }
-    delivery_id(event)
+    Ok(delivery_id(event)?.or(header))
 }
 
 /// The sender's own id of an event, the same each time that it is delivered. It is the id of the scheme alone: a header of another
@@ -144,7 +146,11 @@ mod tests {
     #[test]
     fn a_key_is_looked_for_in_one_order() {
         let all = [(IDEMPOTENCY_KEY, "\"mine\""), (STANDARD_ID, "msg_1"), (GITHUB_DELIVERY, "guid")];
-        assert_eq!(key(Scheme::Stripe, &all, Some("/data/order")).as_deref(), Some("mine"));
+        assert_eq!(key(Scheme::Stripe, &all, Some("/data/order")).as_deref(), Some("42"));
+        assert_eq!(key(Scheme::Stripe, &all, None).as_deref(), Some("evt_1"));
+        assert_eq!(key(Scheme::Github, &all, None).as_deref(), Some("guid"));
+        assert_eq!(key(Scheme::Github, &all[..1], None).as_deref(), Some("mine"));
+        assert_eq!(key(Scheme::None, &all, Some("/data/order")).as_deref(), Some("mine"));
         assert_eq!(key(Scheme::Stripe, &all[1..], Some("/data/order")).as_deref(), Some("42"));
         assert_eq!(key(Scheme::Stripe, &all[1..], None).as_deref(), Some("evt_1"));
         assert_eq!(key(Scheme::Standard, &all[1..], None).as_deref(), Some("msg_1"));

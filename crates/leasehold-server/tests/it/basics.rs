@@ -78,7 +78,7 @@ async fn a_token_allows_what_its_role_allows_until_it_is_revoked() {
     lab.use_token(&reader.text);
     let reply = lab.post(RELEASE, &lease()).await;
     assert_eq!((reply.status, reply.code()), (403, "FORBIDDEN"));
-    assert_eq!(reply.body["detail"], "'ada' is a reader; this needs a worker");
+    assert_eq!(reply.body["detail"], "'ada' has the role reader; this needs the role worker");
 
     let worker = desk.create("ci", Role::Worker, None).await.unwrap();
     lab.use_token(&worker.text);

@@ -10,6 +10,7 @@ mod locks;
 mod metrics;
 mod openapi;
 mod otlp;
+mod owners;
 mod roles;
 mod store;
 mod tasks;

@@ -51,3 +51,48 @@ async fn nobody_without_a_token_sees_events() {
     let lab = Lab::over(Leasehold::connect("memory:").await.unwrap(), Access::Tokens(Vec::new())).await;
     assert_eq!(lab.get("/api/v1/events").await.code(), "UNAUTHENTICATED");
 }
+
+/// What a page of another site can make a browser send to a server without tokens, or with a password that the browser knows.
+#[tokio::test]
+async fn a_page_of_another_site_is_refused() {
+    let lab = Lab::open().await;
+    let paths = [
+        "/api/v1/locks/prod/acquire",
+        "/api/v1/locks/victim/ask",
+        "/api/v1/queues/q/pause",
+        "/api/v1/queues/q/lease",
+        "/api/v1/schedules/nightly/pause",
+        "/api/v1/tasks/recover",
+    ];
+    for path in paths {
+        for (name, value) in [
+            ("origin", "https://evil.example"),
+            ("origin", "null"),
+            ("sec-fetch-site", "cross-site"),
+            ("x-forwarded-for", "10.0.0.1"),
+            ("forwarded", "for=10.0.0.1"),
+            ("via", "1.1 proxy"),
+        ] {
+            let reply = Reply::of(lab.request(Method::POST, path).header(name, value)).await;
+            assert_eq!((reply.status, reply.code()), (403, "FORBIDDEN"), "{path} with {name}: {value}");
+        }
+    }
+    assert_eq!(lab.get("/api/v1/locks/prod").await.body["isLocked"], false);
+    // What the server's own page would send.
+    let origin = lab.base.clone();
+    let own =
+        lab.request(Method::POST, paths[0]).header("origin", &origin).header("sec-fetch-site", "same-origin");
+    assert_eq!(Reply::of(own).await.status, 200);
+    lab.stop().await;
+
+    let leasehold = Leasehold::connect("memory:").await.unwrap();
+    let token = TokenDesk::new(leasehold.clone()).create("ada", Role::Admin, None).await.unwrap();
+    let lab = Lab::over(leasehold, Access::Tokens(Vec::new())).await;
+    let ask = |origin: Option<&str>| {
+        let request = lab.request(Method::POST, paths[0]).basic_auth("ada", Some(&token.text));
+        origin.into_iter().fold(request, |request, origin| request.header("origin", origin))
+    };
+    assert_eq!(Reply::of(ask(Some("https://evil.example"))).await.status, 403);
+    assert_eq!(Reply::of(ask(None)).await.status, 200);
+    lab.stop().await;
+}

@@ -2,7 +2,7 @@
 
 use axum::response::Response;
 use leasehold::model::Ttl;
-use leasehold::store::protocol::DocCall;
+use leasehold::store::protocol::{DocCall, MOST_KEYS};
 use leasehold::store::{BACK_ROOM, Cursor, Doc, DocStore, Draft, Page};
 
 use super::routes::answer;
@@ -19,13 +19,16 @@ pub(super) async fn call(app: &App, caller: &Caller<Reader>, call: DocCall, body
     match call {
         DocCall::Get => {
             let (keys,): (Vec<String>,) = parse(body)?;
+            if keys.len() > MOST_KEYS {
+                return Err(Problem::invalid(format!("one request is for {MOST_KEYS} documents at most")));
+            }
             keys.iter().try_for_each(|key| must_not_be_ours(key))?;
             answer(docs.get_all(&keys).await)
         }
         DocCall::PutIf => {
-            caller.must_be(Role::Worker)?;
             let (key, expected, body, keep): (String, Option<u64>, String, Option<Ttl>) = parse(body)?;
             must_not_be_ours(&key)?;
+            caller.must_be(role_to_write(&key))?;
             answer(docs.put_if(&key, expected, Draft { body, facts: Vec::new(), keep }).await)
         }
         DocCall::List => {
@@ -37,6 +40,25 @@ pub(super) async fn call(app: &App, caller: &Caller<Reader>, call: DocCall, body
             answer(list(docs, &prefix, after, limit).await)
         }
         DocCall::Time => answer(docs.time().await),
+    }
+}
+
+/// Who may make this call at all.
+pub(super) fn role(call: DocCall) -> Role {
+    match call {
+        DocCall::Get | DocCall::List | DocCall::Time => Role::Reader,
+        DocCall::PutIf => Role::Worker,
+    }
+}
+
+/// Who may write this document: for what has a path of its own, whoever may use that.
+fn role_to_write(key: &str) -> Role {
+    if key.starts_with("schedule/") {
+        Role::Operator
+    } else if key.starts_with("retention/") {
+        Role::Admin
+    } else {
+        Role::Worker
     }
 }
 

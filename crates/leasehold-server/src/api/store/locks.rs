@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use axum::response::Response;
-use leasehold::model::{Acquire, Ask, LeaseId, LockName, LockOp, Ttl};
+use leasehold::model::{Acquire, Ask, AskRelease, ForceRelease, LeaseId, LockName, LockOp, Outcome, Ttl};
 use leasehold::store::protocol::LockCall;
-use leasehold::store::{ListEvents, ListLocks};
+use leasehold::store::{ListEvents, ListLocks, Store, notify_holders};
 
 use super::routes::answer;
 use super::stamp::Terms;
-use crate::access::{Caller, Reader, Role};
+use super::tasks::MOST_AT_ONCE;
+use crate::access::{Caller, Reader, Role, Who};
 use crate::body::parse;
 use crate::problem::{Answer, Problem};
 use crate::server::App;
@@ -48,12 +49,12 @@ pub(super) async fn call(
         LockCall::Sweep => {
             caller.must_be(Role::Worker)?;
             let (limit,): (u32,) = parse(body)?;
-            answer(locks.sweep(limit).await)
+            answer(locks.sweep(limit.min(MOST_AT_ONCE)).await)
         }
         LockCall::Forget => {
             caller.must_be(Role::Operator)?;
             let (idle, limit): (Ttl, u32) = parse(body)?;
-            answer(locks.forget(idle, limit).await)
+            answer(locks.forget(idle, limit.min(MOST_AT_ONCE)).await)
         }
     }
 }
@@ -68,10 +69,10 @@ async fn apply(
     op: LockOp,
 ) -> Answer<Response> {
     caller.must_be(role(&op)?)?;
-    let op = without_process(op);
+    let op = signed(without_process(op), caller.who());
     let store = app.leasehold().store();
     let Some(lease) = op.lease_id() else {
-        return answer(store.locks().apply(&name, &op).await);
+        return answer(apply_and_notify(&*store, &name, &op).await);
     };
     let Some(call) = terms.call else {
         return Err(Problem::invalid("this request does not say which call of whom it is"));
@@ -83,16 +84,57 @@ async fn apply(
     let place = app.store_desk().lines.enter(lease).await;
     terms.must_be_in_time(app)?;
     place.must_be_the_last(call)?;
-    let applied = store.locks().apply(&name, &op).await;
+    if !matches!(op, LockOp::Acquire(_)) {
+        app.owners().check(&*store, caller.who(), &name, lease).await?;
+    }
+    let applied = apply_and_notify(&*store, &name, &op).await;
     drop(place);
+    match &applied {
+        Ok(Outcome::Granted(lease)) => {
+            // Whoever asks with an id that it has seen elsewhere is given what that id has.
+            caller.who().must_own(&lease.ask)?;
+            app.owners().note(&name, lease);
+        }
+        Ok(Outcome::Released(_) | Outcome::Left) => app.owners().forget(&name, lease),
+        _ => {}
+    }
     answer(applied)
+}
+
+/// With the caller's token in what it takes, and beside what it says of itself.
+fn signed(op: LockOp, who: &Who) -> LockOp {
+    match op {
+        LockOp::Acquire(Acquire { ask, queue, steal_after }) => {
+            let mut ask = Arc::unwrap_or_clone(ask);
+            who.stamp(&mut ask.metadata);
+            LockOp::Acquire(Acquire { ask: Arc::new(ask), queue, steal_after })
+        }
+        LockOp::AskRelease(ask) => LockOp::AskRelease(AskRelease { by: who.signed(ask.by), ..ask }),
+        LockOp::ForceRelease(force) => {
+            LockOp::ForceRelease(ForceRelease { by: who.signed(force.by), ..force })
+        }
+        op => op,
+    }
+}
+
+/// A client cannot reach the other clients of this server: the server notifies them.
+async fn apply_and_notify(store: &dyn Store, name: &LockName, op: &LockOp) -> leasehold::Result<Outcome> {
+    let applied = store.locks().apply(name, op).await;
+    let is_plain_renewal = matches!(op, LockOp::Renew(renew) if renew.ttl.is_none());
+    if let Ok(outcome) = &applied
+        && !is_plain_renewal
+    {
+        notify_holders(store, name, outcome).await;
+    }
+    applied
 }
 
 fn role(op: &LockOp) -> Answer<Role> {
     match op {
+        // A lease that its holder still may count on is taken from it, or its holder is asked for it.
+        LockOp::Acquire(Acquire { steal_after: Some(_), .. }) | LockOp::AskRelease(_) => Ok(Role::Operator),
         LockOp::Acquire(_) | LockOp::Renew(_) | LockOp::Release(_) | LockOp::Leave(_) => Ok(Role::Worker),
         LockOp::Sweep(sweep) if sweep.dead.is_empty() => Ok(Role::Worker),
-        LockOp::AskRelease(_) => Ok(Role::Operator),
         LockOp::ForceRelease(_) => Ok(Role::Admin),
         LockOp::Sweep(_) | LockOp::Restarted(_) => {
             let detail = "that processes are gone or a machine has started anew is known to the engine alone";

@@ -12,8 +12,8 @@ use utoipa_axum::routes;
 
 use super::stamp::Terms;
 use super::{docs, locks, tasks, wakes};
-use crate::access::{Caller, Reader};
-use crate::body::Large;
+use crate::access::{Caller, Reader, Role};
+use crate::body::{Size, Unread};
 use crate::problem::{Answer, Problem};
 use crate::server::App;
 
@@ -61,10 +61,12 @@ async fn lock_call(
     caller: Caller<Reader>,
     Path(call): Path<String>,
     Extension(terms): Extension<Terms>,
-    Large(body): Large,
+    body: Unread,
 ) -> Answer<Response> {
     terms.must_be_in_time(&app)?;
-    locks::call(&app, &caller, which(&call)?, &terms, &body).await
+    let call = which(&call)?;
+    let body = body.read(&app, Size::Usual).await?;
+    locks::call(&app, &caller, call, &terms, &body).await
 }
 
 /// A call on tasks: `enqueue`, `lease`, `heartbeat`, `leave`, `settle`, `change`, `recover`, `get`, `keyed`, `list`,
@@ -88,10 +90,14 @@ async fn task_call(
     caller: Caller<Reader>,
     Path(call): Path<String>,
     Extension(terms): Extension<Terms>,
-    Large(body): Large,
+    body: Unread,
 ) -> Answer<Response> {
     terms.must_be_in_time(&app)?;
-    tasks::call(&app, &caller, which(&call)?, &body).await
+    let call = which(&call)?;
+    let role = tasks::role(call);
+    caller.must_be(role)?;
+    let body = body.read(&app, size_for(role)).await?;
+    tasks::call(&app, call, &body).await
 }
 
 /// A call on documents: `get`, `put_if`, `list` or `time`.
@@ -114,10 +120,14 @@ async fn doc_call(
     caller: Caller<Reader>,
     Path(call): Path<String>,
     Extension(terms): Extension<Terms>,
-    Large(body): Large,
+    body: Unread,
 ) -> Answer<Response> {
     terms.must_be_in_time(&app)?;
-    docs::call(&app, &caller, which(&call)?, &body).await
+    let call = which(&call)?;
+    let role = docs::role(call);
+    caller.must_be(role)?;
+    let body = body.read(&app, size_for(role)).await?;
+    docs::call(&app, &caller, call, &body).await
 }
 
 /// Wait for wake-ups: answered as soon as there is one, and after 30 seconds in any case.
@@ -130,8 +140,14 @@ async fn doc_call(
         (status = SERVICE_UNAVAILABLE, description = "The server is stopping", body = Problem, content_type = "application/problem+json"),
     ),
 )]
-async fn wake_call(State(app): State<App>, _: Caller<Reader>, Large(body): Large) -> Answer<Response> {
+async fn wake_call(State(app): State<App>, _: Caller<Reader>, body: Unread) -> Answer<Response> {
+    let body = body.read(&app, Size::List).await?;
     wakes::call(&app, &body).await
+}
+
+/// Who may only look has little to say.
+fn size_for(role: Role) -> Size {
+    if role > Role::Reader { Size::Large } else { Size::Usual }
 }
 
 /// Which call a word means.

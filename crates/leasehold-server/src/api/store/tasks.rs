@@ -5,22 +5,21 @@ use leasehold::model::{
     Finished, HeldTask, LeaseTasks, NewTask, Pause, QueueName, Settle, TaskId, TaskKey, TaskOp, Ttl,
     WorkerId, WorkerInfo,
 };
-use leasehold::store::ListTasks;
 use leasehold::store::protocol::TaskCall;
+use leasehold::store::{ListTasks, notify_worker};
 
 use super::routes::answer;
-use crate::access::{Caller, Reader, Role};
+use crate::access::Role;
 use crate::body::parse;
 use crate::problem::{Answer, Problem};
 use crate::server::App;
 
-pub(super) async fn call(
-    app: &App,
-    caller: &Caller<Reader>,
-    call: TaskCall,
-    body: &[u8],
-) -> Answer<Response> {
-    caller.must_be(role(call))?;
+/// So many queues of one lease.
+const MOST_QUEUES: usize = 1000;
+/// So many tasks or locks are looked after in one call.
+pub(super) const MOST_AT_ONCE: u32 = 10_000;
+
+pub(super) async fn call(app: &App, call: TaskCall, body: &[u8]) -> Answer<Response> {
     let store = app.leasehold().store();
     let Some(tasks) = store.tasks() else {
         return Err(Problem::new("NOT_SUPPORTED", "the store of this server has no tasks"));
@@ -32,6 +31,9 @@ pub(super) async fn call(
         }
         TaskCall::Lease => {
             let (ask,): (LeaseTasks,) = parse(body)?;
+            if ask.queues.len() > MOST_QUEUES {
+                return Err(Problem::invalid(format!("one lease looks into {MOST_QUEUES} queues at most")));
+            }
             answer(tasks.lease(&ask).await)
         }
         TaskCall::Heartbeat => {
@@ -51,11 +53,15 @@ pub(super) async fn call(
             if !matches!(op, TaskOp::Cancel(_) | TaskOp::Retry(_) | TaskOp::Update(_) | TaskOp::Want(_)) {
                 return Err(Problem::invalid("a change that is made by hand is to cancel, retry or update"));
             }
-            answer(tasks.change(id, &op).await)
+            let changed = tasks.change(id, &op).await;
+            if let Ok(Some((_, task))) = &changed {
+                notify_worker(&*store, task).await;
+            }
+            answer(changed)
         }
         TaskCall::Recover => {
             let (limit,): (u32,) = parse(body)?;
-            answer(tasks.recover(limit).await)
+            answer(tasks.recover(limit.min(MOST_AT_ONCE)).await)
         }
         TaskCall::Get => {
             let (id,): (TaskId,) = parse(body)?;
@@ -91,7 +97,8 @@ pub(super) async fn call(
     }
 }
 
-fn role(call: TaskCall) -> Role {
+/// Who may make this call.
+pub(super) fn role(call: TaskCall) -> Role {
     match call {
         TaskCall::Get
         | TaskCall::Keyed

@@ -12,7 +12,7 @@ use crate::server::App;
 
 pub(super) async fn call(app: &App, body: &[u8]) -> Answer<Response> {
     let (list,): (Listen,) = parse(body)?;
-    if list.leases.len() > MOST_LISTENED || list.queues.len() > MOST_LISTENED {
+    if list.leases.len().max(list.queues.len()).max(list.notices.len()) > MOST_LISTENED {
         return Err(Problem::invalid(format!("one can listen for {MOST_LISTENED} at most")));
     }
     app.refuse_when_draining()?;

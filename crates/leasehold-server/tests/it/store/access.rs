@@ -58,27 +58,30 @@ async fn each_role_may_do_what_it_is_for_and_no_more() {
     assert!(reader.locks().list(&ListLocks::default()).await.unwrap().items.is_empty());
     assert!(reader.tasks().unwrap().list(&ListTasks::default()).await.unwrap().items.is_empty());
     let ask = acquire(lease_id(), Duration::from_secs(30));
-    is_refused(reader.locks().apply(&lock, &ask).await, "'reader' is a reader; this needs a worker");
-    is_refused(reader.locks().sweep(1).await, "needs a worker");
-    is_refused(reader.tasks().unwrap().recover(1).await, "needs a worker");
+    is_refused(
+        reader.locks().apply(&lock, &ask).await,
+        "'reader' has the role reader; this needs the role worker",
+    );
+    is_refused(reader.locks().sweep(1).await, "needs the role worker");
+    is_refused(reader.tasks().unwrap().recover(1).await, "needs the role worker");
 
     let granted = worker.locks().apply(&lock, &ask).await.unwrap();
     let Outcome::Granted(lease) = granted else { panic!("{granted:?}") };
     let ask = LockOp::AskRelease(AskRelease { token: None, by: holder(), reason: None });
-    is_refused(worker.locks().apply(&lock, &ask).await, "needs a operator");
+    is_refused(worker.locks().apply(&lock, &ask).await, "needs the role operator");
     let task = TaskId::from_uuid(Uuid::now_v7());
     let cancel = TaskOp::Cancel(Cancel { by: holder(), reason: None });
-    is_refused(worker.tasks().unwrap().change(task, &cancel).await, "needs a operator");
+    is_refused(worker.tasks().unwrap().change(task, &cancel).await, "needs the role operator");
     let queue = QueueName::new("q").unwrap();
-    is_refused(worker.tasks().unwrap().pause(&queue, None).await, "needs a operator");
+    is_refused(worker.tasks().unwrap().pause(&queue, None).await, "needs the role operator");
 
     assert_eq!(operator.locks().apply(&lock, &ask).await.unwrap(), Outcome::Asked(1));
     assert_eq!(operator.tasks().unwrap().change(task, &cancel).await.unwrap(), None);
     let reason = Reason::new("stuck").unwrap();
     let force = LockOp::ForceRelease(ForceRelease { token: lease.token, by: holder(), reason });
-    is_refused(operator.locks().apply(&lock, &force).await, "needs a admin");
+    is_refused(operator.locks().apply(&lock, &force).await, "needs the role admin");
     let which = Finished { queue: None, state: None, before: Timestamp::from_micros(1), limit: 1 };
-    is_refused(operator.tasks().unwrap().purge(&which).await, "needs a admin");
+    is_refused(operator.tasks().unwrap().purge(&which).await, "needs the role admin");
 
     assert!(matches!(admin.locks().apply(&lock, &force).await.unwrap(), Outcome::Forced(_)));
     assert_eq!(admin.tasks().unwrap().purge(&which).await.unwrap(), 0);

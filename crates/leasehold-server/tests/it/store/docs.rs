@@ -47,3 +47,23 @@ async fn the_servers_own_documents_are_not_to_be_had() {
         assert_eq!(keys, ["\u{1}before", "\u{1}zz"], "by {limit}");
     }
 }
+
+/// What has a path of its own is written by whoever may use that.
+#[tokio::test]
+async fn a_worker_does_not_write_schedules_or_retention_as_documents() {
+    let leasehold = Leasehold::connect("memory:").await.unwrap();
+    let desk = TokenDesk::new(leasehold.clone());
+    let tokens = Access::Tokens(Vec::new());
+    let served = Served::with(leasehold.clone(), tokens, "127.0.0.1:0".parse().unwrap());
+    for (role, schedules, retention) in
+        [(Role::Worker, false, false), (Role::Operator, true, false), (Role::Admin, true, true)]
+    {
+        let token = desk.create("ada", role, None).await.unwrap();
+        let store = open(&format!("http://{}@{}", token.text, served.address)).await;
+        let docs = store.docs().unwrap();
+        let may = async |key: String| docs.put_if(&key, None, draft("{}")).await.is_ok();
+        assert_eq!(may(format!("schedule/{role}")).await, schedules, "{role}");
+        assert_eq!(may(format!("retention/{role}")).await, retention, "{role}");
+        assert!(may(format!("mine/{role}")).await, "{role}");
+    }
+}

@@ -79,8 +79,10 @@ async fn everything_else_is_misconfigured_with_a_hint() {
         assert!(error.to_string().contains(says), "{url}: {error}");
         assert!(error.hint().is_some());
     }
-    // A server without TLS hangs up: so would one that is about to stop.
+    // A server without TLS answers in plain text, or hangs up: so would one that is about to stop.
     let plain = format!("https://localhost:{}?ca=CA", encrypted.served.address.port());
     let Err(error) = encrypted.connect(&plain).await else { panic!("it has no TLS") };
-    assert!(error.hint().unwrap().contains("with TLS if the address says https"), "{error:?}");
+    let hint = error.hint().unwrap();
+    let says = ["with TLS if the address says https", "write http: if it has no TLS"];
+    assert!(says.iter().any(|says| hint.contains(says)), "{error:?}");
 }

@@ -1,5 +1,6 @@
 //! Stepping in by hand.
 
+use leasehold::model::Ttl;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -88,6 +89,33 @@ async fn nothing_is_taken_from_a_queue_that_is_paused() {
         });
         assert_eq!(resumed.body["paused"], false);
         assert_eq!(reply.body["tasks"].as_array().unwrap().len(), 1);
+        lab.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn how_long_finished_tasks_are_kept_can_be_set_for_a_queue() {
+    for lab in Lab::each().await {
+        let path = "/api/v1/queues/q/retention";
+        let put = async |body: Value| Reply::of(lab.request(Method::PUT, path).json(&body)).await;
+        let week =
+            json!({ "succeededSeconds": 604_800.0, "failedSeconds": 604_800.0, "abortedSeconds": 604_800.0 });
+        assert_eq!(lab.get(path).await.body["retention"], week);
+        let reply = put(json!({ "succeededSeconds": 3600, "failedSeconds": null })).await;
+        let set = json!({ "succeededSeconds": 3600.0, "failedSeconds": null, "abortedSeconds": 604_800.0 });
+        assert_eq!((reply.status, &reply.body["retention"]), (200, &set));
+        assert_eq!(lab.get(path).await.body["retention"], set);
+        // What is left out stays as it is.
+        assert_eq!(put(json!({})).await.body["retention"], set);
+        let keep = lab.leasehold.tasks().unwrap().retention(&"q".parse().unwrap()).await.unwrap();
+        assert_eq!((keep.succeeded, keep.failed), (Some(Ttl::from_secs(3600)), None));
+        for nonsense in
+            [json!({ "failedSeconds": 0 }), json!({ "failedSeconds": "1d" }), json!({ "days": 3 })]
+        {
+            assert_eq!(put(nonsense.clone()).await.status, 400, "{nonsense}");
+        }
+        let reply = Reply::of(lab.request(Method::DELETE, path)).await;
+        assert_eq!((reply.status, &reply.body["retention"]), (200, &week));
         lab.stop().await;
     }
 }

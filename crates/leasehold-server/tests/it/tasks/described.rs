@@ -47,7 +47,7 @@ fn every_request_about_tasks_is_described_and_no_name_leads_nowhere() {
         }
     }
     assert_eq!(without, Vec::<String>::new());
-    assert_eq!(operations.len(), 27, "{operations:?}");
+    assert_eq!(operations.len(), 30, "{operations:?}");
     let mut used = BTreeSet::new();
     names(&description, &mut used);
     for name in used {

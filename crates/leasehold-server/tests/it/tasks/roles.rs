@@ -42,6 +42,9 @@ async fn each_role_may_do_what_it_is_for_and_no_more() {
         (Role::Operator, Method::DELETE, "/api/v1/schedules/s".to_owned()),
         (Role::Operator, Method::POST, "/api/v1/schedules/s/pause".to_owned()),
         (Role::Operator, Method::POST, "/api/v1/schedules/s/resume".to_owned()),
+        (Role::Reader, Method::GET, "/api/v1/queues/q/retention".to_owned()),
+        (Role::Admin, Method::PUT, "/api/v1/queues/q/retention".to_owned()),
+        (Role::Admin, Method::DELETE, "/api/v1/queues/q/retention".to_owned()),
         (Role::Admin, Method::DELETE, "/api/v1/tasks?before=2020-01-01T00:00:00Z".to_owned()),
     ];
     for (method, path) in requests.iter().map(|(_, method, path)| (method, path)) {

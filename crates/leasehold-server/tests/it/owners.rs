@@ -1,0 +1,165 @@
+//! What a token took belongs to it: the ids that every reader sees open nothing.
+
+use leasehold::Leasehold;
+use leasehold::model::{Holder, LockName, Reason};
+use leasehold_server::access::TokenDesk;
+use leasehold_server::{Access, Role};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::lab::{Lab, Reply};
+
+/// A server with two workers and an operator.
+struct Town {
+    lab: Lab,
+    ada: String,
+    eve: String,
+    operator: String,
+}
+
+impl Town {
+    async fn new() -> Self {
+        let leasehold = Leasehold::connect("memory:").await.unwrap();
+        let desk = TokenDesk::new(leasehold.clone());
+        let token = async |name, role| desk.create(name, role, None).await.unwrap().text;
+        let ada = token("ada", Role::Worker).await;
+        let eve = token("eve", Role::Worker).await;
+        let operator = token("olga", Role::Operator).await;
+        let lab = Lab::over(leasehold, Access::Tokens(Vec::new())).await;
+        Self { lab, ada, eve, operator }
+    }
+
+    async fn ask(&self, token: &str, method: Method, path: &str, body: &Value) -> Reply {
+        Reply::of(self.lab.request(method, path).bearer_auth(token).json(body)).await
+    }
+
+    /// Waits until somebody waits for lock `a`.
+    async fn until_one_waits(&self) {
+        let waiters = async || {
+            let look = self.ask(&self.ada, Method::GET, "/api/v1/locks/a", &json!({})).await.body;
+            look["waiters"].as_array().map_or(0, Vec::len)
+        };
+        while waiters().await == 0 {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    }
+
+    async fn post(&self, token: &str, path: &str, body: &Value) -> Reply {
+        self.ask(token, Method::POST, path, body).await
+    }
+}
+
+#[tokio::test]
+async fn a_seen_id_renews_releases_and_doubles_nothing() {
+    let town = Town::new().await;
+    let held =
+        town.post(&town.ada, "/api/v1/locks/a/acquire", &json!({ "metadata": { "token": "eve" } })).await;
+    let lease = json!({ "leaseId": held.body["lock"]["leaseId"], "token": held.body["lock"]["token"] });
+    let same = json!({ "leaseId": lease["leaseId"] });
+    for (path, body) in [("renew", &lease), ("release", &lease), ("acquire", &same)] {
+        let reply = town.post(&town.eve, &format!("/api/v1/locks/a/{path}"), body).await;
+        assert_eq!((reply.status, reply.code()), (403, "FORBIDDEN"), "{path}: {}", reply.body);
+        assert!(reply.body["detail"].as_str().unwrap().contains("'ada'"), "{}", reply.body);
+    }
+    // It is still hers, under the token that took it, whatever she says.
+    let look = town.ask(&town.ada, Method::GET, "/api/v1/locks/a", &json!({})).await.body;
+    assert_eq!(look["holders"][0]["metadata"]["token"], "ada", "{look}");
+    assert_eq!(town.post(&town.ada, "/api/v1/locks/a/renew", &lease).await.status, 200);
+    assert_eq!(town.post(&town.ada, "/api/v1/locks/a/acquire", &same).await.status, 200);
+    // An operator may.
+    assert_eq!(town.post(&town.operator, "/api/v1/locks/a/release", &lease).await.status, 200);
+}
+
+/// With the id of a waiter: when the lock comes free, the waiter has it and nobody else.
+#[tokio::test]
+async fn the_id_of_a_waiter_makes_no_second_holder() {
+    let town = Town::new().await;
+    let held = town.post(&town.ada, "/api/v1/locks/a/acquire", &json!({})).await.body["lock"].clone();
+    let id = "01890a5d-ac96-774b-bcce-b302099a8057";
+    let wait = json!({ "leaseId": id, "waitSeconds": 20 });
+    let (waiter, thief, released) = tokio::join!(
+        town.post(&town.ada, "/api/v1/locks/a/acquire", &wait),
+        async {
+            town.until_one_waits().await;
+            town.post(&town.eve, "/api/v1/locks/a/acquire", &wait).await
+        },
+        async {
+            town.until_one_waits().await;
+            tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+            let lease = json!({ "leaseId": held["leaseId"], "token": held["token"] });
+            town.post(&town.ada, "/api/v1/locks/a/release", &lease).await
+        },
+    );
+    assert_eq!(released.status, 200);
+    assert_ne!(thief.status, 200, "{}", thief.body);
+    // If the thief was served first, the waiter may have to ask again: with its own id it has the lock.
+    let again = json!({ "leaseId": id });
+    let waiter = if waiter.status == 200 {
+        waiter
+    } else {
+        town.post(&town.ada, "/api/v1/locks/a/acquire", &again).await
+    };
+    assert_eq!(waiter.status, 200, "{}", waiter.body);
+}
+
+#[tokio::test]
+async fn stealing_is_for_operators() {
+    let town = Town::new().await;
+    assert_eq!(
+        town.post(&town.ada, "/api/v1/locks/a/acquire", &json!({ "ttlSeconds": 600 })).await.status,
+        200
+    );
+    tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    let steal = json!({ "strategy": "stealStale", "staleAfterSeconds": 0.001 });
+    assert_eq!(town.post(&town.eve, "/api/v1/locks/a/acquire", &steal).await.code(), "FORBIDDEN");
+    assert_eq!(town.post(&town.operator, "/api/v1/locks/a/acquire", &steal).await.status, 200);
+}
+
+/// Over the store protocol, as the library and the binary speak it.
+#[tokio::test]
+async fn the_store_protocol_has_the_same_owners() {
+    let town = Town::new().await;
+    let client = async |token: &str| {
+        let url = town.lab.base.replace("http://", &format!("http://{token}@"));
+        Leasehold::connect(&url).await.unwrap()
+    };
+    let (ada, eve, operator) =
+        (client(&town.ada).await, client(&town.eve).await, client(&town.operator).await);
+    let name = LockName::new("a").unwrap();
+    let guard = ada.lock("a").acquire().await.unwrap();
+    let (id, token) = (guard.lease_id(), guard.token());
+    let refused = |error: leasehold::Error| assert_eq!(error.code(), "STORE_NOT_PERMITTED", "{error}");
+    refused(eve.release_lease(&name, id, token).await.unwrap_err());
+    refused(eve.renew_lease(&name, id, token, None).await.unwrap_err());
+    refused(eve.lock("a").lease_id(id).acquire().await.unwrap_err());
+    refused(eve.lock("a").steal_stale(std::time::Duration::from_millis(1)).acquire().await.unwrap_err());
+    guard.confirm().await.unwrap();
+    assert_eq!(ada.status(&name).await.unwrap().token, token);
+    guard.release().await.unwrap();
+    // The history has the token beside what its caller says.
+    let guard = ada.lock("a").acquire().await.unwrap();
+    let by = Holder::new("auditor").unwrap();
+    operator.ask_release(&name, by, Some(Reason::new("now").unwrap())).await.unwrap();
+    let asked = guard.asked().await;
+    assert_eq!(asked.by.as_str(), "auditor via olga");
+}
+
+#[tokio::test]
+async fn a_seen_terraform_id_unlocks_and_writes_nothing() {
+    let town = Town::new().await;
+    let info =
+        json!({ "ID": "8f1a0c8e-0000-4000-8000-000000000001", "Who": "ada@laptop", "Operation": "apply" });
+    let eves = json!({ "ID": info["ID"], "Who": "eve@laptop" });
+    assert_eq!(town.post(&town.ada, "/tf/prod/lock", &info).await.status, 200);
+    assert_eq!(town.ask(&town.eve, Method::DELETE, "/tf/prod/lock", &eves).await.status, 403);
+    assert_eq!(
+        town.post(&town.eve, "/tf/prod/lock", &eves).await.status,
+        423,
+        "the same ID is not the same lock"
+    );
+    let state = json!({ "version": 4, "serial": 1, "lineage": "x", "terraform_version": "1.9.0" });
+    let write = format!("/tf/prod?ID={}", info["ID"].as_str().unwrap());
+    assert_eq!(town.post(&town.eve, &write, &state).await.status, 403);
+    assert_eq!(town.post(&town.ada, &write, &state).await.status, 200);
+    assert_eq!(town.ask(&town.ada, Method::DELETE, "/tf/prod/lock", &info).await.status, 200);
+}
