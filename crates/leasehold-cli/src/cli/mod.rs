@@ -34,8 +34,8 @@ pub(crate) use run::RunArgs;
 pub(crate) use schedules::{SchedulesCommand, SetArgs};
 pub(crate) use serve::{NewTokenArgs, ServeArgs, TokenCommand};
 pub(crate) use tasks::{
-    AddArgs, CancelArgs, ListTasksArgs, PauseArgs, ProgressArgs, PurgeArgs, QueuesCommand, RetryArgs, Source,
-    TasksCommand, UpdateArgs, WorkArgs,
+    AddArgs, CancelArgs, ListTasksArgs, PauseArgs, ProgressArgs, PurgeArgs, QueuesCommand, RetentionArgs,
+    RetryArgs, Source, TasksCommand, UpdateArgs, WorkArgs,
 };
 pub(crate) use upkeep::{FenceArgs, FenceCommand, StoreCommand, SweepArgs};
 pub(crate) use values::{Filter, Target};

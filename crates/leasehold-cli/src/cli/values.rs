@@ -4,7 +4,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use leasehold::model::{
-    Invalid, Priority, Retries, Slots, Status, TaskState, Timestamp, Ttl, parse_duration,
+    Invalid, Priority, Retention, Retries, Slots, Status, TaskState, Timestamp, Ttl, parse_duration,
 };
 use leasehold::store::LockState;
 
@@ -52,6 +52,14 @@ impl FromStr for Filter {
 
 pub(super) fn duration(text: &str) -> Result<Duration, Invalid> {
     parse_duration(text)
+}
+
+/// How long something is kept.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Keep(pub(crate) Option<Ttl>);
+
+pub(super) fn keep(text: &str) -> Result<Keep, Invalid> {
+    Retention::parse_keep(text).map(Keep)
 }
 
 pub(super) fn ttl(text: &str) -> Result<Ttl, Invalid> {

@@ -111,8 +111,8 @@ pub(crate) struct ListExecutionsArgs {
 
 /// Stop executions, whether they wait or run
 ///
-/// Those that wait are stopped at once. The worker of one that runs learns it with its next sign of life, and ends it; its
-/// workflow is locked until then.
+/// Those that wait are stopped at once. One that runs is ended by its worker, which learns it at once, or with its next heartbeat
+/// if the store cannot notify it; its workflow is locked until then.
 #[derive(Debug, Args)]
 pub(crate) struct AbortArgs {
     /// The executions

@@ -47,6 +47,11 @@ fn in_words(args: &FenceArgs, stale: &StaleToken) -> (String, &'static str) {
             format!("token {token} of lock '{name}' is stale: {newest} is the newest"),
             "stop: somebody else has been granted this since",
         ),
+        // A lock without a token may be one that was forgotten, which happens only after its lease has ended.
+        Ordering::Greater if newest.get() == 0 => (
+            format!("token {token} of lock '{name}' is stale: its lease has ended, or it was never given"),
+            "stop; if the token is new, look at where it and the name come from, and at which store",
+        ),
         Ordering::Equal => (
             format!("token {token} of lock '{name}' is stale: its lease has ended"),
             "stop: somebody else may be granted this at any time",

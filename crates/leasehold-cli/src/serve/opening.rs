@@ -71,16 +71,25 @@ impl Opening<'_> {
             Ok(access) => access,
             Err(failure) => return Ok(Err(failure)),
         };
+        if self.settings.tokens.is_empty() && tokens(&leasehold).await? == Tokens::Ended {
+            self.printer.say(
+                "leasehold: every token has ended or was revoked, so nobody is let in; \
+                 make one with: leasehold token new --name NAME --role admin",
+            );
+        }
         for schedule in &self.settings.schedules {
             set(&leasehold, schedule).await?;
+        }
+        for (queue, retention) in &self.settings.retentions {
+            leasehold.tasks()?.set_retention(queue.as_ref(), Some(*retention)).await?;
         }
         Ok(Ok(Opened { leasehold, access }))
     }
 
-    /// Whoever has a token, if there is any; else everybody on this machine.
+    /// Whoever has a token, if there is or ever was one; else everybody on this machine.
     async fn access(&self, leasehold: &Leasehold) -> Result<Result<Access, Failure>, Error> {
         let fixed = &self.settings.tokens;
-        if !fixed.is_empty() || has_tokens(leasehold).await? {
+        if !fixed.is_empty() || tokens(leasehold).await? != Tokens::Never {
             return Ok(Ok(Access::Tokens(fixed.clone())));
         }
         if self.listen.ip().is_loopback() {
@@ -97,12 +106,27 @@ impl Opening<'_> {
     }
 }
 
-/// Whether the store has a token that is let in. A store that can keep none has none.
-async fn has_tokens(leasehold: &Leasehold) -> Result<bool, Error> {
+/// The tokens of a store.
+#[derive(PartialEq, Eq)]
+enum Tokens {
+    /// There never was one.
+    Never,
+    /// All have ended or were revoked.
+    Ended,
+    /// There is one that is let in.
+    Active,
+}
+
+/// What tokens the store has. A store that can keep none has none.
+async fn tokens(leasehold: &Leasehold) -> Result<Tokens, Error> {
     if leasehold.store().docs().is_none() {
-        return Ok(false);
+        return Ok(Tokens::Never);
     }
-    Ok(TokenDesk::new(leasehold.clone()).list().await?.iter().any(|token| token.active))
+    let desk = TokenDesk::new(leasehold.clone());
+    if desk.list().await?.iter().any(|token| token.active) {
+        return Ok(Tokens::Active);
+    }
+    Ok(if desk.is_empty().await? { Tokens::Never } else { Tokens::Ended })
 }
 
 async fn set(leasehold: &Leasehold, settings: &ScheduleSettings) -> Result<(), Error> {

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use leasehold::Leasehold;
-use leasehold_server::{Access, Listening, Server, listen_early};
+use leasehold_server::{Access, Limits, Listening, Server, listen_early};
+use nix::sys::resource::{Resource, getrlimit};
 use serde::Serialize;
 
 use super::address::bind;
@@ -37,7 +38,7 @@ async fn until_the_end(plan: ServePlan, printer: Printer) -> Result<i32, Failure
         Opening { store_url: &store_url, shown_store: &shown_store, settings: &settings, listen, printer };
     opening.refuse_if_open_to_all().await?;
     let listener = bind(listen).await?;
-    let limits = settings.limits;
+    let limits = within_open_files(settings.limits);
     let (listening, stage) = listen_early(limits, listener).map_err(Failure::internal)?;
     let address = listening.address();
     if printer.json {
@@ -78,6 +79,29 @@ async fn until_the_end(plan: ServePlan, printer: Printer) -> Result<i32, Failure
     server.drain();
     let end = End { leasehold, listening, executions, grace: limits.grace };
     Ok(end.end(&mut signals).await)
+}
+
+/// Files that are not connections: the store's, those of commands, and what a library needs.
+const OTHER_FILES: usize = 256;
+
+/// Accepts no more connections than the limit of open files has room for: else strangers who only connect would keep
+/// commands from being started. The limit itself is left alone, because commands inherit it.
+fn within_open_files(limits: Limits) -> Limits {
+    let Ok((files, _)) = getrlimit(Resource::RLIMIT_NOFILE) else { return limits };
+    let room = usize::try_from(files).unwrap_or(usize::MAX);
+    let room = room.saturating_sub(OTHER_FILES).max(room / 2);
+    if room < limits.connections {
+        let (wanted, hint) = (limits.connections, "raise the limit of open files (ulimit -n, LimitNOFILE=)");
+        tracing::info!(
+            files,
+            connections = room,
+            wanted,
+            hint,
+            "connections are bounded by the limit of open files"
+        );
+    }
+    let connections = limits.connections.min(room);
+    Limits { connections, connections_per_address: limits.connections_per_address.min(connections), ..limits }
 }
 
 /// The end of a server.

@@ -2,7 +2,7 @@
 
 use super::support::Bench;
 
-const COMMANDS: [&str; 58] = [
+const COMMANDS: [&str; 59] = [
     "",
     "run",
     "locks",
@@ -30,6 +30,7 @@ const COMMANDS: [&str; 58] = [
     "queues list",
     "queues pause",
     "queues resume",
+    "queues retention",
     "schedules",
     "schedules set",
     "schedules list",

@@ -15,6 +15,7 @@ mod input;
 mod leases;
 mod locks;
 mod namespaces;
+mod notices;
 mod output;
 mod run;
 mod schedules;

@@ -6,7 +6,7 @@ use clap::{ArgGroup, Args};
 use leasehold::model::{Priority, QueueName, Reason, TaskId, TaskState, Timestamp};
 
 use super::Source;
-use crate::cli::values;
+use crate::cli::values::{self, Keep};
 
 /// Try failed or stopped tasks again, with all their attempts; run scheduled ones now
 #[derive(Debug, Args)]
@@ -26,7 +26,8 @@ pub(crate) struct RetryArgs {
 
 /// Stop tasks, whether they wait or run
 ///
-/// Those that wait are stopped at once. The worker of one that runs learns it with its next sign of life, and ends it.
+/// Those that wait are stopped at once. One that runs is ended by its worker, which learns it at once, or with its next heartbeat
+/// if the store cannot notify it.
 #[derive(Debug, Args)]
 pub(crate) struct CancelArgs {
     /// The tasks
@@ -64,6 +65,8 @@ pub(crate) struct UpdateArgs {
 }
 
 /// Forget tasks that have ended, or put them away
+///
+/// Executions of workflows are not forgotten before 30 days have passed: until then their key must be known.
 #[derive(Debug, Args)]
 #[command(after_help = "Example: leasehold tasks purge --queue mail --state succeeded --older-than 7d --yes")]
 pub(crate) struct PurgeArgs {
@@ -82,6 +85,35 @@ pub(crate) struct PurgeArgs {
     /// Do not ask
     #[arg(long)]
     pub(crate) yes: bool,
+}
+
+/// Show or set how long finished tasks of a queue are kept
+///
+/// It is kept in the store: every worker and server that forgets finished tasks reads it. Without a queue it is for all queues
+/// that have nothing set of their own; seven days if nothing is set. Executions of workflows are kept for 30 days at least. The
+/// key of a task is forgotten with it.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  leasehold queues retention mail --succeeded 1d --failed forever
+  leasehold queues retention --all 30d")]
+pub(crate) struct RetentionArgs {
+    /// The queue; all that have nothing set of their own if not given
+    pub(crate) queue: Option<QueueName>,
+    /// Keep every finished task for so long: a duration, or forever
+    #[arg(long, value_name = "DURATION", value_parser = values::keep, conflicts_with_all = ["succeeded", "failed", "aborted"])]
+    pub(crate) all: Option<Keep>,
+    /// Keep tasks that succeeded for so long
+    #[arg(long, value_name = "DURATION", value_parser = values::keep)]
+    pub(crate) succeeded: Option<Keep>,
+    /// Keep tasks that failed for so long
+    #[arg(long, value_name = "DURATION", value_parser = values::keep)]
+    pub(crate) failed: Option<Keep>,
+    /// Keep tasks that were aborted for so long
+    #[arg(long, value_name = "DURATION", value_parser = values::keep)]
+    pub(crate) aborted: Option<Keep>,
+    /// Remove what was set
+    #[arg(long, conflicts_with_all = ["all", "succeeded", "failed", "aborted"])]
+    pub(crate) reset: bool,
 }
 
 /// Take nothing more from a queue until it is resumed; what runs goes on

@@ -4,7 +4,8 @@ use clap::Subcommand;
 use leasehold::model::{QueueName, TaskId};
 
 use super::{
-    AddArgs, CancelArgs, ListTasksArgs, PauseArgs, ProgressArgs, PurgeArgs, RetryArgs, UpdateArgs, WorkArgs,
+    AddArgs, CancelArgs, ListTasksArgs, PauseArgs, ProgressArgs, PurgeArgs, RetentionArgs, RetryArgs,
+    UpdateArgs, WorkArgs,
 };
 
 #[derive(Debug, Subcommand)]
@@ -43,4 +44,5 @@ pub(crate) enum QueuesCommand {
         /// The queue
         queue: QueueName,
     },
+    Retention(RetentionArgs),
 }

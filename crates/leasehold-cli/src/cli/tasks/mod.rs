@@ -15,7 +15,7 @@ mod look;
 mod work;
 
 pub(crate) use add::{AddArgs, Source, Steps};
-pub(crate) use change::{CancelArgs, PauseArgs, PurgeArgs, RetryArgs, UpdateArgs};
+pub(crate) use change::{CancelArgs, PauseArgs, PurgeArgs, RetentionArgs, RetryArgs, UpdateArgs};
 pub(crate) use group::{QueuesCommand, TasksCommand};
 pub(crate) use look::ListTasksArgs;
 pub(crate) use work::{ProgressArgs, WorkArgs};

@@ -1,6 +1,6 @@
 //! From a command of these groups to what is done.
 
-use super::{add, change, look, progress, tidy, update};
+use super::{add, change, look, progress, retention, tidy, update};
 use crate::cli::{QueuesCommand, TasksCommand};
 use crate::commands::dispatch::{Desk, Done};
 use crate::exit;
@@ -27,5 +27,6 @@ pub(in crate::commands) async fn queues(desk: &Desk, command: QueuesCommand) -> 
         QueuesCommand::List => look::counts(desk, None).await,
         QueuesCommand::Pause(args) => change::pause(desk, args).await,
         QueuesCommand::Resume { queue } => change::resume(desk, &queue).await,
+        QueuesCommand::Retention(args) => retention::retention(desk, args).await,
     }
 }

@@ -6,6 +6,7 @@
 //! | `add.rs`, `lines.rs`, `payload.rs` | `tasks add`, of one or of many, and where payloads come from |
 //! | `look.rs` | `tasks list`, `tasks show`, `tasks counts`, `queues list`, `workers` |
 //! | `change.rs`, `update.rs` | `tasks retry`, `tasks cancel`, `tasks update`, `queues pause`, `queues resume` |
+//! | `retention.rs` | `queues retention` |
 //! | `tidy.rs` | `tasks recover`, `tasks purge` |
 //! | `progress.rs` | `tasks progress` |
 //! | `work.rs` | `tasks work`, up to the plan that `crate::work` carries out |
@@ -17,6 +18,7 @@ mod lines;
 mod look;
 mod payload;
 mod progress;
+mod retention;
 mod tidy;
 mod update;
 mod work;

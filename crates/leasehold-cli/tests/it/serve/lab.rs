@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -45,6 +45,11 @@ impl Served {
             command.args(["--listen", "127.0.0.1:0"]);
         }
         command.args(words).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        Self::spawn(&mut command)
+    }
+
+    /// Starts this command, which is a server that says in JSON where it listens.
+    pub(crate) fn spawn(command: &mut Command) -> Self {
         let mut child = command.spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();

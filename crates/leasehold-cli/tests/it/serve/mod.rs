@@ -1,5 +1,6 @@
 //! `leasehold serve` and `leasehold token`, as programs.
 
+mod attacks;
 mod ends;
 mod faults;
 mod lab;

@@ -116,3 +116,26 @@ fn a_task_that_is_not_there_is_said_with_its_code() {
         assert!(ran.stderr.contains(r#""code":"UNKNOWN_TASK""#), "{words}: {}", ran.stderr);
     }
 }
+
+#[test]
+fn how_long_finished_tasks_are_kept_can_be_shown_and_set() {
+    let bench = Bench::new();
+    let week = "succeeded tasks are kept for 7d, failed for 7d, aborted for 7d\n";
+    assert_eq!(bench.ok("queues retention mail"), format!("queue 'mail': {week}"));
+    let set = bench.ok("queues retention mail --succeeded 1d --failed forever");
+    assert_eq!(set, "queue 'mail': succeeded tasks are kept for 1d, failed for ever, aborted for 7d\n");
+    let value = bench.json("queues retention mail");
+    assert_eq!(
+        (&value["queue"], &value["retention"]["failedSeconds"]),
+        (&"mail".into(), &serde_json::Value::Null)
+    );
+    assert_eq!(value["retention"]["succeededSeconds"], 86400.0);
+    bench.ok("queues retention --all 30d");
+    assert_eq!(bench.json("queues retention post")["retention"]["abortedSeconds"], 2_592_000.0);
+    assert!(bench.ok("queues retention mail --reset").contains("kept for 30d, failed for 30d"));
+    let short = bench.ok("queues retention workflow/deploy --all 1h");
+    assert!(short.contains("kept for 30d"), "executions are kept for a month at least: {short}");
+    for wrong in ["--all never", "--all 0", "--all 1d --failed 2d", "--reset --all 1d"] {
+        assert_eq!(bench.run(&format!("queues retention mail {wrong}")).code, 64, "{wrong}");
+    }
+}

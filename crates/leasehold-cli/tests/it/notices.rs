@@ -1,0 +1,186 @@
+//! What others do to a lease or a task reaches the process that has it at once, long before its next renewal.
+
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use super::support::{Bench, Ran, eventually, run};
+
+/// A store that processes share.
+struct Engine {
+    bench: Bench,
+    url: String,
+    /// Ended when dropped.
+    _server: Option<Server>,
+}
+
+struct Server(std::process::Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Engine {
+    fn sqlite() -> Self {
+        let bench = Bench::new();
+        let url = format!("sqlite:{}", bench.path().join("store.db").display());
+        Self { bench, url, _server: None }
+    }
+
+    /// None where the tests run without this engine.
+    fn of(variable: &str, name: &str) -> Option<Self> {
+        let Ok(url) = std::env::var(variable) else {
+            println!("{variable} is not set: not tested");
+            return None;
+        };
+        let url = format!("{url}?{name}=notices_{}_{}", std::process::id(), number());
+        Some(Self { bench: Bench::new(), url, _server: None })
+    }
+
+    fn http() -> Self {
+        let bench = Bench::new();
+        let mut command = bench.command(["serve", "--listen", "127.0.0.1:0", "--json"]);
+        let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        let stdout = child.stdout.take().unwrap();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
+        let ready: serde_json::Value = serde_json::from_str(&line).unwrap();
+        let url = format!("http://{}", ready["listening"].as_str().unwrap());
+        let server = Some(Server(child));
+        let engine = Self { bench, url, _server: server };
+        eventually("the server is ready", || engine.run("locks list").code == 0);
+        engine
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = self.bench.command(words);
+        command.env("LEASEHOLD_STORE", &self.url);
+        command
+    }
+
+    fn run(&self, words: &str) -> Ran {
+        run(&mut self.command(&words.split_whitespace().collect::<Vec<_>>()))
+    }
+
+    fn ok(&self, words: &str) -> serde_json::Value {
+        let ran = self.run(&format!("--json {words}"));
+        assert_eq!(ran.code, 0, "{words}: {ran:?}");
+        serde_json::from_str(&ran.stdout).unwrap_or_default()
+    }
+
+    /// Starts a command that holds lock `a` until it is stopped, and gives it time to subscribe.
+    fn holder(&self) -> std::process::Child {
+        let script = "echo up > up; exec sleep 600";
+        let holder = self.command(&["run", "a", "--ttl", "1h", "--", "sh", "-c", script]).spawn().unwrap();
+        eventually("it runs", || self.bench.path().join("up").exists());
+        std::thread::sleep(Duration::from_secs(1));
+        holder
+    }
+
+    fn a_forced_release_ends_the_command(&self) {
+        let mut holder = self.holder();
+        self.ok("locks release a --force --reason stuck --yes");
+        assert_eq!(ends(&mut holder), 79);
+    }
+
+    /// With the ids in its environment a command may give its own lease a shorter ttl. From then on it is renewed more often.
+    fn a_lease_with_a_shorter_ttl_is_kept(&self) {
+        let renew = "$BIN locks renew a --lease-id $LEASEHOLD_LEASE_ID --token $LEASEHOLD_TOKEN --ttl 3s";
+        let script = format!("sleep 1.5; {renew} && sleep 6");
+        let words = ["run", "a", "--ttl", "1h", "--kill-after", "200ms", "--", "sh", "-c", &script];
+        let mut command = self.command(&words);
+        let status = command.env("BIN", env!("CARGO_BIN_EXE_leasehold")).status().unwrap();
+        assert_eq!(status.code(), Some(0));
+    }
+
+    fn an_aborted_execution_is_stopped(&self) {
+        let words =
+            ["workflows", "run", "deploy", "--ttl", "1h", "--", "sh", "-c", "echo up > up; exec sleep 600"];
+        let mut runner = self.command(&words).spawn().unwrap();
+        eventually("it runs", || self.bench.path().join("up").exists());
+        let list = self.ok("executions list --state running");
+        let list = list.as_array().or_else(|| list["executions"].as_array()).unwrap().clone();
+        let id = list[0]["executionId"].as_str().or_else(|| list[0]["id"].as_str()).unwrap().to_owned();
+        std::thread::sleep(Duration::from_secs(1));
+        self.ok(&format!("executions abort {id}"));
+        assert_ne!(ends(&mut runner), 0);
+    }
+
+    fn a_cancelled_task_is_stopped(&self) {
+        let words = ["tasks", "work", "q", "--ttl", "1h", "--", "sleep", "600"];
+        let mut worker = self.command(&words).spawn().unwrap();
+        let added = self.ok("tasks add q --payload {}");
+        let id = added["id"].as_str().or_else(|| added[0]["id"].as_str()).unwrap().to_owned();
+        let state = || self.ok(&format!("tasks show {id}"))["state"].as_str().unwrap().to_owned();
+        eventually("it runs", || state() == "running");
+        std::thread::sleep(Duration::from_secs(1));
+        self.ok(&format!("tasks cancel {id}"));
+        eventually("it is aborted", || state() == "aborted");
+        worker.kill().unwrap();
+        worker.wait().unwrap();
+    }
+}
+
+/// Another one each time.
+fn number() -> u32 {
+    static NUMBERS: AtomicU32 = AtomicU32::new(0);
+    NUMBERS.fetch_add(1, Ordering::Relaxed)
+}
+
+/// The exit code of a command that ends within seconds.
+fn ends(child: &mut std::process::Child) -> i32 {
+    let started = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            println!("it ended after {:?}", started.elapsed());
+            return status.code().unwrap();
+        }
+        if started.elapsed() > Duration::from_secs(20) {
+            child.kill().unwrap();
+            panic!("it does not end");
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+macro_rules! on_every_engine {
+    ($($case:ident)+) => {
+        $(mod $case {
+            use super::Engine;
+
+            #[test]
+            fn sqlite() {
+                Engine::sqlite().$case();
+            }
+
+            #[test]
+            fn postgres() {
+                if let Some(engine) = Engine::of("LEASEHOLD_TEST_POSTGRES", "schema") {
+                    engine.$case();
+                }
+            }
+
+            #[test]
+            fn redis() {
+                if let Some(engine) = Engine::of("LEASEHOLD_TEST_REDIS", "prefix") {
+                    engine.$case();
+                }
+            }
+
+            #[test]
+            fn http() {
+                Engine::http().$case();
+            }
+        })+
+    };
+}
+
+on_every_engine! {
+    a_forced_release_ends_the_command
+    a_lease_with_a_shorter_ttl_is_kept
+    a_cancelled_task_is_stopped
+    an_aborted_execution_is_stopped
+}

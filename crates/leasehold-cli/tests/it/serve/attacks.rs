@@ -1,0 +1,194 @@
+//! What strangers may do to a server: it stays small, and a holder beside them keeps its lease.
+
+use std::fs;
+use std::io::Write;
+use std::net::TcpStream;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::support::{Bench, eventually};
+
+use super::lab::{Served, request};
+
+/// So much more memory than before an attack may cost.
+const CEILING: u64 = 64 * 1024;
+
+/// A server with a holder beside the attack.
+struct Siege {
+    bench: Bench,
+    served: Served,
+    idle: u64,
+    holder: Child,
+}
+
+impl Siege {
+    fn new(settings: &str) -> Self {
+        let bench = Bench::new();
+        let served = Served::ready(&bench, settings);
+        let script = "echo up > up; exec sleep 600";
+        let mut holder = bench.command(["run", "held", "--ttl", "5s", "--", "sh", "-c", script]);
+        let holder = holder.env("LEASEHOLD_STORE", format!("http://{}", served.address)).spawn().unwrap();
+        eventually("the holder works", || bench.path().join("up").exists());
+        let idle = memory(&served);
+        Self { bench, served, idle, holder }
+    }
+
+    /// Watches the server for longer than the holder's lease lasts.
+    fn hold_out(mut self) {
+        let until = Instant::now() + Duration::from_secs(7);
+        while Instant::now() < until {
+            let grown = memory(&self.served).saturating_sub(self.idle);
+            assert!(grown < CEILING, "the server has grown by {grown} KiB");
+            assert!(self.holder.try_wait().unwrap().is_none(), "the holder has lost its lease");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let status = self.bench.json("locks status held");
+        assert_eq!(status["holders"].as_array().unwrap().len(), 1, "{status}");
+    }
+
+    fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.served.address).unwrap()
+    }
+}
+
+impl Drop for Siege {
+    fn drop(&mut self) {
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
+    }
+}
+
+/// What a server has in memory, in KiB.
+fn memory(served: &Served) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", served.pid())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// Sends all of it in the background, until the server takes no more.
+fn flood(mut stream: TcpStream, text: &[u8]) -> TcpStream {
+    stream.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
+    let _ = stream.write_all(text);
+    stream
+}
+
+#[test]
+fn requests_that_are_piled_up_and_never_read() {
+    let siege = Siege::new("");
+    let pile = b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(20_000);
+    let _open: Vec<_> = (0..5).map(|_| flood(siege.connect(), &pile)).collect();
+    siege.hold_out();
+}
+
+#[test]
+fn readers_that_never_read_are_sent_away() {
+    let siege = Siege::new("[limits]\nwrite_time = \"2s\"\n");
+    let pile = b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(100);
+    let mut open: Vec<_> = (0..100).map(|_| flood(siege.connect(), &pile)).collect();
+    // Whoever is sent away is told so by the next write.
+    let is_gone = |stream: &mut TcpStream| stream.write_all(b"x").is_err();
+    eventually("all are gone", || {
+        std::thread::sleep(Duration::from_millis(200));
+        open.retain_mut(|stream| !is_gone(stream));
+        open.is_empty()
+    });
+    siege.hold_out();
+}
+
+/// What a list of wake-ups of this size looks like.
+fn listen(number: u64, ids: usize) -> Value {
+    let id = |n: usize| format!("00000000-0000-4000-8000-{:012}", n + usize::try_from(number).unwrap() * ids);
+    let leases: Vec<_> = (0..ids).map(id).collect();
+    let queues: Vec<_> = (0..ids).map(|n| format!("q{n}")).collect();
+    json!([{ "client": id(0), "number": 1, "leases": leases, "queues": queues }])
+}
+
+#[test]
+fn long_lists_of_wake_ups_that_nobody_waits_for() {
+    let siege = Siege::new("");
+    for number in 0..20 {
+        let body = listen(number, 10_000).to_string();
+        let head = "POST /api/v1/store/wakes HTTP/1.1\r\nhost: localhost\r\nleasehold-protocol: 1\r\n\
+                    content-type: application/json\r\n";
+        let text = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
+        drop(flood(siege.connect(), text.as_bytes()));
+    }
+    siege.hold_out();
+}
+
+#[test]
+fn calls_with_more_than_they_may_have() {
+    let siege = Siege::new("");
+    let call = |path: &str, body: &Value| {
+        let headers = [("leasehold-protocol", "1"), ("content-type", "application/json")];
+        let first = request(siege.served.address, "POST", path, &headers, &body.to_string());
+        let clock = first.head.lines().find_map(|line| line.strip_prefix("leasehold-clock: ")).map(later);
+        let clock = clock.unwrap_or_default();
+        let headers = [headers[0], headers[1], ("leasehold-until", clock.as_str())];
+        request(siege.served.address, "POST", path, &headers, &body.to_string()).status
+    };
+    let keys: Vec<_> = (0..1001).map(|n| format!("k{n}")).collect();
+    assert_eq!(call("/api/v1/store/docs/get", &json!([keys])), 400);
+    assert_eq!(call("/api/v1/store/docs/get", &json!([&keys[1..]])), 200);
+    let many: Vec<_> = (0..200_000).map(|n| format!("key-{n}")).collect();
+    assert_eq!(call("/api/v1/store/docs/get", &json!([many])), 413);
+    siege.hold_out();
+}
+
+/// A clock of the server that is a while ahead.
+fn later(clock: &str) -> String {
+    let (instance, micros) = clock.trim().split_once('=').unwrap();
+    format!("{instance}={}", micros.parse::<u64>().unwrap() + 60_000_000)
+}
+
+#[test]
+fn one_address_cannot_take_all_places() {
+    let siege = Siege::new("[limits]\nconnections_per_address = 60\n");
+    let idle: Vec<_> = (0..200).map(|_| siege.connect()).collect();
+    // Another address of this machine is let in.
+    let curl = Command::new("curl")
+        .args(["-s", "-o", "/dev/null", "-w", "%{http_code}", "--interface", "127.0.0.2", "--max-time", "10"])
+        .arg(format!("http://{}/healthz", siege.served.address))
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&curl.stdout), "200", "{curl:?}");
+    drop(idle);
+    siege.hold_out();
+}
+
+/// A file is left for a command whatever connects.
+#[test]
+fn connections_leave_files_for_commands() {
+    let bench = Bench::new();
+    let settings = "[workflows.a]\ncommand = [\"sh\", \"-c\", \"echo done > done\"]\n";
+    fs::write(bench.path().join("leasehold.toml"), settings).unwrap();
+    let words = "--json serve --listen 127.0.0.1:0 --config leasehold.toml";
+    let mut command = bench.command_in(&["sh", "-c", "ulimit -n 300; exec \"$@\"", "sh"], words);
+    let served = Served::spawn(command.stdout(std::process::Stdio::piped()));
+    eventually("ready", || served.get("/readyz").status == 200);
+    let mut held = TcpStream::connect(served.address).unwrap();
+    // Those that are not accepted wait in the kernel, and those after them are not even told.
+    let connect = |_| TcpStream::connect_timeout(&served.address, Duration::from_millis(5)).ok();
+    let strangers: Vec<_> = (0..400).filter_map(connect).collect();
+    std::thread::sleep(Duration::from_secs(1));
+    let files = fs::read_dir(format!("/proc/{}/fd", served.pid())).unwrap().count();
+    assert!(files < 250, "{files} of 300 files are in use");
+    let start =
+        "POST /api/v1/workflows/a/executions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n";
+    held.write_all(start.as_bytes()).unwrap();
+    eventually("the command ran", || bench.path().join("done").exists());
+    drop(strangers);
+}
+
+/// Once there was a token, a server without one lets nobody in.
+#[test]
+fn the_end_of_the_last_token_opens_nothing() {
+    let bench = Bench::new();
+    let token = bench.json("token new --name ada --role admin");
+    bench.ok(&format!("token revoke {}", token["id"].as_str().unwrap()));
+    let served = Served::ready(&bench, "");
+    assert_eq!(served.get("/api/v1/locks").status, 401);
+    assert_eq!(served.post("/api/v1/locks/a/acquire", &json!({})).status, 401);
+}
