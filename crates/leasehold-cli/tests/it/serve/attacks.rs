@@ -28,7 +28,7 @@ impl Siege {
         let bench = Bench::new();
         let served = Served::ready(&bench, settings);
         let script = "echo up > up; exec sleep 600";
-        let mut holder = bench.command(["run", "held", "--ttl", "5s", "--", "sh", "-c", script]);
+        let mut holder = bench.command(["run", "held", "--ttl", "12s", "--", "sh", "-c", script]);
         let holder = holder.env("LEASEHOLD_STORE", format!("http://{}", served.address)).spawn().unwrap();
         eventually("the holder works", || bench.path().join("up").exists());
         let idle = memory(&served);
@@ -37,7 +37,7 @@ impl Siege {
 
     /// Watches the server for longer than the holder's lease lasts.
     fn hold_out(mut self) {
-        let until = Instant::now() + Duration::from_secs(7);
+        let until = Instant::now() + Duration::from_secs(14);
         while Instant::now() < until {
             let grown = memory(&self.served).saturating_sub(self.idle);
             assert!(grown < CEILING, "the server has grown by {grown} KiB");
