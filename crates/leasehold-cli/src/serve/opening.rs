@@ -86,7 +86,7 @@ impl Opening<'_> {
         Ok(Ok(Opened { leasehold, access }))
     }
 
-    /// Whoever has a token, if there is or ever was one; else everybody on this machine.
+    /// Callers with a token, if there is or ever was one; else every process on this machine.
     async fn access(&self, leasehold: &Leasehold) -> Result<Result<Access, Failure>, Error> {
         let fixed = &self.settings.tokens;
         if !fixed.is_empty() || tokens(leasehold).await? != Tokens::Never {

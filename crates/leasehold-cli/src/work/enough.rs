@@ -44,7 +44,7 @@ pub(super) async fn enough(
         Until::Empty => {
             let mut ticked = false;
             loop {
-                // Ticks at which nobody was there are tasks too, but not before somebody has looked at the schedules.
+                // Ticks that no worker saw become tasks too, when the first worker looks at the schedules.
                 let empty = async {
                     if !ticked {
                         tick(leasehold).await?;

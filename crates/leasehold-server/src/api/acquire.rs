@@ -128,7 +128,7 @@ async fn acquire(
         Ok(guard) => guard,
         Err(error) => return Err(refusal(&app, error).await),
     };
-    // Whoever asks with an id that it has seen elsewhere is given what that id has.
+    // A caller that asks with the id of another caller's request is granted that caller's lease.
     if let Err(refused) = guard.leases().iter().try_for_each(|(_, lease)| caller.who().must_own(&lease.ask)) {
         guard.leave_held();
         return Err(refused);

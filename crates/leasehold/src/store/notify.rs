@@ -1,6 +1,6 @@
 //! Which holders and workers are notified after which operation.
 
-use super::{Recipient, Store};
+use super::{Recipient, Store, wake};
 use crate::model::{Lease, LockName, Outcome, Task, TaskState};
 
 /// Sends notices to the holders whose leases an operation of another caller has ended, marked or given another ttl. Best
@@ -9,6 +9,11 @@ pub async fn notify_holders(store: &dyn Store, name: &LockName, outcome: &Outcom
     let to: Vec<Recipient> = match outcome {
         Outcome::Forced(lease) | Outcome::Renewed(lease) => vec![lease.ask.lease_id.into()],
         Outcome::Released(lease) if may_be_renewed_elsewhere(lease) => vec![lease.ask.lease_id.into()],
+        // Within this process a notice costs nothing: a server has the subscriptions of its clients.
+        Outcome::Released(lease) => {
+            wake::deliver(&[lease.ask.lease_id.into()]);
+            return;
+        }
         Outcome::Asked(_) => match store.locks().get(name).await {
             Ok(record) => {
                 let holders = record.map(|record| record.holders).unwrap_or_default();
@@ -27,8 +32,8 @@ pub async fn notify_holders(store: &dyn Store, name: &LockName, outcome: &Outcom
     }
 }
 
-/// Whether the released lease may be one that a guard renews. A lease that was never renewed and names no process is one
-/// of the many that are taken and given back by requests: nobody subscribes to those.
+/// Whether a guard in another process may renew the released lease. A lease that was never renewed and names no process is
+/// mostly one that was acquired and released by two HTTP requests, without a guard.
 fn may_be_renewed_elsewhere(lease: &Lease) -> bool {
     lease.ask.process.is_some() || lease.renewals > 0
 }

@@ -133,7 +133,7 @@ impl Crew {
         // With the set in our hands, none is started that we would take for an orphan.
         let keepers = self.keepers();
         let spare = self.spare.iter().chain(keepers.iter()).copied().collect();
-        // Where processes can be listed, the group is not needed, and its number may be somebody else's by now.
+        // Where processes can be listed, the group is not needed, and its number may belong to another group by now.
         let group = command.filter(|_| cfg!(not(target_os = "linux")));
         Below { roots: vec![getpid()], spare, group, ..Below::default() }.kill()
     }

@@ -121,7 +121,7 @@ impl Watch {
                 }
                 Received::Message(_) => {}
                 Received::Gone => {
-                    // At once: as long as we grant the command a grace, whoever killed the worker may kill us too.
+                    // At once: as long as we grant the command a grace, the process that killed the worker may kill us too.
                     self.link = None;
                     self.ending();
                     self.schedule.kill_now();

@@ -98,7 +98,7 @@ impl<'a> Hold<'a> {
                 Event::Front(Message::Signal(signal)) if ENDS.contains(&signal) => self.schedule.kill_now(),
                 Event::Front(Message::Ending) => self.ending(exit::LEASE_LOST),
                 Event::FrontGone => {
-                    // At once: as long as we grant the command a grace, whoever killed FRONT may kill us too.
+                    // At once: as long as we grant the command a grace, the process that killed FRONT may kill us too.
                     say!("the leasehold process in front of the command is gone; killing the command");
                     self.ending(exit::INTERNAL);
                     self.schedule.kill_now();

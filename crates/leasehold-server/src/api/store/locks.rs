@@ -81,17 +81,18 @@ async fn apply(
         // Before it draws a ticket, so that no wake-up is missed.
         app.store_desk().sessions.of(call.client).await_turn(&store, lease);
     }
-    let place = app.store_desk().lines.enter(lease).await;
-    terms.must_be_in_time(app)?;
-    place.must_be_the_last(call)?;
+    // Before the time of the request is checked: the owner may have to be read from the store.
     if !matches!(op, LockOp::Acquire(_)) {
         app.owners().check(&*store, caller.who(), &name, lease).await?;
     }
+    let place = app.store_desk().lines.enter(lease).await;
+    terms.must_be_in_time(app)?;
+    place.must_be_the_last(call)?;
     let applied = apply_and_notify(&*store, &name, &op).await;
     drop(place);
     match &applied {
         Ok(Outcome::Granted(lease)) => {
-            // Whoever asks with an id that it has seen elsewhere is given what that id has.
+            // A caller that asks with the id of another caller's request is granted that caller's lease.
             caller.who().must_own(&lease.ask)?;
             app.owners().note(&name, lease);
         }
