@@ -99,10 +99,20 @@ pub(super) struct Comment {
     pub(super) user: Option<User>,
     #[serde(default)]
     pub(super) author_association: Option<String>,
+    /// The address of its issue: `…/issues/123`.
+    #[serde(default)]
+    issue_url: String,
     #[serde(deserialize_with = "time")]
     pub(super) created_at: Timestamp,
     #[serde(deserialize_with = "time")]
     pub(super) updated_at: Timestamp,
+}
+
+impl Comment {
+    /// The number of its issue.
+    pub(super) fn issue(&self) -> Option<u64> {
+        self.issue_url.rsplit('/').next()?.parse().ok()
+    }
 }
 
 /// Something that happened to an issue.
@@ -149,6 +159,12 @@ pub(super) struct Permissions {
 #[derive(Deserialize)]
 pub(super) struct Drawn {
     pub(super) token: String,
+}
+
+/// The App that this client is.
+#[derive(Deserialize)]
+pub(super) struct AppAnswer {
+    pub(super) slug: String,
 }
 
 /// Why not.

@@ -1,7 +1,7 @@
 //! The few calls that are needed. Each is sent once: whoever made it knows whether it may be made again.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use reqwest::Method;
@@ -9,13 +9,13 @@ use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, IF_NONE_MA
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::answers::{Comment, Drawn, Issue, IssueEvent, Refusal, Repository};
+use super::answers::{AppAnswer, Comment, Drawn, Issue, IssueEvent, Refusal, Repository, User};
 use super::auth::{App, Auth};
 use super::options::GithubOptions;
-use super::pace::{Pace, Said, limited};
+use super::pace::{Pace, Said};
 use super::trouble;
 use crate::error::{Error, Result, Trouble};
-use crate::model::Timestamp;
+use crate::model::{Timestamp, Ttl};
 use crate::store::dates::Dates;
 use crate::store::{Budget, Moment};
 
@@ -26,6 +26,8 @@ pub(super) struct Api {
     pub(super) pace: Pace,
     pub(super) dates: Dates,
     drawn: tokio::sync::Mutex<Option<(String, Moment)>>,
+    /// The login of the App that this client is, once GitHub has told it.
+    app_login: OnceLock<String>,
     seen: Mutex<Seen>,
 }
 
@@ -44,12 +46,17 @@ pub(super) struct Dated<T> {
     pub(super) now: Timestamp,
 }
 
+/// The login of the token that a workflow of GitHub Actions has.
+const WORKFLOW_LOGIN: &str = "github-actions[bot]";
 /// One request.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// As many as GitHub gives at once.
 const PAGE: usize = 100;
 /// A list that is longer than so many pages is not ours.
 const MAX_PAGES: usize = 30;
+/// So many pages of recent comments are read, and none that were last changed before this time.
+const RECENT_PAGES: usize = 5;
+const RECENT: Ttl = Ttl::from_secs(24 * 3600);
 /// The status that says that all is as it was.
 const UNCHANGED: u16 = 304;
 /// The status that says that a token is not good.
@@ -85,6 +92,7 @@ impl Api {
             pace,
             dates,
             drawn: tokio::sync::Mutex::default(),
+            app_login: OnceLock::new(),
             seen: Mutex::default(),
         })
     }
@@ -179,6 +187,26 @@ impl Api {
         }
     }
 
+    /// The comments of all issues that were changed last, the newest first: those of a day, or the first 500.
+    pub(super) async fn recent_comments(&self) -> Result<Dated<Vec<Comment>>> {
+        let path = self.path("/issues/comments");
+        let (mut all, mut first) = (Vec::<Comment>::new(), None);
+        for page in 1..=RECENT_PAGES {
+            let path = format!("{path}?sort=updated&direction=desc&per_page={PAGE}&page={page}");
+            let raw = self.get(&path, Read::IfChanged).await?;
+            let Dated { what, now } = self.read::<Vec<Comment>>(&raw)?;
+            let (count, now) = (what.len(), *first.get_or_insert(now));
+            all.extend(what);
+            let is_old = all.last().is_none_or(|comment| comment.updated_at.plus(RECENT) < now);
+            if count < PAGE || is_old {
+                break;
+            }
+        }
+        let now = first.expect("there is a first page");
+        all.retain(|comment| now <= comment.updated_at.plus(RECENT));
+        Ok(Dated { what: all, now })
+    }
+
     /// One comment; none if it is not there.
     pub(super) async fn comment(&self, id: u64) -> Result<Option<Dated<Comment>>> {
         let raw = self.call(Method::GET, &self.path(&format!("/issues/comments/{id}")), None).await?;
@@ -211,6 +239,17 @@ impl Api {
     /// Adds an assignee, or silently does not; the issue tells.
     pub(super) async fn assign(&self, number: u64, login: &str) -> Result<Dated<Issue>> {
         self.assignees(Method::POST, number, &[login]).await
+    }
+
+    /// Whether issues can be assigned to this login.
+    pub(super) async fn is_assignable(&self, login: &str) -> Result<bool> {
+        let login = percent_encoding::utf8_percent_encode(login, percent_encoding::NON_ALPHANUMERIC);
+        let raw = self.call(Method::GET, &self.path(&format!("/assignees/{login}")), None).await?;
+        match raw.status {
+            204 => Ok(true),
+            404 => Ok(false),
+            _ => Err(self.refused(&raw)),
+        }
     }
 
     pub(super) async fn unassign(&self, number: u64, logins: &[&str]) -> Result<Dated<Issue>> {
@@ -352,8 +391,8 @@ impl Api {
             date,
             limited: status >= 400 && String::from_utf8_lossy(&body).contains("rate limit"),
         };
-        if let Some(pause) = self.pace.hear(&said) {
-            return Err(limited(pause));
+        if let Some(refused) = self.pace.hear(&said) {
+            return Err(refused.error());
         }
         let now = date.ok_or_else(|| {
             let message = format!("the answers of the GitHub repository {} have no Date", self.repository());
@@ -390,12 +429,41 @@ impl Api {
         }
         let token = self.read::<Drawn>(&raw)?.what.token;
         *drawn = Some((token.clone(), now.plus(DRAWN)));
+        if self.app_login.get().is_none() {
+            self.learn_app_login(app).await;
+        }
         Ok(token)
     }
 
     async fn prove(&self, app: &App, path: &str) -> Result<Raw> {
         let proof = app.proof(self.dates.about(Moment::now()))?;
         self.send(Method::POST, path, Some(json!({})), &format!("Bearer {proof}")).await
+    }
+
+    /// Without its login an App does not count claims of its other processes before it has written a comment itself: it
+    /// takes no lock wrongly for that, but shows some as free.
+    async fn learn_app_login(&self, app: &App) {
+        let asked = async {
+            let proof = app.proof(self.dates.about(Moment::now()))?;
+            let raw = self.send(Method::GET, "/app", None, &format!("Bearer {proof}")).await?;
+            self.read::<AppAnswer>(&raw)
+        };
+        match asked.await {
+            Ok(app) => drop(self.app_login.set(format!("{}[bot]", app.what.slug))),
+            Err(error) => tracing::debug!(%error, "GitHub does not tell the login of this App"),
+        }
+    }
+
+    /// Whether this user may be this client, which has not learned its login from a comment of its own. Never any bot at
+    /// all: some repeat what strangers write.
+    pub(super) fn may_be_me(&self, user: &User) -> bool {
+        let is = |login: &str| user.login.eq_ignore_ascii_case(login);
+        match self.app_login.get() {
+            _ if !user.is_bot() || !self.options.auth.is_of_an_app() => false,
+            Some(login) => is(login),
+            None if self.options.bots.is_empty() => is(WORKFLOW_LOGIN),
+            None => self.options.bots.iter().any(|login| is(login)),
+        }
     }
 
     pub(super) fn read<T: DeserializeOwned>(&self, raw: &Raw) -> Result<Dated<T>> {

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::tasks::Record;
+use super::answers::Issue;
+use super::tasks::{Record, facts, tell_labels};
 use crate::model::{
     Ask, Asked, Holder, Lease, LeaseId, Metadata, Mode, Priority, Reason, Slots, Status, Timestamp, Token,
     Ttl,
@@ -48,8 +49,15 @@ pub(super) struct Claim {
     pub(super) until: Option<Timestamp>,
     #[serde(default)]
     pub(super) priority: Priority,
+    /// What the caller says of itself, and what this engine adds for readers of the comment.
     #[serde(default)]
     pub(super) metadata: Metadata,
+    /// The names of those entries of `metadata` that this engine has added.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) added: Vec<String>,
+    /// Logins that are assigned without a lease: their assignment could not be taken back when they released it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) left_assigned: Vec<String>,
     /// What its holder has cleared away when it took the lock: its comments are gone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) took: Vec<Gone>,
@@ -112,6 +120,8 @@ pub(super) struct Ending {
 
 /// What a comment of ours begins with, and the text of a lock's issue.
 const BEGIN: &str = "<!-- leasehold:v1 ";
+/// The entry of a claim's metadata that says when its holder was last seen alive.
+pub(super) const HEARTBEAT: &str = "heartbeat_last";
 const END: &str = " -->";
 
 /// What is in a comment.
@@ -248,9 +258,37 @@ impl Claim {
             until: None,
             priority: ask.priority,
             metadata: ask.metadata.clone(),
+            added: Vec::new(),
+            left_assigned: Vec::new(),
             took: Vec::new(),
             task: None,
         }
+    }
+
+    /// Adds the facts that claims of tasks have too: who, where, since when, and what labels say of the issue. An entry of
+    /// the caller's own is not changed, and what does not fit is left out.
+    pub(super) fn describe(&mut self, issue: &Issue, now: Timestamp) {
+        let mut about = facts(self.holder.as_str(), now);
+        tell_labels(issue, &mut about);
+        for (name, value) in about.iter() {
+            if self.metadata.get(name).is_none() && self.metadata.set(name, value).is_ok() {
+                self.added.push(name.to_owned());
+            }
+        }
+    }
+
+    /// Dates the last heartbeat, if this engine has said of this claim when that was.
+    pub(super) fn date_heartbeat(&mut self, now: Timestamp) {
+        if self.added.iter().any(|name| name == HEARTBEAT) {
+            self.metadata.set(HEARTBEAT, now.to_string()).unwrap_or_default();
+        }
+    }
+
+    /// What the caller has said of itself.
+    fn own_metadata(&self) -> Metadata {
+        let mut metadata = self.metadata.clone();
+        self.added.iter().for_each(|name| metadata.remove(name));
+        metadata
     }
 
     /// The lease that this claim is, last seen alive at `renewed_at`.
@@ -262,7 +300,7 @@ impl Claim {
             slots: Slots::default(),
             priority: self.priority,
             ttl: self.ttl,
-            metadata: self.metadata.clone(),
+            metadata: self.own_metadata(),
             process: None,
         };
         let status = match (self.until, &asked) {
@@ -279,6 +317,7 @@ impl Claim {
             renewals: self.beat,
             status,
             asked,
+            took_over: None,
         }
     }
 
@@ -330,9 +369,47 @@ mod tests {
             until: None,
             priority: Priority::default(),
             metadata,
+            added: Vec::new(),
+            left_assigned: Vec::new(),
             took: Vec::new(),
             task: None,
         }
+    }
+
+    fn issue(labels: &[&str]) -> Issue {
+        let date = "2024-01-01T00:00:00Z";
+        serde_json::from_value(serde_json::json!({
+            "number": 1, "state": "open", "title": "t", "comments": 0, "labels": labels,
+            "created_at": date, "updated_at": date, "closed_at": null,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn the_facts_of_the_engine_are_in_the_comment_and_not_in_the_lease() {
+        let mut claim = claim();
+        let own = claim.metadata.clone();
+        claim.describe(&issue(&["bug", "complexity:high"]), claim.acquired_at);
+        claim.date_heartbeat(claim.acquired_at.plus(Ttl::from_secs(5)));
+        let get = |name| claim.metadata.get(name);
+        assert_eq!(get("worker_id"), own.get("worker_id"), "the caller's own");
+        assert_eq!(get("claimed_at"), Some("2024-11-05T14:32:15Z"));
+        assert_eq!(get("heartbeat_last"), Some("2024-11-05T14:32:20Z"));
+        assert_eq!(get("task_info.complexity"), Some("high"));
+        assert!(get("node_id").is_some() && get("pid").is_some());
+        assert_eq!(claim.lease(claim.acquired_at, None).ask.metadata, own);
+        let text = Says::Held(claim.clone()).write();
+        assert_eq!(Says::read(&text), Found::Ours(Box::new(Says::Held(claim))));
+    }
+
+    #[test]
+    fn facts_that_do_not_fit_are_left_out() {
+        let mut claim = claim();
+        claim.metadata.set("large", "x".repeat(4000)).unwrap();
+        let own = claim.metadata.clone();
+        claim.describe(&issue(&[]), claim.acquired_at);
+        assert!(claim.added.len() < 4, "{:?}", claim.added);
+        assert_eq!(claim.lease(claim.acquired_at, None).ask.metadata, own);
     }
 
     #[test]
@@ -358,6 +435,11 @@ mod tests {
         };
         let Says::Held(claim) = *says else { panic!("{says:?}") };
         assert_eq!((claim.ttl, claim.beat), (Ttl::from_secs(900), 2));
+        assert_eq!(
+            claim.lease(claim.acquired_at, None).ask.metadata.get("node_id"),
+            Some("n1"),
+            "its caller's"
+        );
     }
 
     #[test]

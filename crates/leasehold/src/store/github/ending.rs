@@ -46,6 +46,7 @@ impl Protocol {
     ) -> Result<Option<Lease>> {
         let Some(mut claim) = standing.claim.clone() else { return Ok(None) };
         let id = claim.lease_id;
+        let assigned = self.assumed(&id, claim.beat);
         let deadline = self.deadline(&id, view, standing, sent);
         if view.now >= standing.ends || Moment::now() >= deadline {
             self.bury(number, view, standing).await?;
@@ -54,6 +55,7 @@ impl Protocol {
         // Always another text: an edit that changes nothing may count for nothing.
         claim.beat += 1;
         claim.ttl = ttl.unwrap_or(claim.ttl);
+        claim.date_heartbeat(view.now);
         let sent = Moment::now();
         let edited = self.api.edit_comment(standing.id, &Says::Held(claim.clone()).write()).await;
         let Some(edited) = edited.inspect_err(|_| self.doubt(&id))? else {
@@ -64,7 +66,8 @@ impl Protocol {
             self.bury(number, view, standing).await?;
             return Ok(None);
         }
-        self.remember(&id, sent.plus(claim.ttl.as_duration()));
+        self.remember(&id, sent.plus(claim.ttl.as_duration()), assigned);
+        self.repair_assignment(number, standing, &claim, deadline).await;
         let asked = view
             .asked(claim.token)
             .or_else(|| self.api.pace.asks_to_stop(self.leases(), claim.ttl, edited.now));
@@ -208,7 +211,7 @@ impl Protocol {
             self.bury(number, view, standing).await?;
             return Ok(None);
         }
-        self.api.unassign(number, &[&standing.author]).await?;
+        self.unassign(number, view, standing, &mut claim).await;
         claim.until =
             at_least.map(|at_least| claim.acquired_at.plus(at_least)).filter(|until| view.now < *until);
         let before = claim.lease(standing.seen, view.asked(claim.token));

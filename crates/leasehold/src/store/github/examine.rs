@@ -17,9 +17,7 @@ pub(super) async fn examine(api: &Api) -> Result<Vec<Finding>> {
             "GITHUB_NO_PUSH",
             "locks work, but their holders are not shown as assignees; give the token's login push access",
         ),
-        Some(_) => {
-            Finding::ok("repository", format!("{}: issues are on, and can be assigned", api.repository()))
-        }
+        Some(_) => assignee(api).await?,
         None => Finding::ok("repository", format!("{}: issues are on", api.repository())),
     });
     findings.push(requests(api).await?);
@@ -31,6 +29,28 @@ pub(super) async fn examine(api: &Api) -> Result<Vec<Finding>> {
         _ => Finding::ok("lease clock", "the service's; this machine's agrees"),
     });
     Ok(findings)
+}
+
+/// Whether holders are shown as assignees of their issues.
+async fn assignee(api: &Api) -> Result<Finding> {
+    let repository = api.repository();
+    Ok(match api.login().await? {
+        Some(login) if api.is_assignable(&login).await? => {
+            Finding::ok("repository", format!("{repository}: issues are on, and can be assigned to {login}"))
+        }
+        Some(login) => Finding::concern(
+            "repository",
+            format!("{repository}: issues cannot be assigned to {login}"),
+            "GITHUB_NOT_ASSIGNABLE",
+            "locks work, but their holders are not shown as assignees; make this login a collaborator",
+        ),
+        None => Finding::ok(
+            "repository",
+            format!(
+                "{repository}: issues are on; GitHub assigns none to an App, so holders are seen in comments alone"
+            ),
+        ),
+    })
 }
 
 /// What is left of the hour's requests.

@@ -50,6 +50,11 @@ pub(super) fn number(name: &LockName) -> Option<u64> {
     digits.parse().ok().filter(|number| *number > 0 && digits.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
+/// Whether a lock whose name begins like this can be called by a number.
+pub(super) fn may_be_number(prefix: &str) -> bool {
+    ["#", "issue/"].iter().any(|begin| begin.starts_with(prefix) || prefix.starts_with(begin))
+}
+
 /// The lock that an issue is; none if it is only a flag.
 pub(super) fn lock_of(issue: &Issue) -> Option<LockName> {
     let name = match plate(issue) {

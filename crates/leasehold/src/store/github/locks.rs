@@ -1,11 +1,14 @@
 //! The calls of the lock trait.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
+use super::answers::Comment;
 use super::api::Read;
+use super::claim::{Found, Says};
 use super::issues;
 use super::lanes::Lanes;
 use super::protocol::{Protocol, Wish, lease_of};
@@ -111,7 +114,8 @@ impl Protocol {
 
     async fn apply_to(&self, number: u64, op: &LockOp) -> Result<Outcome> {
         match op {
-            LockOp::Renew(renew) => self.renew(number, renew).await,
+            // The claim counts its renewals; there is no history to write each of them into.
+            LockOp::Renew(renew) | LockOp::RenewLogged(renew) => self.renew(number, renew).await,
             LockOp::Release(release) => self.release(number, release).await,
             LockOp::Leave(leave) => self.leave(number, &leave.lease_id).await,
             LockOp::AskRelease(ask) => self.ask_release(number, ask).await,
@@ -142,21 +146,50 @@ impl Protocol {
         }))
     }
 
-    /// The locks with our label, by name. Each costs a request: there is no list of the comments of many issues.
-    async fn names(&self) -> Result<Vec<(LockName, u64)>> {
+    /// The locks with our label and those that are called by the number of their issue, by name. To look at one costs a
+    /// request.
+    async fn names(&self, prefix: &str) -> Result<Vec<(LockName, u64)>> {
         let listed = self.api.labelled().await?;
         let open = listed.what.iter().filter(|issue| !issue.is_closed());
         let mut names: Vec<_> =
             open.filter_map(|issue| issues::lock_of(issue).map(|name| (name, issue.number))).collect();
+        if issues::may_be_number(prefix) {
+            let labelled: HashSet<u64> = names.iter().map(|(_, number)| *number).collect();
+            let numbered = self.numbered().await?;
+            names.extend(numbered.into_iter().filter(|(_, number)| !labelled.contains(number)));
+        }
         names.sort();
         Ok(names)
+    }
+
+    /// The locks that are called by the number of their issue and are held, or whose holder has died. Such an issue has no
+    /// label of ours: its claim is found among the comments that were changed last, and every renewal changes it. The claim
+    /// of a task is not a lock.
+    async fn numbered(&self) -> Result<Vec<(LockName, u64)>> {
+        let recent = self.api.recent_comments().await?;
+        let (now, mut seen) = (recent.now, HashSet::new());
+        let claimed = |comment: &Comment| {
+            let Found::Ours(says) = Says::read(comment.body.as_deref().unwrap_or_default()) else {
+                return None;
+            };
+            let claim = match *says {
+                Says::Held(claim) => claim,
+                Says::Released(claim) if claim.until.is_some_and(|until| now < until) => claim,
+                _ => return None,
+            };
+            let name = LockName::new(claim.lock.clone()).ok().filter(|_| claim.task.is_none())?;
+            let number = issues::number(&name).filter(|number| comment.issue() == Some(*number))?;
+            Some((name, number))
+        };
+        let ours = recent.what.iter().filter(|comment| self.is_trusted(comment)).filter_map(claimed);
+        Ok(ours.filter(|(_, number)| seen.insert(*number)).collect())
     }
 
     async fn list(&self, ask: &ListLocks) -> Result<Page<LockRecord>> {
         let (limit, prefix) = (page_size(ask.limit) as usize, ask.prefix.as_deref().unwrap_or_default());
         let after = ask.after.as_ref().map(|after| after.0.as_str());
         let mut items = Vec::new();
-        for (name, number) in self.names().await? {
+        for (name, number) in self.names(prefix).await? {
             if !name.as_str().starts_with(prefix) || after.is_some_and(|after| name.as_str() <= after) {
                 continue;
             }
@@ -178,7 +211,7 @@ impl Protocol {
                 let number = self.issues.find(&self.api, name).await?;
                 number.map(|number| (name.clone(), number)).into_iter().collect()
             }
-            None => self.names().await?,
+            None => self.names("").await?,
         };
         let mut events = Vec::new();
         for (name, number) in locks {
@@ -203,7 +236,7 @@ impl Protocol {
 
     async fn sweep_all(&self, limit: u32) -> Result<Swept> {
         let mut swept = Swept::default();
-        for (_, number) in self.names().await?.into_iter().take(limit as usize) {
+        for (_, number) in self.names("").await?.into_iter().take(limit as usize) {
             swept += self.sweep(number, &[]).await?;
         }
         Ok(swept)

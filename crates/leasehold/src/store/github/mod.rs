@@ -14,6 +14,7 @@
 //! | `view.rs` | all comments of an issue at one time: who is in the way, the record, the history |
 //! | `issues.rs` | which issue a lock is |
 //! | `protocol.rs`, `ending.rs` | taking a lock; keeping it, giving it back, taking it away |
+//! | `assignment.rs` | the holder as assignee, and repairing what failed |
 //! | `people.rs` | what people did to a lock |
 //! | `locks.rs`, `lanes.rs`, `store.rs` | the calls of the traits |
 //! | `refs/` | `arbiter=ref`: locks by compare-and-swap of git refs instead |
@@ -22,6 +23,7 @@
 
 mod answers;
 mod api;
+mod assignment;
 mod auth;
 mod claim;
 mod ending;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::auth::{App, Auth};
 use crate::error::{Error, Result, Trouble};
 use crate::model::{QueueName, Ttl, parse_duration};
-use crate::store::connect::decoded;
+use crate::store::connect::{decoded, is_this_machine};
 use crate::store::{Clock, StoreUrl};
 
 /// Which repository, and how it is used.
@@ -24,6 +24,9 @@ pub struct GithubOptions {
     pub ttl: Ttl,
     /// Logins whose comments count although they do not belong to the repository; bots among them.
     pub workers: Vec<String>,
+    /// Logins of the bots that this client may be, if it has the token of an App: it learns its own login only with its
+    /// first comment. None stands for `github-actions[bot]`. An App with its key is told its login by GitHub.
+    pub bots: Vec<String>,
     /// By what it is decided who holds a lock.
     pub arbiter: Arbiter,
     /// By what it is judged that a lease is over, if refs decide.
@@ -76,7 +79,7 @@ const GAP: Duration = Duration::from_secs(1);
 const TTL: Ttl = Ttl::from_secs(15 * 60);
 const API: &str = "https://api.github.com";
 const LABEL: &str = "leasehold";
-const KNOWN: &str = "github: knows api=https://HOST/api/v3, label=…, ttl=15m, workers=LOGIN,LOGIN, queues=LABEL,LABEL, arbiter=comment \
+const KNOWN: &str = "github: knows api=https://HOST/api/v3, label=…, ttl=15m, workers=LOGIN,LOGIN, bots=LOGIN,LOGIN, queues=LABEL,LABEL, arbiter=comment \
                      and arbiter=ref, with it clock=date, skew=30s and clock=watch; the token is in GITHUB_TOKEN or GH_TOKEN";
 
 impl GithubOptions {
@@ -97,6 +100,7 @@ impl GithubOptions {
             label: LABEL.to_owned(),
             ttl: TTL,
             workers: Vec::new(),
+            bots: Vec::new(),
             arbiter: Arbiter::Comment,
             judge: Judge::Watch,
             clock: None,
@@ -159,6 +163,9 @@ impl GithubOptions {
     fn set(&mut self, setting: &str) -> Result<()> {
         let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
         match (name, decoded(value)?.as_str()) {
+            ("api", api) if is_address(api) && !is_secret_from_others(api) => {
+                return Err(wrong("api without TLS would show the token to the network; write https://"));
+            }
             ("api", api) if is_address(api) => api.trim_end_matches('/').clone_into(&mut self.api),
             ("api", _) => return Err(wrong("api is https://HOST/api/v3, without a user in it")),
             ("label", label) if !label.is_empty() && label.len() <= 50 && !label.contains(',') => {
@@ -170,6 +177,9 @@ impl GithubOptions {
             }
             ("workers", logins) if !logins.is_empty() => {
                 self.workers = logins.split(',').map(str::to_owned).collect();
+            }
+            ("bots", logins) if !logins.is_empty() => {
+                self.bots = logins.split(',').map(str::to_owned).collect();
             }
             ("queues", labels) if !labels.is_empty() => {
                 let queues: Result<_, _> = labels.split(',').map(QueueName::new).collect();
@@ -199,6 +209,17 @@ fn is_address(url: &str) -> bool {
     host.is_some_and(|host| !host.is_empty() && !host.contains('@'))
 }
 
+/// With TLS, or on this machine.
+fn is_secret_from_others(api: &str) -> bool {
+    let Some(place) = api.strip_prefix("http://") else { return true };
+    let authority = place.split(['/', '?', '#']).next().unwrap_or_default();
+    let host = match authority.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => authority.split(':').next().unwrap_or_default(),
+    };
+    is_this_machine(host)
+}
+
 fn wrong(message: &str) -> Error {
     Error::store(Trouble::Misconfigured, message, KNOWN)
 }
@@ -221,6 +242,10 @@ mod tests {
         let given = options("github:ada/engine?workers=bob,eve").unwrap();
         assert_eq!((given.api.as_str(), given.ttl), (API, TTL));
         assert_eq!(given.workers, ["bob", "eve"]);
+        assert_eq!(options("github:a/b?bots=deploy%5Bbot%5D").unwrap().bots, ["deploy[bot]"]);
+        for api in ["http://127.0.0.1:1", "http://[::1]:1/api/v3", "http://localhost/api"] {
+            assert_eq!(options(&format!("github:a/b?api={api}")).unwrap().api, api);
+        }
     }
 
     #[test]
@@ -246,6 +271,9 @@ mod tests {
             "github://ada/..",
             "github://ada/engine?api=ghe.example",
             "github://ada/engine?api=https://u:s3cr3t@ghe.example",
+            "github://ada/engine?api=http://ghe.example/api/v3",
+            "github://ada/engine?api=http://127.0.0.1.ghe.example",
+            "github://ada/engine?api=http://localhost@ghe.example",
             "github://ada/engine?token=s3cr3t",
             "github://ada/engine?ttl=soon",
             "github://ada/engine?label=",

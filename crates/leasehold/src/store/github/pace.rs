@@ -1,12 +1,12 @@
-//! The limits of the service: at least so long between two writes, silence when it asks for it, and what is left of the
-//! hour's budget.
+//! The limits of the service: at least so long between two writes, no request while it refuses them, and what is left of
+//! the hour's budget.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::error::{Error, Result, Trouble};
 use crate::model::{Asked, Holder, Reason, Timestamp, Ttl, format_duration};
-use crate::store::{Budget, Moment};
+use crate::store::{Budget, Moment, RefusedUntil};
 
 /// Keeps the pace for one client.
 #[derive(Debug)]
@@ -19,9 +19,18 @@ pub(super) struct Pace {
 struct State {
     /// When the next write may be sent.
     next_write: Option<Moment>,
-    /// Until then nothing is sent: the service has asked for it.
-    quiet_until: Option<Moment>,
+    /// Until then nothing is sent: the service refuses it.
+    refused: Option<Refused>,
     budget: Option<Budget>,
+}
+
+/// The service refuses every request until then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Refused {
+    until: Moment,
+    /// The same by the service's clock, if it has dated its answer.
+    date: Option<Timestamp>,
+    status: u16,
 }
 
 /// What an answer says about the limits.
@@ -47,13 +56,13 @@ impl Pace {
         Self { gap, state: Mutex::default() }
     }
 
-    /// Waits until a request may be sent. Whoever would have to wait for long is told so instead.
+    /// Waits until a write may be sent. Returns an error at once while the service refuses requests: the caller knows how long
+    /// it can wait for that.
     pub(super) async fn turn(&self, is_write: bool) -> Result<()> {
         let wait = {
             let (mut state, now) = (self.state(), Moment::now());
-            if let Some(left) = state.quiet_until.map(|until| until.after(now)).filter(|left| !left.is_zero())
-            {
-                return Err(limited(left));
+            if let Some(refused) = state.refused.filter(|refused| now < refused.until) {
+                return Err(refused.error());
             }
             if !is_write {
                 return Ok(());
@@ -77,8 +86,8 @@ impl Pace {
         Ok(())
     }
 
-    /// Takes notice of what an answer says. Gives for how long there has to be silence, if it is about that.
-    pub(super) fn hear(&self, said: &Said) -> Option<Duration> {
+    /// Takes notice of what an answer says. Returns until when requests are refused, if the answer is such a refusal.
+    pub(super) fn hear(&self, said: &Said) -> Option<Refused> {
         let mut state = self.state();
         if said.budget.is_some() {
             state.budget = said.budget;
@@ -95,8 +104,17 @@ impl Pace {
             .zip(said.date)
             .map(|(budget, date)| budget.renews_at.since(date) + Duration::from_secs(1));
         let pause = said.retry_after.map(Duration::from_secs).or(reset).unwrap_or(A_WHILE);
-        state.quiet_until = Some(Moment::now().plus(pause));
-        Some(pause)
+        let date = said.date.map(|date| date.plus_micros(micros(pause)));
+        let refused = Refused { until: Moment::now().plus(pause), date, status: said.status };
+        let longest = state.refused.filter(|before| before.until > refused.until).unwrap_or(refused);
+        state.refused = Some(longest);
+        Some(longest)
+    }
+
+    /// Whether the service refuses requests now.
+    pub(super) fn is_refused(&self) -> bool {
+        let now = Moment::now();
+        self.state().refused.is_some_and(|refused| now < refused.until)
     }
 
     /// What is left, as last heard.
@@ -121,14 +139,22 @@ impl Pace {
     }
 }
 
-/// The service wants silence for so long.
-pub(super) fn limited(left: Duration) -> Error {
-    let message = format!("GitHub wants no requests for {}: its limit is reached", format_duration(left));
-    Error::store(
-        Trouble::Unavailable,
-        message,
-        "try again then; use a longer ttl, fewer locks, or a token of its own",
-    )
+impl Refused {
+    /// The error for a caller: until when, and for how long from now.
+    pub(super) fn error(self) -> Error {
+        let left = format_duration(self.until.after(Moment::now()));
+        let message = match self.date {
+            Some(date) => format!("GitHub refuses requests until {date} ({left}): its rate limit is reached"),
+            None => format!("GitHub refuses requests for {left}: its rate limit is reached"),
+        };
+        let hint = "wait for that long with --wait, or try again then; use a longer ttl, fewer locks, or a token of its own";
+        let said = format!("{}: rate limit", self.status);
+        Error::store(Trouble::Unavailable, message, hint).because(RefusedUntil { until: self.until, said })
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -144,24 +170,32 @@ mod tests {
         assert_eq!(pace.hear(&Said { status: 200, budget: Some(HOUR), ..Said::default() }), None);
         assert_eq!(pace.budget(), Some(HOUR));
         pace.turn(true).await.unwrap();
-        let pause = pace.hear(&Said { status: 403, retry_after: Some(90), ..Said::default() });
-        assert_eq!(pause, Some(Duration::from_secs(90)));
+        let date = Some(Timestamp::from_micros(1_700_000_000_000_000));
+        let refused = pace.hear(&Said { status: 403, retry_after: Some(90), date, ..Said::default() });
+        assert_eq!(left(refused), 90);
         let error = pace.turn(false).await.unwrap_err();
-        assert!(
-            error.is_retryable() && error.to_string().contains("GitHub wants no requests for"),
-            "{error}"
-        );
+        assert!(error.is_retryable() && error.retry_after().is_some_and(|left| !left.is_zero()), "{error}");
+        let said = error.to_string();
+        assert!(said.starts_with("GitHub refuses requests until 2023-11-14T22:14:50Z (1m"), "{said}");
+        // A later refusal that names an earlier time does not end it.
+        let sooner = pace.hear(&Said { status: 429, retry_after: Some(1), ..Said::default() });
+        assert_eq!(left(sooner), 90);
+    }
+
+    /// In seconds from now, rounded up.
+    fn left(refused: Option<Refused>) -> u64 {
+        refused.unwrap().until.after(Moment::now()).as_micros().div_ceil(1_000_000).try_into().unwrap()
     }
 
     #[test]
     fn without_a_word_it_is_a_minute_and_an_empty_budget_says_when() {
         let pace = Pace::new(Duration::ZERO);
         let said = Said { status: 429, ..Said::default() };
-        assert_eq!(pace.hear(&said), Some(A_WHILE));
+        assert_eq!(left(pace.hear(&said)), A_WHILE.as_secs());
         let empty = Some(Budget { remaining: 0, ..HOUR });
         let date = Some(Timestamp::from_micros(1_700_003_000_000_000));
         let said = Said { status: 403, budget: empty, date, ..Said::default() };
-        assert_eq!(pace.hear(&said), Some(Duration::from_secs(601)));
+        assert_eq!(left(pace.hear(&said)), 601);
     }
 
     #[test]

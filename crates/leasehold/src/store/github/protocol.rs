@@ -2,11 +2,12 @@
 //! holds; so of two, the later one has seen the flag of the earlier. Neither the order of ids nor clocks that agree are needed.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::answers::{Comment, Issue, User};
 use super::api::{Api, Dated, Read};
+use super::assignment::Assigned;
 use super::claim::{Claim, Ending, Gone, How, Says};
 use super::issues::{Issues, pause};
 use super::tasks::Record;
@@ -26,8 +27,8 @@ pub(super) struct Protocol {
     me: OnceLock<String>,
     /// The leases that this process has taken.
     held: Mutex<HashMap<LeaseId, Mine>>,
-    /// Whether people have been told that nobody is assigned.
-    warned: AtomicBool,
+    /// Whether the log says already that GitHub does not assign this login.
+    pub(super) warned: AtomicBool,
 }
 
 /// A lease that this process has taken.
@@ -37,6 +38,8 @@ pub(super) struct Mine {
     pub(super) deadline: Moment,
     /// An edit of its claim was never answered, and may still come to effect.
     pub(super) doubtful: bool,
+    /// Whether its holder is shown as assignee.
+    pub(super) assigned: Assigned,
 }
 
 /// Who wants which lock.
@@ -102,7 +105,7 @@ impl Protocol {
         }
         let (others, people) = (self.others(&view, wish, None), self.people_against(wish, &issue, &view));
         if !others.is_empty() || !people.is_empty() {
-            return Ok(Outcome::Busy(in_the_way(&others, people)));
+            return Ok(Outcome::Busy(in_the_way(&others, people, view.now)));
         }
         self.raise(wish, &issue).await
     }
@@ -154,14 +157,20 @@ impl Protocol {
             // The first of those who only want it waits for the others to give way; whoever has it does not.
             let gives_way = others.iter().any(|other| other.stage != Stage::Raised || other.id < flag.id);
             if gives_way || again == LOOKS {
-                return Ok(Outcome::Busy(in_the_way(&others, Vec::new())));
+                return Ok(Outcome::Busy(in_the_way(&others, Vec::new(), view.now)));
             }
             pause(&self.api, again).await;
             again += 1;
         };
         match self.clear(wish, issue, &view, flag, &claim).await? {
-            Cleared::InTheWay(standing) => Ok(Outcome::Busy(in_the_way(&[standing], Vec::new()))),
-            Cleared::Away(took) => self.take(wish, claim, &view, took, flag).await,
+            Cleared::InTheWay(standing) => Ok(Outcome::Busy(in_the_way(&[*standing], Vec::new(), view.now))),
+            Cleared::Away(took) => {
+                let mut claim = claim;
+                if wish.errand.is_none() {
+                    claim.describe(issue, view.now);
+                }
+                self.take(wish, claim, &view, took, flag).await
+            }
         }
     }
 
@@ -185,12 +194,12 @@ impl Protocol {
             let Some(fresh) = self.api.comment(standing.id).await? else { continue };
             let fresh = View::new(fresh.now, vec![fresh.what], |comment| self.is_trusted(comment));
             if let Some(alive) = self.others(&fresh, wish, None).into_iter().next() {
-                return Ok(Cleared::InTheWay(alive));
+                return Ok(Cleared::InTheWay(Box::new(alive)));
             }
             let is_over = !standing.is_in_the_way(fresh.now, None);
             if let Some(task) = newest.filter(|newest| newest.id == standing.id) {
                 if fresh.task().is_none_or(|known| known.record != task.record) {
-                    return Ok(Cleared::InTheWay(standing)); // It has changed since the look.
+                    return Ok(Cleared::InTheWay(Box::new(standing))); // It has changed since the look.
                 }
                 // Nothing is deleted that is not written elsewhere.
                 let record = if is_over { task.record.clone() } else { task.record.ended(fresh.now) };
@@ -232,6 +241,7 @@ impl Protocol {
         claim.token = view.token().next(view.now);
         claim.acquired_at = view.now;
         claim.took = took;
+        claim.left_assigned = view.left_assigned().to_vec();
         claim.task = flag.carries.as_ref().and_then(|ending| ending.task.clone());
         let mut holds = true;
         if let Some(errand) = wish.errand {
@@ -252,31 +262,19 @@ impl Protocol {
         if !holds {
             return Ok(Outcome::Granted(claim.lease(taken.updated_at, None)));
         }
-        if let Some(conflict) = self.mark(wish, view, flag).await {
-            return Ok(Outcome::Busy(conflict));
-        }
-        self.remember(&wish.ask.lease_id, sent.plus(wish.ask.ttl.as_duration()));
+        let assigned = match self.mark(wish, view, flag).await {
+            Ok(assigned) => assigned,
+            Err(conflict) => return Ok(Outcome::Busy(conflict)),
+        };
+        self.remember(&wish.ask.lease_id, sent.plus(wish.ask.ttl.as_duration()), assigned);
         Ok(Outcome::Granted(claim.lease(taken.updated_at, None)))
     }
 
     /// Shows people who has it. The answer may show somebody who was first: then it is not ours.
-    async fn mark(&self, wish: &Wish<'_>, view: &View, flag: &Flag) -> Option<Conflict> {
-        let me = self.me.get()?;
-        let issue = match self.api.assign(wish.number, me).await {
-            Ok(issue) => issue.what,
-            Err(error) => {
-                tracing::warn!(lock = %wish.name, %error, "the issue could not be assigned; the lock is held all the same");
-                return None;
-            }
-        };
-        if !issue.is_assigned_to(me) && !self.warned.swap(true, Ordering::Relaxed) {
-            tracing::warn!(
-                issue = wish.number,
-                login = %me,
-                "GitHub does not assign issues to this login: it needs push access, and a bot cannot be assigned. Locks work all \
-                 the same, but people do not see the holder as assignee"
-            );
-        }
+    async fn mark(&self, wish: &Wish<'_>, view: &View, flag: &Flag) -> Result<Assigned, Conflict> {
+        let Some(me) = self.me.get() else { return Ok(Assigned::Never) };
+        let (issue, assigned) = self.assign(wish.name.as_str(), wish.number, me).await;
+        let Some(issue) = issue else { return Ok(assigned) };
         let people = self.people(&issue, view);
         let mut others = Vec::new();
         // Somebody has come since we looked, or the list was an old one.
@@ -287,12 +285,12 @@ impl Protocol {
             others.retain(|other| other.stage != Stage::Raised);
         }
         if others.is_empty() && people.is_empty() {
-            return None;
+            return Ok(assigned);
         }
         if let Err(error) = self.api.unassign(wish.number, &[me]).await {
             tracing::warn!(lock = %wish.name, %error, "an assignment could not be taken back");
         }
-        Some(in_the_way(&others, people))
+        Err(in_the_way(&others, people, view.now))
     }
 
     // --- what the steps share -----------------------------------------------------------------------------------
@@ -354,6 +352,7 @@ impl Protocol {
             self.is_me(login)
                 || self.is_worker(login)
                 || standing.iter().any(|standing| standing.author.eq_ignore_ascii_case(login))
+                || view.left_assigned().iter().any(|left| left.eq_ignore_ascii_case(login))
         };
         let people = issue.assigned().filter(|user| !user.is_bot() && !is_worker(&user.login));
         people.map(|user| person(&user.login, issue.updated_at)).collect()
@@ -369,14 +368,8 @@ impl Protocol {
             || author.is_some_and(|user| {
                 self.is_worker(&user.login)
                     || self.is_me(&user.login)
-                    || (user.is_bot() && self.may_be_that_bot())
+                    || (self.me.get().is_none() && self.api.may_be_me(user))
             })
-    }
-
-    /// Whether any bot may be this client: it is one, and has not learned its own login yet, as no comment of its own was
-    /// answered. What an unknown bot writes then keeps it out, and never lets it in.
-    fn may_be_that_bot(&self) -> bool {
-        self.me.get().is_none() && self.api.options.auth.is_of_an_app()
     }
 
     fn is_worker(&self, login: &str) -> bool {
@@ -416,12 +409,19 @@ impl Protocol {
         }
     }
 
-    pub(super) fn remember(&self, id: &LeaseId, deadline: Moment) {
+    pub(super) fn remember(&self, id: &LeaseId, deadline: Moment, assigned: Assigned) {
         let mut held = self.held();
         let now = Moment::now();
         held.retain(|_, mine| now < mine.deadline);
         let doubtful = held.get(id).is_some_and(|mine| mine.doubtful);
-        held.insert(*id, Mine { deadline, doubtful });
+        held.insert(*id, Mine { deadline, doubtful, assigned });
+    }
+
+    /// What became of another try to assign the holder of a lease.
+    pub(super) fn set_assigned(&self, id: &LeaseId, assigned: Assigned) {
+        if let Some(mine) = self.held().get_mut(id) {
+            mine.assigned = assigned;
+        }
     }
 
     /// An edit of this claim was not answered.
@@ -458,18 +458,18 @@ impl Protocol {
 enum Cleared {
     Away(Vec<Gone>),
     /// It was not over after all.
-    InTheWay(Standing),
+    InTheWay(Box<Standing>),
 }
 
-fn in_the_way(others: &[Standing], people: Vec<HeldBy>) -> Conflict {
-    conflict(others.iter().map(Standing::held_by).chain(people).collect())
+fn in_the_way(others: &[Standing], people: Vec<HeldBy>, now: Timestamp) -> Conflict {
+    conflict(others.iter().map(Standing::held_by).chain(people).collect(), now)
 }
 
 /// A person has it until the assignment is taken back.
 pub(super) fn person(login: &str, since: Timestamp) -> HeldBy {
     let holder = Holder::new(format!("@{login}, who is assigned")).expect("logins are short");
     let until = Timestamp::from_micros(u64::MAX);
-    HeldBy { holder, mode: Mode::Exclusive, token: Token::default(), since, until }
+    HeldBy { holder, lease: None, mode: Mode::Exclusive, token: Token::default(), since, until }
 }
 
 fn lost_flag(name: &LockName, why: &str) -> Error {
@@ -498,5 +498,6 @@ pub(super) fn lease_of(person: HeldBy) -> Lease {
         renewals: 0,
         status: crate::model::Status::Active,
         asked: None,
+        took_over: None,
     }
 }

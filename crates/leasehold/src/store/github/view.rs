@@ -6,8 +6,8 @@ use super::answers::Comment;
 use super::claim::{Asking, Claim, Found, Gone, How, Says};
 use super::tasks::Record;
 use crate::model::{
-    Asked, Conflict, Event, EventKind, HeldBy, Holder, Lease, LeaseId, LockName, LockRecord, Mode, NotHeld,
-    Slots, Timestamp, Token, Ttl,
+    Asked, Conflict, Event, EventKind, HeldBy, Holder, Lease, LeaseId, LeaseRef, LockName, LockRecord, Mode,
+    NotHeld, Slots, Timestamp, Token, Ttl,
 };
 
 /// A flag that is raised has to become a lease within this time.
@@ -99,6 +99,7 @@ impl Standing {
             || Holder::new(format!("comment {}, which cannot be read", self.id)).expect("a short text");
         HeldBy {
             holder: claim.map_or_else(unreadable, |claim| claim.holder.clone()),
+            lease: claim.map(|claim| LeaseRef::of(&claim.lease_id)),
             mode: Mode::Exclusive,
             token: claim.map(|claim| claim.token).unwrap_or_default(),
             since: claim.map_or(self.seen, |claim| claim.acquired_at.max(Timestamp::default())),
@@ -155,6 +156,16 @@ impl View {
     /// The newest token.
     pub(super) fn token(&self) -> Token {
         self.posts.iter().filter_map(|post| post.says.as_ref()).map(Says::highest).max().unwrap_or_default()
+    }
+
+    /// Logins that are assigned without a lease, as the newest claim says.
+    pub(super) fn left_assigned(&self) -> &[String] {
+        let claims = self.posts.iter().filter_map(|post| match &post.says {
+            Some(Says::Held(claim) | Says::Released(claim)) => Some((claim.token, post.id, claim)),
+            _ => None,
+        });
+        let newest = claims.max_by_key(|(token, id, _)| (*token, *id));
+        newest.map_or(&[], |(_, _, claim)| claim.left_assigned.as_slice())
     }
 
     /// What is known of the task that the issue is: the newest record, in the order of tokens.
@@ -381,6 +392,6 @@ impl Life {
 }
 
 /// Those in the way, as a conflict.
-pub(super) fn conflict(holders: Vec<HeldBy>) -> Conflict {
-    Conflict { holders, waiters: 0, full: false }
+pub(super) fn conflict(holders: Vec<HeldBy>, now: Timestamp) -> Conflict {
+    Conflict { holders, waiters: 0, full: false, now: Some(now) }
 }

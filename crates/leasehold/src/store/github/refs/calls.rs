@@ -123,7 +123,7 @@ impl Api {
     }
 
     /// As whom GitHub knows us; an App is nobody whom it could assign.
-    pub(super) async fn login(&self) -> Result<Option<String>> {
+    pub(in super::super) async fn login(&self) -> Result<Option<String>> {
         let raw = self.call(Method::GET, "/user", None).await?;
         match raw.status {
             403 => Ok(None),

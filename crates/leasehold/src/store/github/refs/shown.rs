@@ -20,9 +20,22 @@ pub(super) struct Shown {
     me: OnceCell<Option<String>>,
     /// The locks that this process has shown as held, with its own token.
     held: Mutex<HashMap<LockName, Token>>,
+    /// The locks whose issue could not be brought in line with them: a later renewal tries again.
+    owed: Mutex<HashMap<LockName, Owed>>,
     /// One at a time: two that edit the same comment would undo each other's work.
     turn: tokio::sync::Mutex<()>,
 }
+
+/// An issue that does not show the holders yet.
+#[derive(Debug, Clone, Copy, Default)]
+struct Owed {
+    tries: u32,
+    /// So many renewals pass before the next try.
+    pass: u32,
+}
+
+/// So many tries; the renewals between two of them double.
+const MAX_TRIES: u32 = 8;
 
 /// What the comment tells us next time: which login was assigned for which token.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,10 +51,38 @@ const INSIDERS: [&str; 3] = ["OWNER", "MEMBER", "COLLABORATOR"];
 
 impl Shown {
     pub(super) fn new(docs: RefDocs) -> Self {
-        Self { docs, me: OnceCell::new(), held: Mutex::default(), turn: tokio::sync::Mutex::default() }
+        let (held, owed) = (Mutex::default(), Mutex::default());
+        Self { docs, me: OnceCell::new(), held, owed, turn: tokio::sync::Mutex::default() }
     }
 
-    /// Whether people would see another holder than before. A renewal is no news.
+    /// What came of showing the holders of a lock. If it failed, a later renewal tries again.
+    pub(super) fn shown(&self, name: &LockName, is_shown: bool) {
+        let mut owed = self.owed.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_shown {
+            owed.remove(name);
+            return;
+        }
+        let there = owed.entry(name.clone()).or_default();
+        *there = Owed { tries: there.tries + 1, pass: (1 << there.tries) - 1 };
+        if there.tries >= MAX_TRIES {
+            owed.remove(name);
+        }
+    }
+
+    /// Whether it is time for another try.
+    fn is_due(&self, name: &LockName) -> bool {
+        let mut owed = self.owed.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(there) = owed.get_mut(name) else { return false };
+        let is_due = there.pass == 0;
+        there.pass = there.pass.saturating_sub(1);
+        is_due
+    }
+
+    fn is_owed(&self, name: &LockName) -> bool {
+        self.owed.lock().unwrap_or_else(PoisonError::into_inner).contains_key(name)
+    }
+
+    /// Whether people would see another holder than before. A renewal is no news, unless what came before it is not shown.
     pub(super) fn is_news(&self, name: &LockName, outcome: &Outcome) -> bool {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         match outcome {
@@ -51,6 +92,7 @@ impl Shown {
                 true
             }
             Outcome::Left => held.remove(name).is_some(),
+            Outcome::Renewed(_) => self.is_due(name),
             _ => false,
         }
     }
@@ -85,7 +127,16 @@ impl Shown {
         {
             logins.insert(mine, me.clone());
         }
-        let plate = Plate { lock: name.as_str().to_owned(), logins };
+        let mut plate = Plate { lock: name.as_str().to_owned(), logins };
+        let mut gone: Vec<&str> = before.logins.values().map(String::as_str).collect();
+        gone.retain(|login| !plate.logins.values().any(|stays| stays == login));
+        gone.dedup();
+        let unassigned = if gone.is_empty() { Ok(()) } else { api.unassign(number, &gone).await.map(drop) };
+        if unassigned.is_err() {
+            // The comment goes on naming them, so that whoever shows this lock next tries again.
+            let left = before.logins.iter().filter(|(_, login)| gone.contains(&login.as_str()));
+            plate.logins.extend(left.map(|(token, login)| (*token, login.clone())));
+        }
         let waiters = record.map_or(0, |record| record.waiters.len());
         let text = text(&holders, waiters, &plate);
         match found {
@@ -94,17 +145,13 @@ impl Shown {
             None if holders.is_empty() => {}
             None => drop(api.post_comment(number, &text).await?),
         }
+        let is_owed = mine.is_some() && self.is_owed(name);
         let is_new = |login: &&String| !before.logins.values().any(|known| known == *login);
-        for login in plate.logins.values().filter(is_new) {
+        let is_mine = |login: &&String| is_owed && me.as_ref() == Some(*login);
+        for login in plate.logins.values().filter(|login| is_new(login) || is_mine(login)) {
             api.assign(number, login).await?;
         }
-        let mut gone: Vec<&str> = before.logins.values().map(String::as_str).collect();
-        gone.retain(|login| !plate.logins.values().any(|stays| stays == login));
-        gone.dedup();
-        if !gone.is_empty() {
-            api.unassign(number, &gone).await?;
-        }
-        Ok(())
+        unassigned
     }
 
     /// Only from those who belong here: or anybody could have anybody unassigned.
@@ -115,10 +162,12 @@ impl Shown {
         let known = workers.iter().any(|worker| worker.eq_ignore_ascii_case(&author.login));
         let (_, rest) = comment.body.as_deref()?.split_once(BEGIN)?;
         let plate = serde_json::from_str(rest.split_once(END)?.0).ok()?;
-        let me =
-            self.me.get().and_then(Option::as_ref).is_some_and(|me| me.eq_ignore_ascii_case(&author.login));
-        let may_be_me = author.is_bot() && self.docs.0.api.options.auth.is_of_an_app();
-        (insider || known || me || may_be_me).then_some(plate)
+        let me = match self.me.get().and_then(Option::as_ref) {
+            Some(me) => me.eq_ignore_ascii_case(&author.login),
+            // An App may not ask who it is.
+            None => self.docs.0.api.may_be_me(author),
+        };
+        (insider || known || me).then_some(plate)
     }
 }
 

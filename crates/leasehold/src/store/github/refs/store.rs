@@ -138,7 +138,9 @@ impl RefLocks {
     async fn show(&self, name: &LockName, number: u64, outcome: &Outcome) {
         let (mine, patience) = match outcome {
             // Its time has begun: most of it is for the holder.
-            Outcome::Granted(lease) => (Some(lease.token), PATIENCE.min(lease.ask.ttl.as_duration() / 4)),
+            Outcome::Granted(lease) | Outcome::Renewed(lease) => {
+                (Some(lease.token), PATIENCE.min(lease.ask.ttl.as_duration() / 4))
+            }
             _ => (None, PATIENCE),
         };
         let work = async {
@@ -146,7 +148,9 @@ impl RefLocks {
             let (shown, name) = (self.shown.clone(), name.clone());
             self.cas.run(async move { shown.show(&name, number, record.as_ref(), mine).await }).await
         };
-        match tokio::time::timeout(patience, work).await {
+        let shown = tokio::time::timeout(patience, work).await;
+        self.shown.shown(name, matches!(shown, Ok(Ok(()))));
+        match shown {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 tracing::warn!(lock = %name, %error, "who holds this lock could not be shown on its issue");

@@ -7,6 +7,7 @@ use super::sight::Sight;
 use crate::Result;
 use crate::model::{Beat, HeldTask, TaskAnswer, TaskOp, Ttl};
 use crate::store::Moment;
+use crate::store::github::claim::HEARTBEAT;
 
 impl Desk {
     /// Shows a sign of life for each, and says what was heard; the answers are in their order.
@@ -44,7 +45,7 @@ impl Desk {
         };
         if let Some(claim) = &mut standing.claim {
             claim.task = Some(Box::new(Record::of(&task, &plain)));
-            claim.metadata.set("heartbeat_last", now.to_string()).unwrap_or_default();
+            claim.metadata.set(HEARTBEAT, now.to_string()).unwrap_or_default();
         }
         let kept = self.protocol.prolong(number, &view, &standing, sent, Some(ttl)).await?;
         Ok(if kept.is_some() { beat } else { Beat::Lost })

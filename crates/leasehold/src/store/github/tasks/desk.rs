@@ -12,6 +12,7 @@ use crate::error::{Error, Trouble};
 use crate::model::{Holder, Metadata, QueueName, TaskId, Timestamp};
 use crate::store::github::answers::Issue;
 use crate::store::github::api::Read;
+use crate::store::github::claim::HEARTBEAT;
 use crate::store::github::lanes::Lanes;
 use crate::store::github::protocol::Protocol;
 use crate::store::github::view::View;
@@ -200,15 +201,15 @@ pub(super) fn holder() -> Holder {
     Holder::new(long).unwrap_or_else(|_| Holder::new("a worker").expect("a short text"))
 }
 
-/// What a claim says of its worker.
-pub(super) fn facts(worker: &str, now: Timestamp) -> Metadata {
+/// What a claim says of its worker or holder.
+pub(in crate::store::github) fn facts(worker: &str, now: Timestamp) -> Metadata {
     let mut metadata = Metadata::default();
     for (name, value) in [
         ("worker_id", worker.to_owned()),
         ("node_id", host_name()),
         ("pid", std::process::id().to_string()),
         ("claimed_at", now.to_string()),
-        ("heartbeat_last", now.to_string()),
+        (HEARTBEAT, now.to_string()),
     ] {
         metadata.set(name, value).unwrap_or_default();
     }

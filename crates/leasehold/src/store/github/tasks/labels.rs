@@ -62,7 +62,7 @@ pub(super) fn retries(issue: &Issue) -> Retries {
 }
 
 /// Puts what labels tell into the facts of a claim. What does not fit is left out.
-pub(super) fn tell(issue: &Issue, metadata: &mut Metadata) {
+pub(in crate::store::github) fn tell(issue: &Issue, metadata: &mut Metadata) {
     for label in issue.labels() {
         let lower = label.to_lowercase();
         if let Some((prefix, name)) = FACTS.iter().find(|(prefix, _)| lower.starts_with(prefix)) {

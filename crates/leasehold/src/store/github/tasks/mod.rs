@@ -35,5 +35,7 @@ mod settling;
 mod sight;
 mod store;
 
+pub(super) use desk::facts;
+pub(super) use labels::tell as tell_labels;
 pub(super) use record::Record;
 pub(super) use store::{CAN, GithubTasks};

@@ -108,7 +108,8 @@ impl Desk {
         task: Task,
     ) -> Result<Tried> {
         let (api, id) = (&self.protocol.api, claim.lease_id);
-        let issue = api.unassign(number, &[&standing.author]).await?.what;
+        let is_closed = self.protocol.unassign(number, view, standing, &mut claim).await;
+        let is_closed = is_closed.is_some_and(|issue| issue.is_closed());
         if Moment::now() >= deadline {
             return Ok(Tried::Late);
         }
@@ -132,7 +133,7 @@ impl Desk {
             }
         }
         self.protocol.forget(&id);
-        self.finish(number, &task, issue.is_closed()).await;
+        self.finish(number, &task, is_closed).await;
         self.protocol.tidy(view).await;
         Ok(Tried::Settled(task.state))
     }

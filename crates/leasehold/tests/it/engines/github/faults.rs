@@ -25,7 +25,11 @@ async fn silence_is_kept_when_github_asks_for_it() {
     fake.plan("POST /comments", Fate::Refuse(403, vec![("retry-after", "90".to_owned())]));
     fake.asked();
     let error = fails(&ada).await;
-    assert!(error.is_retryable() && error.to_string().contains("GitHub wants no requests for 1m"), "{error}");
+    assert!(
+        error.is_retryable()
+            && error.to_string().contains("GitHub refuses requests until 2023-11-14T22:14:50Z (1m"),
+        "{error}"
+    );
     fake.asked();
     assert!(fails(&ada).await.is_retryable());
     assert!(fake.asked().is_empty(), "not a word until then");

@@ -1,9 +1,10 @@
 //! Which issue a lock is.
 
+use leasehold::model::{LeaseTasks, LockRecord, QueueName, Ttl, WorkerId};
 use leasehold::store::{ListLocks, StoreUrl};
 
-use super::fake::Fate;
-use super::support::{client, fake, options, player};
+use super::fake::{Fate, Person};
+use super::support::{GRACE, TTL, client, fake, options, player};
 
 #[tokio::test]
 async fn a_number_names_an_issue_that_is_there_in_two_ways() {
@@ -50,6 +51,45 @@ async fn an_issue_that_a_person_has_made_for_it_is_found_by_title_and_label() {
     let error = bob.store.locks().get(&bob.lock).await.unwrap_err();
     assert_eq!(error.code(), "STORE_MISCONFIGURED");
     assert!(error.to_string().ends_with("#1 and #2"), "{error}");
+}
+
+fn listed(page: &leasehold::store::Page<LockRecord>) -> Vec<(&str, usize)> {
+    page.items.iter().map(|record| (record.name.as_str(), record.holders.len())).collect()
+}
+
+#[tokio::test]
+async fn a_lock_called_by_its_number_is_listed_while_its_claim_is_up() {
+    let Some((fake, clock)) = fake().await else { return };
+    for title in ["Deploy", "Migrate"] {
+        fake.new_issue(title);
+    }
+    let (ada, bob) = (player(&fake, "ada", "#1").await, player(&fake, "bob", "issue/2").await);
+    let named = player(&fake, "eve", "build").await;
+    let (lease, _, _) = (ada.takes().await, bob.takes().await, named.takes().await);
+    // What a stranger writes counts for nothing, and a task is not a lock.
+    let body = fake.repo().issues[&1].comments.values().next().unwrap().body.clone();
+    fake.person("mallory", Person { is_bot: false, association: "NONE", can_push: false });
+    let other = fake.new_issue("Another");
+    fake.write(other, "mallory", &body.replace("\"#1\"", &format!("\"#{other}\"")));
+    fake.labelled_issue("Fix the roof", &["agent"]);
+    let (worker, queue) = (WorkerId::from_uuid(uuid::Uuid::from_u128(7)), QueueName::new("agent").unwrap());
+    let ask = LeaseTasks::new(worker, vec![queue], 1, Ttl::from_secs(60));
+    assert_eq!(ada.store.tasks().unwrap().lease(&ask).await.unwrap().tasks.len(), 1);
+    let looker = client(&fake, "eve").await;
+    fake.asked();
+    let all = looker.locks().list(&ListLocks::default()).await.unwrap();
+    assert_eq!(listed(&all), [("#1", 1), ("build", 1), ("issue/2", 1)]);
+    assert_eq!(fake.asked().len(), 5, "the label, the comments that changed last, and each lock");
+    let ask = ListLocks { prefix: Some("bu".to_owned()), ..ListLocks::default() };
+    assert_eq!(listed(&looker.locks().list(&ask).await.unwrap()), [("build", 1)]);
+    assert_eq!(fake.asked().len(), 2, "no lock called by a number begins like this");
+    ada.releases(&lease).await;
+    let all = looker.locks().list(&ListLocks::default()).await.unwrap();
+    assert_eq!(listed(&all), [("build", 1), ("issue/2", 1)]);
+    clock.advance(std::time::Duration::from_millis(TTL + GRACE));
+    assert_eq!(looker.locks().sweep(100).await.unwrap().leases, 2, "the dead are found as well");
+    let all = looker.locks().list(&ListLocks::default()).await.unwrap();
+    assert_eq!(listed(&all), [("build", 0)]);
 }
 
 /// Whoever dies while making an issue leaves a flag that counts for nothing after a while.

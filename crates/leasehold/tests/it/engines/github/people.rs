@@ -40,6 +40,39 @@ async fn the_holder_is_the_assignee_and_says_more_in_one_comment() {
     assert!(issue.comments.values().next().unwrap().body.starts_with("🔓 Released by"));
 }
 
+/// The same fields as in the claim of a task, in the same place.
+#[tokio::test]
+async fn a_claim_says_who_where_and_since_when_and_what_labels_tell() {
+    let Some((fake, clock)) = fake().await else { return };
+    let issue = fake.labelled_issue("Deploy", &["complexity:high", "type:infra"]);
+    let ada = player(&fake, "ada", "#1").await.meta("team", "ops");
+    let said = || {
+        let body = fake.repo().issues[&issue].comments.values().next().unwrap().body.clone();
+        let json = body.split_once("<!-- leasehold:v1 ").unwrap().1.trim_end_matches(" -->").to_owned();
+        serde_json::from_str::<serde_json::Value>(&json).unwrap()["metadata"].clone()
+    };
+    let lease = ada.takes().await;
+    let first = said();
+    assert_eq!(first["worker_id"], ada.ask.holder.as_str());
+    assert_eq!(first["node_id"], leasehold::store::host_name());
+    assert_eq!(first["pid"], std::process::id().to_string());
+    assert_eq!((&first["task_info.complexity"], &first["task_info.type"]), (&"high".into(), &"infra".into()));
+    assert_eq!(
+        (&first["claimed_at"], &first["heartbeat_last"]),
+        (&first["claimed_at"], &first["claimed_at"])
+    );
+    assert_eq!(first["claimed_at"], "2023-11-14T22:13:20Z");
+    assert_eq!(lease.ask.metadata, ada.ask.metadata, "its caller's own alone");
+    clock.advance(std::time::Duration::from_secs(4));
+    let Outcome::Renewed(renewed) = ada.renews(&lease).await else { panic!("lost") };
+    let renewed_at = said();
+    assert_eq!((&renewed_at["claimed_at"], &renewed_at["team"]), (&first["claimed_at"], &"ops".into()));
+    assert_eq!(renewed_at["heartbeat_last"], "2023-11-14T22:13:24Z");
+    assert_eq!(renewed.ask.metadata, ada.ask.metadata);
+    let shown = ada.store.locks().get(&ada.lock).await.unwrap().unwrap();
+    assert_eq!(shown.holders[0].ask.metadata, ada.ask.metadata);
+}
+
 #[tokio::test]
 async fn a_person_who_is_assigned_keeps_programs_out() {
     let Some((fake, _)) = fake().await else { return };

@@ -71,6 +71,25 @@ pub(super) fn installation_of(path: &str) -> Option<&str> {
     path.strip_prefix("/app/installations/")?.strip_suffix("/access_tokens")
 }
 
+/// The App itself, or what is wrong.
+pub(super) fn show(
+    description: &Description,
+    repo: &Repo,
+    proof: &str,
+    now: u64,
+) -> Result<(u16, Option<Value>), String> {
+    let app = repo.app.as_ref().ok_or("no such App")?;
+    app.check(proof, now)?;
+    let (slug, place) = (app.login.trim_end_matches("[bot]"), "https://example.com");
+    let made = super::show::time(now);
+    let shown = json!({
+        "id": 4711, "node_id": "x", "owner": description.sample("simple-user"), "name": slug, "slug": slug,
+        "description": null, "external_url": place, "html_url": place, "created_at": made, "updated_at": made,
+        "permissions": {}, "events": [],
+    });
+    Ok((200, Some(shown)))
+}
+
 /// A token, or what is wrong.
 pub(super) fn draw(
     description: &Description,

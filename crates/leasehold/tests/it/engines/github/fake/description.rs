@@ -16,11 +16,14 @@ pub(super) struct Description {
 /// Answers that every operation may give, described or not.
 const ALWAYS: [u16; 9] = [401, 403, 404, 410, 429, 500, 502, 503, 504];
 
-const PATHS: [&str; 12] = [
+const PATHS: [&str; 15] = [
+    "/app",
     "/app/installations/{installation_id}/access_tokens",
     "/rate_limit",
     "/repos/{owner}/{repo}",
+    "/repos/{owner}/{repo}/assignees/{assignee}",
     "/repos/{owner}/{repo}/issues",
+    "/repos/{owner}/{repo}/issues/comments",
     "/repos/{owner}/{repo}/issues/comments/{comment_id}",
     "/repos/{owner}/{repo}/issues/{issue_number}",
     "/repos/{owner}/{repo}/issues/{issue_number}/assignees",

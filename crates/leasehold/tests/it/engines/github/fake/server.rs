@@ -250,11 +250,12 @@ async fn serve(
                 return fake.unchanged();
             }
             let etag: Vec<_> = etag.into_iter().map(|etag| ("etag", etag)).collect();
+            let response = fake.respond(&request, status, body.as_ref(), &etag);
             let mut meddling = lock(&fake.meddling);
             if let Some(place) = meddling.iter().position(|(what, _)| is_like(&asked, what)) {
                 (meddling.remove(place).1)(&mut lock(&fake.repo));
             }
-            fake.respond(&request, status, body.as_ref(), &etag)
+            response
         }
         Fate::LoseRequest => cut(),
         Fate::LoseAnswer => {
@@ -326,6 +327,10 @@ impl Inner {
             return app::draw(self.description, repo, installation, &request.proof, self.now())
                 .unwrap_or_else(|why| refusal(401, &why));
         }
+        if request.path == "/app" {
+            return app::show(self.description, repo, &request.proof, self.now())
+                .unwrap_or_else(|why| refusal(401, &why));
+        }
         if !repo.people.contains_key(&request.login) {
             return refusal(401, "Bad credentials");
         }
@@ -338,6 +343,8 @@ impl Inner {
             }
             ("GET", ["repos", "ada", "engine", "issues"]) => self.list_issues(repo, request),
             ("POST", ["repos", "ada", "engine", "issues"]) => self.create_issue(repo, request),
+            ("GET", ["repos", "ada", "engine", "issues", "comments"]) => self.recent_comments(repo, request),
+            ("GET", ["repos", "ada", "engine", "assignees", login]) if repo.can_push(login) => (204, None),
             ("GET", ["repos", "ada", "engine", "issues", "comments", id]) => {
                 self.show_comment(repo, number(id), 200)
             }
@@ -433,6 +440,16 @@ impl Inner {
         };
         let page = request.page(comments.iter().collect());
         let shown = page.into_iter().map(|(id, comment)| show::comment(self.description, repo, *id, comment));
+        (200, Some(Value::Array(shown.collect())))
+    }
+
+    /// The comments of all issues, the one that was changed last first.
+    fn recent_comments(&self, repo: &Repo, request: &Request) -> Answer {
+        let issues = repo.issues.values().filter(|issue| !issue.is_deleted);
+        let mut comments: Vec<_> = issues.flat_map(|issue| &issue.comments).collect();
+        comments.sort_by_key(|(id, comment)| std::cmp::Reverse((comment.updated_at, **id)));
+        let page = request.page(comments).into_iter();
+        let shown = page.map(|(id, comment)| show::comment(self.description, repo, *id, comment));
         (200, Some(Value::Array(shown.collect())))
     }
 

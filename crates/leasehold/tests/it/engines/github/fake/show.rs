@@ -32,8 +32,11 @@ pub(super) fn comment(description: &Description, repo: &Repo, id: u64, comment: 
     static SAMPLE: OnceLock<Value> = OnceLock::new();
     let sample = SAMPLE.get_or_init(|| description.sample("issue-comment"));
     let association = repo.people.get(&comment.author).map_or("NONE", |person| person.association);
+    let issue = repo.issues.iter().find(|(_, issue)| issue.comments.contains_key(&id));
+    let number = issue.map_or(0, |(number, _)| *number);
     let values = json!({
         "id": id,
+        "issue_url": format!("https://api.github.example/repos/ada/engine/issues/{number}"),
         "body": comment.body,
         "user": user(description, repo, &comment.author),
         "author_association": association,

@@ -24,7 +24,11 @@ async fn silence_is_kept_when_github_asks_for_it() {
     let (ada, bob) = (player(&scene, "ada", "lock").await, player(&scene, "bob", "lock").await);
     scene.0.plan("POST /git/commits", Fate::Refuse(403, vec![("retry-after", "90".to_owned())]));
     let error = fails(&ada, &acquire(&ada)).await;
-    assert!(error.is_retryable() && error.to_string().contains("GitHub wants no requests for 1m"), "{error}");
+    assert!(
+        error.is_retryable()
+            && error.to_string().contains("GitHub refuses requests until 2023-11-14T22:14:50Z (1m"),
+        "{error}"
+    );
     scene.0.asked();
     assert!(fails(&ada, &acquire(&ada)).await.is_retryable());
     assert!(scene.0.asked().is_empty(), "not a word until then");

@@ -50,6 +50,27 @@ async fn who_comes_next_takes_the_place_of_who_was_there() {
 }
 
 #[tokio::test]
+async fn an_issue_that_could_not_be_assigned_is_assigned_with_a_renewal() {
+    let Some(scene) = fake().await else { return };
+    scene.0.new_issue("Deploy");
+    let (ada, bob) = (player(&scene, "ada", "#1").await, player(&scene, "bob", "#1").await);
+    scene.0.plan("POST /assignees", Fate::Refuse(502, Vec::new()));
+    let lease = ada.takes().await;
+    assert!(seen(&scene.0).1.is_empty());
+    ada.renews(&lease).await;
+    assert_eq!(seen(&scene.0).1, ["ada"]);
+    scene.0.asked();
+    ada.renews(&lease).await;
+    let asked = scene.0.asked();
+    assert!(asked.iter().all(|asked| asked.contains("/git/")), "{asked:?}");
+    scene.0.plan("DELETE /assignees", Fate::Refuse(502, Vec::new()));
+    assert!(matches!(ada.releases(&lease).await, Outcome::Released(_)));
+    assert_eq!(seen(&scene.0).1, ["ada"], "for now");
+    bob.takes().await;
+    assert_eq!(seen(&scene.0).1, ["bob"]);
+}
+
+#[tokio::test]
 async fn several_holders_are_shown_together() {
     let Some(scene) = fake().await else { return };
     scene.0.new_issue("Deploy");
