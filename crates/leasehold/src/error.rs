@@ -150,7 +150,7 @@ pub enum Error {
     UnknownExecution(ExecutionId),
 
     /// The execution is over: it cannot be stopped, and nothing it says counts any more.
-    #[error("execution {execution} is over: it has {state}")]
+    #[error("execution {execution} is over: it {}", ended(*state))]
     ExecutionFinished {
         /// The execution.
         execution: ExecutionId,
@@ -267,7 +267,9 @@ impl Error {
             Self::NotHeld { lock, .. } | Self::Lost { lock, .. } => {
                 Some(format!("see what happened with: leasehold history {}", quoted(lock)))
             }
-            Self::StaleToken(_) => Some("stop: somebody else has been granted this since".to_owned()),
+            Self::StaleToken(_) => Some(
+                "stop: the lease of this token has ended, and another holder may have the lock".to_owned(),
+            ),
             Self::UnknownTask(_) => Some(
                 "finished tasks are forgotten after a while; see what there is with: leasehold tasks list"
                     .to_owned(),
@@ -301,6 +303,14 @@ impl Error {
             Self::Store { hint, .. } if !hint.is_empty() => Some(hint.clone()),
             Self::Invalid(_) | Self::Store { .. } => None,
         }
+    }
+}
+
+/// How a task or an execution ended, as the end of a sentence about it.
+fn ended(state: TaskState) -> String {
+    match state {
+        TaskState::Aborted => "was aborted".to_owned(),
+        state => state.to_string(),
     }
 }
 
@@ -349,20 +359,24 @@ mod tests {
     fn a_conflict_says_who_until_when_and_what_to_do() {
         let held = HeldBy {
             holder: Holder::new("execution-abc123").unwrap(),
+            lease: None,
             mode: Mode::Exclusive,
             token: Token::default(),
             since: Timestamp::from_micros(0),
             until: Timestamp::from_micros(1_730_817_135_000_000),
         };
-        let error = Error::Conflict {
+        let now = Timestamp::from_micros(1_730_815_335_900_000);
+        let conflict = Conflict { holders: vec![held], waiters: 0, full: false, now: Some(now) };
+        let error = |conflict: Conflict| Error::Conflict {
             lock: LockName::new("terraform-prod").unwrap(),
-            conflict: Box::new(Conflict { holders: vec![held], waiters: 0, full: false }),
+            conflict: Box::new(conflict),
             waited: Duration::ZERO,
         };
-        assert_eq!(
-            error.to_string(),
-            "Execution blocked: lock 'terraform-prod' held by execution-abc123 until 2024-11-05T14:32:15Z"
-        );
+        let until =
+            "Execution blocked: lock 'terraform-prod' held by execution-abc123 until 2024-11-05T14:32:15Z";
+        assert_eq!(error(Conflict { now: None, ..conflict.clone() }).to_string(), until);
+        let error = error(conflict);
+        assert_eq!(error.to_string(), format!("{until} (in 29m59s)"));
         assert!(error.hint().unwrap().contains("leasehold locks why terraform-prod"));
         assert!(error.is_retryable());
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use super::guard::Guard;
+use super::guard::{Guard, Renewals};
 use super::in_doubt;
 use super::leasehold::Inner;
 use super::strategy::{Backoff, Strategy};
@@ -27,6 +27,8 @@ pub(super) struct Plan {
     pub(super) metadata: Metadata,
     pub(super) process: Option<Process>,
     pub(super) renew_at: f64,
+    /// The guard is lost after this time.
+    pub(super) max_hold: Option<Ttl>,
     /// The id that the caller gave to its request, so that it can ask again.
     pub(super) lease_id: Option<LeaseId>,
     /// Whether the ticket stays when patience is over.
@@ -70,6 +72,8 @@ const OWN_WORDS: Duration = Duration::from_millis(250);
 const LAST_ASKING: Duration = Duration::from_secs(1);
 /// The longest pause between two tries of a waiter whose store does not answer.
 const STORE_PAUSE: Duration = Duration::from_secs(2);
+/// The first try after a store has refused requests comes so much later at most.
+const AFTER_REFUSAL: Duration = Duration::from_millis(500);
 /// So many leases that had ended when their answer came, and the caller is told that its ttl is too short.
 const LATE_GRANTS: u32 = 3;
 /// How long to wait for the release of what a lost attempt has left, before the next one begins.
@@ -128,7 +132,11 @@ impl Several {
         for name in &self.names {
             let request = Request::new(&self.inner, name.clone(), &self.plan, self.started, self.deadline);
             let guard = match taken.take() {
-                None => Guard::new(self.inner.clone(), request.acquire().await?.keep(), self.plan.renew_at),
+                None => {
+                    let Plan { renew_at, max_hold, .. } = self.plan;
+                    let taken = request.acquire().await?.keep();
+                    Guard::new(self.inner.clone(), taken, Renewals { renew_at, max_hold })
+                }
                 Some(guard) => {
                     let granted = tokio::select! {
                         biased;
@@ -230,7 +238,14 @@ impl<'a> Request<'a> {
             Strategy::Wait(_) => self.wait().await?,
         };
         match found {
-            Answer::Granted(grant) => Ok(Granted { grant, undo: self.undo }),
+            Answer::Granted(grant) => {
+                if let Some(before) = &grant.lease.took_over {
+                    let (lock, holder) = (&self.undo.name, &before.holder);
+                    let what = before.describe(grant.lease.acquired_at);
+                    tracing::warn!(%lock, previous = %holder, token = %before.token, "{what}");
+                }
+                Ok(Granted { grant, undo: self.undo })
+            }
             Answer::Busy(conflict) | Answer::Queued(Queued { conflict, .. }) => {
                 self.undo.armed = false; // The store has said that there is nothing of ours.
                 let (lock, waited) = (self.undo.name.clone(), Moment::now().after(self.started));
@@ -395,6 +410,9 @@ impl<'a> Request<'a> {
         if !error.is_retryable() {
             return None;
         }
+        if let Some(refused) = error.retry_after() {
+            return self.pause_for(refused, begun);
+        }
         let pause = Duration::from_millis(50 << tries.min(8));
         if matches!(self.plan.strategy, Strategy::Wait(_)) {
             let left = self.patience_left();
@@ -404,6 +422,18 @@ impl<'a> Request<'a> {
         }
         let left = begun.plus(self.store_time()).after(Moment::now());
         (tries < STORE_TRIES && pause < left).then_some(pause)
+    }
+
+    /// The pause until a store that refuses every request accepts them again, if the caller has the time. An earlier try is in
+    /// vain, so that one that has not the time gets the error at once.
+    fn pause_for(&self, refused: Duration, begun: Moment) -> Option<Duration> {
+        let left = match self.plan.strategy {
+            Strategy::Wait(_) => self.patience_left(),
+            _ => begun.plus(self.store_time()).after(Moment::now()),
+        };
+        // A little later by chance: all clients of the service were told the same time.
+        let pause = refused + AFTER_REFUSAL.mul_f64(fastrand::f64());
+        (refused < left).then_some(pause.min(left))
     }
 
     fn no_answer(&self, limit: Duration) -> Error {

@@ -45,6 +45,7 @@ impl LockBuilder {
             metadata: Metadata::default(),
             process: if local { store::this_process() } else { None },
             renew_at: RENEW_AT,
+            max_hold: None,
             lease_id: None,
             keep_place: false,
             on_wait: None,
@@ -164,6 +165,16 @@ impl LockBuilder {
                 .note(Invalid(format!("renewing at {fraction} of the ttl is not possible; 0.05 to 0.9 is")));
         }
         self.plan.renew_at = fraction;
+        self
+    }
+
+    /// Holds the lock for this long at most, counted from the grant: after that the guard is lost, [`Guard::run`] drops the
+    /// work, and the lock is released. Without it a guard holds the lock for as long as it can be renewed.
+    pub fn max_hold(mut self, longest: Duration) -> Self {
+        match Ttl::new(longest) {
+            Ok(longest) => self.plan.max_hold = Some(longest),
+            Err(error) => return self.note(error),
+        }
         self
     }
 

@@ -55,12 +55,15 @@ pub enum GuardState {
 
 impl Guard {
     /// A guard of one lease, which is renewed from now on. Lost from the start if the lease has ended already.
-    pub(super) fn new(inner: Arc<Inner>, first: Taken, renew_at: f64) -> Self {
-        let (since, valid_until) = (first.since, first.valid_until);
+    pub(super) fn new(inner: Arc<Inner>, first: Taken, Renewals { renew_at, max_hold }: Renewals) -> Self {
+        let since = first.since;
+        let end = max_hold.map(|longest| End { at: since.plus(longest.as_duration()), longest });
+        let valid_until = end.map_or(first.valid_until, |end| end.at.min(first.valid_until));
         let health = Health { state: GuardState::Held, valid_until, asked: None };
         let core = Arc::new(Core {
             inner,
             renew_at,
+            end,
             parts: Mutex::new(vec![first]),
             signs: Mutex::new(Signs { health, watch: None, lost: None }),
             loss: Mutex::default(),
@@ -297,6 +300,8 @@ impl Signs {
 pub(super) struct Core {
     pub(super) inner: Arc<Inner>,
     renew_at: f64,
+    /// The guard is lost at this moment, whether its leases last or not.
+    end: Option<End>,
     parts: Mutex<Vec<Taken>>,
     signs: Mutex<Signs>,
     loss: Mutex<Option<Loss>>,
@@ -308,6 +313,21 @@ pub(super) struct Core {
     renewing: AtomicBool,
     pub(super) notices: Mutex<Notices>,
     entry: Mutex<Option<Entry>>,
+}
+
+/// How the leases of a guard are renewed.
+pub(super) struct Renewals {
+    /// The part of the ttl after which they are renewed.
+    pub(super) renew_at: f64,
+    /// The guard is lost after this time.
+    pub(super) max_hold: Option<Ttl>,
+}
+
+/// The end that the caller set for a guard.
+#[derive(Clone, Copy)]
+struct End {
+    at: Moment,
+    longest: Ttl,
 }
 
 /// How a lease was lost.
@@ -351,7 +371,16 @@ impl Core {
         if self.parts().iter().any(Taken::is_short) {
             wait = wait.min(CONFIRM);
         }
+        if self.lasts_to_its_end() {
+            wait = self.valid_until().after(now);
+        }
         self.enter_at(diary, self.due_with_notices(now, now.plus(wait)));
+    }
+
+    /// Whether every lease lasts until the end that the caller set: then there is nothing to renew.
+    fn lasts_to_its_end(&self) -> bool {
+        let last = self.parts().iter().map(|part| part.valid_until).min();
+        self.end.zip(last).is_some_and(|(end, last)| end.at <= last)
     }
 
     pub(super) fn enter_at(self: &Arc<Self>, diary: &Diary, due: Moment) {
@@ -395,7 +424,7 @@ impl Core {
         let mut parts = self.parts();
         parts[at].valid_until = sent.plus(lease.expires_at.since(lease.renewed_at));
         parts[at].lease = lease;
-        let valid_until = parts.iter().map(|part| part.valid_until).min();
+        let valid_until = parts.iter().map(|part| part.valid_until).chain(self.end.map(|end| end.at)).min();
         let asked = parts.iter().find_map(|part| part.lease.asked.clone());
         let mut signs = self.signs();
         if signs.health.state != GuardState::Lost {
@@ -432,7 +461,13 @@ impl Core {
     pub(super) fn lose_at_deadline(&self) {
         let first = self.parts().iter().min_by_key(|part| part.valid_until).map(|part| part.name.clone());
         if let Some(lock) = first {
-            self.lose(lock, "it could not be renewed in time".to_owned(), None);
+            let why = match self.end.filter(|end| end.at <= Moment::now()) {
+                Some(End { longest, .. }) => {
+                    format!("it was held for {longest}, the longest that its holder allowed")
+                }
+                None => "it could not be renewed in time".to_owned(),
+            };
+            self.lose(lock, why, None);
         }
     }
 

@@ -104,8 +104,12 @@ async fn send(locks: &dyn LockStore, name: &LockName, op: &LockOp, until: Moment
         if !error.is_retryable() || left.is_zero() {
             return Err(error);
         }
+        let refused = error.retry_after().unwrap_or_default();
+        if refused >= left {
+            return Err(error); // The store accepts no request before the time is over.
+        }
         tracing::debug!(lock = %name, %error, "the answer of the store was lost; asking again");
-        tokio::time::sleep(pause.min(left)).await;
+        tokio::time::sleep(pause.max(refused).min(left)).await;
         pause = (pause * 2).min(PAUSE.1);
         let again = async {
             if let LockOp::AskRelease(ask) = op

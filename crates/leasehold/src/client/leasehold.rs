@@ -8,7 +8,7 @@ use super::contact::Contact;
 use super::in_doubt::{self, RETRIES, Released};
 use super::keeper::Keeper;
 use super::schedules::{ScheduleBuilder, Schedules};
-use super::status::{EventView, LockStatus};
+use super::status::{EventView, LastLease, LockStatus};
 use super::sweeper::{FORGET_AFTER, Sweeper};
 use super::tasks::{Added, Caretaker, EnqueueBuilder, Tasks, Work, WorkerBuilder};
 use super::tasks::{enqueue, new_task};
@@ -23,6 +23,9 @@ use crate::store::{
     self, Abilities, Finding, ListEvents, ListLocks, LockStore, MeteredStore, Moment, Page, Store, StoreUrl,
     TaskStore,
 };
+
+/// The lease that ended last is looked for among this many of the newest events.
+const LAST_EVENTS: u32 = 20;
 
 /// A handle on a store. Cheap to clone; all clones share one connection and one background thread.
 ///
@@ -48,9 +51,16 @@ pub(super) struct Inner {
     pub(super) contact: Arc<Contact>,
     /// Who asks, if nobody says: host and process number.
     pub(super) holder: Holder,
+    /// Renewals are written into the history.
+    pub(super) log_renewals: bool,
 }
 
 impl Inner {
+    /// The operation that renews a lease.
+    pub(super) fn renewal(&self, renew: Renew) -> LockOp {
+        if self.log_renewals { LockOp::RenewLogged(renew) } else { LockOp::Renew(renew) }
+    }
+
     pub(super) fn locks(&self) -> &dyn LockStore {
         self.store.locks()
     }
@@ -75,7 +85,17 @@ impl Leasehold {
     pub fn with_store(store: Arc<dyn Store>) -> Result<Self> {
         let holder = Holder::new(format!("{}:{}", store::host_name(), std::process::id()))?;
         let (keeper, contact) = (Arc::new(Keeper::start()?), Arc::default());
-        Ok(Self { inner: Arc::new(Inner { store, keeper, contact, holder }) })
+        Ok(Self { inner: Arc::new(Inner { store, keeper, contact, holder, log_renewals: false }) })
+    }
+
+    /// A handle on the same store that writes every renewal of a lease on a lock into the history, as an event `renewed`: for
+    /// an audit. Each renewal then costs as much as an acquire. `github://` counts renewals, and writes no events for them.
+    #[must_use]
+    pub fn logging_renewals(&self) -> Self {
+        let Inner { store, keeper, contact, holder, .. } = &*self.inner;
+        let (store, keeper) = (store.clone(), keeper.clone());
+        let (contact, holder) = (contact.clone(), holder.clone());
+        Self { inner: Arc::new(Inner { store, keeper, contact, holder, log_renewals: true }) }
     }
 
     /// A handle on the same store whose doings are counted and timed, and where the numbers are. What is done through this
@@ -84,7 +104,8 @@ impl Leasehold {
         let metered = Arc::new(MeteredStore::new(self.inner.store.clone()));
         let (keeper, holder) = (self.inner.keeper.clone(), self.inner.holder.clone());
         let (store, contact) = (metered.clone(), self.inner.contact.clone());
-        (Self { inner: Arc::new(Inner { store, keeper, contact, holder }) }, metered)
+        let log_renewals = self.inner.log_renewals;
+        (Self { inner: Arc::new(Inner { store, keeper, contact, holder, log_renewals }) }, metered)
     }
 
     /// The store itself.
@@ -228,11 +249,16 @@ impl Leasehold {
         WorkerBuilder::new(self.inner.clone())
     }
 
-    /// What can be seen of a lock now.
+    /// What can be seen of a lock now; of a free one also which lease ended last.
     pub async fn status(&self, name: &LockName) -> Result<LockStatus> {
         let record = self.inner.locks().get(name).await?;
         let record = record.unwrap_or_else(|| LockRecord::new(name.clone()));
-        Ok(LockStatus::of(&record, self.now().await?))
+        let mut status = LockStatus::of(&record, self.now().await?);
+        if record.holders.is_empty() && record.version > 0 {
+            let newest = ListEvents { lock: Some(name.clone()), limit: LAST_EVENTS, ..ListEvents::default() };
+            status.last = LastLease::of(self.inner.locks().history(&newest).await?.items);
+        }
+        Ok(status)
     }
 
     /// The locks of the store, a page at a time.
@@ -274,7 +300,7 @@ impl Leasehold {
             let wrong = format!("a ttl of {ttl} is too short for this store; {bound} is the least");
             return Err(Invalid(wrong).into());
         }
-        match self.apply(name, LockOp::Renew(Renew { lease_id, token, ttl })).await? {
+        match self.apply(name, self.inner.renewal(Renew { lease_id, token, ttl })).await? {
             Outcome::Renewed(lease) => {
                 // A guard may hold it: with a shorter ttl its next renewal would come too late.
                 if ttl.is_some() {

@@ -39,7 +39,7 @@ pub use guard::{Guard, GuardState, Health, Held};
 pub use leasehold::Leasehold;
 pub use run_error::RunError;
 pub use schedules::{ScheduleBuilder, Schedules};
-pub use status::{AskedStatus, EventView, HolderStatus, LockStatus, WaiterStatus};
+pub use status::{AskedStatus, EventView, HolderStatus, LastLease, LockStatus, WaiterStatus};
 pub use strategy::{Backoff, Strategy};
 pub use sweeper::{FORGET_AFTER, Sweeper};
 pub use tasks::{

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::guard::{Core, GuardState};
 use super::keeper::Diary;
 use crate::error::{Error, Trouble};
-use crate::model::{LockName, LockOp, NotHeld, Outcome, Renew};
+use crate::model::{LockName, NotHeld, Outcome, Renew};
 use crate::store::Moment;
 
 /// The pause after a try that failed, and the longest it grows to.
@@ -114,7 +114,8 @@ fn is_final(error: &Error) -> bool {
 async fn renew_once(core: &Core) -> Result<(), Failed> {
     for at in 0..core.len() {
         let (name, lease) = core.lease(at);
-        let op = LockOp::Renew(Renew { lease_id: lease.ask.lease_id, token: lease.token, ttl: None });
+        let renew = Renew { lease_id: lease.ask.lease_id, token: lease.token, ttl: None };
+        let op = core.inner.renewal(renew);
         let sent = Moment::now();
         match core.locks().apply(&name, &op).await {
             Ok(Outcome::Renewed(lease)) => core.renewed(at, lease, sent),

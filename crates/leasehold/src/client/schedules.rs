@@ -147,6 +147,13 @@ impl ScheduleBuilder {
         self.with(retries.check(), |schedule, retries| schedule.retries = retries)
     }
 
+    /// Runs each task up to this long after its tick, so that schedules with the same ticks do not run together. How long
+    /// after depends on the name and the tick, and is the same for every process. A day at most; no jitter by default.
+    pub fn jitter(self, jitter: Duration) -> Self {
+        let jitter = Ttl::new(jitter).and_then(Schedule::check_jitter);
+        self.with(jitter, |schedule, jitter| schedule.jitter = Some(jitter))
+    }
+
     fn with<T, E: Into<Error>>(mut self, value: Result<T, E>, set: impl FnOnce(&mut Schedule, T)) -> Self {
         match (&mut self.schedule, value) {
             (Ok(schedule), Ok(value)) => set(schedule, value),
@@ -191,10 +198,14 @@ async fn set(inner: &Inner, schedule: Schedule) -> Result<Schedule> {
     Err(busy(&schedule.name))
 }
 
-/// What is known of schedules from an earlier look at them, so that their next tick is not looked for each time: the version
-/// of each, and its next tick.
+/// What is known of schedules from an earlier look at them.
 #[derive(Default)]
-pub(super) struct KnownTicks(BTreeMap<ScheduleName, (u64, Option<Timestamp>)>);
+pub(super) struct KnownTicks {
+    /// The version of each schedule and its next tick, so that the next tick is not searched for each time.
+    next: BTreeMap<ScheduleName, (u64, Option<Timestamp>)>,
+    /// When this process looked at the schedules last, by the store's clock.
+    looked_at: Option<Timestamp>,
+}
 
 /// Makes tasks of all ticks that are due, and says how long it is until the next one.
 pub(super) async fn tick(inner: &Inner, known: &mut KnownTicks) -> Result<Option<Duration>> {
@@ -203,24 +214,26 @@ pub(super) async fn tick(inner: &Inner, known: &mut KnownTicks) -> Result<Option
     }
     let schedules = stored(inner).await?;
     if schedules.is_empty() {
+        // Every tick of a schedule that is set from now on is awaited.
+        known.looked_at.get_or_insert_default();
         return Ok(None);
     }
     let now = inner.tasks()?.now().await?;
-    let earlier = std::mem::take(&mut known.0);
+    let earlier = std::mem::take(&mut known.next);
     let mut soonest: Option<Timestamp> = None;
     for (version, schedule) in schedules.into_iter().filter(|(_, schedule)| !schedule.paused) {
         let entry = earlier.get(&schedule.name).copied();
         let entry = entry.filter(|(of, next)| *of == version && next.is_none_or(|next| next > now));
         let next = match entry {
             Some((_, next)) => {
-                known.0.insert(schedule.name, (version, next));
+                known.next.insert(schedule.name, (version, next));
                 next
             }
-            None => match tick_one(inner, version, &schedule, now).await {
+            None => match tick_one(inner, version, &schedule, (now, known.looked_at)).await {
                 Ok(written) => {
                     let next = schedule.next(now);
                     if let Some(version) = written {
-                        known.0.insert(schedule.name, (version, next));
+                        known.next.insert(schedule.name, (version, next));
                     }
                     next
                 }
@@ -234,12 +247,18 @@ pub(super) async fn tick(inner: &Inner, known: &mut KnownTicks) -> Result<Option
         };
         soonest = soonest.into_iter().chain(next).min();
     }
+    known.looked_at = Some(now);
     Ok(soonest.map(|tick| tick.since(now)))
 }
 
 /// Makes tasks of what is due of one schedule, and returns its version after that; none if somebody else has changed it.
-async fn tick_one(inner: &Inner, version: u64, schedule: &Schedule, now: Timestamp) -> Result<Option<u64>> {
-    let (ticks, upto) = schedule.due(now);
+async fn tick_one(
+    inner: &Inner,
+    version: u64,
+    schedule: &Schedule,
+    (now, looked_at): (Timestamp, Option<Timestamp>),
+) -> Result<Option<u64>> {
+    let (ticks, upto) = schedule.due(now, looked_at);
     if upto <= schedule.since {
         return Ok(Some(version));
     }

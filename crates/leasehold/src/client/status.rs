@@ -3,8 +3,8 @@
 use serde::{Serialize, Serializer};
 
 use crate::model::{
-    Asked, Event, EventKind, Holder, Lease, LeaseId, LockName, LockRecord, Metadata, Mode, Reason, Status,
-    Ticket, Timestamp, Token,
+    Asked, Event, EventKind, Holder, Lease, LeaseId, LeaseRef, LockName, LockRecord, Metadata, Mode, Reason,
+    Status, Ticket, Timestamp, Token,
 };
 use crate::store::is_gone;
 
@@ -40,10 +40,47 @@ pub struct LockStatus {
     pub holders: Vec<HolderStatus>,
     /// All tickets, next first.
     pub waiters: Vec<WaiterStatus>,
+    /// The lease that ended last, if the record has no lease.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last: Option<LastLease>,
     /// The store's time of this look.
     #[serde(serialize_with = "rfc3339")]
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub now: Timestamp,
+}
+
+/// The lease that a free lock had last, as its history tells.
+#[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct LastLease {
+    /// How it ended: `released`, `expired`, `stolen` or `forced`.
+    pub status: EventKind,
+    /// Its holder.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub holder: Holder,
+    /// Its token.
+    #[cfg_attr(feature = "openapi", schema(value_type = u64))]
+    pub token: Token,
+    /// When it ended.
+    #[serde(serialize_with = "rfc3339")]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
+    pub at: Timestamp,
+    /// Who ended it, if not the holder.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    pub by: Option<Holder>,
+}
+
+impl LastLease {
+    /// Returns the lease that ended last, from events with the newest first.
+    pub(super) fn of(newest_first: Vec<Event>) -> Option<Self> {
+        let ends = |kind| {
+            matches!(kind, EventKind::Released | EventKind::Expired | EventKind::Stolen | EventKind::Forced)
+        };
+        let event = newest_first.into_iter().find(|event| ends(event.kind))?;
+        let Event { kind: status, holder, token, at, by, .. } = event;
+        Some(Self { status, holder, token, at, by })
+    }
 }
 
 /// One lease.
@@ -57,6 +94,9 @@ pub struct HolderStatus {
     /// Its lease.
     #[cfg_attr(feature = "openapi", schema(value_type = uuid::Uuid))]
     pub lease_id: LeaseId,
+    /// The public name of its lease, as refusals show it.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub lease_ref: LeaseRef,
     /// Its token.
     #[cfg_attr(feature = "openapi", schema(value_type = u64))]
     pub token: Token,
@@ -195,6 +235,7 @@ impl LockStatus {
             token: record.token,
             holders,
             waiters: record.waiting(now).map(WaiterStatus::of).collect(),
+            last: None,
             now,
         }
     }
@@ -206,6 +247,7 @@ impl HolderStatus {
         Self {
             holder: lease.ask.holder.clone(),
             lease_id: lease.ask.lease_id,
+            lease_ref: LeaseRef::of(&lease.ask.lease_id),
             token: lease.token,
             mode: lease.ask.mode,
             slots: lease.ask.slots.get(),

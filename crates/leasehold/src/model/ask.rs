@@ -7,6 +7,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::{Holder, Invalid, MAX_HOLDERS, Process, Ttl};
@@ -68,9 +69,42 @@ impl fmt::Display for LeaseId {
 impl FromStr for LeaseId {
     type Err = Invalid;
     fn from_str(text: &str) -> Result<Self, Invalid> {
-        Uuid::parse_str(text)
-            .map(Self)
-            .map_err(|_| Invalid(format!("'{text}' is no lease id; it is a UUID, as printed by acquire")))
+        Uuid::parse_str(text).map(Self).map_err(|_| {
+            Invalid(format!("'{text}' is not a lease id; a lease id is a UUID, as printed by acquire"))
+        })
+    }
+}
+
+/// Public name of a lease: a hash of its id. It tells one lease from another and opens nothing, so refusals may show it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct LeaseRef(u64);
+
+impl LeaseRef {
+    /// Returns the public name of the lease with this id.
+    pub fn of(id: &LeaseId) -> Self {
+        let hash = Sha256::new().chain_update(b"leasehold lease ").chain_update(id.as_uuid()).finalize();
+        Self(hash.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte)))
+    }
+}
+
+impl fmt::Display for LeaseRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{:016x}", self.0))
+    }
+}
+
+impl TryFrom<String> for LeaseRef {
+    type Error = Invalid;
+    fn try_from(text: String) -> Result<Self, Invalid> {
+        let number = (text.len() == 16).then(|| u64::from_str_radix(&text, 16).ok()).flatten();
+        number.map(Self).ok_or_else(|| Invalid(format!("invalid lease reference '{text}': 16 hex digits")))
+    }
+}
+
+impl From<LeaseRef> for String {
+    fn from(lease: LeaseRef) -> String {
+        lease.to_string()
     }
 }
 
@@ -178,15 +212,15 @@ impl From<Priority> for i32 {
 pub struct Metadata(Arc<BTreeMap<String, String>>);
 
 impl Metadata {
-    const MAX_ENTRIES: usize = 32;
-    const MAX_BYTES: usize = 4096;
+    pub(super) const MAX_ENTRIES: usize = 32;
+    pub(super) const MAX_BYTES: usize = 4096;
 
     /// Sets one fact; refuses an empty or odd key, and more than 32 facts or 4 KiB in all.
     pub fn set(&mut self, key: impl Into<String>, value: impl Into<String>) -> Result<(), Invalid> {
         let (key, value) = (key.into(), value.into());
         if key.is_empty() || key.len() > 64 || key.contains(|c: char| c.is_control() || c == '=') {
             return Err(Invalid(format!(
-                "'{}' is no metadata key: 1 to 64 bytes, no '='",
+                "'{}' is not a metadata key: 1 to 64 bytes, no '='",
                 key.escape_debug()
             )));
         }
@@ -257,6 +291,18 @@ mod tests {
         }
         assert!(metadata.set("one more", "v").is_err());
         assert_eq!(metadata.iter().count(), 32);
+    }
+
+    #[test]
+    fn a_lease_has_a_public_name_that_does_not_show_its_id() {
+        let ids = [1, 2].map(|number| LeaseId::from_uuid(Uuid::from_u128(number)));
+        let [one, two] = [&ids[0], &ids[1]].map(LeaseRef::of);
+        assert_ne!(one, two);
+        assert_eq!(one, LeaseRef::of(&ids[0]));
+        let text = serde_json::to_string(&one).unwrap();
+        assert_eq!(text.len(), 18, "{text}");
+        assert_eq!(serde_json::from_str::<LeaseRef>(&text).unwrap(), one);
+        assert!(LeaseRef::try_from("12".to_owned()).is_err());
     }
 
     #[test]

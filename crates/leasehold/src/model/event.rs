@@ -28,7 +28,7 @@ pub struct Event {
     /// Among how many.
     #[serde(default, skip_serializing_if = "is_default")]
     pub slots: Slots,
-    /// How long it had waited (acquired, left) or held (released, expired, stolen, forced), in µs.
+    /// How long it had waited (acquired, left) or held (released, expired, stolen, forced, renewed), in µs.
     #[serde(default, skip_serializing_if = "is_default")]
     pub after_micros: u64,
     /// How often the lease had been renewed.
@@ -45,13 +45,16 @@ pub struct Event {
     pub reason: Option<Reason>,
 }
 
-/// What happened. Renewals are counted on the lease, not written one by one.
+/// What happened. Renewals are counted on the lease; they are written one by one only where
+/// [`LockOp::RenewLogged`](super::LockOp::RenewLogged) asks for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum EventKind {
     /// A lease began.
     Acquired,
+    /// Its holder renewed it.
+    Renewed,
     /// Its holder gave it back.
     Released,
     /// Its time ran out, or its process was gone.
@@ -72,6 +75,7 @@ impl fmt::Display for EventKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Acquired => "acquired",
+            Self::Renewed => "renewed",
             Self::Released => "released",
             Self::Expired => "expired",
             Self::Stolen => "stolen",

@@ -16,15 +16,20 @@
 //! | `rules.rs` | the rules themselves |
 //! | `queue.rs` | the order of the queue, and who is served next |
 //! | `forget.rs` | locks that nobody uses any more, and the floor of tokens |
+//! | `json.rs` | how deep JSON may be nested |
+//! | `describe.rs` | the value types as schemas of OpenAPI (feature `openapi`) |
 //! | `fence.rs` | the check that a resource makes on tokens |
 //! | `schedule.rs` | tasks that come again and again |
 //! | `task/` | tasks: leases on work, with the same ideas |
 
 mod ask;
+#[cfg(feature = "openapi")]
+mod describe;
 mod duration;
 mod event;
 mod fence;
 mod forget;
+mod json;
 mod name;
 mod op;
 mod outcome;
@@ -38,22 +43,26 @@ mod ticks;
 mod time;
 mod token;
 
-pub use ask::{Ask, LeaseId, Metadata, Mode, Priority, Slots};
+pub use ask::{Ask, LeaseId, LeaseRef, Metadata, Mode, Priority, Slots};
 pub use duration::{format_duration, parse_duration};
 pub use event::{Event, EventKind};
 pub use fence::{Fence, StaleToken};
 pub use forget::TokenFloor;
-pub use name::{Holder, LockName, QueueName, Reason, ScheduleName, TaskKey, WorkflowName};
+pub use json::{DEEPEST_JSON, check_depth};
+pub use name::{
+    DeliveryId, EventName, Holder, LockName, QueueName, Reason, ScheduleName, TaskKey, TriggerId,
+    WorkflowName,
+};
 pub use op::{Acquire, AskRelease, ForceRelease, Leave, LockOp, Release, Renew, Restarted, Sweep};
 pub use outcome::{Applied, Conflict, HeldBy, NotHeld, Outcome, Queued, Swept};
 pub use process::{BootId, Member, Process};
-pub use record::{Asked, Lease, LockRecord, Status, Ticket};
+pub use record::{Asked, Lease, LockRecord, Status, Ticket, TookOver};
 pub use schedule::{CronText, Missed, Schedule, Zone};
 pub use task::{
     Beat, Brief, Cancel, Chain, Change, Counts, Enqueued, ExecutionId, Fingerprint, Finished, HeldTask,
     Input, LeaseTasks, Leased, MAX_PAYLOAD, NewTask, Note, Pause, Payload, Progress, QueueStatus, Recovered,
     Retention, Retries, Retry, Reuse, Settle, Settled, Task, TaskAnswer, TaskEvent, TaskEventKind, TaskId,
-    TaskOp, TaskState, TaskTable, Verdict, When, WorkerId, WorkerInfo, WorkerStatus,
+    TaskOp, TaskState, TaskTable, Verdict, WebhookEvent, When, WorkerId, WorkerInfo, WorkerStatus,
 };
 pub use time::{Timestamp, Ttl};
 pub use token::Token;

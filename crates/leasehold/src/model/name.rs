@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 use super::Invalid;
 
 /// Longest name, holder or reason, in bytes of UTF-8.
-const MAX_BYTES: usize = 255;
+pub(super) const MAX_BYTES: usize = 255;
 /// Longest name of a workflow: its queue and its lock have a prefix more.
-const MAX_WORKFLOW: usize = MAX_BYTES - super::task::WORKFLOW.len();
+pub(super) const MAX_WORKFLOW: usize = MAX_BYTES - super::task::WORKFLOW.len();
 
 /// Makes a text type with one rule: 1 to 255 bytes, or fewer if so said, no control characters, nothing that breaks a line
 /// or turns the direction of the text around it, no blanks at either end.
@@ -128,6 +128,22 @@ short_text!(
     WorkflowName,
     "workflow name",
     MAX_WORKFLOW
+);
+
+short_text!(
+    /// The id of a trigger, which is part of the address of its webhook.
+    TriggerId,
+    "trigger id"
+);
+short_text!(
+    /// The kind of an event as its sender calls it, such as `push` or `invoice.paid`.
+    EventName,
+    "event name"
+);
+short_text!(
+    /// The sender's id of a webhook delivery.
+    DeliveryId,
+    "delivery id"
 );
 
 fn check(word: &str, text: &str, most: usize) -> Result<(), Invalid> {

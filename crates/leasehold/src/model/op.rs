@@ -14,6 +14,8 @@ pub enum LockOp {
     Acquire(Acquire),
     /// Hold it longer.
     Renew(Renew),
+    /// Hold it longer, and write that into the history.
+    RenewLogged(Renew),
     /// Give it back; the next in the queue gets it in the same step.
     Release(Release),
     /// Take an acquire back whose answer never came, or give up waiting.
@@ -33,7 +35,7 @@ impl LockOp {
     pub fn lease_id(&self) -> Option<LeaseId> {
         match self {
             Self::Acquire(acquire) => Some(acquire.ask.lease_id),
-            Self::Renew(renew) => Some(renew.lease_id),
+            Self::Renew(renew) | Self::RenewLogged(renew) => Some(renew.lease_id),
             Self::Release(release) => Some(release.lease_id),
             Self::Leave(leave) => Some(leave.lease_id),
             Self::AskRelease(_) | Self::ForceRelease(_) | Self::Sweep(_) | Self::Restarted(_) => None,
@@ -46,7 +48,12 @@ impl LockOp {
     /// that an answer was lost, can tell what that means; so the store returns a retryable error instead.
     pub const fn is_repeatable(&self) -> bool {
         match self {
-            Self::Acquire(_) | Self::Renew(_) | Self::Leave(_) | Self::Sweep(_) | Self::Restarted(_) => true,
+            Self::Acquire(_)
+            | Self::Renew(_)
+            | Self::RenewLogged(_)
+            | Self::Leave(_)
+            | Self::Sweep(_)
+            | Self::Restarted(_) => true,
             Self::Release(_) | Self::AskRelease(_) | Self::ForceRelease(_) => false,
         }
     }

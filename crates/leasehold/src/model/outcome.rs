@@ -1,10 +1,11 @@
 //! What is answered to an operation.
 
 use std::fmt;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Event, Holder, Lease, LockName, Mode, Timestamp, Token};
+use super::{Event, Holder, Lease, LeaseRef, LockName, Mode, Timestamp, Token, format_duration};
 
 /// What came of applying one operation: the answer, and what the engine has to write and whom it has to wake.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,6 +64,9 @@ pub struct Conflict {
     pub waiters: u32,
     /// Whether the lock has as many holders or waiters as a record can keep.
     pub full: bool,
+    /// The store's time of a refusal. None in the answer to a request that waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub now: Option<Timestamp>,
 }
 
 /// One live lease, as others may see it.
@@ -70,6 +74,9 @@ pub struct Conflict {
 pub struct HeldBy {
     /// Who.
     pub holder: Holder,
+    /// The public name of its lease; none if no lease is behind it, as with a person that an issue is assigned to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<LeaseRef>,
     /// Alone or with others.
     pub mode: Mode,
     /// Its token: what a force-release has to name.
@@ -121,13 +128,36 @@ impl Conflict {
                 format!("lock '{name}' is full: it has as many holders or waiters as a lock can have{queue}")
             }
             [] => format!("lock '{name}' is promised to those who wait{queue}"),
-            [one] => format!("lock '{name}' held by {} until {}{queue}", one.holder, one.until),
+            [one] => {
+                format!(
+                    "lock '{name}' held by {} until {}{}{queue}",
+                    one.holder,
+                    one.until,
+                    self.countdown(one)
+                )
+            }
             [first, rest @ ..] => format!(
-                "lock '{name}' held by {} until {} and {} more{queue}",
+                "lock '{name}' held by {} until {}{} and {} more{queue}",
                 first.holder,
                 first.until,
+                self.countdown(first),
                 rest.len()
             ),
         }
+    }
+
+    /// Returns how long the lease lasts from the refusal on, unless it is renewed. None if the time of the refusal is not
+    /// known, or the lease has no end.
+    pub fn left(&self, held: &HeldBy) -> Option<Duration> {
+        let endless = held.until >= Timestamp::from_micros(u64::MAX);
+        self.now.filter(|_| !endless).map(|now| held.until.since(now))
+    }
+
+    fn countdown(&self, held: &HeldBy) -> String {
+        let left = self.left(held).filter(|left| *left > Duration::ZERO);
+        // Whole seconds are enough for a person.
+        let round =
+            |left: Duration| if left.as_secs() > 0 { Duration::from_secs(left.as_secs()) } else { left };
+        left.map(|left| format!(" (in {})", format_duration(round(left)))).unwrap_or_default()
     }
 }

@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Ask, Conflict, HeldBy, Holder, LeaseId, LockName, Reason, Timestamp, Token, Ttl};
+use super::{
+    Ask, Conflict, HeldBy, Holder, LeaseId, LeaseRef, LockName, Reason, Timestamp, Token, Ttl,
+    format_duration,
+};
 
 /// One lock. Stored until nobody has used it for long; see [`TokenFloor`](super::TokenFloor) for its token after that.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -46,6 +49,47 @@ pub struct Lease {
     /// Who asked the holder to stop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked: Option<Asked>,
+    /// The lease that this one replaced although it had not been released. Set in the answer that grants the lease, never
+    /// in the record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub took_over: Option<Box<TookOver>>,
+}
+
+/// A lease that ended without a release, and in whose place another was granted in the same step.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct TookOver {
+    /// Its holder.
+    pub holder: Holder,
+    /// Its token.
+    pub token: Token,
+    /// Its last renewal.
+    pub renewed_at: Timestamp,
+    /// The end of its time. It may be later than the grant, if the lease was stolen or its process was gone.
+    pub expires_at: Timestamp,
+}
+
+impl TookOver {
+    /// Describes a lease that ends.
+    pub fn of(lease: &Lease) -> Self {
+        Self {
+            holder: lease.ask.holder.clone(),
+            token: lease.token,
+            renewed_at: lease.renewed_at,
+            expires_at: lease.expires_at,
+        }
+    }
+
+    /// Returns how it ended, in words, as of the grant of the next lease.
+    pub fn describe(&self, granted_at: Timestamp) -> String {
+        let holder = &self.holder;
+        if self.expires_at <= granted_at {
+            let ago = format_duration(granted_at.since(self.expires_at));
+            format!("took over the lease of {holder}, which expired {ago} ago without a release")
+        } else {
+            let ago = format_duration(granted_at.since(self.renewed_at));
+            format!("took over the lease of {holder} before its end: its last renewal was {ago} ago")
+        }
+    }
 }
 
 /// Where a lease stands.
@@ -127,7 +171,7 @@ impl LockRecord {
     /// Who is in the way at `now`.
     pub fn conflict(&self, now: Timestamp) -> Conflict {
         let waiters = u32::try_from(self.waiting(now).count()).unwrap_or(u32::MAX);
-        Conflict { holders: self.held_by(now), waiters, full: false }
+        Conflict { holders: self.held_by(now), waiters, full: false, now: Some(now) }
     }
 
     pub(super) fn held_by(&self, now: Timestamp) -> Vec<HeldBy> {
@@ -146,6 +190,7 @@ impl From<&Lease> for HeldBy {
     fn from(lease: &Lease) -> Self {
         Self {
             holder: lease.ask.holder.clone(),
+            lease: Some(LeaseRef::of(&lease.ask.lease_id)),
             mode: lease.ask.mode,
             token: lease.token,
             since: lease.acquired_at,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{
     Acquire, Applied, Ask, AskRelease, Asked, Event, EventKind, ForceRelease, Lease, LeaseId, LockOp,
     LockRecord, MAX_WAITERS, NotHeld, Outcome, Queued, Reason, Release, Renew, Status, Swept, Ticket,
-    Timestamp, Ttl,
+    Timestamp, TookOver, Ttl,
 };
 
 impl LockRecord {
@@ -19,6 +19,7 @@ impl LockRecord {
         let outcome = match op {
             LockOp::Acquire(acquire) => step.acquire(acquire),
             LockOp::Renew(renew) => step.renew(renew),
+            LockOp::RenewLogged(renew) => step.renew_logged(renew),
             LockOp::Release(release) => step.release(release),
             LockOp::Leave(leave) => step.leave(&leave.lease_id),
             LockOp::AskRelease(ask) => step.ask_release(ask),
@@ -36,13 +37,16 @@ struct Step<'a> {
     events: Vec<Event>,
     handed_over: Vec<Lease>,
     swept: Swept,
+    /// The first lease that this step ended without a release, while its holder was at work as far as is known.
+    took_over: Option<Box<TookOver>>,
     changed: bool,
 }
 
 impl<'a> Step<'a> {
     fn new(record: &'a mut LockRecord, now: Timestamp) -> Self {
         let (events, handed_over) = (Vec::new(), Vec::new());
-        Self { record, now, events, handed_over, swept: Swept::default(), changed: false }
+        let (swept, took_over) = (Swept::default(), None);
+        Self { record, now, events, handed_over, swept, took_over, changed: false }
     }
 
     fn finish(self, outcome: Outcome) -> Applied {
@@ -130,6 +134,9 @@ impl<'a> Step<'a> {
         let (ended, live) = std::mem::take(&mut self.record.holders).into_iter().partition(ends);
         self.record.holders = live;
         for lease in ended {
+            if self.took_over.is_none() && lease.status != Status::Released {
+                self.took_over = Some(Box::new(TookOver::of(&lease)));
+            }
             let by = by.map(|thief| thief.holder.clone());
             self.tell(Event { by, ..self.event(kind, &lease) });
             self.swept.leases += 1;
@@ -172,7 +179,7 @@ impl<'a> Step<'a> {
             lease.expires_at = now.plus(lease.ask.ttl);
             let lease = lease.clone();
             self.changed = true;
-            return Outcome::Granted(lease);
+            return self.granted(lease);
         }
         let ticket = self.record.waiters.iter().position(|ticket| ticket.ask.lease_id == ask.lease_id);
         match (ticket, acquire.queue) {
@@ -195,7 +202,8 @@ impl<'a> Step<'a> {
     fn first_asked(&mut self, ask: &Arc<Ask>, queue: Option<Ttl>) -> Outcome {
         let ahead = self.record.place(ask, self.now);
         if ahead == 0 && self.record.admits(ask) {
-            return Outcome::Granted(self.grant(ask, ask.ttl, self.now));
+            let lease = self.grant(ask, ask.ttl, self.now);
+            return self.granted(lease);
         }
         let full = self.record.waiters.len() >= MAX_WAITERS;
         match queue {
@@ -226,6 +234,14 @@ impl<'a> Step<'a> {
             }
             _ => self.not_held(),
         }
+    }
+
+    fn renew_logged(&mut self, renew: &Renew) -> Outcome {
+        let outcome = self.renew(renew);
+        if let Outcome::Renewed(lease) = &outcome {
+            self.tell(self.event(EventKind::Renewed, lease));
+        }
+        outcome
     }
 
     fn release(&mut self, release: &Release) -> Outcome {
@@ -315,6 +331,12 @@ impl<'a> Step<'a> {
         self.record.holders.iter_mut().find(working)
     }
 
+    /// The answer that grants a lease. A lease that began in this step names the one in whose place it is.
+    fn granted(&mut self, lease: Lease) -> Outcome {
+        let took_over = if lease.acquired_at == self.now { self.took_over.take() } else { None };
+        Outcome::Granted(Lease { took_over, ..lease })
+    }
+
     fn grant(&mut self, ask: &Arc<Ask>, lasts: Ttl, since: Timestamp) -> Lease {
         self.record.token = self.record.token.next(self.now);
         let lease = Lease {
@@ -326,6 +348,7 @@ impl<'a> Step<'a> {
             renewals: 0,
             status: Status::Active,
             asked: None,
+            took_over: None,
         };
         let waited = micros(self.now.since(since));
         self.tell(Event { after_micros: waited, ..self.event(EventKind::Acquired, &lease) });
@@ -344,7 +367,8 @@ impl<'a> Step<'a> {
 
     fn queued(&self, ahead: usize) -> Outcome {
         let ahead = u32::try_from(ahead).unwrap_or(u32::MAX);
-        Outcome::Queued(Queued { ahead, conflict: self.record.conflict(self.now) })
+        let conflict = super::Conflict { now: None, ..self.record.conflict(self.now) };
+        Outcome::Queued(Queued { ahead, conflict })
     }
 
     fn not_held(&self) -> Outcome {

@@ -7,6 +7,7 @@ use croner::Cron;
 use croner::parser::{CronParser, Seconds, Year};
 use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 use super::ticks::Ticks;
 use super::{
@@ -14,14 +15,19 @@ use super::{
     Timestamp, Ttl, When,
 };
 
-/// A tick that is older than this was missed: nobody was there to see it.
-const MISSED: Ttl = Ttl::from_secs(60);
+/// A tick that is seen at most this late was not missed: a running worker looks at the schedules every two seconds, and an
+/// answer of the store may take a while.
+const LATE: Ttl = Ttl::from_secs(3);
+
+/// The newest tick was not missed either if it is at most this old and a worker has been waiting for it: the store may have
+/// been away in between.
+const AWAITED: Ttl = Ttl::from_secs(60);
 
 /// No more ticks than this are made up for.
 const MOST: usize = 1000;
 
 /// A name that leaves room for the time of a tick in a key.
-const LONGEST_NAME: usize = 200;
+pub(super) const LONGEST_NAME: usize = 200;
 
 /// A task that comes again and again.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -49,6 +55,9 @@ pub struct Schedule {
     /// How often each is tried.
     #[serde(default)]
     pub retries: Retries,
+    /// Each task runs up to this long after its tick, by a hash of the schedule's name and the tick.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jitter: Option<Ttl>,
     /// No tick counts for now.
     #[serde(default)]
     pub paused: bool,
@@ -76,9 +85,7 @@ impl FromStr for Missed {
             "all" => Ok(Self::All),
             "last" => Ok(Self::Last),
             "none" => Ok(Self::None),
-            _ => Err(Invalid(format!(
-                "'{text}' is not what can be done about missed ticks; there is all, last, none"
-            ))),
+            _ => Err(Invalid(format!("'{text}' is not a policy for missed ticks; write all, last or none"))),
         }
     }
 }
@@ -107,6 +114,7 @@ impl Schedule {
             priority,
             lock: None,
             retries,
+            jitter: None,
             paused: false,
             since,
         })
@@ -132,17 +140,55 @@ impl Schedule {
         Some(Ticks::new(self.cron.as_str(), cron, zone))
     }
 
-    /// The ticks that are to be dealt with at `now`, oldest first, and up to which time that is all.
-    pub fn due(&self, now: Timestamp) -> (Vec<Timestamp>, Timestamp) {
+    /// The ticks that are to be dealt with at `now`, oldest first, and up to which time that is all. `looked_at` is when the
+    /// calling worker looked at the schedules before, if it did.
+    ///
+    /// A tick was missed if no worker was running to see it. A worker that was running before the tick has seen it if it
+    /// is at most three seconds late, or if it is the newest and at most a minute late. A worker that has just started has seen
+    /// only the newest tick, if that is at most three seconds old: any earlier one would be dealt with if a worker had been
+    /// running.
+    pub fn due(&self, now: Timestamp, looked_at: Option<Timestamp>) -> (Vec<Timestamp>, Timestamp) {
         let mut ticks = self.ticks().map_or_else(Vec::new, |ticks| ticks.until(now, self.since, MOST));
-        let upto = ticks.last().copied().unwrap_or(self.since);
-        let was_missed = |tick: &Timestamp| now.since(*tick) > MISSED.as_duration();
+        let Some(newest) = ticks.last().copied() else { return (ticks, self.since) };
+        let was_seen = |tick: &Timestamp| {
+            let (age, is_newest) = (now.since(*tick), *tick == newest);
+            let was_awaited = looked_at.is_some_and(|looked_at| looked_at <= *tick);
+            match (was_awaited, is_newest) {
+                (true, true) => age <= AWAITED.as_duration(),
+                (true, false) | (false, true) => age <= LATE.as_duration(),
+                (false, false) => false,
+            }
+        };
         match self.missed {
             Missed::All => {}
-            Missed::Last if ticks.last().is_some_and(was_missed) => _ = ticks.drain(..ticks.len() - 1),
-            Missed::Last | Missed::None => ticks.retain(|tick| !was_missed(tick)),
+            Missed::Last => ticks.retain(|tick| *tick == newest || was_seen(tick)),
+            Missed::None => ticks.retain(was_seen),
         }
-        (ticks, upto)
+        (ticks, newest)
+    }
+
+    /// The longest jitter: a day.
+    pub const MAX_JITTER: Ttl = Ttl::from_secs(24 * 3600);
+
+    /// Checks that a jitter is not longer than [`MAX_JITTER`](Self::MAX_JITTER).
+    pub fn check_jitter(jitter: Ttl) -> Result<Ttl, Invalid> {
+        if jitter <= Self::MAX_JITTER {
+            return Ok(jitter);
+        }
+        Err(Invalid(format!("a jitter of {jitter} is too long; {} is the longest", Self::MAX_JITTER)))
+    }
+
+    /// Returns when the task of a tick runs: at the tick, or by the jitter later. Every process gets the same time, and
+    /// schedules with the same ticks get different ones.
+    pub fn run_at(&self, tick: Timestamp) -> Timestamp {
+        let Some(jitter) = self.jitter else { return tick };
+        let hash = Sha256::new()
+            .chain_update(self.name.as_str())
+            .chain_update([0])
+            .chain_update(tick.as_micros().to_be_bytes())
+            .finalize();
+        let number = hash.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte));
+        Timestamp::from_micros(tick.as_micros().saturating_add(number % jitter.as_micros().max(1)))
     }
 
     /// The task for one tick. Its key says which, so that it is added once, however many see the tick.
@@ -152,7 +198,7 @@ impl Schedule {
         let tick_text = if whole { tick.to_string() } else { format!("{tick:#}") };
         let key = TaskKey::new(format!("schedule {} {tick_text}", self.name))?;
         Ok(NewTask {
-            when: When::At(tick),
+            when: When::At(self.run_at(tick)),
             priority: self.priority,
             key: Some(key),
             lock: self.lock.clone(),
@@ -174,7 +220,7 @@ impl CronText {
         let cron = Self(text.into());
         let wrong = |why: String| {
             Invalid(format!(
-                "'{}' is no cron expression: {why}; write for example '0 3 * * *' for 3:00 each day",
+                "'{}' is not a valid cron expression: {why}; write for example '0 3 * * *' for 3:00 each day",
                 cron.0
             ))
         };
@@ -312,7 +358,7 @@ mod tests {
     }
 
     fn ticks(schedule: &Schedule, until: &str) -> Vec<String> {
-        schedule.due(time(until)).0.iter().map(ToString::to_string).collect()
+        schedule.due(time(until), None).0.iter().map(ToString::to_string).collect()
     }
 
     #[test]
@@ -341,7 +387,7 @@ mod tests {
     fn a_list_of_fixed_times_ticks_once_for_each() {
         let day = |cron, day: &str| {
             let schedule = schedule(cron, "America/New_York", &format!("{day}T05:00:00Z"));
-            schedule.due(time(&format!("{day}T23:59:00Z"))).0
+            schedule.due(time(&format!("{day}T23:59:00Z")), None).0
         };
         let texts = |ticks: Vec<Timestamp>| ticks.iter().map(ToString::to_string).collect::<Vec<_>>();
         assert_eq!(
@@ -377,7 +423,7 @@ mod tests {
         let mut seen = Vec::new();
         for second in (0..=120).step_by(7) {
             let now = Timestamp::from_micros(time("2024-05-01T00:00:00Z").as_micros() + second * 1_000_000);
-            let (ticks, upto) = every.due(now);
+            let (ticks, upto) = every.due(now, None);
             seen.extend(ticks);
             every.since = upto;
         }
@@ -388,35 +434,67 @@ mod tests {
     #[test]
     fn missed_ticks_are_made_up_for_as_wanted() {
         let mut hourly = schedule("0 * * * *", "UTC", "2024-05-01T00:30:00Z");
-        let now = "2024-05-01T05:00:10Z";
-        assert_eq!(ticks(&hourly, now).len(), 5);
+        let (at_once, late) = ("2024-05-01T05:00:01Z", "2024-05-01T05:00:10Z");
+        assert_eq!(ticks(&hourly, late).len(), 5);
         hourly.missed = Missed::Last;
-        assert_eq!(ticks(&hourly, now), ["2024-05-01T05:00:00Z"]);
-        assert_eq!(ticks(&hourly, "2024-05-01T05:30:00Z"), ["2024-05-01T05:00:00Z"]);
+        for now in [at_once, late, "2024-05-01T05:30:00Z"] {
+            assert_eq!(ticks(&hourly, now), ["2024-05-01T05:00:00Z"], "{now}");
+        }
         hourly.missed = Missed::None;
-        assert_eq!(ticks(&hourly, now), ["2024-05-01T05:00:00Z"]);
-        assert_eq!(ticks(&hourly, "2024-05-01T05:30:00Z"), [""; 0]);
-        assert_eq!(
-            hourly.due(time("2024-05-01T05:30:00Z")).1,
-            time("2024-05-01T05:00:00Z"),
-            "and that was that"
-        );
+        assert_eq!(ticks(&hourly, at_once), ["2024-05-01T05:00:00Z"]);
+        for now in [late, "2024-05-01T05:30:00Z"] {
+            assert_eq!(ticks(&hourly, now), [""; 0], "{now}");
+            assert_eq!(hourly.due(time(now), None).1, time("2024-05-01T05:00:00Z"), "and that was that");
+        }
+    }
+
+    /// However young they are: a worker that starts does not run what piled up in a few seconds.
+    #[test]
+    fn ticks_without_a_worker_are_missed_at_any_age() {
+        let mut often = schedule("*/3 * * * * *", "UTC", "2024-05-01T00:00:00Z");
+        let now = "2024-05-01T00:00:20Z";
+        assert_eq!(ticks(&often, now).len(), 6);
+        often.missed = Missed::Last;
+        assert_eq!(ticks(&often, now), ["2024-05-01T00:00:18Z"]);
+        often.missed = Missed::None;
+        assert_eq!(ticks(&often, now), ["2024-05-01T00:00:18Z"], "this one may just have come");
+        let mut slow = schedule("*/10 * * * * *", "UTC", "2024-05-01T00:00:00Z");
+        slow.missed = Missed::None;
+        assert_eq!(ticks(&slow, "2024-05-01T00:00:25Z"), [""; 0]);
+    }
+
+    #[test]
+    fn a_worker_that_was_running_has_seen_a_tick_that_is_late() {
+        let mut every = schedule("* * * * * *", "UTC", "2024-05-01T00:00:00Z");
+        every.missed = Missed::None;
+        let seen = |schedule: &Schedule, looked_at: &str, now: &str| {
+            schedule.due(time(now), Some(time(looked_at))).0.len()
+        };
+        let before = "2024-05-01T00:00:00Z";
+        assert_eq!(seen(&every, before, "2024-05-01T00:00:02Z"), 2, "a second late");
+        assert_eq!(seen(&every, before, "2024-05-01T00:00:20Z"), 4, "the store was away: no pile");
+        let mut hourly = schedule("0 * * * *", "UTC", "2024-05-01T00:30:00Z");
+        hourly.missed = Missed::None;
+        let before = "2024-05-01T00:59:58Z";
+        assert_eq!(seen(&hourly, before, "2024-05-01T01:00:40Z"), 1, "the store was away");
+        assert_eq!(seen(&hourly, before, "2024-05-01T01:02:00Z"), 0, "for too long");
+        assert_eq!(seen(&hourly, "2024-05-01T01:00:30Z", "2024-05-01T01:00:40Z"), 0, "it was not there");
     }
 
     #[test]
     fn no_more_than_a_thousand_are_made_up_for() {
         let every = schedule("* * * * *", "UTC", "2024-05-01T00:00:00Z");
-        let (ticks, upto) = every.due(time("2024-05-03T00:00:00Z"));
+        let (ticks, upto) = every.due(time("2024-05-03T00:00:00Z"), None);
         assert_eq!((ticks.len(), upto), (1000, time("2024-05-03T00:00:00Z")));
         let every = schedule("* * * * * *", "UTC", "1970-01-01T00:00:01Z");
-        assert_eq!(every.due(time("2024-05-03T00:00:00Z")).0.len(), 1000);
+        assert_eq!(every.due(time("2024-05-03T00:00:00Z"), None).0.len(), 1000);
     }
 
     #[test]
     fn nonsense_is_refused_in_words() {
         for text in ["", "* * *", "61 * * * *", "0 0 30 2 *", "hello", "* * * * * * *", "0 25 * * *"] {
             let error = CronText::new(text).unwrap_err();
-            assert!(error.0.contains("is no cron expression"), "{text}: {error}");
+            assert!(error.0.contains("is not a valid cron expression"), "{text}: {error}");
         }
         assert!(Zone::new("Mars/Olympus").unwrap_err().0.contains("no time zone 'Mars/Olympus'"));
         for text in ["*/5 * * * *", "@daily", "0 12 * * MON-FRI", "0 0 L * *", "*/10 * * * * *"] {
@@ -425,6 +503,29 @@ mod tests {
         let long = ScheduleName::new("x".repeat(201)).unwrap();
         let (cron, queue) = (CronText::new("@daily").unwrap(), QueueName::new("q").unwrap());
         assert!(Schedule::new(long, cron, queue, Payload::default(), Timestamp::default()).is_err());
+    }
+
+    #[test]
+    fn jitter_moves_the_task_and_not_the_tick() {
+        let plain = schedule("@hourly", "UTC", "2024-05-01T00:00:00Z");
+        let jitter = Ttl::from_secs(30);
+        let one = Schedule { jitter: Some(jitter), ..plain.clone() };
+        let two = Schedule { name: ScheduleName::new("t").unwrap(), ..one.clone() };
+        let (ticks, _) = one.due(time("2024-05-02T00:00:00Z"), None);
+        assert_eq!(ticks, plain.due(time("2024-05-02T00:00:00Z"), None).0, "the ticks are the same");
+        let id = TaskId::from_uuid(uuid::Uuid::nil());
+        let mut late = std::collections::BTreeSet::new();
+        for tick in ticks {
+            let (jittered, exact) = (one.task(tick, id).unwrap(), plain.task(tick, id).unwrap());
+            assert_eq!(jittered.key, exact.key, "whoever sees the tick adds the same task");
+            assert_eq!((&exact.when, one.run_at(tick)), (&When::At(tick), one.run_at(tick)));
+            let run_at = one.run_at(tick);
+            assert!(tick <= run_at && run_at < tick.plus(jitter), "{tick} {run_at}");
+            assert_ne!(run_at, two.run_at(tick), "another schedule has another time");
+            late.insert(run_at.since(tick));
+        }
+        assert!(late.len() > 20, "{late:?}");
+        assert!(Schedule::check_jitter(Ttl::from_secs(24 * 3600 + 1)).is_err());
     }
 
     #[test]

@@ -63,7 +63,7 @@ impl fmt::Display for Timestamp {
 impl std::str::FromStr for Timestamp {
     type Err = Invalid;
     fn from_str(text: &str) -> Result<Self, Invalid> {
-        let wrong = || Invalid(format!("'{text}' is no time; write one such as 2030-01-01T06:00:00Z"));
+        let wrong = || Invalid(format!("'{text}' is not a time; write one such as 2030-01-01T06:00:00Z"));
         let time: jiff::Timestamp = text.parse().map_err(|_| wrong())?;
         u64::try_from(time.as_microsecond()).map(Self).map_err(|_| wrong())
     }

@@ -9,7 +9,7 @@ use super::{Invalid, Timestamp};
 /// A fencing token. A higher one was granted later; a resource that remembers the highest it has seen can refuse
 /// every holder whose time is over. Below 2^53, so that JSON numbers carry it anywhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
-#[serde(transparent)]
+#[serde(try_from = "u64", into = "u64")]
 pub struct Token(u64);
 
 impl Token {
@@ -19,7 +19,7 @@ impl Token {
     /// Checks the bound.
     pub fn new(number: u64) -> Result<Self, Invalid> {
         if number > Self::MAX.0 {
-            return Err(Invalid(format!("{number} is no token; they stay below 2^53")));
+            return Err(Invalid(format!("{number} is not a token; tokens are below 2^53")));
         }
         Ok(Self(number))
     }
@@ -41,6 +41,19 @@ impl Token {
     }
 }
 
+impl TryFrom<u64> for Token {
+    type Error = Invalid;
+    fn try_from(number: u64) -> Result<Self, Invalid> {
+        Self::new(number)
+    }
+}
+
+impl From<Token> for u64 {
+    fn from(token: Token) -> u64 {
+        token.0
+    }
+}
+
 impl fmt::Display for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.0, f)
@@ -50,8 +63,9 @@ impl fmt::Display for Token {
 impl std::str::FromStr for Token {
     type Err = Invalid;
     fn from_str(text: &str) -> Result<Self, Invalid> {
-        let number =
-            text.parse().map_err(|_| Invalid(format!("'{text}' is no token; it is a whole number")))?;
+        let number = text
+            .parse()
+            .map_err(|_| Invalid(format!("'{text}' is not a token; a token is a whole number")))?;
         Self::new(number)
     }
 }
@@ -74,5 +88,6 @@ mod tests {
         for text in ["9007199254740992", "-1", "", "abc", "1.0"] {
             assert!(text.parse::<Token>().is_err(), "{text}");
         }
+        assert!(serde_json::from_str::<Token>("9007199254740992").is_err(), "also in JSON");
     }
 }

@@ -98,6 +98,8 @@ impl Abilities {
             "quick" if matches!(self.engine, "dynamodb" | "github") => {
                 Some("requests that are quick enough for a thousand of them")
             }
+            "takeovers" if self.engine == "github" => Some("grants that name the lease before them"),
+            "renewals" if self.engine == "github" => Some("a history of single renewals"),
             "exact" if !self.grace.is_zero() => Some("a clock of its own that is exact"),
             "locks" if !self.tasks.locks => Some("tasks with locks"),
             "pauses" if !self.tasks.pauses => Some("queues that can be paused"),
@@ -108,8 +110,8 @@ impl Abilities {
                 Some("a line that tasks are put in when their time has come")
             }
             "ahead" if !self.tasks.ahead => Some("leases of tasks that are not started yet"),
-            "shares" | "queues" | "quick" | "forgets_locks" | "exact" | "locks" | "pauses" | "forgets"
-            | "workers" | "edits" | "promotes" | "ahead" => None,
+            "shares" | "queues" | "quick" | "takeovers" | "renewals" | "forgets_locks" | "exact"
+            | "locks" | "pauses" | "forgets" | "workers" | "edits" | "promotes" | "ahead" => None,
             other => panic!("no engine knows the need '{other}'"),
         })
     }

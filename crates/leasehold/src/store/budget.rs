@@ -1,6 +1,10 @@
-//! What a service that counts its requests still allows.
+//! What a service that counts its requests still allows, and until when it refuses more of them.
 
+use std::time::Duration;
+
+use crate::error::Error;
 use crate::model::{Timestamp, Ttl};
+use crate::store::Moment;
 
 /// What a service still allows until it counts anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,9 +27,42 @@ impl Budget {
     }
 }
 
+/// The cause of an error of a store whose service refuses every request until then.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{said}")]
+pub struct RefusedUntil {
+    /// When the service accepts requests again, on this machine's clock.
+    pub until: Moment,
+    /// The answer of the service.
+    pub said: String,
+}
+
+impl Error {
+    /// How long from now the store refuses every request, if it said so: a request before that is in vain. `None` for every
+    /// other error.
+    pub fn retry_after(&self) -> Option<Duration> {
+        let Self::Store { source: Some(source), .. } = self else { return None };
+        let refused = source.downcast_ref::<RefusedUntil>()?;
+        Some(refused.until.after(Moment::now()))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Trouble;
+
+    #[test]
+    fn an_error_says_how_long_requests_are_refused() {
+        let error = || Error::store(Trouble::Unavailable, "limit", "wait");
+        assert_eq!(error().retry_after(), None);
+        let until = Moment::now().plus(Duration::from_mins(1));
+        let refused = error().because(RefusedUntil { until, said: "403: slow down".to_owned() });
+        let left = refused.retry_after().unwrap();
+        assert!(left > Duration::from_secs(50) && left <= Duration::from_mins(1), "{left:?}");
+        let past = error().because(RefusedUntil { until: Moment::from_micros(0), said: String::new() });
+        assert_eq!(past.retry_after(), Some(Duration::ZERO));
+    }
 
     #[test]
     fn a_budget_has_to_last_for_every_renewal_until_it_begins_anew() {

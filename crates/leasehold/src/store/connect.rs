@@ -165,6 +165,13 @@ pub(super) fn decoded(text: &str) -> Result<String> {
     decoded.map(std::borrow::Cow::into_owned).map_err(not_text)
 }
 
+/// Whether a connection to this host stays on this machine. Names other than `localhost` are not looked up.
+#[cfg(any(feature = "postgres", feature = "redis", feature = "http", feature = "github"))]
+pub(super) fn is_this_machine(host: &str) -> bool {
+    let is_loopback = host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
+    is_loopback || host.eq_ignore_ascii_case("localhost")
+}
+
 const SCHEMES: &str = "stores are: sqlite:PATH (or sqlite: for the default place), postgres://…, redis://…, \
                        dynamodb://TABLE, github://OWNER/REPO, https://HOST of a leasehold server, memory:";
 

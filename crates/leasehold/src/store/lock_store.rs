@@ -3,11 +3,14 @@
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
+use super::clock::new_id;
 use super::{
     Abilities, Budget, Changes, DocStore, Finding, OnNotice, Recipient, Subscription, TaskStore, wake,
 };
 use crate::Result;
-use crate::model::{Event, Lease, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp, Ttl};
+use crate::model::{
+    Event, Lease, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp, Ttl, WorkerId,
+};
 
 /// An engine.
 #[async_trait]
@@ -34,6 +37,11 @@ pub trait Store: Send + Sync + 'static {
     /// What is left of the requests that it allows, as last heard; none if it does not count them.
     fn budget(&self) -> Option<Budget> {
         None
+    }
+
+    /// Returns an id for a new worker.
+    fn new_worker_id(&self) -> WorkerId {
+        WorkerId::from_uuid(new_id())
     }
 
     /// Subscribes to the notices for a lease or a worker. By default only those that are sent in this process arrive.

@@ -7,7 +7,7 @@
 //! | `doc_store.rs`, `cas/` | for engines that can only compare and swap: small documents, and locks made of them |
 //! | `connect.rs` | from a URL to an engine |
 //! | `abilities.rs` | what an engine can and cannot do |
-//! | `budget.rs` | what a service that counts its requests still allows |
+//! | `budget.rs` | what a service that counts its requests still allows, and until when it refuses more |
 //! | `clock.rs` | the one file that reads clocks |
 //! | `host.rs` | who this process is, and whether another one is gone |
 //! | `dates.rs` | the time of a service that only dates its answers |
@@ -37,6 +37,7 @@ pub mod github;
 mod host;
 #[cfg(feature = "http")]
 pub mod http;
+mod local_token;
 mod lock_store;
 pub mod memory;
 mod metered;
@@ -58,13 +59,14 @@ mod ticket_rows;
 mod wake;
 
 pub use abilities::{Abilities, Hosts, TaskAbilities};
-pub use budget::Budget;
+pub use budget::{Budget, RefusedUntil};
 pub use cas::{Cas, CasLocks, Sights};
 pub use clock::{Boot, Clock, Moment};
 pub use connect::{StoreUrl, connect, init};
 pub use doc_store::{BACK_ROOM, Doc, DocStore, Draft, Fact, PutIf, Time};
 pub use finding::{Concern, Finding};
 pub use host::{host_name, is_gone, member, this_process};
+pub use local_token::{local_token_or, local_token_path, read_local_token};
 pub use lock_store::{Cursor, ListEvents, ListLocks, LockState, LockStore, Page, Peek, Span, Store};
 pub use metered::{Buckets, Histogram, MeteredStore, Operation, Reading};
 pub use notify::{notify_holders, notify_worker};

@@ -7,11 +7,12 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use sha2::Digest;
 use uuid::Uuid;
 
 use super::{Abilities, Recipient, TaskAbilities};
 use crate::error::Trouble;
-use crate::model::{LeaseId, QueueName, Ttl};
+use crate::model::{LeaseId, QueueName, Ttl, WorkerId};
 
 /// The version of the protocol. Another one is refused by both sides.
 pub const VERSION: &str = "1";
@@ -44,6 +45,9 @@ macro_rules! calls {
         }
 
         impl $calls {
+            /// The words of all of them.
+            pub const WORDS: &'static [&'static str] = &[$($word),*];
+
             /// Its word in the path.
             pub const fn word(self) -> &'static str {
                 match self {
@@ -183,6 +187,9 @@ pub struct Hello {
     /// Whether it forgets idle locks, and knows the call `locks/forget`.
     #[serde(default)]
     pub forgets_locks: bool,
+    /// The tag that the ids of the caller's workers carry; none on a server without API tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker_tag: Option<WorkerTag>,
 }
 
 impl Hello {
@@ -204,7 +211,42 @@ impl Hello {
             docs,
             peeks: true,
             forgets_locks: abilities.forgets_locks,
+            worker_tag: None,
         }
+    }
+}
+
+/// The first half of the ids of all workers that use one API token. A task names the worker that leased it, so the task
+/// shows to which token its lease belongs, on every server and after every restart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct WorkerTag(u64);
+
+impl WorkerTag {
+    /// The version field of a UUID, and its value for a UUID with a meaning of its own.
+    const VERSION: u64 = 0xF000;
+    const OWN_MEANING: u64 = 0x8000;
+    /// The variant field in the second half of a UUID, and the usual variant.
+    const VARIANT: u64 = 0xC000_0000_0000_0000;
+    const USUAL_VARIANT: u64 = 0x8000_0000_0000_0000;
+
+    /// Returns the tag of the API token with this name.
+    pub fn of(token: &str) -> Self {
+        let hash = sha2::Sha256::digest(token.as_bytes());
+        let first = hash.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte));
+        Self(first & !Self::VERSION | Self::OWN_MEANING)
+    }
+
+    /// Returns the id with this tag in place of its first half. An id that carries the tag is returned as it is.
+    #[must_use]
+    pub fn put_on(self, id: WorkerId) -> WorkerId {
+        let (_, second) = id.as_uuid().as_u64_pair();
+        let second = second & !Self::VARIANT | Self::USUAL_VARIANT;
+        WorkerId::from_uuid(Uuid::from_u64_pair(self.0, second))
+    }
+
+    /// Returns whether the id carries this tag.
+    pub fn is_on(self, id: WorkerId) -> bool {
+        id.as_uuid().as_u64_pair().0 == self.0
     }
 }
 
@@ -322,6 +364,19 @@ impl CallId {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tag_is_put_on_once_and_known_again() {
+        let (ada, eve) = (WorkerTag::of("ada"), WorkerTag::of("eve"));
+        let id = WorkerId::from_uuid(Uuid::from_u128(u128::MAX));
+        let tagged = ada.put_on(id);
+        assert!(ada.is_on(tagged) && !eve.is_on(tagged) && !ada.is_on(id));
+        assert_eq!(ada.put_on(tagged), tagged);
+        assert_eq!(tagged.as_uuid().get_version_num(), 8);
+        assert_eq!(tagged.as_uuid().get_variant(), uuid::Variant::RFC4122);
+        let other = ada.put_on(WorkerId::from_uuid(Uuid::from_u128(u128::MAX - 1)));
+        assert_ne!(other, tagged);
+    }
 
     #[test]
     fn what_stands_in_headers_can_be_read_again() {

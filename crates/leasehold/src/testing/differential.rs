@@ -27,7 +27,7 @@ struct Step {
 #[derive(Debug, Clone)]
 enum What {
     Ask { shared: bool, slots: u32, priority: i32, in_line: bool, thief: bool },
-    Renew { old_token: bool, ttl: Option<u64> },
+    Renew { old_token: bool, ttl: Option<u64>, logged: bool },
     Release { old_token: bool, at_least: Option<u64> },
     Leave,
     AskRelease,
@@ -53,8 +53,8 @@ fn step() -> impl Strategy<Value = Step> {
         8 => (any::<bool>(), 1..3_u32, -1..2_i32, any::<bool>(), prop::bool::weighted(0.1)).prop_map(
             |(shared, slots, priority, in_line, thief)| What::Ask { shared, slots, priority, in_line, thief }
         ),
-        3 => (prop::bool::weighted(0.2), prop::option::weighted(0.2, 1..20_u64))
-            .prop_map(|(old_token, ttl)| What::Renew { old_token, ttl }),
+        3 => (prop::bool::weighted(0.2), prop::option::weighted(0.2, 1..20_u64), prop::bool::weighted(0.3))
+            .prop_map(|(old_token, ttl, logged)| What::Renew { old_token, ttl, logged }),
         4 => (prop::bool::weighted(0.2), prop::option::weighted(0.2, 1..30_u64))
             .prop_map(|(old_token, at_least)| What::Release { old_token, at_least }),
         1 => Just(What::Leave),
@@ -182,8 +182,9 @@ impl Step {
                     (in_line.then(|| Ttl::from_secs(5)), thief.then(|| Ttl::from_secs(3)));
                 LockOp::Acquire(Acquire { ask: Arc::new(player.ask), queue, steal_after })
             }
-            What::Renew { old_token, ttl: seconds } => {
-                LockOp::Renew(Renew { lease_id, token: token(old_token), ttl: ttl(seconds) })
+            What::Renew { old_token, ttl: seconds, logged } => {
+                let renew = Renew { lease_id, token: token(old_token), ttl: ttl(seconds) };
+                if logged { LockOp::RenewLogged(renew) } else { LockOp::Renew(renew) }
             }
             What::Release { old_token, at_least } => {
                 LockOp::Release(Release { lease_id, token: token(old_token), at_least: ttl(at_least) })

@@ -19,6 +19,7 @@ macro_rules! lock_conformance {
                 the_same_request_again_gives_the_same_lease
                 a_lease_counts_up_to_the_very_moment_it_ends (exact)
                 an_ended_lease_is_taken_over_and_that_is_told
+                a_takeover_names_the_lease_before_it (takeovers)
                 tokens_rise_across_release_expiry_and_force
                 a_token_is_never_behind_the_clock
                 a_renewal_counts_from_now
@@ -107,6 +108,7 @@ macro_rules! lock_conformance {
                 every_change_is_told_once_and_in_order (queues)
                 what_changes_nothing_tells_nothing
                 renewals_are_counted_not_listed
+                a_renewal_is_listed_if_its_caller_asks_for_that (queues renewals)
                 history_is_read_in_pages_both_ways
                 replaying_the_history_gives_the_lock (shares)
             ;

@@ -169,6 +169,12 @@ impl Player {
         self.apply(LockOp::Renew(Renew { lease_id: self.id(), token: lease.token, ttl: None })).await
     }
 
+    /// Renews a lease, and has that written into the history.
+    pub async fn renews_logged(&self, lease: &Lease) -> Outcome {
+        let renew = Renew { lease_id: self.id(), token: lease.token, ttl: None };
+        self.apply(LockOp::RenewLogged(renew)).await
+    }
+
     /// Releases a lease.
     pub async fn releases(&self, lease: &Lease) -> Outcome {
         self.releases_with(lease.token, None).await

@@ -1,12 +1,13 @@
 //! One attempt: its lock if it has one, its handler, and how it ends when it has to stop before it is done.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::floor::{Stop, Terms};
+use super::floor::{Floor, Stop, Terms};
 use super::foreman::Handler;
 use super::running::Ties;
 use super::slots::Slot;
@@ -18,7 +19,7 @@ use crate::client::run_error::RunError;
 use crate::client::strategy::Strategy;
 use crate::client::workflows::clear_stale;
 use crate::error::{Error, Result};
-use crate::model::{Brief, ExecutionId, LockName, Note, Task, Ttl, Verdict, format_duration};
+use crate::model::{Brief, ExecutionId, LockName, Note, Task, TaskId, Token, Ttl, Verdict, format_duration};
 use crate::store::Moment;
 
 /// How long a task is put off that has lost its lock.
@@ -65,6 +66,10 @@ pub(super) async fn attempt(
     let began = Moment::now();
     let (mut terms, patient) = (ties.terms.clone(), ties.patient);
     let execution = Execution::of(&task);
+    let own_limit = execution.as_ref().and_then(|execution| execution.max_runtime);
+    let max_runtime = own_limit.into_iter().chain(ties.max_runtime).min();
+    let ties = Ties { max_runtime, ..ties };
+    let stopped_as = |why, last| stopped_as(why, last, execution.as_ref(), max_runtime);
     let its_slot = slot.clone();
     let mut work = std::pin::pin!(async {
         let Some(handler) = handler else { return Verdict::Return };
@@ -73,7 +78,10 @@ pub(super) async fn attempt(
                 execute(&inner, lock, execution, Run { handler, task, ttl, ties, slot }).await
             }
             (Some(lock), None) => under_lock(&inner, lock, Run { handler, task, ttl, ties, slot }).await,
-            (None, _) => handler(task, None, ties).await,
+            (None, _) => {
+                let limit = Limit::new(&ties, &task);
+                limit.run(handler(task, None, ties)).await
+            }
         }
     });
     let verdict = tokio::select! {
@@ -82,12 +90,12 @@ pub(super) async fn attempt(
             let last = if patient { Some(work.await) } else { None };
             // While a patient handler came to its end, the lease may have been lost after all.
             let why = terms.borrow().stop.unwrap_or(why);
-            stopped_as(why, last, execution.as_ref())
+            stopped_as(why, last)
         },
         verdict = &mut work => {
             // It may have been told to stop, and have ended by that, within this very poll.
             match terms.borrow().stop {
-                Some(why) => stopped_as(why, Some(verdict), execution.as_ref()),
+                Some(why) => stopped_as(why, Some(verdict)),
                 None => verdict,
             }
         }
@@ -96,7 +104,12 @@ pub(super) async fn attempt(
 }
 
 /// What to tell the store of an attempt that had to stop.
-fn stopped_as(why: Stop, last: Option<Verdict>, execution: Option<&Execution>) -> Verdict {
+fn stopped_as(
+    why: Stop,
+    last: Option<Verdict>,
+    execution: Option<&Execution>,
+    max_runtime: Option<Ttl>,
+) -> Verdict {
     let begun = execution.filter(|execution| execution.begun.load(Ordering::Relaxed));
     match (why, last, begun) {
         // The store decides by the token whether it still counts.
@@ -108,14 +121,44 @@ fn stopped_as(why: Stop, last: Option<Verdict>, execution: Option<&Execution>) -
         )),
         (Stop::Asked, ..) => Verdict::Abort(None),
         (Stop::Overdue, ..) => {
-            let after = execution.and_then(|execution| execution.max_runtime).map(Ttl::as_duration);
-            let after = after.map(|after| format!(": it ran for {}", format_duration(after)));
-            Verdict::Abort(Some(Note::new(format!("timeout{}", after.unwrap_or_default()))))
+            let after =
+                max_runtime.map(|after| format!(": it ran for {}", format_duration(after.as_duration())));
+            let why = Note::new(format!("timeout{}", after.unwrap_or_default()));
+            match execution {
+                Some(_) => Verdict::Abort(Some(why)),
+                None => Verdict::Retry(why, None),
+            }
         }
         // What has begun must not begin again somewhere else.
         (Stop::Ending, _, Some(_)) => {
             Verdict::Abort(Some(Note::new("shutdown: its worker ended before it was done")))
         }
+    }
+}
+
+/// How long a handler may run, and what stops it after that.
+struct Limit {
+    longest: Option<Ttl>,
+    floor: Arc<Floor>,
+    id: TaskId,
+    token: Token,
+}
+
+impl Limit {
+    fn new(ties: &Ties, task: &Task) -> Self {
+        Self { longest: ties.max_runtime, floor: ties.floor.clone(), id: task.id, token: task.token }
+    }
+
+    /// Runs the handler, and has it stopped when its time is over. A patient handler ends by itself after that.
+    async fn run(self, mut work: Pin<Box<dyn Future<Output = Verdict> + Send>>) -> Verdict {
+        let Some(longest) = self.longest else { return work.await };
+        tokio::select! {
+            biased;
+            verdict = &mut work => return verdict,
+            () = tokio::time::sleep(longest.as_duration()) => {}
+        }
+        self.floor.stop(self.id, self.token, Stop::Overdue);
+        work.await
     }
 }
 
@@ -139,35 +182,18 @@ impl Run {
     }
 
     /// Runs the handler while the lock is held.
-    async fn run(self, guard: Guard, max_runtime: Option<Ttl>) -> Result<Verdict> {
+    async fn run(self, guard: Guard) -> Result<Verdict> {
         let Self { handler, task, ties, .. } = self;
-        let token = guard.token();
-        let overdue = {
-            let (floor, id, token) = (ties.floor.clone(), task.id, task.token);
-            async move {
-                match max_runtime {
-                    Some(longest) => tokio::time::sleep(longest.as_duration()).await,
-                    None => std::future::pending().await,
-                }
-                floor.stop(id, token, Stop::Overdue);
-                std::future::pending::<()>().await;
-            }
-        };
-        let within = async |work: std::pin::Pin<Box<dyn Future<Output = Verdict> + Send>>| {
-            tokio::select! {
-                verdict = work => verdict,
-                () = overdue => unreachable!("it is pending for ever"),
-            }
-        };
+        let (token, limit) = (guard.token(), Limit::new(&ties, &task));
         if ties.patient {
             let ties = Ties { lock: Some(guard.watch()), ..ties };
-            let verdict = within(handler(task, Some(token), ties)).await;
+            let verdict = limit.run(handler(task, Some(token), ties)).await;
             return match guard.release().await {
                 Err(error @ Error::Lost { .. }) => Err(error),
                 Ok(()) | Err(_) => Ok(verdict),
             };
         }
-        match guard.run(async |_| within(handler(task, Some(token), ties)).await).await {
+        match guard.run(async |_| limit.run(handler(task, Some(token), ties)).await).await {
             Ok(verdict) => Ok(verdict),
             // The handler had ended before the loss was known: its result counts.
             Err(RunError { error, value: Some(verdict) }) => {
@@ -186,7 +212,7 @@ async fn under_lock(inner: &Arc<Inner>, lock: LockName, run: Run) -> Verdict {
         Ok(guard) => guard,
         Err(verdict) => return verdict,
     };
-    match run.run(guard, None).await {
+    match run.run(guard).await {
         Ok(verdict) => verdict,
         // The lock was lost, and the handler with it.
         Err(error) => {
@@ -204,7 +230,7 @@ async fn execute(inner: &Arc<Inner>, lock: LockName, execution: &Execution, run:
         Err(verdict) => return verdict,
     };
     execution.begun.store(true, Ordering::Relaxed);
-    match run.run(guard, execution.max_runtime).await {
+    match run.run(guard).await {
         Ok(verdict) => verdict,
         Err(error) => {
             tracing::warn!(%error, execution = %execution.id, "the lock of an execution was lost while it ran");
@@ -331,7 +357,6 @@ async fn stopped(terms: &mut watch::Receiver<Terms>) -> Stop {
 
 #[cfg(test)]
 mod tests {
-    use super::super::floor::Floor;
     use super::super::slots::Slots;
     use super::*;
     use crate::Leasehold;
@@ -350,7 +375,8 @@ mod tests {
         let task = Task::new(&new, Timestamp::from_micros(1));
         let floor = Arc::<Floor>::default();
         let terms = floor.take(&task, ttl, Moment::now());
-        let ties = Ties { floor, terms, lock: None, ending: CancellationToken::new(), patient };
+        let ties =
+            Ties { floor, terms, lock: None, ending: CancellationToken::new(), patient, max_runtime: None };
         let handler: Box<Handler> = Box::new(move |task: Arc<Task>, _, ties: Ties| {
             let last = last.clone();
             Box::pin(async move {

@@ -60,6 +60,8 @@ pub(super) struct Foreman {
     pub(super) over: CancellationToken,
     /// Handlers that are stopped end by themselves.
     pub(super) patient: bool,
+    /// A handler is stopped when it has run for this long.
+    pub(super) max_runtime: Option<Ttl>,
 }
 
 /// A task that is in hand.
@@ -321,7 +323,8 @@ impl Foreman {
                 continue;
             }
             let (floor, ending) = (self.floor.clone(), self.ending.clone());
-            let ties = Ties { floor, terms, lock: None, ending, patient: self.patient };
+            let (patient, max_runtime) = (self.patient, self.max_runtime);
+            let ties = Ties { floor, terms, lock: None, ending, patient, max_runtime };
             let handler = self.handlers.get(&task.queue).cloned();
             let (id, token) = (task.id, task.token);
             let alone = task.runs_alone();

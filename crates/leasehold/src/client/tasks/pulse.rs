@@ -25,9 +25,31 @@ pub(super) struct About {
     pub(super) info: WorkerInfo,
     pub(super) busy: AtomicU32,
     pub(super) draining: AtomicBool,
+    /// Whether the last heartbeat reported that the worker is busy, and that it is draining.
+    reported_busy: AtomicBool,
+    reported_draining: AtomicBool,
 }
 
 impl About {
+    /// A worker that has not begun.
+    pub(super) fn new(info: WorkerInfo) -> Self {
+        let (reported_busy, reported_draining) = Default::default();
+        Self { info, busy: 0.into(), draining: false.into(), reported_busy, reported_draining }
+    }
+
+    /// Whether the last heartbeat is out of date: it reported an idle worker that is busy now, or one that takes tasks and
+    /// is draining now. The number of running tasks does not count, because it may change all the time.
+    fn has_changed(&self) -> bool {
+        let reported = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
+        reported(&self.reported_busy) != (self.busy.load(Ordering::Relaxed) > 0)
+            || reported(&self.reported_draining) != self.draining.load(Ordering::Relaxed)
+    }
+
+    fn set_reported(&self, info: &WorkerInfo) {
+        self.reported_busy.store(info.busy > 0, Ordering::Relaxed);
+        self.reported_draining.store(info.draining, Ordering::Relaxed);
+    }
+
     pub(super) fn now(&self) -> WorkerInfo {
         WorkerInfo {
             busy: self.busy.load(Ordering::Relaxed),
@@ -83,6 +105,9 @@ pub(super) async fn beat_on(inner: Arc<Inner>, floor: Arc<Floor>, about: Arc<Abo
             }
         }
         give_up(&floor);
+        if about.has_changed() {
+            due = due.min(last.plus(news_every));
+        }
         let nap = due.after(Moment::now()).min(NAP);
         tokio::select! {
             () = tokio::time::sleep(nap) => {}
@@ -97,7 +122,9 @@ async fn beat(inner: &Inner, floor: &Floor, about: &About, (held, ttl): (&[HeldT
     loop {
         let (batch, later) = rest.split_at(rest.len().min(BATCH));
         let sent = Moment::now();
-        let beats = inner.tasks()?.heartbeat(&about.now(), batch, ttl).await?;
+        let info = about.now();
+        let beats = inner.tasks()?.heartbeat(&info, batch, ttl).await?;
+        about.set_reported(&info);
         floor.heard(batch, &beats, sent);
         if later.is_empty() {
             return Ok(());

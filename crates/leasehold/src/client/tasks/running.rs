@@ -5,9 +5,9 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::floor::{Floor, Terms};
+use super::floor::{Floor, Stop, Terms};
 use crate::client::guard::{GuardState, Health};
-use crate::model::{ExecutionId, Progress, Task, TaskId, Token};
+use crate::model::{ExecutionId, Progress, Task, TaskId, Token, Ttl};
 use crate::store::Moment;
 
 /// A task that this worker has leased, with what it is about. Its lease is kept alive in the background for as long as
@@ -31,6 +31,8 @@ pub(in crate::client) struct Ties {
     pub(super) ending: CancellationToken,
     /// The handler is not dropped when it has to stop.
     pub(super) patient: bool,
+    /// The handler is stopped when it has run for this long.
+    pub(super) max_runtime: Option<Ttl>,
 }
 
 impl<W> Running<W> {
@@ -123,6 +125,11 @@ impl<W> Running<W> {
             () = stopped => {}
             () = lock_lost => {}
         }
+    }
+
+    /// Returns whether the handler has to stop because it has run for as long as it may.
+    pub fn is_overdue(&self) -> bool {
+        self.ties.terms.borrow().stop == Some(Stop::Overdue)
     }
 
     /// Resolves when the worker begins to end: a good time to come to a good place to stop at.

@@ -20,8 +20,9 @@ use crate::client::leasehold::Inner;
 use crate::error::{Error, Result};
 use crate::model::{
     Invalid, Note, Payload, QueueName, Retention, Ttl, Verdict, WorkerId, WorkerInfo, WorkflowName,
+    format_duration,
 };
-use crate::store::{self, clock::new_id};
+use crate::store;
 
 /// Makes a worker. What is wrong with a value is told by [`start`](Self::start).
 #[must_use = "nothing is done until start() is called"]
@@ -31,6 +32,7 @@ pub struct WorkerBuilder {
     slots: u32,
     prefetch: Option<u32>,
     recover_every: Option<Duration>,
+    max_runtime: Option<Ttl>,
     retention: Option<Retention>,
     patient: bool,
     pub(in crate::client) wrong: Option<Error>,
@@ -50,6 +52,7 @@ impl WorkerBuilder {
             slots: SLOTS,
             prefetch: None,
             recover_every: None,
+            max_runtime: None,
             retention: None,
             patient: false,
             wrong: None,
@@ -151,9 +154,24 @@ impl WorkerBuilder {
     }
 
     /// Looks for leases that ran out this often; a third of the shortest ttl if not said, and at least every 5 s, or as often as
-    /// the engine [polls](crate::store::Abilities::poll) if that is longer.
+    /// the engine [polls](crate::store::Abilities::poll) if that is longer. From 10 ms to a day; each pass comes after half to
+    /// all of this time, by chance. Taking tasks looks for such leases too, so that a long interval delays no busy queue.
     pub fn recover_every(mut self, every: Duration) -> Self {
-        self.recover_every = Some(every.max(Duration::from_millis(10)));
+        match check_interval(every) {
+            Ok(every) => self.recover_every = Some(every),
+            Err(invalid) => _ = self.wrong.get_or_insert(invalid.into()),
+        }
+        self
+    }
+
+    /// Stops a handler that has run for this long: the attempt failed, and the next one follows if attempts are left. The time
+    /// that a task waits for its lock does not count. An execution of a workflow ends as aborted, and its own limit holds
+    /// too. Without it a handler may run for as long as its lease can be kept alive.
+    pub fn max_runtime(mut self, longest: Duration) -> Self {
+        match Ttl::new(longest) {
+            Ok(longest) => self.max_runtime = Some(longest),
+            Err(invalid) => _ = self.wrong.get_or_insert(invalid.into()),
+        }
         self
     }
 
@@ -186,7 +204,8 @@ impl WorkerBuilder {
 
     /// Starts to work, on the runtime that it is called on.
     pub fn start(self) -> Result<Worker> {
-        let Self { inner, handlers, slots, prefetch, recover_every, retention, patient, wrong } = self;
+        let Self { inner, handlers, slots, prefetch, recover_every, max_runtime, retention, patient, wrong } =
+            self;
         if let Some(error) = wrong {
             return Err(error);
         }
@@ -206,22 +225,18 @@ impl WorkerBuilder {
             lines.entry(*ttl).or_default().push(queue.clone());
         }
         let shortest = *lines.keys().next().expect("there is a handler");
-        let id = WorkerId::from_uuid(new_id());
-        let about = Arc::new(About {
-            info: WorkerInfo {
-                id,
-                host: store::host_name(),
-                pid: std::process::id(),
-                version: env!("CARGO_PKG_VERSION").to_owned(),
-                queues: handlers.keys().cloned().collect(),
-                slots,
-                busy: 0,
-                draining: false,
-                every: Ttl::new(shortest.as_duration() / 3).unwrap_or(Ttl::MIN),
-            },
-            busy: 0.into(),
-            draining: false.into(),
-        });
+        let id = inner.store.new_worker_id();
+        let about = Arc::new(About::new(WorkerInfo {
+            id,
+            host: store::host_name(),
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            queues: handlers.keys().cloned().collect(),
+            slots,
+            busy: 0,
+            draining: false,
+            every: Ttl::new(shortest.as_duration() / 3).unwrap_or(Ttl::MIN),
+        }));
         let floor = Arc::<Floor>::default();
         let (ending, over) = (CancellationToken::new(), CancellationToken::new());
         // On a thread of their own: no handler can keep signs of life from being given, nor can upkeep.
@@ -261,6 +276,7 @@ impl WorkerBuilder {
             ending: ending.clone(),
             over: over.clone(),
             patient,
+            max_runtime,
         };
         let work = tokio::spawn(async move {
             let _background = (background, subscription);
@@ -277,6 +293,15 @@ impl WorkerBuilder {
         });
         Ok(Worker { id, ending, over: over.drop_guard(), work })
     }
+}
+
+/// The interval of passes that look for ended leases, from 10 ms to a day.
+pub(in crate::client) fn check_interval(every: Duration) -> Result<Duration, Invalid> {
+    let bounds = Duration::from_millis(10)..=Duration::from_hours(24);
+    if bounds.contains(&every) {
+        return Ok(every);
+    }
+    Err(Invalid(format!("an interval of {} is out of bounds: 10ms to 1d", format_duration(every))))
 }
 
 /// Does something until it is cancelled.

@@ -9,7 +9,7 @@ use crate::client::status::LockStatus;
 use crate::error::{Error, Result, Trouble};
 use crate::model::{
     Cancel, ExecutionId, ForceRelease, Holder, LockOp, LockRecord, Note, Reason, Settle, Settled, Task,
-    TaskAnswer, TaskOp, TaskState, Ttl, Verdict, WorkflowName,
+    TaskAnswer, TaskKey, TaskOp, TaskState, Ttl, Verdict, WorkflowName,
 };
 use crate::store::{Cursor, ListTasks, Page, TaskStore, notify_holders, notify_worker};
 
@@ -80,6 +80,36 @@ impl Workflows {
             }
             list.after = page.next;
         }
+    }
+
+    /// Returns the executions that were started with this key, the newest first: of one workflow, or of all. Earlier ones
+    /// are found through the execution that uses the key now, up to the first that is forgotten, `most` of each workflow.
+    pub async fn with_key(
+        &self,
+        workflow: Option<&WorkflowName>,
+        key: &TaskKey,
+        most: usize,
+    ) -> Result<Vec<Execution>> {
+        let workflows = match workflow {
+            Some(workflow) => vec![workflow.clone()],
+            None => self.list().await?.into_iter().map(|status| status.workflow).collect(),
+        };
+        let mut found: Vec<Execution> = Vec::new();
+        for workflow in workflows {
+            let mut next = self.tasks()?.keyed(&workflow.queue(), key).await?;
+            let mut left = most;
+            while let Some(task) = next.filter(|_| left > 0) {
+                left -= 1;
+                let execution = Execution { key: Some(key.clone()), ..Execution::of(task) };
+                next = match execution.retry_of {
+                    Some(earlier) => self.tasks()?.get(earlier.task()).await?,
+                    None => None,
+                };
+                found.push(execution);
+            }
+        }
+        found.sort_by_key(|execution| std::cmp::Reverse((execution.created_at, execution.id)));
+        Ok(found)
     }
 
     /// Stops an execution: at once if it waits; if it runs, its worker is asked to, and the lock is held until it has.

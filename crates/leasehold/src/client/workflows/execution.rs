@@ -4,8 +4,8 @@ use serde::Serialize;
 
 use crate::client::status::{LockStatus, rfc3339, rfc3339_option};
 use crate::model::{
-    Asked, Brief, Counts, ExecutionId, Holder, Input, Pause, Payload, Progress, Task, TaskEventKind, TaskKey,
-    TaskState, Timestamp, Token, Ttl, WorkerId, WorkflowName,
+    Asked, Brief, Counts, ExecutionId, Holder, Input, Metadata, Pause, Payload, Progress, Task,
+    TaskEventKind, TaskKey, TaskState, Timestamp, Token, Ttl, WorkerId, WorkflowName,
 };
 
 /// One run of a workflow.
@@ -45,6 +45,12 @@ pub struct Execution {
         skip_serializing_if = "Option::is_none"
     )]
     pub max_runtime: Option<Ttl>,
+    /// The caller that started it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started_by: Option<String>,
+    /// Other facts about its start.
+    #[serde(skip_serializing_if = "Metadata::is_empty")]
+    pub facts: Metadata,
     /// The fencing token of its run: zero until it is run.
     pub token: Token,
     /// Counts its changes.
@@ -72,7 +78,9 @@ pub struct Execution {
 impl Execution {
     /// The execution that a task of a workflow's queue is.
     pub(super) fn of(task: Task) -> Self {
-        let Brief { input, attempt, retry_of, max_runtime } = Brief::of(&task);
+        let Brief { input, attempt, retry_of, max_runtime, key, mut facts } = Brief::of(&task);
+        let started_by = facts.get(Brief::STARTED_BY).map(str::to_owned);
+        facts.remove(Brief::STARTED_BY);
         let name = task.queue.as_str();
         let workflow = WorkflowName::of_queue(&task.queue).or_else(|| WorkflowName::new(name).ok());
         Self {
@@ -83,10 +91,12 @@ impl Execution {
             input,
             result: task.result,
             progress: task.progress,
-            key: task.key,
+            key: task.key.or(key),
             attempt,
             retry_of,
             max_runtime,
+            started_by,
+            facts,
             token: task.token,
             version: task.version,
             worker: task.worker,

@@ -64,6 +64,17 @@ impl Workflows {
         ttl: Ttl,
         wait: Duration,
     ) -> Result<Option<Execution>> {
+        self.take_as(self.inner.store.new_worker_id(), workflows, ttl, wait).await
+    }
+
+    /// The same, under an id that the caller chooses: a server takes executions for its callers.
+    pub async fn take_as(
+        &self,
+        worker: WorkerId,
+        workflows: &[WorkflowName],
+        ttl: Ttl,
+        wait: Duration,
+    ) -> Result<Option<Execution>> {
         let mut queues = Vec::with_capacity(workflows.len());
         for workflow in workflows {
             // Looked at first: an execution that is leased and given back again and again would tell of nothing else.
@@ -76,7 +87,6 @@ impl Workflows {
         if queues.is_empty() {
             return Ok(None);
         }
-        let worker = WorkerId::from_uuid(new_id());
         let ask = LeaseTasks::new(worker, queues, 1, ttl);
         let Some(task) = self.tasks()?.lease(&ask).await?.tasks.pop() else { return Ok(None) };
         let Some(lock) = &task.lock else { return Ok(Some(Execution::of(task))) };
@@ -182,7 +192,10 @@ impl Workflows {
         let renewed = match self.lease_of(lock, id).await? {
             Some(lease) => {
                 let renew = Renew { lease_id: lease.ask.lease_id, token: lease.token, ttl: Some(ttl) };
-                matches!(self.inner.locks().apply(lock, &LockOp::Renew(renew)).await?, Outcome::Renewed(_))
+                matches!(
+                    self.inner.locks().apply(lock, &self.inner.renewal(renew)).await?,
+                    Outcome::Renewed(_)
+                )
             }
             None => false,
         };

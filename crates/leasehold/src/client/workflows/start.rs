@@ -11,8 +11,8 @@ use super::stale::clear_stale;
 use crate::client::leasehold::Inner;
 use crate::error::{Error, Result};
 use crate::model::{
-    Brief, Enqueued, ExecutionId, Holder, Input, NewTask, Payload, Priority, Retries, Reuse, Task, TaskId,
-    TaskKey, TaskState, Timestamp, Ttl, WorkflowName,
+    Brief, Enqueued, ExecutionId, Holder, Input, Metadata, NewTask, Payload, Priority, Retries, Reuse, Task,
+    TaskId, TaskKey, TaskState, Timestamp, Ttl, WorkflowName,
 };
 use crate::store::clock::new_id;
 
@@ -71,6 +71,7 @@ pub struct StartBuilder {
     priority: Priority,
     max_runtime: Option<Ttl>,
     wanted: Option<Ttl>,
+    facts: Metadata,
 }
 
 impl StartBuilder {
@@ -79,6 +80,9 @@ impl StartBuilder {
         N: TryInto<WorkflowName>,
         N::Error: Into<Error>,
     {
+        let mut facts = Metadata::default();
+        // A holder's name is short enough for a fact.
+        let _ = facts.set(Brief::STARTED_BY, inner.holder.as_str());
         Self {
             inner,
             workflow: workflow.try_into().map_err(Into::into),
@@ -88,7 +92,19 @@ impl StartBuilder {
             priority: Priority::default(),
             max_runtime: None,
             wanted: None,
+            facts,
         }
+    }
+
+    /// Names who starts it; host and process number of this process by default.
+    pub fn started_by(self, who: &Holder) -> Self {
+        self.fact(Brief::STARTED_BY, who.as_str())
+    }
+
+    /// Adds a fact about the start, such as the event behind it. It is kept with the execution, and is no part of the input.
+    pub fn fact(self, key: &str, value: &str) -> Self {
+        let mut facts = self.facts.clone();
+        self.with(facts.set(key, value).map(|()| facts), |start, facts| start.facts = facts)
     }
 
     /// What makes it the same start when it comes again, such as the id of an event: one execution for each.
@@ -165,7 +181,12 @@ impl StartBuilder {
                 earlier = tasks.keyed(&queue, key).await?;
             }
         }
-        let mut brief = Brief { max_runtime: self.max_runtime, ..Brief::new(input) };
+        let mut brief = Brief {
+            max_runtime: self.max_runtime,
+            key: self.key.clone(),
+            facts: self.facts.clone(),
+            ..Brief::new(input)
+        };
         if let Some(earlier) = earlier {
             if !self.reuse.allows(earlier.state) {
                 let prints = [brief.input.fingerprint(), brief.input.old_fingerprint()];

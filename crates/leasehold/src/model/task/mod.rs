@@ -9,6 +9,7 @@
 //! | `begin.rs` | when an attempt counts: what is started at once, fetched ahead, or run alone |
 //! | `table.rs` | all tasks together: who is next, keys, locks, counts. The reference for every engine |
 //! | `retention.rs` | how long finished tasks are kept |
+//! | `webhook.rs` | the webhook delivery that started an execution |
 //! | `worker.rs` | who works |
 //! | `workflow.rs` | executions of workflows: tasks with a brief, under their workflow's lock |
 
@@ -20,6 +21,7 @@ mod retention;
 mod rules;
 mod table;
 mod values;
+mod webhook;
 mod worker;
 mod workflow;
 
@@ -31,6 +33,7 @@ pub use record::{Chain, Task, TaskEvent, TaskEventKind, TaskState};
 pub use retention::Retention;
 pub use table::{Counts, Pause, QueueStatus, TaskTable};
 pub use values::{Fingerprint, MAX_PAYLOAD, Note, Payload, Progress, Retries, TaskId, WorkerId};
+pub use webhook::WebhookEvent;
 pub use worker::{WorkerInfo, WorkerStatus};
 pub(super) use workflow::WORKFLOW;
 pub use workflow::{Brief, ExecutionId, Input};

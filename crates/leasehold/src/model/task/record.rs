@@ -163,7 +163,9 @@ impl std::str::FromStr for TaskState {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let words = || Self::ALL.map(Self::word).join(", ");
         let found = Self::ALL.into_iter().find(|state| state.word() == text);
-        found.ok_or_else(|| crate::model::Invalid(format!("'{text}' is no state; there are {}", words())))
+        found.ok_or_else(|| {
+            crate::model::Invalid(format!("'{text}' is not a state; the states are {}", words()))
+        })
     }
 }
 

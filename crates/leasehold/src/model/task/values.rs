@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::canonical::canonical;
 
-use crate::model::{Invalid, Ttl};
+use crate::model::{Invalid, Ttl, check_depth};
 
 /// The largest payload or result, in bytes of JSON.
 pub const MAX_PAYLOAD: usize = 1 << 20;
@@ -45,7 +45,7 @@ macro_rules! id {
 
         impl $type {
             fn parse(text: &str) -> Result<Self, Invalid> {
-                let wrong = |_| Invalid(format!("'{text}' is no {}; it is a UUID", $word));
+                let wrong = |_| Invalid(format!("'{text}' is not a valid {}: it must be a UUID", $word));
                 Uuid::parse_str(text).map(Self).map_err(wrong)
             }
         }
@@ -129,6 +129,7 @@ impl Payload {
         if json.len() > MAX_PAYLOAD {
             return Err(Invalid(format!("the payload has {} bytes; {MAX_PAYLOAD} is the most", json.len())));
         }
+        check_depth(&json)?;
         Ok(Self(json))
     }
 
@@ -319,6 +320,7 @@ impl From<Note> for String {
 
 /// How often a task is tried, and how long the pauses between are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "UncheckedRetries")]
 pub struct Retries {
     /// So many attempts in all.
     pub attempts: u32,
@@ -326,6 +328,22 @@ pub struct Retries {
     pub first: Ttl,
     /// No pause is longer.
     pub longest: Ttl,
+}
+
+/// Retries as they are read.
+#[derive(Deserialize)]
+struct UncheckedRetries {
+    attempts: u32,
+    first: Ttl,
+    longest: Ttl,
+}
+
+impl TryFrom<UncheckedRetries> for Retries {
+    type Error = Invalid;
+    fn try_from(read: UncheckedRetries) -> Result<Self, Invalid> {
+        let UncheckedRetries { attempts, first, longest } = read;
+        Self { attempts, first, longest }.check()
+    }
 }
 
 /// Five attempts, with pauses of about 1, 2, 4 and 8 seconds.
@@ -383,6 +401,9 @@ mod tests {
         assert!(Payload::new("{a}").unwrap_err().0.starts_with("the payload is not JSON"));
         let large = format!("\"{}\"", "x".repeat(MAX_PAYLOAD));
         assert!(Payload::new(&large).unwrap_err().0.contains("1048576 is the most"));
+        let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+        assert!(Payload::new(&deep).unwrap_err().0.contains("nested deeper than 128"));
+        assert!(serde_json::from_str::<Payload>(&deep).is_err(), "also in JSON");
         let kept = Payload::new("{\"big\": 12345678901234567890123, \"a\": 1.10}").unwrap();
         assert_eq!(serde_json::to_string(&kept).unwrap(), kept.as_str());
     }

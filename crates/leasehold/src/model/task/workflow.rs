@@ -8,7 +8,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{Fingerprint, Payload, Task, TaskId};
-use crate::model::{Holder, Invalid, LockName, QueueName, Ttl, WorkflowName};
+use crate::model::ask::is_default;
+use crate::model::{Holder, Invalid, LockName, Metadata, QueueName, TaskKey, Ttl, WorkflowName};
 
 /// What the queue and the lock of a workflow begin with.
 pub(in crate::model) const WORKFLOW: &str = "workflow/";
@@ -90,7 +91,9 @@ impl FromStr for ExecutionId {
     type Err = Invalid;
     fn from_str(text: &str) -> Result<Self, Invalid> {
         let id = text.strip_prefix(EXECUTION).unwrap_or(text);
-        let wrong = |_| Invalid(format!("'{text}' is no execution id; it is {EXECUTION} and a UUID"));
+        let wrong = |_| {
+            Invalid(format!("'{text}' is not an execution id; an execution id is {EXECUTION} and a UUID"))
+        };
         id.parse().map(Self).map_err(wrong)
     }
 }
@@ -122,12 +125,26 @@ pub struct Brief {
     /// It is stopped when it has run for so long.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_runtime: Option<Ttl>,
+    /// The key that it was started with. The task itself has the key only until a later execution uses it again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<TaskKey>,
+    /// Facts about its start: who started it under [`Brief::STARTED_BY`], and what the caller added.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub facts: Metadata,
 }
 
 impl Brief {
-    /// A first try, however long it may take.
-    pub const fn new(input: Input) -> Self {
-        Self { input, attempt: 1, retry_of: None, max_runtime: None }
+    /// The fact that names the caller that started the execution.
+    pub const STARTED_BY: &'static str = "startedBy";
+
+    /// A first try without a limit on its runtime.
+    pub fn new(input: Input) -> Self {
+        Self { input, attempt: 1, retry_of: None, max_runtime: None, key: None, facts: Metadata::default() }
+    }
+
+    /// The caller that started the execution, if it is known.
+    pub fn started_by(&self) -> Option<&str> {
+        self.facts.get(Self::STARTED_BY)
     }
 
     /// The brief of an execution. A task that somebody has added by hand has only an input.
@@ -260,5 +277,10 @@ mod tests {
                 "{{\"input\":{{\"json\":{{\"a\":1}}}},\"attempt\":2,\"retry_of\":\"{id}\",\"max_runtime\":60000000}}"
             )
         );
+        let mut brief = Brief::new(Input::of(&1).unwrap());
+        brief.facts.set(Brief::STARTED_BY, "ada@laptop").unwrap();
+        let stored = serde_json::to_string(&brief).unwrap();
+        assert_eq!(stored, "{\"input\":{\"json\":1},\"facts\":{\"startedBy\":\"ada@laptop\"}}");
+        assert_eq!(serde_json::from_str::<Brief>(&stored).unwrap().started_by(), Some("ada@laptop"));
     }
 }

@@ -93,7 +93,7 @@ impl LockDoc {
 fn speaker(op: &LockOp) -> Option<LeaseId> {
     match op {
         LockOp::Acquire(acquire) => Some(acquire.ask.lease_id),
-        LockOp::Renew(renew) => Some(renew.lease_id),
+        LockOp::Renew(renew) | LockOp::RenewLogged(renew) => Some(renew.lease_id),
         _ => None,
     }
 }

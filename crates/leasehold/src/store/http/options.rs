@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result, Trouble};
 use crate::store::StoreUrl;
-use crate::store::connect::decoded;
+use crate::store::connect::{decoded, is_this_machine};
+use crate::store::local_token::local_token_for;
 
 /// Where a leasehold server is, and who we are for it.
 #[derive(Clone)]
@@ -18,24 +19,44 @@ pub struct HttpOptions {
     pub(super) local: bool,
     /// The certificates to trust, as PEM; else those of the system.
     pub(super) ca: Option<PathBuf>,
+    /// The client's certificate and its private key, as PEM, for servers that want one.
+    pub(super) client: Option<ClientCertificate>,
     /// Who we are.
     pub(super) token: Option<String>,
     /// The address for people.
     pub(super) shown: String,
 }
 
+/// Files that prove to the server who the client is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ClientCertificate {
+    /// The certificate, followed by those between it and the CA.
+    pub(super) cert: PathBuf,
+    /// Its private key.
+    pub(super) key: PathBuf,
+}
+
 const TOKEN_FILE: &str = "LEASEHOLD_TOKEN_FILE";
 const TOKEN: &str = "LEASEHOLD_API_TOKEN";
 
 impl HttpOptions {
-    /// Reads `http[s]://[TOKEN@]HOST[:PORT][/path][?ca=PATH]`. Without a token in it, the file that
-    /// `LEASEHOLD_TOKEN_FILE` names has it, or `LEASEHOLD_API_TOKEN` does.
+    /// Reads `http[s]://[TOKEN@]HOST[:PORT][/path][?ca=PATH&cert=PATH&key=PATH]`. Without a token in it, the file that
+    /// `LEASEHOLD_TOKEN_FILE` names has it, or `LEASEHOLD_API_TOKEN` does, or, for a server on this machine, the file that
+    /// the server made.
     pub fn from_url(url: &StoreUrl) -> Result<Self> {
         let mut options = Self::of(url)?;
         if options.token.is_none() {
             options.token = token_around()?;
         }
+        if options.token.is_none() && options.local {
+            options.token = options.port().and_then(local_token_for);
+        }
         Ok(options)
+    }
+
+    fn port(&self) -> Option<u16> {
+        let usual = if self.tls { 443 } else { 80 };
+        self.base.parse::<hyper::Uri>().ok().map(|uri| uri.port_u16().unwrap_or(usual))
     }
 
     fn of(url: &StoreUrl) -> Result<Self> {
@@ -64,29 +85,35 @@ impl HttpOptions {
             base,
             tls: scheme == "https",
             ca: None,
+            client: None,
             token,
             shown: url.to_string(),
         };
+        let (mut cert, mut key) = (None, None);
         for setting in settings.split('&').filter(|setting| !setting.is_empty()) {
-            options.set(setting)?;
+            let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
+            let place = match name {
+                "ca" => &mut options.ca,
+                "cert" => &mut cert,
+                "key" => &mut key,
+                // Only the name: a mistyped one may stand before a secret.
+                _ => {
+                    let message = format!("'{name}' is not a setting of a leasehold server");
+                    return Err(wrong(&message, "there are ca=PATH, cert=PATH and key=PATH, for https"));
+                }
+            };
+            if !options.tls {
+                let message = format!("{name}= without TLS has no meaning");
+                return Err(wrong(&message, "write https: instead of http:"));
+            }
+            *place = Some(PathBuf::from(decoded(value)?));
         }
+        options.client = match (cert, key) {
+            (None, None) => None,
+            (Some(cert), Some(key)) => Some(ClientCertificate { cert, key }),
+            _ => return Err(wrong("cert= and key= need each other", "name both files, in PEM")),
+        };
         Ok(options)
-    }
-
-    fn set(&mut self, setting: &str) -> Result<()> {
-        match setting.split_once('=') {
-            Some(("ca", path)) if self.tls => self.ca = Some(PathBuf::from(decoded(path)?)),
-            Some(("ca", _)) => {
-                return Err(wrong("ca= without TLS has no meaning", "write https: instead of http:"));
-            }
-            // Only the key: a mistyped one may stand before a secret.
-            _ => {
-                let key = setting.split('=').next().unwrap_or_default();
-                let message = format!("'{key}' is not a setting of a leasehold server");
-                return Err(wrong(&message, "there is ca=PATH, for https"));
-            }
-        }
-        Ok(())
     }
 }
 
@@ -138,9 +165,7 @@ fn checked(token: &str, whence: &str) -> Result<Option<String>> {
 }
 
 fn is_local(host: &str) -> bool {
-    let host = host.trim_matches(['[', ']']);
-    let is_loopback = host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
-    is_loopback || host.eq_ignore_ascii_case("localhost")
+    is_this_machine(host.trim_matches(['[', ']']))
 }
 
 fn wrong(message: &str, hint: &str) -> Error {
@@ -161,8 +186,11 @@ mod tests {
         assert_eq!(given.base, "https://locks.example:7420/team/a");
         assert_eq!(given.token.as_deref(), Some("lh_1_s3cr3t"));
         assert_eq!(given.ca.as_deref(), Some(Path::new("/etc/ca x.pem")));
-        assert!(given.tls && !given.local);
+        assert!(given.tls && !given.local && given.client.is_none());
         assert!(!format!("{given:?}").contains("s3cr3t"));
+        let given = options("https://h?cert=/c.pem&key=/k.pem").unwrap();
+        let files = ClientCertificate { cert: "/c.pem".into(), key: "/k.pem".into() };
+        assert_eq!((given.ca, given.client), (None, Some(files)));
         let given = options("http://[::1]:7420").unwrap();
         assert_eq!((given.base.as_str(), given.token, given.local), ("http://[::1]:7420", None, true));
         for url in ["http://:lh_1_s3cr3t@h", "http://lh_1_s3cr3t:@h", "http://ada:lh_1_s3cr3t@h"] {
@@ -181,6 +209,9 @@ mod tests {
             "http://h/#x",
             "http://h:x",
             "http://h?ca=/x",
+            "http://h?cert=/x&key=/y",
+            "https://h?cert=/x",
+            "https://h?key=/x",
             "https://h?s3cr3t",
             "https://h?tokn=s3cr3t",
             "https://s3cr3t%0a@h",

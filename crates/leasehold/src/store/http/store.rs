@@ -14,9 +14,10 @@ use super::options::HttpOptions;
 use super::tasks::HttpTasks;
 use super::wakes::Wakes;
 use crate::Result;
-use crate::model::Ttl;
+use crate::model::{Ttl, WorkerId};
 use crate::store::background::Background;
-use crate::store::protocol::Hello;
+use crate::store::clock::new_id;
+use crate::store::protocol::{Hello, WorkerTag};
 use crate::store::{
     Abilities, DocStore, Finding, Hosts, LockStore, OnNotice, Recipient, Store, Subscription, TaskStore,
 };
@@ -31,6 +32,7 @@ const SHORTEST_POLL: Duration = Duration::from_millis(250);
 pub struct HttpStore {
     desk: Arc<Desk>,
     abilities: Abilities,
+    worker_tag: Option<WorkerTag>,
     locks: HttpLocks,
     tasks: Option<HttpTasks>,
     docs: Option<HttpDocs>,
@@ -54,6 +56,7 @@ impl HttpStore {
             },
             tasks: hello.tasks.then(|| HttpTasks { desk: desk.clone(), wakes }),
             docs: hello.docs.then(|| HttpDocs { desk: desk.clone(), abilities: abilities.clone() }),
+            worker_tag: hello.worker_tag,
             abilities,
             desk,
         })
@@ -99,6 +102,11 @@ impl Store for HttpStore {
 
     fn docs(&self) -> Option<&dyn DocStore> {
         self.docs.as_ref().map(|docs| docs as &dyn DocStore)
+    }
+
+    fn new_worker_id(&self) -> WorkerId {
+        let id = WorkerId::from_uuid(new_id());
+        self.worker_tag.map_or(id, |tag| tag.put_on(id))
     }
 
     fn subscribe(&self, to: Recipient, on_notice: OnNotice) -> Subscription {

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
+use rustls::client::WantsClientCert;
 use rustls::crypto::ring;
-use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem};
+use rustls::{ClientConfig, ConfigBuilder, RootCertStore};
 
-use super::options::HttpOptions;
+use super::options::{ClientCertificate, HttpOptions};
 use crate::error::{Error, Result, Trouble};
 
 /// A connection that takes longer than this to come about is tried anew.
@@ -23,8 +24,11 @@ pub(super) fn connector(options: &HttpOptions) -> Result<HttpsConnector<HttpConn
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|error| wrong("encryption cannot be set up", "please report this").because(error))?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+        .with_root_certificates(roots);
+    let config = match &options.client {
+        None => config.with_no_client_auth(),
+        Some(files) => proved(config, files)?,
+    };
     let mut http = HttpConnector::new();
     http.enforce_http(false);
     http.set_nodelay(true);
@@ -33,6 +37,27 @@ pub(super) fn connector(options: &HttpOptions) -> Result<HttpsConnector<HttpConn
     let builder = HttpsConnectorBuilder::new().with_tls_config(config);
     let builder = if options.tls { builder.https_only() } else { builder.https_or_http() };
     Ok(builder.enable_http1().wrap_connector(http))
+}
+
+/// With the client's own certificate.
+fn proved(
+    config: ConfigBuilder<ClientConfig, WantsClientCert>,
+    files: &ClientCertificate,
+) -> Result<ClientConfig> {
+    let unreadable = |path: &Path, hint, error: pem::Error| {
+        wrong(&format!("{} cannot be read", path.display()), hint).because(error)
+    };
+    let hint = "cert names a file with the client's certificate in PEM";
+    let chain = CertificateDer::pem_file_iter(&files.cert).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let chain = chain.map_err(|error| unreadable(&files.cert, hint, error))?;
+    let hint = "key names a file with the private key of the client's certificate in PEM, without a password";
+    let key =
+        PrivateKeyDer::from_pem_file(&files.key).map_err(|error| unreadable(&files.key, hint, error))?;
+    config.with_client_auth_cert(chain, key).map_err(|error| {
+        let (cert, key) = (files.cert.display(), files.key.display());
+        wrong(&format!("{cert} and {key} cannot be used"), "the key has to be that of the certificate")
+            .because(error)
+    })
 }
 
 fn trusted(ca: Option<&Path>) -> Result<RootCertStore> {

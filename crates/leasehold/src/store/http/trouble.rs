@@ -54,6 +54,10 @@ impl Failed {
     pub(super) fn explain(self, at: &str) -> Error {
         let trouble = self.trouble();
         let (what, hint) = match &self {
+            Self::NotConnected(error) | Self::Broken(error) if is_alert(error) => (
+                "does not accept this client's TLS",
+                "if the server wants client certificates (client_ca), name one with ?cert=PATH&key=PATH",
+            ),
             Self::NotConnected(error) | Self::Broken(error) if is_about_tls(error) => (
                 "does not speak TLS that can be trusted",
                 "name the right CA with ?ca=PATH and the host as in its certificate, or write http: if it has no TLS",
@@ -142,7 +146,7 @@ impl Refusal {
             401 | 403 => (
                 Trouble::NotPermitted,
                 "does not let us in",
-                "something before the server asks who we are; write the token as https://TOKEN@HOST",
+                "a proxy before the server asks for credentials; set LEASEHOLD_API_TOKEN, or write https://TOKEN@HOST",
             ),
             429 | 502..=504 => {
                 (Trouble::Unavailable, "is away: what stands before it answers", "is the server running?")
@@ -176,9 +180,11 @@ impl Told {
             "INVALID" | "TOO_LARGE" => return Invalid(self.detail.clone()).into(),
             "UNAUTHENTICATED" => (
                 Trouble::NotPermitted,
-                "write the token as https://TOKEN@HOST, or into the file that LEASEHOLD_TOKEN_FILE names",
+                "set LEASEHOLD_API_TOKEN to a token of this server, or name a file that has it with LEASEHOLD_TOKEN_FILE, \
+                 or write https://TOKEN@HOST; leasehold token new makes a token in the server's own store",
             ),
-            "FORBIDDEN" => (Trouble::NotPermitted, "use a token with a higher role: leasehold token new"),
+            "FORBIDDEN" if !self.hint.is_empty() => (Trouble::NotPermitted, self.hint.as_str()),
+            "FORBIDDEN" => (Trouble::NotPermitted, "use a token with a higher role"),
             "LATE" | "DRAINING" | "RATE_LIMITED" | "STORE_UNAVAILABLE" | "TOO_SLOW" => {
                 (Trouble::Unavailable, self.hint.as_str())
             }
@@ -192,6 +198,12 @@ impl Told {
 /// Whether TLS is what failed, however deep the cause is.
 fn is_about_tls(error: &legacy::Error) -> bool {
     causes(error).any(<Cause>::is::<rustls::Error>)
+}
+
+/// Whether the server ended TLS with a reason.
+fn is_alert(error: &legacy::Error) -> bool {
+    let mut causes = causes(error).filter_map(|cause| cause.downcast_ref::<rustls::Error>());
+    causes.any(|error| matches!(error, rustls::Error::AlertReceived(_)))
 }
 
 /// Whether something else than HTTP came back, or came before it was asked for. The latter hyper tells by no name: it is

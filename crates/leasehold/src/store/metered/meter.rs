@@ -88,8 +88,10 @@ impl Meter {
         match (op, answer) {
             (LockOp::Acquire(_), Ok(Outcome::Granted(lease))) => {
                 let asked = self.watch.served(lease.ask.lease_id);
-                if self.watch.holds(name, lease) || asked.is_some() {
-                    self.acquired(asked.unwrap_or(began));
+                // The request that was granted asked again as well.
+                self.retries.add(asked.is_some_and(|(_, how)| how == Asking::Once).into());
+                if self.watch.holds(name, lease, began) || asked.is_some() {
+                    self.acquired(asked.map_or(began, |(since, _)| since));
                 }
             }
             (LockOp::Acquire(acquire), Ok(Outcome::Busy(_))) => {
@@ -104,10 +106,13 @@ impl Meter {
                 let before = self.watch.asks(acquire.ask.lease_id, began, Asking::InQueue);
                 self.conflicts.add(before.is_none().into());
             }
-            (LockOp::Acquire(_), Err(_)) => self.failures.add(1),
+            (LockOp::Acquire(acquire), Err(_)) => {
+                self.failures.add(1);
+                self.retries.add((self.watch.asking(acquire.ask.lease_id) == Some(Asking::Once)).into());
+            }
             (_, Ok(Outcome::Renewed(lease))) => {
                 self.handed_over(lease.ask.lease_id);
-                self.watch.holds(name, lease);
+                self.watch.holds(name, lease, began);
             }
             (_, Ok(Outcome::Released(lease))) => {
                 self.handed_over(lease.ask.lease_id);
@@ -186,8 +191,8 @@ impl Meter {
 
     /// A ticket may have turned into this lease without a word to us: its first renewal, or its release, shows it.
     fn handed_over(&self, request: LeaseId) {
-        if let Some(asked) = self.watch.served(request) {
-            self.acquired(asked);
+        if let Some((since, _)) = self.watch.served(request) {
+            self.acquired(since);
         }
     }
 

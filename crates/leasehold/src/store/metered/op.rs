@@ -62,7 +62,7 @@ impl From<&LockOp> for Op {
     fn from(op: &LockOp) -> Self {
         match op {
             LockOp::Acquire(_) => Self::Acquire,
-            LockOp::Renew(_) => Self::Renew,
+            LockOp::Renew(_) | LockOp::RenewLogged(_) => Self::Renew,
             LockOp::Release(_) => Self::Release,
             LockOp::Leave(_) => Self::Leave,
             LockOp::AskRelease(_) => Self::AskRelease,

@@ -9,7 +9,9 @@ use super::meter::Meter;
 use super::op::Op;
 use super::reading::Reading;
 use crate::Result;
-use crate::model::{Event, EventKind, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp, Ttl};
+use crate::model::{
+    Event, EventKind, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp, Ttl, WorkerId,
+};
 use crate::store::{
     Abilities, Budget, Changes, DocStore, Finding, ListEvents, ListLocks, LockStore, Moment, OnNotice, Page,
     Peek, Recipient, Store, Subscription, TaskStore,
@@ -45,7 +47,7 @@ impl MeteredStore {
             let Ok(events) = self.store.locks().history(&ask).await else { break };
             let how = events.items.iter().find(|event| {
                 event.lease_id == doubt.lease_id
-                    && event.at == doubt.at
+                    && (doubt.from..=doubt.until).contains(&event.at)
                     && matches!(event.kind, EventKind::Expired | EventKind::Stolen)
             });
             if let Some(event) = how {
@@ -73,6 +75,10 @@ impl Store for MeteredStore {
 
     fn url(&self) -> String {
         self.store.url()
+    }
+
+    fn new_worker_id(&self) -> WorkerId {
+        self.store.new_worker_id()
     }
 
     fn subscribe(&self, to: Recipient, on_notice: OnNotice) -> Subscription {

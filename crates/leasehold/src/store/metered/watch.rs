@@ -55,9 +55,14 @@ struct Known {
 pub(super) struct Doubt {
     pub(super) lock: LockName,
     pub(super) lease_id: LeaseId,
-    /// When the other lease was granted: if it took this one over, then at this very time.
-    pub(super) at: Timestamp,
+    /// When the other lease was granted. If it took this one over, it did so between the two times: an engine that needs
+    /// several requests for a grant dates its first and its last step.
+    pub(super) from: Timestamp,
+    pub(super) until: Timestamp,
 }
+
+/// The unit of the clocks that date leases in whole seconds.
+const SECOND: Duration = Duration::from_secs(1);
 
 impl Watch {
     pub(super) fn new() -> Self {
@@ -92,19 +97,27 @@ impl Watch {
         None
     }
 
-    /// A request asks no more; since when it did.
-    pub(super) fn served(&self, request: LeaseId) -> Option<Moment> {
+    /// A request asks no more; since when it did, and how.
+    pub(super) fn served(&self, request: LeaseId) -> Option<(Moment, Asking)> {
         if self.asking.load(Ordering::Relaxed) == 0 {
             return None;
         }
         let mut asked = lock(&self.asked);
         let since = asked.since.remove(&request);
         self.asking.store(asked.since.len(), Ordering::Relaxed);
-        since.map(|(since, _)| since)
+        since
     }
 
-    /// A lease was granted or renewed. Whether it is new to us.
-    pub(super) fn holds(&self, name: &LockName, lease: &Lease) -> bool {
+    /// How a request asked before, if it was not served.
+    pub(super) fn asking(&self, request: LeaseId) -> Option<Asking> {
+        if self.asking.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        lock(&self.asked).since.get(&request).map(|(_, how)| *how)
+    }
+
+    /// A lease was granted or renewed, by a call that began then. Whether it is new to us.
+    pub(super) fn holds(&self, name: &LockName, lease: &Lease, began: Moment) -> bool {
         let now = i64::try_from(Moment::now().as_micros()).unwrap_or(i64::MAX);
         let theirs = i64::try_from(lease.renewed_at.as_micros()).unwrap_or(i64::MAX);
         self.ahead.store(theirs.saturating_sub(now), Ordering::Relaxed);
@@ -128,14 +141,19 @@ impl Watch {
         match before {
             Some(before) if before.lease_id == known.lease_id => false,
             Some(before) => {
-                let doubt = Doubt { lock: name.clone(), lease_id: before.lease_id, at: lease.acquired_at };
+                let (from, until) = (lease.acquired_at, lease.renewed_at);
+                let doubt = Doubt { lock: name.clone(), lease_id: before.lease_id, from, until };
                 let mut doubts = lock(&self.doubts);
                 if doubts.len() < MOST_DOUBTS {
                     doubts.push(doubt);
                 }
                 true
             }
-            None => lease.renewed_at == lease.acquired_at,
+            // Granted by this very call, however many steps that took; an older lease was counted by the process that got it.
+            None => {
+                let took = Moment::now().after(began) + SECOND;
+                lease.renewals == 0 && lease.renewed_at.since(lease.acquired_at) <= took
+            }
         }
     }
 

@@ -4,10 +4,12 @@ use tokio_postgres::types::Type;
 
 use super::gate::Gate;
 use super::listener::{UNDER_WAY, hear};
+use super::options::{PostgresOptions, SslMode};
 use super::schema::NEWEST;
 use super::session::Session;
 use super::trouble::Fail;
 use crate::store::Finding;
+use crate::store::connect::is_this_machine;
 
 /// Looks at the server and its settings.
 pub(super) async fn examine(gate: &Gate, session: &Session) -> Result<Vec<Finding>, Fail> {
@@ -21,7 +23,7 @@ pub(super) async fn examine(gate: &Gate, session: &Session) -> Result<Vec<Findin
         facts.role(),
         facts.synchronous_commit(),
         facts.fsync(),
-        facts.encryption(gate),
+        encryption(facts.encrypted.as_deref(), &gate.options),
         facts.timeouts(),
     ];
     findings.push(wakes(gate, session).await?);
@@ -88,18 +90,6 @@ impl Facts {
         Finding::ok("fsync", self.fsync.as_str())
     }
 
-    fn encryption(&self, gate: &Gate) -> Finding {
-        match &self.encrypted {
-            Some(version) => Finding::ok("encryption", version.as_str()),
-            None if is_near(gate) => Finding::ok("encryption", "off; the server is on this machine"),
-            None => {
-                let hint = "names, holders and the password's proof cross the network in the clear; add \
-                            sslmode=verify-full to the URL";
-                Finding::concern("encryption", "off", "POSTGRES_NOT_ENCRYPTED", hint)
-            }
-        }
-    }
-
     fn timeouts(&self) -> Finding {
         if self.statement_timeout == "0" {
             let hint = "behind a pooler they cannot be set with the connection; set them for the role: ALTER ROLE … SET \
@@ -110,13 +100,40 @@ impl Facts {
     }
 }
 
-/// Whether the way to the server leaves this machine.
-fn is_near(gate: &Gate) -> bool {
-    gate.options.config.get_hosts().iter().all(|host| match host {
-        tokio_postgres::config::Host::Tcp(host) => {
-            let loopback = host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
-            loopback || host == "localhost"
+/// Whether others on the network can read what is sent, or pose as the server. `version` is that of TLS, if it is on.
+fn encryption(version: Option<&str>, options: &PostgresOptions) -> Finding {
+    let name = "encryption";
+    let Some(version) = version else {
+        if is_near(options) {
+            return Finding::ok(name, "off; the server is on this machine");
         }
+        let hint = "names, holders and the password's proof cross the network in the clear; add \
+                    sslmode=verify-full to the URL";
+        return Finding::concern(name, "off", "POSTGRES_NOT_ENCRYPTED", hint);
+    };
+    let verified = match options.sslmode {
+        SslMode::VerifyFull => "certificate and host verified",
+        SslMode::VerifyCa => "certificate verified, host not (verify-ca)",
+        SslMode::Require if options.sslrootcert.is_some() => {
+            "certificate verified, host not (require with sslrootcert)"
+        }
+        SslMode::Disable | SslMode::Prefer | SslMode::Require if is_near(options) => {
+            "certificate not verified; the server is on this machine"
+        }
+        SslMode::Disable | SslMode::Prefer | SslMode::Require => {
+            let hint = "anyone between here and the server can pose as the server and read everything; add \
+                        sslmode=verify-full to the URL, and sslrootcert=FILE for a CA of your own";
+            let detail = format!("{version}, encrypted, but the server's certificate is not verified");
+            return Finding::concern(name, detail, "POSTGRES_NOT_VERIFIED", hint);
+        }
+    };
+    Finding::ok(name, format!("{version}, {verified}"))
+}
+
+/// Whether the way to the server leaves this machine.
+fn is_near(options: &PostgresOptions) -> bool {
+    options.config.get_hosts().iter().all(|host| match host {
+        tokio_postgres::config::Host::Tcp(host) => is_this_machine(host),
         #[cfg(unix)]
         tokio_postgres::config::Host::Unix(_) => true,
     })
@@ -151,5 +168,37 @@ async fn wakes(gate: &Gate, session: &Session) -> Result<Finding, Fail> {
             Ok(_) => Finding::ok("wake-ups", "arrive"),
             Err(_) => lost("do not arrive"),
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::StoreUrl;
+
+    fn code(version: Option<&str>, url: &str) -> Option<&'static str> {
+        let options = PostgresOptions::from_url(&StoreUrl::parse(url).unwrap()).unwrap();
+        encryption(version, &options).concern.map(|concern| concern.code)
+    }
+
+    #[test]
+    fn encryption_that_is_not_verified_is_a_concern_unless_the_server_is_here() {
+        let (plain, tls) = (None, Some("TLSv1.3"));
+        let unverified = Some("POSTGRES_NOT_VERIFIED");
+        for (version, url, expected) in [
+            (plain, "postgres://u@db/x", Some("POSTGRES_NOT_ENCRYPTED")),
+            (plain, "postgres://u@db/x?sslmode=disable", Some("POSTGRES_NOT_ENCRYPTED")),
+            (plain, "postgres://u@127.0.0.1/x", None),
+            (plain, "postgres://u@localhost,db/x", Some("POSTGRES_NOT_ENCRYPTED")),
+            (tls, "postgres://u@db/x", unverified),
+            (tls, "postgres://u@db/x?sslmode=prefer", unverified),
+            (tls, "postgres://u@db/x?sslmode=require", unverified),
+            (tls, "postgres://u@db/x?sslmode=require&sslrootcert=/ca.pem", None),
+            (tls, "postgres://u@db/x?sslmode=verify-ca", None),
+            (tls, "postgres://u@db/x?sslmode=verify-full", None),
+            (tls, "postgres://u@[::1]/x?sslmode=require", None),
+        ] {
+            assert_eq!(code(version, url), expected, "{version:?} {url}");
+        }
     }
 }

@@ -30,6 +30,7 @@ pub(super) fn lease_of(op: &LockOp) -> Option<LeaseId> {
     match op {
         LockOp::Acquire(Acquire { ask, .. }) => Some(ask.lease_id),
         LockOp::Renew(Renew { lease_id, .. })
+        | LockOp::RenewLogged(Renew { lease_id, .. })
         | LockOp::Release(Release { lease_id, .. })
         | LockOp::Leave(Leave { lease_id }) => Some(*lease_id),
         LockOp::AskRelease(_) | LockOp::ForceRelease(_) | LockOp::Sweep(_) | LockOp::Restarted(_) => None,
@@ -186,6 +187,7 @@ fn outcome(op: &LockOp, row: &Row, acquired_at: usize) -> Result<Outcome, Fail> 
                 renewals: 0,
                 status: Status::Active,
                 asked: None,
+                took_over: None,
             }))
         }
         LockOp::Renew(_) => lease(row).map(Outcome::Renewed),

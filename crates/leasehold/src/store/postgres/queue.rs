@@ -160,7 +160,7 @@ fn joined(row: &tokio_postgres::Row) -> Result<Done, Fail> {
 
 /// Behind this holder, as the last of those who wait.
 fn queued(lease: &Lease, waiters: u32) -> Done {
-    let conflict = Conflict { holders: vec![HeldBy::from(lease)], waiters, full: false };
+    let conflict = Conflict { holders: vec![HeldBy::from(lease)], waiters, full: false, now: None };
     let outcome = Outcome::Queued(Queued { ahead: waiters.saturating_sub(1), conflict });
     Done { outcome, handed_over: None, token: lease.token, shape: Shape::Queue }
 }
@@ -180,6 +180,7 @@ fn handed_over(row: &tokio_postgres::Row, release: &Release, joins: bool) -> Res
         renewals: 0,
         status: Status::Active,
         asked: None,
+        took_over: None,
     };
     let behind = joins.then(|| queued(&lease, waiters));
     let shape = if waiters == 0 { Shape::Plain } else { Shape::Queue };

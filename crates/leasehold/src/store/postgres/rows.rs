@@ -111,6 +111,7 @@ pub(super) fn lease_at(row: &Row, at: usize, lease_id: LeaseId, token: Token) ->
         renewals: number(row, at + 8)?,
         status: Status::Active,
         asked: None,
+        took_over: None,
     })
 }
 

@@ -172,7 +172,7 @@ pub(super) async fn refresh_one(
 fn refreshed(row: &Row) -> Result<(Outcome, Token), Fail> {
     let lock: Listed = serde_json::from_str(row.try_get(1)?).map_err(unreadable)?;
     let holders = lock.record.holders.iter().map(HeldBy::from).collect();
-    let conflict = Conflict { holders, waiters: lock.tickets, full: false };
+    let conflict = Conflict { holders, waiters: lock.tickets, full: false, now: None };
     let ahead = lock.ahead(row.try_get(0)?);
     Ok((Outcome::Queued(Queued { ahead, conflict }), lock.record.token))
 }

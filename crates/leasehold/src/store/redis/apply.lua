@@ -7,7 +7,8 @@ local RECORD, LEASE, TICKET = '>BdddBc0HH', '>ddddddBd', '>dddddBc0'
 local EVENT, WHO, SAID, WHY, ROW = '>BdddddBc0Bc0Bc0Bc0', '>c16BHBc0', '>Bc0I4c0', '>Bc0Bc0', '>I4c0'
 local EXCLUSIVE, SHARED = 0, 1
 local ACTIVE, RELEASING, RELEASED = 0, 1, 2
-local KINDS = { acquired = 0, released = 1, expired = 2, stolen = 3, forced = 4, asked = 5, queued = 6, left = 7 }
+local KINDS = { acquired = 0, released = 1, expired = 2, stolen = 3, forced = 4, asked = 5, queued = 6, left = 7,
+  renewed = 8 }
 local MAX_TOKEN = 9007199254740991
 local channel = ARGV[5]
 local inbox = '#' .. string.sub(channel, -33, -2) .. (op == 'acquire' and ARGV[13] or '')
@@ -89,6 +90,8 @@ for at = 1, format == LISTED and #listed or ticket_count do
 end
 
 local handed_over, changed = {}, false
+-- The first lease that this step ended without a release, packed.
+local took_over
 local swept = { leases = 0, tickets = 0, served = 0 }
 local old_wake_at = wake_at
 -- Whether something may have ended, so that `wake_at` has to be found anew.
@@ -213,6 +216,15 @@ local function with_lease(outcome, lease)
   return { outcome, now, handed_over, close_lease(lease) }
 end
 
+-- The answer that grants a lease. A lease that began in this step names the one in whose place it is.
+local function granted(lease)
+  local answer = with_lease('granted', lease)
+  if took_over and lease.acquired_at == now then
+    answer[5] = took_over
+  end
+  return answer
+end
+
 -- --- the past
 
 local function end_leases(kind, by, reason, ends)
@@ -223,6 +235,9 @@ local function end_leases(kind, by, reason, ends)
   end
   leases = live
   for _, lease in ipairs(ended) do
+    if not took_over and lease.status ~= RELEASED then
+      took_over = close_lease(lease)
+    end
     tell(kind, lease, 0, by, reason)
     swept.leases = swept.leases + 1
   end
@@ -362,7 +377,7 @@ end
 local function first_asked(ask, queue)
   local ahead = place(ask)
   if ahead == 0 and admits(ask) then
-    return with_lease('granted', grant(ask, ask.ttl, now))
+    return granted(grant(ask, ask.ttl, now))
   end
   local full = #tickets >= MAX_WAITERS
   if queue and not full then
@@ -382,7 +397,7 @@ local function acquire(ask, queue)
     lease.expires_at = now + lease.ttl
     ends_at(lease.expires_at)
     changed = true
-    return with_lease('granted', lease)
+    return granted(lease)
   end
   local at = place_of(ask.id)
   if at and queue then
@@ -505,6 +520,11 @@ else
   settle_the_past()
   if op == 'renew' then
     reply = renew(ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9]))
+  elseif op == 'renew_logged' then
+    reply = renew(ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9]))
+    if reply[1] == 'renewed' then
+      tell('renewed', mine(ARGV[7]), 0, '', '')
+    end
   elseif op == 'release' then
     reply = release(ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9]))
   elseif op == 'leave' then

@@ -6,6 +6,7 @@ use super::packed;
 use crate::error::Result;
 use crate::model::{
     Acquire, Conflict, HeldBy, Lease, LockOp, NotHeld, Outcome, Queued, Status, Swept, Timestamp, Token,
+    TookOver,
 };
 
 /// What the script answered.
@@ -40,8 +41,10 @@ impl Arguments {
                 let (who, said) = (packed::who(ask), packed::said(ask)?);
                 ("acquire", vec![who, said, ttl, priority, queue, steal_after, asking])
             }
-            LockOp::Renew(renew) => {
-                ("renew", vec![id(&renew.lease_id), number(renew.token.get()), optional(renew.ttl)])
+            LockOp::Renew(renew) | LockOp::RenewLogged(renew) => {
+                // Only the whole script knows the second word, and writes an event.
+                let word = if matches!(op, LockOp::Renew(_)) { "renew" } else { "renew_logged" };
+                (word, vec![id(&renew.lease_id), number(renew.token.get()), optional(renew.ttl)])
             }
             LockOp::Release(release) => (
                 "release",
@@ -127,6 +130,7 @@ fn granted(acquire: &Acquire, token: i64) -> Option<Lease> {
         renewals: 0,
         status: Status::Active,
         asked: None,
+        took_over: None,
     })
 }
 
@@ -147,7 +151,10 @@ impl Parts<'_> {
             _ => Ok(None),
         };
         let outcome = match word.as_slice() {
-            b"granted" => lease(3)?.map(Outcome::Granted),
+            b"granted" => {
+                let took_over = lease(4)?.map(|ended| Box::new(TookOver::of(&ended)));
+                lease(3)?.map(|lease| Outcome::Granted(Lease { took_over, ..lease }))
+            }
             b"renewed" => lease(3)?.map(Outcome::Renewed),
             b"released" => lease(3)?.map(Outcome::Released),
             b"forced" => lease(3)?.map(Outcome::Forced),
@@ -155,7 +162,9 @@ impl Parts<'_> {
                 let conflict = self.conflict(4)?;
                 count(3).zip(conflict).map(|(ahead, conflict)| Outcome::Queued(Queued { ahead, conflict }))
             }
-            b"busy" => self.conflict(3)?.map(Outcome::Busy),
+            b"busy" => {
+                self.conflict(3)?.map(|conflict| Outcome::Busy(Conflict { now: self.now(), ..conflict }))
+            }
             b"left" => Some(Outcome::Left),
             b"asked" => count(3).map(Outcome::Asked),
             b"not_held" => {
@@ -185,7 +194,15 @@ impl Parts<'_> {
             return Ok(None);
         };
         let (waiters, full) = (u32::try_from(*waiters).unwrap_or(u32::MAX), *full == 1);
-        Ok(self.holders(at + 2)?.map(|holders| Conflict { holders, waiters, full }))
+        Ok(self.holders(at + 2)?.map(|holders| Conflict { holders, waiters, full, now: None }))
+    }
+
+    /// The time of the answer.
+    fn now(&self) -> Option<Timestamp> {
+        match self.0.get(1) {
+            Some(Value::Int(now)) => u64::try_from(*now).ok().map(Timestamp::from_micros),
+            _ => None,
+        }
     }
 
     fn holders(&self, at: usize) -> Result<Option<Vec<HeldBy>>> {

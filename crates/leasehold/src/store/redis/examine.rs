@@ -7,6 +7,7 @@ use super::options::{RedisOptions, Topology};
 use crate::Result;
 use crate::error::{Error, Trouble};
 use crate::store::Finding;
+use crate::store::connect::is_this_machine;
 
 /// The oldest server that has all that the scripts need.
 const OLDEST: (u32, u32) = (6, 2);
@@ -14,6 +15,7 @@ const OLDEST: (u32, u32) = (6, 2);
 /// Everything there is to say, for people.
 pub(super) async fn examine(locks: &Locks, options: &RedisOptions) -> Result<Vec<Finding>> {
     let mut findings = vec![Finding::ok("address", shape(options))];
+    findings.extend(encryption(options));
     findings.extend(settings(locks, options).await?);
     if options.topology == Topology::Cluster {
         findings.push(cluster(locks).await?);
@@ -75,6 +77,21 @@ impl Info {
     fn get(&self, key: &str) -> Option<&str> {
         self.0.lines().find_map(|line| line.trim_end().strip_prefix(key)?.strip_prefix(':'))
     }
+}
+
+/// What others on the network can read. Nothing to say with TLS or on this machine: certificates are always verified.
+fn encryption(options: &RedisOptions) -> Option<Finding> {
+    if options.tls || options.nodes.iter().all(|(host, _)| is_this_machine(host)) {
+        return None;
+    }
+    let secret = options.login.password.is_some() || options.sentinel_login.password.is_some();
+    let detail = if secret {
+        "off: the password and all that is sent can be read on the network"
+    } else {
+        "off: all that is sent can be read and changed on the network"
+    };
+    let hint = "write rediss: instead of redis:, with ?ca=PATH for a CA of your own";
+    Some(Finding::concern("encryption", detail, "REDIS_NOT_ENCRYPTED", hint))
 }
 
 fn shape(options: &RedisOptions) -> String {
@@ -201,4 +218,26 @@ fn cmd(name: &str, words: &[&str]) -> Cmd {
         cmd.arg(word);
     }
     cmd
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::StoreUrl;
+
+    #[test]
+    fn a_password_that_others_can_read_is_a_concern() {
+        let found = |url: &str| {
+            let options = RedisOptions::from_url(&StoreUrl::parse(url).unwrap()).unwrap();
+            encryption(&options)
+                .map(|finding| (finding.detail.contains("password"), finding.concern.unwrap().code))
+        };
+        assert_eq!(found("redis://ada:s3cr3t@db"), Some((true, "REDIS_NOT_ENCRYPTED")));
+        assert_eq!(found("redis://db"), Some((false, "REDIS_NOT_ENCRYPTED")));
+        let sentinel = "redis+sentinel://127.0.0.1/main?nodes=db:1&sentinel_password=s3cr3t";
+        assert_eq!(found(sentinel), Some((true, "REDIS_NOT_ENCRYPTED")));
+        for url in ["rediss://ada:s3cr3t@db", "redis://ada:s3cr3t@127.0.0.1", "redis://:s3cr3t@localhost:1"] {
+            assert_eq!(found(url), None, "{url}");
+        }
+    }
 }

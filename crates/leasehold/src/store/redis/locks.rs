@@ -426,7 +426,7 @@ impl Locks {
 fn lease_of(op: &LockOp) -> Option<&LeaseId> {
     match op {
         LockOp::Acquire(acquire) => Some(&acquire.ask.lease_id),
-        LockOp::Renew(renew) => Some(&renew.lease_id),
+        LockOp::Renew(renew) | LockOp::RenewLogged(renew) => Some(&renew.lease_id),
         LockOp::Release(release) => Some(&release.lease_id),
         LockOp::Leave(leave) => Some(&leave.lease_id),
         LockOp::AskRelease(_) | LockOp::ForceRelease(_) | LockOp::Sweep(_) | LockOp::Restarted(_) => None,

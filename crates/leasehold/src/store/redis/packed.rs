@@ -207,7 +207,17 @@ impl<'a> Reader<'a> {
         let reason = maybe(self.text()?, |text| Reason::new(text)).ok()?;
         let asked = by.map(|by| Asked { by, reason, at });
         let ask = Arc::new(ask);
-        Some(Lease { ask, token, acquired_at, renewed_at, expires_at, renewals, status, asked })
+        Some(Lease {
+            ask,
+            token,
+            acquired_at,
+            renewed_at,
+            expires_at,
+            renewals,
+            status,
+            asked,
+            took_over: None,
+        })
     }
 
     fn ticket(&mut self) -> Option<Ticket> {
@@ -244,6 +254,7 @@ impl<'a> Reader<'a> {
             5 => EventKind::Asked,
             6 => EventKind::Queued,
             7 => EventKind::Left,
+            8 => EventKind::Renewed,
             _ => return None,
         };
         let (at, token, after_micros, renewals) =

@@ -14,8 +14,8 @@ use super::tail::Numbers;
 use super::tasks::Queues;
 use super::tickets;
 use crate::model::{
-    Applied, Ask, Lease, LeaseId, LockName, LockOp, LockRecord, Outcome, Sweep, Timestamp, Token, TokenFloor,
-    Ttl,
+    Applied, Ask, Lease, LeaseId, LockName, LockOp, LockRecord, Outcome, Status, Sweep, Timestamp, Token,
+    TokenFloor, TookOver, Ttl,
 };
 use crate::store::{Boot, Clock, Moment, Peek, is_gone, this_process};
 
@@ -522,13 +522,23 @@ fn apply_to_living(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Appl
             dead_in_the_way(record)
         }
         LockOp::Sweep(_) => all_dead(record),
-        LockOp::Renew(_) | LockOp::AskRelease(_) | LockOp::Restarted(_) => Vec::new(),
+        LockOp::Renew(_) | LockOp::RenewLogged(_) | LockOp::AskRelease(_) | LockOp::Restarted(_) => {
+            Vec::new()
+        }
     };
     if dead.is_empty() {
         return record.apply(op, now);
     }
+    let is_dead = |lease: &&Lease| lease.status != Status::Released && dead.contains(&lease.ask.lease_id);
+    let first_dead = record.holders.iter().find(is_dead).map(|lease| Box::new(TookOver::of(lease)));
     let buried = record.apply(&LockOp::Sweep(Sweep { dead }), now);
     let mut applied = record.apply(op, now);
+    if let Outcome::Granted(lease) = &mut applied.outcome
+        && lease.acquired_at == now
+        && first_dead.is_some()
+    {
+        lease.took_over = first_dead;
+    }
     applied.events.splice(0..0, buried.events);
     applied.handed_over.splice(0..0, buried.handed_over);
     applied.changed |= buried.changed;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result, Trouble};
 use crate::model::parse_duration;
+use crate::store::local_token::state_folder;
 use crate::store::ticket_rows::LONG_QUEUE;
 use crate::store::{Boot, Clock};
 
@@ -90,10 +91,8 @@ fn wrong(message: &str, hint: &str) -> Error {
 
 /// `$XDG_STATE_HOME/leasehold/leasehold.db`, or the same under `~/.local/state`.
 fn default_path() -> Result<PathBuf> {
-    let set = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let state = set("XDG_STATE_HOME").or_else(|| set("HOME").map(|home| home.join(".local/state")));
-    match state {
-        Some(state) => Ok(state.join("leasehold/leasehold.db")),
+    match state_folder() {
+        Some(folder) => Ok(folder.join("leasehold.db")),
         None => Err(wrong(
             "there is no default place for the store: neither XDG_STATE_HOME nor HOME is set",
             "name a file: --store sqlite:/var/lib/leasehold/leasehold.db",

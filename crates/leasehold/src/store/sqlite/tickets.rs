@@ -116,7 +116,7 @@ pub(super) fn refresh(
         return Ok(None);
     };
     let holders = holders.iter().map(HeldBy::from).collect();
-    let conflict = Conflict { holders, waiters: lock.tickets, full: false };
+    let conflict = Conflict { holders, waiters: lock.tickets, full: false, now: None };
     Ok(Some(Outcome::Queued(Queued { ahead: lock.ahead(place), conflict })))
 }
 

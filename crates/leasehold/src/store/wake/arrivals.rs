@@ -2,6 +2,7 @@
 //! waits again.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 use std::time::Duration;
@@ -22,7 +23,7 @@ impl Doorbell {
         for queue in queues {
             waiting.entry(queue.clone()).or_default().push(bell.clone());
         }
-        Arrivals { bell, door: self.clone(), queues: queues.to_vec(), poll }
+        Arrivals { bell, door: self.clone(), queues: queues.to_vec(), poll, notified: None }
     }
 
     /// Something may have arrived in this queue: wakes up to so many who wait, the longest waiting first.
@@ -69,15 +70,31 @@ pub struct Arrivals {
     door: Doorbell,
     queues: Vec<QueueName>,
     poll: Duration,
+    /// Whether notifications reach this process now, and how often to look while they do.
+    notified: Option<(Arc<AtomicBool>, Duration)>,
 }
 
 impl Arrivals {
+    /// The same, which looks every `poll` only while `notified` is set.
+    #[cfg(any(test, feature = "redis"))]
+    pub(crate) fn notified_by(mut self, notified: &Arc<AtomicBool>, poll: Duration) -> Self {
+        self.notified = Some((notified.clone(), poll));
+        self
+    }
+
     /// Waits until something may have arrived since the last time, for as long as the engine polls, or for `at_most`.
     pub async fn next(&mut self, at_most: Option<Duration>) {
-        // Workers that started together do not look together for ever.
-        let poll = self.poll.mul_f64(0.75 + 0.25 * fastrand::f64());
+        let poll = self.interval();
         let patience = at_most.map_or(poll, |at_most| at_most.min(poll));
         let _ = tokio::time::timeout(patience, self.bell.notified()).await;
+    }
+
+    /// The time until the next look. Up to 30 % shorter by chance: workers that started together do not look together for
+    /// ever.
+    fn interval(&self) -> Duration {
+        let is_notified = |(notified, _): &&(Arc<AtomicBool>, Duration)| notified.load(Ordering::Relaxed);
+        let poll = self.notified.as_ref().filter(is_notified).map_or(self.poll, |(_, poll)| *poll);
+        poll.mul_f64(0.7 + 0.3 * fastrand::f64())
     }
 
     /// Waits until somebody says that something may have arrived since the last time, however long that takes.
@@ -118,6 +135,23 @@ impl Arrivals {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn idle_workers_look_seldom_while_they_are_notified_and_drift_apart() {
+        let (door, queues) = (Doorbell::default(), [QueueName::new("mail").unwrap()]);
+        let notified = Arc::new(AtomicBool::new(true));
+        let arrivals = door.listen(&queues, Duration::from_millis(250));
+        let arrivals = arrivals.notified_by(&notified, Duration::from_secs(1));
+        let looks = |within: std::ops::RangeInclusive<u64>| {
+            let looks: std::collections::BTreeSet<_> = (0..100).map(|_| arrivals.interval()).collect();
+            let millis = |look: &Duration| u64::try_from(look.as_millis()).unwrap();
+            assert!(looks.iter().map(millis).all(|look| within.contains(&look)), "{looks:?}");
+            assert!(looks.len() > 50, "those that began together look at other times");
+        };
+        looks(700..=1000);
+        notified.store(false, Ordering::Relaxed);
+        looks(175..=250);
+    }
 
     #[tokio::test]
     async fn a_wake_up_that_was_not_used_goes_to_the_next() {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::model::{LockOp, Outcome, Renew, Status, Token, Ttl};
+use crate::model::{Lease, LeaseRef, LockOp, Outcome, Renew, Status, Token, Ttl};
 use crate::testing::Fixture;
 
 pub async fn a_free_lock_is_granted(f: Fixture) {
@@ -26,6 +26,8 @@ pub async fn a_held_lock_is_refused_and_says_who_has_it(f: Fixture) {
     let held = &conflict.holders[0];
     assert_eq!(held.holder, a.ask.holder);
     assert_eq!((held.since, held.until, held.token), (lease.acquired_at, lease.expires_at, lease.token));
+    assert_eq!(held.lease, Some(LeaseRef::of(&a.id())), "a name of the lease that opens nothing");
+    assert!(conflict.left(held).is_some_and(|left| left <= Duration::from_secs(10)), "{conflict:?}");
     assert_eq!(conflict.waiters, 0);
     assert!(!b.holds().await);
 }
@@ -58,6 +60,22 @@ pub async fn an_ended_lease_is_taken_over_and_that_is_told(f: Fixture) {
     assert!(!a.holds().await);
     assert!(matches!(a.releases(&old).await, Outcome::NotHeld(_)));
     assert!(b.holds().await);
+}
+
+/// The answer to a grant says whose lease ended without a release, and the record does not keep it.
+pub async fn a_takeover_names_the_lease_before_it(f: Fixture) {
+    let [a, b, c] = f.players("lock");
+    let first = a.takes().await;
+    assert_eq!(first.took_over, None);
+    f.outlast(13_000);
+    let second = b.takes().await;
+    let before = second.took_over.clone().expect("a lease that expired");
+    assert_eq!((&before.holder, before.token), (&a.ask.holder, first.token));
+    assert_eq!((before.renewed_at, before.expires_at), (first.renewed_at, first.expires_at));
+    assert_eq!(b.record().await.holders, [Lease { took_over: None, ..second.clone() }]);
+    assert_eq!(b.takes().await.took_over, None, "asked again, it is the same lease");
+    b.releases(&second).await;
+    assert_eq!(c.takes().await.took_over, None, "a lease that was released is taken over by nobody");
 }
 
 pub async fn tokens_rise_across_release_expiry_and_force(f: Fixture) {

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::EventKind::{Acquired, Asked, Expired, Forced, Left, Queued, Released, Stolen};
-use crate::model::{Event, EventKind, LeaseId, LockName, Token};
+use crate::model::EventKind::{Acquired, Asked, Expired, Forced, Left, Queued, Released, Renewed, Stolen};
+use crate::model::{Event, EventKind, LeaseId, LockName, Outcome, Token};
 use crate::store::{Cursor, ListEvents, Span};
 use crate::testing::Fixture;
 
@@ -79,6 +79,26 @@ pub async fn renewals_are_counted_not_listed(f: Fixture) {
     );
 }
 
+/// Also behind a queue and among plain renewals, where engines have shorter ways.
+pub async fn a_renewal_is_listed_if_its_caller_asks_for_that(f: Fixture) {
+    let [a, b] = f.players("lock");
+    let lease = a.takes().await;
+    f.pass(2_000);
+    assert!(matches!(a.renews_logged(&lease).await, Outcome::Renewed(_)));
+    a.renews(&lease).await;
+    b.queues().await;
+    f.pass(1_000);
+    let Outcome::Renewed(renewed) = a.renews_logged(&lease).await else { panic!("it is held") };
+    assert_eq!((renewed.renewals, renewed.renewed_at), (3, f.clock.now()));
+    assert!(matches!(b.renews_logged(&lease).await, Outcome::NotHeld(_)));
+    let events = told(&f, Some(&a.lock)).await;
+    let seen: Vec<_> =
+        events.iter().map(|event| (event.kind, event.renewals, event.after_micros / 1_000_000)).collect();
+    let expected = [(Acquired, 0, 0), (Renewed, 1, 2), (Queued, 0, 0), (Renewed, 3, 3)];
+    assert_eq!(seen, expected);
+    assert_eq!((events[1].token, events[1].lease_id), (lease.token, a.id()));
+}
+
 pub async fn history_is_read_in_pages_both_ways(f: Fixture) {
     let (a, other) = (f.player(1, "lock"), f.player(2, "other"));
     for _ in 0..75 {
@@ -148,7 +168,7 @@ fn replay(events: &[Event]) -> (BTreeMap<LeaseId, Token>, Vec<LeaseId>) {
             }
             EventKind::Queued => waiters.push(event.lease_id),
             EventKind::Left => waiters.retain(|id| *id != event.lease_id),
-            EventKind::Asked => {}
+            EventKind::Asked | EventKind::Renewed => {}
         }
     }
     waiters.sort();

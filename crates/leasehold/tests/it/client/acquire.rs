@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::model::Ttl;
+use leasehold::model::{EventKind, Holder, Reason, Ttl};
 use leasehold::store::memory::MemoryStore;
 use leasehold::store::{ListEvents, ListLocks};
 use leasehold::testing::Player;
@@ -62,6 +62,48 @@ async fn a_conflict_names_the_holder() {
     assert!(error.to_string().starts_with("Execution blocked: lock 'lock' held by ada until 2"), "{error}");
     let Error::Conflict { conflict, waited, .. } = error else { panic!("{error:?}") };
     assert_eq!((conflict.holders.len(), waited), (1, Duration::ZERO));
+    let left = conflict.left(&conflict.holders[0]).unwrap();
+    assert!(Duration::from_secs(25) < left && left <= Duration::from_secs(30), "{left:?}");
+    let held = leasehold.status(&name("lock")).await.unwrap();
+    assert_eq!(conflict.holders[0].lease, Some(held.holders[0].lease_ref));
+    assert_ne!(held.holders[0].lease_ref.to_string(), held.holders[0].lease_id.to_string());
+}
+
+#[tokio::test]
+async fn a_free_lock_names_the_lease_that_ended_last() {
+    let leasehold = memory().await;
+    let status = async || leasehold.status(&name("lock")).await.unwrap();
+    assert!(status().await.last.is_none(), "it was never held");
+    let guard = leasehold.lock("lock").holder("ada").acquire().await.unwrap();
+    assert!(status().await.last.is_none(), "it is held");
+    let token = guard.token();
+    guard.release().await.unwrap();
+    let last = status().await.last.unwrap();
+    assert_eq!((last.status, last.holder.as_str(), last.token), (EventKind::Released, "ada", token));
+    assert_eq!(serde_json::to_value(status().await).unwrap()["last"]["status"], "released");
+    let guard = leasehold.lock("lock").holder("bob").acquire().await.unwrap();
+    let (eve, why) = (Holder::new("eve").unwrap(), Reason::new("stuck").unwrap());
+    leasehold.force_release(&name("lock"), guard.token(), eve.clone(), why).await.unwrap();
+    let last = status().await.last.unwrap();
+    assert_eq!((last.status, last.holder.as_str(), last.by), (EventKind::Forced, "bob", Some(eve)));
+}
+
+/// Its process is gone, and nobody has swept.
+#[tokio::test]
+async fn the_guard_of_a_takeover_knows_whose_lease_expired() {
+    let leasehold = memory().await;
+    let ask = leasehold.lock("lock").holder("ada").ttl(Duration::from_millis(50));
+    ask.acquire().await.unwrap().leave_held();
+    tokio::time::sleep(Duration::from_millis(60)).await;
+    let guard = leasehold.lock("lock").holder("bob").acquire().await.unwrap();
+    let (_, lease) = guard.leases().pop().unwrap();
+    let before = lease.took_over.as_ref().unwrap();
+    assert_eq!(before.holder.as_str(), "ada");
+    let told = before.describe(lease.acquired_at);
+    assert!(
+        told.starts_with("took over the lease of ada, which expired ") && told.ends_with("without a release"),
+        "{told}"
+    );
 }
 
 #[tokio::test]

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use leasehold::model::{Holder, Reason};
+use leasehold::model::{EventKind, Holder, LockOp, Reason};
+use leasehold::store::ListEvents;
 use leasehold::testing::Fault;
 use leasehold::{Error, GuardState, Moment};
 
@@ -174,4 +175,53 @@ async fn a_release_may_keep_others_out() {
     let status = leasehold.status(&name("lock")).await.unwrap();
     assert!(status.is_locked && !status.is_stale);
     leasehold.lock("lock").acquire().await.unwrap_err();
+}
+
+/// Renewed for as long as it may be held, and not longer: the work ends although the store would go on.
+#[tokio::test]
+async fn a_guard_is_lost_when_it_was_held_for_its_longest_time() {
+    let leasehold = memory().await;
+    let longest = TTL * 3;
+    let began = Moment::now();
+    let guard = leasehold.lock("lock").ttl(TTL).max_hold(longest).acquire().await.unwrap();
+    let valid_until = guard.watch().borrow().valid_until;
+    assert!(valid_until <= began.plus(TTL + Duration::from_secs(1)), "it has to be renewed before");
+    let stopped = guard.run(async |_| std::future::pending::<()>().await).await.unwrap_err();
+    let held = Moment::now().after(began);
+    assert!(longest <= held, "it ended after {held:?}");
+    assert!(stopped.error.to_string().contains("it was held for 1.8s"), "{}", stopped.error);
+    until("it is released", async || !leasehold.status(&name("lock")).await.unwrap().is_locked).await;
+    let last = leasehold.status(&name("lock")).await.unwrap().last.unwrap();
+    assert_eq!(last.status, EventKind::Released, "not left to its ttl");
+}
+
+#[tokio::test]
+async fn a_guard_that_lasts_to_its_end_is_not_renewed() {
+    let (store, leasehold, _) = faulty();
+    let ask = leasehold.lock("lock").ttl(Duration::from_mins(1)).max_hold(Duration::from_millis(300));
+    let guard = ask.acquire().await.unwrap();
+    guard.lost().await;
+    assert!(!store.sent().iter().any(|op| matches!(op, LockOp::Renew(_))), "{:?}", store.sent());
+    assert!(leasehold.lock("lock").max_hold(Duration::ZERO).acquire().await.is_err());
+}
+
+#[tokio::test]
+async fn renewals_are_written_down_where_that_is_asked_for() {
+    let leasehold = memory().await;
+    let renewed = async || {
+        let events = leasehold.history(&ListEvents::default()).await.unwrap().items;
+        events.iter().filter(|event| event.kind == EventKind::Renewed).count()
+    };
+    let guard = leasehold.lock("lock").ttl(TTL).acquire().await.unwrap();
+    until("a renewal", async || leasehold.status(&name("lock")).await.unwrap().holders[0].renewals > 0).await;
+    assert_eq!(renewed().await, 0);
+    guard.release().await.unwrap();
+    let logging = leasehold.logging_renewals();
+    let guard = logging.lock("lock").ttl(TTL).acquire().await.unwrap();
+    until("two renewals", async || renewed().await >= 2).await;
+    let (lease_id, token) = (guard.lease_id(), guard.token());
+    let held = guard.leave_held();
+    let before = renewed().await;
+    logging.renew_lease(&held[0].0, lease_id, token, None).await.unwrap();
+    assert_eq!(renewed().await, before + 1);
 }

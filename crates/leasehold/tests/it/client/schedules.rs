@@ -73,7 +73,7 @@ async fn what_is_wrong_with_a_schedule_is_told() {
     let wrong = |error: leasehold::Error| (error.code(), error.to_string());
     let cron = wrong(leasehold.schedule("s", "every day", &say()).await.unwrap_err());
     assert_eq!(cron.0, "INVALID");
-    assert!(cron.1.contains("'every day' is no cron expression"), "{}", cron.1);
+    assert!(cron.1.contains("'every day' is not a valid cron expression"), "{}", cron.1);
     let zone = wrong(leasehold.schedule("s", "@daily", &say()).zone("Berlin").await.unwrap_err());
     assert!(zone.1.contains("no time zone 'Berlin'"), "{}", zone.1);
     let queue = leasehold.schedule_to("s", "@daily", "", Payload::default()).await.unwrap_err();
@@ -142,4 +142,25 @@ async fn catching_up_does_not_keep_heartbeats_from_being_sent() {
     let task = leasehold.tasks().unwrap().get(id).await.unwrap();
     assert_eq!((task.attempt, task.state), (1, TaskState::Running));
     assert_eq!(at_it.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn jitter_puts_tasks_off_by_less_than_it_says_and_a_tick_stays_one_task() {
+    let leasehold = memory().await;
+    let jitter = Duration::from_millis(900);
+    leasehold.schedule("nightly", "* * * * * *", &say()).jitter(jitter).await.unwrap();
+    let worker =
+        || leasehold.worker().handle(|_: Running<Say>| async { Ok::<_, Setback>(()) }).start().unwrap();
+    let _workers = [worker(), worker()];
+    until("three ticks", async || made(&leasehold).await >= 3).await;
+    let tasks = leasehold.tasks().unwrap().list(&ListTasks::default()).await.unwrap().items;
+    let schedule = leasehold.schedules().unwrap().get(&nightly()).await.unwrap();
+    for task in &tasks {
+        let tick = Timestamp::from_micros(task.run_at.as_micros() / 1_000_000 * 1_000_000);
+        assert_eq!(task.key.as_ref().unwrap().as_str(), format!("schedule nightly {tick}"));
+        assert_eq!(task.run_at, schedule.run_at(tick));
+    }
+    assert!(tasks.iter().any(|task| !task.run_at.as_micros().is_multiple_of(1_000_000)), "{tasks:?}");
+    let long = leasehold.schedule("nightly", "@daily", &say()).jitter(Duration::from_hours(25)).await;
+    assert!(long.unwrap_err().to_string().contains("a jitter of 1d1h is too long"));
 }

@@ -261,3 +261,46 @@ async fn settings_that_make_no_sense_are_told_at_the_start() {
     let short = leasehold.worker().handle_queue("q", Duration::ZERO, |_| async { Ok::<_, Setback>(()) });
     assert!(told(short.start()).contains("too short"));
 }
+
+#[tokio::test]
+async fn a_handler_that_runs_for_too_long_is_stopped_and_tried_again() {
+    let (leasehold, at_it) = (memory().await, Arc::new(AtomicU32::new(0)));
+    let worker = leasehold.worker().max_runtime(Duration::from_millis(100));
+    let worker = worker.handle_with(at_it.clone(), |_: Running<Say>, at_it| async move {
+        at_it.fetch_add(1, Ordering::SeqCst);
+        std::future::pending::<Result<(), Setback>>().await
+    });
+    let _worker = worker.start().unwrap();
+    let id = add(&leasehold, "endless").await;
+    until_it_is(&leasehold, id, TaskState::Failed).await;
+    assert_eq!(at_it.load(Ordering::SeqCst), 2, "each attempt was begun");
+    let task = leasehold.tasks().unwrap().get(id).await.unwrap();
+    assert_eq!(task.error.unwrap().to_string(), "timeout: it ran for 100ms");
+}
+
+/// The time counts from when the handler begins: a task that waits for its lock is not at work.
+#[tokio::test]
+async fn waiting_for_a_lock_is_no_runtime() {
+    let leasehold = memory().await;
+    let worker = leasehold.worker().max_runtime(Duration::from_millis(200));
+    let worker = worker.handle(|_: Running<Say>| async move { Ok::<_, Setback>(()) });
+    let guard = leasehold.lock("lock").acquire().await.unwrap();
+    let _worker = worker.start().unwrap();
+    let id = leasehold.enqueue(&Say { text: "a".to_owned() }).lock("lock").await.unwrap().id;
+    until_it_is(&leasehold, id, TaskState::Running).await;
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    guard.release().await.unwrap();
+    until_it_is(&leasehold, id, TaskState::Succeeded).await;
+}
+
+#[tokio::test]
+async fn an_interval_or_a_runtime_out_of_bounds_is_refused() {
+    let leasehold = memory().await;
+    let plain = || leasehold.worker().handle(|_: Running<Say>| async move { Ok::<_, Setback>(()) });
+    for every in [Duration::ZERO, Duration::from_millis(9), Duration::from_hours(25)] {
+        let error = plain().recover_every(every).start().err().unwrap();
+        assert!(error.to_string().contains("out of bounds: 10ms to 1d"), "{error}");
+    }
+    assert!(plain().recover_every(Duration::from_mins(30)).start().is_ok());
+    assert!(plain().max_runtime(Duration::ZERO).start().is_err());
+}

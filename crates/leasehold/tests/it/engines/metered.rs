@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold::model::{Acquire, LockOp};
 use leasehold::model::{
     Change, LockName, NewTask, Payload, QueueName, Reason, TaskId, TaskOp, Ttl, WorkerId,
 };
 use leasehold::model::{Finished, HeldTask, LeaseTasks, Settle, Token, Verdict, WorkerInfo};
 use leasehold::store::memory::MemoryStore;
 use leasehold::store::{Clock, Draft, MeteredStore, Store};
-use leasehold::testing::{Fixture, agrees_with_the_rules, tasks_agree_with_the_rules};
+use leasehold::testing::{Fixture, Player, agrees_with_the_rules, tasks_agree_with_the_rules};
 use leasehold::{Leasehold, Strategy};
 
 async fn fresh() -> Fixture {
@@ -96,8 +97,39 @@ async fn a_request_that_asks_again_is_one_conflict_and_the_rest_are_retries() {
     let backoff = leasehold::Backoff { first: Duration::from_millis(1), tries: 3, ..Default::default() };
     leasehold.lock("a").strategy(Strategy::Retry(backoff)).acquire().await.unwrap_err();
     let reading = metrics.read().await;
-    assert_eq!(reading.conflicts, 1);
-    assert!(reading.retries >= 2, "{}", reading.retries);
+    assert_eq!((reading.conflicts, reading.retries), (1, 3));
+}
+
+/// Three times it asked again; the third time it got the lock.
+#[tokio::test]
+async fn the_retry_that_is_granted_is_counted_too() {
+    let (_, store, _) = manual();
+    let lock = LockName::new("a").unwrap();
+    let [ada, bob] = [1, 2].map(|id| Player::new(store.clone(), id, lock.clone()));
+    let lease = ada.takes().await;
+    for _ in 0..3 {
+        bob.is_refused().await;
+    }
+    ada.releases(&lease).await;
+    bob.takes().await;
+    let reading = store.read().await;
+    assert_eq!((reading.acquisitions, reading.conflicts, reading.retries), (2, 1, 3));
+}
+
+/// The store granted it, and the answer was lost: the same request asks again.
+#[tokio::test]
+async fn a_grant_whose_answer_was_lost_is_counted_once() {
+    let (_, store, clock) = manual();
+    let lock = LockName::new("a").unwrap();
+    let ada = Player::new(store.clone(), 1, lock.clone());
+    let ask = Arc::new(ada.ask.clone());
+    let acquire = LockOp::Acquire(Acquire { ask, queue: None, steal_after: None });
+    store.below().locks().apply(&lock, &acquire).await.unwrap();
+    clock.advance(Duration::from_millis(300));
+    for _ in 0..2 {
+        ada.takes().await;
+    }
+    assert_eq!(store.read().await.acquisitions, 1);
 }
 
 #[tokio::test]

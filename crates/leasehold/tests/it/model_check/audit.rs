@@ -90,7 +90,7 @@ impl Step<'_> {
                 }
                 EventKind::Queued => waiters.push(event.lease_id),
                 EventKind::Left => waiters.retain(|id| *id != event.lease_id),
-                EventKind::Asked => {}
+                EventKind::Asked | EventKind::Renewed => {}
             }
         }
         let ids = |record: &LockRecord| record.waiters.iter().map(|ticket| ticket.ask.lease_id).collect();

@@ -1,6 +1,6 @@
 //! What one step may do to leases: begin them with a higher token, and touch only those that the operation names.
 
-use leasehold::model::{Acquire, Lease, LockOp, Outcome, Status};
+use leasehold::model::{Acquire, EventKind, Lease, LockOp, Outcome, Status, TookOver};
 
 use super::audit::Step;
 use super::promises::{Broken, Promise, fit};
@@ -15,6 +15,7 @@ pub(super) fn check(step: &Step, broken: &mut Broken) {
     broken.keep(Promise::OnlyItsOwnTouchesALease, answer_is_earned(step));
     broken.keep(Promise::EndedStaysEnded, ended_stays_ended(step));
     broken.keep(Promise::AskingAgainIsTheSameLease, asking_again_is_the_same(step));
+    broken.keep(Promise::EventsTellTheRecord, takeover_is_true(step));
     broken.keep(Promise::KeptLeaseStays, kept_lease_stays(step));
     broken.keep(Promise::ForcedTokenIsOld, forced_token_is_old(step));
 
@@ -59,7 +60,9 @@ fn is_named(step: &Step, lease: &Lease) -> bool {
             let in_the_way = || !fit(&others.chain([&**ask]).collect::<Vec<_>>());
             working && (ask.lease_id == id || (stale && in_the_way()))
         }
-        LockOp::Renew(renew) => renew.lease_id == id && renew.token == lease.token && working,
+        LockOp::Renew(renew) | LockOp::RenewLogged(renew) => {
+            renew.lease_id == id && renew.token == lease.token && working
+        }
         LockOp::Release(release) => release.lease_id == id && release.token == lease.token && working,
         LockOp::Leave(left) => left.lease_id == id && working,
         LockOp::AskRelease(ask) => ask.token.is_none_or(|token| token == lease.token) && working,
@@ -78,7 +81,7 @@ fn answer_is_earned(step: &Step) -> bool {
             let only_kept = mine.all(|lease| lease.status == Status::Released);
             return only_kept && step.ticket_after(&leave.lease_id).is_none();
         }
-        LockOp::Renew(renew) => (Some(renew.lease_id), renew.token, renew.ttl),
+        LockOp::Renew(renew) | LockOp::RenewLogged(renew) => (Some(renew.lease_id), renew.token, renew.ttl),
         LockOp::Release(release) => (Some(release.lease_id), release.token, None),
         LockOp::ForceRelease(force) => (None, force.token, None),
         _ => return true,
@@ -95,7 +98,7 @@ fn answer_is_earned(step: &Step) -> bool {
         (Outcome::Released(_), Some(_)) => after.is_none_or(|lease| lease.status == Status::Released),
         (Outcome::Forced(lease), Some(named)) => after.is_none() && lease == named,
         (Outcome::NotHeld(_), Some(named)) => {
-            matches!(step.op, LockOp::Renew(_)) && named.status == Status::Released
+            matches!(step.op, LockOp::Renew(_) | LockOp::RenewLogged(_)) && named.status == Status::Released
         }
         (Outcome::NotHeld(_), None) => true,
         _ => false,
@@ -119,6 +122,32 @@ fn ended_stays_ended(step: &Step) -> bool {
     leases_gone && tickets_gone && all_live && after.waiting(now).count() == after.waiters.len()
 }
 
+/// The lease in an answer as the record has it: only the answer names the lease before it.
+fn as_recorded(lease: &Lease) -> Lease {
+    Lease { took_over: None, ..lease.clone() }
+}
+
+/// A new lease names another one exactly if this step ended one that its holder had not released, and names such a one.
+fn takeover_is_true(step: &Step) -> bool {
+    let ended_unreleased = |lease: &&Lease| {
+        let told = step.applied.events.iter().any(|event| {
+            event.token == lease.token && matches!(event.kind, EventKind::Expired | EventKind::Stolen)
+        });
+        told && lease.status != Status::Released
+    };
+    let mut ended = step.before.holders.iter().filter(ended_unreleased);
+    match &step.applied.outcome {
+        Outcome::Granted(lease) if step.before_lease(&lease.ask.lease_id, lease.token).is_none() => {
+            match &lease.took_over {
+                Some(before) => ended.any(|lease| TookOver::of(lease) == **before),
+                None => ended.next().is_none(),
+            }
+        }
+        Outcome::Granted(lease) => lease.took_over.is_none() || lease.acquired_at == step.now(),
+        _ => true,
+    }
+}
+
 /// An acquire whose lease lives answers with that lease, and with its whole time.
 fn asking_again_is_the_same(step: &Step) -> bool {
     let LockOp::Acquire(Acquire { ask, .. }) = step.op else {
@@ -132,13 +161,13 @@ fn asking_again_is_the_same(step: &Step) -> bool {
         return match &step.applied.outcome {
             Outcome::Granted(lease) => {
                 let whole = lease.expires_at == step.now().plus(ask.ttl);
-                whole && step.after_lease(&ask.lease_id, lease.token) == Some(lease)
+                whole && step.after_lease(&ask.lease_id, lease.token) == Some(&as_recorded(lease))
             }
             _ => step.after().lease(&ask.lease_id).is_none_or(|lease| lease.status == Status::Released),
         };
     };
     let after = step.after_lease(&ask.lease_id, mine.token);
-    let same = matches!(&step.applied.outcome, Outcome::Granted(lease) if Some(lease) == after);
+    let same = matches!(&step.applied.outcome, Outcome::Granted(lease) if Some(&as_recorded(lease)) == after);
     same && after.is_some_and(|lease| lease.expires_at == step.now().plus(mine.ask.ttl))
 }
 

@@ -25,6 +25,9 @@ pub struct ScheduleView {
     /// Ticks at which nobody was there: a task for `all` of them, for the `last`, or for `none`.
     #[cfg_attr(feature = "openapi", schema(value_type = String, example = "all"))]
     pub missed: Missed,
+    /// Each task runs up to this long after its tick.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jitter_seconds: Option<f64>,
     /// The weight of its tasks.
     pub priority: i32,
     /// Their lock.
@@ -49,6 +52,7 @@ impl ScheduleView {
             queue: schedule.queue.to_string(),
             payload: schedule.payload.clone(),
             missed: schedule.missed,
+            jitter_seconds: schedule.jitter.map(|jitter| jitter.as_duration().as_secs_f64()),
             priority: schedule.priority.get(),
             lock: schedule.lock.as_ref().map(ToString::to_string),
             max_attempts: schedule.retries.attempts,

@@ -19,6 +19,10 @@ use crate::store::{Arrivals, clock};
 /// The pause before the channel is subscribed to again, and the longest it grows to.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
+/// How often an idle worker looks while notifications from other processes reach it. The look is for notifications that were
+/// lost, and for tasks that became due or whose lease ran out, of which nothing is notified.
+const NOTIFIED_POLL: Duration = Duration::from_secs(1);
+
 /// So many stores that are gone are passed over for one wake-up.
 const PASS_ON: usize = 10;
 
@@ -28,6 +32,8 @@ pub(super) struct Bell {
     channel: String,
     door: Doorbell,
     hears: AtomicBool,
+    /// Whether the subscription stands.
+    notified: Arc<AtomicBool>,
 }
 
 impl Bell {
@@ -35,7 +41,8 @@ impl Bell {
     pub(super) fn new(base: &str) -> Self {
         let id = clock::new_lease_id();
         let channel = format!("{base}bell:{}", id.as_uuid().simple());
-        Self { base: base.to_owned(), channel, door: Doorbell::default(), hears: AtomicBool::new(false) }
+        let (hears, notified) = (AtomicBool::new(false), Arc::default());
+        Self { base: base.to_owned(), channel, door: Doorbell::default(), hears, notified }
     }
 
     pub(super) fn channel(&self) -> &str {
@@ -58,9 +65,10 @@ impl Bell {
             && let Some(host) = link.host()
         {
             let (base, channel, door) = (self.base.clone(), self.channel.clone(), self.door.clone());
-            host.spawn(Hearing { opener: link.opener().clone(), base, channel, door }.run());
+            let (opener, notified) = (link.opener().clone(), self.notified.clone());
+            host.spawn(Hearing { opener, base, channel, door, notified }.run());
         }
-        self.door.listen(queues, poll)
+        self.door.listen(queues, poll).notified_by(&self.notified, NOTIFIED_POLL)
     }
 }
 
@@ -70,6 +78,7 @@ struct Hearing {
     base: String,
     channel: String,
     door: Doorbell,
+    notified: Arc<AtomicBool>,
 }
 
 impl Hearing {
@@ -85,6 +94,7 @@ impl Hearing {
             match subscribed.await {
                 Ok(conn) => {
                     pause = PAUSE.0;
+                    self.notified.store(true, Ordering::Relaxed);
                     loop {
                         tokio::select! {
                             () = heard.broken.notified() => break,
@@ -93,6 +103,10 @@ impl Hearing {
                     }
                 }
                 Err(error) => tracing::debug!(%error, "no wake-ups from other processes: workers poll"),
+            }
+            if self.notified.swap(false, Ordering::Relaxed) {
+                // What was sent while the connection broke is lost: look now, and then more often.
+                self.door.ring_all();
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(PAUSE.1);

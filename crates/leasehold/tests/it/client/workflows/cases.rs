@@ -6,6 +6,7 @@ macro_rules! workflow_cases {
         crate::client::workflows::workflow_cases! { @tests $lab;
             starting:
                 a_start_makes_an_execution_that_can_be_found
+                an_execution_knows_who_started_it_and_why
                 the_same_key_while_it_waits_or_runs_is_the_same_execution
                 after_success_and_after_an_abort_the_key_means_the_same_execution
                 after_a_failure_the_key_starts_the_next_attempt

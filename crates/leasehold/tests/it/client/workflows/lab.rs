@@ -81,10 +81,15 @@ impl Lab {
 
 /// A worker whose handlers do what their input says: `ok`, `fail`, or go on until they are stopped.
 pub(crate) fn runner(leasehold: &Leasehold) -> (Worker, Arc<AtomicU32>) {
+    runner_with(leasehold, TTL)
+}
+
+/// The same, with leases that last longer.
+pub(crate) fn runner_with(leasehold: &Leasehold, ttl: Duration) -> (Worker, Arc<AtomicU32>) {
     let at_it = Arc::new(AtomicU32::new(0));
     let seen = at_it.clone();
     let worker = leasehold.worker().recover_every(Duration::from_millis(100));
-    let worker = worker.workflow("deploy", TTL, move |run: Running<String>| {
+    let worker = worker.workflow("deploy", ttl, move |run: Running<String>| {
         let at_it = At::it(&seen);
         async move {
             let _at_it = at_it;

@@ -6,22 +6,37 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use leasehold::model::TaskState;
-use leasehold::{Error, ListExecutions, OnLocked, Running, Setback, Start};
+use leasehold::{Error, ListExecutions, OnLocked, Running, Setback, Start, StartBuilder, Trouble};
 use tokio::task::JoinSet;
 
 use super::lab::{At, Lab, deploy};
+
+/// Starts, again if the engine of a busy machine takes longer than a call waits. Returns the answer, and how often it asked.
+async fn again_while_busy(start: StartBuilder) -> (Result<Start, Error>, u32) {
+    for tries in 1.. {
+        match start.clone().start("v1").await {
+            Err(Error::Store { trouble: Trouble::Unavailable, .. }) if tries < 20 => {}
+            answer => return (answer, tries),
+        }
+    }
+    unreachable!("the tries end")
+}
 
 pub(crate) async fn of_a_hundred_starts_with_one_key_one_execution_comes(lab: Lab) {
     let mut starts = JoinSet::new();
     for number in 0..100 {
         let leasehold = if number % 2 == 0 { &lab.one } else { &lab.two };
         let start = leasehold.workflow("deploy").key("event-1");
-        starts.spawn(async move { start.start("v1").await.unwrap() });
+        starts.spawn(again_while_busy(start));
     }
     let starts = starts.join_all().await;
-    let started = starts.iter().filter(|start| matches!(start, Start::Started(_))).count();
-    let ids: BTreeSet<_> = starts.iter().map(|start| start.execution().unwrap().id).collect();
-    assert_eq!((started, ids.len()), (1, 1));
+    let times = |times| starts.iter().filter(move |(_, tries)| *tries == times);
+    let started = times(1).filter(|(start, _)| matches!(start, Ok(Start::Started(_)))).count();
+    let ids: BTreeSet<_> =
+        starts.iter().map(|(start, _)| start.as_ref().unwrap().execution().unwrap().id).collect();
+    assert_eq!(ids.len(), 1);
+    // The answer to the start that counted may have been lost, and only then.
+    assert!(started == 1 || (started == 0 && times(1).count() < starts.len()), "{started}");
     let all = lab.one.workflows().unwrap().executions(&ListExecutions::default()).await.unwrap();
     assert_eq!(all.items.len(), 1);
 }
@@ -31,12 +46,13 @@ pub(crate) async fn of_fifty_starts_with_keys_of_their_own_one_is_accepted(lab: 
     for number in 0..50 {
         let leasehold = if number % 2 == 0 { &lab.one } else { &lab.two };
         let start = leasehold.workflow("deploy").key(format!("event-{number}").as_str());
-        starts.spawn(async move { start.start("v1").await });
+        starts.spawn(again_while_busy(start));
     }
     let (mut accepted, mut in_the_way) = (Vec::new(), BTreeSet::new());
-    for start in starts.join_all().await {
+    for (start, tries) in starts.join_all().await {
         match start {
             Ok(Start::Started(execution)) => accepted.push(execution.id),
+            Ok(Start::Duplicate(execution)) if tries > 1 => accepted.push(execution.id),
             Err(error @ Error::WorkflowLocked { execution, raced, .. }) => {
                 let code = if raced { "LOCK_ACQUISITION_FAILED" } else { "WORKFLOW_LOCKED" };
                 assert_eq!(error.code(), code);

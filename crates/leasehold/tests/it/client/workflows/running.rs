@@ -8,7 +8,7 @@ use leasehold::model::{Input, LockName, TaskState, Ttl};
 use leasehold::{OnLocked, Running, Setback, Start};
 use tokio::sync::Notify;
 
-use super::lab::{Lab, TTL, ada, deploy, runner, why};
+use super::lab::{Lab, TTL, ada, deploy, runner, runner_with, why};
 use crate::client::support::until;
 
 fn lock() -> LockName {
@@ -139,7 +139,8 @@ pub(crate) async fn an_execution_waits_in_its_place_for_a_stranger_with_the_lock
 }
 
 pub(crate) async fn who_loses_the_lock_has_failed(lab: Lab) {
-    let (worker, at_it) = runner(&lab.one);
+    // Long enough for a busy machine; the worker is notified at once.
+    let (worker, at_it) = runner_with(&lab.one, Duration::from_secs(20));
     let running = lab.started(lab.deploy().key("k"), "hang").await;
     until("it runs", async || at_it.load(Ordering::SeqCst) == 1).await;
     let token = lab.two.status(&lock()).await.unwrap().token;

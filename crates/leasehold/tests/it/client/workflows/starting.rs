@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::model::{Reuse, TaskState, Ttl};
+use leasehold::model::{Holder, Reuse, TaskState, Ttl};
 use leasehold::{Error, ExecutionEnd, OnLocked, Start};
 
 use super::lab::{Lab, ada, deploy, ttl, why};
@@ -34,6 +34,21 @@ pub(crate) async fn a_start_makes_an_execution_that_can_be_found(lab: Lab) {
     assert_eq!(found.key.unwrap().as_str(), "event-1");
     assert_eq!(found.max_runtime.map(Ttl::as_duration), Some(Duration::from_mins(1)));
     assert!(started.id.to_string().starts_with("exec_"));
+    let this_process = format!(":{}", std::process::id());
+    assert!(found.started_by.is_some_and(|who| who.contains(&this_process)));
+}
+
+pub(crate) async fn an_execution_knows_who_started_it_and_why(lab: Lab) {
+    let ada = Holder::new("ada@laptop").unwrap();
+    let start = |fact: &str| lab.deploy().key("k").started_by(&ada).fact("ticket", fact);
+    let started = lab.started(start("OPS-7"), "v1").await;
+    let found = lab.get(started.id).await;
+    assert_eq!((found.started_by.as_deref(), found.facts.get("ticket")), (Some("ada@laptop"), Some("OPS-7")));
+    assert_eq!(found.input.read::<String>().unwrap(), "v1", "facts are no part of the input");
+    // Another caller with the same event gets the same execution.
+    let again = lab.duplicate(start("OPS-8"), "v1").await;
+    assert_eq!((again.id, again.facts.get("ticket")), (started.id, Some("OPS-7")));
+    assert!(lab.deploy().fact("", "x").start("v1").await.is_err());
 }
 
 pub(crate) async fn the_same_key_while_it_waits_or_runs_is_the_same_execution(lab: Lab) {

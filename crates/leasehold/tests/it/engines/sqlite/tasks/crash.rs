@@ -69,8 +69,8 @@ async fn workers_killed_in_the_middle_lose_nothing_and_settle_nothing_twice() {
             told += 1;
         }
     }
-    // One that was killed may have settled a batch without living to write it down.
-    assert!(told + BATCH as usize >= new.len(), "{told} settlements were told");
+    // One that was killed, now or at the end, may have settled a batch without living to write it down; the first settles none.
+    assert!(told + (WORKERS - 1) * BATCH as usize >= new.len(), "{told} settlements were told");
     assert!(recovered >= BATCH as usize, "only {recovered} were tried again");
 }
 
