@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 
 use crate::problem::Problem;
 use crate::server::App;
+use crate::strict::Strict;
 
 /// A request's body as JSON. It has to say that it is JSON, which also keeps web pages of strangers from sending one:
 /// a browser asks first before it sends that type to another site.
@@ -118,9 +119,11 @@ pub(crate) fn must_be_json(parts: &Parts) -> Result<(), Problem> {
     Err(Problem::new("NOT_JSON", detail).hint("send the header: Content-Type: application/json"))
 }
 
-/// Reads JSON, or says what is wrong with it and where.
+/// Reads JSON strictly, or says what is wrong with it and where.
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
-    serde_json::from_slice(bytes).map_err(|error| {
+    let mut json = serde_json::Deserializer::from_slice(bytes);
+    let read = T::deserialize(Strict(&mut json)).and_then(|read| json.end().map(|()| read));
+    read.map_err(|error| {
         let what = if error.is_data() { "the body does not fit" } else { "the body is not JSON" };
         Problem::invalid(format!("{what}: {error}"))
     })

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::http::{HeaderValue, Uri, header};
-use axum::middleware::from_fn;
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 
-use crate::envelope::envelope;
+use crate::envelope::{Hidden, envelope};
 use crate::problem::Problem;
 
 /// Alive, but not ready for anything.
 pub(crate) fn early() -> Router {
-    Router::new().fallback(answer).layer(from_fn(envelope))
+    Router::new().fallback(answer).layer(from_fn_with_state(Hidden::default(), envelope))
 }
 
 async fn answer(uri: Uri) -> Response {

@@ -1,6 +1,8 @@
 //! What every request gets: an id that is also in the answer and in the log, and its problem written out.
 
-use axum::extract::{MatchedPath, Request};
+use std::sync::Arc;
+
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::Response;
@@ -14,8 +16,23 @@ pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id"
 
 const LONGEST_ID: usize = 128;
 
+/// Texts that no client gets to see: where the store is. Operators find them in the log.
+#[derive(Clone, Default)]
+pub(crate) struct Hidden(Arc<[String]>);
+
+impl Hidden {
+    /// Of a store with this address.
+    pub(crate) fn address(url: &str) -> Self {
+        // A local path is named without its scheme and its settings.
+        let path = url.strip_prefix("sqlite:").map(|rest| rest.split('?').next().unwrap_or(rest));
+        // With the blank before them, so that a sentence stays one.
+        let texts = [Some(url), path].into_iter().flatten().filter(|text| text.len() > 1);
+        Self(texts.map(|text| format!(" {text}")).collect())
+    }
+}
+
 /// The outermost layer.
-pub(crate) async fn envelope(request: Request, next: Next) -> Response {
+pub(crate) async fn envelope(State(hidden): State<Hidden>, request: Request, next: Next) -> Response {
     let id = request_id(&request);
     let path = request.uri().path().to_owned();
     // The pattern, not the path: it has few values.
@@ -24,7 +41,7 @@ pub(crate) async fn envelope(request: Request, next: Next) -> Response {
         tracing::info_span!("request", method = %request.method(), route, id = %id.to_str().unwrap_or(""));
     let mut response = next.run(request).instrument(span.clone()).await;
     if let Some(problem) = response.extensions_mut().remove::<Problem>() {
-        let problem = problem.of_request(&path, id.to_str().unwrap_or(""));
+        let problem = problem.of_request(&path, id.to_str().unwrap_or("")).without(&hidden.0);
         let written = problem.write();
         let extra = std::mem::take(response.headers_mut());
         response = written;

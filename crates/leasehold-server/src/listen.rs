@@ -6,11 +6,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use axum::Router;
 use axum::extract::ConnectInfo;
 use hyper::body::Incoming;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::rt::TokioIo;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -18,7 +20,8 @@ use tower::ServiceExt;
 
 use crate::early::early;
 use crate::server::{Limits, Server};
-use crate::slow_reader::WriteTimeout;
+use crate::timeouts::{Timed, Timeouts};
+use crate::tls::Tls;
 
 /// The most that is read of a connection before it is answered: the headers of a request have to fit.
 const BUFFER: usize = 64 * 1024;
@@ -57,79 +60,133 @@ impl Stage {
 
 /// Answers requests that come in here, in the background, until it is told to stop.
 pub fn listen(server: &Server, listener: TcpListener) -> io::Result<Listening> {
-    let (listening, stage) = listen_early(server.limits(), listener)?;
+    let (listening, stage) = listen_early(server.limits(), None, listener)?;
+    stage.open(server);
+    Ok(listening)
+}
+
+/// The same over TLS alone. The certificates are read again when their files change.
+pub fn listen_tls(server: &Server, tls: Tls, listener: TcpListener) -> io::Result<Listening> {
+    let (listening, stage) = listen_early(server.limits(), Some(tls), listener)?;
     stage.open(server);
     Ok(listening)
 }
 
 /// The same for a server that is not there yet: until it is, `/healthz` says that the process is alive, and everything else
 /// is answered with 503.
-pub fn listen_early(limits: Limits, listener: TcpListener) -> io::Result<(Listening, Stage)> {
+pub fn listen_early(
+    limits: Limits,
+    tls: Option<Tls>,
+    listener: TcpListener,
+) -> io::Result<(Listening, Stage)> {
     let address = listener.local_addr()?;
     let stop = CancellationToken::new();
     let (stage, server) = watch::channel(None);
-    let done = tokio::spawn(accept(server, limits, listener, stop.clone()));
+    let acceptor = Acceptor { server, limits, tls, stop: stop.clone() };
+    let done = tokio::spawn(acceptor.accept(listener));
     Ok((Listening { address, stop, done }, Stage(stage)))
 }
 
-async fn accept(
+/// Accepts connections until it is stopped.
+struct Acceptor {
     server: watch::Receiver<Option<Server>>,
     limits: Limits,
-    listener: TcpListener,
+    tls: Option<Tls>,
     stop: CancellationToken,
-) {
-    // Those who come before the server is there are told to come back on another connection.
-    let (mut router, mut is_early) = (early(), true);
-    let room = Arc::new(Semaphore::new(limits.connections));
-    let connections = GracefulShutdown::new();
-    let mut http = hyper::server::conn::http1::Builder::new();
-    // Requests are answered one after the other, and what is not read yet is bounded.
-    http.timer(TokioTimer::new()).header_read_timeout(limits.header_time).max_buf_size(BUFFER);
-    let crowd = Crowd::new(limits.connections_per_address);
-    loop {
-        let next = async {
-            let place = room.clone().acquire_owned().await.expect("the room is never closed");
-            (listener.accept().await, place)
-        };
-        let (accepted, place) = tokio::select! {
-            next = next => next,
-            () = stop.cancelled() => break,
-        };
-        let (stream, from) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                tracing::warn!(%error, "a connection could not be accepted");
-                tokio::time::sleep(PAUSE).await;
-                continue;
-            }
-        };
-        let Some(visitor) = crowd.enter(from.ip()) else {
-            tracing::debug!(address = %from.ip(), "one address has as many connections as it may");
-            continue;
-        };
-        if is_early && let Some(server) = &*server.borrow() {
-            (router, is_early) = (server.router(), false);
+}
+
+impl Acceptor {
+    async fn accept(self, listener: TcpListener) {
+        let Self { server, limits, tls, stop } = self;
+        // Those who come before the server is there are told to come back on another connection.
+        let (mut router, mut is_early) = (early(), true);
+        let room = Arc::new(Semaphore::new(limits.connections));
+        let connections = GracefulShutdown::new();
+        let crowd = Crowd::new(limits.connections_per_address);
+        if let Some(tls) = tls.clone() {
+            let stop = stop.clone();
+            tokio::spawn(async move { stop.run_until_cancelled(tls.follow_files()).await });
         }
-        let service = router.clone().map_request(move |mut request: hyper::Request<Incoming>| {
-            request.extensions_mut().insert(ConnectInfo(from));
-            request.map(axum::body::Body::new)
-        });
-        let stream = WriteTimeout::new(without_delay(stream), limits.write_time);
-        let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
-        let connection = connections.watch(connection);
-        tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "a connection ended");
+        loop {
+            let next = async {
+                let place = room.clone().acquire_owned().await.expect("the room is never closed");
+                (listener.accept().await, place)
+            };
+            let (accepted, place) = tokio::select! {
+                next = next => next,
+                () = stop.cancelled() => break,
+            };
+            let (stream, from) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    tokio::time::sleep(PAUSE).await;
+                    continue;
+                }
+            };
+            let Some(visitor) = crowd.enter(from.ip()) else {
+                tracing::debug!(address = %from.ip(), "one address has as many connections as it may");
+                continue;
+            };
+            if is_early && let Some(server) = &*server.borrow() {
+                (router, is_early) = (server.router(), false);
             }
-            drop((place, visitor));
-        });
+            let connection =
+                Connection { router: router.clone(), limits, from, watcher: connections.watcher() };
+            let (stream, tls, stop) = (without_delay(stream), tls.clone(), stop.clone());
+            tokio::spawn(async move {
+                match tls {
+                    None => connection.serve(stream).await,
+                    // A handshake that is not complete when the server stops is dropped.
+                    Some(tls) => {
+                        let encrypted = tls.handshake(stream, from, limits.header_time);
+                        if let Some(Some(stream)) = stop.run_until_cancelled(encrypted).await {
+                            connection.serve(stream).await;
+                        }
+                    }
+                }
+                drop((place, visitor));
+            });
+        }
+        drop(listener);
+        if let Some(server) = &*server.borrow() {
+            server.drain();
+        }
+        if tokio::time::timeout(limits.grace, connections.shutdown()).await.is_err() {
+            tracing::warn!("some requests did not end in time");
+        }
     }
-    drop(listener);
-    if let Some(server) = &*server.borrow() {
-        server.drain();
-    }
-    if tokio::time::timeout(limits.grace, connections.shutdown()).await.is_err() {
-        tracing::warn!("some requests did not end in time");
+}
+
+/// A connection that was accepted.
+struct Connection {
+    router: Router,
+    limits: Limits,
+    from: SocketAddr,
+    watcher: Watcher,
+}
+
+impl Connection {
+    /// Answers its requests, one after the other, until it ends.
+    async fn serve<S: AsyncRead + AsyncWrite + Unpin + 'static>(self, stream: S) {
+        let Self { router, limits, from, watcher } = self;
+        let Limits { header_time: head, idle_time: idle, write_time: write, .. } = limits;
+        let stream = Timed::new(stream, Timeouts { head, idle, write });
+        let (begun, answered) = (stream.phase(), stream.phase());
+        let service = router
+            .map_request(move |mut request: hyper::Request<Incoming>| {
+                begun.begin_request();
+                request.extensions_mut().insert(ConnectInfo(from));
+                request.map(axum::body::Body::new)
+            })
+            .map_response(move |response| response.map(|body| answered.until_sent(body)));
+        let mut http = hyper::server::conn::http1::Builder::new();
+        // The stream keeps the time, and what is not read yet is bounded.
+        http.header_read_timeout(None).max_buf_size(BUFFER);
+        let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
+        if let Err(error) = watcher.watch(connection).await {
+            tracing::debug!(%error, "a connection ended");
+        }
     }
 }
 

@@ -1,14 +1,30 @@
 //! The description of the API, generated from the handlers and what they take and give.
 
+use std::time::Duration;
+
 use axum::body::Bytes;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::{MethodRouter, get};
-use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
-use utoipa::openapi::{Content, OpenApi, Ref, RefOr, Response, ResponseBuilder, SecurityRequirement};
+use leasehold::model::{
+    CronText, ExecutionId, Holder, LeaseId, LockName, Metadata, Missed, Priority, QueueName, Reason, Reuse,
+    ScheduleName, Slots, TaskId, TaskKey, TaskState, Token, TriggerId, Ttl, WorkerId, WorkflowName, Zone,
+};
+use utoipa::Number;
+use utoipa::openapi::path::Operation;
+use utoipa::openapi::schema::{Components, Object};
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::{Content, OpenApi, Ref, RefOr, Required, Response, ResponseBuilder, Schema};
 
+use crate::api::store::{DocCallName, ListenArguments, LockCallName, ProtocolVersion, TaskCallName};
+use crate::api::tasks::MOST as MOST_TASKS;
+use crate::described::{
+    self, Attempts, Count, DurationText, EndState, IdempotencyKey, LongCount, PageCursor, PageSize,
+    PauseSeconds, SomeSeconds, StateName, TtlSeconds, VersionTag, WaitSeconds, WorkerText, Yes,
+};
 use crate::problem::Problem;
-use crate::server::App;
+use crate::roles;
+use crate::server::{App, Limits};
 
 #[derive(utoipa::OpenApi)]
 #[openapi(
@@ -17,7 +33,13 @@ use crate::server::App;
         description = "Work that runs in one place at a time: locks with fencing tokens, tasks with leases, workflows that start once per event.",
         license(name = "MIT OR Apache-2.0"),
     ),
-    components(schemas(Problem)),
+    components(schemas(
+        Problem, CronText, ExecutionId, Holder, LeaseId, LockName, Metadata, Missed, Priority, QueueName, Reason, Reuse,
+        ScheduleName, Slots, TaskId, TaskKey, TaskState, Token, TriggerId, WorkerId, WorkflowName, Zone,
+        Attempts, Count, DurationText, EndState, IdempotencyKey, LongCount, PageCursor, PageSize,
+        PauseSeconds, SomeSeconds, StateName, TtlSeconds, VersionTag, WaitSeconds, WorkerText, Yes,
+        DocCallName, ListenArguments, LockCallName, ProtocolVersion, TaskCallName,
+    )),
     tags(
         (name = "locks", description = "A lease on a name"),
         (name = "tasks", description = "A lease on a piece of work; queues, workers and schedules"),
@@ -36,34 +58,142 @@ pub(crate) fn head() -> OpenApi {
     <Head as utoipa::OpenApi>::openapi()
 }
 
+/// The bounds that are not the same for every server.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    /// The longest wait.
+    pub(crate) wait: Duration,
+    /// The shortest ttl of a lease.
+    pub(crate) ttl: Ttl,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { wait: Limits::default().wait, ttl: Ttl::MIN }
+    }
+}
+
 /// What holds for all paths.
-pub(crate) fn finish(mut description: OpenApi) -> OpenApi {
+pub(crate) fn finish(mut description: OpenApi, bounds: Bounds) -> OpenApi {
     let components = description.components.get_or_insert_default();
-    let bearer = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
-    components.add_security_scheme("token", bearer);
+    let bearer = SecurityScheme::Http(
+        HttpBuilder::new()
+            .scheme(HttpAuthScheme::Bearer)
+            .description(Some(
+                "A token of leasehold. The role that an operation names is the least that the token needs",
+            ))
+            .build(),
+    );
+    components.add_security_scheme(roles::SCHEME, bearer);
+    let seconds = |duration: Duration| Some(Number::Float(duration.as_secs_f64()));
+    if let Some(ttl) = object(components, described::TTL) {
+        ttl.minimum = seconds(bounds.ttl.as_duration());
+    }
+    if let Some(wait) = object(components, described::WAIT) {
+        wait.maximum = seconds(bounds.wait);
+    }
+    for (name, excluded) in described::exclusions() {
+        if let Some(body) = object(components, name) {
+            body.extensions.get_or_insert_default().insert("not".to_owned(), excluded);
+        }
+    }
+    bound_lists(components);
     for item in description.paths.paths.values_mut() {
-        let operations = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete, &mut item.patch];
-        for operation in operations.into_iter().flatten() {
-            let responses = &mut operation.responses.responses;
-            // Those that everybody may use say so.
-            if operation.security.is_none() {
-                responses.entry("401".to_owned()).or_insert_with(|| no_token().into());
-            }
-            for (status, response) in responses {
+        for operation in roles::operations(item).into_iter().flatten() {
+            take_no_null(operation);
+            add_problems(operation);
+            for (status, response) in &mut operation.responses.responses {
                 name_it(status, response);
             }
         }
     }
-    description.security = Some(vec![SecurityRequirement::new::<_, [&str; 0], &str>("token", [])]);
     description
 }
 
-fn no_token() -> Response {
+/// A schema of the components that is no reference and no choice.
+fn object<'a>(components: &'a mut Components, name: &str) -> Option<&'a mut Object> {
+    match components.schemas.get_mut(name) {
+        Some(RefOr::T(Schema::Object(object))) => Some(object),
+        _ => None,
+    }
+}
+
+/// A choice between one task and many has no place for the largest number of them.
+fn bound_lists(components: &mut Components) {
+    let Some(RefOr::T(Schema::OneOf(choice))) = components.schemas.get_mut("AddBody") else { return };
+    for item in &mut choice.items {
+        if let RefOr::T(Schema::Array(many)) = item {
+            many.max_items = Some(MOST_TASKS);
+        }
+    }
+}
+
+/// A body that may be left away is not `null` either.
+fn take_no_null(operation: &mut Operation) {
+    let Some(RefOr::T(body)) = &mut operation.request_body else { return };
+    for content in body.content.values_mut() {
+        if let RefOr::T(content) = content
+            && let Some(RefOr::T(Schema::OneOf(choice))) = &mut content.schema
+            && let Some(place) = choice.items.iter().position(|item| matches!(item, RefOr::Ref(_)))
+        {
+            content.schema = Some(choice.items.swap_remove(place));
+            body.required = Some(Required::False);
+        }
+    }
+}
+
+/// The problems that an operation has because of what it takes and who may use it. Its own stay as they are described.
+fn add_problems(operation: &mut Operation) {
+    let tag = operation.tags.as_ref().and_then(|tags| tags.first()).map_or("", String::as_str).to_owned();
+    let id = operation.operation_id.clone().unwrap_or_default();
+    let is_public = roles::is_public(operation);
+    let has_body = operation.request_body.is_some();
+    let has_values = has_body || operation.parameters.as_ref().is_some_and(|values| !values.is_empty());
+    let needs_store = id != "healthz";
+    // A sender of webhooks chooses the type itself, and Terraform unlocks with or without a body.
+    let wants_json = has_body && !["receiveWebhook", "unlockTerraformState"].contains(&id.as_str());
+    let may_lack = ["tasks", "workflows", "webhooks", "terraform", "store"].contains(&tag.as_str());
+    let problems = [
+        (has_values, StatusCode::BAD_REQUEST, "INVALID: a value that is not allowed"),
+        (
+            !is_public,
+            StatusCode::UNAUTHORIZED,
+            "UNAUTHENTICATED: no token, or one that is not known, has ended or was revoked",
+        ),
+        (
+            !is_public,
+            StatusCode::FORBIDDEN,
+            "FORBIDDEN: the token has a lower role or another scope, or the lease belongs to another token",
+        ),
+        (has_body, StatusCode::REQUEST_TIMEOUT, "TOO_SLOW: the body did not arrive in time"),
+        (has_body, StatusCode::PAYLOAD_TOO_LARGE, "TOO_LARGE: the body is larger than the server takes"),
+        (
+            wants_json,
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "NOT_JSON: the body is not declared as application/json",
+        ),
+        (
+            !is_public,
+            StatusCode::TOO_MANY_REQUESTS,
+            "RATE_LIMITED: as many requests of this token are being answered as there may be",
+        ),
+        (
+            needs_store,
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "INTERNAL: a fault of the server, its settings or its store",
+        ),
+        (may_lack, StatusCode::NOT_IMPLEMENTED, "NOT_SUPPORTED: the store of this server cannot do it"),
+        (needs_store, StatusCode::SERVICE_UNAVAILABLE, "STORE_UNAVAILABLE, DRAINING: try again later"),
+    ];
+    for (_, status, what) in problems.into_iter().filter(|(occurs, ..)| *occurs) {
+        let responses = &mut operation.responses.responses;
+        responses.entry(status.as_str().to_owned()).or_insert_with(|| problem(what).into());
+    }
+}
+
+fn problem(description: &str) -> Response {
     let problem = Content::new(Some(Ref::from_schema_name("Problem")));
-    ResponseBuilder::new()
-        .description("No token, or one that is not known, has ended or was revoked")
-        .content("application/problem+json", problem)
-        .build()
+    ResponseBuilder::new().description(description).content("application/problem+json", problem).build()
 }
 
 /// Generators of clients want every answer to be described, if only by what its status is called.
@@ -80,7 +210,9 @@ fn name_it(status: &str, response: &mut RefOr<Response>) {
 /// The description as text.
 pub(crate) fn text() -> String {
     let (_, description) = crate::router::described().split_for_parts();
-    finish(description).to_pretty_json().expect("a description that was built can be written")
+    finish(description, Bounds::default())
+        .to_pretty_json()
+        .expect("a description that was built can be written")
 }
 
 /// The path that gives it.

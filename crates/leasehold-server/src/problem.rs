@@ -40,10 +40,6 @@ pub struct Problem {
     instance: String,
     /// Always false.
     success: bool,
-    /// The title again, for clients that look for `error`.
-    error: &'static str,
-    /// The detail again, for clients that look for `details`.
-    details: String,
     /// A stable name for programs.
     #[schema(example = "LOCK_CONFLICT")]
     code: &'static str,
@@ -53,6 +49,9 @@ pub struct Problem {
     /// The id of this request, as in its `X-Request-Id`.
     #[serde(skip_serializing_if = "String::is_empty")]
     request_id: String,
+    /// The workflow that could not be started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    workflow_id: Option<String>,
     /// The execution that is in the way, or that has the key.
     #[serde(skip_serializing_if = "Option::is_none")]
     existing_execution_id: Option<String>,
@@ -68,6 +67,9 @@ pub struct Problem {
     /// When to try again, if that may help.
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_after_seconds: Option<u64>,
+    /// Whether a client without a token is asked for a name and a password, and not for a bearer token.
+    #[serde(skip)]
+    asks_for_password: bool,
 }
 
 /// A lease that is in the way.
@@ -76,6 +78,10 @@ pub struct Problem {
 struct InTheWay {
     /// Who has it.
     holder: String,
+    /// The public name of its lease: a hash of the lease id, with which nothing can be done. `GET /api/v1/locks/{name}`
+    /// shows it too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease_ref: Option<String>,
     /// Its token.
     token: u64,
     /// Since when.
@@ -84,13 +90,15 @@ struct InTheWay {
     /// Until when, unless renewed.
     #[schema(format = DateTime)]
     expires_at: String,
+    /// How long that is from the refusal on, in seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_in_seconds: Option<f64>,
 }
 
 impl Problem {
     /// A problem with this code.
     pub(crate) fn new(code: &str, detail: impl Into<String>) -> Self {
         let kind = status::of(code);
-        let detail = detail.into();
         Self {
             kind: format!(
                 "https://github.com/leasehold/leasehold/blob/main/docs/errors.md#{}",
@@ -98,25 +106,30 @@ impl Problem {
             ),
             title: kind.title,
             status: kind.status.as_u16(),
-            details: detail.clone(),
-            detail,
+            detail: detail.into(),
             instance: String::new(),
             success: false,
-            error: kind.title,
             code: kind.code,
             hint: None,
             request_id: String::new(),
+            workflow_id: None,
             existing_execution_id: None,
             current_version: None,
             holders: Vec::new(),
             trouble: None,
             retry_after_seconds: None,
+            asks_for_password: false,
         }
     }
 
     /// A value in the request that cannot be.
     pub(crate) fn invalid(detail: impl std::fmt::Display) -> Self {
         Self::new("INVALID", detail.to_string())
+    }
+
+    /// Every code that a problem of a server can have.
+    pub fn codes() -> Vec<&'static str> {
+        status::codes()
     }
 
     /// Its code.
@@ -133,7 +146,12 @@ impl Problem {
     /// Where in the request it is.
     pub(crate) fn at(mut self, place: &str) -> Self {
         self.detail = format!("{place}: {}", self.detail);
-        self.details.clone_from(&self.detail);
+        self
+    }
+
+    /// For a client that authenticates by name and password.
+    pub(crate) fn ask_for_password(mut self) -> Self {
+        self.asks_for_password = true;
         self
     }
 
@@ -159,9 +177,22 @@ impl Problem {
         self
     }
 
+    /// Leaves these texts out: they are for the log alone.
+    pub(crate) fn without(mut self, hidden: &[String]) -> Self {
+        if self.status >= 500 {
+            for text in hidden {
+                self.detail = self.detail.replace(text, "");
+                self.hint = self.hint.map(|hint| hint.replace(text, ""));
+            }
+        }
+        self
+    }
+
     fn held_by(mut self, conflict: &Conflict) -> Self {
         let in_the_way = |held: &leasehold::model::HeldBy| InTheWay {
             holder: held.holder.to_string(),
+            lease_ref: held.lease.map(|lease| lease.to_string()),
+            expires_in_seconds: conflict.left(held).map(|left| left.as_secs_f64()),
             token: held.token.get(),
             acquired_at: format!("{:#}", held.since),
             expires_at: format!("{:#}", held.until),
@@ -181,7 +212,12 @@ impl Problem {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         if self.code == "UNAUTHENTICATED" {
-            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"leasehold\""));
+            let scheme = if self.asks_for_password {
+                "Basic realm=\"leasehold\""
+            } else {
+                "Bearer realm=\"leasehold\""
+            };
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(scheme));
         }
         response
     }
@@ -192,7 +228,8 @@ impl From<Error> for Problem {
     fn from(error: Error) -> Self {
         let mut problem = Self::new(error.code(), error.to_string());
         if problem.code == "INTERNAL" {
-            tracing::error!(code = error.code(), %error, "a request failed");
+            let cause = std::error::Error::source(&error).map(tracing::field::display);
+            tracing::error!(code = error.code(), %error, cause, "a request failed");
         }
         if let Some(hint) = error.hint() {
             problem = problem.hint(hint);
@@ -201,16 +238,22 @@ impl From<Error> for Problem {
             problem.trouble = Some(trouble_word(*trouble));
         }
         match &error {
-            Error::WorkflowLocked { execution, raced, reason, .. } => {
+            Error::WorkflowLocked { workflow, execution, raced, reason } => {
                 let detail = if *raced { RACED } else { reason };
-                let problem = Self { detail: detail.to_owned(), details: detail.to_owned(), ..problem };
+                let problem = Self { detail: detail.to_owned(), ..problem };
                 let existing_execution_id = execution.map(|id| id.to_string());
-                Self { existing_execution_id, ..problem }.retry_after(Duration::from_secs(1))
+                let workflow_id = Some(workflow.to_string());
+                Self { workflow_id, existing_execution_id, ..problem }.retry_after(Duration::from_secs(1))
             }
-            Error::ExecutionKeyReused { execution, .. } => problem.existing_execution(execution.to_string()),
+            Error::ExecutionKeyReused { workflow, execution, .. } => {
+                let workflow_id = Some(workflow.to_string());
+                Self { workflow_id, ..problem }.existing_execution(execution.to_string())
+            }
             Error::Conflict { conflict, .. } => problem.held_by(conflict).retry_after(Duration::from_secs(1)),
             Error::VersionConflict { current, .. } => Self { current_version: Some(*current), ..problem },
-            _ if error.is_retryable() => problem.retry_after(Duration::from_secs(1)),
+            _ if error.is_retryable() => {
+                problem.retry_after(error.retry_after().unwrap_or(Duration::from_secs(1)))
+            }
             _ => problem,
         }
     }

@@ -2,13 +2,13 @@
 
 use axum::Router;
 use axum::http::{Method, Uri};
-use axum::middleware::{from_fn, from_fn_with_state};
+use axum::middleware::from_fn_with_state;
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::api;
-use crate::envelope::envelope;
+use crate::envelope::{Hidden, envelope};
 use crate::metrics::count_requests;
-use crate::openapi;
+use crate::openapi::{self, Bounds};
 use crate::problem::Problem;
 use crate::server::App;
 use crate::terraform;
@@ -16,13 +16,15 @@ use crate::terraform;
 /// Everything the server answers to.
 pub(crate) fn router(app: App) -> Router {
     let (router, description) = described().split_for_parts();
-    let description = openapi::finish(description);
+    let bounds = Bounds { wait: app.limits().wait, ttl: app.leasehold().abilities().min_ttl };
+    let description = openapi::finish(description, bounds);
+    let hidden = Hidden::address(&app.leasehold().store().url());
     router
         .route("/openapi.json", openapi::route(&description))
         .fallback(unknown)
         .method_not_allowed_fallback(not_allowed)
         .layer(from_fn_with_state(app.clone(), api::store::stamp))
-        .layer(from_fn(envelope))
+        .layer(from_fn_with_state(hidden, envelope))
         .layer(from_fn_with_state(app.clone(), count_requests))
         .with_state(app)
 }

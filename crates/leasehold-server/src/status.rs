@@ -21,7 +21,7 @@ pub(crate) const LOCKED: StatusCode = StatusCode::LOCKED;
 pub(crate) const CONFLICT: StatusCode = StatusCode::CONFLICT;
 
 /// Every code there is. Those of the library's errors have their paragraph in `docs/errors.md` too.
-const KINDS: [Kind; 36] = [
+const KINDS: [Kind; 35] = [
     kind("INVALID", StatusCode::BAD_REQUEST, "Invalid request"),
     kind("UNAUTHENTICATED", StatusCode::UNAUTHORIZED, "Not authenticated"),
     kind("BAD_SIGNATURE", StatusCode::UNAUTHORIZED, "Bad signature"),
@@ -46,7 +46,6 @@ const KINDS: [Kind; 36] = [
     kind("TASK_STATE", StatusCode::CONFLICT, "Not possible in this state"),
     kind("WORKFLOW_LOCKED", StatusCode::CONFLICT, "Workflow currently executing"),
     kind("LOCK_ACQUISITION_FAILED", StatusCode::CONFLICT, "Concurrent execution attempted"),
-    kind("IDEMPOTENCY_IN_PROGRESS", StatusCode::CONFLICT, "Request with this key in progress"),
     kind("EXECUTION_FINISHED", StatusCode::CONFLICT, "Execution finished"),
     kind("VERSION_CONFLICT", StatusCode::PRECONDITION_FAILED, "Changed meanwhile"),
     kind("TOO_LARGE", StatusCode::PAYLOAD_TOO_LARGE, "Body too large"),
@@ -63,6 +62,11 @@ const KINDS: [Kind; 36] = [
 
 const fn kind(code: &'static str, status: StatusCode, title: &'static str) -> Kind {
     Kind { code, status, title }
+}
+
+/// Every code there is.
+pub(crate) fn codes() -> Vec<&'static str> {
+    KINDS.iter().map(|kind| kind.code).collect()
 }
 
 /// What is known about a code.

@@ -2,12 +2,13 @@
 
 use std::marker::PhantomData;
 
-use axum::extract::FromRequestParts;
+use axum::extract::{FromRequestParts, MatchedPath, RawPathParams};
 use axum::http::request::Parts;
 use leasehold::model::Holder;
 
 use super::Role;
 use super::gate::Who;
+use super::quota::InFlight;
 use crate::problem::Problem;
 use crate::server::App;
 
@@ -15,6 +16,8 @@ use crate::server::App;
 pub(crate) struct Caller<R> {
     who: Who,
     role: PhantomData<R>,
+    /// Until the handler has ended; none for a server without tokens.
+    _in_flight: Option<InFlight>,
 }
 
 /// A role as a type.
@@ -65,6 +68,13 @@ impl<R: Rank> FromRequestParts<App> for Caller<R> {
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
         let who = app.gate().admit(parts).await?;
         who.must_be(R::ROLE)?;
-        Ok(Self { who, role: PhantomData })
+        if who.is_scoped() {
+            let params = RawPathParams::from_request_parts(parts, app).await;
+            let params = params.map_err(|error| Problem::invalid(error.body_text()))?;
+            who.must_reach_path(parts.extensions.get::<MatchedPath>(), &params)?;
+        }
+        let most = app.limits().requests_per_token;
+        let in_flight = who.has_token.then(|| app.quota().enter(&who.name, most)).transpose()?;
+        Ok(Self { who, role: PhantomData, _in_flight: in_flight })
     }
 }

@@ -9,8 +9,8 @@ use leasehold::store::{BACK_ROOM, Cursor, Doc, DocStore, Draft, PutIf};
 use leasehold::{Error, Leasehold, Moment, Result, Trouble};
 use serde::{Deserialize, Serialize};
 
-use super::Role;
 use super::token::{Hash, TokenText};
+use super::{Role, Scope};
 
 /// So long what was read of a token is good. A token that was revoked is refused after this at the latest.
 const FRESH: Duration = Duration::from_secs(1);
@@ -35,6 +35,9 @@ pub(super) struct Record {
     expires_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     revoked_at: Option<Timestamp>,
+    /// What it reaches; everything if there is none. A server that cannot read one of them lets nobody in with it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) scopes: Vec<Scope>,
 }
 
 /// A token that was made. Its text is shown once, and kept by nobody but its owner.
@@ -63,6 +66,9 @@ pub struct TokenStatus {
     /// Since when it is refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub revoked_at: Option<String>,
+    /// What it reaches; everything if there is none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub scopes: Vec<Scope>,
     /// Whether it is let in now.
     pub active: bool,
 }
@@ -75,6 +81,17 @@ impl TokenDesk {
 
     /// Makes one. `name` says whose it is, in lists and as the holder of what is taken with it.
     pub async fn create(&self, name: &str, role: Role, lasts: Option<Ttl>) -> Result<NewToken> {
+        self.create_scoped(name, role, lasts, Vec::new()).await
+    }
+
+    /// The same, for a token that reaches only what these scopes name; everything if there is none.
+    pub async fn create_scoped(
+        &self,
+        name: &str,
+        role: Role,
+        lasts: Option<Ttl>,
+        scopes: Vec<Scope>,
+    ) -> Result<NewToken> {
         leasehold::model::Holder::new(name)?;
         let store = self.leasehold.store();
         let docs = docs(&*store)?;
@@ -87,6 +104,7 @@ impl TokenDesk {
             created_at: now,
             expires_at: lasts.map(|lasts| now.plus(lasts)),
             revoked_at: None,
+            scopes,
         };
         match docs.put_if(&key(&text.id), None, draft(&record)).await? {
             PutIf::Written(_) => Ok(NewToken { id: text.id.clone(), text: text.expose() }),
@@ -191,6 +209,7 @@ impl Record {
             created_at: time(self.created_at),
             expires_at: self.expires_at.map(time),
             revoked_at: self.revoked_at.map(time),
+            scopes: self.scopes.clone(),
             active: self.is_active(now),
         }
     }

@@ -6,9 +6,9 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use leasehold::Leasehold;
 
-use super::Role;
 use super::desk::TokenDesk;
 use super::token::{FixedToken, TokenText};
+use super::{Role, Scope};
 use crate::problem::Problem;
 
 /// Who is let in.
@@ -35,6 +35,8 @@ pub(crate) struct Who {
     pub(crate) role: Role,
     /// Whether it came with a token: not to a server that is open.
     pub(crate) has_token: bool,
+    /// What it reaches; everything if it has none.
+    pub(crate) scopes: Vec<Scope>,
 }
 
 impl Gatekeeper {
@@ -52,7 +54,8 @@ impl Gatekeeper {
                         .hint("behind a proxy, make a token: leasehold token new --name NAME --role admin"));
                 }
                 must_not_be_of_a_page(parts)?;
-                return Ok(Who { name: "anybody".to_owned(), role: Role::Admin, has_token: false });
+                let (name, scopes) = ("anybody".to_owned(), Vec::new());
+                return Ok(Who { name, role: Role::Admin, has_token: false, scopes });
             }
             Access::Tokens(fixed) => fixed,
         };
@@ -72,10 +75,11 @@ impl Gatekeeper {
         };
         let text = TokenText::parse(&text).ok_or_else(unknown)?;
         if let Some(token) = fixed.iter().find(|token| token.hash.is_of(&text)) {
-            return Ok(Who { name: token.name.clone(), role: token.role, has_token: true });
+            let (name, scopes) = (token.name.clone(), token.scopes.clone());
+            return Ok(Who { name, role: token.role, has_token: true, scopes });
         }
         let record = self.desk.find(&text).await?.ok_or_else(unknown)?;
-        Ok(Who { name: record.name, role: record.role, has_token: true })
+        Ok(Who { name: record.name, role: record.role, has_token: true, scopes: record.scopes })
     }
 }
 

@@ -45,6 +45,6 @@ impl FromStr for Role {
     fn from_str(text: &str) -> Result<Self, Invalid> {
         let words = || Self::ALL.map(Self::word).join(", ");
         let found = Self::ALL.into_iter().find(|role| role.word() == text);
-        found.ok_or_else(|| Invalid(format!("'{text}' is no role; there are {}", words())))
+        found.ok_or_else(|| Invalid(format!("'{text}' is not a role; the roles are {}", words())))
     }
 }

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use uuid::Uuid;
 
-use super::Role;
+use super::{Role, Scope};
 
 const PREFIX: &str = "lh_";
 
@@ -103,16 +103,34 @@ pub struct FixedToken {
     pub(crate) name: String,
     pub(crate) role: Role,
     pub(crate) hash: Hash,
+    pub(crate) scopes: Vec<Scope>,
 }
 
 impl FixedToken {
     /// From its hash, as `leasehold token new --print-hash` gives it.
     pub fn new(name: impl Into<String>, role: Role, hash: &str) -> Result<Self, Invalid> {
-        Ok(Self { name: name.into(), role, hash: hash.parse()? })
+        Ok(Self { name: name.into(), role, hash: hash.parse()?, scopes: Vec::new() })
+    }
+
+    /// From its text; none if it is not a token.
+    pub fn of_text(name: impl Into<String>, role: Role, text: &str) -> Option<Self> {
+        TokenText::parse(text).map(|text| Self {
+            name: name.into(),
+            role,
+            hash: text.hash(),
+            scopes: Vec::new(),
+        })
     }
 
     pub(crate) fn of(name: &str, role: Role, hash: Hash) -> Self {
-        Self { name: name.to_owned(), role, hash }
+        Self { name: name.to_owned(), role, hash, scopes: Vec::new() }
+    }
+
+    /// Limits what it reaches.
+    #[must_use]
+    pub fn scopes(mut self, scopes: Vec<Scope>) -> Self {
+        self.scopes = scopes;
+        self
     }
 
     /// A new token that is not kept anywhere: its text for its owner, and its hash for the settings.

@@ -6,18 +6,19 @@ use std::time::Duration;
 use axum::Extension;
 use axum::extract::{ConnectInfo, State};
 use axum::response::Response;
-use leasehold::model::{Holder, LeaseId, LockName, Metadata, Mode};
-use leasehold::{Backoff, Error, LockBuilder, Strategy};
+use leasehold::model::{Holder, LeaseId, LockName, Metadata, Mode, Priority, Slots};
+use leasehold::{Backoff, Error, LockBuilder, Moment, Strategy};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use super::delivery::Delivery;
-use super::lease::{HeldLock, LockPath, seconds, ttl};
+use super::lease::{HeldLock, LockPath, lease_ttl, ttl, wait_time};
 use crate::access::{Caller, Role, Worker};
 use crate::body::MaybeJson;
+use crate::described::{SomeSeconds, TtlSeconds, WaitSeconds};
 use crate::problem::{Answer, Problem};
+use crate::roles::routes;
 use crate::server::App;
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
@@ -29,31 +30,30 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct AcquireBody {
     /// Who asks; the name of the caller's API token if not said.
-    #[schema(value_type = Option<String>, example = "ci-runner-7")]
+    #[schema(example = "ci-runner-7")]
     holder: Option<Holder>,
-    /// How long the lease lasts unless it is renewed; 30 if not said.
-    #[schema(example = 30.0)]
+    /// How long the lease lasts unless it is renewed; by default 30, or as the server is set up.
+    #[schema(value_type = Option<TtlSeconds>)]
     ttl_seconds: Option<f64>,
     /// How long to wait while somebody else has the lock, 60 at most; 0 if not said.
-    #[schema(example = 20.0)]
+    #[schema(value_type = Option<WaitSeconds>)]
     wait_seconds: Option<f64>,
     /// Alone or with other shared holders; exclusive if not said.
     #[serde(default)]
-    #[schema(value_type = Option<Mode>)]
     mode: Mode,
     /// One of at most so many holders; 1 if not said.
-    #[schema(example = 1)]
+    #[schema(value_type = Option<Slots>)]
     slots: Option<u32>,
     /// Weight in the queue, -1000 to 1000: one step counts as having come 30 s earlier.
-    #[schema(example = 0)]
+    #[schema(value_type = Option<Priority>)]
     priority: Option<i32>,
     /// What to do while somebody else has the lock. If not said: `wait` with `waitSeconds`, else `failFast`.
     strategy: Option<How>,
     /// Also take a lease that has not been renewed for so long, although its ttl still runs.
+    #[schema(value_type = Option<SomeSeconds>)]
     stale_after_seconds: Option<f64>,
     /// Names the lease, a UUID of your own making: asking again with the same one gives the same lease and token. For
     /// one lock only.
-    #[schema(value_type = Option<uuid::Uuid>)]
     lease_id: Option<LeaseId>,
     /// When the wait is over in vain, keep the place in the queue for 10 s, for the next request with the same `leaseId`:
     /// so one can wait for longer than a request may.
@@ -61,11 +61,9 @@ struct AcquireBody {
     keep_place: bool,
     /// Other locks to take at the same time: all or none.
     #[serde(default)]
-    #[schema(value_type = Vec<String>)]
     with: Vec<LockName>,
     /// Facts for people who look at the lock. `address` is the client's if not given.
     #[serde(default)]
-    #[schema(value_type = std::collections::BTreeMap<String, String>)]
     metadata: Metadata,
 }
 
@@ -102,14 +100,11 @@ struct Acquired {
 /// on another connection.
 #[utoipa::path(
     post, path = "/api/v1/locks/{name}/acquire", tag = "locks", operation_id = "acquireLock",
-    params(("name" = String, Path, description = "The lock; a '/' is written %2F")),
+    params(("name" = LockName, Path, description = "The lock; a '/' is written %2F")),
     request_body = Option<AcquireBody>,
     responses(
         (status = OK, body = Acquired),
-        (status = BAD_REQUEST, description = "A value that cannot be", body = Problem, content_type = "application/problem+json"),
-        (status = FORBIDDEN, description = "Not a worker", body = Problem, content_type = "application/problem+json"),
         (status = CONFLICT, description = "Somebody else has it, and the wait is over", body = Problem, content_type = "application/problem+json"),
-        (status = SERVICE_UNAVAILABLE, description = "The server is stopping, or the store does not answer", body = Problem, content_type = "application/problem+json"),
     ),
 )]
 async fn acquire(
@@ -143,8 +138,9 @@ async fn acquire(
     let leases = delivery.guard().leases();
     let (mine, others): (Vec<_>, Vec<_>) = leases.iter().partition(|(held, _)| *held == name);
     let (_, lease) = mine.first().expect("the lock that was asked for is among those that are held");
-    let with = others.iter().map(|(name, lease)| HeldLock::of(name, lease)).collect();
-    let answer = Acquired { success: true, lock: HeldLock::of(&name, lease), with };
+    let remaining = delivery.guard().watch().borrow().valid_until.after(Moment::now());
+    let with = others.iter().map(|(name, lease)| HeldLock::of(name, lease, remaining)).collect();
+    let answer = Acquired { success: true, lock: HeldLock::of(&name, lease, remaining), with };
     Ok(delivery.answer(&answer))
 }
 
@@ -155,18 +151,20 @@ fn builder(
     ask: AcquireBody,
     from: Option<SocketAddr>,
 ) -> Answer<LockBuilder> {
-    let strategy = strategy(app.limits().wait, &ask)?;
+    let strategy = strategy(app, &ask)?;
     // The holder is elsewhere: whether this process lives says nothing about it.
     let mut lock = app.leasehold().lock(name).process(None).strategy(strategy);
     for other in ask.with {
+        caller.who().must_reach_lock(&other)?;
         lock = lock.and(other);
     }
     lock = match ask.holder {
         Some(holder) => lock.holder(holder),
         None => lock.holder(caller.holder()?),
     };
-    if let Some(lasts) = ask.ttl_seconds {
-        lock = lock.ttl(ttl("ttlSeconds", lasts)?.as_duration());
+    let asked = ask.ttl_seconds.map(|lasts| lease_ttl(app, lasts)).transpose()?;
+    if let Some(ttl) = asked.or(app.default_ttl()) {
+        lock = lock.ttl(ttl.as_duration());
     }
     if ask.mode == Mode::Shared {
         lock = lock.shared();
@@ -200,19 +198,20 @@ fn builder(
     Ok(metadata.iter().fold(lock, |lock, (key, value)| lock.meta(key, value)))
 }
 
-fn strategy(longest: Duration, ask: &AcquireBody) -> Answer<Strategy> {
-    let patience = ask.wait_seconds.map(|wait| seconds("waitSeconds", wait)).transpose()?;
-    if let Some(patience) = patience.filter(|patience| *patience > longest) {
-        let (wait, longest) = (patience.as_secs_f64(), longest.as_secs_f64());
-        let problem = Problem::invalid(format!("waitSeconds cannot be {wait}; {longest} is the most"));
-        return Err(problem.hint("to wait longer, ask again with the same leaseId and keepPlace: true"));
-    }
+fn strategy(app: &App, ask: &AcquireBody) -> Answer<Strategy> {
+    let longest = app.limits().wait;
+    let patience = ask.wait_seconds.map(|wait| wait_time(app, wait)).transpose();
+    let patience = patience.map_err(|problem| {
+        problem.hint("to wait longer, ask again with the same leaseId and keepPlace: true")
+    })?;
     let plain = match patience.unwrap_or_default() {
         Duration::ZERO if !ask.keep_place => Strategy::FailFast,
         patience => Strategy::Wait(Some(patience)),
     };
+    // A wait that is shorter than the clock can tell is a wait too.
+    let waits = ask.keep_place || ask.wait_seconds.is_some_and(|wait| wait > 0.0);
     match ask.strategy {
-        Some(How::FailFast) if plain != Strategy::FailFast => Err(Problem::invalid(
+        Some(How::FailFast) if waits => Err(Problem::invalid(
             "failFast does not wait; leave waitSeconds away, or choose another strategy",
         )),
         Some(How::Retry) => Ok(Strategy::Retry(within(patience.unwrap_or(longest)))),

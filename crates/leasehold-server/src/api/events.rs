@@ -16,12 +16,12 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Interval, MissedTickBehavior};
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use crate::access::{Caller, Reader};
 use crate::body::Query;
 use crate::feed::{Batch, Joined};
 use crate::problem::{Answer, Problem};
+use crate::roles::routes;
 use crate::server::App;
 
 /// Something is sent at least so often, so that neither side nor what is between them takes the other for dead.
@@ -41,7 +41,6 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
 #[into_params(parameter_in = Query)]
 struct EventsQuery {
     /// Of this lock; of all if not said.
-    #[param(value_type = Option<String>)]
     lock: Option<LockName>,
     /// Of locks whose names begin with this.
     #[serde(default)]
@@ -60,8 +59,6 @@ struct EventsQuery {
     params(EventsQuery, ("Last-Event-ID" = Option<String>, Header, description = "The id of the last event that came")),
     responses(
         (status = OK, description = "A stream that does not end by itself", body = String, content_type = "text/event-stream"),
-        (status = BAD_REQUEST, description = "A value that cannot be", body = Problem, content_type = "application/problem+json"),
-        (status = SERVICE_UNAVAILABLE, description = "The server is stopping, or the store does not answer", body = Problem, content_type = "application/problem+json"),
     ),
 )]
 async fn events(

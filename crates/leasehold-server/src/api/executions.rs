@@ -2,19 +2,24 @@
 
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use leasehold::model::{ExecutionId, Payload, Progress, Reason, TaskState, Token, Ttl, WorkflowName};
+use leasehold::model::{
+    ExecutionId, Metadata, Payload, Progress, Reason, TaskKey, TaskState, Token, Ttl, WorkflowName,
+};
 use leasehold::store::Cursor;
 use leasehold::{Execution, ExecutionEnd, ListExecutions};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
-use super::started::word;
-use super::workflows::span;
+use super::lease::lease_ttl;
+use super::locks::page_size;
+use super::tasks::ProgressBody;
+use super::tasks::must_own;
 use crate::access::{Caller, Operator, Reader, Worker};
 use crate::body::{Json, MaybeJson, Query};
+use crate::described::{PageCursor, PageSize, TtlSeconds};
 use crate::problem::{Answer, Problem};
+use crate::roles::routes;
 use crate::server::App;
 use crate::status;
 
@@ -36,9 +41,9 @@ pub(crate) struct ExecutionBody {
     id: String,
     /// Of which workflow.
     workflow: String,
-    /// Where it stands: pending, queued, running, succeeded, failed or aborted.
+    /// Where it stands: blocked if it waits for its turn, pending, running, succeeded, failed or aborted.
     #[schema(example = "running")]
-    status: &'static str,
+    state: &'static str,
     /// How it came to that, if it has failed or was stopped.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
@@ -64,6 +69,14 @@ pub(crate) struct ExecutionBody {
     /// How long it may run.
     #[serde(skip_serializing_if = "Option::is_none")]
     max_runtime_seconds: Option<f64>,
+    /// Who started it: the name of the API token, the trigger or the schedule; without tokens what the caller says of itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "ci")]
+    started_by: Option<String>,
+    /// Other facts about its start.
+    #[serde(skip_serializing_if = "Metadata::is_empty")]
+    #[schema(value_type = Option<std::collections::BTreeMap<String, String>>)]
+    facts: Metadata,
     /// The fencing token of its run; zero until it is run.
     token: u64,
     /// Counts its changes.
@@ -95,7 +108,7 @@ impl From<Execution> for ExecutionBody {
         Self {
             id: execution.id.to_string(),
             workflow: execution.workflow.to_string(),
-            status: word(execution.state),
+            state: execution.state.word(),
             input: execution.input.read().unwrap_or_else(|_| serde_json::Value::String(text())),
             reason: execution.reason,
             result: execution.result,
@@ -104,6 +117,8 @@ impl From<Execution> for ExecutionBody {
             attempt: execution.attempt,
             retry_of: execution.retry_of.map(|id| id.to_string()),
             max_runtime_seconds: execution.max_runtime.map(|longest| longest.as_duration().as_secs_f64()),
+            started_by: execution.started_by,
+            facts: execution.facts,
             token: execution.token.get(),
             version: execution.version,
             asked_by: execution.asked_by.map(|holder| holder.to_string()),
@@ -115,18 +130,29 @@ impl From<Execution> for ExecutionBody {
     }
 }
 
+/// No more executions of one key and workflow are listed.
+const MOST_OF_A_KEY: usize = 1000;
+
 /// Which executions.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct Which {
     /// Of this workflow.
+    #[param(value_type = Option<WorkflowName>)]
     workflow: Option<String>,
-    /// That stand here: pending, queued, running, succeeded, failed or aborted.
-    status: Option<String>,
+    /// In this state. `blocked` is also called `queued`, and the parameter also `status`.
+    #[param(value_type = Option<TaskState>)]
+    #[serde(alias = "status")]
+    state: Option<String>,
+    /// Started with this key, also failed ones whose key a later one has used again: all of them, on one page.
+    #[param(value_type = Option<TaskKey>)]
+    key: Option<String>,
     /// After this place of an earlier page.
+    #[param(value_type = Option<PageCursor>)]
     cursor: Option<String>,
     /// At most so many; 100 if not said, 1000 at most.
+    #[param(value_type = Option<PageSize>)]
     limit: Option<u32>,
 }
 
@@ -146,7 +172,6 @@ struct ExecutionPage {
 #[serde(deny_unknown_fields)]
 struct AbortExecutionBody {
     /// Shown with it.
-    #[schema(value_type = Option<String>)]
     reason: Option<Reason>,
 }
 
@@ -159,7 +184,7 @@ struct Aborting {
     /// The execution.
     execution_id: String,
     /// Where it stands: aborted if it was not begun, running until its process is dead.
-    status: &'static str,
+    state: &'static str,
 }
 
 /// A sign of life.
@@ -167,13 +192,12 @@ struct Aborting {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct HeartbeatBody {
     /// As lease gave it.
-    #[schema(value_type = u64)]
     token: Token,
     /// How long the lease lasts from now; as the workflow has it if not said.
+    #[schema(value_type = Option<TtlSeconds>)]
     ttl_seconds: Option<f64>,
     /// How far it has come: `{"done": 4, "of": 10, "note": "second pass"}`.
-    #[schema(value_type = Option<Object>)]
-    progress: Option<Progress>,
+    progress: Option<ProgressBody>,
 }
 
 /// An answer to a sign of life.
@@ -194,10 +218,10 @@ struct Heard {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct CompleteExecutionBody {
     /// As lease gave it.
-    #[schema(value_type = u64)]
     token: Token,
     /// How.
-    status: EndWord,
+    #[serde(alias = "status")]
+    state: EndWord,
     /// What came of it, if it succeeded.
     #[schema(value_type = Option<serde_json::Value>)]
     result: Option<Payload>,
@@ -218,13 +242,9 @@ fn id(text: &str) -> Answer<ExecutionId> {
     Ok(text.parse::<ExecutionId>()?)
 }
 
+/// One that waits for its turn is blocked, as any task; `queued` is understood, too.
 fn state(text: &str) -> Answer<TaskState> {
-    let found = TaskState::ALL.into_iter().find(|state| word(*state) == text);
-    found.ok_or_else(|| {
-        Problem::invalid(format!(
-            "'{text}' is no status; there are pending, queued, running, succeeded, failed and aborted"
-        ))
-    })
+    if text == "queued" { Ok(TaskState::Blocked) } else { Ok(text.parse()?) }
 }
 
 /// Executions, the newest first.
@@ -233,7 +253,6 @@ fn state(text: &str) -> Answer<TaskState> {
     params(Which),
     responses(
         (status = OK, body = ExecutionPage),
-        (status = BAD_REQUEST, body = Problem, content_type = "application/problem+json"),
     ),
 )]
 async fn list(
@@ -241,11 +260,20 @@ async fn list(
     _: Caller<Reader>,
     Query(which): Query<Which>,
 ) -> Answer<axum::Json<ExecutionPage>> {
+    let (workflow, state) =
+        (which.workflow.map(WorkflowName::new).transpose()?, which.state.as_deref().map(state).transpose()?);
+    let limit = page_size(which.limit)?;
+    if let Some(key) = which.key.map(TaskKey::new).transpose()? {
+        let found = app.leasehold().workflows()?.with_key(workflow.as_ref(), &key, MOST_OF_A_KEY).await?;
+        let wanted = found.into_iter().filter(|execution| state.is_none_or(|state| execution.state == state));
+        let executions = wanted.map(ExecutionBody::from).collect();
+        return Ok(axum::Json(ExecutionPage { executions, next_cursor: None }));
+    }
     let ask = ListExecutions {
-        workflow: which.workflow.map(WorkflowName::new).transpose()?,
-        state: which.status.as_deref().map(state).transpose()?,
-        after: which.cursor.map(Cursor),
-        limit: which.limit.unwrap_or(0).min(1000),
+        workflow,
+        state,
+        after: which.cursor.filter(|cursor| !cursor.is_empty()).map(Cursor),
+        limit,
     };
     let page = app.leasehold().workflows()?.executions(&ask).await?;
     Ok(axum::Json(ExecutionPage {
@@ -257,7 +285,7 @@ async fn list(
 /// One execution.
 #[utoipa::path(
     get, path = "/api/v1/executions/{id}", tag = "workflows", operation_id = "getExecution",
-    params(("id" = String, Path, description = "The execution")),
+    params(("id" = ExecutionId, Path, description = "The execution")),
     responses(
         (status = OK, body = ExecutionBody),
         (status = NOT_FOUND, body = Problem, content_type = "application/problem+json"),
@@ -265,17 +293,19 @@ async fn list(
 )]
 async fn get(
     State(app): State<App>,
-    _: Caller<Reader>,
+    caller: Caller<Reader>,
     Path(text): Path<String>,
 ) -> Answer<axum::Json<ExecutionBody>> {
-    Ok(axum::Json(app.leasehold().workflows()?.get(id(&text)?).await?.into()))
+    let execution = app.leasehold().workflows()?.get(id(&text)?).await?;
+    caller.who().must_reach_queue(&execution.workflow.queue())?;
+    Ok(axum::Json(execution.into()))
 }
 
 /// Stop an execution. If it runs, its lock is held until its process is really dead.
 #[utoipa::path(
     post, path = "/api/v1/executions/{id}/abort", tag = "workflows", operation_id = "abortExecution",
-    params(("id" = String, Path, description = "The execution")),
-    request_body = AbortExecutionBody,
+    params(("id" = ExecutionId, Path, description = "The execution")),
+    request_body = Option<AbortExecutionBody>,
     responses(
         (status = ACCEPTED, body = Aborting),
         (status = NOT_FOUND, body = Problem, content_type = "application/problem+json"),
@@ -288,15 +318,19 @@ async fn abort(
     Path(text): Path<String>,
     MaybeJson(body): MaybeJson<AbortExecutionBody>,
 ) -> Answer<(StatusCode, axum::Json<Aborting>)> {
-    let execution = app.leasehold().workflows()?.abort(id(&text)?, caller.holder()?, body.reason).await?;
-    let (execution_id, status) = (execution.id.to_string(), word(execution.state));
-    Ok((status::ACCEPTED, axum::Json(Aborting { success: true, execution_id, status })))
+    let (id, workflows) = (id(&text)?, app.leasehold().workflows()?);
+    if caller.who().is_scoped() {
+        caller.who().must_reach_queue(&workflows.get(id).await?.workflow.queue())?;
+    }
+    let execution = workflows.abort(id, caller.holder()?, body.reason).await?;
+    let (execution_id, state) = (execution.id.to_string(), execution.state.word());
+    Ok((status::ACCEPTED, axum::Json(Aborting { success: true, execution_id, state })))
 }
 
 /// A sign of life of an execution that is run elsewhere.
 #[utoipa::path(
     post, path = "/api/v1/executions/{id}/heartbeat", tag = "workflows", operation_id = "heartbeatExecution",
-    params(("id" = String, Path, description = "The execution")),
+    params(("id" = ExecutionId, Path, description = "The execution")),
     request_body = HeartbeatBody,
     responses(
         (status = OK, body = Heard),
@@ -306,14 +340,15 @@ async fn abort(
 )]
 async fn heartbeat(
     State(app): State<App>,
-    _: Caller<Worker>,
+    caller: Caller<Worker>,
     Path(text): Path<String>,
     Json(body): Json<HeartbeatBody>,
 ) -> Answer<axum::Json<Heard>> {
     let (id, workflows) = (id(&text)?, app.leasehold().workflows()?);
+    must_own(&app, &caller, [(id.task(), body.token)]).await?;
     let execution = workflows.get(id).await?;
     let ttl = match body.ttl_seconds {
-        Some(seconds) => Ttl::new(span("ttlSeconds", seconds)?)?,
+        Some(seconds) => lease_ttl(&app, seconds)?,
         None => app.workflow(&execution.workflow).map_or(Ttl::from_secs(30), |workflow| workflow.ttl),
     };
     if is_overdue(&app, &execution).await? {
@@ -323,7 +358,7 @@ async fn heartbeat(
         let ended = workflows.complete(id, body.token, end).await?;
         return Err(leasehold::Error::ExecutionFinished { execution: id, state: ended.state }.into());
     }
-    let asked = workflows.heartbeat(id, body.token, ttl, body.progress).await?;
+    let asked = workflows.heartbeat(id, body.token, ttl, body.progress.map(Into::into)).await?;
     let (stop_requested, requested_by) = (asked.is_some(), asked.map(|asked| asked.by.to_string()));
     Ok(axum::Json(Heard { success: true, stop_requested, requested_by }))
 }
@@ -340,7 +375,7 @@ async fn is_overdue(app: &App, execution: &Execution) -> Answer<bool> {
 /// The end of an execution that is run elsewhere.
 #[utoipa::path(
     post, path = "/api/v1/executions/{id}/complete", tag = "workflows", operation_id = "completeExecution",
-    params(("id" = String, Path, description = "The execution")),
+    params(("id" = ExecutionId, Path, description = "The execution")),
     request_body = CompleteExecutionBody,
     responses(
         (status = OK, body = ExecutionBody),
@@ -350,15 +385,17 @@ async fn is_overdue(app: &App, execution: &Execution) -> Answer<bool> {
 )]
 async fn complete(
     State(app): State<App>,
-    _: Caller<Worker>,
+    caller: Caller<Worker>,
     Path(text): Path<String>,
     Json(body): Json<CompleteExecutionBody>,
 ) -> Answer<axum::Json<ExecutionBody>> {
-    let end = match body.status {
+    let id = id(&text)?;
+    must_own(&app, &caller, [(id.task(), body.token)]).await?;
+    let end = match body.state {
         EndWord::Succeeded => ExecutionEnd::Succeeded(body.result),
         EndWord::Failed => ExecutionEnd::Failed(body.error.unwrap_or_else(|| "it failed".to_owned())),
         EndWord::Aborted => ExecutionEnd::Aborted(body.error),
     };
-    let execution = app.leasehold().workflows()?.complete(id(&text)?, body.token, end).await?;
+    let execution = app.leasehold().workflows()?.complete(id, body.token, end).await?;
     Ok(axum::Json(execution.into()))
 }

@@ -5,12 +5,12 @@ use leasehold::model::{LockName, Token};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use super::lease::LockPath;
 use crate::access::{Caller, Worker};
 use crate::body::Json;
 use crate::problem::{Answer, Problem};
+use crate::roles::routes;
 use crate::server::App;
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
@@ -22,7 +22,6 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct FenceBody {
     /// As the work has it from its lease.
-    #[schema(value_type = u64)]
     token: Token,
 }
 
@@ -35,13 +34,10 @@ struct Fenced {
     /// Always true.
     valid: bool,
     /// The lock.
-    #[schema(value_type = String)]
     name: LockName,
     /// The token that was asked about.
-    #[schema(value_type = u64)]
     token: Token,
     /// The newest token of the lock: the same, unless several hold it.
-    #[schema(value_type = u64)]
     newest: Token,
     /// Who has the lease.
     holder: String,
@@ -53,11 +49,10 @@ struct Fenced {
 /// Ask whether a token is still good. For a resource that keeps no memory of its own of the highest token.
 #[utoipa::path(
     post, path = "/api/v1/fence/{name}", tag = "locks", operation_id = "checkFence",
-    params(("name" = String, Path, description = "The lock; a '/' is written %2F")),
+    params(("name" = LockName, Path, description = "The lock; a '/' is written %2F")),
     request_body = FenceBody,
     responses(
         (status = OK, body = Fenced),
-        (status = BAD_REQUEST, description = "A value that cannot be", body = Problem, content_type = "application/problem+json"),
         (status = CONFLICT, description = "Its lease has ended: refuse the work", body = Problem, content_type = "application/problem+json"),
     ),
 )]

@@ -2,17 +2,19 @@
 
 use axum::extract::State;
 use leasehold::client::EventView;
+use leasehold::model::LockName;
 use leasehold::store::{Cursor, ListEvents, Span};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use super::lease::LockPath;
 use super::locks::page_size;
 use crate::access::{Caller, Reader};
 use crate::body::Query;
-use crate::problem::{Answer, Problem};
+use crate::described::{PageCursor, PageSize};
+use crate::problem::Answer;
+use crate::roles::routes;
 use crate::server::App;
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
@@ -26,9 +28,10 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
 struct HistoryQuery {
     /// `next` of the page before.
     #[serde(default)]
+    #[param(value_type = Option<PageCursor>)]
     cursor: String,
     /// At most so many, 1 to 1000; 100 if not said.
-    #[param(minimum = 1, maximum = 1000)]
+    #[param(value_type = Option<PageSize>)]
     limit: Option<u32>,
 }
 
@@ -45,10 +48,9 @@ struct History {
 /// See what happened to a lock, the newest first, a page at a time.
 #[utoipa::path(
     get, path = "/api/v1/locks/{name}/history", tag = "locks", operation_id = "lockHistory",
-    params(("name" = String, Path, description = "The lock; a '/' is written %2F"), HistoryQuery),
+    params(("name" = LockName, Path, description = "The lock; a '/' is written %2F"), HistoryQuery),
     responses(
         (status = OK, body = History),
-        (status = BAD_REQUEST, description = "A value that cannot be", body = Problem, content_type = "application/problem+json"),
     ),
 )]
 async fn history(

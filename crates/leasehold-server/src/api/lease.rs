@@ -28,9 +28,13 @@ impl FromRequestParts<App> for LockPath {
 
 /// A time in seconds, as a field of a request gives it.
 pub(crate) fn seconds(field: &str, value: f64) -> Result<Duration, Problem> {
-    Duration::try_from_secs_f64(value).map_err(|_| {
-        Problem::invalid(format!("{field} cannot be {value}: it is a number of seconds from 0 on"))
-    })
+    let most = Ttl::MAX.as_duration().as_secs_f64();
+    match Duration::try_from_secs_f64(value) {
+        Ok(duration) if value <= most => Ok(duration),
+        _ => Err(Problem::invalid(format!(
+            "{field} cannot be {value}: it is a number of seconds from 0 to {most}"
+        ))),
+    }
 }
 
 /// How long a lease is to last, as a field of a request gives it.
@@ -38,15 +42,31 @@ pub(crate) fn ttl(field: &str, value: f64) -> Result<Ttl, Problem> {
     Ttl::new(seconds(field, value)?).map_err(|wrong| Problem::invalid(format!("{field}: {wrong}")))
 }
 
+/// The `ttlSeconds` of a lease: as long as the store wants at least.
+pub(crate) fn lease_ttl(app: &App, value: f64) -> Result<Ttl, Problem> {
+    let (ttl, least) = (ttl("ttlSeconds", value)?, app.leasehold().abilities().min_ttl);
+    if ttl >= least {
+        return Ok(ttl);
+    }
+    Err(Problem::invalid(format!("ttlSeconds: {value} is too short for this store; {least} is the least")))
+}
+
+/// The `waitSeconds` of a request: no longer than the server lets one wait.
+pub(crate) fn wait_time(app: &App, value: f64) -> Result<Duration, Problem> {
+    let (wait, most) = (seconds("waitSeconds", value)?, app.limits().wait);
+    if wait <= most {
+        return Ok(wait);
+    }
+    Err(Problem::invalid(format!("waitSeconds cannot be {value}; {} is the most", most.as_secs_f64())))
+}
+
 /// Which lease.
 #[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct LeaseBody {
     /// As acquire gave it.
-    #[schema(value_type = uuid::Uuid)]
     pub(crate) lease_id: LeaseId,
     /// As acquire gave it.
-    #[schema(value_type = u64)]
     pub(crate) token: Token,
 }
 
@@ -55,16 +75,15 @@ pub(crate) struct LeaseBody {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct HeldLock {
     /// The lock.
-    #[schema(value_type = String, example = "terraform/prod")]
+    #[schema(example = "terraform/prod")]
     name: LockName,
     /// Names the lease; needed to renew and to release it.
-    #[schema(value_type = uuid::Uuid)]
     lease_id: LeaseId,
     /// Who has it.
     #[schema(example = "ci-runner-7")]
     holder: String,
     /// The fencing token: it rises with every grant. Give it to whatever the work writes to.
-    #[schema(value_type = u64, example = 1_730_817_135_123_456_u64)]
+    #[schema(example = 1_730_817_135_123_456_u64)]
     token: Token,
     /// Alone or with others.
     mode: Mode,
@@ -78,9 +97,14 @@ pub(crate) struct HeldLock {
     /// The last sign of life.
     #[schema(format = DateTime)]
     renewed_at: String,
-    /// Until when, by the store's clock. By your own clock: `ttlSeconds` after you *sent* the request.
+    /// Until when, by the store's clock. By your own clock see `remainingSeconds`.
     #[schema(format = DateTime)]
     expires_at: String,
+    /// How long the lease lasts at least, from when this answer was sent. A client counts it from when it received the answer
+    /// and takes off the time that the answer may have been under way, or renews first: then the lease lasts at least
+    /// `ttlSeconds` from when the client sent the renewal.
+    #[schema(example = 29.9)]
+    remaining_seconds: f64,
     /// How long it lasts from each renewal.
     #[schema(example = 30.0)]
     ttl_seconds: f64,
@@ -94,7 +118,8 @@ pub(crate) struct HeldLock {
 }
 
 impl HeldLock {
-    pub(crate) fn of(name: &LockName, lease: &Lease) -> Self {
+    /// A lease that lasts at least for `remaining` from now.
+    pub(crate) fn of(name: &LockName, lease: &Lease, remaining: Duration) -> Self {
         let ask = &lease.ask;
         let asked = lease.asked.as_ref();
         Self {
@@ -108,6 +133,7 @@ impl HeldLock {
             acquired_at: format!("{:#}", lease.acquired_at),
             renewed_at: format!("{:#}", lease.renewed_at),
             expires_at: format!("{:#}", lease.expires_at),
+            remaining_seconds: remaining.as_secs_f64(),
             ttl_seconds: ask.ttl.as_duration().as_secs_f64(),
             renewals: lease.renewals,
             asked: asked.map(|asked| AskedStatus {

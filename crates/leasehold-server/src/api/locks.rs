@@ -2,19 +2,20 @@
 
 use axum::extract::{FromRequestParts, State};
 use axum::http::request::Parts;
-use leasehold::LockStatus;
 use leasehold::model::{Holder, LeaseId, LockName, Reason, Status, Token};
 use leasehold::store::{Cursor, ListLocks, LockState, Page};
+use leasehold::{LockStatus, Moment};
 use serde::de::IntoDeserializer;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
-use super::lease::{HeldLock, LeaseBody, LockPath, ttl};
+use super::lease::{HeldLock, LeaseBody, LockPath, lease_ttl};
 use crate::access::{Admin, Caller, Operator, Reader, Worker};
 use crate::body::{Json, MaybeJson, Query};
+use crate::described::{PageCursor, PageSize, TtlSeconds, Yes};
 use crate::problem::{Answer, Problem};
+use crate::roles::routes;
 use crate::server::App;
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
@@ -31,13 +32,11 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct RenewBody {
     /// As acquire gave it.
-    #[schema(value_type = uuid::Uuid)]
     lease_id: LeaseId,
     /// As acquire gave it.
-    #[schema(value_type = u64)]
     token: Token,
     /// From now on last so long; as before if not said.
-    #[schema(example = 30.0)]
+    #[schema(value_type = Option<TtlSeconds>)]
     ttl_seconds: Option<f64>,
 }
 
@@ -62,7 +61,7 @@ struct Done {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct AskBody {
     /// Shown to the holder, and kept in the history.
-    #[schema(value_type = Option<String>, example = "deploy is waiting")]
+    #[schema(example = "deploy is waiting")]
     reason: Option<Reason>,
 }
 
@@ -72,13 +71,11 @@ struct Asked {
     /// Always true.
     success: bool,
     /// The lock.
-    #[schema(value_type = String)]
     name: LockName,
     /// How many holders were asked.
     #[serde(rename = "asked")]
     count: u32,
     /// Who asked.
-    #[schema(value_type = String)]
     by: Holder,
 }
 
@@ -87,10 +84,9 @@ struct Asked {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct ForceBody {
     /// Kept in the history.
-    #[schema(value_type = String, example = "the runner is gone")]
+    #[schema(example = "the runner is gone")]
     reason: Reason,
     /// The token of the holder, as you saw it: if the lock has moved on since, nothing happens.
-    #[schema(value_type = u64)]
     expected_token: Token,
 }
 
@@ -117,9 +113,10 @@ struct ListQuery {
     status: String,
     /// `next` of the page before.
     #[serde(default)]
+    #[param(value_type = Option<PageCursor>)]
     cursor: String,
     /// At most so many, 1 to 1000; 100 if not said.
-    #[param(minimum = 1, maximum = 1000)]
+    #[param(value_type = Option<PageSize>)]
     limit: Option<u32>,
 }
 
@@ -158,11 +155,10 @@ struct Locks {
 /// Hold a lock for longer: its ttl counts from now.
 #[utoipa::path(
     post, path = "/api/v1/locks/{name}/renew", tag = "locks", operation_id = "renewLock",
-    params(("name" = String, Path, description = "The lock; a '/' is written %2F")),
+    params(("name" = LockName, Path, description = "The lock; a '/' is written %2F")),
     request_body = RenewBody,
     responses(
         (status = OK, body = Renewed),
-        (status = BAD_REQUEST, description = "A value that cannot be", body = Problem, content_type = "application/problem+json"),
         (status = NOT_FOUND, description = "That lease does not hold the lock: stop", body = Problem, content_type = "application/problem+json"),
     ),
 )]
@@ -173,19 +169,20 @@ async fn renew(
     Json(lease): Json<RenewBody>,
 ) -> Answer<axum::Json<Renewed>> {
     app.owners().check(&*app.leasehold().store(), caller.who(), &name, lease.lease_id).await?;
-    let ttl = lease.ttl_seconds.map(|lasts| ttl("ttlSeconds", lasts)).transpose()?;
+    let ttl = lease.ttl_seconds.map(|lasts| lease_ttl(&app, lasts)).transpose()?;
+    let sent = Moment::now();
     let lease = app.leasehold().renew_lease(&name, lease.lease_id, lease.token, ttl).await?;
-    Ok(axum::Json(Renewed { success: true, lock: HeldLock::of(&name, &lease) }))
+    let remaining = sent.plus(lease.ask.ttl.as_duration()).after(Moment::now());
+    Ok(axum::Json(Renewed { success: true, lock: HeldLock::of(&name, &lease, remaining) }))
 }
 
 /// Give a lock back; the next who waits has it in the same step.
 #[utoipa::path(
     post, path = "/api/v1/locks/{name}/release", tag = "locks", operation_id = "releaseLock",
-    params(("name" = String, Path, description = "The lock; a '/' is written %2F")),
+    params(("name" = LockName, Path, description = "The lock; a '/' is written %2F")),
     request_body = LeaseBody,
     responses(
         (status = OK, body = Done),
-        (status = BAD_REQUEST, description = "A value that cannot be", body = Problem, content_type = "application/problem+json"),
         (status = NOT_FOUND, description = "That lease does not hold the lock", body = Problem, content_type = "application/problem+json"),
     ),
 )]
@@ -204,12 +201,10 @@ async fn release(
 /// Ask the holders of a lock to stop when they can. They learn it at their next renewal, and need not obey.
 #[utoipa::path(
     post, path = "/api/v1/locks/{name}/ask", tag = "locks", operation_id = "askRelease",
-    params(("name" = String, Path, description = "The lock; a '/' is written %2F")),
+    params(("name" = LockName, Path, description = "The lock; a '/' is written %2F")),
     request_body = Option<AskBody>,
     responses(
         (status = OK, body = Asked),
-        (status = BAD_REQUEST, description = "A value that cannot be", body = Problem, content_type = "application/problem+json"),
-        (status = FORBIDDEN, description = "Not an operator", body = Problem, content_type = "application/problem+json"),
         (status = NOT_FOUND, description = "Nobody holds it", body = Problem, content_type = "application/problem+json"),
     ),
 )]
@@ -227,10 +222,9 @@ async fn ask(
 /// See a lock: who holds it, who waits for it. One that was never used is free.
 #[utoipa::path(
     get, path = "/api/v1/locks/{name}", tag = "locks", operation_id = "getLock",
-    params(("name" = String, Path, description = "The lock; a '/' is written %2F")),
+    params(("name" = LockName, Path, description = "The lock; a '/' is written %2F")),
     responses(
         (status = OK, body = LockStatus),
-        (status = BAD_REQUEST, description = "Not a name", body = Problem, content_type = "application/problem+json"),
     ),
 )]
 async fn look(
@@ -247,12 +241,11 @@ async fn look(
     params(ListQuery),
     responses(
         (status = OK, body = Locks),
-        (status = BAD_REQUEST, description = "A value that cannot be", body = Problem, content_type = "application/problem+json"),
     ),
 )]
 async fn list(
     State(app): State<App>,
-    _: Caller<Reader>,
+    caller: Caller<Reader>,
     Query(query): Query<ListQuery>,
 ) -> Answer<axum::Json<Locks>> {
     let filter = filter(&query.status)?;
@@ -262,6 +255,7 @@ async fn list(
         after: given(query.cursor).map(Cursor),
         limit: page_size(query.limit)?,
     };
+    caller.who().must_reach_locks(ask.prefix.as_deref())?;
     let Page { mut items, next } = app.leasehold().list(&ask).await?;
     if let Some(status) = filter.and_then(Filter::lease) {
         items.retain(|lock| lock.holders.iter().any(|held| !held.stale && held.status == status));
@@ -275,14 +269,13 @@ async fn list(
 #[utoipa::path(
     delete, path = "/api/v1/locks/{name}", tag = "locks", operation_id = "forceRelease",
     params(
-        ("name" = String, Path, description = "The lock; a '/' is written %2F"),
-        ("force" = bool, Query, description = "Has to be true"),
+        ("name" = LockName, Path, description = "The lock; a '/' is written %2F"),
+        ("force" = Yes, Query, description = "Has to be true"),
     ),
     request_body = ForceBody,
     responses(
         (status = OK, body = Forced),
         (status = BAD_REQUEST, description = "Without force=true, or a value that cannot be", body = Problem, content_type = "application/problem+json"),
-        (status = FORBIDDEN, description = "Not an admin", body = Problem, content_type = "application/problem+json"),
         (status = NOT_FOUND, description = "Nobody holds it with that token", body = Problem, content_type = "application/problem+json"),
     ),
 )]

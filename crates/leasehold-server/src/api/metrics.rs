@@ -8,15 +8,15 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
-use crate::access::{Caller, Reader};
+use crate::access::{Caller, Reader, Role};
 use crate::metrics::{Count, page};
-use crate::problem::{Answer, Problem};
+use crate::problem::Answer;
+use crate::roles::routes;
 use crate::server::App;
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(metrics)).routes(routes!(stats))
+    OpenApiRouter::new().routes(routes!(Some(Role::Reader) => metrics)).routes(routes!(stats))
 }
 
 /// What this server has counted since it started.
@@ -79,7 +79,6 @@ struct Now {
     get, path = "/metrics", tag = "metrics", operation_id = "getMetrics",
     responses(
         (status = OK, description = "The metrics", body = String, content_type = "text/plain"),
-        (status = UNAUTHORIZED, body = Problem, content_type = "application/problem+json"),
     ),
 )]
 async fn metrics(State(app): State<App>, request: Request) -> Answer<Response> {
@@ -96,7 +95,6 @@ async fn metrics(State(app): State<App>, request: Request) -> Answer<Response> {
     get, path = "/api/v1/stats", tag = "metrics", operation_id = "getStats",
     responses(
         (status = OK, body = Stats),
-        (status = UNAUTHORIZED, body = Problem, content_type = "application/problem+json"),
     ),
 )]
 async fn stats(State(app): State<App>, _: Caller<Reader>) -> Answer<axum::Json<Stats>> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use leasehold::model::{TaskState, WorkflowName};
+use leasehold::model::WorkflowName;
 use leasehold::{Error, Start};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -21,14 +21,18 @@ pub(crate) struct Started {
     success: bool,
     /// The workflow.
     workflow: String,
+    /// Whether this request has started an execution, which runs or waits for its turn.
+    #[serde(rename = "started")]
+    is_new: bool,
     /// The execution that there is for this start: the new one, or the one that had the key before.
     #[serde(skip_serializing_if = "Option::is_none")]
     execution_id: Option<String>,
     /// Whether the key had started it before.
     duplicate: bool,
-    /// Where it stands: pending, queued, running, succeeded, failed or aborted; or skipped, if nothing was started.
+    /// Where it stands: blocked if it waits for its turn, pending, running, succeeded, failed or aborted. If nothing was
+    /// started: skipped, or filtered for an event that the filter of its trigger does not let pass.
     #[schema(example = "pending")]
-    status: &'static str,
+    state: &'static str,
     /// Which try of its key it is, from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     attempt: Option<u32>,
@@ -38,33 +42,49 @@ pub(crate) struct Started {
     /// The execution that is in the way, if nothing was started.
     #[serde(skip_serializing_if = "Option::is_none")]
     existing_execution_id: Option<String>,
-}
-
-/// Where an execution stands, in the words of this API.
-pub(crate) fn word(state: TaskState) -> &'static str {
-    match state {
-        TaskState::Blocked => "queued",
-        other => other.word(),
-    }
+    /// Why nothing was started, if it was skipped or filtered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
 }
 
 impl Started {
     fn new(workflow: &WorkflowName, start: &Start) -> Self {
         let execution = start.execution();
-        let in_the_way = match start {
-            Start::Skipped { execution, .. } => execution.map(|id| id.to_string()),
-            _ => None,
+        let (in_the_way, reason) = match start {
+            Start::Skipped { execution, reason } => {
+                (execution.map(|id| id.to_string()), Some(reason.clone()))
+            }
+            _ => (None, None),
         };
         Self {
             success: true,
             workflow: workflow.to_string(),
+            is_new: matches!(start, Start::Started(_) | Start::Queued(_)),
             execution_id: execution.map(|execution| execution.id.to_string()),
             duplicate: matches!(start, Start::Duplicate(_)),
-            status: execution.map_or("skipped", |execution| word(execution.state)),
+            state: execution.map_or("skipped", |execution| execution.state.word()),
             attempt: execution.map(|execution| execution.attempt),
             retry_of: execution.and_then(|execution| execution.retry_of).map(|id| id.to_string()),
             existing_execution_id: in_the_way,
+            reason,
         }
+    }
+
+    /// The answer to an event that does not pass the filter of its trigger.
+    pub(crate) fn filtered(workflow: &WorkflowName, reason: String) -> Response {
+        let filtered = Self {
+            success: true,
+            workflow: workflow.to_string(),
+            is_new: false,
+            execution_id: None,
+            duplicate: false,
+            state: "filtered",
+            attempt: None,
+            retry_of: None,
+            existing_execution_id: None,
+            reason: Some(reason),
+        };
+        axum::Json(filtered).into_response()
     }
 
     /// The answer, with the status that `new` is for a new execution.

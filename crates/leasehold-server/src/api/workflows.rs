@@ -7,17 +7,20 @@ use axum::extract::{Path, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
 use leasehold::OnLocked;
-use leasehold::model::{Input, Payload, Reason, Settle, TaskState, Ttl, Verdict, WorkflowName};
+use leasehold::model::{Input, Payload, Reason, Settle, TaskState, Ttl, Verdict, WorkerId, WorkflowName};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
+use uuid::Uuid;
 
 use super::executions::ExecutionBody;
-use super::started::{self, Started, word};
+use super::lease::{lease_ttl, wait_time};
+use super::started::{self, Started};
 use crate::access::{Admin, Caller, Reader, Worker};
 use crate::body::{Json, MaybeJson};
+use crate::described::{IdempotencyKey, TtlSeconds, WaitSeconds};
 use crate::problem::{Answer, Problem};
+use crate::roles::routes;
 use crate::server::App;
 use crate::status;
 use crate::webhooks::key_header;
@@ -109,8 +112,10 @@ struct StartBody {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct LeaseExecutionBody {
     /// How long the lease lasts without a heartbeat; as the workflow has it if not said.
+    #[schema(value_type = Option<TtlSeconds>)]
     ttl_seconds: Option<f64>,
     /// How long to wait for an execution; 0 if not said.
+    #[schema(value_type = Option<WaitSeconds>)]
     wait_seconds: Option<f64>,
 }
 
@@ -155,7 +160,6 @@ struct LockBody {
 #[serde(deny_unknown_fields)]
 struct UnlockBody {
     /// Kept in the history.
-    #[schema(value_type = String)]
     reason: Reason,
 }
 
@@ -189,7 +193,7 @@ async fn list(State(app): State<App>, _: Caller<Reader>) -> Answer<axum::Json<Wo
         let body = all.entry(name.clone()).or_insert_with(|| WorkflowBody::unknown(&name));
         body.paused = status.paused.is_some();
         for state in TaskState::ALL {
-            body.executions.insert(word(state), status.counts.get(state));
+            body.executions.insert(state.word(), status.counts.get(state));
         }
     }
     Ok(axum::Json(WorkflowList { workflows: all.into_values().collect() }))
@@ -227,24 +231,22 @@ impl WorkflowBody {
 #[utoipa::path(
     post, path = "/api/v1/workflows/{name}/executions", tag = "workflows", operation_id = "startWorkflow",
     params(
-        ("name" = String, Path, description = "The workflow; a '/' is written %2F"),
-        ("Idempotency-Key" = Option<String>, Header, description = "What makes it the same start when it comes again"),
+        ("name" = WorkflowName, Path, description = "The workflow; a '/' is written %2F"),
+        ("Idempotency-Key" = Option<IdempotencyKey>, Header, description = "What makes it the same start when it comes again"),
     ),
-    request_body = StartBody,
+    request_body = Option<StartBody>,
     responses(
         (status = CREATED, description = "It runs, or is next to run", body = Started, headers(("Location" = String, description = "The execution"))),
         (status = OK, description = "It was started before, or is skipped", body = Started),
         (status = ACCEPTED, description = "It waits for its turn", body = Started),
-        (status = BAD_REQUEST, body = Problem, content_type = "application/problem+json"),
         (status = NOT_FOUND, description = "There is no such workflow", body = Problem, content_type = "application/problem+json"),
         (status = CONFLICT, description = "Another execution is in the way: the key is as free as before", body = Problem, content_type = "application/problem+json"),
         (status = UNPROCESSABLE_ENTITY, description = "The key has started something with another input", body = Problem, content_type = "application/problem+json"),
-        (status = SERVICE_UNAVAILABLE, description = "The server is stopping, or its store cannot be reached", body = Problem, content_type = "application/problem+json"),
     ),
 )]
 async fn start(
     State(app): State<App>,
-    _: Caller<Worker>,
+    caller: Caller<Worker>,
     Path(name): Path<String>,
     headers: HeaderMap,
     MaybeJson(body): MaybeJson<StartBody>,
@@ -253,6 +255,7 @@ async fn start(
     let workflow = app.workflow(&WorkflowName::new(name)?)?;
     let on_locked = body.on_locked.map_or(workflow.on_locked, |word| word.of(workflow));
     let mut start = app.leasehold().workflow(&workflow.name).on_locked(on_locked).reuse(workflow.reuse);
+    start = start.started_by(&caller.holder()?);
     if let Some(longest) = workflow.max_runtime {
         start = start.max_runtime(longest.as_duration());
     }
@@ -272,18 +275,17 @@ async fn start(
 /// Take the next execution of a workflow, to run it elsewhere.
 #[utoipa::path(
     post, path = "/api/v1/workflows/{name}/lease", tag = "workflows", operation_id = "leaseExecution",
-    params(("name" = String, Path, description = "The workflow; a '/' is written %2F")),
-    request_body = LeaseExecutionBody,
+    params(("name" = WorkflowName, Path, description = "The workflow; a '/' is written %2F")),
+    request_body = Option<LeaseExecutionBody>,
     responses(
         (status = OK, body = Leased),
         (status = BAD_REQUEST, description = "The server runs this workflow itself, or a value cannot be", body = Problem, content_type = "application/problem+json"),
         (status = NOT_FOUND, description = "There is no such workflow", body = Problem, content_type = "application/problem+json"),
-        (status = SERVICE_UNAVAILABLE, description = "The server is stopping, or its store cannot be reached", body = Problem, content_type = "application/problem+json"),
     ),
 )]
 async fn lease(
     State(app): State<App>,
-    _: Caller<Worker>,
+    caller: Caller<Worker>,
     Path(name): Path<String>,
     MaybeJson(body): MaybeJson<LeaseExecutionBody>,
 ) -> Answer<axum::Json<Leased>> {
@@ -293,11 +295,10 @@ async fn lease(
         let problem = Problem::invalid(format!("workflow '{}' is run by the server itself", workflow.name));
         return Err(problem.hint("write runner = \"external\" in leasehold.toml"));
     }
-    let ttl = body
-        .ttl_seconds
-        .map_or(Ok(workflow.ttl), |seconds| Ttl::new(span("ttlSeconds", seconds)?).map_err(Problem::from))?;
-    let wait = body.wait_seconds.map_or(Ok(Duration::ZERO), |seconds| span("waitSeconds", seconds))?;
-    let waiting = take(&app, &workflow.name, ttl, wait.min(app.limits().wait));
+    let ttl = body.ttl_seconds.map_or(Ok(workflow.ttl), |seconds| lease_ttl(&app, seconds))?;
+    let wait = body.wait_seconds.map_or(Ok(Duration::ZERO), |seconds| wait_time(&app, seconds))?;
+    let worker = caller.who().worker(WorkerId::from_uuid(Uuid::new_v4()));
+    let waiting = take(&app, worker, &workflow.name, ttl, wait);
     let execution = app.unless_draining(waiting).await?;
     Ok(axum::Json(Leased { success: true, execution: execution.map(ExecutionBody::from) }))
 }
@@ -305,6 +306,7 @@ async fn lease(
 /// Takes an execution as soon as there is one.
 async fn take(
     app: &App,
+    worker: WorkerId,
     workflow: &WorkflowName,
     ttl: Ttl,
     wait: Duration,
@@ -315,7 +317,7 @@ async fn take(
         // Before the look that finds nothing, so that no arrival is missed.
         let arrivals = store.tasks().map(|tasks| tasks.arrivals(&[workflow.queue()]));
         let left = deadline.after(leasehold::Moment::now());
-        if let Some(execution) = take_whole(app, workflow, ttl, left).await? {
+        if let Some(execution) = take_whole(app, worker, workflow, ttl, left).await? {
             return Ok(Some(execution));
         }
         let left = deadline.after(leasehold::Moment::now());
@@ -329,6 +331,7 @@ async fn take(
 /// Takes an execution if there is one. If nobody is there any more when it is taken, it is given back.
 async fn take_whole(
     app: &App,
+    worker: WorkerId,
     workflow: &WorkflowName,
     ttl: Ttl,
     wait: Duration,
@@ -338,7 +341,7 @@ async fn take_whole(
     // In a task of its own: whoever goes away in the middle of it does not leave it half done.
     tokio::spawn(async move {
         let taken = match leasehold.workflows() {
-            Ok(workflows) => workflows.take_within(&[workflow], ttl, wait).await,
+            Ok(workflows) => workflows.take_as(worker, &[workflow], ttl, wait).await,
             Err(error) => Err(error),
         };
         if let Err(Ok(Some(unwanted))) = to.send(taken) {
@@ -354,15 +357,10 @@ async fn take_whole(
     Ok(from.await.map_err(gone)??)
 }
 
-/// A number of seconds of a request.
-pub(crate) fn span(field: &str, seconds: f64) -> Answer<Duration> {
-    Duration::try_from_secs_f64(seconds).map_err(|_| Problem::invalid(format!("{field} cannot be {seconds}")))
-}
-
 /// The lock of a workflow.
 #[utoipa::path(
     get, path = "/api/v1/workflows/{name}/lock", tag = "workflows", operation_id = "getWorkflowLock",
-    params(("name" = String, Path, description = "The workflow; a '/' is written %2F")),
+    params(("name" = WorkflowName, Path, description = "The workflow; a '/' is written %2F")),
     responses((status = OK, body = LockBody)),
 )]
 async fn lock(
@@ -378,11 +376,10 @@ async fn lock(
 /// token is old from then on.
 #[utoipa::path(
     delete, path = "/api/v1/workflows/{name}/lock", tag = "workflows", operation_id = "unlockWorkflow",
-    params(("name" = String, Path, description = "The workflow; a '/' is written %2F")),
+    params(("name" = WorkflowName, Path, description = "The workflow; a '/' is written %2F")),
     request_body = UnlockBody,
     responses(
         (status = OK, body = LockBody),
-        (status = FORBIDDEN, description = "Only an admin may", body = Problem, content_type = "application/problem+json"),
     ),
 )]
 async fn unlock(

@@ -8,18 +8,27 @@ use leasehold::model::{CronText, QueueName, Reuse, ScheduleName, WorkflowName, Z
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::values::{Keeping, Lasting, SecretPlace, Span, TriggerId, VariableName};
-use crate::access::{Hash, Role};
-use crate::webhooks::{Pointer, Scheme};
+use super::values::{Interval, Jitter, Keeping, Lasting, SecretPlace, Span, TriggerId, VariableName};
+use crate::access::{Hash, Role, Scope};
+use crate::webhooks::{Condition, Pattern, Pointer, Scheme};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct File {
     pub(super) store: Option<Spanned<String>>,
     pub(super) listen: Option<SocketAddr>,
+    #[serde(default)]
+    pub(super) open: bool,
     pub(super) grace: Option<Span>,
+    pub(super) tls: Option<TlsPart>,
     #[serde(default)]
     pub(super) limits: LimitsPart,
+    #[serde(default)]
+    pub(super) maintenance: MaintenancePart,
+    #[serde(default)]
+    pub(super) defaults: DefaultsPart,
+    #[serde(default)]
+    pub(super) audit: AuditPart,
     #[serde(default)]
     pub(super) metrics: MetricsPart,
     #[serde(default)]
@@ -36,17 +45,47 @@ pub(super) struct File {
     pub(super) schedules: Vec<Spanned<SchedulePart>>,
 }
 
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TlsPart {
+    pub(super) cert: PathBuf,
+    pub(super) key: PathBuf,
+    pub(super) client_ca: Option<PathBuf>,
+}
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LimitsPart {
     pub(super) body_bytes: Option<usize>,
     pub(super) body_time: Option<Span>,
     pub(super) header_time: Option<Span>,
+    pub(super) idle_time: Option<Span>,
     pub(super) wait: Option<Span>,
     pub(super) write_time: Option<Span>,
     pub(super) connections: Option<usize>,
     pub(super) connections_per_address: Option<usize>,
+    pub(super) requests_per_token: Option<usize>,
     pub(super) forget_locks_after: Option<Span>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct MaintenancePart {
+    pub(super) recover_every: Option<Interval>,
+    pub(super) sweep_every: Option<Interval>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AuditPart {
+    #[serde(default)]
+    pub(super) renewals: bool,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct DefaultsPart {
+    pub(super) ttl: Option<Lasting>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -54,6 +93,8 @@ pub(super) struct LimitsPart {
 pub(super) struct MetricsPart {
     #[serde(default)]
     pub(super) open: bool,
+    #[serde(default)]
+    pub(super) plain_names: bool,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -89,6 +130,8 @@ pub(super) struct TokenPart {
     pub(super) name: leasehold::model::Holder,
     pub(super) role: Role,
     pub(super) hash: Hash,
+    #[serde(default)]
+    pub(super) scopes: Vec<Scope>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -116,9 +159,13 @@ pub(super) struct TriggerPart {
     pub(super) scheme: Scheme,
     #[serde(default)]
     pub(super) secrets: Vec<Spanned<SecretPlace>>,
+    pub(super) events: Option<Spanned<Vec<Pattern>>>,
+    pub(super) branches: Option<Spanned<Vec<Pattern>>>,
+    pub(super) when: Option<Spanned<Vec<Condition>>>,
     pub(super) key: Option<Pointer>,
     pub(super) on_locked: Option<LockedWord>,
     pub(super) tolerance: Option<Span>,
+    pub(super) replay_memory: Option<Spanned<Span>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -129,6 +176,7 @@ pub(super) struct SchedulePart {
     pub(super) zone: Option<Zone>,
     pub(super) workflow: Option<Spanned<WorkflowName>>,
     pub(super) queue: Option<QueueName>,
+    pub(super) jitter: Option<Jitter>,
     pub(super) input: Option<serde_json::Value>,
 }
 

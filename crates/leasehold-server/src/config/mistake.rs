@@ -76,10 +76,13 @@ impl Text<'_> {
         }
     }
 
-    /// The key on the line of this place, or the heading that it is.
+    /// The key of this place, or the heading that it is. An item of a list may stand some lines below its key.
     fn key(&self, start: usize) -> Option<String> {
         let begin = self.text[..start].rfind('\n').map_or(0, |end| end + 1);
-        let line = self.text[begin..].lines().next()?.trim();
+        let first = self.text[begin..].lines().next()?;
+        let is_item = |line: &str| line.starts_with(['"', '\'', '#']) || line.is_empty();
+        let mut lines = std::iter::once(first).chain(self.text[..begin].lines().rev()).map(str::trim);
+        let line = if is_item(first.trim()) { lines.find(|line| !is_item(line))? } else { lines.next()? };
         if line.starts_with('[') {
             return Some(line.split('#').next()?.trim().to_owned());
         }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use leasehold::OnLocked;
@@ -13,23 +13,21 @@ use leasehold::store::StoreUrl;
 use toml::Spanned;
 
 use super::file::{
-    File, LimitsPart, LockedWord, RetentionPart, RunnerWord, SchedulePart, TerraformPart, TriggerPart,
-    WorkflowPart,
+    File, LimitsPart, LockedWord, MaintenancePart, RetentionPart, RunnerWord, SchedulePart, TerraformPart,
+    TlsPart, TokenPart, WorkflowPart,
 };
 use super::mistake::{Mistake, Text};
 use super::values::Keeping;
 use crate::access::FixedToken;
-use crate::server::Limits;
+use crate::server::{Audit, Limits, Maintenance};
 use crate::terraform::TerraformOptions;
-use crate::webhooks::{Scheme, Secret};
+use crate::tls::TlsFiles;
 use crate::workflows::{CommandSettings, Runner, Trigger, Workflow};
 
 /// How long a lease on a workflow lasts without a sign of life, if nobody says otherwise.
 const TTL: Ttl = Ttl::from_secs(30);
 /// How many may wait for a workflow, if nobody says otherwise.
 const QUEUE: u32 = 100;
-/// How far a signed time may be from now.
-const TOLERANCE: Duration = Duration::from_mins(5);
 
 /// The settings of a server.
 #[derive(Debug, Clone, Default)]
@@ -38,10 +36,22 @@ pub struct Settings {
     pub store: Option<StoreAddress>,
     /// Where to listen.
     pub listen: Option<SocketAddr>,
+    /// Whether to let in every process of this machine without a token, as long as there is none.
+    pub open: bool,
+    /// The files of TLS; none for plain HTTP. Relative paths begin at the folder of the settings file.
+    pub tls: Option<TlsFiles>,
     /// What requests may cost.
     pub limits: Limits,
+    /// How often the server looks after its store.
+    pub maintenance: Maintenance,
+    /// How long leases last if a request does not say; none for the store's own default.
+    pub default_ttl: Option<Ttl>,
+    /// What is written into the history of locks only if the file says so.
+    pub audit: Audit,
     /// Whether `/metrics` is for whoever asks.
     pub open_metrics: bool,
+    /// Whether `/metrics` has the plain names as well, such as `lock_conflicts_total`.
+    pub plain_metric_names: bool,
     /// How long finished tasks are kept, of these queues or, without a name, of all queues that have nothing set of their
     /// own: written to the store when the server starts.
     pub retentions: Vec<(Option<QueueName>, Retention)>,
@@ -89,6 +99,8 @@ pub struct ScheduleSettings {
     pub payload: Payload,
     /// The workflow's lock, if its tasks are executions.
     pub lock: Option<LockName>,
+    /// How long after its tick a task may run.
+    pub jitter: Option<Ttl>,
 }
 
 impl Settings {
@@ -103,7 +115,8 @@ impl Settings {
         let text = Text { file, text };
         let parsed: File = toml::from_str(text.text).map_err(|error| text.not_parsed(&error))?;
         let folder = file.parent().unwrap_or(Path::new(""));
-        Reader { text, folder }.settings(parsed)
+        let ttl = parsed.defaults.ttl.map_or(TTL, |ttl| ttl.0);
+        Reader { text, folder, ttl }.settings(parsed)
     }
 }
 
@@ -127,9 +140,11 @@ fn retentions(part: &RetentionPart) -> Vec<(Option<QueueName>, Retention)> {
 type Keepings = (Option<Keeping>, Option<Keeping>, Option<Keeping>);
 
 /// What is needed to understand the parts.
-struct Reader<'a> {
-    text: Text<'a>,
-    folder: &'a Path,
+pub(super) struct Reader<'a> {
+    pub(super) text: Text<'a>,
+    pub(super) folder: &'a Path,
+    /// How long a lease on a workflow lasts, if the workflow does not say.
+    ttl: Ttl,
 }
 
 impl Reader<'_> {
@@ -153,14 +168,22 @@ impl Reader<'_> {
             schedules.push(schedule);
         }
         let tokens = file.tokens.into_iter();
-        let tokens = tokens.map(|part| FixedToken::of(part.name.as_str(), part.role, part.hash)).collect();
+        let token =
+            |part: TokenPart| FixedToken::of(part.name.as_str(), part.role, part.hash).scopes(part.scopes);
+        let tokens = tokens.map(token).collect();
         let store = file.store.map(|store| self.store(&store)).transpose()?;
         let limits = limits(&file.limits, file.grace.map(|grace| grace.0));
         Ok(Settings {
             store,
             listen: file.listen,
+            open: file.open,
+            tls: file.tls.map(|part| self.tls(&part)),
             limits,
+            maintenance: maintenance(&file.maintenance),
+            default_ttl: file.defaults.ttl.map(|ttl| ttl.0),
+            audit: Audit { renewals: file.audit.renewals },
             open_metrics: file.metrics.open,
+            plain_metric_names: file.metrics.plain_names,
             retentions: retentions(&file.retention),
             terraform: terraform(&file.terraform),
             tokens,
@@ -168,6 +191,12 @@ impl Reader<'_> {
             triggers,
             schedules,
         })
+    }
+
+    /// The files are read when the server starts.
+    fn tls(&self, part: &TlsPart) -> TlsFiles {
+        let at = |path: &PathBuf| self.folder.join(path);
+        TlsFiles { cert: at(&part.cert), key: at(&part.key), client_ca: part.client_ca.as_ref().map(at) }
     }
 
     /// The address is not repeated: there may be a password in it.
@@ -228,51 +257,9 @@ impl Reader<'_> {
             on_locked: on_locked(part.on_locked, places),
             places,
             reuse: part.reuse.into(),
-            ttl: part.ttl.map_or(TTL, |ttl| ttl.0),
+            ttl: part.ttl.map_or(self.ttl, |ttl| ttl.0),
             max_runtime: part.max_runtime.map(|longest| longest.0),
             runner,
-        })
-    }
-
-    fn trigger(
-        &self,
-        id: String,
-        part: Spanned<TriggerPart>,
-        workflows: &[Workflow],
-    ) -> Result<Trigger, Mistake> {
-        let at = part.span();
-        let part = part.into_inner();
-        let workflow = self.known(&part.workflow, workflows)?;
-        let scheme = part.scheme;
-        match (scheme, part.secrets.first()) {
-            (Scheme::None, Some(secret)) => {
-                let wrong = "a trigger with scheme = \"none\" checks no signature, and has no secrets";
-                return Err(self.text.mistake(Some(secret.span()), wrong));
-            }
-            (Scheme::Github | Scheme::Stripe | Scheme::Standard, None) => {
-                let wrong = format!("trigger '{id}' has no secrets, so no signature could be checked");
-                let hint = "write: secrets = [\"env:NAME\"]";
-                return Err(self.text.mistake_with(Some(at), wrong, hint));
-            }
-            _ => {}
-        }
-        let mut secrets = Vec::new();
-        for place in &part.secrets {
-            let wrong = |wrong: String| self.text.mistake(Some(place.span()), wrong);
-            let secret = place.get_ref().open(self.folder).map_err(wrong)?;
-            secrets.push(Secret::new(scheme, &secret).map_err(|invalid| wrong(invalid.to_string()))?);
-        }
-        // GitHub does not deliver again by itself what was refused: the event would be lost.
-        let default = if scheme == Scheme::Github { Some(LockedWord::Queue) } else { None };
-        let word = part.on_locked.or(default);
-        Ok(Trigger {
-            id,
-            on_locked: word.map_or(workflow.on_locked, |word| on_locked(word, workflow.places)),
-            workflow: workflow.name.clone(),
-            scheme,
-            secrets,
-            key: part.key,
-            tolerance: part.tolerance.map_or(TOLERANCE, |tolerance| tolerance.0),
         })
     }
 
@@ -282,7 +269,7 @@ impl Reader<'_> {
         workflows: &[Workflow],
     ) -> Result<ScheduleSettings, Mistake> {
         let at = part.span();
-        let SchedulePart { name, cron, zone, workflow, queue, input } = part.into_inner();
+        let SchedulePart { name, cron, zone, workflow, queue, jitter, input } = part.into_inner();
         let input = input.unwrap_or_default();
         let wrong = |invalid: leasehold::model::Invalid| self.text.mistake(Some(at.clone()), invalid);
         let (queue, payload, lock) = match (workflow, queue) {
@@ -290,6 +277,7 @@ impl Reader<'_> {
                 let workflow = self.known(&workflow, workflows)?;
                 let mut brief = Brief::new(Input::of(&input).map_err(wrong)?);
                 brief.max_runtime = workflow.max_runtime;
+                brief.facts.set(Brief::STARTED_BY, format!("schedule {name}")).map_err(wrong)?;
                 (workflow.name.queue(), Payload::of(&brief).map_err(wrong)?, Some(workflow.name.lock()))
             }
             (None, Some(queue)) => (queue, Payload::of(&input).map_err(wrong)?, None),
@@ -298,10 +286,10 @@ impl Reader<'_> {
                 return Err(self.text.mistake(Some(at), wrong));
             }
         };
-        Ok(ScheduleSettings { name, cron, zone, queue, payload, lock })
+        Ok(ScheduleSettings { name, cron, zone, queue, payload, lock, jitter: jitter.map(|jitter| jitter.0) })
     }
 
-    fn known<'w>(
+    pub(super) fn known<'w>(
         &self,
         name: &Spanned<WorkflowName>,
         workflows: &'w [Workflow],
@@ -314,11 +302,19 @@ impl Reader<'_> {
     }
 }
 
-fn on_locked(word: LockedWord, places: u32) -> OnLocked {
+pub(super) fn on_locked(word: LockedWord, places: u32) -> OnLocked {
     match word {
         LockedWord::Reject => OnLocked::Reject,
         LockedWord::Queue => OnLocked::Queue(places),
         LockedWord::Skip => OnLocked::Skip,
+    }
+}
+
+fn maintenance(part: &MaintenancePart) -> Maintenance {
+    let usual = Maintenance::default();
+    Maintenance {
+        recover_every: part.recover_every.map_or(usual.recover_every, |every| every.0),
+        sweep_every: part.sweep_every.map_or(usual.sweep_every, |every| every.0),
     }
 }
 
@@ -328,10 +324,12 @@ fn limits(part: &LimitsPart, grace: Option<Duration>) -> Limits {
         body_bytes: part.body_bytes.unwrap_or(usual.body_bytes),
         body_time: part.body_time.map_or(usual.body_time, |time| time.0),
         header_time: part.header_time.map_or(usual.header_time, |time| time.0),
+        idle_time: part.idle_time.map_or(usual.idle_time, |time| time.0),
         wait: part.wait.map_or(usual.wait, |time| time.0),
         write_time: part.write_time.map_or(usual.write_time, |time| time.0),
         connections: part.connections.unwrap_or(usual.connections),
         connections_per_address: part.connections_per_address.unwrap_or(usual.connections_per_address),
+        requests_per_token: part.requests_per_token.unwrap_or(usual.requests_per_token),
         grace: grace.unwrap_or(usual.grace),
         // Nothing means never.
         forget_locks_after: part
@@ -393,6 +391,34 @@ mod tests {
     }
 
     #[test]
+    fn files_of_tls_are_beside_the_settings_and_need_each_other() {
+        let tls =
+            parse("[tls]\ncert = \"a.pem\"\nkey = \"/b.pem\"\nclient_ca = \"c.pem\"").unwrap().tls.unwrap();
+        assert_eq!((tls.cert.as_path(), tls.key.as_path()), (Path::new("/etc/a.pem"), Path::new("/b.pem")));
+        assert_eq!(tls.client_ca.as_deref(), Some(Path::new("/etc/c.pem")));
+        let wrong = wrong("[tls]\ncert = \"a.pem\"");
+        assert!(wrong.contains("line 1, [tls]: missing field `key`"), "{wrong}");
+    }
+
+    #[test]
+    fn intervals_and_the_default_ttl_can_be_set_within_bounds() {
+        let usual = parse("").unwrap();
+        assert_eq!((usual.maintenance.recover_every, usual.default_ttl), (Duration::from_secs(2), None));
+        let set = "[maintenance]\nrecover_every = \"30m\"\nsweep_every = \"10s\"\n[defaults]\nttl = \"30m\"\n\
+                   [workflows.w]\nrunner = \"external\"\n[workflows.v]\nrunner = \"external\"\nttl = \"5s\"";
+        let settings = parse(set).unwrap();
+        assert_eq!(settings.maintenance.recover_every, Duration::from_mins(30));
+        assert_eq!(settings.maintenance.sweep_every, Duration::from_secs(10));
+        assert_eq!(settings.default_ttl, Some(Ttl::from_secs(1800)));
+        let ttls: Vec<_> = settings.workflows.iter().map(|workflow| workflow.ttl).collect();
+        assert_eq!(ttls, [Ttl::from_secs(5), Ttl::from_secs(1800)]);
+        for bad in ["recover_every = \"0s\"", "sweep_every = \"9ms\"", "recover_every = \"25h\""] {
+            let wrong = wrong(&format!("[maintenance]\n{bad}"));
+            assert!(wrong.contains("line 2") && wrong.contains("10ms to 1d"), "{wrong}");
+        }
+    }
+
+    #[test]
     fn an_empty_file_is_a_server_without_workflows() {
         let settings = parse("").unwrap();
         assert!(settings.store.is_none() && settings.workflows.is_empty() && settings.tokens.is_empty());
@@ -430,6 +456,7 @@ mod tests {
             ),
             ("[terraform]\nttl = \"0s\"", "line 2, 'ttl':"),
             ("[metrics]\nopen = \"yes\"", "line 2, 'open':"),
+            ("[metrics]\nplain_names = 1", "line 2, 'plain_names':"),
             ("store = \"mysql://h\"", "line 1, 'store': 'mysql:' is not a store"),
             ("store = \"sqlite:here.db\"", "line 1, 'store': the store has a relative path"),
             ("nonsense", "line 1"),
@@ -459,45 +486,6 @@ mod tests {
     }
 
     #[test]
-    fn a_trigger_starts_a_workflow_of_the_file_and_has_what_its_scheme_needs() {
-        let with = |rest: &str| wrong(&format!("{BASE}[triggers.push]\n{rest}"));
-        for (rest, told) in [
-            ("workflow = \"other\"\nscheme = \"none\"", "line 4, 'workflow': there is no workflow 'other'"),
-            (
-                "workflow = \"deploy\"\nscheme = \"github\"",
-                "line 3, [triggers.push]: trigger 'push' has no secrets",
-            ),
-            (
-                "workflow = \"deploy\"\nscheme = \"none\"\nsecrets = [\"x\"]",
-                "line 6, 'secrets': a trigger with",
-            ),
-            ("workflow = \"deploy\"\nscheme = \"rot13\"", "line 5, 'scheme': unknown variant"),
-            (
-                "workflow = \"deploy\"\nscheme = \"none\"\nkey = \"id\"",
-                "line 6, 'key': 'id' is no JSON pointer",
-            ),
-            (
-                "workflow = \"deploy\"\nscheme = \"github\"\nsecrets = [\"env:LEASEHOLD_NO_SUCH\"]",
-                "line 6, 'secrets': the variable LEASEHOLD_NO_SUCH is not set",
-            ),
-            (
-                "workflow = \"deploy\"\nscheme = \"github\"\nsecrets = [\"file:no-such-secret\"]",
-                "line 6, 'secrets': the file /etc/no-such-secret cannot be read",
-            ),
-            (
-                "workflow = \"deploy\"\nscheme = \"standard\"\nsecrets = [\"whsec_?\"]",
-                "line 6, 'secrets': a secret of Standard Webhooks",
-            ),
-        ] {
-            assert!(with(rest).contains(told), "{rest}: {}", with(rest));
-        }
-        assert!(
-            wrong(&format!("{BASE}[triggers.\"a b\"]\nworkflow = \"deploy\"\nscheme = \"none\""))
-                .contains("address")
-        );
-    }
-
-    #[test]
     fn a_schedule_has_one_target() {
         let head = format!("{BASE}[[schedules]]\nname = \"a\"\ncron = \"@daily\"\n");
         assert!(wrong(&head).contains("schedule 'a' needs a workflow or a queue"));
@@ -521,20 +509,5 @@ mod tests {
         }
         let settings = parse(&format!("{trigger}secrets = [\"s3cr3t\"]")).unwrap();
         assert!(!format!("{settings:?}").contains("s3cr3t"));
-    }
-
-    #[test]
-    fn secrets_are_found_beside_the_file() {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("secret"), "quiet\n").unwrap();
-        let text = format!(
-            "{BASE}[triggers.push]\nworkflow = \"deploy\"\nscheme = \"github\"\nsecrets = [\"file:secret\"]"
-        );
-        let file = folder.path().join("leasehold.toml");
-        std::fs::write(&file, text).unwrap();
-        let settings = Settings::read(&file).unwrap();
-        assert_eq!(settings.triggers[0].secrets, [Secret::new(Scheme::Github, "quiet").unwrap()]);
-        let gone = Settings::read(&folder.path().join("other.toml")).unwrap_err();
-        assert!(gone.to_string().contains("other.toml cannot be read"), "{gone}");
     }
 }

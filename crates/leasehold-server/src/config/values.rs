@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-use leasehold::model::{Invalid, Retention, Ttl, parse_duration};
+use leasehold::model::{Invalid, Retention, Schedule, Ttl, parse_duration};
 use serde::Deserialize;
 
 /// `30s`, `10m`, `1h`.
@@ -28,6 +28,34 @@ impl TryFrom<String> for Lasting {
     type Error = Invalid;
     fn try_from(text: String) -> Result<Self, Invalid> {
         Ttl::new(parse_duration(&text)?).map(Self)
+    }
+}
+
+/// How often something is done: from `10ms` to `1d`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(super) struct Interval(pub(super) Duration);
+
+impl TryFrom<String> for Interval {
+    type Error = Invalid;
+    fn try_from(text: String) -> Result<Self, Invalid> {
+        let every = parse_duration(&text)?;
+        if (Duration::from_millis(10)..=Duration::from_hours(24)).contains(&every) {
+            return Ok(Self(every));
+        }
+        Err(Invalid(format!("an interval of {text} is out of bounds: 10ms to 1d")))
+    }
+}
+
+/// How long after its tick a task of a schedule may run: up to `1d`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(super) struct Jitter(pub(super) Ttl);
+
+impl TryFrom<String> for Jitter {
+    type Error = Invalid;
+    fn try_from(text: String) -> Result<Self, Invalid> {
+        Ttl::new(parse_duration(&text)?).and_then(Schedule::check_jitter).map(Self)
     }
 }
 
@@ -65,7 +93,7 @@ impl SecretPlace {
     pub(super) fn open(&self, folder: &Path) -> Result<String, String> {
         if let Some(name) = self.0.strip_prefix("env:") {
             let value = std::env::var(name).ok().filter(|value| !value.is_empty());
-            return value.ok_or_else(|| format!("the variable {name} is not set, or no text"));
+            return value.ok_or_else(|| format!("the variable {name} is not set, or is not valid UTF-8"));
         }
         let Some(path) = self.0.strip_prefix("file:") else { return Ok(self.0.clone()) };
         let path = folder.join(path);
@@ -102,7 +130,9 @@ impl TryFrom<String> for VariableName {
     type Error = Invalid;
     fn try_from(text: String) -> Result<Self, Invalid> {
         if text.is_empty() || text.contains(['=', '\0']) {
-            return Err(Invalid(format!("'{text}' is no name of a variable; values do not stand here")));
+            return Err(Invalid(format!(
+                "'{text}' is not the name of a variable; write its name here, not its value"
+            )));
         }
         Ok(Self(text))
     }

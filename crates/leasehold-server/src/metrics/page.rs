@@ -16,6 +16,9 @@ pub(crate) async fn page(meters: &Meters, engine: &str) -> String {
     page.metric("leasehold_build_info", Gauge, "The version of leasehold, and the engine of its store.")
         .sample(&[("version", version), ("engine", engine)], 1);
     locks(&mut page, &reading);
+    if meters.plain_names {
+        plain(&mut page, &reading);
+    }
     tasks(&mut page, &reading);
     store(&mut page, &reading);
     page.metric("leasehold_store_up", Gauge, "Whether the store could be counted at the last try.")
@@ -24,6 +27,7 @@ pub(crate) async fn page(meters: &Meters, engine: &str) -> String {
         now(&mut page, count);
     }
     requests(&mut page, meters);
+    webhooks(&mut page, meters);
     process(&mut page, &Usage::now());
     page.finish()
 }
@@ -58,6 +62,28 @@ fn locks(page: &mut Page, reading: &Reading) {
     );
     for (how, count) in reading.recovered {
         page.sample(&[("how", how)], count);
+    }
+}
+
+/// Locks once more, under the names that `/api/v1/stats` has too: for dashboards that were made for them.
+fn plain(page: &mut Page, reading: &Reading) {
+    page.metric(
+        "lock_acquisition_time_ms",
+        Gauge,
+        "From asking for a lock to having it, on average since the start.",
+    )
+    .sample(&[], reading.acquire.mean() * 1000.0);
+    for (name, help, count) in [
+        ("lock_conflicts_total", "As leasehold_lock_conflicts_total.", reading.conflicts),
+        ("lock_retries_total", "As leasehold_lock_retries_total.", reading.retries),
+        ("lock_failures_total", "As leasehold_lock_failures_total.", reading.failures),
+        (
+            "stale_locks_recovered_total",
+            "As leasehold_stale_locks_recovered_total, all together.",
+            reading.recovered_in_all(),
+        ),
+    ] {
+        page.metric(name, Counter, help).sample(&[], count);
     }
 }
 
@@ -142,6 +168,30 @@ fn requests(page: &mut Page, meters: &Meters) {
     );
     for (pattern, route) in &routes {
         page.buckets(&[("route", pattern)], &route.took.read());
+    }
+}
+
+fn webhooks(page: &mut Page, meters: &Meters) {
+    let triggers = meters.webhooks.all();
+    page.metric("leasehold_webhook_deliveries_total", Counter, "Webhook deliveries by trigger and outcome.");
+    for (trigger, counts) in &triggers {
+        for (outcome, count) in counts.outcomes() {
+            page.sample(&[("trigger", trigger), ("outcome", outcome)], count);
+        }
+    }
+    page.metric(
+        "leasehold_webhook_refused_total",
+        Counter,
+        "Webhook deliveries that were refused, by trigger and reason; no trigger if there is none of that id.",
+    );
+    for (trigger, counts) in &triggers {
+        for (reason, count) in counts.refusals() {
+            page.sample(&[("trigger", trigger), ("reason", reason)], count);
+        }
+    }
+    let (reason, count) = meters.webhooks.unknown();
+    if count > 0 {
+        page.sample(&[("trigger", ""), ("reason", reason)], count);
     }
 }
 

@@ -5,19 +5,22 @@ use axum::response::IntoResponse;
 use serde::Serialize;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use super::head::{Found, Version};
 use super::pieces;
 use super::quiet::Reply;
 use super::routes::json;
 use super::state::docs;
-use crate::access::{Caller, Reader, Worker};
+use crate::access::{Caller, Reader, Role, Worker};
+use crate::described::StateName;
 use crate::problem::Problem;
+use crate::roles::routes;
 use crate::server::App;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(list)).routes(routes!(show))
+    OpenApiRouter::new()
+        .routes(routes!(Some(Role::Reader) => list))
+        .routes(routes!(Some(Role::Worker) => show))
 }
 
 /// The versions of a state, newest first.
@@ -58,7 +61,7 @@ struct StateVersion {
 /// The versions of a state that are kept.
 #[utoipa::path(
     get, path = "/tf/{name}/history", tag = "terraform", operation_id = "listTerraformStateVersions",
-    params(("name" = String, Path, description = "The state; a '/' is written %2F")),
+    params(("name" = StateName, Path, description = "The state; a '/' is written %2F")),
     responses(
         (status = OK, body = StateVersions),
         (status = NOT_FOUND, description = "There is no such state, and never was", body = Problem, content_type = "application/problem+json"),
@@ -81,7 +84,7 @@ async fn list(State(app): State<App>, Path(name): Path<String>, request: Request
 #[utoipa::path(
     get, path = "/tf/{name}/history/{serial}", tag = "terraform", operation_id = "getTerraformStateVersion",
     params(
-        ("name" = String, Path, description = "The state; a '/' is written %2F"),
+        ("name" = StateName, Path, description = "The state; a '/' is written %2F"),
         ("serial" = String, Path, description = "The serial or the id of the version"),
     ),
     responses(

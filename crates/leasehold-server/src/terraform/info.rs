@@ -15,6 +15,7 @@ use crate::problem::Problem;
 pub(super) struct LockInfo {
     /// Names this lock operation; the client makes it.
     #[serde(rename = "ID")]
+    #[schema(required = true, min_length = 1, max_length = 500)]
     pub(super) id: String,
     /// What it is about to do.
     #[schema(example = "OperationTypeApply")]

@@ -1,6 +1,5 @@
-//! Problems as Terraform wants them: it shows only the status, and a 401 or 403 has no body.
+//! Problems as a Terraform client takes them: it authenticates by name and password, and shows only the status.
 
-use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 
 use crate::problem::Problem;
@@ -8,7 +7,7 @@ use crate::problem::Problem;
 /// What the handlers of this backend return.
 pub(super) type Reply<T = Response> = Result<T, Quiet>;
 
-/// A problem, said quietly.
+/// A problem for a Terraform client. People who look with another client find its body.
 pub(super) struct Quiet(Problem);
 
 impl<P: Into<Problem>> From<P> for Quiet {
@@ -19,14 +18,6 @@ impl<P: Into<Problem>> From<P> for Quiet {
 
 impl IntoResponse for Quiet {
     fn into_response(self) -> Response {
-        if !["UNAUTHENTICATED", "FORBIDDEN"].contains(&self.0.code()) {
-            return self.0.into_response();
-        }
-        tracing::debug!(code = self.0.code(), "a Terraform client was turned away");
-        let mut response = crate::status::of(self.0.code()).status.into_response();
-        // It authenticates by name and password, if at all.
-        let basic = HeaderValue::from_static("Basic realm=\"leasehold\"");
-        response.headers_mut().insert(header::WWW_AUTHENTICATE, basic);
-        response
+        self.0.ask_for_password().into_response()
     }
 }

@@ -13,16 +13,17 @@ use leasehold::model::{Holder, LockName, Ttl, parse_duration};
 use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use super::history;
 use super::info::LockInfo;
 use super::lock::{Locked, StateLock, Unlocked};
 use super::quiet::Reply;
 use super::state::{self, Writing};
-use crate::access::{Caller, Role, Worker};
-use crate::body::{Query, must_be_json, read_up_to};
+use crate::access::{Caller, Role, STATE_LOCKS, Worker};
+use crate::body::{Query, must_be_json, parse, read_up_to};
+use crate::described::{DurationText, StateName, TerraformState};
 use crate::problem::Problem;
+use crate::roles::routes;
 use crate::server::App;
 use crate::status;
 
@@ -30,10 +31,10 @@ use crate::status;
 const STATE_TIME: Duration = Duration::from_mins(1);
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
-    let (schemas, paths, methods) = routes!(read, write, remove);
+    let (schemas, paths, methods) = routes!(Some(Role::Worker) => read, write, remove);
     OpenApiRouter::new()
         .routes((schemas, paths, methods.fallback(locking)))
-        .routes(routes!(lock, unlock))
+        .routes(routes!(Some(Role::Worker) => lock, unlock))
         .merge(history::routes())
 }
 
@@ -43,6 +44,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
 #[serde(deny_unknown_fields)]
 struct LockQuery {
     /// How long the lock lasts without a write of the state, such as `2h`; the server's default if not said.
+    #[param(value_type = Option<DurationText>)]
     ttl: Option<String>,
 }
 
@@ -52,6 +54,7 @@ struct LockQuery {
 struct WriteQuery {
     /// The ID that holds the lock. Without one a write is made only while nobody holds it.
     #[serde(rename = "ID")]
+    #[param(max_length = 500)]
     id: Option<String>,
 }
 
@@ -60,7 +63,7 @@ struct WriteQuery {
 /// It may contain secrets, so it needs a worker's token.
 #[utoipa::path(
     get, path = "/tf/{name}", tag = "terraform", operation_id = "getTerraformState",
-    params(("name" = String, Path, description = "The state; a '/' is written %2F")),
+    params(("name" = StateName, Path, description = "The state; a '/' is written %2F")),
     responses(
         (status = OK, description = "The state", body = Object, content_type = "application/json"),
         (status = NOT_FOUND, description = "There is none", body = Problem, content_type = "application/problem+json"),
@@ -80,13 +83,11 @@ async fn read(State(app): State<App>, Path(name): Path<String>, request: Request
 /// Write the state, with the ID that holds its lock.
 #[utoipa::path(
     post, path = "/tf/{name}", tag = "terraform", operation_id = "putTerraformState",
-    params(("name" = String, Path, description = "The state; a '/' is written %2F"), WriteQuery),
-    request_body(content = Object, description = "The state", content_type = "application/json"),
+    params(("name" = StateName, Path, description = "The state; a '/' is written %2F"), WriteQuery),
+    request_body(content = TerraformState, description = "The state", content_type = "application/json"),
     responses(
         (status = OK, description = "Written, and the lock renewed"),
-        (status = BAD_REQUEST, description = "That is no state", body = Problem, content_type = "application/problem+json"),
         (status = CONFLICT, description = "The ID does not hold the lock, or there is none and somebody holds it", body = Problem, content_type = "application/problem+json"),
-        (status = PAYLOAD_TOO_LARGE, description = "The state is too large", body = Problem, content_type = "application/problem+json"),
     ),
 )]
 async fn write(State(app): State<App>, Path(name): Path<String>, request: Request) -> Reply {
@@ -109,7 +110,7 @@ async fn write(State(app): State<App>, Path(name): Path<String>, request: Reques
 /// Remove the state; its history stays.
 #[utoipa::path(
     delete, path = "/tf/{name}", tag = "terraform", operation_id = "deleteTerraformState",
-    params(("name" = String, Path, description = "The state; a '/' is written %2F"), WriteQuery),
+    params(("name" = StateName, Path, description = "The state; a '/' is written %2F"), WriteQuery),
     responses(
         (status = OK, description = "There is none now"),
         (status = CONFLICT, description = "The ID does not hold the lock, or there is none and somebody holds it", body = Problem, content_type = "application/problem+json"),
@@ -132,12 +133,11 @@ async fn remove(State(app): State<App>, Path(name): Path<String>, request: Reque
 /// The client's method LOCK on `/tf/{name}` does the same.
 #[utoipa::path(
     post, path = "/tf/{name}/lock", tag = "terraform", operation_id = "lockTerraformState",
-    params(("name" = String, Path, description = "The state; a '/' is written %2F"), LockQuery),
+    params(("name" = StateName, Path, description = "The state; a '/' is written %2F"), LockQuery),
     request_body = LockInfo,
     responses(
         (status = OK, description = "It is yours"),
         (status = LOCKED, description = "Somebody else has it", body = LockInfo),
-        (status = BAD_REQUEST, description = "That is no LockInfo", body = Problem, content_type = "application/problem+json"),
     ),
 )]
 async fn lock(State(app): State<App>, Path(name): Path<String>, request: Request) -> Reply {
@@ -173,7 +173,7 @@ async fn lock(State(app): State<App>, Path(name): Path<String>, request: Request
 /// lock's history. The client's method UNLOCK on `/tf/{name}` does the same.
 #[utoipa::path(
     delete, path = "/tf/{name}/lock", tag = "terraform", operation_id = "unlockTerraformState",
-    params(("name" = String, Path, description = "The state; a '/' is written %2F")),
+    params(("name" = StateName, Path, description = "The state; a '/' is written %2F")),
     request_body(content = Option<LockInfo>, description = "The one it was locked with"),
     responses(
         (status = OK, description = "It is free of that lock"),
@@ -228,11 +228,11 @@ async fn locking(app: State<App>, name: Path<String>, request: Request) -> Reply
 }
 
 fn lock_info(body: &Bytes) -> Result<LockInfo, Problem> {
-    serde_json::from_slice(body).map_err(|error| Problem::invalid(format!("this is no LockInfo: {error}")))
+    parse(body).map_err(|problem| problem.at("LockInfo"))
 }
 
 fn lock_name(name: &str) -> Result<LockName, Problem> {
-    Ok(LockName::new(format!("tf/{name}"))?)
+    Ok(LockName::new(format!("{STATE_LOCKS}{name}"))?)
 }
 
 fn state_lock<'a>(

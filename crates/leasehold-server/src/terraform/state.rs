@@ -1,7 +1,7 @@
 //! Reading and writing a state. Every write is fenced: it carries the token of a lease that was alive after the head was
 //! read, and is made only if the head is still as it was then.
 
-use leasehold::model::{Holder, LeaseId, LockOp, Outcome, Renew, Timestamp, Token};
+use leasehold::model::{Holder, LeaseId, LockOp, Outcome, Renew, Timestamp, Token, check_depth};
 use leasehold::store::{DocStore, PutIf, Store};
 use leasehold::{Error, Result, Trouble};
 use serde::Deserialize;
@@ -13,6 +13,7 @@ use super::info::LockInfo;
 use super::lock::{StateLock, in_the_way};
 use super::options::TerraformOptions;
 use super::pieces;
+use crate::body::parse;
 use crate::problem::Problem;
 
 /// So often a write that somebody else was faster with is tried again.
@@ -91,11 +92,8 @@ struct Checked {
 impl Writing<'_> {
     /// Writes a new version.
     pub(super) async fn put(&self, text: &str) -> Result<(), Problem> {
-        let not_state = |error| Problem::invalid(format!("this is no state: {error}"));
-        if !text.trim_start().starts_with('{') {
-            return Err(Problem::invalid("this is no state: it is no JSON object"));
-        }
-        let labels: Labels = serde_json::from_str(text).map_err(not_state)?;
+        let labels: Labels = parse(text.as_bytes()).map_err(|problem| problem.at("this is not a state"))?;
+        check_depth(text)?;
         let (docs, state) = (docs(self.lock.store)?, self.lock.state);
         let sha256 = hex(&Sha256::digest(text.as_bytes()));
         // Sent again by a client that has not heard the answer.

@@ -3,10 +3,10 @@
 use std::fmt;
 
 use axum::http::HeaderMap;
-use leasehold::model::Invalid;
+use leasehold::model::{DeliveryId, Invalid};
 use serde::Deserialize;
-use serde_json::Value;
 
+use super::event::{Event, header};
 use super::signature::{STANDARD_ID, Scheme};
 
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
@@ -41,48 +41,60 @@ impl fmt::Display for Pointer {
     }
 }
 
-/// A webhook that came in.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Event<'a> {
-    pub(crate) scheme: Scheme,
-    pub(crate) headers: &'a HeaderMap,
-    pub(crate) body: &'a [u8],
+/// What identifies an event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// The idempotency key. None: the sender gave the event nothing that would tell it from others.
+    pub(crate) key: Option<String>,
+    /// The sender's id of the event, the same each time that it is delivered.
+    pub(crate) delivery: Option<DeliveryId>,
+    /// Whether the sender can be held to the key: it is signed, or the caller has a token. If not, a copy of a signed body can be
+    /// sent under any key.
+    pub(crate) is_trusted: bool,
 }
 
-/// The key of an event: what the body has where the settings point to, then the sender's own id, then what the header says. None
-/// if there is none of them. The header comes last because no scheme signs it: whoever passes an event on could tie it to the
+/// Returns what identifies an event. Its key is the text in the body that the settings point to, else the sender's own id, else
+/// the header `Idempotency-Key`. The header comes last because no scheme signs it: an intermediary could tie an event to the
 /// key of another one. Without a scheme nothing is signed, and the header comes first.
-pub(crate) fn key_of(event: Event<'_>, pointer: Option<&Pointer>) -> Result<Option<String>, Invalid> {
+pub(crate) fn identify(event: &Event<'_>, pointer: Option<&Pointer>) -> Result<Identity, Invalid> {
+    let delivery = delivery_id(event)?;
     let header = key_header(event.headers)?;
-    if event.scheme == Scheme::None && header.is_some() {
-        return Ok(header);
-    }
-    if let Some(key) = pointer.and_then(|pointer| at(event.body, &pointer.0)) {
-        return Ok(Some(key));
-    }
-    Ok(delivery_id(event)?.or(header))
+    let in_body = pointer.and_then(|pointer| event.scalar(&pointer.0));
+    let sent = delivery.as_ref().map(ToString::to_string);
+    let (key, is_trusted) = match event.scheme {
+        Scheme::None => (header.or(in_body).or(sent), true),
+        Scheme::Github => (in_body.clone().or(sent), in_body.is_some()),
+        Scheme::Stripe | Scheme::Standard => {
+            let signed = in_body.or(sent);
+            let is_signed = signed.is_some();
+            (signed.or(header), is_signed)
+        }
+    };
+    Ok(Identity { key, delivery, is_trusted })
 }
 
-/// The sender's own id of an event, the same each time that it is delivered. It is the id of the scheme alone: a header of another
-/// scheme is not signed, and whoever replays an event could make one up.
-pub(crate) fn delivery_id(event: Event<'_>) -> Result<Option<String>, Invalid> {
-    let names: &[&'static str] = match event.scheme {
-        Scheme::Stripe => return Ok(at(event.body, "/id")),
-        Scheme::Standard => &[STANDARD_ID],
-        Scheme::Github => &[GITHUB_DELIVERY],
-        Scheme::None => &[STANDARD_ID, GITHUB_DELIVERY],
-    };
-    for name in names {
-        if let Some(id) = text(event.headers, name)? {
-            return Ok(Some(id.to_owned()));
+/// Returns the sender's own id of an event. It is the id of the scheme alone: a header of another scheme is not signed, and a
+/// stranger who replays an event could make one up. GitHub sends its id with every delivery, so a delivery without one is
+/// refused.
+fn delivery_id(event: &Event<'_>) -> Result<Option<DeliveryId>, Invalid> {
+    let id = match event.scheme {
+        Scheme::Stripe => event.scalar("/id"),
+        Scheme::Standard => header(event.headers, STANDARD_ID)?.map(str::to_owned),
+        Scheme::Github => {
+            let missing = || Invalid(format!("the request has no header {GITHUB_DELIVERY}"));
+            Some(header(event.headers, GITHUB_DELIVERY)?.ok_or_else(missing)?.to_owned())
         }
-    }
-    Ok(None)
+        Scheme::None => {
+            let standard = header(event.headers, STANDARD_ID)?;
+            standard.or(header(event.headers, GITHUB_DELIVERY)?).map(str::to_owned)
+        }
+    };
+    id.map(DeliveryId::new).transpose()
 }
 
 /// The value of `Idempotency-Key`: a quoted text, or one without quotes.
 pub(crate) fn key_header(headers: &HeaderMap) -> Result<Option<String>, Invalid> {
-    let Some(value) = text(headers, IDEMPOTENCY_KEY)? else { return Ok(None) };
+    let Some(value) = header(headers, IDEMPOTENCY_KEY)? else { return Ok(None) };
     let Some(quoted) = value.strip_prefix('"') else { return Ok(Some(value.to_owned())) };
     let wrong = || Invalid("Idempotency-Key is a text with one quote too few or too many".to_owned());
     let mut key = String::with_capacity(quoted.len());
@@ -100,28 +112,6 @@ pub(crate) fn key_header(headers: &HeaderMap) -> Result<Option<String>, Invalid>
     Ok(Some(key))
 }
 
-/// A header that is there once, and has something in it.
-fn text<'a>(headers: &'a HeaderMap, name: &'static str) -> Result<Option<&'a str>, Invalid> {
-    let mut values = headers.get_all(name).iter();
-    let Some(value) = values.next() else { return Ok(None) };
-    let text = value.to_str().ok().map(str::trim).filter(|text| !text.is_empty());
-    match (text, values.next()) {
-        (Some(text), None) => Ok(Some(text)),
-        (_, Some(_)) => Err(Invalid(format!("the header {name} is there more than once"))),
-        (None, None) => Err(Invalid(format!("the header {name} is empty, or no plain text"))),
-    }
-}
-
-/// A text or a number in a JSON body. Whatever else stands there is no key.
-fn at(body: &[u8], pointer: &str) -> Option<String> {
-    let body: Value = serde_json::from_slice(body).ok()?;
-    match body.pointer(pointer)? {
-        Value::String(text) if !text.is_empty() => Some(text.clone()),
-        Value::Number(number) => Some(number.to_string()),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use axum::http::{HeaderName, HeaderValue};
@@ -137,10 +127,14 @@ mod tests {
 
     const BODY: &[u8] = br#"{"id":"evt_1","data":{"order":42,"none":null,"list":[]}}"#;
 
-    fn key(scheme: Scheme, all: &[(&'static str, &str)], pointer: Option<&str>) -> Option<String> {
+    fn identity(scheme: Scheme, all: &[(&'static str, &str)], pointer: Option<&str>) -> Identity {
         let headers = headers(all);
         let pointer = pointer.map(|text| Pointer::new(text).unwrap());
-        key_of(Event { scheme, headers: &headers, body: BODY }, pointer.as_ref()).unwrap()
+        identify(&Event::new(scheme, &headers, BODY), pointer.as_ref()).unwrap()
+    }
+
+    fn key(scheme: Scheme, all: &[(&'static str, &str)], pointer: Option<&str>) -> Option<String> {
+        identity(scheme, all, pointer).key
     }
 
     #[test]
@@ -149,7 +143,6 @@ mod tests {
         assert_eq!(key(Scheme::Stripe, &all, Some("/data/order")).as_deref(), Some("42"));
         assert_eq!(key(Scheme::Stripe, &all, None).as_deref(), Some("evt_1"));
         assert_eq!(key(Scheme::Github, &all, None).as_deref(), Some("guid"));
-        assert_eq!(key(Scheme::Github, &all[..1], None).as_deref(), Some("mine"));
         assert_eq!(key(Scheme::None, &all, Some("/data/order")).as_deref(), Some("mine"));
         assert_eq!(key(Scheme::Stripe, &all[1..], Some("/data/order")).as_deref(), Some("42"));
         assert_eq!(key(Scheme::Stripe, &all[1..], None).as_deref(), Some("evt_1"));
@@ -158,6 +151,32 @@ mod tests {
         assert_eq!(key(Scheme::None, &all[1..], None).as_deref(), Some("msg_1"));
         assert_eq!(key(Scheme::None, &all[2..], None).as_deref(), Some("guid"));
         assert_eq!(key(Scheme::None, &[], None), None);
+    }
+
+    #[test]
+    fn only_what_is_signed_or_sent_with_a_token_is_trusted() {
+        let github = [(GITHUB_DELIVERY, "guid")];
+        assert!(!identity(Scheme::Github, &github, None).is_trusted);
+        assert!(identity(Scheme::Github, &github, Some("/data/order")).is_trusted);
+        assert!(identity(Scheme::Stripe, &[], None).is_trusted);
+        assert!(identity(Scheme::Standard, &[(STANDARD_ID, "msg_1")], None).is_trusted);
+        assert!(identity(Scheme::None, &github, None).is_trusted);
+        let keyed = headers(&[(IDEMPOTENCY_KEY, "mine")]);
+        let without_id = identify(&Event::new(Scheme::Stripe, &keyed, b"{}"), None).unwrap();
+        assert_eq!((without_id.key.as_deref(), without_id.is_trusted), (Some("mine"), false));
+    }
+
+    #[test]
+    fn a_delivery_id_is_wanted_of_github_and_checked() {
+        let refused = |scheme, all: &[(&'static str, &str)], body: &[u8]| {
+            identify(&Event::new(scheme, &headers(all), body), None).is_err()
+        };
+        assert!(refused(Scheme::Github, &[], BODY));
+        assert!(refused(Scheme::Github, &[(IDEMPOTENCY_KEY, "mine")], BODY));
+        assert!(refused(Scheme::Github, &[(GITHUB_DELIVERY, &"x".repeat(256))], BODY));
+        assert!(refused(Scheme::Github, &[(GITHUB_DELIVERY, "a\tb")], BODY));
+        assert!(refused(Scheme::Stripe, &[], br#"{"id":"evt\u0000"}"#));
+        assert!(!refused(Scheme::Stripe, &[], BODY));
     }
 
     #[test]
@@ -171,8 +190,8 @@ mod tests {
         assert!(Pointer::new("data/id").is_err() && Pointer::new("").is_err());
         let none = HeaderMap::new();
         for body in [&b""[..], b"not json", b"\xff", b"[1]"] {
-            let event = Event { scheme: Scheme::Stripe, headers: &none, body };
-            assert_eq!(key_of(event, Some(&Pointer::new("/id").unwrap())).unwrap(), None);
+            let event = Event::new(Scheme::Stripe, &none, body);
+            assert_eq!(identify(&event, Some(&Pointer::new("/id").unwrap())).unwrap().key, None);
         }
     }
 

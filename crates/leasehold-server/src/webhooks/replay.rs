@@ -1,8 +1,8 @@
 //! Deliveries that have been here, in the store: so they are known after a restart, and to all servers over it.
 //!
-//! A delivery is remembered with the key it came with first. Whoever sends it again under another key, which senders do not
-//! sign, means the same event all the same. That is all: a sender may deliver again what was not taken, and the key
-//! tells what became of it.
+//! A delivery is remembered by its id with the key it came with first: sent again under another key, it is the same event.
+//! Where the sender signs no id, the signed body is remembered in the same way for a shorter time: a copy of it under another
+//! id is the same event too. That is all: a sender may deliver again what was not taken, and the key tells what became of it.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -12,7 +12,7 @@ use leasehold::{Error, Result, Trouble};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// So long a delivery is remembered.
+/// Time that the id of a delivery is remembered.
 const KEEP: Ttl = Ttl::from_secs(30 * 24 * 3600);
 
 /// The deliveries of a store.
@@ -31,13 +31,27 @@ impl<'a> Deliveries<'a> {
         Self { docs }
     }
 
-    /// Remembers a delivery with its key, and gives the key that it has: its own, or the one that it came with first.
+    /// Remembers a delivery with its key, and returns the key that it has: its own, or the one that it came with first.
     pub(crate) async fn key(&self, trigger: &str, delivery: &str, key: &str) -> Result<String> {
-        let place = place(trigger, delivery);
+        self.first_key(&place("delivery", trigger, delivery.as_bytes()), key, KEEP).await
+    }
+
+    /// The same by the signed body, for so long.
+    pub(crate) async fn key_of_body(
+        &self,
+        trigger: &str,
+        body: &[u8],
+        key: &str,
+        keep: Ttl,
+    ) -> Result<String> {
+        self.first_key(&place("signed", trigger, body), key, keep).await
+    }
+
+    async fn first_key(&self, place: &str, key: &str, keep: Ttl) -> Result<String> {
         let record = Record { key: key.to_owned() };
         let body = serde_json::to_string(&record).expect("a record of one text can be written");
-        let draft = Draft { body, facts: Vec::new(), keep: Some(KEEP) };
-        match self.docs.put_if(&place, None, draft).await? {
+        let draft = Draft { body, facts: Vec::new(), keep: Some(keep) };
+        match self.docs.put_if(place, None, draft).await? {
             PutIf::Clash(Some(doc)) => {
                 serde_json::from_str::<Record>(&doc.body).map(|first| first.key).map_err(|_| broken())
             }
@@ -47,14 +61,14 @@ impl<'a> Deliveries<'a> {
     }
 }
 
-/// Ids are of any length and of any characters; a hash is not.
-fn place(trigger: &str, delivery: &str) -> String {
+/// Ids are of any length and of any characters, and bodies are large; a hash is neither.
+fn place(kind: &str, trigger: &str, content: &[u8]) -> String {
     let mut hash = Sha256::new();
-    for text in [trigger, delivery] {
-        hash.update((text.len() as u64).to_be_bytes());
-        hash.update(text);
+    for part in [trigger.as_bytes(), content] {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part);
     }
-    format!("{BACK_ROOM}server/delivery/{}", URL_SAFE_NO_PAD.encode(hash.finalize()))
+    format!("{BACK_ROOM}server/{kind}/{}", URL_SAFE_NO_PAD.encode(hash.finalize()))
 }
 
 fn broken() -> Error {
@@ -92,9 +106,26 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn a_signed_body_keeps_the_key_that_it_came_with_first() {
+        let leasehold = Leasehold::connect("memory:").await.unwrap();
+        let store = leasehold.store();
+        let deliveries = Deliveries::of(store.docs().unwrap());
+        let key = async |trigger, body: &str, key| {
+            deliveries.key_of_body(trigger, body.as_bytes(), key, Ttl::from_secs(60)).await.unwrap()
+        };
+        assert_eq!(key("push", "{}", "a").await, "a");
+        assert_eq!(key("push", "{}", "b").await, "a");
+        assert_eq!(key("push", "{ }", "b").await, "b");
+        assert_eq!(key("other", "{}", "c").await, "c");
+        // A body is no id, even if it reads like one.
+        assert_eq!(deliveries.key("push", "{}", "d").await.unwrap(), "d");
+    }
+
     #[test]
     fn no_two_deliveries_have_one_place() {
-        assert_ne!(place("a", "bc"), place("ab", "c"));
-        assert!(place("x", &"é\n".repeat(10_000)).len() < 100);
+        assert_ne!(place("x", "a", b"bc"), place("x", "ab", b"c"));
+        assert_ne!(place("x", "a", b"b"), place("y", "a", b"b"));
+        assert!(place("x", "y", "é\n".repeat(10_000).as_bytes()).len() < 100);
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold::OnLocked;
 use leasehold::model::{Reuse, Ttl, WorkflowName};
 
-use crate::webhooks::{Pointer, Scheme, Secret};
+use crate::webhooks::{Filter, Pointer, Scheme, Secret};
 
 /// A workflow that can be started here.
 #[derive(Debug, Clone)]
@@ -60,10 +60,14 @@ pub struct Trigger {
     pub scheme: Scheme,
     /// What its sender signs with: each of them is good.
     pub secrets: Vec<Secret>,
+    /// Which events start it.
+    pub filter: Filter,
     /// Where in the body the key of an event stands.
     pub key: Option<Pointer>,
     /// What to do if another execution is in the way.
     pub on_locked: OnLocked,
     /// How far a signed time may be from now.
     pub tolerance: Duration,
+    /// How long a signed body is remembered, if its sender signs no id: a copy of it starts nothing. None: not at all.
+    pub replay_memory: Option<Ttl>,
 }

@@ -106,7 +106,7 @@ def workflows():
     lease = LeaseExecutionBody(ttl_seconds=30)
     run = status(lease_execution.sync_detailed("deploy", client=client, body=lease), 200).execution
     assert status(get_workflow_lock.sync_detailed("deploy", client=client), 200).is_locked
-    end = CompleteExecutionBody(status=EndWord.SUCCEEDED, token=run.token, result={"ok": True})
+    end = CompleteExecutionBody(state=EndWord.SUCCEEDED, token=run.token, result={"ok": True})
     status(complete_execution.sync_detailed(run.id, client=client, body=end), 200)
     assert not status(get_workflow_lock.sync_detailed("deploy", client=client), 200).is_locked
 

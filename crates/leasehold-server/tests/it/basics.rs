@@ -34,7 +34,7 @@ async fn a_problem_says_what_it_is_and_which_request_it_was() {
     assert_eq!(reply.headers["x-request-id"], "mine-1");
     assert_eq!(reply.body["requestId"], "mine-1");
     assert_eq!(reply.body["instance"], RELEASE);
-    assert_eq!(reply.body["details"], "lock 'a/b' is not held by that lease; nobody has it");
+    assert_eq!(reply.body["detail"], "lock 'a/b' is not held by that lease; nobody has it");
     let reply = lab.get("/nowhere").await;
     assert_eq!((reply.status, reply.code()), (404, "UNKNOWN_PATH"));
     assert!(!reply.headers["x-request-id"].is_empty());

@@ -13,7 +13,7 @@ async fn get(base: &str, path: &str) -> (u16, Value) {
 #[tokio::test]
 async fn before_the_store_is_there_it_is_alive_and_nothing_else() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (listening, stage) = listen_early(Limits::default(), listener).unwrap();
+    let (listening, stage) = listen_early(Limits::default(), None, listener).unwrap();
     let base = format!("http://{}", listening.address());
     assert_eq!(get(&base, "/healthz").await, (200, json!({ "status": "ok" })));
     for path in ["/readyz", "/api/v1/workflows", "/openapi.json", "/nowhere"] {

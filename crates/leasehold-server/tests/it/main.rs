@@ -1,21 +1,29 @@
 //! The server as its clients see it: over a real connection.
 
 mod basics;
+mod bodies;
+mod bounds;
+mod contract;
 mod cut;
 mod deploy;
 mod early;
 mod events;
+mod idle;
 mod lab;
 mod locks;
 mod metrics;
 mod openapi;
 mod otlp;
 mod owners;
+mod problems;
 mod roles;
+mod scopes;
+mod security_roles;
 mod store;
 mod tasks;
 mod terraform;
 mod terraform_fence;
+mod tls;
 mod waiting;
 mod webhooks;
 mod wire;

@@ -190,6 +190,32 @@ async fn stats_have_the_names_that_people_know() {
 }
 
 #[tokio::test]
+async fn the_page_has_the_plain_names_if_the_server_is_to_give_them() {
+    const PLAIN: [&str; 5] = [
+        "lock_acquisition_time_ms",
+        "lock_conflicts_total",
+        "lock_retries_total",
+        "lock_failures_total",
+        "stale_locks_recovered_total",
+    ];
+    let lab = Lab::open().await;
+    let page = scrape(&lab).await;
+    assert!(PLAIN.iter().all(|name| !page.kinds.contains_key(*name)), "{:?}", page.kinds);
+    let leasehold = Leasehold::connect("memory:").await.unwrap();
+    let server = Server::builder(leasehold.clone()).access(Access::Open).plain_metric_names().build();
+    let lab = Lab::serve(server, leasehold).await;
+    lab.lock(ADA).await;
+    lab.lock(BOB).await;
+    let page = scrape(&lab).await;
+    for name in PLAIN {
+        assert!(page.kinds.contains_key(name), "{name}");
+    }
+    assert_eq!(page.get("lock_conflicts_total"), page.get("leasehold_lock_conflicts_total"));
+    assert_eq!((page.get("lock_conflicts_total"), page.get("lock_retries_total")), (1, 0));
+    assert!(page.samples["lock_acquisition_time_ms"] > 0.0);
+}
+
+#[tokio::test]
 async fn metrics_are_for_readers_unless_everybody_may_see_them() {
     let leasehold = Leasehold::connect("memory:").await.unwrap();
     let mut lab = Lab::over(leasehold.clone(), Access::Tokens(Vec::new())).await;

@@ -119,7 +119,7 @@ fn every_name_in_the_description_means_one_thing() {
 }
 
 /// The Python that has a stock generator of clients. Whoever goes without it has to say so.
-fn python() -> Option<PathBuf> {
+pub(crate) fn python() -> Option<PathBuf> {
     if let Some(python) = std::env::var_os("LEASEHOLD_TEST_PYTHON") {
         return Some(python.into());
     }

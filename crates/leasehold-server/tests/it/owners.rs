@@ -144,6 +144,114 @@ async fn the_store_protocol_has_the_same_owners() {
     assert_eq!(asked.by.as_str(), "auditor via olga");
 }
 
+/// A token that asks too much at once is refused, and no other token is.
+#[tokio::test]
+async fn one_token_cannot_take_all_places() {
+    let leasehold = Leasehold::connect("memory:").await.unwrap();
+    let desk = TokenDesk::new(leasehold.clone());
+    let token = async |name| desk.create(name, Role::Worker, None).await.unwrap().text;
+    let (ada, eve) = (token("ada").await, token("eve").await);
+    let limits = leasehold_server::Limits { requests_per_token: 3, ..leasehold_server::Limits::default() };
+    let lab = Lab::with(leasehold, Access::Tokens(Vec::new()), limits).await;
+    let ask = async |token: &str, wait: u32| {
+        let body = json!({ "waitSeconds": wait });
+        Reply::of(lab.request(Method::POST, "/api/v1/locks/a/acquire").bearer_auth(token).json(&body)).await
+    };
+    assert_eq!(ask(&ada, 0).await.status, 200);
+    let waiting = async { tokio::join!(ask(&eve, 3), ask(&eve, 3), ask(&eve, 3)) };
+    let refused = async {
+        let mut refused = ask(&eve, 0).await;
+        while refused.status != 429 {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            refused = ask(&eve, 0).await;
+        }
+        let other = ask(&ada, 0).await;
+        (refused, other)
+    };
+    let (_, (refused, other)) = tokio::join!(waiting, refused);
+    assert_eq!(refused.code(), "RATE_LIMITED");
+    assert!(refused.headers.contains_key("retry-after"));
+    assert_eq!(other.status, 409, "{}", other.body);
+    assert_eq!(ask(&eve, 0).await.status, 409);
+}
+
+#[tokio::test]
+async fn a_seen_token_of_a_task_settles_nothing() {
+    let town = Town::new().await;
+    let add = json!({ "payload": 1 });
+    let id = town.post(&town.ada, "/api/v1/queues/mail/tasks", &add).await.body["task"]["id"].clone();
+    let (id, lease) = (id.as_str().unwrap(), "/api/v1/queues/mail/lease");
+    let worker = json!({ "worker": { "id": "01890a5d-ac96-774b-bcce-b302099a8057" } });
+    let leased = town.post(&town.ada, lease, &worker).await.body;
+    let seen = town.ask(&town.eve, Method::GET, &format!("/api/v1/tasks/{id}"), &json!({})).await.body;
+    assert_eq!(seen["worker"], leased["worker"], "{seen}");
+    let token = json!({ "token": seen["token"] });
+    let with = |more: Value| {
+        let mut body = token.clone();
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    let many = |kind: Value| json!({ "tasks": [with(json!({ "id": id })), ], "worker": kind });
+    let eve_as_ada = json!({ "id": leased["worker"] });
+    let settle = json!({ "tasks": [with(json!({ "id": id, "outcome": "complete" }))] });
+    for (path, body) in [
+        (format!("{id}/complete"), with(json!({ "result": "forged" }))),
+        (format!("{id}/fail"), token.clone()),
+        (format!("{id}/release"), token.clone()),
+        (format!("{id}/abort"), token.clone()),
+        (format!("{id}/heartbeat"), token.clone()),
+        ("heartbeat".to_owned(), many(eve_as_ada.clone())),
+        ("settle".to_owned(), settle),
+    ] {
+        let reply = town.post(&town.eve, &format!("/api/v1/tasks/{path}"), &body).await;
+        assert_eq!((reply.status, reply.code()), (403, "FORBIDDEN"), "{path}: {}", reply.body);
+    }
+    // Under a seen id of a worker she is another worker, and removes none but herself.
+    let other = town.post(&town.eve, lease, &json!({ "worker": eve_as_ada })).await.body;
+    assert_ne!(other["worker"], leased["worker"]);
+    let gone = format!("/api/v1/workers/{}", leased["worker"].as_str().unwrap());
+    assert_eq!(town.ask(&town.eve, Method::DELETE, &gone, &json!({})).await.status, 200);
+    let workers = town.ask(&town.ada, Method::GET, "/api/v1/workers", &json!({})).await.body;
+    assert!(
+        workers["workers"].as_array().unwrap().iter().any(|one| one["id"] == leased["worker"]),
+        "{workers}"
+    );
+    // It is still hers, under the id that she gave and under the one that she was given.
+    for worker in [&worker["worker"], &json!({ "id": leased["worker"] })] {
+        let beat = town.post(&town.ada, "/api/v1/tasks/heartbeat", &many(worker.clone())).await;
+        assert_eq!(beat.body["tasks"][0]["kept"], true, "{}", beat.body);
+    }
+    assert_eq!(town.post(&town.ada, &format!("/api/v1/tasks/{id}/complete"), &token).await.status, 200);
+}
+
+/// Over the store protocol; and after a restart of the server, which has forgotten what it gave to whom.
+#[tokio::test]
+async fn tasks_over_the_store_protocol_have_the_same_owners() {
+    use leasehold::model::{LeaseTasks, QueueName, Settle, Ttl, Verdict};
+    let town = Town::new().await;
+    let client = async |base: &str, token: &str| {
+        let url = base.replace("http://", &format!("http://{token}@"));
+        Leasehold::connect(&url).await.unwrap().store()
+    };
+    let ada = client(&town.lab.base, &town.ada).await;
+    let add = json!({ "payload": 1 });
+    assert_eq!(town.post(&town.ada, "/api/v1/queues/mail/tasks", &add).await.status, 201);
+    let worker = ada.new_worker_id();
+    let queue = QueueName::new("mail").unwrap();
+    let ask = LeaseTasks::new(worker, vec![queue], 1, Ttl::from_secs(30));
+    let task = ada.tasks().unwrap().lease(&ask).await.unwrap().tasks.remove(0);
+    assert_eq!(task.worker, Some(worker), "the client knows its tag");
+    let settle = [Settle { id: task.id, token: task.token, verdict: Verdict::Done(None) }];
+    let second = Lab::over(town.lab.leasehold.clone(), Access::Tokens(Vec::new())).await;
+    for base in [&town.lab.base, &second.base] {
+        let eve = client(base, &town.eve).await;
+        let refused = eve.tasks().unwrap().settle(&settle).await.unwrap_err();
+        assert_eq!(refused.code(), "STORE_NOT_PERMITTED", "{refused}");
+    }
+    let ada = client(&second.base, &town.ada).await;
+    assert_eq!(ada.tasks().unwrap().settle(&settle).await.unwrap().len(), 1);
+}
+
 #[tokio::test]
 async fn a_seen_terraform_id_unlocks_and_writes_nothing() {
     let town = Town::new().await;

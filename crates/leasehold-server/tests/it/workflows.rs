@@ -42,7 +42,7 @@ async fn lease(lab: &Lab, workflow: &str) -> Value {
 
 async fn complete(lab: &Lab, execution: &Value, status: &str) -> Reply {
     let path = format!("/api/v1/executions/{}/complete", execution["id"].as_str().unwrap());
-    lab.post(&path, &json!({ "token": execution["token"], "status": status })).await
+    lab.post(&path, &json!({ "token": execution["token"], "state": status })).await
 }
 
 #[tokio::test]
@@ -53,7 +53,7 @@ async fn a_start_is_created_and_then_known_by_its_key() {
     let place = first.headers["location"].to_str().unwrap();
     let execution = lab.get(place).await;
     assert_eq!(execution.body["input"], json!({ "a": 1 }));
-    assert_eq!((&execution.body["status"], &execution.body["key"]), (&json!("pending"), &json!("k")));
+    assert_eq!((&execution.body["state"], &execution.body["key"]), (&json!("pending"), &json!("k")));
     let again = start(&lab, START, "\"k\"", &json!({ "input": { "a": 1 } })).await;
     assert_eq!((again.status, &again.body["duplicate"]), (200, &json!(true)));
     let other = start(&lab, START, "k", &json!({ "input": { "a": 2 } })).await;
@@ -62,9 +62,9 @@ async fn a_start_is_created_and_then_known_by_its_key() {
     let locked = start(&lab, START, "l", &json!({})).await;
     assert_eq!((locked.status, locked.code()), (409, "WORKFLOW_LOCKED"));
     let skipped = start(&lab, START, "l", &json!({ "onLocked": "skip" })).await;
-    assert_eq!((skipped.status, &skipped.body["status"]), (200, &json!("skipped")));
+    assert_eq!((skipped.status, &skipped.body["state"]), (200, &json!("skipped")));
     let queued = start(&lab, START, "l", &json!({ "onLocked": "queue" })).await;
-    assert_eq!((queued.status, &queued.body["status"]), (202, &json!("queued")));
+    assert_eq!((queued.status, &queued.body["state"]), (202, &json!("blocked")));
     lab.stop().await;
 }
 
@@ -87,7 +87,7 @@ async fn an_execution_is_run_elsewhere_by_its_token() {
     assert_eq!(lease(&lab, "deploy").await, Value::Null);
     start(&lab, START, "k", &json!({ "input": 5 })).await;
     let execution = lease(&lab, "deploy").await;
-    assert_eq!((&execution["status"], &execution["input"]), (&json!("running"), &json!(5)));
+    assert_eq!((&execution["state"], &execution["input"]), (&json!("running"), &json!(5)));
     let path = format!("/api/v1/executions/{}", execution["id"].as_str().unwrap());
     let beat = json!({ "token": execution["token"], "progress": { "done": 1, "of": 2 } });
     let heard = lab.post(&format!("{path}/heartbeat"), &beat).await;
@@ -112,10 +112,16 @@ async fn what_has_failed_is_tried_again_by_the_same_key() {
     let lab = lab().await;
     let first = start(&lab, START, "k", &json!({})).await;
     let failed = complete(&lab, &lease(&lab, "deploy").await, "failed").await;
-    assert_eq!((failed.status, &failed.body["status"]), (200, &json!("failed")));
+    assert_eq!((failed.status, &failed.body["state"]), (200, &json!("failed")));
     let second = start(&lab, START, "k", &json!({})).await;
     assert_eq!((second.status, &second.body["attempt"]), (201, &json!(2)));
     assert_eq!(second.body["retryOf"], first.body["executionId"]);
+    let both = lab.get("/api/v1/executions?key=k").await.body;
+    let all = both["executions"].as_array().unwrap();
+    let ids: Vec<_> = all.iter().map(|execution| &execution["id"]).collect();
+    assert_eq!(ids, [&second.body["executionId"], &first.body["executionId"]], "the key leads to both");
+    let shown = lab.get(&format!("/api/v1/executions/{}", first.body["executionId"].as_str().unwrap())).await;
+    assert_eq!(shown.body["key"], "k", "the failed one keeps it");
     lab.stop().await;
 }
 
@@ -139,11 +145,11 @@ async fn an_execution_is_stopped_and_says_so() {
     let execution = lease(&lab, "deploy").await;
     let path = format!("/api/v1/executions/{}", execution["id"].as_str().unwrap());
     let asked = lab.post(&format!("{path}/abort"), &json!({ "reason": "no more" })).await;
-    assert_eq!((asked.status, &asked.body["status"]), (202, &json!("running")));
+    assert_eq!((asked.status, &asked.body["state"]), (202, &json!("running")));
     let heard = lab.post(&format!("{path}/heartbeat"), &json!({ "token": execution["token"] })).await;
     assert_eq!(heard.body["stopRequested"], true);
     assert_eq!(lab.get("/api/v1/workflows/deploy/lock").await.body["isLocked"], true, "until it is dead");
-    assert_eq!(complete(&lab, &execution, "aborted").await.body["status"], "aborted");
+    assert_eq!(complete(&lab, &execution, "aborted").await.body["state"], "aborted");
     lab.stop().await;
 }
 
@@ -157,7 +163,7 @@ async fn what_runs_for_too_long_is_over() {
     let late = lab.post(&format!("{path}/heartbeat"), &json!({ "token": execution["token"] })).await;
     assert_eq!((late.status, late.code()), (409, "EXECUTION_FINISHED"));
     let ended = lab.get(&path).await.body;
-    assert_eq!(ended["status"], "aborted");
+    assert_eq!(ended["state"], "aborted");
     assert!(ended["reason"].as_str().unwrap().starts_with("timeout"), "{ended}");
     lab.stop().await;
 }
@@ -202,13 +208,23 @@ async fn lists_show_what_there_is() {
         (&deploy["description"], &deploy["executions"]["pending"]),
         (&json!("Brings it to production"), &json!(1))
     );
-    for query in ["", "?workflow=deploy", "?status=pending&limit=5"] {
+    for query in [
+        "",
+        "?workflow=deploy",
+        "?status=pending&limit=5",
+        "?state=pending",
+        "?key=k",
+        "?key=k&state=pending",
+    ] {
         let page = lab.get(&format!("/api/v1/executions{query}")).await.body;
         assert_eq!(page["executions"].as_array().unwrap().len(), 1, "{query}");
     }
-    let none = lab.get("/api/v1/executions?status=failed").await.body;
-    assert_eq!(none["executions"], json!([]));
-    for query in ["?status=lost", "?colour=red", "?limit=many"] {
+    for query in ["?status=failed", "?state=queued", "?key=l", "?key=k&state=failed", "?key=k&workflow=other"]
+    {
+        let none = lab.get(&format!("/api/v1/executions{query}")).await.body;
+        assert_eq!(none["executions"], json!([]), "{query}");
+    }
+    for query in ["?status=lost", "?state=lost", "?colour=red", "?limit=many"] {
         assert_eq!(lab.get(&format!("/api/v1/executions{query}")).await.code(), "INVALID", "{query}");
     }
     lab.stop().await;

@@ -31,28 +31,39 @@ pub(super) async fn call(
         }
         LockCall::Get => {
             let (name,): (LockName,) = parse(body)?;
+            caller.who().must_reach_lock(&name)?;
             answer(locks.get(&name).await)
         }
         LockCall::Peek => {
             let (name, waiter): (LockName, LeaseId) = parse(body)?;
+            caller.who().must_reach_lock(&name)?;
             answer(locks.peek(&name, &waiter).await)
         }
         LockCall::List => {
-            let (ask,): (ListLocks,) = parse(body)?;
+            let (mut ask,): (ListLocks,) = parse(body)?;
+            ask.limit = ask.limit.min(MOST_AT_ONCE);
+            caller.who().must_reach_locks(ask.prefix.as_deref())?;
             answer(locks.list(&ask).await)
         }
         LockCall::History => {
-            let (ask,): (ListEvents,) = parse(body)?;
+            let (mut ask,): (ListEvents,) = parse(body)?;
+            ask.limit = ask.limit.min(MOST_AT_ONCE);
+            match &ask.lock {
+                Some(name) => caller.who().must_reach_lock(name)?,
+                None => caller.who().must_reach_all()?,
+            }
             answer(locks.history(&ask).await)
         }
         LockCall::Now => answer(locks.now().await),
         LockCall::Sweep => {
             caller.must_be(Role::Worker)?;
+            caller.who().must_reach_all()?;
             let (limit,): (u32,) = parse(body)?;
             answer(locks.sweep(limit.min(MOST_AT_ONCE)).await)
         }
         LockCall::Forget => {
             caller.must_be(Role::Operator)?;
+            caller.who().must_reach_all()?;
             let (idle, limit): (Ttl, u32) = parse(body)?;
             answer(locks.forget(idle, limit.min(MOST_AT_ONCE)).await)
         }
@@ -69,7 +80,11 @@ async fn apply(
     op: LockOp,
 ) -> Answer<Response> {
     caller.must_be(role(&op)?)?;
-    let op = signed(without_process(op), caller.who());
+    caller.who().must_reach_lock(&name)?;
+    let op = match signed(without_process(op), caller.who()) {
+        LockOp::Renew(renew) if app.logs_renewals() => LockOp::RenewLogged(renew),
+        op => op,
+    };
     let store = app.leasehold().store();
     let Some(lease) = op.lease_id() else {
         return answer(apply_and_notify(&*store, &name, &op).await);
@@ -121,7 +136,8 @@ fn signed(op: LockOp, who: &Who) -> LockOp {
 /// A client cannot reach the other clients of this server: the server notifies them.
 async fn apply_and_notify(store: &dyn Store, name: &LockName, op: &LockOp) -> leasehold::Result<Outcome> {
     let applied = store.locks().apply(name, op).await;
-    let is_plain_renewal = matches!(op, LockOp::Renew(renew) if renew.ttl.is_none());
+    let is_plain_renewal =
+        matches!(op, LockOp::Renew(renew) | LockOp::RenewLogged(renew) if renew.ttl.is_none());
     if let Ok(outcome) = &applied
         && !is_plain_renewal
     {
@@ -134,7 +150,11 @@ fn role(op: &LockOp) -> Answer<Role> {
     match op {
         // A lease that its holder still may count on is taken from it, or its holder is asked for it.
         LockOp::Acquire(Acquire { steal_after: Some(_), .. }) | LockOp::AskRelease(_) => Ok(Role::Operator),
-        LockOp::Acquire(_) | LockOp::Renew(_) | LockOp::Release(_) | LockOp::Leave(_) => Ok(Role::Worker),
+        LockOp::Acquire(_)
+        | LockOp::Renew(_)
+        | LockOp::RenewLogged(_)
+        | LockOp::Release(_)
+        | LockOp::Leave(_) => Ok(Role::Worker),
         LockOp::Sweep(sweep) if sweep.dead.is_empty() => Ok(Role::Worker),
         LockOp::ForceRelease(_) => Ok(Role::Admin),
         LockOp::Sweep(_) | LockOp::Restarted(_) => {

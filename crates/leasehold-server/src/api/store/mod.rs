@@ -4,6 +4,7 @@
 //! | file | idea |
 //! |---|---|
 //! | `routes.rs` | the paths, and what a server says of itself |
+//! | `described.rs` | the arguments as schemas, as far as they are described |
 //! | `stamp.rs` | what all calls have: a version, a clock, and until when they may begin |
 //! | `desk.rs` | what is remembered for a while |
 //! | `line.rs` | the order of calls for one lease id |
@@ -11,6 +12,7 @@
 //! | `wakes.rs`, `board.rs` | wake-ups for waiters and workers elsewhere |
 
 mod board;
+mod described;
 mod desk;
 mod docs;
 mod line;
@@ -20,6 +22,7 @@ mod stamp;
 mod tasks;
 mod wakes;
 
+pub(crate) use described::{DocCallName, ListenArguments, LockCallName, ProtocolVersion, TaskCallName};
 pub(crate) use desk::StoreDesk;
 pub(crate) use routes::routes;
 pub(crate) use stamp::stamp;

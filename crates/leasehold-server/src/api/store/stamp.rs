@@ -1,9 +1,10 @@
 //! What all calls of the store protocol have: a version, a clock, and until when they may begin.
 
-use axum::extract::{Request, State};
+use axum::extract::{FromRequestParts, Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue};
 use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use leasehold::store::protocol::{
     CALL_HEADER, CLOCK_HEADER, CallId, PATH, Tick, UNTIL_HEADER, VERSION, VERSION_HEADER,
 };
@@ -40,21 +41,23 @@ impl Terms {
     }
 }
 
-/// A layer: looks at the version of what comes in, and puts version and clock on what goes out.
-pub(crate) async fn stamp(State(app): State<App>, mut request: Request, next: Next) -> Response {
-    if !request.uri().path().starts_with(PATH) {
-        return next.run(request).await;
+/// Refuses another version of the protocol. A handler takes it after its caller: strangers learn nothing of the protocol.
+impl FromRequestParts<App> for Terms {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Problem> {
+        let version = parts.headers.get(VERSION_HEADER).map(|version| version.to_str().unwrap_or("?"));
+        if version == Some(VERSION) { Ok(Self::of(&parts.headers)) } else { Err(unspoken(version)) }
     }
-    let spoken =
-        request.headers().get(VERSION_HEADER).map(|version| version.to_str().unwrap_or("?").to_owned());
-    let mut response = match spoken.as_deref() {
-        Some(VERSION) => {
-            let terms = Terms::of(request.headers());
-            request.extensions_mut().insert(terms);
-            next.run(request).await
-        }
-        other => unspoken(other).into_response(),
-    };
+}
+
+/// A layer: puts version and clock on what goes out.
+pub(crate) async fn stamp(State(app): State<App>, request: Request, next: Next) -> Response {
+    let is_of_protocol = request.uri().path().starts_with(PATH);
+    let mut response = next.run(request).await;
+    if !is_of_protocol {
+        return response;
+    }
     let headers = response.headers_mut();
     headers.insert(VERSION_HEADER, HeaderValue::from_static(VERSION));
     let tick = HeaderValue::from_str(&app.store_desk().tick().write()).expect("letters, digits and '='");

@@ -6,22 +6,23 @@ use axum::extract::{OriginalUri, Path, State};
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use leasehold::client::TaskView;
-use leasehold::model::{NewTask, Payload, QueueName, Retries, Reuse, TaskId, TaskKey};
+use leasehold::model::{LockName, NewTask, Payload, Priority, QueueName, Retries, Reuse, TaskId, TaskKey};
 use leasehold::{Added, EnqueueBuilder};
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
-use super::problems::{BadBody, Usual};
 use super::values::{bounded, duration, retries, time, wrong};
-use crate::access::{Caller, Worker};
+use crate::access::{Caller, Who, Worker};
 use crate::body::Json;
+use crate::described::{Attempts, IdempotencyKey, PauseSeconds, SomeSeconds};
 use crate::problem::{Answer, Problem};
+use crate::roles::routes;
 use crate::server::App;
 use crate::status;
+use crate::webhooks::must_not_claim_a_webhook;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(add))
@@ -36,23 +37,28 @@ struct NewTaskBody {
     #[schema(value_type = Option<serde_json::Value>)]
     payload: Payload,
     /// What makes it the same task when it is added again: one per queue.
+    #[schema(value_type = Option<TaskKey>)]
     key: Option<String>,
     /// Not before so long from now.
+    #[schema(value_type = Option<PauseSeconds>)]
     delay_seconds: Option<f64>,
     /// Not before this time.
-    #[schema(format = DateTime)]
+    #[schema(format = DateTime, pattern = "^(19[7-9][0-9]|[2-9][0-9]{3})-")]
     run_at: Option<String>,
     /// Weight among the tasks that could run, -1000 to 1000: each step counts as having come 30 s earlier.
+    #[schema(value_type = Option<Priority>)]
     priority: Option<i32>,
     /// It runs only while its worker holds this lock.
+    #[schema(value_type = Option<LockName>)]
     lock: Option<String>,
     /// How often it is tried, 1 to 1000; 5 if not said.
+    #[schema(value_type = Option<Attempts>)]
     max_attempts: Option<u32>,
     /// The pause after the first failed attempt, 1 if not said; each one after it is twice as long, up to an hour.
+    #[schema(value_type = Option<SomeSeconds>)]
     backoff_seconds: Option<f64>,
     /// When the key of an earlier task may be used anew: `never`, when that task has `failed`, or when it is `finished`.
     #[serde(default)]
-    #[schema(value_type = Option<String>, example = "never")]
     reuse: Reuse,
 }
 
@@ -116,7 +122,6 @@ struct AddedMany {
 struct AddedItem {
     /// The task that there is now, if it was not refused.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<uuid::Uuid>)]
     id: Option<TaskId>,
     /// Whether a task with the same key and the same payload was there already.
     duplicate: bool,
@@ -146,8 +151,8 @@ enum AddReply {
 #[utoipa::path(
     post, path = "/api/v1/queues/{queue}/tasks", tag = "tasks", operation_id = "addTasks",
     params(
-        ("queue" = String, Path, description = "The queue; a '/' is written %2F"),
-        ("Idempotency-Key" = Option<String>, Header, description = "The key, for one task"),
+        ("queue" = QueueName, Path, description = "The queue; a '/' is written %2F"),
+        ("Idempotency-Key" = Option<IdempotencyKey>, Header, description = "The key, for one task"),
     ),
     request_body = AddBody,
     responses(
@@ -155,12 +160,11 @@ enum AddReply {
         (status = OK, description = "All were there already", body = AddReply),
         (status = UNPROCESSABLE_ENTITY, description = "KEY_REUSED: the key is taken by a task with another payload",
             body = Problem, content_type = "application/problem+json"),
-        Usual, BadBody,
     ),
 )]
 async fn add(
     State(app): State<App>,
-    _: Caller<Worker>,
+    caller: Caller<Worker>,
     Path(queue): Path<String>,
     OriginalUri(uri): OriginalUri,
     headers: HeaderMap,
@@ -170,7 +174,7 @@ async fn add(
     match (body, header) {
         (AddBody::One(new), header) => {
             let new = NewTaskBody { key: one_key(new.key, header)?, ..new };
-            let Added { id, duplicate } = new.prepared(&app, &queue)?.await?;
+            let Added { id, duplicate } = new.prepared(&app, caller.who(), &queue)?.await?;
             let task = app.leasehold().tasks()?.get(id).await?;
             let reply = axum::Json(AddedOne { success: true, duplicate, task: TaskView::from(&task) });
             let place = [(header::LOCATION, place(uri.path(), id))];
@@ -183,14 +187,14 @@ async fn add(
         (AddBody::Many(_), Some(_)) => {
             Err(Problem::invalid("an Idempotency-Key is for one task; give each of many its own 'key'"))
         }
-        (AddBody::Many(many), None) => add_many(&app, &queue, many).await,
+        (AddBody::Many(many), None) => add_many(&app, caller.who(), &queue, many).await,
     }
 }
 
-async fn add_many(app: &App, queue: &QueueName, many: Vec<NewTaskBody>) -> Answer<Response> {
+async fn add_many(app: &App, who: &Who, queue: &QueueName, many: Vec<NewTaskBody>) -> Answer<Response> {
     bounded("tasks", &many)?;
     let new = many.into_iter().enumerate().map(|(at, new)| {
-        let prepared = new.prepared(app, queue).and_then(|new| Ok(new.into_new_task()?));
+        let prepared = new.prepared(app, who, queue).and_then(|new| Ok(new.into_new_task()?));
         prepared.map_err(|problem| problem.at(&format!("task {at}")))
     });
     let new = new.collect::<Answer<Vec<NewTask>>>()?;
@@ -211,9 +215,11 @@ async fn add_many(app: &App, queue: &QueueName, many: Vec<NewTaskBody>) -> Answe
 }
 
 impl NewTaskBody {
-    fn prepared(self, app: &App, queue: &QueueName) -> Answer<EnqueueBuilder> {
+    fn prepared(self, app: &App, who: &Who, queue: &QueueName) -> Answer<EnqueueBuilder> {
+        must_not_claim_a_webhook(queue, &self.payload)?;
         let retries = retries(self.max_attempts, self.backoff_seconds, Retries::default())?;
-        let mut task = app.leasehold().enqueue_to(queue, self.payload).retries(retries).reuse(self.reuse);
+        let payload = who.signed_start(queue, &self.payload).unwrap_or(self.payload);
+        let mut task = app.leasehold().enqueue_to(queue, payload).retries(retries).reuse(self.reuse);
         if let Some(key) = self.key {
             task = task.key(TaskKey::new(key)?);
         }
@@ -229,6 +235,7 @@ impl NewTaskBody {
             task = task.priority(weight);
         }
         if let Some(lock) = self.lock {
+            who.must_reach_lock(&LockName::new(lock.as_str())?)?;
             task = task.lock(lock);
         }
         Ok(task)

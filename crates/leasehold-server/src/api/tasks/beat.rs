@@ -7,14 +7,15 @@ use leasehold::{Error, Tasks};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
-use super::problems::{BadBody, Lost, Missing, Usual};
-use super::values::{USUAL_TTL, bounded, task_id, ttl};
+use super::problems::{Lost, Missing};
+use super::values::{bounded, lease_ttl, task_id};
 use super::workers::{Known, WorkerBody};
 use crate::access::{Caller, Worker};
 use crate::body::Json;
+use crate::described::{LongCount, TtlSeconds};
 use crate::problem::Answer;
+use crate::roles::routes;
 use crate::server::App;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
@@ -24,10 +25,12 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 /// How far a task has come.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct ProgressBody {
+pub(crate) struct ProgressBody {
     /// So much is done…
+    #[schema(value_type = LongCount)]
     done: u64,
     /// …of so much, if that is known.
+    #[schema(value_type = Option<LongCount>)]
     of: Option<u64>,
     /// What is being done; cut after 8 KiB.
     note: Option<String>,
@@ -44,9 +47,9 @@ impl From<ProgressBody> for Progress {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct BeatBody {
     /// The token of the lease.
-    #[schema(value_type = u64)]
     token: Token,
     /// The lease lasts so long from now; 30 if not said. Say the same as at the lease.
+    #[schema(value_type = Option<TtlSeconds>)]
     ttl_seconds: Option<f64>,
     /// How far the task has come.
     progress: Option<ProgressBody>,
@@ -67,20 +70,23 @@ struct BeatReply {
 /// Say that a task is still being worked on, and how far it has come.
 #[utoipa::path(
     post, path = "/api/v1/tasks/{id}/heartbeat", tag = "tasks", operation_id = "heartbeatTask",
-    params(("id" = Uuid, Path, description = "The task")),
+    params(("id" = TaskId, Path, description = "The task")),
     request_body = BeatBody,
-    responses((status = OK, description = "The lease goes on", body = BeatReply), Lost, Missing, Usual, BadBody),
+    responses((status = OK, description = "The lease goes on", body = BeatReply), Lost, Missing),
 )]
 async fn beat_one(
     State(app): State<App>,
-    _: Caller<Worker>,
+    caller: Caller<Worker>,
     Path(id): Path<String>,
     Json(body): Json<BeatBody>,
 ) -> Answer<axum::Json<BeatReply>> {
     let (id, tasks) = (task_id(&id)?, app.leasehold().tasks()?);
-    let ttl = ttl("ttlSeconds", body.ttl_seconds.unwrap_or(USUAL_TTL))?;
+    let ttl = lease_ttl(&app, body.ttl_seconds)?;
+    must_own(&app, &caller, [(id, body.token)]).await?;
     let info = match body.worker {
-        Some(worker) => worker.info(Known { queues: Vec::new(), busy: 1, every: ttl.as_duration() / 3 })?,
+        Some(worker) => {
+            worker.info(caller.who(), Known { queues: Vec::new(), busy: 1, every: ttl.as_duration() / 3 })?
+        }
         None => worker_of(&tasks, id).await?,
     };
     let held = HeldTask { progress: body.progress.map(Into::into), ..HeldTask::new(id, body.token) };
@@ -89,6 +95,19 @@ async fn beat_one(
             Ok(axum::Json(BeatReply { success: true, cancel: asked.as_ref().map(CancelView::from) }))
         }
         _ => Err(lost(&tasks, id).await.into()),
+    }
+}
+
+/// Refuses a caller to whom one of these leases does not belong.
+pub(crate) async fn must_own(
+    app: &App,
+    caller: &Caller<Worker>,
+    leases: impl IntoIterator<Item = (TaskId, Token)> + Send,
+) -> Answer<()> {
+    let store = app.leasehold().store();
+    match store.tasks() {
+        Some(tasks) => app.task_owners().check(tasks, caller.who(), leases).await,
+        None => Ok(()),
     }
 }
 
@@ -113,9 +132,11 @@ struct BeatsBody {
     /// Who works.
     worker: WorkerBody,
     /// All these leases last so long from now; 30 if not said.
+    #[schema(value_type = Option<TtlSeconds>)]
     ttl_seconds: Option<f64>,
     /// The leases that it has, at most 1000. Also none: then it only says that it is there.
     #[serde(default)]
+    #[schema(max_items = 1000)]
     tasks: Vec<HeldBody>,
 }
 
@@ -124,10 +145,8 @@ struct BeatsBody {
 #[serde(deny_unknown_fields)]
 struct HeldBody {
     /// The task.
-    #[schema(value_type = Uuid)]
     id: TaskId,
     /// The token of the lease.
-    #[schema(value_type = u64)]
     token: Token,
     /// How far it has come.
     progress: Option<ProgressBody>,
@@ -146,7 +165,6 @@ struct BeatsReply {
 #[derive(Serialize, ToSchema)]
 struct BeatItem {
     /// The task.
-    #[schema(value_type = Uuid)]
     id: TaskId,
     /// Whether the lease goes on. If not, somebody else may have the task: stop working on it.
     kept: bool,
@@ -159,23 +177,25 @@ struct BeatItem {
 #[utoipa::path(
     post, path = "/api/v1/tasks/heartbeat", tag = "tasks", operation_id = "heartbeatTasks",
     request_body = BeatsBody,
-    responses((status = OK, description = "Also if some leases are lost", body = BeatsReply), Usual, BadBody),
+    responses((status = OK, description = "Also if some leases are lost", body = BeatsReply)),
 )]
 async fn beat_all(
     State(app): State<App>,
-    _: Caller<Worker>,
+    caller: Caller<Worker>,
     Json(body): Json<BeatsBody>,
 ) -> Answer<axum::Json<BeatsReply>> {
     bounded("tasks", &body.tasks)?;
     let tasks = app.leasehold().tasks()?;
-    let ttl = ttl("ttlSeconds", body.ttl_seconds.unwrap_or(USUAL_TTL))?;
+    let ttl = lease_ttl(&app, body.ttl_seconds)?;
     let busy = u32::try_from(body.tasks.len()).unwrap_or(u32::MAX);
-    let info = body.worker.info(Known { queues: Vec::new(), busy, every: ttl.as_duration() / 3 })?;
+    let info =
+        body.worker.info(caller.who(), Known { queues: Vec::new(), busy, every: ttl.as_duration() / 3 })?;
     let held = |held: HeldBody| HeldTask {
         progress: held.progress.map(Into::into),
         ..HeldTask::new(held.id, held.token)
     };
     let held: Vec<HeldTask> = body.tasks.into_iter().map(held).collect();
+    must_own(&app, &caller, held.iter().map(|held| (held.id, held.token))).await?;
     let beats = tasks.heartbeat(&info, &held, ttl).await?;
     let item = |(held, beat): (&HeldTask, &Beat)| match beat {
         Beat::Kept(asked) => {

@@ -3,19 +3,29 @@
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, header};
 use axum::response::Response;
-use leasehold::model::{Change, Payload, Priority, Reason};
+use leasehold::model::{Change, Payload, Priority, Reason, TaskId};
 use serde::Deserialize;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
-use super::problems::{BadBody, Missing, OtherState, Usual};
+use super::problems::{Missing, OtherState};
 use super::replies::{TaskReply, changed};
 use super::values::{present, retries, task_id, time};
-use crate::access::{Caller, Operator};
+use crate::access::{Caller, Operator, Who};
 use crate::body::{Json, MaybeJson};
+use crate::described::{Attempts, SomeSeconds, VersionTag};
 use crate::problem::{Answer, Problem};
+use crate::roles::routes;
 use crate::server::App;
+use crate::webhooks::must_keep_its_webhook;
+
+/// Refuses a caller whose scopes do not name the queue of this task.
+async fn must_reach(app: &App, who: &Who, id: TaskId) -> Answer<()> {
+    if who.is_scoped() {
+        who.must_reach_queue(&app.leasehold().tasks()?.get(id).await?.queue)?;
+    }
+    Ok(())
+}
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(update)).routes(routes!(retry)).routes(routes!(cancel))
@@ -30,13 +40,16 @@ struct UpdateBody {
     #[schema(value_type = Option<serde_json::Value>)]
     payload: Option<Payload>,
     /// Its weight, -1000 to 1000; not when it is over.
+    #[schema(value_type = Option<Priority>)]
     priority: Option<i32>,
     /// Not before this time; not while it runs or when it is over.
-    #[schema(format = DateTime)]
+    #[schema(format = DateTime, pattern = "^(19[7-9][0-9]|[2-9][0-9]{3})-")]
     run_at: Option<String>,
     /// How often it is tried, 1 to 1000; not when it is over.
+    #[schema(value_type = Option<Attempts>)]
     max_attempts: Option<u32>,
     /// The pause after the first failed attempt; not when it is over.
+    #[schema(value_type = Option<SomeSeconds>)]
     backoff_seconds: Option<f64>,
     /// Put away, or taken out again; only when it is over.
     archived: Option<bool>,
@@ -57,15 +70,15 @@ impl UpdateBody {
 #[utoipa::path(
     patch, path = "/api/v1/tasks/{id}", tag = "tasks", operation_id = "updateTask",
     params(
-        ("id" = Uuid, Path, description = "The task"),
-        ("If-Match" = String, Header, description = "The version that you saw, in quotes: the ETag of the task"),
+        ("id" = TaskId, Path, description = "The task"),
+        ("If-Match" = VersionTag, Header, description = "The version that you saw, in quotes: the ETag of the task"),
     ),
     request_body = UpdateBody,
     responses(
         (status = OK, body = TaskReply, headers(("ETag" = String, description = "Its version now, in quotes"))),
         (status = PRECONDITION_FAILED, description = "VERSION_CONFLICT: somebody has changed it since; currentVersion says which it is",
             body = Problem, content_type = "application/problem+json"),
-        OtherState, Missing, Usual, BadBody,
+        OtherState, Missing,
     ),
 )]
 async fn update(
@@ -78,6 +91,10 @@ async fn update(
     let (id, tasks, expected) = (task_id(&id)?, app.leasehold().tasks()?, expected(&headers)?);
     if body.is_empty() {
         return Err(Problem::invalid("nothing is to change"));
+    }
+    must_reach(&app, caller.who(), id).await?;
+    if let Some(store) = app.leasehold().store().tasks() {
+        must_keep_its_webhook(store, id, body.payload.as_ref()).await?;
     }
     let retries = if body.max_attempts.is_some() || body.backoff_seconds.is_some() {
         // The rest stays. If it changes in between, so does the version.
@@ -114,11 +131,13 @@ fn expected(headers: &HeaderMap) -> Answer<u64> {
 /// Try a failed or stopped task again, with all its attempts; run a scheduled one now.
 #[utoipa::path(
     post, path = "/api/v1/tasks/{id}/retry", tag = "tasks", operation_id = "retryTask",
-    params(("id" = Uuid, Path, description = "The task")),
-    responses((status = OK, body = TaskReply), OtherState, Missing, Usual),
+    params(("id" = TaskId, Path, description = "The task")),
+    responses((status = OK, body = TaskReply), OtherState, Missing),
 )]
 async fn retry(State(app): State<App>, caller: Caller<Operator>, Path(id): Path<String>) -> Answer<Response> {
-    let task = app.leasehold().tasks()?.retry(task_id(&id)?, caller.holder()?).await?;
+    let id = task_id(&id)?;
+    must_reach(&app, caller.who(), id).await?;
+    let task = app.leasehold().tasks()?.retry(id, caller.holder()?).await?;
     Ok(changed(&task))
 }
 
@@ -127,16 +146,15 @@ async fn retry(State(app): State<App>, caller: Caller<Operator>, Path(id): Path<
 #[serde(deny_unknown_fields)]
 pub(super) struct WhyBody {
     /// Why, for those who look later.
-    #[schema(value_type = Option<String>)]
     pub(super) reason: Option<Reason>,
 }
 
 /// Stop a task: at once if it waits; if it runs, its worker learns it with its next heartbeat.
 #[utoipa::path(
     post, path = "/api/v1/tasks/{id}/cancel", tag = "tasks", operation_id = "cancelTask",
-    params(("id" = Uuid, Path, description = "The task")),
+    params(("id" = TaskId, Path, description = "The task")),
     request_body = Option<WhyBody>,
-    responses((status = OK, body = TaskReply), OtherState, Missing, Usual, BadBody),
+    responses((status = OK, body = TaskReply), OtherState, Missing),
 )]
 async fn cancel(
     State(app): State<App>,
@@ -144,6 +162,8 @@ async fn cancel(
     Path(id): Path<String>,
     MaybeJson(why): MaybeJson<WhyBody>,
 ) -> Answer<Response> {
-    let task = app.leasehold().tasks()?.cancel(task_id(&id)?, caller.holder()?, why.reason).await?;
+    let id = task_id(&id)?;
+    must_reach(&app, caller.who(), id).await?;
+    let task = app.leasehold().tasks()?.cancel(id, caller.holder()?, why.reason).await?;
     Ok(changed(&task))
 }

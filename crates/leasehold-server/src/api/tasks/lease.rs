@@ -6,15 +6,16 @@ use leasehold::model::{LeaseTasks, QueueName, WorkerId};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 use uuid::Uuid;
 
-use super::problems::{BadBody, Usual};
-use super::values::{MOST, USUAL_TTL, duration, ttl, wrong};
+use super::values::{MOST, lease_ttl, wrong};
 use super::workers::{Known, WorkerBody};
 use crate::access::{Caller, Worker};
+use crate::api::lease::wait_time;
 use crate::body::MaybeJson;
+use crate::described::{PageSize, TtlSeconds, WaitSeconds};
 use crate::problem::Answer;
+use crate::roles::routes;
 use crate::server::App;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
@@ -28,10 +29,13 @@ struct LeaseTasksBody {
     /// Who asks, for the list of workers. If not said, an id is made up for these leases alone, and it is not listed.
     worker: Option<WorkerBody>,
     /// At most so many, 1 to 1000; 1 if not said.
+    #[schema(value_type = Option<PageSize>)]
     max: Option<u32>,
-    /// How long each lease lasts without a sign of life; 30 if not said.
+    /// How long each lease lasts without a heartbeat; by default 30, or as the server is set up.
+    #[schema(value_type = Option<TtlSeconds>)]
     ttl_seconds: Option<f64>,
     /// If there is nothing, wait for so long until there is, at most 60; 0 if not said.
+    #[schema(value_type = Option<WaitSeconds>)]
     wait_seconds: Option<f64>,
 }
 
@@ -42,7 +46,6 @@ struct LeaseReply {
     /// Always true.
     success: bool,
     /// The worker that has them.
-    #[schema(value_type = Uuid)]
     worker: WorkerId,
     /// The tasks, next first, each with the token of its lease; none if none came in time.
     tasks: Vec<TaskView>,
@@ -56,13 +59,13 @@ struct LeaseReply {
 /// task back with `release` and `retryInSeconds` if somebody else has it.
 #[utoipa::path(
     post, path = "/api/v1/queues/{queue}/lease", tag = "tasks", operation_id = "leaseTasks",
-    params(("queue" = String, Path, description = "The queue; a '/' is written %2F")),
+    params(("queue" = QueueName, Path, description = "The queue; a '/' is written %2F")),
     request_body = Option<LeaseTasksBody>,
-    responses((status = OK, description = "What there was, perhaps nothing", body = LeaseReply), Usual, BadBody),
+    responses((status = OK, description = "What there was, perhaps nothing", body = LeaseReply)),
 )]
 async fn lease(
     State(app): State<App>,
-    _: Caller<Worker>,
+    caller: Caller<Worker>,
     Path(queue): Path<String>,
     MaybeJson(body): MaybeJson<LeaseTasksBody>,
 ) -> Answer<axum::Json<LeaseReply>> {
@@ -72,25 +75,22 @@ async fn lease(
         max if max > 0 && max as usize <= MOST => max,
         max => return Err(wrong("max", format!("{max} is out of bounds; it is 1 to {MOST}"))),
     };
-    let ttl = ttl("ttlSeconds", body.ttl_seconds.unwrap_or(USUAL_TTL))?;
-    let (wait, longest) = (duration("waitSeconds", body.wait_seconds.unwrap_or(0.0))?, app.limits().wait);
-    if wait > longest {
-        let most = longest.as_secs_f64();
-        return Err(wrong("waitSeconds", format!("{} is too long; {most} is the most", wait.as_secs_f64())));
-    }
+    let ttl = lease_ttl(&app, body.ttl_seconds)?;
+    let wait = wait_time(&app, body.wait_seconds.unwrap_or(0.0))?;
     let worker = match body.worker {
         Some(worker) => {
             // It says nothing while it waits here.
             let every = wait.max(ttl.as_duration() / 3);
-            let info = worker.info(Known { queues: vec![queue.clone()], busy: 0, every })?;
+            let info = worker.info(caller.who(), Known { queues: vec![queue.clone()], busy: 0, every })?;
             tasks.heartbeat(&info, &[], ttl).await?;
             info.id
         }
-        None => WorkerId::from_uuid(Uuid::new_v4()),
+        None => caller.who().worker(WorkerId::from_uuid(Uuid::new_v4())),
     };
     // What such a worker does with a task is not known here: each lease counts as an attempt from the start.
     let ask = LeaseTasks::new(worker, vec![queue], max, ttl);
     let leased = app.unless_draining(async { Ok(tasks.lease(&ask, wait).await?) }).await?;
+    app.task_owners().note(caller.who(), &leased);
     let tasks = leased.iter().map(TaskView::from).collect();
     Ok(axum::Json(LeaseReply { success: true, worker, tasks }))
 }

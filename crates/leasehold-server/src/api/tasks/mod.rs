@@ -33,4 +33,7 @@ mod tidy;
 mod values;
 mod workers;
 
+pub(crate) use beat::ProgressBody;
+pub(super) use beat::must_own;
 pub(crate) use routes::routes;
+pub(crate) use values::MOST;

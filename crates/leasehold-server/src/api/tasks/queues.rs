@@ -6,14 +6,15 @@ use leasehold::model::{QueueName, Retention, Ttl};
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use super::change::WhyBody;
-use super::problems::{BadBody, Missing, Usual};
+use super::problems::Missing;
 use super::values::ttl;
 use crate::access::{Admin, Caller, Operator, Reader};
-use crate::body::MaybeJson;
+use crate::body::{Json, MaybeJson};
+use crate::described::SomeSeconds;
 use crate::problem::Answer;
+use crate::roles::routes;
 use crate::server::App;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
@@ -60,15 +61,15 @@ struct RetentionReply {
 struct RetentionBody {
     /// Of tasks that succeeded.
     #[serde(default)]
-    #[schema(value_type = Option<f64>)]
+    #[schema(value_type = Option<SomeSeconds>)]
     succeeded_seconds: Keep,
     /// Of tasks that failed.
     #[serde(default)]
-    #[schema(value_type = Option<f64>)]
+    #[schema(value_type = Option<SomeSeconds>)]
     failed_seconds: Keep,
     /// Of tasks that were aborted.
     #[serde(default)]
-    #[schema(value_type = Option<f64>)]
+    #[schema(value_type = Option<SomeSeconds>)]
     aborted_seconds: Keep,
 }
 
@@ -100,7 +101,7 @@ impl Keep {
 /// The queues with their counts.
 #[utoipa::path(
     get, path = "/api/v1/queues", tag = "tasks", operation_id = "listQueues",
-    responses((status = OK, body = QueueList), Usual),
+    responses((status = OK, body = QueueList)),
 )]
 async fn list(State(app): State<App>, _: Caller<Reader>) -> Answer<axum::Json<QueueList>> {
     let queues = app.leasehold().tasks()?.queues().await?;
@@ -110,9 +111,9 @@ async fn list(State(app): State<App>, _: Caller<Reader>) -> Answer<axum::Json<Qu
 /// Take nothing more from a queue until it is resumed; what runs goes on.
 #[utoipa::path(
     post, path = "/api/v1/queues/{queue}/pause", tag = "tasks", operation_id = "pauseQueue",
-    params(("queue" = String, Path, description = "The queue; a '/' is written %2F")),
+    params(("queue" = QueueName, Path, description = "The queue; a '/' is written %2F")),
     request_body = Option<WhyBody>,
-    responses((status = OK, body = QueueReply), Missing, Usual, BadBody),
+    responses((status = OK, body = QueueReply), Missing),
 )]
 async fn pause(
     State(app): State<App>,
@@ -128,8 +129,8 @@ async fn pause(
 /// Take tasks from a queue again.
 #[utoipa::path(
     post, path = "/api/v1/queues/{queue}/resume", tag = "tasks", operation_id = "resumeQueue",
-    params(("queue" = String, Path, description = "The queue; a '/' is written %2F")),
-    responses((status = OK, body = QueueReply), Missing, Usual),
+    params(("queue" = QueueName, Path, description = "The queue; a '/' is written %2F")),
+    responses((status = OK, body = QueueReply), Missing),
 )]
 async fn resume(
     State(app): State<App>,
@@ -144,8 +145,8 @@ async fn resume(
 /// How long finished tasks of a queue are kept, with their keys.
 #[utoipa::path(
     get, path = "/api/v1/queues/{queue}/retention", tag = "tasks", operation_id = "getRetention",
-    params(("queue" = String, Path, description = "The queue; a '/' is written %2F")),
-    responses((status = OK, body = RetentionReply), Usual),
+    params(("queue" = QueueName, Path, description = "The queue; a '/' is written %2F")),
+    responses((status = OK, body = RetentionReply)),
 )]
 async fn retention(
     State(app): State<App>,
@@ -160,15 +161,15 @@ async fn retention(
 /// Set how long finished tasks of a queue are kept. It is kept in the store, for every server and worker.
 #[utoipa::path(
     put, path = "/api/v1/queues/{queue}/retention", tag = "tasks", operation_id = "setRetention",
-    params(("queue" = String, Path, description = "The queue; a '/' is written %2F")),
+    params(("queue" = QueueName, Path, description = "The queue; a '/' is written %2F")),
     request_body = RetentionBody,
-    responses((status = OK, body = RetentionReply), Usual, BadBody),
+    responses((status = OK, body = RetentionReply)),
 )]
 async fn set_retention(
     State(app): State<App>,
     _: Caller<Admin>,
     Path(queue): Path<String>,
-    MaybeJson(body): MaybeJson<RetentionBody>,
+    Json(body): Json<RetentionBody>,
 ) -> Answer<axum::Json<RetentionReply>> {
     let queue = QueueName::new(queue)?;
     let tasks = app.leasehold().tasks()?;
@@ -185,8 +186,8 @@ async fn set_retention(
 /// Remove what was set for a queue: what is set for all queues holds again.
 #[utoipa::path(
     delete, path = "/api/v1/queues/{queue}/retention", tag = "tasks", operation_id = "resetRetention",
-    params(("queue" = String, Path, description = "The queue; a '/' is written %2F")),
-    responses((status = OK, body = RetentionReply), Usual),
+    params(("queue" = QueueName, Path, description = "The queue; a '/' is written %2F")),
+    responses((status = OK, body = RetentionReply)),
 )]
 async fn reset_retention(
     State(app): State<App>,

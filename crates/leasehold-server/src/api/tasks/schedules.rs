@@ -2,19 +2,23 @@
 
 use axum::extract::{Path, State};
 use leasehold::client::ScheduleView;
-use leasehold::model::{LockName, Missed, Payload, Retries, Schedule, ScheduleName};
+use leasehold::model::{
+    CronText, LockName, Missed, Payload, Priority, QueueName, Retries, Schedule, ScheduleName, Zone,
+};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
-use super::problems::{BadBody, Missing, Usual};
+use super::problems::Missing;
 use super::replies::Success;
-use super::values::{retries, wrong};
+use super::values::{duration, retries, wrong};
 use crate::access::{Caller, Operator, Reader};
 use crate::body::{Json, Query};
+use crate::described::{Attempts, SomeSeconds};
 use crate::problem::Answer;
+use crate::roles::routes;
 use crate::server::App;
+use crate::webhooks::must_not_claim_a_webhook;
 
 /// So many ticks ahead are shown if nobody says.
 const AHEAD: usize = 5;
@@ -51,12 +55,13 @@ struct ScheduleReply {
 struct ScheduleBody {
     /// When: five fields (minute, hour, day of month, month, day of week), or six with seconds before them, or one of @hourly,
     /// @daily, @weekly, @monthly, @yearly.
-    #[schema(example = "0 3 * * *")]
+    #[schema(value_type = CronText, example = "0 3 * * *")]
     cron: String,
     /// The time zone of that; UTC if not said.
-    #[schema(example = "Europe/Berlin")]
+    #[schema(value_type = Option<Zone>, example = "Europe/Berlin")]
     zone: Option<String>,
     /// Where its tasks go.
+    #[schema(value_type = QueueName)]
     queue: String,
     /// What they are about: any JSON value of at most 1 MiB; null if not said.
     #[serde(default)]
@@ -64,15 +69,21 @@ struct ScheduleBody {
     payload: Payload,
     /// Ticks at which nobody was there: a task for `all` of them, for the `last`, or for `none`; all if not said.
     #[serde(default)]
-    #[schema(value_type = Option<String>, example = "all")]
     missed: Missed,
+    /// Each task runs up to this long after its tick, by a hash of the name and the tick; 86400 at most, none by default.
+    #[schema(minimum = 0.001, maximum = 86_400, example = 30.0)]
+    jitter_seconds: Option<f64>,
     /// The weight of its tasks, -1000 to 1000.
+    #[schema(value_type = Option<Priority>)]
     priority: Option<i32>,
     /// Its tasks run only while their worker holds this lock.
+    #[schema(value_type = Option<LockName>)]
     lock: Option<String>,
     /// How often each is tried, 1 to 1000; 5 if not said.
+    #[schema(value_type = Option<Attempts>)]
     max_attempts: Option<u32>,
     /// The pause after the first failed attempt of one; 1 if not said.
+    #[schema(value_type = Option<SomeSeconds>)]
     backoff_seconds: Option<f64>,
 }
 
@@ -82,13 +93,14 @@ struct ScheduleBody {
 #[into_params(parameter_in = Query)]
 struct Ahead {
     /// So many ticks ahead, at most 1000; 5 if not said.
+    #[param(minimum = 0, maximum = 1000)]
     next: Option<usize>,
 }
 
 /// The schedules, each with its next tick.
 #[utoipa::path(
     get, path = "/api/v1/schedules", tag = "tasks", operation_id = "listSchedules",
-    responses((status = OK, body = ScheduleList), Usual),
+    responses((status = OK, body = ScheduleList)),
 )]
 async fn list(State(app): State<App>, _: Caller<Reader>) -> Answer<axum::Json<ScheduleList>> {
     let schedules = app.leasehold().schedules()?.list().await?;
@@ -100,8 +112,8 @@ async fn list(State(app): State<App>, _: Caller<Reader>) -> Answer<axum::Json<Sc
 /// A schedule, with its next ticks.
 #[utoipa::path(
     get, path = "/api/v1/schedules/{name}", tag = "tasks", operation_id = "getSchedule",
-    params(("name" = String, Path, description = "The schedule; a '/' is written %2F"), Ahead),
-    responses((status = OK, body = ScheduleView), Missing, Usual),
+    params(("name" = ScheduleName, Path, description = "The schedule; a '/' is written %2F"), Ahead),
+    responses((status = OK, body = ScheduleView), Missing),
 )]
 async fn get(
     State(app): State<App>,
@@ -120,9 +132,9 @@ async fn get(
 /// Set a schedule: a task for each tick, once, however many servers and workers there are. One with the same name is replaced.
 #[utoipa::path(
     put, path = "/api/v1/schedules/{name}", tag = "tasks", operation_id = "setSchedule",
-    params(("name" = String, Path, description = "The schedule; a '/' is written %2F")),
+    params(("name" = ScheduleName, Path, description = "The schedule; a '/' is written %2F")),
     request_body = ScheduleBody,
-    responses((status = OK, body = ScheduleReply), Usual, BadBody),
+    responses((status = OK, body = ScheduleReply)),
 )]
 async fn set(
     State(app): State<App>,
@@ -132,10 +144,14 @@ async fn set(
 ) -> Answer<axum::Json<ScheduleReply>> {
     let retries = retries(body.max_attempts, body.backoff_seconds, Retries::default())?;
     let leasehold = app.leasehold();
+    must_not_claim_a_webhook(&QueueName::new(&body.queue)?, &body.payload)?;
     let mut schedule = leasehold.schedule_to(&name, &body.cron, body.queue, body.payload);
     schedule = schedule.missed(body.missed).retries(retries);
     if let Some(zone) = body.zone {
         schedule = schedule.zone(&zone);
+    }
+    if let Some(jitter) = body.jitter_seconds {
+        schedule = schedule.jitter(duration("jitterSeconds", jitter)?);
     }
     if let Some(weight) = body.priority {
         schedule = schedule.priority(weight);
@@ -149,8 +165,8 @@ async fn set(
 /// Remove a schedule. The tasks that it has made stay.
 #[utoipa::path(
     delete, path = "/api/v1/schedules/{name}", tag = "tasks", operation_id = "removeSchedule",
-    params(("name" = String, Path, description = "The schedule; a '/' is written %2F")),
-    responses((status = OK, body = Success), Missing, Usual),
+    params(("name" = ScheduleName, Path, description = "The schedule; a '/' is written %2F")),
+    responses((status = OK, body = Success), Missing),
 )]
 async fn remove(
     State(app): State<App>,
@@ -164,8 +180,8 @@ async fn remove(
 /// Let no tick count until it is resumed. Those in between are not made up for.
 #[utoipa::path(
     post, path = "/api/v1/schedules/{name}/pause", tag = "tasks", operation_id = "pauseSchedule",
-    params(("name" = String, Path, description = "The schedule; a '/' is written %2F")),
-    responses((status = OK, body = ScheduleReply), Missing, Usual),
+    params(("name" = ScheduleName, Path, description = "The schedule; a '/' is written %2F")),
+    responses((status = OK, body = ScheduleReply), Missing),
 )]
 async fn pause(
     State(app): State<App>,
@@ -179,8 +195,8 @@ async fn pause(
 /// Let ticks count again, from now on.
 #[utoipa::path(
     post, path = "/api/v1/schedules/{name}/resume", tag = "tasks", operation_id = "resumeSchedule",
-    params(("name" = String, Path, description = "The schedule; a '/' is written %2F")),
-    responses((status = OK, body = ScheduleReply), Missing, Usual),
+    params(("name" = ScheduleName, Path, description = "The schedule; a '/' is written %2F")),
+    responses((status = OK, body = ScheduleReply), Missing),
 )]
 async fn resume(
     State(app): State<App>,

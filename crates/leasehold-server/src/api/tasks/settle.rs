@@ -1,19 +1,19 @@
 //! Ending the attempt at one task.
 
 use axum::extract::{Path, State};
-use leasehold::Tasks;
 use leasehold::model::{Note, Payload, Settle, Settled, TaskId, Token, Verdict};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
-use super::beat::lost;
-use super::problems::{BadBody, Lost, Missing, Usual};
+use super::beat::{lost, must_own};
+use super::problems::{Lost, Missing};
 use super::values::{pause, task_id, wrong};
 use crate::access::{Caller, Worker};
 use crate::body::Json;
+use crate::described::PauseSeconds;
 use crate::problem::Answer;
+use crate::roles::routes;
 use crate::server::App;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
@@ -29,7 +29,6 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct CompleteTaskBody {
     /// The token of the lease.
-    #[schema(value_type = u64)]
     token: Token,
     /// What came of it: any JSON value of at most 1 MiB.
     #[schema(value_type = Option<serde_json::Value>)]
@@ -41,15 +40,14 @@ struct CompleteTaskBody {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct FailBody {
     /// The token of the lease.
-    #[schema(value_type = u64)]
     token: Token,
     /// Why; cut after 8 KiB.
     error: Option<String>,
     /// Try again after so long; after the task's own pause if not said.
+    #[schema(value_type = Option<PauseSeconds>)]
     retry_in_seconds: Option<f64>,
     /// Trying again is no use.
     #[serde(default)]
-    #[schema(value_type = Option<bool>)]
     r#final: bool,
 }
 
@@ -58,9 +56,9 @@ struct FailBody {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct ReleaseBody {
     /// The token of the lease.
-    #[schema(value_type = u64)]
     token: Token,
     /// Not before so long from now; at once if not said.
+    #[schema(value_type = Option<PauseSeconds>)]
     retry_in_seconds: Option<f64>,
 }
 
@@ -69,7 +67,6 @@ struct ReleaseBody {
 #[serde(deny_unknown_fields)]
 struct AbortTaskBody {
     /// The token of the lease.
-    #[schema(value_type = u64)]
     token: Token,
 }
 
@@ -79,7 +76,6 @@ struct SettleReply {
     /// Always true.
     success: bool,
     /// The task.
-    #[schema(value_type = Uuid)]
     id: TaskId,
     /// Where it stands now.
     #[schema(example = "succeeded")]
@@ -89,74 +85,77 @@ struct SettleReply {
 /// The task is done. Sent again after a lost answer, it is answered as before.
 #[utoipa::path(
     post, path = "/api/v1/tasks/{id}/complete", tag = "tasks", operation_id = "completeTask",
-    params(("id" = Uuid, Path, description = "The task")), request_body = CompleteTaskBody,
-    responses((status = OK, body = SettleReply), Lost, Missing, Usual, BadBody),
+    params(("id" = TaskId, Path, description = "The task")), request_body = CompleteTaskBody,
+    responses((status = OK, body = SettleReply), Lost, Missing),
 )]
 async fn complete(
     State(app): State<App>,
-    _: Caller<Worker>,
+    caller: Caller<Worker>,
     Path(id): Path<String>,
     Json(body): Json<CompleteTaskBody>,
 ) -> Answer<axum::Json<SettleReply>> {
-    settle(&app.leasehold().tasks()?, task_id(&id)?, body.token, Verdict::Done(body.result)).await
+    settle(&app, &caller, task_id(&id)?, body.token, Verdict::Done(body.result)).await
 }
 
 /// The attempt failed: it is tried again if attempts are left, unless that is no use.
 #[utoipa::path(
     post, path = "/api/v1/tasks/{id}/fail", tag = "tasks", operation_id = "failTask",
-    params(("id" = Uuid, Path, description = "The task")), request_body = FailBody,
-    responses((status = OK, body = SettleReply), Lost, Missing, Usual, BadBody),
+    params(("id" = TaskId, Path, description = "The task")), request_body = FailBody,
+    responses((status = OK, body = SettleReply), Lost, Missing),
 )]
 async fn fail(
     State(app): State<App>,
-    _: Caller<Worker>,
+    caller: Caller<Worker>,
     Path(id): Path<String>,
     Json(body): Json<FailBody>,
 ) -> Answer<axum::Json<SettleReply>> {
     let verdict = failed(body.error.as_deref(), body.retry_in_seconds, body.r#final)?;
-    settle(&app.leasehold().tasks()?, task_id(&id)?, body.token, verdict).await
+    settle(&app, &caller, task_id(&id)?, body.token, verdict).await
 }
 
 /// Give the task back unfinished, for somebody else or for later. That counts as no attempt.
 #[utoipa::path(
     post, path = "/api/v1/tasks/{id}/release", tag = "tasks", operation_id = "releaseTask",
-    params(("id" = Uuid, Path, description = "The task")), request_body = ReleaseBody,
-    responses((status = OK, body = SettleReply), Lost, Missing, Usual, BadBody),
+    params(("id" = TaskId, Path, description = "The task")), request_body = ReleaseBody,
+    responses((status = OK, body = SettleReply), Lost, Missing),
 )]
 async fn release(
     State(app): State<App>,
-    _: Caller<Worker>,
+    caller: Caller<Worker>,
     Path(id): Path<String>,
     Json(body): Json<ReleaseBody>,
 ) -> Answer<axum::Json<SettleReply>> {
     let verdict = released(body.retry_in_seconds)?;
-    settle(&app.leasehold().tasks()?, task_id(&id)?, body.token, verdict).await
+    settle(&app, &caller, task_id(&id)?, body.token, verdict).await
 }
 
 /// The task was stopped because somebody wanted it, as the answer to a heartbeat said.
 #[utoipa::path(
     post, path = "/api/v1/tasks/{id}/abort", tag = "tasks", operation_id = "abortTask",
-    params(("id" = Uuid, Path, description = "The task")), request_body = AbortTaskBody,
-    responses((status = OK, body = SettleReply), Lost, Missing, Usual, BadBody),
+    params(("id" = TaskId, Path, description = "The task")), request_body = AbortTaskBody,
+    responses((status = OK, body = SettleReply), Lost, Missing),
 )]
 async fn abort(
     State(app): State<App>,
-    _: Caller<Worker>,
+    caller: Caller<Worker>,
     Path(id): Path<String>,
     Json(body): Json<AbortTaskBody>,
 ) -> Answer<axum::Json<SettleReply>> {
-    settle(&app.leasehold().tasks()?, task_id(&id)?, body.token, Verdict::Abort(None)).await
+    settle(&app, &caller, task_id(&id)?, body.token, Verdict::Abort(None)).await
 }
 
 async fn settle(
-    tasks: &Tasks,
+    app: &App,
+    caller: &Caller<Worker>,
     id: TaskId,
     token: Token,
     verdict: Verdict,
 ) -> Answer<axum::Json<SettleReply>> {
+    let tasks = app.leasehold().tasks()?;
+    must_own(app, caller, [(id, token)]).await?;
     match tasks.settle(&[Settle { id, token, verdict }]).await?.pop() {
         Some(Settled::Now(state)) => Ok(axum::Json(SettleReply { success: true, id, state: state.word() })),
-        _ => Err(lost(tasks, id).await.into()),
+        _ => Err(lost(&tasks, id).await.into()),
     }
 }
 

@@ -5,14 +5,15 @@ use leasehold::model::{Payload, Settle, Settled, TaskId, Token, Verdict};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
-use super::problems::{BadBody, Usual};
+use super::beat::must_own;
 use super::settle::{failed, released};
 use super::values::{bounded, wrong};
 use crate::access::{Caller, Worker};
 use crate::body::Json;
+use crate::described::PauseSeconds;
 use crate::problem::Answer;
+use crate::roles::routes;
 use crate::server::App;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
@@ -24,6 +25,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 #[serde(deny_unknown_fields)]
 struct SettleBody {
     /// At most 1000, none of them twice.
+    #[schema(max_items = 1000)]
     tasks: Vec<EndedBody>,
 }
 
@@ -32,10 +34,8 @@ struct SettleBody {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct EndedBody {
     /// The task.
-    #[schema(value_type = Uuid)]
     id: TaskId,
     /// The token of the lease.
-    #[schema(value_type = u64)]
     token: Token,
     /// How it ended.
     outcome: Ending,
@@ -45,10 +45,10 @@ struct EndedBody {
     /// With `fail`: why.
     error: Option<String>,
     /// With `fail` and `release`: try again after so long.
+    #[schema(value_type = Option<PauseSeconds>)]
     retry_in_seconds: Option<f64>,
     /// With `fail`: trying again is no use.
     #[serde(default)]
-    #[schema(value_type = Option<bool>)]
     r#final: bool,
 }
 
@@ -79,7 +79,6 @@ struct SettledReply {
 #[derive(Serialize, ToSchema)]
 struct SettledItem {
     /// The task.
-    #[schema(value_type = Uuid)]
     id: TaskId,
     /// Whether it is settled. If not, the lease was lost, and nothing was changed.
     settled: bool,
@@ -93,15 +92,16 @@ struct SettledItem {
 #[utoipa::path(
     post, path = "/api/v1/tasks/settle", tag = "tasks", operation_id = "settleTasks",
     request_body = SettleBody,
-    responses((status = OK, description = "Also if some leases are lost", body = SettledReply), Usual, BadBody),
+    responses((status = OK, description = "Also if some leases are lost", body = SettledReply)),
 )]
 async fn settle(
     State(app): State<App>,
-    _: Caller<Worker>,
+    caller: Caller<Worker>,
     Json(body): Json<SettleBody>,
 ) -> Answer<axum::Json<SettledReply>> {
     bounded("tasks", &body.tasks)?;
     let ended = body.tasks.into_iter().map(EndedBody::settle).collect::<Answer<Vec<_>>>()?;
+    must_own(&app, &caller, ended.iter().map(|end| (end.id, end.token))).await?;
     let settled = app.leasehold().tasks()?.settle(&ended).await?;
     let item = |(ended, settled): (&Settle, &Settled)| match settled {
         Settled::Now(state) => SettledItem { id: ended.id, settled: true, state: Some(state.word()) },

@@ -5,13 +5,13 @@ use leasehold::model::{Finished, QueueName, Recovered, TaskState};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
-use super::problems::Usual;
 use super::values::{time, wrong};
 use crate::access::{Admin, Caller, Worker};
 use crate::body::Query;
+use crate::described::EndState;
 use crate::problem::Answer;
+use crate::roles::routes;
 use crate::server::App;
 
 /// So many at a time.
@@ -41,7 +41,7 @@ struct RecoverReply {
 /// End leases that have run out, and put in line what is due: what every worker and this server do now and then.
 #[utoipa::path(
     post, path = "/api/v1/tasks/recover", tag = "tasks", operation_id = "recoverTasks",
-    responses((status = OK, body = RecoverReply), Usual),
+    responses((status = OK, body = RecoverReply)),
 )]
 async fn recover(State(app): State<App>, _: Caller<Worker>) -> Answer<axum::Json<RecoverReply>> {
     let tasks = app.leasehold().tasks()?;
@@ -65,11 +65,13 @@ async fn recover(State(app): State<App>, _: Caller<Worker>) -> Answer<axum::Json
 #[into_params(parameter_in = Query)]
 struct Which {
     /// Of this queue.
+    #[param(value_type = Option<QueueName>)]
     queue: Option<String>,
     /// That ended like this: succeeded, failed or aborted.
+    #[param(value_type = Option<EndState>)]
     state: Option<String>,
     /// That ended before this time.
-    #[param(format = DateTime)]
+    #[param(format = DateTime, pattern = "^(19[7-9][0-9]|[2-9][0-9]{3})-")]
     before: String,
 }
 
@@ -87,11 +89,11 @@ struct PurgeReply {
 /// Forget tasks that have ended, and their keys; at most 50,000 in one request.
 #[utoipa::path(
     delete, path = "/api/v1/tasks", tag = "tasks", operation_id = "purgeTasks", params(Which),
-    responses((status = OK, body = PurgeReply), Usual),
+    responses((status = OK, body = PurgeReply)),
 )]
 async fn purge(
     State(app): State<App>,
-    _: Caller<Admin>,
+    caller: Caller<Admin>,
     Query(which): Query<Which>,
 ) -> Answer<axum::Json<PurgeReply>> {
     let state = which.state.map(|state| state.parse::<TaskState>()).transpose()?;
@@ -100,6 +102,7 @@ async fn purge(
         return Err(wrong("state", why));
     }
     let queue = which.queue.map(QueueName::new).transpose()?;
+    caller.who().must_reach_queues(queue.as_ref())?;
     let which = Finished { queue, state, before: time("before", &which.before)?, limit: BATCH };
     let (tasks, mut purged) = (app.leasehold().tasks()?, 0);
     for _ in 0..MOST_BATCHES {

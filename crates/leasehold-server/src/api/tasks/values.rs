@@ -5,12 +5,14 @@ use std::time::Duration;
 use leasehold::model::{Invalid, Retries, TaskId, Timestamp, Ttl, WorkerId};
 use serde::{Deserialize, Deserializer};
 
+use crate::api::lease;
 use crate::problem::{Answer, Problem};
+use crate::server::App;
 
 /// How long a lease lasts if nobody says.
-pub(super) const USUAL_TTL: f64 = 30.0;
+const USUAL_TTL: Ttl = Ttl::from_secs(30);
 /// So many tasks in one request.
-pub(super) const MOST: usize = 1000;
+pub(crate) const MOST: usize = 1000;
 
 /// A field that makes no sense.
 pub(super) fn wrong(field: &str, why: impl std::fmt::Display) -> Problem {
@@ -19,13 +21,22 @@ pub(super) fn wrong(field: &str, why: impl std::fmt::Display) -> Problem {
 
 /// Seconds, also none.
 pub(super) fn duration(field: &str, seconds: f64) -> Answer<Duration> {
-    Duration::try_from_secs_f64(seconds)
-        .map_err(|_| wrong(field, format!("{seconds} is no number of seconds; it is 0 or more")))
+    let most = Ttl::MAX.as_duration().as_secs_f64();
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(duration) if seconds <= most => Ok(duration),
+        _ => Err(wrong(field, format!("{seconds} is not a number of seconds from 0 to {most}"))),
+    }
 }
 
 /// Seconds that something lasts.
 pub(super) fn ttl(field: &str, seconds: f64) -> Answer<Ttl> {
     Ttl::new(duration(field, seconds)?).map_err(|invalid| wrong(field, invalid))
+}
+
+/// How long a lease lasts: what the request says, or else as the server is set up.
+pub(super) fn lease_ttl(app: &App, seconds: Option<f64>) -> Answer<Ttl> {
+    let usual = || Ok(app.default_ttl().unwrap_or(USUAL_TTL));
+    seconds.map_or_else(usual, |seconds| lease::lease_ttl(app, seconds))
 }
 
 /// Seconds until something, which may be none at all.

@@ -31,8 +31,10 @@ fn every_request_about_tasks_is_described_and_no_name_leads_nowhere() {
             let name = operation["operationId"].as_str().unwrap();
             assert!(operations.insert(name.to_owned()), "{name} is there twice");
             let responses = operation["responses"].as_object().unwrap();
+            let takes_values =
+                operation.get("parameters").is_some() || operation.get("requestBody").is_some();
             for status in ["200", "400", "401", "403", "501", "503"] {
-                if !responses.contains_key(status) {
+                if !responses.contains_key(status) && (status != "400" || takes_values) {
                     without.push(format!("{method} {path} {status}"));
                 }
             }

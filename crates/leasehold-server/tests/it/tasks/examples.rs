@@ -23,7 +23,7 @@ async fn works(program: &str, file: &str, by: &str) {
         .arg(example)
         .args(["sums/all", "--until-empty"])
         .env("LEASEHOLD_URL", &lab.base)
-        .env("LEASEHOLD_TOKEN", &token)
+        .env("LEASEHOLD_API_TOKEN", &token)
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .kill_on_drop(true)
         .output();

@@ -165,6 +165,31 @@ async fn a_lease_that_runs_out_is_recovered_by_the_server_itself() {
     }
 }
 
+/// The lease is gone, and with it its worker and its end; the worker that had the task last is another field.
+#[tokio::test]
+async fn a_recovered_task_has_no_worker_and_names_the_last_one() {
+    for lab in Lab::each().await {
+        lab.post(ADD, &json!({ "payload": 1 })).await;
+        let worker = json!({ "id": "01890a5d-ac96-774b-bcce-b302099a8057" });
+        let leased =
+            lab.post(LEASE, &json!({ "worker": worker, "ttlSeconds": 0.2 })).await.body["tasks"][0].clone();
+        assert_eq!((&leased["worker"], leased.get("lastWorker")), (&worker["id"], None), "{leased}");
+        let path = format!("/api/v1/tasks/{}", leased["id"].as_str().unwrap());
+        let began = Instant::now();
+        let task = loop {
+            let task = lab.get(&path).await.body;
+            if task["state"] == "pending" {
+                break task;
+            }
+            assert!(began.elapsed() < Duration::from_secs(30), "{task}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        };
+        assert_eq!((task.get("worker"), task.get("leaseExpiresAt")), (None, None), "{task}");
+        assert_eq!(task["lastWorker"], worker["id"]);
+        lab.stop().await;
+    }
+}
+
 #[tokio::test]
 async fn a_heartbeat_that_names_no_worker_lists_none() {
     for lab in Lab::each().await {

@@ -1,74 +1,20 @@
-//! Webhooks: who is believed, what is started once, and what is told to the rest.
+//! Which deliveries are believed, and that each event starts one execution.
 
-use hmac::{Hmac, KeyInit, Mac};
 use leasehold::Leasehold;
 use leasehold_server::access::TokenDesk;
 use leasehold_server::{Access, Role};
 use reqwest::Method;
 use serde_json::json;
-use sha2::Sha256;
 
+use super::senders::{SETTINGS, code, executions, lab, payment, push};
 use crate::lab::{Lab, Reply};
-
-const SETTINGS: &str = r#"
-[workflows.deploy]
-runner = "external"
-[workflows.invoice]
-runner = "external"
-[triggers.push]
-workflow = "deploy"
-scheme = "github"
-secrets = ["the next one", "hush"]
-on_locked = "reject"
-[triggers.github]
-workflow = "deploy"
-scheme = "github"
-secrets = ["hush"]
-[triggers.payments]
-workflow = "invoice"
-scheme = "stripe"
-secrets = ["whsec_hush"]
-[triggers.plain]
-workflow = "invoice"
-scheme = "none"
-key = "/order"
-on_locked = "skip"
-"#;
-
-async fn lab() -> Lab {
-    Lab::configured(Leasehold::connect("memory:").await.unwrap(), Access::Open, SETTINGS).await
-}
-
-fn code(secret: &str, message: &str) -> String {
-    let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).unwrap();
-    mac.update(message.as_bytes());
-    mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
-}
-
-async fn push(lab: &Lab, trigger: &str, delivery: &str, body: &str) -> Reply {
-    let request = lab.request(Method::POST, &format!("/api/webhooks/{trigger}")).body(body.to_owned());
-    let request = request.header("x-hub-signature-256", format!("sha256={}", code("hush", body)));
-    Reply::of(request.header("x-github-delivery", delivery)).await
-}
-
-async fn payment(lab: &Lab, body: &str, key: Option<&str>, off: i64) -> Reply {
-    let now = lab.leasehold.now().await.unwrap().as_micros() / 1_000_000;
-    let time = now.saturating_add_signed(off);
-    let code = code("whsec_hush", &format!("{time}.{body}"));
-    let request = lab.request(Method::POST, "/api/webhooks/payments").body(body.to_owned());
-    let mut request = request.header("stripe-signature", format!("t={time},v1={code}"));
-    if let Some(key) = key {
-        request = request.header("idempotency-key", key);
-    }
-    Reply::of(request).await
-}
 
 #[tokio::test]
 async fn an_event_starts_one_execution_however_often_it_is_delivered() {
     let lab = lab().await;
     let first = push(&lab, "push", "guid-1", r#"{"ref":"main"}"#).await;
     assert_eq!((first.status, &first.body["duplicate"]), (200, &json!(false)), "{}", first.body);
-    assert_eq!((&first.body["success"], &first.body["status"]), (&json!(true), &json!("pending")));
+    assert_eq!((&first.body["success"], &first.body["state"]), (&json!(true), &json!("pending")));
     let again = push(&lab, "push", "guid-1", r#"{"ref":"main"}"#).await;
     assert_eq!((again.status, &again.body["duplicate"]), (200, &json!(true)));
     assert_eq!(again.body["executionId"], first.body["executionId"]);
@@ -82,17 +28,17 @@ async fn another_event_finds_the_workflow_locked_and_its_key_is_not_burnt() {
     let id = first.body["executionId"].as_str().unwrap();
     let locked = push(&lab, "push", "guid-2", r#"{"a":1}"#).await;
     assert_eq!((locked.status, locked.code()), (409, "WORKFLOW_LOCKED"));
-    assert_eq!(locked.body["error"], "Workflow currently executing");
+    assert_eq!(locked.body["title"], "Workflow currently executing");
     assert_eq!(
-        locked.body["details"],
+        locked.body["detail"],
         format!("Only one execution can run at a time. Currently executing: {id}")
     );
     assert_eq!(locked.body["existingExecutionId"], id);
     assert!(locked.headers.contains_key("retry-after"));
     let taken = lab.post("/api/v1/workflows/deploy/lease", &json!({})).await;
-    let done = json!({ "token": taken.body["execution"]["token"], "status": "succeeded" });
+    let done = json!({ "token": taken.body["execution"]["token"], "state": "succeeded" });
     let done = lab.post(&format!("/api/v1/executions/{id}/complete"), &done).await;
-    assert_eq!((done.status, &done.body["status"]), (200, &json!("succeeded")), "{}", done.body);
+    assert_eq!((done.status, &done.body["state"]), (200, &json!("succeeded")), "{}", done.body);
     let retried = push(&lab, "push", "guid-2", r#"{"a":1}"#).await;
     assert_eq!((retried.status, &retried.body["duplicate"]), (200, &json!(false)));
     lab.stop().await;
@@ -102,9 +48,9 @@ async fn another_event_finds_the_workflow_locked_and_its_key_is_not_burnt() {
 async fn events_of_github_wait_as_it_does_not_deliver_again() {
     let lab = lab().await;
     assert_eq!(push(&lab, "github", "guid-1", "{}").await.status, 200);
-    let second = push(&lab, "github", "guid-2", "{}").await;
-    assert_eq!((second.status, &second.body["status"]), (202, &json!("queued")), "{}", second.body);
-    let again = push(&lab, "github", "guid-2", "{}").await;
+    let second = push(&lab, "github", "guid-2", r#"{"a":1}"#).await;
+    assert_eq!((second.status, &second.body["state"]), (202, &json!("blocked")), "{}", second.body);
+    let again = push(&lab, "github", "guid-2", r#"{"a":1}"#).await;
     assert_eq!((again.status, &again.body["duplicate"]), (200, &json!(true)));
     lab.stop().await;
 }
@@ -154,7 +100,7 @@ async fn a_replayed_delivery_under_another_key_is_the_same_event() {
     lab.stop().await;
 }
 
-/// What a sender of this scheme does not sign says nothing about the event: whoever has seen it could change it.
+/// What a sender of this scheme does not sign says nothing about the event: an intermediary could change it.
 #[tokio::test]
 async fn a_replayed_delivery_with_a_made_up_id_is_the_same_event() {
     let lab = lab().await;
@@ -180,7 +126,7 @@ async fn a_key_with_another_body_is_refused() {
     let other = payment(&lab, r#"{"id":"evt_1","amount":7}"#, None, 0).await;
     assert_eq!((other.status, other.code()), (422, "IDEMPOTENCY_KEY_REUSED"));
     assert_eq!(other.body["existingExecutionId"], first.body["executionId"]);
-    // A header that nobody has signed does not make another event the same: it only finds the workflow locked.
+    // A header that is not signed does not make another event the same: it only finds the workflow locked.
     let another = payment(&lab, r#"{"id":"evt_2"}"#, Some("\"evt_1\""), 0).await;
     assert_eq!((another.status, another.code()), (409, "WORKFLOW_LOCKED"), "{}", another.body);
     lab.stop().await;
@@ -191,7 +137,8 @@ async fn a_trigger_without_a_signature_wants_a_token() {
     let leasehold = Leasehold::connect("memory:").await.unwrap();
     let mut lab = Lab::configured(leasehold.clone(), Access::Tokens(Vec::new()), SETTINGS).await;
     let post = async |lab: &Lab, body: &str| {
-        Reply::of(lab.request(Method::POST, "/api/webhooks/plain").body(body.to_owned())).await
+        let request = lab.request(Method::POST, "/api/webhooks/plain").body(body.to_owned());
+        Reply::of(request.header("content-type", "application/json; charset=utf-8")).await
     };
     assert_eq!(post(&lab, "{}").await.code(), "UNAUTHENTICATED");
     // A signature is enough where there is one.
@@ -203,8 +150,22 @@ async fn a_trigger_without_a_signature_wants_a_token() {
     let first = post(&lab, r#"{"order":42}"#).await;
     assert_eq!((first.status, &first.body["duplicate"]), (200, &json!(false)), "{}", first.body);
     let skipped = post(&lab, r#"{"order":43}"#).await;
-    assert_eq!((skipped.status, &skipped.body["status"]), (200, &json!("skipped")));
+    assert_eq!((skipped.status, &skipped.body["state"]), (200, &json!("skipped")));
     assert_eq!(skipped.body["existingExecutionId"], first.body["executionId"]);
+    lab.stop().await;
+}
+
+/// A page of another site can make a browser send a text or a form, but not JSON, without asking first.
+#[tokio::test]
+async fn a_trigger_without_a_signature_takes_json_alone() {
+    let lab = lab().await;
+    for kind in [None, Some("text/plain"), Some("application/x-www-form-urlencoded"), Some("text/json")] {
+        let request = lab.request(Method::POST, "/api/webhooks/plain").body(r#"{"order":1}"#);
+        let request = kind.into_iter().fold(request, |request, kind| request.header("content-type", kind));
+        let reply = Reply::of(request).await;
+        assert_eq!((reply.status, reply.code()), (415, "NOT_JSON"), "{kind:?}");
+    }
+    assert_eq!(executions(&lab).await, 0);
     lab.stop().await;
 }
 
@@ -218,7 +179,7 @@ async fn a_body_is_kept_byte_for_byte() {
         assert_eq!(again.body["duplicate"], true);
     }
     let binary = lab.request(Method::POST, "/api/webhooks/plain").body(vec![0xff, 0xfe]);
-    let reply = Reply::of(binary).await;
+    let reply = Reply::of(binary.header("content-type", "application/json")).await;
     assert_eq!((reply.status, reply.code()), (400, "INVALID"));
     lab.stop().await;
 }

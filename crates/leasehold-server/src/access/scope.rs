@@ -1,0 +1,257 @@
+//! What a token reaches: everything, or only the locks, queues, workflows and Terraform states that its scopes name.
+//!
+//! A token with scopes is refused everything that no scope names. Requests whose path names one thing are checked before
+//! their handler; requests that name it in their body or by an id are checked by the handler.
+
+use std::fmt;
+use std::str::FromStr;
+
+use axum::extract::{MatchedPath, RawPathParams};
+use leasehold::model::{Invalid, LockName, QueueName, WorkflowName};
+use serde::{Deserialize, Serialize};
+
+use super::gate::Who;
+use crate::problem::{Answer, Problem};
+
+/// The lock of a Terraform state has the state's name behind this.
+pub(crate) const STATE_LOCKS: &str = "tf/";
+
+/// What one scope of a token names: `locks:deploy/*`, `queues:mail`, `workflows:*`, `terraform:prod`, `metrics`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Scope {
+    kind: Kind,
+    name: String,
+    /// Whether it names everything that begins with the name.
+    is_prefix: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Locks,
+    Queues,
+    Workflows,
+    Terraform,
+    Metrics,
+}
+
+impl Kind {
+    const ALL: [Self; 5] = [Self::Locks, Self::Queues, Self::Workflows, Self::Terraform, Self::Metrics];
+
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Locks => "locks",
+            Self::Queues => "queues",
+            Self::Workflows => "workflows",
+            Self::Terraform => "terraform",
+            Self::Metrics => "metrics",
+        }
+    }
+
+    /// One thing of this kind, in words.
+    const fn one(self) -> &'static str {
+        match self {
+            Self::Locks => "the lock",
+            Self::Queues => "the queue",
+            Self::Workflows => "the workflow",
+            Self::Terraform => "the Terraform state",
+            Self::Metrics => "the metrics",
+        }
+    }
+}
+
+impl Scope {
+    fn reaches(&self, kind: Kind, name: &str) -> bool {
+        let fits = if self.is_prefix { name.starts_with(&self.name) } else { name == self.name };
+        self.kind == kind && (fits || kind == Kind::Metrics)
+    }
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (kind, name) = (self.kind.word(), &self.name);
+        match (self.kind, self.is_prefix) {
+            (Kind::Metrics, _) => f.write_str(kind),
+            (_, true) => write!(f, "{kind}:{name}*"),
+            (_, false) => write!(f, "{kind}:{name}"),
+        }
+    }
+}
+
+impl FromStr for Scope {
+    type Err = Invalid;
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        let wrong = || {
+            Invalid(format!(
+                "'{}' is not a scope; write locks:NAME, queues:NAME, workflows:NAME, terraform:NAME, each also \
+                 with a * at the end for all names that begin so, or metrics",
+                text.escape_debug()
+            ))
+        };
+        if text == Kind::Metrics.word() {
+            return Ok(Self { kind: Kind::Metrics, name: String::new(), is_prefix: true });
+        }
+        let (kind, name) = text.split_once(':').ok_or_else(wrong)?;
+        let kind = Kind::ALL.into_iter().find(|known| known.word() == kind && *known != Kind::Metrics);
+        let kind = kind.ok_or_else(wrong)?;
+        let (name, is_prefix) = name.strip_suffix('*').map_or((name, false), |prefix| (prefix, true));
+        if name.contains('*') || (name.is_empty() && !is_prefix) {
+            return Err(wrong());
+        }
+        // What no name can have matches nothing: it is a mistake.
+        if !name.is_empty() {
+            LockName::new(name)?;
+        }
+        Ok(Self { kind, name: name.to_owned(), is_prefix })
+    }
+}
+
+impl TryFrom<String> for Scope {
+    type Error = Invalid;
+    fn try_from(text: String) -> Result<Self, Invalid> {
+        text.parse()
+    }
+}
+
+impl From<Scope> for String {
+    fn from(scope: Scope) -> String {
+        scope.to_string()
+    }
+}
+
+impl Who {
+    /// Whether the caller reaches only what its scopes name.
+    pub(crate) fn is_scoped(&self) -> bool {
+        !self.scopes.is_empty()
+    }
+
+    pub(crate) fn must_reach_lock(&self, name: &LockName) -> Answer<()> {
+        let text = name.as_str();
+        match (text.strip_prefix(WorkflowName::PREFIX), text.strip_prefix(STATE_LOCKS)) {
+            (Some(workflow), _) => self.must_reach(Kind::Workflows, workflow),
+            (_, Some(state)) => self.must_reach(Kind::Terraform, state),
+            _ => self.must_reach(Kind::Locks, text),
+        }
+    }
+
+    pub(crate) fn must_reach_queue(&self, name: &QueueName) -> Answer<()> {
+        match name.as_str().strip_prefix(WorkflowName::PREFIX) {
+            Some(workflow) => self.must_reach(Kind::Workflows, workflow),
+            None => self.must_reach(Kind::Queues, name.as_str()),
+        }
+    }
+
+    /// For a request that may be about one queue or about all.
+    pub(crate) fn must_reach_queues(&self, name: Option<&QueueName>) -> Answer<()> {
+        name.map_or_else(|| self.must_reach_all(), |name| self.must_reach_queue(name))
+    }
+
+    /// For a request about everything.
+    pub(crate) fn must_reach_all(&self) -> Answer<()> {
+        if self.is_scoped() { Err(self.out_of_scope("this request")) } else { Ok(()) }
+    }
+
+    fn must_reach(&self, kind: Kind, name: &str) -> Answer<()> {
+        if !self.is_scoped() || self.scopes.iter().any(|scope| scope.reaches(kind, name)) {
+            return Ok(());
+        }
+        Err(self.out_of_scope(&format!("{} '{name}'", kind.one())))
+    }
+
+    fn out_of_scope(&self, what: &str) -> Problem {
+        let scopes: Vec<String> = self.scopes.iter().map(ToString::to_string).collect();
+        let detail =
+            format!("{what} is not in the scopes of the token '{}': {}", self.name, scopes.join(", "));
+        Problem::new("FORBIDDEN", detail).hint("use a token that reaches it: leasehold token new --scope")
+    }
+
+    /// Checks what the path of a request names. Where the path does not tell, the handler checks.
+    pub(super) fn must_reach_path(&self, path: Option<&MatchedPath>, params: &RawPathParams) -> Answer<()> {
+        if !self.is_scoped() {
+            return Ok(());
+        }
+        let param = |name| params.iter().find(|(known, _)| *known == name).map_or("", |(_, value)| value);
+        let segments: Vec<&str> = path.map_or("", MatchedPath::as_str).split('/').skip(1).collect();
+        match segments[..] {
+            ["metrics"] | ["api", "v1", "stats"] => self.must_reach(Kind::Metrics, ""),
+            ["api", "v1", "locks" | "fence", "{name}", ..] => {
+                self.must_reach_lock(&LockName::new(param("name"))?)
+            }
+            ["api", "v1", "queues", "{queue}", ..] => self.must_reach_queue(&QueueName::new(param("queue"))?),
+            ["api", "v1", "workflows", "{name}", ..] => self.must_reach(Kind::Workflows, param("name")),
+            ["tf", "{name}", ..] => self.must_reach(Kind::Terraform, param("name")),
+            // By their id, by a query or by a body: their handlers check.
+            ["api", "v1", "tasks", "{id}" | "heartbeat" | "settle", ..]
+            | ["api", "v1", "tasks" | "locks"]
+            | ["api", "v1", "executions" | "workers", "{id}", ..]
+            | ["api", "v1", "store", ..] => Ok(()),
+            _ => self.must_reach_all(),
+        }
+    }
+
+    /// For a list of locks whose names begin with this.
+    pub(crate) fn must_reach_locks(&self, prefix: Option<&str>) -> Answer<()> {
+        let prefix = prefix.unwrap_or_default();
+        let covers =
+            |scope: &Scope| scope.kind == Kind::Locks && scope.is_prefix && prefix.starts_with(&scope.name);
+        let is_of_others = prefix.starts_with(WorkflowName::PREFIX) || prefix.starts_with(STATE_LOCKS);
+        let is_open = [WorkflowName::PREFIX, STATE_LOCKS].iter().any(|others| others.starts_with(prefix));
+        if !self.is_scoped() || (self.scopes.iter().any(covers) && !is_of_others && !is_open) {
+            return Ok(());
+        }
+        Err(self.out_of_scope(&format!("the list of all locks that begin with '{prefix}'")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access::Role;
+
+    fn who(scopes: &[&str]) -> Who {
+        let scopes = scopes.iter().map(|scope| scope.parse().unwrap()).collect();
+        Who { name: "ci".to_owned(), role: Role::Admin, has_token: true, scopes }
+    }
+
+    #[test]
+    fn a_scope_can_be_written_and_read() {
+        for text in ["locks:deploy/*", "queues:mail", "workflows:*", "terraform:prod", "metrics"] {
+            assert_eq!(text.parse::<Scope>().unwrap().to_string(), text);
+        }
+        for text in ["", "locks", "locks:", "lock:a", "locks:a*b", "metrics:*", "locks:\u{1b}"] {
+            assert!(text.parse::<Scope>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_scope_names_one_name_or_all_that_begin_with_it() {
+        let (lock, queue) = (|name| LockName::new(name).unwrap(), |name| QueueName::new(name).unwrap());
+        let ci = who(&["locks:deploy/*", "queues:mail", "workflows:build"]);
+        assert!(ci.must_reach_lock(&lock("deploy/prod")).is_ok());
+        assert!(ci.must_reach_lock(&lock("deploy")).is_err());
+        assert!(ci.must_reach_queue(&queue("mail")).is_ok());
+        assert!(ci.must_reach_queue(&queue("mails")).is_err());
+        // The queue and the lock of a workflow are the workflow's, those of a state the state's.
+        assert!(ci.must_reach_queue(&queue("workflow/build")).is_ok());
+        assert!(ci.must_reach_lock(&lock("workflow/build")).is_ok());
+        assert!(ci.must_reach_lock(&lock("workflow/other")).is_err());
+        assert!(who(&["locks:*"]).must_reach_lock(&lock("tf/prod")).is_err());
+        assert!(who(&["terraform:prod"]).must_reach_lock(&lock("tf/prod")).is_ok());
+        assert!(who(&["queues:*"]).must_reach_queue(&queue("workflow/build")).is_err());
+        assert!(ci.must_reach_all().is_err() && who(&[]).must_reach_all().is_ok());
+    }
+
+    #[test]
+    fn a_list_of_locks_is_within_a_scope() {
+        let ci = who(&["locks:deploy/*"]);
+        assert!(ci.must_reach_locks(Some("deploy/p")).is_ok());
+        for prefix in [None, Some(""), Some("d"), Some("other")] {
+            assert!(ci.must_reach_locks(prefix).is_err(), "{prefix:?}");
+        }
+        let all = who(&["locks:*"]);
+        assert!(all.must_reach_locks(Some("a")).is_ok());
+        for prefix in ["", "t", "tf/", "workflow/x"] {
+            assert!(all.must_reach_locks(Some(prefix)).is_err(), "{prefix}");
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Whose the lease of a task is: the API token that took it. The task's id and fencing token can be seen by every reader,
+//! and open nothing. The id of the worker that leased the task carries a tag of the token.
+
+use std::collections::HashSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use leasehold::model::{Task, TaskId, Token, WorkerId};
+use leasehold::store::TaskStore;
+use leasehold::store::protocol::WorkerTag;
+
+use super::gate::Who;
+use crate::problem::{Answer, Problem};
+
+/// The owners of this many leases are remembered; the others are read from the store.
+const REMEMBERED: usize = 50_000;
+
+impl Who {
+    /// Returns the tag on the ids of the caller's workers; none on a server without tokens.
+    pub(crate) fn worker_tag(&self) -> Option<WorkerTag> {
+        self.has_token.then(|| WorkerTag::of(&self.name))
+    }
+
+    /// Returns the id under which the caller's worker takes tasks. A caller that uses the id of another token's worker gets
+    /// an id of its own.
+    pub(crate) fn worker(&self, id: WorkerId) -> WorkerId {
+        self.worker_tag().map_or(id, |tag| tag.put_on(id))
+    }
+
+    fn owns(&self, task: &Task) -> bool {
+        self.worker_tag().is_none_or(|tag| task.worker.is_some_and(|worker| tag.is_on(worker)))
+    }
+
+    /// Refuses a caller whose token did not take this lease of the task.
+    pub(crate) fn must_own_task(&self, task: &Task) -> Answer<()> {
+        if self.owns(task) || self.may_act_for_others() {
+            return Ok(());
+        }
+        let worker = task.worker.map_or_else(|| "another worker".to_owned(), |id| format!("worker {id}"));
+        let detail =
+            format!("task {} is leased by {worker}, which does not use the token '{}'", task.id, self.name);
+        Err(Problem::new("FORBIDDEN", detail).hint("use the token that took it, or that of an operator"))
+    }
+}
+
+/// The leases of tasks that were taken through this server, or looked up, with their owners.
+#[derive(Default)]
+pub(crate) struct TaskOwners(Mutex<HashSet<(TaskId, Token, WorkerTag)>>);
+
+impl TaskOwners {
+    /// Remembers whose these leases are.
+    pub(crate) fn note(&self, who: &Who, tasks: &[Task]) {
+        let Some(tag) = who.worker_tag() else { return };
+        let mut known = self.known();
+        if known.len() + tasks.len() > REMEMBERED {
+            known.clear();
+        }
+        known.extend(tasks.iter().filter(|task| who.owns(task)).map(|task| (task.id, task.token, tag)));
+    }
+
+    /// Refuses a caller to whom one of these leases does not belong. A lease that has ended belongs to no caller: the store
+    /// refuses it.
+    pub(crate) async fn check(
+        &self,
+        store: &dyn TaskStore,
+        who: &Who,
+        leases: impl IntoIterator<Item = (TaskId, Token)> + Send,
+    ) -> Answer<()> {
+        let is_free = who.may_act_for_others() && !who.is_scoped();
+        let Some(tag) = who.worker_tag().filter(|_| !is_free) else { return Ok(()) };
+        let unknown: Vec<_> = {
+            let known = self.known();
+            leases.into_iter().filter(|(id, token)| !known.contains(&(*id, *token, tag))).collect()
+        };
+        for (id, token) in unknown {
+            if let Some(task) = store.get(id).await?
+                && task.token == token
+            {
+                who.must_reach_queue(&task.queue)?;
+                who.must_own_task(&task)?;
+                self.note(who, &[task]);
+            }
+        }
+        Ok(())
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashSet<(TaskId, Token, WorkerTag)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,61 @@
+//! The arguments of the store protocol as schemas, as far as they are described: the library writes and reads the rest.
+
+use leasehold::store::protocol::{DocCall, LockCall, MOST_LISTENED, TaskCall, VERSION};
+use serde_json::json;
+use utoipa::openapi::schema::{ArrayBuilder, KnownFormat, ObjectBuilder, SchemaFormat, Type};
+use utoipa::openapi::{RefOr, Schema};
+use utoipa::{Number, PartialSchema, ToSchema};
+
+macro_rules! words {
+    ($($(#[$doc:meta])* $name:ident = $words:expr;)*) => {$(
+        $(#[$doc])*
+        pub(crate) struct $name;
+
+        impl PartialSchema for $name {
+            fn schema() -> RefOr<Schema> {
+                let words = $words.iter().map(|word| json!(word));
+                RefOr::T(ObjectBuilder::new().schema_type(Type::String).enum_values(Some(words)).into())
+            }
+        }
+
+        impl ToSchema for $name {}
+    )*};
+}
+
+words! {
+    /// The version of the protocol.
+    ProtocolVersion = [VERSION];
+    /// A call on locks.
+    LockCallName = LockCall::WORDS;
+    /// A call on tasks.
+    TaskCallName = TaskCall::WORDS;
+    /// A call on documents.
+    DocCallName = DocCall::WORDS;
+}
+
+/// What a client listens for, as the one argument of its call.
+pub(crate) struct ListenArguments;
+
+impl PartialSchema for ListenArguments {
+    fn schema() -> RefOr<Schema> {
+        let uuid = || {
+            let format = SchemaFormat::KnownFormat(KnownFormat::Uuid);
+            ObjectBuilder::new().schema_type(Type::String).format(Some(format))
+        };
+        let list = |items: RefOr<Schema>| ArrayBuilder::new().items(items).max_items(Some(MOST_LISTENED));
+        let number = ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(Number::UInt(0)));
+        let number = number.maximum(Some(Number::UInt(usize::MAX)));
+        let queue = utoipa::openapi::Ref::from_schema_name("QueueName");
+        let listen = ObjectBuilder::new()
+            .property("client", uuid())
+            .property("number", number)
+            .property("leases", list(uuid().into()))
+            .property("queues", list(queue.into()))
+            .property("notices", list(uuid().into()));
+        let listen =
+            ["client", "number", "leases", "queues"].into_iter().fold(listen, ObjectBuilder::required);
+        RefOr::T(ArrayBuilder::new().items(listen).min_items(Some(1)).max_items(Some(1)).into())
+    }
+}
+
+impl ToSchema for ListenArguments {}

@@ -1,0 +1,212 @@
+//! The settings of a trigger: `[triggers.ID]`.
+
+use std::time::Duration;
+
+use leasehold::model::Ttl;
+use toml::Spanned;
+
+use super::file::{LockedWord, TriggerPart};
+use super::mistake::Mistake;
+use super::settings::{Reader, on_locked};
+use super::values::SecretPlace;
+use crate::webhooks::{Filter, Scheme, Secret};
+use crate::workflows::{Trigger, Workflow};
+
+/// How far a signed time may be from now.
+const TOLERANCE: Duration = Duration::from_mins(5);
+/// How long a signed body is remembered, if its sender signs no id.
+const REPLAY_MEMORY: Ttl = Ttl::from_secs(24 * 3600);
+
+impl Reader<'_> {
+    pub(super) fn trigger(
+        &self,
+        id: String,
+        part: Spanned<TriggerPart>,
+        workflows: &[Workflow],
+    ) -> Result<Trigger, Mistake> {
+        let at = part.span();
+        let mut part = part.into_inner();
+        let workflow = self.known(&part.workflow, workflows)?;
+        let scheme = part.scheme;
+        match (scheme, part.secrets.first()) {
+            (Scheme::None, Some(secret)) => {
+                let wrong = "a trigger with scheme = \"none\" checks no signature, and has no secrets";
+                return Err(self.text.mistake(Some(secret.span()), wrong));
+            }
+            (Scheme::Github | Scheme::Stripe | Scheme::Standard, None) => {
+                let wrong = format!("trigger '{id}' has no secrets, so no signature could be checked");
+                let hint = "write: secrets = [\"env:NAME\"]";
+                return Err(self.text.mistake_with(Some(at), wrong, hint));
+            }
+            _ => {}
+        }
+        let filter = self.filter(&mut part)?;
+        let replay_memory = self.replay_memory(&part)?;
+        // GitHub does not deliver again by itself what was refused: the event would be lost.
+        let default = if scheme == Scheme::Github { Some(LockedWord::Queue) } else { None };
+        let word = part.on_locked.or(default);
+        Ok(Trigger {
+            id,
+            on_locked: word.map_or(workflow.on_locked, |word| on_locked(word, workflow.places)),
+            workflow: workflow.name.clone(),
+            scheme,
+            secrets: self.secrets(scheme, &part.secrets)?,
+            filter,
+            key: part.key,
+            tolerance: part.tolerance.map_or(TOLERANCE, |tolerance| tolerance.0),
+            replay_memory,
+        })
+    }
+
+    fn secrets(&self, scheme: Scheme, places: &[Spanned<SecretPlace>]) -> Result<Vec<Secret>, Mistake> {
+        let secret = |place: &Spanned<SecretPlace>| {
+            let wrong = |wrong: String| self.text.mistake(Some(place.span()), wrong);
+            let secret = place.get_ref().open(self.folder).map_err(wrong)?;
+            Secret::new(scheme, &secret).map_err(|invalid| wrong(invalid.to_string()))
+        };
+        places.iter().map(secret).collect()
+    }
+
+    fn filter(&self, part: &mut TriggerPart) -> Result<Filter, Mistake> {
+        if let Some(branches) = part.branches.as_ref().filter(|_| part.scheme != Scheme::Github) {
+            let wrong = "only events of scheme = \"github\" have branches; use 'when' for other bodies";
+            return Err(self.text.mistake(Some(branches.span()), wrong));
+        }
+        Ok(Filter {
+            events: self.list(part.events.take())?,
+            branches: self.list(part.branches.take())?,
+            when: self.list(part.when.take())?,
+        })
+    }
+
+    /// An empty list would mean "nothing" to one reader and "everything" to another.
+    fn list<T>(&self, list: Option<Spanned<Vec<T>>>) -> Result<Vec<T>, Mistake> {
+        let Some(list) = list else { return Ok(Vec::new()) };
+        if list.get_ref().is_empty() {
+            let wrong = "the list is empty; leave it out to let every event pass";
+            return Err(self.text.mistake(Some(list.span()), wrong));
+        }
+        Ok(list.into_inner())
+    }
+
+    fn replay_memory(&self, part: &TriggerPart) -> Result<Option<Ttl>, Mistake> {
+        let Some(memory) = &part.replay_memory else { return Ok(Some(REPLAY_MEMORY)) };
+        let has_signed_id = match part.scheme {
+            Scheme::Github | Scheme::Stripe => return Ok(Ttl::new(memory.get_ref().0).ok()),
+            Scheme::Standard => "its sender signs the id of each delivery, which is remembered for 30 days",
+            Scheme::None => "nothing is signed",
+        };
+        Err(self
+            .text
+            .mistake(Some(memory.span()), format!("no body needs to be remembered: {has_signed_id}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::Settings;
+
+    const BASE: &str = "[workflows.deploy]\ncommand = [\"true\"]\n";
+
+    fn parse(text: &str) -> Result<Settings, Mistake> {
+        Settings::parse(Path::new("/etc/leasehold.toml"), text)
+    }
+
+    fn wrong(text: &str) -> String {
+        parse(text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_trigger_starts_a_workflow_of_the_file_and_has_what_its_scheme_needs() {
+        let with = |rest: &str| wrong(&format!("{BASE}[triggers.push]\n{rest}"));
+        for (rest, shown) in [
+            ("workflow = \"other\"\nscheme = \"none\"", "line 4, 'workflow': there is no workflow 'other'"),
+            (
+                "workflow = \"deploy\"\nscheme = \"github\"",
+                "line 3, [triggers.push]: trigger 'push' has no secrets",
+            ),
+            (
+                "workflow = \"deploy\"\nscheme = \"none\"\nsecrets = [\"x\"]",
+                "line 6, 'secrets': a trigger with",
+            ),
+            ("workflow = \"deploy\"\nscheme = \"rot13\"", "line 5, 'scheme': unknown variant"),
+            ("workflow = \"deploy\"\nscheme = \"none\"\nkey = \"id\"", "line 6, 'key': 'id' is"),
+            (
+                "workflow = \"deploy\"\nscheme = \"github\"\nsecrets = [\"env:LEASEHOLD_NO_SUCH\"]",
+                "line 6, 'secrets': the variable LEASEHOLD_NO_SUCH is not set",
+            ),
+            (
+                "workflow = \"deploy\"\nscheme = \"github\"\nsecrets = [\"file:no-such-secret\"]",
+                "line 6, 'secrets': the file /etc/no-such-secret cannot be read",
+            ),
+            (
+                "workflow = \"deploy\"\nscheme = \"standard\"\nsecrets = [\"whsec_?\"]",
+                "line 6, 'secrets': a secret of Standard Webhooks",
+            ),
+        ] {
+            assert!(with(rest).contains(shown), "{rest}: {}", with(rest));
+        }
+        assert!(
+            wrong(&format!("{BASE}[triggers.\"a b\"]\nworkflow = \"deploy\"\nscheme = \"none\""))
+                .contains("address")
+        );
+    }
+
+    #[test]
+    fn a_filter_is_checked_with_the_file() {
+        let github = "workflow = \"deploy\"\nscheme = \"github\"\nsecrets = [\"x\"]\n";
+        let with = |head: &str, rest: &str| wrong(&format!("{BASE}[triggers.push]\n{head}{rest}"));
+        for (rest, shown) in [
+            ("events = []", "line 7, 'events': the list is empty"),
+            ("branches = []", "line 7, 'branches': the list is empty"),
+            ("when = []", "line 7, 'when': the list is empty"),
+            ("events = \"push\"", "line 7, 'events': invalid type"),
+            ("events = [\"pull_*quest\"]", "line 7, 'events': 'pull_*quest' cannot be a pattern"),
+            ("branches = [\"main\", \"\"]", "line 7, 'branches': '' cannot be a pattern"),
+            ("when = [\"$.a\", \"a == 1\"]", "line 7, 'when': 'a == 1' is not a JSONPath query"),
+            // The key is named also where it stands some lines above.
+            ("when = [\n  \"$.a\",\n  \"$[?@.a == ]\",\n]", ", 'when': '$[?@.a == ]' is not a JSONPath"),
+            ("replay_memory = \"soon\"", "line 7, 'replay_memory':"),
+        ] {
+            assert!(with(github, rest).contains(shown), "{rest}: {}", with(github, rest));
+        }
+        let plain = "workflow = \"deploy\"\nscheme = \"none\"\n";
+        for (rest, shown) in [
+            ("branches = [\"main\"]", "line 6, 'branches': only events of scheme = \"github\" have branches"),
+            ("replay_memory = \"1h\"", "line 6, 'replay_memory': no body needs to be remembered"),
+        ] {
+            assert!(with(plain, rest).contains(shown), "{rest}: {}", with(plain, rest));
+        }
+    }
+
+    #[test]
+    fn a_signed_body_is_remembered_for_a_day_unless_the_file_says_otherwise() {
+        let memory = |scheme: &str, rest: &str| {
+            let head = format!("{BASE}[triggers.a]\nworkflow = \"deploy\"\nscheme = \"{scheme}\"\n");
+            let settings = parse(&format!("{head}secrets = [\"AQID\"]\n{rest}")).unwrap();
+            settings.triggers[0].replay_memory
+        };
+        assert_eq!(memory("github", ""), Some(Ttl::from_secs(86_400)));
+        assert_eq!(memory("github", "replay_memory = \"24h\""), Some(Ttl::from_secs(86_400)));
+        assert_eq!(memory("stripe", "replay_memory = \"10m\""), Some(Ttl::from_secs(600)));
+        assert_eq!(memory("github", "replay_memory = \"0s\""), None);
+    }
+
+    #[test]
+    fn secrets_are_found_beside_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("secret"), "quiet\n").unwrap();
+        let text = format!(
+            "{BASE}[triggers.push]\nworkflow = \"deploy\"\nscheme = \"github\"\nsecrets = [\"file:secret\"]"
+        );
+        let file = folder.path().join("leasehold.toml");
+        std::fs::write(&file, text).unwrap();
+        let settings = Settings::read(&file).unwrap();
+        assert_eq!(settings.triggers[0].secrets, [Secret::new(Scheme::Github, "quiet").unwrap()]);
+        let gone = Settings::read(&folder.path().join("other.toml")).unwrap_err();
+        assert!(gone.to_string().contains("other.toml cannot be read"), "{gone}");
+    }
+}

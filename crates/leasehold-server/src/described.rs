@@ -1,0 +1,159 @@
+//! Values of requests as schemas, for the description of the API. The handlers check them; the types of `leasehold::model`
+//! describe themselves.
+
+use leasehold::model::Ttl;
+use serde_json::{Value, json};
+use utoipa::openapi::schema::{ObjectBuilder, Type};
+use utoipa::openapi::{RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
+
+/// Name of the schema whose least value depends on the store.
+pub(crate) const TTL: &str = "TtlSeconds";
+/// Name of the schema whose largest value depends on the settings.
+pub(crate) const WAIT: &str = "WaitSeconds";
+
+/// Every bound below that is one of seconds is this.
+const _: () = assert!(Ttl::MAX.as_micros() == 315_360_000 * 1_000_000 && Ttl::MIN.as_micros() == 1_000);
+
+macro_rules! described {
+    ($($(#[$doc:meta])* $name:ident($type:ty);)*) => {$(
+        #[derive(ToSchema)]
+        $(#[$doc])*
+        #[expect(dead_code, reason = "only described, never made")]
+        pub(crate) struct $name($type);
+    )*};
+}
+
+described! {
+    /// Number of seconds that a lease lasts. A store may want more than a millisecond.
+    #[schema(minimum = 0.001, maximum = 315_360_000, example = 30.0)]
+    TtlSeconds(f64);
+    /// Number of seconds to wait at most. The settings of a server may allow more or less than a minute.
+    #[schema(minimum = 0, maximum = 60, example = 20.0)]
+    WaitSeconds(f64);
+    /// Number of seconds, at least a millisecond and at most ten years.
+    #[schema(minimum = 0.001, maximum = 315_360_000)]
+    SomeSeconds(f64);
+    /// Number of seconds, also none, and at most ten years.
+    #[schema(minimum = 0, maximum = 315_360_000)]
+    PauseSeconds(f64);
+    /// A number of things.
+    #[schema(minimum = 0, maximum = 4_294_967_295_usize)]
+    Count(u64);
+    /// A count that goes on for ever.
+    #[schema(minimum = 0, maximum = 18_446_744_073_709_551_615_usize, format = "uint64")]
+    LongCount(u64);
+    /// Number of items on a page.
+    #[schema(minimum = 1, maximum = 1000, example = 100)]
+    PageSize(u64);
+    /// Number of attempts at a task.
+    #[schema(minimum = 1, maximum = 1000)]
+    Attempts(u64);
+    /// The place in a list that the answer before this one named. Opaque; empty is the beginning.
+    #[schema(format = "cursor")]
+    PageCursor(String);
+    /// Text that a worker says about itself: at most 255 bytes of UTF-8 without control characters.
+    #[schema(max_length = 255, pattern = r"^[^\u0000-\u001f\u007f-\u009f]*$")]
+    WorkerText(String);
+    /// Key of a request, with or without double quotes: as the key of a task or an execution.
+    #[schema(max_length = 255, pattern = r"^[!#-~]([ -~]*[!#-~])?$")]
+    IdempotencyKey(String);
+    /// Version of a task in double quotes, as its `ETag`.
+    #[schema(pattern = "^\"[0-9]{1,19}\"$", example = "\"3\"")]
+    VersionTag(String);
+    /// Name of a Terraform state: 1 to 252 bytes of UTF-8 without control characters, line separators and bidirectional
+    /// controls, and without a blank at its end.
+    #[schema(min_length = 1, max_length = 252, pattern = r"^[^\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]*[^ \u00a0\u1680\u2000-\u200a\u202f\u205f\u3000\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]$")]
+    StateName(String);
+    /// A duration such as `90s`, `2h` or `1h30m`.
+    #[schema(format = "duration-text", pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+$", example = "2h")]
+    DurationText(String);
+}
+
+/// State of a task that has ended.
+#[derive(ToSchema)]
+#[serde(rename_all = "lowercase")]
+#[expect(dead_code, reason = "only described, never made")]
+pub(crate) enum EndState {
+    /// It is done.
+    Succeeded,
+    /// It is given up.
+    Failed,
+    /// It was stopped.
+    Aborted,
+}
+
+/// A Terraform state. The server reads these three members and keeps all of them.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "only described, never made")]
+pub(crate) struct TerraformState {
+    /// The client's own count.
+    #[schema(value_type = LongCount, required = false)]
+    serial: u64,
+    /// What the client calls the whole line of versions.
+    #[schema(required = false)]
+    lineage: String,
+    /// The version of the client.
+    #[schema(required = false)]
+    terraform_version: String,
+}
+
+/// Something that has to be meant.
+pub(crate) struct Yes;
+
+impl PartialSchema for Yes {
+    fn schema() -> RefOr<Schema> {
+        RefOr::T(ObjectBuilder::new().schema_type(Type::Boolean).enum_values(Some([true])).into())
+    }
+}
+
+impl ToSchema for Yes {}
+
+/// Fields that exclude or require each other, by the name of the schema: what the body must not be.
+pub(crate) fn exclusions() -> [(&'static str, Value); 5] {
+    let none = json!({ "type": "null" });
+    let set = json!({ "not": { "type": "null" } });
+    let yes = json!({ "const": true });
+    let both = |one: &str, first: &Value, two: &str, second: &Value| json!({ "required": [one, two], "properties": { one: first, two: second } });
+    let ended =
+        |how: &str, field: &str, value: &Value| both("outcome", &json!({ "const": how }), field, value);
+    let strategy = |how: &str| json!({ "const": how });
+    let acquire = [
+        both(
+            "strategy",
+            &strategy("failFast"),
+            "waitSeconds",
+            &json!({ "type": "number", "exclusiveMinimum": 0 }),
+        ),
+        both("strategy", &strategy("failFast"), "keepPlace", &yes),
+        json!({ "required": ["strategy"], "properties": { "strategy": strategy("stealStale"), "staleAfterSeconds": none } }),
+        both("mode", &json!({ "const": "shared" }), "slots", &json!({ "type": "number", "minimum": 2 })),
+        both("leaseId", &set, "with", &json!({ "type": "array", "minItems": 1 })),
+        json!({ "required": ["keepPlace"], "properties": { "keepPlace": yes, "leaseId": none } }),
+    ];
+    let mut settle = vec![
+        both("final", &yes, "retryInSeconds", &set),
+        ended("fail", "result", &set),
+        ended("complete", "retryInSeconds", &set),
+        ended("abort", "retryInSeconds", &set),
+    ];
+    for how in ["complete", "release", "abort"] {
+        settle.extend([ended(how, "error", &set), ended(how, "final", &yes)]);
+    }
+    for how in ["release", "abort"] {
+        settle.push(ended(how, "result", &set));
+    }
+    let nothing = json!({
+        "not": { "required": ["payload"] },
+        "properties": {
+            "priority": none, "runAt": none, "maxAttempts": none, "backoffSeconds": none, "archived": none,
+        },
+    });
+    [
+        ("AcquireBody", json!({ "anyOf": acquire })),
+        ("NewTaskBody", both("delaySeconds", &set, "runAt", &set)),
+        ("FailBody", both("final", &yes, "retryInSeconds", &set)),
+        ("EndedBody", json!({ "anyOf": settle })),
+        ("UpdateBody", nothing),
+    ]
+}

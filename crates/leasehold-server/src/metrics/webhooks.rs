@@ -1,0 +1,107 @@
+//! Deliveries of webhooks, by trigger and outcome. Triggers are those of `leasehold.toml`, so the number of series is bounded.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use crate::webhooks::{Outcome, Refusal, RefusalLog};
+
+/// The reason of a refusal that belongs to no trigger.
+const UNKNOWN: &str = "unknown_trigger";
+
+/// The deliveries so far.
+#[derive(Default)]
+pub(crate) struct WebhookCounts {
+    triggers: RwLock<BTreeMap<Arc<str>, Arc<Counts>>>,
+    unknown: AtomicU64,
+    log: RefusalLog,
+}
+
+/// The deliveries for one trigger.
+#[derive(Default)]
+pub(super) struct Counts {
+    outcomes: [AtomicU64; Outcome::ALL.len()],
+    refusals: [AtomicU64; Refusal::ALL.len()],
+}
+
+impl WebhookCounts {
+    /// Counts a delivery for a trigger, which has to be one of the settings.
+    pub(crate) fn add(&self, trigger: &str, outcome: Outcome) {
+        self.of(trigger).outcomes[outcome as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a delivery that was refused, and logs it unless another one was logged a moment ago.
+    pub(crate) fn refuse(&self, trigger: &str, refusal: Refusal) {
+        self.log.write(Some(trigger), refusal.as_str());
+        self.add(trigger, Outcome::Refused);
+        self.of(trigger).refusals[refusal as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a delivery for a trigger that does not exist.
+    pub(crate) fn refuse_unknown(&self) {
+        self.log.write(None, UNKNOWN);
+        self.unknown.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many there were for triggers that do not exist, and the reason that stands for them.
+    pub(super) fn unknown(&self) -> (&'static str, u64) {
+        (UNKNOWN, self.unknown.load(Ordering::Relaxed))
+    }
+
+    /// All of them, by trigger.
+    pub(super) fn all(&self) -> Vec<(Arc<str>, Arc<Counts>)> {
+        let triggers = self.triggers.read().unwrap_or_else(PoisonError::into_inner);
+        triggers.iter().map(|(trigger, counts)| (trigger.clone(), counts.clone())).collect()
+    }
+
+    fn of(&self, trigger: &str) -> Arc<Counts> {
+        if let Some(counts) = self.triggers.read().unwrap_or_else(PoisonError::into_inner).get(trigger) {
+            return counts.clone();
+        }
+        let mut triggers = self.triggers.write().unwrap_or_else(PoisonError::into_inner);
+        triggers.entry(trigger.into()).or_default().clone()
+    }
+}
+
+impl Counts {
+    /// By outcome; those that did not occur are left out.
+    pub(super) fn outcomes(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        occurred(Outcome::ALL.map(Outcome::as_str), &self.outcomes)
+    }
+
+    /// By reason of the refusal; those that did not occur are left out.
+    pub(super) fn refusals(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        occurred(Refusal::ALL.map(Refusal::as_str), &self.refusals)
+    }
+}
+
+fn occurred<const N: usize>(
+    labels: [&'static str; N],
+    counts: &[AtomicU64; N],
+) -> impl Iterator<Item = (&'static str, u64)> {
+    let counts = counts.each_ref().map(|count| count.load(Ordering::Relaxed));
+    labels.into_iter().zip(counts).filter(|(_, count)| *count > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_outcome_and_each_reason_has_its_own_count() {
+        let counts = WebhookCounts::default();
+        for (times, refusal) in (1..).zip(Refusal::ALL) {
+            (0..times).for_each(|_| counts.refuse("push", refusal));
+        }
+        for (times, outcome) in (1..).zip(Outcome::ALL) {
+            (0..times).for_each(|_| counts.add("pay", outcome));
+        }
+        let all = counts.all();
+        let labels: Vec<_> = all.iter().map(|(trigger, _)| &**trigger).collect();
+        assert_eq!(labels, ["pay", "push"]);
+        let outcomes: Vec<_> = all[0].1.outcomes().collect();
+        assert_eq!(outcomes, (1..).zip(Outcome::ALL).map(|(n, o)| (o.as_str(), n)).collect::<Vec<_>>());
+        let refusals: Vec<_> = all[1].1.refusals().collect();
+        assert_eq!(refusals, (1..).zip(Refusal::ALL).map(|(n, r)| (r.as_str(), n)).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,89 @@
+//! The least role of each operation, in the description of the API: that of the [`Caller`] among the arguments of its
+//! handler.
+
+use axum::extract::State;
+use utoipa::openapi::path::{Operation, PathItem, Paths};
+use utoipa::openapi::security::SecurityRequirement;
+
+use crate::access::{Caller, Rank, Role};
+use crate::server::App;
+
+/// The security scheme that an operation names with its role.
+pub(crate) const SCHEME: &str = "token";
+
+/// A handler that only callers with a role reach. `Args` are the types of its arguments.
+pub(crate) trait Guarded<Args> {
+    const ROLE: Role;
+}
+
+macro_rules! guarded {
+    ($($($arg:ident)*;)*) => {$(
+        impl<F, Answer, R, $($arg),*> Guarded<(State<App>, Caller<R>, $($arg,)*)> for F
+        where
+            F: Fn(State<App>, Caller<R>, $($arg),*) -> Answer,
+            R: Rank,
+        {
+            const ROLE: Role = R::ROLE;
+        }
+    )*};
+}
+guarded! { ; A; A B; A B C; A B C D; A B C D E; }
+
+/// The role that a handler wants.
+pub(crate) fn least_role<Args, H: Guarded<Args>>(_: &H) -> Role {
+    H::ROLE
+}
+
+/// Handlers as routes, each described with its least role. A handler that has no [`Caller`] among its arguments is given
+/// with its role, or with `None` if everyone may use it: `routes!(None => healthz)`.
+macro_rules! routes {
+    ($($handler:ident),+ $(,)?) => {
+        $crate::roles::routes!(@ $($handler = Some($crate::roles::least_role(&$handler))),+)
+    };
+    ($role:expr => $($handler:ident),+ $(,)?) => {
+        $crate::roles::routes!(@ $($handler = $role),+)
+    };
+    (@ $($handler:ident = $role:expr),+) => {{
+        let (schemas, mut paths, methods) = ::utoipa_axum::routes!($($handler),+);
+        $(
+            let own: ::utoipa_axum::router::UtoipaMethodRouter<$crate::server::App> =
+                ::utoipa_axum::routes!($handler);
+            $crate::roles::describe(&mut paths, own.1, $role);
+        )+
+        (schemas, paths, methods)
+    }};
+}
+pub(crate) use routes;
+
+/// Writes the role of one handler into the description of all handlers of its path.
+pub(crate) fn describe(paths: &mut Paths, own: Paths, role: Option<Role>) {
+    for (path, mut item) in own.paths {
+        let Some(described) = paths.paths.get_mut(&path) else { continue };
+        for (operation, mine) in operations(described).into_iter().zip(operations(&mut item)) {
+            if let (Some(operation), Some(_)) = (operation, mine) {
+                want(operation, role);
+            }
+        }
+    }
+}
+
+fn want(operation: &mut Operation, role: Option<Role>) {
+    match role {
+        Some(role) => operation.security = Some(vec![SecurityRequirement::new(SCHEME, [role.to_string()])]),
+        None if operation.security.is_none() => {
+            operation.security = Some(vec![SecurityRequirement::default()]);
+        }
+        None => {}
+    }
+}
+
+/// The operations of a path, in a fixed order.
+pub(crate) fn operations(item: &mut PathItem) -> [&mut Option<Operation>; 5] {
+    [&mut item.get, &mut item.put, &mut item.post, &mut item.delete, &mut item.patch]
+}
+
+/// Whether nobody needs a token for this operation.
+pub(crate) fn is_public(operation: &Operation) -> bool {
+    let nothing = SecurityRequirement::default();
+    operation.security.as_ref().is_some_and(|ways| ways.iter().all(|way| *way == nothing))
+}

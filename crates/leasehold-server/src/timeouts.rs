@@ -1,0 +1,300 @@
+//! Timeouts of one connection: the head of a request, the idle time between two requests, and answers that the client
+//! does not read.
+//!
+//! hyper has one timeout for reading, which starts when it begins to wait for the next request. It would either close
+//! connections that clients keep for later, or give a slow head as much time as an idle connection. So the connection's
+//! stream keeps the time itself: it sees each read and write, and [`RequestPhase`] tells it where a request begins and ends.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use hyper::body::{Body, Frame, SizeHint};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep};
+
+/// How long a connection may take for what.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Timeouts {
+    /// From the first byte of a request to the end of its head. For the first request it starts with the connection.
+    pub(crate) head: Duration,
+    /// From the end of an answer to the first byte of the next request.
+    pub(crate) idle: Duration,
+    /// Without a single byte of an answer being taken.
+    pub(crate) write: Duration,
+}
+
+/// Where a connection is with its requests. Shared by its stream, its service and the body of its answer.
+#[derive(Debug, Clone)]
+pub(crate) struct RequestPhase(Arc<AtomicU8>);
+
+/// The head of a request is awaited, and the connection is new or some of the head is there.
+const HEAD: u8 = 0;
+/// The service has the request, or its answer is being sent.
+const REQUEST: u8 = 1;
+/// The answer is complete, and nothing of the next request is there.
+const IDLE: u8 = 2;
+
+impl RequestPhase {
+    fn new() -> Self {
+        Self(Arc::new(AtomicU8::new(HEAD)))
+    }
+
+    /// The head of a request is complete.
+    pub(crate) fn begin_request(&self) {
+        self.0.store(REQUEST, Ordering::Relaxed);
+    }
+
+    /// Wraps the body of the answer: the request ends when hyper has taken all of it, or drops it.
+    pub(crate) fn until_sent<B>(&self, body: B) -> Answered<B> {
+        Answered { body, phase: self.clone() }
+    }
+
+    fn get(&self) -> u8 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn set(&self, phase: u8) {
+        self.0.store(phase, Ordering::Relaxed);
+    }
+}
+
+/// The body of an answer, whose end is the end of its request.
+pub(crate) struct Answered<B> {
+    body: B,
+    phase: RequestPhase,
+}
+
+impl<B: Body + Unpin> Body for Answered<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl<B> Drop for Answered<B> {
+    fn drop(&mut self) {
+        self.phase.set(IDLE);
+    }
+}
+
+/// A stream that ends when the client takes too long to send a head or a next request, and whose writes fail when the
+/// client takes nothing of them.
+pub(crate) struct Timed<S> {
+    stream: S,
+    limits: Timeouts,
+    phase: RequestPhase,
+    /// The phase that `reading` was started for.
+    reading_for: Option<u8>,
+    reading: Pin<Box<Sleep>>,
+    /// Runs while the client does not take what is to be written.
+    stalled: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S> Timed<S> {
+    pub(crate) fn new(stream: S, timeouts: Timeouts) -> Self {
+        let reading = Box::pin(sleep(timeouts.head));
+        Self {
+            stream,
+            limits: timeouts,
+            phase: RequestPhase::new(),
+            reading_for: Some(HEAD),
+            reading,
+            stalled: None,
+        }
+    }
+
+    pub(crate) fn phase(&self) -> RequestPhase {
+        self.phase.clone()
+    }
+
+    /// Starts the timer of this phase, unless it runs.
+    fn time(&mut self, phase: u8) {
+        if self.reading_for != Some(phase) {
+            let limit = if phase == IDLE { self.limits.idle } else { self.limits.head };
+            self.reading.as_mut().reset(Instant::now() + limit);
+            self.reading_for = Some(phase);
+        }
+    }
+
+    /// The answer is still on its way, so the client cannot send the next request yet.
+    fn postpone_idle<T>(&mut self, written: &Poll<T>) {
+        if written.is_ready() && self.reading_for == Some(IDLE) {
+            self.reading_for = None;
+        }
+    }
+
+    /// Passes on the result of a write, unless it has been pending for too long.
+    fn watch<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.stalled = None;
+            return written;
+        }
+        let limit = self.limits.write;
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(limit)));
+        ready!(stalled.as_mut().poll(cx));
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read its answers")))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Timed<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let phase = self.phase.get();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        match (phase, read.is_ready()) {
+            (REQUEST, _) => self.reading_for = None,
+            (IDLE, true) => {
+                self.phase.set(HEAD);
+                self.reading_for = None;
+                self.time(HEAD);
+            }
+            (_, true) => {}
+            (_, false) => {
+                self.time(phase);
+                ready!(self.reading.as_mut().poll(cx));
+                // As if the client had closed the connection: hyper closes it without an error.
+                return Poll::Ready(Ok(()));
+            }
+        }
+        read
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Timed<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.postpone_idle(&written);
+        self.watch(cx, written)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        self.watch(cx, flushed)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let ended = Pin::new(&mut self.stream).poll_shutdown(cx);
+        self.watch(cx, ended)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, parts);
+        self.postpone_idle(&written);
+        self.watch(cx, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(500);
+    const LONG: Duration = Duration::from_secs(2);
+
+    fn timed(timeouts: Timeouts, buffer: usize) -> (Timed<tokio::io::DuplexStream>, tokio::io::DuplexStream) {
+        let (ours, theirs) = tokio::io::duplex(buffer);
+        (Timed::new(ours, timeouts), theirs)
+    }
+
+    #[tokio::test]
+    async fn a_write_that_the_client_does_not_take_fails_and_one_that_is_taken_slowly_does_not() {
+        let (mut stream, mut theirs) = timed(Timeouts { head: LONG, idle: LONG, write: LONG }, 10);
+        let slow = tokio::spawn(async move {
+            let mut read = [0; 10];
+            for _ in 0..5 {
+                tokio::time::sleep(Duration::from_millis(700)).await;
+                theirs.read_exact(&mut read).await.unwrap();
+            }
+            theirs
+        });
+        stream.write_all(&[7; 50]).await.unwrap();
+        let _theirs = slow.await.unwrap();
+        let error = stream.write_all(&[7; 50]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+
+    /// Reads one byte; none means that the stream has ended. Says how long it took.
+    async fn read(stream: &mut Timed<tokio::io::DuplexStream>) -> (Option<u8>, Duration) {
+        let (mut byte, begun) = ([0], Instant::now());
+        let read = stream.read(&mut byte).await.unwrap();
+        ((read > 0).then_some(byte[0]), begun.elapsed())
+    }
+
+    #[tokio::test]
+    async fn a_new_connection_has_the_time_of_a_head_and_one_between_requests_the_idle_time() {
+        let timeouts = Timeouts { head: SHORT, idle: LONG, write: LONG };
+        let (mut stream, theirs) = timed(timeouts, 10);
+        let (byte, took) = read(&mut stream).await;
+        assert!(byte.is_none() && took >= SHORT && took < LONG, "{took:?}");
+        drop(theirs);
+
+        let (mut stream, mut theirs) = timed(timeouts, 10);
+        let phase = stream.phase();
+        phase.begin_request();
+        let nothing = tokio::time::timeout(2 * SHORT, read(&mut stream)).await;
+        assert!(nothing.is_err(), "a request in progress has no timeout of reading");
+        drop(phase.until_sent(axum::body::Body::empty()));
+        let late = tokio::time::timeout(2 * SHORT, read(&mut stream)).await;
+        assert!(late.is_err(), "an idle connection has more time than a head");
+        theirs.write_all(b"G").await.unwrap();
+        assert_eq!(read(&mut stream).await.0, Some(b'G'));
+        let (byte, took) = read(&mut stream).await;
+        assert!(byte.is_none() && took >= SHORT / 2 && took < LONG, "{took:?}");
+    }
+
+    #[tokio::test]
+    async fn an_idle_connection_ends() {
+        let (mut stream, _theirs) = timed(Timeouts { head: LONG, idle: SHORT, write: LONG }, 10);
+        drop(stream.phase().until_sent(axum::body::Body::empty()));
+        // A part of the answer is written late: the idle time starts after it.
+        assert!(tokio::time::timeout(SHORT / 2, read(&mut stream)).await.is_err());
+        stream.write_all(b"x").await.unwrap();
+        let (byte, took) = read(&mut stream).await;
+        assert!(byte.is_none() && took >= SHORT && took < LONG, "{took:?}");
+    }
+
+    #[tokio::test]
+    async fn bytes_of_a_head_do_not_prolong_its_time() {
+        let (mut stream, mut theirs) = timed(Timeouts { head: SHORT, idle: LONG, write: LONG }, 10);
+        let drip = tokio::spawn(async move {
+            while theirs.write_all(b"x").await.is_ok() {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        });
+        let begun = Instant::now();
+        while read(&mut stream).await.0.is_some() {}
+        assert!(begun.elapsed() >= SHORT && begun.elapsed() < LONG, "{:?}", begun.elapsed());
+        drop(stream);
+        drip.await.unwrap();
+    }
+}

@@ -1,0 +1,279 @@
+//! Encryption: the server's certificate and key, the CA of client certificates, and reading them again when they change.
+
+use std::fs::{self, Metadata};
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant, SystemTime};
+
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::{RootCertStore, ServerConfig};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use x509_cert::der::Decode;
+
+/// Interval at which the files are checked for changes.
+const CHECK_EVERY: Duration = Duration::from_secs(10);
+/// Failed handshakes are logged at most this often: any stranger can cause them.
+const LOG_EVERY: Duration = Duration::from_secs(1);
+
+/// The files that TLS needs, all in PEM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The server's certificate, followed by those between it and the CA.
+    pub cert: PathBuf,
+    /// The private key of the server's certificate.
+    pub key: PathBuf,
+    /// The CA of clients. If there is one, every client needs a certificate from it.
+    pub client_ca: Option<PathBuf>,
+}
+
+/// What is wrong with the files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsError {
+    message: String,
+    hint: &'static str,
+}
+
+impl TlsError {
+    fn new(message: impl Into<String>, hint: &'static str) -> Self {
+        Self { message: message.into(), hint }
+    }
+
+    /// What to do next.
+    pub fn hint(&self) -> &'static str {
+        self.hint
+    }
+}
+
+impl std::fmt::Display for TlsError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for TlsError {}
+
+/// TLS 1.2 and 1.3 with the certificates of these files. Copies share what was read last.
+#[derive(Clone)]
+pub struct Tls(Arc<Shared>);
+
+struct Shared {
+    files: TlsFiles,
+    current: RwLock<Loaded>,
+    failures: Mutex<Failures>,
+}
+
+#[derive(Clone)]
+struct Loaded {
+    config: Arc<ServerConfig>,
+    /// When the first certificate of the chain ends.
+    expires: SystemTime,
+    stamps: Stamps,
+}
+
+/// Handshakes that failed.
+#[derive(Default)]
+struct Failures {
+    logged: Option<Instant>,
+    /// Since then.
+    unlogged: u64,
+}
+
+/// What tells that a file was replaced or written: a renewed certificate may have the size of the old one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Stamps(Vec<Option<Stamp>>);
+
+/// Device, inode, size and time of a file.
+type Stamp = (u64, u64, u64, i64, i64);
+
+impl Stamps {
+    fn of(files: &TlsFiles) -> Self {
+        let paths = [Some(&files.cert), Some(&files.key), files.client_ca.as_ref()];
+        let stamp =
+            |found: Metadata| (found.dev(), found.ino(), found.size(), found.mtime(), found.mtime_nsec());
+        Self(paths.into_iter().flatten().map(|path| fs::metadata(path).ok().map(stamp)).collect())
+    }
+}
+
+impl std::fmt::Debug for Tls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tls").field("files", &self.0.files).finish_non_exhaustive()
+    }
+}
+
+impl Tls {
+    /// Reads the files, and checks that the key is that of the certificate.
+    pub fn load(files: TlsFiles) -> Result<Self, TlsError> {
+        let current = RwLock::new(Loaded::read(&files)?);
+        Ok(Self(Arc::new(Shared { files, current, failures: Mutex::default() })))
+    }
+
+    /// When the first certificate that is in use ends.
+    pub fn expires(&self) -> SystemTime {
+        self.current().expires
+    }
+
+    /// Whether clients need a certificate.
+    pub fn wants_client_certificates(&self) -> bool {
+        self.0.files.client_ca.is_some()
+    }
+
+    /// Reads the files again if they have changed. Says whether they had.
+    pub fn reload(&self) -> Result<bool, TlsError> {
+        let stamps = Stamps::of(&self.0.files);
+        if stamps == self.current().stamps {
+            return Ok(false);
+        }
+        match Loaded::read(&self.0.files) {
+            Ok(loaded) => {
+                *self.0.current.write().unwrap_or_else(PoisonError::into_inner) = loaded;
+                Ok(true)
+            }
+            // The old ones stay in use. These are not tried again before the files change once more.
+            Err(error) => {
+                self.0.current.write().unwrap_or_else(PoisonError::into_inner).stamps = stamps;
+                Err(error)
+            }
+        }
+    }
+
+    /// Reads the files again whenever they change. Never ends.
+    pub(crate) async fn follow_files(self) {
+        loop {
+            tokio::time::sleep(CHECK_EVERY).await;
+            match self.reload() {
+                Ok(false) => {}
+                Ok(true) => {
+                    tracing::info!(cert = %self.0.files.cert.display(), "the TLS certificates were read again");
+                }
+                Err(error) => {
+                    let hint = error.hint();
+                    tracing::error!(%error, hint, "the new TLS certificates cannot be used; the old ones stay in use");
+                }
+            }
+        }
+    }
+
+    /// The encrypted stream; none if the handshake fails or takes too long.
+    pub(crate) async fn handshake(
+        &self,
+        stream: TcpStream,
+        from: SocketAddr,
+        limit: Duration,
+    ) -> Option<TlsStream<TcpStream>> {
+        let acceptor = TlsAcceptor::from(self.current().config);
+        let error = match tokio::time::timeout(limit, acceptor.accept(stream)).await {
+            Ok(Ok(stream)) => return Some(stream),
+            Ok(Err(error)) => error,
+            Err(_) => io::Error::new(io::ErrorKind::TimedOut, "it took too long"),
+        };
+        let mut failures = self.0.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        if failures.logged.is_none_or(|logged| logged.elapsed() >= LOG_EVERY) {
+            let more = failures.unlogged;
+            tracing::info!(address = %from.ip(), %error, more, "a TLS handshake failed");
+            *failures = Failures { logged: Some(Instant::now()), unlogged: 0 };
+        } else {
+            failures.unlogged += 1;
+        }
+        None
+    }
+
+    fn current(&self) -> Loaded {
+        self.0.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Loaded {
+    fn read(files: &TlsFiles) -> Result<Self, TlsError> {
+        // Before they are read: what changes in between is read again.
+        let stamps = Stamps::of(files);
+        let chain = certificates(&files.cert)?;
+        let expires = not_after(&chain, &files.cert)?;
+        let key = PrivateKeyDer::from_pem_file(&files.key)
+            .map_err(|error| unreadable(&files.key, "private key", &error))?;
+        let provider = Arc::new(ring::default_provider());
+        let clients: Arc<dyn ClientCertVerifier> = match &files.client_ca {
+            None => WebPkiClientVerifier::no_client_auth(),
+            Some(path) => {
+                let mut roots = RootCertStore::empty();
+                for certificate in certificates(path)? {
+                    let added = roots.add(certificate);
+                    added.map_err(|error| unusable(path, &error, "client_ca names certificates of a CA"))?;
+                }
+                let verifier =
+                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build();
+                verifier.map_err(|error| unusable(path, &error, "client_ca names certificates of a CA"))?
+            }
+        };
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| TlsError::new(format!("TLS cannot be set up: {error}"), "please report this"))?
+            .with_client_cert_verifier(clients)
+            .with_single_cert(chain, key)
+            .map_err(|error| mismatch(files, &error))?;
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Self { config: Arc::new(config), expires, stamps })
+    }
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let found = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    match found {
+        Ok(found) if found.is_empty() => Err(unreadable(path, "certificate", &pem::Error::NoItemsFound)),
+        Ok(found) => Ok(found),
+        Err(error) => Err(unreadable(path, "certificate", &error)),
+    }
+}
+
+/// When the first certificate of a chain ends. An expired one between it and the CA is as bad.
+fn not_after(chain: &[CertificateDer<'_>], path: &Path) -> Result<SystemTime, TlsError> {
+    let mut first = None;
+    for certificate in chain {
+        let parsed = x509_cert::Certificate::from_der(certificate).map_err(|error| {
+            unusable(path, &error, "write the server's certificate in PEM, then the CA's")
+        })?;
+        let ends = SystemTime::UNIX_EPOCH + parsed.tbs_certificate.validity.not_after.to_unix_duration();
+        first = Some(first.map_or(ends, |first: SystemTime| first.min(ends)));
+    }
+    Ok(first.unwrap_or(SystemTime::UNIX_EPOCH))
+}
+
+/// Nothing of the file's content is repeated.
+fn unreadable(path: &Path, what: &str, error: &pem::Error) -> TlsError {
+    let path = path.display();
+    match error {
+        pem::Error::Io(error) => {
+            TlsError::new(format!("{path} cannot be read: {error}"), "let the user of the server read it")
+        }
+        _ => TlsError::new(
+            format!("{path} has no {what} in PEM"),
+            "PEM files have lines such as -----BEGIN CERTIFICATE-----; the key is in PKCS #8, PKCS #1 or SEC1, without a password",
+        ),
+    }
+}
+
+fn unusable(path: &Path, error: &dyn std::fmt::Display, hint: &'static str) -> TlsError {
+    TlsError::new(format!("{} cannot be used: {error}", path.display()), hint)
+}
+
+fn mismatch(files: &TlsFiles, error: &rustls::Error) -> TlsError {
+    let (cert, key) = (files.cert.display(), files.key.display());
+    match error {
+        rustls::Error::InconsistentKeys(_) => TlsError::new(
+            format!("the key in {key} is not that of the first certificate in {cert}"),
+            "the server's own certificate comes first, and both files are of one request",
+        ),
+        _ => TlsError::new(
+            format!("{cert} and {key} cannot be used: {error}"),
+            "use a certificate of version 3 with an RSA, ECDSA (P-256, P-384) or Ed25519 key",
+        ),
+    }
+}

@@ -1,0 +1,170 @@
+//! What became of a delivery, for the metrics; and the log of refused deliveries, which a stranger must not be able to fill.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use leasehold::{Moment, Start};
+
+use super::signature::Refused;
+
+/// At most one refused delivery is logged in this time; the others are counted.
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What became of a delivery.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Outcome {
+    Started,
+    Queued,
+    Duplicate,
+    Skipped,
+    Filtered,
+    Locked,
+    Refused,
+    Failed,
+}
+
+impl Outcome {
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Started,
+        Self::Queued,
+        Self::Duplicate,
+        Self::Skipped,
+        Self::Filtered,
+        Self::Locked,
+        Self::Refused,
+        Self::Failed,
+    ];
+
+    pub(crate) const fn of(start: &Start) -> Self {
+        match start {
+            Start::Started(_) => Self::Started,
+            Start::Queued(_) => Self::Queued,
+            Start::Duplicate(_) => Self::Duplicate,
+            Start::Skipped { .. } => Self::Skipped,
+        }
+    }
+
+    /// The value of the label `outcome`.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Started => "started",
+            Self::Queued => "queued",
+            Self::Duplicate => "duplicate",
+            Self::Skipped => "skipped",
+            Self::Filtered => "filtered",
+            Self::Locked => "locked",
+            Self::Refused => "refused",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// Why a delivery was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Refusal {
+    MissingSignature,
+    MalformedSignature,
+    WrongSignature,
+    TooOld,
+    NoToken,
+    NotJson,
+    Invalid,
+    KeyReused,
+}
+
+impl Refusal {
+    pub(crate) const ALL: [Self; 8] = [
+        Self::MissingSignature,
+        Self::MalformedSignature,
+        Self::WrongSignature,
+        Self::TooOld,
+        Self::NoToken,
+        Self::NotJson,
+        Self::Invalid,
+        Self::KeyReused,
+    ];
+
+    /// The value of the label `reason`.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::MissingSignature => "missing_signature",
+            Self::MalformedSignature => "malformed_signature",
+            Self::WrongSignature => "wrong_signature",
+            Self::TooOld => "too_old",
+            Self::NoToken => "no_token",
+            Self::NotJson => "not_json",
+            Self::Invalid => "invalid",
+            Self::KeyReused => "key_reused",
+        }
+    }
+}
+
+impl From<Refused> for Refusal {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Missing(_) => Self::MissingSignature,
+            Refused::Malformed(_) => Self::MalformedSignature,
+            Refused::Untimely => Self::TooOld,
+            Refused::Wrong => Self::WrongSignature,
+        }
+    }
+}
+
+/// The log of refused deliveries: at most one line in a second, however many are sent.
+#[derive(Debug, Default)]
+pub(crate) struct RefusalLog(Mutex<Window>);
+
+#[derive(Debug, Default)]
+struct Window {
+    logged_at: Option<Moment>,
+    suppressed: u64,
+}
+
+impl RefusalLog {
+    /// Logs the refusal of a delivery for this trigger, or for one that does not exist.
+    pub(crate) fn write(&self, trigger: Option<&str>, reason: &str) {
+        if let Some(suppressed) = self.admit(Moment::now()) {
+            // The id of an unknown trigger is a text of a stranger.
+            let trigger = trigger.unwrap_or("unknown");
+            tracing::warn!(trigger, reason, suppressed, "webhook refused");
+        }
+    }
+
+    /// Returns how many refusals were not logged since the last one that was, if this one is to be logged.
+    fn admit(&self, now: Moment) -> Option<u64> {
+        let mut window = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if window.logged_at.is_some_and(|at| now.after(at) < LOG_INTERVAL) {
+            window.suppressed += 1;
+            return None;
+        }
+        window.logged_at = Some(now);
+        Some(std::mem::take(&mut window.suppressed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_refusal_in_a_second_is_logged_and_the_others_are_counted() {
+        let log = RefusalLog::default();
+        let at = |millis: u64| log.admit(Moment::from_micros(5_000_000 + millis * 1000));
+        assert_eq!(at(0), Some(0));
+        assert_eq!((at(1), at(500), at(999)), (None, None, None));
+        assert_eq!(at(1000), Some(3));
+        assert_eq!(at(1999), None);
+        assert_eq!(at(9000), Some(1));
+        assert_eq!(at(10_000), Some(0));
+    }
+
+    #[test]
+    fn every_label_is_its_own() {
+        let mut labels: Vec<_> = Outcome::ALL.iter().map(|outcome| outcome.as_str()).collect();
+        labels.extend(Refusal::ALL.iter().map(|refusal| refusal.as_str()));
+        let count = labels.len();
+        labels.sort_unstable();
+        labels.dedup();
+        assert_eq!(labels.len(), count);
+    }
+}

@@ -1,0 +1,171 @@
+//! Bodies: JSON objects and nothing else, within the limits that the description states.
+
+use leasehold::Leasehold;
+use leasehold::store::protocol::{CLOCK_HEADER, UNTIL_HEADER, VERSION_HEADER};
+use leasehold_server::access::TokenDesk;
+use leasehold_server::{Access, Role};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::lab::{Lab, Reply};
+
+#[tokio::test]
+async fn an_array_is_not_taken_for_an_object() {
+    let lab = Lab::open().await;
+    let held = lab.post("/api/v1/locks/a/acquire", &json!({})).await.body["lock"].clone();
+    let (lease, token) = (held["leaseId"].clone(), held["token"].clone());
+    for (path, body) in [
+        ("/api/v1/locks/a/release", json!([lease, token])),
+        ("/api/v1/locks/a/renew", json!([lease, token, null])),
+        ("/api/v1/locks/b/acquire", json!(["me"])),
+        ("/api/v1/locks/a/ask", json!(["because"])),
+        ("/api/v1/queues/q/pause", json!([null])),
+        ("/api/v1/queues/q/tasks", json!([[1]])),
+        ("/api/v1/queues/q/lease", json!({ "worker": [uuid::Uuid::from_u128(1)] })),
+        ("/api/v1/tasks/settle", json!({ "tasks": [[uuid::Uuid::from_u128(1), 1, "complete"]] })),
+        ("/tf/prod/lock", json!(["id", "OperationTypePlan"])),
+        ("/tf/prod", json!([1, "lineage"])),
+    ] {
+        let reply = lab.post(path, &body).await;
+        assert_eq!((reply.status, reply.code()), (400, "INVALID"), "{path} {body}: {}", reply.body);
+    }
+    assert_eq!(lab.look("a").await["isLocked"], true);
+    let renewed = lab.post("/api/v1/locks/a/renew", &json!({ "leaseId": lease, "token": token })).await;
+    assert_eq!(renewed.status, 200, "{}", renewed.body);
+}
+
+#[tokio::test]
+async fn a_body_that_may_be_left_away_is_not_null() {
+    let lab = Lab::open().await;
+    for path in ["/api/v1/locks/a/acquire", "/api/v1/queues/q/lease"] {
+        assert_eq!(lab.post(path, &Value::Null).await.code(), "INVALID", "{path}");
+        assert_eq!(Reply::of(lab.request(Method::POST, path)).await.status, 200, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn json_is_nested_128_deep_at_most() {
+    let lab = Lab::open().await;
+    let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+    let send = async |path: &str, body: String| {
+        let request = lab.request(Method::POST, path).header("content-type", "application/json");
+        Reply::of(request.body(body)).await
+    };
+    let task = |depth| format!("{{\"payload\": {}}}", nested(depth));
+    assert_eq!(send("/api/v1/queues/q/tasks", task(128)).await.status, 201);
+    let state = |depth| format!("{{\"serial\": 1, \"resources\": {}}}", nested(depth));
+    assert_eq!(send("/tf/prod", state(127)).await.status, 200);
+    for depth in [129, 100_000] {
+        for (path, body) in [("/api/v1/queues/q/tasks", task(depth)), ("/tf/prod", state(depth))] {
+            let reply = send(path, body).await;
+            assert_eq!((reply.status, reply.code()), (400, "INVALID"), "{path} {depth}: {}", reply.body);
+        }
+    }
+}
+
+#[tokio::test]
+async fn limits_are_refused_and_not_cut() {
+    let lab = Lab::open().await;
+    for path in [
+        "/api/v1/executions?limit=2147483648",
+        "/api/v1/executions?limit=0",
+        "/api/v1/executions?limit=1001",
+        "/api/v1/tasks?limit=2147483648",
+        "/api/v1/locks?limit=2147483648",
+        "/api/v1/locks/a/history?limit=2147483648",
+        "/api/v1/locks?limit=99999999999",
+    ] {
+        assert_eq!(lab.get(path).await.code(), "INVALID", "{path}");
+    }
+    let lease = lab.post("/api/v1/queues/q/lease", &json!({ "waitSeconds": 61 })).await;
+    assert_eq!(lease.code(), "INVALID");
+    let token = lab.post("/api/v1/fence/a", &json!({ "token": 1_u64 << 53 })).await;
+    assert_eq!(token.code(), "INVALID", "a token is below 2^53");
+    let whole = lab.post("/api/v1/fence/a", &json!({ "token": 7.0 })).await;
+    assert_eq!(whole.code(), "STALE_TOKEN", "7.0 is an integer in JSON Schema");
+}
+
+#[tokio::test]
+async fn the_store_protocol_asks_for_a_token_first_and_checks_as_the_others_do() {
+    let leasehold = Leasehold::connect("memory:").await.unwrap();
+    let desk = TokenDesk::new(leasehold.clone());
+    let mut lab = Lab::over(leasehold, Access::Tokens(Vec::new())).await;
+    for path in ["locks/get", "tasks/get", "docs/get", "wakes"] {
+        let reply = lab.post(&format!("/api/v1/store/{path}"), &json!([])).await;
+        assert_eq!((reply.status, reply.code()), (401, "UNAUTHENTICATED"), "{path}");
+    }
+    assert_eq!(lab.get("/api/v1/store/abilities").await.code(), "UNAUTHENTICATED");
+
+    lab.use_token(&desk.create("ada", Role::Admin, None).await.unwrap().text);
+    let refused = lab.get("/api/v1/store/abilities").await;
+    assert_eq!((refused.status, refused.code()), (400, "PROTOCOL"));
+    let clock = refused.headers[CLOCK_HEADER].to_str().unwrap().to_owned();
+    let (instance, _) = clock.split_once('=').unwrap();
+    let until = format!("{instance}={}", u64::MAX);
+    let call = async |path: &str, body: Value| {
+        let request = lab.request(Method::POST, &format!("/api/v1/store/{path}"));
+        Reply::of(request.header(VERSION_HEADER, "1").header(UNTIL_HEADER, &until).json(&body)).await
+    };
+    let worker = |host: &str| {
+        let id = uuid::Uuid::from_u128(7);
+        let every = 1_000_000;
+        json!({ "id": id, "host": host, "pid": 1, "version": "", "queues": [], "slots": 1, "busy": 0, "draining": false, "every": every })
+    };
+    assert_eq!(call("tasks/heartbeat", json!([worker("here"), [], 1_000_000])).await.status, 200);
+    let long = call("tasks/heartbeat", json!([worker(&"x".repeat(256)), [], 1_000_000])).await;
+    assert_eq!((long.status, long.code()), (400, "INVALID"), "{}", long.body);
+    let controls = call("tasks/heartbeat", json!([worker("a\u{1b}[2K"), [], 1_000_000])).await;
+    assert_eq!(controls.code(), "INVALID");
+    let array = call("tasks/heartbeat", json!([["…", "here", 1, "", [], 1, 0, false, 1], [], 1])).await;
+    assert_eq!(array.code(), "INVALID");
+    let large = "x".repeat(3 * 1024 * 1024);
+    let document = call("docs/put_if", json!(["note", null, large, null])).await;
+    assert_eq!((document.status, document.code()), (413, "TOO_LARGE"), "{}", document.body);
+    let deep = "[".repeat(200);
+    assert_eq!(call("docs/put_if", json!(["note", null, deep, null])).await.code(), "INVALID");
+    assert_eq!(call("docs/put_if", json!(["k".repeat(600), null, "{}", null])).await.code(), "INVALID");
+    assert_eq!(call("locks/steal", json!([])).await.code(), "UNKNOWN_PATH");
+}
+
+#[tokio::test]
+async fn a_method_that_a_path_does_not_have_is_405_on_every_path() {
+    let lab = Lab::open().await;
+    let trace = |path: &str| Reply::of(lab.request(Method::TRACE, path));
+    for path in ["/healthz", "/api/v1/locks/a", "/api/v1/store/abilities", "/api/v1/store/wakes", "/tf/prod"]
+    {
+        let reply = trace(path).await;
+        assert_eq!((reply.status, reply.code()), (405, "METHOD_NOT_ALLOWED"), "{path}");
+        assert!(reply.headers.contains_key("allow"), "{path} says what it has");
+    }
+}
+
+#[tokio::test]
+async fn terraform_is_told_why_it_is_turned_away() {
+    let leasehold = Leasehold::connect("memory:").await.unwrap();
+    let desk = TokenDesk::new(leasehold.clone());
+    let mut lab = Lab::over(leasehold, Access::Tokens(Vec::new())).await;
+    let reply = lab.get("/tf/prod").await;
+    assert_eq!((reply.status, reply.code()), (401, "UNAUTHENTICATED"));
+    assert_eq!(reply.headers["www-authenticate"], "Basic realm=\"leasehold\"");
+    lab.use_token(&desk.create("ada", Role::Reader, None).await.unwrap().text);
+    let reply = lab.get("/tf/prod").await;
+    assert_eq!((reply.status, reply.code()), (403, "FORBIDDEN"));
+}
+
+#[tokio::test]
+async fn a_lease_says_how_long_it_lasts_from_the_answer_on() {
+    let lab = Lab::open().await;
+    let holder = lab.post("/api/v1/locks/a/acquire", &json!({ "ttlSeconds": 1 })).await.body["lock"].clone();
+    let left = holder["remainingSeconds"].as_f64().unwrap();
+    assert!(left > 0.5 && left <= 1.0, "{holder}");
+    // A lease of a second that is waited for as long is worth a second when it comes.
+    let waited = lab.post("/api/v1/locks/a/acquire", &json!({ "ttlSeconds": 1, "waitSeconds": 20 })).await;
+    assert_eq!(waited.status, 200, "{}", waited.body);
+    let lock = &waited.body["lock"];
+    let left = lock["remainingSeconds"].as_f64().unwrap();
+    assert!(left > 0.5 && left <= 1.0, "{lock}");
+    let renew = json!({ "leaseId": lock["leaseId"], "token": lock["token"], "ttlSeconds": 40 });
+    let renewed = lab.post("/api/v1/locks/a/renew", &renew).await.body;
+    let left = renewed["lock"]["remainingSeconds"].as_f64().unwrap();
+    assert!(left > 30.0 && left <= 40.0, "{renewed}");
+}
