@@ -1,7 +1,7 @@
 #!/usr/bin/env node
 // A leasehold worker in Node, with nothing but fetch.
 //
-//     LEASEHOLD_URL=http://127.0.0.1:7420 LEASEHOLD_TOKEN=lh_... node worker.mjs sums
+//     LEASEHOLD_URL=http://127.0.0.1:7420 LEASEHOLD_API_TOKEN=lh_... node worker.mjs sums
 //
 // It takes tasks from a queue, keeps its leases alive with one request for all of them, and says how each attempt ended.
 // With --until-empty it ends when there is nothing left to do.
@@ -11,7 +11,11 @@ import { hostname } from "node:os";
 
 const URL = process.env.LEASEHOLD_URL ?? "http://127.0.0.1:7420";
 const [SLOTS, TTL, WAIT] = [4, 30, 20];
-const queue = process.argv[2];
+const [queue, ...rest] = process.argv.slice(2).filter((argument) => argument !== "--until-empty");
+if (!queue || queue.startsWith("-") || rest.length > 0) {
+  console.error("usage: worker.mjs QUEUE [--until-empty]");
+  process.exit(1);
+}
 const untilEmpty = process.argv.includes("--until-empty");
 const about = { id: randomUUID(), host: hostname(), pid: process.pid, version: "worker.mjs", queues: [queue], slots: SLOTS };
 const held = new Map(); // id -> { token, progress, stop: AbortController }
@@ -29,7 +33,7 @@ async function handle(task, signal, tell) {
 
 async function call(path, body) {
   const headers = { "Content-Type": "application/json" };
-  if (process.env.LEASEHOLD_TOKEN) headers.Authorization = `Bearer ${process.env.LEASEHOLD_TOKEN}`;
+  if (process.env.LEASEHOLD_API_TOKEN) headers.Authorization = `Bearer ${process.env.LEASEHOLD_API_TOKEN}`;
   const signal = AbortSignal.timeout((WAIT + 30) * 1000);
   const answer = await fetch(URL + path, { method: "POST", headers, body: JSON.stringify(body), signal });
   const json = await answer.json();

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A leasehold worker in Python, with nothing but the standard library.
 
-    LEASEHOLD_URL=http://127.0.0.1:7420 LEASEHOLD_TOKEN=lh_... python3 worker.py sums
+    LEASEHOLD_URL=http://127.0.0.1:7420 LEASEHOLD_API_TOKEN=lh_... python3 worker.py sums
 
 It takes tasks from a queue, keeps its leases alive with one request for all of them, and says how each attempt ended.
 With --until-empty it ends when there is nothing left to do; with Ctrl-C it gives back what it has.
@@ -19,7 +19,7 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 URL = os.environ.get("LEASEHOLD_URL", "http://127.0.0.1:7420")
-TOKEN = os.environ.get("LEASEHOLD_TOKEN")
+TOKEN = os.environ.get("LEASEHOLD_API_TOKEN")
 SLOTS, TTL, WAIT = 4, 30, 20
 
 
@@ -132,4 +132,7 @@ class Worker:
 
 
 if __name__ == "__main__":
-    Worker(sys.argv[1]).run(until_empty="--until-empty" in sys.argv)
+    queues = [argument for argument in sys.argv[1:] if argument != "--until-empty"]
+    if len(queues) != 1 or queues[0].startswith("-"):
+        sys.exit("usage: worker.py QUEUE [--until-empty]")
+    Worker(queues[0]).run(until_empty="--until-empty" in sys.argv)

@@ -30,7 +30,8 @@ def stripe(event):
 
 def github(event):
     body = json.dumps({"ref": "refs/heads/main", "after": event}).encode()
-    return "github", body, {"X-Hub-Signature-256": "sha256=" + sign("GITHUB_SECRET", body), "X-GitHub-Delivery": event}
+    headers = {"X-GitHub-Event": "push", "X-GitHub-Delivery": event}
+    return "github", body, {"X-Hub-Signature-256": "sha256=" + sign("GITHUB_SECRET", body), **headers}
 
 
 def send(make, event):
@@ -74,9 +75,9 @@ def main():
         with urllib.request.urlopen(f"{BASE}/api/v1/executions?limit=100") as answer:
             return json.load(answer)["executions"]
 
-    while any(one["status"] in ("pending", "queued", "running") for one in executions()):
+    while any(one["state"] in ("pending", "blocked", "running") for one in executions()):
         time.sleep(0.1)
-    ended = collections.Counter(one["status"] for one in executions())
+    ended = collections.Counter(one["state"] for one in executions())
     print(f"\n{len(events)} events, {sum(ended.values())} executions: " + ", ".join(f"{n} {word}" for word, n in ended.items()))
     return 0 if ended == {"succeeded": len(events)} else 1
 

@@ -5,7 +5,7 @@ export STRIPE_SECRET=whsec_demo GITHUB_SECRET=demo
 : "${LEASEHOLD_STORE:=memory:}"
 export LEASEHOLD_STORE
 folder=$(mktemp -d) || exit 1
-leasehold --json serve --config leasehold.toml --listen 127.0.0.1:0 > "$folder/said" 2> "$folder/log" &
+leasehold --json serve --config leasehold.toml --open --listen 127.0.0.1:0 > "$folder/said" 2> "$folder/log" &
 server=$!
 trap 'kill $server; wait $server; rm -r "$folder"' EXIT
 until address=$(sed -n 's/.*"listening":"\([^"]*\)".*/\1/p' "$folder/said") && test -n "$address" &&

@@ -1,10 +1,12 @@
-//! Which store, and which containment: the flag, the environment, the config file, or the default, in this order.
+//! Which store, which containment and which ttl: the flag, the environment, the config file, or the default, in this order.
 
 use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use crate::output::{Failure, shell_word, store_for_people};
+use leasehold::model::{Invalid, Ttl, parse_duration};
+
+use crate::output::{Failure, has_secrets, shell_word, store_for_people};
 use crate::run::Contain;
 
 /// The store that was chosen, and by what.
@@ -26,6 +28,8 @@ pub(crate) enum Origin {
 
 const STORE: &str = "LEASEHOLD_STORE";
 const CONTAIN: &str = "LEASEHOLD_CONTAIN";
+const TTL: &str = "LEASEHOLD_TTL";
+const AUDIT: &str = "LEASEHOLD_AUDIT";
 const CONFIG: &str = "LEASEHOLD_CONFIG";
 const DEFAULT: &str = "sqlite:";
 
@@ -78,12 +82,21 @@ impl Choice {
         }
     }
 
-    /// How to call this program so that it uses the same store; whoever does has to put a password in again.
+    /// How to call this program so that it uses the same store, also from another shell, where the variables of this process
+    /// are not set. An address with secrets is not repeated: the caller has to set the variable that the command names.
     pub(crate) fn program(&self) -> String {
-        match self.origin {
-            Origin::Flag => format!("leasehold --store {}", shell_word(&self.shown())),
-            _ => "leasehold".to_owned(),
+        let is_found_without_flag = match &self.origin {
+            Origin::Default => true,
+            Origin::File(path) => usual_place().is_some_and(|usual| usual == *path),
+            Origin::Flag | Origin::Environment => false,
+        };
+        if is_found_without_flag {
+            return "leasehold".to_owned();
         }
+        if has_secrets(&self.url) {
+            return format!("leasehold --store \"${STORE}\"");
+        }
+        format!("leasehold --store {}", shell_word(&self.url))
     }
 }
 
@@ -95,7 +108,7 @@ pub(crate) fn containment(flag: Option<Contain>) -> Result<Contain, Failure> {
     if let Some(value) = variable(CONTAIN) {
         let named = value.to_str().and_then(Contain::named);
         return named.ok_or_else(|| {
-            Failure::config(format!("{CONTAIN} is '{}', which is no containment", value.display()))
+            Failure::config(format!("{CONTAIN} is '{}', which is not a containment", value.display()))
                 .hint(CONTAINMENTS)
         });
     }
@@ -108,6 +121,55 @@ pub(crate) fn containment(flag: Option<Contain>) -> Result<Contain, Failure> {
     }
 }
 
+/// How long leases last: the flag, `LEASEHOLD_TTL`, `ttl` in the config file; none if nothing of these is set.
+pub(crate) fn lease_ttl(flag: Option<Ttl>) -> Result<Option<Ttl>, Failure> {
+    if flag.is_some() {
+        return Ok(flag);
+    }
+    if let Some(value) = variable(TTL) {
+        let read = value.to_str().ok_or_else(|| Invalid("it is not valid UTF-8".to_owned())).and_then(ttl_of);
+        return read.map(Some).map_err(|Invalid(why)| {
+            Failure::config(format!("{TTL} is '{}': {why}", value.display())).hint(TTLS)
+        });
+    }
+    match read_file() {
+        Ok(Some((path, text))) => Ok(settings_in(&path, &text)?.ttl),
+        // The same as for the containment.
+        Ok(None) => Ok(None),
+        Err(_) if variable(CONFIG).is_none() => Ok(None),
+        Err(failure) => Err(failure),
+    }
+}
+
+/// Whether renewals are written into the history: `LEASEHOLD_AUDIT`, or `audit` in the config file.
+pub(crate) fn logs_renewals() -> Result<bool, Failure> {
+    if let Some(value) = variable(AUDIT) {
+        let wrong = || Failure::config(format!("{AUDIT} is '{}', which cannot be audited", value.display()));
+        return value.to_str().and_then(audited).ok_or_else(|| wrong().hint(AUDITS));
+    }
+    match read_file() {
+        Ok(Some((path, text))) => Ok(settings_in(&path, &text)?.log_renewals),
+        // The same as for the containment.
+        Ok(None) => Ok(false),
+        Err(_) if variable(CONFIG).is_none() => Ok(false),
+        Err(failure) => Err(failure),
+    }
+}
+
+fn audited(text: &str) -> Option<bool> {
+    match text {
+        "renewals" => Some(true),
+        "none" => Some(false),
+        _ => None,
+    }
+}
+
+fn ttl_of(text: &str) -> Result<Ttl, Invalid> {
+    Ttl::new(parse_duration(text)?)
+}
+
+const AUDITS: &str = "write one of: renewals, none";
+const TTLS: &str = "write a duration such as 30s, 5m or 1h";
 const CONTAINMENTS: &str = "write one of: auto, cgroup, pidns, none";
 
 impl fmt::Display for Origin {
@@ -161,6 +223,8 @@ fn usual_place() -> Option<PathBuf> {
 struct FileSettings {
     store: Option<String>,
     contain: Option<Contain>,
+    ttl: Option<Ttl>,
+    log_renewals: bool,
 }
 
 /// Whatever else stands in the file is a mistake that would go unnoticed.
@@ -169,14 +233,15 @@ fn settings_in(path: &Path, text: &str) -> Result<FileSettings, Failure> {
     let wrong = |what: String, hint: &str| Failure::config(format!("the config file {at} {what}")).hint(hint);
     let mut settings: toml::Table = toml::from_str(text).map_err(|error| {
         let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
-        let what = format!("is no TOML at line {line}: {}", error.message());
+        let what = format!("is not valid TOML at line {line}: {}", error.message());
         wrong(what, "write: store = \"sqlite:/path/to/leasehold.db\"")
     })?;
     let (store, contain) = (settings.remove("store"), settings.remove("contain"));
+    let (ttl, audit) = (settings.remove("ttl"), settings.remove("audit"));
     if !settings.is_empty() {
         let keys: Vec<_> = settings.keys().map(|key| format!("'{key}'")).collect();
         let what = format!("has settings that leasehold does not know: {}", keys.join(", "));
-        return Err(wrong(what, "the settings are: store, contain"));
+        return Err(wrong(what, "the settings are: store, contain, ttl, audit"));
     }
     let named = |value: &toml::Value| value.as_str().and_then(Contain::named);
     let contain = match contain {
@@ -186,7 +251,23 @@ fn settings_in(path: &Path, text: &str) -> Result<FileSettings, Failure> {
             wrong(format!("has a containment that does not exist: '{value}'"), CONTAINMENTS)
         })?),
     };
-    Ok(FileSettings { store: store_in(store, wrong)?, contain })
+    let ttl = match ttl {
+        None => None,
+        Some(toml::Value::String(text)) => {
+            Some(ttl_of(&text).map_err(|Invalid(why)| wrong(format!("has a ttl of '{text}': {why}"), TTLS))?)
+        }
+        Some(other) => {
+            return Err(wrong(format!("has a ttl that is not a string but {}", other.type_str()), TTLS));
+        }
+    };
+    let log_renewals = match audit {
+        None => false,
+        Some(value) => value.as_str().and_then(audited).ok_or_else(|| {
+            let value = value.as_str().unwrap_or(value.type_str());
+            wrong(format!("has an audit of '{value}'"), AUDITS)
+        })?,
+    };
+    Ok(FileSettings { store: store_in(store, wrong)?, contain, ttl, log_renewals })
 }
 
 fn store_in(
@@ -203,7 +284,7 @@ fn store_in(
             _ => Ok(Some(url)),
         },
         Some(other) => Err(wrong(
-            format!("has a store that is no text but {}", other.type_str()),
+            format!("has a store that is not a string but {}", other.type_str()),
             "write: store = \"sqlite:/path/to/leasehold.db\"",
         )),
     }
@@ -229,6 +310,29 @@ mod tests {
     }
 
     #[test]
+    fn a_file_sets_how_long_leases_last() {
+        let ttl = |text| settings_in(Path::new("config.toml"), text).map(|settings| settings.ttl);
+        assert_eq!(ttl("ttl = \"30m\"").ok().flatten(), Some(Ttl::from_secs(1800)));
+        assert_eq!(ttl("").ok().flatten(), None);
+        for (wrong, why) in
+            [("ttl = 30", "not a string"), ("ttl = \"0s\"", "a ttl of '0s'"), ("ttl = \"x\"", "'x'")]
+        {
+            assert!(ttl(wrong).unwrap_err().message().contains(why), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_file_says_whether_renewals_are_written_down() {
+        let audit = |text| settings_in(Path::new("config.toml"), text).map(|settings| settings.log_renewals);
+        assert!(audit("audit = \"renewals\"").is_ok_and(|logged| logged));
+        assert!(audit("audit = \"none\"").is_ok_and(|logged| !logged));
+        assert!(audit("").is_ok_and(|logged| !logged));
+        for wrong in ["audit = true", "audit = \"everything\""] {
+            assert!(audit(wrong).unwrap_err().message().contains("has an audit of"), "{wrong}");
+        }
+    }
+
+    #[test]
     fn a_file_names_a_store_or_nothing() {
         assert_eq!(read("store = \"sqlite:/a.db\" # here"), Ok(Some("sqlite:/a.db".to_owned())));
         assert_eq!(read("# nothing"), Ok(None));
@@ -239,19 +343,25 @@ mod tests {
     fn mistakes_are_named() {
         let wrong = |text| read(text).unwrap_err();
         assert_eq!(
-            wrong("stroe = \"sqlite:\"\nttl = 5"),
-            "the config file config.toml has settings that leasehold does not know: 'stroe', 'ttl'"
+            wrong("stroe = \"sqlite:\"\nttk = 5"),
+            "the config file config.toml has settings that leasehold does not know: 'stroe', 'ttk'"
         );
-        assert!(wrong("\nstore = ").contains("is no TOML at line 2"), "{}", wrong("\nstore = "));
-        assert!(wrong("store = 5").contains("no text but integer"));
+        assert!(wrong("\nstore = ").contains("is not valid TOML at line 2"), "{}", wrong("\nstore = "));
+        assert!(wrong("store = 5").contains("not a string but integer"));
         assert!(wrong("store = \"sqlite:x.db\"").contains("relative path"));
     }
 
     #[test]
     fn a_hint_names_the_store_without_its_password() {
-        let url = "postgres://ada:s3cr3t@h/db".to_owned();
-        let program = Choice { url, origin: Origin::Flag }.program();
-        assert_eq!(program, "leasehold --store 'postgres://ada:***@h/db'");
+        let program = |url: &str, origin| Choice { url: url.to_owned(), origin }.program();
+        for secret in ["postgres://ada:s3cr3t@h/db", "https://lh_s3cr3t@h", "redis://h?password=s3cr3t"] {
+            assert_eq!(program(secret, Origin::Flag), "leasehold --store \"$LEASEHOLD_STORE\"");
+        }
+        for origin in [Origin::Flag, Origin::Environment, Origin::File("/elsewhere.toml".into())] {
+            assert_eq!(program("postgres://ada@h/db", origin), "leasehold --store postgres://ada@h/db");
+        }
+        assert_eq!(program("sqlite:it's.db", Origin::Flag), "leasehold --store 'sqlite:it'\\''s.db'");
+        assert_eq!(program("sqlite:", Origin::Default), "leasehold");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use leasehold::{Backoff, Error, Leasehold, Moment, Trouble};
 
+use crate::config::logs_renewals;
 use crate::run::Patience;
 
 /// The pauses between two tries.
@@ -38,13 +39,22 @@ impl Deadline {
         if !error.is_retryable() {
             return None;
         }
-        let pause = PAUSES.pause(again)?;
+        // A store that refuses requests until a certain time is not tried before that.
+        let refused = error.retry_after().unwrap_or_default();
+        let pause = PAUSES.pause(again)?.max(refused);
         match self.left() {
             Patience::FailFast => None,
-            Patience::For(left) => (!left.is_zero()).then_some(pause.min(left)),
+            Patience::For(left) => (refused < left).then_some(pause.min(left)),
             Patience::Forever => Some(pause),
         }
     }
+}
+
+/// Opens the store, with renewals written into the history if the settings say so.
+pub(crate) async fn open(url: &str) -> Result<Leasehold, Error> {
+    let leasehold = Leasehold::connect(url).await?;
+    // A mistake in the settings has been told before.
+    Ok(if logs_renewals().unwrap_or(false) { leasehold.logging_renewals() } else { leasehold })
 }
 
 /// Opens the store. One that cannot be reached is tried again until the deadline; `say` is told the first time.
@@ -54,7 +64,7 @@ pub(crate) async fn connect(
     say: impl Fn(&Error) + Send,
 ) -> Result<Leasehold, Error> {
     for again in 0.. {
-        let opening = Leasehold::connect(url);
+        let opening = open(url);
         let opened = match deadline.left() {
             Patience::For(left) => {
                 let opened = tokio::time::timeout(left.max(LAST_TRY), opening).await;

@@ -28,6 +28,8 @@ pub(crate) const NOT_PERMITTED: i32 = 77;
 pub(crate) const CONFIG: i32 = 78;
 /// The lease was lost, and the command ended because of it.
 pub(crate) const LEASE_LOST: i32 = 79;
+/// The command ran for its `--max-runtime` and was ended, as `timeout(1)` has it.
+pub(crate) const TIMED_OUT: i32 = 124;
 /// The command is there but cannot be run.
 pub(crate) const NOT_RUNNABLE: i32 = 126;
 /// There is no such command.
@@ -49,6 +51,7 @@ Exit codes:
   77   the store does not let us
   78   the settings or the store's address are wrong
   79   the lease was lost, and the command was ended
+  124  the command ran for its --max-runtime, and was ended
   126  the command cannot be run
   127  there is no such command
   and otherwise the code of the command that leasehold run has run; 128+N if signal N ended it";

@@ -21,7 +21,7 @@ fn main() {
     }
     let code = match cli::parse(&arguments) {
         Ok(cli) => {
-            let telemetry = telemetry::start(telemetry::Teller::of(&cli));
+            let telemetry = telemetry::start(telemetry::Teller::of(&cli), cli.global.json);
             let code = commands::dispatch(cli);
             telemetry.finish();
             code

@@ -1,11 +1,18 @@
 //! Where log lines and spans go: to stderr if asked, and those of a server also to an OpenTelemetry collector if one is named.
 
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::io::Write;
+
+use serde::Serialize;
+use tracing::field::{Field, Visit};
 use tracing_subscriber::filter::EnvFilter;
-use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry};
 
 use crate::cli::{Cli, Command, TasksCommand, WorkflowsCommand};
+use crate::output::{Paint, to_line};
 
 /// `LEASEHOLD_LOG=debug` shows what the library does.
 const LOG: &str = "LEASEHOLD_LOG";
@@ -43,8 +50,58 @@ impl Teller {
     }
 }
 
-/// Begins, as the environment asks.
-pub(crate) fn start(teller: Teller) -> Telemetry {
+/// Log lines as JSON, for programs that read stderr.
+struct JsonLines;
+
+impl<S: tracing::Subscriber> Layer<S> for JsonLines {
+    fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        let level = event.metadata().level().as_str().to_ascii_lowercase();
+        let Fields { message, fields } = fields;
+        if let Ok(line) = to_line(&LogLine { event: "log", level, message, fields }) {
+            // There is nobody to complain to when stderr is closed.
+            let _ = std::io::stderr().write_all((line + "\n").as_bytes());
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct LogLine {
+    event: &'static str,
+    level: String,
+    message: String,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    fields: BTreeMap<&'static str, String>,
+}
+
+/// The fields of an event as texts.
+#[derive(Default)]
+struct Fields {
+    message: String,
+    fields: BTreeMap<&'static str, String>,
+}
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        let text = format!("{value:?}");
+        match field.name() {
+            "message" => self.message = text,
+            name => _ = self.fields.insert(name, text),
+        }
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        match field.name() {
+            "message" => value.clone_into(&mut self.message),
+            name => _ = self.fields.insert(name, value.to_owned()),
+        }
+    }
+}
+
+/// Begins, as the environment asks. With `json`, log lines are for programs; those of a server are not.
+pub(crate) fn start(teller: Teller, json: bool) -> Telemetry {
+    let json = json && teller != Teller::Server;
     let (log, otlp) = (wanted(LOG), wanted(OTLP));
     // Only a server sends spans: that takes a thread, and `run` forks, which threads do not survive.
     let otlp = otlp.filter(|_| teller == Teller::Server);
@@ -57,7 +114,10 @@ pub(crate) fn start(teller: Teller) -> Telemetry {
     let mut layers: Vec<Box<dyn Layer<Registry> + Send + Sync>> = Vec::new();
     if let Some(filter) = filter {
         let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
-        layers.push(if teller == Teller::LongCommand && !asked {
+        let lines = lines.with_ansi(Paint::of(&std::io::stderr()).is_on());
+        layers.push(if json {
+            JsonLines.with_filter(filter).boxed()
+        } else if teller == Teller::LongCommand && !asked {
             // Among the lines of a command, for a person.
             lines.without_time().with_target(false).with_ansi(false).with_filter(filter).boxed()
         } else {

@@ -3,16 +3,21 @@
 use clap::Args;
 use leasehold::model::{Holder, LockName, Mode, Priority, Reason, Slots, Ttl};
 
+use leasehold::store::Abilities;
+
 use super::values;
+use crate::config::lease_ttl;
 use crate::exit;
+use crate::output::Failure;
 use crate::run::Patience;
 
 #[derive(Debug, Args)]
 pub(crate) struct AskArgs {
-    /// How long the lease lasts unless it is renewed; a crash keeps others out this long at most
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = values::ttl)]
-    #[arg(allow_hyphen_values = true)]
-    pub(crate) ttl: Ttl,
+    #[expect(clippy::doc_markdown, reason = "this is the help text")]
+    /// How long the lease lasts unless it is renewed; a crash keeps others out this long at most [default: 30s]
+    /// [env: LEASEHOLD_TTL]
+    #[arg(long, value_name = "DURATION", value_parser = values::ttl, allow_hyphen_values = true)]
+    ttl: Option<Ttl>,
     /// How long to wait in the fair queue: 0 for not at all, 10m, or forever
     #[arg(long, value_name = "DURATION", default_value = "0", value_parser = values::patience)]
     #[arg(allow_hyphen_values = true)]
@@ -48,6 +53,10 @@ pub(crate) struct AskArgs {
 }
 
 impl AskArgs {
+    pub(crate) fn ttl(&self) -> Result<Ttl, Failure> {
+        Ok(lease_ttl(self.ttl)?.unwrap_or(Abilities::TTL))
+    }
+
     pub(crate) fn mode(&self) -> Mode {
         if self.shared { Mode::Shared } else { Mode::Exclusive }
     }

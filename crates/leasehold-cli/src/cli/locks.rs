@@ -64,6 +64,13 @@ pub(crate) struct AcquireArgs {
     pub(crate) name: LockName,
     #[command(flatten)]
     pub(crate) ask: AskArgs,
+    /// Name the lease with a UUID of your own: asking again with the same one returns the same lease and token
+    #[arg(long, value_name = "UUID", conflicts_with = "with")]
+    pub(crate) lease_id: Option<LeaseId>,
+    /// If the holder that --holder names has the lock already, return its lease instead of a conflict. Every process that
+    /// uses this name then shares one lease, and each of them can release it: use --lease-id if two could run at once
+    #[arg(long, requires = "holder", conflicts_with_all = ["with", "lease_id"])]
+    pub(crate) reentrant: bool,
 }
 
 /// Renew a lease, from now on for its ttl
@@ -107,7 +114,7 @@ pub(crate) struct ReleaseArgs {
     pub(crate) yes: bool,
 }
 
-/// Ask the holders to stop when they can; they learn it at their next renewal
+/// Ask the holders to stop when they can; they are notified at once, or at their next renewal at the latest
 #[derive(Debug, Args)]
 pub(crate) struct AskStopArgs {
     /// The lock

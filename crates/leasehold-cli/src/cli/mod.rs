@@ -32,10 +32,10 @@ pub(crate) use parse::parse;
 pub(crate) use root::{Cli, Command};
 pub(crate) use run::RunArgs;
 pub(crate) use schedules::{SchedulesCommand, SetArgs};
-pub(crate) use serve::{NewTokenArgs, ServeArgs, TokenCommand};
+pub(crate) use serve::{NewTokenArgs, ServeArgs, TlsArgs, TokenCommand};
 pub(crate) use tasks::{
     AddArgs, CancelArgs, ListTasksArgs, PauseArgs, ProgressArgs, PurgeArgs, QueuesCommand, RetentionArgs,
-    RetryArgs, Source, TasksCommand, UpdateArgs, WorkArgs,
+    RetryArgs, Source, TasksCommand, UpdateArgs, WorkArgs, WorkersCommand,
 };
 pub(crate) use upkeep::{FenceArgs, FenceCommand, StoreCommand, SweepArgs};
 pub(crate) use values::{Filter, Target};

@@ -7,7 +7,7 @@ use super::locks::LocksCommand;
 use super::run::RunArgs;
 use super::schedules::SchedulesCommand;
 use super::serve::{ServeArgs, TokenCommand};
-use super::tasks::{QueuesCommand, TasksCommand};
+use super::tasks::{QueuesCommand, TasksCommand, WorkersCommand};
 use super::upkeep::{CompletionsArgs, FenceCommand, StoreCommand, SweepArgs};
 use super::workflows::{ExecutionsCommand, WorkflowsCommand};
 use crate::exit;
@@ -35,7 +35,9 @@ The store is the first of these:
 /// Run it once, everywhere: locks with fencing tokens and task queues, for commands and scripts
 #[derive(Debug, Parser)]
 #[command(name = "leasehold", version, max_term_width = 100, disable_help_subcommand = true)]
-#[command(after_help = "See leasehold --help for stores and exit codes.")]
+#[command(
+    after_help = "See leasehold --help for stores and exit codes, and leasehold help COMMAND for a command."
+)]
 #[command(after_long_help = format!("{STORES}\n\n{}", exit::HELP))]
 pub(crate) struct Cli {
     #[command(flatten)]
@@ -54,7 +56,7 @@ pub(crate) struct Global {
     /// Write JSON for programs: results to stdout, errors to stderr
     #[arg(long, global = true, help_heading = "Global options")]
     pub(crate) json: bool,
-    /// Only results and errors, no other talk
+    /// Write only results and errors
     #[arg(short, long, global = true, help_heading = "Global options")]
     pub(crate) quiet: bool,
 }
@@ -80,8 +82,11 @@ pub(crate) enum Command {
     /// See and stop executions of workflows
     #[command(subcommand)]
     Executions(ExecutionsCommand),
-    /// List the workers that were heard of in the last hour
-    Workers,
+    /// List the workers that run, and for an hour those that were killed
+    Workers {
+        #[command(subcommand)]
+        command: Option<WorkersCommand>,
+    },
     Serve(ServeArgs),
     /// Make, list and revoke the tokens of servers over this store
     #[command(subcommand)]

@@ -19,8 +19,8 @@ and LEASEHOLD_STORE in its environment. Who runs it and the program's name, with
 lease, for those who ask why the lock is held.";
 
 const EXIT: &str = "\
-Exit code: that of the command (128+N if signal N ended it), or 75 lock not acquired, 79 lease lost, 126 command not \
-runnable, 127 command not found.";
+Exit code: that of the command (128+N if signal N ended it), or 75 lock not acquired, 79 lease lost, 124 ended after \
+--max-runtime, 126 command not runnable, 127 command not found.";
 
 /// Run a command while holding a lock
 #[derive(Debug, Args)]
@@ -38,6 +38,9 @@ pub(crate) struct RunArgs {
     /// short]
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     pub(crate) kill_after: Option<Duration>,
+    /// End the command when it has run for this long, as at the loss of the lease: SIGTERM, then SIGKILL [default: no limit]
+    #[arg(long, value_name = "DURATION", value_parser = values::ttl, allow_hyphen_values = true)]
+    pub(crate) max_runtime: Option<Ttl>,
     #[expect(clippy::doc_markdown, reason = "this is the help text")]
     /// What keeps the processes of the command together [default: auto] [env: LEASEHOLD_CONTAIN]
     #[arg(long, value_name = "MODE", value_enum)]

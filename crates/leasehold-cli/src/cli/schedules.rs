@@ -1,7 +1,7 @@
 //! `leasehold schedules …`.
 
 use clap::{Args, Subcommand};
-use leasehold::model::{CronText, LockName, Missed, Priority, QueueName, ScheduleName, Zone};
+use leasehold::model::{CronText, LockName, Missed, Priority, QueueName, ScheduleName, Ttl, Zone};
 
 use super::tasks::{Source, Steps};
 use super::values;
@@ -61,9 +61,15 @@ pub(crate) struct SetArgs {
     /// What its tasks are about: JSON, @FILE, or - for stdin [default: null]
     #[arg(long, value_name = "JSON", allow_hyphen_values = true)]
     pub(crate) payload: Option<Source>,
-    /// Ticks at which no worker ran: a task for all of them, for the last, or for none
+    /// Ticks at which no worker was running: a task for all of them, for the last, or for none
+    ///
+    /// A worker that starts runs a tick that is at most 3 s old as if it had been running; every earlier tick was missed. A
+    /// tick that a running worker sees late, because the store was away, was missed after a minute.
     #[arg(long, value_name = "WHICH", default_value = "all")]
     pub(crate) missed: Missed,
+    /// Run each task up to this long after its tick, by a hash of the name and the tick; 1d at most [default: none]
+    #[arg(long, value_name = "DURATION", value_parser = values::jitter, allow_hyphen_values = true)]
+    pub(crate) jitter: Option<Ttl>,
     /// Weight of its tasks among those that could run, -1000 to 1000
     #[arg(long, value_name = "N", value_parser = values::priority, allow_hyphen_values = true)]
     pub(crate) priority: Option<Priority>,

@@ -4,7 +4,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use leasehold::model::{
-    Invalid, Priority, Retention, Retries, Slots, Status, TaskState, Timestamp, Ttl, parse_duration,
+    Invalid, Priority, Retention, Retries, Schedule, Slots, Status, TaskState, Timestamp, Ttl, parse_duration,
 };
 use leasehold::store::LockState;
 
@@ -45,7 +45,7 @@ impl FromStr for Filter {
         let found = FILTERS.iter().find(|(name, _)| *name == status);
         found.map(|(_, filter)| *filter).ok_or_else(|| {
             let names = FILTERS.map(|(name, _)| name).join(", ");
-            Invalid(format!("'{text}' is no filter; write status= and one of {names}"))
+            Invalid(format!("'{text}' is not a filter; write status= and one of {names}"))
         })
     }
 }
@@ -64,6 +64,10 @@ pub(super) fn keep(text: &str) -> Result<Keep, Invalid> {
 
 pub(super) fn ttl(text: &str) -> Result<Ttl, Invalid> {
     Ttl::new(parse_duration(text)?)
+}
+
+pub(super) fn jitter(text: &str) -> Result<Ttl, Invalid> {
+    ttl(text).and_then(Schedule::check_jitter)
 }
 
 pub(super) fn patience(text: &str) -> Result<Patience, Invalid> {
@@ -91,7 +95,7 @@ fn number<T: FromStr>(text: &str) -> Result<T, Invalid> {
 
 pub(super) fn limit(text: &str) -> Result<u32, Invalid> {
     match text.parse() {
-        Ok(0) | Err(_) => Err(Invalid(format!("'{text}' is no limit; write a whole number from 1 on"))),
+        Ok(0) | Err(_) => Err(Invalid(format!("'{text}' is not a limit; write a whole number of 1 or more"))),
         Ok(limit) => Ok(limit),
     }
 }
@@ -103,7 +107,7 @@ pub(super) fn attempts(text: &str) -> Result<u32, Invalid> {
 pub(super) fn work_slots(text: &str) -> Result<u32, Invalid> {
     match text.parse() {
         Ok(slots @ 1..=1000) => Ok(slots),
-        _ => Err(Invalid(format!("'{text}' is no number of slots; write 1 to 1000"))),
+        _ => Err(Invalid(format!("'{text}' is not a number of slots; write 1 to 1000"))),
     }
 }
 
@@ -120,9 +124,14 @@ pub(super) fn end_state(text: &str) -> Result<TaskState, Invalid> {
     }
 }
 
+/// The state of an execution; one that waits for its turn is blocked, and is also called queued.
+pub(super) fn execution_state(text: &str) -> Result<TaskState, Invalid> {
+    if text == "queued" { Ok(TaskState::Blocked) } else { text.parse() }
+}
+
 pub(super) fn exit_code(text: &str) -> Result<i32, Invalid> {
     let code: Result<u8, _> = text.parse();
-    code.map(i32::from).map_err(|_| Invalid(format!("'{text}' is no exit code; write 0 to 255")))
+    code.map(i32::from).map_err(|_| Invalid(format!("'{text}' is not an exit code; write 0 to 255")))
 }
 
 pub(super) fn part(text: &str) -> Result<f64, Invalid> {
@@ -135,7 +144,7 @@ pub(super) fn part(text: &str) -> Result<f64, Invalid> {
 pub(super) fn fact(text: &str) -> Result<(String, String), Invalid> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err(Invalid(format!("'{text}' is no fact; write KEY=VALUE"))),
+        _ => Err(Invalid(format!("'{text}' is not a fact; write KEY=VALUE"))),
     }
 }
 

@@ -75,10 +75,11 @@ pub(crate) struct RunWorkflowArgs {
     /// It is stopped when it has run for so long
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     pub(crate) max_runtime: Option<Duration>,
-    /// How long its lease lasts without a sign of life; a crash of this machine costs so long
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = values::ttl)]
-    #[arg(allow_hyphen_values = true)]
-    pub(crate) ttl: Ttl,
+    #[expect(clippy::doc_markdown, reason = "this is the help text")]
+    /// How long its lease lasts without a heartbeat; a crash of this machine costs so long [default: 30s]
+    /// [env: LEASEHOLD_TTL]
+    #[arg(long, value_name = "DURATION", value_parser = values::ttl, allow_hyphen_values = true)]
+    pub(crate) ttl: Option<Ttl>,
     /// When this is asked to end: how long the command may go on
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = values::duration)]
     #[arg(allow_hyphen_values = true)]
@@ -101,9 +102,12 @@ pub(crate) struct ListExecutionsArgs {
     /// Only those of this workflow
     #[arg(long, value_name = "WORKFLOW")]
     pub(crate) workflow: Option<WorkflowName>,
-    /// Only those in this state: blocked, pending, running, succeeded, failed or aborted
-    #[arg(long, value_name = "STATE")]
+    /// Only those in this state: blocked (or queued), pending, running, succeeded, failed or aborted
+    #[arg(long, value_name = "STATE", value_parser = values::execution_state)]
     pub(crate) state: Option<TaskState>,
+    /// Only those that were started with this key, also the failed ones whose key a later one has used again
+    #[arg(long, value_name = "KEY")]
+    pub(crate) key: Option<TaskKey>,
     /// At most so many
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = values::limit, allow_hyphen_values = true)]
     pub(crate) limit: u32,

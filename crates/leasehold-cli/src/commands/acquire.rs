@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use leasehold::model::{Lease, LockName, Mode};
+use leasehold::client::HolderStatus;
+use leasehold::model::{Lease, LeaseId, LockName, Mode, Status};
 use leasehold::{Error, Guard, Leasehold, LockBuilder, Strategy};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -12,7 +13,7 @@ use crate::cli::{AcquireArgs, AskArgs};
 use crate::connect::Deadline;
 use crate::exit;
 use crate::identity::{self, Seen, is_mine};
-use crate::output::{Failure, Leases, refusal, shell_word};
+use crate::output::{Failure, Leases, refusal, shell_word, visible};
 use crate::run::Patience;
 
 /// How long to take back what a request has left, before we exit.
@@ -21,16 +22,16 @@ const LEAVING: Duration = Duration::from_secs(2);
 const LEAVING_SILENCE: Duration = Duration::from_millis(250);
 
 pub(super) async fn acquire(desk: &Desk, args: AcquireArgs) -> Done {
-    let AcquireArgs { name, ask } = args;
+    let AcquireArgs { name, ask, lease_id, reentrant } = args;
     let typed = std::iter::once("leasehold".into()).chain(std::env::args_os().skip(1));
     let request = Request::new(name, &ask, &typed.collect::<Vec<_>>())?;
-    let deadline = Deadline::new(ask.wait);
+    let (deadline, which) = (Deadline::new(ask.wait), Which { lease_id, reentrant });
     let leasehold = tokio::select! {
         leasehold = desk.open_lasting_within("a lease", deadline) => leasehold?,
         signal = stopped() => return signal.map(|signal| exit::SIGNAL_BASE + signal),
     };
     let done = tokio::select! {
-        guard = take(&leasehold, &request, &ask, deadline) => match guard {
+        guard = take(&leasehold, &request, &ask, &which, deadline) => match guard {
             Ok(guard) => hand_over(desk, &leasehold, &request, guard).await,
             Err(error) => Err(refusal(error, ask.holder.as_ref(), ask.conflict_exit_code)),
         },
@@ -43,16 +44,43 @@ pub(super) async fn acquire(desk: &Desk, args: AcquireArgs) -> Done {
     done
 }
 
+/// Which lease the caller has in mind.
+struct Which {
+    /// The one with this id, or a new one under it.
+    lease_id: Option<LeaseId>,
+    /// One that the same holder has already, if there is one.
+    reentrant: bool,
+}
+
 /// Asks, and waits if that is wanted. Inside a `leasehold run` the first asking does not wait: its own lock might be the
-/// one that is asked for, and waiting for oneself would never end.
+/// one that is asked for, and waiting for oneself would never end. Nor does it for a caller that may have the lock already.
 async fn take(
     leasehold: &Leasehold,
     request: &Request,
     ask: &AskArgs,
+    which: &Which,
     deadline: Deadline,
 ) -> Result<Guard, Error> {
+    let wanted = |patience| {
+        let builder = builder(leasehold, request, ask, patience);
+        match which.lease_id {
+            Some(id) => builder.lease_id(id),
+            None => builder,
+        }
+    };
+    if which.reentrant {
+        match wanted(Patience::FailFast).acquire().await {
+            Err(Error::Conflict { lock, .. }) => {
+                if let Some(id) = held_by_caller(leasehold, &lock, request).await? {
+                    // The same id gives the same lease and token.
+                    return wanted(Patience::FailFast).lease_id(id).acquire().await;
+                }
+            }
+            done => return done,
+        }
+    }
     if ask.wait != Patience::FailFast && identity::is_inside_run() {
-        match builder(leasehold, request, ask, Patience::FailFast).acquire().await {
+        match wanted(Patience::FailFast).acquire().await {
             Err(Error::Conflict { lock, conflict, .. })
                 if !conflict.holders.iter().any(|held| {
                     is_mine(Seen { lock: &lock, holder: &held.holder, token: held.token }, None)
@@ -61,7 +89,20 @@ async fn take(
             done => return done,
         }
     }
-    builder(leasehold, request, ask, deadline.left()).acquire().await
+    wanted(deadline.left()).acquire().await
+}
+
+/// The lease that a holder of the caller's name has.
+async fn held_by_caller(
+    leasehold: &Leasehold,
+    lock: &LockName,
+    request: &Request,
+) -> Result<Option<LeaseId>, Error> {
+    let status = leasehold.status(lock).await?;
+    let is_ours = |held: &&HolderStatus| {
+        held.holder == request.holder && !held.stale && held.status != Status::Released
+    };
+    Ok(status.holders.iter().find(is_ours).map(|held| held.lease_id))
 }
 
 /// Tells about the leases and leaves them held. A lease that nobody knows of would keep everybody out: it is given back.
@@ -96,7 +137,7 @@ fn builder(leasehold: &Leasehold, request: &Request, ask: &AskArgs, patience: Pa
         builder = builder.and(lock);
     }
     builder = builder
-        .ttl(ask.ttl.as_duration())
+        .ttl(request.ttl.as_duration())
         .strategy(match patience {
             Patience::FailFast => Strategy::FailFast,
             Patience::For(patience) => Strategy::Wait(Some(patience)),
@@ -123,9 +164,13 @@ fn builder(leasehold: &Leasehold, request: &Request, ask: &AskArgs, patience: Pa
 
 fn tell(desk: &Desk, locks: &[LockName], held: &[(LockName, Lease)]) -> Done {
     let leases = Leases::new(locks, held).ok_or_else(|| Failure::internal("no lease was granted"))?;
-    desk.printer.result(&leases, |_| leases.text())?;
+    desk.printer.done(&leases, |_| leases.text())?;
     for lease in leases.iter() {
-        let (program, name) = (desk.program(), shell_word(&lease.lock));
+        if let Some(taken) = &lease.taken {
+            let (lock, taken) = (visible(&lease.name), visible(taken));
+            desk.printer.say(format_args!("leasehold: lock '{lock}': {taken}"));
+        }
+        let (program, name) = (desk.program(), shell_word(&lease.name));
         let with = format!("{name} --lease-id {} --token {}", lease.lease_id, lease.token);
         desk.printer.advise(format_args!("renew it with: {program} locks renew {with}"));
         desk.printer.advise(format_args!("release it with: {program} locks release {with}"));

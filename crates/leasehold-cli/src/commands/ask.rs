@@ -17,11 +17,12 @@ pub(super) async fn ask(desk: &Desk, args: &AskStopArgs) -> Done {
         Error::NotHeld { .. } => Failure::not_held(format!("nobody holds lock '{name}'")),
         error => error.into(),
     })?;
-    let value = json!({ "success": true, "lock": name, "asked": asked, "by": by, "reason": args.reason });
-    desk.printer.result(&value, |_| {
+    let value = json!({ "name": name, "lock": name, "asked": asked, "by": by, "reason": args.reason });
+    desk.printer.done(&value, |_| {
         let holders = count(asked.into(), "holder");
         format!("asked {holders} of '{name}' to stop\n")
     })?;
-    desk.printer.say("a holder learns it at its next renewal, and stops if it wants to");
+    desk.printer
+        .say("each holder is notified now, or at its next renewal at the latest, and stops if it wants to");
     Ok(exit::SUCCESS)
 }

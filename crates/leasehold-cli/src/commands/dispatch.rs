@@ -6,11 +6,13 @@ use super::{
     acquire, ask, doctor, fence, force, history, lease, limits, list, look, run, schedules, serve, shell,
     store, sweep, tasks, token, wait, watch, workflows,
 };
-use crate::cli::{Cli, Command, FenceCommand, LocksCommand, StoreCommand, TasksCommand, WorkflowsCommand};
-use crate::config::Choice;
-use crate::connect::{Deadline, connect};
+use crate::cli::{
+    Cli, Command, FenceCommand, LocksCommand, StoreCommand, TasksCommand, WorkersCommand, WorkflowsCommand,
+};
+use crate::config::{Choice, logs_renewals};
+use crate::connect::{Deadline, connect, open};
 use crate::exit;
-use crate::output::{Failure, Printer};
+use crate::output::{Failure, Printer, set_program};
 use crate::run::Patience;
 
 /// How a command ends: with an exit code, or with something to say.
@@ -25,7 +27,7 @@ pub(super) struct Desk {
 impl Desk {
     /// Opens the store: after everything that can be checked without it.
     pub(super) async fn open(&self) -> Result<Leasehold, Failure> {
-        Ok(Leasehold::connect(&self.store.url).await?)
+        Ok(open(&self.store.url).await?)
     }
 
     /// Opens the store, and tries again until the deadline if it cannot be reached.
@@ -71,7 +73,10 @@ pub(crate) fn dispatch(cli: Cli) -> i32 {
         failure.print(printer.json);
         return failure.exit;
     }
-    let store = || Choice::make(cli.global.store.as_deref());
+    let store = || {
+        logs_renewals()?;
+        Choice::make(cli.global.store.as_deref()).inspect(|store| set_program(store.program()))
+    };
     let done = match cli.command {
         Command::Run(args) => store().and_then(|store| run::run(*args, &store, printer)),
         Command::Tasks(TasksCommand::Work(args)) => {
@@ -108,7 +113,7 @@ async fn at_desk(command: Command, desk: Desk) -> Done {
         Command::Schedules(command) => schedules::schedules(&desk, command).await,
         Command::Workflows(command) => workflows::workflows(&desk, command).await,
         Command::Executions(command) => workflows::executions(&desk, command).await,
-        Command::Workers => tasks::workers(&desk).await,
+        Command::Workers { command: None | Some(WorkersCommand::List) } => tasks::workers(&desk).await,
         Command::Token(command) => token::token(&desk, command).await,
         Command::History(args) => history::history(&desk, &args).await,
         Command::Watch(args) => watch::watch(&desk, &args).await,

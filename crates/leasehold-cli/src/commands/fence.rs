@@ -2,35 +2,40 @@
 
 use std::cmp::Ordering;
 
-use leasehold::Error;
-use leasehold::model::StaleToken;
+use leasehold::client::EventView;
+use leasehold::model::{EventKind, StaleToken};
+use leasehold::store::ListEvents;
+use leasehold::{Error, Leasehold};
 use serde_json::json;
 
 use super::dispatch::{Desk, Done};
+use super::look::is_held;
 use crate::cli::FenceArgs;
 use crate::exit;
 use crate::output::Failure;
 
+/// The end of the lease is searched for among so many events of the lock.
+const EVENTS: u32 = 100;
+
 pub(super) async fn check(desk: &Desk, args: &FenceArgs) -> Done {
     let (name, token) = (&args.name, args.token);
-    let checked = desk.open().await?.check_fence(name, token).await;
-    let status = checked.map_err(|error| match &error {
-        Error::StaleToken(stale) => {
-            let (words, hint) = in_words(args, stale);
-            Failure::from(error.clone()).in_words(words).without_hints().hint(hint)
-        }
-        _ => error.into(),
-    })?;
+    let leasehold = desk.open().await?;
+    let status = match leasehold.check_fence(name, token).await {
+        Ok(status) => status,
+        Err(Error::StaleToken(stale)) => return Err(refusal(&leasehold, args, stale).await),
+        Err(error) => return Err(error.into()),
+    };
     let held = status.holders.iter().find(|held| held.token == token);
     let value = json!({
         "valid": true,
+        "name": name,
         "lock": name,
         "token": token,
         "newest": status.token,
         "holder": held.map(|held| &held.holder),
         "expiresAt": held.map(|held| format!("{:#}", held.expires_at)),
     });
-    desk.printer.result(&value, |_| match held {
+    desk.printer.done(&value, |_| match held {
         Some(held) => {
             format!("token {token} is good: {} holds '{name}' until {}\n", held.holder, held.expires_at)
         }
@@ -39,26 +44,54 @@ pub(super) async fn check(desk: &Desk, args: &FenceArgs) -> Done {
     Ok(exit::SUCCESS)
 }
 
-/// What is wrong with the token, and what its bearer should do.
-fn in_words(args: &FenceArgs, stale: &StaleToken) -> (String, &'static str) {
+/// Why the token is not good, and what its bearer should do.
+async fn refusal(leasehold: &Leasehold, args: &FenceArgs, stale: StaleToken) -> Failure {
     let (name, token, newest) = (&args.name, stale.token, stale.newest);
-    match token.cmp(&newest) {
-        Ordering::Less => (
-            format!("token {token} of lock '{name}' is stale: {newest} is the newest"),
-            "stop: somebody else has been granted this since",
-        ),
+    // What happened to the lease is worth a look; without an answer the refusal is as good.
+    let query = ListEvents { lock: Some(name.clone()), limit: EVENTS, ..ListEvents::default() };
+    let events = leasehold.history(&query).await.map(|page| page.items).unwrap_or_default();
+    let words = match events.iter().find_map(|event| (event.token == token).then(|| ending(event)).flatten())
+    {
+        Some(ending) => format!("token {token} of lock '{name}' is stale: {ending}"),
         // A lock without a token may be one that was forgotten, which happens only after its lease has ended.
-        Ordering::Greater if newest.get() == 0 => (
-            format!("token {token} of lock '{name}' is stale: its lease has ended, or it was never given"),
-            "stop; if the token is new, look at where it and the name come from, and at which store",
-        ),
-        Ordering::Equal => (
-            format!("token {token} of lock '{name}' is stale: its lease has ended"),
-            "stop: somebody else may be granted this at any time",
-        ),
-        Ordering::Greater => (
-            format!("token {token} was never given for lock '{name}': {newest} is the newest"),
-            "look at where the token and the name come from, and at which store",
-        ),
+        None if token > newest && newest.get() == 0 => {
+            format!("token {token} of lock '{name}' is stale: its lease has ended, or it was never granted")
+        }
+        None => match token.cmp(&newest) {
+            Ordering::Less => format!("token {token} of lock '{name}' is stale: {newest} is the newest"),
+            Ordering::Equal => format!("token {token} of lock '{name}' is stale: its lease has ended"),
+            Ordering::Greater => {
+                format!("token {token} was never granted for lock '{name}': {newest} is the newest")
+            }
+        },
+    };
+    let hint = match leasehold.status(name).await {
+        _ if token > newest && newest.get() > 0 => {
+            "look at where the token and the name come from, and at which store".to_owned()
+        }
+        _ if token > newest => {
+            "stop; if the token is new, look at where it and the name come from, and at which store"
+                .to_owned()
+        }
+        Ok(status) if is_held(&status) => {
+            let holder =
+                status.holder.map_or_else(|| "another holder".to_owned(), |holder| holder.to_string());
+            format!("stop: {holder} holds the lock now")
+        }
+        _ => "stop: another holder may be granted the lock at any time".to_owned(),
+    };
+    Failure::from(Error::StaleToken(stale)).in_words(words).without_hints().hint(hint)
+}
+
+/// How the lease ended, if this event is its end.
+fn ending(event: &EventView) -> Option<String> {
+    let by = event.by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
+    let why = event.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
+    match event.kind {
+        EventKind::Forced => Some(format!("its lease was taken by force{by} at {}{why}", event.at)),
+        EventKind::Stolen => Some(format!("its lease was taken over as stale{by} at {}", event.at)),
+        EventKind::Expired => Some(format!("its lease expired at {}", event.at)),
+        EventKind::Released => Some(format!("its lease was released at {}", event.at)),
+        _ => None,
     }
 }

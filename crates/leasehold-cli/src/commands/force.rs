@@ -32,13 +32,13 @@ pub(super) async fn force_release(desk: &Desk, args: &ReleaseArgs) -> Done {
     }
     let by = Identity::here().person()?;
     let after = leasehold.force_release(&args.name, held.token, by, reason).await?;
-    desk.printer.result(&after, |_| {
+    desk.printer.done(&after, |_| {
         let (name, holder, next) = (&args.name, &held.holder, successor(&after));
         format!("took '{name}' from {holder}{next}\n")
     })?;
     let token = held.token;
     desk.printer.say(format_args!(
-        "its holder may still be at work: token {token} is old from now on, for whoever checks it"
+        "its holder may still be at work: token {token} is old from now on, for every resource that checks tokens"
     ));
     Ok(exit::SUCCESS)
 }

@@ -16,7 +16,7 @@ pub(super) async fn renew(desk: &Desk, args: &RenewArgs) -> Done {
         return Err(Failure::not_held(wrong));
     };
     let view = LeaseView::of_holder(&args.name, held);
-    desk.printer.result(&view, |_| format!("renewed '{}' until {}\n", args.name, view.until))?;
+    desk.printer.done(&view, |_| format!("renewed '{}' until {}\n", args.name, view.until))?;
     if let Some(asked) = &held.asked {
         let reason = asked.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
         desk.printer.say(format_args!("{} asks you to stop{reason}", asked.by));
@@ -29,7 +29,7 @@ pub(super) async fn release(desk: &Desk, args: &ReleaseArgs) -> Done {
         return Err(Failure::usage("a release needs --lease-id and --token, or --force"));
     };
     let status = desk.open().await?.release(&args.name, lease_id, token).await?;
-    desk.printer.result(&status, |_| format!("released '{}'{}\n", args.name, successor(&status)))?;
+    desk.printer.done(&status, |_| format!("released '{}'{}\n", args.name, successor(&status)))?;
     Ok(exit::SUCCESS)
 }
 

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use leasehold::model::{Holder, LockName, Metadata};
+use leasehold::model::{Holder, LockName, Metadata, Ttl};
 
 use crate::cli::AskArgs;
 use crate::identity::Identity;
@@ -13,6 +13,8 @@ pub(super) struct Request {
     /// In the order in which they were named; no lock twice.
     pub(super) locks: Vec<LockName>,
     pub(super) holder: Holder,
+    /// How long the leases last.
+    pub(super) ttl: Ttl,
     /// Without the reason, which has a place of its own.
     pub(super) facts: Vec<(String, String)>,
 }
@@ -39,6 +41,6 @@ impl Request {
         for (key, value) in facts.iter().cloned().chain(reason) {
             all.set(key, value)?;
         }
-        Ok(Self { locks, holder, facts })
+        Ok(Self { locks, holder, ttl: ask.ttl()?, facts })
     }
 }

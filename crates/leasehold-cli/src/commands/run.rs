@@ -22,7 +22,7 @@ fn plan(args: RunArgs, store: &Choice, printer: Printer) -> Result<RunPlan, Fail
     Ok(RunPlan {
         store_url: store.absolute(),
         locks: request.locks,
-        ttl: ask.ttl,
+        ttl: request.ttl,
         patience: ask.wait,
         mode: ask.mode(),
         slots: ask.slots(),
@@ -30,6 +30,7 @@ fn plan(args: RunArgs, store: &Choice, printer: Printer) -> Result<RunPlan, Fail
         steal_stale: ask.steal_stale,
         renew_at: args.renew_at,
         kill_after: args.kill_after,
+        max_runtime: args.max_runtime,
         contain: containment(args.contain)?,
         at_least: args.at_least,
         conflict_exit: ask.conflict_exit_code,

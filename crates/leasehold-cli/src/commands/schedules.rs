@@ -22,17 +22,17 @@ pub(super) async fn schedules(desk: &Desk, command: SchedulesCommand) -> Done {
         SchedulesCommand::Pause { name } => {
             let leasehold = desk.open().await?;
             let schedule = leasehold.schedules()?.pause(&name).await?;
-            show(desk, &schedule, leasehold.now().await?, 1)
+            changed(desk, &schedule, leasehold.now().await?, 1)
         }
         SchedulesCommand::Resume { name } => {
             let leasehold = desk.open().await?;
             let schedule = leasehold.schedules()?.resume(&name).await?;
-            show(desk, &schedule, leasehold.now().await?, 1)
+            changed(desk, &schedule, leasehold.now().await?, 1)
         }
         SchedulesCommand::Remove { name } => {
             desk.open().await?.schedules()?.remove(&name).await?;
-            let gone = Removed { success: true, schedule: name.as_str() };
-            desk.printer.result(&gone, |_| format!("schedule '{name}' is removed\n"))?;
+            let gone = Removed { name: name.as_str(), schedule: name.as_str() };
+            desk.printer.done(&gone, |_| format!("schedule '{name}' is removed\n"))?;
             Ok(exit::SUCCESS)
         }
     }
@@ -41,12 +41,13 @@ pub(super) async fn schedules(desk: &Desk, command: SchedulesCommand) -> Done {
 /// What was removed, for programs.
 #[derive(Serialize)]
 struct Removed<'a> {
-    success: bool,
+    name: &'a str,
+    /// The same, under the name that scripts of before may use.
     schedule: &'a str,
 }
 
 async fn set(desk: &Desk, args: SetArgs) -> Done {
-    let SetArgs { name, cron, queue, zone, payload, missed, priority, lock, steps } = args;
+    let SetArgs { name, cron, queue, zone, payload, missed, jitter, priority, lock, steps } = args;
     let payload = read_payload(payload)?;
     let leasehold = desk.open().await?;
     let mut schedule = leasehold
@@ -54,6 +55,9 @@ async fn set(desk: &Desk, args: SetArgs) -> Done {
         .zone(zone.as_str())
         .missed(missed)
         .retries(steps.over(Retries::default()));
+    if let Some(jitter) = jitter {
+        schedule = schedule.jitter(jitter.as_duration());
+    }
     if let Some(priority) = priority {
         schedule = schedule.priority(priority.get());
     }
@@ -61,7 +65,7 @@ async fn set(desk: &Desk, args: SetArgs) -> Done {
         schedule = schedule.lock(lock);
     }
     let schedule = schedule.await?;
-    show(desk, &schedule, leasehold.now().await?, 3)
+    changed(desk, &schedule, leasehold.now().await?, 3)
 }
 
 async fn list(desk: &Desk) -> Done {
@@ -79,5 +83,11 @@ async fn list(desk: &Desk) -> Done {
 
 fn show(desk: &Desk, schedule: &Schedule, now: Timestamp, next: usize) -> Done {
     desk.printer.result(&ScheduleView::new(schedule, now, next), |_| schedule_page(schedule, now, next))?;
+    Ok(exit::SUCCESS)
+}
+
+/// The same for a command that has changed the schedule.
+fn changed(desk: &Desk, schedule: &Schedule, now: Timestamp, next: usize) -> Done {
+    desk.printer.done(&ScheduleView::new(schedule, now, next), |_| schedule_page(schedule, now, next))?;
     Ok(exit::SUCCESS)
 }

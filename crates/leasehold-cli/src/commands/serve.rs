@@ -9,22 +9,37 @@ use super::dispatch::Done;
 use crate::cli::ServeArgs;
 use crate::config::{Choice, containment};
 use crate::exit;
-use crate::output::{Failure, Printer, count};
-use crate::serve::{ServePlan, serve as serve_plan};
+use crate::output::{Failure, Printer, count, set_program};
+use crate::serve::{ServePlan, Validity, chosen_tls, serve as serve_plan, validity};
 
 pub(super) fn serve(args: &ServeArgs, store: Option<&str>, printer: Printer) -> Done {
-    let settings = match &args.config {
+    let mut settings = match &args.config {
         Some(file) => Settings::read(&absolute(file)?).map_err(mistake)?,
         None => Settings::default(),
     };
+    settings.open |= args.open;
+    settings.tls = chosen_tls(&args.tls, settings.tls)?;
     let in_file = settings.store.as_ref().zip(args.config.as_deref());
     let store = Choice::with_file(store, in_file.map(|(url, file)| (url.expose(), file)))?;
+    set_program(store.program());
     let plan = ServePlan::new(settings, args.listen, &store, containment(args.contain)?)?;
     if !args.check {
         return serve_plan(plan, printer);
     }
+    let warning = match plan.tls.as_ref().map(validity) {
+        Some(Validity::Expired(message)) => {
+            return Err(Failure::config(message).hint("renew it: clients refuse it"));
+        }
+        Some(Validity::Soon(message)) => Some(message),
+        Some(Validity::Good) | None => None,
+    };
+    if let Some(warning) = &warning {
+        printer.say(format_args!("leasehold: warning: {warning}"));
+    }
     let checked = Checked {
         success: true,
+        tls: plan.tls.is_some(),
+        warning,
         store: store.shown(),
         workflows: plan.settings.workflows.len(),
         triggers: plan.settings.triggers.len(),
@@ -53,6 +68,9 @@ fn mistake(mistake: Mistake) -> Failure {
 #[derive(Serialize)]
 struct Checked {
     success: bool,
+    tls: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    warning: Option<String>,
     store: String,
     workflows: usize,
     triggers: usize,

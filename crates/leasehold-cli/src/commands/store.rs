@@ -17,6 +17,6 @@ struct Ready {
 pub(super) async fn init(desk: &Desk) -> Done {
     let store = store::init(&StoreUrl::parse(desk.store_url())?).await?;
     let ready = Ready { store: store.url(), engine: store.abilities().engine };
-    desk.printer.result(&ready, |_| format!("{} is ready\n", visible(&ready.store)))?;
+    desk.printer.done(&ready, |_| format!("{} is ready\n", visible(&ready.store)))?;
     Ok(exit::SUCCESS)
 }

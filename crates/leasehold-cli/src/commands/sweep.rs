@@ -26,7 +26,7 @@ pub(super) async fn sweep(desk: &Desk, args: &SweepArgs) -> Done {
         Some(idle) => Some(forget(&leasehold, idle, args.limit).await?),
         None => None,
     };
-    desk.printer.result(&Report { swept, forgotten }, |_| {
+    desk.printer.done(&Report { swept, forgotten }, |_| {
         let forgot = match forgotten {
             None | Some(0) => String::new(),
             Some(locks) => format!("forgot {}\n", count(locks.into(), "idle lock")),

@@ -1,6 +1,7 @@
 //! `token new`, `list`, `revoke`: who may use a server over this store.
 
-use leasehold_server::access::{FixedToken, TokenDesk};
+use leasehold::store::{local_token_path, read_local_token};
+use leasehold_server::access::{FixedToken, Scope, TokenDesk};
 use serde::Serialize;
 
 use super::dispatch::{Desk, Done};
@@ -12,6 +13,7 @@ pub(super) async fn token(desk: &Desk, command: TokenCommand) -> Done {
     match command {
         TokenCommand::New(args) if args.print_hash => hashed(desk.printer, &args),
         TokenCommand::New(args) => new(desk, &args).await,
+        TokenCommand::Local => local(desk.printer),
         TokenCommand::List => list(desk).await,
         TokenCommand::Revoke { id } => revoke(desk, &id).await,
     }
@@ -24,6 +26,8 @@ struct Made<'a> {
     id: Option<&'a str>,
     name: &'a str,
     role: leasehold_server::Role,
+    #[serde(skip_serializing_if = "<[Scope]>::is_empty")]
+    scopes: &'a [Scope],
     token: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     hash: Option<&'a str>,
@@ -31,10 +35,17 @@ struct Made<'a> {
 
 async fn new(desk: &Desk, args: &NewTokenArgs) -> Done {
     let leasehold = desk.open_lasting("a token").await?;
-    let made = TokenDesk::new(leasehold).create(args.name.as_str(), args.role, args.lasts).await?;
-    let view =
-        Made { id: Some(&made.id), name: args.name.as_str(), role: args.role, token: &made.text, hash: None };
-    desk.printer.result(&view, |_| format!("{}\n", made.text))?;
+    let tokens = TokenDesk::new(leasehold);
+    let made = tokens.create_scoped(args.name.as_str(), args.role, args.lasts, args.scope.clone()).await?;
+    let view = Made {
+        id: Some(&made.id),
+        name: args.name.as_str(),
+        role: args.role,
+        scopes: &args.scope,
+        token: &made.text,
+        hash: None,
+    };
+    desk.printer.done(&view, |_| format!("{}\n", made.text))?;
     desk.printer.advise(format_args!(
         "keep it: it is not shown again. Revoke it with: {} token revoke {}",
         desk.program(),
@@ -43,13 +54,44 @@ async fn new(desk: &Desk, args: &NewTokenArgs) -> Done {
     Ok(exit::SUCCESS)
 }
 
+/// The local token, for programs.
+#[derive(Serialize)]
+struct Local<'a> {
+    token: &'a str,
+    file: &'a std::path::Path,
+}
+
+fn local(printer: Printer) -> Done {
+    let Some(file) = local_token_path() else {
+        let wrong = "there is no state folder: neither XDG_STATE_HOME nor HOME is set";
+        return Err(Failure::config(wrong).hint("set HOME to the home folder of this user"));
+    };
+    let read = read_local_token(&file).map_err(|error| {
+        Failure::config(format!("the token in {} cannot be read: {error}", file.display()))
+            .hint("remove the file: the next start of leasehold serve makes another one")
+    })?;
+    let Some(token) = read else {
+        let wrong = format!("there is no local token: {} does not exist", file.display());
+        return Err(Failure::config(wrong).hint("the first start of leasehold serve makes it"));
+    };
+    printer.result(&Local { token: &token, file: &file }, |_| format!("{token}\n"))?;
+    Ok(exit::SUCCESS)
+}
+
 /// A token that is kept nowhere: only whoever has the settings file knows its hash.
 fn hashed(printer: Printer, args: &NewTokenArgs) -> Done {
     let (token, hash) = FixedToken::generate();
     let (name, role) = (args.name.as_str(), args.role);
-    let view = Made { id: None, name, role, token: &token, hash: Some(&hash) };
-    printer.result(&view, |_| {
-        let part = format!("[[tokens]]\nname = {}\nrole = \"{role}\"\nhash = \"{hash}\"\n", quoted(name));
+    let view = Made { id: None, name, role, scopes: &args.scope, token: &token, hash: Some(&hash) };
+    let scopes = if args.scope.is_empty() {
+        String::new()
+    } else {
+        let scopes: Vec<_> = args.scope.iter().map(|scope| quoted(&scope.to_string())).collect();
+        format!("scopes = [{}]\n", scopes.join(", "))
+    };
+    printer.done(&view, |_| {
+        let part =
+            format!("[[tokens]]\nname = {}\nrole = \"{role}\"\nhash = \"{hash}\"\n{scopes}", quoted(name));
         format!("{token}\n\n# for leasehold.toml\n{part}")
     })?;
     Ok(exit::SUCCESS)
@@ -73,6 +115,6 @@ async fn list(desk: &Desk) -> Done {
 
 async fn revoke(desk: &Desk, id: &str) -> Done {
     let revoked = TokenDesk::new(desk.open().await?).revoke(id).await.map_err(Failure::from)?;
-    desk.printer.result(&revoked, |_| format!("token {id} of '{}' is revoked\n", revoked.name))?;
+    desk.printer.done(&revoked, |_| format!("token {id} of '{}' is revoked\n", revoked.name))?;
     Ok(exit::SUCCESS)
 }

@@ -36,7 +36,7 @@ pub(super) async fn wait(desk: &Desk, args: &WaitArgs) -> Done {
         };
         failed = 0;
         if is_held(&status) == (args.target == Target::Held) {
-            desk.printer.result(&status, |_| format!("'{}' is {}\n", args.name, state(&status)))?;
+            desk.printer.done(&status, |_| format!("'{}' is {}\n", args.name, state(&status)))?;
             return Ok(exit::SUCCESS);
         }
         let left = deadline.map_or(LOOK, |deadline| deadline.after(Moment::now()));

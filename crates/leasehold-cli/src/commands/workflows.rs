@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use leasehold::model::{ExecutionId, Holder, Input, Reason, TaskState, Ttl, WorkflowName};
-use leasehold::store::StoreUrl;
+use leasehold::store::{Abilities, StoreUrl};
 use leasehold::{Error, Execution, Leasehold, ListExecutions, Start, Workflows};
+use serde::Serialize;
 
 use super::dispatch::{Desk, Done, block_on};
 use super::tasks::read_payload;
 use crate::cli::{AbortArgs, ExecutionsCommand, ListExecutionsArgs, RunWorkflowArgs, WorkflowsCommand};
-use crate::config::{Choice, containment};
+use crate::config::{Choice, containment, lease_ttl};
 use crate::exit;
 use crate::identity::Identity;
 use crate::output::{
@@ -58,14 +59,20 @@ async fn list_executions(desk: &Desk, args: ListExecutionsArgs) -> Done {
     let workflows = leasehold.workflows()?;
     let most = args.limit as usize;
     let limit = args.limit.saturating_add(1);
-    let mut ask = ListExecutions { workflow: args.workflow, state: args.state, after: None, limit };
     let mut found: Vec<Execution> = Vec::new();
-    loop {
-        let page = workflows.executions(&ask).await?;
-        found.extend(page.items);
-        ask.after = page.next;
-        if ask.after.is_none() || found.len() > most {
-            break;
+    if let Some(key) = &args.key {
+        // All of them: which are in the wanted state is known only then.
+        found = workflows.with_key(args.workflow.as_ref(), key, usize::MAX).await?;
+        found.retain(|execution| args.state.is_none_or(|state| execution.state == state));
+    } else {
+        let mut ask = ListExecutions { workflow: args.workflow, state: args.state, after: None, limit };
+        loop {
+            let page = workflows.executions(&ask).await?;
+            found.extend(page.items);
+            ask.after = page.next;
+            if ask.after.is_none() || found.len() > most {
+                break;
+            }
         }
     }
     let more = found.len() > most;
@@ -112,7 +119,7 @@ async fn abort(desk: &Desk, args: AbortArgs) -> Done {
 
 fn stands(execution: &Execution) -> String {
     let running = execution.state == TaskState::Running;
-    let word = if running { "to be stopped".to_owned() } else { execution.state.to_string() };
+    let word = if running { "stopping".to_owned() } else { execution.state.to_string() };
     format!("{}  {word}\n", execution.id)
 }
 
@@ -123,11 +130,12 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 pub(super) fn run(args: RunWorkflowArgs, store: &Choice, printer: Printer) -> Done {
     StoreUrl::parse(&store.url)?;
     let store_url = store.absolute();
+    let ttl = lease_ttl(args.ttl)?.unwrap_or(Abilities::TTL);
     let input = Input::Json(read_payload(args.input)?);
     let launcher = Launcher::new(WorkerCommand {
         command: args.command,
         store_url: store_url.clone(),
-        ttl: args.ttl.as_duration(),
+        ttl: ttl.as_duration(),
         kill_after: args.kill_after,
         contain: containment(args.contain)?,
     })?;
@@ -138,11 +146,12 @@ pub(super) fn run(args: RunWorkflowArgs, store: &Choice, printer: Printer) -> Do
             let wrong = format!("an execution in the store {} would end with this command", leasehold.url());
             return Err(Failure::config(wrong).hint("use a store that lasts, such as sqlite:"));
         }
-        let queue = args.workflow.queue();
+        let (queue, name) = (args.workflow.queue(), args.workflow.clone());
         let mut start =
             leasehold.workflow(args.workflow).on_locked(args.on_locked.0).reuse(args.reuse.into());
+        start = start.started_by(&by);
         // If this process is killed while it waits, the execution is in nobody's way.
-        start = start.wanted(args.ttl.as_duration());
+        start = start.wanted(ttl.as_duration());
         if let Some(key) = args.key {
             start = start.key(key);
         }
@@ -151,16 +160,11 @@ pub(super) fn run(args: RunWorkflowArgs, store: &Choice, printer: Printer) -> Do
         }
         // From here on there is something to be taken back.
         let mut signals = Signals::listen().map_err(Failure::internal)?;
-        let id = match start.start_with(input).await? {
+        let started = start.start_with(input).await?;
+        report_start(printer, &name, &started);
+        let id = match started {
             Start::Started(execution) | Start::Queued(execution) => execution.id,
-            Start::Duplicate(execution) => {
-                printer.say(format_args!("leasehold: that was {}: {}", execution.id, execution.state));
-                return Ok(match execution.state {
-                    TaskState::Succeeded => exit::SUCCESS,
-                    TaskState::Failed | TaskState::Aborted => exit::DUPLICATE_FAILED,
-                    _ => exit::DUPLICATE_OPEN,
-                });
-            }
+            Start::Duplicate(execution) => return duplicate(printer, &execution),
             Start::Skipped { reason, .. } => {
                 printer.say(format_args!("leasehold: skipped: {reason}"));
                 return Ok(exit::SUCCESS);
@@ -168,7 +172,7 @@ pub(super) fn run(args: RunWorkflowArgs, store: &Choice, printer: Printer) -> Do
         };
         let workflows = leasehold.workflows()?;
         printer.advise(format_args!("leasehold: execution {id}"));
-        let _still_there = StillThere::say(workflows.clone(), id, args.ttl);
+        let _still_there = StillThere::say(workflows.clone(), id, ttl);
         if let Some(signal) = wait_for_turn(&workflows, id, &by, &mut signals).await? {
             return Ok(exit::SIGNAL_BASE + signal);
         }
@@ -176,24 +180,119 @@ pub(super) fn run(args: RunWorkflowArgs, store: &Choice, printer: Printer) -> Do
             store_url,
             queues: vec![queue],
             slots: 1,
-            ttl: Some(args.ttl),
+            ttl: Some(ttl),
             kill_after: args.kill_after,
             grace: args.grace,
+            // The execution has its own limit.
+            max_runtime: None,
+            recover_every: None,
             until: Until::Execution(id),
             launcher,
         };
         let code = work(plan, printer).await?;
         let execution = give_up(&workflows, id, &by).await?;
-        match (code, execution.state) {
-            (exit::SUCCESS, TaskState::Succeeded) => Ok(exit::SUCCESS),
-            (exit::SUCCESS, state) => {
-                let why = execution.reason.map(|reason| format!(": {reason}")).unwrap_or_default();
-                printer.say(format_args!("leasehold: {id} has {state}{why}"));
-                Ok(exit::FAILURE)
-            }
-            (code, _) => Ok(code),
+        let success = execution.state == TaskState::Succeeded;
+        if printer.json {
+            let line = RunEvent::Finished { success, execution: &execution };
+            // What was done counts, also if its reader has gone.
+            let _ = printer.line(&line, |_| String::new());
+        }
+        match code {
+            exit::SUCCESS if success => Ok(exit::SUCCESS),
+            exit::SUCCESS => Err(failed(&execution)),
+            code => Ok(code),
         }
     })
+}
+
+/// A line about the execution that `workflows run` runs, for programs.
+#[derive(Serialize)]
+#[serde(tag = "event", rename_all = "camelCase", rename_all_fields = "camelCase")]
+enum RunEvent<'a> {
+    /// What came of the start.
+    Start {
+        workflow: &'a WorkflowName,
+        /// `started`, `queued`, `duplicate` or `skipped`.
+        outcome: &'static str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        execution_id: Option<ExecutionId>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        state: Option<TaskState>,
+        /// The execution that is in the way, if the start was skipped.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        existing_execution_id: Option<ExecutionId>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reason: Option<&'a str>,
+    },
+    /// How the execution ended.
+    Finished { success: bool, execution: &'a Execution },
+}
+
+fn report_start(printer: Printer, workflow: &WorkflowName, start: &Start) {
+    if !printer.json {
+        return;
+    }
+    let outcome = match start {
+        Start::Started(_) => "started",
+        Start::Queued(_) => "queued",
+        Start::Duplicate(_) => "duplicate",
+        Start::Skipped { .. } => "skipped",
+    };
+    let (existing_execution_id, reason) = match start {
+        Start::Skipped { execution, reason } => (*execution, Some(reason.as_str())),
+        _ => (None, None),
+    };
+    let line = RunEvent::Start {
+        workflow,
+        outcome,
+        execution_id: start.execution().map(|execution| execution.id),
+        state: start.execution().map(|execution| execution.state),
+        existing_execution_id,
+        reason,
+    };
+    // A reader that has gone does not keep the execution from running.
+    let _ = printer.line(&line, |_| String::new());
+}
+
+/// The key has started an execution before: how that ended is how this ends.
+fn duplicate(printer: Printer, execution: &Execution) -> Done {
+    let (id, state) = (execution.id, execution.state);
+    match state {
+        TaskState::Succeeded => {
+            printer.say(format_args!("leasehold: nothing to do: {id} has already succeeded for this key"));
+            Ok(exit::SUCCESS)
+        }
+        TaskState::Failed | TaskState::Aborted => {
+            let wrong = format!("nothing was run: {id} {} earlier for this key", ended(state));
+            Err(Failure::execution_failed(wrong)
+                .exit_with(exit::DUPLICATE_FAILED)
+                .hint(format!("see it with: leasehold executions show {id}"))
+                .hint("use another key, or --reuse finished"))
+        }
+        _ => {
+            let wrong = format!("nothing was run: {id} is {state} for this key");
+            Err(Failure::execution_open(wrong)
+                .exit_with(exit::DUPLICATE_OPEN)
+                .hint(format!("see it with: leasehold executions show {id}")))
+        }
+    }
+}
+
+/// An execution that did not succeed. What its command wrote to stderr has been passed on, and is not repeated.
+fn failed(execution: &Execution) -> Failure {
+    let why = execution.reason.as_deref().and_then(|reason| reason.lines().next());
+    let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+    let wrong = format!("{} {}{why}", execution.id, ended(execution.state));
+    Failure::execution_failed(wrong).exit_with(exit::FAILURE)
+}
+
+/// How an execution ended, as the end of a sentence about it.
+fn ended(state: TaskState) -> String {
+    match state {
+        TaskState::Aborted => "was aborted".to_owned(),
+        state if state.is_terminal() => state.to_string(),
+        state => format!("is {state}"),
+    }
 }
 
 /// Says that this process still waits for its execution, until it is dropped.

@@ -55,7 +55,7 @@ fn tint(kind: EventKind) -> Tint {
     match kind {
         EventKind::Expired | EventKind::Stolen | EventKind::Forced => Paint::bad,
         EventKind::Asked => Paint::warning,
-        EventKind::Queued | EventKind::Left => Paint::dim,
+        EventKind::Queued | EventKind::Left | EventKind::Renewed => Paint::dim,
         EventKind::Acquired | EventKind::Released => plain,
     }
 }

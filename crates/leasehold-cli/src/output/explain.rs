@@ -12,6 +12,8 @@ use super::text::{ago, count, lines, shell_word, short, visible, when};
 /// Why a lock cannot be had, and what would free it.
 #[derive(Debug, Serialize)]
 pub(crate) struct Explanation<'a> {
+    name: String,
+    /// The same, under the name that scripts of before may use.
     lock: String,
     #[serde(rename = "explanation")]
     sentences: Vec<String>,
@@ -50,7 +52,9 @@ impl<'a> Explanation<'a> {
             sentences.extend(holder(status, held, around));
         }
         sentences.push(queue(status));
-        Self { lock: status.name.to_string(), sentences, commands: remedies(status, around), status }
+        let sentences = sentences.iter().map(|sentence| visible(sentence)).collect();
+        let [name, lock] = [(); 2].map(|()| status.name.to_string());
+        Self { name, lock, sentences, commands: remedies(status, around), status }
     }
 
     pub(crate) fn text(&self, paint: Paint) -> String {
@@ -96,10 +100,13 @@ fn holder(status: &LockStatus, held: &HolderStatus, around: &Around<'_>) -> Vec<
     if let Some(asked) = &held.asked {
         let reason = asked.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
         let when = ago(now, asked.at);
-        sentences.push(format!(
-            "{} asked it to stop {when}{reason}; it learns that at its next renewal.",
-            asked.by
-        ));
+        // The answer to a renewal has the request.
+        let learns = if held.renewed_at >= asked.at {
+            "it has known since its last renewal"
+        } else {
+            "it is notified at once if the store can, else at its next renewal"
+        };
+        sentences.push(format!("{} asked it to stop {when}{reason}; {learns}.", asked.by));
     }
     sentences
 }
@@ -200,7 +207,7 @@ mod tests {
         'deploy/prod' is held by ada@web1:4711 since 2024-11-05T14:31:45Z (12s ago), alone, with token 1730817105000000.
         It is for: work of\nada@web1:4711.
         It was renewed 1 time, last 2s ago, and lasts until 2024-11-05T14:32:25Z (in 28s) unless it is renewed.
-        bob@ci asked it to stop 1s ago (hotfix); it learns that at its next renewal.
+        bob@ci asked it to stop 1s ago (hotfix); it is notified at once if the store can, else at its next renewal.
         In the queue: bob@ci:12 (exclusive, for 4s) is next, then eve@ci:13 (shared, for 1s).
 
         What to do:
@@ -208,6 +215,15 @@ mod tests {
           queue  leasehold run deploy/prod --wait 10m -- COMMAND
           force  leasehold locks release deploy/prod --force --token 1730817105000000 --reason 'TEXT'
         ");
+    }
+
+    #[test]
+    fn a_holder_that_has_renewed_since_knows_that_it_is_asked_to_stop() {
+        let mut status = fixture::held("deploy/prod");
+        let held = &mut status.holders[0];
+        held.renewed_at = held.asked.as_ref().unwrap().at;
+        let told = why(&status);
+        assert!(told.contains("(hotfix); it has known since its last renewal.\n"), "{told}");
     }
 
     #[test]

@@ -8,7 +8,9 @@ use leasehold::Error;
 use leasehold::model::{Conflict, HeldBy, Invalid, LockName};
 use serde::Serialize;
 
+use super::json;
 use super::paint::Paint;
+use super::program::with_store;
 use super::secrets::without_passwords;
 use super::text::{lines, visible};
 use crate::exit;
@@ -24,13 +26,31 @@ pub(crate) struct Failure {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     causes: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    details: Option<Box<Blocked>>,
+    details: Option<Box<Details>>,
     /// What the process exits with.
     #[serde(skip)]
     pub(crate) exit: i32,
     /// There is nothing to say, as when the reader of our output has gone.
     #[serde(skip)]
     silent: bool,
+}
+
+/// What a program may want to know besides the code.
+#[derive(Debug, Clone, Serialize)]
+#[serde(untagged)]
+enum Details {
+    Lock(Blocked),
+    Workflow(WorkflowBlocked),
+}
+
+/// The workflow that could not be started, and the execution in the way: the fields of the HTTP API.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct WorkflowBlocked {
+    workflow_id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    existing_execution_id: Option<String>,
+    message: String,
 }
 
 /// Who is in the way, for programs.
@@ -42,12 +62,17 @@ struct Blocked {
 }
 
 #[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
 struct BlockedBy {
     holder: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease_ref: Option<String>,
     mode: String,
     token: u64,
     since: String,
     until: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_in_seconds: Option<f64>,
 }
 
 impl Failure {
@@ -89,6 +114,16 @@ impl Failure {
     /// What this belongs to is over.
     pub(crate) fn lost(error: impl Into<String>) -> Self {
         Self::new(exit::LEASE_LOST, "LEASE_LOST", error)
+    }
+
+    /// An execution of a workflow has failed or was aborted.
+    pub(crate) fn execution_failed(error: impl Into<String>) -> Self {
+        Self::new(exit::FAILURE, "EXECUTION_FAILED", error)
+    }
+
+    /// The execution of a key is not over yet.
+    pub(crate) fn execution_open(error: impl Into<String>) -> Self {
+        Self::new(exit::NOT_ACQUIRED, "EXECUTION_NOT_FINISHED", error)
     }
 
     /// A person said no.
@@ -158,10 +193,9 @@ impl Failure {
 
     /// What to do next and what lies behind it, one line each.
     pub(crate) fn advice(&self) -> impl Iterator<Item = String> {
-        let hints = self
-            .hints
-            .iter()
-            .map(|hint| if hint.starts_with("usage: ") { hint.clone() } else { format!("hint: {hint}") });
+        let hints = self.hints.iter().map(|hint| {
+            if hint.starts_with("usage: ") { hint.clone() } else { format!("hint: {}", with_store(hint)) }
+        });
         hints.chain(self.causes.iter().map(|cause| format!("cause: {cause}")))
     }
 
@@ -170,7 +204,7 @@ impl Failure {
         if self.silent {
             return;
         }
-        let text = match serde_json::to_string(self) {
+        let text = match json::to_line(self) {
             Ok(text) if json => text + "\n",
             _ => self.text(Paint::of(&io::stderr())),
         };
@@ -203,9 +237,24 @@ impl From<Error> for Failure {
             hints: error.hint().iter().map(|hint| without_passwords(hint)).collect(),
             causes,
             details: match &error {
-                Error::Conflict { lock, conflict, .. } => Some(Box::new(Blocked::new(lock, conflict))),
+                Error::Conflict { lock, conflict, .. } => Some(Details::Lock(Blocked::new(lock, conflict))),
+                Error::WorkflowLocked { workflow, execution, reason, .. } => {
+                    Some(Details::Workflow(WorkflowBlocked {
+                        workflow_id: workflow.to_string(),
+                        existing_execution_id: execution.map(|id| id.to_string()),
+                        message: reason.clone(),
+                    }))
+                }
+                Error::ExecutionKeyReused { workflow, execution, .. } => {
+                    Some(Details::Workflow(WorkflowBlocked {
+                        workflow_id: workflow.to_string(),
+                        existing_execution_id: Some(execution.to_string()),
+                        message: error.to_string(),
+                    }))
+                }
                 _ => None,
-            },
+            }
+            .map(Box::new),
             ..Self::new(exit::of(&error), error.code(), error.to_string())
         }
     }
@@ -221,16 +270,18 @@ impl Blocked {
     fn new(lock: &LockName, conflict: &Conflict) -> Self {
         Self {
             lock: lock.to_string(),
-            holders: conflict.holders.iter().map(BlockedBy::new).collect(),
+            holders: conflict.holders.iter().map(|held| BlockedBy::new(held, conflict)).collect(),
             waiters: conflict.waiters,
         }
     }
 }
 
 impl BlockedBy {
-    fn new(held: &HeldBy) -> Self {
+    fn new(held: &HeldBy, conflict: &Conflict) -> Self {
         Self {
             holder: held.holder.to_string(),
+            lease_ref: held.lease.map(|lease| lease.to_string()),
+            expires_in_seconds: conflict.left(held).map(|left| left.as_secs_f64()),
             mode: held.mode.to_string(),
             token: held.token.get(),
             since: format!("{:#}", held.since),
@@ -240,7 +291,7 @@ impl BlockedBy {
 }
 
 fn joined<S: serde::Serializer>(hints: &[String], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(&hints.join("; "))
+    serializer.serialize_str(&with_store(&hints.join("; ")))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Leases that are held without a guard: what `locks acquire` and `locks renew` print.
 
 use leasehold::client::HolderStatus;
-use leasehold::model::{Lease, LockName};
+use leasehold::model::{Lease, LockName, TookOver};
 use serde::Serialize;
 
 use super::table::block;
@@ -11,7 +11,10 @@ use super::text::when;
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct LeaseView {
-    pub(crate) lock: String,
+    /// The lock, as everywhere.
+    pub(crate) name: String,
+    /// The same, under the name that scripts of before may use.
+    lock: String,
     pub(crate) lease_id: String,
     pub(crate) token: u64,
     holder: String,
@@ -22,15 +25,41 @@ pub(crate) struct LeaseView {
     /// Who asked the holder to stop.
     #[serde(skip_serializing_if = "Option::is_none")]
     asked: Option<serde_json::Value>,
+    /// The lease in whose place this one was granted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    took_over: Option<TakenView>,
+    /// The same, for people.
+    #[serde(skip)]
+    pub(crate) taken: Option<String>,
     /// Until when, for people.
     #[serde(skip)]
     pub(crate) until: String,
 }
 
+/// A lease that ended without a release.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct TakenView {
+    holder: String,
+    token: u64,
+    renewed_at: String,
+    expires_at: String,
+}
+
+impl TakenView {
+    fn of(before: &TookOver) -> Self {
+        Self {
+            holder: before.holder.to_string(),
+            token: before.token.get(),
+            renewed_at: format!("{:#}", before.renewed_at),
+            expires_at: format!("{:#}", before.expires_at),
+        }
+    }
+}
+
 /// Several, taken together: the first that was asked for stands for all.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Leases {
-    success: bool,
     #[serde(flatten)]
     first: LeaseView,
     #[serde(rename = "leases")]
@@ -40,6 +69,7 @@ pub(crate) struct Leases {
 impl LeaseView {
     pub(crate) fn of_lease(lock: &LockName, lease: &Lease) -> Self {
         Self {
+            name: lock.to_string(),
             lock: lock.to_string(),
             lease_id: lease.ask.lease_id.to_string(),
             token: lease.token.get(),
@@ -49,12 +79,15 @@ impl LeaseView {
             expires_at: format!("{:#}", lease.expires_at),
             ttl_seconds: lease.ask.ttl.as_duration().as_secs_f64(),
             asked: None,
+            took_over: lease.took_over.as_deref().map(TakenView::of),
+            taken: lease.took_over.as_ref().map(|before| before.describe(lease.acquired_at)),
             until: when(lease.renewed_at, lease.expires_at),
         }
     }
 
     pub(crate) fn of_holder(lock: &LockName, held: &HolderStatus) -> Self {
         Self {
+            name: lock.to_string(),
             lock: lock.to_string(),
             lease_id: held.lease_id.to_string(),
             token: held.token.get(),
@@ -64,13 +97,15 @@ impl LeaseView {
             expires_at: format!("{:#}", held.expires_at),
             ttl_seconds: held.ttl_seconds,
             asked: held.asked.as_ref().and_then(|asked| serde_json::to_value(asked).ok()),
+            took_over: None,
+            taken: None,
             until: when(held.renewed_at, held.expires_at),
         }
     }
 
     fn text(&self) -> String {
         let known = [("lease id", self.lease_id.clone()), ("token", self.token.to_string())];
-        format!("{}  held by {} until {}\n{}", self.lock, self.holder, self.until, block(2, &known))
+        format!("{}  held by {} until {}\n{}", self.name, self.holder, self.until, block(2, &known))
     }
 }
 
@@ -81,7 +116,7 @@ impl Leases {
         let found = asked.iter().filter_map(find);
         let all: Vec<_> = found.map(|(lock, lease)| LeaseView::of_lease(lock, lease)).collect();
         let first = all.first()?.clone();
-        Some(Self { success: true, first, all })
+        Some(Self { first, all })
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &LeaseView> {

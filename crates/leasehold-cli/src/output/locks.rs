@@ -5,6 +5,7 @@ use leasehold::client::HolderStatus;
 use leasehold::model::{Mode, Status};
 
 use super::paint::Paint;
+use super::program::command;
 use super::table::{Table, Tint, block, plain};
 use super::text::{ago, count, lines, short, shortly, visible, when};
 
@@ -75,12 +76,17 @@ fn mode(held: &HolderStatus) -> String {
 pub(crate) fn lock_page(lock: &LockStatus, paint: Paint) -> String {
     let state = match (lock.holders.iter().any(|held| !held.stale), lock.is_stale) {
         (true, _) => paint.warning("held"),
-        (false, true) => paint.bad("stale: the next acquire, or leasehold sweep, frees it"),
+        (false, true) => paint.bad(format!("stale: the next acquire, or {}, frees it", command("sweep"))),
         (false, false) => paint.good("free"),
     };
     let mut page = vec![format!("{}  {state}", paint.bold(&lock.name))];
     if lock.holders.is_empty() && lock.token.get() > 0 {
         page.push(format!("  newest token  {}", lock.token));
+        if let Some(last) = &lock.last {
+            let by = last.by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
+            let (holder, at) = (visible(last.holder.as_str()), when(lock.now, last.at));
+            page.push(format!("  last lease    {holder}, {}{by} at {at}", last.status));
+        }
     }
     let blocks: Vec<_> = lock.holders.iter().map(|held| holder_block(lock, held)).collect();
     let mut page = lines(page) + &blocks.join("\n");

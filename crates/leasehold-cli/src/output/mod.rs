@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `printer.rs` | writing, to people or as JSON; a reader that has gone is no error |
 //! | `failure.rs`, `refusal.rs` | what went wrong: who, why, what next, and the exit code |
+//! | `json.rs` | JSON that is safe to show |
+//! | `program.rs` | commands in hints, with the store |
 //! | `secrets.rs` | passwords do not get out |
 //! | `paint.rs` | colour, on a terminal only |
 //! | `text.rs` | durations, times and names in sentences |
@@ -17,10 +19,12 @@
 mod events;
 mod explain;
 mod failure;
+mod json;
 mod leases;
 mod locks;
 mod paint;
 mod printer;
+mod program;
 mod progress;
 mod refusal;
 mod schedules;
@@ -36,14 +40,16 @@ mod workflows;
 pub(crate) use events::{Of, event_line, history_table};
 pub(crate) use explain::{Around, Explanation};
 pub(crate) use failure::Failure;
+pub(crate) use json::to_line;
 pub(crate) use leases::{LeaseView, Leases};
 pub(crate) use locks::{lock_page, lock_table};
 pub(crate) use paint::Paint;
 pub(crate) use printer::Printer;
+pub(crate) use program::set_program;
 pub(crate) use progress::Progress;
 pub(crate) use refusal::refusal;
 pub(crate) use schedules::{schedule_page, schedule_table};
-pub(crate) use secrets::store_for_people;
+pub(crate) use secrets::{has_secrets, store_for_people};
 pub(crate) use tasks::{queue_table, task_page, task_table, worker_table};
 pub(crate) use text::{count, lines, shell_word, short, visible};
 pub(crate) use tokens::token_table;

@@ -23,6 +23,11 @@ impl Paint {
         Self { on: stream.is_terminal() && !set("NO_COLOR") && !dumb }
     }
 
+    /// Whether there is colour at all.
+    pub(crate) const fn is_on(self) -> bool {
+        self.on
+    }
+
     pub(crate) fn bold(self, text: impl Display) -> String {
         self.with(Style::new().bold(), text)
     }

@@ -6,7 +6,9 @@ use std::io::{self, IsTerminal, Write};
 use serde::Serialize;
 
 use super::failure::Failure;
+use super::json;
 use super::paint::Paint;
+use super::program::with_store;
 
 /// Where results and talk go, and for whom they are.
 #[derive(Debug, Clone, Copy)]
@@ -32,8 +34,21 @@ impl Printer {
         value: &impl Serialize,
         text: impl FnOnce(Paint) -> String,
     ) -> Result<(), Failure> {
-        let text = if self.json { pretty(value)? + "\n" } else { text(self.paint) };
+        let text = if self.json {
+            json::to_pretty(value).map_err(Failure::internal)? + "\n"
+        } else {
+            text(self.paint)
+        };
         self.write(text.as_bytes())
+    }
+
+    /// Writes the answer of a command that has done something: for programs the same with `success` before it.
+    pub(crate) fn done(
+        self,
+        value: &impl Serialize,
+        text: impl FnOnce(Paint) -> String,
+    ) -> Result<(), Failure> {
+        self.result(&Done { success: true, value }, text)
     }
 
     /// Writes one result of many, on one line.
@@ -42,11 +57,8 @@ impl Printer {
         value: &impl Serialize,
         text: impl FnOnce(Paint) -> String,
     ) -> Result<(), Failure> {
-        let line = if self.json {
-            serde_json::to_string(value).map_err(Failure::internal)?
-        } else {
-            text(self.paint)
-        };
+        let line =
+            if self.json { json::to_line(value).map_err(Failure::internal)? } else { text(self.paint) };
         self.write((line + "\n").as_bytes())
     }
 
@@ -67,12 +79,17 @@ impl Printer {
     /// Talk, for people only.
     pub(crate) fn say(self, line: impl Display) {
         if !self.quiet && !self.json {
+            let line = line.to_string();
             // There is nobody to complain to when stderr is closed.
-            let _ = writeln!(io::stderr(), "{line}");
+            let _ = writeln!(io::stderr(), "{}", with_store(&line));
         }
     }
 }
 
-fn pretty(value: &impl Serialize) -> Result<String, Failure> {
-    serde_json::to_string_pretty(value).map_err(Failure::internal)
+/// An object with `success` as its first field.
+#[derive(Serialize)]
+struct Done<'a, T> {
+    success: bool,
+    #[serde(flatten)]
+    value: &'a T,
 }

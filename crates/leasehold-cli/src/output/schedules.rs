@@ -1,6 +1,6 @@
 //! Schedules, for people; for programs they are written by the library.
 
-use leasehold::model::{Schedule, Timestamp};
+use leasehold::model::{Missed, Schedule, Timestamp};
 
 use super::paint::Paint;
 use super::table::{Table, Tint, block, plain};
@@ -27,8 +27,12 @@ pub(crate) fn schedule_page(schedule: &Schedule, now: Timestamp, next: usize) ->
     let mut lines = vec![
         ("cron", format!("{} in {}", visible(schedule.cron.as_str()), schedule.zone)),
         ("queue", schedule.queue.to_string()),
-        ("payload", schedule.payload.as_str().to_owned()),
+        ("payload", visible(schedule.payload.as_str())),
+        ("missed", missed(schedule.missed).to_owned()),
     ];
+    if let Some(jitter) = schedule.jitter {
+        lines.push(("jitter", format!("each task runs up to {jitter} after its tick")));
+    }
     if let Some(lock) = &schedule.lock {
         lines.push(("lock", lock.to_string()));
     }
@@ -38,4 +42,13 @@ pub(crate) fn schedule_page(schedule: &Schedule, now: Timestamp, next: usize) ->
         name = "";
     }
     format!("{}{paused}\n{}", schedule.name, block(2, &lines))
+}
+
+/// What happens to ticks at which no worker was running.
+const fn missed(missed: Missed) -> &'static str {
+    match missed {
+        Missed::All => "all: a task for each missed tick",
+        Missed::Last => "last: one task for the last missed tick",
+        Missed::None => "none: missed ticks are skipped",
+    }
 }

@@ -12,6 +12,12 @@ pub(crate) fn store_for_people(url: &str) -> String {
     }
 }
 
+/// Whether an address has secrets, or may have some because it is not understood.
+pub(crate) fn has_secrets(url: &str) -> bool {
+    let shown = store_for_people(url);
+    shown != url && (shown.contains("***") || shown.ends_with('…'))
+}
+
 /// The text without passwords: neither that of a `scheme://user:password@host` in it, nor the value of a setting that
 /// is named like one. Drivers and the reader of the command line quote what they do not understand.
 pub(super) fn without_passwords(text: &str) -> String {
@@ -30,7 +36,7 @@ fn without_userinfo(text: &str) -> String {
         let sign = after[..end].rfind('@').or_else(|| after[..word].find('@'));
         rest = match (after.find(':'), sign) {
             // There the token is the user.
-            (_, Some(sign)) if is_web(before) && sign < end => {
+            (_, Some(sign)) if is_web(before) && sign < end && &after[..sign] != PLACEHOLDER => {
                 told += "***";
                 &after[sign..]
             }
@@ -44,6 +50,9 @@ fn without_userinfo(text: &str) -> String {
     }
     told + rest
 }
+
+/// What hints write in the place of a token.
+const PLACEHOLDER: &str = "TOKEN";
 
 fn is_web(before: &str) -> bool {
     let before = before.to_ascii_lowercase();
@@ -84,8 +93,16 @@ mod tests {
         assert_eq!(told("no such 'mysql://ada:s3cr3t@h/a@b'."), "no such 'mysql://ada:***@h/a@b'.");
         assert_eq!(told("a://u:p/w@h and b://:q@i"), "a://u:***@h and b://:***@i");
         assert_eq!(told("'https://lh_s3cr3t@h/' and HTTP://u:p@h"), "'https://***@h/' and HTTP://***@h");
-        for same in ["", "x://", "http://h:80/a", "http://h:80/ it is", "x://ada@h/", "sqlite:a@b:c", "é://é"]
-        {
+        for same in [
+            "",
+            "x://",
+            "or write https://TOKEN@HOST",
+            "http://h:80/a",
+            "http://h:80/ it is",
+            "x://ada@h/",
+            "sqlite:a@b:c",
+            "é://é",
+        ] {
             assert_eq!(told(same), same);
         }
     }

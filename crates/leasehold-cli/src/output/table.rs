@@ -3,7 +3,7 @@
 use comfy_table::{ContentArrangement, presets};
 
 use super::paint::Paint;
-use super::text;
+use super::text::{self, visible};
 
 /// How a whole row is painted.
 pub(super) type Tint = fn(Paint, String) -> String;
@@ -27,9 +27,9 @@ impl Table {
         Self { table, tints }
     }
 
-    /// No cell may contain a line break: see [`visible`](super::visible).
+    /// No character of a cell breaks the line or changes the terminal.
     pub(super) fn row(&mut self, tint: Tint, cells: Vec<String>) {
-        self.table.add_row(cells);
+        self.table.add_row(cells.into_iter().map(|cell| visible(&cell)));
         self.tints.push(tint);
     }
 
@@ -48,5 +48,5 @@ pub(super) fn plain(_: Paint, line: String) -> String {
 /// A block of names and values, the values in one column.
 pub(super) fn block(indent: usize, lines: &[(&str, String)]) -> String {
     let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    text::lines(lines.iter().map(|(name, value)| format!("{:indent$}{name:width$}  {value}", "")))
+    text::lines(lines.iter().map(|(name, value)| format!("{:indent$}{name:width$}  {}", "", visible(value))))
 }

@@ -4,12 +4,18 @@ use std::time::Duration;
 
 use leasehold::model::{Timestamp, format_duration};
 
-/// A text that somebody else wrote, on one line and unable to move the cursor, change colours or turn the line round.
+/// Whether a character could move the cursor, start a control sequence, break a line or change the direction of the text:
+/// control characters (C0, C1 and DEL), line separators and bidirectional controls.
+pub(crate) fn is_unsafe(c: char) -> bool {
+    let breaks_or_turns = matches!(c, '\u{2028}' | '\u{2029}' | '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    c.is_control() || breaks_or_turns
+}
+
+/// A text that another program or person wrote, on one line and unable to change the terminal.
 pub(crate) fn visible(text: &str) -> String {
-    let turns = |c: char| matches!(c, '\u{2028}' | '\u{2029}' | '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let mut seen = String::with_capacity(text.len());
     for c in text.chars() {
-        if c.is_control() || turns(c) {
+        if is_unsafe(c) {
             seen.extend(c.escape_default());
         } else {
             seen.push(c);

@@ -8,7 +8,7 @@ use super::text::visible;
 
 /// A row for each.
 pub(crate) fn token_table(tokens: &[TokenStatus], paint: Paint) -> String {
-    let mut table = Table::new(&["ID", "NAME", "ROLE", "CREATED", "ENDS"]);
+    let mut table = Table::new(&["ID", "NAME", "ROLE", "REACHES", "CREATED", "ENDS"]);
     for token in tokens {
         let ends = match (&token.revoked_at, &token.expires_at) {
             (Some(revoked), _) => format!("revoked {revoked}"),
@@ -16,7 +16,11 @@ pub(crate) fn token_table(tokens: &[TokenStatus], paint: Paint) -> String {
             (None, None) => "never".to_owned(),
         };
         let (name, role) = (visible(&token.name), token.role.to_string());
-        let row = vec![token.id.clone(), name, role, token.created_at.clone(), ends];
+        let reaches = match &token.scopes[..] {
+            [] => "everything".to_owned(),
+            scopes => visible(&scopes.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")),
+        };
+        let row = vec![token.id.clone(), name, role, reaches, token.created_at.clone(), ends];
         let tint: Tint = if token.active { plain } else { Paint::warning };
         table.row(tint, row);
     }

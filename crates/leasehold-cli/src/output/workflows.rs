@@ -69,16 +69,17 @@ pub(crate) fn workflow_page(lock: &WorkflowLock, paint: Paint) -> String {
 
 /// A row for each.
 pub(crate) fn execution_table(executions: &[Execution], now: Timestamp, paint: Paint) -> String {
-    let mut table = Table::new(&["ID", "WORKFLOW", "STATE", "ATTEMPT", "STARTED", "WHEN", "NOTE"]);
+    let mut table = Table::new(&["ID", "WORKFLOW", "STATE", "ATTEMPT", "ADDED", "STARTED", "ENDED", "NOTE"]);
+    let age = |time: Option<Timestamp>| time.map_or_else(|| "-".to_owned(), |time| ago(now, time));
     for execution in executions {
-        let moment = execution.finished_at.or(execution.started_at);
         let row = vec![
             execution.id.to_string(),
             execution.workflow.to_string(),
             execution.state.to_string(),
             execution.attempt.to_string(),
             ago(now, execution.created_at),
-            moment.map_or_else(|| "-".to_owned(), |moment| ago(now, moment)),
+            age(execution.started_at),
+            age(execution.finished_at),
             note(execution),
         ];
         table.row(tint(execution.state), row);
@@ -91,7 +92,7 @@ fn note(execution: &Execution) -> String {
     let asked = execution.asked_by.as_ref().filter(|_| execution.state == TaskState::Running);
     let progress = execution.progress.as_ref().filter(|_| execution.state == TaskState::Running);
     let text = match (asked, progress, &execution.reason) {
-        (Some(_), ..) => "to be stopped".to_owned(),
+        (Some(_), ..) => "stopping".to_owned(),
         (_, Some(progress), _) => progress.to_string(),
         (_, _, Some(reason)) => reason.lines().next().unwrap_or_default().to_owned(),
         _ => String::new(),
@@ -116,12 +117,13 @@ pub(crate) fn execution_page(execution: &Execution, now: Timestamp, paint: Paint
         ("may run for", execution.max_runtime.map(|longest| short(longest.as_duration()))),
         ("token", Some(execution.token.to_string())),
         ("added", Some(when(now, execution.created_at))),
+        ("started by", execution.started_by.as_deref().map(visible)),
         ("worker", execution.worker.map(|worker| worker.to_string())),
         ("started", execution.started_at.map(|start| when(now, start))),
         ("lease until", execution.lease_expires_at.map(|end| when(now, end))),
         ("ended", execution.finished_at.map(|end| when(now, end))),
         ("after", lasted.map(|(start, end)| short(end.since(start)))),
-        ("to be stopped", execution.asked_by.as_ref().map(|by| format!("by {by}"))),
+        ("stop requested", execution.asked_by.as_ref().map(|by| format!("by {by}"))),
     ];
     let facts: Vec<_> = facts.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
     let mut page = lines([format!("{}  {state}", paint.bold(execution.id))]) + &block(2, &facts);

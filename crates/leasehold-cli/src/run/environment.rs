@@ -8,6 +8,7 @@
 //! | `LEASEHOLD_STORE` | where the locks live |
 //! | `LEASEHOLD_TASK`, `LEASEHOLD_QUEUE`, `LEASEHOLD_ATTEMPT`, `LEASEHOLD_KEY` | of a task, for the command of `tasks work`; `LEASEHOLD_TOKEN` is then the task's |
 //! | `LEASEHOLD_WORKFLOW`, `LEASEHOLD_EXECUTION_ID` | of an execution; `LEASEHOLD_ATTEMPT` then counts those of its key |
+//! | `LEASEHOLD_WEBHOOK_TRIGGER`, `LEASEHOLD_WEBHOOK_EVENT`, `LEASEHOLD_WEBHOOK_DELIVERY` | of the webhook that started an execution |
 //! | `LEASEHOLD_LOCK_TOKEN` | the token of a task's lock |
 //! | `LEASEHOLD_PAYLOAD_FILE` | the input of an execution as a file, for the command of a workflow of `leasehold serve` |
 //! | `LEASEHOLD_PROGRESS` | where to tell how far a task has come |
@@ -16,7 +17,9 @@ use std::ffi::{CString, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-use leasehold::model::{Brief, ExecutionId, Holder, LeaseId, LockName, Task, Token, WorkflowName};
+use leasehold::model::{
+    Brief, ExecutionId, Holder, LeaseId, LockName, Task, Token, WebhookEvent, WorkflowName,
+};
 
 const LOCK: &str = "LEASEHOLD_LOCK";
 const LOCKS: &str = "LEASEHOLD_LOCKS";
@@ -30,6 +33,9 @@ const ATTEMPT: &str = "LEASEHOLD_ATTEMPT";
 const KEY: &str = "LEASEHOLD_KEY";
 const WORKFLOW: &str = "LEASEHOLD_WORKFLOW";
 const EXECUTION: &str = "LEASEHOLD_EXECUTION_ID";
+const WEBHOOK_TRIGGER: &str = "LEASEHOLD_WEBHOOK_TRIGGER";
+const WEBHOOK_EVENT: &str = "LEASEHOLD_WEBHOOK_EVENT";
+const WEBHOOK_DELIVERY: &str = "LEASEHOLD_WEBHOOK_DELIVERY";
 const LOCK_TOKEN: &str = "LEASEHOLD_LOCK_TOKEN";
 const PAYLOAD_FILE: &str = "LEASEHOLD_PAYLOAD_FILE";
 pub(crate) const PROGRESS: &str = "LEASEHOLD_PROGRESS";
@@ -78,7 +84,8 @@ impl Attempt<'_> {
     pub(super) fn block(&self) -> Vec<u8> {
         let task = self.task;
         let execution = ExecutionId::of_task(task);
-        let attempt = if execution.is_some() { Brief::of(task).attempt } else { task.attempt };
+        let brief = execution.map(|_| Brief::of(task));
+        let attempt = brief.as_ref().map_or(task.attempt, |brief| brief.attempt);
         let mut variables = vec![
             (TASK, task.id.to_string()),
             (QUEUE, task.queue.to_string()),
@@ -87,6 +94,7 @@ impl Attempt<'_> {
             (STORE, self.store_url.to_owned()),
         ];
         variables.extend(execution.map(|id| (EXECUTION, id.to_string())));
+        variables.extend(brief.iter().flat_map(webhook));
         variables.extend(WorkflowName::of_queue(&task.queue).map(|name| (WORKFLOW, name.to_string())));
         variables.extend(task.key.as_ref().map(|key| (KEY, key.to_string())));
         variables.extend(self.progress_path.clone().map(|path| (PROGRESS, path)));
@@ -118,11 +126,13 @@ impl Execution<'_> {
     /// The variables as `NAME=value`, each followed by a NUL.
     pub(super) fn block(&self) -> Vec<u8> {
         let task = self.task;
+        let brief = Brief::of(task);
         let mut variables = vec![
             (EXECUTION, ExecutionId::from(task.id).to_string()),
-            (ATTEMPT, Brief::of(task).attempt.to_string()),
+            (ATTEMPT, brief.attempt.to_string()),
             (TOKEN, task.token.to_string()),
         ];
+        variables.extend(webhook(&brief));
         variables.extend(WorkflowName::of_queue(&task.queue).map(|name| (WORKFLOW, name.to_string())));
         variables.extend(task.key.as_ref().map(|key| (KEY, key.to_string())));
         variables.extend(self.lock_token.map(|token| (LOCK_TOKEN, token.to_string())));
@@ -130,12 +140,24 @@ impl Execution<'_> {
         let mut all = block(&variables);
         add(&mut all, PAYLOAD_FILE, self.payload_file.as_os_str().as_bytes());
         for (name, value) in self.around {
-            if variables.iter().all(|(ours, _)| ours != name) {
+            // A server that was itself started by a webhook must not pass on what started it.
+            let of_webhook = [WEBHOOK_TRIGGER, WEBHOOK_EVENT, WEBHOOK_DELIVERY].contains(&name.as_str());
+            if !of_webhook && variables.iter().all(|(ours, _)| ours != name) {
                 add(&mut all, name, value.as_bytes());
             }
         }
         all
     }
+}
+
+/// The variables of the webhook that started the execution, if a webhook did.
+fn webhook(brief: &Brief) -> Vec<(&'static str, String)> {
+    let Some(WebhookEvent { trigger, event, delivery }) = WebhookEvent::of(&brief.facts) else {
+        return Vec::new();
+    };
+    let event = event.map(|event| (WEBHOOK_EVENT, event.into()));
+    let delivery = delivery.map(|delivery| (WEBHOOK_DELIVERY, delivery.into()));
+    std::iter::once((WEBHOOK_TRIGGER, trigger.into())).chain(event).chain(delivery).collect()
 }
 
 fn block(variables: &[(&str, String)]) -> Vec<u8> {
@@ -167,6 +189,9 @@ pub(super) fn inherited() -> Vec<CString> {
         KEY,
         WORKFLOW,
         EXECUTION,
+        WEBHOOK_TRIGGER,
+        WEBHOOK_EVENT,
+        WEBHOOK_DELIVERY,
         LOCK_TOKEN,
         PAYLOAD_FILE,
         PROGRESS,

@@ -13,8 +13,9 @@ pub(super) enum Message {
     Started(i32),
     /// From KEEPER: the command was stopped by this signal.
     Stopped(i32),
-    /// From either: the command has been asked to stop. Once is enough: many programs take a second time for "at once".
-    Ending,
+    /// From either: the command has been asked to stop, and the exit code that tells why. Once is enough: many programs take
+    /// a second time for "at once".
+    Ending(i32),
     /// From KEEPER: the command has ended.
     Exited(Exited),
     /// From KEEPER: nothing of the command is left and the lock is released; exit with this code.
@@ -52,7 +53,7 @@ impl Message {
         let (tag, value) = match self {
             Self::Started(pid) => (1, number(pid)),
             Self::Stopped(signal) => (2, number(signal)),
-            Self::Ending => (3, 0),
+            Self::Ending(code) => (3, number(code)),
             Self::Exited(Exited::Code(code)) => (4, number(code)),
             Self::Exited(Exited::Signal(signal)) => (5, number(signal)),
             Self::Done(code) => (6, number(code)),
@@ -71,7 +72,7 @@ impl Message {
         Some(match bytes[0] {
             1 => Self::Started(value),
             2 => Self::Stopped(value),
-            3 => Self::Ending,
+            3 => Self::Ending(value),
             4 => Self::Exited(Exited::Code(value)),
             5 => Self::Exited(Exited::Signal(value)),
             6 => Self::Done(value),
@@ -161,7 +162,7 @@ mod tests {
         let all = [
             Message::Started(4711),
             Message::Stopped(20),
-            Message::Ending,
+            Message::Ending(79),
             Message::Exited(Exited::Code(255)),
             Message::Exited(Exited::Signal(9)),
             Message::Done(-1),

@@ -29,6 +29,8 @@ pub(crate) struct RunPlan {
     pub(crate) renew_at: f64,
     /// How long the command has between `SIGTERM` and `SIGKILL`.
     pub(crate) kill_after: Option<Duration>,
+    /// The command is ended when it has run for this long.
+    pub(crate) max_runtime: Option<Ttl>,
     /// What is to keep the processes of the command together.
     pub(crate) contain: Contain,
     /// Keep others out until so long after the lock was acquired.

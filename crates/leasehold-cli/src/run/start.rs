@@ -12,7 +12,7 @@ use super::front::{Family, Front};
 use super::keeper::keep;
 use super::lookup::{NotRunnable, look_up};
 use super::plan::RunPlan;
-use super::say::say;
+use super::say::{say, say_to_programs};
 use super::stub::Image;
 use super::sys::{self, Shared};
 use super::terminal::Terminal;
@@ -34,6 +34,7 @@ pub(super) struct Job<'a> {
 
 /// Runs the command under its locks and returns the code to exit with. To be called while this process has one thread.
 pub(crate) fn run(plan: &RunPlan) -> i32 {
+    say_to_programs(plan.json);
     let (timing, image) = match check(plan) {
         Ok(checked) => checked,
         Err(refusal) => {

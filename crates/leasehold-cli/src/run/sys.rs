@@ -25,7 +25,7 @@ use super::alarm::Alarm;
 /// Makes a copy of this process. To be called only while it has a single thread: everything is then as usable in the
 /// child as in the parent (with more threads, a lock that one of them held would stay locked for ever).
 pub(super) fn fork() -> Result<ForkResult, Errno> {
-    debug_assert!(has_one_thread(), "fork with threads around");
+    refuse_with_threads()?;
     // SAFETY: There is one thread, see above, so the child may do whatever the parent may.
     unsafe { nix::unistd::fork() }
 }
@@ -52,7 +52,7 @@ const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 /// it takes the child's thread for the parent's. So the child should do little before it executes something.
 #[cfg(target_os = "linux")]
 fn clone3(flags: u64, exit_signal: u64, cgroup: u64) -> Result<ForkResult, Errno> {
-    debug_assert!(has_one_thread(), "fork with threads around");
+    refuse_with_threads()?;
     // flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size, cgroup
     let arguments: [u64; 11] = [flags, 0, 0, 0, exit_signal, 0, 0, 0, 0, 0, cgroup];
     // SAFETY: Without CLONE_VM and with no stack of its own, this is a fork, for which see above. The structure has the
@@ -97,6 +97,13 @@ pub(super) fn undo_low_priority() {
             libc::setpriority(libc::PRIO_PROCESS, 0, 0);
         }
     }
+}
+
+/// In release builds too: a child that hangs on a lock for ever would be worse than a command that does not start.
+fn refuse_with_threads() -> Result<(), Errno> {
+    let alone = has_one_thread();
+    debug_assert!(alone, "fork with threads around");
+    if alone { Ok(()) } else { Err(Errno::EDEADLK) }
 }
 
 fn has_one_thread() -> bool {

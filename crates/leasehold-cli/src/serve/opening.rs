@@ -1,13 +1,15 @@
 //! The store: waiting for it, finding out who is let in, and putting into it what the settings say.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use leasehold::model::{Missed, Retries};
+use leasehold::store::{local_token_or, local_token_path};
 use leasehold::{Error, Leasehold, Trouble};
-use leasehold_server::Access;
-use leasehold_server::access::TokenDesk;
+use leasehold_server::access::{FixedToken, TokenDesk};
 use leasehold_server::config::{ScheduleSettings, Settings};
+use leasehold_server::{Access, Role};
 
 use crate::output::{Failure, Printer};
 
@@ -18,6 +20,18 @@ const TRY_EVERY: Duration = Duration::from_secs(1);
 pub(super) struct Opened {
     pub(super) leasehold: Leasehold,
     pub(super) access: Access,
+    /// What is to be said about it.
+    pub(super) entry: Entry,
+}
+
+/// How callers get in.
+pub(super) enum Entry {
+    /// Without a token.
+    Open,
+    /// With a token that was made for them.
+    Tokens,
+    /// With the token in this file.
+    LocalToken(PathBuf),
 }
 
 /// What is needed to open it.
@@ -26,6 +40,8 @@ pub(super) struct Opening<'a> {
     pub(super) shown_store: &'a str,
     pub(super) settings: &'a Settings,
     pub(super) listen: SocketAddr,
+    /// Whether to let in callers without a token.
+    pub(super) open: bool,
     pub(super) printer: Printer,
 }
 
@@ -67,8 +83,8 @@ impl Opening<'_> {
 
     async fn once(&self) -> Result<Result<Opened, Failure>, Error> {
         let leasehold = Leasehold::connect(self.store_url).await?;
-        let access = match self.access(&leasehold).await? {
-            Ok(access) => access,
+        let (access, entry) = match self.access(&leasehold).await? {
+            Ok(found) => found,
             Err(failure) => return Ok(Err(failure)),
         };
         if self.settings.tokens.is_empty() && tokens(&leasehold).await? == Tokens::Ended {
@@ -83,27 +99,52 @@ impl Opening<'_> {
         for (queue, retention) in &self.settings.retentions {
             leasehold.tasks()?.set_retention(queue.as_ref(), Some(*retention)).await?;
         }
-        Ok(Ok(Opened { leasehold, access }))
+        Ok(Ok(Opened { leasehold, access, entry }))
     }
 
-    /// Callers with a token, if there is or ever was one; else every process on this machine.
-    async fn access(&self, leasehold: &Leasehold) -> Result<Result<Access, Failure>, Error> {
+    /// Callers with a token, if there is or ever was one; else those that can read the local token, or with `--open`
+    /// every process on this machine.
+    async fn access(&self, leasehold: &Leasehold) -> Result<Result<(Access, Entry), Failure>, Error> {
         let fixed = &self.settings.tokens;
         if !fixed.is_empty() || tokens(leasehold).await? != Tokens::Never {
-            return Ok(Ok(Access::Tokens(fixed.clone())));
+            if self.open {
+                self.printer.say("leasehold: --open has no effect: there are tokens, or were");
+            }
+            return Ok(Ok((Access::Tokens(fixed.clone()), Entry::Tokens)));
         }
-        if self.listen.ip().is_loopback() {
-            return Ok(Ok(Access::Open));
+        if !self.listen.ip().is_loopback() {
+            let wrong = format!("{} can be reached from other machines, and there is no token", self.listen);
+            let failure = Failure::config(wrong)
+                .hint("make one with: leasehold token new --name NAME --role admin")
+                .hint("or listen on this machine alone: --listen 127.0.0.1:7420");
+            return Ok(Err(failure));
         }
-        let wrong = format!(
-            "{} can be reached from other machines, and there is no token: everybody could do everything",
-            self.listen
-        );
-        let failure = Failure::config(wrong)
-            .hint("make one with: leasehold token new --name NAME --role admin")
-            .hint("or listen on this machine alone: --listen 127.0.0.1:7420");
-        Ok(Err(failure))
+        if self.open {
+            return Ok(Ok((Access::Open, Entry::Open)));
+        }
+        Ok(local_token())
     }
+}
+
+/// Lets in the callers that can read the local token, which the first start makes.
+fn local_token() -> Result<(Access, Entry), Failure> {
+    let no_place = || {
+        let wrong = "there is no place for a token of this machine: neither XDG_STATE_HOME nor HOME is set";
+        Failure::config(wrong)
+            .hint("set XDG_STATE_HOME to a folder of this user")
+            .hint("or make a token: leasehold token new --name NAME --role admin")
+            .hint("or let every process of this machine in: --open")
+    };
+    let path = local_token_path().ok_or_else(no_place)?;
+    let unusable = |what: String| {
+        Failure::config(format!("the token in {} cannot be used: {what}", path.display()))
+            .hint("remove the file: the next start makes another one")
+    };
+    let token = local_token_or(&path, || FixedToken::generate().0);
+    let token = token.map_err(|error| unusable(error.to_string()))?;
+    let fixed = FixedToken::of_text("local", Role::Admin, &token)
+        .ok_or_else(|| unusable("it is not a token".to_owned()))?;
+    Ok((Access::Tokens(vec![fixed]), Entry::LocalToken(path)))
 }
 
 /// The tokens of a store.
@@ -130,11 +171,14 @@ async fn tokens(leasehold: &Leasehold) -> Result<Tokens, Error> {
 }
 
 async fn set(leasehold: &Leasehold, settings: &ScheduleSettings) -> Result<(), Error> {
-    let ScheduleSettings { name, cron, zone, queue, payload, lock } = settings;
+    let ScheduleSettings { name, cron, zone, queue, payload, lock, jitter } = settings;
     let mut schedule =
         leasehold.schedule_to(name.as_str(), cron.as_str(), queue, payload.clone()).missed(Missed::Last);
     if let Some(zone) = zone {
         schedule = schedule.zone(zone.as_str());
+    }
+    if let Some(jitter) = jitter {
+        schedule = schedule.jitter(jitter.as_duration());
     }
     if let Some(lock) = lock {
         // Another try of an execution would be another execution.

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use leasehold::store::StoreUrl;
 use leasehold_server::config::Settings;
-use leasehold_server::{CommandSettings, Runner};
+use leasehold_server::{CommandSettings, Runner, Tls};
 
+use super::tls::load;
 use crate::config::Choice;
 use crate::output::Failure;
 use crate::run::{CleanCommand, Contain, Crew, Launcher};
@@ -21,6 +22,7 @@ const USUAL: [&str; 4] = ["PATH", "HOME", "LANG", "TZ"];
 /// What to serve.
 pub(crate) struct ServePlan {
     pub(crate) settings: Settings,
+    pub(crate) tls: Option<Tls>,
     pub(super) listen: SocketAddr,
     pub(super) store_url: String,
     pub(super) shown_store: String,
@@ -55,9 +57,10 @@ impl ServePlan {
                 });
             }
         }
+        let tls = settings.tls.clone().map(load).transpose()?;
         let listen = listen.or(settings.listen).unwrap_or_else(|| DEFAULT_ADDRESS.into());
         let (store_url, shown_store) = (store.absolute(), store.shown());
-        Ok(Self { settings, listen, store_url, shown_store, crew, executions })
+        Ok(Self { settings, tls, listen, store_url, shown_store, crew, executions })
     }
 }
 

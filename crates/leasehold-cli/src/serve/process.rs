@@ -3,19 +3,21 @@
 use std::time::Duration;
 
 use leasehold::Leasehold;
-use leasehold_server::{Access, Limits, Listening, Server, listen_early};
+use leasehold_server::{Limits, Listening, Server, listen_early};
 use nix::sys::resource::{Resource, getrlimit};
 use serde::Serialize;
 
 use super::address::bind;
-use super::opening::{Opened, Opening};
+use super::opening::{Entry, Opened, Opening};
 use super::plan::ServePlan;
+use super::tls::warn;
 use crate::exit;
 use crate::output::{Failure, Printer};
 use crate::work::{Executions, Signals};
 
 /// Serves until a signal ends it. Gives the exit code.
 pub(crate) fn serve(plan: ServePlan, printer: Printer) -> Result<i32, Failure> {
+    hide_from_commands();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(Failure::internal)?;
     let done = runtime.block_on(until_the_end(plan, printer));
@@ -24,47 +26,79 @@ pub(crate) fn serve(plan: ServePlan, printer: Printer) -> Result<i32, Failure> {
     done
 }
 
+/// Commands of workflows run as the same user. From here on they cannot read the environment and the memory of this process
+/// (`/proc/PID/environ`, `ptrace`), where passwords and secrets are, and no core dump has them either. What this process
+/// executes, such as the lease monitors of commands, is as it would be without this.
+fn hide_from_commands() {
+    #[cfg(target_os = "linux")]
+    if let Err(error) = nix::sys::prctl::set_dumpable(false) {
+        tracing::warn!(%error, "commands of workflows can read the environment of this process");
+    }
+}
+
 /// Where it can be reached, for programs.
 #[derive(Serialize)]
 struct Ready<'a> {
     listening: String,
+    scheme: &'a str,
     store: &'a str,
 }
 
 async fn until_the_end(plan: ServePlan, printer: Printer) -> Result<i32, Failure> {
-    let ServePlan { settings, listen, store_url, shown_store, crew, executions } = plan;
+    let ServePlan { settings, tls, listen, store_url, shown_store, crew, executions } = plan;
     let mut signals = Signals::listen().map_err(Failure::internal)?;
-    let mut opening =
-        Opening { store_url: &store_url, shown_store: &shown_store, settings: &settings, listen, printer };
+    let mut opening = Opening {
+        store_url: &store_url,
+        shown_store: &shown_store,
+        settings: &settings,
+        listen,
+        open: settings.open,
+        printer,
+    };
     opening.refuse_if_open_to_all().await?;
+    warn(tls.as_ref(), listen);
     let listener = bind(listen).await?;
     let limits = within_open_files(settings.limits);
-    let (listening, stage) = listen_early(limits, listener).map_err(Failure::internal)?;
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let (listening, stage) = listen_early(limits, tls, listener).map_err(Failure::internal)?;
     let address = listening.address();
     if printer.json {
-        printer.line(&Ready { listening: address.to_string(), store: &shown_store }, |_| String::new())?;
+        printer.line(&Ready { listening: address.to_string(), scheme, store: &shown_store }, |_| {
+            String::new()
+        })?;
     }
-    printer.say(format_args!("leasehold: listening on http://{address}, store {shown_store}"));
+    printer.say(format_args!("leasehold: listening on {scheme}://{address}, store {shown_store}"));
     opening.listen = address;
-    let Opened { leasehold, access } = tokio::select! {
+    let Opened { leasehold, access, entry } = tokio::select! {
         opened = opening.open() => opened?,
         _ = signals.next() => {
             listening.stop().await;
             return Ok(exit::SUCCESS);
         }
     };
-    printer.say(match &access {
-        Access::Open => "leasehold: there is no token, so everybody on this machine may do everything",
-        Access::Tokens(_) => "leasehold: only requests with a token are let in",
-    });
+    match entry {
+        Entry::Open => printer.say("leasehold: open: every process on this machine may do everything, without a token"),
+        Entry::Tokens => printer.say("leasehold: only requests with a token are let in"),
+        Entry::LocalToken(path) => printer.say(format_args!(
+            "leasehold: only requests with the token in {} are let in; leasehold commands of this user use it by \
+             themselves, other programs send it: Authorization: Bearer $(leasehold token local)",
+            path.display()
+        )),
+    }
     let mut server = Server::builder(leasehold.clone())
         .access(access)
         .limits(limits)
+        .maintenance(settings.maintenance)
+        .default_ttl(settings.default_ttl)
+        .audit(settings.audit)
         .terraform(settings.terraform)
         .workflows(settings.workflows)
         .triggers(settings.triggers);
     if settings.open_metrics {
         server = server.metrics_for_everyone();
+    }
+    if settings.plain_metric_names {
+        server = server.plain_metric_names();
     }
     let server = server.build();
     let executions = if executions.is_empty() {

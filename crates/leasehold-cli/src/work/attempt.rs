@@ -6,7 +6,8 @@ use std::sync::Arc;
 use leasehold::model::Payload;
 use leasehold::{Running, Setback};
 
-use super::capture::{Ear, Kept};
+use super::capture::{Ear, Form, Kept, Teller};
+use super::events::{Ending, Stream, Subject, WorkEvent};
 use super::outcome::{self, Outcome};
 use super::reports::Reports;
 use super::shop::{Hurry, Shop, Tally};
@@ -18,11 +19,23 @@ pub(super) async fn attempt(
     running: Running<Payload>,
 ) -> Result<Option<Payload>, Setback> {
     count(&shop, |tally| tally.begun += 1);
-    let outcome = run(&shop, &launcher, &running).await;
-    if let Some(trouble) = &outcome.trouble {
+    let of = Subject::new(running.task());
+    shop.report(WorkEvent::Started { of: &of, token: running.task().token.get() }).await;
+    let outcome = run(&shop, &launcher, &running, &of).await;
+    shop.report(WorkEvent::Ended {
+        of: &of,
+        success: outcome.ending == Ending::Succeeded,
+        outcome: outcome.ending,
+        will_retry: outcome.will_retry,
+        result: outcome.result.as_ref().ok().and_then(Option::as_ref),
+        error: outcome.trouble.as_deref(),
+    })
+    .await;
+    if let Some(trouble) = outcome.trouble.as_ref().filter(|_| shop.says_endings) {
         let task = running.task();
         let (id, queue, attempt) = (task.id.short(), &task.queue, task.attempt);
-        shop.say(format!("task {id} of '{queue}', attempt {attempt}: {trouble}")).await;
+        let why = if running.is_overdue() { ": it ran for its --max-runtime" } else { "" };
+        shop.say(format!("task {id} of '{queue}', attempt {attempt}: {trouble}{why}")).await;
     }
     count(&shop, |tally| tally.ended += 1);
     outcome.result
@@ -32,14 +45,15 @@ fn count(shop: &Shop, change: impl FnOnce(&mut Tally)) {
     shop.tally.send_modify(change);
 }
 
-async fn run(shop: &Arc<Shop>, launcher: &Launcher, running: &Running<Payload>) -> Outcome {
+async fn run(shop: &Arc<Shop>, launcher: &Launcher, running: &Running<Payload>, of: &Subject) -> Outcome {
     let begun = launcher.launch(running.task(), running.lock_token(), running.valid_until()).await;
-    match listen(shop, begun, "") {
+    let form = if shop.printer.json { Form::Json(of.clone()) } else { Form::AsItIs };
+    match listen(shop, begun, &form) {
         Ok(heard) => {
             let (end, out, error) = heard.until_the_end(shop, running).await;
             Outcome::new(end, running.task(), shop.is_hurried(), out, error)
         }
-        Err(error) => Outcome::not_started(&error),
+        Err(error) => Outcome::not_started(running.task(), &error),
     }
 }
 
@@ -51,11 +65,15 @@ pub(super) struct Heard {
     reports: Reports,
 }
 
-/// Begins to listen to a command. Its lines are passed on with `prefix` before them.
-pub(super) fn listen(shop: &Shop, launched: io::Result<Launched>, prefix: &str) -> io::Result<Heard> {
+/// Begins to listen to a command. Its lines are passed on in this form.
+pub(super) fn listen(shop: &Shop, launched: io::Result<Launched>, form: &Form) -> io::Result<Heard> {
     let Launched { keeper, stdout, stderr, progress } = launched?;
-    let out = Ear::new(stdout, shop.stdout.clone(), outcome::keep_out(), prefix)?;
-    let error = Ear::new(stderr, shop.stderr.clone(), outcome::keep_error(), prefix)?;
+    // What programs read comes in one stream, in the order in which it was written.
+    let for_errors = if matches!(form, Form::Json(_)) { &shop.stdout } else { &shop.stderr };
+    let to_stdout = Teller { to: shop.stdout.clone(), form: form.clone(), stream: Stream::Stdout };
+    let to_stderr = Teller { to: for_errors.clone(), form: form.clone(), stream: Stream::Stderr };
+    let out = Ear::new(stdout, to_stdout, outcome::keep_out())?;
+    let error = Ear::new(stderr, to_stderr, outcome::keep_error())?;
     Ok(Heard { keeper, out, error, reports: Reports::new(progress)? })
 }
 

@@ -11,8 +11,10 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
+use super::events::{Stream, Subject, WorkEvent};
 use super::mouth::Mouth;
 use super::shop::{Hurry, Shop};
+use crate::output::{to_line, visible};
 
 /// A line that is longer is passed on in pieces.
 const LONGEST_LINE: usize = 64 << 10;
@@ -65,21 +67,11 @@ pub(super) struct Ear {
 
 impl Ear {
     /// Begins to listen.
-    pub(super) fn new(
-        from: impl Into<OwnedFd>,
-        to: Arc<Mouth>,
-        kept: Kept,
-        prefix: &str,
-    ) -> io::Result<Self> {
+    pub(super) fn new(from: impl Into<OwnedFd>, to: Teller, kept: Kept) -> io::Result<Self> {
         let from = pipe::Receiver::from_owned_fd(from.into())?;
         let kept = Arc::new(Mutex::new(kept));
         let dead = watch::Sender::new(false);
-        let listening = tokio::spawn(pass_on(
-            from,
-            Teller { to, prefix: prefix.to_owned() },
-            kept.clone(),
-            dead.subscribe(),
-        ));
+        let listening = tokio::spawn(pass_on(from, to, kept.clone(), dead.subscribe()));
         Ok(Self { kept, dead, listening })
     }
 
@@ -95,27 +87,52 @@ impl Ear {
     }
 }
 
-/// Passes on lines, with something before each.
-struct Teller {
-    to: Arc<Mouth>,
-    prefix: String,
+/// How lines are passed on.
+#[derive(Debug, Clone)]
+pub(super) enum Form {
+    /// Byte by byte.
+    AsItIs,
+    /// For a log: with this before each line, and nothing in it that a terminal would obey.
+    Prefixed(String),
+    /// For programs: as events of this task.
+    Json(Subject),
+}
+
+/// Passes on lines of one stream.
+pub(super) struct Teller {
+    pub(super) to: Arc<Mouth>,
+    pub(super) form: Form,
+    pub(super) stream: Stream,
 }
 
 impl Teller {
     async fn say(&self, lines: Vec<u8>) {
-        if self.prefix.is_empty() || lines.is_empty() {
-            return self.to.say(lines).await;
-        }
-        let mut told = Vec::with_capacity(lines.len() + self.prefix.len());
-        for line in lines.split_inclusive(|byte| *byte == b'\n') {
-            told.extend_from_slice(self.prefix.as_bytes());
-            told.extend_from_slice(line);
-        }
-        if !told.ends_with(b"\n") {
-            told.push(b'\n');
-        }
-        self.to.say(told).await;
+        let written = match &self.form {
+            Form::AsItIs => lines,
+            Form::Prefixed(prefix) => each_line(&lines, |line| format!("{prefix}{}\n", for_a_log(line))),
+            Form::Json(of) => each_line(&lines, |text| {
+                let event = WorkEvent::Output { of, stream: self.stream, text };
+                to_line(&event).map_or_else(|_| String::new(), |line| line + "\n")
+            }),
+        };
+        self.to.say(written).await;
     }
+}
+
+/// The lines, without their ends, each written anew.
+fn each_line(lines: &[u8], write: impl Fn(&str) -> String) -> Vec<u8> {
+    let mut written = Vec::with_capacity(lines.len());
+    for line in lines.split_inclusive(|byte| *byte == b'\n') {
+        let line = line.strip_suffix(b"\n").unwrap_or(line);
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        written.extend_from_slice(write(&String::from_utf8_lossy(line)).as_bytes());
+    }
+    written
+}
+
+/// A line without anything that would move the cursor, hide the prefix, change colours or turn the text round.
+fn for_a_log(line: &str) -> String {
+    line.split('\t').map(visible).collect::<Vec<_>>().join("\t")
 }
 
 /// Reads to the end, keeps some of it, and passes on all of it.
@@ -166,5 +183,16 @@ mod tests {
         }
         assert!(matches!(first, Kept::First { bytes, more: true, .. } if bytes == b"abcde"));
         assert!(matches!(last, Kept::Last { bytes, .. } if bytes.ends_with(b"hijkl") && bytes.len() <= 10));
+    }
+
+    /// A command cannot hide its prefix, or write lines that look like those of another.
+    #[test]
+    fn a_line_in_a_log_is_harmless() {
+        let log = |text: &str| {
+            let lines = each_line(text.as_bytes(), |line| format!("deploy: {}\n", for_a_log(line)));
+            String::from_utf8(lines).unwrap()
+        };
+        assert_eq!(log("a\tb\r\n50%\r100%\n"), "deploy: a\tb\ndeploy: 50%\\r100%\n");
+        assert_eq!(log("\u{1b}[2K\u{9b}2J\u{202e}x"), "deploy: \\u{1b}[2K\\u{9b}2J\\u{202e}x\n");
     }
 }

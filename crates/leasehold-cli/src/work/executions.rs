@@ -6,6 +6,7 @@ use leasehold::model::{ExecutionId, Input, Payload, Ttl, WorkflowName};
 use leasehold::{Leasehold, Running, Setback, Worker};
 
 use super::attempt::listen;
+use super::capture::Form;
 use super::outcome::Outcome;
 use super::payload::PayloadFolder;
 use super::shop::{Hurry, Shop};
@@ -85,18 +86,19 @@ async fn execute(
     let workflow = WorkflowName::of_queue(&running.task().queue);
     let workflow = workflow.map_or_else(String::new, |name| name.to_string());
     tracing::info!(execution = %id, %workflow, "begun");
-    let outcome = run(&kitchen, &launcher, &running, &format!("{workflow} {id}: ")).await;
+    let form = Form::Prefixed(format!("{workflow} {id}: "));
+    let outcome = run(&kitchen, &launcher, &running, &form).await;
     if let Some(trouble) = &outcome.trouble {
         kitchen.shop.say(format!("{id} of workflow '{workflow}': {trouble}")).await;
     }
     outcome.result
 }
 
-async fn run(kitchen: &Kitchen, launcher: &Launcher, running: &Running<Input>, prefix: &str) -> Outcome {
+async fn run(kitchen: &Kitchen, launcher: &Launcher, running: &Running<Input>, form: &Form) -> Outcome {
     let payload = running.work.bytes();
     let file = match kitchen.payloads.put(running.id().into(), payload) {
         Ok(file) => file,
-        Err(error) => return Outcome::not_started(&error),
+        Err(error) => return Outcome::not_started(running.task(), &error),
     };
     let start = ExecutionStart {
         task: running.task(),
@@ -105,11 +107,11 @@ async fn run(kitchen: &Kitchen, launcher: &Launcher, running: &Running<Input>, p
         payload_file: file.path(),
     };
     let begun = launcher.launch_execution(start, running.valid_until()).await;
-    match listen(&kitchen.shop, begun, prefix) {
+    match listen(&kitchen.shop, begun, form) {
         Ok(heard) => {
             let (end, out, error) = heard.until_the_end(&kitchen.shop, running).await;
             Outcome::new(end, running.task(), kitchen.shop.is_hurried(), out, error)
         }
-        Err(error) => Outcome::not_started(&error),
+        Err(error) => Outcome::not_started(running.task(), &error),
     }
 }

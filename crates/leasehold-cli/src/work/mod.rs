@@ -10,6 +10,7 @@
 //! | `attempt.rs` | one attempt: the command, until it has ended |
 //! | `outcome.rs` | what an exit code and the output mean for the task |
 //! | `capture.rs`, `mouth.rs` | what a command writes: kept, and passed on line by line |
+//! | `events.rs` | what a worker reports to programs |
 //! | `reports.rs` | what a command tells of how far it has come |
 //! | `executions.rs`, `payload.rs` | the same for the commands of workflows, which `leasehold serve` runs |
 //! | `signals.rs` | what asks a worker or a server to end |
@@ -18,6 +19,7 @@
 mod attempt;
 mod capture;
 mod enough;
+mod events;
 mod executions;
 mod mouth;
 mod outcome;

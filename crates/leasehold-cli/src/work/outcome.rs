@@ -6,6 +6,7 @@ use leasehold::Setback;
 use leasehold::model::{ExecutionId, MAX_PAYLOAD, Payload, Task};
 
 use super::capture::Kept;
+use super::events::Ending;
 use crate::exit;
 use crate::run::End;
 
@@ -21,14 +22,18 @@ const AT_ONCE: Duration = Duration::from_millis(1);
 pub(super) struct Outcome {
     pub(super) result: Result<Option<Payload>, Setback>,
     pub(super) trouble: Option<String>,
+    pub(super) ending: Ending,
+    /// Whether another attempt follows.
+    pub(super) will_retry: bool,
 }
 
 impl Outcome {
     /// `hurried`: somebody could not wait for the command to end by itself.
     pub(super) fn new(end: End, task: &Task, hurried: bool, out: Kept, error: Kept) -> Self {
         let is_execution = ExecutionId::of_task(task).is_some();
+        let gives_up = matches!(end, End::Code(exit::BAD_DATA | exit::CONFIG));
         let (setback, what): (fn(String) -> Setback, _) = match end {
-            End::Code(exit::SUCCESS) => return Self { result: Ok(result(out)), trouble: None },
+            End::Code(exit::SUCCESS) => return Self::succeeded(result(out)),
             // What has begun of an execution must not begin again: another try is another execution.
             End::Code(code @ exit::TRY_LATER) if is_execution => {
                 (fail, format!("the command failed with exit code {code}"))
@@ -41,16 +46,18 @@ impl Outcome {
                 } else {
                     Setback::fail("lease lost: the command was ended before its lease could end")
                 };
-                return Self { result: Err(setback), trouble };
+                return Self { result: Err(setback), trouble, ending: Ending::Stopped, will_retry: false };
             }
             End::Code(exit::TRY_LATER) => {
                 let pause = task.retries.first.as_duration();
                 let trouble = Some("put off by the command".to_owned());
-                return Self { result: Err(Setback::snooze(pause)), trouble };
+                let result = Err(Setback::snooze(pause));
+                return Self { result, trouble, ending: Ending::Snoozed, will_retry: true };
             }
             End::Stopped => {
                 let trouble = Some("the command was ended".to_owned());
-                return Self { result: Err(Setback::snooze(AT_ONCE)), trouble };
+                let result = Err(Setback::snooze(AT_ONCE));
+                return Self { result, trouble, ending: Ending::Stopped, will_retry: true };
             }
             End::Code(code @ (exit::BAD_DATA | exit::CONFIG)) => {
                 (fail, format!("the command gave up with exit code {code}"))
@@ -64,13 +71,24 @@ impl Outcome {
             last if last.is_empty() => what.clone(),
             last => format!("{what}\n{last}"),
         };
-        Self { result: Err(setback(why)), trouble: Some(what) }
+        let will_retry = !gives_up && has_attempts_left(task);
+        Self { result: Err(setback(why)), trouble: Some(what), ending: Ending::Failed, will_retry }
     }
 
-    pub(super) fn not_started(error: &std::io::Error) -> Self {
-        let what = format!("the command could not be started: {error}");
-        Self { result: Err(Setback::retry(&what)), trouble: Some(what) }
+    fn succeeded(result: Option<Payload>) -> Self {
+        Self { result: Ok(result), trouble: None, ending: Ending::Succeeded, will_retry: false }
     }
+
+    pub(super) fn not_started(task: &Task, error: &std::io::Error) -> Self {
+        let what = format!("the command could not be started: {error}");
+        let (result, will_retry) = (Err(Setback::retry(&what)), has_attempts_left(task));
+        Self { result, trouble: Some(what), ending: Ending::Failed, will_retry }
+    }
+}
+
+/// Whether a failed attempt is followed by another. An execution is tried once.
+fn has_attempts_left(task: &Task) -> bool {
+    ExecutionId::of_task(task).is_none() && task.attempt < task.retries.attempts
 }
 
 fn retry(why: String) -> Setback {

@@ -4,11 +4,15 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use super::events::WorkEvent;
 use super::mouth::Mouth;
-use crate::output::Printer;
+use crate::output::{Printer, to_line};
 
 pub(super) struct Shop {
     pub(super) printer: Printer,
+    /// Whether the end of an attempt that did not succeed is reported to people. The command that runs one execution reports
+    /// its end itself.
+    pub(super) says_endings: bool,
     pub(super) stdout: Arc<Mouth>,
     pub(super) stderr: Arc<Mouth>,
     /// Whether somebody cannot wait for the commands to end by themselves.
@@ -38,14 +42,14 @@ impl Shop {
     pub(super) fn new(printer: Printer) -> Self {
         let (stdout, stderr) = (Mouth::new(std::io::stdout()).into(), Mouth::new(std::io::stderr()).into());
         let (hurry, tally) = (watch::Sender::default(), watch::Sender::default());
-        Self { printer, stdout, stderr, hurry, tally }
+        Self { printer, says_endings: true, stdout, stderr, hurry, tally }
     }
 
     /// The same, where all output is talk.
     pub(super) fn talking(printer: Printer) -> Self {
         let talk: Arc<Mouth> = Mouth::new(std::io::stderr()).into();
         let (hurry, tally) = (watch::Sender::default(), watch::Sender::default());
-        Self { printer, stdout: talk.clone(), stderr: talk, hurry, tally }
+        Self { printer, says_endings: true, stdout: talk.clone(), stderr: talk, hurry, tally }
     }
 
     /// Resolves when somebody is in such a hurry.
@@ -63,6 +67,15 @@ impl Shop {
     pub(super) async fn say(&self, line: String) {
         if !self.printer.quiet && !self.printer.json {
             self.stderr.say(format!("leasehold: {line}\n").into_bytes()).await;
+        }
+    }
+
+    /// Reports an event, to programs.
+    pub(super) async fn report(&self, event: WorkEvent<'_>) {
+        if self.printer.json
+            && let Ok(line) = to_line(&event)
+        {
+            self.stdout.say((line + "\n").into_bytes()).await;
         }
     }
 }

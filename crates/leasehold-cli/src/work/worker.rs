@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::Leasehold;
 use leasehold::model::{QueueName, Ttl};
 
 use super::attempt::attempt;
 use super::enough::{Until, enough};
+use super::events::WorkEvent;
 use super::shop::{Hurry, Shop};
 use super::signals::Signals;
+use crate::connect::open;
 use crate::exit;
 use crate::output::{Failure, Printer};
 use crate::run::Launcher;
@@ -24,6 +25,10 @@ pub(crate) struct WorkPlan {
     pub(crate) kill_after: Option<Duration>,
     /// How long commands may go on when the worker is asked to end.
     pub(crate) grace: Duration,
+    /// A command is ended when it has run for this long.
+    pub(crate) max_runtime: Option<Ttl>,
+    /// How often to look for leases that ran out; none for the library's default.
+    pub(crate) recover_every: Option<Duration>,
     pub(crate) until: Until,
     pub(crate) launcher: Launcher,
 }
@@ -33,17 +38,25 @@ const FOR_EVER: Duration = Duration::from_hours(24 * 365);
 
 /// Works until it is asked to end or has had enough. Gives the exit code.
 pub(crate) async fn work(plan: WorkPlan, printer: Printer) -> Result<i32, Failure> {
-    let leasehold = Leasehold::connect(&plan.store_url).await?;
+    let leasehold = open(&plan.store_url).await?;
     if !leasehold.abilities().lasting {
-        let wrong = format!("nobody can add tasks to the store {} of this worker", leasehold.url());
+        let wrong = format!("no other process can add tasks to the store {} of this worker", leasehold.url());
         return Err(Failure::config(wrong).hint("use a store that lasts, such as sqlite:"));
     }
     leasehold.tasks()?;
     let ttl = plan.ttl.unwrap_or(leasehold.abilities().ttl);
     let launcher = plan.launcher.lasting(ttl.as_duration(), plan.kill_after)?;
-    let (shop, launcher) = (Arc::new(Shop::new(printer)), Arc::new(launcher));
+    let mut shop = Shop::new(printer);
+    shop.says_endings = !matches!(plan.until, Until::Execution(_));
+    let (shop, launcher) = (Arc::new(shop), Arc::new(launcher));
     // Tasks are not taken ahead: a command may take long, and somebody else may be idle.
     let mut builder = leasehold.worker().slots(plan.slots).prefetch(0).patient();
+    if let Some(longest) = plan.max_runtime {
+        builder = builder.max_runtime(longest.as_duration());
+    }
+    if let Some(every) = plan.recover_every {
+        builder = builder.recover_every(every);
+    }
     for queue in &plan.queues {
         let (shop, launcher) = (shop.clone(), launcher.clone());
         builder = builder.handle_queue(queue.clone(), ttl.as_duration(), move |running| {
@@ -53,7 +66,12 @@ pub(crate) async fn work(plan: WorkPlan, printer: Printer) -> Result<i32, Failur
     // Until here there is nothing to be ended in order.
     let mut signals = Signals::listen().map_err(Failure::internal)?;
     let worker = builder.start()?;
-    printer.advise(format_args!("leasehold: worker {} waits for tasks; ^C ends it", worker.id()));
+    if shop.says_endings {
+        let (worker, queues, slots) = (worker.id(), plan.queues.as_slice(), plan.slots);
+        shop.report(WorkEvent::Working { worker, queues, slots }).await;
+        printer
+            .advise(format_args!("leasehold: worker {worker} is waiting for tasks; press Ctrl-C to stop it"));
+    }
     let burying = tokio::spawn(async move { launcher.bury().await });
     let id = worker.id();
     let mut first = false;
@@ -123,6 +141,8 @@ impl End<'_> {
     }
 
     async fn announce(&self) {
-        self.shop.say("ending when the tasks that run are done; once more ends them now".to_owned()).await;
+        self.shop
+            .say("stopping when the running tasks are done; press Ctrl-C again to end them now".to_owned())
+            .await;
     }
 }

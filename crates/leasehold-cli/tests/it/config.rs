@@ -68,7 +68,7 @@ fn a_named_file_has_to_be_there() {
 fn mistakes_in_the_file_are_named() {
     let bench = Bench::new();
     let mut told = String::new();
-    for text in ["stroe = \"sqlite:\"\nttl = \"5s\"", "store = ", "store = 5", "store = \"sqlite:here.db\""] {
+    for text in ["stroe = \"sqlite:\"\ntll = \"5s\"", "store = ", "store = 5", "store = \"sqlite:here.db\""] {
         write_config(&bench, text);
         let ran = run(bench.command(["locks", "list"]).env_remove("LEASEHOLD_STORE"));
         assert_eq!((ran.code, ran.stdout.as_str()), (78, ""), "{text}: {ran:?}");

@@ -40,9 +40,12 @@ fn it_takes_the_lock_and_the_old_token_is_stale() {
     assert_eq!(ran.code, 0, "{ran:?}");
     insta::assert_snapshot!(bench.tidy(&format!("{}{}", ran.stdout, ran.stderr)), @"
     took 'a' from ada
-    its holder may still be at work: token [TOKEN] is old from now on, for whoever checks it
+    its holder may still be at work: token [TOKEN] is old from now on, for every resource that checks tokens
     ");
-    assert_eq!(bench.run(&format!("fence check a --token {}", held.token)).code, 1);
+    let checked = bench.run(&format!("fence check a --token {}", held.token));
+    assert_eq!(checked.code, 1);
+    assert!(checked.stderr.contains("its lease was taken by force by "), "{}", checked.stderr);
+    assert!(!checked.stderr.contains("granted this since"), "nobody was: {}", checked.stderr);
     assert_eq!(bench.run(&format!("locks renew a {}", held.with)).code, 1);
     let history = bench.ok("history a");
     assert!(history.contains("stuck"), "{history}");
@@ -58,8 +61,16 @@ fn programs_get_the_lock_as_it_is_after() {
       "holders": [],
       "isLocked": false,
       "isStale": false,
+      "last": {
+        "at": "[TIME]",
+        "by": "[WHO]",
+        "holder": "ada",
+        "status": "forced",
+        "token": "[TOKEN]"
+      },
       "name": "a",
       "now": "[TIME]",
+      "success": true,
       "token": "[TOKEN]",
       "waiters": []
     }
@@ -72,7 +83,7 @@ fn nobody_to_ask_and_no_yes_is_a_usage_error() {
     bench.hold("a --holder ada");
     let ran = force(&bench, "");
     assert_eq!(ran.code, 64);
-    insta::assert_snapshot!(ran.stderr, @"
+    insta::assert_snapshot!(bench.tidy(&ran.stderr), @"
     leasehold: a force-release without a terminal to ask on needs --yes
     hint: see who holds it first: leasehold locks why a
     ");
@@ -142,6 +153,7 @@ fn a_terminal_gets_colours_unless_it_does_not_want_them() {
     let (shown, _) = on_a_terminal(&bench, "locks acquire a", "");
     assert!(shown.contains("\u{1b}[1m\u{1b}[31mleasehold:"), "{shown:?}");
     let (shown, _) = on_a_terminal(&bench, "locks acquire b", "");
+    let shown = bench.tidy(&shown);
     assert!(shown.contains("renew it with: leasehold locks renew b --lease-id "), "{shown:?}");
     assert!(!bench.ok("locks list").contains('\u{1b}'));
 }

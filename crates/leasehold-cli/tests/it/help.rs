@@ -2,7 +2,7 @@
 
 use super::support::Bench;
 
-const COMMANDS: [&str; 59] = [
+const COMMANDS: [&str; 60] = [
     "",
     "run",
     "locks",
@@ -50,6 +50,7 @@ const COMMANDS: [&str; 59] = [
     "serve",
     "token",
     "token new",
+    "token local",
     "token list",
     "token revoke",
     "history",
@@ -101,7 +102,54 @@ fn no_command_is_missing_from_the_list() {
 #[test]
 fn the_version_is_told() {
     let bench = Bench::new();
-    assert_eq!(bench.ok("--version"), concat!("leasehold ", env!("CARGO_PKG_VERSION"), "\n"));
+    for words in ["--version", "-V", "version"] {
+        assert_eq!(bench.ok(words), concat!("leasehold ", env!("CARGO_PKG_VERSION"), "\n"), "{words}");
+    }
+}
+
+#[test]
+fn help_is_a_command_too() {
+    let bench = Bench::new();
+    for (words, same) in [
+        ("help", "--help"),
+        ("help run", "run --help"),
+        ("help locks why", "locks why --help"),
+        ("locks help", "locks --help"),
+        ("locks help why", "locks why --help"),
+        ("workers list --help", "workers list -h"),
+    ] {
+        assert_eq!(bench.ok(words), bench.ok(same), "{words}");
+    }
+    let unknown = bench.run("help nothing");
+    assert_eq!((unknown.code, unknown.stdout.as_str()), (64, ""), "{unknown:?}");
+}
+
+#[test]
+fn a_missing_separator_and_a_missing_value_are_named() {
+    let bench = Bench::new();
+    for words in ["run a echo hi", "tasks work q", "workflows run deploy ./deploy.sh", "run a"] {
+        let ran = bench.run(words);
+        assert_eq!(ran.code, 64, "{words}: {ran:?}");
+        assert!(
+            ran.stderr.contains("hint: write the command after --: leasehold "),
+            "{words}: {}",
+            ran.stderr
+        );
+    }
+    for (words, option) in [
+        ("run a --wait -- echo hi", "--wait <DURATION>"),
+        ("run a --ttl -- echo hi", "--ttl <DURATION>"),
+        ("run a -E -- echo hi", "--conflict-exit-code <CODE>"),
+        ("tasks work q --grace -- true", "--grace <DURATION>"),
+        ("workflows run deploy --input -- true", "--input <JSON>"),
+    ] {
+        let ran = bench.run(words);
+        let expected = format!("leasehold: a value is required for '{option}' but none was supplied\n");
+        assert_eq!((ran.code, ran.stdout.as_str()), (64, ""), "{words}");
+        assert!(ran.stderr.starts_with(&expected), "{words}: {}", ran.stderr);
+    }
+    let dashes = bench.run("run a -- echo -- --wait --");
+    assert_eq!(dashes.stdout, "-- --wait --\n", "{dashes:?}");
 }
 
 #[test]

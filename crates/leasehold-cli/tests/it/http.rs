@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use crate::support::{Bench, Ran, eventually, run};
 
 /// A server over a file, in a thread of its own. It ends at once when it is dropped, in the middle of everything.
-struct Served {
+pub(crate) struct Served {
     address: SocketAddr,
     token: String,
     end: Option<oneshot::Sender<()>>,
@@ -21,8 +21,16 @@ struct Served {
 }
 
 impl Served {
-    fn over(file: &Path) -> Self {
+    pub(crate) fn over(file: &Path) -> Self {
         Self::start(file, ([127, 0, 0, 1], 0).into(), None)
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(crate) fn token(&self) -> &str {
+        &self.token
     }
 
     /// At this address, with a token that the file knows already.

@@ -1,6 +1,6 @@
 //! Bad input: a clear message that says what to do, exit code 64, and nothing changed.
 
-use super::support::Bench;
+use super::support::{Bench, without_store};
 
 /// The message, after checks that hold for every usage error.
 fn refused(words: &[&str]) -> String {
@@ -8,7 +8,7 @@ fn refused(words: &[&str]) -> String {
     let ran = bench.run_words(words);
     assert_eq!((ran.code, ran.stdout.as_str()), (64, ""), "{words:?}: {ran:?}");
     assert!(!bench.path().join("store.db").exists(), "{words:?} made a store");
-    ran.stderr
+    without_store(&ran.stderr)
 }
 
 pub(crate) fn all_refused(cases: &[&[&str]]) -> String {

@@ -118,7 +118,8 @@ fn why_tells_what_happened_last_and_names_the_store_that_was_named() {
     let bench = busy();
     let told = bench.tidy(&bench.ok("locks why done"));
     assert!(told.starts_with("Nobody holds 'done'.\nfay released it at [TIME] ([AGE] ago).\n"), "{told}");
-    let store = format!("sqlite:{}", bench.path().join("store.db").display());
+    // The same file, by another name than that of the bench.
+    let store = format!("sqlite:{}/./store.db?busy=5s", bench.path().display());
     let told = bench.tidy(&bench.ok(&format!("--store {store} locks why deploy/prod")));
     assert!(
         told.starts_with(
@@ -126,7 +127,7 @@ fn why_tells_what_happened_last_and_names_the_store_that_was_named() {
         ),
         "{told}"
     );
-    let force = "leasehold --store sqlite:[TEMP]/store.db locks release deploy/prod --force --token [TOKEN]";
+    let force = "leasehold --store 'sqlite:[TEMP]/./store.db?busy=[AGE]' locks release deploy/prod --force --token [TOKEN]";
     assert!(told.contains(force), "{told}");
 }
 

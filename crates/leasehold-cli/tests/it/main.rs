@@ -1,6 +1,7 @@
 //! The binary as a program: every command, every exit code, every bad input. One test binary: linking many costs more
 //! than it tells.
 
+mod bounds;
 mod config;
 mod contention;
 mod deploy;
@@ -10,13 +11,16 @@ mod events;
 mod examples;
 mod force;
 mod help;
+mod hints;
 mod http;
 mod input;
+mod json;
 mod leases;
 mod locks;
 mod namespaces;
 mod notices;
 mod output;
+mod pasted;
 mod run;
 mod schedules;
 mod secrets;
@@ -24,6 +28,7 @@ mod serve;
 mod stores;
 mod support;
 mod tasks;
+mod terminal_safety;
 mod upkeep;
 mod waiting;
 mod workflows;

@@ -32,10 +32,16 @@ fn a_schedule_is_set_listed_paused_and_removed() {
 fn nonsense_is_refused_before_anything_is_stored() {
     let bench = Bench::new();
     for (words, told) in [
-        (["schedules", "set", "s", "every day", "q", "--missed", "all"], "'every day' is no cron expression"),
+        (
+            ["schedules", "set", "s", "every day", "q", "--missed", "all"],
+            "'every day' is not a valid cron expression",
+        ),
         (["schedules", "set", "s", "0 0 30 2 *", "q", "--missed", "all"], "that never happens"),
         (["schedules", "set", "s", "@daily", "q", "--zone", "Mars/Olympus"], "no time zone 'Mars/Olympus'"),
-        (["schedules", "set", "s", "@daily", "q", "--missed", "some"], "'some' is not what can be done"),
+        (
+            ["schedules", "set", "s", "@daily", "q", "--missed", "some"],
+            "'some' is not a policy for missed ticks",
+        ),
         (["schedules", "set", "s", "@daily", "q", "--payload", "{"], "not JSON"),
         (["schedules", "set", "s", "@daily", "q", "--max-attempts", "0"], "0"),
     ] {
@@ -87,4 +93,28 @@ fn a_tick_becomes_a_task_that_a_worker_runs() {
     seen.dedup();
     assert_eq!(seen.len(), all, "no tick ran twice");
     assert!(std::fs::read_to_string(bench.path().join("payloads")).unwrap().starts_with("[7]"));
+}
+
+/// However young the ticks are: a worker that starts does not run what came while no worker was running.
+#[test]
+fn ticks_without_a_worker_are_missed_at_any_age() {
+    let bench = Bench::new();
+    for policy in ["none", "last", "all"] {
+        let words = ["schedules", "set", policy, "* * * * * *", policy, "--missed", policy];
+        assert_eq!(bench.run_words(&words).code, 0);
+    }
+    std::thread::sleep(std::time::Duration::from_millis(5_200));
+    let script = "echo \"$LEASEHOLD_QUEUE\" >> ran";
+    let words = ["tasks", "work", "none", "last", "all", "--until-empty", "--", "sh", "-c", script];
+    assert_eq!(bench.run_words(&words).code, 0);
+    let ran = std::fs::read_to_string(bench.path().join("ran")).unwrap_or_default();
+    let count = |queue: &str| ran.lines().filter(|line| *line == queue).count();
+    // Ticks that come while the worker runs are no missed ones.
+    let during = count("all").saturating_sub(5);
+    assert!(count("all") >= 5, "{ran}");
+    for policy in ["none", "last"] {
+        assert!((1..=2 + during).contains(&count(policy)), "{policy}: {ran}");
+    }
+    let shown = bench.ok("schedules show none");
+    assert!(shown.contains("none: missed ticks are skipped"), "{shown}");
 }

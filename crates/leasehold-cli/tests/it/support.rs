@@ -111,7 +111,8 @@ impl Bench {
         seen
     }
 
-    /// The text without what changes from run to run.
+    /// The text without what changes from run to run, and without the store of the bench in commands of hints: `hints.rs`
+    /// looks at that.
     pub(crate) fn tidy(&self, text: &str) -> String {
         tidy(&text.replace(&*self.path().to_string_lossy(), "[TEMP]"))
     }
@@ -166,8 +167,23 @@ pub(crate) fn eventually(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
+/// Commands in hints without the store of a bench.
+pub(crate) fn without_store(text: &str) -> String {
+    let mut kept = String::new();
+    let mut parts = text.split("leasehold --store sqlite:");
+    kept += parts.next().unwrap_or_default();
+    for part in parts {
+        match part.split_once(' ') {
+            Some((path, rest)) if path.ends_with("/store.db") => kept.extend(["leasehold ", rest]),
+            _ => kept.extend(["leasehold --store sqlite:", part]),
+        }
+    }
+    kept
+}
+
 /// Times, ids, tokens and durations become words, and columns are set two blanks apart.
 fn tidy(text: &str) -> String {
+    let text = &without_store(text);
     let mut tidied = String::new();
     let mut word = String::new();
     for c in text.chars().chain(['\n']) {
@@ -222,7 +238,8 @@ fn replace(value: &mut Value) {
                     }
                     ("user" | "host" | "by", Value::String(_)) => *value = "[WHO]".into(),
                     ("command", Value::String(text)) if text.starts_with('/') => *value = "[COMMAND]".into(),
-                    ("afterSeconds", Value::Number(_)) => *value = "[SECONDS]".into(),
+                    ("afterSeconds" | "expiresInSeconds", Value::Number(_)) => *value = "[SECONDS]".into(),
+                    ("leaseRef", Value::String(_)) => *value = "[REF]".into(),
                     _ => replace(value),
                 }
             }

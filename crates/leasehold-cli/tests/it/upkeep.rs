@@ -14,6 +14,7 @@ fn a_sweep_clears_what_has_ended() {
     assert_eq!(bench.ok("sweep"), "swept 1 lease and 0 tickets; 0 waiters served\n");
     insta::assert_snapshot!(bench.ok("sweep --json"), @r#"
     {
+      "success": true,
       "leases": 0,
       "tickets": 0,
       "served": 0
@@ -33,7 +34,9 @@ fn a_token_is_good_as_long_as_its_lease_lives() {
       "expiresAt": "[TIME]",
       "holder": "ada",
       "lock": "a",
+      "name": "a",
       "newest": "[TOKEN]",
+      "success": true,
       "token": "[TOKEN]",
       "valid": true
     }
@@ -45,22 +48,22 @@ fn a_token_is_good_as_long_as_its_lease_lives() {
         bench.tidy(&ran.stderr)
     };
     insta::assert_snapshot!(told(&check), @"
-    leasehold: token [TOKEN] of lock 'a' is stale: its lease has ended
-    hint: stop: somebody else may be granted this at any time
+    leasehold: token [TOKEN] of lock 'a' is stale: its lease was released at [TIME]
+    hint: stop: another holder may be granted the lock at any time
     ");
     insta::assert_snapshot!(told("fence check a --token 7"), @"
     leasehold: token 7 of lock 'a' is stale: [TOKEN] is the newest
-    hint: stop: somebody else has been granted this since
+    hint: stop: another holder may be granted the lock at any time
     ");
     insta::assert_snapshot!(told("fence check a --token 9007199254740991"), @"
-    leasehold: token [TOKEN] was never given for lock 'a': [TOKEN] is the newest
+    leasehold: token [TOKEN] was never granted for lock 'a': [TOKEN] is the newest
     hint: look at where the token and the name come from, and at which store
     ");
     insta::assert_snapshot!(shape(serde_json::from_str(&told(&format!("{check} --json"))).unwrap()), @r#"
     {
       "code": "STALE_TOKEN",
-      "error": "token [TOKEN] of lock 'a' is stale: its lease has ended",
-      "hint": "stop: somebody else may be granted this at any time",
+      "error": "token [TOKEN] of lock 'a' is stale: its lease was released at [TIME]",
+      "hint": "stop: another holder may be granted the lock at any time",
       "success": false
     }
     "#);
@@ -75,6 +78,7 @@ fn a_store_is_made_ready_once_and_stays_so() {
     bench.hold("a");
     insta::assert_snapshot!(bench.tidy(&bench.ok("store init --json")), @r#"
     {
+      "success": true,
       "store": "sqlite:[TEMP]/store.db",
       "engine": "sqlite"
     }
@@ -154,7 +158,7 @@ fn an_idle_lock_is_forgotten_when_that_is_asked_for() {
     assert!(bench.ok("locks status order-1").contains("free"));
     let checked = bench.run(&format!("fence check order-1 --token {token}"));
     assert_eq!(checked.code, 1, "{}", checked.stderr);
-    assert!(checked.stderr.contains("its lease has ended"), "{}", checked.stderr);
+    assert!(checked.stderr.contains("its lease was released at "), "{}", checked.stderr);
     assert!(bench.ok("history order-1").contains("released"));
     assert!(bench.json("locks acquire order-1")["token"].as_u64().unwrap() > token);
 }

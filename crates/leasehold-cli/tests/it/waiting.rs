@@ -29,7 +29,7 @@ fn patience_has_an_end() {
     let ran = bench.run("locks acquire a --holder bob --wait 200ms");
     assert_eq!(ran.code, 75);
     insta::assert_snapshot!(bench.tidy(&ran.stderr), @"
-    leasehold: Execution blocked: lock 'a' held by ada until [TIME] (waited [AGE])
+    leasehold: Execution blocked: lock 'a' held by ada until [TIME] (in [AGE]) (waited [AGE])
     hint: wait for it with --wait 10m, or see why with: leasehold locks why a
     ");
     assert_eq!(bench.json("locks status a")["waiters"], serde_json::json!([]));
@@ -120,7 +120,7 @@ fn a_holder_is_asked_to_stop_and_learns_it_when_it_renews() {
     assert_eq!(ran.code, 0);
     insta::assert_snapshot!(format!("{}{}", ran.stdout, ran.stderr), @"
     asked 1 holder of 'a' to stop
-    a holder learns it at its next renewal, and stops if it wants to
+    each holder is notified now, or at its next renewal at the latest, and stops if it wants to
     ");
     let renewed = bench.run(&format!("locks renew a {}", held.with));
     assert!(renewed.stderr.ends_with(" asks you to stop: hotfix\n"), "{renewed:?}");
@@ -129,6 +129,7 @@ fn a_holder_is_asked_to_stop_and_learns_it_when_it_renews() {
       "asked": 1,
       "by": "[WHO]",
       "lock": "a",
+      "name": "a",
       "reason": "again",
       "success": true
     }

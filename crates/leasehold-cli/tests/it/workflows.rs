@@ -92,12 +92,48 @@ fn an_event_runs_once_and_again_only_after_a_failure() {
     assert_eq!(go("0", "--key k").code, 0);
     let again = go("0", "--key k");
     assert_eq!((again.code, again.stdout.as_str()), (0, ""));
-    assert!(again.stderr.contains("that was exec_"), "{}", again.stderr);
+    assert!(again.stderr.contains("nothing to do: exec_"), "{}", again.stderr);
     assert_eq!(go("0", "--key k --input 1").code, 1, "another input");
     let runs = std::fs::read_to_string(bench.path().join("runs")).unwrap();
     assert_eq!(runs.lines().count(), 2);
     let [second, first] = &bench.executions()[..] else { panic!("two executions") };
     assert_eq!((&second["attempt"], &second["retryOf"]), (&2.into(), &first["id"]));
+    assert_eq!((&first["key"], &second["key"]), (&"k".into(), &"k".into()), "the failed one keeps its key");
+    for words in ["--key k", "--key k --workflow deploy"] {
+        let found = bench.json(&format!("executions list {words}"));
+        assert_eq!((&found[0]["id"], &found[1]["id"]), (&second["id"], &first["id"]), "{words}");
+    }
+    let one = bench.json("executions list --key k --state failed");
+    assert_eq!(one.as_array().map(Vec::len), Some(1), "{one}");
+    for words in ["--key other", "--key k --workflow other", "--key k --state queued"] {
+        assert_eq!(bench.json(&format!("executions list {words}")), json!([]), "{words}");
+    }
+}
+
+/// What a failing command wrote to stderr is seen once, and one line reports how it ended.
+#[test]
+fn a_failure_is_printed_once() {
+    let bench = Bench::new();
+    let failed = bench.execute("", "echo no such host >&2; exit 7");
+    assert_eq!(failed.code, 1);
+    let id = bench.executions()[0]["id"].as_str().unwrap().to_owned();
+    let expected = format!("no such host\nleasehold: {id} failed: the command failed with exit code 7\n");
+    assert_eq!(failed.stderr, expected);
+}
+
+#[test]
+fn the_start_of_an_execution_is_when_it_ran_not_when_it_was_added() {
+    let bench = Bench::new();
+    let mut first = bench.endless("");
+    let id = bench.executions()[0]["id"].as_str().unwrap().to_owned();
+    let waits = bench.runner("--on-locked queue", "true").spawn().unwrap();
+    eventually("it waits", || bench.executions()[0]["state"] == "blocked");
+    let table = bench.tidy(&bench.ok("executions list --state blocked"));
+    let row = table.lines().nth(1).unwrap();
+    assert_eq!(row, "exec_[ID]  deploy  blocked  1  [AGE] ago  -  -", "it has not started");
+    bench.ok(&format!("executions abort {id}"));
+    first.code();
+    assert_eq!(Ran::from(waits.wait_with_output().unwrap()).code, 0);
 }
 
 #[test]
@@ -118,12 +154,13 @@ fn one_runs_at_a_time_and_others_are_refused_skipped_or_wait() {
     assert_eq!(bench.execute("--on-locked queue=1", "true").code, 75, "the line is full");
     let same = bench.execute("--key first", "true");
     assert_eq!(same.code, 75, "how it ends is not known: {same:?}");
-    assert!(same.stderr.contains(&format!("that was {id}: running")), "{}", same.stderr);
+    assert!(same.stderr.contains(&format!("{id} is running for this key")), "{}", same.stderr);
     let aborted = bench.ok(&format!("executions abort {id} --reason enough"));
-    assert_eq!(aborted, format!("{id}  to be stopped\n"));
+    assert_eq!(aborted, format!("{id}  stopping\n"));
     assert_eq!(first.code(), 1);
     let same = bench.execute("--key first", "true");
     assert_eq!(same.code, 1, "it was aborted: {same:?}");
+    assert!(same.stderr.contains(&format!("nothing was run: {id} was aborted earlier")), "{}", same.stderr);
     let waited = Ran::from(waits.wait_with_output().unwrap());
     assert_eq!((waited.code, waited.stdout.as_str()), (0, "done\n"), "{waited:?}");
     let shown = bench.json(&format!("executions show {id}"));
@@ -211,7 +248,8 @@ fn workflows_and_executions_are_listed_for_people() {
     let table = bench.tidy(&bench.ok("executions list"));
     assert_eq!(
         table,
-        "ID  WORKFLOW  STATE  ATTEMPT  STARTED  WHEN  NOTE\nexec_[ID]  deploy  succeeded  1  [AGE] ago  [AGE] ago\n"
+        "ID  WORKFLOW  STATE  ATTEMPT  ADDED  STARTED  ENDED  NOTE\n\
+         exec_[ID]  deploy  succeeded  1  [AGE] ago  [AGE] ago  [AGE] ago\n"
     );
     assert!(bench.ok("workflows list").starts_with("WORKFLOW  SCHEDULED"));
     assert!(bench.ok("workflows status deploy").starts_with("deploy  free"));

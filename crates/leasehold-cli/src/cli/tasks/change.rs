@@ -64,7 +64,7 @@ pub(crate) struct UpdateArgs {
     pub(crate) max_attempts: Option<u32>,
 }
 
-/// Forget tasks that have ended, or put them away
+/// Delete tasks that have ended, or archive them
 ///
 /// Executions of workflows are not forgotten before 30 days have passed: until then their key must be known.
 #[derive(Debug, Args)]
@@ -79,7 +79,7 @@ pub(crate) struct PurgeArgs {
     /// Only those that ended so long ago
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     pub(crate) older_than: Duration,
-    /// Put them away instead: they are no longer listed or counted, but still there
+    /// Archive them instead: they are no longer listed or counted, but still there
     #[arg(long)]
     pub(crate) archive: bool,
     /// Do not ask

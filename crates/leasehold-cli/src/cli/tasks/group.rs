@@ -46,3 +46,10 @@ pub(crate) enum QueuesCommand {
     },
     Retention(RetentionArgs),
 }
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum WorkersCommand {
+    /// The same as leasehold workers
+    #[command(hide = true)]
+    List,
+}

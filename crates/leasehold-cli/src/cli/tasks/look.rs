@@ -20,7 +20,7 @@ pub(crate) struct ListTasksArgs {
     /// Only those that this worker has, or had last
     #[arg(long, value_name = "ID")]
     pub(crate) worker: Option<WorkerId>,
-    /// Also those that were put away
+    /// Also those that were archived
     #[arg(long)]
     pub(crate) archived: bool,
     /// At most so many

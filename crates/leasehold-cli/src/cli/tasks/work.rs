@@ -42,8 +42,9 @@ pub(crate) struct WorkArgs {
     /// Run so many at once, 1 to 1000
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = values::work_slots, allow_hyphen_values = true)]
     pub(crate) slots: u32,
-    /// How long a lease on a task lasts without a sign of life; a crash of this machine costs so long
-    /// [default: 30s, or longer if the store wants so]
+    #[expect(clippy::doc_markdown, reason = "this is the help text")]
+    /// How long a lease on a task lasts without a heartbeat; a crash of this machine costs so long
+    /// [default: 30s, or longer if the store wants so] [env: LEASEHOLD_TTL]
     #[arg(long, value_name = "DURATION", value_parser = values::ttl, allow_hyphen_values = true)]
     pub(crate) ttl: Option<Ttl>,
     /// When the worker is asked to end: how long the commands that run may go on
@@ -53,6 +54,13 @@ pub(crate) struct WorkArgs {
     /// How long a command has between SIGTERM and SIGKILL [default: 5s, or less if the ttl is short]
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     pub(crate) kill_after: Option<Duration>,
+    /// End a command that has run for this long; the attempt failed, and the next one follows if attempts are left
+    /// [default: no limit]
+    #[arg(long, value_name = "DURATION", value_parser = values::ttl, allow_hyphen_values = true)]
+    pub(crate) max_runtime: Option<Ttl>,
+    /// How often this worker looks for leases of workers that are gone, 10ms to 1d [default: a third of the ttl, at most 5s]
+    #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
+    pub(crate) recover_every: Option<Duration>,
     #[expect(clippy::doc_markdown, reason = "this is the help text")]
     /// What keeps the processes of a command together [default: auto] [env: LEASEHOLD_CONTAIN]
     #[arg(long, value_name = "MODE", value_enum)]

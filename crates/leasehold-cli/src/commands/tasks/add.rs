@@ -12,7 +12,6 @@ use crate::exit;
 /// What was added, for programs.
 #[derive(Serialize)]
 struct AddedView {
-    success: bool,
     id: TaskId,
     queue: String,
     duplicate: bool,
@@ -29,8 +28,8 @@ pub(super) async fn add(desk: &Desk, mut args: AddArgs) -> Done {
     let leasehold = desk.open_lasting("a task").await?;
     let Added { id, duplicate } = prepared(&leasehold, &args, payload).await?;
     let state = if duplicate { Some(leasehold.tasks()?.get(id).await?.state) } else { None };
-    let view = AddedView { success: true, id, queue: args.queue.to_string(), duplicate, state };
-    desk.printer.result(&view, |paint| {
+    let view = AddedView { id, queue: args.queue.to_string(), duplicate, state };
+    desk.printer.done(&view, |paint| {
         let word = state.map(|state| format!("  {} {state}", paint.warning("duplicate")));
         format!("{id}{}\n", word.unwrap_or_default())
     })?;

@@ -27,7 +27,6 @@ pub(super) async fn retry(desk: &Desk, args: RetryArgs) -> Done {
 /// What was tried again, for programs.
 #[derive(Serialize)]
 struct Retried {
-    success: bool,
     retried: u64,
 }
 
@@ -55,9 +54,8 @@ async fn retry_failed(desk: &Desk, tasks: &Tasks, queue: QueueName) -> Done {
         }
     }
     drop(progress);
-    desk.printer.result(&Retried { success: true, retried }, |_| {
-        format!("{} will be tried again\n", count(retried, "task"))
-    })?;
+    desk.printer
+        .done(&Retried { retried }, |_| format!("{} will be tried again\n", count(retried, "task")))?;
     Ok(exit::SUCCESS)
 }
 
@@ -87,14 +85,13 @@ async fn each(desk: &Desk, ids: &[TaskId], change: impl AsyncFn(TaskId) -> Resul
 
 fn stands(task: &Task) -> String {
     let asked = task.state == TaskState::Running && task.cancel.is_some();
-    let word = if asked { "to be stopped".to_owned() } else { task.state.to_string() };
+    let word = if asked { "stopping".to_owned() } else { task.state.to_string() };
     format!("{}  {word}\n", task.id.short())
 }
 
 /// How a queue stands, for programs.
 #[derive(Serialize)]
 struct QueueStands<'a> {
-    success: bool,
     queue: &'a str,
     paused: bool,
 }
@@ -112,8 +109,8 @@ pub(super) async fn resume(desk: &Desk, queue: &QueueName) -> Done {
 }
 
 fn tell(desk: &Desk, queue: &QueueName, paused: bool) -> Done {
-    let view = QueueStands { success: true, queue: queue.as_str(), paused };
-    desk.printer.result(&view, |_| {
+    let view = QueueStands { queue: queue.as_str(), paused };
+    desk.printer.done(&view, |_| {
         let word = if paused { "paused" } else { "resumed" };
         format!("queue '{queue}' is {word}\n")
     })?;

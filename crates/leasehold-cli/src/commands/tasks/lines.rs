@@ -22,7 +22,6 @@ const BATCH_BYTES: usize = 1 << 20;
 /// What was added, for programs.
 #[derive(Serialize)]
 struct AddedMany {
-    success: bool,
     queue: String,
     added: u64,
 }
@@ -54,8 +53,8 @@ pub(super) async fn add(desk: &Desk, args: &AddArgs, file: &Path) -> Done {
         progress.add(more);
     }
     drop(progress);
-    let view = AddedMany { success: true, queue: args.queue.to_string(), added };
-    desk.printer.result(&view, |_| format!("added {} to '{}'\n", count(added, "task"), args.queue))?;
+    let view = AddedMany { queue: args.queue.to_string(), added };
+    desk.printer.done(&view, |_| format!("added {} to '{}'\n", count(added, "task"), args.queue))?;
     Ok(exit::SUCCESS)
 }
 

@@ -87,7 +87,7 @@ pub(in crate::commands) async fn workers(desk: &Desk) -> Done {
         if workers.is_empty() { String::new() } else { worker_table(&workers, now, paint) }
     })?;
     if workers.is_empty() {
-        desk.printer.say("no worker was heard of in the last hour");
+        desk.printer.say("no worker is running: a worker that has ended is not listed, one that was killed is, for an hour");
     }
     Ok(exit::SUCCESS)
 }

@@ -18,7 +18,7 @@ const NOTE_BYTES: usize = 500;
 pub(super) fn progress(args: ProgressArgs) -> Done {
     let Some(path) = std::env::var_os(PROGRESS) else {
         return Err(Failure::usage(format!("there is no {PROGRESS} here: no command of a task runs this"))
-            .hint("use it in a command that leasehold tasks work has started"));
+            .hint("use it in a command that a worker runs: tasks work, workflows run, or a workflow of a server"));
     };
     let mut progress = Progress { done: args.done, of: args.of, note: None };
     if let Some(note) = args.note {

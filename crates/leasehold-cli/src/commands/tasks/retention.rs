@@ -11,7 +11,6 @@ use crate::exit;
 /// How long finished tasks are kept, for programs.
 #[derive(Serialize)]
 struct Kept<'a> {
-    success: bool,
     /// None: of all queues that have nothing set of their own.
     queue: Option<&'a str>,
     retention: RetentionView,
@@ -36,8 +35,8 @@ pub(super) async fn retention(desk: &Desk, args: RetentionArgs) -> Done {
         current
     };
     let name = queue.as_ref().map(QueueName::as_str);
-    let view = Kept { success: true, queue: name, retention: RetentionView::from(&kept) };
-    desk.printer.result(&view, |_| {
+    let view = Kept { queue: name, retention: RetentionView::from(&kept) };
+    desk.printer.done(&view, |_| {
         let of = name.map_or_else(
             || "queues without a retention of their own".to_owned(),
             |name| format!("queue '{name}'"),

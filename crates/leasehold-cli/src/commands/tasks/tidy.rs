@@ -16,7 +16,6 @@ const BATCH: u32 = 500;
 /// What was recovered, for programs.
 #[derive(Serialize)]
 struct RecoveredView {
-    success: bool,
     returned: u32,
     failed: u32,
     aborted: u32,
@@ -37,15 +36,15 @@ pub(super) async fn recover(desk: &Desk) -> Done {
         }
     }
     let Recovered { returned, failed, aborted, promoted } = all;
-    let view = RecoveredView { success: true, returned, failed, aborted, promoted };
-    desk.printer.result(&view, |_| {
+    let view = RecoveredView { returned, failed, aborted, promoted };
+    desk.printer.done(&view, |_| {
         if all == Recovered::default() {
             return "nothing to recover\n".to_owned();
         }
         let leases = count(all.expired().into(), "lease");
         format!(
-            "{leases} had run out: {returned} can run again, {failed} failed, {aborted} stopped; \
-             {promoted} put in line\n"
+            "{leases} had run out: {returned} can run again, {failed} failed, {aborted} aborted; \
+             {promoted} due tasks added to their queue\n"
         )
     })?;
     Ok(exit::SUCCESS)
@@ -54,7 +53,6 @@ pub(super) async fn recover(desk: &Desk) -> Done {
 /// What was cleared away, for programs.
 #[derive(Serialize)]
 struct Cleared {
-    success: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     purged: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -81,8 +79,8 @@ pub(super) async fn purge(desk: &Desk, args: PurgeArgs) -> Done {
     }
     drop(progress);
     let (purged, archived) = if args.archive { (None, Some(cleared)) } else { (Some(cleared), None) };
-    desk.printer.result(&Cleared { success: true, purged, archived }, |_| {
-        let word = if args.archive { "put away" } else { "forgot" };
+    desk.printer.done(&Cleared { purged, archived }, |_| {
+        let word = if args.archive { "archived" } else { "deleted" };
         format!("{word} {}\n", count(cleared, "task"))
     })?;
     Ok(exit::SUCCESS)
@@ -94,7 +92,7 @@ fn confirm(args: &PurgeArgs) -> Result<(), Failure> {
     if !io::stdin().is_terminal() || !stderr.is_terminal() {
         return Err(Failure::usage("a purge without a terminal to ask on needs --yes"));
     }
-    let verb = if args.archive { "Put away" } else { "Forget" };
+    let verb = if args.archive { "Archive" } else { "Delete" };
     let state = args.state.map_or("finished", TaskState::word);
     let queue = args.queue.as_ref().map(|queue| format!(" of queue '{queue}'")).unwrap_or_default();
     let age = format_duration(args.older_than);

@@ -27,7 +27,7 @@ pub(super) async fn update(desk: &Desk, args: UpdateArgs) -> Done {
         archived: None,
     };
     let task = tasks.update(args.id, change).await?;
-    desk.printer.result(&TaskView::from(&task), |_| {
+    desk.printer.done(&TaskView::from(&task), |_| {
         format!("{}  {}, version {}\n", task.id, task.state, task.version)
     })?;
     Ok(exit::SUCCESS)

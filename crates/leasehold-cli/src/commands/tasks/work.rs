@@ -4,7 +4,7 @@ use leasehold::store::{Abilities, StoreUrl};
 
 use crate::cli::WorkArgs;
 use crate::commands::dispatch::{Done, block_on};
-use crate::config::{Choice, containment};
+use crate::config::{Choice, containment, lease_ttl};
 use crate::output::Printer;
 use crate::run::{Launcher, WorkerCommand};
 use crate::work::{Until, WorkPlan};
@@ -17,7 +17,8 @@ pub(in crate::commands) fn work(args: WorkArgs, store: &Choice, printer: Printer
         _ => Until::Asked,
     };
     let store_url = store.absolute();
-    let ttl = args.ttl.unwrap_or(Abilities::TTL);
+    let chosen = lease_ttl(args.ttl)?;
+    let ttl = chosen.unwrap_or(Abilities::TTL);
     let launcher = Launcher::new(WorkerCommand {
         command: args.command,
         store_url: store_url.clone(),
@@ -32,9 +33,11 @@ pub(in crate::commands) fn work(args: WorkArgs, store: &Choice, printer: Printer
         store_url,
         queues,
         slots: args.slots,
-        ttl: args.ttl,
+        ttl: chosen,
         kill_after: args.kill_after,
         grace: args.grace,
+        max_runtime: args.max_runtime,
+        recover_every: args.recover_every,
         until,
         launcher,
     };

@@ -50,7 +50,7 @@ fn moment(task: &Task, now: Timestamp) -> String {
 /// Why it waits, how far it is, or what went wrong.
 fn note(task: &Task) -> String {
     let text = match (task.state, &task.progress, &task.error, &task.lock) {
-        (TaskState::Running, _, _, _) if task.cancel.is_some() => "to be stopped".to_owned(),
+        (TaskState::Running, _, _, _) if task.cancel.is_some() => "stopping".to_owned(),
         (TaskState::Running, Some(progress), _, _) => progress.to_string(),
         (TaskState::Blocked, _, _, Some(lock)) => format!("waits for lock '{lock}'"),
         (TaskState::Succeeded, ..) | (_, _, None, _) => String::new(),

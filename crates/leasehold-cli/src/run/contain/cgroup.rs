@@ -5,7 +5,7 @@
 //! meant to outlive the process that started it: what is found in such a cgroup is killed.
 
 use std::fs::{DirBuilder, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -16,6 +16,7 @@ use leasehold::model::{Member, Process};
 use leasehold::store::{is_gone, this_process};
 use nix::errno::Errno;
 use nix::libc;
+use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::{AccessFlags, ForkResult, access};
 
@@ -55,9 +56,26 @@ impl Cgroup {
         Ok(Self { path, folder, kill })
     }
 
-    /// Forks a process that is in it.
+    /// Forks a process that is in it. The process has to wait for us before it does anything else.
     pub(in crate::run) fn fork(&self) -> Result<ForkResult, Errno> {
-        sys::fork_into_cgroup(self.folder.as_fd())
+        match sys::fork_into_cgroup(self.folder.as_fd()) {
+            Err(Errno::ENOSYS) => self.fork_and_move(),
+            forked => forked,
+        }
+    }
+
+    /// The slow way. Filters of system calls cannot read the flags of `clone3` and deny it as a whole: those of containers,
+    /// and of services with `RestrictNamespaces=`.
+    fn fork_and_move(&self) -> Result<ForkResult, Errno> {
+        let forked = sys::fork()?;
+        if let ForkResult::Parent { child } = forked
+            && let Err(error) = std::fs::write(self.path.join("cgroup.procs"), child.to_string())
+        {
+            let _ = kill(child, Signal::SIGKILL);
+            let _ = waitpid(child, None);
+            return Err(error.raw_os_error().map_or(Errno::EIO, Errno::from_raw));
+        }
+        Ok(forked)
     }
 
     /// Kills everything in it and below it. No fork escapes.
@@ -101,9 +119,17 @@ impl Cgroup {
     /// Says below which cgroup one can be made and used, by making one.
     pub(super) fn probe() -> io::Result<PathBuf> {
         let cgroup = Self::create()?;
+        let (mut wait, go) = io::pipe()?;
         let used = match cgroup.fork() {
-            Ok(ForkResult::Child) => sys::exit_now(exit::SUCCESS),
-            Ok(ForkResult::Parent { child }) => waitpid(child, None).map(|_| ()),
+            Ok(ForkResult::Child) => {
+                drop(go);
+                let _ = wait.read(&mut [0]);
+                sys::exit_now(exit::SUCCESS)
+            }
+            Ok(ForkResult::Parent { child }) => {
+                drop(go);
+                waitpid(child, None).map(|_| ())
+            }
             Err(errno) => Err(errno),
         };
         cgroup.remove();

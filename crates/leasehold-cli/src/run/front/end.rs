@@ -89,7 +89,7 @@ impl Front<'_> {
 
     /// How the command ended, if it did so by itself.
     fn mirrored(&self) -> i32 {
-        self.ended.filter(|ended| !ended.lost).map_or(exit::LEASE_LOST, |ended| ended.how.code())
+        self.ended.filter(|ended| !ended.lost).map_or(self.ending_as, |ended| ended.how.code())
     }
 
     /// Ends WATCHDOG and KEEPER, which have nothing more to do. To be called when everything else is dead.

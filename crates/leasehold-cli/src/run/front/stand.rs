@@ -9,6 +9,7 @@ use leasehold::Moment;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
+use crate::exit;
 use crate::run::alarm::Alarm;
 use crate::run::link::{Exited, Link, Message, Received};
 use crate::run::say::say;
@@ -45,6 +46,8 @@ pub(in crate::run) struct Front<'a> {
     /// The command and its group, once it has started.
     pub(super) command: Option<Pid>,
     pub(super) ended: Option<Ended>,
+    /// The exit code for a command that was ended before it ended by itself.
+    pub(super) ending_as: i32,
     /// Somebody has been told that not everything can be killed.
     pub(super) complained: bool,
     /// The command was stopped, and we with it; now it is to go on.
@@ -55,7 +58,7 @@ pub(in crate::run) struct Front<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ended {
     pub(super) how: Exited,
-    /// Whether it had been asked to stop before, because of its lease.
+    /// Whether it had been asked to stop before, because of its lease or its maximum runtime.
     pub(super) lost: bool,
     pub(super) had_terminal: bool,
 }
@@ -77,6 +80,7 @@ impl<'a> Front<'a> {
             settings: job.terminal.settings(),
             command: None,
             ended: None,
+            ending_as: exit::LEASE_LOST,
             complained: false,
             resume: false,
         })
@@ -113,7 +117,8 @@ impl<'a> Front<'a> {
                 }
                 Received::Message(Message::Started(pid)) => self.command = Some(Pid::from_raw(pid)),
                 Received::Message(Message::Exited(exited)) => self.command_has_ended(exited),
-                Received::Message(Message::Ending) => {
+                Received::Message(Message::Ending(code)) => {
+                    self.ending_as = code;
                     let now = Moment::now();
                     self.schedule.ask_to_stop(now, self.job.shared.valid_until().unwrap_or(now));
                 }
@@ -140,7 +145,7 @@ impl<'a> Front<'a> {
                     self.schedule.ask_to_stop(now, valid_until);
                     if self.ended.is_none() {
                         self.say_out_of_time();
-                        self.link.send(Message::Ending);
+                        self.link.send(Message::Ending(exit::LEASE_LOST));
                         self.send(Signal::SIGTERM);
                         self.send(Signal::SIGCONT); // What is stopped does not hear.
                     }

@@ -37,6 +37,8 @@ pub(super) struct Hold<'a> {
     /// The code to exit with, if it is not the command's own.
     code: Option<i32>,
     asked: bool,
+    /// When the command has run for as long as it may.
+    overdue_at: Option<Moment>,
     left_behind: usize,
     killing: Killing,
     /// When the alarm rings.
@@ -70,6 +72,7 @@ impl<'a> Hold<'a> {
             ended: None,
             code: None,
             asked: false,
+            overdue_at: None,
             left_behind: 0,
             killing,
             rings_at: valid_until,
@@ -96,7 +99,7 @@ impl<'a> Hold<'a> {
                 }
                 // Whoever is in a hurry now does not want to wait for what was left behind.
                 Event::Front(Message::Signal(signal)) if ENDS.contains(&signal) => self.schedule.kill_now(),
-                Event::Front(Message::Ending) => self.ending(exit::LEASE_LOST),
+                Event::Front(Message::Ending(code)) => self.ending(code),
                 Event::FrontGone => {
                     // At once: as long as we grant the command a grace, the process that killed FRONT may kill us too.
                     say!("the leasehold process in front of the command is gone; killing the command");
@@ -155,6 +158,7 @@ impl<'a> Hold<'a> {
         if self.stub.needs_terminal_from_parent() {
             self.job.terminal.lend_at_start(self.stub.pid);
         }
+        self.overdue_at = self.job.plan.max_runtime.map(|longest| Moment::now().plus(longest.as_duration()));
         self.job.shared.set_valid_until(self.valid_until);
         let _ = kill(getppid(), Signal::SIGCHLD); // WATCHDOG looks at the time from now on.
         self.events.tell(Message::Started(self.stub.pid.as_raw()));
@@ -276,11 +280,18 @@ impl<'a> Hold<'a> {
             now = Moment::now();
             due = self.schedule.due(now, self.valid_until);
         }
+        if self.end_if_overdue(now) {
+            now = Moment::now();
+            due = self.schedule.due(now, self.valid_until);
+        }
         let next = match due {
-            Due::Nothing(at) => at.min(now.plus(self.job.timing.probe_every())),
+            Due::Nothing(at) => {
+                let at = at.min(now.plus(self.job.timing.probe_every()));
+                self.overdue_at.filter(|_| !self.schedule.is_ending()).map_or(at, |overdue| overdue.min(at))
+            }
             Due::Term => now,
             Due::Kill => {
-                self.ending(exit::LEASE_LOST);
+                self.ending(exit::LEASE_LOST); // Unless it is ending for another reason already.
                 self.kill_all(now)
             }
         };
@@ -290,6 +301,18 @@ impl<'a> Hold<'a> {
             self.ending(exit::INTERNAL);
             self.kill_all(now);
         }
+    }
+
+    /// Asks the command to stop if it has run for as long as it may. Returns whether it did.
+    fn end_if_overdue(&mut self, now: Moment) -> bool {
+        let is_overdue = self.overdue_at.is_some_and(|at| at <= now);
+        if !is_overdue || self.ended.is_some() || self.schedule.is_ending() {
+            return false;
+        }
+        let longest = self.job.plan.max_runtime.map(|longest| longest.to_string()).unwrap_or_default();
+        say!("the command ran for {longest}, its --max-runtime; ending it");
+        self.ask_to_stop(exit::TIMED_OUT);
+        true
     }
 
     /// One pass of killing. Says when to make the next.
@@ -326,7 +349,7 @@ impl<'a> Hold<'a> {
         if self.ended.is_none() {
             if !self.schedule.is_ending() {
                 // Before any signal: so that FRONT does not ask again, and knows why the command ends.
-                self.events.tell(Message::Ending);
+                self.events.tell(Message::Ending(code));
             }
             self.code.get_or_insert(code);
         }

@@ -2,5 +2,7 @@
 
 #[cfg(feature = "github")]
 mod github;
-#[cfg(feature = "github")]
+#[cfg(feature = "postgres")]
+mod postgres;
+#[cfg(any(feature = "github", feature = "postgres"))]
 mod support;

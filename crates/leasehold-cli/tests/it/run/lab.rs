@@ -205,8 +205,12 @@ impl Drop for Running {
     }
 }
 
-pub(super) fn wait_until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+pub(super) fn wait_until<T>(what: &str, condition: impl FnMut() -> Option<T>) -> T {
+    wait_within(PATIENCE, what, condition)
+}
+
+pub(super) fn wait_within<T>(patience: Duration, what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + patience;
     loop {
         if let Some(found) = condition() {
             return found;
@@ -243,7 +247,11 @@ fn stat(pid: Pid) -> Option<(String, Pid)> {
 }
 
 pub(super) fn read_pid(path: &Path) -> Pid {
-    wait_until(&path.display().to_string(), || {
+    read_pid_within(PATIENCE, path)
+}
+
+pub(super) fn read_pid_within(patience: Duration, path: &Path) -> Pid {
+    wait_within(patience, &path.display().to_string(), || {
         std::fs::read_to_string(path).ok()?.trim().parse().ok().map(Pid::from_raw)
     })
 }

@@ -7,6 +7,7 @@ mod lab;
 mod lost;
 pub(crate) mod matrix;
 mod mirror;
+mod no_clone3;
 mod several;
 mod stopped;
 mod tasks_on_terminal;

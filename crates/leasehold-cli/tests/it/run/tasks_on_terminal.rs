@@ -49,9 +49,9 @@ fn a_purge_asks_first() {
     let lab = Lab::new();
     quietly(&lab, &["add", "a"]);
     quietly(&lab, &["work", "a", "--until-empty", "--", "true"]);
-    for (answer, code, shown) in [("n\n", 1, "nothing was changed"), ("y\n", 0, "forgot 1 task")] {
+    for (answer, code, shown) in [("n\n", 1, "nothing was changed"), ("y\n", 0, "deleted 1 task")] {
         let mut screen = Screen::start(&lab, &tasks(&["purge", "--queue", "a", "--older-than", "0s"]));
-        screen.shows("Forget all finished tasks of queue 'a' that ended more than");
+        screen.shows("Delete all finished tasks of queue 'a' that ended more than");
         screen.shows("? [y/N] ");
         screen.types(answer);
         screen.shows(shown);
@@ -66,10 +66,10 @@ fn control_c_lets_the_command_finish() {
     let id = quietly(&lab, &["add", "a"]).trim().to_owned();
     let script = r#"echo 1 > "$LAB/began"; while ! [ -e "$LAB/go" ]; do sleep 0.01; done; echo finished"#;
     let mut screen = Screen::start(&lab, &tasks(&["work", "a", "--", "sh", "-c", script]));
-    screen.shows("waits for tasks; ^C ends it");
+    screen.shows("is waiting for tasks; press Ctrl-C to stop it");
     lab.wait_for_file("began");
     screen.types("\u{3}");
-    screen.shows("once more ends them now");
+    screen.shows("press Ctrl-C again to end them now");
     std::fs::write(lab.path("go"), "").unwrap();
     screen.shows("finished");
     assert_eq!(screen.ends_with_code(), 0);

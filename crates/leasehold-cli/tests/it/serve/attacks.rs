@@ -1,7 +1,7 @@
 //! What strangers may do to a server: it stays small, and a holder beside them keeps its lease.
 
 use std::fs;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
@@ -38,14 +38,17 @@ impl Siege {
     /// Watches the server for longer than the holder's lease lasts.
     fn hold_out(mut self) {
         let until = Instant::now() + Duration::from_secs(14);
+        let mut most = 0;
         while Instant::now() < until {
             let grown = memory(&self.served).saturating_sub(self.idle);
+            most = most.max(grown);
             assert!(grown < CEILING, "the server has grown by {grown} KiB");
             assert!(self.holder.try_wait().unwrap().is_none(), "the holder has lost its lease");
             std::thread::sleep(Duration::from_millis(100));
         }
         let status = self.bench.json("locks status held");
         assert_eq!(status["holders"].as_array().unwrap().len(), 1, "{status}");
+        println!("idle {} KiB, at most {most} KiB more", self.idle);
     }
 
     fn connect(&self) -> TcpStream {
@@ -137,6 +140,55 @@ fn calls_with_more_than_they_may_have() {
     siege.hold_out();
 }
 
+#[test]
+fn event_streams_that_are_never_read() {
+    let siege = Siege::new("");
+    let ask = b"GET /api/v1/events HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    let _open: Vec<_> = (0..300).map(|_| flood(siege.connect(), ask)).collect();
+    // Each of these is an event on each of the streams.
+    for number in 0..300 {
+        let path = format!("/api/v1/locks/busy-{number}/acquire");
+        let headers = [("content-type", "application/json")];
+        assert_eq!(request(siege.served.address, "POST", &path, &headers, "{}").status, 200);
+    }
+    siege.hold_out();
+}
+
+#[test]
+fn headers_that_never_end_are_cut() {
+    let siege = Siege::new("[limits]\nheader_time = \"2s\"\n");
+    let mut open: Vec<_> = (0..200).map(|_| flood(siege.connect(), b"GET / HTTP/1.1\r\nx: ")).collect();
+    eventually("all are gone", || {
+        std::thread::sleep(Duration::from_millis(200));
+        // One more byte keeps nobody in.
+        open.retain_mut(|stream| stream.write_all(b"y").is_ok());
+        open.is_empty()
+    });
+    let endless = [&b"GET / HTTP/1.1\r\nx: "[..], &b"y".repeat(1024 * 1024)].concat();
+    let _open: Vec<_> = (0..20).map(|_| flood(siege.connect(), &endless)).collect();
+    siege.hold_out();
+}
+
+#[test]
+fn deep_and_large_json_is_refused() {
+    let siege = Siege::new("");
+    let deep = |depth: usize| format!("{{\"payload\": {}1{}}}", "[".repeat(depth), "]".repeat(depth));
+    let add = |body: &str| {
+        let headers = [("content-type", "application/json")];
+        request(siege.served.address, "POST", "/api/v1/queues/q/tasks", &headers, body).status
+    };
+    assert_eq!(add(&deep(50)), 201);
+    for _ in 0..20 {
+        assert_eq!(add(&deep(100_000)), 400);
+        assert_eq!(add(&format!("{{\"payload\": \"{}\"}}", "x".repeat(900_000))), 201);
+    }
+    // More than it takes is not even read: the answer comes before the end of the body.
+    let head = "POST /api/v1/queues/q/tasks HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+                content-length: 1000000000\r\n\r\n";
+    let _open: Vec<_> = (0..20).map(|_| flood(siege.connect(), head.as_bytes())).collect();
+    siege.hold_out();
+}
+
 /// A clock of the server that is a while ahead.
 fn later(clock: &str) -> String {
     let (instance, micros) = clock.trim().split_once('=').unwrap();
@@ -164,7 +216,7 @@ fn connections_leave_files_for_commands() {
     let bench = Bench::new();
     let settings = "[workflows.a]\ncommand = [\"sh\", \"-c\", \"echo done > done\"]\n";
     fs::write(bench.path().join("leasehold.toml"), settings).unwrap();
-    let words = "--json serve --listen 127.0.0.1:0 --config leasehold.toml";
+    let words = "--json serve --open --listen 127.0.0.1:0 --config leasehold.toml";
     let mut command = bench.command_in(&["sh", "-c", "ulimit -n 300; exec \"$@\"", "sh"], words);
     let served = Served::spawn(command.stdout(std::process::Stdio::piped()));
     eventually("ready", || served.get("/readyz").status == 200);
@@ -173,8 +225,11 @@ fn connections_leave_files_for_commands() {
     let connect = |_| TcpStream::connect_timeout(&served.address, Duration::from_millis(5)).ok();
     let strangers: Vec<_> = (0..400).filter_map(connect).collect();
     std::thread::sleep(Duration::from_secs(1));
-    let files = fs::read_dir(format!("/proc/{}/fd", served.pid())).unwrap().count();
-    assert!(files < 250, "{files} of 300 files are in use");
+    // Other processes of the same user cannot list its files.
+    held.write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
+    let mut page = BufReader::new(held.try_clone().unwrap()).lines().map(Result::unwrap);
+    let files = page.find_map(|line| line.strip_prefix("process_open_fds ").map(str::to_owned)).unwrap();
+    assert!(files.parse::<u32>().unwrap() < 250, "{files} of 300 files are in use");
     let start =
         "POST /api/v1/workflows/a/executions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n";
     held.write_all(start.as_bytes()).unwrap();

@@ -30,11 +30,11 @@ fn an_end_in_order_gives_runs_time_and_starts_nothing_new() {
     let refused = served.start_key("a", "other");
     assert_eq!((refused.status, &refused.body["code"]), (503, &json!("DRAINING")), "{refused:?}");
     assert!(refused.head.contains("retry-after: "), "{refused:?}");
-    assert_eq!(served.execution(&id)["status"], "running");
+    assert_eq!(served.execution(&id)["state"], "running");
     fs::write(bench.path().join("go"), "").unwrap();
     assert_eq!(served.wait().code, 0);
     let other = Served::ready(&bench, &settings);
-    assert_eq!(other.execution(&id)["status"], "succeeded");
+    assert_eq!(other.execution(&id)["state"], "succeeded");
     assert_eq!(other.get("/api/v1/workflows/a/lock").body["isLocked"], false);
 }
 
@@ -49,7 +49,7 @@ fn what_is_not_done_in_time_is_aborted_and_its_lock_is_free() {
     assert!(!is_alive(&pid));
     let other = Served::ready(&bench, SLEEPS);
     let ended = other.execution(&id);
-    assert_eq!(ended["status"], "aborted");
+    assert_eq!(ended["state"], "aborted");
     assert!(ended["reason"].as_str().unwrap().starts_with("shutdown"), "{ended}");
     assert_eq!(other.get("/api/v1/workflows/a/lock").body["isLocked"], false);
 }
@@ -67,7 +67,7 @@ fn a_second_signal_ends_it_at_once() {
     assert_eq!(served.wait().code, 128 + 15);
     assert!(!is_alive(&pid));
     let other = Served::ready(&bench, SLEEPS);
-    assert_eq!(other.execution(&id)["status"], "aborted");
+    assert_eq!(other.execution(&id)["state"], "aborted");
 }
 
 #[test]

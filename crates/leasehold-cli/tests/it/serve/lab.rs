@@ -39,7 +39,13 @@ impl Served {
         served
     }
 
+    /// With these arguments. As long as there is no token, it is open.
     pub(crate) fn with(bench: &Bench, words: &[&str]) -> Self {
+        Self::closed(bench, &[&["--open"], words].concat())
+    }
+
+    /// With these arguments.
+    pub(crate) fn closed(bench: &Bench, words: &[&str]) -> Self {
         let mut command = bench.command(["--json", "serve"]);
         if !words.contains(&"--listen") {
             command.args(["--listen", "127.0.0.1:0"]);
@@ -100,7 +106,7 @@ impl Served {
         let mut seen = Value::Null;
         eventually(&format!("{id} {status}"), || {
             seen = self.execution(id);
-            seen["status"] == status
+            seen["state"] == status
         });
         seen
     }

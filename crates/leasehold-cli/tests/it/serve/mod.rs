@@ -3,7 +3,10 @@
 mod attacks;
 mod ends;
 mod faults;
-mod lab;
+mod hidden;
+mod hooks;
+pub(crate) mod lab;
 mod runs;
 mod starts;
+mod tls;
 mod tokens;

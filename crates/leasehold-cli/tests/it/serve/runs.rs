@@ -90,7 +90,7 @@ fn an_abort_holds_the_lock_until_the_process_is_dead() {
     let id = served.start_key("a", "k").id();
     eventually("begun", || fs::read_to_string(bench.path().join("pid")).is_ok_and(|pid| pid.ends_with('\n')));
     let asked = served.post(&format!("/api/v1/executions/{id}/abort"), &json!({ "reason": "enough" }));
-    assert_eq!((asked.status, &asked.body["status"]), (202, &json!("running")));
+    assert_eq!((asked.status, &asked.body["state"]), (202, &json!("running")));
     assert_eq!(served.start_key("a", "other").status, 409);
     let ended = served.until(&id, "aborted");
     assert!(ended["reason"].as_str().unwrap().contains("enough"), "{ended}");

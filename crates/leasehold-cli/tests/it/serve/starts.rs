@@ -41,7 +41,7 @@ fn others_are_let_in_only_with_a_token() {
     let refused = bench.run("serve --listen 0.0.0.0:0");
     assert_eq!((refused.code, refused.stdout.as_str()), (78, ""), "{refused:?}");
     assert!(refused.stderr.contains("there is no token"), "{refused:?}");
-    assert!(refused.stderr.contains("leasehold token new --name NAME --role admin"), "{refused:?}");
+    assert!(refused.stderr.contains(" token new --name NAME --role admin"), "{refused:?}");
     assert!(!refused.stderr.contains("listening"), "{refused:?}");
     bench.ok("token new --name ada --role admin");
     let served = Served::with(&bench, &["--listen", "0.0.0.0:0"]);

@@ -62,3 +62,59 @@ fn what_is_no_token_is_refused() {
     let memory = bench.run("--store memory: token new --name ada --role reader");
     assert_eq!(memory.code, 78, "{memory:?}");
 }
+
+/// The first start makes a token that only its user can read, and the commands of that user find it.
+#[test]
+fn without_tokens_a_server_is_closed_to_other_users() {
+    use std::os::unix::fs::PermissionsExt;
+    let bench = Bench::new();
+    let none = bench.run("token local");
+    assert_eq!(none.code, 78, "{none:?}");
+    let served = Served::closed(&bench, &[]);
+    eventually("ready", || served.get("/readyz").status == 200);
+    assert_eq!(served.get("/api/v1/locks").status, 401);
+    let file = bench.path().join("state/leasehold/local-token");
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let token = bench.ok("token local");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), token);
+    assert_eq!(bench.json("token local")["file"], file.to_str().unwrap());
+    assert_eq!(ask(&served, token.trim(), "GET", "/api/v1/locks"), 200);
+    // A command on this machine needs nothing but the address; one of a user that cannot read the file is refused.
+    let store = format!("--store http://{} locks list", served.address);
+    bench.ok(&store);
+    let other = crate::support::run(
+        bench.command(store.split(' ')).env("XDG_STATE_HOME", bench.path().join("other")),
+    );
+    assert_ne!(other.code, 0, "{other:?}");
+    assert!(other.stderr.contains("token"), "{other:?}");
+    // The next start uses the same one.
+    served.signal("-TERM");
+    assert_eq!(served.wait().code, 0);
+    let served = Served::closed(&bench, &[]);
+    eventually("ready", || served.get("/readyz").status == 200);
+    assert_eq!(ask(&served, token.trim(), "GET", "/api/v1/locks"), 200);
+    served.signal("-TERM");
+    assert_eq!(served.wait().code, 0);
+    // As soon as there is another token, the local one is over, and so is --open.
+    bench.ok("token new --name ada --role admin");
+    let served = Served::closed(&bench, &["--open"]);
+    eventually("ready", || served.get("/readyz").status == 200);
+    assert_eq!(ask(&served, token.trim(), "GET", "/api/v1/locks"), 401);
+    assert_eq!(served.get("/api/v1/locks").status, 401);
+}
+
+#[test]
+fn a_local_token_that_others_can_read_is_not_used() {
+    let bench = Bench::new();
+    let folder = bench.path().join("state/leasehold");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("local-token"), "lh_0123456789ab_x").unwrap();
+    std::fs::set_permissions(folder.join("local-token"), std::os::unix::fs::PermissionsExt::from_mode(0o644))
+        .unwrap();
+    let refused = bench.run("serve --listen 127.0.0.1:0");
+    assert_eq!(refused.code, 78, "{refused:?}");
+    assert!(
+        refused.stderr.contains("local-token") && refused.stderr.contains("remove the file"),
+        "{refused:?}"
+    );
+}

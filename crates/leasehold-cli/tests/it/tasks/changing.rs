@@ -86,9 +86,9 @@ fn what_has_ended_is_put_away_and_forgotten() {
     let ids: Vec<_> = (0..3).map(|_| bench.add(&["mail"])).collect();
     bench.work("mail", "true");
     bench.add(&["mail"]);
-    assert_eq!(bench.ok("tasks purge --older-than 1h --yes"), "forgot 0 tasks\n");
-    assert_eq!(bench.ok("tasks purge --older-than 0s --state failed --yes"), "forgot 0 tasks\n");
-    assert_eq!(bench.ok("tasks purge --older-than 0s --archive --yes"), "put away 3 tasks\n");
+    assert_eq!(bench.ok("tasks purge --older-than 1h --yes"), "deleted 0 tasks\n");
+    assert_eq!(bench.ok("tasks purge --older-than 0s --state failed --yes"), "deleted 0 tasks\n");
+    assert_eq!(bench.ok("tasks purge --older-than 0s --archive --yes"), "archived 3 tasks\n");
     assert_eq!(bench.json("tasks list").as_array().unwrap().len(), 1);
     assert_eq!(bench.json("tasks list --archived").as_array().unwrap().len(), 4);
     assert_eq!(bench.json("tasks purge --queue mail --older-than 0s --yes")["purged"], 3);

@@ -183,7 +183,7 @@ fn cancel_ends_the_command() {
     );
     let pid = bench.written("pid");
     let ran = bench.run(&format!("tasks cancel {id} --reason enough"));
-    assert_eq!(ran.stdout, format!("{id}  to be stopped\n"));
+    assert_eq!(ran.stdout, format!("{id}  stopping\n"));
     let task = bench.until_task(&id, "aborted");
     assert!(!is_alive(&pid), "the task was settled while its command lived");
     assert_eq!(task["cancel"]["reason"], "enough");

@@ -2,7 +2,7 @@
 
 use leasehold::store::Clock;
 
-use super::fake::Fake;
+use super::fake::{Fake, Fate};
 use super::tasks::leasehold;
 
 #[tokio::test]
@@ -46,6 +46,37 @@ async fn whoever_is_in_the_way_is_named_and_can_be_moved() {
     assert_eq!(forced.code, 0, "{forced:?}");
     let ran = leasehold(&fake, &["run", "#1", "--", "echo", "free"]).await;
     assert_eq!((ran.code, ran.stdout.as_str()), (0, "free\n"), "{ran:?}");
+}
+
+fn refuse(fake: &Fake, what: &str, seconds: u64) {
+    fake.plan(what, Fate::Refuse(403, vec![("retry-after", seconds.to_string())]));
+}
+
+/// When the store is opened, when the lock is looked for, and in the middle of taking it.
+#[tokio::test]
+async fn whoever_waits_for_a_lock_waits_for_a_rate_limit_too() {
+    let Some(fake) = Fake::start(&Clock::system()).await else { return };
+    fake.new_issue("Migration");
+    for step in ["GET /ada/engine", "GET /issues/1", "POST /comments"] {
+        refuse(&fake, step, 3);
+        let ran = leasehold(&fake, &["run", "#1", "--wait", "40s", "--", "echo", "mine"]).await;
+        assert_eq!((ran.code, ran.stdout.as_str()), (0, "mine\n"), "{step}: {ran:?}");
+    }
+    for step in ["GET /ada/engine", "GET /issues/1"] {
+        refuse(&fake, step, 3600);
+        let ran = leasehold(&fake, &["run", "#1", "--wait", "40s", "--", "echo", "mine"]).await;
+        assert!(ran.code == 69 && ran.stderr.contains("GitHub refuses requests until 2"), "{step}: {ran:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_lock_called_by_its_number_is_in_the_list() {
+    let Some(fake) = Fake::start(&Clock::system()).await else { return };
+    fake.new_issue("Migration");
+    let took = leasehold(&fake, &["locks", "acquire", "#1", "--ttl", "15m", "--holder", "ada"]).await;
+    assert_eq!(took.code, 0, "{took:?}");
+    let listed = leasehold(&fake, &["locks", "list"]).await;
+    assert!(listed.code == 0 && listed.stdout.contains("#1") && listed.stdout.contains("ada"), "{listed:?}");
 }
 
 #[tokio::test]

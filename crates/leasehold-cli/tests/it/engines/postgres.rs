@@ -1,0 +1,104 @@
+//! A server over a PostgreSQL that takes everything and answers nothing.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::support::engine_at;
+use crate::serve::lab::{Served, request};
+use crate::support::{Bench, eventually};
+
+/// Stands before the engine, and passes on what comes until it is frozen.
+struct Freezer {
+    address: SocketAddr,
+    frozen: Arc<AtomicBool>,
+}
+
+impl Freezer {
+    fn before(engine: String) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (address, frozen) = (listener.local_addr().unwrap(), Arc::new(AtomicBool::new(false)));
+        let freezes = frozen.clone();
+        std::thread::spawn(move || {
+            for ours in listener.incoming().flatten() {
+                let theirs = TcpStream::connect(&engine).unwrap();
+                for (from, to) in [(&ours, &theirs), (&theirs, &ours)] {
+                    let (from, to, frozen) =
+                        (from.try_clone().unwrap(), to.try_clone().unwrap(), freezes.clone());
+                    std::thread::spawn(move || pass_on(from, to, &frozen));
+                }
+            }
+        });
+        Self { address, frozen }
+    }
+}
+
+fn pass_on(mut from: TcpStream, mut to: TcpStream, frozen: &AtomicBool) {
+    let mut part = [0; 16 * 1024];
+    while let Ok(read @ 1..) = from.read(&mut part) {
+        while frozen.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        if to.write_all(&part[..read]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(std::net::Shutdown::Both);
+}
+
+#[test]
+fn every_route_answers_503_within_six_seconds_while_the_engine_is_frozen() {
+    let Some(url) = engine_at("postgres") else { return };
+    // postgres://USER[:PASSWORD]@HOST:PORT/DATABASE[?…]
+    let (before, rest) = url.split_once('@').unwrap_or_else(|| panic!("no user in the URL"));
+    let (host, rest) = rest.split_once('/').unwrap();
+    let freezer = Freezer::before(host.to_owned());
+    let mark = if rest.contains('?') { '&' } else { '?' };
+    let schema = format!("frozen_{}", std::process::id());
+    let store = format!("{before}@{}/{rest}{mark}schema={schema}", freezer.address);
+
+    let bench = Bench::new();
+    let token = {
+        let mut command = bench.command(["--json", "token", "new", "--name", "ada", "--role", "admin"]);
+        let made = crate::support::run(command.env("LEASEHOLD_STORE", &store));
+        serde_json::from_str::<serde_json::Value>(&made.stdout).unwrap()["token"].as_str().unwrap().to_owned()
+    };
+    let mut command = bench.command(["--json", "serve", "--listen", "127.0.0.1:0"]);
+    let served = Served::spawn(command.env("LEASEHOLD_STORE", &store).stdout(Stdio::piped()));
+    eventually("ready", || served.get("/readyz").status == 200);
+    let bearer = format!("Bearer {token}");
+    let headers = [("authorization", bearer.as_str()), ("content-type", "application/json")];
+    let ask = |method: &str, path: &str, body: &serde_json::Value| {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let begun = Instant::now();
+        (request(served.address, method, path, &headers, &body), begun.elapsed())
+    };
+    let routes = [
+        ("POST", "/api/v1/locks/a/acquire", json!({})),
+        ("POST", "/api/v1/locks/a/acquire", json!({ "waitSeconds": 1 })),
+        ("GET", "/api/v1/locks/a", json!(null)),
+        ("GET", "/readyz", json!(null)),
+    ];
+    assert_eq!(ask("POST", routes[0].1, &json!({ "ttlSeconds": 1 })).0.status, 200);
+    freezer.frozen.store(true, Ordering::SeqCst);
+    for (method, path, body) in &routes {
+        let (reply, took) = ask(method, path, body);
+        assert_eq!(reply.status, 503, "{method} {path} {body}: {reply:?}");
+        assert!(took < Duration::from_millis(6500), "{method} {path} {body}: {took:?}");
+        let text = reply.body.to_string();
+        assert!(!text.contains(&schema), "{text}");
+    }
+    // Once more while the token is still known: then it is the lock itself that is asked for.
+    freezer.frozen.store(false, Ordering::SeqCst);
+    eventually("back", || ask("GET", "/api/v1/locks", &json!(null)).0.status == 200);
+    freezer.frozen.store(true, Ordering::SeqCst);
+    let (reply, took) = ask("POST", "/api/v1/locks/b/acquire", &json!({}));
+    assert_eq!(reply.status, 503, "{reply:?}");
+    assert!(took < Duration::from_millis(6500), "{took:?}");
+    freezer.frozen.store(false, Ordering::SeqCst);
+}

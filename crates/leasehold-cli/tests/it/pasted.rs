@@ -1,0 +1,87 @@
+//! Shell blocks of the documentation, pasted one after the other as a reader would, against a server.
+
+use std::path::Path;
+use std::process::Command;
+
+use super::serve::lab::Served;
+use super::support::{Bench, Ran, eventually, run};
+
+/// The `sh` blocks of a page, from one heading to another.
+fn blocks(page: &str, from: &str, to: &str) -> Vec<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let text = std::fs::read_to_string(root.join(page)).unwrap();
+    let start = text.find(from).unwrap_or_else(|| panic!("{page} has no {from}"));
+    let end = text[start..].find(to).map_or(text.len(), |end| start + end);
+    let mut blocks = text[start..end].split("```sh\n").skip(1);
+    let mut found = Vec::new();
+    for block in &mut blocks {
+        found.push(block.split("```").next().unwrap().to_owned());
+    }
+    assert!(!found.is_empty(), "{page}");
+    found
+}
+
+/// A shell in which these are pasted, with our binary on its path.
+fn paste(bench: &Bench, script: &str) -> Ran {
+    let plain = bench.command([""; 0]);
+    let ours = Path::new(env!("CARGO_BIN_EXE_leasehold")).parent().unwrap().to_owned();
+    let path = std::env::var("PATH").unwrap_or_default();
+    let mut shell = Command::new("bash");
+    for (name, value) in plain.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    shell.env("PATH", format!("{}:{path}", ours.display())).env("HOSTNAME", "here");
+    run(shell.args(["-eu", "-c", script]).current_dir(bench.path()))
+}
+
+/// What every answer of a server says if it is none.
+fn has_no_problem(ran: &Ran) {
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(!ran.stdout.contains("\"success\":false"), "{}", ran.stdout);
+}
+
+#[test]
+fn the_readme_shows_a_server_that_answers() {
+    let bench = Bench::new();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    drop(listener);
+    let [block] = blocks("README.md", "## From any language", "\n## ").try_into().unwrap();
+    let block = block
+        .replace("leasehold serve &", &format!("leasehold serve --listen 127.0.0.1:{port} & SERVER=$!"))
+        .replace(
+            "sleep 1\n",
+            &format!("until curl -sf http://127.0.0.1:{port}/readyz > ready; do sleep 0.05; done\n"),
+        )
+        .replace("127.0.0.1:7420", &format!("127.0.0.1:{port}"));
+    let ran = paste(&bench, &format!("{block}\nkill $SERVER; wait $SERVER"));
+    has_no_problem(&ran);
+    assert!(ran.stdout.contains("\"success\":true") && ran.stdout.ends_with("deploying\n"), "{ran:?}");
+}
+
+/// The blocks of these pages that need nothing but a server, in their order.
+#[test]
+fn the_blocks_about_http_can_be_pasted() {
+    let bench = Bench::new();
+    let served = Served::closed(&bench, &[]);
+    eventually("ready", || served.get("/readyz").status == 200);
+    let token = bench.ok("token local");
+    let pages = [
+        ("docs/http.md", "# Over HTTP", "## Workflows", 9),
+        ("docs/http-tasks.md", "## Add", "\n## Roles", 4),
+    ];
+    for (page, from, to, most_likely) in pages {
+        let all = blocks(page, from, to);
+        // Streams have no end, and some ids are only hinted at.
+        let wanted: Vec<_> =
+            all.iter().filter(|block| !block.contains("-sSN") && !block.contains("\"id\": \"…\"")).collect();
+        assert!(wanted.len() >= most_likely, "{page}: {wanted:?}");
+        let script = wanted.iter().map(|block| block.as_str()).collect::<Vec<_>>().join("echo\n");
+        let script = script.replace("127.0.0.1:7420", &served.address.to_string());
+        let ran = paste(&bench, &format!("export LEASEHOLD_API_TOKEN={}\n{script}", token.trim()));
+        has_no_problem(&ran);
+    }
+}
