@@ -10,7 +10,7 @@
 //! | `process.rs`, `state.rs` | what is running, so that exactly that can be ended |
 //! | `tls.rs` | certificates that live as long as the engines |
 //! | `github.rs` | no engine, but the official description that the tests' own GitHub is held to |
-//! | `python.rs` | no engine, but what makes a client in another language from the server's description |
+//! | `python.rs` | no engine, but what makes a client from the description of the server, and tests the server against it |
 //! | `postgres.rs`, `pgbouncer.rs`, `redis.rs`, `cluster.rs`, `sentinel.rs`, `dynamodb.rs` | the engines |
 //! | `etcd.rs` | no engine of ours: its lock is measured beside them |
 

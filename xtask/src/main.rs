@@ -1,8 +1,10 @@
 //! Chores of the project: `cargo xtask test` runs everything, `cargo xtask check` holds the source to its rules,
+//! `cargo xtask deny` holds the dependencies to theirs,
 //! `cargo xtask engines` keeps the engines running that the tests need, `cargo xtask bench` measures.
 
 mod bench;
 mod check;
+mod deny;
 mod engines;
 mod test;
 
@@ -22,7 +24,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Run everything: format, source rules, clippy, all tests, documentation
+    /// Run everything: format, source rules, dependencies, clippy, all tests, documentation
     Test {
         /// Run only the tests whose name contains this; the other steps stay whole
         filter: Option<String>,
@@ -34,6 +36,8 @@ enum Chore {
     Engines(engines::Command),
     /// Hold the source to its rules: layers, clocks, exit codes, file shape
     Check,
+    /// Hold the dependencies to deny.toml: bans, licences, sources
+    Deny,
     /// Measure: `cargo xtask bench locks` or `tasks`, and `--help` after that for what it can do
     Bench {
         /// Passed on to the benchmarks
@@ -48,6 +52,7 @@ fn main() -> Result<ExitCode> {
         Chore::Test { filter, skip } => test::run(root, filter.as_deref(), &skip),
         Chore::Engines(command) => engines::run(root, &command),
         Chore::Check => check::run(root),
+        Chore::Deny => deny::run(root),
         Chore::Bench { args } => bench::run(root, &args),
     }
 }

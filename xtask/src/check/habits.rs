@@ -125,6 +125,7 @@ mod tests {
         complaints.iter().map(|complaint| complaint.line).collect()
     }
 
+    const NONE: [usize; 0] = [];
     const ANY: &str = "crates/x/src/a.rs";
     const LIB: &str = "crates/x/src/lib.rs";
     const TEST: &str = "crates/x/tests/it/a.rs";
@@ -132,7 +133,7 @@ mod tests {
     #[test]
     fn a_file_begins_with_its_purpose() {
         let rule = super::a_file_begins_with_its_purpose;
-        assert_eq!(lines(rule, ANY, "//! What it is for.\n"), []);
+        assert_eq!(lines(rule, ANY, "//! What it is for.\n"), NONE);
         for text in ["", "\n//! Late.\n", "// Not a doc.\n", "//!\n", "mod a;\n"] {
             assert_eq!(lines(rule, ANY, text), [1], "{text}");
             assert_eq!(lines(rule, TEST, text), [1], "{text}");
@@ -141,7 +142,7 @@ mod tests {
 
     #[test]
     fn a_file_is_short() {
-        assert_eq!(lines(super::a_file_is_short, ANY, &"\n".repeat(600)), []);
+        assert_eq!(lines(super::a_file_is_short, ANY, &"\n".repeat(600)), NONE);
         assert_eq!(lines(super::a_file_is_short, TEST, &"\n".repeat(601)), [601]);
     }
 
@@ -152,10 +153,10 @@ mod tests {
         for path in [LIB, "crates/x/src/a/mod.rs", "crates/x/tests/it/a/mod.rs"] {
             assert_eq!(lines(rule, path, text), [2], "{path}");
         }
-        assert_eq!(lines(rule, ANY, text), []);
-        assert_eq!(lines(rule, LIB, "type F = fn(u8) -> u8;\nstruct S {}\n"), []);
+        assert_eq!(lines(rule, ANY, text), NONE);
+        assert_eq!(lines(rule, LIB, "type F = fn(u8) -> u8;\nstruct S {}\n"), NONE);
         let text = "#[cfg(test)]\nmod tests {\n    fn f() {}\n}\n";
-        assert_eq!(lines(rule, LIB, text), []);
+        assert_eq!(lines(rule, LIB, text), NONE);
     }
 
     #[test]
@@ -164,7 +165,7 @@ mod tests {
         let text = "#![deny(unsafe_code)]\n// unsafe\nunsafe { f() }\n";
         assert_eq!(lines(rule, ANY, text), [3]);
         assert_eq!(lines(rule, TEST, text), [3]);
-        assert_eq!(lines(rule, UNSAFE_HOME, text), []);
+        assert_eq!(lines(rule, UNSAFE_HOME, text), NONE);
     }
 
     #[test]
@@ -173,9 +174,9 @@ mod tests {
         let text =
             "a.unwrap();\ntodo!();\nunimplemented!();\ndbg!(a);\na.unwrap_or(1);\na.map(Option::unwrap);\n";
         assert_eq!(lines(rule, ANY, text), [1, 2, 3, 4, 6]);
-        assert_eq!(lines(rule, TEST, text), []);
+        assert_eq!(lines(rule, TEST, text), NONE);
         let text = "/// a.unwrap()\nfn f() { g(\"unwrap()\") }\n";
-        assert_eq!(lines(rule, ANY, text), []);
+        assert_eq!(lines(rule, ANY, text), NONE);
     }
 
     #[test]
@@ -190,7 +191,7 @@ mod tests {
         let rule = super::exceptions_give_a_reason;
         let text = "#[allow(dead_code)]\n#[cfg_attr(\n    test,\n    allow(dead_code)\n)]\n";
         assert_eq!(lines(rule, ANY, text), [1, 2]);
-        assert_eq!(lines(rule, ANY, "#[expect(dead_code)]\nlet allow = 1;\n"), []);
+        assert_eq!(lines(rule, ANY, "#[expect(dead_code)]\nlet allow = 1;\n"), NONE);
         assert_eq!(lines(rule, TEST, "#![allow(dead_code)]\n"), [1]);
     }
 }

@@ -52,7 +52,7 @@ impl Programs {
         if python && programs.python().is_err() {
             eprintln!("installing {} into {} (once)", python::WHAT, programs.cache.display());
             python::install(&programs.cache).context(
-                "what makes clients in Python cannot be installed; to go without it: --skip python",
+                "the Python packages of the tests cannot be installed; to go without them: --skip python",
             )?;
         }
         if github && programs.github().is_err() {

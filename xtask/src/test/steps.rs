@@ -10,7 +10,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use anyhow::{Context, Result};
 
 use super::tally::Tally;
-use crate::check;
+use crate::{check, deny};
 
 /// One step: a name for the table and what it does.
 pub(super) struct Step {
@@ -21,6 +21,8 @@ pub(super) struct Step {
 enum Work {
     /// Our own source rules, in this process.
     Check,
+    /// The rules of dependencies, in this process.
+    Deny,
     /// A cargo command whose output goes straight to the terminal.
     Cargo(Vec<String>),
     /// A cargo command whose output is also read for the count of tests.
@@ -38,6 +40,7 @@ pub(super) fn steps(filter: Option<&str>) -> Vec<Step> {
     vec![
         Step::new("fmt", Work::Cargo(words("fmt --all --check").collect())),
         Step::new("check", Work::Check),
+        Step::new("deny", Work::Deny),
         Step::new("clippy", Work::Cargo(clippy.collect())),
         Step::new("test", Work::Tests(tests.chain(filter.map(str::to_owned)).collect())),
         Step::new("doc", Work::Cargo(doc.collect())),
@@ -67,6 +70,7 @@ impl Step {
         };
         match &self.work {
             Work::Check => Ok(u8::from(!check::passes(root)?)),
+            Work::Deny => Ok(u8::from(!deny::passes(root)?)),
             Work::Cargo(args) => exit_code(start(&mut cargo(args))?.wait()),
             Work::Tests(args) => run_tests(start(cargo(args).stdout(Stdio::piped()))?, tally),
         }
@@ -89,6 +93,7 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.work {
             Work::Check => f.write_str("cargo xtask check"),
+            Work::Deny => f.write_str("cargo xtask deny"),
             Work::Cargo(args) | Work::Tests(args) => write!(f, "cargo {}", args.join(" ")),
         }
     }

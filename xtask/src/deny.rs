@@ -1,0 +1,321 @@
+//! `cargo xtask deny`: what may enter the dependency tree, by the rules of `deny.toml` about bans, licences and sources.
+//!
+//! `cargo deny check bans licenses sources` enforces the same rules and more, but takes many minutes to build on a new
+//! machine. This reads the same file and `cargo metadata`, and refuses what it does not understand. Advisories need
+//! `cargo deny check advisories` and a network.
+
+mod license;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+
+use license::Expression;
+
+/// The chore itself.
+pub(crate) fn run(root: &Path) -> Result<ExitCode> {
+    Ok(if passes(root)? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Prints every violation; true if there is none.
+pub(crate) fn passes(root: &Path) -> Result<bool> {
+    let text = std::fs::read_to_string(root.join("deny.toml")).context("cannot read deny.toml")?;
+    let rules = Rules::read(&text)?;
+    let metadata = Metadata::ask(root)?;
+    let violations = rules.violations(&metadata);
+    for violation in &violations {
+        println!("{violation}");
+    }
+    let (packages, twice) = (metadata.packages.len(), metadata.in_several_versions());
+    println!("packages: {packages}, in several versions: {twice}, violations: {}", violations.len());
+    Ok(violations.is_empty())
+}
+
+/// The part of `deny.toml` that is enforced here. A key that is not known would be a rule that nobody enforces.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rules {
+    #[serde(rename = "graph")]
+    _graph: toml::Table,
+    bans: Bans,
+    licenses: Licenses,
+    sources: Sources,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Bans {
+    multiple_versions: String,
+    wildcards: String,
+    allow_wildcard_paths: bool,
+    deny: Vec<Banned>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Banned {
+    #[serde(rename = "crate")]
+    name: String,
+    reason: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Licenses {
+    allow: BTreeSet<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Sources {
+    unknown_registry: String,
+    unknown_git: String,
+    allow_registry: Vec<String>,
+}
+
+impl Rules {
+    fn read(text: &str) -> Result<Self> {
+        let rules: Self =
+            toml::from_str(text).context("deny.toml has something that cargo xtask deny does not enforce")?;
+        let Bans { multiple_versions, wildcards, allow_wildcard_paths, .. } = &rules.bans;
+        let Sources { unknown_registry, unknown_git, .. } = &rules.sources;
+        ensure!(
+            multiple_versions == "warn" && wildcards == "deny" && *allow_wildcard_paths,
+            "deny.toml: [bans] says something else than what cargo xtask deny enforces"
+        );
+        ensure!(
+            unknown_registry == "deny" && unknown_git == "deny",
+            "deny.toml: [sources] says something else than what cargo xtask deny enforces"
+        );
+        Ok(rules)
+    }
+
+    fn violations(&self, metadata: &Metadata) -> Vec<String> {
+        let shipped = metadata.shipped();
+        let mut found = Vec::new();
+        for package in &metadata.packages {
+            let name = format!("{} {}", package.name, package.version);
+            if let Some(banned) = self.bans.deny.iter().find(|banned| banned.name == package.name) {
+                found.push(format!("{name}: banned: {}", banned.reason));
+            }
+            if let Some(source) = package.source.as_deref().filter(|source| !self.is_known(source)) {
+                found.push(format!("{name}: comes from {source}, which [sources] does not allow"));
+            }
+            if package.source.is_none() {
+                let wild = package.dependencies.iter().filter(|on| on.req == "*" && on.path.is_none());
+                found.extend(
+                    wild.map(|on| format!("{name}: depends on any version of {}; name one", on.name)),
+                );
+            }
+            if shipped.contains(package.id.as_str()) {
+                found.extend(self.license(package).map(|wrong| format!("{name}: {wrong}")));
+            }
+        }
+        found
+    }
+
+    fn is_known(&self, source: &str) -> bool {
+        let registry = source.strip_prefix("registry+");
+        registry.is_some_and(|registry| self.sources.allow_registry.iter().any(|allowed| allowed == registry))
+    }
+
+    /// What is wrong with a licence; nothing if one may use the package under allowed ones alone.
+    fn license(&self, package: &Package) -> Option<String> {
+        let Some(text) = &package.license else {
+            return Some("names no licence; look at its files, and leave it out".to_owned());
+        };
+        match Expression::parse(text) {
+            Err(wrong) => Some(format!("its licence '{text}' cannot be read: {wrong}")),
+            Ok(license) if license.is_met_by(&self.licenses.allow) => None,
+            Ok(_) => Some(format!("its licence '{text}' is not among those that [licenses] allows")),
+        }
+    }
+}
+
+/// What cargo says of all packages.
+#[derive(Debug, Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+    workspace_members: Vec<String>,
+    resolve: Resolve,
+}
+
+#[derive(Debug, Deserialize)]
+struct Package {
+    id: String,
+    name: String,
+    version: String,
+    license: Option<String>,
+    source: Option<String>,
+    dependencies: Vec<Dependency>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Dependency {
+    name: String,
+    req: String,
+    path: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Resolve {
+    nodes: Vec<Node>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Node {
+    id: String,
+    deps: Vec<Edge>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Edge {
+    pkg: String,
+    dep_kinds: Vec<EdgeKind>,
+}
+
+#[derive(Debug, Deserialize)]
+struct EdgeKind {
+    kind: Option<String>,
+}
+
+impl Metadata {
+    fn ask(root: &Path) -> Result<Self> {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
+        let words = ["metadata", "--format-version", "1", "--all-features", "--locked"];
+        let asked =
+            Command::new(cargo).args(words).current_dir(root).output().context("cannot start cargo")?;
+        if !asked.status.success() {
+            bail!("cargo metadata failed:\n{}", String::from_utf8_lossy(&asked.stderr));
+        }
+        serde_json::from_slice(&asked.stdout).context("cannot read what cargo metadata says")
+    }
+
+    /// The packages that are more than tools of tests: what is built, and what builds it.
+    fn shipped(&self) -> BTreeSet<&str> {
+        let nodes: BTreeMap<_, _> = self.resolve.nodes.iter().map(|node| (node.id.as_str(), node)).collect();
+        let mut next: Vec<&str> = self.workspace_members.iter().map(String::as_str).collect();
+        let mut found = BTreeSet::new();
+        while let Some(id) = next.pop() {
+            if !found.insert(id) {
+                continue;
+            }
+            let edges = nodes.get(id).into_iter().flat_map(|node| &node.deps);
+            let shipped =
+                edges.filter(|edge| edge.dep_kinds.iter().any(|kind| kind.kind.as_deref() != Some("dev")));
+            next.extend(shipped.map(|edge| edge.pkg.as_str()));
+        }
+        found
+    }
+
+    fn in_several_versions(&self) -> usize {
+        let mut versions = BTreeMap::<&str, usize>::new();
+        for package in &self.packages {
+            *versions.entry(&package.name).or_default() += 1;
+        }
+        versions.values().filter(|count| **count > 1).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RULES: &str = r#"
+        [graph]
+        all-features = true
+        [bans]
+        multiple-versions = "warn"
+        wildcards = "deny"
+        allow-wildcard-paths = true
+        deny = [{ crate = "openssl-sys", reason = "TLS is rustls" }]
+        [licenses]
+        allow = ["MIT", "Apache-2.0"]
+        [sources]
+        unknown-registry = "deny"
+        unknown-git = "deny"
+        allow-registry = ["https://known"]
+    "#;
+
+    fn package(name: &str, license: Option<&str>, source: Option<&str>) -> Package {
+        Package {
+            id: name.to_owned(),
+            name: name.to_owned(),
+            version: "1.0.0".to_owned(),
+            license: license.map(str::to_owned),
+            source: source.map(str::to_owned),
+            dependencies: Vec::new(),
+        }
+    }
+
+    fn edge(to: &str, kind: Option<&str>) -> Edge {
+        Edge { pkg: to.to_owned(), dep_kinds: vec![EdgeKind { kind: kind.map(str::to_owned) }] }
+    }
+
+    fn violations(packages: Vec<Package>, deps: Vec<Edge>) -> Vec<String> {
+        let own = "own".to_owned();
+        let nodes = vec![Node { id: own.clone(), deps }];
+        let metadata = Metadata { packages, workspace_members: vec![own], resolve: Resolve { nodes } };
+        Rules::read(RULES).unwrap().violations(&metadata)
+    }
+
+    #[test]
+    fn banned_crates_unknown_sources_and_licences_are_violations() {
+        let known = Some("registry+https://known");
+        let good = vec![package("own", Some("MIT"), None), package("a", Some("MIT OR GPL-3.0"), known)];
+        assert_eq!(violations(good, vec![edge("a", None)]), Vec::<String>::new());
+        for (wrong, says) in [
+            (package("openssl-sys", Some("MIT"), known), "banned: TLS is rustls"),
+            (package("a", Some("MIT"), Some("registry+https://other")), "comes from registry+https://other"),
+            (package("a", Some("MIT"), Some("git+https://known")), "comes from git+https://known"),
+            (package("a", Some("GPL-3.0"), known), "'GPL-3.0' is not among those"),
+            (package("a", Some("MIT AND GPL-3.0"), known), "is not among those"),
+            (package("a", Some("MIT OR"), known), "cannot be read"),
+            (package("a", None, known), "names no licence"),
+        ] {
+            let name = wrong.name.clone();
+            let found = violations(vec![package("own", Some("MIT"), None), wrong], vec![edge(&name, None)]);
+            assert!(found.len() == 1 && found[0].contains(says), "{says}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn licences_of_what_only_tests_use_are_their_own_business() {
+        let of_tests = || package("a", Some("MPL-2.0"), Some("registry+https://known"));
+        let with =
+            |kind| violations(vec![package("own", Some("MIT"), None), of_tests()], vec![edge("a", kind)]);
+        assert_eq!(with(Some("dev")), Vec::<String>::new());
+        assert_eq!((with(Some("build")).len(), with(None).len()), (1, 1));
+    }
+
+    #[test]
+    fn our_own_packages_name_the_versions_that_they_need() {
+        let on = |req: &str, path: Option<&str>| Dependency {
+            name: "a".to_owned(),
+            req: req.to_owned(),
+            path: path.map(str::to_owned),
+        };
+        let own =
+            |dependency| Package { dependencies: vec![dependency], ..package("own", Some("MIT"), None) };
+        assert_eq!(violations(vec![own(on("^1", None))], vec![]), Vec::<String>::new());
+        assert_eq!(violations(vec![own(on("*", Some("crates/a")))], vec![]), Vec::<String>::new());
+        assert_eq!(violations(vec![own(on("*", None))], vec![]).len(), 1);
+    }
+
+    #[test]
+    fn rules_that_are_not_enforced_here_are_refused() {
+        Rules::read(RULES).unwrap();
+        for (from, to) in [
+            ("multiple-versions = \"warn\"", "multiple-versions = \"deny\""),
+            ("unknown-git = \"deny\"", "unknown-git = \"allow\""),
+            ("allow = [\"MIT\"", "exceptions = []\nallow = [\"MIT\""),
+            ("[graph]", "[advisories]\n[graph]"),
+        ] {
+            assert!(RULES.contains(from) && Rules::read(&RULES.replace(from, to)).is_err(), "{to}");
+        }
+    }
+}
