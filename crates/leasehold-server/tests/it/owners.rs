@@ -75,7 +75,7 @@ async fn a_seen_id_renews_releases_and_doubles_nothing() {
 async fn the_id_of_a_waiter_makes_no_second_holder() {
     let town = Town::new().await;
     let held = town.post(&town.ada, "/api/v1/locks/a/acquire", &json!({})).await.body["lock"].clone();
-    let id = "01890a5d-ac96-774b-bcce-b302099a8057";
+    let id = "01890a5d-ac96-774b-bcce-b302099a8058";
     let wait = json!({ "leaseId": id, "waitSeconds": 20 });
     let (waiter, thief, released) = tokio::join!(
         town.post(&town.ada, "/api/v1/locks/a/acquire", &wait),

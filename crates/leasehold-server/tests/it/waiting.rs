@@ -72,7 +72,7 @@ async fn a_place_can_be_kept_from_one_request_to_the_next() {
     let (labs, _folder) = both().await;
     for lab in labs {
         let held = lab.post(PATH, &json!({})).await.body["lock"].clone();
-        let id = "01890a5d-ac96-774b-bcce-b302099a8057";
+        let id = "01890a5d-ac96-774b-bcce-b302099a8059";
         let ask = json!({ "leaseId": id, "waitSeconds": 0.1, "keepPlace": true, "holder": "patient" });
         assert_eq!(lab.post(PATH, &ask).await.code(), "LOCK_CONFLICT");
         let later =
