@@ -11,7 +11,13 @@ use crate::lab::both;
 use crate::wire::Wire;
 
 const PATH: &str = "/api/v1/locks/a/acquire";
-const ID: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
+/// Ids for each test: those who wait under one id are known to each other in the whole process.
+const IDS: [&str; 4] = [
+    "01890a5d-ac96-774b-bcce-b302099a8061",
+    "01890a5d-ac96-774b-bcce-b302099a8062",
+    "01890a5d-ac96-774b-bcce-b302099a8063",
+    "01890a5d-ac96-774b-bcce-b302099a8064",
+];
 
 fn lease(lock: &Value) -> Value {
     json!({ "leaseId": lock["leaseId"], "token": lock["token"] })
@@ -38,7 +44,7 @@ async fn a_waiter_with_an_id_keeps_its_place_when_its_connection_breaks_and_find
     let (labs, _folder) = both().await;
     for lab in labs {
         let held = lab.post(PATH, &json!({})).await.body["lock"].clone();
-        let ask = json!({ "waitSeconds": 60, "leaseId": ID, "holder": "back" });
+        let ask = json!({ "waitSeconds": 60, "leaseId": IDS[0], "holder": "back" });
         let first = Wire::send(&lab, "POST", PATH, Some(&ask)).await;
         lab.until_waiters("a", 1).await;
         let other = json!({ "waitSeconds": 60, "holder": "other" });
@@ -50,7 +56,7 @@ async fn a_waiter_with_an_id_keeps_its_place_when_its_connection_breaks_and_find
         assert_eq!(queue["waiters"][0]["holder"], "back");
         lab.post("/api/v1/locks/a/release", &lease(&held)).await;
         let answer = second.hear("}}").await;
-        assert!(answer.contains(ID) && answer.starts_with("HTTP/1.1 200"), "{answer}");
+        assert!(answer.contains(IDS[0]) && answer.starts_with("HTTP/1.1 200"), "{answer}");
         assert_eq!(lab.look("a").await["holder"], "back");
         other.cut();
     }
@@ -61,7 +67,7 @@ async fn a_request_that_is_dropped_late_takes_nothing_from_the_one_that_came_aft
     let (labs, _folder) = both().await;
     for lab in labs {
         let held = lab.post(PATH, &json!({})).await.body["lock"].clone();
-        let ask = json!({ "waitSeconds": 60, "leaseId": ID });
+        let ask = json!({ "waitSeconds": 60, "leaseId": IDS[1] });
         let first = Wire::send(&lab, "POST", PATH, Some(&ask)).await;
         lab.until_waiters("a", 1).await;
         // The client has given the first up and asks again; the server does not know yet that the first is gone.
@@ -73,7 +79,7 @@ async fn a_request_that_is_dropped_late_takes_nothing_from_the_one_that_came_aft
         // Whatever the drop of the first has left to be done is done after this.
         lab.leasehold.clone().close().await;
         let now = lab.look("a").await;
-        assert_eq!((&now["holders"][0]["leaseId"], &now["token"]), (&json!(ID), &body["lock"]["token"]));
+        assert_eq!((&now["holders"][0]["leaseId"], &now["token"]), (&json!(IDS[1]), &body["lock"]["token"]));
         let renewed = lab.post("/api/v1/locks/a/renew", &lease(&body["lock"])).await;
         assert_eq!(renewed.status, 200, "{}", renewed.body);
     }
@@ -85,10 +91,10 @@ async fn a_first_request_whose_patience_ends_leaves_the_place_to_the_second() {
     for lab in labs {
         lab.post(PATH, &json!({})).await;
         // Long enough for the second request to arrive meanwhile, on a busy machine, too.
-        let short = json!({ "waitSeconds": 5, "leaseId": ID });
+        let short = json!({ "waitSeconds": 5, "leaseId": IDS[2] });
         let mut first = Wire::send(&lab, "POST", PATH, Some(&short)).await;
         lab.until_waiters("a", 1).await;
-        let long = json!({ "waitSeconds": 60, "leaseId": ID });
+        let long = json!({ "waitSeconds": 60, "leaseId": IDS[2] });
         let second = Wire::send(&lab, "POST", PATH, Some(&long)).await;
         let answer = first.hear("LOCK_CONFLICT").await;
         assert!(answer.starts_with("HTTP/1.1 409"), "{answer}");
@@ -118,12 +124,12 @@ async fn a_lease_whose_answer_nobody_reads_is_taken_back() {
     assert!(!leasehold.status(&name).await.unwrap().is_locked);
 
     // With an id of its own the client can ask for it again, so it stays.
-    let answer = post(json!({ "ttlSeconds": 600, "leaseId": ID })).await.unwrap();
+    let answer = post(json!({ "ttlSeconds": 600, "leaseId": IDS[3] })).await.unwrap();
     drop(answer);
     leasehold.clone().close().await;
     let status = leasehold.status(&name).await.unwrap();
     assert!(status.is_locked);
-    let again = post(json!({ "leaseId": ID })).await.unwrap();
+    let again = post(json!({ "leaseId": IDS[3] })).await.unwrap();
     let again = axum::body::to_bytes(again.into_body(), 10_000).await.unwrap();
     let again: Value = serde_json::from_slice(&again).unwrap();
     assert_eq!(again["lock"]["token"], status.token.get());

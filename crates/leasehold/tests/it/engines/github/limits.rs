@@ -1,4 +1,4 @@
-//! Rate limits: whoever waits for a lock waits for them too, and for no longer than that.
+//! Rate limits: a caller that waits for a lock waits for them too, and for no longer than that.
 
 use std::time::{Duration, Instant};
 
