@@ -14,7 +14,7 @@ use crate::cli::FenceArgs;
 use crate::exit;
 use crate::output::Failure;
 
-/// The end of the lease is searched for among so many events of the lock.
+/// The number of events of the lock among which the end of the lease is searched for.
 const EVENTS: u32 = 100;
 
 pub(super) async fn check(desk: &Desk, args: &FenceArgs) -> Done {

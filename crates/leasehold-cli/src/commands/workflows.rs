@@ -209,7 +209,7 @@ pub(super) fn run(args: RunWorkflowArgs, store: &Choice, printer: Printer) -> Do
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "camelCase", rename_all_fields = "camelCase")]
 enum RunEvent<'a> {
-    /// What came of the start.
+    /// The outcome of the start.
     Start {
         workflow: &'a WorkflowName,
         /// `started`, `queued`, `duplicate` or `skipped`.

@@ -12,7 +12,7 @@ use crate::problem::{Answer, Problem};
 
 /// The fact in which a lease keeps the name of its token. What callers say under this name is not kept.
 const TOKEN: &str = "token";
-/// The owners of so many leases are remembered; those of others are looked up.
+/// The number of leases whose owners are remembered; the owners of others are read from the store.
 const REMEMBERED: usize = 50_000;
 
 impl Who {

@@ -9,7 +9,7 @@
 //! | `filter.rs` | which events start the workflow of a trigger |
 //! | `key.rs` | the idempotency key of an event |
 //! | `replay.rs` | deliveries that have been here, in the store |
-//! | `outcome.rs` | what became of a delivery, and the log of refused ones |
+//! | `outcome.rs` | the outcome of a delivery, and the log of refused ones |
 //! | `origin.rs` | only a trigger may say that a webhook started an execution |
 
 mod event;

@@ -1,4 +1,4 @@
-//! What became of a delivery, for the metrics; and the log of refused deliveries, which a stranger must not be able to fill.
+//! The outcome of a delivery, for the metrics; and the log of refused deliveries, which a stranger must not be able to fill.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::signature::Refused;
 /// At most one refused delivery is logged in this time; the others are counted.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What became of a delivery.
+/// The outcome of a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Outcome {
     Started,

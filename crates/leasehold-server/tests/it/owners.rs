@@ -33,7 +33,7 @@ impl Town {
         Reply::of(self.lab.request(method, path).bearer_auth(token).json(body)).await
     }
 
-    /// Waits until somebody waits for lock `a`.
+    /// Waits until a caller waits for lock `a`.
     async fn until_one_waits(&self) {
         let waiters = async || {
             let look = self.ask(&self.ada, Method::GET, "/api/v1/locks/a", &json!({})).await.body;

@@ -517,7 +517,7 @@ mod tests {
         let mut late = std::collections::BTreeSet::new();
         for tick in ticks {
             let (jittered, exact) = (one.task(tick, id).unwrap(), plain.task(tick, id).unwrap());
-            assert_eq!(jittered.key, exact.key, "whoever sees the tick adds the same task");
+            assert_eq!(jittered.key, exact.key, "every worker that sees the tick adds the same task");
             assert_eq!((&exact.when, one.run_at(tick)), (&When::At(tick), one.run_at(tick)));
             let run_at = one.run_at(tick);
             assert!(tick <= run_at && run_at < tick.plus(jitter), "{tick} {run_at}");

@@ -30,7 +30,7 @@ pub const CALL_HEADER: &str = "leasehold-call";
 pub const LONGEST_POLL_SECONDS: u64 = 30;
 /// So many waiters of one client are listened for, and so many queues; the others poll.
 pub const MOST_LISTENED: usize = 10_000;
-/// So many documents are asked for in one request.
+/// The most documents of one request.
 pub const MOST_KEYS: usize = 1000;
 /// The largest body of a request.
 pub const LARGEST_BODY: usize = 32 * 1024 * 1024;

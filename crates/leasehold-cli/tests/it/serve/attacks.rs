@@ -90,7 +90,7 @@ fn readers_that_never_read_are_sent_away() {
     let siege = Siege::new("[limits]\nwrite_time = \"2s\"\n");
     let pile = b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(100);
     let mut open: Vec<_> = (0..100).map(|_| flood(siege.connect(), &pile)).collect();
-    // Whoever is sent away is told so by the next write.
+    // A connection that the server has closed fails at the next write.
     let is_gone = |stream: &mut TcpStream| stream.write_all(b"x").is_err();
     eventually("all are gone", || {
         std::thread::sleep(Duration::from_millis(200));

@@ -17,9 +17,9 @@ use uuid::Uuid;
 const SILENT: Duration = Duration::from_secs(10);
 /// Clients that are gone are looked for this often.
 const TIDY_EVERY: Duration = Duration::from_secs(5);
-/// So many waiters, queues and notices are listened for, of all clients together. The others poll.
+/// The number of waiters, queues and notices that all clients together can listen for. The others poll.
 const MOST_WATCHED: usize = 50_000;
-/// So many clients are remembered between two polls.
+/// The number of clients that are remembered between two polls.
 const MOST_CLIENTS: usize = 10_000;
 /// Whoever has begun to listen so shortly ago may not be in a list that was on its way.
 const YOUNG: Duration = Duration::from_secs(2);

@@ -65,7 +65,7 @@ pub(super) fn role(call: DocCall) -> Role {
     }
 }
 
-/// Who may write this document: for what has a path of its own, whoever may use that.
+/// The least role that may write this document: where REST has a path for the same thing, the role of that path.
 fn role_to_write(key: &str) -> Role {
     if key.starts_with(SCHEDULE) {
         Role::Operator

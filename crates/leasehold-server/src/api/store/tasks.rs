@@ -15,9 +15,9 @@ use crate::problem::{Answer, Problem};
 use crate::server::App;
 use crate::webhooks::{must_keep_its_webhook, must_not_claim_a_webhook};
 
-/// So many queues of one lease.
+/// The most queues of one lease.
 const MOST_QUEUES: usize = 1000;
-/// So many tasks or locks are looked after in one call.
+/// The most tasks or locks that one call recovers, sweeps or forgets.
 pub(super) const MOST_AT_ONCE: u32 = 10_000;
 
 pub(super) async fn call(app: &App, who: &Who, call: TaskCall, body: &[u8]) -> Answer<Response> {

@@ -48,7 +48,7 @@ async fn the_servers_own_documents_are_not_to_be_had() {
     }
 }
 
-/// What has a path of its own is written by whoever may use that.
+/// A document that REST has a path for needs the role of that path.
 #[tokio::test]
 async fn a_worker_does_not_write_schedules_or_retention_as_documents() {
     let leasehold = Leasehold::connect("memory:").await.unwrap();

@@ -14,9 +14,9 @@ const PREFIX: &str = "retention/";
 const REMOVED: Ttl = Ttl::from_secs(24 * 3600);
 /// A record that others change at the same time is written so often.
 const TRIES: u32 = 10;
-/// So many tasks at a time.
+/// The most tasks of one batch.
 const BATCH: u32 = 1000;
-/// So many queues are looked through in one pass; the next pass goes on behind them.
+/// The most queues of one pass; the next pass continues after them.
 const QUEUES: usize = 200;
 /// A queue without finished tasks may still have archived ones, which are not counted: it is looked through in every so
 /// many-th pass.

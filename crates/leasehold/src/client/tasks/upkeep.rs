@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::model::{QueueName, Retention};
 use crate::store::Moment;
 
-/// So many tasks at a time.
+/// The most tasks of one batch.
 const BATCH: u32 = 1000;
 /// Old tasks are looked for this often.
 const FORGET_EVERY: Duration = Duration::from_mins(1);

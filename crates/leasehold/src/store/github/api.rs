@@ -54,7 +54,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const PAGE: usize = 100;
 /// A list that is longer than so many pages is not ours.
 const MAX_PAGES: usize = 30;
-/// So many pages of recent comments are read, and none that were last changed before this time.
+/// The most pages of recent comments that are read, and the age of the oldest comment that counts.
 const RECENT_PAGES: usize = 5;
 const RECENT: Ttl = Ttl::from_secs(24 * 3600);
 /// The status that says that all is as it was.

@@ -24,7 +24,7 @@ pub(super) enum Assigned {
     Never,
 }
 
-/// So many tries for a lease. The renewals between two of them double: 1, 2, 4…
+/// The most tries for a lease. The renewals between two of them double: 1, 2, 4…
 const MAX_TRIES: u32 = 8;
 /// One try takes so long at most, with its place among the writes; and at most half of what is left of the lease.
 const TRY_TIME: Duration = Duration::from_secs(6);

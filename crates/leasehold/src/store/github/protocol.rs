@@ -417,7 +417,7 @@ impl Protocol {
         held.insert(*id, Mine { deadline, doubtful, assigned });
     }
 
-    /// What became of another try to assign the holder of a lease.
+    /// The result of another try to assign the holder of a lease.
     pub(super) fn set_assigned(&self, id: &LeaseId, assigned: Assigned) {
         if let Some(mine) = self.held().get_mut(id) {
             mine.assigned = assigned;

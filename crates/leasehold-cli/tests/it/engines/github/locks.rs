@@ -54,7 +54,7 @@ fn refuse(fake: &Fake, what: &str, seconds: u64) {
 
 /// When the store is opened, when the lock is looked for, and in the middle of taking it.
 #[tokio::test]
-async fn whoever_waits_for_a_lock_waits_for_a_rate_limit_too() {
+async fn a_caller_that_waits_for_a_lock_waits_for_a_rate_limit_too() {
     let Some(fake) = Fake::start(&Clock::system()).await else { return };
     fake.new_issue("Migration");
     for step in ["GET /ada/engine", "GET /issues/1", "POST /comments"] {

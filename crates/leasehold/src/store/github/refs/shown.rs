@@ -30,11 +30,11 @@ pub(super) struct Shown {
 #[derive(Debug, Clone, Copy, Default)]
 struct Owed {
     tries: u32,
-    /// So many renewals pass before the next try.
+    /// The number of renewals before the next try.
     pass: u32,
 }
 
-/// So many tries; the renewals between two of them double.
+/// The most tries; the renewals between two of them double.
 const MAX_TRIES: u32 = 8;
 
 /// What the comment tells us next time: which login was assigned for which token.
@@ -55,7 +55,7 @@ impl Shown {
         Self { docs, me: OnceCell::new(), held, owed, turn: tokio::sync::Mutex::default() }
     }
 
-    /// What came of showing the holders of a lock. If it failed, a later renewal tries again.
+    /// The result of showing the holders of a lock. If it failed, a later renewal tries again.
     pub(super) fn shown(&self, name: &LockName, is_shown: bool) {
         let mut owed = self.owed.lock().unwrap_or_else(PoisonError::into_inner);
         if is_shown {
@@ -133,7 +133,7 @@ impl Shown {
         gone.dedup();
         let unassigned = if gone.is_empty() { Ok(()) } else { api.unassign(number, &gone).await.map(drop) };
         if unassigned.is_err() {
-            // The comment goes on naming them, so that whoever shows this lock next tries again.
+            // The comment still names them, so that the next process that shows this lock tries again.
             let left = before.logins.iter().filter(|(_, login)| gone.contains(&login.as_str()));
             plate.logins.extend(left.map(|(token, login)| (*token, login.clone())));
         }

@@ -8,7 +8,7 @@ use super::support::{client, fake, player};
 
 const BAD_GATEWAY: Fate = Fate::Refuse(502, Vec::new());
 
-/// So many requests to assign somebody were made since the last look.
+/// The number of requests to assign a login since the last call.
 fn tries(fake: &Fake) -> usize {
     fake.asked().iter().filter(|asked| asked.contains(" POST ") && asked.ends_with("/assignees")).count()
 }
