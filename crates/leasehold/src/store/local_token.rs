@@ -1,7 +1,7 @@
 //! The API token that a server and its clients on one machine share when no other token exists: a file in the user's state
 //! folder, which only that user can read.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -89,13 +89,7 @@ pub(super) fn local_token_for(port: u16) -> Option<String> {
 fn only_this_user_listens(port: u16) -> bool {
     let us = rustix::process::geteuid().as_raw();
     let tables = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
-    let read = |table: &str| {
-        let mut text = String::new();
-        File::open(table)
-            .and_then(|mut file| file.read_to_string(&mut text))
-            .map(|_| text)
-            .unwrap_or_default()
-    };
+    let read = |table: &str| std::fs::read_to_string(table).unwrap_or_default();
     tables.iter().all(|table| listeners(&read(table), port).all(|user| user == us || user == 0))
 }
 
