@@ -91,6 +91,7 @@ macro_rules! task_conformance {
                 a_runner_that_still_waits_keeps_its_task (locks)
                 a_runner_that_is_gone_is_in_nobodys_way (locks)
                 the_deadline_of_a_runner_counts_only_while_its_task_waits (locks)
+                a_scheduled_task_whose_runner_is_gone_never_becomes_ready (locks)
                 leases_and_runners_share_the_limit_of_a_recovery (locks)
             ;
             recovery:

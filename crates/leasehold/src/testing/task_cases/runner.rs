@@ -76,6 +76,21 @@ pub async fn the_deadline_of_a_runner_counts_only_while_its_task_waits(f: Fixtur
     assert_eq!(shop.state(2).await, TaskState::Failed);
 }
 
+/// The failure comes before the start time: an engine that expects due tasks must not mark the task as ready first.
+pub async fn a_scheduled_task_whose_runner_is_gone_never_becomes_ready(f: Fixture) {
+    let shop = Shop::from(f);
+    shop.add(&[task(1).after(1), wanted(2).after(16)]).await;
+    let created = shop.f.clock.now();
+    shop.f.pass(2_000);
+    let leased = shop.lease(1, 1).await;
+    assert_eq!(numbers(&leased), [1]);
+    shop.done(&leased[0]).await;
+    shop.f.pass(30_000);
+    assert!(shop.lease(1, 2).await.is_empty(), "its runner is gone");
+    let task = shop.get(2).await;
+    assert_eq!((task.state, task.ready_at), (TaskState::Failed, created));
+}
+
 pub async fn leases_and_runners_share_the_limit_of_a_recovery(f: Fixture) {
     let shop = Shop::from(f);
     shop.add(&[task(1), wanted(2), wanted(3)]).await;

@@ -237,14 +237,18 @@ const LEASE: &str = "
     FROM facts f LEFT JOIN leased t ON true
     ORDER BY $RANK, t.run_at, t.id";
 
-/// Puts in line what is due and has no lock; with `$3`, nothing if leases may have run out since then, which come first.
+/// Puts in line what is due and has no lock; with `$3`, nothing if leases may have run out since then, or the deadlines of
+/// runners, which the rules end first.
 const PROMOTE: &str = "
     WITH clock AS MATERIALIZED (SELECT $NOW AS now),
     open AS MATERIALIZED (
         SELECT a.name, a.since FROM unnest($1::text[], $2::bigint[]) AS a (name, since)
         JOIN $s.task_queues q ON q.name = a.name WHERE q.pause IS NULL AND NOT EXISTS (
             SELECT FROM $s.tasks t
-            WHERE t.state = 3 AND t.check_at >= $3::bigint AND t.check_at <= (SELECT now FROM clock))),
+            WHERE t.state = 3 AND t.check_at >= $3::bigint AND t.check_at <= (SELECT now FROM clock))
+        AND ($3::bigint IS NULL OR NOT EXISTS (
+            SELECT FROM $s.tasks t
+            WHERE t.state < 3 AND t.wanted_until IS NOT NULL AND t.wanted_until <= (SELECT now FROM clock)))),
     due AS MATERIALIZED (
         SELECT t.place FROM clock c CROSS JOIN open o CROSS JOIN LATERAL (
             SELECT t.ctid AS place, t.id, t.run_at FROM $s.tasks t
