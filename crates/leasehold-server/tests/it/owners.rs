@@ -35,8 +35,12 @@ impl Town {
 
     /// Waits until a caller waits for lock `a`.
     async fn until_one_waits(&self) {
+        self.until_one_waits_for("/api/v1/locks/a").await;
+    }
+
+    async fn until_one_waits_for(&self, lock: &str) {
         let waiters = async || {
-            let look = self.ask(&self.ada, Method::GET, "/api/v1/locks/a", &json!({})).await.body;
+            let look = self.ask(&self.ada, Method::GET, lock, &json!({})).await.body;
             look["waiters"].as_array().map_or(0, Vec::len)
         };
         while waiters().await == 0 {
@@ -100,6 +104,44 @@ async fn the_id_of_a_waiter_makes_no_second_holder() {
         town.post(&town.ada, "/api/v1/locks/a/acquire", &again).await
     };
     assert_eq!(waiter.status, 200, "{}", waiter.body);
+}
+
+/// With the id of a waiter, for another lock: each waiter is granted its own lock and no other.
+#[tokio::test]
+async fn the_id_of_a_waiter_for_another_lock_changes_nothing() {
+    let town = Town::new().await;
+    let [a, b] = ["a", "b"].map(|lock| format!("/api/v1/locks/{lock}"));
+    let held = async |lock: &str| {
+        town.post(&town.ada, &format!("{lock}/acquire"), &json!({})).await.body["lock"].clone()
+    };
+    let (held_a, held_b) = (held(&a).await, held(&b).await);
+    let release = async |lock: &str, held: &Value| {
+        let lease = json!({ "leaseId": held["leaseId"], "token": held["token"] });
+        assert_eq!(town.post(&town.ada, &format!("{lock}/release"), &lease).await.status, 200);
+    };
+    let wait = json!({ "leaseId": "01890a5d-ac96-774b-bcce-b302099a8060", "waitSeconds": 20 });
+    let acquire = async |token: &str, lock: &str| town.post(token, &format!("{lock}/acquire"), &wait).await;
+    let (first, second, ()) = tokio::join!(
+        async {
+            // Eve's request is the older one: the place of Ada's is the last under this id.
+            town.until_one_waits_for(&b).await;
+            acquire(&town.ada, &a).await
+        },
+        acquire(&town.eve, &b),
+        async {
+            town.until_one_waits_for(&b).await;
+            town.until_one_waits_for(&a).await;
+            release(&b, &held_b).await;
+            tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+            release(&a, &held_a).await;
+        },
+    );
+    for (reply, name, before) in [(first, "a", &held_a), (second, "b", &held_b)] {
+        assert_eq!((reply.status, &reply.body["lock"]["name"]), (200, &json!(name)), "{}", reply.body);
+        assert!(reply.body["lock"]["token"].as_u64() > before["token"].as_u64(), "{}", reply.body);
+        let look = town.ask(&town.operator, Method::GET, &format!("/api/v1/locks/{name}"), &json!({})).await;
+        assert_eq!(look.body["holders"][0]["token"], reply.body["lock"]["token"], "{}", look.body);
+    }
 }
 
 #[tokio::test]

@@ -274,7 +274,7 @@ impl<'a> Request<'a> {
 
     /// Stands in the queue until it is our turn. Polling is the contract, wake-ups make it quick.
     async fn wait(&self) -> Result<Answer> {
-        let mut changes = self.locks().changes(&self.ask.lease_id);
+        let mut changes = self.locks().changes(Some(&self.undo.name), &self.ask.lease_id);
         let mut asked = Moment::now();
         loop {
             let last = self.patience_left() == Duration::ZERO;

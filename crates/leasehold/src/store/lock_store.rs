@@ -112,9 +112,10 @@ pub trait LockStore: Send + Sync {
     /// The engine's time.
     async fn now(&self) -> Result<Timestamp>;
 
-    /// Wake-ups for one waiter. Call it before the acquire that draws the ticket, so that none is missed. A wake-up is
-    /// a hint: it may come for nothing, and it may not come at all, which is why [`Changes`] also ends after a while.
-    fn changes(&self, waiter: &LeaseId) -> Changes;
+    /// Wake-ups for one waiter for `lock`. Call it before the acquire that draws the ticket, so that none is missed. A
+    /// wake-up is a hint: it may come for nothing, and it may not come at all, which is why [`Changes`] also ends after a
+    /// while. Without a lock it is a relay: it receives hints, never the lease itself.
+    fn changes(&self, lock: Option<&LockName>, waiter: &LeaseId) -> Changes;
 
     /// Sweeps up to `limit` locks that have something to clear away, and bounds the history. Safe at any time and with
     /// any number of sweepers.

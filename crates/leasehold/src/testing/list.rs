@@ -62,6 +62,7 @@ macro_rules! lock_conformance {
                 the_last_asking_leaves_the_queue (queues)
                 a_queue_has_an_end (queues quick)
                 a_release_wakes_the_one_that_is_served (queues)
+                a_lease_is_never_delivered_to_a_waiter_for_another_lock (queues)
                 a_peek_shows_the_lease_that_a_ticket_has_become (queues)
                 a_peek_says_that_something_has_ended (queues)
                 a_refreshed_ticket_makes_nobody_ask_again (queues)

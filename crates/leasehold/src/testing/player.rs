@@ -9,7 +9,7 @@ use crate::model::{
     LockOp, LockRecord, Metadata, Mode, Outcome, Priority, Process, Queued, Reason, Release, Renew, Slots,
     Token, Ttl,
 };
-use crate::store::{Peek, Store};
+use crate::store::{Changes, Peek, Store};
 
 /// Somebody in a test who asks for a lock. Its lease lasts 10 s, its tickets 5 s.
 #[derive(Clone)]
@@ -40,6 +40,11 @@ impl Player {
             process: None,
         };
         Self { store, lock, ask, steal_after: None }
+    }
+
+    /// Its wake-ups while it waits.
+    pub fn changes(&self) -> Changes {
+        self.store.locks().changes(Some(&self.lock), &self.id())
     }
 
     /// Wants to share.

@@ -208,7 +208,7 @@ fn watch_lease(
     lease: LeaseId,
     room: OwnedSemaphorePermit,
 ) -> Watch {
-    let mut changes = store.locks().changes(&lease);
+    let mut changes = store.locks().changes(None, &lease);
     let heard = heard.clone();
     Watch::of(
         async move {

@@ -16,6 +16,7 @@ use crate::model::{
 };
 use crate::store::background::Background;
 use crate::store::lock_store::page_size;
+use crate::store::wake::Waiters;
 use crate::store::{
     Abilities, Changes, Cursor, DocStore, Finding, ListEvents, ListLocks, LockStore, Moment, Page, Store,
 };
@@ -57,7 +58,7 @@ impl<D: DocStore> Cas<D> {
     /// Locks over documents whose connections may be on that thread already.
     pub(crate) fn on(background: Background, docs: D, sights: Sights) -> Self {
         let (poll, patience) = (docs.abilities().poll, docs.patience());
-        let swap = Arc::new(Swap { docs, sights });
+        let swap = Arc::new(Swap { docs, sights, waiters: Waiters::default() });
         Self { locks: CasLocks { swap, lanes: Lanes::default(), background, poll, patience } }
     }
 
@@ -140,9 +141,9 @@ impl<D: DocStore> LockStore for CasLocks<D> {
         self.timely(self.patience, async move { swap.docs.time().await.map(crate::store::Time::about) }).await
     }
 
-    fn changes(&self, waiter: &LeaseId) -> Changes {
+    fn changes(&self, lock: Option<&LockName>, waiter: &LeaseId) -> Changes {
         // Those who began to wait together need not look together.
-        Changes::polling(*waiter, self.poll.mul_f64(0.75 + fastrand::f64() / 4.0))
+        self.swap.waiters.polling(lock, *waiter, self.poll.mul_f64(0.75 + fastrand::f64() / 4.0))
     }
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {

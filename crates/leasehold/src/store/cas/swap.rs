@@ -8,7 +8,7 @@ use super::lock_doc::LockDoc;
 use super::sights::Sights;
 use crate::error::{Error, Result, Trouble};
 use crate::model::{LockName, LockOp, Outcome, Timestamp};
-use crate::store::wake::{Reach, wake};
+use crate::store::wake::{Reach, Waiters};
 use crate::store::{Doc, DocStore, Moment, PutIf, Time};
 
 /// So often a clash is tried again before the caller is told that the lock is too busy.
@@ -21,6 +21,7 @@ const AT_ONCE: u32 = 4;
 pub(super) struct Swap<D> {
     pub(super) docs: D,
     pub(super) sights: Sights,
+    pub(super) waiters: Waiters,
 }
 
 /// A document, and whether it is what is there now.
@@ -107,7 +108,7 @@ impl<D: DocStore> Swap<D> {
                 }
             }
             if !applied.handed_over.is_empty() {
-                wake(applied.handed_over, since, Reach::Process);
+                self.waiters.wake(name, applied.handed_over, since, Reach::Process);
             }
             return Ok(applied.outcome);
         }

@@ -16,6 +16,7 @@ use crate::Result;
 use crate::model::{Event, LeaseId, LockName, LockOp, LockRecord, NotHeld, Outcome, Swept, Timestamp, Token};
 use crate::store::background::Background;
 use crate::store::lock_store::page_size;
+use crate::store::wake::Waiters;
 use crate::store::{Changes, Cursor, ListEvents, ListLocks, LockStore, Moment, Page, Span};
 
 /// Locks on issues.
@@ -23,6 +24,7 @@ pub(super) struct GithubLocks {
     pub(super) protocol: Arc<Protocol>,
     pub(super) background: Arc<Background>,
     lanes: Lanes,
+    waiters: Waiters,
 }
 
 /// How often whoever waits looks.
@@ -30,7 +32,7 @@ pub(super) const POLL: Duration = Duration::from_secs(10);
 
 impl GithubLocks {
     pub(super) fn new(protocol: Arc<Protocol>, background: Arc<Background>) -> Self {
-        Self { protocol, background, lanes: Lanes::default() }
+        Self { protocol, background, lanes: Lanes::default(), waiters: Waiters::default() }
     }
 }
 
@@ -69,8 +71,8 @@ impl LockStore for GithubLocks {
         self.background.run(async move { protocol.now().await }).await
     }
 
-    fn changes(&self, waiter: &LeaseId) -> Changes {
-        Changes::polling(*waiter, POLL.mul_f64(0.75 + fastrand::f64() / 4.0))
+    fn changes(&self, lock: Option<&LockName>, waiter: &LeaseId) -> Changes {
+        self.waiters.polling(lock, *waiter, POLL.mul_f64(0.75 + fastrand::f64() / 4.0))
     }
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {

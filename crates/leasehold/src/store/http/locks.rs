@@ -59,7 +59,7 @@ impl LockStore for HttpLocks {
         self.desk.ask(path(LockCall::Now), &(), Repeat::Safe).await
     }
 
-    fn changes(&self, waiter: &LeaseId) -> Changes {
+    fn changes(&self, _: Option<&LockName>, waiter: &LeaseId) -> Changes {
         self.wakes.changes(*waiter)
     }
 

@@ -12,7 +12,7 @@ use crate::model::{
     Applied, Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Sweep, Swept, Timestamp, TokenFloor, Ttl,
 };
 use crate::store::lock_store::page_size;
-use crate::store::wake::{Reach, wake};
+use crate::store::wake::{Reach, Waiters};
 use crate::store::{Changes, Clock, Cursor, ListEvents, ListLocks, LockStore, Page, Peek, Span};
 
 /// The newest events are kept, so many at most.
@@ -22,6 +22,7 @@ const MAX_EVENTS: usize = 10_000;
 pub(super) struct MemoryLocks {
     clock: Clock,
     table: Mutex<Table>,
+    waiters: Waiters,
 }
 
 #[derive(Debug, Default)]
@@ -36,7 +37,7 @@ struct Table {
 
 impl MemoryLocks {
     pub(super) fn new(clock: Clock) -> Self {
-        Self { clock, table: Mutex::default() }
+        Self { clock, table: Mutex::default(), waiters: Waiters::default() }
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -60,7 +61,7 @@ impl MemoryLocks {
         table.keep(events);
         drop(table);
         if !handed_over.is_empty() {
-            wake(handed_over, since, Reach::Process);
+            self.waiters.wake(name, handed_over, since, Reach::Process);
         }
         outcome
     }
@@ -138,8 +139,8 @@ impl LockStore for MemoryLocks {
         Ok(self.clock.now())
     }
 
-    fn changes(&self, waiter: &LeaseId) -> Changes {
-        Changes::new(*waiter, Reach::Process, POLL)
+    fn changes(&self, lock: Option<&LockName>, waiter: &LeaseId) -> Changes {
+        self.waiters.changes(lock, *waiter, Reach::Process, POLL)
     }
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {

@@ -142,8 +142,8 @@ impl LockStore for MeteredStore {
         self.timed(Op::LockNow, self.store.locks().now()).await
     }
 
-    fn changes(&self, waiter: &LeaseId) -> Changes {
-        self.store.locks().changes(waiter)
+    fn changes(&self, lock: Option<&LockName>, waiter: &LeaseId) -> Changes {
+        self.store.locks().changes(lock, waiter)
     }
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {

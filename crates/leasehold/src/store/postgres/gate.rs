@@ -22,6 +22,7 @@ use crate::error::Result;
 use crate::model::Timestamp;
 use crate::store::Moment;
 use crate::store::background::Background;
+use crate::store::wake::Waiters;
 
 /// What the server is told about our patience, so that it gives up before we do: an answer that comes after we have
 /// left must not come to pass. Whoever falls silent in the middle of a transaction does not keep its row for long.
@@ -63,6 +64,7 @@ pub(super) struct Gate {
     pub(super) abandoned: Abandoned,
     /// Those that are open and that nobody uses, the last one used at the end.
     spare: Mutex<Vec<Arc<Session>>>,
+    pub(super) waiters: Waiters,
     /// The one that listens for wake-ups.
     listening: Mutex<Listening>,
     /// This many locks are set aside at once: each needs a connection.
@@ -89,6 +91,7 @@ impl Gate {
             place: options.place(),
             pooled: AtomicBool::new(options.pooler == Pooler::Transaction),
             spare: Mutex::default(),
+            waiters: Waiters::default(),
             listening: Mutex::default(),
             opened: Arc::default(),
             aside: Semaphore::new(options.pool),

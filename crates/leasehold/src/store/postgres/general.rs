@@ -16,7 +16,6 @@ use super::trouble::Fail;
 use super::upkeep;
 use crate::model::{Event, EventKind, Lease, LockName, LockOp, LockRecord, Outcome, Timestamp, Token};
 use crate::store::ticket_rows::Layout;
-use crate::store::wake::waits_here;
 
 /// What came of the operations.
 pub(super) struct Done {
@@ -75,7 +74,8 @@ pub(super) fn word<'a>(
     name: &LockName,
     served: impl Iterator<Item = &'a Lease>,
 ) -> Option<Word> {
-    let elsewhere = served.map(|lease| lease.ask.lease_id).filter(|waiter| !waits_here(waiter));
+    let elsewhere =
+        served.map(|lease| lease.ask.lease_id).filter(|waiter| !gate.waiters.waits_here(name, waiter));
     let words: Vec<String> = elsewhere.map(|waiter| format!("{waiter} {name}")).collect();
     let (session, channel) = (session.clone(), gate.channel());
     (!words.is_empty()).then(|| -> Word {

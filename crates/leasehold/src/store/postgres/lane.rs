@@ -21,7 +21,7 @@ use super::trouble::{Again, Fail, is_in_the_way, is_stuck};
 use crate::error::{Error, Result};
 use crate::model::{Acquire, LockName, LockOp, Outcome, Token};
 use crate::store::Moment;
-use crate::store::wake::{asks, wake_here};
+use crate::store::wake::Waiters;
 
 /// So many operations go into one statement at most.
 const MAX_BATCH: usize = 128;
@@ -322,13 +322,13 @@ impl Lane {
                     {
                         self.board.remember(name, shape);
                         if let Some(lease) = handed_over {
-                            let elsewhere = wake_here(vec![lease], job.since);
+                            let elsewhere = self.gate.waiters.wake_here(name, vec![lease], job.since);
                             self.board.remember_served(name, !elsewhere.is_empty());
                             if !tells {
                                 words.extend(general::word(session, &self.gate, name, elsewhere.iter()));
                             }
                         }
-                        job.answer_at(outcome, token);
+                        job.answer_at(self.gate.waiters, outcome, token);
                     }
                 }
                 Err(Fail::Said(error)) if is_stuck(&error) => {
@@ -360,8 +360,8 @@ impl Lane {
             Ok(Some(Done { answers, token, shape, is_open, word })) => {
                 self.board.remember(name, shape);
                 for (job, (outcome, handed_over)) in jobs.into_iter().zip(answers) {
-                    wake_here(handed_over, job.since);
-                    job.answer_at(outcome, token);
+                    self.gate.waiters.wake_here(name, handed_over, job.since);
+                    job.answer_at(self.gate.waiters, outcome, token);
                 }
                 if let Err(fail) = within(STEP, afterwards(session, is_open, word)).await {
                     self.part_from(session, &fail);
@@ -537,9 +537,9 @@ impl Job {
     }
 
     /// One that has to wait will know its lease by a token above this, the lock's newest.
-    pub(super) fn answer_at(self, outcome: Outcome, token: Token) {
+    pub(super) fn answer_at(self, waiters: Waiters, outcome: Outcome, token: Token) {
         if let (Outcome::Queued(_), LockOp::Acquire(Acquire { ask, .. })) = (&outcome, &self.op) {
-            asks(&ask.lease_id, token.get(), self.since);
+            waiters.asks(&self.bound.name, &ask.lease_id, token.get(), self.since);
         }
         self.answer(Ok(outcome));
     }

@@ -18,7 +18,7 @@ use super::tasks::Wakes;
 use super::trouble::Fail;
 use crate::model::{LeaseId, LockName};
 use crate::store::Recipient;
-use crate::store::wake::{deliver, ring, served_from_afar, waits_here};
+use crate::store::wake::{Waiters, deliver, ring};
 
 /// The listener of one store. It ends with it.
 #[derive(Debug)]
@@ -102,6 +102,7 @@ async fn listen(gate: Weak<Gate>, hears: &AtomicBool, wakes: &Wakes) {
 /// A connection that listens.
 pub(super) struct Ear {
     session: Arc<Session>,
+    waiters: Waiters,
     wire: Wire,
 }
 
@@ -122,13 +123,13 @@ pub(super) async fn hear(gate: &Gate) -> Result<Ear, Fail> {
             }
         }
     };
-    Ok(Ear { session: Arc::new(gate.session(client, backend)), wire })
+    Ok(Ear { session: Arc::new(gate.session(client, backend)), waiters: gate.waiters, wire })
 }
 
 impl Ear {
     /// Serves whoever is named, until the connection ends.
     pub(super) async fn listen(self, heard: impl Fn(&str, &str)) -> Fail {
-        let Self { session, mut wire } = self;
+        let Self { session, waiters, mut wire } = self;
         let mut looks = FuturesUnordered::new();
         loop {
             let message = tokio::select! {
@@ -143,8 +144,10 @@ impl Ear {
                     // Anybody who may use the database may send. A wrong word makes us look, and nothing else.
                     let word = notification.payload();
                     if let Some((waiter, name)) = served(word) {
-                        if waits_here(&waiter) {
-                            looks.push(look(&session, waiter, name));
+                        if waiters.waits_here(&name, &waiter) {
+                            looks.push(look(&session, waiters, waiter, name));
+                        } else {
+                            ring(&waiter);
                         }
                     } else if let Ok(recipient) = word.parse() {
                         deliver(&[Recipient::from_uuid(recipient)]);
@@ -167,13 +170,13 @@ fn served(word: &str) -> Option<(LeaseId, LockName)> {
 /// Looks for a waiter, on the connection that has just heard of it: server and client are awake here. What it finds there is the
 /// store's word. It began after the waiter's last asking if its token is above the one that the lock had then; an older one may
 /// be found if this look was long under way.
-async fn look(session: &Session, waiter: LeaseId, name: LockName) {
+async fn look(session: &Session, waiters: Waiters, waiter: LeaseId, name: LockName) {
     let found = session.query(Sql::Get, &[&name.as_str()]).await;
     let row = found.ok().and_then(|rows| rows.first().and_then(|row| LockRow::read(row).ok()));
     match row.and_then(|row| row.record.lease(&waiter).cloned()) {
         Some(lease) => {
             let token = lease.token.get();
-            served_from_afar(lease, |then| token > then);
+            waiters.served_from_afar(&name, lease, |then| token > then);
         }
         None => ring(&waiter),
     }

@@ -20,7 +20,6 @@ use crate::model::{
     Acquire, Conflict, HeldBy, Lease, LeaseId, LockName, LockOp, Outcome, Queued, Release, Status, Ticket,
     Token, Ttl,
 };
-use crate::store::wake::some_who_wait_here;
 
 /// So many who wait here are kept from hearing twice; of more than that, some may, and look once for nothing.
 const MOST_HERE: usize = 256;
@@ -97,7 +96,8 @@ pub(super) async fn apply(
 /// The word to whoever has the lock after a release.
 fn word(session: &Arc<Session>, gate: &Gate, name: &LockName, lease_id: LeaseId) -> Word {
     let (session, channel, name) = (session.clone(), gate.channel(), name.clone());
-    let here: Vec<_> = some_who_wait_here(MOST_HERE).iter().map(|waiter| *waiter.as_uuid()).collect();
+    let here: Vec<_> =
+        gate.waiters.some_here(&name, MOST_HERE).iter().map(|waiter| *waiter.as_uuid()).collect();
     Box::pin(async move {
         let params: [Param<'_>; 4] = [&channel, &name.as_str(), lease_id.as_uuid(), &here];
         session.query(Sql::NotifyNext, &params).await?;

@@ -234,15 +234,16 @@ impl LockStore for PostgresStore {
         self.desk.now().await
     }
 
-    fn changes(&self, waiter: &LeaseId) -> Changes {
+    fn changes(&self, lock: Option<&LockName>, waiter: &LeaseId) -> Changes {
         self.listener.start();
         // Whoever begins to wait before somebody listens may miss its wake-up, and looks more often. Behind a pooler
         // nobody ever will.
         let poll = self.gate.options.poll;
         if self.gate.is_pooled() {
-            return Changes::polling(*waiter, poll);
+            return self.gate.waiters.polling(lock, *waiter, poll);
         }
-        Changes::new(*waiter, Reach::Process, if self.listener.hears() { poll } else { poll.min(EAGER) })
+        let poll = if self.listener.hears() { poll } else { poll.min(EAGER) };
+        self.gate.waiters.changes(lock, *waiter, Reach::Process, poll)
     }
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {

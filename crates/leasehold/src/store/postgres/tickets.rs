@@ -43,7 +43,7 @@ impl Lane {
         let mut left = Vec::new();
         for (job, refreshed) in jobs.into_iter().zip(refreshed) {
             match refreshed {
-                Ok(Some((outcome, token))) => job.answer_at(outcome, token),
+                Ok(Some((outcome, token))) => job.answer_at(self.gate.waiters, outcome, token),
                 Ok(None) => left.push(job),
                 Err(fail) => self.fail(session, vec![job], fail),
             }

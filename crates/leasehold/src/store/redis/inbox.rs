@@ -15,7 +15,7 @@ use super::line::Opener;
 use super::link::Link;
 use super::packed;
 use crate::model::LeaseId;
-use crate::store::wake::{deliver, ring, served_from_afar};
+use crate::store::wake::{deliver, ring, served_by_number};
 use crate::store::{Recipient, clock};
 
 /// What this process is called. All its stores share it: within the process nobody needs a message.
@@ -104,7 +104,7 @@ impl AsyncPushSender for Heard {
 /// waiter need not: that number is known to nobody but this process and the ticket.
 fn hear_message(message: &[u8]) {
     if let Some((lease, asking)) = packed::handed_over(message) {
-        served_from_afar(lease, |number| number == asking);
+        served_by_number(&lease, asking);
     } else if let Some(Ok(id)) = message.get(..16).map(Uuid::from_slice) {
         ring(&LeaseId::from_uuid(id));
         deliver(&[Recipient::from_uuid(id)]);

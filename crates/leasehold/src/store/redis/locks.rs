@@ -21,7 +21,7 @@ use crate::model::{
 };
 use crate::store::lock_store::page_size;
 use crate::store::repeat::Repeat;
-use crate::store::wake::{asks, ring, wake_here};
+use crate::store::wake::{Waiters, ring};
 use crate::store::{Clock, Cursor, ListLocks, Moment, Page, Peek, Recipient, clock};
 
 /// So long replicas have to acknowledge a grant, in milliseconds.
@@ -41,6 +41,7 @@ pub(super) struct Locks {
     /// How many events to keep in each bucket.
     bucket_events: u32,
     wait_replicas: u32,
+    pub(super) waiters: Waiters,
     /// For each bucket the name of the last lock that was looked at to be forgotten.
     forget_after: tokio::sync::Mutex<Vec<String>>,
 }
@@ -53,6 +54,7 @@ impl Locks {
             inbox: Inbox::new(&keys),
             keys,
             shown: options.shown.clone(),
+            waiters: Waiters::default(),
             clock: options.clock.clone(),
             bucket_events: options.max_events.div_ceil(u32::from(super::keys::BUCKETS)).max(1),
             wait_replicas: options.wait_replicas,
@@ -62,7 +64,7 @@ impl Locks {
 
     pub(super) async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
         let since = Moment::now();
-        let arguments = Arguments::of(op, self.asking(op, since))?;
+        let arguments = Arguments::of(op, self.asking(name, op, since))?;
         let bucket = self.keys.bucket_of(name);
         let (lock, queue) = (bucket.lock(name.as_str()), bucket.queue(name.as_str()));
         let now = self.clock.as_ref().map(|clock| clock.now().as_micros().to_string()).unwrap_or_default();
@@ -90,7 +92,7 @@ impl Locks {
             reply = both.pop().unwrap_or(Value::Nil);
         }
         let Answer { outcome, handed_over } = Answer::read(op, &reply)?;
-        if !handed_over.is_empty() && self.wake(handed_over, since) {
+        if !handed_over.is_empty() && self.wake(name, handed_over, since) {
             // Whoever has the lock now goes before whoever may come back: its release need not wait for our next ticket.
             tokio::task::yield_now().await;
         }
@@ -105,13 +107,13 @@ impl Locks {
     }
 
     /// The number of a waiter's asking, by which it knows that the lease it is told of came after it.
-    fn asking(&self, op: &LockOp, since: Moment) -> Option<u64> {
+    fn asking(&self, name: &LockName, op: &LockOp, since: Moment) -> Option<u64> {
         match op {
             // Whoever has replicas to wait for must ask the store.
             LockOp::Acquire(Acquire { ask, queue: Some(_), .. }) if self.wait_replicas == 0 => {
                 // A number that nobody can guess who cannot read the ticket.
                 let number = clock::new_lease_id().as_uuid().as_u64_pair().1;
-                asks(&ask.lease_id, number, since).then_some(number)
+                self.waiters.asks(name, &ask.lease_id, number, since).then_some(number)
             }
             _ => None,
         }
@@ -161,7 +163,7 @@ impl Locks {
     }
 
     /// Wakes those who were served, and nobody else. Whether one of them waits in this process.
-    fn wake(&self, handed_over: Vec<Served>, since: Moment) -> bool {
+    fn wake(&self, name: &LockName, handed_over: Vec<Served>, since: Moment) -> bool {
         let mut inboxes = BTreeMap::new();
         let mut leases = Vec::with_capacity(handed_over.len());
         for Served { lease, inbox } in handed_over {
@@ -176,7 +178,7 @@ impl Locks {
             return false;
         }
         let served = leases.len();
-        let elsewhere = wake_here(leases, since);
+        let elsewhere = self.waiters.wake_here(name, leases, since);
         if self.link.is_cluster() && !elsewhere.is_empty() {
             self.tell_other_shards(elsewhere.iter().map(|lease| lease.ask.lease_id), &inboxes);
         }

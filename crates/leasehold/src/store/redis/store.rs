@@ -150,9 +150,9 @@ impl LockStore for RedisStore {
         self.locks.now().await
     }
 
-    fn changes(&self, waiter: &LeaseId) -> Changes {
+    fn changes(&self, lock: Option<&LockName>, waiter: &LeaseId) -> Changes {
         self.locks.inbox.hear(&self.locks.link);
-        Changes::new(*waiter, Reach::Process, POLL)
+        self.locks.waiters.changes(lock, *waiter, Reach::Process, POLL)
     }
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {

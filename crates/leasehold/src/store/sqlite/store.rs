@@ -180,8 +180,8 @@ impl LockStore for SqliteStore {
         Ok(self.writer.clock().now())
     }
 
-    fn changes(&self, waiter: &LeaseId) -> Changes {
-        Changes::new(*waiter, Reach::Machine, POLL)
+    fn changes(&self, lock: Option<&LockName>, waiter: &LeaseId) -> Changes {
+        self.writer.waiters().changes(lock, *waiter, Reach::Machine, POLL)
     }
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {

@@ -21,7 +21,7 @@ use super::tasks::{Aftermath, Call, Errand, Errands, Shelf, Syncer, answer_all, 
 use super::trouble::{explain, is_busy};
 use crate::error::{Error, Result, Trouble};
 use crate::model::{LockName, LockOp, Outcome};
-use crate::store::wake::{Doorbell, Reach, wake};
+use crate::store::wake::{Doorbell, Reach, Waiters};
 use crate::store::{Clock, Moment};
 
 /// So many operations go into one transaction at most.
@@ -51,6 +51,7 @@ pub(super) struct Writer {
 pub(super) struct Desk {
     /// Who waits for tasks.
     pub(super) door: Doorbell,
+    waiters: Waiters,
     syncer: Syncer,
     file: StoreFile,
     ledger: Mutex<Ledger>,
@@ -82,6 +83,7 @@ impl Writer {
         let clock = ledger.clock.clone();
         let desk = Desk {
             door: Doorbell::default(),
+            waiters: Waiters::default(),
             syncer: Syncer::new(file.path()),
             file,
             ledger: Mutex::new(ledger),
@@ -100,6 +102,10 @@ impl Writer {
     /// The store's address for people.
     pub(super) fn url(&self) -> String {
         format!("sqlite:{}", self.desk.file.path().display())
+    }
+
+    pub(super) fn waiters(&self) -> Waiters {
+        self.desk.waiters
     }
 
     pub(super) fn clock(&self) -> &Clock {
@@ -218,7 +224,7 @@ impl Desk {
         match tried {
             Ok(None) => None,
             Ok(Some(Answer { outcome, handed_over })) => Some(self.file.is_unchanged().map(|()| {
-                wake(handed_over, since, Reach::Machine);
+                self.waiters.wake(name, handed_over, since, Reach::Machine);
                 outcome
             })),
             // Nothing was written. The thread has more patience.
@@ -369,7 +375,7 @@ impl Desk {
         match answers {
             Ok(answers) => {
                 for (apply, Answer { outcome, handed_over }) in batch.drain(..).zip(answers) {
-                    wake(handed_over, apply.since, Reach::Machine);
+                    self.waiters.wake(&apply.name, handed_over, apply.since, Reach::Machine);
                     let _ = apply.reply.send(Ok(outcome));
                 }
             }

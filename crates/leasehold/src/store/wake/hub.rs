@@ -1,12 +1,16 @@
 //! The waiters of this process, by lease id.
+//!
+//! A lease is delivered only to the waiter of the same store and the same lock: lease ids are chosen by callers, and a
+//! caller can wait for two locks under one id, or under an id that belongs to another caller.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::model::{Lease, LeaseId};
+use crate::model::{Lease, LeaseId, LockName};
 use crate::store::Moment;
 
 /// A lease that a ticket has turned into, as the process that made it so tells its waiter.
@@ -21,11 +25,11 @@ pub struct HandedOver {
 /// Why a waiter wakes.
 #[derive(Debug)]
 pub enum Wake {
-    /// Whoever served it is in this process: here is the lease.
+    /// The caller that handed the lock over is in this process, or has sent the lease.
     Served(HandedOver),
-    /// Somebody says that it may be its turn: ask the store.
+    /// A hint that the lock may have been handed over: ask the store.
     Rung,
-    /// Nobody said anything: look.
+    /// No hint came until the next poll: look.
     Poll,
 }
 
@@ -46,16 +50,40 @@ const SLOWEST: Duration = Duration::from_secs(4);
 /// Tickets ahead that slow polling down by one interval where no wake-ups arrive: there, polling alone hands over.
 const AHEAD_PER_POLL: u32 = 8;
 
-/// The waiters of this process. One map for all stores: lease ids are unique everywhere.
-static WAITING: LazyLock<Mutex<HashMap<LeaseId, Arc<Seat>>>> = LazyLock::new(Mutex::default);
+/// The waiters of this process, for hints that name a lease id and nothing else. Several may wait under one id.
+static WAITING: LazyLock<Mutex<HashMap<LeaseId, Vec<Arc<Seat>>>>> = LazyLock::new(Mutex::default);
+
+/// The waiters of one store in this process. Stores that were opened separately do not deliver leases to each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Waiters(u64);
+
+impl Default for Waiters {
+    fn default() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
 
 #[derive(Default)]
 struct Seat {
+    /// The store and the lock that it waits for. None for a relay, which only receives hints.
+    place: Option<(Waiters, LockName)>,
     bell: Notify,
     handed_over: Mutex<Option<HandedOver>>,
-    /// The number of the last asking that was sent, and a moment before that.
+    /// The number of the last request that was sent, and a moment before that.
     #[cfg(any(feature = "postgres", feature = "redis"))]
     asked: Mutex<Option<(u64, Moment)>>,
+}
+
+impl Seat {
+    fn is_at(&self, store: Waiters, lock: &LockName) -> bool {
+        self.place.as_ref().is_some_and(|(at, name)| *at == store && name == lock)
+    }
+
+    fn deliver(&self, handed_over: HandedOver) {
+        *self.handed_over.lock().unwrap_or_else(PoisonError::into_inner) = Some(handed_over);
+        self.bell.notify_one();
+    }
 }
 
 /// The wake-ups of one waiter. Dropping it ends them.
@@ -69,7 +97,7 @@ pub struct Changes {
     ahead: u32,
     /// Of one that is apart: dropped with it.
     #[cfg(feature = "http")]
-    kept: Option<Box<dyn std::any::Any + Send + Sync>>,
+    _kept: Option<Box<dyn std::any::Any + Send + Sync>>,
 }
 
 /// Wakes one waiter that is not among those of this process.
@@ -85,14 +113,14 @@ impl Bell {
 }
 
 impl Changes {
-    pub(crate) fn new(waiter: LeaseId, reach: Reach, poll: Duration) -> Self {
+    fn new(place: Option<(Waiters, LockName)>, waiter: LeaseId, reach: Reach, poll: Duration) -> Self {
         #[cfg(target_os = "linux")]
         if reach == Reach::Machine {
             super::datagram::listen();
         }
         let _ = reach;
-        let seat = Arc::<Seat>::default();
-        waiting().insert(waiter, seat.clone());
+        let seat = Arc::new(Seat { place, ..Seat::default() });
+        waiting().entry(waiter).or_default().push(seat.clone());
         Self {
             waiter,
             seat,
@@ -100,7 +128,7 @@ impl Changes {
             wakes: true,
             ahead: 0,
             #[cfg(feature = "http")]
-            kept: None,
+            _kept: None,
         }
     }
 
@@ -113,14 +141,7 @@ impl Changes {
     ) -> (Self, Bell) {
         let seat = Arc::<Seat>::default();
         let bell = Bell(seat.clone());
-        (Self { waiter, seat, poll, wakes: true, ahead: 0, kept: Some(Box::new(kept)) }, bell)
-    }
-
-    /// Wake-ups that come only by the clock, for engines that cannot send any.
-    pub fn polling(waiter: LeaseId, poll: Duration) -> Self {
-        let mut changes = Self::new(waiter, Reach::Process, poll);
-        changes.wakes = false;
-        changes
+        (Self { waiter, seat, poll, wakes: true, ahead: 0, _kept: Some(Box::new(kept)) }, bell)
     }
 
     /// Notes how many tickets are before this waiter's: the further back it is, the less often it polls.
@@ -128,14 +149,14 @@ impl Changes {
         self.ahead = ahead;
     }
 
-    /// Whether somebody else waits for the same lease since: a caller that asks again while its first asking is not
-    /// known to be over. Wake-ups go there.
+    /// Whether a later request waits for the same lock under the same lease id: the caller has asked again while its
+    /// first request is not known to be over. The later request keeps the ticket.
     pub(crate) fn is_superseded(&self) -> bool {
-        #[cfg(feature = "http")]
-        if self.kept.is_some() {
-            return false; // It has a bell of its own, and no seat that another could take.
-        }
-        !waiting().get(&self.waiter).is_some_and(|seat| Arc::ptr_eq(seat, &self.seat))
+        let Some((store, lock)) = &self.seat.place else { return false };
+        let waiting = waiting();
+        let last =
+            waiting.get(&self.waiter).and_then(|seats| seats.iter().rfind(|seat| seat.is_at(*store, lock)));
+        last.is_some_and(|last| !Arc::ptr_eq(last, &self.seat))
     }
 
     /// Waits for a wake-up, at most for `patience` and for the time until the next poll. The first in the queue polls at
@@ -165,9 +186,11 @@ impl std::fmt::Debug for Changes {
 impl Drop for Changes {
     fn drop(&mut self) {
         let mut waiting = waiting();
-        // Not the seat of somebody who waits for the same lease since.
-        if waiting.get(&self.waiter).is_some_and(|seat| Arc::ptr_eq(seat, &self.seat)) {
-            waiting.remove(&self.waiter);
+        if let Some(seats) = waiting.get_mut(&self.waiter) {
+            seats.retain(|seat| !Arc::ptr_eq(seat, &self.seat));
+            if seats.is_empty() {
+                waiting.remove(&self.waiter);
+            }
         }
     }
 }
@@ -186,86 +209,136 @@ fn poll_among(poll: Duration, waiters: usize) -> Duration {
     poll.max(EACH.saturating_mul(waiters).min(SLOWEST))
 }
 
-/// Wakes the waiters of these leases, and nobody else.
-pub(crate) fn wake(handed_over: Vec<Lease>, since: Moment, reach: Reach) {
-    for lease in wake_here(handed_over, since) {
-        #[cfg(target_os = "linux")]
-        if reach == Reach::Machine {
-            super::datagram::send(&lease);
-        }
-        let _ = (&lease, reach);
+impl Waiters {
+    /// Wake-ups of one waiter for `lock`; of a relay, which passes hints on, if there is none.
+    pub(crate) fn changes(
+        self,
+        lock: Option<&LockName>,
+        waiter: LeaseId,
+        reach: Reach,
+        poll: Duration,
+    ) -> Changes {
+        Changes::new(lock.map(|lock| (self, lock.clone())), waiter, reach, poll)
     }
-}
 
-/// Wakes those waiters of these leases that are in this process; gives back the leases of those that are not.
-pub(crate) fn wake_here(mut handed_over: Vec<Lease>, since: Moment) -> Vec<Lease> {
-    handed_over.retain(|lease| {
-        let Some(seat) = waiting().get(&lease.ask.lease_id).cloned() else {
-            return true;
+    /// The same for engines that send no wake-ups: they come from this process and from the clock.
+    pub(crate) fn polling(self, lock: Option<&LockName>, waiter: LeaseId, poll: Duration) -> Changes {
+        let mut changes = self.changes(lock, waiter, Reach::Process, poll);
+        changes.wakes = false;
+        changes
+    }
+
+    /// Wakes the waiters of these leases of `lock`, in this process and as far as `reach`.
+    pub(crate) fn wake(self, lock: &LockName, handed_over: Vec<Lease>, since: Moment, reach: Reach) {
+        for lease in self.wake_here(lock, handed_over, since) {
+            #[cfg(target_os = "linux")]
+            if reach == Reach::Machine {
+                super::datagram::send(&lease);
+            }
+            let _ = (&lease, reach);
+        }
+    }
+
+    /// Delivers leases of `lock` to those waiters of this store that are in this process; returns the other leases. Their
+    /// waiters in other stores of this process are woken and ask their own store.
+    pub(crate) fn wake_here(self, lock: &LockName, mut handed_over: Vec<Lease>, since: Moment) -> Vec<Lease> {
+        handed_over.retain(|lease| {
+            let waiting = waiting();
+            let Some(seats) = waiting.get(&lease.ask.lease_id) else {
+                return true;
+            };
+            if let Some(seat) = seats.iter().rfind(|seat| seat.is_at(self, lock)) {
+                seat.deliver(HandedOver { lease: lease.clone(), since });
+            }
+            for seat in seats.iter().filter(|seat| !seat.is_at(self, lock)) {
+                seat.bell.notify_one();
+            }
+            !seats.iter().any(|seat| seat.is_at(self, lock))
+        });
+        handed_over
+    }
+
+    /// Notes that this waiter is about to send a request for `lock`, or has sent it and was queued, and the number by which
+    /// that request will be known. False if it does not wait here.
+    #[cfg(any(feature = "postgres", feature = "redis"))]
+    pub(crate) fn asks(self, lock: &LockName, waiter: &LeaseId, number: u64, since: Moment) -> bool {
+        let Some(seat) = self.seat(lock, waiter) else {
+            return false;
         };
-        let handed_over = HandedOver { lease: lease.clone(), since };
-        *seat.handed_over.lock().unwrap_or_else(PoisonError::into_inner) = Some(handed_over);
-        seat.bell.notify_one();
-        false
-    });
-    handed_over
-}
+        let mut asked = seat.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        *asked = Some((number, since));
+        // A lease that was delivered before is older than the answer to this request.
+        *seat.handed_over.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        true
+    }
 
-/// Says that this waiter is about to ask the store, or has asked it and was given a place in the queue, and by which number
-/// that asking will be known. False if nobody waits here.
-#[cfg(any(feature = "postgres", feature = "redis"))]
-pub(crate) fn asks(waiter: &LeaseId, number: u64, since: Moment) -> bool {
-    let Some(seat) = waiting().get(waiter).cloned() else {
-        return false;
-    };
-    let mut asked = seat.asked.lock().unwrap_or_else(PoisonError::into_inner);
-    *asked = Some((number, since));
-    // What it was told before is older than what it will be told now.
-    *seat.handed_over.lock().unwrap_or_else(PoisonError::into_inner) = None;
-    true
-}
-
-/// Gives a waiter the lease that its ticket has turned into, as it comes from another process, if it is newer than the last
-/// asking, which is known by a number: then the lease was granted after that asking was sent, and lasts at least as long from
-/// there. Anything else is a reason to ask the store, and no more.
-#[cfg(any(feature = "postgres", feature = "redis"))]
-pub(crate) fn served_from_afar(lease: Lease, is_newer_than: impl FnOnce(u64) -> bool) {
-    let Some(seat) = waiting().get(&lease.ask.lease_id).cloned() else {
-        return;
-    };
-    {
-        let asked = seat.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((number, since)) = *asked
-            && is_newer_than(number)
-        {
-            let handed_over = HandedOver { lease, since };
-            *seat.handed_over.lock().unwrap_or_else(PoisonError::into_inner) = Some(handed_over);
+    /// Delivers a lease of `lock` that another process granted, if it is newer than the waiter's last request, which is
+    /// known by its number: then the lease was granted after that request was sent, and lasts at least as long from there.
+    /// Any other lease is a hint to ask the store.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn served_from_afar(
+        self,
+        lock: &LockName,
+        lease: Lease,
+        is_newer_than: impl FnOnce(u64) -> bool,
+    ) {
+        let Some(seat) = self.seat(lock, &lease.ask.lease_id) else {
+            return ring(&lease.ask.lease_id);
+        };
+        let asked = *seat.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        match asked.filter(|(number, _)| is_newer_than(*number)) {
+            Some((_, since)) => seat.deliver(HandedOver { lease, since }),
+            None => seat.bell.notify_one(),
         }
     }
-    seat.bell.notify_one();
+
+    /// Whether this waiter is in this process.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn waits_here(self, lock: &LockName, waiter: &LeaseId) -> bool {
+        self.seat(lock, waiter).is_some()
+    }
+
+    /// Up to `most` waiters for `lock` in this process.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn some_here(self, lock: &LockName, most: usize) -> Vec<LeaseId> {
+        let waiting = waiting();
+        // The map has the waiters of all locks: at most a bounded part of it is read.
+        let here = waiting
+            .iter()
+            .take(most * 4)
+            .filter(|(_, seats)| seats.iter().any(|seat| seat.is_at(self, lock)));
+        here.map(|(waiter, _)| *waiter).take(most).collect()
+    }
+
+    #[cfg(any(feature = "postgres", feature = "redis"))]
+    fn seat(self, lock: &LockName, waiter: &LeaseId) -> Option<Arc<Seat>> {
+        waiting().get(waiter)?.iter().rfind(|seat| seat.is_at(self, lock)).cloned()
+    }
 }
 
-/// Whether this waiter is in this process.
-#[cfg(feature = "postgres")]
-pub(crate) fn waits_here(waiter: &LeaseId) -> bool {
-    waiting().contains_key(waiter)
+/// Delivers a lease to the waiter whose last request has this number, which other callers cannot guess. The other waiters of
+/// its id are woken and ask the store.
+#[cfg(feature = "redis")]
+pub(crate) fn served_by_number(lease: &Lease, number: u64) {
+    let waiting = waiting();
+    for seat in waiting.get(&lease.ask.lease_id).into_iter().flatten() {
+        let asked = *seat.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        match asked.filter(|(asked, _)| *asked == number) {
+            Some((_, since)) => seat.deliver(HandedOver { lease: lease.clone(), since }),
+            None => seat.bell.notify_one(),
+        }
+    }
 }
 
-/// Waiters of this process, so many at most.
-#[cfg(feature = "postgres")]
-pub(crate) fn some_who_wait_here(most: usize) -> Vec<LeaseId> {
-    waiting().keys().take(most).copied().collect()
-}
-
-/// Wakes one waiter without telling it why.
+/// Wakes every waiter of this lease id: it asks the store.
 #[cfg(any(target_os = "linux", feature = "postgres", feature = "redis"))]
 pub(crate) fn ring(waiter: &LeaseId) {
-    if let Some(seat) = waiting().get(waiter) {
+    for seat in waiting().get(waiter).into_iter().flatten() {
         seat.bell.notify_one();
     }
 }
 
-fn waiting() -> std::sync::MutexGuard<'static, HashMap<LeaseId, Arc<Seat>>> {
+fn waiting() -> std::sync::MutexGuard<'static, HashMap<LeaseId, Vec<Arc<Seat>>>> {
     WAITING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -274,15 +347,35 @@ mod seats {
     use super::*;
     use crate::store::clock;
 
+    fn lock(name: &str) -> LockName {
+        LockName::new(name).unwrap()
+    }
+
     #[tokio::test]
-    async fn whoever_asks_again_with_the_same_id_keeps_its_seat_when_the_first_goes() {
-        let id = clock::new_lease_id();
-        let first = Changes::polling(id, Duration::from_secs(5));
-        let second = Changes::polling(id, Duration::from_secs(5));
+    async fn a_request_with_the_same_id_keeps_its_place_when_the_first_one_ends() {
+        let (id, waiters, lock) = (clock::new_lease_id(), Waiters::default(), lock("lock"));
+        let first = waiters.polling(Some(&lock), id, Duration::from_secs(5));
+        let second = waiters.polling(Some(&lock), id, Duration::from_secs(5));
         assert!(first.is_superseded() && !second.is_superseded());
         drop(first);
         assert!(!second.is_superseded());
         drop(second);
+        assert!(!waiting().contains_key(&id));
+    }
+
+    #[tokio::test]
+    async fn a_request_for_another_lock_or_store_or_of_a_relay_takes_no_place() {
+        let (id, waiters, a) = (clock::new_lease_id(), Waiters::default(), lock("a"));
+        let first = waiters.polling(Some(&a), id, Duration::from_secs(5));
+        let others = [
+            waiters.polling(Some(&lock("b")), id, Duration::from_secs(5)),
+            Waiters::default().polling(Some(&a), id, Duration::from_secs(5)),
+            waiters.polling(None, id, Duration::from_secs(5)),
+        ];
+        assert!(!first.is_superseded());
+        drop(first);
+        assert_eq!(waiting().get(&id).map_or(0, Vec::len), 3);
+        drop(others);
         assert!(!waiting().contains_key(&id));
     }
 
@@ -340,12 +433,29 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_lease_that_answers_the_last_asking_counts_from_before_it() {
-        let lease = lease();
-        let mut changes = Changes::polling(lease.ask.lease_id, Duration::from_secs(5));
+    async fn a_lease_goes_only_to_the_waiter_of_its_store_and_lock() {
+        let (lease, waiters, a) = (lease(), Waiters::default(), LockName::new("a").unwrap());
+        let (id, poll, since) = (lease.ask.lease_id, Duration::from_secs(5), Moment::now());
+        let mut waiter = waiters.polling(Some(&a), id, poll);
+        let mut other_lock = waiters.polling(Some(&LockName::new("b").unwrap()), id, poll);
+        let mut other_store = Waiters::default().polling(Some(&a), id, poll);
+        let mut relay = waiters.polling(None, id, poll);
+        assert!(waiters.wake_here(&a, vec![lease.clone()], since).is_empty());
+        assert!(matches!(waiter.next(poll).await, Wake::Served(_)));
+        for other in [&mut other_lock, &mut other_store, &mut relay] {
+            assert!(matches!(other.next(poll).await, Wake::Rung));
+        }
+        drop(waiter);
+        assert_eq!(waiters.wake_here(&a, vec![lease.clone()], since), [lease], "its waiter is elsewhere");
+    }
+
+    #[tokio::test]
+    async fn a_lease_that_answers_the_last_request_counts_from_before_it() {
+        let (lease, waiters, lock) = (lease(), Waiters::default(), LockName::new("lock").unwrap());
+        let mut changes = waiters.polling(Some(&lock), lease.ask.lease_id, Duration::from_secs(5));
         let since = Moment::now();
-        assert!(asks(&lease.ask.lease_id, 7, since));
-        served_from_afar(lease.clone(), |number| number == 7);
+        assert!(waiters.asks(&lock, &lease.ask.lease_id, 7, since));
+        served_by_number(&lease, 7);
         match changes.next(Duration::MAX).await {
             Wake::Served(told) => assert_eq!((told.lease, told.since), (lease, since)),
             other => panic!("{other:?}"),
@@ -353,25 +463,25 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_lease_that_answers_another_asking_only_wakes() {
-        let lease = lease();
-        let mut changes = Changes::polling(lease.ask.lease_id, Duration::from_secs(5));
-        served_from_afar(lease.clone(), |number| number == 7);
+    async fn a_lease_that_answers_another_request_only_wakes() {
+        let (lease, waiters, lock) = (lease(), Waiters::default(), LockName::new("lock").unwrap());
+        let mut changes = waiters.polling(Some(&lock), lease.ask.lease_id, Duration::from_secs(5));
+        served_by_number(&lease, 7);
         assert!(matches!(changes.next(Duration::MAX).await, Wake::Rung));
-        asks(&lease.ask.lease_id, 7, Moment::now());
-        asks(&lease.ask.lease_id, 8, Moment::now());
-        served_from_afar(lease, |number| number == 7);
+        waiters.asks(&lock, &lease.ask.lease_id, 7, Moment::now());
+        waiters.asks(&lock, &lease.ask.lease_id, 8, Moment::now());
+        served_by_number(&lease, 7);
         assert!(matches!(changes.next(Duration::MAX).await, Wake::Rung));
     }
 
     #[tokio::test]
-    async fn whoever_asks_again_forgets_what_it_was_told() {
-        let lease = lease();
-        let mut changes = Changes::polling(lease.ask.lease_id, Duration::from_secs(5));
-        asks(&lease.ask.lease_id, 7, Moment::now());
-        served_from_afar(lease.clone(), |number| number == 7);
-        asks(&lease.ask.lease_id, 8, Moment::now());
+    async fn a_waiter_that_asks_again_forgets_the_lease_that_was_delivered() {
+        let (lease, waiters, lock) = (lease(), Waiters::default(), LockName::new("lock").unwrap());
+        let mut changes = waiters.polling(Some(&lock), lease.ask.lease_id, Duration::from_secs(5));
+        waiters.asks(&lock, &lease.ask.lease_id, 7, Moment::now());
+        served_by_number(&lease, 7);
+        waiters.asks(&lock, &lease.ask.lease_id, 8, Moment::now());
         assert!(matches!(changes.next(Duration::MAX).await, Wake::Rung));
-        assert!(!asks(&clock::new_lease_id(), 9, Moment::now()));
+        assert!(!waiters.asks(&lock, &clock::new_lease_id(), 9, Moment::now()));
     }
 }

@@ -16,11 +16,11 @@ pub(crate) use arrivals::Doorbell;
 pub(crate) use datagram::{broadcast, listen};
 #[cfg(feature = "http")]
 pub(crate) use hub::Bell;
-pub use hub::{Changes, HandedOver, Wake};
-pub(crate) use hub::{Reach, wake};
 #[cfg(any(feature = "postgres", feature = "redis"))]
-pub(crate) use hub::{asks, ring, served_from_afar, wake_here};
-#[cfg(feature = "postgres")]
-pub(crate) use hub::{some_who_wait_here, waits_here};
+pub(crate) use hub::ring;
+#[cfg(feature = "redis")]
+pub(crate) use hub::served_by_number;
+pub use hub::{Changes, HandedOver, Wake};
+pub(crate) use hub::{Reach, Waiters};
 pub use notice::{OnNotice, Recipient, Subscription};
 pub(crate) use notice::{deliver, subscribe};

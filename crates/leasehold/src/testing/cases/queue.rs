@@ -176,7 +176,7 @@ pub async fn a_queue_has_an_end(f: Fixture) {
 pub async fn a_release_wakes_the_one_that_is_served(f: Fixture) {
     let [a, b, c] = f.players("lock");
     let lease = a.takes().await;
-    let (mut for_b, mut for_c) = (b.store.locks().changes(&b.id()), c.store.locks().changes(&c.id()));
+    let (mut for_b, mut for_c) = (b.changes(), c.changes());
     b.queues().await;
     c.queues().await;
     a.releases(&lease).await;
@@ -189,6 +189,27 @@ pub async fn a_release_wakes_the_one_that_is_served(f: Fixture) {
     assert!(b.holds().await);
     let nothing = tokio::time::timeout(poll / 4, for_c.next(Duration::MAX)).await;
     assert!(!matches!(nothing, Ok(Wake::Served(_) | Wake::Rung)), "c was woken for nothing");
+}
+
+/// A caller can wait under the lease id of another caller, or for two locks under one id.
+pub async fn a_lease_is_never_delivered_to_a_waiter_for_another_lock(f: Fixture) {
+    let (holder_a, holder_b) = (f.player(1, "a"), f.player(3, "b"));
+    let (waiter_a, waiter_b) = (f.player(5, "a"), f.player(5, "b"));
+    let lease_b = holder_b.takes().await;
+    holder_a.takes().await;
+    // The waiter for lock "a" comes last: a map by lease id alone would deliver the lease of "b" to it.
+    let mut for_b = waiter_b.changes();
+    waiter_b.queues().await;
+    let mut for_a = waiter_a.changes();
+    waiter_a.queues().await;
+    holder_b.releases(&lease_b).await;
+    let poll = waiter_a.store.abilities().poll;
+    for _ in 0..3 {
+        let woken = for_a.next(poll.min(Duration::from_millis(200))).await;
+        assert!(!matches!(woken, Wake::Served(_)), "the lease of another lock: {woken:?}");
+    }
+    assert!(!waiter_a.holds().await && waiter_b.holds().await);
+    tokio::time::timeout(poll * 3, for_b.next(Duration::MAX)).await.expect("a wake-up or a poll");
 }
 
 pub async fn a_peek_shows_the_lease_that_a_ticket_has_become(f: Fixture) {

@@ -124,8 +124,8 @@ impl LockStore for RefLocks {
         self.cas.locks().now().await
     }
 
-    fn changes(&self, waiter: &LeaseId) -> Changes {
-        self.cas.locks().changes(waiter)
+    fn changes(&self, lock: Option<&LockName>, waiter: &LeaseId) -> Changes {
+        self.cas.locks().changes(lock, waiter)
     }
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {

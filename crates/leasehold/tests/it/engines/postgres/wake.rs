@@ -52,7 +52,7 @@ async fn a_waiter_elsewhere_is_told_and_nobody_else() {
     one.releases(&lease).await;
     assert_eq!(said.recv().await.unwrap(), format!("{} lock", two.id()));
     // This one does: a word to the database would be wasted.
-    let mut changes = store.changes(&three.id());
+    let mut changes = three.changes();
     let lease = two.takes().await;
     two.releases(&lease).await;
     match changes.next(Duration::from_secs(10)).await {
@@ -84,7 +84,7 @@ async fn a_word_from_elsewhere_wakes_the_waiter() {
     let store = leasehold::store::postgres::PostgresStore::connect(options).await.unwrap();
     let store = std::sync::Arc::new(store);
     let waiter = new_id();
-    let mut changes = store.changes(&waiter);
+    let mut changes = store.changes(Some(&LockName::new("lock").unwrap()), &waiter);
     let client = schema.client().await;
     let channel = format!("leasehold_{}", schema.name);
     let listens = "SELECT count(*) FROM pg_stat_activity WHERE starts_with(query, $1) AND state = 'idle'";

@@ -65,7 +65,7 @@ async fn the_documented_permissions_are_enough() {
     let store = Arc::new(RedisStore::connect(options(&url, "leasehold")).await.unwrap());
     let [one, two] = [1, 2].map(|number| Player::new(store.clone(), number, LockName::new("lock").unwrap()));
     let lease = one.takes().await;
-    let _changes = store.locks().changes(&two.id());
+    let _changes = two.changes();
     two.queues().await;
     two.queues().await;
     one.renews(&lease).await;
