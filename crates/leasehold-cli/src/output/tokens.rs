@@ -11,8 +11,8 @@ pub(crate) fn token_table(tokens: &[TokenStatus], paint: Paint) -> String {
     let mut table = Table::new(&["ID", "NAME", "ROLE", "REACHES", "CREATED", "ENDS"]);
     for token in tokens {
         let ends = match (&token.revoked_at, &token.expires_at) {
-            (Some(revoked), _) => format!("revoked {revoked}"),
-            (None, Some(end)) => end.clone(),
+            (Some(revoked), _) => format!("revoked {}", to_the_second(revoked)),
+            (None, Some(end)) => to_the_second(end),
             (None, None) => "never".to_owned(),
         };
         let (name, role) = (visible(&token.name), token.role.to_string());
@@ -20,9 +20,14 @@ pub(crate) fn token_table(tokens: &[TokenStatus], paint: Paint) -> String {
             [] => "everything".to_owned(),
             scopes => visible(&scopes.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")),
         };
-        let row = vec![token.id.clone(), name, role, reaches, token.created_at.clone(), ends];
+        let row = vec![token.id.clone(), name, role, reaches, to_the_second(&token.created_at), ends];
         let tint: Tint = if token.active { plain } else { Paint::warning };
         table.row(tint, row);
     }
     table.paint(paint)
+}
+
+/// A time in RFC 3339 without the fraction of its second.
+fn to_the_second(time: &str) -> String {
+    time.split_once('.').map_or_else(|| time.to_owned(), |(seconds, _)| format!("{seconds}Z"))
 }
