@@ -103,9 +103,9 @@ mod tests {
         let a = "//! A.\n\n#[allow(dead_code)]\nstruct A;\n";
         let b = "//! B.\nuse std::fs;\n";
         let sources = [("b.rs", b), ("a.rs", a)]
-            .map(|(name, text)| Source::new(&format!("crates/leasehold/src/model/{name}"), text));
+            .map(|(name, text)| Source::new(&format!("crates/leasehold-model/src/{name}"), text));
         let [first, second] = &complaints(&sources)[..] else { panic!("one complaint for each file") };
-        assert!(first.to_string().starts_with("crates/leasehold/src/model/a.rs:3: "));
-        assert!(second.to_string().starts_with("crates/leasehold/src/model/b.rs:2: "));
+        assert!(first.to_string().starts_with("crates/leasehold-model/src/a.rs:3: "));
+        assert!(second.to_string().starts_with("crates/leasehold-model/src/b.rs:2: "));
     }
 }

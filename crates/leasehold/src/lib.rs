@@ -32,10 +32,11 @@
 
 pub mod client;
 mod error;
-pub mod model;
 pub mod store;
 #[cfg(feature = "testing")]
 pub mod testing;
+
+pub use leasehold_model as model;
 
 pub use client::{
     Added, Backoff, Caretaker, EnqueueBuilder, Execution, ExecutionEnd, FORGET_AFTER, Guard, GuardState,

@@ -5,8 +5,7 @@ use super::layout::{LIBRARY, Layout, STORE, engine_of};
 use super::paths::{Mention, mentions};
 use super::source::{Source, find_word};
 
-pub(super) const RULES: [fn(&Source, &Layout) -> Vec<Complaint>; 7] = [
-    model_knows_no_floor_above,
+pub(super) const RULES: [fn(&Source, &Layout) -> Vec<Complaint>; 6] = [
     model_is_pure,
     store_does_not_know_client,
     engines_do_not_know_each_other,
@@ -15,7 +14,7 @@ pub(super) const RULES: [fn(&Source, &Layout) -> Vec<Complaint>; 7] = [
     one_file_knows_exit_codes,
 ];
 
-const MODEL: &str = "crates/leasehold/src/model";
+const MODEL: &str = "crates/leasehold-model/src";
 const TESTING: &str = "crates/leasehold/src/testing";
 const CLOCK: &str = "crates/leasehold/src/store/clock.rs";
 const CLI: &str = "crates/leasehold-cli/src";
@@ -42,12 +41,6 @@ const CLOCKS: [&str; 5] =
 /// Crates that talk to an engine.
 const DRIVERS: [&str; 6] =
     ["rusqlite", "tokio_postgres", "deadpool_postgres", "redis", "aws_sdk_dynamodb", "reqwest"];
-
-fn model_knows_no_floor_above(source: &Source, layout: &Layout) -> Vec<Complaint> {
-    let above = |mention: &Mention| layout.leads_to(mention, "store") || layout.leads_to(mention, "client");
-    let text = "the model may not know a store or a client; move what both need down into model/";
-    complain_in(MODEL, source, above, text)
-}
 
 fn model_is_pure(source: &Source, _: &Layout) -> Vec<Complaint> {
     let impure = |mention: &Mention| IMPURE.iter().any(|path| mention.is_under(path));
@@ -141,17 +134,8 @@ mod tests {
     }
 
     #[test]
-    fn the_model_knows_no_floor_above() {
-        let model = |text| library("model/rules.rs", text);
-        assert_eq!(model("use crate::store::Cas;\nuse super::super::client;\n"), [1, 2]);
-        assert_eq!(model("fn f() {\n    crate::client::g();\n}\n"), [2]);
-        assert_eq!(model("use crate::{\n    Guard,\n    Store,\n};\n"), [2, 3]);
-        assert_eq!(model("use super::Token;\nuse crate::model::Ttl;\n"), NONE);
-    }
-
-    #[test]
     fn the_model_is_pure() {
-        let model = |text: &str| library("model/rules.rs", text);
+        let model = |text: &str| lines(&format!("{MODEL}/rules.rs"), text);
         for import in IMPURE {
             assert_eq!(model(&format!("use {import};\n")), [1], "{import}");
         }

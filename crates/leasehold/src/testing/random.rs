@@ -5,6 +5,9 @@ use proptest::test_runner::{Config, TestError, TestRunner};
 
 use super::Fixture;
 
+/// Multiplies the number of random sequences, for a long run.
+const EFFORT: &str = "LEASEHOLD_TEST_EFFORT";
+
 /// Plays `cases` random sequences of steps, each on a fresh engine. Panics with the shortest one that fails.
 pub(super) fn play_all<S, F>(
     cases: u32,
@@ -16,7 +19,9 @@ pub(super) fn play_all<S, F>(
     F: Future<Output = Fixture>,
 {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let config = Config { cases, failure_persistence: None, ..Config::default() };
+    let effort = std::env::var(EFFORT).ok().and_then(|effort| effort.parse().ok()).unwrap_or(1_u32);
+    let config =
+        Config { cases: cases.saturating_mul(effort), failure_persistence: None, ..Config::default() };
     let result = TestRunner::new(config).run(&steps, |steps| {
         runtime.block_on(async { play(&fresh().await, &steps).await }).map_err(TestCaseError::fail)
     });

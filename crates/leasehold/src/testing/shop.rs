@@ -4,9 +4,9 @@ use uuid::Uuid;
 
 use super::Fixture;
 use crate::model::{
-    Beat, Cancel, Change, Enqueued, HeldTask, Holder, LeaseTasks, Leased, LockName, NewTask, Note, Payload,
-    Priority, QueueName, Reason, Retry, Settle, Settled, Task, TaskAnswer, TaskId, TaskKey, TaskOp,
-    TaskState, Ttl, Verdict, When, WorkerId, WorkerInfo,
+    Beat, Cancel, Change, Enqueued, HeldTask, Holder, LeaseTasks, Leased, NewTask, Note, Payload, QueueName,
+    Reason, Retry, Settle, Settled, Task, TaskAnswer, TaskId, TaskOp, TaskState, Ttl, Verdict, WorkerId,
+    WorkerInfo,
 };
 use crate::store::{ListTasks, TaskStore};
 
@@ -37,57 +37,6 @@ pub fn worker(number: u128) -> WorkerId {
 pub fn task(number: u128) -> NewTask {
     let payload = Payload::of(&number.to_string()).expect("a short payload");
     NewTask::new(TaskId::from_uuid(Uuid::from_u128(number)), queue("q"), payload)
-}
-
-impl NewTask {
-    /// In another queue.
-    #[must_use]
-    pub fn in_queue(mut self, name: &str) -> Self {
-        self.queue = queue(name);
-        self
-    }
-
-    /// With a key.
-    #[must_use]
-    pub fn with_key(mut self, key: &str) -> Self {
-        self.key = Some(TaskKey::new(key).expect("a good key in a test"));
-        self
-    }
-
-    /// With a lock.
-    #[must_use]
-    pub fn with_lock(mut self, lock: &str) -> Self {
-        self.lock = Some(LockName::new(lock).expect("a good name in a test"));
-        self
-    }
-
-    /// Only if at most so many others have or await its lock.
-    #[must_use]
-    pub const fn with_room(mut self, others: u32) -> Self {
-        self.room = Some(others);
-        self
-    }
-
-    /// With a priority.
-    #[must_use]
-    pub fn with_priority(mut self, weight: i32) -> Self {
-        self.priority = Priority::new(weight).expect("a good priority in a test");
-        self
-    }
-
-    /// After so many seconds.
-    #[must_use]
-    pub const fn after(mut self, seconds: u64) -> Self {
-        self.when = When::In(Ttl::from_secs(seconds));
-        self
-    }
-
-    /// With so many attempts.
-    #[must_use]
-    pub const fn attempts(mut self, attempts: u32) -> Self {
-        self.retries.attempts = attempts;
-        self
-    }
 }
 
 impl Shop {

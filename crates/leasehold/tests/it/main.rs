@@ -4,5 +4,3 @@ mod client;
 mod codes;
 mod engines;
 mod github_check;
-mod model_check;
-mod task_check;

@@ -28,7 +28,7 @@ macro_rules! suite {
     };
 }
 
-suite!(locks, "postgres", 160);
+suite!(locks, "postgres", 64);
 
 #[test]
 fn a_queue_of_rows_agrees_with_the_rules() {

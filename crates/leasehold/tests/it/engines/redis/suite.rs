@@ -37,7 +37,7 @@ mod cluster {
 
 #[test]
 fn it_agrees_with_the_rules() {
-    agrees_with_the_rules(128, fresh);
+    agrees_with_the_rules(64, fresh);
 }
 
 #[test]

@@ -64,7 +64,7 @@ mod locks_with_rows {
 
 #[test]
 fn a_queue_of_rows_agrees_with_the_rules() {
-    agrees_with_the_rules(128, fresh_with_rows);
+    agrees_with_the_rules(64, fresh_with_rows);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -32,8 +32,8 @@ macro_rules! suite {
     };
 }
 
-suite!(direct, "postgres", 128);
-suite!(pooled, "postgres-pooler", 32);
+suite!(direct, "postgres", 64);
+suite!(pooled, "postgres-pooler", 16);
 
 /// One schema for all cases, emptied before each: making it takes longer than a case.
 fn agrees(engine: &str, cases: u32) {

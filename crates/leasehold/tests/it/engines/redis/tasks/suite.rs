@@ -14,7 +14,7 @@ mod cluster {
 
 #[test]
 fn its_tasks_agree_with_the_rules() {
-    tasks_agree_with_the_rules(96, fresh);
+    tasks_agree_with_the_rules(48, fresh);
 }
 
 #[test]

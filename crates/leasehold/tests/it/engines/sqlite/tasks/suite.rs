@@ -12,5 +12,5 @@ mod docs {
 
 #[test]
 fn they_agree_with_the_rules() {
-    tasks_agree_with_the_rules(128, fresh);
+    tasks_agree_with_the_rules(64, fresh);
 }

@@ -1,0 +1,55 @@
+//! Short ways to make tasks in tests: values that cannot be parsed panic.
+
+use super::{NewTask, When};
+use crate::{LockName, Priority, QueueName, TaskKey, Ttl};
+
+impl NewTask {
+    /// In another queue.
+    #[must_use]
+    pub fn in_queue(mut self, name: &str) -> Self {
+        self.queue = QueueName::new(name).expect("a good name in a test");
+        self
+    }
+
+    /// With a key.
+    #[must_use]
+    pub fn with_key(mut self, key: &str) -> Self {
+        self.key = Some(TaskKey::new(key).expect("a good key in a test"));
+        self
+    }
+
+    /// With a lock.
+    #[must_use]
+    pub fn with_lock(mut self, lock: &str) -> Self {
+        self.lock = Some(LockName::new(lock).expect("a good name in a test"));
+        self
+    }
+
+    /// Only if at most this many other tasks hold or await its lock.
+    #[must_use]
+    pub const fn with_room(mut self, others: u32) -> Self {
+        self.room = Some(others);
+        self
+    }
+
+    /// With a priority.
+    #[must_use]
+    pub fn with_priority(mut self, weight: i32) -> Self {
+        self.priority = Priority::new(weight).expect("a good priority in a test");
+        self
+    }
+
+    /// After this number of seconds.
+    #[must_use]
+    pub const fn after(mut self, seconds: u64) -> Self {
+        self.when = When::In(Ttl::from_secs(seconds));
+        self
+    }
+
+    /// With this number of attempts.
+    #[must_use]
+    pub const fn attempts(mut self, attempts: u32) -> Self {
+        self.retries.attempts = attempts;
+        self
+    }
+}

@@ -1,0 +1,286 @@
+//! Executions of workflows. An execution is a task: of the queue `workflow/NAME`, under the lock of the same name, with a
+//! brief as its payload.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Fingerprint, Payload, Task, TaskId};
+use crate::ask::is_default;
+use crate::{Holder, Invalid, LockName, Metadata, QueueName, TaskKey, Ttl, WorkflowName};
+
+/// What the queue and the lock of a workflow begin with.
+pub(crate) const WORKFLOW: &str = "workflow/";
+/// What the name of an execution begins with.
+const EXECUTION: &str = "exec_";
+
+impl WorkflowName {
+    /// What the queues and locks of all workflows begin with.
+    pub const PREFIX: &'static str = WORKFLOW;
+
+    /// The queue of its executions.
+    pub fn queue(&self) -> QueueName {
+        QueueName::new(format!("{WORKFLOW}{self}")).expect("a workflow's name is short enough")
+    }
+
+    /// The lock under which they run.
+    pub fn lock(&self) -> LockName {
+        LockName::new(format!("{WORKFLOW}{self}")).expect("a workflow's name is short enough")
+    }
+
+    /// The workflow that this queue belongs to, if it is one's.
+    pub fn of_queue(queue: &QueueName) -> Option<Self> {
+        queue.as_str().strip_prefix(WORKFLOW).and_then(|name| Self::new(name).ok())
+    }
+
+    /// The workflow that this lock belongs to, if it is one's.
+    pub fn of_lock(lock: &LockName) -> Option<Self> {
+        lock.as_str().strip_prefix(WORKFLOW).and_then(|name| Self::new(name).ok())
+    }
+}
+
+/// One execution of a workflow: `exec_` and the id of its task. As such it holds the workflow's lock.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ExecutionId(TaskId);
+
+impl ExecutionId {
+    /// The id of the task that it is.
+    pub const fn task(self) -> TaskId {
+        self.0
+    }
+
+    /// Who it is as the holder of a lock.
+    pub fn holder(self) -> Holder {
+        Holder::new(self.to_string()).expect("an execution's id is short")
+    }
+
+    /// The execution that this holder is, if it is one.
+    pub fn of_holder(holder: &Holder) -> Option<Self> {
+        holder.as_str().starts_with(EXECUTION).then(|| holder.as_str().parse().ok()).flatten()
+    }
+
+    /// The execution that this task is, if it is one.
+    pub fn of_task(task: &Task) -> Option<Self> {
+        WorkflowName::of_queue(&task.queue).map(|_| Self(task.id))
+    }
+}
+
+impl From<TaskId> for ExecutionId {
+    fn from(task: TaskId) -> Self {
+        Self(task)
+    }
+}
+
+impl fmt::Display for ExecutionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{EXECUTION}{}", self.0))
+    }
+}
+
+impl fmt::Debug for ExecutionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// With or without `exec_`.
+impl FromStr for ExecutionId {
+    type Err = Invalid;
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        let id = text.strip_prefix(EXECUTION).unwrap_or(text);
+        let wrong = |_| {
+            Invalid(format!("'{text}' is not an execution id; an execution id is {EXECUTION} and a UUID"))
+        };
+        id.parse().map(Self).map_err(wrong)
+    }
+}
+
+impl TryFrom<String> for ExecutionId {
+    type Error = Invalid;
+    fn try_from(text: String) -> Result<Self, Invalid> {
+        text.parse()
+    }
+}
+
+impl From<ExecutionId> for String {
+    fn from(id: ExecutionId) -> String {
+        id.to_string()
+    }
+}
+
+/// What an execution is to do: the payload of its task.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Brief {
+    /// What it was started with.
+    pub input: Input,
+    /// Which try of its key it is, from 1.
+    #[serde(default = "first", skip_serializing_if = "is_first")]
+    pub attempt: u32,
+    /// The failed execution whose key it has taken over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_of: Option<ExecutionId>,
+    /// It is stopped when it has run for so long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_runtime: Option<Ttl>,
+    /// The key that it was started with. The task itself has the key only until a later execution uses it again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<TaskKey>,
+    /// Facts about its start: who started it under [`Brief::STARTED_BY`], and what the caller added.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub facts: Metadata,
+}
+
+impl Brief {
+    /// The fact that names the caller that started the execution.
+    pub const STARTED_BY: &'static str = "startedBy";
+
+    /// A first try without a limit on its runtime.
+    pub fn new(input: Input) -> Self {
+        Self { input, attempt: 1, retry_of: None, max_runtime: None, key: None, facts: Metadata::default() }
+    }
+
+    /// The caller that started the execution, if it is known.
+    pub fn started_by(&self) -> Option<&str> {
+        self.facts.get(Self::STARTED_BY)
+    }
+
+    /// The brief of an execution. A task that somebody has added by hand has only an input.
+    pub fn of(task: &Task) -> Self {
+        task.payload.read().unwrap_or_else(|_| Self::new(Input::Json(task.payload.clone())))
+    }
+}
+
+fn first() -> u32 {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's shape")]
+fn is_first(attempt: &u32) -> bool {
+    *attempt == 1
+}
+
+/// What an execution was started with, byte for byte.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Input {
+    /// A JSON value.
+    Json(Payload),
+    /// Any other text.
+    Text(Arc<str>),
+}
+
+impl Input {
+    /// Takes anything that can be written as JSON.
+    pub fn of<T: Serialize + ?Sized>(value: &T) -> Result<Self, Invalid> {
+        Payload::of(value).map(Self::Json)
+    }
+
+    /// Takes bytes as they came, such as the body of a request: JSON, or else a text.
+    pub fn raw(bytes: &[u8]) -> Result<Self, Invalid> {
+        let text = std::str::from_utf8(bytes)
+            .map_err(|error| Invalid(format!("the input is neither JSON nor a text: {error}")))?;
+        // What stands around a value would not be kept with it.
+        match Payload::new(text) {
+            Ok(json) if text.trim() == text => Ok(Self::Json(json)),
+            _ => Ok(Self::Text(text.into())),
+        }
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Json(json) => json.as_str().as_bytes(),
+            Self::Text(text) => text.as_bytes(),
+        }
+    }
+
+    /// The value in it.
+    pub fn read<'a, T: Deserialize<'a>>(&'a self) -> Result<T, Invalid> {
+        match self {
+            Self::Json(json) => json.read(),
+            Self::Text(text) => serde_json::from_str(text).map_err(|error| Invalid(error.to_string())),
+        }
+    }
+
+    /// What tells it from others. JSON that means the same is the same.
+    pub fn fingerprint(&self) -> Fingerprint {
+        match self {
+            Self::Json(json) => json.fingerprint(),
+            Self::Text(text) => Fingerprint::of(text.as_bytes()),
+        }
+    }
+
+    /// What earlier versions stored for it.
+    pub fn old_fingerprint(&self) -> Fingerprint {
+        Fingerprint::of_old(self.bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uuid::Uuid;
+
+    #[test]
+    fn a_workflow_is_known_by_its_queue_and_its_lock() {
+        let name = WorkflowName::new("deploy/prod").unwrap();
+        assert_eq!(
+            (name.queue().as_str(), name.lock().as_str()),
+            ("workflow/deploy/prod", "workflow/deploy/prod")
+        );
+        assert_eq!(WorkflowName::of_queue(&name.queue()), Some(name.clone()));
+        assert_eq!(WorkflowName::of_lock(&name.lock()), Some(name));
+        assert_eq!(WorkflowName::of_queue(&QueueName::new("mail").unwrap()), None);
+        let longest = WorkflowName::new("x".repeat(246)).unwrap();
+        assert_eq!(longest.lock().as_str().len(), 255);
+        assert!(WorkflowName::new("x".repeat(247)).is_err());
+    }
+
+    #[test]
+    fn an_execution_has_one_name_everywhere() {
+        let id = ExecutionId::from(TaskId::from_uuid(Uuid::from_u128(5)));
+        let text = "exec_00000000-0000-0000-0000-000000000005";
+        assert_eq!(id.to_string(), text);
+        assert_eq!((text.parse().ok(), text[5..].parse().ok()), (Some(id), Some(id)));
+        assert_eq!(ExecutionId::of_holder(&id.holder()), Some(id));
+        assert_eq!(ExecutionId::of_holder(&Holder::new(&text[5..]).unwrap()), None);
+        assert_eq!(serde_json::to_string(&id).unwrap(), format!("\"{text}\""));
+        assert!("exec_1".parse::<ExecutionId>().unwrap_err().0.contains("exec_ and a UUID"));
+    }
+
+    #[test]
+    fn an_input_is_kept_byte_for_byte() {
+        for bytes in ["{\"a\":  1.10}", " {\"a\":1}\n", "a=1&b=2", "", "\"\\u0000\""] {
+            let brief = Brief::new(Input::raw(bytes.as_bytes()).unwrap());
+            let stored = Payload::of(&brief).unwrap();
+            let read: Brief = stored.read().unwrap();
+            assert_eq!(read, brief);
+            assert_eq!(read.input.bytes(), bytes.as_bytes());
+            assert_eq!(read.input.old_fingerprint(), Fingerprint::of_old(bytes.as_bytes()));
+        }
+        assert!(Input::raw(&[0xff]).is_err());
+    }
+
+    /// Part of the stored format: what was written once has to be read by whatever comes later.
+    #[test]
+    fn a_brief_is_stored_like_this() {
+        let id = ExecutionId::from(TaskId::from_uuid(Uuid::from_u128(5)));
+        let mut brief = Brief::new(Input::raw(b"{\"a\":1}").unwrap());
+        assert_eq!(serde_json::to_string(&brief).unwrap(), "{\"input\":{\"json\":{\"a\":1}}}");
+        (brief.attempt, brief.retry_of, brief.max_runtime) = (2, Some(id), Some(Ttl::from_secs(60)));
+        assert_eq!(
+            serde_json::to_string(&brief).unwrap(),
+            format!(
+                "{{\"input\":{{\"json\":{{\"a\":1}}}},\"attempt\":2,\"retry_of\":\"{id}\",\"max_runtime\":60000000}}"
+            )
+        );
+        let mut brief = Brief::new(Input::of(&1).unwrap());
+        brief.facts.set(Brief::STARTED_BY, "ada@laptop").unwrap();
+        let stored = serde_json::to_string(&brief).unwrap();
+        assert_eq!(stored, "{\"input\":{\"json\":1},\"facts\":{\"startedBy\":\"ada@laptop\"}}");
+        assert_eq!(serde_json::from_str::<Brief>(&stored).unwrap().started_by(), Some("ada@laptop"));
+    }
+}

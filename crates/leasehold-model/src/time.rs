@@ -1,0 +1,193 @@
+//! Points in time as an engine sees them, and how long a lease lasts. Nothing here reads a clock.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Invalid, format_duration};
+
+/// A point in the engine's time: microseconds since 1970, UTC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Timestamp(u64);
+
+impl Timestamp {
+    /// From microseconds since 1970.
+    pub const fn from_micros(micros: u64) -> Self {
+        Self(micros)
+    }
+
+    /// Microseconds since 1970.
+    pub const fn as_micros(self) -> u64 {
+        self.0
+    }
+
+    /// This time and then `ttl`; the end of time if that is too far.
+    #[must_use]
+    pub const fn plus(self, ttl: Ttl) -> Self {
+        Self(self.0.saturating_add(ttl.0))
+    }
+
+    /// This time moved ahead by so many microseconds.
+    #[must_use]
+    pub const fn plus_micros(self, micros: u64) -> Self {
+        Self(self.0.saturating_add(micros))
+    }
+
+    /// This time moved back by `duration`; the beginning of time if that is too far.
+    #[must_use]
+    pub fn minus(self, duration: Duration) -> Self {
+        Self(self.0.saturating_sub(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)))
+    }
+
+    /// How long after `earlier` this is; nothing if it is not after it.
+    pub const fn since(self, earlier: Self) -> Duration {
+        Duration::from_micros(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// RFC 3339 in UTC; whole seconds, or with `{:#}` to the microsecond.
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let micros = i64::try_from(self.0).unwrap_or(i64::MAX);
+        match jiff::Timestamp::from_microsecond(micros) {
+            Ok(time) if f.alternate() => write!(f, "{time:.6}"),
+            Ok(time) => write!(f, "{time:.0}"),
+            Err(_) => write!(f, "the end of time"),
+        }
+    }
+}
+
+/// RFC 3339 with an offset: `2030-01-01T06:00:00Z`.
+impl std::str::FromStr for Timestamp {
+    type Err = Invalid;
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        let wrong = || Invalid(format!("'{text}' is not a time; write one such as 2030-01-01T06:00:00Z"));
+        let time: jiff::Timestamp = text.parse().map_err(|_| wrong())?;
+        u64::try_from(time.as_microsecond()).map(Self).map_err(|_| wrong())
+    }
+}
+
+/// How long a lease or a ticket lasts: at least a millisecond, at most ten years.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u64", into = "u64")]
+pub struct Ttl(u64);
+
+impl Ttl {
+    /// The shortest.
+    pub const MIN: Self = Self(1_000);
+    /// The longest: ten years.
+    pub const MAX: Self = Self(10 * 365 * 24 * 3600 * 1_000_000);
+
+    /// Checks the bounds.
+    pub fn new(duration: Duration) -> Result<Self, Invalid> {
+        let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        if micros < Self::MIN.0 {
+            let given = if duration.is_zero() { "0".to_owned() } else { format!("{duration:?}") };
+            return Err(Invalid(format!("a duration of {given} is too short; 1ms is the least")));
+        }
+        if micros > Self::MAX.0 {
+            return Err(Invalid("the duration is too long; 3650d is the most".to_owned()));
+        }
+        Ok(Self(micros))
+    }
+
+    /// A fixed number of seconds, for constants.
+    ///
+    /// # Panics
+    /// At compile time, or at once, when out of bounds.
+    pub const fn from_secs(secs: u64) -> Self {
+        let micros = secs * 1_000_000;
+        assert!(micros >= Self::MIN.0 && micros <= Self::MAX.0, "out of bounds");
+        Self(micros)
+    }
+
+    /// A fixed number of milliseconds, for constants.
+    ///
+    /// # Panics
+    /// At compile time, or at once, when out of bounds.
+    pub const fn from_millis(millis: u64) -> Self {
+        let micros = millis * 1_000;
+        assert!(micros >= Self::MIN.0 && micros <= Self::MAX.0, "out of bounds");
+        Self(micros)
+    }
+
+    /// As a standard duration.
+    pub const fn as_duration(self) -> Duration {
+        Duration::from_micros(self.0)
+    }
+
+    /// In microseconds.
+    pub const fn as_micros(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for Ttl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format_duration(self.as_duration()))
+    }
+}
+
+impl TryFrom<u64> for Ttl {
+    type Error = Invalid;
+    fn try_from(micros: u64) -> Result<Self, Invalid> {
+        Self::new(Duration::from_micros(micros))
+    }
+}
+
+impl TryFrom<Duration> for Ttl {
+    type Error = Invalid;
+    fn try_from(duration: Duration) -> Result<Self, Invalid> {
+        Self::new(duration)
+    }
+}
+
+impl From<Ttl> for u64 {
+    fn from(ttl: Ttl) -> u64 {
+        ttl.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ttl_has_bounds() {
+        assert!(Ttl::new(Duration::ZERO).is_err());
+        assert!(Ttl::new(Duration::from_micros(999)).is_err());
+        assert_eq!(Ttl::new(Duration::from_millis(1)).unwrap(), Ttl::MIN);
+        assert_eq!(Ttl::new(Ttl::MAX.as_duration()).unwrap(), Ttl::MAX);
+        assert!(Ttl::new(Duration::MAX).is_err());
+        assert!(serde_json::from_str::<Ttl>("0").is_err());
+    }
+
+    #[test]
+    fn times_are_written_as_rfc_3339() {
+        let time = Timestamp::from_micros(1_730_817_135_123_456);
+        assert_eq!(time.to_string(), "2024-11-05T14:32:15Z");
+        assert_eq!(format!("{time:#}"), "2024-11-05T14:32:15.123456Z");
+        assert_eq!(Timestamp::from_micros(u64::MAX).to_string(), "the end of time");
+    }
+
+    #[test]
+    fn time_never_wraps() {
+        let end = Timestamp::from_micros(u64::MAX);
+        assert_eq!(end.plus(Ttl::MAX), end);
+        assert_eq!(Timestamp::default().since(end), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_time_is_written_in_full() {
+        let time = |text: &str| text.parse::<Timestamp>();
+        assert_eq!(time("1970-01-01T00:00:01.5Z").unwrap(), Timestamp::from_micros(1_500_000));
+        assert_eq!(time("1970-01-01T01:00:00+01:00").unwrap(), Timestamp::from_micros(0));
+        for nonsense in
+            ["", "tomorrow", "06:00", "2030-01-01", "1969-12-31T23:59:59Z", "2030-13-01T00:00:00Z"]
+        {
+            assert!(time(nonsense).is_err(), "{nonsense}");
+        }
+    }
+}

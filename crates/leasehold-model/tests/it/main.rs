@@ -1,0 +1,4 @@
+//! Model checks of the rules of locks and tasks, with mutants that each check must catch.
+
+mod model_check;
+mod task_check;

@@ -1,0 +1,201 @@
+//! What one step may do to leases: begin them with a higher token, and touch only those that the operation names.
+
+use leasehold_model::{Acquire, EventKind, Lease, LockOp, Outcome, Status, TookOver};
+
+use super::audit::Step;
+use super::promises::{Broken, Promise, fit};
+
+pub(super) fn check(step: &Step, broken: &mut Broken) {
+    broken.keep(Promise::TokensRise, tokens_rise(step));
+    let strangers = match step.op {
+        LockOp::Sweep(_) => Promise::SweepingSparesTheLiving,
+        _ => Promise::OnlyItsOwnTouchesALease,
+    };
+    broken.keep(strangers, strangers_are_spared(step));
+    broken.keep(Promise::OnlyItsOwnTouchesALease, answer_is_earned(step));
+    broken.keep(Promise::EndedStaysEnded, ended_stays_ended(step));
+    broken.keep(Promise::AskingAgainIsTheSameLease, asking_again_is_the_same(step));
+    broken.keep(Promise::EventsTellTheRecord, takeover_is_true(step));
+    broken.keep(Promise::KeptLeaseStays, kept_lease_stays(step));
+    broken.keep(Promise::ForcedTokenIsOld, forced_token_is_old(step));
+
+    // What the workers asked for, not what the rules wrote down.
+    let ids = step.after().holders.iter().map(|lease| &lease.ask.lease_id);
+    let asks: Vec<_> = ids.map(|id| &**step.system.ask_of(id)).collect();
+    broken.keep(Promise::RoomIsKept, fit(&asks));
+}
+
+/// The live leases that an admin or a thief has ended, and might end. Whoever was robbed by mistake is not among them.
+pub(super) fn taken<'a>(step: &'a Step) -> impl Iterator<Item = &'a Lease> {
+    let robs =
+        matches!(step.op, LockOp::ForceRelease(_) | LockOp::Acquire(Acquire { steal_after: Some(_), .. }));
+    let is_gone = |lease: &Lease| step.after_lease(&lease.ask.lease_id, lease.token).is_none();
+    step.before.live(step.now()).filter(move |lease| robs && is_gone(lease) && is_named(step, lease))
+}
+
+/// Higher than any before it, whatever became of the record in between; so no token names two leases.
+fn tokens_rise(step: &Step) -> bool {
+    let mut highest = step.state.memory.highest;
+    step.new_leases().all(|lease| {
+        let rises = lease.token > highest && lease.token <= step.after().token;
+        highest = highest.max(lease.token);
+        rises
+    })
+}
+
+/// A live lease that the operation does not name stays exactly as it was.
+fn strangers_are_spared(step: &Step) -> bool {
+    step.before.live(step.now()).all(|lease| {
+        let after = step.after_lease(&lease.ask.lease_id, lease.token);
+        is_named(step, lease) || after == Some(lease)
+    })
+}
+
+fn is_named(step: &Step, lease: &Lease) -> bool {
+    let (id, working) = (lease.ask.lease_id, lease.status != Status::Released);
+    match step.op {
+        LockOp::Acquire(Acquire { ask, steal_after, .. }) => {
+            let stale = steal_after.is_some_and(|after| lease.renewed_at.plus(after) <= step.now());
+            let others = step.before.live(step.now()).map(|lease| &*lease.ask);
+            let in_the_way = || !fit(&others.chain([&**ask]).collect::<Vec<_>>());
+            working && (ask.lease_id == id || (stale && in_the_way()))
+        }
+        LockOp::Renew(renew) | LockOp::RenewLogged(renew) => {
+            renew.lease_id == id && renew.token == lease.token && working
+        }
+        LockOp::Release(release) => release.lease_id == id && release.token == lease.token && working,
+        LockOp::Leave(left) => left.lease_id == id && working,
+        LockOp::AskRelease(ask) => ask.token.is_none_or(|token| token == lease.token) && working,
+        LockOp::ForceRelease(force) => force.token == lease.token,
+        LockOp::Sweep(sweep) => sweep.dead.contains(&id) && working && step.state.is_crashed(&id),
+        LockOp::Restarted(_) => false,
+    }
+}
+
+/// Whoever is told "renewed", "released" or "forced" named a live lease exactly, and whoever did so is told that; and
+/// the lease is as the answer says.
+fn answer_is_earned(step: &Step) -> bool {
+    let (id, token, asked_for) = match step.op {
+        LockOp::Leave(leave) => {
+            let mut mine = step.after().holders.iter().filter(|lease| lease.ask.lease_id == leave.lease_id);
+            let only_kept = mine.all(|lease| lease.status == Status::Released);
+            return only_kept && step.ticket_after(&leave.lease_id).is_none();
+        }
+        LockOp::Renew(renew) | LockOp::RenewLogged(renew) => (Some(renew.lease_id), renew.token, renew.ttl),
+        LockOp::Release(release) => (Some(release.lease_id), release.token, None),
+        LockOp::ForceRelease(force) => (None, force.token, None),
+        _ => return true,
+    };
+    let mut live = step.before.live(step.now());
+    let named = live.find(|lease| id.is_none_or(|id| id == lease.ask.lease_id) && lease.token == token);
+    let after = named.and_then(|lease| step.after_lease(&lease.ask.lease_id, lease.token));
+    match (&step.applied.outcome, named) {
+        (Outcome::Renewed(lease), Some(named)) => {
+            let whole = step.now().plus(asked_for.unwrap_or(named.ask.ttl));
+            let counted = lease.renewals == named.renewals + 1;
+            after == Some(lease) && lease.expires_at == whole && lease.renewed_at == step.now() && counted
+        }
+        (Outcome::Released(_), Some(_)) => after.is_none_or(|lease| lease.status == Status::Released),
+        (Outcome::Forced(lease), Some(named)) => after.is_none() && lease == named,
+        (Outcome::NotHeld(_), Some(named)) => {
+            matches!(step.op, LockOp::Renew(_) | LockOp::RenewLogged(_)) && named.status == Status::Released
+        }
+        (Outcome::NotHeld(_), None) => true,
+        _ => false,
+    }
+}
+
+/// Nothing that has ended by now is left in the record, and no operation brings it back.
+fn ended_stays_ended(step: &Step) -> bool {
+    let now = step.now();
+    let leases_gone =
+        step.before.holders.iter().all(|lease| {
+            now < lease.expires_at || step.after_lease(&lease.ask.lease_id, lease.token).is_none()
+        });
+    let tickets_gone = step.before.waiters.iter().all(|ticket| {
+        let id = &ticket.ask.lease_id;
+        let comes_back = step.ticket_after(id).is_some() || step.after().lease(id).is_some();
+        now < ticket.expires_at || step.asks_for(id) || !comes_back
+    });
+    let after = step.after();
+    let all_live = after.live(now).count() == after.holders.len();
+    leases_gone && tickets_gone && all_live && after.waiting(now).count() == after.waiters.len()
+}
+
+/// The lease in an answer as the record has it: only the answer names the lease before it.
+fn as_recorded(lease: &Lease) -> Lease {
+    Lease { took_over: None, ..lease.clone() }
+}
+
+/// A new lease names another one exactly if this step ended one that its holder had not released, and names such a one.
+fn takeover_is_true(step: &Step) -> bool {
+    let ended_unreleased = |lease: &&Lease| {
+        let told = step.applied.events.iter().any(|event| {
+            event.token == lease.token && matches!(event.kind, EventKind::Expired | EventKind::Stolen)
+        });
+        told && lease.status != Status::Released
+    };
+    let mut ended = step.before.holders.iter().filter(ended_unreleased);
+    match &step.applied.outcome {
+        Outcome::Granted(lease) if step.before_lease(&lease.ask.lease_id, lease.token).is_none() => {
+            match &lease.took_over {
+                Some(before) => ended.any(|lease| TookOver::of(lease) == **before),
+                None => ended.next().is_none(),
+            }
+        }
+        Outcome::Granted(lease) => lease.took_over.is_none() || lease.acquired_at == step.now(),
+        _ => true,
+    }
+}
+
+/// An acquire whose lease lives answers with that lease, and with its whole time.
+fn asking_again_is_the_same(step: &Step) -> bool {
+    let LockOp::Acquire(Acquire { ask, .. }) = step.op else {
+        return true;
+    };
+    let mut live = step.before.live(step.now());
+    let Some(mine) =
+        live.find(|lease| lease.ask.lease_id == ask.lease_id && lease.status != Status::Released)
+    else {
+        // A grant of any kind is in the record as it was answered, and lasts as long as was asked for.
+        return match &step.applied.outcome {
+            Outcome::Granted(lease) => {
+                let whole = lease.expires_at == step.now().plus(ask.ttl);
+                whole && step.after_lease(&ask.lease_id, lease.token) == Some(&as_recorded(lease))
+            }
+            _ => step.after().lease(&ask.lease_id).is_none_or(|lease| lease.status == Status::Released),
+        };
+    };
+    let after = step.after_lease(&ask.lease_id, mine.token);
+    let same = matches!(&step.applied.outcome, Outcome::Granted(lease) if Some(&as_recorded(lease)) == after);
+    same && after.is_some_and(|lease| lease.expires_at == step.now().plus(mine.ask.ttl))
+}
+
+/// Released before its `at_least` time is over, a lease keeps others out until then, and no longer.
+fn kept_lease_stays(step: &Step) -> bool {
+    let LockOp::Release(release) = step.op else {
+        return true;
+    };
+    let Some(at_least) = release.at_least else {
+        return true;
+    };
+    let mut live = step.before.live(step.now());
+    let named = live.find(|lease| lease.ask.lease_id == release.lease_id && lease.token == release.token);
+    named.is_none_or(|lease| {
+        let until = lease.acquired_at.plus(at_least);
+        let kept = step.after_lease(&release.lease_id, release.token);
+        if step.now() < until {
+            kept.is_some_and(|kept| kept.expires_at == until && kept.status == Status::Released)
+        } else {
+            kept.is_none()
+        }
+    })
+}
+
+/// Also when nobody comes after it: whoever compares with the newest token refuses the one that was robbed.
+fn forced_token_is_old(step: &Step) -> bool {
+    match &step.applied.outcome {
+        Outcome::Forced(lease) => lease.token < step.after().token,
+        _ => true,
+    }
+}

@@ -1,0 +1,200 @@
+//! Wrong rules about leases and their tokens.
+
+use std::sync::Arc;
+
+use leasehold_model::{
+    Acquire, Applied, EventKind, ForceRelease, Lease, LockOp, LockRecord, Mode, Outcome, Release, Renew,
+    Slots, Sweep, Timestamp, Ttl,
+};
+
+pub(super) fn token_is_not_raised(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+    let old = record.token;
+    let mut applied = record.apply(op, now);
+    if old.get() == 0 {
+        return applied; // The first token has to come from somewhere.
+    }
+    record.token = old;
+    let answered = match &mut applied.outcome {
+        Outcome::Granted(lease) => Some(lease),
+        _ => None,
+    };
+    for lease in record.holders.iter_mut().chain(&mut applied.handed_over).chain(answered) {
+        lease.token = lease.token.min(old);
+    }
+    for event in &mut applied.events {
+        event.token = event.token.min(old);
+    }
+    applied
+}
+
+/// Shows while the clock stands still: later, the clock makes up for it.
+pub(super) fn counter_is_forgotten(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+    let applied = record.apply(op, now);
+    if record.holders.is_empty() && record.waiters.is_empty() {
+        *record = LockRecord::new(record.name.clone());
+    }
+    applied
+}
+
+pub(super) fn anybody_releases(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+    match (op, record.holders.first()) {
+        (LockOp::Release(release), Some(lease)) => {
+            let (lease_id, token) = (lease.ask.lease_id, lease.token);
+            record.apply(&LockOp::Release(Release { lease_id, token, ..release.clone() }), now)
+        }
+        _ => record.apply(op, now),
+    }
+}
+
+pub(super) fn old_token_releases(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+    if let LockOp::Release(release) = op
+        && let Some(lease) = record.lease(&release.lease_id)
+    {
+        let token = lease.token;
+        return record.apply(&LockOp::Release(Release { token, ..release.clone() }), now);
+    }
+    record.apply(op, now)
+}
+
+pub(super) fn anybody_renews(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+    match (op, record.holders.first()) {
+        (LockOp::Renew(renew), Some(lease)) => {
+            let (lease_id, token, ttl) = (lease.ask.lease_id, lease.token, renew.ttl);
+            record.apply(&LockOp::Renew(Renew { lease_id, token, ttl }), now)
+        }
+        _ => record.apply(op, now),
+    }
+}
+
+pub(super) fn renewal_revives(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+    if let LockOp::Renew(renew) = op {
+        for lease in &mut record.holders {
+            if lease.ask.lease_id == renew.lease_id {
+                lease.expires_at = lease.expires_at.max(now.plus(Ttl::MIN));
+            }
+        }
+    }
+    record.apply(op, now)
+}
+
+pub(super) fn lease_never_ends(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+    for lease in &mut record.holders {
+        lease.expires_at = lease.expires_at.max(now.plus(Ttl::MIN));
+    }
+    record.apply(op, now)
+}
+
+pub(super) fn lease_ends_early(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+    for lease in &mut record.holders {
+        if lease.expires_at <= now.plus(Ttl::MIN) {
+            lease.expires_at = now;
+        }
+    }
+    record.apply(op, now)
+}
+
+/// It answers with the new time and keeps the old one.
+pub(super) fn renewal_adds_nothing(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+    let before = record.clone();
+    let applied = record.apply(op, now);
+    if matches!(applied.outcome, Outcome::Renewed(_)) {
+        *record = before;
+    }
+    applied
+}
+
+pub(super) fn force_keeps_the_token(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+    let old = record.token;
+    let applied = record.apply(op, now);
+    if matches!(applied.outcome, Outcome::Forced(_)) && applied.handed_over.is_empty() {
+        record.token = old;
+    }
+    applied
+}
+
+pub(super) fn force_takes_anybody(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+    match (op, record.holders.first()) {
+        (LockOp::ForceRelease(force), Some(lease)) => {
+            let token = lease.token;
+            record.apply(&LockOp::ForceRelease(ForceRelease { token, ..force.clone() }), now)
+        }
+        _ => record.apply(op, now),
+    }
+}
+
+pub(super) fn asking_again_grants_again(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+    if let LockOp::Acquire(acquire) = op {
+        record.holders.retain(|lease| lease.ask.lease_id != acquire.ask.lease_id);
+    }
+    record.apply(op, now)
+}
+
+pub(super) fn sweep_ends_all(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+    match op {
+        LockOp::Sweep(_) => {
+            let dead = record.holders.iter().map(|lease| lease.ask.lease_id).collect();
+            record.apply(&LockOp::Sweep(Sweep { dead }), now)
+        }
+        _ => record.apply(op, now),
+    }
+}
+
+pub(super) fn thief_does_not_wait(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+    if let LockOp::Acquire(Acquire { steal_after: Some(_), .. }) = op {
+        for lease in &mut record.holders {
+            lease.renewed_at = Timestamp::default();
+        }
+    }
+    record.apply(op, now)
+}
+
+pub(super) fn reader_joins_writer(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+    let mut writers = Vec::new();
+    if let LockOp::Acquire(acquire) = op
+        && acquire.ask.mode == Mode::Shared
+    {
+        let is_writer = |lease: &mut Lease| lease.ask.mode == Mode::Exclusive && now < lease.expires_at;
+        writers = record.holders.extract_if(.., is_writer).collect();
+    }
+    let applied = record.apply(op, now);
+    record.holders.append(&mut writers);
+    applied
+}
+
+pub(super) fn one_slot_too_many(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+    let LockOp::Acquire(acquire) = op else {
+        return record.apply(op, now);
+    };
+    let mut acquire = acquire.clone();
+    let ask = Arc::make_mut(&mut acquire.ask);
+    ask.slots = Slots::new(ask.slots.get() + 1).unwrap();
+    record.apply(&LockOp::Acquire(acquire), now)
+}
+
+pub(super) fn holders_bound_is_ignored(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+    for lease in &mut record.holders {
+        Arc::make_mut(&mut lease.ask).slots = Slots::new(1000).unwrap();
+    }
+    record.apply(op, now)
+}
+
+pub(super) fn nothing_is_kept(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+    match op {
+        LockOp::Release(release) => {
+            record.apply(&LockOp::Release(Release { at_least: None, ..release.clone() }), now)
+        }
+        _ => record.apply(op, now),
+    }
+}
+
+pub(super) fn expiry_is_not_told(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+    let mut applied = record.apply(op, now);
+    applied.events.retain(|event| event.kind != EventKind::Expired);
+    applied
+}
+
+pub(super) fn renewal_is_not_written(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+    let mut applied = record.apply(op, now);
+    applied.changed &= !matches!(applied.outcome, Outcome::Renewed(_));
+    applied
+}

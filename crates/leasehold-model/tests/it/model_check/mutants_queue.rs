@@ -1,0 +1,161 @@
+//! Wrong rules about the queue.
+
+use std::sync::Arc;
+
+use leasehold_model::{
+    Applied, LeaseId, Leave, LockOp, LockRecord, Mode, Outcome, Priority, Sweep, Ticket, Timestamp, Ttl,
+};
+
+pub(super) fn newcomer_passes(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+    match op {
+        LockOp::Acquire(acquire) if !waits(record, &acquire.ask.lease_id) => {
+            without(record, op, now, |_| true)
+        }
+        _ => record.apply(op, now),
+    }
+}
+
+pub(super) fn last_comes_first(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+    let known = record.waiters.len();
+    let applied = record.apply(op, now);
+    if record.waiters.len() > known {
+        record.waiters.rotate_right(1);
+    }
+    applied
+}
+
+pub(super) fn reader_passes_writer(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+    match op {
+        LockOp::Acquire(acquire) if acquire.ask.mode == Mode::Shared => {
+            without(record, op, now, |ticket| ticket.ask.mode == Mode::Exclusive)
+        }
+        _ => record.apply(op, now),
+    }
+}
+
+pub(super) fn priority_is_ignored(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+    with_priority(record, op, now, |_| 0)
+}
+
+pub(super) fn waiting_is_ignored(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+    with_priority(record, op, now, |priority| priority * 1000)
+}
+
+pub(super) fn release_serves_nobody(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+    match op {
+        LockOp::Release(_) => without(record, op, now, |_| true),
+        _ => record.apply(op, now),
+    }
+}
+
+/// A writer that gives up leaves the readers behind it waiting, although only readers hold.
+pub(super) fn leaving_serves_nobody(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+    match op {
+        LockOp::Leave(leave) => without(record, op, now, |ticket| ticket.ask.lease_id != leave.lease_id),
+        _ => record.apply(op, now),
+    }
+}
+
+pub(super) fn served_for_whole_ttl(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+    served_for(record, op, now, |ttl| ttl)
+}
+
+pub(super) fn served_for_ever(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+    served_for(record, op, now, |_| Ttl::MAX)
+}
+
+pub(super) fn ticket_never_ends(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+    for ticket in &mut record.waiters {
+        ticket.expires_at = ticket.expires_at.max(now.plus(Ttl::MIN));
+    }
+    record.apply(op, now)
+}
+
+pub(super) fn ticket_is_not_prolonged(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+    let before: Vec<_> =
+        record.waiters.iter().map(|ticket| (ticket.ask.lease_id, ticket.expires_at)).collect();
+    let applied = record.apply(op, now);
+    for ticket in &mut record.waiters {
+        let known = before.iter().find(|(id, end)| *id == ticket.ask.lease_id && now < *end);
+        ticket.expires_at = known.map_or(ticket.expires_at, |(_, end)| *end);
+    }
+    applied
+}
+
+pub(super) fn leaving_removes_another(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+    match (op, record.waiters.first()) {
+        (LockOp::Leave(_), Some(first)) => {
+            let lease_id = first.ask.lease_id;
+            record.apply(&LockOp::Leave(Leave { lease_id }), now)
+        }
+        _ => record.apply(op, now),
+    }
+}
+
+pub(super) fn leaving_forgets_the_grant(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+    let LockOp::Leave(leave) = op else {
+        return record.apply(op, now);
+    };
+    let granted =
+        record.holders.extract_if(.., |lease| lease.ask.lease_id == leave.lease_id).collect::<Vec<_>>();
+    let applied = without(record, op, now, |ticket| ticket.ask.lease_id != leave.lease_id);
+    record.holders.extend(granted);
+    applied
+}
+
+pub(super) fn sweep_ends_the_queue(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+    match op {
+        LockOp::Sweep(sweep) if !sweep.dead.is_empty() => {
+            let tickets = record.waiters.iter().map(|ticket| ticket.ask.lease_id);
+            let dead = tickets.chain(sweep.dead.iter().copied()).collect();
+            record.apply(&LockOp::Sweep(Sweep { dead }), now)
+        }
+        _ => record.apply(op, now),
+    }
+}
+
+pub(super) fn nobody_is_woken(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+    let mut applied = record.apply(op, now);
+    applied.handed_over.clear();
+    applied
+}
+
+/// The right rules, as if some of the tickets were not there.
+fn without(
+    record: &mut LockRecord,
+    op: &LockOp,
+    now: Timestamp,
+    hidden: impl Fn(&Ticket) -> bool,
+) -> Applied {
+    let mut aside: Vec<_> = record.waiters.extract_if(.., |ticket| hidden(ticket)).collect();
+    let applied = record.apply(op, now);
+    record.waiters.append(&mut aside);
+    applied
+}
+
+fn with_priority(record: &mut LockRecord, op: &LockOp, now: Timestamp, change: fn(i32) -> i32) -> Applied {
+    let LockOp::Acquire(acquire) = op else {
+        return record.apply(op, now);
+    };
+    let mut acquire = acquire.clone();
+    let ask = Arc::make_mut(&mut acquire.ask);
+    ask.priority = Priority::new(change(ask.priority.get())).unwrap();
+    record.apply(&LockOp::Acquire(acquire), now)
+}
+
+/// Whoever was served and has not asked again holds for another time than its ticket's.
+fn served_for(record: &mut LockRecord, op: &LockOp, now: Timestamp, lasts: fn(Ttl) -> Ttl) -> Applied {
+    let applied = record.apply(op, now);
+    let asked = matches!(applied.outcome, Outcome::Granted(_));
+    for lease in &mut record.holders {
+        let served = applied.handed_over.iter().any(|served| served.token == lease.token);
+        if served && !asked {
+            lease.expires_at = now.plus(lasts(lease.ask.ttl));
+        }
+    }
+    applied
+}
+
+fn waits(record: &LockRecord, id: &LeaseId) -> bool {
+    record.waiters.iter().any(|ticket| ticket.ask.lease_id == *id)
+}
