@@ -17,7 +17,12 @@ pub(super) async fn memory() -> Leasehold {
 
 /// A client of a store that can be told to fail, and another one of the same store that does not.
 pub(super) fn faulty() -> (Arc<FaultyStore>, Leasehold, Leasehold) {
-    let store = Arc::new(MemoryStore::new());
+    faulty_over(MemoryStore::new())
+}
+
+/// The same over this store.
+pub(super) fn faulty_over(store: MemoryStore) -> (Arc<FaultyStore>, Leasehold, Leasehold) {
+    let store = Arc::new(store);
     let faulty = FaultyStore::new(store.clone());
     let (client, other) =
         (Leasehold::with_store(faulty.clone()).unwrap(), Leasehold::with_store(store).unwrap());
