@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use leasehold::model::{Input, LockName, TaskState, Ttl};
-use leasehold::{OnLocked, Running, Setback, Start};
+use leasehold::{HandlerError, OnLocked, StartResult, TaskContext};
 use tokio::sync::Notify;
 
 use super::lab::{Lab, TTL, ada, deploy, runner, runner_with, why};
@@ -42,7 +42,7 @@ pub(crate) async fn a_failed_handler_fails_the_execution_at_once(lab: Lab) {
     let failed = lab.until(started.id, TaskState::Failed).await;
     assert_eq!(failed.reason.as_deref(), Some("no such host"));
     let wrong = match lab.deploy().start(&17).await.unwrap() {
-        Start::Started(execution) => lab.until(execution.id, TaskState::Failed).await,
+        StartResult::Started(execution) => lab.until(execution.id, TaskState::Failed).await,
         other => panic!("{other:?}"),
     };
     assert!(wrong.reason.unwrap().contains("cannot be read as"), "an input of another type");
@@ -50,8 +50,8 @@ pub(crate) async fn a_failed_handler_fails_the_execution_at_once(lab: Lab) {
 }
 
 pub(crate) async fn a_text_that_is_no_json_reaches_a_raw_handler_as_it_came(lab: Lab) {
-    let worker = lab.one.worker().workflow_raw("deploy", TTL, |run: Running<Input>| async move {
-        Ok::<_, Setback>(String::from_utf8_lossy(run.work.bytes()).into_owned())
+    let worker = lab.one.worker().workflow_raw("deploy", TTL, |run: TaskContext<Input>| async move {
+        Ok::<_, HandlerError>(String::from_utf8_lossy(run.work.bytes()).into_owned())
     });
     let worker = worker.start().unwrap();
     for text in ["a=1&b=%20", "{\"a\":  1.0 }\n"] {
@@ -75,15 +75,17 @@ pub(crate) async fn what_runs_too_long_is_aborted_and_the_next_one_goes(lab: Lab
 }
 
 pub(crate) async fn an_aborted_execution_keeps_its_lock_until_its_handler_is_gone(lab: Lab) {
+    // Long enough that a busy machine renews it in time.
+    let ttl = TTL * 3;
     let (asked, dead) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (tell, wait) = (asked.clone(), dead.clone());
-    let worker = lab.one.worker().patient().workflow_raw("deploy", TTL, move |run: Running<Input>| {
+    let worker = lab.one.worker().patient().workflow_raw("deploy", ttl, move |run: TaskContext<Input>| {
         let (tell, wait) = (tell.clone(), wait.clone());
         async move {
             run.lost().await;
             tell.notify_one();
             wait.notified().await;
-            Err::<(), _>(Setback::fail("killed"))
+            Err::<(), _>(HandlerError::fail("killed"))
         }
     });
     let worker = worker.start().unwrap();
@@ -92,7 +94,7 @@ pub(crate) async fn an_aborted_execution_keeps_its_lock_until_its_handler_is_gon
     let told = lab.two.workflows().unwrap().abort(running.id, ada(), Some(why())).await.unwrap();
     assert_eq!((told.state, told.asked_by), (TaskState::Running, Some(ada())));
     asked.notified().await;
-    tokio::time::sleep(TTL + TTL / 2).await;
+    tokio::time::sleep(ttl + ttl / 2).await;
     assert_eq!(lab.locked(lab.deploy(), "v2").await.0, Some(running.id), "longer than its ttl");
     assert_eq!(lab.two.status(&lock()).await.unwrap().holder, Some(running.id.holder()));
     dead.notify_one();
@@ -105,10 +107,10 @@ pub(crate) async fn an_aborted_execution_keeps_its_lock_until_its_handler_is_gon
 
 pub(crate) async fn a_worker_that_ends_aborts_what_it_runs_and_has_taken_nothing_ahead(lab: Lab) {
     let worker = lab.one.worker().slots(1).prefetch(5);
-    let worker = worker.workflow("deploy", TTL, async |_: Running<String>| {
-        std::future::pending::<Result<(), Setback>>().await
+    let worker = worker.workflow("deploy", TTL, async |_: TaskContext<String>| {
+        std::future::pending::<Result<(), HandlerError>>().await
     });
-    let worker = worker.workflow("other", TTL, async |_: Running<String>| Ok::<_, Setback>(()));
+    let worker = worker.workflow("other", TTL, async |_: TaskContext<String>| Ok::<_, HandlerError>(()));
     let worker = worker.start().unwrap();
     let begun = lab.started(lab.deploy().key("k"), "v1").await;
     lab.until(begun.id, TaskState::Running).await;

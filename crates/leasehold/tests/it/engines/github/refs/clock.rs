@@ -10,7 +10,8 @@ use leasehold::testing::Player;
 use super::support::{new_id, options};
 use crate::engines::github::fake::Fake;
 
-const TTL: Duration = Duration::from_millis(1500);
+/// Long enough that a busy machine renews a lease in time.
+const TTL: Duration = Duration::from_secs(4);
 
 async fn store(fake: &Fake, login: &str, settings: &str) -> Arc<dyn Store> {
     github::connect(options(fake, login, settings)).await.unwrap()
