@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::Duration;
 
-use leasehold::model::{Retries, TaskEventKind, TaskState, Timestamp, Ttl};
+use leasehold::model::{RetryPolicy, TaskEventKind, TaskState, Timestamp, Ttl};
 use leasehold::store::ListTasks;
-use leasehold::{Leasehold, Running, Setback, Work};
+use leasehold::{HandlerError, Leasehold, TaskContext, TaskType};
 use serde::{Deserialize, Serialize};
 
 const POSTS: usize = 100;
@@ -23,12 +23,12 @@ struct Post {
     text: String,
 }
 
-impl Work for Post {
+impl TaskType for Post {
     const QUEUE: &'static str = "posts";
     /// A crashed worker's posts are free again after this long.
     const TTL: Duration = Duration::from_secs(2);
-    const RETRIES: Retries =
-        Retries { attempts: 5, first: Ttl::from_millis(100), longest: Ttl::from_secs(5) };
+    const RETRIES: RetryPolicy =
+        RetryPolicy { attempts: 5, first: Ttl::from_millis(100), longest: Ttl::from_secs(5) };
 }
 
 type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
@@ -47,7 +47,7 @@ async fn work(folder: &Path) -> Outcome {
     let worker = leasehold
         .worker()
         .slots(4)
-        .handle_with(folder.join("platform"), |post: Running<Post>, platform| async move {
+        .handle_with(folder.join("platform"), |post: TaskContext<Post>, platform| async move {
             upload(&platform, &post).await
         });
     let _worker = worker.start()?;
@@ -56,7 +56,7 @@ async fn work(folder: &Path) -> Outcome {
 
 /// The platform takes a post once, and remembers under which token. That is what makes a crash between the upload
 /// and the settlement harmless: the next attempt finds that it is done.
-async fn upload(platform: &Path, post: &Running<Post>) -> Result<&'static str, Setback> {
+async fn upload(platform: &Path, post: &TaskContext<Post>) -> Result<&'static str, HandlerError> {
     tokio::time::sleep(Duration::from_millis(50)).await;
     let place = platform.join(format!("post-{}", post.work.number));
     match fs::OpenOptions::new().write(true).create_new(true).open(place) {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use leasehold::model::{Progress, TaskId, TaskState};
-use leasehold::{Leasehold, Running, Setback, Work, Worker};
+use leasehold::{HandlerError, Leasehold, TaskContext, TaskType, Worker};
 use serde::{Deserialize, Serialize};
 
 #[derive(Serialize, Deserialize)]
@@ -15,7 +15,7 @@ struct Encode {
     frames: u64,
 }
 
-impl Work for Encode {
+impl TaskType for Encode {
     const QUEUE: &'static str = "video";
     const TTL: Duration = Duration::from_secs(1);
 }
@@ -32,11 +32,11 @@ struct Encoder {
 }
 
 impl Encoder {
-    async fn encode(self, task: Running<Encode>) -> Result<Encoded, Setback> {
+    async fn encode(self, task: TaskContext<Encode>) -> Result<Encoded, HandlerError> {
         let Encode { video, frames } = &task.work;
         println!("  {}: {video}, attempt {} under token {}", self.name, task.attempt(), task.token());
         if Path::new(video).extension().is_none_or(|kind| kind != "mov") {
-            return Err(Setback::fail("this is no video")); // Trying again is no use.
+            return Err(HandlerError::fail("this is no video")); // Trying again is no use.
         }
         for frame in 0..*frames {
             tokio::time::sleep(Duration::from_millis(10)).await; // If the lease is lost, it ends here.

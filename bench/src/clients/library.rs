@@ -29,7 +29,7 @@ pub(crate) struct StoreClient {
 impl StoreClient {
     pub(crate) fn new(store: Arc<dyn Store>, name: LockName, number: u32) -> Result<Self> {
         let lease_id: LeaseId = format!("00000000-0000-7000-8000-{number:012}").parse()?;
-        let local = store.abilities().hosts == Hosts::OneMachine;
+        let local = store.capabilities().hosts == Hosts::OneMachine;
         let ask = Ask {
             lease_id,
             holder: Holder::new(format!("bench-{number}"))?,

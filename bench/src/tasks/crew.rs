@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use hdrhistogram::Histogram;
-use leasehold::{Leasehold, Running, Setback, Work, Worker};
+use leasehold::{HandlerError, Leasehold, TaskContext, TaskType, Worker};
 use serde::{Deserialize, Serialize};
 
 use crate::cli::CrewArgs;
@@ -27,7 +27,7 @@ pub(super) struct Tick {
     sent: u64,
 }
 
-impl Work for Tick {
+impl TaskType for Tick {
     const QUEUE: &'static str = "bench";
 }
 
@@ -67,14 +67,14 @@ impl Crew {
     /// Starts it, on the runtime that this is called on.
     pub(super) fn start(leasehold: &Leasehold) -> Result<Self> {
         let seen = Arc::new(Seen { tasks: AtomicU64::new(0), waits: Mutex::new(Histogram::new(3)?) });
-        let handler = |task: Running<Tick>, seen: Arc<Seen>| async move {
+        let handler = |task: TaskContext<Tick>, seen: Arc<Seen>| async move {
             let begun = now();
             seen.tasks.fetch_add(1, Ordering::Relaxed);
             if task.work.sent > 0 {
                 // It grows as it must.
                 let _ = seen.waits().record(begun - task.work.sent);
             }
-            Ok::<(), Setback>(())
+            Ok::<(), HandlerError>(())
         };
         let worker = leasehold.worker().handle_with(seen.clone(), handler).start()?;
         Ok(Self { worker, seen })

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use leasehold::model::{LeaseTasks, QueueName, Settle, Settled, Task, Ttl, Verdict, WorkerId};
+use leasehold::model::{AttemptResult, LeaseTasks, QueueName, Settle, Settled, Task, Ttl, WorkerId};
 use leasehold::store::TaskStore;
-use leasehold::{Leasehold, Work};
+use leasehold::{Leasehold, TaskType};
 use uuid::Uuid;
 
 use super::crew::{Crew, OtherCrew, Tick};
@@ -98,7 +98,7 @@ pub(super) fn ask(max: u32) -> Result<LeaseTasks> {
 
 /// Says that all of them are done; how many there were.
 pub(super) async fn settle(store: &dyn TaskStore, tasks: &[Task]) -> Result<u64> {
-    let done = |task: &Task| Settle { id: task.id, token: task.token, verdict: Verdict::Done(None) };
+    let done = |task: &Task| Settle { id: task.id, token: task.token, verdict: AttemptResult::Done(None) };
     let settle: Vec<_> = tasks.iter().map(done).collect();
     let settled = store.settle(&settle).await?;
     ensure!(settled.iter().all(|settled| *settled != Settled::Lost), "a lease was lost");

@@ -202,8 +202,8 @@ mod tests {
     #[test]
     fn the_error_is_told_and_not_the_version_that_stands_below_it() {
         assert_eq!(
-            gist("x:1\nTypeError: Invalid URL\n    at x\n\nNode.js v20.1.0\n"),
-            "TypeError: Invalid URL"
+            gist("x:1\nTypeError: ValidationError URL\n    at x\n\nNode.js v20.1.0\n"),
+            "TypeError: ValidationError URL"
         );
         assert_eq!(gist("it is cold\n\n"), "it is cold");
         assert_eq!(gist(""), "without a word");

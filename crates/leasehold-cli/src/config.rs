@@ -1,23 +1,24 @@
-//! Which store, which containment and which ttl: the flag, the environment, the config file, or the default, in this order.
+//! Choice of store, containment and ttl: the flag, the environment, the config file, or the
+//! default, in this order.
 
 use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use leasehold::model::{Invalid, Ttl, parse_duration};
+use leasehold::model::{Ttl, ValidationError, parse_duration};
 
 use crate::output::{Failure, has_secrets, shell_word, store_for_people};
 use crate::run::Contain;
 
-/// The store that was chosen, and by what.
+/// Chosen store, and the origin of the choice.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Choice {
-    /// With its secrets: for the library, never for people.
+    /// URL including its secrets: for the client library, never for output.
     pub(crate) url: String,
     pub(crate) origin: Origin,
 }
 
-/// What chose the store.
+/// Origin of the choice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Origin {
     Flag,
@@ -34,12 +35,13 @@ const CONFIG: &str = "LEASEHOLD_CONFIG";
 const DEFAULT: &str = "sqlite:";
 
 impl Choice {
-    /// Looks in all places. An empty variable counts as one that is not set.
+    /// Chooses the store from all sources. An empty variable counts as not set.
     pub(crate) fn make(flag: Option<&str>) -> Result<Self, Failure> {
         Self::with_file(flag, None)
     }
 
-    /// The same, where another file comes before the usual one, and names this store.
+    /// Chooses the store as [`Self::make`] does; a store named by `file` takes precedence over the
+    /// default config file.
     pub(crate) fn with_file(flag: Option<&str>, file: Option<(&str, &Path)>) -> Result<Self, Failure> {
         let chosen = |url: &str, origin| Self { url: url.to_owned(), origin };
         if let Some(url) = flag {
@@ -62,12 +64,12 @@ impl Choice {
         Ok(chosen(DEFAULT, Origin::Default))
     }
 
-    /// The URL as people may see it.
+    /// Returns the URL without its secrets.
     pub(crate) fn shown(&self) -> String {
         store_for_people(&self.url)
     }
 
-    /// The URL as another process in another folder would understand it.
+    /// Returns the URL in a form that is valid for a process in another folder.
     pub(crate) fn absolute(&self) -> String {
         let Some(path) = sqlite_path(&self.url).filter(|path| Path::new(path).is_relative()) else {
             return self.url.clone();
@@ -82,8 +84,9 @@ impl Choice {
         }
     }
 
-    /// How to call this program so that it uses the same store, also from another shell, where the variables of this process
-    /// are not set. An address with secrets is not repeated: the caller has to set the variable that the command names.
+    /// Returns the command line prefix that makes this program use the same store, also from
+    /// another shell, where the variables of this process are not set. A URL with secrets is not
+    /// repeated: the caller has to set the variable that the prefix names.
     pub(crate) fn program(&self) -> String {
         let is_found_without_flag = match &self.origin {
             Origin::Default => true,
@@ -100,7 +103,8 @@ impl Choice {
     }
 }
 
-/// What is to keep the processes of commands together: the flag, `LEASEHOLD_CONTAIN`, the config file, or the default.
+/// Returns the containment of commands: the flag, `LEASEHOLD_CONTAIN`, the config file, or the
+/// default.
 pub(crate) fn containment(flag: Option<Contain>) -> Result<Contain, Failure> {
     if let Some(mode) = flag {
         return Ok(mode);
@@ -114,34 +118,39 @@ pub(crate) fn containment(flag: Option<Contain>) -> Result<Contain, Failure> {
     }
     match read_file() {
         Ok(Some((path, text))) => Ok(settings_in(&path, &text)?.contain.unwrap_or_default()),
-        // A file that was not named may be out of reach: of another user, whose HOME is still set.
+        // The default config file may be unreadable: that of another user, if HOME still names that
+        // user's folder.
         Ok(None) => Ok(Contain::default()),
         Err(_) if variable(CONFIG).is_none() => Ok(Contain::default()),
         Err(failure) => Err(failure),
     }
 }
 
-/// How long leases last: the flag, `LEASEHOLD_TTL`, `ttl` in the config file; none if nothing of these is set.
+/// Returns the duration of leases: the flag, `LEASEHOLD_TTL`, `ttl` in the config file; `None` if
+/// none of them is set.
 pub(crate) fn lease_ttl(flag: Option<Ttl>) -> Result<Option<Ttl>, Failure> {
     if flag.is_some() {
         return Ok(flag);
     }
     if let Some(value) = variable(TTL) {
-        let read = value.to_str().ok_or_else(|| Invalid("it is not valid UTF-8".to_owned())).and_then(ttl_of);
-        return read.map(Some).map_err(|Invalid(why)| {
+        let read = value
+            .to_str()
+            .ok_or_else(|| ValidationError("it is not valid UTF-8".to_owned()))
+            .and_then(ttl_of);
+        return read.map(Some).map_err(|ValidationError(why)| {
             Failure::config(format!("{TTL} is '{}': {why}", value.display())).hint(TTLS)
         });
     }
     match read_file() {
         Ok(Some((path, text))) => Ok(settings_in(&path, &text)?.ttl),
-        // The same as for the containment.
+        // An unreadable default config file is ignored, as in `containment`.
         Ok(None) => Ok(None),
         Err(_) if variable(CONFIG).is_none() => Ok(None),
         Err(failure) => Err(failure),
     }
 }
 
-/// Whether renewals are written into the history: `LEASEHOLD_AUDIT`, or `audit` in the config file.
+/// Whether renewals are recorded in the history: `LEASEHOLD_AUDIT`, or `audit` in the config file.
 pub(crate) fn logs_renewals() -> Result<bool, Failure> {
     if let Some(value) = variable(AUDIT) {
         let wrong = || Failure::config(format!("{AUDIT} is '{}', which cannot be audited", value.display()));
@@ -149,7 +158,7 @@ pub(crate) fn logs_renewals() -> Result<bool, Failure> {
     }
     match read_file() {
         Ok(Some((path, text))) => Ok(settings_in(&path, &text)?.log_renewals),
-        // The same as for the containment.
+        // An unreadable default config file is ignored, as in `containment`.
         Ok(None) => Ok(false),
         Err(_) if variable(CONFIG).is_none() => Ok(false),
         Err(failure) => Err(failure),
@@ -164,7 +173,7 @@ fn audited(text: &str) -> Option<bool> {
     }
 }
 
-fn ttl_of(text: &str) -> Result<Ttl, Invalid> {
+fn ttl_of(text: &str) -> Result<Ttl, ValidationError> {
     Ttl::new(parse_duration(text)?)
 }
 
@@ -183,7 +192,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// The path in a SQLite URL, if it names one.
+/// Returns the path in a SQLite URL, if it has one.
 fn sqlite_path(url: &str) -> Option<&str> {
     let (scheme, rest) = url.split_once(':')?;
     let path = rest.split_once('?').map_or(rest, |(path, _)| path);
@@ -195,7 +204,7 @@ fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
-/// The config file, if there is one. One that was named has to be there.
+/// Reads the config file, if there is one. A file named by the environment must exist.
 fn read_file() -> Result<Option<(PathBuf, String)>, Failure> {
     let named = variable(CONFIG).map(PathBuf::from);
     let Some(path) = named.clone().or_else(usual_place) else {
@@ -218,7 +227,7 @@ fn usual_place() -> Option<PathBuf> {
     Some(config.join("leasehold/config.toml"))
 }
 
-/// What the config file says.
+/// Contents of the config file.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct FileSettings {
     store: Option<String>,
@@ -227,7 +236,8 @@ struct FileSettings {
     log_renewals: bool,
 }
 
-/// Whatever else stands in the file is a mistake that would go unnoticed.
+/// Parses the config file. Unknown settings are an error: a typing mistake would otherwise go
+/// unnoticed.
 fn settings_in(path: &Path, text: &str) -> Result<FileSettings, Failure> {
     let at = path.display();
     let wrong = |what: String, hint: &str| Failure::config(format!("the config file {at} {what}")).hint(hint);
@@ -253,9 +263,10 @@ fn settings_in(path: &Path, text: &str) -> Result<FileSettings, Failure> {
     };
     let ttl = match ttl {
         None => None,
-        Some(toml::Value::String(text)) => {
-            Some(ttl_of(&text).map_err(|Invalid(why)| wrong(format!("has a ttl of '{text}': {why}"), TTLS))?)
-        }
+        Some(toml::Value::String(text)) => Some(
+            ttl_of(&text)
+                .map_err(|ValidationError(why)| wrong(format!("has a ttl of '{text}': {why}"), TTLS))?,
+        ),
         Some(other) => {
             return Err(wrong(format!("has a ttl that is not a string but {}", other.type_str()), TTLS));
         }

@@ -1,25 +1,25 @@
-//! Who is at the keyboard: the holder's name and the facts that are stored with a lease.
+//! Identity of the caller: the holder's name and the metadata stored with a lease.
 
 use std::ffi::OsString;
 
-use leasehold::model::{Holder, Invalid, LockName, Token};
+use leasehold::model::{Holder, LockName, Token, ValidationError};
 use leasehold::store::host_name;
 use nix::unistd::{Uid, User};
 
-/// The person and the machine.
+/// User and host.
 #[derive(Debug, Clone)]
 pub(crate) struct Identity {
     user: String,
     host: String,
 }
 
-/// Who holds the locks of the `leasehold run` around us, and which they are.
+/// Variables with the holder and the locks of the enclosing `leasehold run`.
 const AROUND: &str = "LEASEHOLD_HOLDER";
 const LOCK: &str = "LEASEHOLD_LOCK";
 const LOCKS: &str = "LEASEHOLD_LOCKS";
-/// The tokens of its first lock: in a task, the first of these is the task's.
+/// Variables with the token of its first lock: in a task, the first of them is the task's token.
 const TOKENS: [&str; 2] = ["LEASEHOLD_TOKEN", "LEASEHOLD_LOCK_TOKEN"];
-/// A program's name is cut to so many characters.
+/// Maximum length of a program's name, in characters.
 const PROGRAM_CHARS: usize = 200;
 
 impl Identity {
@@ -27,24 +27,24 @@ impl Identity {
         Self { user: user(), host: host_name() }
     }
 
-    /// This process as a holder: `user@host:pid`.
-    pub(crate) fn holder(&self) -> Result<Holder, Invalid> {
+    /// Returns this process as a holder: `user@host:pid`.
+    pub(crate) fn holder(&self) -> Result<Holder, ValidationError> {
         Holder::new(format!("{}@{}:{}", self.user, self.host, std::process::id()))
     }
 
-    /// The person, for what is done by hand: `user@host`.
-    pub(crate) fn person(&self) -> Result<Holder, Invalid> {
+    /// Returns the user, for manual actions: `user@host`.
+    pub(crate) fn person(&self) -> Result<Holder, ValidationError> {
         Holder::new(format!("{}@{}", self.user, self.host))
     }
 
-    /// What everybody may know of a lease.
+    /// Returns the metadata of a lease, which every user of the store can see.
     pub(crate) fn facts(&self, command: &[OsString]) -> Vec<(String, String)> {
         let facts = [("user", self.user.clone()), ("host", self.host.clone()), ("command", program(command))];
         facts.map(|(key, value)| (key.to_owned(), value)).into()
     }
 }
 
-/// A lease on a lock, as it is seen from outside.
+/// Lease on a lock, as reported by the store.
 #[derive(Clone, Copy)]
 pub(crate) struct Seen<'a> {
     pub(crate) lock: &'a LockName,
@@ -52,9 +52,9 @@ pub(crate) struct Seen<'a> {
     pub(crate) token: Token,
 }
 
-/// Whether a lease is ours: its holder was named by `--holder`, or it is one of the `leasehold run` around us. A name made
-/// of user, host and process number is not enough: the first process of each container is number 1, and containers may
-/// share a host name.
+/// Whether a lease is the caller's own: its holder was specified by `--holder`, or it belongs to
+/// the enclosing `leasehold run`. A name made of user, host and pid is not enough: the first
+/// process of each container has pid 1, and containers may share a host name.
 pub(crate) fn is_mine(seen: Seen<'_>, named: Option<&Holder>) -> bool {
     named == Some(seen.holder) || is_around(seen, |name| std::env::var(name).ok())
 }
@@ -69,13 +69,13 @@ fn is_around(seen: Seen<'_>, variable: impl Fn(&str) -> Option<String>) -> bool 
     variable(LOCKS).is_some_and(|locks| locks.lines().any(|lock| lock == seen.lock.as_str()))
 }
 
-/// Whether a `leasehold run` is around us.
+/// Whether this process runs inside a `leasehold run`.
 pub(crate) fn is_inside_run() -> bool {
     std::env::var_os(AROUND).is_some()
 }
 
-/// The name that the user is logged in under. The system's list of users is asked only if nobody has said it yet: it may
-/// be on the network, and slow.
+/// Returns the login name of the user. The user database is queried only if no variable contains
+/// the name: the database may be on the network, and slow.
 fn user() -> String {
     let said = ["LOGNAME", "USER"].into_iter().filter_map(|name| std::env::var(name).ok());
     let known = said.into_iter().find(|user| Holder::new(user).is_ok());
@@ -86,7 +86,7 @@ fn user() -> String {
     })
 }
 
-/// The program, without its arguments: there may be secrets among them.
+/// Returns the program without its arguments, which may contain secrets.
 fn program(command: &[OsString]) -> String {
     let program = command.first().map(|word| word.to_string_lossy()).unwrap_or_default();
     match program.char_indices().nth(PROGRAM_CHARS) {

@@ -1,4 +1,4 @@
-//! The `leasehold` binary: parse, call the library, print.
+//! The `leasehold` binary: parses the command line, calls the client library and prints the result.
 
 mod cli;
 mod commands;

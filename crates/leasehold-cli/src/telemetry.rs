@@ -1,4 +1,5 @@
-//! Where log lines and spans go: to stderr if asked, and those of a server also to an OpenTelemetry collector if one is named.
+//! Destinations of log lines and spans: stderr if requested, and for a server also an OpenTelemetry
+//! collector if one is configured.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -14,30 +15,31 @@ use tracing_subscriber::{Layer, Registry};
 use crate::cli::{Cli, Command, TasksCommand, WorkflowsCommand};
 use crate::output::{Paint, to_line};
 
-/// `LEASEHOLD_LOG=debug` shows what the library does.
+/// Log filter: `LEASEHOLD_LOG=debug` shows what the client library does.
 const LOG: &str = "LEASEHOLD_LOG";
-/// `LEASEHOLD_OTLP=http://127.0.0.1:4318` sends the spans of a server there.
+/// Address of the collector: `LEASEHOLD_OTLP=http://127.0.0.1:4318` sends the spans of a server
+/// there.
 const OTLP: &str = "LEASEHOLD_OTLP";
 
-/// What has to be ended when the program ends.
+/// Resources to close when the program ends.
 pub(crate) struct Telemetry {
     #[cfg(feature = "otlp")]
     exporter: Option<leasehold_server::otlp::Exporter>,
 }
 
-/// What is told to those who did not ask.
+/// Default verbosity of a command, if no log filter is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Teller {
-    /// A server: what it warns of, with the time. It may also send spans.
+    /// Server: warnings, with the time. A server may also send spans.
     Server,
-    /// A command that goes on for long beside its store: what it warns of.
+    /// Long-running command: warnings.
     LongCommand,
-    /// Any other: nothing.
+    /// Any other command: nothing.
     Other,
 }
 
 impl Teller {
-    /// The one for this command.
+    /// Returns the default for this command.
     pub(crate) const fn of(cli: &Cli) -> Self {
         match cli.command {
             Command::Serve(_) => Self::Server,
@@ -50,7 +52,7 @@ impl Teller {
     }
 }
 
-/// Log lines as JSON, for programs that read stderr.
+/// Layer that writes log lines as JSON to stderr.
 struct JsonLines;
 
 impl<S: tracing::Subscriber> Layer<S> for JsonLines {
@@ -60,7 +62,7 @@ impl<S: tracing::Subscriber> Layer<S> for JsonLines {
         let level = event.metadata().level().as_str().to_ascii_lowercase();
         let Fields { message, fields } = fields;
         if let Ok(line) = to_line(&LogLine { event: "log", level, message, fields }) {
-            // There is nobody to complain to when stderr is closed.
+            // If stderr is closed there is no other place to report the error.
             let _ = std::io::stderr().write_all((line + "\n").as_bytes());
         }
     }
@@ -75,7 +77,7 @@ struct LogLine {
     fields: BTreeMap<&'static str, String>,
 }
 
-/// The fields of an event as texts.
+/// Fields of an event as text.
 #[derive(Default)]
 struct Fields {
     message: String,
@@ -99,11 +101,13 @@ impl Visit for Fields {
     }
 }
 
-/// Begins, as the environment asks. With `json`, log lines are for programs; those of a server are not.
+/// Starts logging as the environment requests. With `json`, log lines are JSON, except for those of
+/// a server.
 pub(crate) fn start(teller: Teller, json: bool) -> Telemetry {
     let json = json && teller != Teller::Server;
     let (log, otlp) = (wanted(LOG), wanted(OTLP));
-    // Only a server sends spans: that takes a thread, and `run` forks, which threads do not survive.
+    // Only a server sends spans: that takes a thread, and `run` forks, which requires a single
+    // thread.
     let otlp = otlp.filter(|_| teller == Teller::Server);
     let asked = log.is_some();
     let unasked = (teller != Teller::Other).then(|| EnvFilter::new("warn"));
@@ -118,7 +122,8 @@ pub(crate) fn start(teller: Teller, json: bool) -> Telemetry {
         layers.push(if json {
             JsonLines.with_filter(filter).boxed()
         } else if teller == Teller::LongCommand && !asked {
-            // Among the lines of a command, for a person.
+            // These lines appear among the output of a command, so they have no time, target or
+            // colours.
             lines.without_time().with_target(false).with_ansi(false).with_filter(filter).boxed()
         } else {
             lines.with_filter(filter).boxed()
@@ -152,7 +157,7 @@ impl Telemetry {
         }
     }
 
-    /// Sends what is left.
+    /// Sends the remaining spans.
     pub(crate) fn finish(self) {
         if let Some(exporter) = self.exporter {
             exporter.finish();
@@ -174,7 +179,7 @@ impl Telemetry {
         (Self::none(), collector.map(|_| complaint.to_owned()))
     }
 
-    /// There is nothing left.
+    /// Does nothing: this build sends no spans.
     #[expect(clippy::unused_self, reason = "the same shape with the feature and without")]
     pub(crate) const fn finish(self) {}
 }

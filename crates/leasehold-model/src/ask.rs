@@ -1,4 +1,4 @@
-//! Who asks for what: the part of an acquire that its ticket and its lease keep.
+//! Lock request: the part of an acquire that its ticket and its lease retain.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,51 +10,52 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use super::{Holder, Invalid, MAX_HOLDERS, Process, Ttl};
+use super::{Holder, MAX_HOLDERS, Process, Ttl, ValidationError};
 
-/// One request for a lock, as made by one caller. It stays the same from the first try to the last renewal.
+/// Request of one caller for a lock. Unchanged from the first attempt to the last renewal, except
+/// for `ttl`, which a renewal may replace.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Ask {
-    /// Names the request: an acquire that is sent again with the same id is the same acquire.
+    /// Id of the request. An acquire that is sent again with the same id is the same acquire.
     pub lease_id: LeaseId,
-    /// Who asks.
+    /// Holder that requests the lock.
     pub holder: Holder,
-    /// Alone or with others.
+    /// Mode of the request: exclusive or shared.
     #[serde(default, skip_serializing_if = "is_default")]
     pub mode: Mode,
-    /// How many exclusive holders the asker is willing to be among.
+    /// Maximum number of exclusive holders, this one included, that the caller accepts.
     #[serde(default, skip_serializing_if = "is_default")]
     pub slots: Slots,
-    /// Its weight in the queue.
+    /// Priority of the request in the lock's queue.
     #[serde(default, skip_serializing_if = "is_default")]
     pub priority: Priority,
-    /// How long the lease lasts from each renewal.
+    /// Lifetime of the lease, counted from each renewal.
     pub ttl: Ttl,
-    /// Whatever helps people to see who this is.
+    /// Additional information that helps operators to identify the holder.
     #[serde(default, skip_serializing_if = "is_default")]
     pub metadata: Metadata,
-    /// The processes behind it, if they run on the engine's own host.
+    /// Processes that hold the lease, if they run on the engine's own host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<Process>,
 }
 
-/// For values that need not be written.
+/// Returns whether `value` is the default of its type; serialization omits such values.
 pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// The id of one request and of the lease it becomes: a UUID v7, made by the caller.
+/// Id of a request and of the lease that it becomes: a UUID v7 that the caller generates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct LeaseId(Uuid);
 
 impl LeaseId {
-    /// From a UUID.
+    /// Creates an id from a UUID.
     pub const fn from_uuid(uuid: Uuid) -> Self {
         Self(uuid)
     }
 
-    /// As a UUID.
+    /// Returns the id as a UUID.
     pub const fn as_uuid(&self) -> &Uuid {
         &self.0
     }
@@ -67,15 +68,18 @@ impl fmt::Display for LeaseId {
 }
 
 impl FromStr for LeaseId {
-    type Err = Invalid;
-    fn from_str(text: &str) -> Result<Self, Invalid> {
+    type Err = ValidationError;
+    fn from_str(text: &str) -> Result<Self, ValidationError> {
         Uuid::parse_str(text).map(Self).map_err(|_| {
-            Invalid(format!("'{text}' is not a lease id; a lease id is a UUID, as printed by acquire"))
+            ValidationError(format!(
+                "'{text}' is not a lease id; a lease id is a UUID, as printed by acquire"
+            ))
         })
     }
 }
 
-/// Public name of a lease: a hash of its id. It tells one lease from another and opens nothing, so refusals may show it.
+/// Public name of a lease: a hash of the lease id. The name distinguishes leases but does not
+/// authorize any operation, so conflict messages may contain it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct LeaseRef(u64);
@@ -95,10 +99,12 @@ impl fmt::Display for LeaseRef {
 }
 
 impl TryFrom<String> for LeaseRef {
-    type Error = Invalid;
-    fn try_from(text: String) -> Result<Self, Invalid> {
+    type Error = ValidationError;
+    fn try_from(text: String) -> Result<Self, ValidationError> {
         let number = (text.len() == 16).then(|| u64::from_str_radix(&text, 16).ok()).flatten();
-        number.map(Self).ok_or_else(|| Invalid(format!("invalid lease reference '{text}': 16 hex digits")))
+        number
+            .map(Self)
+            .ok_or_else(|| ValidationError(format!("invalid lease reference '{text}': 16 hex digits")))
     }
 }
 
@@ -108,15 +114,15 @@ impl From<LeaseRef> for String {
     }
 }
 
-/// Alone or with others.
+/// Mode of a lock request or lease: exclusive or shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// Nobody else, or with `slots` at most so many.
+    /// The only holder or, with `slots`, one of at most `slots` exclusive holders.
     #[default]
     Exclusive,
-    /// With any number of other shared holders, but no exclusive one.
+    /// One of any number of shared holders; conflicts with every exclusive holder.
     Shared,
 }
 
@@ -129,21 +135,21 @@ impl fmt::Display for Mode {
     }
 }
 
-/// How many exclusive holders a counted lock may have at once; 1 is an ordinary lock.
+/// Maximum number of concurrent exclusive holders of a lock; 1 is an ordinary lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u32", into = "u32")]
 pub struct Slots(NonZeroU32);
 
 impl Slots {
-    /// Checks the bounds: 1 to [`MAX_HOLDERS`].
-    pub fn new(count: u32) -> Result<Self, Invalid> {
+    /// Creates a slot count; fails unless the count is 1 to [`MAX_HOLDERS`].
+    pub fn new(count: u32) -> Result<Self, ValidationError> {
         match NonZeroU32::new(count) {
             Some(slots) if count as usize <= MAX_HOLDERS => Ok(Self(slots)),
-            _ => Err(Invalid(format!("a lock cannot have {count} slots; it has 1 to {MAX_HOLDERS}"))),
+            _ => Err(ValidationError(format!("a lock cannot have {count} slots; it has 1 to {MAX_HOLDERS}"))),
         }
     }
 
-    /// The count.
+    /// Returns the count.
     pub const fn get(self) -> u32 {
         self.0.get()
     }
@@ -156,8 +162,8 @@ impl Default for Slots {
 }
 
 impl TryFrom<u32> for Slots {
-    type Error = Invalid;
-    fn try_from(count: u32) -> Result<Self, Invalid> {
+    type Error = ValidationError;
+    fn try_from(count: u32) -> Result<Self, ValidationError> {
         Self::new(count)
     }
 }
@@ -168,34 +174,35 @@ impl From<Slots> for u32 {
     }
 }
 
-/// Weight in the queue, −1000 to 1000. Each step counts as having arrived [`Priority::STEP`] earlier, so a higher
-/// priority is served first, and yet nobody waits for ever: later arrivals fall behind however high they are.
+/// Priority in a queue, −1000 to 1000. Each step counts as having arrived [`Priority::STEP`]
+/// earlier. Requests with a higher priority are granted first, but none starves: requests that
+/// arrive late enough rank behind it, whatever their priority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(try_from = "i32", into = "i32")]
 pub struct Priority(i32);
 
 impl Priority {
-    /// What one step is worth.
+    /// Head start in the queue that one step of priority gives.
     pub const STEP: Ttl = Ttl::from_secs(30);
 
-    /// Checks the bounds.
-    pub fn new(weight: i32) -> Result<Self, Invalid> {
+    /// Creates a priority; fails unless the weight is −1000 to 1000.
+    pub fn new(weight: i32) -> Result<Self, ValidationError> {
         if (-1000..=1000).contains(&weight) {
             Ok(Self(weight))
         } else {
-            Err(Invalid(format!("a priority of {weight} is out of bounds; it is -1000 to 1000")))
+            Err(ValidationError(format!("a priority of {weight} is out of bounds; it is -1000 to 1000")))
         }
     }
 
-    /// The weight.
+    /// Returns the weight.
     pub const fn get(self) -> i32 {
         self.0
     }
 }
 
 impl TryFrom<i32> for Priority {
-    type Error = Invalid;
-    fn try_from(weight: i32) -> Result<Self, Invalid> {
+    type Error = ValidationError;
+    fn try_from(weight: i32) -> Result<Self, ValidationError> {
         Self::new(weight)
     }
 }
@@ -206,7 +213,8 @@ impl From<Priority> for i32 {
     }
 }
 
-/// Small facts about a holder for audit and for the conflict message: user, host, pid, command, reason…
+/// Key-value pairs that describe a holder, for audit and for the conflict message: user, host, pid,
+/// command, reason…
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize)]
 #[serde(transparent)]
 pub struct Metadata(Arc<BTreeMap<String, String>>);
@@ -215,11 +223,12 @@ impl Metadata {
     pub(super) const MAX_ENTRIES: usize = 32;
     pub(super) const MAX_BYTES: usize = 4096;
 
-    /// Sets one fact; refuses an empty or odd key, and more than 32 facts or 4 KiB in all.
-    pub fn set(&mut self, key: impl Into<String>, value: impl Into<String>) -> Result<(), Invalid> {
+    /// Sets one entry. Fails if the key is empty, is longer than 64 bytes or contains `=` or a
+    /// control character, or if the metadata would exceed 32 entries or 4 KiB in total.
+    pub fn set(&mut self, key: impl Into<String>, value: impl Into<String>) -> Result<(), ValidationError> {
         let (key, value) = (key.into(), value.into());
         if key.is_empty() || key.len() > 64 || key.contains(|c: char| c.is_control() || c == '=') {
-            return Err(Invalid(format!(
+            return Err(ValidationError(format!(
                 "'{}' is not a metadata key: 1 to 64 bytes, no '='",
                 key.escape_debug()
             )));
@@ -232,7 +241,7 @@ impl Metadata {
                 Some(value) => facts.insert(key, value),
                 None => facts.remove(&key),
             };
-            return Err(Invalid(format!(
+            return Err(ValidationError(format!(
                 "too much metadata: {} entries and {} bytes are the most",
                 Self::MAX_ENTRIES,
                 Self::MAX_BYTES
@@ -241,24 +250,24 @@ impl Metadata {
         Ok(())
     }
 
-    /// Removes one fact.
+    /// Removes the entry with this key.
     pub fn remove(&mut self, key: &str) {
         if self.0.contains_key(key) {
             Arc::make_mut(&mut self.0).remove(key);
         }
     }
 
-    /// One fact.
+    /// Returns the value of one entry.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.0.get(key).map(String::as_str)
     }
 
-    /// All facts, by key.
+    /// Returns all entries in the order of their keys.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(key, value)| (key.as_str(), value.as_str()))
     }
 
-    /// Whether there is none.
+    /// Returns whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -1,4 +1,5 @@
-//! The value types as `OpenAPI` schemas: each limit that a type checks is stated here, beside the constant that it checks.
+//! `OpenAPI` schemas of the value types. Each limit that a type enforces is stated here through the
+//! constant that the type checks.
 
 use serde_json::Value;
 use utoipa::openapi::schema::{KnownFormat, Object, ObjectBuilder, SchemaFormat, Type};
@@ -8,14 +9,15 @@ use utoipa::{Number, PartialSchema, ToSchema};
 use super::name::{MAX_BYTES, MAX_WORKFLOW};
 use super::schedule::LONGEST_NAME;
 use super::{
-    CronText, ExecutionId, Holder, LeaseId, LockName, MAX_HOLDERS, Metadata, Missed, Priority, QueueName,
-    Reason, Reuse, ScheduleName, Slots, TaskId, TaskKey, TaskState, Token, TriggerId, WorkerId, WorkflowName,
-    Zone,
+    CronExpression, ExecutionId, Holder, LeaseId, LockName, MAX_HOLDERS, Metadata, MisfirePolicy, Priority,
+    QueueName, Reason, Reuse, ScheduleName, Slots, TaskId, TaskKey, TaskState, TimeZoneName, Token,
+    TriggerId, WorkerId, WorkflowName,
 };
 
-/// Characters that no short text contains: control characters, line separators, bidirectional controls.
+/// Characters that short texts must not contain: control characters, line separators and
+/// bidirectional controls.
 const REFUSED: &str = r"\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069";
-/// Blanks, which no short text begins or ends with.
+/// Blank characters, with which a short text must not begin or end.
 const BLANK: &str = r" \u00a0\u1680\u2000-\u200a\u202f\u205f\u3000";
 const UUID: &str = "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}";
 
@@ -48,11 +50,11 @@ described! {
     Slots => whole("Largest number of exclusive holders", 1, MAX_HOLDERS as u64);
     Priority => number("Weight in the queue").minimum(Some(Number::Int(-1000))).maximum(Some(Number::Int(1000)));
     Reuse => choice("When a new task may take the key of an earlier one", &["never", "failed", "finished"]);
-    Missed => choice("What is done about ticks at which no worker ran", &["all", "last", "none"]);
+    MisfirePolicy => choice("What is done about ticks at which no worker ran", &["all", "last", "none"]);
     TaskState => choice("State of a task", &TaskState::ALL.map(TaskState::word));
-    CronText => text("Cron expression of five fields, or of six with seconds; or @hourly, @daily, @weekly, @monthly, @yearly")
+    CronExpression => text("Cron expression of five fields, or of six with seconds; or @hourly, @daily, @weekly, @monthly, @yearly")
         .format(Some(SchemaFormat::Custom("cron".to_owned())));
-    Zone => text("Name of a time zone in the IANA database")
+    TimeZoneName => text("Name of a time zone in the IANA database")
         .format(Some(SchemaFormat::Custom("time-zone".to_owned())));
 }
 
@@ -60,7 +62,8 @@ fn text(what: &str) -> ObjectBuilder {
     ObjectBuilder::new().schema_type(Type::String).description(Some(what))
 }
 
-/// The rule of `name.rs`. The bound is one of bytes; a schema can only count characters.
+/// Returns the schema for the validation rule of `name.rs`. The type limits bytes; a schema can
+/// only limit characters.
 fn short_text(what: &str, most: usize) -> ObjectBuilder {
     text(&format!("{what}: 1 to {most} bytes of UTF-8 without control characters, line separators and bidirectional controls, and without a blank at either end"))
         .min_length(Some(1))

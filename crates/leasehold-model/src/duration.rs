@@ -1,19 +1,19 @@
-//! Durations as people write them: `500ms 30s 10m 1h 2d`, also put together: `1h30m`.
+//! Human-readable durations such as `500ms 30s 10m 1h 2d`, also combined: `1h30m`.
 
 use std::time::Duration;
 
-use super::Invalid;
+use super::ValidationError;
 
 const UNITS: [(&str, u64); 5] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 
-/// Reads `500ms`, `30s`, `1.5s`, `10m`, `1h30m`, `2d`; a bare `0` is no time at all.
-pub fn parse_duration(text: &str) -> Result<Duration, Invalid> {
-    let wrong = || Invalid(format!("'{text}' is not a duration; write 500ms, 30s, 10m, 1h or 2d"));
+/// Parses `500ms`, `30s`, `1.5s`, `10m`, `1h30m`, `2d`. A bare `0` is a zero duration.
+pub fn parse_duration(text: &str) -> Result<Duration, ValidationError> {
+    let wrong = || ValidationError(format!("'{text}' is not a duration; write 500ms, 30s, 10m, 1h or 2d"));
     if text == "0" {
         return Ok(Duration::ZERO);
     }
     if text.starts_with('-') {
-        return Err(Invalid(format!("'{text}' is negative; a duration cannot be")));
+        return Err(ValidationError(format!("'{text}' is negative; a duration cannot be")));
     }
     let mut rest = text;
     let mut total = Duration::ZERO;
@@ -27,13 +27,14 @@ pub fn parse_duration(text: &str) -> Result<Duration, Invalid> {
         #[expect(clippy::cast_precision_loss, reason = "the units are small whole numbers")]
         let seconds = number * unit.1 as f64 / 1_000.0;
         let part = Duration::try_from_secs_f64(seconds)
-            .map_err(|_| Invalid(format!("'{text}' is too long a duration")))?;
+            .map_err(|_| ValidationError(format!("'{text}' is too long a duration")))?;
         total = total.checked_add(part).ok_or_else(wrong)?;
     }
     if text.is_empty() { Err(wrong()) } else { Ok(total) }
 }
 
-/// Writes a duration the way [`parse_duration`] reads it, in its two largest units: `1h30m`, `2m5s`, `1.5s`, `40ms`.
+/// Formats a duration in the syntax of [`parse_duration`], in its two largest units: `1h30m`,
+/// `2m5s`, `1.5s`, `40ms`.
 pub fn format_duration(duration: Duration) -> String {
     let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     if millis < 1_000 {

@@ -1,4 +1,4 @@
-//! One line of history.
+//! History events of a lock.
 
 use std::fmt;
 
@@ -7,67 +7,68 @@ use serde::{Deserialize, Serialize};
 use super::ask::is_default;
 use super::{Holder, LeaseId, LockName, Mode, Reason, Slots, Timestamp, Token};
 
-/// Something that happened to a lock. Replaying a lock's events gives its holders and its queue.
+/// Change of the state of a lock. Replaying the events of a lock reconstructs its holders and its queue.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Event {
-    /// When, by the engine's clock.
+    /// Time of the event by the engine's clock.
     pub at: Timestamp,
-    /// To which lock.
+    /// Lock that the event belongs to.
     pub lock: LockName,
-    /// What.
+    /// Kind of the event.
     pub kind: EventKind,
-    /// The token of the lease; for a ticket, the newest token of the lock.
+    /// Token of the lease; for a ticket, the newest token of the lock.
     pub token: Token,
-    /// Whose request.
+    /// Id of the request that the lease or ticket belongs to.
     pub lease_id: LeaseId,
-    /// Who.
+    /// Holder of the lease or ticket.
     pub holder: Holder,
-    /// Alone or with others.
+    /// Mode of the lease or ticket.
     #[serde(default, skip_serializing_if = "is_default")]
     pub mode: Mode,
-    /// Among how many.
+    /// Maximum number of exclusive holders that the request accepts.
     #[serde(default, skip_serializing_if = "is_default")]
     pub slots: Slots,
-    /// How long it had waited (acquired, left) or held (released, expired, stolen, forced, renewed), in µs.
+    /// Time that the request had waited (acquired, left) or that the lease had been held (released,
+    /// expired, stolen, forced, renewed), in µs.
     #[serde(default, skip_serializing_if = "is_default")]
     pub after_micros: u64,
-    /// How often the lease had been renewed.
+    /// Number of renewals of the lease.
     #[serde(default, skip_serializing_if = "is_default")]
     pub renewals: u64,
-    /// Released, and yet kept until then for its `at_least` time.
+    /// End of the retention for `at_least`, if the lease was released but still blocks the lock until then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
-    /// Who did it, if it was not the holder.
+    /// Actor of the event, if not the holder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<Holder>,
-    /// Why, if a reason was given or there is one to tell.
+    /// Reason of the event, if one was given or is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Reason>,
 }
 
-/// What happened. Renewals are counted on the lease; they are written one by one only where
-/// [`LockOp::RenewLogged`](super::LockOp::RenewLogged) asks for it.
+/// Kind of an event. Renewals are counted on the lease; they are recorded one by one only with
+/// [`LockOp::RenewLogged`](super::LockOp::RenewLogged).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum EventKind {
-    /// A lease began.
+    /// A lease was granted.
     Acquired,
-    /// Its holder renewed it.
+    /// The holder renewed its lease.
     Renewed,
-    /// Its holder gave it back.
+    /// The holder released its lease.
     Released,
-    /// Its time ran out, or its process was gone.
+    /// The lease expired, or its process died.
     Expired,
-    /// It was not renewed for long enough that a waiter took it.
+    /// The lease was not renewed for the `steal_after` time of another caller, which took it over.
     Stolen,
-    /// Somebody took it by force.
+    /// An operator released the lease by force.
     Forced,
-    /// Somebody asked for it.
+    /// A caller requested the release of the lease.
     Asked,
-    /// A ticket was drawn.
+    /// A ticket was added to the queue.
     Queued,
-    /// A ticket was given up, or its waiter vanished.
+    /// A ticket was withdrawn, or it expired because its waiter disappeared.
     Left,
 }
 

@@ -1,26 +1,26 @@
-//! The check that a resource makes: no token older than the newest it has seen.
+//! Fencing check that a resource makes: it rejects a token that is older than the newest token it has seen.
 
 use super::Token;
 
-/// The memory of a fenced resource. Keep one beside the thing that must not be written by a holder whose time is
-/// over, and ask it before every write.
+/// State of a fenced resource. Store one with the resource that must not be written by a holder
+/// whose lease has ended, and check it before every write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Fence {
     highest: Token,
 }
 
 impl Fence {
-    /// A fence that remembers `highest`.
+    /// Creates a fence whose newest token is `highest`.
     pub const fn at(highest: Token) -> Self {
         Self { highest }
     }
 
-    /// The highest token seen so far.
+    /// Returns the highest token that the fence has admitted.
     pub const fn highest(&self) -> Token {
         self.highest
     }
 
-    /// Lets a token pass and remembers it, unless a newer one has passed before.
+    /// Admits a token and records it; fails if a newer token was admitted before.
     pub fn admit(&mut self, token: Token) -> Result<(), StaleToken> {
         if token < self.highest {
             return Err(StaleToken { token, newest: self.highest });
@@ -30,13 +30,13 @@ impl Fence {
     }
 }
 
-/// The token is old: its lease has ended, or somebody was granted the lock since.
+/// Error for a stale token: its lease has ended, or a newer lease was granted since.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("token {token} is stale: {}", if token >= newest { "its lease has ended".to_owned() } else { format!("{newest} is the newest") })]
 pub struct StaleToken {
-    /// What was shown.
+    /// Token that the caller presented.
     pub token: Token,
-    /// The newest known.
+    /// Newest known token.
     pub newest: Token,
 }
 

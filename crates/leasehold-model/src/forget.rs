@@ -1,30 +1,32 @@
-//! Forgetting locks that nobody uses: which ones may be forgotten, and the floor that keeps tokens rising all the same.
+//! Removal of unused locks: which records may be removed, and the minimum token that keeps tokens
+//! rising after the removal.
 
 use serde::{Deserialize, Serialize};
 
 use super::{LockName, LockRecord, Timestamp, Token, Ttl};
 
-/// Tokens up to this one may have been granted for locks that are forgotten. A store has one; it never falls, and it is
-/// raised before, or in the same step in which, a lock is forgotten. A lock without a record begins above it.
+/// Highest token that may have been granted for locks whose records were removed. A store has one
+/// floor. The floor never falls, and it is raised before a record is removed or in the same atomic
+/// step. The tokens of a lock without a record begin above the floor.
 ///
-/// With a clock that only goes forward the floor decides nothing: tokens follow the clock, and what is forgotten is older
-/// than the clock by the idle time. It is there for the clock that was set back.
+/// With a monotonic clock the floor has no effect: tokens follow the clock, and removed tokens are
+/// older than the clock by at least the idle time. The floor protects against a clock that was set back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct TokenFloor(Token);
 
 impl TokenFloor {
-    /// A floor at this token.
+    /// Creates a floor at this token.
     pub const fn at(token: Token) -> Self {
         Self(token)
     }
 
-    /// The highest token that a forgotten lock may have granted.
+    /// Returns the highest token that a removed lock may have granted.
     pub const fn token(self) -> Token {
         self.0
     }
 
-    /// The floor for forgetting, at `now`, locks that were not granted for `idle`.
+    /// Returns the floor for removing, at `now`, locks that have not been granted for `idle`.
     #[must_use]
     pub fn raised(self, now: Timestamp, idle: Ttl) -> Self {
         let granted_until = now.minus(idle.as_duration()).as_micros().min(Token::MAX.get());
@@ -33,14 +35,15 @@ impl TokenFloor {
 }
 
 impl LockRecord {
-    /// A lock that has no record: one that nobody has asked for yet, or one that is forgotten.
+    /// Creates the record of a lock that has none: no caller has requested it yet, or its record was removed.
     pub fn without_record(name: LockName, floor: TokenFloor) -> Self {
         Self { token: floor.token(), ..Self::new(name) }
     }
 
-    /// Whether this record may be removed from a store whose floor is at `floor`: no lease, not even one that only keeps
-    /// others out for a while, no ticket, and no token above the floor. Leases and tickets that have ended since the last
-    /// operation count too: a sweep writes down that they have.
+    /// Returns whether this record may be removed from a store whose floor is `floor`: the lock has
+    /// no lease, not even one that is retained for `at_least`, no ticket, and no token above the
+    /// floor. Leases and tickets that have expired since the last operation still count; a sweep
+    /// removes them from the record.
     pub fn is_forgettable(&self, floor: TokenFloor) -> bool {
         self.holders.is_empty() && self.waiters.is_empty() && self.token <= floor.token()
     }

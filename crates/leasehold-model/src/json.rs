@@ -1,12 +1,13 @@
-//! How deep JSON may be nested. Most parsers stop somewhere; what is stored here can be read by all of them.
+//! Maximum nesting depth of JSON. Most parsers have a limit; every stored value stays within the
+//! limits of all of them.
 
-use super::Invalid;
+use super::ValidationError;
 
-/// The deepest nesting of arrays and objects in a payload, a result or a state.
+/// Maximum nesting depth of arrays and objects in a payload, a result or a state.
 pub const DEEPEST_JSON: usize = 128;
 
-/// Refuses a text that is nested deeper than [`DEEPEST_JSON`]. The text has to be JSON.
-pub fn check_depth(json: &str) -> Result<(), Invalid> {
+/// Checks that a text is not nested deeper than [`DEEPEST_JSON`]. The text must be valid JSON.
+pub fn check_depth(json: &str) -> Result<(), ValidationError> {
     let (mut depth, mut in_text, mut escaped) = (0_usize, false, false);
     for byte in json.bytes() {
         match byte {
@@ -17,7 +18,7 @@ pub fn check_depth(json: &str) -> Result<(), Invalid> {
             b'[' | b'{' => {
                 depth += 1;
                 if depth > DEEPEST_JSON {
-                    return Err(Invalid(format!("the JSON is nested deeper than {DEEPEST_JSON}")));
+                    return Err(ValidationError(format!("the JSON is nested deeper than {DEEPEST_JSON}")));
                 }
             }
             b']' | b'}' => depth = depth.saturating_sub(1),

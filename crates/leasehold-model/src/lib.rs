@@ -1,8 +1,8 @@
-//! The rules. Pure: no I/O, no clock, no async.
+//! Pure model of locks and tasks: no I/O, no clock, no async.
 //!
-//! Everything here is data, or a function from data to data. The one that matters is
-//! [`LockRecord::apply`]: it takes an operation and the engine's time, changes the record, and says what came of
-//! it. Engines make "load, apply, save" atomic; they decide nothing.
+//! This crate contains only data and functions from data to data. The central one is
+//! [`LockRecord::apply`]: it takes an operation and the engine's time, changes the record and
+//! returns the outcome. Engines make "load, apply, save" atomic; they make no decisions of their own.
 
 mod ask;
 #[cfg(feature = "openapi")]
@@ -35,27 +35,28 @@ pub use name::{
     DeliveryId, EventName, Holder, LockName, QueueName, Reason, ScheduleName, TaskKey, TriggerId,
     WorkflowName,
 };
-pub use op::{Acquire, AskRelease, ForceRelease, Leave, LockOp, Release, Renew, Restarted, Sweep};
+pub use op::{Acquire, ForceRelease, Leave, LockOp, Release, Renew, RequestRelease, Restarted, Sweep};
 pub use outcome::{Applied, Conflict, HeldBy, NotHeld, Outcome, Queued, Swept};
 pub use process::{BootId, Member, Process};
 pub use record::{Asked, Lease, LockRecord, Status, Ticket, TookOver};
-pub use schedule::{CronText, Missed, Schedule, Zone};
+pub use schedule::{CronExpression, MisfirePolicy, Schedule, TimeZoneName};
 pub use task::{
-    Beat, Brief, Cancel, Chain, Change, Counts, Enqueued, ExecutionId, Fingerprint, Finished, HeldTask,
-    Input, LeaseTasks, Leased, MAX_PAYLOAD, NewTask, Note, Pause, Payload, Progress, QueueStatus, Recovered,
-    Retention, Retries, Retry, Reuse, Settle, Settled, Task, TaskAnswer, TaskEvent, TaskEventKind, TaskId,
-    TaskOp, TaskState, TaskTable, Verdict, WebhookEvent, When, WorkerId, WorkerInfo, WorkerStatus,
+    AttemptResult, Cancel, Chain, Change, Counts, Enqueued, ExecutionId, ExecutionSpec, Fingerprint,
+    FinishedFilter, HeartbeatResult, HeldTask, Input, LeaseTasks, Leased, MAX_PAYLOAD, Message, NewTask,
+    Pause, Payload, Progress, QueueStatus, Recovered, Retention, Retry, RetryPolicy, Reuse, Settle, Settled,
+    Task, TaskAnswer, TaskEvent, TaskEventKind, TaskId, TaskOp, TaskState, TaskTable, WebhookEvent, When,
+    WorkerId, WorkerInfo, WorkerStatus,
 };
 pub use time::{Timestamp, Ttl};
 pub use token::Token;
 
-/// A value that cannot be: what was wrong with it, in words for the person who typed it.
+/// Validation error; the message is meant for end users.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Invalid(pub String);
+pub struct ValidationError(pub String);
 
-/// No lock has more live leases than this: a record stays small enough to be read and written whole.
+/// Maximum number of live leases of a lock. It keeps a record small enough to be read and written as a whole.
 pub const MAX_HOLDERS: usize = 1000;
 
-/// No lock has more tickets than this; a request that would be one more is refused.
+/// Maximum number of tickets of a lock; a request that would exceed it is rejected.
 pub const MAX_WAITERS: usize = 1000;

@@ -1,19 +1,20 @@
-//! Names and other short texts that people type: checked once, at the edge.
+//! Names and other short texts that users type: validated once, on construction.
 
 use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::Invalid;
+use super::ValidationError;
 
-/// Longest name, holder or reason, in bytes of UTF-8.
+/// Maximum length of a name, holder or reason, in bytes of UTF-8.
 pub(super) const MAX_BYTES: usize = 255;
-/// Longest name of a workflow: its queue and its lock have a prefix more.
+/// Maximum length of a workflow name: shorter, because the names of its queue and its lock add a prefix.
 pub(super) const MAX_WORKFLOW: usize = MAX_BYTES - super::task::WORKFLOW.len();
 
-/// Makes a text type with one rule: 1 to 255 bytes, or fewer if so said, no control characters, nothing that breaks a line
-/// or turns the direction of the text around it, no blanks at either end.
+/// Defines a text type with one validation rule: 1 to 255 bytes (or up to the given maximum), no
+/// control characters, no line separators, no characters that change the direction of the
+/// surrounding text, no blanks at either end.
 macro_rules! short_text {
     ($(#[$doc:meta])* $type:ident, $word:literal) => {
         short_text!($(#[$doc])* $type, $word, MAX_BYTES);
@@ -25,13 +26,13 @@ macro_rules! short_text {
         pub struct $type(Arc<str>);
 
         impl $type {
-            /// Checks the text and takes it.
-            pub fn new(text: impl AsRef<str>) -> Result<Self, Invalid> {
+            /// Validates the text and creates the value.
+            pub fn new(text: impl AsRef<str>) -> Result<Self, ValidationError> {
                 check($word, text.as_ref(), $most)?;
                 Ok(Self(text.as_ref().into()))
             }
 
-            /// The text.
+            /// Returns the text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -50,22 +51,22 @@ macro_rules! short_text {
         }
 
         impl std::str::FromStr for $type {
-            type Err = Invalid;
-            fn from_str(text: &str) -> Result<Self, Invalid> {
+            type Err = ValidationError;
+            fn from_str(text: &str) -> Result<Self, ValidationError> {
                 Self::new(text)
             }
         }
 
         impl TryFrom<String> for $type {
-            type Error = Invalid;
-            fn try_from(text: String) -> Result<Self, Invalid> {
+            type Error = ValidationError;
+            fn try_from(text: String) -> Result<Self, ValidationError> {
                 Self::new(text)
             }
         }
 
         impl TryFrom<&str> for $type {
-            type Error = Invalid;
-            fn try_from(text: &str) -> Result<Self, Invalid> {
+            type Error = ValidationError;
+            fn try_from(text: &str) -> Result<Self, ValidationError> {
                 Self::new(text)
             }
         }
@@ -91,83 +92,87 @@ macro_rules! short_text {
 }
 
 short_text!(
-    /// The name of a lock. Any text of 1 to 255 bytes without control characters, line separators and bidirectional
-    /// controls; `/` is fine.
+    /// Name of a lock. Any text of 1 to 255 bytes without control characters, line separators and
+    /// bidirectional controls; `/` is allowed.
     LockName,
     "lock name"
 );
 short_text!(
-    /// Who holds or asks: an execution, a process, a person.
+    /// Name of the execution, process or person that holds or requests a lock.
     Holder,
     "holder"
 );
 short_text!(
-    /// Why somebody stepped in: kept in the history.
+    /// Reason for an intervention, kept in the history.
     Reason,
     "reason"
 );
 
 short_text!(
-    /// The name of a queue of tasks.
+    /// Name of a queue of tasks.
     QueueName,
     "queue name"
 );
 short_text!(
-    /// The name of a schedule.
+    /// Name of a schedule.
     ScheduleName,
     "schedule name"
 );
 short_text!(
-    /// What makes a task the same task when it is added again: one per queue.
+    /// Key that identifies a task when it is added again; unique in its queue.
     TaskKey,
     "key"
 );
 
 short_text!(
-    /// The name of a workflow. Its executions are tasks of the queue `workflow/NAME`, and run under the lock of that name.
+    /// Name of a workflow. Its executions are tasks of the queue `workflow/NAME` and run under the
+    /// lock `workflow/NAME`.
     WorkflowName,
     "workflow name",
     MAX_WORKFLOW
 );
 
 short_text!(
-    /// The id of a trigger, which is part of the address of its webhook.
+    /// Id of a trigger; part of the address of its webhook.
     TriggerId,
     "trigger id"
 );
 short_text!(
-    /// The kind of an event as its sender calls it, such as `push` or `invoice.paid`.
+    /// Kind of an event in the sender's terms, such as `push` or `invoice.paid`.
     EventName,
     "event name"
 );
 short_text!(
-    /// The sender's id of a webhook delivery.
+    /// Id that the sender assigned to a webhook delivery.
     DeliveryId,
     "delivery id"
 );
 
-fn check(word: &str, text: &str, most: usize) -> Result<(), Invalid> {
+fn check(word: &str, text: &str, most: usize) -> Result<(), ValidationError> {
     if text.is_empty() {
-        return Err(Invalid(format!("the {word} is empty")));
+        return Err(ValidationError(format!("the {word} is empty")));
     }
     if text.len() > most {
-        return Err(Invalid(format!("the {word} has {} bytes; {most} is the most", text.len())));
+        return Err(ValidationError(format!("the {word} has {} bytes; {most} is the most", text.len())));
     }
     if let Some(at) = text.chars().position(char::is_control) {
-        return Err(Invalid(format!("the {word} {text:?} has a control character at position {}", at + 1)));
+        return Err(ValidationError(format!(
+            "the {word} {text:?} has a control character at position {}",
+            at + 1
+        )));
     }
-    // Such a text reads differently on a screen than it is, or takes two lines of a list.
+    // Such a text is displayed differently from its content, or takes two lines of a list.
     if let Some(at) = text.chars().position(misleads) {
         let what = "a line separator or a bidirectional control";
-        return Err(Invalid(format!("the {word} {text:?} has {what} at position {}", at + 1)));
+        return Err(ValidationError(format!("the {word} {text:?} has {what} at position {}", at + 1)));
     }
     if text.trim() != text {
-        return Err(Invalid(format!("the {word} {text:?} begins or ends with a blank")));
+        return Err(ValidationError(format!("the {word} {text:?} begins or ends with a blank")));
     }
     Ok(())
 }
 
-/// Line and paragraph separators, and the characters with the property `Bidi_Control`.
+/// Returns whether `c` is a line or paragraph separator or has the property `Bidi_Control`.
 fn misleads(c: char) -> bool {
     matches!(c, '\u{2028}' | '\u{2029}' | '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

@@ -1,4 +1,4 @@
-//! What can be asked of a lock. Operations are data: they can be stored, sent, replayed and checked.
+//! Operations on a lock. Operations are data: they can be stored, sent, replayed and checked.
 
 use std::sync::Arc;
 
@@ -6,46 +6,48 @@ use serde::{Deserialize, Serialize};
 
 use super::{Ask, BootId, Holder, LeaseId, Reason, Token, Ttl};
 
-/// One operation on one lock.
+/// Operation on one lock.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum LockOp {
-    /// Take the lock, or a place in its queue.
+    /// Acquires the lock, or takes a place in its queue.
     Acquire(Acquire),
-    /// Hold it longer.
+    /// Extends a lease.
     Renew(Renew),
-    /// Hold it longer, and write that into the history.
+    /// Extends a lease and records the renewal in the history.
     RenewLogged(Renew),
-    /// Give it back; the next in the queue gets it in the same step.
+    /// Releases a lease; the next waiter in the queue receives the lock in the same step.
     Release(Release),
-    /// Take an acquire back whose answer never came, or give up waiting.
+    /// Withdraws an acquire whose response was lost, or stops waiting.
     Leave(Leave),
-    /// Ask the holder to stop when it can.
-    AskRelease(AskRelease),
-    /// Take it from its holder, now.
+    /// Requests that the holder release the lock when it can.
+    RequestRelease(RequestRelease),
+    /// Takes the lock from its holder immediately.
     ForceRelease(ForceRelease),
-    /// Clear away what has ended.
+    /// Removes expired leases and tickets.
     Sweep(Sweep),
-    /// The engine's host has started anew.
+    /// Reports that the engine's host has restarted.
     Restarted(Restarted),
 }
 
 impl LockOp {
-    /// The request that it is about, if it is about one.
+    /// Returns the id of the request that the operation belongs to, if any.
     pub fn lease_id(&self) -> Option<LeaseId> {
         match self {
             Self::Acquire(acquire) => Some(acquire.ask.lease_id),
             Self::Renew(renew) | Self::RenewLogged(renew) => Some(renew.lease_id),
             Self::Release(release) => Some(release.lease_id),
             Self::Leave(leave) => Some(leave.lease_id),
-            Self::AskRelease(_) | Self::ForceRelease(_) | Self::Sweep(_) | Self::Restarted(_) => None,
+            Self::RequestRelease(_) | Self::ForceRelease(_) | Self::Sweep(_) | Self::Restarted(_) => None,
         }
     }
 
-    /// Whether a store may send it again by itself after an answer was lost: the second time it changes nothing more, and
-    /// is answered as the first. A release, a forced release and a request to release are not: once done, they are
-    /// answered with [`NotHeld`](super::Outcome::NotHeld), or ask and record a second time. Only the caller, which knows
-    /// that an answer was lost, can tell what that means; so the store returns a retryable error instead.
+    /// Returns whether a store may resend the operation on its own after a lost response: the
+    /// second execution changes nothing more and returns the same response as the first. A release,
+    /// a forced release and a release request must not be resent: once executed, they return
+    /// [`NotHeld`](super::Outcome::NotHeld), or request and record the release a second time. Only
+    /// the caller, which knows that a response was lost, can interpret such a response, so the
+    /// store returns a retryable error instead.
     pub const fn is_repeatable(&self) -> bool {
         match self {
             Self::Acquire(_)
@@ -54,90 +56,93 @@ impl LockOp {
             | Self::Leave(_)
             | Self::Sweep(_)
             | Self::Restarted(_) => true,
-            Self::Release(_) | Self::AskRelease(_) | Self::ForceRelease(_) => false,
+            Self::Release(_) | Self::RequestRelease(_) | Self::ForceRelease(_) => false,
         }
     }
 }
 
-/// Take the lock, or a place in its queue.
+/// Acquires the lock, or takes a place in its queue.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Acquire {
-    /// Who asks for what.
+    /// Request for the lock.
     pub ask: Arc<Ask>,
-    /// Wait in the queue: how long the ticket lives unless this operation is sent again.
+    /// Lifetime of the ticket unless the caller sends this operation again. `None`: the caller does not wait.
     #[serde(default)]
     pub queue: Option<Ttl>,
-    /// Also take a lease that has not been renewed for so long, although it has not ended.
+    /// Also take over a lease that has not expired but has not been renewed for this long.
     #[serde(default)]
     pub steal_after: Option<Ttl>,
 }
 
-/// Hold it longer: counts from now.
+/// Extends a lease from now on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Renew {
-    /// The lease…
+    /// Lease to extend.
     pub lease_id: LeaseId,
-    /// …and the token it was granted with.
+    /// Token with which the lease was granted.
     pub token: Token,
-    /// From now on last so long; else as long as before.
+    /// New lifetime of the lease; unchanged by default.
     #[serde(default)]
     pub ttl: Option<Ttl>,
 }
 
-/// Give it back.
+/// Releases a lease.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Release {
-    /// The lease…
+    /// Lease to release.
     pub lease_id: LeaseId,
-    /// …and the token it was granted with.
+    /// Token with which the lease was granted.
     pub token: Token,
-    /// Keep everybody out until so long after it was acquired, although nobody works any more.
+    /// Minimum time from acquisition during which the lock stays taken, although the holder has finished.
     #[serde(default)]
     pub at_least: Option<Ttl>,
 }
 
-/// Give up. Needs no token: only the caller that made the id knows it, and it may have missed its grant.
+/// Withdraws a request. No token is needed: only the caller that generated the id knows it, and
+/// that caller may have missed its grant.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Leave {
-    /// The request that is taken back, whatever became of it.
+    /// Request to withdraw, whether it is queued or granted.
     pub lease_id: LeaseId,
 }
 
-/// Ask the holder to stop when it can.
+/// Requests that holders release the lock when they can.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct AskRelease {
-    /// Only the lease with this token; else every holder.
+pub struct RequestRelease {
+    /// Token of the lease to release; every holder by default.
     #[serde(default)]
     pub token: Option<Token>,
-    /// Who asks.
+    /// Holder that requests the release.
     pub by: Holder,
-    /// Why.
+    /// Reason of the request.
     #[serde(default)]
     pub reason: Option<Reason>,
 }
 
-/// Take it from its holder, now. The holder may still be at work: its token is old from here on.
+/// Takes the lock from its holder immediately. The holder may still be working: its token is stale
+/// from here on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ForceRelease {
-    /// The token that the caller saw: if the lock has moved on, nothing happens.
+    /// Token of the lease that the caller saw. If no lease has this token, nothing happens.
     pub token: Token,
-    /// Who does it.
+    /// Actor that forces the release.
     pub by: Holder,
-    /// Why.
+    /// Reason of the forced release.
     pub reason: Reason,
 }
 
-/// Clear away what has ended.
+/// Removes expired leases and tickets.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct Sweep {
-    /// Requests whose processes the engine has seen to be gone: they end now, whatever their time.
+    /// Requests whose processes the engine found dead: their leases and tickets end now, regardless
+    /// of their expiry time.
     #[serde(default)]
     pub dead: Vec<LeaseId>,
 }
 
-/// The engine's host has started anew, and with it the engine's clock.
+/// Reports that the engine's host, and with it the engine's clock, has restarted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Restarted {
-    /// The boot that is over: whatever its processes held is free.
+    /// Boot that has ended: every lease and ticket of its processes ends.
     pub boot: BootId,
 }

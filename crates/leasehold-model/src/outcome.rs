@@ -1,4 +1,4 @@
-//! What is answered to an operation.
+//! Outcomes of operations on a lock.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,103 +7,106 @@ use serde::{Deserialize, Serialize};
 
 use super::{Event, Holder, Lease, LeaseRef, LockName, Mode, Timestamp, Token, format_duration};
 
-/// What came of applying one operation: the answer, and what the engine has to write and whom it has to wake.
+/// Result of applying one operation: the response, the events that the engine has to write, and the
+/// waiters that it has to notify.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Applied {
-    /// The answer for the caller.
+    /// Response for the caller.
     pub outcome: Outcome,
-    /// To be written in the same atomic step as the record.
+    /// Events to write in the same atomic step as the record.
     pub events: Vec<Event>,
-    /// Leases that tickets have turned into: their waiters, and nobody else, are to be woken.
+    /// Leases that were granted to tickets. The engine notifies their waiters and no others.
     pub handed_over: Vec<Lease>,
-    /// Whether the record is another than before; if not, nothing needs to be written.
+    /// Whether the record has changed; if not, nothing needs to be written.
     pub changed: bool,
 }
 
-/// The answer to an operation.
+/// Response to an operation.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "outcome", content = "of", rename_all = "snake_case")]
 pub enum Outcome {
-    /// Acquire: the lock is yours.
+    /// Acquire: the lock is granted to the caller.
     Granted(Lease),
-    /// Acquire: you are in the queue.
+    /// Acquire: the caller is queued.
     Queued(Queued),
-    /// Acquire: somebody is in the way, and you did not want to wait.
-    Busy(Conflict),
-    /// Renew: longer it is. The lease says if somebody asked for it.
+    /// Acquire: another request holds or awaits the lock, and the caller does not wait.
+    Conflict(Conflict),
+    /// Renew: the lease is extended. The lease contains the release request, if there is one.
     Renewed(Lease),
-    /// Release: given back. The lease as it ended, or, kept for its `at_least` time, as it stands.
+    /// Release: the lease is released. Contains the lease at its end or, if it is retained for
+    /// `at_least`, its current state.
     Released(Lease),
-    /// Leave: neither ticket nor lease with that id is left.
+    /// Leave: neither a ticket nor a lease with that id remains.
     Left,
-    /// `AskRelease`: so many holders were asked.
+    /// `RequestRelease`: number of holders that were asked to release.
     Asked(u32),
-    /// `ForceRelease`: taken from this lease.
+    /// `ForceRelease`: lease that was ended.
     Forced(Lease),
-    /// `Renew`, `Release`, `AskRelease`, `ForceRelease`: no live lease with that id and token.
+    /// `Renew`, `Release`, `RequestRelease`, `ForceRelease`: there is no live lease with that id and token.
     NotHeld(NotHeld),
-    /// Sweep and Restarted: what was cleared away.
+    /// Sweep and Restarted: counts of the removed leases and tickets.
     Swept(Swept),
 }
 
-/// A place in the queue.
+/// Place in the queue.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Queued {
-    /// How many are before you.
+    /// Number of tickets ahead of the caller.
     pub ahead: u32,
-    /// Who is in the way.
+    /// Holders and waiters that the request conflicts with.
     pub conflict: Conflict,
 }
 
-/// Who is in the way.
+/// Holders and waiters that a request conflicts with.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Conflict {
-    /// The live leases, oldest first.
+    /// Live leases, oldest first.
     pub holders: Vec<HeldBy>,
-    /// How many wait.
+    /// Number of waiters.
     pub waiters: u32,
-    /// Whether the lock has as many holders or waiters as a record can keep.
+    /// Whether the lock has the maximum number of holders or waiters that a record can store.
     pub full: bool,
-    /// The store's time of a refusal. None in the answer to a request that waits.
+    /// Store time of the rejection. `None` in the response to a queued request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub now: Option<Timestamp>,
 }
 
-/// One live lease, as others may see it.
+/// Public view of a live lease.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct HeldBy {
-    /// Who.
+    /// Holder of the lease.
     pub holder: Holder,
-    /// The public name of its lease; none if no lease is behind it, as with a person that an issue is assigned to.
+    /// Public name of the lease; `None` if the holder has no lease, such as a person to whom an
+    /// issue is assigned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<LeaseRef>,
-    /// Alone or with others.
+    /// Mode of the lease.
     pub mode: Mode,
-    /// Its token: what a force-release has to name.
+    /// Token of the lease, which a forced release must specify.
     pub token: Token,
-    /// Since when.
+    /// Time at which the lease was granted.
     pub since: Timestamp,
-    /// Until when, unless renewed.
+    /// Time at which the lease expires unless it is renewed.
     pub until: Timestamp,
 }
 
-/// No live lease with that id and token.
+/// Response to an operation on a lease that is not held: there is no live lease with that id and token.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct NotHeld {
-    /// The newest token of the lock.
+    /// Newest token of the lock.
     pub token: Token,
-    /// Who has the lock now.
+    /// Current holders of the lock.
     pub holders: Vec<HeldBy>,
 }
 
-/// What a sweep cleared away.
+/// Counts of what a sweep removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct Swept {
-    /// Leases that had ended, or whose processes were gone.
+    /// Number of leases that had expired or whose processes had died.
     pub leases: u32,
-    /// Tickets of waiters that no longer wait.
+    /// Number of tickets whose waiters no longer wait.
     pub tickets: u32,
-    /// Waiters that were served because of it.
+    /// Number of waiters that were granted the lock as a result.
     pub served: u32,
 }
 
@@ -116,7 +119,7 @@ impl std::ops::AddAssign for Swept {
 }
 
 impl Conflict {
-    /// The sentence that people read: who has it, since when it cannot be had, and how many wait.
+    /// Returns a message for end users: the holder, the expiry time and the number of waiters.
     pub fn describe(&self, name: &LockName) -> impl fmt::Display {
         let queue = match self.waiters {
             0 => String::new(),
@@ -146,8 +149,8 @@ impl Conflict {
         }
     }
 
-    /// Returns how long the lease lasts from the refusal on, unless it is renewed. None if the time of the refusal is not
-    /// known, or the lease has no end.
+    /// Returns the remaining time of the lease at the time of the rejection, unless the lease is
+    /// renewed. Returns `None` if the time of the rejection is unknown or the lease never expires.
     pub fn left(&self, held: &HeldBy) -> Option<Duration> {
         let endless = held.until >= Timestamp::from_micros(u64::MAX);
         self.now.filter(|_| !endless).map(|now| held.until.since(now))
@@ -155,7 +158,7 @@ impl Conflict {
 
     fn countdown(&self, held: &HeldBy) -> String {
         let left = self.left(held).filter(|left| *left > Duration::ZERO);
-        // Whole seconds are enough for a person.
+        // Precision below one second is not useful to readers.
         let round =
             |left: Duration| if left.as_secs() > 0 { Duration::from_secs(left.as_secs()) } else { left };
         left.map(|left| format!(" (in {})", format_duration(round(left)))).unwrap_or_default()

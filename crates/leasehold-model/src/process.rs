@@ -1,32 +1,32 @@
-//! Which processes stand behind a lease, so that an engine on the same host can see that they are gone.
+//! Processes that hold a lease, so that an engine on the same host can detect their death.
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// One boot of one machine: the kernel makes a new one at each start.
+/// Id of one boot of one machine: the kernel generates a new id at each start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct BootId(pub Uuid);
 
-/// The processes behind a lease. They are gone when *every* member is gone, or when the machine has started anew.
+/// Processes that hold a lease. They count as dead when *every* member is dead or the machine has restarted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Process {
-    /// The boot they run in.
+    /// Boot in which the processes run.
     pub boot: BootId,
-    /// The process-id namespace in which their numbers mean something.
+    /// PID namespace in which the process ids are valid.
     pub pid_namespace: u64,
-    /// The processes; the first is the one that talks to the store.
+    /// Process identities; the first is the process that calls the store.
     pub members: Vec<Member>,
 }
 
-/// One process. Numbers are used again, so the time it started at belongs to its name.
+/// Identity of one process. Process ids are reused, so the start time is part of the identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Member {
-    /// Its number.
+    /// Process id.
     pub pid: u32,
-    /// When it started, in the kernel's ticks since boot.
+    /// Start time in kernel ticks since boot.
     pub started: u64,
-    /// Whether it leads a process group that counts as long as anything in it lives.
+    /// Whether the process leads a process group that counts as alive while any of its processes lives.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub group: bool,
 }

@@ -1,15 +1,16 @@
-//! The order of the queue, and what a lock has room for.
+//! Queue order and capacity of a lock.
 
 use super::{Ask, LockRecord, MAX_HOLDERS, Mode, Priority, Ticket, Timestamp};
 
 impl LockRecord {
-    /// Whether the holders leave room for `ask`. Ended leases must have been cleared away before.
+    /// Returns whether the current holders leave capacity for `ask`. Expired leases must have been
+    /// removed before.
     pub(super) fn admits(&self, ask: &Ask) -> bool {
         let mut slots = ask.slots;
         for lease in &self.holders {
             match (lease.ask.mode, ask.mode) {
                 (Mode::Shared, Mode::Shared) => {}
-                // Everybody's own idea of how many there may be is respected, that of the holders too.
+                // The smallest limit applies, those of the current holders included.
                 (Mode::Exclusive, Mode::Exclusive) => slots = slots.min(lease.ask.slots),
                 _ => return false,
             }
@@ -21,7 +22,7 @@ impl LockRecord {
         self.holders.len() < room
     }
 
-    /// Where a request that arrives at `now` would stand in the queue.
+    /// Returns the queue index of a request that arrives at `now`.
     pub(super) fn place(&self, ask: &Ask, now: Timestamp) -> usize {
         let rank = rank(ask.priority, now);
         self.waiters.partition_point(|ticket| ticket.rank() <= rank)
@@ -34,9 +35,10 @@ impl Ticket {
     }
 }
 
-/// Lower is served first: the time of arrival, moved ahead by one step for each degree of priority. As it does not
-/// change while time passes, the queue is always in order, and a ticket can only be overtaken by those that come
-/// within the steps between them: nothing starves.
+/// Returns the rank of a request; lower ranks are granted first. The rank is the time of arrival,
+/// moved ahead by one step per unit of priority. Ranks do not change while time passes, so the
+/// queue stays sorted, and a ticket can only be overtaken by requests that arrive within the steps
+/// between them: no ticket starves.
 pub(super) fn rank(priority: Priority, since: Timestamp) -> i64 {
     let since = i64::try_from(since.as_micros()).unwrap_or(i64::MAX);
     let step = i64::try_from(Priority::STEP.as_micros()).unwrap_or(i64::MAX);

@@ -1,4 +1,4 @@
-//! One lock as it is stored: its holders, its queue, its token.
+//! Stored record of a lock: its holders, its queue, its token.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,66 +10,68 @@ use super::{
     format_duration,
 };
 
-/// One lock. Stored until nobody has used it for long; see [`TokenFloor`](super::TokenFloor) for its token after that.
+/// Lock record. Stored until the lock has been unused for the retention time; see
+/// [`TokenFloor`](super::TokenFloor) for its token after that.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LockRecord {
-    /// Its name.
+    /// Name of the lock.
     pub name: LockName,
-    /// The newest token; outlives every lease.
+    /// Newest token; outlives every lease.
     pub token: Token,
-    /// The leases, oldest first. Some may have ended since the last operation.
+    /// Leases, oldest first. Some may have expired since the last operation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holders: Vec<Lease>,
-    /// The tickets, next first. Some may have ended since the last operation.
+    /// Tickets, next first. Some may have expired since the last operation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waiters: Vec<Ticket>,
-    /// Counts every change.
+    /// Number of changes of the record.
     pub version: u64,
 }
 
-/// A grant that ends by itself.
+/// Grant of a lock that expires unless it is renewed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Lease {
-    /// Who asked for what.
+    /// Request that the lease was granted for.
     pub ask: Arc<Ask>,
-    /// The fencing token of this grant.
+    /// Fencing token of this grant.
     pub token: Token,
-    /// Since when.
+    /// Time at which the lease was granted.
     pub acquired_at: Timestamp,
-    /// Last sign of life.
+    /// Time of the last renewal.
     pub renewed_at: Timestamp,
-    /// Until when. From this very moment on it does not count.
+    /// Time at which the lease expires; from this instant on it is not valid.
     pub expires_at: Timestamp,
-    /// How often it was renewed.
+    /// Number of renewals.
     #[serde(default)]
     pub renewals: u64,
-    /// Where it stands.
+    /// Current state of the lease.
     #[serde(default)]
     pub status: Status,
-    /// Who asked the holder to stop.
+    /// Request to the holder to release the lease, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked: Option<Asked>,
-    /// The lease that this one replaced although it had not been released. Set in the answer that grants the lease, never
-    /// in the record.
+    /// Lease that this one replaced although it had not been released. Set in the response that
+    /// grants the lease, never in the record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub took_over: Option<Box<TookOver>>,
 }
 
-/// A lease that ended without a release, and in whose place another was granted in the same step.
+/// Lease that ended without a release and was replaced by another lease in the same step.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TookOver {
-    /// Its holder.
+    /// Holder of the ended lease.
     pub holder: Holder,
-    /// Its token.
+    /// Token of the ended lease.
     pub token: Token,
-    /// Its last renewal.
+    /// Last renewal of the ended lease.
     pub renewed_at: Timestamp,
-    /// The end of its time. It may be later than the grant, if the lease was stolen or its process was gone.
+    /// Expiry time of the ended lease. It is later than the grant of the new lease if the lease was
+    /// stolen or its process died.
     pub expires_at: Timestamp,
 }
 
 impl TookOver {
-    /// Describes a lease that ends.
+    /// Creates the description of a lease that ends.
     pub fn of(lease: &Lease) -> Self {
         Self {
             holder: lease.ask.holder.clone(),
@@ -79,7 +81,7 @@ impl TookOver {
         }
     }
 
-    /// Returns how it ended, in words, as of the grant of the next lease.
+    /// Returns a message that describes the end of the lease, as of the grant of the next lease.
     pub fn describe(&self, granted_at: Timestamp) -> String {
         let holder = &self.holder;
         if self.expires_at <= granted_at {
@@ -92,17 +94,17 @@ impl TookOver {
     }
 }
 
-/// Where a lease stands.
+/// State of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// Its holder is at work.
+    /// The holder is working.
     #[default]
     Active,
-    /// Its holder has been asked to stop.
+    /// The holder has been asked to release.
     Releasing,
-    /// Its holder is done; it only keeps others out until its `at_least` time is over.
+    /// The holder has released; the lease blocks the lock until its `at_least` time is over.
     Released,
 }
 
@@ -116,59 +118,60 @@ impl std::fmt::Display for Status {
     }
 }
 
-/// A request to the holder to stop.
+/// Request to the holder to release or stop.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Asked {
-    /// Who asks.
+    /// Holder that made the request.
     pub by: Holder,
-    /// Why.
+    /// Reason of the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Reason>,
-    /// When.
+    /// Time of the request.
     pub at: Timestamp,
 }
 
-/// A place in the queue.
+/// Place of a waiter in the queue.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Ticket {
-    /// Who asks for what.
+    /// Request that waits for the lock.
     pub ask: Arc<Ask>,
-    /// Since when.
+    /// Time at which the request was queued.
     pub since: Timestamp,
-    /// Until when, unless the waiter asks again.
+    /// Time at which the ticket expires unless the waiter sends its acquire again.
     pub expires_at: Timestamp,
-    /// How long the ticket lives from each asking, and how long the waiter has to take up the lock once it is its turn.
+    /// Lifetime of the ticket from each acquire, and the time that the waiter has to confirm the
+    /// lease once it is granted.
     pub patience: Ttl,
 }
 
 impl LockRecord {
-    /// A lock that nobody has asked for yet.
+    /// Creates the record of a lock that no caller has requested yet.
     pub fn new(name: LockName) -> Self {
         Self { name, token: Token::default(), holders: Vec::new(), waiters: Vec::new(), version: 0 }
     }
 
-    /// The lease with that id.
+    /// Returns the lease with this id.
     pub fn lease(&self, id: &LeaseId) -> Option<&Lease> {
         self.holders.iter().find(|lease| lease.ask.lease_id == *id)
     }
 
-    /// The leases that count at `now`.
+    /// Returns the leases that are valid at `now`.
     pub fn live(&self, now: Timestamp) -> impl Iterator<Item = &Lease> {
         self.holders.iter().filter(move |lease| now < lease.expires_at)
     }
 
-    /// The tickets that count at `now`, next first.
+    /// Returns the tickets that are valid at `now`, next first.
     pub fn waiting(&self, now: Timestamp) -> impl Iterator<Item = &Ticket> {
         self.waiters.iter().filter(move |ticket| now < ticket.expires_at)
     }
 
-    /// When something of this lock ends next: the time to sweep it at.
+    /// Returns the time at which the next lease or ticket of this lock expires: the time to sweep it at.
     pub fn next_end(&self) -> Option<Timestamp> {
         let leases = self.holders.iter().map(|lease| lease.expires_at);
         leases.chain(self.waiters.iter().map(|ticket| ticket.expires_at)).min()
     }
 
-    /// Who is in the way at `now`.
+    /// Returns the holders and waiters that conflict with a request at `now`.
     pub fn conflict(&self, now: Timestamp) -> Conflict {
         let waiters = u32::try_from(self.waiting(now).count()).unwrap_or(u32::MAX);
         Conflict { holders: self.held_by(now), waiters, full: false, now: Some(now) }
@@ -180,7 +183,7 @@ impl LockRecord {
 }
 
 impl Lease {
-    /// How long it has been held at `now`.
+    /// Returns how long the lease has been held at `now`.
     pub fn held_for(&self, now: Timestamp) -> Duration {
         now.since(self.acquired_at)
     }

@@ -1,18 +1,20 @@
-//! The rules of a lock. One function, [`LockRecord::apply`]: every engine obeys it, and it is model-checked.
+//! Rules of a lock in one function, [`LockRecord::apply`]. Every engine obeys it, and it is
+//! model-checked.
 
 use std::sync::Arc;
 
 use super::{
-    Acquire, Applied, Ask, AskRelease, Asked, Event, EventKind, ForceRelease, Lease, LeaseId, LockOp,
-    LockRecord, MAX_WAITERS, NotHeld, Outcome, Queued, Reason, Release, Renew, Status, Swept, Ticket,
+    Acquire, Applied, Ask, Asked, Event, EventKind, ForceRelease, Lease, LeaseId, LockOp, LockRecord,
+    MAX_WAITERS, NotHeld, Outcome, Queued, Reason, Release, Renew, RequestRelease, Status, Swept, Ticket,
     Timestamp, TookOver, Ttl,
 };
 
 impl LockRecord {
-    /// Applies one operation at the engine's time `now`, and says what came of it.
+    /// Applies one operation at the engine's time `now` and returns the outcome.
     ///
-    /// The past is settled first: whatever has ended by `now` goes, and the queue is served with what it leaves. So
-    /// every rule below sees live leases and live tickets only, and a lock never stays with a holder whose time is over.
+    /// Leases and tickets that have expired by `now` are removed first, and the freed capacity is
+    /// granted to the queue. Every rule below therefore sees only live leases and live tickets, and
+    /// a lock never stays with a holder whose lease has expired.
     pub fn apply(&mut self, op: &LockOp, now: Timestamp) -> Applied {
         let mut step = Step::new(self, now);
         step.settle_the_past(op);
@@ -22,7 +24,7 @@ impl LockRecord {
             LockOp::RenewLogged(renew) => step.renew_logged(renew),
             LockOp::Release(release) => step.release(release),
             LockOp::Leave(leave) => step.leave(&leave.lease_id),
-            LockOp::AskRelease(ask) => step.ask_release(ask),
+            LockOp::RequestRelease(ask) => step.ask_release(ask),
             LockOp::ForceRelease(force) => step.force_release(force),
             LockOp::Sweep(_) | LockOp::Restarted(_) => step.swept(),
         };
@@ -30,14 +32,14 @@ impl LockRecord {
     }
 }
 
-/// One operation under way.
+/// Operation in progress.
 struct Step<'a> {
     record: &'a mut LockRecord,
     now: Timestamp,
     events: Vec<Event>,
     handed_over: Vec<Lease>,
     swept: Swept,
-    /// The first lease that this step ended without a release, while its holder was at work as far as is known.
+    /// First lease that this step ended without a release while its holder was, as far as is known, working.
     took_over: Option<Box<TookOver>>,
     changed: bool,
 }
@@ -57,9 +59,9 @@ impl<'a> Step<'a> {
         Applied { outcome, events, handed_over, changed }
     }
 
-    // --- the past -----------------------------------------------------------------------------------------------
+    // --- expiry ---
 
-    /// Ends whatever has ended by now, and serves the queue.
+    /// Ends every lease and ticket that has expired by now, and grants the lock to the queue.
     fn settle_the_past(&mut self, op: &LockOp) {
         if let LockOp::Restarted(restarted) = op {
             self.start_clock_anew();
@@ -79,7 +81,8 @@ impl<'a> Step<'a> {
         self.serve();
     }
 
-    /// Ends what the dead have left. A lease that is only kept for its `at_least` time needs nobody alive.
+    /// Expires leases and tickets whose process died. Leases retained for `at_least` are not tied
+    /// to a process.
     fn bury(&mut self, is_dead: impl Fn(&Ask) -> bool) {
         let gone = Reason::new("its process is gone").ok();
         let first = self.events.len();
@@ -92,7 +95,7 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// Ends stale leases that are in the way of `ask`, the stalest first, until there is room for it.
+    /// Ends stale leases that conflict with `ask`, the stalest first, until there is capacity for it.
     fn steal(&mut self, ask: &Arc<Ask>, after: Ttl) {
         while self.mine(&ask.lease_id).is_none() && !self.record.admits(ask) {
             let stale =
@@ -106,8 +109,9 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// After a restart the clock may have jumped either way. Whoever still lives may count on its whole time from its
-    /// last sign of life; that sign came before now. What the record says of the past must not be in the future.
+    /// Rebases the times of the record after a restart, when the clock may have jumped in either
+    /// direction. Every surviving lease and ticket receives its full lifetime from now, which is
+    /// later than its last renewal. No time in the record that belongs to the past may lie in the future.
     fn start_clock_anew(&mut self) {
         let (now, record) = (self.now, &mut *self.record);
         let signs = record.holders.iter().map(|lease| lease.renewed_at);
@@ -155,14 +159,15 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// Hands the lock to the first ticket, and on, as long as there is room. Strictly in order: a ticket that does
-    /// not fit is never passed by one behind it.
+    /// Grants the lock to the first ticket, and to the next ones while there is capacity. Strictly
+    /// in order: a ticket that does not fit is never overtaken by one behind it.
     fn serve(&mut self) {
         while let Some(next) = self.record.waiters.first()
             && self.record.admits(&next.ask)
         {
             let ticket = self.record.waiters.remove(0);
-            // Not the whole ttl: if this waiter has died, those behind it wait no longer than its ticket lasts.
+            // Not the full TTL: if this waiter has died, the waiters behind it wait no longer than
+            // its ticket lasts.
             let lasts = ticket.patience.min(ticket.ask.ttl);
             let lease = self.grant(&ticket.ask, lasts, ticket.since);
             self.handed_over.push(lease);
@@ -170,7 +175,7 @@ impl<'a> Step<'a> {
         }
     }
 
-    // --- the operations -----------------------------------------------------------------------------------------
+    // --- operations ---
 
     fn acquire(&mut self, acquire: &Acquire) -> Outcome {
         let (ask, now) = (&acquire.ask, self.now);
@@ -193,7 +198,7 @@ impl<'a> Step<'a> {
             (Some(_), None) => {
                 self.end_tickets(None, |ticket| ticket.ask.lease_id == ask.lease_id);
                 self.serve();
-                Outcome::Busy(self.record.conflict(self.now))
+                Outcome::Conflict(self.record.conflict(self.now))
             }
             (None, queue) => self.first_asked(ask, queue),
         }
@@ -214,7 +219,7 @@ impl<'a> Step<'a> {
                 self.record.waiters.insert(ahead, ticket);
                 self.queued(ahead)
             }
-            _ => Outcome::Busy(super::Conflict { full, ..self.record.conflict(self.now) }),
+            _ => Outcome::Conflict(super::Conflict { full, ..self.record.conflict(self.now) }),
         }
     }
 
@@ -250,7 +255,7 @@ impl<'a> Step<'a> {
             return self.not_held();
         };
         if lease.status == Status::Released {
-            return Outcome::Released(lease); // Asked again because the first answer was lost.
+            return Outcome::Released(lease); // Repeated after a lost response.
         }
         match release.at_least.map(|at_least| lease.acquired_at.plus(at_least)) {
             Some(until) if self.now < until => Outcome::Released(self.keep(&lease, until)),
@@ -261,7 +266,7 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// The holder is done, and yet the lock stays taken until `until`, with nobody behind it.
+    /// Retains the lock until `until` although the holder has finished; no process is attached to the lease.
     fn keep(&mut self, done: &Lease, until: Timestamp) -> Lease {
         let mut ask = Ask::clone(&done.ask);
         ask.process = None;
@@ -285,7 +290,7 @@ impl<'a> Step<'a> {
         Outcome::Left
     }
 
-    fn ask_release(&mut self, ask: &AskRelease) -> Outcome {
+    fn ask_release(&mut self, ask: &RequestRelease) -> Outcome {
         let mut asked = Vec::new();
         for lease in &mut self.record.holders {
             let meant = ask.token.is_none_or(|token| token == lease.token);
@@ -309,7 +314,7 @@ impl<'a> Step<'a> {
         let Some(lease) = self.record.holders.iter().find(|lease| lease.token == force.token).cloned() else {
             return self.not_held();
         };
-        // Its holder may still be at work: from here on its token is old, also for `fence check`.
+        // The holder may still be working: from here on its token is stale, also for `fence check`.
         self.record.token = self.record.token.next(self.now);
         self.remove(&lease, |event| {
             event.kind = EventKind::Forced;
@@ -323,15 +328,16 @@ impl<'a> Step<'a> {
         Outcome::Swept(self.swept)
     }
 
-    // --- what they share ----------------------------------------------------------------------------------------
+    // --- shared helpers ---
 
-    /// The lease of this request, if its holder is still at work.
+    /// Returns the lease of this request unless it has been released.
     fn mine(&mut self, id: &LeaseId) -> Option<&mut Lease> {
         let working = |lease: &&mut Lease| lease.ask.lease_id == *id && lease.status != Status::Released;
         self.record.holders.iter_mut().find(working)
     }
 
-    /// The answer that grants a lease. A lease that began in this step names the one in whose place it is.
+    /// Returns the response that grants a lease. A lease that began in this step names the lease
+    /// that it replaces.
     fn granted(&mut self, lease: Lease) -> Outcome {
         let took_over = if lease.acquired_at == self.now { self.took_over.take() } else { None };
         Outcome::Granted(Lease { took_over, ..lease })
@@ -356,7 +362,7 @@ impl<'a> Step<'a> {
         lease
     }
 
-    /// Ends one lease and serves the queue with its place.
+    /// Ends one lease and grants its place to the queue.
     fn remove(&mut self, lease: &Lease, describe: impl FnOnce(&mut Event)) {
         self.record.holders.retain(|other| other.token != lease.token);
         let mut event = self.event(EventKind::Released, lease);
@@ -441,7 +447,7 @@ mod tests {
         LockOp::Acquire(Acquire { ask: Arc::new(ask), queue, steal_after: None })
     }
 
-    /// After a restart the clock may be far behind. What is remembered has to move with it.
+    /// After a restart the clock may be far behind; the stored times have to move with it.
     #[test]
     fn a_clock_that_went_back_puts_nothing_into_the_future() {
         let (late, early) = (Timestamp::from_micros(9_000_000_000), Timestamp::from_micros(5_000_000));
@@ -450,7 +456,7 @@ mod tests {
         let Outcome::Granted(lease) = outcome else { panic!("{outcome:?}") };
         record.apply(&acquire(2, Some(Ttl::from_secs(5))), late.plus(Ttl::from_secs(1)));
         record.apply(&LockOp::Restarted(Restarted { boot: BootId(Uuid::from_u128(7)) }), early);
-        // A newcomer stands behind the one who waits, and a lease is kept no longer for it.
+        // The new request is queued behind the waiter, and the lease is not retained longer than `at_least`.
         let outcome = record.apply(&acquire(3, Some(Ttl::from_secs(5))), early).outcome;
         assert!(matches!(outcome, Outcome::Queued(Queued { ahead: 1, .. })), "{outcome:?}");
         let (lease_id, at_least) = (lease.ask.lease_id, Some(Ttl::from_secs(2)));

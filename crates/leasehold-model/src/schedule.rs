@@ -1,4 +1,4 @@
-//! Schedules: tasks that come again and again, by a cron expression in a time zone.
+//! Schedules: recurring tasks, defined by a cron expression in a time zone.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,97 +11,104 @@ use sha2::{Digest, Sha256};
 
 use super::ticks::Ticks;
 use super::{
-    Invalid, LockName, NewTask, Payload, Priority, QueueName, Retries, ScheduleName, TaskId, TaskKey,
-    Timestamp, Ttl, When,
+    LockName, NewTask, Payload, Priority, QueueName, RetryPolicy, ScheduleName, TaskId, TaskKey, Timestamp,
+    Ttl, ValidationError, When,
 };
 
-/// A tick that is seen at most this late was not missed: a running worker looks at the schedules every two seconds, and an
-/// answer of the store may take a while.
+/// Maximum delay at which a tick does not count as missed: a running worker polls the schedules
+/// every two seconds, and a response of the store may take some time.
 const LATE: Ttl = Ttl::from_secs(3);
 
-/// The newest tick was not missed either if it is at most this old and a worker has been waiting for it: the store may have
-/// been away in between.
+/// Maximum age at which the newest tick does not count as missed if a worker was already waiting
+/// for it: the store may have been unavailable in between.
 const AWAITED: Ttl = Ttl::from_secs(60);
 
-/// No more ticks than this are made up for.
+/// Maximum number of missed ticks that are made up for.
 const MOST: usize = 1000;
 
-/// A name that leaves room for the time of a tick in a key.
+/// Maximum length of a schedule name in bytes; leaves space in a task key for the time of the tick.
 pub(super) const LONGEST_NAME: usize = 200;
 
-/// A task that comes again and again.
+/// Definition of a recurring task.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Schedule {
-    /// Its name.
+    /// Name of the schedule.
     pub name: ScheduleName,
-    /// When: a cron expression…
-    pub cron: CronText,
-    /// …in this time zone.
-    pub zone: Zone,
-    /// What to do about ticks at which nobody was there.
+    /// Cron expression that defines the ticks.
+    pub cron: CronExpression,
+    /// Time zone of the cron expression.
+    pub zone: TimeZoneName,
+    /// Policy for missed ticks: ticks at which no worker was running.
     #[serde(default)]
-    pub missed: Missed,
-    /// Where its tasks go.
+    pub missed: MisfirePolicy,
+    /// Queue of the tasks.
     pub queue: QueueName,
-    /// What they are about.
+    /// Payload of the tasks.
     #[serde(default)]
     pub payload: Payload,
-    /// Their weight.
+    /// Priority of the tasks.
     #[serde(default)]
     pub priority: Priority,
-    /// Their lock.
+    /// Lock under which the tasks run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lock: Option<LockName>,
-    /// How often each is tried.
+    /// Retry policy of each task.
     #[serde(default)]
-    pub retries: Retries,
-    /// Each task runs up to this long after its tick, by a hash of the schedule's name and the tick.
+    pub retries: RetryPolicy,
+    /// Maximum delay of a task after its tick. The actual delay is derived from a hash of the
+    /// schedule's name and the tick.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jitter: Option<Ttl>,
-    /// No tick counts for now.
+    /// Whether the schedule is paused; a paused schedule has no ticks.
     #[serde(default)]
     pub paused: bool,
-    /// Ticks up to this time have been dealt with.
+    /// Time up to which all ticks have been processed.
     pub since: Timestamp,
 }
 
-/// What to do about ticks at which nobody was there.
+/// Policy for missed ticks: ticks at which no worker was running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Missed {
-    /// A task for each, up to a thousand.
+pub enum MisfirePolicy {
+    /// One task for each missed tick, up to 1,000.
     #[default]
-    All,
-    /// A task for the last of them.
-    Last,
-    /// Nothing.
-    None,
+    #[serde(rename = "all")]
+    RunAll,
+    /// One task for the last missed tick.
+    #[serde(rename = "last")]
+    RunLast,
+    /// No task for missed ticks.
+    #[serde(rename = "none")]
+    Skip,
 }
 
-impl FromStr for Missed {
-    type Err = Invalid;
-    fn from_str(text: &str) -> Result<Self, Invalid> {
+impl FromStr for MisfirePolicy {
+    type Err = ValidationError;
+    fn from_str(text: &str) -> Result<Self, ValidationError> {
         match text {
-            "all" => Ok(Self::All),
-            "last" => Ok(Self::Last),
-            "none" => Ok(Self::None),
-            _ => Err(Invalid(format!("'{text}' is not a policy for missed ticks; write all, last or none"))),
+            "all" => Ok(Self::RunAll),
+            "last" => Ok(Self::RunLast),
+            "none" => Ok(Self::Skip),
+            _ => Err(ValidationError(format!(
+                "'{text}' is not a policy for missed ticks; write all, last or none"
+            ))),
         }
     }
 }
 
 impl Schedule {
-    /// A plain one that begins at `since`.
+    /// Creates a schedule with default settings that begins at `since`.
     pub fn new(
         name: ScheduleName,
-        cron: CronText,
+        cron: CronExpression,
         queue: QueueName,
         payload: Payload,
         since: Timestamp,
-    ) -> Result<Self, Invalid> {
+    ) -> Result<Self, ValidationError> {
         if name.as_str().len() > LONGEST_NAME {
             let bytes = name.as_str().len();
-            return Err(Invalid(format!("the schedule name has {bytes} bytes; {LONGEST_NAME} is the most")));
+            return Err(ValidationError(format!(
+                "the schedule name has {bytes} bytes; {LONGEST_NAME} is the most"
+            )));
         }
         let (zone, missed, priority, retries) = Default::default();
         Ok(Self {
@@ -120,17 +127,17 @@ impl Schedule {
         })
     }
 
-    /// The first tick after `after`; none if there is none within reach.
+    /// Returns the first tick after `after`; `None` if the search finds no tick.
     pub fn next(&self, after: Timestamp) -> Option<Timestamp> {
         self.after(after, 1).pop()
     }
 
-    /// The next so many ticks after `after`; none while it is paused.
+    /// Returns the next `count` ticks after `after`; empty while the schedule is paused.
     pub fn ahead(&self, after: Timestamp, count: usize) -> Vec<Timestamp> {
         if self.paused { Vec::new() } else { self.after(after, count) }
     }
 
-    /// The first ticks after `after`, as far as there are any.
+    /// Returns up to `count` ticks after `after`.
     fn after(&self, after: Timestamp, count: usize) -> Vec<Timestamp> {
         self.ticks().map_or_else(Vec::new, |ticks| ticks.after(after, count))
     }
@@ -140,13 +147,15 @@ impl Schedule {
         Some(Ticks::new(self.cron.as_str(), cron, zone))
     }
 
-    /// The ticks that are to be dealt with at `now`, oldest first, and up to which time that is all. `looked_at` is when the
-    /// calling worker looked at the schedules before, if it did.
+    /// Returns the ticks to process at `now`, oldest first, and the time up to which these are all
+    /// ticks. `looked_at` is the time of the calling worker's previous poll of the schedules, if
+    /// there was one.
     ///
-    /// A tick was missed if no worker was running to see it. A worker that was running before the tick has seen it if it
-    /// is at most three seconds late, or if it is the newest and at most a minute late. A worker that has just started has seen
-    /// only the newest tick, if that is at most three seconds old: any earlier one would be dealt with if a worker had been
-    /// running.
+    /// A tick was missed if no worker was running to see it. A worker that was running before the
+    /// tick has seen it if the tick is at most three seconds late, or if it is the newest tick and
+    /// at most a minute late. A worker that has just started has seen only the newest tick, and
+    /// only if that is at most three seconds old: a running worker would already have processed any
+    /// earlier tick.
     pub fn due(&self, now: Timestamp, looked_at: Option<Timestamp>) -> (Vec<Timestamp>, Timestamp) {
         let mut ticks = self.ticks().map_or_else(Vec::new, |ticks| ticks.until(now, self.since, MOST));
         let Some(newest) = ticks.last().copied() else { return (ticks, self.since) };
@@ -160,26 +169,26 @@ impl Schedule {
             }
         };
         match self.missed {
-            Missed::All => {}
-            Missed::Last => ticks.retain(|tick| *tick == newest || was_seen(tick)),
-            Missed::None => ticks.retain(was_seen),
+            MisfirePolicy::RunAll => {}
+            MisfirePolicy::RunLast => ticks.retain(|tick| *tick == newest || was_seen(tick)),
+            MisfirePolicy::Skip => ticks.retain(was_seen),
         }
         (ticks, newest)
     }
 
-    /// The longest jitter: a day.
+    /// Maximum jitter: one day.
     pub const MAX_JITTER: Ttl = Ttl::from_secs(24 * 3600);
 
     /// Checks that a jitter is not longer than [`MAX_JITTER`](Self::MAX_JITTER).
-    pub fn check_jitter(jitter: Ttl) -> Result<Ttl, Invalid> {
+    pub fn check_jitter(jitter: Ttl) -> Result<Ttl, ValidationError> {
         if jitter <= Self::MAX_JITTER {
             return Ok(jitter);
         }
-        Err(Invalid(format!("a jitter of {jitter} is too long; {} is the longest", Self::MAX_JITTER)))
+        Err(ValidationError(format!("a jitter of {jitter} is too long; {} is the longest", Self::MAX_JITTER)))
     }
 
-    /// Returns when the task of a tick runs: at the tick, or by the jitter later. Every process gets the same time, and
-    /// schedules with the same ticks get different ones.
+    /// Returns the time at which the task of a tick runs: the tick plus the jitter. Every process
+    /// computes the same time, and schedules with the same ticks get different times.
     pub fn run_at(&self, tick: Timestamp) -> Timestamp {
         let Some(jitter) = self.jitter else { return tick };
         let hash = Sha256::new()
@@ -191,9 +200,10 @@ impl Schedule {
         Timestamp::from_micros(tick.as_micros().saturating_add(number % jitter.as_micros().max(1)))
     }
 
-    /// The task for one tick. Its key says which, so that it is added once, however many see the tick.
-    pub fn task(&self, tick: Timestamp, id: TaskId) -> Result<NewTask, Invalid> {
-        // Those that come together after a gap of the clock are apart by less than a second.
+    /// Returns the task for one tick. Its key contains the tick, so the task is added only once
+    /// even if several workers see the tick.
+    pub fn task(&self, tick: Timestamp, id: TaskId) -> Result<NewTask, ValidationError> {
+        // Ticks that fall together at the end of a clock gap are less than a second apart.
         let whole = tick.as_micros().is_multiple_of(1_000_000);
         let tick_text = if whole { tick.to_string() } else { format!("{tick:#}") };
         let key = TaskKey::new(format!("schedule {} {tick_text}", self.name))?;
@@ -208,18 +218,18 @@ impl Schedule {
     }
 }
 
-/// A cron expression: minute, hour, day of month, month, day of week; with a field for seconds before them if there are
-/// six; also `@daily` and the like.
+/// Cron expression: minute, hour, day of month, month, day of week; a sixth field in front holds
+/// the seconds. `@daily` and similar names are also accepted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct CronText(String);
+pub struct CronExpression(String);
 
-impl CronText {
-    /// Checks the text, also that it ever comes true.
-    pub fn new(text: impl Into<String>) -> Result<Self, Invalid> {
+impl CronExpression {
+    /// Parses the expression and checks that it has at least one occurrence.
+    pub fn new(text: impl Into<String>) -> Result<Self, ValidationError> {
         let cron = Self(text.into());
         let wrong = |why: String| {
-            Invalid(format!(
+            ValidationError(format!(
                 "'{}' is not a valid cron expression: {why}; write for example '0 3 * * *' for 3:00 each day",
                 cron.0
             ))
@@ -231,7 +241,7 @@ impl CronText {
         Ok(cron)
     }
 
-    /// The text.
+    /// Returns the text of the expression.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -242,57 +252,57 @@ impl CronText {
     }
 }
 
-impl TryFrom<String> for CronText {
-    type Error = Invalid;
-    fn try_from(text: String) -> Result<Self, Invalid> {
+impl TryFrom<String> for CronExpression {
+    type Error = ValidationError;
+    fn try_from(text: String) -> Result<Self, ValidationError> {
         Self::new(text)
     }
 }
 
-impl TryFrom<&str> for CronText {
-    type Error = Invalid;
-    fn try_from(text: &str) -> Result<Self, Invalid> {
+impl TryFrom<&str> for CronExpression {
+    type Error = ValidationError;
+    fn try_from(text: &str) -> Result<Self, ValidationError> {
         Self::new(text)
     }
 }
 
-impl FromStr for CronText {
-    type Err = Invalid;
-    fn from_str(text: &str) -> Result<Self, Invalid> {
+impl FromStr for CronExpression {
+    type Err = ValidationError;
+    fn from_str(text: &str) -> Result<Self, ValidationError> {
         Self::new(text)
     }
 }
 
-impl From<CronText> for String {
-    fn from(cron: CronText) -> String {
+impl From<CronExpression> for String {
+    fn from(cron: CronExpression) -> String {
         cron.0
     }
 }
 
-impl fmt::Display for CronText {
+impl fmt::Display for CronExpression {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&self.0)
     }
 }
 
-/// A time zone by its name, such as `Europe/Berlin`.
+/// Name of an IANA time zone, such as `Europe/Berlin`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Zone(String);
+pub struct TimeZoneName(String);
 
-impl Zone {
-    /// Checks that there is such a zone.
-    pub fn new(name: impl Into<String>) -> Result<Self, Invalid> {
+impl TimeZoneName {
+    /// Checks that the time zone exists.
+    pub fn new(name: impl Into<String>) -> Result<Self, ValidationError> {
         let name = name.into();
         match TimeZone::get(&name) {
             Ok(_) => Ok(Self(name)),
-            Err(_) => Err(Invalid(format!(
+            Err(_) => Err(ValidationError(format!(
                 "there is no time zone '{name}'; write for example Europe/Berlin or UTC"
             ))),
         }
     }
 
-    /// Its name.
+    /// Returns the name of the time zone.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -302,40 +312,40 @@ impl Zone {
     }
 }
 
-impl Default for Zone {
+impl Default for TimeZoneName {
     fn default() -> Self {
         Self("UTC".to_owned())
     }
 }
 
-impl TryFrom<String> for Zone {
-    type Error = Invalid;
-    fn try_from(name: String) -> Result<Self, Invalid> {
+impl TryFrom<String> for TimeZoneName {
+    type Error = ValidationError;
+    fn try_from(name: String) -> Result<Self, ValidationError> {
         Self::new(name)
     }
 }
 
-impl TryFrom<&str> for Zone {
-    type Error = Invalid;
-    fn try_from(name: &str) -> Result<Self, Invalid> {
+impl TryFrom<&str> for TimeZoneName {
+    type Error = ValidationError;
+    fn try_from(name: &str) -> Result<Self, ValidationError> {
         Self::new(name)
     }
 }
 
-impl FromStr for Zone {
-    type Err = Invalid;
-    fn from_str(name: &str) -> Result<Self, Invalid> {
+impl FromStr for TimeZoneName {
+    type Err = ValidationError;
+    fn from_str(name: &str) -> Result<Self, ValidationError> {
         Self::new(name)
     }
 }
 
-impl From<Zone> for String {
-    fn from(zone: Zone) -> String {
+impl From<TimeZoneName> for String {
+    fn from(zone: TimeZoneName) -> String {
         zone.0
     }
 }
 
-impl fmt::Display for Zone {
+impl fmt::Display for TimeZoneName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&self.0)
     }
@@ -352,9 +362,9 @@ mod tests {
 
     fn schedule(cron: &str, zone: &str, since: &str) -> Schedule {
         let (name, queue) = (ScheduleName::new("s").unwrap(), QueueName::new("q").unwrap());
-        let cron = CronText::new(cron).unwrap();
+        let cron = CronExpression::new(cron).unwrap();
         let schedule = Schedule::new(name, cron, queue, Payload::default(), time(since)).unwrap();
-        Schedule { zone: Zone::new(zone).unwrap(), ..schedule }
+        Schedule { zone: TimeZoneName::new(zone).unwrap(), ..schedule }
     }
 
     fn ticks(schedule: &Schedule, until: &str) -> Vec<String> {
@@ -368,7 +378,7 @@ mod tests {
         assert_eq!(ticks(&daily, "2024-04-02T00:00:00Z"), expected);
     }
 
-    /// On 31 March 2024 in Berlin 2:00 to 2:59 do not exist; on 27 October they come twice.
+    /// On 31 March 2024 in Berlin 2:00 to 2:59 do not exist; on 27 October they occur twice.
     #[test]
     fn a_fixed_time_ticks_once_on_the_day_the_clock_changes() {
         let at_half_past_two = |since| schedule("30 2 * * *", "Europe/Berlin", since);
@@ -381,8 +391,8 @@ mod tests {
         assert_eq!(autumn[1], "2024-10-28T01:30:00Z");
     }
 
-    /// The same for each of a list: on 14 March 2027 in New York 2:00 to 2:59 do not exist; on 7 November 1:00 to 1:59 come
-    /// twice.
+    /// Applies to each time of a list: on 14 March 2027 in New York 2:00 to 2:59 do not exist; on 7
+    /// November 1:00 to 1:59 occur twice.
     #[test]
     fn a_list_of_fixed_times_ticks_once_for_each() {
         let day = |cron, day: &str| {
@@ -436,11 +446,11 @@ mod tests {
         let mut hourly = schedule("0 * * * *", "UTC", "2024-05-01T00:30:00Z");
         let (at_once, late) = ("2024-05-01T05:00:01Z", "2024-05-01T05:00:10Z");
         assert_eq!(ticks(&hourly, late).len(), 5);
-        hourly.missed = Missed::Last;
+        hourly.missed = MisfirePolicy::RunLast;
         for now in [at_once, late, "2024-05-01T05:30:00Z"] {
             assert_eq!(ticks(&hourly, now), ["2024-05-01T05:00:00Z"], "{now}");
         }
-        hourly.missed = Missed::None;
+        hourly.missed = MisfirePolicy::Skip;
         assert_eq!(ticks(&hourly, at_once), ["2024-05-01T05:00:00Z"]);
         for now in [late, "2024-05-01T05:30:00Z"] {
             assert_eq!(ticks(&hourly, now), [""; 0], "{now}");
@@ -448,25 +458,26 @@ mod tests {
         }
     }
 
-    /// However young they are: a worker that starts does not run what piled up in a few seconds.
+    /// Regardless of their age: a worker that starts does not run the ticks that accumulated within
+    /// a few seconds.
     #[test]
     fn ticks_without_a_worker_are_missed_at_any_age() {
         let mut often = schedule("*/3 * * * * *", "UTC", "2024-05-01T00:00:00Z");
         let now = "2024-05-01T00:00:20Z";
         assert_eq!(ticks(&often, now).len(), 6);
-        often.missed = Missed::Last;
+        often.missed = MisfirePolicy::RunLast;
         assert_eq!(ticks(&often, now), ["2024-05-01T00:00:18Z"]);
-        often.missed = Missed::None;
+        often.missed = MisfirePolicy::Skip;
         assert_eq!(ticks(&often, now), ["2024-05-01T00:00:18Z"], "this one may just have come");
         let mut slow = schedule("*/10 * * * * *", "UTC", "2024-05-01T00:00:00Z");
-        slow.missed = Missed::None;
+        slow.missed = MisfirePolicy::Skip;
         assert_eq!(ticks(&slow, "2024-05-01T00:00:25Z"), [""; 0]);
     }
 
     #[test]
     fn a_worker_that_was_running_has_seen_a_tick_that_is_late() {
         let mut every = schedule("* * * * * *", "UTC", "2024-05-01T00:00:00Z");
-        every.missed = Missed::None;
+        every.missed = MisfirePolicy::Skip;
         let seen = |schedule: &Schedule, looked_at: &str, now: &str| {
             schedule.due(time(now), Some(time(looked_at))).0.len()
         };
@@ -474,7 +485,7 @@ mod tests {
         assert_eq!(seen(&every, before, "2024-05-01T00:00:02Z"), 2, "a second late");
         assert_eq!(seen(&every, before, "2024-05-01T00:00:20Z"), 4, "the store was away: no pile");
         let mut hourly = schedule("0 * * * *", "UTC", "2024-05-01T00:30:00Z");
-        hourly.missed = Missed::None;
+        hourly.missed = MisfirePolicy::Skip;
         let before = "2024-05-01T00:59:58Z";
         assert_eq!(seen(&hourly, before, "2024-05-01T01:00:40Z"), 1, "the store was away");
         assert_eq!(seen(&hourly, before, "2024-05-01T01:02:00Z"), 0, "for too long");
@@ -493,15 +504,15 @@ mod tests {
     #[test]
     fn nonsense_is_refused_in_words() {
         for text in ["", "* * *", "61 * * * *", "0 0 30 2 *", "hello", "* * * * * * *", "0 25 * * *"] {
-            let error = CronText::new(text).unwrap_err();
+            let error = CronExpression::new(text).unwrap_err();
             assert!(error.0.contains("is not a valid cron expression"), "{text}: {error}");
         }
-        assert!(Zone::new("Mars/Olympus").unwrap_err().0.contains("no time zone 'Mars/Olympus'"));
+        assert!(TimeZoneName::new("Mars/Olympus").unwrap_err().0.contains("no time zone 'Mars/Olympus'"));
         for text in ["*/5 * * * *", "@daily", "0 12 * * MON-FRI", "0 0 L * *", "*/10 * * * * *"] {
-            assert!(CronText::new(text).is_ok(), "{text}");
+            assert!(CronExpression::new(text).is_ok(), "{text}");
         }
         let long = ScheduleName::new("x".repeat(201)).unwrap();
-        let (cron, queue) = (CronText::new("@daily").unwrap(), QueueName::new("q").unwrap());
+        let (cron, queue) = (CronExpression::new("@daily").unwrap(), QueueName::new("q").unwrap());
         assert!(Schedule::new(long, cron, queue, Payload::default(), Timestamp::default()).is_err());
     }
 

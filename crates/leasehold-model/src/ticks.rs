@@ -1,12 +1,13 @@
-//! When a cron expression comes true in a time zone, also on the days on which clocks are changed.
+//! Occurrences of a cron expression in a time zone, including the days on which clocks change.
 //!
-//! The expression is looked for on a clock that is never changed; what it finds there is a local time. Which instant that
-//! is depends on the expression, by the rule of Vixie's cron:
+//! The search runs on a clock that never changes; each match is a local time. The instant of that
+//! local time depends on the expression, by the rule of Vixie cron:
 //!
-//! - One whose second, minute and hour are written without `*` names local times, one by one or as a list. Each of them
-//!   ticks once: the first time if the clock shows it twice, and right after the gap if the clock skips it.
-//! - Any other follows the time that passes: it ticks whenever the clock shows such a time, twice if it shows it twice,
-//!   and not at all if it skips it.
+//! - An expression whose second, minute and hour contain no `*` names local times, single ones or a
+//!   list. Each of them ticks once: the first time if the clock shows it twice, and right after the
+//!   gap if the clock skips it.
+//! - Any other expression follows elapsed time: it ticks whenever the clock shows a matching time,
+//!   twice if the clock shows it twice, and not at all if the clock skips it.
 
 use croner::Cron;
 use jiff::civil::DateTime;
@@ -15,14 +16,14 @@ use jiff::{Timestamp as Instant, ToSpan, Zoned};
 
 use super::Timestamp;
 
-/// No clock is changed by more than this.
+/// Upper bound of a clock change, in hours.
 const WIDEST_HOURS: i64 = 26;
 
-/// The ticks of an expression in a zone.
+/// Ticks of a cron expression in a time zone.
 pub(super) struct Ticks {
     cron: Cron,
     zone: TimeZone,
-    /// It names local times.
+    /// Whether the expression names local times.
     fixed: bool,
 }
 
@@ -31,7 +32,7 @@ impl Ticks {
         Self { cron, zone, fixed: is_fixed(text) }
     }
 
-    /// The first ticks after this time.
+    /// Returns the first `count` ticks after `time`.
     pub(super) fn after(&self, time: Timestamp, count: usize) -> Vec<Timestamp> {
         let Some(after) = instant(time) else { return Vec::new() };
         let mut ticks = Vec::new();
@@ -43,8 +44,8 @@ impl Ticks {
         ticks.into_iter().filter_map(timestamp).collect()
     }
 
-    /// The last ticks up to this time and after another one, the oldest first. What it costs does not grow with the time
-    /// between them.
+    /// Returns the last `count` ticks after `after` and up to `time`, oldest first. The cost does
+    /// not grow with the time between the two.
     pub(super) fn until(&self, time: Timestamp, after: Timestamp, count: usize) -> Vec<Timestamp> {
         let (Some(until), Some(after)) = (instant(time), instant(after)) else { return Vec::new() };
         let mut ticks = Vec::new();
@@ -59,7 +60,7 @@ impl Ticks {
     // --- local times ---
 
     fn fixed_after(&self, after: Instant, count: usize, ticks: &mut Vec<Instant>) {
-        // What the clock skipped or showed twice a while ago may come only now.
+        // Local times that the clock skipped or showed twice up to `WIDEST_HOURS` ago may tick only now.
         let mut local = self.local(after).saturating_sub(WIDEST_HOURS.hours());
         if self
             .zone
@@ -81,7 +82,7 @@ impl Ticks {
     }
 
     fn fixed_until(&self, until: Instant, after: Instant, count: usize, ticks: &mut Vec<Instant>) {
-        // The clock may have shown times already that it shows now for the second time.
+        // The clock may already have shown local times that it is about to show a second time.
         let local = self.local(until).saturating_add(WIDEST_HOURS.hours());
         let (mut previous, mut found) = (self.previous(local, true), Vec::new());
         while let Some(local) = previous.filter(|_| found.len() < count) {
@@ -102,7 +103,7 @@ impl Ticks {
         }
     }
 
-    /// Where a local time comes. Give it the place of the local time before, if that is known.
+    /// Returns the place of a local time. `before` is the place of the previous local time, if known.
     fn place(&self, local: DateTime, before: Option<Place>) -> Place {
         let (at, gap) = self.instant_of(local);
         let turn = match (gap, before) {
@@ -119,7 +120,8 @@ impl Ticks {
         Place { at, turn }
     }
 
-    /// The instant that a local time stands for; and if that is the end of a gap, where the gap begins in local time.
+    /// Returns the instant of a local time and, if that instant is the end of a gap, the local time
+    /// at which the gap begins.
     fn instant_of(&self, local: DateTime) -> (Instant, Option<DateTime>) {
         match self.zone.to_ambiguous_timestamp(local).offset() {
             AmbiguousOffset::Unambiguous { offset } => {
@@ -138,13 +140,13 @@ impl Ticks {
         }
     }
 
-    /// Where the gap begins, in local time, that ends at this instant.
+    /// Returns the local time at which the gap that ends at this instant begins.
     fn gap_before(&self, end: Instant) -> Option<DateTime> {
         let from = self.zone.to_offset(second_before(end));
         (self.zone.to_offset(end) > from).then(|| from.to_datetime(end))
     }
 
-    /// How many local times there are from one on and before another one.
+    /// Returns the number of matching local times from `from` (inclusive) to `before` (exclusive).
     fn count(&self, from: DateTime, before: DateTime) -> u32 {
         let (mut count, mut next) = (0, self.next(from, true));
         while let Some(earlier) = next.filter(|next| *next < before) {
@@ -154,7 +156,7 @@ impl Ticks {
         count
     }
 
-    // --- the time that passes ---
+    // --- elapsed time ---
 
     fn passing_after(&self, after: Instant, count: usize, ticks: &mut Vec<Instant>) {
         let (mut from, mut inclusive) = (after, false);
@@ -172,7 +174,7 @@ impl Ticks {
                 next = self.next(local, false);
             };
             let Some(change) = change else { return };
-            // Between this change and the next tick there may be many more of them.
+            // There may be many more clock changes between this one and the next tick.
             let near = hours_before(beyond);
             let last = self.zone.preceding(near).next().map(|change| change.timestamp());
             (from, inclusive) = (last.map_or(change, |last| last.max(change)), true);
@@ -206,10 +208,10 @@ impl Ticks {
         ticks.extend(found.into_iter().rev());
     }
 
-    // --- a clock that is never changed ---
+    // --- search on a clock that never changes ---
 
     fn next(&self, local: DateTime, inclusive: bool) -> Option<DateTime> {
-        // A local time may have a fraction of a second, which no expression has.
+        // A local time may have a fraction of a second; a cron expression never does.
         let start = unchanged(local)?;
         self.cron
             .find_next_occurrence(&start, inclusive && local.subsec_nanosecond() == 0)
@@ -228,7 +230,7 @@ impl Ticks {
     }
 }
 
-/// Where a local time comes: those that were skipped all come at the end of the gap, one after the other.
+/// Position of a local time. All skipped local times come at the end of the gap, one after the other.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     at: Instant,
@@ -241,7 +243,7 @@ impl Place {
     }
 }
 
-/// Whether its second, minute and hour are all written without `*`.
+/// Returns whether the second, minute and hour of the expression contain neither `*` nor `?`.
 fn is_fixed(text: &str) -> bool {
     if text.trim_start().starts_with('@') {
         return !text.trim().eq_ignore_ascii_case("@hourly");
@@ -286,7 +288,7 @@ fn second_before(at: Instant) -> Instant {
 
 #[cfg(test)]
 mod tests {
-    use super::super::schedule::CronText;
+    use super::super::schedule::CronExpression;
     use super::*;
     use std::collections::BTreeSet;
 
@@ -308,10 +310,11 @@ mod tests {
     const DAY: i64 = 24 * 3600;
 
     fn ticks(text: &str, zone: &str) -> Ticks {
-        Ticks::new(text, CronText::new(text).unwrap().parsed().unwrap(), TimeZone::get(zone).unwrap())
+        Ticks::new(text, CronExpression::new(text).unwrap().parsed().unwrap(), TimeZone::get(zone).unwrap())
     }
 
-    /// What an expression with only numbers, lists, `*` and `*/n` for minute and hour says, told by looking at every minute.
+    /// Reference implementation that checks every minute, for expressions with only numbers, lists,
+    /// `*` and `*/n` for minute and hour.
     struct Naive {
         minutes: BTreeSet<i8>,
         hours: BTreeSet<i8>,
@@ -336,7 +339,7 @@ mod tests {
             self.minutes.contains(&local.minute()) && self.hours.contains(&local.hour())
         }
 
-        /// All ticks from one second to another, in µs.
+        /// Returns all ticks from one second to another, in µs.
         fn ticks(&self, zone: &TimeZone, from: i64, to: i64) -> Vec<i64> {
             let at = |second| Instant::from_second(second).unwrap();
             let local = |second| zone.to_offset(at(second)).to_datetime(at(second));
@@ -346,7 +349,8 @@ mod tests {
                 let wanted = minutes.iter().filter(|(_, local)| self.wants(*local));
                 return wanted.map(|(second, _)| second * 1_000_000).collect();
             }
-            // Each local minute once: when it is shown first, or else when the first later one is shown.
+            // Each local minute once: when the clock shows it first or, if skipped, when the clock
+            // shows the first later one.
             let (mut found, mut shown, mut latest) = (Vec::<i64>::new(), BTreeSet::new(), minutes[0].1);
             for (second, local) in minutes {
                 let mut come = vec![local];
@@ -363,7 +367,7 @@ mod tests {
         }
     }
 
-    /// Around every change of the clock from 2024 to 2030, in zones of all kinds.
+    /// Covers every clock change from 2024 to 2030 in all kinds of zones.
     #[test]
     fn ticks_are_those_that_looking_at_every_minute_finds() {
         let minutes = ["0", "30", "15,45", "0,1,59", "*", "*/20", "7"];
@@ -379,7 +383,8 @@ mod tests {
                 .collect();
             middles.push(1_750_000_020);
             for (at, middle) in middles.into_iter().enumerate() {
-                // Each expression now and then, all of them in every zone.
+                // Each clock change checks a fifth of the expressions; five successive changes
+                // check all of them.
                 for (number, text) in
                     minutes.iter().flat_map(|m| hours.map(|h| format!("{m} {h} * * *"))).enumerate()
                 {
@@ -388,7 +393,7 @@ mod tests {
                     }
                     let middle = middle - middle.rem_euclid(MINUTE);
                     let (from, to) = (middle - DAY, middle + DAY);
-                    // One more day before it, so that it knows what has been shown.
+                    // Starts one day earlier, so that the reference knows which local times have been shown.
                     let naive = Naive::new(&text).ticks(&zone, from - DAY, to);
                     let micros = |second: i64| u64::try_from(second).unwrap() * 1_000_000;
                     let real = ticks(&text, name);
@@ -409,7 +414,7 @@ mod tests {
                             expected,
                             "'{text}' in {name} after {after}"
                         );
-                        // The last second before the end, as the end itself is not looked at.
+                        // The last instant before the end, because the reference excludes the end itself.
                         let until = Timestamp::from_micros(micros(to) - 1);
                         assert_eq!(
                             numbers(real.until(until, after, usize::MAX)),

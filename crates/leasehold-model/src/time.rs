@@ -1,53 +1,53 @@
-//! Points in time as an engine sees them, and how long a lease lasts. Nothing here reads a clock.
+//! Points in time of the engine's clock, and lifetimes of leases. This module does not read a clock.
 
 use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Invalid, format_duration};
+use super::{ValidationError, format_duration};
 
-/// A point in the engine's time: microseconds since 1970, UTC.
+/// Point in the engine's time: microseconds since 1970, UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Timestamp(u64);
 
 impl Timestamp {
-    /// From microseconds since 1970.
+    /// Creates a timestamp from microseconds since 1970.
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros)
     }
 
-    /// Microseconds since 1970.
+    /// Returns the microseconds since 1970.
     pub const fn as_micros(self) -> u64 {
         self.0
     }
 
-    /// This time and then `ttl`; the end of time if that is too far.
+    /// Returns this time plus `ttl`, saturating at the maximum timestamp.
     #[must_use]
     pub const fn plus(self, ttl: Ttl) -> Self {
         Self(self.0.saturating_add(ttl.0))
     }
 
-    /// This time moved ahead by so many microseconds.
+    /// Returns this time plus `micros` microseconds, saturating at the maximum timestamp.
     #[must_use]
     pub const fn plus_micros(self, micros: u64) -> Self {
         Self(self.0.saturating_add(micros))
     }
 
-    /// This time moved back by `duration`; the beginning of time if that is too far.
+    /// Returns this time minus `duration`, saturating at zero.
     #[must_use]
     pub fn minus(self, duration: Duration) -> Self {
         Self(self.0.saturating_sub(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)))
     }
 
-    /// How long after `earlier` this is; nothing if it is not after it.
+    /// Returns the time from `earlier` to this time; zero if this time is not after `earlier`.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0))
     }
 }
 
-/// RFC 3339 in UTC; whole seconds, or with `{:#}` to the microsecond.
+/// Formats as RFC 3339 in UTC: whole seconds, or microseconds with `{:#}`.
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let micros = i64::try_from(self.0).unwrap_or(i64::MAX);
@@ -59,66 +59,67 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// RFC 3339 with an offset: `2030-01-01T06:00:00Z`.
+/// Parses RFC 3339 with an offset: `2030-01-01T06:00:00Z`.
 impl std::str::FromStr for Timestamp {
-    type Err = Invalid;
-    fn from_str(text: &str) -> Result<Self, Invalid> {
-        let wrong = || Invalid(format!("'{text}' is not a time; write one such as 2030-01-01T06:00:00Z"));
+    type Err = ValidationError;
+    fn from_str(text: &str) -> Result<Self, ValidationError> {
+        let wrong =
+            || ValidationError(format!("'{text}' is not a time; write one such as 2030-01-01T06:00:00Z"));
         let time: jiff::Timestamp = text.parse().map_err(|_| wrong())?;
         u64::try_from(time.as_microsecond()).map(Self).map_err(|_| wrong())
     }
 }
 
-/// How long a lease or a ticket lasts: at least a millisecond, at most ten years.
+/// Lifetime of a lease or a ticket: at least one millisecond, at most ten years.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u64", into = "u64")]
 pub struct Ttl(u64);
 
 impl Ttl {
-    /// The shortest.
+    /// Minimum lifetime: one millisecond.
     pub const MIN: Self = Self(1_000);
-    /// The longest: ten years.
+    /// Maximum lifetime: ten years.
     pub const MAX: Self = Self(10 * 365 * 24 * 3600 * 1_000_000);
 
-    /// Checks the bounds.
-    pub fn new(duration: Duration) -> Result<Self, Invalid> {
+    /// Creates a lifetime; fails unless it is within [`MIN`](Self::MIN) and [`MAX`](Self::MAX).
+    pub fn new(duration: Duration) -> Result<Self, ValidationError> {
         let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         if micros < Self::MIN.0 {
             let given = if duration.is_zero() { "0".to_owned() } else { format!("{duration:?}") };
-            return Err(Invalid(format!("a duration of {given} is too short; 1ms is the least")));
+            return Err(ValidationError(format!("a duration of {given} is too short; 1ms is the least")));
         }
         if micros > Self::MAX.0 {
-            return Err(Invalid("the duration is too long; 3650d is the most".to_owned()));
+            return Err(ValidationError("the duration is too long; 3650d is the most".to_owned()));
         }
         Ok(Self(micros))
     }
 
-    /// A fixed number of seconds, for constants.
+    /// Creates a lifetime from a fixed number of seconds, for constants.
     ///
     /// # Panics
-    /// At compile time, or at once, when out of bounds.
+    /// At compile time, or at run time outside of a constant, if the value is out of bounds.
     pub const fn from_secs(secs: u64) -> Self {
         let micros = secs * 1_000_000;
         assert!(micros >= Self::MIN.0 && micros <= Self::MAX.0, "out of bounds");
         Self(micros)
     }
 
-    /// A fixed number of milliseconds, for constants.
+    /// Creates a lifetime from a fixed number of milliseconds, for constants.
     ///
     /// # Panics
-    /// At compile time, or at once, when out of bounds.
+    /// At compile time, or at run time outside of a constant, if the value is out of bounds.
     pub const fn from_millis(millis: u64) -> Self {
         let micros = millis * 1_000;
         assert!(micros >= Self::MIN.0 && micros <= Self::MAX.0, "out of bounds");
         Self(micros)
     }
 
-    /// As a standard duration.
+    /// Returns the lifetime as a standard duration.
     pub const fn as_duration(self) -> Duration {
         Duration::from_micros(self.0)
     }
 
-    /// In microseconds.
+    /// Returns the lifetime in microseconds.
     pub const fn as_micros(self) -> u64 {
         self.0
     }
@@ -131,15 +132,15 @@ impl fmt::Display for Ttl {
 }
 
 impl TryFrom<u64> for Ttl {
-    type Error = Invalid;
-    fn try_from(micros: u64) -> Result<Self, Invalid> {
+    type Error = ValidationError;
+    fn try_from(micros: u64) -> Result<Self, ValidationError> {
         Self::new(Duration::from_micros(micros))
     }
 }
 
 impl TryFrom<Duration> for Ttl {
-    type Error = Invalid;
-    fn try_from(duration: Duration) -> Result<Self, Invalid> {
+    type Error = ValidationError;
+    fn try_from(duration: Duration) -> Result<Self, ValidationError> {
         Self::new(duration)
     }
 }

@@ -1,49 +1,52 @@
-//! The fencing number: it only rises, whatever happens to the lock or the engine.
+//! Fencing token: a number that only rises, whatever happens to the lock or the engine.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Invalid, Timestamp};
+use super::{Timestamp, ValidationError};
 
-/// A fencing token. A higher one was granted later; a resource that remembers the highest it has seen can refuse
-/// every holder whose time is over. Below 2^53, so that JSON numbers carry it anywhere.
+/// Fencing token. A higher token was granted later; a resource that stores the highest token it has
+/// seen can reject every holder whose lease has ended. Less than 2^53, so that JSON numbers
+/// represent it exactly in every language.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(try_from = "u64", into = "u64")]
 pub struct Token(u64);
 
 impl Token {
-    /// The highest there can be.
+    /// Highest possible token.
     pub const MAX: Self = Self((1 << 53) - 1);
 
-    /// Checks the bound.
-    pub fn new(number: u64) -> Result<Self, Invalid> {
+    /// Creates a token; fails if the number is 2^53 or more.
+    pub fn new(number: u64) -> Result<Self, ValidationError> {
         if number > Self::MAX.0 {
-            return Err(Invalid(format!("{number} is not a token; tokens are below 2^53")));
+            return Err(ValidationError(format!("{number} is not a token; tokens are below 2^53")));
         }
         Ok(Self(number))
     }
 
-    /// The number.
+    /// Returns the number.
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// The token after this one, granted at `now`: `max(previous + 1, now in µs)`.
+    /// Returns the token after this one, granted at `now`: `max(previous + 1, now in µs)`.
     ///
-    /// The first part makes it rise within one record. The second makes it rise even when the record is gone: after
-    /// a restore from a backup, a flush, a failover that lost the last writes, or a move to another engine.
+    /// The first part makes tokens rise within one record. The second part makes them rise even if
+    /// the record is lost: after a restore from a backup, a flush, a failover that lost the last
+    /// writes, or a move to another engine.
     #[must_use]
     pub fn next(self, now: Timestamp) -> Self {
-        // A clock beyond 2^53 µs (the year 2255) is broken; counting on is what keeps tokens in bounds.
+        // A clock beyond 2^53 µs (the year 2255) is broken; tokens then only count up, which keeps
+        // them in bounds.
         let by_clock = if now.as_micros() <= Self::MAX.0 { now.as_micros() } else { 0 };
         Self((self.0 + 1).max(by_clock).min(Self::MAX.0))
     }
 }
 
 impl TryFrom<u64> for Token {
-    type Error = Invalid;
-    fn try_from(number: u64) -> Result<Self, Invalid> {
+    type Error = ValidationError;
+    fn try_from(number: u64) -> Result<Self, ValidationError> {
         Self::new(number)
     }
 }
@@ -61,11 +64,11 @@ impl fmt::Display for Token {
 }
 
 impl std::str::FromStr for Token {
-    type Err = Invalid;
-    fn from_str(text: &str) -> Result<Self, Invalid> {
+    type Err = ValidationError;
+    fn from_str(text: &str) -> Result<Self, ValidationError> {
         let number = text
             .parse()
-            .map_err(|_| Invalid(format!("'{text}' is not a token; a token is a whole number")))?;
+            .map_err(|_| ValidationError(format!("'{text}' is not a token; a token is a whole number")))?;
         Self::new(number)
     }
 }

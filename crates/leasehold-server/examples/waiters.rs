@@ -11,7 +11,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use leasehold::{Leasehold, Moment};
+use leasehold::{BootInstant, Leasehold};
 use leasehold_server::{Access, Server, listen};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -66,13 +66,13 @@ async fn hand_over(address: &str, waiters: usize) -> Any<()> {
         let mut peer = Peer::open(address).await?;
         waiting.spawn(async move {
             let lock = peer.acquire("hot", 60).await?;
-            Any::Ok((Moment::now(), peer, lock))
+            Any::Ok((BootInstant::now(), peer, lock))
         });
     }
     wait_until(address, "hot", waiters).await?;
     let mut took = Vec::new();
     for _ in 0..waiters {
-        let sent = Moment::now();
+        let sent = BootInstant::now();
         let release = json!({ "leaseId": lock["leaseId"], "token": lock["token"] });
         let answer = held.call("POST", "/api/v1/locks/hot/release", &release);
         let (answer, next) = tokio::join!(answer, waiting.join_next());
@@ -118,7 +118,7 @@ async fn crowd(address: &str, processes: &Processes, many: usize, locks: usize) 
         holders.push((name.clone(), peer.acquire(&name, 0).await?));
     }
     let before = resident(server)?;
-    let began = Moment::now();
+    let began = BootInstant::now();
     let mut waiting = JoinSet::new();
     for number in 0..many {
         let mut peer = Peer::open(address).await?;
@@ -128,7 +128,7 @@ async fn crowd(address: &str, processes: &Processes, many: usize, locks: usize) 
     for lock in 0..locks {
         wait_until(address, &format!("crowd-{lock}"), many / locks).await?;
     }
-    let ready = Moment::now().after(began);
+    let ready = BootInstant::now().after(began);
     let cpu = processes.cpu()?;
     tokio::time::sleep(Duration::from_secs(10)).await;
     // A tick is 10 ms: their number in 10 s is milliseconds per second, or tenths of a percent of one core.
@@ -143,11 +143,11 @@ async fn crowd(address: &str, processes: &Processes, many: usize, locks: usize) 
     for (name, lock) in holders {
         // The server ends connections on which nothing is asked for long.
         let mut peer = Peer::open(address).await?;
-        let sent = Moment::now();
+        let sent = BootInstant::now();
         let release = json!({ "leaseId": lock["leaseId"], "token": lock["token"] });
         peer.call("POST", &format!("/api/v1/locks/{name}/release"), &release).await?;
         waiting.join_next().await.ok_or("nobody waits")???;
-        took.push(Moment::now().after(sent));
+        took.push(BootInstant::now().after(sent));
     }
     took.sort();
     println!("hand-over among them: median {:?}, most {:?}", took[took.len() / 2], took[took.len() - 1]);

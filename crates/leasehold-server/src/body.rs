@@ -1,4 +1,4 @@
-//! Reading a request: bounded in size and time, JSON with complaints that say where.
+//! Extractors for requests: limited in size and time; errors in JSON name their position.
 
 use std::time::Duration;
 
@@ -14,25 +14,25 @@ use crate::problem::Problem;
 use crate::server::App;
 use crate::strict::Strict;
 
-/// A request's body as JSON. It has to say that it is JSON, which also keeps web pages of strangers from sending one:
-/// a browser asks first before it sends that type to another site.
+/// Request body as JSON. The content type must be JSON, which also protects against cross-site
+/// requests: a browser sends a preflight request before it sends that type to another site.
 pub(crate) struct Json<T>(pub(crate) T);
 
-/// A request's body as JSON, or the default if there is none.
+/// Request body as JSON, or the default value if the body is empty.
 pub(crate) struct MaybeJson<T>(pub(crate) T);
 
-/// The raw bytes of a request's body.
+/// Raw bytes of a request body.
 pub(crate) struct Raw(pub(crate) Bytes);
 
-/// A JSON body of the store protocol that is not read yet: how large it may be depends on the call.
+/// JSON body of the store protocol that has not been read yet, because its maximum size depends on the call.
 pub(crate) struct Unread(Body);
 
-/// How large a body of the store protocol may be.
+/// Size class of a body in the store protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Size {
-    /// As that of any request: what a reader may send.
+    /// The limit of any other request; the maximum for callers with the role reader.
     Usual,
-    /// The list of all that a client listens for.
+    /// The list of everything that a client listens for.
     List,
     /// Many tasks, or a document.
     Large,
@@ -41,7 +41,7 @@ pub(crate) enum Size {
 /// Three lists of up to 10,000 ids or names, most of them short.
 const LONGEST_LIST: usize = 4 * 1024 * 1024;
 
-/// What stands behind the `?`.
+/// Query string of the request URI.
 pub(crate) struct Query<T>(pub(crate) T);
 
 impl<T: DeserializeOwned> FromRequest<App> for Json<T> {
@@ -88,7 +88,7 @@ impl FromRequest<App> for Unread {
 }
 
 impl Unread {
-    /// Reads it, when it is known that the caller may send it.
+    /// Reads the body. Call this only after the caller is authorized to send a body of this size.
     pub(crate) async fn read(self, app: &App, size: Size) -> Result<Bytes, Problem> {
         let usual = app.limits().body_bytes;
         let bytes = match size {
@@ -119,7 +119,7 @@ pub(crate) fn must_be_json(parts: &Parts) -> Result<(), Problem> {
     Err(Problem::new("NOT_JSON", detail).hint("send the header: Content-Type: application/json"))
 }
 
-/// Reads JSON strictly, or says what is wrong with it and where.
+/// Parses JSON strictly; the error names the problem and its position.
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let read = T::deserialize(Strict(&mut json)).and_then(|read| json.end().map(|()| read));
@@ -133,7 +133,7 @@ async fn read(body: Body, app: &App) -> Result<Bytes, Problem> {
     read_up_to(body, app.limits().body_bytes, app.limits().body_time).await
 }
 
-/// Reads a body for which another size is allowed.
+/// Reads a body with a size limit and a timeout of its own.
 pub(crate) async fn read_up_to(body: Body, bytes: usize, time: Duration) -> Result<Bytes, Problem> {
     let reading = Limited::new(body, bytes).collect();
     let read = tokio::time::timeout(time, reading).await;

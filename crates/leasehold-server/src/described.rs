@@ -1,5 +1,5 @@
-//! Values of requests as schemas, for the description of the API. The handlers check them; the types of `leasehold::model`
-//! describe themselves.
+//! Schemas of request values for the `OpenAPI` document. The handlers validate the values; the
+//! types of `leasehold::model` bring their own schemas.
 
 use leasehold::model::Ttl;
 use serde_json::{Value, json};
@@ -7,12 +7,12 @@ use utoipa::openapi::schema::{ObjectBuilder, Type};
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
-/// Name of the schema whose least value depends on the store.
+/// Name of the schema whose minimum depends on the store.
 pub(crate) const TTL: &str = "TtlSeconds";
-/// Name of the schema whose largest value depends on the settings.
+/// Name of the schema whose maximum depends on the settings.
 pub(crate) const WAIT: &str = "WaitSeconds";
 
-/// Every bound below that is one of seconds is this.
+/// Checks that the bounds in seconds below match those of [`Ttl`].
 const _: () = assert!(Ttl::MAX.as_micros() == 315_360_000 * 1_000_000 && Ttl::MIN.as_micros() == 1_000);
 
 macro_rules! described {
@@ -98,7 +98,7 @@ pub(crate) struct TerraformState {
     terraform_version: String,
 }
 
-/// Something that has to be meant.
+/// Boolean that must be `true`: an explicit confirmation.
 pub(crate) struct Yes;
 
 impl PartialSchema for Yes {
@@ -109,7 +109,7 @@ impl PartialSchema for Yes {
 
 impl ToSchema for Yes {}
 
-/// Fields that exclude or require each other, by the name of the schema: what the body must not be.
+/// Returns, by schema name, what the body must not match: fields that exclude or require each other.
 pub(crate) fn exclusions() -> [(&'static str, Value); 5] {
     let none = json!({ "type": "null" });
     let set = json!({ "not": { "type": "null" } });
@@ -125,11 +125,11 @@ pub(crate) fn exclusions() -> [(&'static str, Value); 5] {
             "waitSeconds",
             &json!({ "type": "number", "exclusiveMinimum": 0 }),
         ),
-        both("strategy", &strategy("failFast"), "keepPlace", &yes),
+        both("strategy", &strategy("failFast"), "keepTicket", &yes),
         json!({ "required": ["strategy"], "properties": { "strategy": strategy("stealStale"), "staleAfterSeconds": none } }),
         both("mode", &json!({ "const": "shared" }), "slots", &json!({ "type": "number", "minimum": 2 })),
         both("leaseId", &set, "with", &json!({ "type": "array", "minItems": 1 })),
-        json!({ "required": ["keepPlace"], "properties": { "keepPlace": yes, "leaseId": none } }),
+        json!({ "required": ["keepTicket"], "properties": { "keepTicket": yes, "leaseId": none } }),
     ];
     let mut settle = vec![
         both("final", &yes, "retryInSeconds", &set),

@@ -1,4 +1,4 @@
-//! What is answered before the store is there: come back later.
+//! Responses before the store is connected: the client has to retry.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use crate::envelope::{Hidden, envelope};
 use crate::problem::Problem;
 
-/// Alive, but not ready for anything.
+/// Returns a router that reports the process as alive and answers every other request with 503.
 pub(crate) fn early() -> Router {
     Router::new().fallback(answer).layer(from_fn_with_state(Hidden::default(), envelope))
 }
@@ -22,7 +22,7 @@ async fn answer(uri: Uri) -> Response {
         let problem = Problem::new("STORE_UNAVAILABLE", "the store has not been reached since the start");
         problem.hint("try again: it is being tried").retry_after(Duration::from_secs(1)).into_response()
     };
-    // The next request is to find the server that is there by then.
+    // Closes the connection so that the next request reaches the server that may be ready by then.
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     response
 }

@@ -1,4 +1,5 @@
-//! What every request gets: an id that is also in the answer and in the log, and its problem written out.
+//! Middleware that assigns each request an id, which is also in the response and in the log, and
+//! writes problems.
 
 use std::sync::Arc;
 
@@ -11,31 +12,31 @@ use uuid::Uuid;
 
 use crate::problem::Problem;
 
-/// The header that carries the id.
+/// Header that carries the request id.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 const LONGEST_ID: usize = 128;
 
-/// Texts that no client gets to see: where the store is. Operators find them in the log.
+/// Texts that reveal the address of the store. Responses omit them; operators find them in the log.
 #[derive(Clone, Default)]
 pub(crate) struct Hidden(Arc<[String]>);
 
 impl Hidden {
-    /// Of a store with this address.
+    /// Returns the texts to hide for a store with this address.
     pub(crate) fn address(url: &str) -> Self {
-        // A local path is named without its scheme and its settings.
+        // Errors name a local path without its scheme and its settings.
         let path = url.strip_prefix("sqlite:").map(|rest| rest.split('?').next().unwrap_or(rest));
-        // With the blank before them, so that a sentence stays one.
+        // Includes the preceding space, so that the remaining sentence stays well-formed.
         let texts = [Some(url), path].into_iter().flatten().filter(|text| text.len() > 1);
         Self(texts.map(|text| format!(" {text}")).collect())
     }
 }
 
-/// The outermost layer.
+/// Assigns the request id, opens the log span and writes the problem of the response.
 pub(crate) async fn envelope(State(hidden): State<Hidden>, request: Request, next: Next) -> Response {
     let id = request_id(&request);
     let path = request.uri().path().to_owned();
-    // The pattern, not the path: it has few values.
+    // The route pattern instead of the path, because the pattern has few distinct values.
     let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
     let span =
         tracing::info_span!("request", method = %request.method(), route, id = %id.to_str().unwrap_or(""));
@@ -56,7 +57,7 @@ pub(crate) async fn envelope(State(hidden): State<Hidden>, request: Request, nex
     response
 }
 
-/// The client's own id if it is fit to be repeated, else a new one.
+/// Returns the client's request id if it is valid, otherwise a new id.
 fn request_id(request: &Request) -> HeaderValue {
     let given = request.headers().get(REQUEST_ID);
     let fit = |id: &&HeaderValue| {

@@ -1,4 +1,4 @@
-//! What happens to locks, read once for everybody who listens to this server.
+//! Event stream of locks: one reader polls the store for all subscribers of this server.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,43 +6,43 @@ use std::time::Duration;
 
 use leasehold::client::EventView;
 use leasehold::model::LockName;
-use leasehold::store::{Cursor, ListEvents, Page, Span};
+use leasehold::store::{Cursor, EventRange, ListEvents, Page};
 use leasehold::{Leasehold, Result};
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
-/// How often to look.
+/// Poll interval.
 const LOOK: Duration = Duration::from_millis(150);
-/// After a failed look.
+/// Delay after a failed poll.
 const PAUSE: Duration = Duration::from_secs(1);
-/// So many are read at a time.
+/// Maximum number of events per read.
 const PAGE: u32 = 500;
-/// A listener that is so many batches behind reads for itself until it has caught up.
+/// Capacity in batches. A subscriber further behind reads from the store itself until it has caught up.
 const BEHIND: usize = 64;
 
 /// Events that were read together.
 pub(crate) struct Batch {
-    /// The place before them.
+    /// Cursor before the first event.
     pub(crate) after: Cursor,
     pub(crate) lines: Vec<Line>,
-    /// The place behind them.
+    /// Cursor after the last event.
     pub(crate) next: Cursor,
 }
 
-/// One event, written out.
+/// One event, serialized.
 pub(crate) struct Line {
     pub(crate) lock: LockName,
     pub(crate) json: String,
-    /// Tells it from all others.
+    /// Hash of the JSON, which distinguishes the event from all others.
     pub(crate) mark: u64,
 }
 
-/// Where the events come from. Nobody looks as long as nobody listens.
+/// Source of the events. The store is polled only while there are subscribers.
 pub(crate) struct Feed {
     leasehold: Leasehold,
     stop: CancellationToken,
     live: Arc<Mutex<Option<Live>>>,
-    /// Held by whoever starts it.
+    /// Serializes the start of the reader.
     start: tokio::sync::Mutex<()>,
 }
 
@@ -51,7 +51,7 @@ struct Live {
     sender: broadcast::Sender<Arc<Batch>>,
 }
 
-/// Everything that is read from a place on.
+/// Subscription to all events after `head`.
 pub(crate) struct Joined {
     pub(crate) head: Cursor,
     pub(crate) batches: broadcast::Receiver<Arc<Batch>>,
@@ -62,7 +62,7 @@ impl Feed {
         Self { leasehold, stop, live: Arc::default(), start: tokio::sync::Mutex::default() }
     }
 
-    /// Listens from now on.
+    /// Subscribes to events from now on.
     pub(crate) async fn join(&self) -> Result<Joined> {
         let _alone = self.start.lock().await;
         if let Some(live) = &*lock(&self.live) {
@@ -76,13 +76,13 @@ impl Feed {
         Ok(Joined { head, batches })
     }
 
-    /// Reads on from a place that is behind the others.
+    /// Reads the events after this cursor, for a subscriber that is behind the others.
     pub(crate) async fn read(&self, after: Cursor) -> Result<Batch> {
         read(&self.leasehold, after).await
     }
 }
 
-/// Looks again and again, until nobody listens or the server stops.
+/// Polls the store until there are no subscribers or the server stops.
 async fn read_on(leasehold: Leasehold, stop: CancellationToken, live: Arc<Mutex<Option<Live>>>) {
     let mut place = lock(&live).as_ref().map(|live| live.head.clone());
     while let Some(after) = place.take() {
@@ -103,11 +103,12 @@ async fn read_on(leasehold: Leasehold, stop: CancellationToken, live: Arc<Mutex<
             () = stop.cancelled() => break,
         }
     }
-    // Whoever still listens finds the end.
+    // Drops the sender, so that remaining subscribers see the end of the stream.
     *lock(&live) = None;
 }
 
-/// Gives a batch to all who listen, and says where to read on. Whoever joins sees it either whole or not at all.
+/// Sends a batch to all subscribers and returns the next cursor. A new subscriber sees a batch
+/// either whole or not at all.
 fn tell(live: &Mutex<Option<Live>>, batch: Batch) -> Option<Cursor> {
     let mut live = lock(live);
     let Live { head, sender } = live.as_mut()?;
@@ -124,7 +125,7 @@ fn tell(live: &Mutex<Option<Live>>, batch: Batch) -> Option<Cursor> {
 }
 
 async fn read(leasehold: &Leasehold, after: Cursor) -> Result<Batch> {
-    let ask = ListEvents { lock: None, span: Span::After(after.clone()), limit: PAGE };
+    let ask = ListEvents { lock: None, span: EventRange::After(after.clone()), limit: PAGE };
     let Page { items, next } = leasehold.history(&ask).await?;
     let next = next.unwrap_or_else(|| after.clone());
     Ok(Batch { after, lines: items.iter().map(Line::of).collect(), next })

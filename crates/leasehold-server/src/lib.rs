@@ -1,4 +1,4 @@
-//! leasehold over HTTP: one server for programs in any language, and a [`Server`] that other programs can mount.
+//! HTTP server for leasehold: clients in any language call it, and other programs can mount [`Server`].
 //!
 //! ```no_run
 //! # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -10,32 +10,6 @@
 //! let app = axum::Router::new().nest("/leasehold", server.router());
 //! # drop(app); Ok(()) }
 //! ```
-//!
-//! | file | idea |
-//! |---|---|
-//! | `server.rs` | what a server is made of, and its settings |
-//! | `router.rs` | every path there is, and what all requests go through |
-//! | `openapi.rs` | the description of the API, from the code |
-//! | `described.rs` | values of requests as schemas |
-//! | `roles.rs` | the least role of each operation, from its handler |
-//! | `listen.rs` | connections: accepting, limits, a graceful end |
-//! | `timeouts.rs` | timeouts of one connection: heads, idle time, clients that do not read |
-//! | `tls.rs` | encryption: certificates, client certificates, reading them again when they change |
-//! | `early.rs` | what is answered before the store is there |
-//! | `status.rs` | the one file that knows HTTP statuses |
-//! | `problem.rs` | what goes wrong, as `application/problem+json` |
-//! | `envelope.rs` | what every request gets: its id, its span, its problem written out |
-//! | `body.rs` | reading a request: JSON with clear complaints, bounded in size and time |
-//! | `strict.rs` | JSON as it is described: an array is no object |
-//! | `feed.rs` | what happens to locks, read once for everybody who listens |
-//! | `access/` | who may do what: roles and tokens |
-//! | `webhooks/` | signatures, filters, keys and deliveries of webhooks |
-//! | `workflows/` | the workflows that the server starts, and what starts them |
-//! | `config/` | `leasehold.toml` |
-//! | `api/` | the endpoints, one file per kind of thing |
-//! | `metrics/` | what is measured |
-//! | `otlp.rs` | traces to an OpenTelemetry collector (feature `otlp`) |
-//! | `terraform/` | the HTTP backend of Terraform and `OpenTofu` |
 
 pub mod access;
 mod api;

@@ -1,4 +1,4 @@
-//! Connections: accepting them, not too many at once, none that only takes up room, and an end without broken answers.
+//! Accepts connections: limits their number, enforces timeouts, and shuts down without truncated responses.
 
 use std::collections::HashMap;
 use std::io;
@@ -23,12 +23,12 @@ use crate::server::{Limits, Server};
 use crate::timeouts::{Timed, Timeouts};
 use crate::tls::Tls;
 
-/// The most that is read of a connection before it is answered: the headers of a request have to fit.
+/// Read buffer of a connection; the head of a request has to fit.
 const BUFFER: usize = 64 * 1024;
-/// After a failed accept (too many open files) the next try waits so long.
+/// Delay after a failed accept, for example because of too many open files.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A server that listens.
+/// A running listener.
 pub struct Listening {
     address: SocketAddr,
     stop: CancellationToken,
@@ -36,44 +36,46 @@ pub struct Listening {
 }
 
 impl Listening {
-    /// Where.
+    /// Returns the local address of the listener.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Stops: nobody new is let in, those who wait are sent away, and what was begun has the grace time to end.
+    /// Stops the server: closes the listener, ends waiting requests, and waits at most the grace
+    /// time for running requests.
     pub async fn stop(self) {
         self.stop.cancel();
         let _ = self.done.await;
     }
 }
 
-/// A server that is not there yet, as its store cannot be reached. Until it is, requests are told to come back.
+/// Slot for a server whose store is not connected yet. Until [`Stage::open`] is called, requests
+/// are answered with 503.
 pub struct Stage(watch::Sender<Option<Server>>);
 
 impl Stage {
-    /// From now on the server answers.
+    /// Hands requests on new connections to this server from now on.
     pub fn open(&self, server: &Server) {
         self.0.send_replace(Some(server.clone()));
     }
 }
 
-/// Answers requests that come in here, in the background, until it is told to stop.
+/// Serves requests on this listener in the background until [`Listening::stop`] is called.
 pub fn listen(server: &Server, listener: TcpListener) -> io::Result<Listening> {
     let (listening, stage) = listen_early(server.limits(), None, listener)?;
     stage.open(server);
     Ok(listening)
 }
 
-/// The same over TLS alone. The certificates are read again when their files change.
+/// Like [`listen`], but over TLS only. Reloads the certificates when their files change.
 pub fn listen_tls(server: &Server, tls: Tls, listener: TcpListener) -> io::Result<Listening> {
     let (listening, stage) = listen_early(server.limits(), Some(tls), listener)?;
     stage.open(server);
     Ok(listening)
 }
 
-/// The same for a server that is not there yet: until it is, `/healthz` says that the process is alive, and everything else
-/// is answered with 503.
+/// Like [`listen`], for a server whose store is not connected yet. Until [`Stage::open`] is called,
+/// `/healthz` reports that the process is alive and every other request is answered with 503.
 pub fn listen_early(
     limits: Limits,
     tls: Option<Tls>,
@@ -98,7 +100,7 @@ struct Acceptor {
 impl Acceptor {
     async fn accept(self, listener: TcpListener) {
         let Self { server, limits, tls, stop } = self;
-        // Those who come before the server is there are told to come back on another connection.
+        // Until the server is set, connections get the `early` router, which closes them after one response.
         let (mut router, mut is_early) = (early(), true);
         let room = Arc::new(Semaphore::new(limits.connections));
         let connections = GracefulShutdown::new();
@@ -137,7 +139,7 @@ impl Acceptor {
             tokio::spawn(async move {
                 match tls {
                     None => connection.serve(stream).await,
-                    // A handshake that is not complete when the server stops is dropped.
+                    // A handshake that is incomplete when the server stops is dropped.
                     Some(tls) => {
                         let encrypted = tls.handshake(stream, from, limits.header_time);
                         if let Some(Some(stream)) = stop.run_until_cancelled(encrypted).await {
@@ -158,7 +160,7 @@ impl Acceptor {
     }
 }
 
-/// A connection that was accepted.
+/// An accepted connection.
 struct Connection {
     router: Router,
     limits: Limits,
@@ -167,7 +169,7 @@ struct Connection {
 }
 
 impl Connection {
-    /// Answers its requests, one after the other, until it ends.
+    /// Serves the requests of this connection one after the other until the connection ends.
     async fn serve<S: AsyncRead + AsyncWrite + Unpin + 'static>(self, stream: S) {
         let Self { router, limits, from, watcher } = self;
         let Limits { header_time: head, idle_time: idle, write_time: write, .. } = limits;
@@ -181,7 +183,7 @@ impl Connection {
             })
             .map_response(move |response| response.map(|body| answered.until_sent(body)));
         let mut http = hyper::server::conn::http1::Builder::new();
-        // The stream keeps the time, and what is not read yet is bounded.
+        // `Timed` enforces the timeouts; `max_buf_size` limits the unread data.
         http.header_read_timeout(None).max_buf_size(BUFFER);
         let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
         if let Err(error) = watcher.watch(connection).await {
@@ -190,13 +192,13 @@ impl Connection {
     }
 }
 
-/// Answers are small and are waited for.
+/// Disables Nagle's algorithm: responses are small and clients wait for them.
 fn without_delay(stream: TcpStream) -> TcpStream {
     let _ = stream.set_nodelay(true);
     stream
 }
 
-/// How many connections each address has.
+/// Number of connections per IP address.
 #[derive(Clone)]
 struct Crowd {
     most: usize,
@@ -208,7 +210,8 @@ impl Crowd {
         Self { most, addresses: Arc::default() }
     }
 
-    /// One more connection from this address, until what it gives is dropped; none if it has too many.
+    /// Counts one more connection from this address until the returned value is dropped. Returns
+    /// `None` if the address has reached the maximum.
     fn enter(&self, address: IpAddr) -> Option<Visitor> {
         let mut addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
         let count = addresses.entry(address).or_default();
@@ -220,7 +223,7 @@ impl Crowd {
     }
 }
 
-/// One connection.
+/// One counted connection; dropping it decrements the count of its address.
 struct Visitor {
     address: IpAddr,
     crowd: Crowd,

@@ -1,4 +1,4 @@
-//! The description of the API, generated from the handlers and what they take and give.
+//! The `OpenAPI` document, generated from the handlers and their request and response types.
 
 use std::time::Duration;
 
@@ -7,8 +7,9 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::{MethodRouter, get};
 use leasehold::model::{
-    CronText, ExecutionId, Holder, LeaseId, LockName, Metadata, Missed, Priority, QueueName, Reason, Reuse,
-    ScheduleName, Slots, TaskId, TaskKey, TaskState, Token, TriggerId, Ttl, WorkerId, WorkflowName, Zone,
+    CronExpression, ExecutionId, Holder, LeaseId, LockName, Metadata, MisfirePolicy, Priority, QueueName,
+    Reason, Reuse, ScheduleName, Slots, TaskId, TaskKey, TaskState, TimeZoneName, Token, TriggerId, Ttl,
+    WorkerId, WorkflowName,
 };
 use utoipa::Number;
 use utoipa::openapi::path::Operation;
@@ -34,8 +35,8 @@ use crate::server::{App, Limits};
         license(name = "MIT OR Apache-2.0"),
     ),
     components(schemas(
-        Problem, CronText, ExecutionId, Holder, LeaseId, LockName, Metadata, Missed, Priority, QueueName, Reason, Reuse,
-        ScheduleName, Slots, TaskId, TaskKey, TaskState, Token, TriggerId, WorkerId, WorkflowName, Zone,
+        Problem, CronExpression, ExecutionId, Holder, LeaseId, LockName, Metadata, MisfirePolicy, Priority, QueueName, Reason, Reuse,
+        ScheduleName, Slots, TaskId, TaskKey, TaskState, Token, TriggerId, WorkerId, WorkflowName, TimeZoneName,
         Attempts, Count, DurationText, EndState, IdempotencyKey, LongCount, PageCursor, PageSize,
         PauseSeconds, SomeSeconds, StateName, TtlSeconds, VersionTag, WaitSeconds, WorkerText, Yes,
         DocCallName, ListenArguments, LockCallName, ProtocolVersion, TaskCallName,
@@ -53,17 +54,17 @@ use crate::server::{App, Limits};
 )]
 struct Head;
 
-/// What the description begins with.
+/// Returns the document without paths: title, tags and schemas.
 pub(crate) fn head() -> OpenApi {
     <Head as utoipa::OpenApi>::openapi()
 }
 
-/// The bounds that are not the same for every server.
+/// Bounds in the document that depend on the server.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
-    /// The longest wait.
+    /// Maximum wait time.
     pub(crate) wait: Duration,
-    /// The shortest ttl of a lease.
+    /// Minimum TTL of a lease.
     pub(crate) ttl: Ttl,
 }
 
@@ -73,7 +74,7 @@ impl Default for Bounds {
     }
 }
 
-/// What holds for all paths.
+/// Adds what applies to all paths: security, bounds and common problems.
 pub(crate) fn finish(mut description: OpenApi, bounds: Bounds) -> OpenApi {
     let components = description.components.get_or_insert_default();
     let bearer = SecurityScheme::Http(
@@ -110,7 +111,7 @@ pub(crate) fn finish(mut description: OpenApi, bounds: Bounds) -> OpenApi {
     description
 }
 
-/// A schema of the components that is no reference and no choice.
+/// Returns a schema of the components if it is neither a reference nor a choice.
 fn object<'a>(components: &'a mut Components, name: &str) -> Option<&'a mut Object> {
     match components.schemas.get_mut(name) {
         Some(RefOr::T(Schema::Object(object))) => Some(object),
@@ -118,7 +119,8 @@ fn object<'a>(components: &'a mut Components, name: &str) -> Option<&'a mut Obje
     }
 }
 
-/// A choice between one task and many has no place for the largest number of them.
+/// Sets the maximum length of task lists in `AddBody`, because the macro cannot set it on a choice
+/// between one task and many.
 fn bound_lists(components: &mut Components) {
     let Some(RefOr::T(Schema::OneOf(choice))) = components.schemas.get_mut("AddBody") else { return };
     for item in &mut choice.items {
@@ -128,7 +130,7 @@ fn bound_lists(components: &mut Components) {
     }
 }
 
-/// A body that may be left away is not `null` either.
+/// Makes optional bodies non-nullable: the client may omit such a body but must not send `null`.
 fn take_no_null(operation: &mut Operation) {
     let Some(RefOr::T(body)) = &mut operation.request_body else { return };
     for content in body.content.values_mut() {
@@ -142,7 +144,8 @@ fn take_no_null(operation: &mut Operation) {
     }
 }
 
-/// The problems that an operation has because of what it takes and who may use it. Its own stay as they are described.
+/// Adds the problems that follow from what an operation accepts and which callers may use it.
+/// Responses that the operation describes itself stay unchanged.
 fn add_problems(operation: &mut Operation) {
     let tag = operation.tags.as_ref().and_then(|tags| tags.first()).map_or("", String::as_str).to_owned();
     let id = operation.operation_id.clone().unwrap_or_default();
@@ -150,7 +153,7 @@ fn add_problems(operation: &mut Operation) {
     let has_body = operation.request_body.is_some();
     let has_values = has_body || operation.parameters.as_ref().is_some_and(|values| !values.is_empty());
     let needs_store = id != "healthz";
-    // A sender of webhooks chooses the type itself, and Terraform unlocks with or without a body.
+    // A webhook sender chooses the content type itself, and Terraform unlocks with or without a body.
     let wants_json = has_body && !["receiveWebhook", "unlockTerraformState"].contains(&id.as_str());
     let may_lack = ["tasks", "workflows", "webhooks", "terraform", "store"].contains(&tag.as_str());
     let problems = [
@@ -196,7 +199,8 @@ fn problem(description: &str) -> Response {
     ResponseBuilder::new().description(description).content("application/problem+json", problem).build()
 }
 
-/// Generators of clients want every answer to be described, if only by what its status is called.
+/// Fills an empty description of a response with the reason phrase of its status, because client
+/// generators require a description.
 fn name_it(status: &str, response: &mut RefOr<Response>) {
     if let RefOr::T(response) = response
         && response.description.is_empty()
@@ -207,7 +211,7 @@ fn name_it(status: &str, response: &mut RefOr<Response>) {
     }
 }
 
-/// The description as text.
+/// Returns the document as text.
 pub(crate) fn text() -> String {
     let (_, description) = crate::router::described().split_for_parts();
     finish(description, Bounds::default())
@@ -215,12 +219,12 @@ pub(crate) fn text() -> String {
         .expect("a description that was built can be written")
 }
 
-/// The path that gives it.
+/// Returns the route that serves the document.
 pub(crate) fn route(description: &OpenApi) -> MethodRouter<App> {
     let text = Bytes::from(description.to_json().expect("a description that was built can be written"));
     get(async move || {
         let json = HeaderValue::from_static("application/json");
-        // All answers share the same bytes.
+        // All responses share the same bytes.
         ([(header::CONTENT_TYPE, json)], text.clone()).into_response()
     })
 }

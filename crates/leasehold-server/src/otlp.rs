@@ -1,7 +1,8 @@
-//! Traces to an OpenTelemetry collector, over OTLP as protobuf on HTTP. The collector is one that is near: plain HTTP.
+//! Exports traces to an OpenTelemetry collector, over OTLP as protobuf on HTTP. Only plain HTTP is
+//! supported, because the collector is expected on the same host or network.
 //!
-//! Every request and every call of the store is a span. The exporter has a thread of its own; a collector that is away or slow costs
-//! spans, never a request.
+//! Every request and every store call is a span. The exporter has its own thread; an unreachable or
+//! slow collector causes lost spans but never delays a request.
 
 use std::error::Error;
 
@@ -23,12 +24,13 @@ pub struct Exporter {
 }
 
 impl Exporter {
-    /// To the collector at this address, such as `http://127.0.0.1:4318`.
+    /// Creates an exporter for the collector at this address, such as `http://127.0.0.1:4318`.
     pub fn new(collector: &str) -> Result<Self, Box<dyn Error + Send + Sync>> {
         if !collector.starts_with("http://") {
             return Err("the address of a collector reads http://HOST:PORT".into());
         }
-        // The exporter's HTTP client wants one, even for plain HTTP, if anything in this program is built with TLS.
+        // The exporter's HTTP client requires a crypto provider, even for plain HTTP, if any part
+        // of this program is built with TLS.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let address = collector.trim_end_matches('/');
         let address = if address.ends_with(PATH) { address.to_owned() } else { format!("{address}{PATH}") };
@@ -43,8 +45,8 @@ impl Exporter {
         Ok(Self { provider })
     }
 
-    /// What a subscriber needs. Only leasehold's own spans go through: those of the exporter's HTTP client would make more of
-    /// themselves.
+    /// Returns the layer for a subscriber. The layer passes only leasehold's own spans: exporting
+    /// the spans of the exporter's HTTP client would produce further spans.
     pub fn layer<S>(&self) -> impl Layer<S> + use<S>
     where
         S: Subscriber + for<'a> LookupSpan<'a>,
@@ -55,7 +57,8 @@ impl Exporter {
         tracing_opentelemetry::layer().with_tracer(self.provider.tracer("leasehold")).with_filter(ours)
     }
 
-    /// Sends what is left, and ends. Waits for it: not to be called on a thread that has futures to run.
+    /// Sends the remaining spans and shuts down. Blocks, so it must not be called on a thread that
+    /// runs futures.
     pub fn finish(self) {
         if let Err(error) = self.provider.shutdown() {
             tracing::warn!(%error, "the last spans could not be sent");

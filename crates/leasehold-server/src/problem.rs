@@ -1,4 +1,4 @@
-//! What goes wrong, as `application/problem+json` (RFC 9457), with the fields that programs match on.
+//! Errors as `application/problem+json` (RFC 9457), with the fields that clients match on.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use utoipa::ToSchema;
 
 use crate::status;
 
-/// What every handler returns.
+/// Result type of every handler.
 pub(crate) type Answer<T> = Result<T, Problem>;
 
-/// What is said of a start that was beaten to it by another one, word for word.
+/// Exact detail of a start that lost a race against another start.
 const RACED: &str = "Another concurrent request acquired the execution lock";
-/// Nobody is told to wait longer than this before trying again.
+/// Maximum delay that a response asks the client to wait before a retry.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// A problem, as clients read it. `code` is what to match on.
@@ -96,7 +96,7 @@ struct InTheWay {
 }
 
 impl Problem {
-    /// A problem with this code.
+    /// Returns a problem with this code.
     pub(crate) fn new(code: &str, detail: impl Into<String>) -> Self {
         let kind = status::of(code);
         Self {
@@ -122,46 +122,46 @@ impl Problem {
         }
     }
 
-    /// A value in the request that cannot be.
+    /// Returns a problem for an invalid value in the request.
     pub(crate) fn invalid(detail: impl std::fmt::Display) -> Self {
         Self::new("INVALID", detail.to_string())
     }
 
-    /// Every code that a problem of a server can have.
+    /// Returns every code that a problem of a server can have.
     pub fn codes() -> Vec<&'static str> {
         status::codes()
     }
 
-    /// Its code.
+    /// Returns the code of the problem.
     pub fn code(&self) -> &'static str {
         self.code
     }
 
-    /// What to do next.
+    /// Sets the suggestion for the client.
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
-    /// Where in the request it is.
+    /// Prefixes the detail with the position in the request.
     pub(crate) fn at(mut self, place: &str) -> Self {
         self.detail = format!("{place}: {}", self.detail);
         self
     }
 
-    /// For a client that authenticates by name and password.
+    /// Requests basic authentication (name and password) from the client.
     pub(crate) fn ask_for_password(mut self) -> Self {
         self.asks_for_password = true;
         self
     }
 
-    /// The execution that is in the way.
+    /// Sets the execution that conflicts with the request.
     pub(crate) fn existing_execution(mut self, id: impl Into<String>) -> Self {
         self.existing_execution_id = Some(id.into());
         self
     }
 
-    /// Trying again after so long may help.
+    /// Sets the delay after which a retry may succeed, rounded up to seconds, between 1 and 30.
     pub(crate) fn retry_after(mut self, pause: Duration) -> Self {
         let seconds = pause.min(LONGEST_PAUSE).as_secs_f64().ceil();
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and 30")]
@@ -170,14 +170,14 @@ impl Problem {
         self
     }
 
-    /// Which request it was.
+    /// Sets the path and the id of the request.
     pub(crate) fn of_request(mut self, path: &str, id: &str) -> Self {
         path.clone_into(&mut self.instance);
         id.clone_into(&mut self.request_id);
         self
     }
 
-    /// Leaves these texts out: they are for the log alone.
+    /// Removes these texts from server errors; they appear only in the log.
     pub(crate) fn without(mut self, hidden: &[String]) -> Self {
         if self.status >= 500 {
             for text in hidden {
@@ -201,7 +201,7 @@ impl Problem {
         self
     }
 
-    /// The body and the headers. What a client is told is logged where it is the server's own trouble.
+    /// Returns the response: status, headers and body. Internal errors are logged by `From<Error>`.
     pub(crate) fn write(&self) -> Response {
         let kind = status::of(self.code);
         let body = serde_json::to_vec(self).unwrap_or_default();
@@ -223,7 +223,7 @@ impl Problem {
     }
 }
 
-/// What the library says.
+/// Converts an error of the library.
 impl From<Error> for Problem {
     fn from(error: Error) -> Self {
         let mut problem = Self::new(error.code(), error.to_string());
@@ -259,13 +259,13 @@ impl From<Error> for Problem {
     }
 }
 
-impl From<leasehold::model::Invalid> for Problem {
-    fn from(invalid: leasehold::model::Invalid) -> Self {
+impl From<leasehold::model::ValidationError> for Problem {
+    fn from(invalid: leasehold::model::ValidationError) -> Self {
         Error::from(invalid).into()
     }
 }
 
-/// It is written out by the envelope, which knows the request.
+/// Attaches the problem to the response, because the envelope, which knows the request, writes it again.
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let mut response = self.write();

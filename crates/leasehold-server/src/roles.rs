@@ -1,5 +1,5 @@
-//! The least role of each operation, in the description of the API: that of the [`Caller`] among the arguments of its
-//! handler.
+//! Required role of each operation in the `OpenAPI` document, taken from the [`Caller`] among the
+//! arguments of its handler.
 
 use axum::extract::State;
 use utoipa::openapi::path::{Operation, PathItem, Paths};
@@ -8,10 +8,10 @@ use utoipa::openapi::security::SecurityRequirement;
 use crate::access::{Caller, Rank, Role};
 use crate::server::App;
 
-/// The security scheme that an operation names with its role.
+/// Name of the security scheme under which an operation lists its role.
 pub(crate) const SCHEME: &str = "token";
 
-/// A handler that only callers with a role reach. `Args` are the types of its arguments.
+/// Handler that requires a role. `Args` are the types of its arguments.
 pub(crate) trait Guarded<Args> {
     const ROLE: Role;
 }
@@ -29,13 +29,14 @@ macro_rules! guarded {
 }
 guarded! { ; A; A B; A B C; A B C D; A B C D E; }
 
-/// The role that a handler wants.
+/// Returns the role that a handler requires.
 pub(crate) fn least_role<Args, H: Guarded<Args>>(_: &H) -> Role {
     H::ROLE
 }
 
-/// Handlers as routes, each described with its least role. A handler that has no [`Caller`] among its arguments is given
-/// with its role, or with `None` if everyone may use it: `routes!(None => healthz)`.
+/// Registers handlers as routes, each described with its required role. For a handler without a
+/// [`Caller`] among its arguments the role is given explicitly, or `None` if no token is needed:
+/// `routes!(None => healthz)`.
 macro_rules! routes {
     ($($handler:ident),+ $(,)?) => {
         $crate::roles::routes!(@ $($handler = Some($crate::roles::least_role(&$handler))),+)
@@ -77,12 +78,12 @@ fn want(operation: &mut Operation, role: Option<Role>) {
     }
 }
 
-/// The operations of a path, in a fixed order.
+/// Returns the operations of a path in a fixed order.
 pub(crate) fn operations(item: &mut PathItem) -> [&mut Option<Operation>; 5] {
     [&mut item.get, &mut item.put, &mut item.post, &mut item.delete, &mut item.patch]
 }
 
-/// Whether nobody needs a token for this operation.
+/// Whether the operation needs no token.
 pub(crate) fn is_public(operation: &Operation) -> bool {
     let nothing = SecurityRequirement::default();
     operation.security.as_ref().is_some_and(|ways| ways.iter().all(|way| *way == nothing))

@@ -1,4 +1,4 @@
-//! Every path there is, and what all requests go through.
+//! All routes of the server and the middleware that every request passes through.
 
 use axum::Router;
 use axum::http::{Method, Uri};
@@ -13,10 +13,10 @@ use crate::problem::Problem;
 use crate::server::App;
 use crate::terraform;
 
-/// Everything the server answers to.
+/// Returns the router with all routes, the fallbacks and the middleware.
 pub(crate) fn router(app: App) -> Router {
     let (router, description) = described().split_for_parts();
-    let bounds = Bounds { wait: app.limits().wait, ttl: app.leasehold().abilities().min_ttl };
+    let bounds = Bounds { wait: app.limits().wait, ttl: app.leasehold().capabilities().min_ttl };
     let description = openapi::finish(description, bounds);
     let hidden = Hidden::address(&app.leasehold().store().url());
     router
@@ -29,7 +29,7 @@ pub(crate) fn router(app: App) -> Router {
         .with_state(app)
 }
 
-/// The paths that the description has: all but the description itself.
+/// Returns the routes that the `OpenAPI` document describes: all routes except `/openapi.json`.
 pub(crate) fn described() -> OpenApiRouter<App> {
     OpenApiRouter::with_openapi(openapi::head())
         .merge(api::health::routes())

@@ -1,4 +1,4 @@
-//! What a server is made of, and its settings.
+//! The server, its builder and its settings.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,14 +17,15 @@ use crate::router;
 use crate::terraform::TerraformOptions;
 use crate::workflows::{Trigger, Workflow};
 
-/// A server over one store. It holds nothing of its own that matters: any number may run over the same store. While it is
-/// there, it also clears away what nobody comes back for.
+/// HTTP server over one store. The server keeps no state that matters outside the store, so any
+/// number of servers may run over the same store. A running server also runs the background
+/// maintenance of the store, such as expiring abandoned leases.
 #[derive(Clone)]
 pub struct Server {
     app: App,
 }
 
-/// The settings of a server.
+/// Builder of a [`Server`].
 #[must_use = "nothing is served until it is built"]
 pub struct ServerBuilder {
     leasehold: Leasehold,
@@ -41,30 +42,30 @@ pub struct ServerBuilder {
     upkeep: bool,
 }
 
-/// What a request may cost.
+/// Limits of requests and connections.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// The largest body.
+    /// Maximum size of a request body.
     pub body_bytes: usize,
-    /// How long a body may take to arrive.
+    /// Timeout for receiving a request body.
     pub body_time: Duration,
-    /// How long headers may take to arrive, and a TLS handshake.
+    /// Timeout for receiving the headers of a request, and for a TLS handshake.
     pub header_time: Duration,
-    /// How long a connection may be idle between two requests.
+    /// Maximum idle time of a connection between two requests.
     pub idle_time: Duration,
-    /// The longest a request may wait for a lock or a task.
+    /// Maximum time that a request may wait for a lock or a task.
     pub wait: Duration,
-    /// How long the other side may take to read something of an answer.
+    /// Write timeout: maximum time during which the client reads no byte of a response.
     pub write_time: Duration,
-    /// How many connections there may be at once.
+    /// Maximum number of concurrent connections.
     pub connections: usize,
-    /// How many of them may come from one address.
+    /// Maximum number of concurrent connections from one IP address.
     pub connections_per_address: usize,
-    /// How many requests of one token are answered at the same time.
+    /// Maximum number of concurrent requests of one token.
     pub requests_per_token: usize,
-    /// How long requests and runs have to end when the server stops.
+    /// Time that running requests and executions get to finish when the server stops.
     pub grace: Duration,
-    /// How long a lock must not have been granted before it is forgotten; none keeps every lock.
+    /// Time without a grant after which an idle lock is deleted; `None` keeps every lock.
     pub forget_locks_after: Option<Ttl>,
 }
 
@@ -86,13 +87,13 @@ impl Default for Limits {
     }
 }
 
-/// How often a server looks after its store.
+/// Intervals of the background maintenance of the store.
 #[derive(Debug, Clone, Copy)]
 pub struct Maintenance {
-    /// Interval of the passes that end leases on tasks whose workers are gone, make due tasks ready and forget old ones.
-    /// Each pass comes after half to all of this time, by chance.
+    /// Interval of the passes that expire task leases of dead workers, make due tasks ready and delete old
+    /// tasks. Each pass starts after a random delay between half of this interval and the whole interval.
     pub recover_every: Duration,
-    /// Interval of the passes that end leases on locks whose holders are gone, and forget idle locks.
+    /// Interval of the passes that expire lock leases of dead holders and delete idle locks.
     pub sweep_every: Duration,
 }
 
@@ -102,14 +103,14 @@ impl Default for Maintenance {
     }
 }
 
-/// What a server writes into the history of locks only if it is asked to.
+/// Optional events that a server records in the history of locks.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Audit {
-    /// Every renewal of a lease on a lock that comes through this server.
+    /// Whether each renewal of a lock lease through this server is recorded.
     pub renewals: bool,
 }
 
-/// What handlers share.
+/// State that all handlers share.
 #[derive(Clone)]
 pub(crate) struct App(Arc<Shared>);
 
@@ -129,12 +130,13 @@ struct Shared {
     task_owners: TaskOwners,
     quota: Quota,
     feed: Feed,
-    /// Ends with the server.
+    /// Background maintenance; ends when the server is dropped.
     _upkeep: Option<(Sweeper, Option<Caretaker>)>,
 }
 
 impl Server {
-    /// Begins to make a server over this store. Only callers with a token are let in, if nothing else is said.
+    /// Returns a builder of a server over this store. By default the server accepts only callers
+    /// with a token.
     pub fn builder(leasehold: Leasehold) -> ServerBuilder {
         let (limits, terraform) = (Limits::default(), TerraformOptions::default());
         ServerBuilder {
@@ -153,97 +155,101 @@ impl Server {
         }
     }
 
-    /// Everything it answers to, to be mounted in another program or served by [`listen`](crate::listen).
+    /// Returns all routes of the server, to be mounted in another program or served by
+    /// [`listen`](crate::listen).
     pub fn router(&self) -> Router {
         router::router(self.app.clone())
     }
 
-    /// The API's description, as at `/openapi.json`.
+    /// Returns the `OpenAPI` document, as served at `/openapi.json`.
     pub fn openapi() -> String {
         crate::openapi::text()
     }
 
-    /// From now on it says that it is stopping: `/readyz` fails, new runs and waits are refused, those that wait are
-    /// sent away. What was begun may end.
+    /// Starts draining: `/readyz` fails, the server rejects new executions and new waits, and waiting
+    /// requests are answered with `DRAINING`. Requests and executions that have started may finish.
     pub fn drain(&self) {
         self.app.0.draining.cancel();
     }
 
-    /// What it may cost.
+    /// Returns the limits of requests and connections.
     pub(crate) fn limits(&self) -> Limits {
         self.app.limits()
     }
 }
 
 impl ServerBuilder {
-    /// Who is let in.
+    /// Sets which callers are accepted.
     pub fn access(mut self, access: Access) -> Self {
         self.access = access;
         self
     }
 
-    /// What a request may cost.
+    /// Sets the limits of requests and connections.
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// How often it looks after its store.
+    /// Sets the intervals of the background maintenance.
     pub fn maintenance(mut self, maintenance: Maintenance) -> Self {
         self.maintenance = maintenance;
         self
     }
 
-    /// How long leases on locks and tasks last if a request does not say; the store's own default if it is not set.
+    /// Sets the default TTL of leases on locks and tasks, for requests without a TTL. Without this
+    /// setting the default of the store applies.
     pub fn default_ttl(mut self, ttl: Option<Ttl>) -> Self {
         self.default_ttl = ttl;
         self
     }
 
-    /// What it writes into the history besides what every server does.
+    /// Sets which optional events the server records in the history.
     pub fn audit(mut self, audit: Audit) -> Self {
         self.audit = audit;
         self
     }
 
-    /// How the Terraform backend behaves.
+    /// Sets the options of the Terraform backend.
     pub fn terraform(mut self, options: TerraformOptions) -> Self {
         self.terraform = options;
         self
     }
 
-    /// Shows `/metrics` to whoever asks, token or not.
+    /// Serves `/metrics` without authentication.
     pub fn metrics_for_everyone(mut self) -> Self {
         self.metrics_for_everyone = true;
         self
     }
 
-    /// Adds the plain names, such as `lock_conflicts_total`, to `/metrics`, beside those that begin with `leasehold_`.
+    /// Adds metrics with unprefixed names, such as `lock_conflicts_total`, to `/metrics`, in
+    /// addition to those with the prefix `leasehold_`.
     pub fn plain_metric_names(mut self) -> Self {
         self.plain_metric_names = true;
         self
     }
 
-    /// The workflows that can be started here.
+    /// Sets the workflows that callers can start through this server.
     pub fn workflows(mut self, workflows: Vec<Workflow>) -> Self {
         self.workflows = workflows;
         self
     }
 
-    /// The webhooks that start them.
+    /// Sets the webhook triggers that start workflows.
     pub fn triggers(mut self, triggers: Vec<Trigger>) -> Self {
         self.triggers = triggers;
         self
     }
 
-    /// Leaves recovery, sweeping, schedules and retention to other processes. Without any that does it, leases of workers
-    /// and holders that are gone are never ended. Also for tests that move the time by hand.
+    /// Disables recovery, sweeping, schedules and retention in this server. Unless another process
+    /// runs them, leases of dead workers and dead holders never expire. Also meant for tests that
+    /// use a manual clock.
     pub fn without_upkeep(mut self) -> Self {
         self.upkeep = false;
         self
     }
 
-    /// The server.
+    /// Builds the server and starts its background maintenance.
     pub fn build(self) -> Server {
         let Self {
             leasehold,
@@ -262,7 +268,8 @@ impl ServerBuilder {
         let gate = Gatekeeper::new(leasehold.clone(), access);
         let draining = CancellationToken::new();
         let feed = Feed::new(leasehold.clone(), draining.clone());
-        // Its clients may all be elsewhere, where nobody else would do it. A store without tasks has none to look after.
+        // The clients may all run on hosts where no process does the maintenance. A store without
+        // tasks has no task maintenance.
         let upkeep = upkeep.then(|| {
             let Maintenance { recover_every, sweep_every } = self.maintenance;
             let sweeper = leasehold.sweeper_forgetting(sweep_every, limits.forget_locks_after);
@@ -319,12 +326,12 @@ impl App {
         self.0.limits
     }
 
-    /// Whether renewals are written into the history.
+    /// Whether renewals are recorded in the history.
     pub(crate) fn logs_renewals(&self) -> bool {
         self.0.audit.renewals
     }
 
-    /// How long leases last if a request does not say.
+    /// Returns the TTL of leases for requests without a TTL.
     pub(crate) fn default_ttl(&self) -> Option<Ttl> {
         self.0.default_ttl
     }
@@ -337,12 +344,12 @@ impl App {
         self.0.terraform
     }
 
-    /// The workflows that can be started here.
+    /// Returns the workflows that callers can start through this server.
     pub(crate) fn workflows(&self) -> &[Workflow] {
         &self.0.workflows
     }
 
-    /// The workflow of this name, which has to be one that can be started here.
+    /// Returns the workflow with this name, or the problem `UNKNOWN_WORKFLOW`.
     pub(crate) fn workflow(&self, name: &WorkflowName) -> Result<&Workflow, Problem> {
         let found = self.0.workflows.iter().find(|workflow| workflow.name == *name);
         found.ok_or_else(|| {
@@ -351,12 +358,12 @@ impl App {
         })
     }
 
-    /// The trigger with this id.
+    /// Returns the trigger with this id.
     pub(crate) fn trigger(&self, id: &str) -> Option<&Trigger> {
         self.0.triggers.iter().find(|trigger| trigger.id == id)
     }
 
-    /// What the store protocol remembers for a while.
+    /// Returns the temporary state of the store protocol.
     pub(crate) fn store_desk(&self) -> &StoreDesk {
         &self.0.store_desk
     }
@@ -365,7 +372,7 @@ impl App {
         self.0.draining.is_cancelled()
     }
 
-    /// Waits for something as long as the server is not about to stop.
+    /// Waits for `work`, or returns the problem `DRAINING` as soon as the server starts draining.
     pub(crate) async fn unless_draining<T>(
         &self,
         work: impl Future<Output = Result<T, Problem>>,
@@ -377,7 +384,7 @@ impl App {
         }
     }
 
-    /// Refuses what is new when the server is about to stop.
+    /// Returns the problem `DRAINING` if the server is draining.
     pub(crate) fn refuse_when_draining(&self) -> Result<(), Problem> {
         if self.is_draining() { Err(draining()) } else { Ok(()) }
     }

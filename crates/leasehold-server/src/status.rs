@@ -1,8 +1,8 @@
-//! The one file that knows HTTP statuses: what each code means to a client that only looks at the number.
+//! Mapping of problem codes to HTTP statuses. Only this file names statuses.
 
 use axum::http::StatusCode;
 
-/// A kind of problem: its code, its status, and what it is called.
+/// Kind of problem: code, HTTP status and title.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Kind {
     pub(crate) code: &'static str,
@@ -10,17 +10,17 @@ pub(crate) struct Kind {
     pub(crate) title: &'static str,
 }
 
-/// A new thing is there.
+/// A resource was created.
 pub(crate) const CREATED: StatusCode = StatusCode::CREATED;
-/// It will be done.
+/// The request was accepted and will be carried out later.
 pub(crate) const ACCEPTED: StatusCode = StatusCode::ACCEPTED;
 
-/// Somebody else has the lock: what Terraform looks for.
+/// Another client holds the lock: the status that Terraform expects.
 pub(crate) const LOCKED: StatusCode = StatusCode::LOCKED;
-/// The same where nobody waits for it.
+/// Another client holds the lock, in response to an unlock.
 pub(crate) const CONFLICT: StatusCode = StatusCode::CONFLICT;
 
-/// Every code there is. Those of the library's errors have their paragraph in `docs/errors.md` too.
+/// All codes. The codes of library errors also have a paragraph in `docs/errors.md`.
 const KINDS: [Kind; 35] = [
     kind("INVALID", StatusCode::BAD_REQUEST, "Invalid request"),
     kind("UNAUTHENTICATED", StatusCode::UNAUTHORIZED, "Not authenticated"),
@@ -56,7 +56,8 @@ const KINDS: [Kind; 35] = [
     kind("NOT_SUPPORTED", StatusCode::NOT_IMPLEMENTED, "Not supported by this store"),
     kind("DRAINING", StatusCode::SERVICE_UNAVAILABLE, "Server is stopping"),
     kind("STORE_UNAVAILABLE", StatusCode::SERVICE_UNAVAILABLE, "Store unavailable"),
-    // Also for every code that is not here: a fault of the server or of its settings, not of the request.
+    // Also used for every code that is not listed: an error of the server or of its settings, not
+    // of the request.
     kind("INTERNAL", StatusCode::INTERNAL_SERVER_ERROR, "Internal error"),
 ];
 
@@ -64,12 +65,12 @@ const fn kind(code: &'static str, status: StatusCode, title: &'static str) -> Ki
     Kind { code, status, title }
 }
 
-/// Every code there is.
+/// Returns all codes.
 pub(crate) fn codes() -> Vec<&'static str> {
     KINDS.iter().map(|kind| kind.code).collect()
 }
 
-/// What is known about a code.
+/// Returns the kind of a code; unknown codes map to the last entry.
 pub(crate) fn of(code: &str) -> Kind {
     let known = KINDS.iter().find(|kind| kind.code == code);
     *known.unwrap_or(&KINDS[KINDS.len() - 1])

@@ -1,8 +1,8 @@
-//! JSON as the description of the API has it.
+//! Deserializer that accepts JSON only as the `OpenAPI` document describes it.
 //!
-//! Serde also reads a struct from an array, field by field in the order of the source: `["…", 7]` for
-//! `{"leaseId": "…", "token": 7}`. Such a request is refused, however deep the array is. And a whole number may be written
-//! `7.0`, which is an integer in JSON Schema.
+//! Serde also reads a struct from an array, field by field in source order: `["…", 7]` for
+//! `{"leaseId": "…", "token": 7}`. This deserializer rejects such arrays at any depth. It also
+//! accepts a whole number written as `7.0`, which is an integer in JSON Schema.
 
 use std::fmt;
 
@@ -11,13 +11,13 @@ use serde::de::{
     Visitor,
 };
 
-/// Whole numbers below 2^63 that are written with a fraction of zero are read as integers.
+/// Bound (2^63) below which whole numbers with a fraction of zero are read as integers.
 const LARGEST: f64 = 9_223_372_036_854_775_807.0;
 
-/// Reads as the deserializer within, but strictly.
+/// Wraps a deserializer and reads strictly.
 pub(crate) struct Strict<T>(pub(crate) T);
 
-/// A visitor of what is read strictly.
+/// Visitor that applies the strict rules.
 struct StrictVisitor<V> {
     inner: V,
     wanted: Wanted,

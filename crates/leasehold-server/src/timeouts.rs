@@ -1,9 +1,10 @@
-//! Timeouts of one connection: the head of a request, the idle time between two requests, and answers that the client
-//! does not read.
+//! Timeouts of one connection: for the head of a request, for the idle time between two requests,
+//! and for responses that the client does not read.
 //!
-//! hyper has one timeout for reading, which starts when it begins to wait for the next request. It would either close
-//! connections that clients keep for later, or give a slow head as much time as an idle connection. So the connection's
-//! stream keeps the time itself: it sees each read and write, and [`RequestPhase`] tells it where a request begins and ends.
+//! hyper has one read timeout, which starts when hyper begins to wait for the next request. That
+//! timeout would either close connections that clients keep for reuse, or give a slow head as much
+//! time as an idle connection. Therefore the stream of the connection enforces the timeouts: the
+//! stream sees each read and write, and [`RequestPhase`] marks where a request begins and ends.
 
 use std::io;
 use std::pin::Pin;
@@ -16,26 +17,27 @@ use hyper::body::{Body, Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
-/// How long a connection may take for what.
+/// Timeouts of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timeouts {
-    /// From the first byte of a request to the end of its head. For the first request it starts with the connection.
+    /// From the first byte of a request to the end of its head. For the first request the timer
+    /// starts with the connection.
     pub(crate) head: Duration,
-    /// From the end of an answer to the first byte of the next request.
+    /// From the end of a response to the first byte of the next request.
     pub(crate) idle: Duration,
-    /// Without a single byte of an answer being taken.
+    /// Maximum time during which the client reads no byte of a response.
     pub(crate) write: Duration,
 }
 
-/// Where a connection is with its requests. Shared by its stream, its service and the body of its answer.
+/// Request phase of a connection. Shared by its stream, its service and the body of its response.
 #[derive(Debug, Clone)]
 pub(crate) struct RequestPhase(Arc<AtomicU8>);
 
-/// The head of a request is awaited, and the connection is new or some of the head is there.
+/// The connection waits for the head of a request; the connection is new or part of the head has arrived.
 const HEAD: u8 = 0;
-/// The service has the request, or its answer is being sent.
+/// The service handles the request, or its response is being sent.
 const REQUEST: u8 = 1;
-/// The answer is complete, and nothing of the next request is there.
+/// The response is complete and no byte of the next request has arrived.
 const IDLE: u8 = 2;
 
 impl RequestPhase {
@@ -43,12 +45,12 @@ impl RequestPhase {
         Self(Arc::new(AtomicU8::new(HEAD)))
     }
 
-    /// The head of a request is complete.
+    /// Marks the head of a request as complete.
     pub(crate) fn begin_request(&self) {
         self.0.store(REQUEST, Ordering::Relaxed);
     }
 
-    /// Wraps the body of the answer: the request ends when hyper has taken all of it, or drops it.
+    /// Wraps the body of the response: the request ends when hyper has consumed the body or drops it.
     pub(crate) fn until_sent<B>(&self, body: B) -> Answered<B> {
         Answered { body, phase: self.clone() }
     }
@@ -62,7 +64,7 @@ impl RequestPhase {
     }
 }
 
-/// The body of an answer, whose end is the end of its request.
+/// Body of a response; dropping it ends the request.
 pub(crate) struct Answered<B> {
     body: B,
     phase: RequestPhase,
@@ -94,16 +96,16 @@ impl<B> Drop for Answered<B> {
     }
 }
 
-/// A stream that ends when the client takes too long to send a head or a next request, and whose writes fail when the
-/// client takes nothing of them.
+/// Stream that reports end of file when the client exceeds the head or idle timeout, and whose
+/// writes fail when the client reads nothing for the write timeout.
 pub(crate) struct Timed<S> {
     stream: S,
     limits: Timeouts,
     phase: RequestPhase,
-    /// The phase that `reading` was started for.
+    /// The phase for which `reading` was started.
     reading_for: Option<u8>,
     reading: Pin<Box<Sleep>>,
-    /// Runs while the client does not take what is to be written.
+    /// Runs while a write is pending because the client does not read.
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
@@ -124,7 +126,7 @@ impl<S> Timed<S> {
         self.phase.clone()
     }
 
-    /// Starts the timer of this phase, unless it runs.
+    /// Starts the timer of this phase unless that timer is running.
     fn time(&mut self, phase: u8) {
         if self.reading_for != Some(phase) {
             let limit = if phase == IDLE { self.limits.idle } else { self.limits.head };
@@ -133,14 +135,15 @@ impl<S> Timed<S> {
         }
     }
 
-    /// The answer is still on its way, so the client cannot send the next request yet.
+    /// Restarts the idle timer: the response is still being sent, so the client cannot send the
+    /// next request yet.
     fn postpone_idle<T>(&mut self, written: &Poll<T>) {
         if written.is_ready() && self.reading_for == Some(IDLE) {
             self.reading_for = None;
         }
     }
 
-    /// Passes on the result of a write, unless it has been pending for too long.
+    /// Returns the result of a write, or an error if the write has been pending for too long.
     fn watch<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.stalled = None;
@@ -172,7 +175,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Timed<S> {
             (_, false) => {
                 self.time(phase);
                 ready!(self.reading.as_mut().poll(cx));
-                // As if the client had closed the connection: hyper closes it without an error.
+                // Equivalent to the client closing the connection: hyper closes it without an error.
                 return Poll::Ready(Ok(()));
             }
         }
@@ -243,7 +246,7 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 
-    /// Reads one byte; none means that the stream has ended. Says how long it took.
+    /// Reads one byte, or `None` at the end of the stream, and returns the elapsed time.
     async fn read(stream: &mut Timed<tokio::io::DuplexStream>) -> (Option<u8>, Duration) {
         let (mut byte, begun) = ([0], Instant::now());
         let read = stream.read(&mut byte).await.unwrap();
@@ -276,7 +279,7 @@ mod tests {
     async fn an_idle_connection_ends() {
         let (mut stream, _theirs) = timed(Timeouts { head: LONG, idle: SHORT, write: LONG }, 10);
         drop(stream.phase().until_sent(axum::body::Body::empty()));
-        // A part of the answer is written late: the idle time starts after it.
+        // Part of the response is written late: the idle timer starts after it.
         assert!(tokio::time::timeout(SHORT / 2, read(&mut stream)).await.is_err());
         stream.write_all(b"x").await.unwrap();
         let (byte, took) = read(&mut stream).await;

@@ -1,4 +1,5 @@
-//! Encryption: the server's certificate and key, the CA of client certificates, and reading them again when they change.
+//! TLS: the server's certificate and key, the CA of client certificates, and reloading when the
+//! files change.
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -21,21 +22,22 @@ use x509_cert::der::Decode;
 
 /// Interval at which the files are checked for changes.
 const CHECK_EVERY: Duration = Duration::from_secs(10);
-/// Failed handshakes are logged at most this often: any stranger can cause them.
+/// Minimum interval between log messages about failed handshakes, because any unauthenticated
+/// client can cause them.
 const LOG_EVERY: Duration = Duration::from_secs(1);
 
-/// The files that TLS needs, all in PEM.
+/// Paths of the TLS files, all in PEM format.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The server's certificate, followed by those between it and the CA.
+    /// The server's certificate, followed by the intermediate certificates.
     pub cert: PathBuf,
     /// The private key of the server's certificate.
     pub key: PathBuf,
-    /// The CA of clients. If there is one, every client needs a certificate from it.
+    /// The CA of client certificates. If set, every client needs a certificate from this CA.
     pub client_ca: Option<PathBuf>,
 }
 
-/// What is wrong with the files.
+/// Error in the TLS files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsError {
     message: String,
@@ -47,7 +49,7 @@ impl TlsError {
         Self { message: message.into(), hint }
     }
 
-    /// What to do next.
+    /// Returns a suggestion for how to fix the error.
     pub fn hint(&self) -> &'static str {
         self.hint
     }
@@ -61,7 +63,7 @@ impl std::fmt::Display for TlsError {
 
 impl std::error::Error for TlsError {}
 
-/// TLS 1.2 and 1.3 with the certificates of these files. Copies share what was read last.
+/// TLS 1.2 and 1.3 with the certificates of these files. Clones share the certificates loaded last.
 #[derive(Clone)]
 pub struct Tls(Arc<Shared>);
 
@@ -74,24 +76,25 @@ struct Shared {
 #[derive(Clone)]
 struct Loaded {
     config: Arc<ServerConfig>,
-    /// When the first certificate of the chain ends.
+    /// Earliest expiry time of the certificates in the chain.
     expires: SystemTime,
     stamps: Stamps,
 }
 
-/// Handshakes that failed.
+/// Rate limit for the log messages about failed handshakes.
 #[derive(Default)]
 struct Failures {
     logged: Option<Instant>,
-    /// Since then.
+    /// Number of failures since the last log message.
     unlogged: u64,
 }
 
-/// What tells that a file was replaced or written: a renewed certificate may have the size of the old one.
+/// File metadata that reveals whether a file was replaced or written. The size alone is not enough:
+/// a renewed certificate may have the size of the old one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Stamps(Vec<Option<Stamp>>);
 
-/// Device, inode, size and time of a file.
+/// Device, inode, size and modification time of a file.
 type Stamp = (u64, u64, u64, i64, i64);
 
 impl Stamps {
@@ -110,13 +113,13 @@ impl std::fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// Reads the files, and checks that the key is that of the certificate.
+    /// Reads the files and checks that the key belongs to the certificate.
     pub fn load(files: TlsFiles) -> Result<Self, TlsError> {
         let current = RwLock::new(Loaded::read(&files)?);
         Ok(Self(Arc::new(Shared { files, current, failures: Mutex::default() })))
     }
 
-    /// When the first certificate that is in use ends.
+    /// Returns the earliest expiry time of the certificates in use.
     pub fn expires(&self) -> SystemTime {
         self.current().expires
     }
@@ -126,7 +129,7 @@ impl Tls {
         self.0.files.client_ca.is_some()
     }
 
-    /// Reads the files again if they have changed. Says whether they had.
+    /// Reads the files again if they have changed. Returns whether they had changed.
     pub fn reload(&self) -> Result<bool, TlsError> {
         let stamps = Stamps::of(&self.0.files);
         if stamps == self.current().stamps {
@@ -137,7 +140,8 @@ impl Tls {
                 *self.0.current.write().unwrap_or_else(PoisonError::into_inner) = loaded;
                 Ok(true)
             }
-            // The old ones stay in use. These are not tried again before the files change once more.
+            // The old certificates stay in use. The new files are not read again until they change
+            // once more.
             Err(error) => {
                 self.0.current.write().unwrap_or_else(PoisonError::into_inner).stamps = stamps;
                 Err(error)
@@ -145,7 +149,7 @@ impl Tls {
         }
     }
 
-    /// Reads the files again whenever they change. Never ends.
+    /// Reloads the files whenever they change. Never returns.
     pub(crate) async fn follow_files(self) {
         loop {
             tokio::time::sleep(CHECK_EVERY).await;
@@ -162,7 +166,7 @@ impl Tls {
         }
     }
 
-    /// The encrypted stream; none if the handshake fails or takes too long.
+    /// Returns the encrypted stream, or `None` if the handshake fails or exceeds the limit.
     pub(crate) async fn handshake(
         &self,
         stream: TcpStream,
@@ -193,7 +197,7 @@ impl Tls {
 
 impl Loaded {
     fn read(files: &TlsFiles) -> Result<Self, TlsError> {
-        // Before they are read: what changes in between is read again.
+        // Taken before the files are read: a change in between triggers another reload.
         let stamps = Stamps::of(files);
         let chain = certificates(&files.cert)?;
         let expires = not_after(&chain, &files.cert)?;
@@ -233,7 +237,8 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     }
 }
 
-/// When the first certificate of a chain ends. An expired one between it and the CA is as bad.
+/// Returns the earliest expiry time in a chain, because an expired intermediate certificate breaks
+/// the chain as well.
 fn not_after(chain: &[CertificateDer<'_>], path: &Path) -> Result<SystemTime, TlsError> {
     let mut first = None;
     for certificate in chain {
@@ -246,7 +251,7 @@ fn not_after(chain: &[CertificateDer<'_>], path: &Path) -> Result<SystemTime, Tl
     Ok(first.unwrap_or(SystemTime::UNIX_EPOCH))
 }
 
-/// Nothing of the file's content is repeated.
+/// Builds the error for an unreadable file; the message contains none of the file's content.
 fn unreadable(path: &Path, what: &str, error: &pem::Error) -> TlsError {
     let path = path.display();
     match error {

@@ -1,194 +1,198 @@
-//! The one error of the library: what happened, whether trying again helps, and what to do next.
+//! Error type of the library: what happened, whether a retry is useful, and what to do next.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::model::{
-    Conflict, ExecutionId, Invalid, LockName, NotHeld, QueueName, ScheduleName, StaleToken, TaskId, TaskKey,
-    TaskState, WorkflowName, format_duration,
+    Conflict, ExecutionId, LockName, NotHeld, QueueName, ScheduleName, StaleToken, TaskId, TaskKey,
+    TaskState, ValidationError, WorkflowName, format_duration,
 };
 
-/// What every fallible call of this library returns.
+/// Result of every fallible call of this library.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong. The cause, where there is one below, is its `source`.
+/// Error of a call. The underlying cause, if there is one, is its `source`.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A name, a duration or another value that cannot be.
+    /// A name, a duration or another value is invalid.
     #[error(transparent)]
-    Invalid(#[from] Invalid),
+    Invalid(#[from] ValidationError),
 
-    /// Somebody else has the lock, and the caller's patience is over.
+    /// Another holder has the lock, and the caller's waiting time is over.
     #[error("Execution blocked: {}{}", conflict.describe(lock), after_waiting(*.waited))]
     Conflict {
-        /// The lock that could not be had.
+        /// Lock that could not be acquired.
         lock: LockName,
-        /// Who is in the way.
+        /// Holders and waiters that conflict with the request.
         conflict: Box<Conflict>,
-        /// How long the caller waited.
+        /// Time that the caller waited.
         waited: Duration,
     },
 
-    /// No live lease with that id and token: it ended, was taken, or never was.
+    /// No live lease has that id and token: the lease has ended, was taken over, or never existed.
     #[error("lock '{lock}' is not held by that lease{}", now_held(.now))]
     NotHeld {
-        /// The lock.
+        /// Lock of the call.
         lock: LockName,
-        /// What the store knows instead.
+        /// Current holders of the lock according to the store.
         now: Box<NotHeld>,
     },
 
-    /// A guarded piece of work was stopped because its lease was lost.
+    /// Guarded work was stopped because its lease was lost.
     #[error("the lease on lock '{lock}' was lost: {why}")]
     Lost {
-        /// The lock.
+        /// Lock whose lease was lost.
         lock: LockName,
-        /// How it came to that.
+        /// Reason of the loss.
         why: String,
     },
 
-    /// A token that is not the newest.
+    /// The token is not the newest one.
     #[error(transparent)]
     StaleToken(#[from] StaleToken),
 
-    /// There is no such task, or no longer.
+    /// The task does not exist, or no longer exists.
     #[error("there is no task {0}")]
     UnknownTask(TaskId),
 
-    /// There is no such queue: no task was ever added to it.
+    /// The queue does not exist: no task was ever added to it.
     #[error("there is no queue '{queue}'{}", known_queues(known))]
     UnknownQueue {
-        /// The queue that was named.
+        /// Queue that the caller named.
         queue: QueueName,
-        /// Those that there are.
+        /// Queues that exist.
         known: Vec<QueueName>,
     },
 
-    /// There is no such schedule.
+    /// The schedule does not exist.
     #[error("there is no schedule '{0}'")]
     UnknownSchedule(ScheduleName),
 
-    /// The task is not as the caller saw it: somebody has changed it since.
+    /// The task was changed after the caller read it.
     #[error("task {task} has changed: you saw version {expected}, and it is at {current}")]
     VersionConflict {
-        /// The task.
+        /// Task of the call.
         task: TaskId,
-        /// The version that the caller saw.
+        /// Version that the caller expected.
         expected: u64,
-        /// The version that it has.
+        /// Current version of the task.
         current: u64,
     },
 
-    /// The key is taken by a task that is about something else.
+    /// The key belongs to a task that was added with another payload.
     #[error("key '{key}' of queue '{queue}' is taken by task {task}, which was added with another payload")]
     KeyReused {
-        /// The queue.
+        /// Queue of the key.
         queue: QueueName,
-        /// The key.
+        /// Key that was reused.
         key: TaskKey,
-        /// The task that has it.
+        /// Task that has the key.
         task: TaskId,
     },
 
-    /// The task stands where this makes no sense.
+    /// The operation is not possible in the current state of the task.
     #[error("task {task} is {state}; {what} is not possible now")]
     TaskState {
-        /// The task.
+        /// Task of the call.
         task: TaskId,
-        /// Where it stands.
+        /// Current state of the task.
         state: TaskState,
-        /// What was wanted.
+        /// Description of the operation that was requested.
         what: &'static str,
     },
 
-    /// The worker does not have the task any more: its lease ran out, and somebody else may have it.
+    /// The worker no longer holds the task: its lease expired, and another worker may hold the task
+    /// now.
     #[error("task {task} is not leased by that token")]
     TaskLost {
-        /// The task.
+        /// Task whose lease was lost.
         task: TaskId,
     },
 
-    /// More tasks have or await the lock than the new one wanted to be with. It was not added.
+    /// More tasks of the queue hold or wait for the lock than the limit of the new task allows. The
+    /// new task was not added.
     #[error("there is no room behind lock '{lock}': task {task} has it")]
     NoRoom {
-        /// The lock.
+        /// Lock of the new task.
         lock: LockName,
-        /// The task that runs with it, or is next to.
+        /// Task that holds the lock, or is next to acquire it.
         task: TaskId,
     },
 
-    /// Another execution of the workflow runs or is about to, or somebody else has its lock. Nothing was started, and the key
-    /// is as free as before.
+    /// Another execution of the workflow is running or about to run, or another holder has the
+    /// workflow's lock. No execution was started, and the key remains unused.
     #[error("workflow '{workflow}' cannot start now: {reason}")]
     WorkflowLocked {
-        /// The workflow.
+        /// Workflow that was to be started.
         workflow: WorkflowName,
-        /// The execution that is in the way, if it is one.
+        /// Conflicting execution, if the conflict is with an execution.
         execution: Option<ExecutionId>,
-        /// Whether it came at the very same time: a look before had found the workflow free.
+        /// Whether the conflicting start was concurrent: an earlier query had found the workflow
+        /// free.
         raced: bool,
-        /// In words.
+        /// Reason, as text for end users.
         reason: String,
     },
 
-    /// The key is taken by an execution that was started with another input.
+    /// The key belongs to an execution that was started with another input.
     #[error(
         "key '{key}' of workflow '{workflow}' is taken by {execution}, which was started with another input"
     )]
     ExecutionKeyReused {
-        /// The workflow.
+        /// Workflow of the key.
         workflow: WorkflowName,
-        /// The key.
+        /// Key that was reused.
         key: TaskKey,
-        /// The execution that has it.
+        /// Execution that has the key.
         execution: ExecutionId,
     },
 
-    /// There is no such execution, or no longer.
+    /// The execution does not exist, or no longer exists.
     #[error("there is no execution {0}")]
     UnknownExecution(ExecutionId),
 
-    /// The execution is over: it cannot be stopped, and nothing it says counts any more.
+    /// The execution has finished: it cannot be stopped, and its reports are ignored.
     #[error("execution {execution} is over: it {}", ended(*state))]
     ExecutionFinished {
-        /// The execution.
+        /// Execution of the call.
         execution: ExecutionId,
-        /// How it ended.
+        /// Final state of the execution.
         state: TaskState,
     },
 
-    /// The store did not answer, or could not do what was asked.
+    /// The store did not answer, or could not perform the operation.
     #[error("{message}")]
     Store {
-        /// What kind of trouble.
-        trouble: Trouble,
-        /// What happened, with the store's address but no secret.
+        /// Kind of the store error.
+        trouble: StoreErrorKind,
+        /// Description of the error, with the store's address but without secrets.
         message: String,
-        /// What to do next.
+        /// Suggested next step.
         hint: String,
-        /// What the engine said.
+        /// Error of the engine.
         source: Option<Arc<dyn std::error::Error + Send + Sync>>,
     },
 }
 
-/// What kind of trouble a store is in.
+/// Kind of a store error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Trouble {
-    /// It cannot be reached or is too busy, its disk is full: later it may work.
+pub enum StoreErrorKind {
+    /// The store cannot be reached, is too busy, or its disk is full; a later call may succeed.
     Unavailable,
-    /// It does not let us.
+    /// The store denies the caller permission.
     NotPermitted,
-    /// The address or the settings are wrong, or it is not one of ours: it will not work until somebody changes that.
+    /// The address or the settings are wrong, or the store was not created by leasehold; calls fail
+    /// until an operator changes that.
     Misconfigured,
-    /// It has no such thing, such as tasks: another kind of store is needed.
+    /// The store does not support the feature, for example tasks; another kind of store is needed.
     NotSupported,
-    /// It contains what it must not contain, or answered what it must not answer.
+    /// The store contains invalid data or gave an invalid answer.
     Broken,
 }
 
-/// So that a name that has been checked already can be given where one to be checked is taken.
+/// Lets callers pass an already validated name where a value to be validated is accepted.
 impl From<std::convert::Infallible> for Error {
     fn from(never: std::convert::Infallible) -> Self {
         match never {}
@@ -196,7 +200,11 @@ impl From<std::convert::Infallible> for Error {
 }
 
 impl Error {
-    pub(crate) fn store(trouble: Trouble, message: impl Into<String>, hint: impl Into<String>) -> Self {
+    pub(crate) fn store(
+        trouble: StoreErrorKind,
+        message: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> Self {
         Self::Store { trouble, message: message.into(), hint: hint.into(), source: None }
     }
 
@@ -207,7 +215,7 @@ impl Error {
         self
     }
 
-    /// A stable name for programs; `docs/errors.md` has a paragraph on each.
+    /// Returns a stable code for programs; `docs/errors.md` has a paragraph on each code.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Invalid(_) => "INVALID",
@@ -228,33 +236,33 @@ impl Error {
             Self::UnknownExecution(_) => "UNKNOWN_EXECUTION",
             Self::ExecutionFinished { .. } => "EXECUTION_FINISHED",
             Self::Store { trouble, .. } => match trouble {
-                Trouble::Unavailable => "STORE_UNAVAILABLE",
-                Trouble::NotPermitted => "STORE_NOT_PERMITTED",
-                Trouble::Misconfigured => "STORE_MISCONFIGURED",
-                Trouble::Broken => "STORE_BROKEN",
-                Trouble::NotSupported => "NOT_SUPPORTED",
+                StoreErrorKind::Unavailable => "STORE_UNAVAILABLE",
+                StoreErrorKind::NotPermitted => "STORE_NOT_PERMITTED",
+                StoreErrorKind::Misconfigured => "STORE_MISCONFIGURED",
+                StoreErrorKind::Broken => "STORE_BROKEN",
+                StoreErrorKind::NotSupported => "NOT_SUPPORTED",
             },
         }
     }
 
-    /// Whether the same call may succeed later without anybody changing anything. An acquire that is tried again
-    /// with the same lease id cannot take the lock twice.
+    /// Returns whether the same call may succeed later without any change by an operator. Retrying
+    /// an acquire with the same lease id cannot take the lock twice.
     pub fn is_retryable(&self) -> bool {
         matches!(
             self,
             Self::Conflict { .. }
                 | Self::NoRoom { .. }
                 | Self::WorkflowLocked { .. }
-                | Self::Store { trouble: Trouble::Unavailable, .. }
+                | Self::Store { trouble: StoreErrorKind::Unavailable, .. }
         )
     }
 
-    /// Whether the store refused the call because of who the caller is.
+    /// Returns whether the store refused the call because of the caller's identity.
     pub fn is_not_permitted(&self) -> bool {
-        matches!(self, Self::Store { trouble: Trouble::NotPermitted, .. })
+        matches!(self, Self::Store { trouble: StoreErrorKind::NotPermitted, .. })
     }
 
-    /// What to do next, in words for a person.
+    /// Returns the suggested next step, as text for end users.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Conflict { lock, conflict, .. } if conflict.full => {
@@ -306,7 +314,7 @@ impl Error {
     }
 }
 
-/// How a task or an execution ended, as the end of a sentence about it.
+/// Returns the final state of a task or an execution, as the end of a sentence about it.
 fn ended(state: TaskState) -> String {
     match state {
         TaskState::Aborted => "was aborted".to_owned(),
@@ -314,7 +322,8 @@ fn ended(state: TaskState) -> String {
     }
 }
 
-/// A name as a shell and then the command line would want it.
+/// Returns the name quoted for a shell, and protected from being parsed as an option by the command
+/// line.
 fn quoted(lock: &LockName) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+=,".contains(c);
     match lock.as_str() {

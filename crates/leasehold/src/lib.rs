@@ -1,7 +1,8 @@
-//! leasehold: work that runs in one place at a time, across processes, machines and engines.
+//! leasehold: locks, task queues and workflows that run work in one place at a time, across
+//! processes, machines and engines.
 //!
-//! A **lease** is a grant that ends by itself and carries a number, the **token**, that only rises. A **lock** is a
-//! lease on a name:
+//! A **lease** is a grant that expires by itself and carries a monotonically increasing number, the
+//! **token**. A **lock** is a lease on a name:
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -21,14 +22,15 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A **task** is a piece of work that goes to one worker at a time: [`Work`] is a kind of task,
-//! [`Leasehold::enqueue`] adds one, and [`Leasehold::worker`] makes a worker that handles them.
+//! A **task** is a unit of work that one worker leases at a time. A type that implements [`TaskType`]
+//! defines a kind of task, [`Leasehold::enqueue`] adds a task, and [`Leasehold::worker`] builds a worker
+//! that handles tasks.
 //!
-//! A **workflow** is a task that holds a lock while it runs, found again by its key: [`Leasehold::workflow`] starts one
-//! execution for an event, however often that comes.
+//! A **workflow** is a task that holds a lock while it runs and is identified by its key:
+//! [`Leasehold::workflow`] starts one execution per event, even if the event is delivered repeatedly.
 //!
-//! Three floors, arrows only downward: [`client`] is what callers use, [`store`] has the engines, [`model`] has the
-//! rules that all engines obey.
+//! The library has three layers; each layer depends only on the layers below it: [`client`] is the API
+//! for callers, [`store`] contains the engines, and [`model`] contains the rules that all engines obey.
 
 pub mod client;
 mod error;
@@ -39,25 +41,25 @@ pub mod testing;
 pub use leasehold_model as model;
 
 pub use client::{
-    Added, Backoff, Caretaker, EnqueueBuilder, Execution, ExecutionEnd, FORGET_AFTER, Guard, GuardState,
-    Health, Held, Leasehold, ListExecutions, LockBuilder, LockStatus, OnLocked, RunError, Running,
-    ScheduleBuilder, Schedules, Setback, Start, StartBuilder, Strategy, Sweeper, Tasks, Work, Worker,
-    WorkerBuilder, WorkflowLock, WorkflowStatus, Workflows,
+    Backoff, Caretaker, EnqueueBuilder, EnqueueResult, Execution, ExecutionEnd, FORGET_AFTER, Guard,
+    GuardState, GuardStatus, HandlerError, LeaseHandle, Leasehold, ListExecutions, LockBuilder, LockStatus,
+    OnLocked, RunError, ScheduleBuilder, Schedules, StartBuilder, StartResult, Strategy, Sweeper,
+    TaskContext, TaskType, Tasks, Worker, WorkerBuilder, WorkflowLock, WorkflowStatus, Workflows,
 };
-pub use error::{Error, Result, Trouble};
-pub use store::Moment;
+pub use error::{Error, Result, StoreErrorKind};
+pub use store::BootInstant;
 
-/// The code in the README is tested too.
+/// Doctests of the code in the README.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 pub struct Readme;
 
-/// And that of the guide to tasks.
+/// Doctests of the code in the guide to tasks.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/tasks.md")]
 pub struct TasksGuide;
 
-/// And that of the guide to workflows.
+/// Doctests of the code in the guide to workflows.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/workflows.md")]
 pub struct WorkflowsGuide;

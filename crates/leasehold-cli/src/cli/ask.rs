@@ -3,7 +3,7 @@
 use clap::Args;
 use leasehold::model::{Holder, LockName, Mode, Priority, Reason, Slots, Ttl};
 
-use leasehold::store::Abilities;
+use leasehold::store::Capabilities;
 
 use super::values;
 use crate::config::lease_ttl;
@@ -54,7 +54,7 @@ pub(crate) struct AskArgs {
 
 impl AskArgs {
     pub(crate) fn ttl(&self) -> Result<Ttl, Failure> {
-        Ok(lease_ttl(self.ttl)?.unwrap_or(Abilities::TTL))
+        Ok(lease_ttl(self.ttl)?.unwrap_or(Capabilities::TTL))
     }
 
     pub(crate) fn mode(&self) -> Mode {

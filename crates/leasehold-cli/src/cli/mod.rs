@@ -1,14 +1,4 @@
 //! The command line: what can be typed, one file per group of commands. Values are checked here, once.
-//!
-//! | file | commands |
-//! |---|---|
-//! | `root.rs` | `leasehold` itself, and the options of all commands |
-//! | `ask.rs` | the options for asking for a lock, which `run` and `locks acquire` share |
-//! | `run.rs`, `locks.rs`, `events.rs`, `upkeep.rs` | the commands |
-//! | `tasks/`, `schedules.rs`, `workflows.rs` | tasks, queues and workers; schedules; workflows and executions |
-//! | `serve.rs` | the server and its tokens |
-//! | `values.rs` | durations, filters and other values as people write them |
-//! | `parse.rs` | from the arguments to a command, or to a message that says what is wrong |
 
 mod ask;
 mod events;

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, CommandFactory, Parser};
-use leasehold::model::Invalid;
+use leasehold::model::ValidationError;
 
 use super::root::Cli;
 use crate::exit;
@@ -107,7 +107,7 @@ fn explain(error: &clap::Error, arguments: &[OsString]) -> Failure {
     let failure = match (error.kind(), error.source(), error.get(ContextKind::InvalidArg)) {
         // Our own parsers quote the value where it helps, and with its control characters made visible.
         (ErrorKind::ValueValidation, Some(wrong), Some(ContextValue::String(argument))) => {
-            Failure::from(Invalid(format!("{argument}: {wrong}")))
+            Failure::from(ValidationError(format!("{argument}: {wrong}")))
         }
         _ => from_text(&error.render().to_string()),
     };

@@ -1,7 +1,9 @@
 //! `leasehold schedules …`.
 
 use clap::{Args, Subcommand};
-use leasehold::model::{CronText, LockName, Missed, Priority, QueueName, ScheduleName, Ttl, Zone};
+use leasehold::model::{
+    CronExpression, LockName, MisfirePolicy, Priority, QueueName, ScheduleName, TimeZoneName, Ttl,
+};
 
 use super::tasks::{Source, Steps};
 use super::values;
@@ -52,12 +54,12 @@ pub(crate) struct SetArgs {
     /// Its name
     pub(crate) name: ScheduleName,
     /// When: a cron expression
-    pub(crate) cron: CronText,
+    pub(crate) cron: CronExpression,
     /// The queue that its tasks go to
     pub(crate) queue: QueueName,
     /// The time zone of the expression
     #[arg(long, value_name = "ZONE", default_value = "UTC")]
-    pub(crate) zone: Zone,
+    pub(crate) zone: TimeZoneName,
     /// What its tasks are about: JSON, @FILE, or - for stdin [default: null]
     #[arg(long, value_name = "JSON", allow_hyphen_values = true)]
     pub(crate) payload: Option<Source>,
@@ -66,7 +68,7 @@ pub(crate) struct SetArgs {
     /// A worker that starts runs a tick that is at most 3 s old as if it had been running; every earlier tick was missed. A
     /// tick that a running worker sees late, because the store was away, was missed after a minute.
     #[arg(long, value_name = "WHICH", default_value = "all")]
-    pub(crate) missed: Missed,
+    pub(crate) missed: MisfirePolicy,
     /// Run each task up to this long after its tick, by a hash of the name and the tick; 1d at most [default: none]
     #[arg(long, value_name = "DURATION", value_parser = values::jitter, allow_hyphen_values = true)]
     pub(crate) jitter: Option<Ttl>,

@@ -4,7 +4,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use leasehold::model::{
-    Invalid, Priority, Retention, Retries, Schedule, Slots, Status, TaskState, Timestamp, Ttl, parse_duration,
+    Priority, Retention, RetryPolicy, Schedule, Slots, Status, TaskState, Timestamp, Ttl, ValidationError,
+    parse_duration,
 };
 use leasehold::store::LockState;
 
@@ -39,18 +40,18 @@ const FILTERS: [(&str, Filter); 7] = [
 ];
 
 impl FromStr for Filter {
-    type Err = Invalid;
-    fn from_str(text: &str) -> Result<Self, Invalid> {
+    type Err = ValidationError;
+    fn from_str(text: &str) -> Result<Self, ValidationError> {
         let status = text.strip_prefix("status=").unwrap_or_default();
         let found = FILTERS.iter().find(|(name, _)| *name == status);
         found.map(|(_, filter)| *filter).ok_or_else(|| {
             let names = FILTERS.map(|(name, _)| name).join(", ");
-            Invalid(format!("'{text}' is not a filter; write status= and one of {names}"))
+            ValidationError(format!("'{text}' is not a filter; write status= and one of {names}"))
         })
     }
 }
 
-pub(super) fn duration(text: &str) -> Result<Duration, Invalid> {
+pub(super) fn duration(text: &str) -> Result<Duration, ValidationError> {
     parse_duration(text)
 }
 
@@ -58,93 +59,99 @@ pub(super) fn duration(text: &str) -> Result<Duration, Invalid> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Keep(pub(crate) Option<Ttl>);
 
-pub(super) fn keep(text: &str) -> Result<Keep, Invalid> {
+pub(super) fn keep(text: &str) -> Result<Keep, ValidationError> {
     Retention::parse_keep(text).map(Keep)
 }
 
-pub(super) fn ttl(text: &str) -> Result<Ttl, Invalid> {
+pub(super) fn ttl(text: &str) -> Result<Ttl, ValidationError> {
     Ttl::new(parse_duration(text)?)
 }
 
-pub(super) fn jitter(text: &str) -> Result<Ttl, Invalid> {
+pub(super) fn jitter(text: &str) -> Result<Ttl, ValidationError> {
     ttl(text).and_then(Schedule::check_jitter)
 }
 
-pub(super) fn patience(text: &str) -> Result<Patience, Invalid> {
+pub(super) fn patience(text: &str) -> Result<Patience, ValidationError> {
     if text == "forever" {
         return Ok(Patience::Forever);
     }
     match parse_duration(text) {
         Ok(Duration::ZERO) => Ok(Patience::FailFast),
         Ok(duration) => Ok(Patience::For(duration)),
-        Err(Invalid(wrong)) => Err(Invalid(format!("{wrong} (0 is not at all; forever is possible too)"))),
+        Err(ValidationError(wrong)) => {
+            Err(ValidationError(format!("{wrong} (0 is not at all; forever is possible too)")))
+        }
     }
 }
 
-pub(super) fn slots(text: &str) -> Result<Slots, Invalid> {
+pub(super) fn slots(text: &str) -> Result<Slots, ValidationError> {
     Slots::new(number(text)?)
 }
 
-pub(super) fn priority(text: &str) -> Result<Priority, Invalid> {
+pub(super) fn priority(text: &str) -> Result<Priority, ValidationError> {
     Priority::new(number(text)?)
 }
 
-fn number<T: FromStr>(text: &str) -> Result<T, Invalid> {
-    text.parse().map_err(|_| Invalid(format!("'{text}' is not a whole number that fits")))
+fn number<T: FromStr>(text: &str) -> Result<T, ValidationError> {
+    text.parse().map_err(|_| ValidationError(format!("'{text}' is not a whole number that fits")))
 }
 
-pub(super) fn limit(text: &str) -> Result<u32, Invalid> {
+pub(super) fn limit(text: &str) -> Result<u32, ValidationError> {
     match text.parse() {
-        Ok(0) | Err(_) => Err(Invalid(format!("'{text}' is not a limit; write a whole number of 1 or more"))),
+        Ok(0) | Err(_) => {
+            Err(ValidationError(format!("'{text}' is not a limit; write a whole number of 1 or more")))
+        }
         Ok(limit) => Ok(limit),
     }
 }
 
-pub(super) fn attempts(text: &str) -> Result<u32, Invalid> {
-    Retries { attempts: number(text)?, ..Retries::default() }.check().map(|retries| retries.attempts)
+pub(super) fn attempts(text: &str) -> Result<u32, ValidationError> {
+    RetryPolicy { attempts: number(text)?, ..RetryPolicy::default() }.check().map(|retries| retries.attempts)
 }
 
-pub(super) fn work_slots(text: &str) -> Result<u32, Invalid> {
+pub(super) fn work_slots(text: &str) -> Result<u32, ValidationError> {
     match text.parse() {
         Ok(slots @ 1..=1000) => Ok(slots),
-        _ => Err(Invalid(format!("'{text}' is not a number of slots; write 1 to 1000"))),
+        _ => Err(ValidationError(format!("'{text}' is not a number of slots; write 1 to 1000"))),
     }
 }
 
-pub(super) fn time(text: &str) -> Result<Timestamp, Invalid> {
+pub(super) fn time(text: &str) -> Result<Timestamp, ValidationError> {
     text.parse()
 }
 
-pub(super) fn end_state(text: &str) -> Result<TaskState, Invalid> {
+pub(super) fn end_state(text: &str) -> Result<TaskState, ValidationError> {
     let state: TaskState = text.parse()?;
     if state.is_terminal() {
         Ok(state)
     } else {
-        Err(Invalid(format!("tasks that are {state} have not ended; write succeeded, failed or aborted")))
+        Err(ValidationError(format!(
+            "tasks that are {state} have not ended; write succeeded, failed or aborted"
+        )))
     }
 }
 
 /// The state of an execution; one that waits for its turn is blocked, and is also called queued.
-pub(super) fn execution_state(text: &str) -> Result<TaskState, Invalid> {
+pub(super) fn execution_state(text: &str) -> Result<TaskState, ValidationError> {
     if text == "queued" { Ok(TaskState::Blocked) } else { text.parse() }
 }
 
-pub(super) fn exit_code(text: &str) -> Result<i32, Invalid> {
+pub(super) fn exit_code(text: &str) -> Result<i32, ValidationError> {
     let code: Result<u8, _> = text.parse();
-    code.map(i32::from).map_err(|_| Invalid(format!("'{text}' is not an exit code; write 0 to 255")))
+    code.map(i32::from).map_err(|_| ValidationError(format!("'{text}' is not an exit code; write 0 to 255")))
 }
 
-pub(super) fn part(text: &str) -> Result<f64, Invalid> {
+pub(super) fn part(text: &str) -> Result<f64, ValidationError> {
     match text.parse() {
         Ok(part) if (0.05..=0.9).contains(&part) => Ok(part),
-        _ => Err(Invalid(format!("'{text}' is not a part of the ttl; write 0.05 to 0.9"))),
+        _ => Err(ValidationError(format!("'{text}' is not a part of the ttl; write 0.05 to 0.9"))),
     }
 }
 
-pub(super) fn fact(text: &str) -> Result<(String, String), Invalid> {
+pub(super) fn fact(text: &str) -> Result<(String, String), ValidationError> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err(Invalid(format!("'{text}' is not a fact; write KEY=VALUE"))),
+        _ => Err(ValidationError(format!("'{text}' is not a fact; write KEY=VALUE"))),
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use leasehold::OnLocked;
-use leasehold::model::{ExecutionId, Invalid, Reason, Reuse, TaskKey, TaskState, Ttl, WorkflowName};
+use leasehold::model::{ExecutionId, Reason, Reuse, TaskKey, TaskState, Ttl, ValidationError, WorkflowName};
 
 use super::tasks::Source;
 use super::values;
@@ -135,9 +135,9 @@ pub(crate) struct Locked(pub(crate) OnLocked);
 const PLACES: u32 = 100;
 
 impl FromStr for Locked {
-    type Err = Invalid;
-    fn from_str(text: &str) -> Result<Self, Invalid> {
-        let wrong = || Invalid(format!("'{text}' is none of reject, queue, queue=N and skip"));
+    type Err = ValidationError;
+    fn from_str(text: &str) -> Result<Self, ValidationError> {
+        let wrong = || ValidationError(format!("'{text}' is none of reject, queue, queue=N and skip"));
         Ok(Self(match (text, text.strip_prefix("queue=")) {
             ("reject", _) => OnLocked::Reject,
             ("skip", _) => OnLocked::Skip,

@@ -1,4 +1,5 @@
-//! `locks acquire`: a lease without a process, for work that goes on where no guard can be.
+//! `locks acquire`: acquires a lease that is not tied to a process, for work that continues where
+//! no guard can run.
 
 use std::time::Duration;
 
@@ -16,9 +17,9 @@ use crate::identity::{self, Seen, is_mine};
 use crate::output::{Failure, Leases, refusal, shell_word, visible};
 use crate::run::Patience;
 
-/// How long to take back what a request has left, before we exit.
+/// Maximum time before the exit for withdrawing what a request left in the store.
 const LEAVING: Duration = Duration::from_secs(2);
-/// The same if the store does not answer anyway.
+/// Same as [`LEAVING`] if the store is not responding.
 const LEAVING_SILENCE: Duration = Duration::from_millis(250);
 
 pub(super) async fn acquire(desk: &Desk, args: AcquireArgs) -> Done {
@@ -37,23 +38,24 @@ pub(super) async fn acquire(desk: &Desk, args: AcquireArgs) -> Done {
         },
         signal = stopped() => signal.map(|signal| exit::SIGNAL_BASE + signal),
     };
-    // Whatever a request that failed has left behind is taken back before we go, if the store answers.
+    // Withdraw what a failed request left in the store before the exit, if the store responds.
     let away = done.as_ref().is_err_and(|failure| failure.exit == exit::UNAVAILABLE);
     let leaving = if away { LEAVING_SILENCE } else { LEAVING };
     let _ = tokio::time::timeout(leaving, leasehold.close()).await;
     done
 }
 
-/// Which lease the caller has in mind.
+/// Lease that the caller refers to.
 struct Which {
-    /// The one with this id, or a new one under it.
+    /// Id of an existing lease, or the id for a new one.
     lease_id: Option<LeaseId>,
-    /// One that the same holder has already, if there is one.
+    /// Whether to use a lease that the same holder has already, if there is one.
     reentrant: bool,
 }
 
-/// Asks, and waits if that is wanted. Inside a `leasehold run` the first asking does not wait: its own lock might be the
-/// one that is asked for, and waiting for oneself would never end. Nor does it for a caller that may have the lock already.
+/// Requests the locks, and waits if the caller wants to. Inside a `leasehold run` the first request
+/// does not wait: the requested lock might be held by that run itself, and the wait would never
+/// end. Neither does the first request of a caller that may hold the lock already.
 async fn take(
     leasehold: &Leasehold,
     request: &Request,
@@ -72,7 +74,7 @@ async fn take(
         match wanted(Patience::FailFast).acquire().await {
             Err(Error::Conflict { lock, .. }) => {
                 if let Some(id) = held_by_caller(leasehold, &lock, request).await? {
-                    // The same id gives the same lease and token.
+                    // The same id returns the same lease and token.
                     return wanted(Patience::FailFast).lease_id(id).acquire().await;
                 }
             }
@@ -92,7 +94,7 @@ async fn take(
     wanted(deadline.left()).acquire().await
 }
 
-/// The lease that a holder of the caller's name has.
+/// Returns the lease that a holder with the caller's name has.
 async fn held_by_caller(
     leasehold: &Leasehold,
     lock: &LockName,
@@ -105,9 +107,10 @@ async fn held_by_caller(
     Ok(status.holders.iter().find(is_ours).map(|held| held.lease_id))
 }
 
-/// Tells about the leases and leaves them held. A lease that nobody knows of would keep everybody out: it is given back.
+/// Prints the leases and leaves them held. If they cannot be printed they are released: a lease
+/// that no caller knows of would only keep other holders out.
 async fn hand_over(desk: &Desk, leasehold: &Leasehold, request: &Request, guard: Guard) -> Done {
-    let held = guard.leave_held();
+    let held = guard.detach();
     let told = tell(desk, &request.locks, &held);
     if told.is_err() {
         for (lock, lease) in &held {
@@ -117,7 +120,8 @@ async fn hand_over(desk: &Desk, leasehold: &Leasehold, request: &Request, guard:
     told
 }
 
-/// A signal that ends us. The request is dropped then, and takes itself back: no ticket stays in the queue.
+/// Resolves to the signal that ends this process. The request is then dropped and withdraws itself:
+/// no ticket stays in the queue.
 async fn stopped() -> Result<i32, Failure> {
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::internal)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::internal)?;

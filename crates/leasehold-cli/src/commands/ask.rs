@@ -1,4 +1,4 @@
-//! `locks ask`: a request to the holders to stop when they can.
+//! `locks ask`: asks the holders to stop when they can.
 
 use leasehold::Error;
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! From the command line to a command, with its store.
+//! Dispatch from the command line to a command, with its store.
 
 use leasehold::{Error, Leasehold};
 
@@ -15,58 +15,59 @@ use crate::exit;
 use crate::output::{Failure, Printer, set_program};
 use crate::run::Patience;
 
-/// How a command ends: with an exit code, or with something to say.
+/// Result of a command: an exit code, or a failure to print.
 pub(super) type Done = Result<i32, Failure>;
 
-/// What a command that needs a store works with.
+/// Context of a command that needs a store.
 pub(super) struct Desk {
     store: Choice,
     pub(super) printer: Printer,
 }
 
 impl Desk {
-    /// Opens the store: after everything that can be checked without it.
+    /// Opens the store. Called after all checks that do not need it.
     pub(super) async fn open(&self) -> Result<Leasehold, Failure> {
         Ok(open(&self.store.url).await?)
     }
 
-    /// Opens the store, and tries again until the deadline if it cannot be reached.
+    /// Opens the store, and retries until the deadline if the store cannot be reached.
     pub(super) async fn open_within(&self, deadline: Deadline) -> Result<Leasehold, Failure> {
         let say = |error: &Error| self.printer.say(format_args!("{error}; trying again"));
         Ok(connect(&self.store.url, deadline, say).await?)
     }
 
-    /// Opens the store, if what is put into it outlives this command.
+    /// Opens the store; fails if its contents do not outlive this process.
     pub(super) async fn open_lasting(&self, what: &str) -> Result<Leasehold, Failure> {
         self.open_lasting_within(what, Deadline::new(Patience::FailFast)).await
     }
 
-    /// The same, and tries again until the deadline if the store cannot be reached.
+    /// Opens the store as [`Self::open_lasting`] does, and retries until the deadline if the store
+    /// cannot be reached.
     pub(super) async fn open_lasting_within(
         &self,
         what: &str,
         deadline: Deadline,
     ) -> Result<Leasehold, Failure> {
         let leasehold = self.open_within(deadline).await?;
-        if leasehold.abilities().lasting {
+        if leasehold.capabilities().lasting {
             return Ok(leasehold);
         }
         let wrong = format!("{what} in the store {} would end with this command", leasehold.url());
         Err(Failure::config(wrong).hint("use a store that lasts, such as sqlite:"))
     }
 
-    /// The store's address, with its secrets.
+    /// Returns the URL of the store, including its secrets.
     pub(super) fn store_url(&self) -> &str {
         &self.store.url
     }
 
-    /// How to call this program so that it uses the same store.
+    /// Returns the command line prefix that makes this program use the same store.
     pub(super) fn program(&self) -> String {
         self.store.program()
     }
 }
 
-/// Does what was typed, and gives the exit code. To be called while this process has one thread.
+/// Runs the command and returns the exit code. Must be called while this process has one thread.
 pub(crate) fn dispatch(cli: Cli) -> i32 {
     let printer = Printer::new(cli.global.json, cli.global.quiet);
     if let Err(failure) = limits::check_open_files() {
@@ -89,7 +90,7 @@ pub(crate) fn dispatch(cli: Cli) -> i32 {
         Command::Completions(args) => shell::completions(args.shell, printer),
         Command::Man => shell::man(printer),
         Command::Doctor => {
-            let machine = crate::run::examine(); // While there is one thread.
+            let machine = crate::run::inspect_machine(); // Requires a single thread.
             block_on(doctor::doctor(store(), machine, printer))
         }
         command => store().and_then(|store| block_on(at_desk(command, Desk { store, printer }))),
@@ -120,7 +121,7 @@ async fn at_desk(command: Command, desk: Desk) -> Done {
         Command::Sweep(args) => sweep::sweep(&desk, &args).await,
         Command::Store(StoreCommand::Init) => store::init(&desk).await,
         Command::Fence(FenceCommand::Check(args)) => fence::check(&desk, &args).await,
-        // They need no desk, and have been served.
+        // Handled in `dispatch`: these commands need no desk.
         Command::Run(_) | Command::Serve(_) | Command::Completions(_) | Command::Man | Command::Doctor => {
             Ok(exit::SUCCESS)
         }

@@ -1,4 +1,4 @@
-//! `fence check`: whether the lease with a token is alive.
+//! `fence check`: checks whether the lease with a token is alive.
 
 use std::cmp::Ordering;
 
@@ -14,7 +14,7 @@ use crate::cli::FenceArgs;
 use crate::exit;
 use crate::output::Failure;
 
-/// The number of events of the lock among which the end of the lease is searched for.
+/// Maximum number of events of the lock that are searched for the end of the lease.
 const EVENTS: u32 = 100;
 
 pub(super) async fn check(desk: &Desk, args: &FenceArgs) -> Done {
@@ -44,16 +44,17 @@ pub(super) async fn check(desk: &Desk, args: &FenceArgs) -> Done {
     Ok(exit::SUCCESS)
 }
 
-/// Why the token is not good, and what its bearer should do.
+/// Returns why the token is invalid, and what its bearer should do.
 async fn refusal(leasehold: &Leasehold, args: &FenceArgs, stale: StaleToken) -> Failure {
     let (name, token, newest) = (&args.name, stale.token, stale.newest);
-    // What happened to the lease is worth a look; without an answer the refusal is as good.
+    // The history only adds detail; if it cannot be read, the refusal is as good without it.
     let query = ListEvents { lock: Some(name.clone()), limit: EVENTS, ..ListEvents::default() };
     let events = leasehold.history(&query).await.map(|page| page.items).unwrap_or_default();
     let words = match events.iter().find_map(|event| (event.token == token).then(|| ending(event)).flatten())
     {
         Some(ending) => format!("token {token} of lock '{name}' is stale: {ending}"),
-        // A lock without a token may be one that was forgotten, which happens only after its lease has ended.
+        // A lock without a token may have been forgotten, which happens only after its lease has
+        // ended.
         None if token > newest && newest.get() == 0 => {
             format!("token {token} of lock '{name}' is stale: its lease has ended, or it was never granted")
         }
@@ -83,7 +84,7 @@ async fn refusal(leasehold: &Leasehold, args: &FenceArgs, stale: StaleToken) -> 
     Failure::from(Error::StaleToken(stale)).in_words(words).without_hints().hint(hint)
 }
 
-/// How the lease ended, if this event is its end.
+/// Returns how the lease ended, if this event is its end.
 fn ending(event: &EventView) -> Option<String> {
     let by = event.by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
     let why = event.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();

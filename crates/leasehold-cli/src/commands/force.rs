@@ -1,4 +1,4 @@
-//! `locks release --force`: taking a lock from its holder, after a look at whom it is taken from.
+//! `locks release --force`: takes a lock from its holder, after showing the holder to the operator.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -43,7 +43,7 @@ pub(super) async fn force_release(desk: &Desk, args: &ReleaseArgs) -> Done {
     Ok(exit::SUCCESS)
 }
 
-/// Whom the lock is to be taken from: the one with that token, or the only one.
+/// Returns the holder to take the lock from: the one with that token, or the only one.
 fn victim(status: &LockStatus, token: Option<Token>) -> Result<&HolderStatus, Failure> {
     let name = &status.name;
     let live: Vec<_> = status.holders.iter().filter(|held| status.now < held.expires_at).collect();
@@ -61,7 +61,7 @@ fn victim(status: &LockStatus, token: Option<Token>) -> Result<&HolderStatus, Fa
     }
 }
 
-/// One line for each holder.
+/// Returns one line for each holder.
 fn listed(status: &LockStatus, live: &[&HolderStatus]) -> impl Iterator<Item = String> {
     live.iter().map(|held| {
         let since = short(status.now.since(held.acquired_at));
@@ -69,7 +69,7 @@ fn listed(status: &LockStatus, live: &[&HolderStatus]) -> impl Iterator<Item = S
     })
 }
 
-/// Shows the lock and lets a person type its name.
+/// Shows the lock and asks the operator to type its name.
 fn confirm(status: &LockStatus) -> Result<(), Failure> {
     let (mut stderr, name) = (io::stderr(), &status.name);
     let page = lock_page(status, Paint::of(&stderr));

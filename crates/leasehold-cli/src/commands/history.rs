@@ -1,15 +1,15 @@
-//! `history`: what happened, newest last.
+//! `history`: lists past events, newest last.
 
 use leasehold::Leasehold;
 use leasehold::client::EventView;
-use leasehold::store::{ListEvents, Span};
+use leasehold::store::{EventRange, ListEvents};
 
 use super::dispatch::{Desk, Done};
 use crate::cli::HistoryArgs;
 use crate::exit;
 use crate::output::{Failure, Of, history_table};
 
-/// So many are asked for at a time.
+/// Maximum number of events per query.
 const PAGE: usize = 500;
 
 pub(super) async fn history(desk: &Desk, args: &HistoryArgs) -> Done {
@@ -24,18 +24,18 @@ pub(super) async fn history(desk: &Desk, args: &HistoryArgs) -> Done {
     Ok(exit::SUCCESS)
 }
 
-/// The newest that were asked for, newest last.
+/// Returns the requested number of newest events, newest last.
 async fn newest(leasehold: &Leasehold, args: &HistoryArgs) -> Result<Vec<EventView>, Failure> {
     let most = args.limit as usize;
     let mut events = Vec::new();
-    let mut span = Span::Newest;
+    let mut span = EventRange::Newest;
     while events.len() < most {
         let limit = u32::try_from(PAGE.min(most - events.len())).unwrap_or(u32::MAX);
         let ask = ListEvents { lock: args.name.clone(), span, limit };
         let page = leasehold.history(&ask).await?;
         events.extend(page.items);
         match page.next {
-            Some(next) => span = Span::Before(next),
+            Some(next) => span = EventRange::Before(next),
             None => break,
         }
     }

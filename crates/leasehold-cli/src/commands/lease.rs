@@ -1,4 +1,4 @@
-//! `locks renew` and `locks release`: a lease that is held without a guard, by its id and token.
+//! `locks renew` and `locks release`: for a lease held without a guard, by its id and token.
 
 use leasehold::LockStatus;
 
@@ -33,7 +33,7 @@ pub(super) async fn release(desk: &Desk, args: &ReleaseArgs) -> Done {
     Ok(exit::SUCCESS)
 }
 
-/// Who has it now.
+/// Returns text about the current holder, empty if there is none.
 pub(super) fn successor(status: &LockStatus) -> String {
     match (&status.holder, status.holders.len()) {
         (Some(holder), 1) => format!("; {holder} has it now"),

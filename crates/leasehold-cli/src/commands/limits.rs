@@ -1,4 +1,4 @@
-//! What a command needs of the system before it can begin.
+//! System limits that every command needs.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -7,8 +7,8 @@ use nix::errno::Errno;
 
 use crate::output::Failure;
 
-/// A command opens no more files than this before it can report an error of its own: the runtime and the libraries below
-/// it panic without them.
+/// Number of files that a command opens at most before it can report an error of its own: without
+/// them the runtime and the libraries below it panic.
 const FILES: usize = 32;
 
 /// Fails if this process may not open the files that every command needs.
@@ -25,7 +25,7 @@ pub(super) fn check_open_files() -> Result<(), Failure> {
                     Failure::too_few_files(message).hint("raise the limit, such as with: ulimit -n 256")
                 );
             }
-            // Without stderr nothing can be tried, and nothing could be said.
+            // Without stderr the test cannot be made, and no error could be printed.
             Err(_) => return Ok(()),
         }
     }

@@ -9,7 +9,7 @@ use crate::cli::{Filter, ListArgs};
 use crate::exit;
 use crate::output::{Failure, lock_table};
 
-/// So many are asked for at a time.
+/// Maximum number of locks per query.
 const PAGE: u32 = 500;
 
 pub(super) async fn list(desk: &Desk, args: &ListArgs) -> Done {
@@ -40,7 +40,7 @@ fn nothing(args: &ListArgs) -> &'static str {
     }
 }
 
-/// The locks that were asked for; one more than `most` if there are more.
+/// Returns the requested locks; one more than `most` if there are more.
 async fn find(leasehold: &Leasehold, args: &ListArgs, most: usize) -> Result<Vec<LockStatus>, Failure> {
     let filter = match args.filter {
         None if args.stale => Some(Filter::State(LockState::Stale)),
@@ -63,7 +63,7 @@ fn has_lease(lock: &LockStatus, status: Status) -> bool {
     lock.holders.iter().any(|held| !held.stale && held.status == status)
 }
 
-/// Page after page, until there are more than `most`.
+/// Reads page after page, until more than `most` locks are found.
 async fn collect(
     leasehold: &Leasehold,
     mut ask: ListLocks,

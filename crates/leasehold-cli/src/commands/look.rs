@@ -30,7 +30,8 @@ pub(super) async fn why(desk: &Desk, name: &LockName) -> Done {
     Ok(exit::SUCCESS)
 }
 
-/// Whether somebody holds it who is still there: a lease whose process is gone keeps nobody out.
+/// Whether a live holder has the lock: a lease whose process is dead does not keep other holders
+/// out.
 pub(super) fn is_held(status: &LockStatus) -> bool {
     status.holders.iter().any(|held| !held.stale)
 }

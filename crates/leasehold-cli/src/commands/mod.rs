@@ -1,20 +1,4 @@
-//! What the commands do: each one asks the library and hands the answer to `output`.
-//!
-//! | file | commands |
-//! |---|---|
-//! | `dispatch.rs` | from the command line to a command, with its store |
-//! | `limits.rs` | what every command needs of the system |
-//! | `run.rs` | `run`, up to the plan that `crate::run` carries out |
-//! | `list.rs`, `look.rs` | `locks list`, `locks status`, `locks why` |
-//! | `acquire.rs`, `lease.rs` | `locks acquire`, and renewing and releasing what it left held |
-//! | `force.rs`, `ask.rs`, `wait.rs` | `locks release --force`, `locks ask`, `locks wait` |
-//! | `history.rs`, `watch.rs` | `history`, `watch` |
-//! | `sweep.rs`, `fence.rs`, `doctor.rs` | `sweep`, `fence check`, `doctor` |
-//! | `tasks/`, `schedules.rs` | `tasks`, `queues`, `workers`; `schedules` |
-//! | `serve.rs`, `token.rs` | `serve`, up to the plan that `crate::serve` carries out; `token` |
-//! | `workflows.rs` | `workflows`, `executions` |
-//! | `shell.rs` | `completions`, `man` |
-//! | `request.rs` | what `run` and `locks acquire` ask for |
+//! Commands: each one calls the client library and passes the result to `output`.
 
 mod acquire;
 mod ask;

@@ -1,4 +1,4 @@
-//! What `run` and `locks acquire` ask for, checked as a whole before anything happens.
+//! Lock request of `run` and `locks acquire`, validated as a whole before any side effect.
 
 use std::ffi::OsString;
 
@@ -8,19 +8,19 @@ use crate::cli::AskArgs;
 use crate::identity::Identity;
 use crate::output::Failure;
 
-/// Which locks, for whom.
+/// Requested locks and their holder.
 pub(super) struct Request {
-    /// In the order in which they were named; no lock twice.
+    /// Locks in the order in which they were named, without duplicates.
     pub(super) locks: Vec<LockName>,
     pub(super) holder: Holder,
-    /// How long the leases last.
+    /// Duration of the leases.
     pub(super) ttl: Ttl,
-    /// Without the reason, which has a place of its own.
+    /// Metadata, without the reason, which is a separate field.
     pub(super) facts: Vec<(String, String)>,
 }
 
 impl Request {
-    /// `command` is what people will see as the work that the lock is for.
+    /// Validates the request. `command` is shown to users as the work that the lock is for.
     pub(super) fn new(lock: LockName, ask: &AskArgs, command: &[OsString]) -> Result<Self, Failure> {
         let mut locks = vec![lock];
         for lock in &ask.with {

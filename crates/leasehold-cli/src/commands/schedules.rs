@@ -1,7 +1,7 @@
 //! `schedules set`, `list`, `show`, `pause`, `resume`, `remove`.
 
 use leasehold::client::ScheduleView;
-use leasehold::model::{Retries, Schedule, Timestamp};
+use leasehold::model::{RetryPolicy, Schedule, Timestamp};
 use serde::Serialize;
 
 use super::dispatch::{Desk, Done};
@@ -38,11 +38,11 @@ pub(super) async fn schedules(desk: &Desk, command: SchedulesCommand) -> Done {
     }
 }
 
-/// What was removed, for programs.
+/// Removed schedule, as JSON.
 #[derive(Serialize)]
 struct Removed<'a> {
     name: &'a str,
-    /// The same, under the name that scripts of before may use.
+    /// Same as `name`, under the key that older scripts may use.
     schedule: &'a str,
 }
 
@@ -54,7 +54,7 @@ async fn set(desk: &Desk, args: SetArgs) -> Done {
         .schedule_to(name.as_str(), cron.as_str(), &queue, payload)
         .zone(zone.as_str())
         .missed(missed)
-        .retries(steps.over(Retries::default()));
+        .retries(steps.over(RetryPolicy::default()));
     if let Some(jitter) = jitter {
         schedule = schedule.jitter(jitter.as_duration());
     }
@@ -86,7 +86,7 @@ fn show(desk: &Desk, schedule: &Schedule, now: Timestamp, next: usize) -> Done {
     Ok(exit::SUCCESS)
 }
 
-/// The same for a command that has changed the schedule.
+/// Prints the schedule after a change.
 fn changed(desk: &Desk, schedule: &Schedule, now: Timestamp, next: usize) -> Done {
     desk.printer.done(&ScheduleView::new(schedule, now, next), |_| schedule_page(schedule, now, next))?;
     Ok(exit::SUCCESS)

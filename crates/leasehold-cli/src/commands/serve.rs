@@ -50,7 +50,8 @@ pub(super) fn serve(args: &ServeArgs, store: Option<&str>, printer: Printer) -> 
     Ok(exit::SUCCESS)
 }
 
-/// Paths in the file begin where it is, wherever we are.
+/// Returns the absolute path: paths in the file are relative to its folder, whatever the current
+/// directory is.
 fn absolute(file: &Path) -> Result<std::path::PathBuf, Failure> {
     std::path::absolute(file).map_err(Failure::internal)
 }
@@ -64,7 +65,7 @@ fn mistake(mistake: Mistake) -> Failure {
     }
 }
 
-/// Settings that can be used.
+/// Summary of valid settings.
 #[derive(Serialize)]
 struct Checked {
     success: bool,

@@ -16,12 +16,13 @@ pub(super) fn completions(shell: Shell, printer: Printer) -> Done {
     Ok(exit::SUCCESS)
 }
 
-/// One page: `leasehold` itself, then each command as a section.
+/// Prints one manual page: `leasehold` itself, then each command as a section.
 pub(super) fn man(printer: Printer) -> Done {
     let mut command = Cli::command();
     command.build();
     let page = rendered(|page| Man::new(command.clone()).render(page))?;
-    // There is one page for all commands, and what follows the options is set as it stands.
+    // All commands are on one page, so references to other pages are removed. The text after the
+    // options is preformatted.
     let page = page
         .replace("leasehold\\-", "leasehold ")
         .replace("(1)\n", "\n")

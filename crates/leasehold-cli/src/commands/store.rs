@@ -1,4 +1,4 @@
-//! `store init`: making a store ready before it is used.
+//! `store init`: prepares a store before its first use.
 
 use leasehold::store::{self, StoreUrl};
 use serde::Serialize;
@@ -7,7 +7,7 @@ use super::dispatch::{Desk, Done};
 use crate::exit;
 use crate::output::visible;
 
-/// A store that can be used.
+/// Store that is ready for use, as JSON.
 #[derive(Serialize)]
 struct Ready {
     store: String,
@@ -16,7 +16,7 @@ struct Ready {
 
 pub(super) async fn init(desk: &Desk) -> Done {
     let store = store::init(&StoreUrl::parse(desk.store_url())?).await?;
-    let ready = Ready { store: store.url(), engine: store.abilities().engine };
+    let ready = Ready { store: store.url(), engine: store.capabilities().engine };
     desk.printer.done(&ready, |_| format!("{} is ready\n", visible(&ready.store)))?;
     Ok(exit::SUCCESS)
 }

@@ -1,4 +1,4 @@
-//! `sweep`: clearing away what has ended, once, and forgetting idle locks.
+//! `sweep`: removes ended leases and tickets, once, and forgets idle locks.
 
 use leasehold::Leasehold;
 use leasehold::model::{Swept, Ttl};
@@ -9,12 +9,12 @@ use crate::cli::SweepArgs;
 use crate::exit;
 use crate::output::count;
 
-/// What was done, as JSON.
+/// Result, as JSON.
 #[derive(Serialize)]
 struct Report {
     #[serde(flatten)]
     swept: Swept,
-    /// Idle locks that were forgotten, if that was asked for.
+    /// Number of idle locks that were forgotten, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     forgotten: Option<u32>,
 }
@@ -42,7 +42,8 @@ pub(super) async fn sweep(desk: &Desk, args: &SweepArgs) -> Done {
     Ok(exit::SUCCESS)
 }
 
-/// Each call looks at some of the locks and goes on where the last one ended.
+/// Maximum number of calls. Each call examines some of the locks and continues where the last one
+/// ended.
 const CALLS: u32 = 32;
 
 async fn forget(leasehold: &Leasehold, idle: Ttl, limit: u32) -> leasehold::Result<u32> {

@@ -1,4 +1,4 @@
-//! `token new`, `list`, `revoke`: who may use a server over this store.
+//! `token new`, `list`, `revoke`: manages access to a server over this store.
 
 use leasehold::store::{local_token_path, read_local_token};
 use leasehold_server::access::{FixedToken, Scope, TokenDesk};
@@ -19,7 +19,7 @@ pub(super) async fn token(desk: &Desk, command: TokenCommand) -> Done {
     }
 }
 
-/// A new token, for programs.
+/// New token, as JSON.
 #[derive(Serialize)]
 struct Made<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -54,7 +54,7 @@ async fn new(desk: &Desk, args: &NewTokenArgs) -> Done {
     Ok(exit::SUCCESS)
 }
 
-/// The local token, for programs.
+/// Local token, as JSON.
 #[derive(Serialize)]
 struct Local<'a> {
     token: &'a str,
@@ -78,7 +78,7 @@ fn local(printer: Printer) -> Done {
     Ok(exit::SUCCESS)
 }
 
-/// A token that is kept nowhere: only whoever has the settings file knows its hash.
+/// Generates a token that is stored nowhere: only its hash goes into the settings file.
 fn hashed(printer: Printer, args: &NewTokenArgs) -> Done {
     let (token, hash) = FixedToken::generate();
     let (name, role) = (args.name.as_str(), args.role);
@@ -97,7 +97,8 @@ fn hashed(printer: Printer, args: &NewTokenArgs) -> Done {
     Ok(exit::SUCCESS)
 }
 
-/// A text as TOML has it: a holder's name has no control characters.
+/// Quotes a text as a TOML string. Control characters need no escape: the name of a holder has
+/// none.
 fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }

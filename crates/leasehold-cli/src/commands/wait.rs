@@ -1,8 +1,8 @@
-//! `locks wait`: until a lock is free or held, without taking it.
+//! `locks wait`: waits until a lock is free or held, without acquiring it.
 
 use std::time::Duration;
 
-use leasehold::{LockStatus, Moment};
+use leasehold::{BootInstant, LockStatus};
 
 use super::dispatch::{Desk, Done};
 use super::look::is_held;
@@ -12,11 +12,11 @@ use crate::exit;
 use crate::output::{Failure, short};
 use crate::run::Patience;
 
-/// How often to look.
+/// Poll interval.
 const LOOK: Duration = Duration::from_millis(100);
 
 pub(super) async fn wait(desk: &Desk, args: &WaitArgs) -> Done {
-    let started = Moment::now();
+    let started = BootInstant::now();
     let deadline = args.timeout.map(|timeout| started.plus(timeout));
     let patience = Deadline::new(args.timeout.map_or(Patience::Forever, Patience::For));
     let leasehold = desk.open_within(patience).await?;
@@ -39,9 +39,9 @@ pub(super) async fn wait(desk: &Desk, args: &WaitArgs) -> Done {
             desk.printer.done(&status, |_| format!("'{}' is {}\n", args.name, state(&status)))?;
             return Ok(exit::SUCCESS);
         }
-        let left = deadline.map_or(LOOK, |deadline| deadline.after(Moment::now()));
+        let left = deadline.map_or(LOOK, |deadline| deadline.after(BootInstant::now()));
         if left.is_zero() {
-            let waited = short(Moment::now().after(started));
+            let waited = short(BootInstant::now().after(started));
             let wrong = format!("lock '{}' is still {} (waited {waited})", args.name, state(&status));
             return Err(Failure::timeout(wrong).hint("give it longer with --timeout"));
         }

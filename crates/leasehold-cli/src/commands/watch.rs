@@ -1,28 +1,29 @@
-//! `watch`: what happens from now on, as it happens.
+//! `watch`: prints events as they happen.
 
 use std::time::Duration;
 
 use leasehold::Leasehold;
 use leasehold::client::EventView;
-use leasehold::store::{Cursor, ListEvents, Span};
+use leasehold::store::{Cursor, EventRange, ListEvents};
 
 use super::dispatch::{Desk, Done};
 use crate::cli::WatchArgs;
 use crate::output::{Failure, event_line};
 
-/// How often to look.
+/// Poll interval.
 const LOOK: Duration = Duration::from_millis(150);
-/// So many are asked for at a time.
+/// Maximum number of events per query.
 const PAGE: u32 = 500;
 
-/// Ends when its reader does, or is interrupted.
+/// Prints events until its reader closes the pipe or the user interrupts it.
 pub(super) async fn watch(desk: &Desk, args: &WatchArgs) -> Done {
     let leasehold = desk.open().await?;
     let mut place = now(&leasehold).await?;
     desk.printer.say("watching; press Ctrl-C to stop");
     loop {
-        // All events, each read once; those of one lock would be searched for again at every look.
-        let ask = ListEvents { lock: None, span: Span::After(place.clone()), limit: PAGE };
+        // Read all events, each once; a query for one lock would search the history again at every
+        // poll.
+        let ask = ListEvents { lock: None, span: EventRange::After(place.clone()), limit: PAGE };
         let page = leasehold.history(&ask).await?;
         for event in page.items.iter().filter(|event| is_wanted(event, args)) {
             desk.printer.line(event, |paint| event_line(event, paint))?;
@@ -34,7 +35,7 @@ pub(super) async fn watch(desk: &Desk, args: &WatchArgs) -> Done {
     }
 }
 
-/// After the newest event there is.
+/// Returns the position after the newest event.
 async fn now(leasehold: &Leasehold) -> Result<Cursor, Failure> {
     let newest = ListEvents { limit: 1, ..ListEvents::default() };
     let page = leasehold.history(&newest).await?;

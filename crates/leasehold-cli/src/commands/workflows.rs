@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use leasehold::model::{ExecutionId, Holder, Input, Reason, TaskState, Ttl, WorkflowName};
-use leasehold::store::{Abilities, StoreUrl};
-use leasehold::{Error, Execution, Leasehold, ListExecutions, Start, Workflows};
+use leasehold::store::{Capabilities, StoreUrl};
+use leasehold::{Error, Execution, Leasehold, ListExecutions, StartResult, Workflows};
 use serde::Serialize;
 
 use super::dispatch::{Desk, Done, block_on};
@@ -23,7 +23,7 @@ pub(super) async fn workflows(desk: &Desk, command: WorkflowsCommand) -> Done {
     match command {
         WorkflowsCommand::List => list(desk).await,
         WorkflowsCommand::Status { workflow } => status(desk, &workflow).await,
-        // It makes a runtime of its own, and has been served.
+        // Handled in the main dispatch, because it creates its own runtime.
         WorkflowsCommand::Run(_) => Ok(exit::SUCCESS),
     }
 }
@@ -61,7 +61,7 @@ async fn list_executions(desk: &Desk, args: ListExecutionsArgs) -> Done {
     let limit = args.limit.saturating_add(1);
     let mut found: Vec<Execution> = Vec::new();
     if let Some(key) = &args.key {
-        // All of them: which are in the wanted state is known only then.
+        // Read all executions of the key: their state can be filtered only afterwards.
         found = workflows.with_key(args.workflow.as_ref(), key, usize::MAX).await?;
         found.retain(|execution| args.state.is_none_or(|state| execution.state == state));
     } else {
@@ -98,7 +98,8 @@ async fn show(desk: &Desk, id: ExecutionId) -> Done {
     Ok(exit::SUCCESS)
 }
 
-/// One that fails does not keep the others from it; the exit code is that of the first.
+/// Aborts the executions. A failure does not stop the remaining ones; the exit code is that of the
+/// first failure.
 async fn abort(desk: &Desk, args: AbortArgs) -> Done {
     let workflows = desk.open().await?.workflows()?;
     let by = Identity::here().person()?;
@@ -123,14 +124,14 @@ fn stands(execution: &Execution) -> String {
     format!("{}  {word}\n", execution.id)
 }
 
-/// So often one that waits for its turn looks whether that has come.
+/// Interval at which a queued execution is polled.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// To be called while this process has one thread.
+/// Starts and runs an execution. Must be called while this process has one thread.
 pub(super) fn run(args: RunWorkflowArgs, store: &Choice, printer: Printer) -> Done {
     StoreUrl::parse(&store.url)?;
     let store_url = store.absolute();
-    let ttl = lease_ttl(args.ttl)?.unwrap_or(Abilities::TTL);
+    let ttl = lease_ttl(args.ttl)?.unwrap_or(Capabilities::TTL);
     let input = Input::Json(read_payload(args.input)?);
     let launcher = Launcher::new(WorkerCommand {
         command: args.command,
@@ -142,7 +143,7 @@ pub(super) fn run(args: RunWorkflowArgs, store: &Choice, printer: Printer) -> Do
     let by = Identity::here().person()?;
     block_on(async move {
         let leasehold = Leasehold::connect(&store_url).await?;
-        if !leasehold.abilities().lasting {
+        if !leasehold.capabilities().lasting {
             let wrong = format!("an execution in the store {} would end with this command", leasehold.url());
             return Err(Failure::config(wrong).hint("use a store that lasts, such as sqlite:"));
         }
@@ -150,7 +151,8 @@ pub(super) fn run(args: RunWorkflowArgs, store: &Choice, printer: Printer) -> Do
         let mut start =
             leasehold.workflow(args.workflow).on_locked(args.on_locked.0).reuse(args.reuse.into());
         start = start.started_by(&by);
-        // If this process is killed while it waits, the execution is in nobody's way.
+        // If this process is killed while it waits, the execution expires and does not block
+        // others.
         start = start.wanted(ttl.as_duration());
         if let Some(key) = args.key {
             start = start.key(key);
@@ -158,14 +160,14 @@ pub(super) fn run(args: RunWorkflowArgs, store: &Choice, printer: Printer) -> Do
         if let Some(longest) = args.max_runtime {
             start = start.max_runtime(longest);
         }
-        // From here on there is something to be taken back.
+        // From here on a signal must not end this process before it has withdrawn the execution.
         let mut signals = Signals::listen().map_err(Failure::internal)?;
         let started = start.start_with(input).await?;
         report_start(printer, &name, &started);
         let id = match started {
-            Start::Started(execution) | Start::Queued(execution) => execution.id,
-            Start::Duplicate(execution) => return duplicate(printer, &execution),
-            Start::Skipped { reason, .. } => {
+            StartResult::Started(execution) | StartResult::Queued(execution) => execution.id,
+            StartResult::Duplicate(execution) => return duplicate(printer, &execution),
+            StartResult::Skipped { reason, .. } => {
                 printer.say(format_args!("leasehold: skipped: {reason}"));
                 return Ok(exit::SUCCESS);
             }
@@ -194,7 +196,7 @@ pub(super) fn run(args: RunWorkflowArgs, store: &Choice, printer: Printer) -> Do
         let success = execution.state == TaskState::Succeeded;
         if printer.json {
             let line = RunEvent::Finished { success, execution: &execution };
-            // What was done counts, also if its reader has gone.
+            // The execution counts even if the reader of the output has closed the pipe.
             let _ = printer.line(&line, |_| String::new());
         }
         match code {
@@ -205,11 +207,11 @@ pub(super) fn run(args: RunWorkflowArgs, store: &Choice, printer: Printer) -> Do
     })
 }
 
-/// A line about the execution that `workflows run` runs, for programs.
+/// Event of the execution that `workflows run` runs, as JSON.
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "camelCase", rename_all_fields = "camelCase")]
 enum RunEvent<'a> {
-    /// The outcome of the start.
+    /// Result of the start.
     Start {
         workflow: &'a WorkflowName,
         /// `started`, `queued`, `duplicate` or `skipped`.
@@ -218,28 +220,28 @@ enum RunEvent<'a> {
         execution_id: Option<ExecutionId>,
         #[serde(skip_serializing_if = "Option::is_none")]
         state: Option<TaskState>,
-        /// The execution that is in the way, if the start was skipped.
+        /// Execution that holds the workflow's lock, if the start was skipped.
         #[serde(skip_serializing_if = "Option::is_none")]
         existing_execution_id: Option<ExecutionId>,
         #[serde(skip_serializing_if = "Option::is_none")]
         reason: Option<&'a str>,
     },
-    /// How the execution ended.
+    /// Result of the execution.
     Finished { success: bool, execution: &'a Execution },
 }
 
-fn report_start(printer: Printer, workflow: &WorkflowName, start: &Start) {
+fn report_start(printer: Printer, workflow: &WorkflowName, start: &StartResult) {
     if !printer.json {
         return;
     }
     let outcome = match start {
-        Start::Started(_) => "started",
-        Start::Queued(_) => "queued",
-        Start::Duplicate(_) => "duplicate",
-        Start::Skipped { .. } => "skipped",
+        StartResult::Started(_) => "started",
+        StartResult::Queued(_) => "queued",
+        StartResult::Duplicate(_) => "duplicate",
+        StartResult::Skipped { .. } => "skipped",
     };
     let (existing_execution_id, reason) = match start {
-        Start::Skipped { execution, reason } => (*execution, Some(reason.as_str())),
+        StartResult::Skipped { execution, reason } => (*execution, Some(reason.as_str())),
         _ => (None, None),
     };
     let line = RunEvent::Start {
@@ -250,11 +252,11 @@ fn report_start(printer: Printer, workflow: &WorkflowName, start: &Start) {
         existing_execution_id,
         reason,
     };
-    // A reader that has gone does not keep the execution from running.
+    // A closed reader must not keep the execution from running.
     let _ = printer.line(&line, |_| String::new());
 }
 
-/// The key has started an execution before: how that ended is how this ends.
+/// Returns the result for a key that started an execution earlier: that of the earlier execution.
 fn duplicate(printer: Printer, execution: &Execution) -> Done {
     let (id, state) = (execution.id, execution.state);
     match state {
@@ -278,7 +280,8 @@ fn duplicate(printer: Printer, execution: &Execution) -> Done {
     }
 }
 
-/// An execution that did not succeed. What its command wrote to stderr has been passed on, and is not repeated.
+/// Returns the failure for an execution that did not succeed. The stderr of its command has been
+/// forwarded already and is not repeated.
 fn failed(execution: &Execution) -> Failure {
     let why = execution.reason.as_deref().and_then(|reason| reason.lines().next());
     let why = why.map(|why| format!(": {why}")).unwrap_or_default();
@@ -286,7 +289,7 @@ fn failed(execution: &Execution) -> Failure {
     Failure::execution_failed(wrong).exit_with(exit::FAILURE)
 }
 
-/// How an execution ended, as the end of a sentence about it.
+/// Returns the state of an execution as a predicate for a sentence.
 fn ended(state: TaskState) -> String {
     match state {
         TaskState::Aborted => "was aborted".to_owned(),
@@ -295,7 +298,7 @@ fn ended(state: TaskState) -> String {
     }
 }
 
-/// Says that this process still waits for its execution, until it is dropped.
+/// Heartbeat: reports until it is dropped that this process still waits for its execution.
 struct StillThere(tokio::task::JoinHandle<()>);
 
 impl StillThere {
@@ -308,7 +311,7 @@ impl StillThere {
                 pause = match workflows.want(id, ttl).await {
                     Ok(_) => every,
                     Err(error) if error.is_retryable() => (every / 5).min(Duration::from_secs(1)),
-                    // It is over.
+                    // The execution is over.
                     Err(_) => return,
                 };
             }
@@ -322,8 +325,8 @@ impl Drop for StillThere {
     }
 }
 
-/// Waits until the execution is the next to run, or over. Whoever is asked to end before that takes it out of the line: the
-/// signal is given.
+/// Waits until the execution is the next to run, or over. If a signal arrives before that, removes
+/// the execution from the queue and returns the signal.
 async fn wait_for_turn(
     workflows: &Workflows,
     id: ExecutionId,
@@ -355,7 +358,8 @@ async fn wait_for_turn(
     }
 }
 
-/// What has not begun will not begin: nobody else may be there to run it. Gives it as it stands.
+/// Aborts an execution that has not started, because no other process may be there to run it.
+/// Returns its current state.
 async fn give_up(workflows: &Workflows, id: ExecutionId, by: &Holder) -> Result<Execution, Failure> {
     let execution = workflows.get(id).await?;
     if !matches!(execution.state, TaskState::Pending | TaskState::Blocked | TaskState::Scheduled) {

@@ -1,4 +1,4 @@
-//! Events for people: a table of history, a line while watching.
+//! Text output of events: a table for `history`, a line for `watch`.
 
 use leasehold::client::EventView;
 use leasehold::model::{EventKind, Mode};
@@ -7,16 +7,16 @@ use super::paint::Paint;
 use super::table::{Table, Tint, plain};
 use super::text::{count, short};
 
-/// Which locks a table of events is about.
+/// Locks that a table of events covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Of {
-    /// One, which need not be named in every row.
+    /// A single lock, which is not repeated in every row.
     One,
-    /// Any.
+    /// Any locks.
     All,
 }
 
-/// Events in the order in which they are given.
+/// Returns a table of the events, in the given order.
 pub(crate) fn history_table(events: &[EventView], of: Of, paint: Paint) -> String {
     let headings = ["TIME", "EVENT", "LOCK", "HOLDER", "TOKEN", "DETAILS"];
     let shown = |column: usize| of == Of::All || headings[column] != "LOCK";
@@ -32,7 +32,7 @@ pub(crate) fn history_table(events: &[EventView], of: Of, paint: Paint) -> Strin
     table.paint(paint)
 }
 
-/// One event.
+/// Returns one event as a line.
 pub(crate) fn event_line(event: &EventView, paint: Paint) -> String {
     let [time, kind, lock, holder, token, details] = cells(event);
     let kind = tint(event.kind)(paint, format!("{kind:8}"));
@@ -60,13 +60,13 @@ fn tint(kind: EventKind) -> Tint {
     }
 }
 
-/// What else there is to say: how, how long, by whom and why.
+/// Returns further details: mode, duration, actor and reason.
 fn details(event: &EventView) -> String {
     let mut parts = Vec::new();
     if event.mode == Mode::Shared {
         parts.push("shared".to_owned());
     }
-    // Less than a millisecond is no time.
+    // Durations below one millisecond are omitted.
     if event.after_seconds >= 0.001 {
         let after = short(std::time::Duration::from_secs_f64(event.after_seconds));
         match event.kind {

@@ -1,4 +1,5 @@
-//! `locks why` in sentences: who holds it, whether it lives, who waits, and what would free it.
+//! Explanation of `locks why` in sentences: the holders, whether they are alive, the waiters, and
+//! what would free the lock.
 
 use leasehold::LockStatus;
 use leasehold::client::{EventView, HolderStatus};
@@ -9,11 +10,11 @@ use super::paint::Paint;
 use super::table::block;
 use super::text::{ago, count, lines, shell_word, short, visible, when};
 
-/// Why a lock cannot be had, and what would free it.
+/// Explanation why a lock is not available, and what would free it.
 #[derive(Debug, Serialize)]
 pub(crate) struct Explanation<'a> {
     name: String,
-    /// The same, under the name that scripts of before may use.
+    /// Same as `name`, under the key that older scripts may use.
     lock: String,
     #[serde(rename = "explanation")]
     sentences: Vec<String>,
@@ -21,24 +22,24 @@ pub(crate) struct Explanation<'a> {
     status: &'a LockStatus,
 }
 
-/// Something to do about it.
+/// Suggested command.
 #[derive(Debug, Serialize)]
 struct Remedy {
     to: &'static str,
     command: String,
 }
 
-/// What is known besides the lock itself.
+/// Context beyond the status of the lock.
 pub(crate) struct Around<'a> {
-    /// How to call this program so that it uses the same store.
+    /// Command line prefix that makes this program use the same store.
     pub(crate) program: String,
-    /// The newest event of the lock.
+    /// Newest event of the lock.
     pub(crate) last: Option<&'a EventView>,
-    /// Who is "yourself".
+    /// Returns whether a holder is the caller itself.
     pub(crate) is_mine: &'a dyn Fn(&HolderStatus) -> bool,
 }
 
-/// More waiters than this are only counted.
+/// Maximum number of waiters listed by name; the rest is only counted.
 const NAMED_WAITERS: usize = 10;
 
 impl<'a> Explanation<'a> {
@@ -100,7 +101,7 @@ fn holder(status: &LockStatus, held: &HolderStatus, around: &Around<'_>) -> Vec<
     if let Some(asked) = &held.asked {
         let reason = asked.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
         let when = ago(now, asked.at);
-        // The answer to a renewal has the request.
+        // The reply to a renewal carries the release request.
         let learns = if held.renewed_at >= asked.at {
             "it has known since its last renewal"
         } else {
@@ -111,7 +112,7 @@ fn holder(status: &LockStatus, held: &HolderStatus, around: &Around<'_>) -> Vec<
     sentences
 }
 
-/// What its metadata tells of the work.
+/// Returns sentences about the work of a holder, from its metadata.
 fn work(held: &HolderStatus) -> Vec<String> {
     let fact = |key| held.metadata.get(key).map(visible);
     let place = match (fact("user"), fact("host"), fact("pid")) {
@@ -124,7 +125,7 @@ fn work(held: &HolderStatus) -> Vec<String> {
     command.into_iter().chain(reason).collect()
 }
 
-/// Whether it lives, and until when.
+/// Returns a sentence on whether the lease is alive, and until when.
 fn life(status: &LockStatus, held: &HolderStatus) -> String {
     let now = status.now;
     let until = when(now, held.expires_at);

@@ -1,11 +1,11 @@
-//! What went wrong: in words, with what to do next, and as JSON for programs. And which exit code it means.
+//! Failures of commands: message, hints, JSON form and exit code.
 
 use std::error::Error as _;
 use std::fmt::Display;
 use std::io::{self, Write};
 
 use leasehold::Error;
-use leasehold::model::{Conflict, HeldBy, Invalid, LockName};
+use leasehold::model::{Conflict, HeldBy, LockName, ValidationError};
 use serde::Serialize;
 
 use super::json;
@@ -15,7 +15,7 @@ use super::secrets::without_passwords;
 use super::text::{lines, visible};
 use crate::exit;
 
-/// The end of a command that did not succeed.
+/// Failure of a command.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Failure {
     success: bool,
@@ -27,15 +27,15 @@ pub(crate) struct Failure {
     causes: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     details: Option<Box<Details>>,
-    /// What the process exits with.
+    /// Exit code of the process.
     #[serde(skip)]
     pub(crate) exit: i32,
-    /// There is nothing to say, as when the reader of our output has gone.
+    /// Whether nothing is printed, as when the reader of our output has closed the pipe.
     #[serde(skip)]
     silent: bool,
 }
 
-/// What a program may want to know besides the code.
+/// Details for programs, beyond the error code.
 #[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
 enum Details {
@@ -43,7 +43,7 @@ enum Details {
     Workflow(WorkflowBlocked),
 }
 
-/// The workflow that could not be started, and the execution in the way: the fields of the HTTP API.
+/// Workflow that could not be started, and the conflicting execution: the fields of the HTTP API.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct WorkflowBlocked {
@@ -53,7 +53,7 @@ struct WorkflowBlocked {
     message: String,
 }
 
-/// Who is in the way, for programs.
+/// Conflicting holders, as JSON.
 #[derive(Debug, Clone, Serialize)]
 struct Blocked {
     lock: String,
@@ -76,67 +76,68 @@ struct BlockedBy {
 }
 
 impl Failure {
-    /// The command line makes no sense.
+    /// Returns a failure for an invalid command line.
     pub(crate) fn usage(error: impl Into<String>) -> Self {
         Self::new(exit::USAGE, "USAGE", error)
     }
 
-    /// The settings are wrong.
+    /// Returns a failure for invalid settings.
     pub(crate) fn config(error: impl Into<String>) -> Self {
         Self::new(exit::CONFIG, "BAD_CONFIG", error)
     }
 
-    /// What is needed is not to be had now.
+    /// Returns a failure for an address that is in use.
     pub(crate) fn unavailable(error: impl Into<String>) -> Self {
         Self::new(exit::UNAVAILABLE, "ADDRESS_TAKEN", error)
     }
 
-    /// The limit on open files is too low.
+    /// Returns a failure for a limit on open files that is too low.
     pub(crate) fn too_few_files(error: impl Into<String>) -> Self {
         Self::new(exit::CONFIG, "TOO_FEW_FILES", error)
     }
 
-    /// The command cannot be run like this.
+    /// Returns a failure for a command that cannot be run.
     pub(crate) fn command(exit: i32, error: impl Into<String>) -> Self {
         Self::new(exit, "COMMAND_NOT_RUN", error)
     }
 
-    /// Patience is over.
+    /// Returns a failure for an expired timeout.
     pub(crate) fn timeout(error: impl Into<String>) -> Self {
         Self::new(exit::NOT_ACQUIRED, "TIMEOUT", error)
     }
 
-    /// There is no lease to do this with.
+    /// Returns a failure for an operation without the lease that it needs.
     pub(crate) fn not_held(error: impl Into<String>) -> Self {
         Self::new(exit::FAILURE, "LOCK_NOT_HELD", error)
     }
 
-    /// What this belongs to is over.
+    /// Returns a failure for an attempt that is over.
     pub(crate) fn lost(error: impl Into<String>) -> Self {
         Self::new(exit::LEASE_LOST, "LEASE_LOST", error)
     }
 
-    /// An execution of a workflow has failed or was aborted.
+    /// Returns a failure for an execution of a workflow that failed or was aborted.
     pub(crate) fn execution_failed(error: impl Into<String>) -> Self {
         Self::new(exit::FAILURE, "EXECUTION_FAILED", error)
     }
 
-    /// The execution of a key is not over yet.
+    /// Returns a failure for a key whose execution is not over yet.
     pub(crate) fn execution_open(error: impl Into<String>) -> Self {
         Self::new(exit::NOT_ACQUIRED, "EXECUTION_NOT_FINISHED", error)
     }
 
-    /// A person said no.
+    /// Returns a failure for a missing confirmation by the operator.
     pub(crate) fn declined(error: impl Into<String>) -> Self {
         Self::new(exit::FAILURE, "DECLINED", error)
     }
 
-    /// A fault of this program.
+    /// Returns a failure for an internal error of this program.
     pub(crate) fn internal(error: impl Display) -> Self {
         Self::new(exit::INTERNAL, "INTERNAL", error.to_string())
     }
 
-    /// Our own output could not be written. If its reader has gone, that is not an error.
+    /// Returns a failure for output that could not be written. A closed reader is not an error:
+    /// then nothing is printed and the exit code is success.
     #[expect(clippy::needless_pass_by_value, reason = "the shape of map_err")]
     pub(crate) fn output(error: io::Error) -> Self {
         let gone = error.kind() == io::ErrorKind::BrokenPipe;
@@ -158,40 +159,40 @@ impl Failure {
         }
     }
 
-    /// The same with another exit code.
+    /// Sets another exit code.
     pub(crate) fn exit_with(self, exit: i32) -> Self {
         Self { exit, ..self }
     }
 
-    /// The same, with nothing to say.
+    /// Suppresses the output.
     pub(crate) fn silent(self) -> Self {
         Self { silent: true, ..self }
     }
 
-    /// The same with other words.
+    /// Replaces the message.
     pub(crate) fn in_words(self, error: impl Into<String>) -> Self {
         let error = without_passwords(&error.into());
         Self { error, ..self }
     }
 
-    /// Adds what to do next.
+    /// Adds a hint.
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hints.push(without_passwords(&hint.into()));
         self
     }
 
-    /// The same, to be followed by other hints.
+    /// Removes all hints, so that others can follow.
     pub(crate) fn without_hints(self) -> Self {
         let hints = Vec::new();
         Self { hints, ..self }
     }
 
-    /// What is wrong, in one line.
+    /// Returns the message, one line.
     pub(crate) fn message(&self) -> &str {
         &self.error
     }
 
-    /// What to do next and what lies behind it, one line each.
+    /// Returns the hints and the causes, one line each.
     pub(crate) fn advice(&self) -> impl Iterator<Item = String> {
         let hints = self.hints.iter().map(|hint| {
             if hint.starts_with("usage: ") { hint.clone() } else { format!("hint: {}", with_store(hint)) }
@@ -199,7 +200,7 @@ impl Failure {
         hints.chain(self.causes.iter().map(|cause| format!("cause: {cause}")))
     }
 
-    /// Says it on stderr.
+    /// Prints the failure to stderr.
     pub(crate) fn print(&self, json: bool) {
         if self.silent {
             return;
@@ -208,7 +209,7 @@ impl Failure {
             Ok(text) if json => text + "\n",
             _ => self.text(Paint::of(&io::stderr())),
         };
-        // There is nobody to complain to when stderr is closed.
+        // If stderr is closed there is no other place to report the error.
         let _ = io::stderr().write_all(text.as_bytes());
     }
 
@@ -228,7 +229,7 @@ impl From<Error> for Failure {
         let mut cause = error.source();
         while let Some(source) = cause {
             let text = without_passwords(&source.to_string());
-            // Some drivers say the same once more, with a number before it.
+            // Some drivers repeat the inner message with a number before it.
             causes.pop_if(|before: &mut String| text.ends_with(before.as_str()));
             causes.push(text);
             cause = source.source();
@@ -260,8 +261,8 @@ impl From<Error> for Failure {
     }
 }
 
-impl From<Invalid> for Failure {
-    fn from(invalid: Invalid) -> Self {
+impl From<ValidationError> for Failure {
+    fn from(invalid: ValidationError) -> Self {
         Error::from(invalid).into()
     }
 }

@@ -1,5 +1,5 @@
-//! JSON for programs, which may end up on a terminal or in a log: no character of it moves the cursor, starts a control
-//! sequence, breaks a line or changes the direction of the text.
+//! JSON output, which may end up on a terminal or in a log: no character of it moves the cursor,
+//! starts a control sequence, breaks a line or changes the direction of the text.
 
 use std::fmt::Write;
 
@@ -7,18 +7,19 @@ use serde::Serialize;
 
 use super::text::is_unsafe;
 
-/// One value on one line, without the line break.
+/// Serializes a value to one line, without the line break.
 pub(crate) fn to_line(value: &impl Serialize) -> serde_json::Result<String> {
     serde_json::to_string(value).map(escaped)
 }
 
-/// One value on several lines, without the last line break.
+/// Serializes a value to several lines, without the last line break.
 pub(super) fn to_pretty(value: &impl Serialize) -> serde_json::Result<String> {
     serde_json::to_string_pretty(value).map(escaped)
 }
 
-/// The same JSON value with escapes. The characters that are replaced are allowed only inside of strings, except for the
-/// carriage return, which is allowed only between values: a stored payload may have one there.
+/// Escapes unsafe characters without changing the JSON value. The replaced characters are allowed
+/// only inside strings, except for the carriage return, which is allowed only between values: a
+/// stored payload may have one there.
 fn escaped(json: String) -> String {
     let is_harmless = |c: char| c == '\n' || c == '\t' || !is_unsafe(c);
     if json.chars().all(is_harmless) {
@@ -29,7 +30,7 @@ fn escaped(json: String) -> String {
         match c {
             '\r' => safe.push(' '),
             c if is_harmless(c) => safe.push(c),
-            // All of them are in the first plane, so that one escape is enough.
+            // All of them are in the Basic Multilingual Plane, so one escape is enough.
             c => _ = write!(safe, "\\u{:04x}", u32::from(c)),
         }
     }

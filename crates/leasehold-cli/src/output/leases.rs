@@ -1,4 +1,4 @@
-//! Leases that are held without a guard: what `locks acquire` and `locks renew` print.
+//! Leases held without a guard, as printed by `locks acquire` and `locks renew`.
 
 use leasehold::client::HolderStatus;
 use leasehold::model::{Lease, LockName, TookOver};
@@ -7,13 +7,13 @@ use serde::Serialize;
 use super::table::block;
 use super::text::when;
 
-/// One lease.
+/// Lease, as JSON and text.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct LeaseView {
-    /// The lock, as everywhere.
+    /// Name of the lock.
     pub(crate) name: String,
-    /// The same, under the name that scripts of before may use.
+    /// Same as `name`, under the key that older scripts may use.
     lock: String,
     pub(crate) lease_id: String,
     pub(crate) token: u64,
@@ -22,21 +22,21 @@ pub(crate) struct LeaseView {
     acquired_at: String,
     expires_at: String,
     ttl_seconds: f64,
-    /// Who asked the holder to stop.
+    /// Request to the holder to stop.
     #[serde(skip_serializing_if = "Option::is_none")]
     asked: Option<serde_json::Value>,
-    /// The lease in whose place this one was granted.
+    /// Ended lease that this one took over from.
     #[serde(skip_serializing_if = "Option::is_none")]
     took_over: Option<TakenView>,
-    /// The same, for people.
+    /// Description of `took_over` for text output.
     #[serde(skip)]
     pub(crate) taken: Option<String>,
-    /// Until when, for people.
+    /// Expiry time for text output.
     #[serde(skip)]
     pub(crate) until: String,
 }
 
-/// A lease that ended without a release.
+/// Lease that ended without a release.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct TakenView {
@@ -57,7 +57,7 @@ impl TakenView {
     }
 }
 
-/// Several, taken together: the first that was asked for stands for all.
+/// Leases acquired together; the fields of the first requested one are repeated at the top level.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Leases {
     #[serde(flatten)]
@@ -110,7 +110,8 @@ impl LeaseView {
 }
 
 impl Leases {
-    /// Of the locks in the order in which they were asked for; none if there is not one lease.
+    /// Collects the leases in the order in which the locks were requested; `None` if there is no
+    /// lease.
     pub(crate) fn new(asked: &[LockName], held: &[(LockName, Lease)]) -> Option<Self> {
         let find = |name| held.iter().find(|(lock, _)| lock == name);
         let found = asked.iter().filter_map(find);
@@ -123,7 +124,7 @@ impl Leases {
         self.all.iter()
     }
 
-    /// A block for each.
+    /// Returns a text block for each lease.
     pub(crate) fn text(&self) -> String {
         self.iter().map(LeaseView::text).collect()
     }

@@ -1,4 +1,4 @@
-//! Locks for people: many as a table, one as a page.
+//! Text output of locks: several as a table, one as a page.
 
 use leasehold::LockStatus;
 use leasehold::client::HolderStatus;
@@ -9,7 +9,7 @@ use super::program::command;
 use super::table::{Table, Tint, block, plain};
 use super::text::{ago, count, lines, short, shortly, visible, when};
 
-/// A row for each holder; a lock that nobody holds has a row too.
+/// Returns a table with a row for each holder; a lock without holders has a row too.
 pub(crate) fn lock_table(locks: &[LockStatus], paint: Paint) -> String {
     let mut table = Table::new(&["NAME", "HOLDER", "TOKEN", "HELD", "EXPIRES", "WAITING", "MODE", "STATUS"]);
     for lock in locks {
@@ -64,7 +64,7 @@ fn status(held: &HolderStatus) -> String {
     if held.stale { "stale".to_owned() } else { held.status.to_string() }
 }
 
-/// Alone, with others, or one of so many.
+/// Returns the mode: exclusive, shared, or the number of slots.
 fn mode(held: &HolderStatus) -> String {
     match held.mode {
         Mode::Exclusive if held.slots > 1 => count(held.slots.into(), "slot"),
@@ -72,7 +72,7 @@ fn mode(held: &HolderStatus) -> String {
     }
 }
 
-/// Everything about one lock.
+/// Returns a page with all details of one lock.
 pub(crate) fn lock_page(lock: &LockStatus, paint: Paint) -> String {
     let state = match (lock.holders.iter().any(|held| !held.stale), lock.is_stale) {
         (true, _) => paint.warning("held"),

@@ -1,20 +1,4 @@
-//! What people and programs get to see: stdout is data, stderr is talk.
-//!
-//! | file | idea |
-//! |---|---|
-//! | `printer.rs` | writing, to people or as JSON; a reader that has gone is no error |
-//! | `failure.rs`, `refusal.rs` | what went wrong: who, why, what next, and the exit code |
-//! | `json.rs` | JSON that is safe to show |
-//! | `program.rs` | commands in hints, with the store |
-//! | `secrets.rs` | passwords do not get out |
-//! | `paint.rs` | colour, on a terminal only |
-//! | `text.rs` | durations, times and names in sentences |
-//! | `table.rs` | columns without borders |
-//! | `locks.rs`, `events.rs`, `explain.rs` | locks as a table and as a page, events as lines, `why` as sentences |
-//! | `tasks/`, `schedules.rs`, `workflows.rs` | tasks, queues and workers; schedules; workflows and executions |
-//! | `tokens.rs` | tokens of the server |
-//! | `progress.rs` | a bar for what takes long |
-//! | `leases.rs` | leases that are held without a guard |
+//! Output of commands: results go to stdout, messages to stderr.
 
 mod events;
 mod explain;

@@ -1,29 +1,29 @@
-//! Colour: on a terminal only, and not if `NO_COLOR` is set or the terminal is a dumb one.
+//! Colours: on a terminal only, and not if `NO_COLOR` is set or the terminal is a dumb one.
 
 use std::fmt::Display;
 use std::io::IsTerminal;
 
 use clap::builder::styling::{AnsiColor, Style};
 
-/// How to paint what goes to one stream.
+/// Colour setting of one stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Paint {
     on: bool,
 }
 
 impl Paint {
-    /// No colour at all.
+    /// Setting without colours.
     #[cfg(test)]
     pub(crate) const PLAIN: Self = Self { on: false };
 
-    /// For this stream.
+    /// Returns the setting for this stream.
     pub(crate) fn of(stream: &impl IsTerminal) -> Self {
         let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         Self { on: stream.is_terminal() && !set("NO_COLOR") && !dumb }
     }
 
-    /// Whether there is colour at all.
+    /// Whether colours are used.
     pub(crate) const fn is_on(self) -> bool {
         self.on
     }

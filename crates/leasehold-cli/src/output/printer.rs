@@ -1,4 +1,4 @@
-//! Writing: results to stdout, talk to stderr.
+//! Writer of output: results to stdout, messages to stderr.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
@@ -10,16 +10,16 @@ use super::json;
 use super::paint::Paint;
 use super::program::with_store;
 
-/// Where results and talk go, and for whom they are.
+/// Output settings.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Printer {
-    /// Results are for programs.
+    /// Whether results are printed as JSON.
     pub(crate) json: bool,
-    /// No talk.
+    /// Whether messages are suppressed.
     pub(crate) quiet: bool,
-    /// Somebody sits before stderr.
+    /// Whether stderr is a terminal.
     attended: bool,
-    /// For what goes to stdout.
+    /// Colour setting of stdout.
     pub(crate) paint: Paint,
 }
 
@@ -28,7 +28,7 @@ impl Printer {
         Self { json, quiet, attended: io::stderr().is_terminal(), paint: Paint::of(&io::stdout()) }
     }
 
-    /// Writes a result for people, or `value` for programs.
+    /// Writes a result as text, or `value` as JSON.
     pub(crate) fn result(
         self,
         value: &impl Serialize,
@@ -42,7 +42,8 @@ impl Printer {
         self.write(text.as_bytes())
     }
 
-    /// Writes the answer of a command that has done something: for programs the same with `success` before it.
+    /// Writes the result of a command that has changed something: as [`Self::result`], with
+    /// `success` as the first JSON field.
     pub(crate) fn done(
         self,
         value: &impl Serialize,
@@ -51,7 +52,7 @@ impl Printer {
         self.result(&Done { success: true, value }, text)
     }
 
-    /// Writes one result of many, on one line.
+    /// Writes one of several results, on one line.
     pub(crate) fn line(
         self,
         value: &impl Serialize,
@@ -62,31 +63,31 @@ impl Printer {
         self.write((line + "\n").as_bytes())
     }
 
-    /// Writes a result that is not ours to shape.
+    /// Writes bytes unchanged.
     #[expect(clippy::unused_self, reason = "whoever writes to stdout goes through the printer")]
     pub(crate) fn write(self, bytes: &[u8]) -> Result<(), Failure> {
         let mut stdout = io::stdout().lock();
         stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(Failure::output)
     }
 
-    /// Advice, which a script does not need.
+    /// Writes advice to stderr, on a terminal only: scripts do not need it.
     pub(crate) fn advise(self, line: impl Display) {
         if self.attended {
             self.say(line);
         }
     }
 
-    /// Talk, for people only.
+    /// Writes a message to stderr, unless quiet or with `--json`.
     pub(crate) fn say(self, line: impl Display) {
         if !self.quiet && !self.json {
             let line = line.to_string();
-            // There is nobody to complain to when stderr is closed.
+            // If stderr is closed there is no other place to report the error.
             let _ = writeln!(io::stderr(), "{}", with_store(&line));
         }
     }
 }
 
-/// An object with `success` as its first field.
+/// JSON object with `success` as its first field.
 #[derive(Serialize)]
 struct Done<'a, T> {
     success: bool,

@@ -1,4 +1,4 @@
-//! Commands in hints: how to call this program so that it uses the same store.
+//! Commands in hints: the command line that makes this program use the same store.
 
 use std::borrow::Cow;
 use std::sync::OnceLock;
@@ -7,23 +7,23 @@ use clap::CommandFactory;
 
 use crate::cli::Cli;
 
-/// The beginning of a command in a hint: `leasehold`, with `--store` if the store is not the default one.
+/// Prefix of a command in a hint: `leasehold`, with `--store` if the store is not the default one.
 static PROGRAM: OnceLock<String> = OnceLock::new();
 
 const NAME: &str = "leasehold";
 
-/// Sets how hints call this program. Only the first call counts: a process has one store.
+/// Sets the prefix for hints. Only the first call has an effect: a process has one store.
 pub(crate) fn set_program(program: String) {
     let _ = PROGRAM.set(program);
 }
 
-/// A command of this program for a hint, with the store of this process.
+/// Returns a command of this program for a hint, with the store of this process.
 pub(crate) fn command(rest: &str) -> String {
     format!("{} {rest}", PROGRAM.get().map_or(NAME, String::as_str))
 }
 
-/// The text with the store in each `leasehold COMMAND` of it. Without the store, such a command would answer from the default
-/// store.
+/// Inserts the store into each `leasehold COMMAND` of the text. Without the store, such a command
+/// would use the default store.
 pub(super) fn with_store(text: &str) -> Cow<'_, str> {
     match PROGRAM.get() {
         Some(program) if program != NAME => Cow::Owned(replaced(text, program)),

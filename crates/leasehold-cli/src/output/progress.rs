@@ -1,13 +1,13 @@
-//! A bar on stderr for what takes long: on a terminal only.
+//! Progress bar on stderr for long operations: on a terminal only.
 
 use std::io::{self, IsTerminal, Write};
 
 use super::printer::Printer;
 
-/// So wide is the bar itself.
+/// Width of the bar, in characters.
 const WIDTH: u64 = 30;
 
-/// How far something has come.
+/// Progress of an operation.
 pub(crate) struct Progress {
     on: bool,
     what: &'static str,
@@ -16,17 +16,17 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// `of` is how much there is, if that is known.
+    /// Creates a bar at zero. `of` is the total, if known.
     pub(crate) fn new(printer: Printer, what: &'static str, of: Option<u64>) -> Self {
         let on = !printer.json && !printer.quiet && io::stderr().is_terminal();
         Self { on, what, of, done: 0 }
     }
 
-    /// So much more is done.
+    /// Advances the bar by `more`.
     pub(crate) fn add(&mut self, more: u64) {
         self.done += more;
         if self.on {
-            // There is nobody to complain to when stderr is closed.
+            // If stderr is closed there is no other place to report the error.
             let _ = write!(io::stderr(), "\r\x1b[K{}", self.line());
         }
     }
@@ -44,7 +44,7 @@ impl Progress {
     }
 }
 
-/// The line is for as long as it lasts.
+/// Clears the line at the end.
 impl Drop for Progress {
     fn drop(&mut self) {
         if self.on && self.done > 0 {

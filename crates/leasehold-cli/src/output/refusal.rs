@@ -1,4 +1,5 @@
-//! Why a lock is not to be had. Whoever is in its own way is told so, not shown its own name as a stranger's.
+//! Failure of a lock request. If the caller itself holds the lock, the message says so instead of
+//! showing the caller's name as another holder.
 
 use leasehold::Error;
 use leasehold::model::Holder;
@@ -9,15 +10,15 @@ use crate::identity::{Seen, is_mine};
 
 const OWN_LOCK: &str = "you hold it already: do the work under that lease, or release it first";
 
-/// The failure of a request; a conflict ends with the code that was asked for. `named` is the holder that the caller gave,
-/// if any: a lease under that name is its own.
+/// Returns the failure of a lock request; a conflict gets the exit code `conflict_exit`. `named` is
+/// the holder name that the caller specified, if any: a lease under that name is the caller's own.
 pub(crate) fn refusal(error: Error, named: Option<&Holder>, conflict_exit: i32) -> Failure {
     let Error::Conflict { lock, mut conflict, waited } = error.clone() else {
         return error.into();
     };
     let failure = Failure::from(error).exit_with(conflict_exit);
     if conflict_exit == exit::SUCCESS {
-        return failure.silent(); // To find it taken is no failure: cron should not write a mail about it.
+        return failure.silent(); // Not a failure for this caller: cron must not send mail about it.
     }
     let mut own = false;
     for held in &mut conflict.holders {

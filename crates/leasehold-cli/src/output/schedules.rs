@@ -1,12 +1,12 @@
-//! Schedules, for people; for programs they are written by the library.
+//! Text output of schedules; their JSON form is in the client library.
 
-use leasehold::model::{Missed, Schedule, Timestamp};
+use leasehold::model::{MisfirePolicy, Schedule, Timestamp};
 
 use super::paint::Paint;
 use super::table::{Table, Tint, block, plain};
 use super::text::visible;
 
-/// A row for each.
+/// Returns a table with a row for each schedule.
 pub(crate) fn schedule_table(schedules: &[Schedule], now: Timestamp, paint: Paint) -> String {
     let mut table = Table::new(&["NAME", "CRON", "ZONE", "QUEUE", "NEXT"]);
     for schedule in schedules {
@@ -21,7 +21,7 @@ pub(crate) fn schedule_table(schedules: &[Schedule], now: Timestamp, paint: Pain
     table.paint(paint)
 }
 
-/// Everything about one.
+/// Returns a page with all details of one schedule.
 pub(crate) fn schedule_page(schedule: &Schedule, now: Timestamp, next: usize) -> String {
     let paused = if schedule.paused { "  paused" } else { "" };
     let mut lines = vec![
@@ -44,11 +44,11 @@ pub(crate) fn schedule_page(schedule: &Schedule, now: Timestamp, next: usize) ->
     format!("{}{paused}\n{}", schedule.name, block(2, &lines))
 }
 
-/// What happens to ticks at which no worker was running.
-const fn missed(missed: Missed) -> &'static str {
+/// Describes the handling of ticks at which no worker was running.
+const fn missed(missed: MisfirePolicy) -> &'static str {
     match missed {
-        Missed::All => "all: a task for each missed tick",
-        Missed::Last => "last: one task for the last missed tick",
-        Missed::None => "none: missed ticks are skipped",
+        MisfirePolicy::RunAll => "all: a task for each missed tick",
+        MisfirePolicy::RunLast => "last: one task for the last missed tick",
+        MisfirePolicy::Skip => "none: missed ticks are skipped",
     }
 }

@@ -1,9 +1,10 @@
-//! Passwords do not get out: what is shown of an address, and the last net before an error is printed.
+//! Redaction of passwords: the printable form of a store's URL, and a last filter before an error
+//! is printed.
 
 use leasehold::store::StoreUrl;
 
-/// A store's address as people may see it. Of one that is not understood nobody knows where its secrets are, so only its
-/// beginning is shown.
+/// Returns the printable form of a store's URL. In a URL that cannot be parsed the position of
+/// secrets is unknown, so only its scheme is shown.
 pub(crate) fn store_for_people(url: &str) -> String {
     match (StoreUrl::parse(url), url.split_once(':')) {
         (Ok(url), _) => url.to_string(),
@@ -12,14 +13,15 @@ pub(crate) fn store_for_people(url: &str) -> String {
     }
 }
 
-/// Whether an address has secrets, or may have some because it is not understood.
+/// Whether a URL has secrets, or may have some because it cannot be parsed.
 pub(crate) fn has_secrets(url: &str) -> bool {
     let shown = store_for_people(url);
     shown != url && (shown.contains("***") || shown.ends_with('…'))
 }
 
-/// The text without passwords: neither that of a `scheme://user:password@host` in it, nor the value of a setting that
-/// is named like one. Drivers and the reader of the command line quote what they do not understand.
+/// Redacts passwords: that of a `scheme://user:password@host` in the text, and the value of a
+/// setting whose name ends like one. Drivers and the command line parser quote input that they
+/// cannot parse.
 pub(super) fn without_passwords(text: &str) -> String {
     without_settings(&without_userinfo(text))
 }
@@ -31,11 +33,12 @@ fn without_userinfo(text: &str) -> String {
         told += before;
         told += "://";
         let end = after.find(|c: char| c.is_whitespace() || "\"'`/?#".contains(c)).unwrap_or(after.len());
-        // A password may contain what should end the host: the next '@' of the same word is then its end.
+        // A password may contain a character that ends the host: then the next '@' of the same word
+        // ends the password.
         let word = after.find(|c: char| c.is_whitespace() || "\"`".contains(c)).unwrap_or(after.len());
         let sign = after[..end].rfind('@').or_else(|| after[..word].find('@'));
         rest = match (after.find(':'), sign) {
-            // There the token is the user.
+            // In a web address the token is the user name.
             (_, Some(sign)) if is_web(before) && sign < end && &after[..sign] != PLACEHOLDER => {
                 told += "***";
                 &after[sign..]
@@ -51,7 +54,7 @@ fn without_userinfo(text: &str) -> String {
     told + rest
 }
 
-/// What hints write in the place of a token.
+/// Placeholder that hints use for a token.
 const PLACEHOLDER: &str = "TOKEN";
 
 fn is_web(before: &str) -> bool {

@@ -1,11 +1,12 @@
-//! Columns without borders: two blanks between them, nothing cut off, so that it reads the same in a pipe.
+//! Columns without borders: two blanks between them, no truncation, so that the table reads the
+//! same in a pipe.
 
 use comfy_table::{ContentArrangement, presets};
 
 use super::paint::Paint;
 use super::text::{self, visible};
 
-/// How a whole row is painted.
+/// Function that colours a whole row.
 pub(super) type Tint = fn(Paint, String) -> String;
 
 /// Rows under a heading.
@@ -27,25 +28,26 @@ impl Table {
         Self { table, tints }
     }
 
-    /// No character of a cell breaks the line or changes the terminal.
+    /// Adds a row. Cells are escaped: none of their characters breaks the line or changes the
+    /// terminal.
     pub(super) fn row(&mut self, tint: Tint, cells: Vec<String>) {
         self.table.add_row(cells.into_iter().map(|cell| visible(&cell)));
         self.tints.push(tint);
     }
 
-    /// The table as text, with a line break at the end.
+    /// Returns the table as text, with a line break at the end.
     pub(super) fn paint(&self, paint: Paint) -> String {
         let lines = self.table.lines().zip(&self.tints);
         text::lines(lines.map(|(line, tint)| tint(paint, line.trim_end().to_owned())))
     }
 }
 
-/// A row like any other.
+/// Tint without colours.
 pub(super) fn plain(_: Paint, line: String) -> String {
     line
 }
 
-/// A block of names and values, the values in one column.
+/// Returns a block of names and values, with the values aligned in one column.
 pub(super) fn block(indent: usize, lines: &[(&str, String)]) -> String {
     let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     text::lines(lines.iter().map(|(name, value)| format!("{:indent$}{name:width$}  {}", "", visible(value))))

@@ -1,17 +1,19 @@
-//! Durations, times and names as they stand in sentences and tables.
+//! Formatting of durations, times and names for sentences and tables.
 
 use std::time::Duration;
 
 use leasehold::model::{Timestamp, format_duration};
 
-/// Whether a character could move the cursor, start a control sequence, break a line or change the direction of the text:
-/// control characters (C0, C1 and DEL), line separators and bidirectional controls.
+/// Whether a character could move the cursor, start a control sequence, break a line or change the
+/// direction of the text: control characters (C0, C1 and DEL), line separators and bidirectional
+/// controls.
 pub(crate) fn is_unsafe(c: char) -> bool {
     let breaks_or_turns = matches!(c, '\u{2028}' | '\u{2029}' | '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     c.is_control() || breaks_or_turns
 }
 
-/// A text that another program or person wrote, on one line and unable to change the terminal.
+/// Escapes text of another program or person, so that it stays on one line and cannot change the
+/// terminal.
 pub(crate) fn visible(text: &str) -> String {
     let mut seen = String::with_capacity(text.len());
     for c in text.chars() {
@@ -24,22 +26,22 @@ pub(crate) fn visible(text: &str) -> String {
     seen
 }
 
-/// `3s ago`.
+/// Returns the elapsed time: `3s ago`.
 pub(crate) fn ago(now: Timestamp, then: Timestamp) -> String {
     format!("{} ago", short(now.since(then)))
 }
 
-/// `in 25s`, or `3s ago` if that time has passed.
+/// Returns the distance from now: `in 25s`, or `3s ago` if that time has passed.
 pub(crate) fn shortly(now: Timestamp, then: Timestamp) -> String {
     if now < then { format!("in {}", short(then.since(now))) } else { ago(now, then) }
 }
 
-/// A time, and how far it is from now.
+/// Returns a time and its distance from now.
 pub(crate) fn when(now: Timestamp, then: Timestamp) -> String {
     format!("{then} ({})", shortly(now, then))
 }
 
-/// A duration to the second, unless it is shorter than that.
+/// Formats a duration to the second, unless it is shorter than that.
 pub(crate) fn short(duration: Duration) -> String {
     match duration.as_secs() {
         0 => format_duration(duration),
@@ -47,18 +49,18 @@ pub(crate) fn short(duration: Duration) -> String {
     }
 }
 
-/// Lines, each with its end.
+/// Joins lines, each with a line break.
 pub(crate) fn lines(lines: impl IntoIterator<Item = String>) -> String {
     lines.into_iter().flat_map(|line| [line, "\n".to_owned()]).collect()
 }
 
-/// `1 lease`, `2 leases`.
+/// Returns a number with its noun: `1 lease`, `2 leases`.
 pub(crate) fn count(number: u64, word: &str) -> String {
     let end = if number == 1 { "" } else { "s" };
     format!("{number} {word}{end}")
 }
 
-/// A word as a shell would want it.
+/// Quotes a word for a shell.
 pub(crate) fn shell_word(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+=,".contains(c);
     if !word.is_empty() && word.chars().all(plain) {

@@ -1,4 +1,4 @@
-//! Tokens, for people.
+//! Text output of tokens.
 
 use leasehold_server::access::TokenStatus;
 
@@ -6,7 +6,7 @@ use super::paint::Paint;
 use super::table::{Table, Tint, plain};
 use super::text::visible;
 
-/// A row for each.
+/// Returns a table with a row for each token.
 pub(crate) fn token_table(tokens: &[TokenStatus], paint: Paint) -> String {
     let mut table = Table::new(&["ID", "NAME", "ROLE", "REACHES", "CREATED", "ENDS"]);
     for token in tokens {
@@ -27,7 +27,7 @@ pub(crate) fn token_table(tokens: &[TokenStatus], paint: Paint) -> String {
     table.paint(paint)
 }
 
-/// A time in RFC 3339 without the fraction of its second.
+/// Returns a time in RFC 3339 without the fraction of its second.
 fn to_the_second(time: &str) -> String {
     time.split_once('.').map_or_else(|| time.to_owned(), |(seconds, _)| format!("{seconds}Z"))
 }

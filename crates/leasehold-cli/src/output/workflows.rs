@@ -1,4 +1,4 @@
-//! Workflows and executions, for people and for programs.
+//! Text and JSON output of workflows and executions.
 
 use std::collections::BTreeMap;
 
@@ -11,11 +11,11 @@ use super::table::{Table, Tint, block, plain};
 use super::tasks::tint;
 use super::text::{ago, lines, short, visible, when};
 
-/// So much of a text is shown in a row, and of an input or a result on a page.
+/// Maximum length, in characters, of a note in a row, and of an input or a result on a page.
 const NOTE_CHARS: usize = 60;
 const JSON_CHARS: usize = 2000;
 
-/// One workflow, for programs.
+/// Workflow, as JSON.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct WorkflowView {
     workflow: String,
@@ -34,7 +34,7 @@ impl From<&WorkflowStatus> for WorkflowView {
     }
 }
 
-/// A row for each, a column for each state.
+/// Returns a table with a row for each workflow and a column for each state.
 pub(crate) fn workflow_table(workflows: &[WorkflowStatus], paint: Paint) -> String {
     let states = TaskState::ALL.map(|state| state.word().to_uppercase());
     let headings: Vec<&str> = ["WORKFLOW"].into_iter().chain(states.iter().map(String::as_str)).collect();
@@ -48,7 +48,7 @@ pub(crate) fn workflow_table(workflows: &[WorkflowStatus], paint: Paint) -> Stri
     table.paint(paint)
 }
 
-/// Who has a workflow's lock.
+/// Returns a page about the lock of a workflow.
 pub(crate) fn workflow_page(lock: &WorkflowLock, paint: Paint) -> String {
     let word = match (lock.is_locked, lock.is_stale) {
         (true, _) => paint.good("locked"),
@@ -67,7 +67,7 @@ pub(crate) fn workflow_page(lock: &WorkflowLock, paint: Paint) -> String {
     lines([format!("{}  {word}", paint.bold(&lock.workflow))]) + &block(2, &facts)
 }
 
-/// A row for each.
+/// Returns a table with a row for each execution.
 pub(crate) fn execution_table(executions: &[Execution], now: Timestamp, paint: Paint) -> String {
     let mut table = Table::new(&["ID", "WORKFLOW", "STATE", "ATTEMPT", "ADDED", "STARTED", "ENDED", "NOTE"]);
     let age = |time: Option<Timestamp>| time.map_or_else(|| "-".to_owned(), |time| ago(now, time));
@@ -87,7 +87,7 @@ pub(crate) fn execution_table(executions: &[Execution], now: Timestamp, paint: P
     table.paint(paint)
 }
 
-/// How far it is, or what went wrong.
+/// Returns the progress, or the error.
 fn note(execution: &Execution) -> String {
     let asked = execution.asked_by.as_ref().filter(|_| execution.state == TaskState::Running);
     let progress = execution.progress.as_ref().filter(|_| execution.state == TaskState::Running);
@@ -100,7 +100,7 @@ fn note(execution: &Execution) -> String {
     cut(&text, NOTE_CHARS, "…")
 }
 
-/// Everything about one.
+/// Returns a page with all details of one execution.
 pub(crate) fn execution_page(execution: &Execution, now: Timestamp, paint: Paint) -> String {
     let state = tint(execution.state)(paint, execution.state.to_string());
     let input = String::from_utf8_lossy(execution.input.bytes()).into_owned();

@@ -1,15 +1,15 @@
-//! Waking at a moment of the boot clock, which goes on while the machine sleeps.
+//! Timer on the boot clock, which advances while the machine is suspended.
 
 use std::io;
 
-use leasehold::Moment;
+use leasehold::BootInstant;
 
 #[cfg(target_os = "linux")]
 pub(super) use exact::Alarm;
 #[cfg(not(target_os = "linux"))]
 pub(super) use ticking::Alarm;
 
-/// A timer of the kernel on the boot clock: exact, and due at once after the machine wakes up.
+/// Kernel timer on the boot clock: exact, and due immediately after the machine resumes.
 #[cfg(target_os = "linux")]
 mod exact {
     use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -18,7 +18,7 @@ mod exact {
     use nix::sys::time::TimeSpec;
     use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
-    use super::{Moment, io};
+    use super::{BootInstant, io};
 
     #[derive(Debug)]
     pub(in crate::run) struct Alarm(TimerFd);
@@ -29,8 +29,8 @@ mod exact {
             Ok(Self(TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?))
         }
 
-        /// Ring at that moment, and at no other.
-        pub(in crate::run) fn set(&self, at: Moment) -> io::Result<()> {
+        /// Sets the timer to this moment; replaces the previous setting.
+        pub(in crate::run) fn set(&self, at: BootInstant) -> io::Result<()> {
             let micros = at.as_micros().max(1); // All zeroes would mean "never".
             let seconds = i64::try_from(micros / 1_000_000).unwrap_or(i64::MAX);
             let nanos = i64::try_from(micros % 1_000_000 * 1_000).unwrap_or(0);
@@ -38,7 +38,8 @@ mod exact {
             Ok(self.0.set(at, TimerSetTimeFlags::TFD_TIMER_ABSTIME)?)
         }
 
-        /// Sleeps until it rings, one of the others can be read, or a signal comes.
+        /// Sleeps until the timer expires, one of the other descriptors is readable, or a signal
+        /// arrives.
         pub(in crate::run) fn sleep(&self, others: [BorrowedFd<'_>; 2]) {
             let [one, two] = others;
             let mut fds = [one, two, self.0.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
@@ -46,7 +47,7 @@ mod exact {
             self.hush();
         }
 
-        /// Stops ringing.
+        /// Clears the expiration.
         pub(in crate::run) fn hush(&self) {
             let _ = self.0.wait();
         }
@@ -59,7 +60,7 @@ mod exact {
     }
 }
 
-/// Where there is no such timer: a look at the clock every now and then.
+/// Fallback for systems without such a timer: polls the clock.
 #[cfg(not(target_os = "linux"))]
 mod ticking {
     use std::cell::Cell;
@@ -68,19 +69,19 @@ mod ticking {
 
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-    use super::{Moment, io};
+    use super::{BootInstant, io};
 
     const TICK: Duration = Duration::from_millis(200);
 
     #[derive(Debug)]
-    pub(in crate::run) struct Alarm(Cell<Option<Moment>>);
+    pub(in crate::run) struct Alarm(Cell<Option<BootInstant>>);
 
     impl Alarm {
         pub(in crate::run) fn new() -> io::Result<Self> {
             Ok(Self(Cell::new(None)))
         }
 
-        pub(in crate::run) fn set(&self, at: Moment) -> io::Result<()> {
+        pub(in crate::run) fn set(&self, at: BootInstant) -> io::Result<()> {
             self.0.set(Some(at));
             Ok(())
         }
@@ -91,7 +92,7 @@ mod ticking {
         }
 
         pub(in crate::run) fn next_look(&self) -> Duration {
-            self.0.get().map_or(TICK, |at| at.after(Moment::now()).min(TICK))
+            self.0.get().map_or(TICK, |at| at.after(BootInstant::now()).min(TICK))
         }
     }
 }

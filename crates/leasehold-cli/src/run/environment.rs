@@ -1,24 +1,24 @@
-//! What the command finds in its environment, and what a command inside another one learns from it.
+//! Environment variables that the command receives, and that a nested `leasehold run` reads.
 //!
-//! | variable | what |
+//! | variable | content |
 //! |---|---|
-//! | `LEASEHOLD_LOCK` | the lock; with several, the first that was asked for |
-//! | `LEASEHOLD_LOCKS` | all locks that are held here, one per line: also those of the runs around this one |
+//! | `LEASEHOLD_LOCK` | the lock; with several locks, the first one requested |
+//! | `LEASEHOLD_LOCKS` | all locks that are held here, one per line, including those of enclosing runs |
 //! | `LEASEHOLD_TOKEN`, `LEASEHOLD_LEASE_ID`, `LEASEHOLD_HOLDER` | of the first lock |
-//! | `LEASEHOLD_STORE` | where the locks live |
+//! | `LEASEHOLD_STORE` | URL of the store that holds the locks |
 //! | `LEASEHOLD_TASK`, `LEASEHOLD_QUEUE`, `LEASEHOLD_ATTEMPT`, `LEASEHOLD_KEY` | of a task, for the command of `tasks work`; `LEASEHOLD_TOKEN` is then the task's |
-//! | `LEASEHOLD_WORKFLOW`, `LEASEHOLD_EXECUTION_ID` | of an execution; `LEASEHOLD_ATTEMPT` then counts those of its key |
+//! | `LEASEHOLD_WORKFLOW`, `LEASEHOLD_EXECUTION_ID` | of an execution; `LEASEHOLD_ATTEMPT` then counts the attempts of its key |
 //! | `LEASEHOLD_WEBHOOK_TRIGGER`, `LEASEHOLD_WEBHOOK_EVENT`, `LEASEHOLD_WEBHOOK_DELIVERY` | of the webhook that started an execution |
 //! | `LEASEHOLD_LOCK_TOKEN` | the token of a task's lock |
 //! | `LEASEHOLD_PAYLOAD_FILE` | the input of an execution as a file, for the command of a workflow of `leasehold serve` |
-//! | `LEASEHOLD_PROGRESS` | where to tell how far a task has come |
+//! | `LEASEHOLD_PROGRESS` | file to which the command writes the progress of a task |
 
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
 use leasehold::model::{
-    Brief, ExecutionId, Holder, LeaseId, LockName, Task, Token, WebhookEvent, WorkflowName,
+    ExecutionId, ExecutionSpec, Holder, LeaseId, LockName, Task, Token, WebhookEvent, WorkflowName,
 };
 
 const LOCK: &str = "LEASEHOLD_LOCK";
@@ -40,10 +40,10 @@ const LOCK_TOKEN: &str = "LEASEHOLD_LOCK_TOKEN";
 const PAYLOAD_FILE: &str = "LEASEHOLD_PAYLOAD_FILE";
 pub(crate) const PROGRESS: &str = "LEASEHOLD_PROGRESS";
 
-/// What is known once the locks are held.
+/// Values for the environment of `leasehold run`, known once the locks are held.
 pub(super) struct Granted<'a> {
     pub(super) store_url: &'a str,
-    /// All locks of this run, the first one first.
+    /// All locks of this run, in the order requested.
     pub(super) locks: &'a [LockName],
     pub(super) token: Token,
     pub(super) lease_id: LeaseId,
@@ -51,7 +51,7 @@ pub(super) struct Granted<'a> {
 }
 
 impl Granted<'_> {
-    /// The variables as `NAME=value`, each followed by a NUL.
+    /// Returns the variables as `NAME=value`, each followed by a NUL.
     pub(super) fn block(&self) -> Vec<u8> {
         let Some(first) = self.locks.first() else { return Vec::new() };
         let around = Around::from_environment(self.store_url);
@@ -69,22 +69,22 @@ impl Granted<'_> {
     }
 }
 
-/// What is known of a task when its command starts.
+/// Values for the environment of a task's command, known when the command starts.
 pub(super) struct Attempt<'a> {
     pub(super) store_url: &'a str,
     pub(super) task: &'a Task,
-    /// Of its lock.
+    /// Token of the task's lock.
     pub(super) lock_token: Option<Token>,
-    /// Where to tell how far it has come.
+    /// File to which the command writes its progress.
     pub(super) progress_path: Option<String>,
 }
 
 impl Attempt<'_> {
-    /// The variables as `NAME=value`, each followed by a NUL.
+    /// Returns the variables as `NAME=value`, each followed by a NUL.
     pub(super) fn block(&self) -> Vec<u8> {
         let task = self.task;
         let execution = ExecutionId::of_task(task);
-        let brief = execution.map(|_| Brief::of(task));
+        let brief = execution.map(|_| ExecutionSpec::of(task));
         let attempt = brief.as_ref().map_or(task.attempt, |brief| brief.attempt);
         let mut variables = vec![
             (TASK, task.id.to_string()),
@@ -112,9 +112,9 @@ impl Attempt<'_> {
     }
 }
 
-/// What is known of an execution when its command starts.
+/// Values for the environment of an execution's command, known when the command starts.
 pub(super) struct Execution<'a> {
-    /// What the command finds besides.
+    /// Further variables for the command.
     pub(super) around: &'a [(String, OsString)],
     pub(super) task: &'a Task,
     pub(super) lock_token: Option<Token>,
@@ -123,10 +123,10 @@ pub(super) struct Execution<'a> {
 }
 
 impl Execution<'_> {
-    /// The variables as `NAME=value`, each followed by a NUL.
+    /// Returns the variables as `NAME=value`, each followed by a NUL.
     pub(super) fn block(&self) -> Vec<u8> {
         let task = self.task;
-        let brief = Brief::of(task);
+        let brief = ExecutionSpec::of(task);
         let mut variables = vec![
             (EXECUTION, ExecutionId::from(task.id).to_string()),
             (ATTEMPT, brief.attempt.to_string()),
@@ -140,7 +140,8 @@ impl Execution<'_> {
         let mut all = block(&variables);
         add(&mut all, PAYLOAD_FILE, self.payload_file.as_os_str().as_bytes());
         for (name, value) in self.around {
-            // A server that was itself started by a webhook must not pass on what started it.
+            // A server that was itself started by a webhook must not pass its own webhook variables
+            // on.
             let of_webhook = [WEBHOOK_TRIGGER, WEBHOOK_EVENT, WEBHOOK_DELIVERY].contains(&name.as_str());
             if !of_webhook && variables.iter().all(|(ours, _)| ours != name) {
                 add(&mut all, name, value.as_bytes());
@@ -150,8 +151,8 @@ impl Execution<'_> {
     }
 }
 
-/// The variables of the webhook that started the execution, if a webhook did.
-fn webhook(brief: &Brief) -> Vec<(&'static str, String)> {
+/// Returns the variables of the webhook that started the execution; empty if no webhook did.
+fn webhook(brief: &ExecutionSpec) -> Vec<(&'static str, String)> {
     let Some(WebhookEvent { trigger, event, delivery }) = WebhookEvent::of(&brief.facts) else {
         return Vec::new();
     };
@@ -174,7 +175,7 @@ fn add(block: &mut Vec<u8>, name: &str, value: &[u8]) {
     }
 }
 
-/// Everything of our own environment that the command inherits unchanged.
+/// Returns the variables of this process that the command inherits unchanged.
 pub(super) fn inherited() -> Vec<CString> {
     let ours = [
         LOCK,
@@ -198,17 +199,17 @@ pub(super) fn inherited() -> Vec<CString> {
     ];
     let variables = std::env::vars_os().filter(|(name, _)| ours.iter().all(|our| name != our));
     let entries = variables.map(|(name, value)| [name, value].join(&OsString::from("=")));
-    // No variable can contain a NUL, so none is left out.
+    // No variable can contain a NUL, so none is dropped.
     entries.filter_map(|entry| CString::new(entry.into_vec()).ok()).collect()
 }
 
-/// The locks that the runs around this one hold, if this is a command inside another `leasehold run`.
+/// Locks held by the enclosing runs, if this process runs inside another `leasehold run`.
 pub(super) struct Around {
     locks: Vec<String>,
 }
 
 impl Around {
-    /// Only locks of the same store count.
+    /// Reads the locks of the enclosing runs; only locks of the same store count.
     pub(super) fn from_environment(store_url: &str) -> Self {
         let same_store = std::env::var(STORE).is_ok_and(|store| store == store_url);
         let locks = if same_store { std::env::var(LOCKS).unwrap_or_default() } else { String::new() };
@@ -219,7 +220,8 @@ impl Around {
         Self { locks: locks.lines().map(str::to_owned).collect() }
     }
 
-    /// The first of these locks that is held around us: waiting for it would be waiting for ourselves.
+    /// Returns the first of these locks that an enclosing run holds: waiting for that lock would be
+    /// a deadlock with ourselves.
     pub(super) fn holds<'a>(&self, locks: &'a [LockName]) -> Option<&'a LockName> {
         locks.iter().find(|lock| self.locks.iter().any(|held| held == lock.as_str()))
     }

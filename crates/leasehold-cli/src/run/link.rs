@@ -1,43 +1,44 @@
-//! What FRONT and KEEPER say to each other: messages of sixteen bytes over a socket pair. Its end is a message too. A
-//! worker and the keepers of its attempts talk in the same way.
+//! Messages between FRONT and KEEPER: sixteen bytes each, over a socket pair. End of file means
+//! that the peer has exited. A worker and the keepers of its attempts use the same protocol.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 
-use leasehold::Moment;
+use leasehold::BootInstant;
 
-/// One message.
+/// Message of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Message {
-    /// From KEEPER: the lock is held and the command, with this number, is about to start.
+    /// From KEEPER: the lock is held and the command, with this pid, is about to start.
     Started(i32),
     /// From KEEPER: the command was stopped by this signal.
     Stopped(i32),
-    /// From either: the command has been asked to stop, and the exit code that tells why. Once is enough: many programs take
-    /// a second time for "at once".
+    /// From either: the command has been asked to stop; the exit code states why. The receiver must
+    /// not ask again: many programs treat a second request as "exit immediately".
     Ending(i32),
     /// From KEEPER: the command has ended.
     Exited(Exited),
-    /// From KEEPER: nothing of the command is left and the lock is released; exit with this code.
+    /// From KEEPER: no process of the command is left and the lock is released; exit with this
+    /// code.
     Done(i32),
-    /// From FRONT: this signal came before the command had started, as far as FRONT knew. From a worker: the command is to
-    /// stop, at once if it is SIGKILL.
+    /// From FRONT: this signal arrived while FRONT did not know of a running command. From a
+    /// worker: the command is to stop, immediately if the signal is SIGKILL.
     Signal(i32),
-    /// From a worker: until when the lease is valid.
-    Valid(Moment),
+    /// From a worker: new expiry time of the lease.
+    Valid(BootInstant),
 }
 
 /// How the command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Exited {
-    /// By itself, with this code.
+    /// The command exited with this code.
     Code(i32),
-    /// By this signal.
+    /// The command was killed by this signal.
     Signal(i32),
 }
 
 impl Exited {
-    /// The exit code that shells would show.
+    /// Returns the exit code that a shell would report.
     pub(super) fn code(self) -> i32 {
         match self {
             Self::Code(code) => code,
@@ -66,7 +67,7 @@ impl Message {
         bytes
     }
 
-    /// None for what we never send.
+    /// Decodes a message; `None` for an unknown tag.
     pub(super) fn from_bytes(bytes: [u8; SIZE]) -> Option<Self> {
         let value = i32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
         Some(match bytes[0] {
@@ -79,7 +80,7 @@ impl Message {
             7 => Self::Signal(value),
             8 => {
                 let [_, _, _, _, _, _, _, _, until @ ..] = bytes;
-                Self::Valid(Moment::from_micros(u64::from_le_bytes(until)))
+                Self::Valid(BootInstant::from_micros(u64::from_le_bytes(until)))
             }
             _ => return None,
         })
@@ -90,20 +91,20 @@ fn number(value: i32) -> u64 {
     u64::from(value.cast_unsigned())
 }
 
-/// Puts messages together from whatever pieces they arrive in.
+/// Assembles messages from the fragments in which they arrive.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     bytes: [u8; SIZE],
     filled: usize,
 }
 
-/// What was found.
+/// Result of a read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Received {
     Message(Message),
-    /// Nothing more for now.
+    /// No complete message is available yet.
     Nothing,
-    /// The other process is gone.
+    /// The peer has exited.
     Gone,
 }
 
@@ -128,7 +129,7 @@ impl Inbox {
     }
 }
 
-/// FRONT's end. Never blocks: the other process may be stopped.
+/// Non-blocking end of the socket pair: the peer may be stopped.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) stream: UnixStream,
@@ -145,7 +146,8 @@ impl Link {
         self.inbox.receive(|buffer| (&self.stream).read(buffer))
     }
 
-    /// A message that cannot be sent is not missed: the other process is gone, or will see the time by itself.
+    /// Sends a message. Errors are ignored: the peer has exited, or acts on the expiry time without
+    /// the message.
     pub(super) fn send(&self, message: Message) {
         let _ = (&self.stream).write(&message.to_bytes());
     }
@@ -167,7 +169,7 @@ mod tests {
             Message::Exited(Exited::Signal(9)),
             Message::Done(-1),
             Message::Signal(15),
-            Message::Valid(Moment::from_micros(1 << 50)),
+            Message::Valid(BootInstant::from_micros(1 << 50)),
         ];
         for message in all {
             one.send(message);

@@ -1,4 +1,4 @@
-//! Which file a command is, before anything is locked or forked for it.
+//! Resolves the file of a command before anything is locked or forked for it.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -8,26 +8,27 @@ use nix::unistd::{AccessFlags, access};
 
 use crate::exit;
 
-/// A command that cannot be run: what to say, and with which code to end.
+/// Error for a command that cannot be run: the message and the exit code.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NotRunnable {
     pub(super) message: String,
     pub(super) code: i32,
 }
 
-/// Where the system looks when there is no `PATH`.
+/// Search path of the system if `PATH` is not set.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
-/// Finds the command as a shell would: a name with a slash is a path, any other is looked for in `PATH`.
+/// Finds the command as a shell does: a name with a slash is a path, any other name is searched in
+/// `PATH`.
 pub(super) fn look_up(command: &OsStr, path: Option<OsString>) -> Result<PathBuf, NotRunnable> {
     if command.as_bytes().contains(&b'/') {
         let file = Path::new(command);
         return match judge(file) {
-            Verdict::Runnable => Ok(file.to_owned()),
-            verdict => Err(refusal(command, &verdict)),
+            Lookup::Runnable => Ok(file.to_owned()),
+            other => Err(refusal(command, &other)),
         };
     }
-    let mut found = Verdict::Missing;
+    let mut found = Lookup::Missing;
     if !command.is_empty() {
         for folder in std::env::split_paths(&path.unwrap_or_else(|| DEFAULT_PATH.into())) {
             // An empty entry means the current folder.
@@ -37,37 +38,37 @@ pub(super) fn look_up(command: &OsStr, path: Option<OsString>) -> Result<PathBuf
                 folder.join(command)
             };
             match judge(&file) {
-                Verdict::Runnable => return Ok(file),
-                Verdict::Missing => {}
-                verdict => found = verdict,
+                Lookup::Runnable => return Ok(file),
+                Lookup::Missing => {}
+                other => found = other,
             }
         }
     }
     Err(refusal(command, &found))
 }
 
-enum Verdict {
+enum Lookup {
     Runnable,
     Missing,
     Folder,
     Forbidden,
 }
 
-fn judge(file: &Path) -> Verdict {
+fn judge(file: &Path) -> Lookup {
     match file.metadata() {
-        Ok(facts) if facts.is_dir() => Verdict::Folder,
-        Ok(_) if access(file, AccessFlags::X_OK).is_ok() => Verdict::Runnable,
-        Err(error) if error.kind() != std::io::ErrorKind::PermissionDenied => Verdict::Missing,
-        _ => Verdict::Forbidden,
+        Ok(facts) if facts.is_dir() => Lookup::Folder,
+        Ok(_) if access(file, AccessFlags::X_OK).is_ok() => Lookup::Runnable,
+        Err(error) if error.kind() != std::io::ErrorKind::PermissionDenied => Lookup::Missing,
+        _ => Lookup::Forbidden,
     }
 }
 
-fn refusal(command: &OsStr, verdict: &Verdict) -> NotRunnable {
+fn refusal(command: &OsStr, found: &Lookup) -> NotRunnable {
     let command = command.display();
-    let (message, code) = match verdict {
-        Verdict::Missing => (format!("command '{command}' not found"), exit::NOT_FOUND),
-        Verdict::Folder => (format!("command '{command}' is a directory"), exit::NOT_RUNNABLE),
-        Verdict::Runnable | Verdict::Forbidden => (
+    let (message, code) = match found {
+        Lookup::Missing => (format!("command '{command}' not found"), exit::NOT_FOUND),
+        Lookup::Folder => (format!("command '{command}' is a directory"), exit::NOT_RUNNABLE),
+        Lookup::Runnable | Lookup::Forbidden => (
             format!("command '{command}' cannot be run: permission denied; is it executable?"),
             exit::NOT_RUNNABLE,
         ),

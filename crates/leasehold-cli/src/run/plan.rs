@@ -1,4 +1,4 @@
-//! What to run, under which locks: what the command line comes to.
+//! Command line of `leasehold run` in resolved form: the command and its locks.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -6,60 +6,62 @@ use std::time::Duration;
 use super::contain::Contain;
 use leasehold::model::{Holder, LockName, Mode, Priority, Reason, Slots, Ttl};
 
-/// One `leasehold run`.
+/// Parameters of one `leasehold run`.
 #[derive(Debug, Clone)]
 pub(crate) struct RunPlan {
-    /// Where the locks live. The command finds it as `LEASEHOLD_STORE`, so a path in it should be absolute.
+    /// URL of the store that holds the locks. The command receives it as `LEASEHOLD_STORE`, so a
+    /// path in it should be absolute.
     pub(crate) store_url: String,
-    /// The locks; the first is the one that gives its token to the command.
+    /// Locks to acquire; the command receives the token of the first one.
     pub(crate) locks: Vec<LockName>,
-    /// How long the lease lasts from each renewal.
+    /// Duration of the lease, counted from each renewal.
     pub(crate) ttl: Ttl,
-    /// How long to wait for the locks.
+    /// Maximum time to wait for the locks.
     pub(crate) patience: Patience,
-    /// Alone or with others.
+    /// Exclusive or shared mode.
     pub(crate) mode: Mode,
-    /// Among how many.
+    /// Maximum number of concurrent holders.
     pub(crate) slots: Slots,
-    /// Weight in the queue.
+    /// Priority in the queue of waiters.
     pub(crate) priority: Priority,
-    /// Also take a lease that has not been renewed for so long.
+    /// Also takes over a lease that has not been renewed for this long.
     pub(crate) steal_stale: Option<Ttl>,
-    /// After which part of the ttl to renew.
+    /// Fraction of the ttl after which the lease is renewed.
     pub(crate) renew_at: f64,
-    /// How long the command has between `SIGTERM` and `SIGKILL`.
+    /// Time between `SIGTERM` and `SIGKILL` for the command.
     pub(crate) kill_after: Option<Duration>,
-    /// The command is ended when it has run for this long.
+    /// Maximum runtime; the command is ended after it.
     pub(crate) max_runtime: Option<Ttl>,
-    /// What is to keep the processes of the command together.
+    /// Containment of the command's processes.
     pub(crate) contain: Contain,
-    /// Keep others out until so long after the lock was acquired.
+    /// Minimum time, counted from the acquisition, for which other holders are kept out.
     pub(crate) at_least: Option<Ttl>,
-    /// The exit code when the lock is not to be had.
+    /// Exit code if the lock cannot be acquired.
     pub(crate) conflict_exit: i32,
-    /// Why it runs.
+    /// Reason for the run, recorded with the lease.
     pub(crate) reason: Option<Reason>,
-    /// Who holds it.
+    /// Name of the holder.
     pub(crate) holder: Option<Holder>,
-    /// Whether the caller gave that name: then a lease under it is the caller's own.
+    /// Whether the caller specified the holder name: then a lease under this name belongs to the
+    /// caller.
     pub(crate) holder_named: bool,
-    /// More facts about the holder.
+    /// Additional metadata about the holder.
     pub(crate) metadata: Vec<(String, String)>,
-    /// The command and its arguments.
+    /// Command and its arguments.
     pub(crate) command: Vec<OsString>,
-    /// Say nothing about waiting.
+    /// Suppresses messages about waiting.
     pub(crate) quiet: bool,
-    /// Say why it cannot be run as JSON.
+    /// Prints the reason as JSON if the command cannot be run.
     pub(crate) json: bool,
 }
 
-/// How long to wait for a lock.
+/// Maximum time to wait for a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Patience {
-    /// Not at all.
+    /// Does not wait.
     FailFast,
-    /// So long.
+    /// Waits at most this long.
     For(Duration),
-    /// Until it is there.
+    /// Waits until the lock is acquired.
     Forever,
 }

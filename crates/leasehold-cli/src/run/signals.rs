@@ -1,4 +1,4 @@
-//! The signals that FRONT gets, as things to be read one after the other.
+//! Signals that FRONT receives, as a queue that can be polled.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,7 +10,7 @@ use signal_hook::iterator::exfiltrator::SignalOnly;
 
 use super::sys;
 
-/// What FRONT passes on to the command.
+/// Signals that FRONT forwards to the command.
 const FORWARDED: [Signal; 9] = [
     Signal::SIGTERM,
     Signal::SIGINT,
@@ -23,8 +23,9 @@ const FORWARDED: [Signal; 9] = [
     Signal::SIGTSTP,
 ];
 
-/// What must not end or stop KEEPER: it ends when its work is done, and FRONT knows what such a signal means. A service
-/// manager that stops a service sends SIGTERM to every process of it.
+/// Signals that must not terminate or stop KEEPER: KEEPER exits when its work is done, and FRONT
+/// interprets these signals. A service manager that stops a service sends SIGTERM to every process
+/// of the service.
 const NOT_FOR_KEEPER: [Signal; 9] = [
     Signal::SIGTERM,
     Signal::SIGINT,
@@ -37,12 +38,13 @@ const NOT_FOR_KEEPER: [Signal; 9] = [
     Signal::SIGTTOU,
 ];
 
-/// The signals of FRONT.
+/// Subscription of FRONT to signals.
 #[derive(Debug)]
 pub(super) struct Signals(SignalDelivery<UnixStream, SignalOnly>);
 
 impl Signals {
-    /// Starts to listen. What is ignored stays ignored, by us and by the command: `nohup` and shells ask for that.
+    /// Starts to listen. Ignored signals stay ignored, by this process and by the command: `nohup`
+    /// and shells rely on that.
     pub(super) fn listen() -> io::Result<Self> {
         let (read, write) = UnixStream::pair()?;
         write.set_nonblocking(true)?;
@@ -53,26 +55,27 @@ impl Signals {
         Ok(signals)
     }
 
-    /// Listens for news of children alone.
+    /// Listens for SIGCHLD only.
     pub(super) fn of_children() -> io::Result<Self> {
         let (read, write) = UnixStream::pair()?;
         write.set_nonblocking(true)?;
         Ok(Self(SignalDelivery::with_pipe(read, write, SignalOnly, [Signal::SIGCHLD as i32])?))
     }
 
-    /// What has come since the last time.
+    /// Returns the signals received since the last call.
     pub(super) fn pending(&mut self) -> Vec<Signal> {
         self.0.pending().filter_map(|signal| Signal::try_from(signal).ok()).collect()
     }
 
-    /// Readable when something has come.
+    /// Descriptor that is readable when a signal is pending.
     pub(super) fn poll_fd(&self) -> BorrowedFd<'_> {
         self.0.get_read().as_fd()
     }
 }
 
-/// Undoes what our own parent may have left: blocked signals, and children that vanish without a trace. What is to be
-/// forwarded waits outside until each of our processes has made up its mind about it, and calls [`let_in`].
+/// Resets signal state that this process may have inherited from its parent: blocked signals, and
+/// an ignored SIGCHLD, with which children would be reaped automatically. Signals to be forwarded
+/// stay blocked until each of our processes has installed its handling and calls [`let_in`].
 pub(super) fn start_clean() {
     set_mask(&FORWARDED.into_iter().collect());
     if sys::is_ignored(Signal::SIGCHLD) {
@@ -85,12 +88,13 @@ pub(crate) fn is_ignored(number: i32) -> bool {
     Signal::try_from(number).is_ok_and(sys::is_ignored)
 }
 
-/// From now on signals come in.
+/// Unblocks all signals.
 pub(super) fn let_in() {
     set_mask(&SigSet::empty());
 }
 
-/// In KEEPER, once the command is forked.
+/// Ignores the signals that FRONT handles. Called in WATCHDOG, and in KEEPER once the command is
+/// forked.
 pub(super) fn ignore_in_keeper() {
     NOT_FOR_KEEPER.into_iter().for_each(sys::ignore);
     let_in();

@@ -1,4 +1,4 @@
-//! The start of `leasehold run`: the checks before anything happens, and the first fork.
+//! Start of `leasehold run`: the checks before any side effect, and the first fork.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -22,7 +22,7 @@ use super::{signals, tree};
 use crate::exit;
 use crate::output::Failure;
 
-/// What FRONT and KEEPER both know.
+/// State that FRONT and KEEPER share.
 pub(super) struct Job<'a> {
     pub(super) plan: &'a RunPlan,
     pub(super) timing: Timing,
@@ -32,7 +32,8 @@ pub(super) struct Job<'a> {
     pub(super) contained: Prepared,
 }
 
-/// Runs the command under its locks and returns the code to exit with. To be called while this process has one thread.
+/// Runs the command under its locks and returns the exit code. Must be called while this process
+/// has one thread.
 pub(crate) fn run(plan: &RunPlan) -> i32 {
     say_to_programs(plan.json);
     let (timing, image) = match check(plan) {
@@ -94,15 +95,16 @@ fn start(plan: &RunPlan, timing: Timing, image: &Image, contained: &Prepared) ->
             Ok(Front::new(&job, Family::new(watchdog, spare), ours)?.stand())
         }
         ForkResult::Child => {
-            drop(ours); // Else KEEPER would never see that FRONT is gone.
+            drop(ours); // Otherwise KEEPER would not notice the death of FRONT.
             sys::exit_now(watch(&job, image, theirs).unwrap_or(exit::INTERNAL))
         }
     }
 }
 
-/// In WATCHDOG: forks KEEPER.
+/// Forks KEEPER. Runs in WATCHDOG.
 fn watch(job: &Job<'_>, image: &Image, link: UnixStream) -> io::Result<i32> {
-    // A group of its own: what the terminal or the shell sends to its job is for FRONT to understand.
+    // A process group of its own: FRONT interprets the signals that the terminal or the shell sends
+    // to its job.
     let _ = setpgid(Pid::from_raw(0), Pid::from_raw(0));
     tree::adopt_orphans();
     match sys::fork()? {

@@ -1,4 +1,4 @@
-//! The command until it is executed: a forked process that waits for "go", and for what it is to know by then.
+//! Pre-exec stage of the command: a forked process that waits for "go" and for its variables.
 
 use std::ffi::{CString, OsString};
 use std::io::{PipeReader, PipeWriter, Read, Write};
@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use leasehold::Moment;
+use leasehold::BootInstant;
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use nix::unistd::{ForkResult, Pid, execve, getpid, getppid, setpgid};
@@ -17,42 +17,42 @@ use super::tree::Below;
 use super::{environment, signals, sys};
 use crate::exit;
 
-/// The command, as its parent sees it before it runs.
+/// Command before it runs, as seen by its parent.
 #[derive(Debug)]
 pub(super) struct Stub {
-    /// Its number, which is also that of its process group.
+    /// Pid of the command, and the id of its process group.
     pub(super) pid: Pid,
     go: PipeWriter,
     trouble: PipeReader,
-    /// The PID namespace that it is in, if it has one of its own.
+    /// PID namespace of the command, if it has one of its own.
     namespace: Option<Namespace>,
 }
 
-/// Why a command that was told to go did not start.
+/// Why a command that received "go" did not start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NotStarted {
-    /// Its lease had come to its end in the meantime.
+    /// The deadline for the start had passed.
     TooLate,
-    /// The system would not execute it.
+    /// The system refused to execute the command.
     Refused(Errno),
 }
 
-/// What the command is to be.
+/// File and arguments to execute.
 #[derive(Debug)]
 pub(super) struct Image {
     file: CString,
     arguments: Vec<CString>,
 }
 
-/// Where the command is to run.
+/// Terminal and containment of the command.
 pub(super) struct Place<'a> {
-    /// What it takes before it starts, if it is to run in the foreground.
+    /// Terminal that the command takes before it starts, if it runs in the foreground.
     pub(super) terminal: &'a Terminal,
     pub(super) contained: &'a Prepared,
 }
 
 impl Image {
-    /// None if the command contains a NUL.
+    /// Converts the command for `execve`; `None` if the command contains a NUL.
     pub(super) fn new(command: &[OsString], file: &Path) -> Option<Self> {
         let arguments = command.iter().map(|argument| CString::new(argument.as_bytes()).ok());
         let file = CString::new(file.as_os_str().as_bytes()).ok()?;
@@ -61,7 +61,8 @@ impl Image {
 }
 
 impl Stub {
-    /// Forks it. `link` is not for it, and comes back: in a second pair of hands, it would hide the death of the first.
+    /// Forks the stub. `link` is closed in the stub and returned to the caller: a second open copy
+    /// would hide the death of KEEPER.
     pub(super) fn fork(
         image: &Image,
         place: &Place<'_>,
@@ -74,7 +75,8 @@ impl Stub {
         if let Prepared::Pidns = contained {
             let pipes = Pipes { keepers: (link, go, trouble), commands: (wait, report) };
             let begin = |(wait, report)| {
-                // From inside, the parent outside has no number, and the terminal's group has none either.
+                // Inside the namespace neither the parent nor the terminal's process group has a
+                // number.
                 become_command(&Waiting { parent: None, wait, report }, image, &Terminal::none())
             };
             let (pid, namespace, (link, go, trouble)) = Namespace::fork(pipes, begin)?;
@@ -90,19 +92,19 @@ impl Stub {
         };
         match forked {
             ForkResult::Parent { child } => {
-                // Both sides do this, so that it is done whoever comes first.
+                // Parent and child both set the group, so that it is set whichever runs first.
                 let _ = setpgid(child, child);
                 Ok((Self { pid: child, go, trouble, namespace: None }, link))
             }
             ForkResult::Child => {
-                drop((link, go, trouble)); // With `go` in its own hands, it would never see that its parent is gone.
+                drop((link, go, trouble)); // With its own copy of `go`, it would miss its parent's death.
                 let waiting = Waiting { parent: Some(parent), wait, report };
                 sys::exit_now(become_command(&waiting, image, terminal))
             }
         }
     }
 
-    /// Where to look for what the command starts: below this process.
+    /// Returns the set of processes that the command starts: those below this process.
     pub(super) fn below(&self, contained: &Prepared) -> Below {
         let init = self.namespace.as_ref().map(Namespace::init);
         Below {
@@ -115,20 +117,21 @@ impl Stub {
         }
     }
 
-    /// The command is dead and buried.
+    /// Records that the command has been reaped.
     pub(super) fn is_buried(&self) {
         if let Some(namespace) = &self.namespace {
             namespace.close_when_empty();
         }
     }
 
-    /// Whether the command cannot take the terminal by itself, because it does not see the groups outside.
+    /// Whether the command cannot take the terminal by itself, because process groups outside its
+    /// namespace are invisible to it.
     pub(super) fn needs_terminal_from_parent(&self) -> bool {
         self.namespace.is_some()
     }
 
-    /// Lets the command run, with these variables, if it starts before `not_after`.
-    pub(super) fn go(&mut self, not_after: Moment, variables: &[u8]) -> std::io::Result<()> {
+    /// Lets the command run with these variables, if it starts before `not_after`.
+    pub(super) fn go(&mut self, not_after: BootInstant, variables: &[u8]) -> std::io::Result<()> {
         let mut message = Vec::with_capacity(16 + variables.len());
         message.extend_from_slice(&not_after.as_micros().to_le_bytes());
         message.extend_from_slice(&(variables.len() as u64).to_le_bytes());
@@ -136,7 +139,8 @@ impl Stub {
         self.go.write_all(&message)
     }
 
-    /// Why it did not start. To be asked when the process has ended; none if it did start.
+    /// Returns why the command did not start, or `None` if it did. Must be called after the process
+    /// has ended.
     pub(super) fn not_started(&mut self) -> Option<NotStarted> {
         let mut report = [0; 4];
         self.trouble.read_exact(&mut report).ok()?;
@@ -147,18 +151,19 @@ impl Stub {
     }
 }
 
-/// No error number of the system.
+/// Report for a missed deadline; distinct from every error number of the system.
 const TOO_LATE: i32 = 0;
 
-/// What the stub has in its hands.
+/// State of the waiting stub.
 struct Waiting {
-    /// None if it cannot be seen from here.
+    /// Pid of the parent; `None` if it is not visible in this namespace.
     parent: Option<Pid>,
     wait: PipeReader,
     report: PipeWriter,
 }
 
-/// Returns only if the command does not run: with the exit code of this process.
+/// Executes the command. Returns only if the command does not run, with the exit code of this
+/// process.
 fn become_command(waiting: &Waiting, image: &Image, terminal: &Terminal) -> i32 {
     let _ = setpgid(Pid::from_raw(0), Pid::from_raw(0));
     if !dies_with(waiting.parent) {
@@ -167,19 +172,19 @@ fn become_command(waiting: &Waiting, image: &Image, terminal: &Terminal) -> i32 
     signals::let_in();
     let mut environment = environment::inherited();
     let Some((not_after, variables)) = wait_for_go(&waiting.wait) else {
-        return exit::INTERNAL; // KEEPER did not get the lock, or is gone. It has said why.
+        return exit::INTERNAL; // KEEPER did not get the lock, or has exited. KEEPER has reported why.
     };
     let variables = variables.split(|byte| *byte == 0).filter(|variable| !variable.is_empty());
     environment.extend(variables.filter_map(|variable| CString::new(variable).ok()));
     terminal.take_for_command();
-    sys::reset(Signal::SIGPIPE); // The runtime of our language ignores it.
-    let trouble = if Moment::now() < not_after { execute(image, &environment) as i32 } else { TOO_LATE };
+    sys::reset(Signal::SIGPIPE); // The Rust runtime ignores SIGPIPE.
+    let trouble = if BootInstant::now() < not_after { execute(image, &environment) as i32 } else { TOO_LATE };
     let _ = (&waiting.report).write_all(&trouble.to_le_bytes());
     exit::NOT_RUNNABLE
 }
 
-/// Asks the system to kill this process when its parent dies. False if that has happened already, as far as can be seen:
-/// the end of the pipe tells too.
+/// Requests SIGKILL for this process when its parent dies. Returns `false` if the parent has
+/// visibly died already; otherwise the end of the pipe reveals it.
 fn dies_with(parent: Option<Pid>) -> bool {
     #[cfg(target_os = "linux")]
     if nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).is_err() {
@@ -188,23 +193,23 @@ fn dies_with(parent: Option<Pid>) -> bool {
     parent.is_none_or(|parent| getppid() == parent)
 }
 
-/// The deadline and the variables; none if the pipe ends first.
-fn wait_for_go(mut wait: &PipeReader) -> Option<(Moment, Vec<u8>)> {
+/// Reads the deadline and the variables; `None` if the pipe ends first.
+fn wait_for_go(mut wait: &PipeReader) -> Option<(BootInstant, Vec<u8>)> {
     let mut head = [[0; 8]; 2];
     wait.read_exact(head.as_flattened_mut()).ok()?;
     let [not_after, length] = head.map(u64::from_le_bytes);
     let mut variables = vec![0; usize::try_from(length).ok()?];
     wait.read_exact(&mut variables).ok()?;
-    Some((Moment::from_micros(not_after), variables))
+    Some((BootInstant::from_micros(not_after), variables))
 }
 
-/// Returns only on failure.
+/// Executes the file. Returns only on failure.
 fn execute(image: &Image, environment: &[CString]) -> Errno {
     let Err(errno) = execve(&image.file, &image.arguments, environment);
     if errno != Errno::ENOEXEC {
         return errno;
     }
-    // A script without a first line that names its interpreter: as shells and execvp do, take it for a shell script.
+    // A script without a `#!` line: run it as a shell script, as shells and execvp do.
     let shell = c"/bin/sh".to_owned();
     let mut arguments = vec![shell.clone(), image.file.clone()];
     arguments.extend(image.arguments.iter().skip(1).cloned());

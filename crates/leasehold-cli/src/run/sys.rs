@@ -1,4 +1,4 @@
-//! The few system calls that have no safe wrapper. All `unsafe` of this program is in this file.
+//! System calls that have no safe wrapper. All `unsafe` of this program is in this file.
 #![expect(
     unsafe_code,
     reason = "fork and clone3, signal dispositions, priorities, capabilities, a shared page, _exit and a watched descriptor have no safe wrapper"
@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use leasehold::Moment;
+use leasehold::BootInstant;
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
@@ -22,41 +22,47 @@ use tokio::io::{Interest, unix::AsyncFd};
 #[cfg(target_os = "linux")]
 use super::alarm::Alarm;
 
-/// Makes a copy of this process. To be called only while it has a single thread: everything is then as usable in the
-/// child as in the parent (with more threads, a lock that one of them held would stay locked for ever).
+/// Forks this process. Must be called only while the process has a single thread: then everything
+/// is as usable in the child as in the parent (with more threads, a lock that another thread held
+/// would stay locked forever).
 pub(super) fn fork() -> Result<ForkResult, Errno> {
     refuse_with_threads()?;
-    // SAFETY: There is one thread, see above, so the child may do whatever the parent may.
+    // SAFETY: The process has one thread, as checked above, so the child may do whatever the parent
+    // may.
     unsafe { nix::unistd::fork() }
 }
 
-/// The same, with the child in this cgroup from its first instruction on. Writing its number to `cgroup.procs` would do
-/// the same, but takes a lock for which the kernel waits many milliseconds.
+/// Forks with the child in this cgroup from its first instruction on. Writing the pid to
+/// `cgroup.procs` has the same effect, but takes a lock for which the kernel waits many
+/// milliseconds.
 #[cfg(target_os = "linux")]
 pub(super) fn fork_into_cgroup(cgroup: BorrowedFd<'_>) -> Result<ForkResult, Errno> {
     let cgroup = u64::try_from(cgroup.as_raw_fd()).map_err(|_| Errno::EBADF)?;
     clone3(CLONE_INTO_CGROUP, libc::SIGCHLD.cast_unsigned().into(), cgroup)
 }
 
-/// The same, with the parent of this process as the parent of the child too.
+/// Forks a sibling: the parent of this process becomes the parent of the child.
 #[cfg(target_os = "linux")]
 pub(super) fn fork_sibling() -> Result<ForkResult, Errno> {
     clone3(libc::CLONE_PARENT.cast_unsigned().into(), 0, 0)
 }
 
-/// Not in all versions of libc.
+/// Flag of `clone3`; not defined in all versions of libc.
 #[cfg(target_os = "linux")]
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
-/// A fork by the bare system call. The C library does not know of it: its list of threads is right, as there is one, but
-/// it takes the child's thread for the parent's. So the child should do little before it executes something.
+/// Forks by the bare system call. The C library does not notice: its list of threads is right, as
+/// there is one, but it takes the child's thread for the parent's. The child should therefore do
+/// little before it calls exec.
 #[cfg(target_os = "linux")]
 fn clone3(flags: u64, exit_signal: u64, cgroup: u64) -> Result<ForkResult, Errno> {
     refuse_with_threads()?;
-    // flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size, cgroup
+    // flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid,
+    // set_tid_size, cgroup
     let arguments: [u64; 11] = [flags, 0, 0, 0, exit_signal, 0, 0, 0, 0, 0, cgroup];
-    // SAFETY: Without CLONE_VM and with no stack of its own, this is a fork, for which see above. The structure has the
-    // size that is given with it, and holds no pointers.
+    // SAFETY: Without CLONE_VM and without a stack, the call is a fork in a process with one
+    // thread, as checked above. The structure has the size that is passed with it, and contains no
+    // pointers.
     let child = unsafe { libc::syscall(libc::SYS_clone3, &raw const arguments, size_of_val(&arguments)) };
     match i32::try_from(Errno::result(child)?).map_err(|_| Errno::EOVERFLOW)? {
         0 => Ok(ForkResult::Child),
@@ -64,8 +70,8 @@ fn clone3(flags: u64, exit_signal: u64, cgroup: u64) -> Result<ForkResult, Errno
     }
 }
 
-/// Gives up the capabilities that the creator of a user namespace has in it, and lets processes of the same user look at
-/// this one again.
+/// Drops the capabilities that the creator of a user namespace has in it, and makes this process
+/// inspectable again by processes of the same user.
 #[cfg(target_os = "linux")]
 pub(super) fn drop_capabilities() -> Result<(), Errno> {
     #[repr(C)]
@@ -75,7 +81,7 @@ pub(super) fn drop_capabilities() -> Result<(), Errno> {
     }
     const VERSION_3: u32 = 0x2008_0522;
     let header = Header { version: VERSION_3, pid: 0 };
-    // Effective, permitted and inheritable, in two halves.
+    // Effective, permitted and inheritable sets, in two halves.
     let none = [0_u32; 6];
     // SAFETY: Both have the layout that this version of the call reads.
     let done = unsafe { libc::syscall(libc::SYS_capset, &raw const header, &raw const none) };
@@ -83,8 +89,8 @@ pub(super) fn drop_capabilities() -> Result<(), Errno> {
     nix::sys::prctl::set_dumpable(true)
 }
 
-/// Undoes a low priority that this process has inherited, as far as it may: the processes that have to end a command in
-/// time must not wait for a processor behind everything else.
+/// Raises an inherited low priority as far as permitted: the processes that must end a command in
+/// time must not wait for a CPU behind all other processes.
 pub(super) fn undo_low_priority() {
     // SAFETY: These calls take numbers, and a structure that is only read.
     unsafe {
@@ -99,7 +105,8 @@ pub(super) fn undo_low_priority() {
     }
 }
 
-/// In release builds too: a child that hangs on a lock for ever would be worse than a command that does not start.
+/// Refuses to fork if there are several threads. Also in release builds: a child that hangs on a
+/// lock forever is worse than a command that does not start.
 fn refuse_with_threads() -> Result<(), Errno> {
     let alone = has_one_thread();
     debug_assert!(alone, "fork with threads around");
@@ -110,7 +117,7 @@ fn has_one_thread() -> bool {
     std::fs::read_dir("/proc/self/task").map_or(true, |tasks| tasks.count() == 1)
 }
 
-/// Ends this process at once: a forked child must not run what its parent has planned for the end.
+/// Exits immediately: a forked child must not run the exit handlers of its parent.
 pub(super) fn exit_now(code: i32) -> ! {
     // SAFETY: _exit is always sound.
     unsafe { libc::_exit(code) }
@@ -119,28 +126,29 @@ pub(super) fn exit_now(code: i32) -> ! {
 /// Whether the signal is ignored, as `nohup` and shells arrange for their children.
 pub(super) fn is_ignored(signal: Signal) -> bool {
     let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: With no new action this only writes the current one, to a place that is large enough.
+    // SAFETY: With no new action the call only writes the current one, to a buffer that is large
+    // enough.
     let asked = unsafe { libc::sigaction(signal as libc::c_int, std::ptr::null(), action.as_mut_ptr()) };
     // SAFETY: All zeroes are a valid `sigaction`, and the call wrote nothing else.
     asked == 0 && unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
 }
 
-/// From now on the signal does nothing.
+/// Ignores the signal from now on.
 pub(super) fn ignore(signal: Signal) {
     set(signal, SigHandler::SigIgn);
 }
 
-/// From now on the signal does what it does by default.
+/// Restores the default action of the signal.
 pub(super) fn reset(signal: Signal) {
     set(signal, SigHandler::SigDfl);
 }
 
-/// Does `act` while the signal does what it does by default.
+/// Runs `act` while the signal has its default action.
 pub(super) fn with_default<T>(signal: Signal, act: impl FnOnce() -> T) -> T {
     let before = set(signal, SigHandler::SigDfl);
     let done = act();
     if let Some(before) = before {
-        // SAFETY: Puts a disposition back that was in force a moment ago.
+        // SAFETY: Restores a disposition that was in force before.
         let _ = unsafe { sigaction(signal, &before) };
     }
     done
@@ -148,19 +156,21 @@ pub(super) fn with_default<T>(signal: Signal, act: impl FnOnce() -> T) -> T {
 
 fn set(signal: Signal, handler: SigHandler) -> Option<SigAction> {
     let action = SigAction::new(handler, SaFlags::empty(), SigSet::empty());
-    // SAFETY: Neither "ignore" nor "default" runs code of ours.
+    // SAFETY: Neither "ignore" nor "default" runs code of this program.
     unsafe { sigaction(signal, &action) }.ok()
 }
 
-/// Lets the runtime tell when the alarm rings.
+/// Registers the alarm with the runtime.
 #[cfg(target_os = "linux")]
 pub(super) fn watch(alarm: Alarm) -> std::io::Result<AsyncFd<Alarm>> {
-    // SAFETY: The alarm owns its descriptor, which is open and the same as long as the alarm lives.
+    // SAFETY: The alarm owns its descriptor, which stays open and unchanged as long as the alarm
+    // lives.
     unsafe { AsyncFd::register_with_interest(alarm, Interest::READABLE) }.map_err(Into::into)
 }
 
-/// Shows this process under another command line, to `ps` and to `pkill -f`. Not vital: where it does not work, it does
-/// not happen. After it, `std::env::args` would tell nonsense.
+/// Replaces the command line of this process as shown by `ps` and matched by `pkill -f`. Best
+/// effort: without support the command line stays as it is. Afterwards `std::env::args` returns
+/// garbage.
 #[cfg(target_os = "linux")]
 pub(super) fn show_as(title: &str) -> Option<()> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
@@ -170,26 +180,28 @@ pub(super) fn show_as(title: &str) -> Option<()> {
     let mut line = title.as_bytes().to_vec();
     line.resize(usize::try_from(end.checked_sub(begin)?).ok()?, 0);
     *line.last_mut()? = 0;
-    // The arguments lie on the stack below everything that our language knows of. They are only read to copy them.
+    // The arguments lie on the stack, below all memory that Rust manages. They are only read to
+    // copy them.
     let memory = std::fs::File::options().write(true).open("/proc/self/mem").ok()?;
     std::os::unix::fs::FileExt::write_all_at(&memory, &line, begin).ok()
 }
 
-/// State that the processes of one command share: a page that they inherit from the process that made it. Each reads
-/// what the others wrote, at any time, whichever of them was stopped in between.
+/// State shared by the processes of one command: a memory page inherited from the process that
+/// created it. Each process reads the values of the others at any time, even if one of them was
+/// stopped in between.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shared(&'static Page);
 
 #[derive(Debug)]
 #[repr(C)]
 struct Page {
-    /// When the lease ends, in microseconds of the boot clock. Zero before the first grant.
+    /// Expiry time of the lease, in microseconds of the boot clock. Zero before the first grant.
     valid_until: AtomicU64,
-    /// Process id of KEEPER. Zero before it is forked.
+    /// Pid of KEEPER. Zero before it is forked.
     keeper: AtomicU64,
-    /// By how much timers have fired late, in microseconds.
+    /// Recent delay of timers, in microseconds.
     delay: AtomicU64,
-    /// Not zero once WATCHDOG has killed the command because its lease was about to end.
+    /// Nonzero once WATCHDOG has killed the command because its lease was about to end.
     out_of_time: AtomicU64,
 }
 
@@ -199,19 +211,20 @@ impl Shared {
         let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         // SAFETY: A new mapping overlaps nothing.
         let page = unsafe { mmap_anonymous(None, size, access, MapFlags::MAP_SHARED) }?;
-        // SAFETY: The page is aligned, all zeroes (valid numbers), never unmapped, and only used as atomics.
+        // SAFETY: The page is aligned, all zeroes (valid numbers), never unmapped, and only used as
+        // atomics.
         Ok(Self(unsafe { page.cast::<Page>().as_ref() }))
     }
 
-    pub(super) fn set_valid_until(self, moment: Moment) {
+    pub(super) fn set_valid_until(self, moment: BootInstant) {
         self.0.valid_until.store(moment.as_micros(), Ordering::SeqCst);
     }
 
-    /// None before the first grant.
-    pub(super) fn valid_until(self) -> Option<Moment> {
+    /// Returns the expiry time of the lease, or `None` before the first grant.
+    pub(super) fn valid_until(self) -> Option<BootInstant> {
         match self.0.valid_until.load(Ordering::SeqCst) {
             0 => None,
-            micros => Some(Moment::from_micros(micros)),
+            micros => Some(BootInstant::from_micros(micros)),
         }
     }
 
@@ -219,12 +232,12 @@ impl Shared {
         self.0.keeper.store(u64::try_from(keeper.as_raw()).unwrap_or(0), Ordering::SeqCst);
     }
 
-    /// None before it is forked.
+    /// Returns the pid of KEEPER, or `None` before it is forked.
     pub(super) fn keeper(self) -> Option<Pid> {
         i32::try_from(self.0.keeper.load(Ordering::SeqCst)).ok().filter(|pid| *pid > 0).map(Pid::from_raw)
     }
 
-    /// WATCHDOG is about to kill the command because its lease ends.
+    /// Records that WATCHDOG is about to kill the command because its lease ends.
     pub(super) fn set_out_of_time(self) {
         self.0.out_of_time.store(1, Ordering::SeqCst);
     }
@@ -234,14 +247,15 @@ impl Shared {
         self.0.out_of_time.load(Ordering::SeqCst) != 0
     }
 
-    /// Records that a timer fired this late. An old observation loses an eighth with each new one.
+    /// Records that a timer fired this late. An old observation decays by an eighth with each new
+    /// one.
     pub(super) fn observe_delay(self, late: Duration) {
         let late = u64::try_from(late.as_micros()).unwrap_or(u64::MAX);
         let before = self.0.delay.load(Ordering::SeqCst);
         self.0.delay.store(late.max(before - before / 8), Ordering::SeqCst);
     }
 
-    /// By how much timers have fired late recently, in any of the processes.
+    /// Returns the recent delay of timers, observed in any of the processes.
     pub(super) fn delay(self) -> Duration {
         Duration::from_micros(self.0.delay.load(Ordering::SeqCst))
     }

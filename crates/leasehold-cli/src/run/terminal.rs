@@ -1,4 +1,4 @@
-//! Lending the terminal to the command and taking it back, as a shell does with its jobs.
+//! Hands the terminal to the command and takes it back, as a shell does with its jobs.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -11,15 +11,15 @@ use nix::unistd::{Pid, getpgrp, getpid, tcgetpgrp, tcsetpgrp};
 
 use super::sys;
 
-/// The terminal that this process was started from, if any.
+/// Terminal that this process was started from, if any.
 #[derive(Debug)]
 pub(super) struct Terminal {
     tty: Option<Tty>,
-    /// The group of FRONT: what the shell knows as its job.
+    /// Process group of FRONT: the shell's job.
     job: Pid,
     /// Whether the command gets the terminal before it starts.
     lend_at_start: bool,
-    /// Whether the command has had it.
+    /// Whether the command has had the terminal.
     lent: Cell<bool>,
 }
 
@@ -29,11 +29,11 @@ enum Tty {
     Opened(File),
 }
 
-/// The settings of the terminal before the command changed them.
+/// Settings of the terminal before the command changed them.
 pub(super) struct Settings(Termios);
 
 impl Terminal {
-    /// To be called by FRONT.
+    /// Finds the terminal. Must be called by FRONT.
     pub(super) fn find() -> Self {
         let tty = if stdin().is_terminal() {
             Some(Tty::Stdin(stdin()))
@@ -41,8 +41,9 @@ impl Terminal {
             File::open("/dev/tty").ok().map(Tty::Opened)
         };
         let mut terminal = Self { tty, job: getpgrp(), lend_at_start: false, lent: Cell::new(false) };
-        // In a pipeline the others of our job may need the terminal as well (`leasehold run … | less`). The command
-        // then gets it when it asks for it: a process in the background that reads from it is stopped.
+        // In a pipeline (`leasehold run … | less`) other processes of the job may need the terminal
+        // as well. The command then gets it on demand: a background process that reads from it is
+        // stopped.
         terminal.lend_at_start = matches!(terminal.tty, Some(Tty::Stdin(_)))
             && stdout().is_terminal()
             && terminal.foreground() == Some(terminal.job);
@@ -50,19 +51,19 @@ impl Terminal {
         terminal
     }
 
-    /// For a command that runs without one.
+    /// Returns the state for a command that runs without a terminal.
     pub(super) fn none() -> Self {
         Self { tty: None, job: getpgrp(), lend_at_start: false, lent: Cell::new(false) }
     }
 
-    /// Whether there is one.
+    /// Whether there is a terminal.
     pub(super) fn exists(&self) -> bool {
         self.tty.is_some()
     }
 
-    /// In the command, before it starts.
+    /// Takes the terminal. Runs in the command, before it starts.
     pub(super) fn take_for_command(&self) {
-        // If our job is in the background by now, the terminal belongs to somebody else.
+        // If our job is in the background by now, the terminal belongs to another job.
         if self.lend_at_start && self.foreground() == Some(self.job) {
             sys::ignore(Signal::SIGTTOU);
             self.hand_to(getpid());
@@ -70,39 +71,43 @@ impl Terminal {
         }
     }
 
-    /// In KEEPER, before the command starts: for a command that cannot take it by itself. KEEPER ignores SIGTTOU.
+    /// Hands the terminal to a command that cannot take it by itself. Runs in KEEPER, before the
+    /// command starts. KEEPER ignores SIGTTOU.
     pub(super) fn lend_at_start(&self, command: Pid) {
         if self.lend_at_start {
             self.lend(command);
         }
     }
 
-    /// In FRONT: lends it to the command, if it is ours to lend.
+    /// Hands the terminal to the command if our job is in the foreground. Runs in FRONT. Returns
+    /// whether it did.
     pub(super) fn lend(&self, command: Pid) -> bool {
         let lent = self.foreground() == Some(self.job) && self.hand_to(command);
         self.lent.set(self.lent.get() || lent);
         lent
     }
 
-    /// In FRONT, when the job goes on: to a command that had it before.
+    /// Hands the terminal again to a command that had it before. Runs in FRONT, when the job
+    /// resumes.
     pub(super) fn lend_again(&self, command: Option<Pid>) {
         if let Some(command) = command.filter(|_| self.lent.get()) {
             self.lend(command);
         }
     }
 
-    /// In FRONT: takes it back, if the command has it. Says whether it had.
+    /// Takes the terminal back if the command has it. Runs in FRONT. Returns whether the command
+    /// had it.
     pub(super) fn take_back(&self, command: Pid) -> bool {
         self.foreground() == Some(command) && self.hand_to(self.job)
     }
 
-    /// The settings to put back if the command cannot do so itself.
+    /// Returns the settings to restore if the command cannot do so itself.
     pub(super) fn settings(&self) -> Option<Settings> {
         let fd = self.fd().filter(|_| self.lend_at_start)?;
         tcgetattr(fd).ok().map(Settings)
     }
 
-    /// Puts them back, unless somebody else uses the terminal by now.
+    /// Restores the settings, unless another job uses the terminal by now.
     pub(super) fn put_back(&self, settings: &Settings) {
         if let Some(fd) = self.fd().filter(|_| self.foreground() == Some(self.job)) {
             let _ = tcsetattr(fd, SetArg::TCSANOW, &settings.0);
@@ -113,7 +118,8 @@ impl Terminal {
         tcgetpgrp(self.fd()?).ok()
     }
 
-    /// The caller has to ignore SIGTTOU, which would stop it when it is in the background.
+    /// Makes the group the foreground group. The caller has to ignore SIGTTOU, which would stop it
+    /// when it is in the background.
     fn hand_to(&self, group: Pid) -> bool {
         self.fd().is_some_and(|fd| tcsetpgrp(fd, group).is_ok())
     }

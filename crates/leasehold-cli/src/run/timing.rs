@@ -1,18 +1,19 @@
-//! When to ask the command to stop, and when to kill it. Pure: time is an argument.
+//! Times at which the command is asked to stop and is killed. Pure functions: time is an argument.
 
 use std::time::Duration;
 
-use leasehold::Moment;
+use leasehold::BootInstant;
 use leasehold::model::format_duration;
 
-/// How the end of a lease is divided: `… | SIGTERM, kill_after | SIGKILL, margin | the lease ends`.
+/// Division of the end of a lease: `… | SIGTERM, kill_after | SIGKILL, margin | the lease ends`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Timing {
-    /// How long the command has between `SIGTERM` and `SIGKILL`.
+    /// Time between `SIGTERM` and `SIGKILL` for the command.
     pub(super) kill_after: Duration,
-    /// How long before the end of the lease everything has to be dead: time for the killing itself, on a busy machine.
+    /// Time before the end of the lease at which every process must be dead: time for the killing
+    /// itself, on a busy machine.
     pub(super) margin: Duration,
-    /// The time between the moment at which a renewal is due and the end of the lease.
+    /// Time between the moment at which a renewal is due and the end of the lease.
     pub(super) spare: Duration,
 }
 
@@ -20,10 +21,11 @@ impl Timing {
     const SHORTEST_TTL: Duration = Duration::from_secs(1);
     const DEFAULT_KILL_AFTER: Duration = Duration::from_secs(5);
     const LEAST_SPARE: Duration = Duration::from_millis(50);
-    /// The part of the time after a renewal is due that the margin may take on a machine that is late.
+    /// Maximum fraction of the time after a renewal is due that the margin may take on a machine
+    /// whose timers fire late.
     const MOST_MARGIN: f64 = 0.6;
 
-    /// Checks that the parts fit into the ttl; the error says which option to change.
+    /// Divides the ttl, and checks that the parts fit; the error names the option to change.
     pub(super) fn new(ttl: Duration, kill_after: Option<Duration>, renew_at: f64) -> Result<Self, String> {
         if ttl < Self::SHORTEST_TTL {
             return Err(format!(
@@ -38,7 +40,8 @@ impl Timing {
             ));
         }
         let margin = (ttl / 10).clamp(Duration::from_millis(100), Duration::from_secs(1));
-        // A command may be asked to stop only if a renewal that was due has failed, and been tried again for a while.
+        // A command may be asked to stop only if a renewal that was due has failed, and been
+        // retried for a while.
         let after_renewal = ttl.mul_f64(1.0 - renew_at);
         let spare = after_renewal.saturating_sub(margin);
         if spare < Self::LEAST_SPARE {
@@ -69,8 +72,9 @@ impl Timing {
         Ok(Self { kill_after, margin, spare: after_renewal })
     }
 
-    /// The same where timers fire this late: the margin grows by twice the delay, to at most three fifths of the time
-    /// after a renewal is due, and the grace of the command shrinks where both do not fit.
+    /// Returns the timing for timers that fire this late: the margin grows by twice the delay, to
+    /// at most three fifths of the time after a renewal is due, and the grace of the command
+    /// shrinks where both do not fit.
     pub(super) fn with_delay(self, delay: Duration) -> Self {
         let most = self.spare.mul_f64(Self::MOST_MARGIN).max(self.margin);
         let margin = self.margin.saturating_add(delay.saturating_mul(2)).min(most);
@@ -81,48 +85,48 @@ impl Timing {
         Self { margin, kill_after: self.kill_after.min(room), ..self }
     }
 
-    /// How often to measure how late timers fire.
+    /// Returns the interval at which the delay of timers is measured.
     pub(super) fn probe_every(self) -> Duration {
         (self.spare / 10).clamp(Duration::from_millis(50), Duration::from_secs(1))
     }
 
-    /// When the command is asked to stop, if the lease is not renewed.
-    pub(super) fn term_at(self, valid_until: Moment) -> Moment {
+    /// Returns when the command is asked to stop, if the lease is not renewed.
+    pub(super) fn term_at(self, valid_until: BootInstant) -> BootInstant {
         before(self.kill_at(valid_until), self.kill_after)
     }
 
-    /// When nothing of it may live any longer.
-    pub(super) fn kill_at(self, valid_until: Moment) -> Moment {
+    /// Returns when every process of the command must be killed.
+    pub(super) fn kill_at(self, valid_until: BootInstant) -> BootInstant {
         before(valid_until, self.margin)
     }
 }
 
-fn before(moment: Moment, duration: Duration) -> Moment {
+fn before(moment: BootInstant, duration: Duration) -> BootInstant {
     let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
-    Moment::from_micros(moment.as_micros().saturating_sub(micros))
+    BootInstant::from_micros(moment.as_micros().saturating_sub(micros))
 }
 
-/// Where the ending of a command stands, as one of the two processes sees it that may have to bring it about.
+/// State of ending a command, in one of the two processes that may have to end it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Schedule {
-    /// On a machine whose timers fire when they should.
+    /// Timing for timers that fire on time.
     planned: Timing,
-    /// On this one.
+    /// Timing for the delay of timers observed on this machine.
     timing: Timing,
-    /// How long to leave it to the other process to ask the command to stop.
+    /// Time to leave it to the other process to ask the command to stop.
     defer: Duration,
-    /// Set once the command has been asked to stop: when it will be killed.
-    kill_at: Option<Moment>,
+    /// Time at which the command will be killed; set once it has been asked to stop.
+    kill_at: Option<BootInstant>,
 }
 
-/// What is to be done now.
+/// Next action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Due {
-    /// Nothing until then.
-    Nothing(Moment),
+    /// No action until then.
+    Nothing(BootInstant),
     /// Ask the command to stop, then call [`Schedule::ask_to_stop`].
     Term,
-    /// Kill everything.
+    /// Kill every process.
     Kill,
 }
 
@@ -131,13 +135,14 @@ impl Schedule {
         Self { planned: timing, timing, defer, kill_at: None }
     }
 
-    /// From now on counts with timers that fire this late.
+    /// Uses the timing for timers that fire this late from now on.
     pub(super) fn expect_delay(&mut self, delay: Duration) {
         self.timing = self.planned.with_delay(delay);
     }
 
-    pub(super) fn due(&self, now: Moment, valid_until: Moment) -> Due {
-        // Once asked to stop it has to: a renewal that comes late gives it no new life. But it may cut it short.
+    pub(super) fn due(&self, now: BootInstant, valid_until: BootInstant) -> Due {
+        // A command that was asked to stop must end: a late renewal does not postpone its kill, but
+        // a change of the expiry time may bring the kill forward.
         let kill_at = self.timing.kill_at(valid_until);
         let kill_at = self.kill_at.map_or(kill_at, |planned| planned.min(kill_at));
         let term_at = self.timing.term_at(valid_until).plus(self.defer);
@@ -149,19 +154,20 @@ impl Schedule {
         }
     }
 
-    /// The command has been asked to stop, now: it has `kill_after`, but never longer than its lease.
-    pub(super) fn ask_to_stop(&mut self, now: Moment, valid_until: Moment) {
+    /// Records that the command has been asked to stop now: it has `kill_after`, but never longer
+    /// than its lease.
+    pub(super) fn ask_to_stop(&mut self, now: BootInstant, valid_until: BootInstant) {
         let planned = now.plus(self.timing.kill_after).plus(self.defer);
         let kill_at = planned.min(self.timing.kill_at(valid_until));
         self.kill_at.get_or_insert(kill_at);
     }
 
-    /// No more patience.
+    /// Makes the kill due immediately.
     pub(super) fn kill_now(&mut self) {
-        self.kill_at = Some(Moment::from_micros(0));
+        self.kill_at = Some(BootInstant::from_micros(0));
     }
 
-    /// Whether it has been asked to stop.
+    /// Whether the command has been asked to stop.
     pub(super) fn is_ending(&self) -> bool {
         self.kill_at.is_some()
     }
@@ -175,8 +181,8 @@ mod tests {
         Duration::from_secs_f64(secs)
     }
 
-    fn at(millis: u64) -> Moment {
-        Moment::from_micros(millis * 1000)
+    fn at(millis: u64) -> BootInstant {
+        BootInstant::from_micros(millis * 1000)
     }
 
     #[test]

@@ -1,7 +1,9 @@
-//! Finding and ending every process of a tree, however often its members fork or change their session.
+//! Finding and ending every process of a tree, regardless of how often its members fork or change
+//! their session.
 //!
-//! A subreaper inherits the orphans below it, so everything the command ever started has a chain of living parents up
-//! to it. One pass cannot be complete, because processes fork while we look; passes are repeated until nothing is left.
+//! A subreaper inherits the orphans below it, so every process that the command ever started has a
+//! chain of living parents up to the subreaper. One pass cannot be complete, because processes fork
+//! during the pass; passes are repeated until no process is left.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,35 +16,36 @@ use nix::unistd::Pid;
 use super::contain::Cgroup;
 use super::say::say;
 
-/// Which part of the tree.
+/// Selection of processes of the tree.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Below {
-    /// Everything below these, but not they themselves.
+    /// Roots: all processes below them are selected, the roots themselves are not.
     pub(super) roots: Vec<Pid>,
-    /// Not these, nor what is below them.
+    /// Excluded processes, with everything below them.
     pub(super) spare: Vec<Pid>,
-    /// Not these, but what is below them: processes of ours within the tree.
+    /// Excluded processes whose descendants are selected: processes of leasehold within the tree.
     pub(super) ours: Vec<Pid>,
-    /// The group of the command, as long as that is not dead and buried: its number may then belong to anybody. Where
-    /// processes cannot be listed, it has to stand for the whole tree.
+    /// Process group of the command, until the command is reaped: the id may be reused afterwards.
+    /// Where processes cannot be listed, the group stands for the whole tree.
     pub(super) group: Option<Pid>,
-    /// The cgroup of the command.
+    /// Cgroup of the command.
     pub(super) cgroup: Option<Arc<Cgroup>>,
-    /// The first process of the PID namespace of the command.
+    /// First process of the command's PID namespace.
     pub(super) init: Option<Pid>,
 }
 
-/// What one pass has found.
+/// Result of one pass.
 #[derive(Debug, Default)]
 pub(super) struct Pass {
-    /// So many processes were alive.
+    /// Number of processes that were alive.
     pub(super) alive: usize,
-    /// These are not ours to signal: they run as another user.
+    /// Processes that this user may not signal because they run as another user.
     pub(super) refused: Vec<Pid>,
 }
 
 impl Below {
-    /// Kills every process of it. What goes by one call goes first: no fork escapes it.
+    /// Kills every selected process. The calls that kill a whole set run first: no fork escapes
+    /// them.
     pub(super) fn kill(&self) -> Pass {
         if let Some(cgroup) = &self.cgroup {
             cgroup.kill();
@@ -56,27 +59,30 @@ impl Below {
         self.signal(Signal::SIGKILL, None)
     }
 
-    /// Whether it is empty when this process has no children left. A subreaper has inherited every orphan, so yes.
+    /// Whether the selection is empty once this process has no children left. Always true: a
+    /// subreaper has inherited every orphan.
     #[cfg(target_os = "linux")]
     #[expect(clippy::unused_self, reason = "where there are no subreapers, the group tells")]
     pub(super) fn is_empty_without_children(&self) -> bool {
         true
     }
 
-    /// Whether it is empty when this process has no children left: as far as its group can tell.
+    /// Whether the selection is empty once this process has no children left, as far as the process
+    /// group shows.
     #[cfg(not(target_os = "linux"))]
     pub(super) fn is_empty_without_children(&self) -> bool {
         self.group.is_none_or(|group| kill(negative(group), None).is_err())
     }
 
-    /// The command is dead and buried. Where processes can be listed, its group is not needed any more.
+    /// Records that the command has been reaped. Where processes can be listed, its group is not
+    /// needed any more.
     pub(super) fn leader_is_buried(&mut self) {
         if cfg!(target_os = "linux") {
             self.group = None;
         }
     }
 
-    /// Sends the signal to every process of it, except those in the group `but_not`.
+    /// Sends the signal to every selected process, except those in the group `but_not`.
     pub(super) fn signal(&self, signal: Signal, but_not: Option<Pid>) -> Pass {
         let mut pass = Pass::default();
         let listed = self.visit(|process| {
@@ -91,13 +97,15 @@ impl Below {
         pass
     }
 
-    /// Calls `act` with each living process, as soon as it is known to belong to the tree: what forks and exits all
-    /// the time is gone a moment later. False if processes cannot be listed here.
+    /// Calls `act` with each living process as soon as it is known to belong to the tree: a process
+    /// in a loop of fork and exit has exited a moment later. Returns `false` if processes cannot be
+    /// listed here.
     fn visit(&self, mut act: impl FnMut(&Process)) -> bool {
         let mut family: HashSet<Pid> = self.roots.iter().copied().collect();
         let mut others = Vec::new();
         let Some(processes) = list() else { return false };
-        // Numbers mostly rise from parent to child, and so does the list. What comes out of order is looked at again.
+        // Pids mostly rise from parent to child, and so does the list. Processes out of order are
+        // examined again below.
         for process in processes {
             if self.spare.contains(&process.pid) || self.roots.contains(&process.pid) {
                 continue;
@@ -128,7 +136,7 @@ impl Below {
     }
 }
 
-/// Says what could not be ended.
+/// Reports the processes that could not be ended.
 pub(super) fn complain(pass: &Pass) {
     let refused: Vec<String> = pass.refused.iter().map(ToString::to_string).collect();
     match refused.as_slice() {
@@ -140,18 +148,19 @@ pub(super) fn complain(pass: &Pass) {
     }
 }
 
-/// `kill` takes a group as a negative number.
+/// Returns the negative number by which `kill` addresses a group.
 pub(super) fn negative(group: Pid) -> Pid {
     Pid::from_raw(-group.as_raw())
 }
 
-/// Makes this process a subreaper: whatever loses its parent below it becomes its child.
+/// Makes this process a subreaper: orphans below it become its children.
 pub(super) fn adopt_orphans() {
     #[cfg(target_os = "linux")]
     let _ = nix::sys::prctl::set_child_subreaper(true); // Cannot fail on any kernel of this decade.
 }
 
-/// The children that this process has already, from the program that it was before it became us.
+/// Returns the children that this process inherited across `exec` from the program that ran in it
+/// before.
 pub(super) fn own_children() -> Vec<Pid> {
     if waitpid(None, Some(WaitPidFlag::WNOHANG)) == Err(Errno::ECHILD) {
         return Vec::new();
@@ -160,18 +169,18 @@ pub(super) fn own_children() -> Vec<Pid> {
     list().into_iter().flatten().filter(|process| process.parent == me).map(|process| process.pid).collect()
 }
 
-/// What has become of a child.
+/// Result of polling the children.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reaped {
-    /// This one has news.
+    /// This child changed its state.
     News(WaitStatus),
-    /// No news for now.
+    /// No child has changed its state.
     Nothing,
-    /// There is no child left, and so, for a subreaper, no process below it.
+    /// No child is left, and so, for a subreaper, no process below it.
     NobodyLeft,
 }
 
-/// Looks once after the children of this process, without waiting.
+/// Polls the children of this process once, without waiting.
 pub(super) fn reap() -> Reaped {
     loop {
         return match waitpid(None, Some(WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED)) {
@@ -183,7 +192,7 @@ pub(super) fn reap() -> Reaped {
     }
 }
 
-/// A process as `/proc/PID/stat` shows it.
+/// Process as shown in `/proc/PID/stat`.
 #[derive(Debug, PartialEq, Eq)]
 struct Process {
     pid: Pid,
@@ -194,7 +203,8 @@ struct Process {
 
 #[cfg(target_os = "linux")]
 fn list() -> Option<impl Iterator<Item = Process>> {
-    // In a PID namespace that has no `/proc` of its own, the numbers in it are not those that `kill` takes.
+    // In a PID namespace without its own `/proc`, the pids shown there are not those that `kill`
+    // takes.
     let shown = std::fs::read_link("/proc/self").ok()?;
     if shown.to_str()?.parse() != Ok(nix::unistd::getpid().as_raw()) {
         return None;
@@ -213,14 +223,15 @@ fn list() -> Option<impl Iterator<Item = Process>> {
     None::<std::iter::Empty<Process>>
 }
 
-/// The second field is the program's name in parentheses, which may contain anything: fields count from the last one.
+/// Parses `/proc/PID/stat`. The second field is the program's name in parentheses, which may
+/// contain anything: the fields are counted from the last closing parenthesis.
 fn parse(pid: Pid, stat: &str) -> Option<Process> {
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = fields.next()?;
     let parent = Pid::from_raw(fields.next()?.parse().ok()?);
     let group = Pid::from_raw(fields.next()?.parse().ok()?);
     let threads: u32 = fields.nth(14)?.parse().ok()?;
-    // A process whose first thread has ended while others run on is shown as a zombie too.
+    // A process whose first thread has ended while others still run is shown as a zombie too.
     let alive = state != "X" && (state != "Z" || threads > 1);
     Some(Process { pid, parent, group, alive })
 }

@@ -1,14 +1,16 @@
-//! WATCHDOG: the process between the one that the user sees (FRONT, or the worker of `tasks work`) and KEEPER. It holds
-//! nothing and does nothing, until one of the two is gone or time is up: then it kills the command and all that it
+//! WATCHDOG: the process between the one that the user started (FRONT, or the worker of
+//! `tasks work`) and KEEPER. WATCHDOG holds nothing and does nothing until one of the two has exited or
+//! the lease is about to end: then WATCHDOG kills the command and all processes that the command
 //! started.
 //!
-//! With it three processes can end the tree, each by itself: any two of them may be killed, in any order and with any
-//! pause in between. It also ends the tree in time if the other two are stopped.
+//! With WATCHDOG, three processes can each end the tree alone: any two of them may be killed, in
+//! any order and with any delay in between. WATCHDOG also ends the tree in time if the other two
+//! are stopped.
 
 use std::io;
 use std::time::Duration;
 
-use leasehold::Moment;
+use leasehold::BootInstant;
 use nix::sys::wait::WaitStatus;
 use nix::unistd::{Pid, getpid, getppid};
 
@@ -21,7 +23,7 @@ use super::tree::{self, Below, Reaped};
 use crate::exit;
 
 pub(super) struct Watchdog {
-    /// The process that the user sees.
+    /// Process that the user started.
     pub(super) parent: Pid,
     pub(super) keeper: Pid,
     pub(super) shared: Shared,
@@ -29,20 +31,21 @@ pub(super) struct Watchdog {
     pub(super) contained: Prepared,
 }
 
-/// How often to kill what has not died.
+/// Interval between attempts to kill processes that have not died.
 const AGAIN: Duration = Duration::from_millis(20);
-/// How often to look if there is nothing to wait for.
+/// Poll interval if there is no deadline to wait for.
 const IDLE: Duration = Duration::from_mins(1);
 
 impl Watchdog {
-    /// Watches until KEEPER and everything below it are dead. Gives the exit code.
+    /// Watches until KEEPER and everything below it are dead. Returns the exit code.
     pub(super) fn watch(self) -> i32 {
         signals::ignore_in_keeper();
         take_name();
         sys::undo_low_priority();
         let code = match self.watch_on() {
             Ok(()) => exit::SUCCESS,
-            // Without a timer or signals it would not see what happens. Its death is noticed by the process in front.
+            // Without a timer or signals WATCHDOG could not observe events. The parent notices its
+            // death.
             Err(_) => exit::INTERNAL,
         };
         self.contained.remove();
@@ -69,16 +72,16 @@ impl Watchdog {
             let next = self.act(keeper_lives);
             alarm.set(next)?;
             alarm.sleep([children.poll_fd(), children.poll_fd()]);
-            let now = Moment::now();
+            let now = BootInstant::now();
             if now >= next {
                 self.shared.observe_delay(now.after(next));
             }
         }
     }
 
-    /// Kills if it is time to. Says when to look again.
-    fn act(&self, keeper_lives: bool) -> Moment {
-        let now = Moment::now();
+    /// Kills the tree if that is due. Returns when to check again.
+    fn act(&self, keeper_lives: bool) -> BootInstant {
+        let now = BootInstant::now();
         let timing = self.timing.with_delay(self.shared.delay());
         let kill_at = self.shared.valid_until().map(|until| timing.kill_at(until));
         let is_due = kill_at.is_some_and(|at| now >= at);
@@ -88,7 +91,7 @@ impl Watchdog {
         if is_due {
             self.shared.set_out_of_time();
         }
-        // KEEPER has the lock to release, and ends when everything below it is dead.
+        // KEEPER still has to release the lock, and exits when everything below it is dead.
         let ours = Some(self.keeper).filter(|_| keeper_lives).into_iter().collect();
         let cgroup = self.contained.cgroup().cloned();
         Below { roots: vec![getpid()], ours, cgroup, ..Below::default() }.kill();
@@ -96,7 +99,8 @@ impl Watchdog {
     }
 }
 
-/// Asks for a signal when the parent dies: the same one that tells of children, as it only has to wake us.
+/// Requests a signal when the parent dies. SIGCHLD serves, because the signal only has to wake this
+/// process.
 fn wake_when_parent_dies() {
     #[cfg(target_os = "linux")]
     let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGCHLD);

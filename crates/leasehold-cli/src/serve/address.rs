@@ -1,4 +1,4 @@
-//! Where to listen, and why that may fail.
+//! Listening address, and the errors of binding to it.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,12 +8,12 @@ use tokio::net::TcpListener;
 use crate::exit;
 use crate::output::Failure;
 
-/// Takes the address, which nobody else may have.
+/// Binds to the address exclusively.
 pub(super) async fn bind(address: SocketAddr) -> Result<TcpListener, Failure> {
     TcpListener::bind(address).await.map_err(|error| {
         let words = format!("cannot listen on {address}: {error}");
         match error.kind() {
-            // Later it may work: what has the port may be about to end.
+            // A retry may succeed: the program that uses the port may be about to exit.
             io::ErrorKind::AddrInUse => Failure::unavailable(format!(
                 "cannot listen on {address}: another program listens there already"
             ))

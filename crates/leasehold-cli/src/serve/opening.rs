@@ -1,65 +1,68 @@
-//! The store: waiting for it, finding out who is let in, and putting into it what the settings say.
+//! Startup of the store: waits for it, determines the access of callers, and applies the settings
+//! to it.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use leasehold::model::{Missed, Retries};
+use leasehold::model::{MisfirePolicy, RetryPolicy};
 use leasehold::store::{local_token_or, local_token_path};
-use leasehold::{Error, Leasehold, Trouble};
+use leasehold::{Error, Leasehold, StoreErrorKind};
 use leasehold_server::access::{FixedToken, TokenDesk};
 use leasehold_server::config::{ScheduleSettings, Settings};
 use leasehold_server::{Access, Role};
 
 use crate::output::{Failure, Printer};
 
-/// So often a store that cannot be reached is tried.
+/// Interval between attempts to reach the store.
 const TRY_EVERY: Duration = Duration::from_secs(1);
 
-/// A store that is ready, and who is let in.
+/// Store that is ready, and the access of callers.
 pub(super) struct Opened {
     pub(super) leasehold: Leasehold,
     pub(super) access: Access,
-    /// What is to be said about it.
+    /// Form of access, to be announced to the operator.
     pub(super) entry: Entry,
 }
 
-/// How callers get in.
+/// How callers are authenticated.
 pub(super) enum Entry {
     /// Without a token.
     Open,
-    /// With a token that was made for them.
+    /// With a token that was created for them.
     Tokens,
     /// With the token in this file.
     LocalToken(PathBuf),
 }
 
-/// What is needed to open it.
+/// Parameters for opening the store.
 pub(super) struct Opening<'a> {
     pub(super) store_url: &'a str,
     pub(super) shown_store: &'a str,
     pub(super) settings: &'a Settings,
     pub(super) listen: SocketAddr,
-    /// Whether to let in callers without a token.
+    /// Whether callers without a token are admitted.
     pub(super) open: bool,
     pub(super) printer: Printer,
 }
 
 impl Opening<'_> {
-    /// Refuses an address that others can reach when nobody has a token, before it is listened on. A store that cannot be reached
-    /// is asked again later: until then nobody is let in.
+    /// Refuses an address that is reachable from other machines if there is no token, before the
+    /// server listens on it. If the store cannot be reached the check is repeated later: until then
+    /// no caller is admitted.
     pub(super) async fn refuse_if_open_to_all(&self) -> Result<(), Failure> {
         if self.listen.ip().is_loopback() || !self.settings.tokens.is_empty() {
             return Ok(());
         }
         match Leasehold::connect(self.store_url).await {
             Ok(leasehold) => self.access(&leasehold).await?.map(|_| ()),
-            Err(Error::Store { trouble: Trouble::Unavailable, .. }) => Ok(()),
+            Err(Error::Store { trouble: StoreErrorKind::Unavailable, .. }) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Opens the store, as soon as it can be reached. What only a person can change is an error at once.
+    /// Opens the store as soon as it can be reached. Errors that need an operator are returned
+    /// immediately.
     pub(super) async fn open(&self) -> Result<Opened, Failure> {
         let mut told = false;
         loop {
@@ -67,7 +70,7 @@ impl Opening<'_> {
                 Ok(opened) => return opened,
                 Err(error) => error,
             };
-            if !matches!(error, Error::Store { trouble: Trouble::Unavailable, .. }) {
+            if !matches!(error, Error::Store { trouble: StoreErrorKind::Unavailable, .. }) {
                 return Err(error.into());
             }
             if !told {
@@ -102,8 +105,9 @@ impl Opening<'_> {
         Ok(Ok(Opened { leasehold, access, entry }))
     }
 
-    /// Callers with a token, if there is or ever was one; else those that can read the local token, or with `--open`
-    /// every process on this machine.
+    /// Returns which callers are admitted: those with a token, if there is or ever was one;
+    /// otherwise those that can read the local token, or with `--open` every process on this
+    /// machine.
     async fn access(&self, leasehold: &Leasehold) -> Result<Result<(Access, Entry), Failure>, Error> {
         let fixed = &self.settings.tokens;
         if !fixed.is_empty() || tokens(leasehold).await? != Tokens::Never {
@@ -126,7 +130,7 @@ impl Opening<'_> {
     }
 }
 
-/// Lets in the callers that can read the local token, which the first start makes.
+/// Admits the callers that can read the local token, which the first start creates.
 fn local_token() -> Result<(Access, Entry), Failure> {
     let no_place = || {
         let wrong = "there is no place for a token of this machine: neither XDG_STATE_HOME nor HOME is set";
@@ -147,18 +151,18 @@ fn local_token() -> Result<(Access, Entry), Failure> {
     Ok((Access::Tokens(vec![fixed]), Entry::LocalToken(path)))
 }
 
-/// The tokens of a store.
+/// Tokens of a store.
 #[derive(PartialEq, Eq)]
 enum Tokens {
-    /// There never was one.
+    /// There never was a token.
     Never,
-    /// All have ended or were revoked.
+    /// All tokens have expired or were revoked.
     Ended,
-    /// There is one that is let in.
+    /// At least one token is valid.
     Active,
 }
 
-/// What tokens the store has. A store that can keep none has none.
+/// Returns the tokens of the store. A store without documents cannot have any.
 async fn tokens(leasehold: &Leasehold) -> Result<Tokens, Error> {
     if leasehold.store().docs().is_none() {
         return Ok(Tokens::Never);
@@ -172,8 +176,9 @@ async fn tokens(leasehold: &Leasehold) -> Result<Tokens, Error> {
 
 async fn set(leasehold: &Leasehold, settings: &ScheduleSettings) -> Result<(), Error> {
     let ScheduleSettings { name, cron, zone, queue, payload, lock, jitter } = settings;
-    let mut schedule =
-        leasehold.schedule_to(name.as_str(), cron.as_str(), queue, payload.clone()).missed(Missed::Last);
+    let mut schedule = leasehold
+        .schedule_to(name.as_str(), cron.as_str(), queue, payload.clone())
+        .missed(MisfirePolicy::RunLast);
     if let Some(zone) = zone {
         schedule = schedule.zone(zone.as_str());
     }
@@ -181,8 +186,8 @@ async fn set(leasehold: &Leasehold, settings: &ScheduleSettings) -> Result<(), E
         schedule = schedule.jitter(jitter.as_duration());
     }
     if let Some(lock) = lock {
-        // Another try of an execution would be another execution.
-        schedule = schedule.lock(lock).retries(Retries { attempts: 1, ..Retries::default() });
+        // A retry of an execution would be another execution.
+        schedule = schedule.lock(lock).retries(RetryPolicy { attempts: 1, ..RetryPolicy::default() });
     }
     schedule.await.map(|_| ())
 }

@@ -1,4 +1,4 @@
-//! What to serve, checked before anything happens.
+//! Parameters of the server, validated before any side effect.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -16,10 +16,10 @@ use crate::work::ExecutionPlan;
 
 const DEFAULT_ADDRESS: ([u8; 4], u16) = ([127, 0, 0, 1], 7420);
 
-/// What every program may expect to find in its environment.
+/// Variables that every command inherits.
 const USUAL: [&str; 4] = ["PATH", "HOME", "LANG", "TZ"];
 
-/// What to serve.
+/// Parameters of the server.
 pub(crate) struct ServePlan {
     pub(crate) settings: Settings,
     pub(crate) tls: Option<Tls>,
@@ -31,7 +31,8 @@ pub(crate) struct ServePlan {
 }
 
 impl ServePlan {
-    /// Checks that everything that the settings name is there. To be called while this process has one thread.
+    /// Checks that everything that the settings name exists. Must be called while this process has
+    /// one thread.
     pub(crate) fn new(
         settings: Settings,
         listen: Option<SocketAddr>,
@@ -69,7 +70,7 @@ fn named(failure: Failure, workflow: &str) -> Failure {
     failure.in_words(words)
 }
 
-/// The command with what it may know of our environment.
+/// Returns the command with the variables of this process that it may see.
 fn clean(command: &CommandSettings, ttl: leasehold::model::Ttl, contain: Contain) -> CleanCommand {
     let asked = command.environment.iter().map(String::as_str);
     let names = USUAL.into_iter().chain(asked.filter(|name| !USUAL.contains(name)));

@@ -1,4 +1,4 @@
-//! From the first connection to the last, and the signals in between.
+//! Lifecycle of the server: start, signals, shutdown.
 
 use std::time::Duration;
 
@@ -15,20 +15,21 @@ use crate::exit;
 use crate::output::{Failure, Printer};
 use crate::work::{Executions, Signals};
 
-/// Serves until a signal ends it. Gives the exit code.
+/// Serves until a signal ends it. Returns the exit code.
 pub(crate) fn serve(plan: ServePlan, printer: Printer) -> Result<i32, Failure> {
     hide_from_commands();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(Failure::internal)?;
     let done = runtime.block_on(until_the_end(plan, printer));
-    // What still hangs on a store that does not answer is not waited for.
+    // Do not wait for calls that still hang on an unresponsive store.
     runtime.shutdown_timeout(Duration::from_millis(100));
     done
 }
 
-/// Commands of workflows run as the same user. From here on they cannot read the environment and the memory of this process
-/// (`/proc/PID/environ`, `ptrace`), where passwords and secrets are, and no core dump has them either. What this process
-/// executes, such as the lease monitors of commands, is as it would be without this.
+/// Hides this process from the commands of workflows, which run as the same user. From here on they
+/// cannot read its environment and memory (`/proc/PID/environ`, `ptrace`), which contain passwords
+/// and secrets, and no core dump contains them either. Programs that this process executes, such as
+/// the lease monitors of commands, are not affected.
 fn hide_from_commands() {
     #[cfg(target_os = "linux")]
     if let Err(error) = nix::sys::prctl::set_dumpable(false) {
@@ -36,7 +37,7 @@ fn hide_from_commands() {
     }
 }
 
-/// Where it can be reached, for programs.
+/// Address of the server, as JSON.
 #[derive(Serialize)]
 struct Ready<'a> {
     listening: String,
@@ -115,11 +116,12 @@ async fn until_the_end(plan: ServePlan, printer: Printer) -> Result<i32, Failure
     Ok(end.end(&mut signals).await)
 }
 
-/// Files that are not connections: the store's, those of commands, and what a library needs.
+/// Number of files reserved for other uses than connections: the store, commands, and libraries.
 const OTHER_FILES: usize = 256;
 
-/// Accepts no more connections than the limit of open files has room for: else strangers who only connect would keep
-/// commands from being started. The limit itself is left alone, because commands inherit it.
+/// Limits the number of connections to what the limit of open files allows: otherwise clients that
+/// only connect could keep commands from being started. The limit of open files itself is not
+/// raised, because commands inherit it.
 fn within_open_files(limits: Limits) -> Limits {
     let Ok((files, _)) = getrlimit(Resource::RLIMIT_NOFILE) else { return limits };
     let room = usize::try_from(files).unwrap_or(usize::MAX);
@@ -138,7 +140,7 @@ fn within_open_files(limits: Limits) -> Limits {
     Limits { connections, connections_per_address: limits.connections_per_address.min(connections), ..limits }
 }
 
-/// The end of a server.
+/// Shutdown of a server.
 struct End {
     leasehold: Leasehold,
     listening: Listening,
@@ -147,7 +149,7 @@ struct End {
 }
 
 impl End {
-    /// Lets what runs come to its end, for as long as there is time. Gives the exit code.
+    /// Waits for running work to finish, within the grace period. Returns the exit code.
     async fn end(self, signals: &mut Signals) -> i32 {
         let Self { leasehold, listening, executions, grace } = self;
         let kill = executions.as_ref().map(Executions::kill);
@@ -157,7 +159,7 @@ impl End {
                 let enough = async {
                     let _ = tokio::time::timeout(grace, hurried).await;
                 };
-                // Until then it is told to whoever asks that the server is ending.
+                // The server listens until then, so that callers learn that it is shutting down.
                 executions.stop(enough).await;
             }
             listening.stop().await;
@@ -180,5 +182,5 @@ impl End {
     }
 }
 
-/// So long executions that were killed have to be told to the store.
+/// Maximum time for recording killed executions in the store.
 const LAST: Duration = Duration::from_secs(2);

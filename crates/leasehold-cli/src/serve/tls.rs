@@ -1,4 +1,5 @@
-//! TLS of the server: the flags and the settings file, what is wrong with the files, and warnings for the operator.
+//! TLS of the server: the flags and the settings file, errors in the files, and warnings for the
+//! operator.
 
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
@@ -8,17 +9,17 @@ use leasehold_server::{Tls, TlsError, TlsFiles};
 use crate::cli::TlsArgs;
 use crate::output::{Failure, count};
 
-/// A certificate that ends sooner than this is worth a warning.
+/// Remaining validity of a certificate below which the operator is warned.
 const SOON: Duration = Duration::from_hours(14 * 24);
 
-/// The files that the flags name, else those of the settings.
+/// Returns the files that the flags name, else those of the settings.
 pub(crate) fn chosen(flags: &TlsArgs, settings: Option<TlsFiles>) -> Result<Option<TlsFiles>, Failure> {
     let TlsArgs { tls_cert, tls_key, tls_client_ca } = flags.clone();
     let (cert, key, client_ca) = match settings {
         Some(TlsFiles { cert, key, client_ca }) => (Some(cert), Some(key), client_ca),
         None => (None, None, None),
     };
-    // A certificate belongs to its key: both come from one place.
+    // A certificate belongs to its key: both come from one source.
     let (cert, key) = if tls_cert.is_some() { (tls_cert, tls_key) } else { (cert, key) };
     let client_ca = tls_client_ca.or(client_ca);
     match (cert, key) {
@@ -36,14 +37,14 @@ pub(super) fn load(files: TlsFiles) -> Result<Tls, Failure> {
     Tls::load(files).map_err(|error: TlsError| Failure::config(format!("TLS: {error}")).hint(error.hint()))
 }
 
-/// What is worth a warning about the time that a certificate has left.
+/// Remaining validity of a certificate, with the warning if it is short.
 pub(crate) enum Validity {
     Good,
     Soon(String),
     Expired(String),
 }
 
-/// How long the certificates are valid.
+/// Returns the remaining validity of the certificates.
 pub(crate) fn validity(tls: &Tls) -> Validity {
     let days = |time: Duration| count(time.as_secs() / (24 * 3600), "day");
     match tls.expires().duration_since(SystemTime::now()) {
@@ -53,7 +54,7 @@ pub(crate) fn validity(tls: &Tls) -> Validity {
     }
 }
 
-/// Warns when clients will soon refuse the certificate, or when what is sent can be read on the network.
+/// Warns if clients will soon refuse the certificate, or if traffic can be read on the network.
 pub(super) fn warn(tls: Option<&Tls>, listen: SocketAddr) {
     match tls.map(validity) {
         Some(Validity::Good) => {}

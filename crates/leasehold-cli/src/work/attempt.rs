@@ -1,10 +1,10 @@
-//! One attempt at a task: the command runs until it has ended, by itself or because it has to.
+//! One attempt at a task: runs the command until it ends by itself or is stopped.
 
 use std::io;
 use std::sync::Arc;
 
 use leasehold::model::Payload;
-use leasehold::{Running, Setback};
+use leasehold::{HandlerError, TaskContext};
 
 use super::capture::{Ear, Form, Kept, Teller};
 use super::events::{Ending, Stream, Subject, WorkEvent};
@@ -16,8 +16,8 @@ use crate::run::{End, Keeper, Launched, Launcher};
 pub(super) async fn attempt(
     shop: Arc<Shop>,
     launcher: Arc<Launcher>,
-    running: Running<Payload>,
-) -> Result<Option<Payload>, Setback> {
+    running: TaskContext<Payload>,
+) -> Result<Option<Payload>, HandlerError> {
     count(&shop, |tally| tally.begun += 1);
     let of = Subject::new(running.task());
     shop.report(WorkEvent::Started { of: &of, token: running.task().token.get() }).await;
@@ -45,7 +45,7 @@ fn count(shop: &Shop, change: impl FnOnce(&mut Tally)) {
     shop.tally.send_modify(change);
 }
 
-async fn run(shop: &Arc<Shop>, launcher: &Launcher, running: &Running<Payload>, of: &Subject) -> Outcome {
+async fn run(shop: &Arc<Shop>, launcher: &Launcher, running: &TaskContext<Payload>, of: &Subject) -> Outcome {
     let begun = launcher.launch(running.task(), running.lock_token(), running.valid_until()).await;
     let form = if shop.printer.json { Form::Json(of.clone()) } else { Form::AsItIs };
     match listen(shop, begun, &form) {
@@ -57,7 +57,7 @@ async fn run(shop: &Arc<Shop>, launcher: &Launcher, running: &Running<Payload>, 
     }
 }
 
-/// A command that runs, and is listened to.
+/// Running command whose output and progress are read.
 pub(super) struct Heard {
     keeper: Keeper,
     out: Ear,
@@ -65,10 +65,10 @@ pub(super) struct Heard {
     reports: Reports,
 }
 
-/// Begins to listen to a command. Its lines are passed on in this form.
+/// Starts to read the streams of a command. Its lines are forwarded in this form.
 pub(super) fn listen(shop: &Shop, launched: io::Result<Launched>, form: &Form) -> io::Result<Heard> {
     let Launched { keeper, stdout, stderr, progress } = launched?;
-    // What programs read comes in one stream, in the order in which it was written.
+    // With JSON, all events go to one stream, in the order in which the command wrote.
     let for_errors = if matches!(form, Form::Json(_)) { &shop.stdout } else { &shop.stderr };
     let to_stdout = Teller { to: shop.stdout.clone(), form: form.clone(), stream: Stream::Stdout };
     let to_stderr = Teller { to: for_errors.clone(), form: form.clone(), stream: Stream::Stderr };
@@ -78,16 +78,17 @@ pub(super) fn listen(shop: &Shop, launched: io::Result<Launched>, form: &Form) -
 }
 
 impl Heard {
-    /// Until nothing of the command is alive. Gives how it ended, and what was kept of its output.
-    pub(super) async fn until_the_end<W>(self, shop: &Shop, running: &Running<W>) -> (End, Kept, Kept) {
+    /// Waits until no process of the command is alive. Returns how it ended, and the captured parts
+    /// of its stdout and stderr.
+    pub(super) async fn until_the_end<W>(self, shop: &Shop, running: &TaskContext<W>) -> (End, Kept, Kept) {
         let end = oversee(shop, running, self.keeper, self.reports).await;
         let (out, error) = tokio::join!(self.out.finish(shop), self.error.finish(shop));
         (end, out, error)
     }
 }
 
-/// Tells the keeper what it has to know, until nothing of the command is alive.
-async fn oversee<W>(shop: &Shop, running: &Running<W>, mut keeper: Keeper, mut reports: Reports) -> End {
+/// Forwards renewals and stop requests to the keeper, until no process of the command is alive.
+async fn oversee<W>(shop: &Shop, running: &TaskContext<W>, mut keeper: Keeper, mut reports: Reports) -> End {
     let mut until = running.valid_until();
     keeper.renewed(until);
     let (mut stopped, mut killed) = (false, false);
@@ -111,8 +112,8 @@ async fn oversee<W>(shop: &Shop, running: &Running<W>, mut keeper: Keeper, mut r
     }
 }
 
-/// The lease is lost, somebody wants the task stopped, or the worker ends.
-async fn stop_wanted<W>(shop: &Shop, running: &Running<W>) {
+/// Resolves when the lease is lost, the task is to be stopped, or the worker shuts down.
+async fn stop_wanted<W>(shop: &Shop, running: &TaskContext<W>) {
     tokio::select! {
         () = running.lost() => {}
         () = shop.hurried(Hurry::Stop) => {}

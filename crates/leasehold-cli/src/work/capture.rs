@@ -1,4 +1,5 @@
-//! What a command writes: passed on line by line, so that lines of several commands do not mix, and kept within bounds.
+//! Output of a command: forwarded line by line, so that lines of several commands do not mix, and
+//! captured up to a maximum size.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -16,17 +17,17 @@ use super::mouth::Mouth;
 use super::shop::{Hurry, Shop};
 use crate::output::{to_line, visible};
 
-/// A line that is longer is passed on in pieces.
+/// Maximum length of a line; a longer line is forwarded in pieces.
 const LONGEST_LINE: usize = 64 << 10;
-/// So long a pipe is read on after the command is dead.
+/// Time for which a pipe is still read after the command is dead.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// What is kept of it.
+/// Captured part of an output.
 #[derive(Debug)]
 pub(super) enum Kept {
-    /// The first so many bytes, and whether there were more.
+    /// At most the first `most` bytes, and whether there were more.
     First { most: usize, bytes: Vec<u8>, more: bool },
-    /// The last so many bytes.
+    /// At least the last `most` bytes.
     Last { most: usize, bytes: Vec<u8> },
 }
 
@@ -48,7 +49,7 @@ impl Kept {
             }
             Self::Last { most, bytes } => {
                 bytes.extend_from_slice(piece);
-                // Not with each piece: moving all of it costs.
+                // Not with each piece: moving the whole buffer is expensive.
                 if bytes.len() > 2 * *most {
                     bytes.drain(..bytes.len() - *most);
                 }
@@ -57,7 +58,7 @@ impl Kept {
     }
 }
 
-/// Listens to one stream of a command.
+/// Reader of one output stream of a command.
 pub(super) struct Ear {
     kept: Arc<Mutex<Kept>>,
     /// Whether the command is dead.
@@ -66,7 +67,7 @@ pub(super) struct Ear {
 }
 
 impl Ear {
-    /// Begins to listen.
+    /// Starts to read.
     pub(super) fn new(from: impl Into<OwnedFd>, to: Teller, kept: Kept) -> io::Result<Self> {
         let from = pipe::Receiver::from_owned_fd(from.into())?;
         let kept = Arc::new(Mutex::new(kept));
@@ -75,7 +76,8 @@ impl Ear {
         Ok(Self { kept, dead, listening })
     }
 
-    /// What was kept, when all has been passed on or somebody cannot wait for that. The command is dead.
+    /// Returns the captured output once all of it has been forwarded, or once the shutdown
+    /// mode is [`Hurry::Kill`]. Must be called when the command is dead.
     pub(super) async fn finish(mut self, shop: &Shop) -> Kept {
         self.dead.send_replace(true);
         tokio::select! {
@@ -87,18 +89,19 @@ impl Ear {
     }
 }
 
-/// How lines are passed on.
+/// Form in which lines are forwarded.
 #[derive(Debug, Clone)]
 pub(super) enum Form {
-    /// Byte by byte.
+    /// Unchanged bytes.
     AsItIs,
-    /// For a log: with this before each line, and nothing in it that a terminal would obey.
+    /// For a log: with this prefix before each line, and without characters that a terminal would
+    /// interpret.
     Prefixed(String),
     /// For programs: as events of this task.
     Json(Subject),
 }
 
-/// Passes on lines of one stream.
+/// Writer that forwards the lines of one stream.
 pub(super) struct Teller {
     pub(super) to: Arc<Mouth>,
     pub(super) form: Form,
@@ -119,7 +122,7 @@ impl Teller {
     }
 }
 
-/// The lines, without their ends, each written anew.
+/// Formats each line, without its line ending, by `write`.
 fn each_line(lines: &[u8], write: impl Fn(&str) -> String) -> Vec<u8> {
     let mut written = Vec::with_capacity(lines.len());
     for line in lines.split_inclusive(|byte| *byte == b'\n') {
@@ -130,12 +133,13 @@ fn each_line(lines: &[u8], write: impl Fn(&str) -> String) -> Vec<u8> {
     written
 }
 
-/// A line without anything that would move the cursor, hide the prefix, change colours or turn the text round.
+/// Escapes everything that would move the cursor, hide the prefix, change colours or reverse the
+/// text direction.
 fn for_a_log(line: &str) -> String {
     line.split('\t').map(visible).collect::<Vec<_>>().join("\t")
 }
 
-/// Reads to the end, keeps some of it, and passes on all of it.
+/// Reads the stream to its end, captures a part of it, and forwards all of it.
 async fn pass_on(
     mut from: pipe::Receiver,
     to: Teller,
@@ -149,7 +153,7 @@ async fn pass_on(
             read = from.read(&mut buffer) => read,
             () = silence(&mut dead) => break,
         };
-        // What cannot be read has ended.
+        // A read error counts as the end of the stream.
         let Ok(read @ 1..) = read else { break };
         let piece = &buffer[..read];
         kept.lock().unwrap_or_else(PoisonError::into_inner).add(piece);
@@ -164,7 +168,8 @@ async fn pass_on(
     to.say(line).await;
 }
 
-/// Resolves when the command has been dead for a while: if there is no end yet, somebody else has the pipe too.
+/// Resolves when the command has been dead for [`LAST_WORDS`]: if the stream has not ended by then,
+/// another process holds the pipe too.
 async fn silence(dead: &mut watch::Receiver<bool>) {
     let _ = dead.wait_for(|dead| *dead).await;
     sleep(LAST_WORDS).await;
@@ -185,7 +190,8 @@ mod tests {
         assert!(matches!(last, Kept::Last { bytes, .. } if bytes.ends_with(b"hijkl") && bytes.len() <= 10));
     }
 
-    /// A command cannot hide its prefix, or write lines that look like those of another.
+    /// A command can neither hide its prefix nor write lines that look like those of another
+    /// command.
     #[test]
     fn a_line_in_a_log_is_harmless() {
         let log = |text: &str| {

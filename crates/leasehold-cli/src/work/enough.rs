@@ -1,4 +1,4 @@
-//! When a worker has had enough.
+//! Conditions under which a worker stops by itself.
 
 use std::time::Duration;
 
@@ -8,23 +8,25 @@ use leasehold::{Error, Leasehold, Result, Tasks};
 
 use super::shop::Shop;
 
-/// How long a worker works.
+/// Stop condition of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Until {
-    /// Until it is asked to end.
+    /// Never; the worker runs until it is asked to stop.
     Asked,
-    /// Until it has begun a task.
+    /// The worker has started one task.
     One,
-    /// Until there is nothing that could run now.
+    /// No task is left that could run now.
     Empty,
-    /// Until it has begun this execution, or that is over because somebody else has.
+    /// The worker has started this execution, or the execution is over because another worker ran
+    /// it.
     Execution(ExecutionId),
 }
 
-/// So often an idle worker looks whether there is anything left, or as often as the store polls if that is longer.
+/// Interval at which an idle worker checks for remaining tasks; the poll interval of the store if
+/// that is longer.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Resolves when it has.
+/// Resolves when the stop condition is met.
 pub(super) async fn enough(
     until: Until,
     shop: &Shop,
@@ -33,7 +35,7 @@ pub(super) async fn enough(
     queues: &[QueueName],
 ) -> Result<()> {
     let tasks = &leasehold.tasks()?;
-    let look_every = LOOK_EVERY.max(leasehold.abilities().poll);
+    let look_every = LOOK_EVERY.max(leasehold.capabilities().poll);
     match until {
         Until::Asked => std::future::pending().await,
         Until::One => begun(shop).await,
@@ -44,7 +46,8 @@ pub(super) async fn enough(
         Until::Empty => {
             let mut ticked = false;
             loop {
-                // Ticks that no worker saw become tasks too, when the first worker looks at the schedules.
+                // The first worker that reads the schedules also creates the tasks of ticks that no
+                // worker saw. So do that before the queues are checked.
                 let empty = async {
                     if !ticked {
                         tick(leasehold).await?;
@@ -55,7 +58,7 @@ pub(super) async fn enough(
                 match empty.await {
                     Ok(true) => break,
                     Ok(false) => tokio::time::sleep(look_every).await,
-                    // The worker goes on as well.
+                    // The worker retries as well.
                     Err(error) if error.is_retryable() => tokio::time::sleep(LOOK_EVERY * 10).await,
                     Err(error) => return Err(error),
                 }
@@ -65,18 +68,18 @@ pub(super) async fn enough(
     Ok(())
 }
 
-/// Makes tasks of all ticks that are due, where there are schedules.
+/// Creates the tasks of all due ticks, if the store supports schedules.
 async fn tick(leasehold: &Leasehold) -> Result<()> {
     match leasehold.schedules() {
         Ok(schedules) => schedules.tick().await,
-        // A store without schedules.
+        // The store has no schedules.
         Err(_) => Ok(()),
     }
 }
 
-/// Resolves when an attempt has begun.
+/// Resolves when an attempt has started.
 async fn begun(shop: &Shop) {
-    // The sender lives in the shop, so it cannot be gone.
+    // The sender lives in the shop, so the channel cannot be closed.
     let _ = shop.tally.subscribe().wait_for(|tally| tally.begun > 0).await;
 }
 
@@ -92,13 +95,14 @@ async fn is_over(leasehold: &Leasehold, id: ExecutionId) -> Result<()> {
     }
 }
 
-/// Nothing is in line, due, or in our hands. What others run, what waits for its time and what is paused does not count.
+/// Whether no task is pending, due, or held by this worker. Tasks that other workers run, scheduled
+/// tasks and paused queues do not count.
 async fn is_empty(shop: &Shop, tasks: &Tasks, worker: WorkerId, queues: &[QueueName]) -> Result<bool> {
     let before = *shop.tally.borrow();
     if before.begun != before.ended || has_any(tasks, worker).await? {
         return Ok(false);
     }
-    tasks.recover(1000).await?; // What is due is in line after this.
+    tasks.recover(1000).await?; // Due tasks are pending after this.
     let mut waits = false;
     for queue in queues {
         waits |= match tasks.queue(queue).await {
@@ -107,12 +111,12 @@ async fn is_empty(shop: &Shop, tasks: &Tasks, worker: WorkerId, queues: &[QueueN
             Err(error) => return Err(error),
         };
     }
-    // What we have taken and done in between may have brought something new.
+    // Tasks that this worker ran in between may have enqueued new ones.
     let after = *shop.tally.borrow();
     Ok(!waits && after == before && !has_any(tasks, worker).await?)
 }
 
-/// Whether the store knows of a task that this worker has.
+/// Whether the store shows a running task of this worker.
 async fn has_any(tasks: &Tasks, worker: WorkerId) -> Result<bool> {
     let ask = ListTasks {
         state: Some(TaskState::Running),

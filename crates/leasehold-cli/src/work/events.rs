@@ -1,9 +1,10 @@
-//! What a worker reports to programs with `--json`: one JSON object per line on stdout. docs/json.md describes them.
+//! Events that a worker prints with `--json`: one JSON object per line on stdout. docs/json.md
+//! describes them.
 
 use leasehold::model::{ExecutionId, Payload, QueueName, Task, WorkerId, WorkflowName};
 use serde::Serialize;
 
-/// The task that an event is about.
+/// Task that an event is about.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Subject {
@@ -28,13 +29,13 @@ impl Subject {
     }
 }
 
-/// One line.
+/// Event, printed as one line.
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub(super) enum WorkEvent<'a> {
     /// The worker takes tasks from now on.
     Working { worker: WorkerId, queues: &'a [QueueName], slots: u32 },
-    /// An attempt has begun.
+    /// An attempt has started.
     Started {
         #[serde(flatten)]
         of: &'a Subject,
@@ -62,7 +63,7 @@ pub(super) enum WorkEvent<'a> {
     },
 }
 
-/// The stream that a line was written to.
+/// Stream that a line was written to.
 #[derive(Debug, Clone, Copy, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Stream {
@@ -77,8 +78,8 @@ pub(super) enum Ending {
     Succeeded,
     /// The command failed.
     Failed,
-    /// The command asked for a later attempt with its exit code.
+    /// The command requested a later attempt by its exit code.
     Snoozed,
-    /// The command was ended: the task was cancelled, its lease was lost, or the worker stops.
+    /// The command was ended: the task was cancelled, its lease was lost, or the worker shuts down.
     Stopped,
 }

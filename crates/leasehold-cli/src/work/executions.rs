@@ -1,9 +1,10 @@
-//! The commands of workflows: a worker of the library takes executions, and each runs once under a keeper of its own.
+//! Commands of workflows: a worker of the client library takes executions, and each runs once under
+//! a keeper of its own.
 
 use std::sync::Arc;
 
 use leasehold::model::{ExecutionId, Input, Payload, Ttl, WorkflowName};
-use leasehold::{Leasehold, Running, Setback, Worker};
+use leasehold::{HandlerError, Leasehold, TaskContext, Worker};
 
 use super::attempt::listen;
 use super::capture::Form;
@@ -13,28 +14,28 @@ use super::shop::{Hurry, Shop};
 use crate::output::{Failure, Printer};
 use crate::run::{Crew, ExecutionStart, Launcher};
 
-/// How the executions of a workflow are run.
+/// Parameters for running the executions of a workflow.
 pub(crate) struct ExecutionPlan {
     pub(crate) workflow: WorkflowName,
     pub(crate) ttl: Ttl,
     pub(crate) launcher: Launcher,
 }
 
-/// Executions that are run here.
+/// Executions that this process runs.
 pub(crate) struct Executions {
     worker: Worker,
     kitchen: Arc<Kitchen>,
     burying: tokio::task::JoinHandle<()>,
 }
 
-/// What all of them share.
+/// State that all executions share.
 struct Kitchen {
     shop: Shop,
     payloads: PayloadFolder,
 }
 
 impl Executions {
-    /// Begins to run what there is to run.
+    /// Starts to take and run executions.
     pub(crate) fn start(
         leasehold: &Leasehold,
         plans: Vec<ExecutionPlan>,
@@ -43,7 +44,7 @@ impl Executions {
     ) -> Result<Self, Failure> {
         let payloads = PayloadFolder::new().map_err(Failure::internal)?;
         let kitchen = Arc::new(Kitchen { shop: Shop::talking(printer), payloads });
-        // One workflow runs one at a time, so that each has its slot.
+        // Each workflow runs one execution at a time, so this gives every workflow a slot.
         let slots = u32::try_from(plans.len()).unwrap_or(u32::MAX);
         let mut builder = leasehold.worker().slots(slots).prefetch(0).patient();
         for ExecutionPlan { workflow, ttl, launcher } in plans {
@@ -61,13 +62,14 @@ impl Executions {
         Ok(Self { worker, kitchen, burying })
     }
 
-    /// Kills what runs, now.
+    /// Returns a function that kills the running executions immediately.
     pub(crate) fn kill(&self) -> impl Fn() + use<> {
         let kitchen = self.kitchen.clone();
         move || _ = kitchen.shop.hurry.send_replace(Hurry::Kill)
     }
 
-    /// Begins no more, and waits for those that run; when `enough` resolves they are stopped. Everything is said in the end.
+    /// Takes no further executions, and waits for the running ones; when `enough` resolves they are
+    /// stopped. Returns after all output has been written.
     pub(crate) async fn stop(self, enough: impl Future<Output = ()>) {
         self.worker.stop_when(enough).await;
         self.burying.abort();
@@ -76,12 +78,12 @@ impl Executions {
     }
 }
 
-/// One execution: the command runs until it has ended, by itself or because it has to.
+/// Runs one execution: the command runs until it ends by itself or is stopped.
 async fn execute(
     kitchen: Arc<Kitchen>,
     launcher: Arc<Launcher>,
-    running: Running<Input>,
-) -> Result<Option<Payload>, Setback> {
+    running: TaskContext<Input>,
+) -> Result<Option<Payload>, HandlerError> {
     let id = ExecutionId::from(running.id());
     let workflow = WorkflowName::of_queue(&running.task().queue);
     let workflow = workflow.map_or_else(String::new, |name| name.to_string());
@@ -94,7 +96,7 @@ async fn execute(
     outcome.result
 }
 
-async fn run(kitchen: &Kitchen, launcher: &Launcher, running: &Running<Input>, form: &Form) -> Outcome {
+async fn run(kitchen: &Kitchen, launcher: &Launcher, running: &TaskContext<Input>, form: &Form) -> Outcome {
     let payload = running.work.bytes();
     let file = match kitchen.payloads.put(running.id().into(), payload) {
         Ok(file) => file,

@@ -1,4 +1,4 @@
-//! Passing on what commands write, by a thread that may wait for a slow reader while nobody else does.
+//! Writer thread for the output of commands: only this thread blocks on a slow reader.
 
 use std::io::Write;
 use std::sync::Mutex;
@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 
 use tokio::sync::mpsc;
 
-/// So many pieces may wait; then the commands do.
+/// Maximum number of queued pieces; beyond it the commands block.
 const PIECES: usize = 64;
 
 pub(super) struct Mouth {
@@ -21,25 +21,25 @@ impl Mouth {
         let thread = std::thread::spawn(move || {
             let mut gone = false;
             while let Some(piece) = heard.blocking_recv() {
-                // A reader that has gone does not keep the work from going on.
+                // A closed reader must not stop the commands: further output is discarded.
                 gone = gone || to.write_all(&piece).and_then(|()| to.flush()).is_err();
             }
         });
         Self { pieces: Mutex::new(Some(pieces)), thread: Mutex::new(Some(thread)) }
     }
 
-    /// Says it, after everything that was said before.
+    /// Queues a piece of output, after all earlier pieces.
     pub(super) async fn say(&self, piece: Vec<u8>) {
         let pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(pieces) = pieces
             && !piece.is_empty()
         {
-            // The thread ends only after this.
+            // The thread ends only after the sender is dropped, so sending does not fail.
             let _ = pieces.send(piece).await;
         }
     }
 
-    /// Waits until everything has been said.
+    /// Closes the queue and waits until all pieces have been written.
     pub(super) fn close(&self) {
         drop(self.pieces.lock().unwrap_or_else(PoisonError::into_inner).take());
         if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {

@@ -1,8 +1,8 @@
-//! What an exit code and the output of a command mean for its task.
+//! Maps the exit code and the output of a command to the outcome of its task.
 
 use std::time::Duration;
 
-use leasehold::Setback;
+use leasehold::HandlerError;
 use leasehold::model::{ExecutionId, MAX_PAYLOAD, Payload, Task};
 
 use super::capture::Kept;
@@ -10,17 +10,17 @@ use super::events::Ending;
 use crate::exit;
 use crate::run::End;
 
-/// So much of an output that is not JSON is kept.
+/// Maximum size of a result that is not JSON, in bytes.
 const MOST_TEXT: usize = 64 << 10;
-/// So much of stderr is kept, in bytes and in lines.
+/// Maximum size of the captured stderr, in bytes and in lines.
 pub(super) const MOST_ERROR: usize = 4 << 10;
 const ERROR_LINES: usize = 20;
-/// What was ended before its time comes back at once.
+/// Delay before the next attempt at a task whose command was ended early: practically none.
 const AT_ONCE: Duration = Duration::from_millis(1);
 
-/// What came of an attempt, in words where it did not succeed.
+/// Outcome of an attempt, with a message if it did not succeed.
 pub(super) struct Outcome {
-    pub(super) result: Result<Option<Payload>, Setback>,
+    pub(super) result: Result<Option<Payload>, HandlerError>,
     pub(super) trouble: Option<String>,
     pub(super) ending: Ending,
     /// Whether another attempt follows.
@@ -28,35 +28,38 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    /// `hurried`: somebody could not wait for the command to end by itself.
+    /// Determines the outcome. `hurried` states whether the worker stopped the command because it
+    /// shuts down.
     pub(super) fn new(end: End, task: &Task, hurried: bool, out: Kept, error: Kept) -> Self {
         let is_execution = ExecutionId::of_task(task).is_some();
         let gives_up = matches!(end, End::Code(exit::BAD_DATA | exit::CONFIG));
-        let (setback, what): (fn(String) -> Setback, _) = match end {
+        let (setback, what): (fn(String) -> HandlerError, _) = match end {
             End::Code(exit::SUCCESS) => return Self::succeeded(result(out)),
-            // What has begun of an execution must not begin again: another try is another execution.
+            // An execution that has started must not start again: a retry would be another
+            // execution.
             End::Code(code @ exit::TRY_LATER) if is_execution => {
                 (fail, format!("the command failed with exit code {code}"))
             }
             End::Stopped if is_execution => {
                 let trouble = Some("the command was ended".to_owned());
-                // If somebody wanted it stopped, the worker knows, and says so instead.
+                // If the task was cancelled, the worker knows that and reports it instead of this
+                // error.
                 let setback = if hurried {
-                    Setback::abort("shutdown: its worker ended before it was done")
+                    HandlerError::abort("shutdown: its worker ended before it was done")
                 } else {
-                    Setback::fail("lease lost: the command was ended before its lease could end")
+                    HandlerError::fail("lease lost: the command was ended before its lease could end")
                 };
                 return Self { result: Err(setback), trouble, ending: Ending::Stopped, will_retry: false };
             }
             End::Code(exit::TRY_LATER) => {
                 let pause = task.retries.first.as_duration();
                 let trouble = Some("put off by the command".to_owned());
-                let result = Err(Setback::snooze(pause));
+                let result = Err(HandlerError::snooze(pause));
                 return Self { result, trouble, ending: Ending::Snoozed, will_retry: true };
             }
             End::Stopped => {
                 let trouble = Some("the command was ended".to_owned());
-                let result = Err(Setback::snooze(AT_ONCE));
+                let result = Err(HandlerError::snooze(AT_ONCE));
                 return Self { result, trouble, ending: Ending::Stopped, will_retry: true };
             }
             End::Code(code @ (exit::BAD_DATA | exit::CONFIG)) => {
@@ -81,35 +84,35 @@ impl Outcome {
 
     pub(super) fn not_started(task: &Task, error: &std::io::Error) -> Self {
         let what = format!("the command could not be started: {error}");
-        let (result, will_retry) = (Err(Setback::retry(&what)), has_attempts_left(task));
+        let (result, will_retry) = (Err(HandlerError::retry(&what)), has_attempts_left(task));
         Self { result, trouble: Some(what), ending: Ending::Failed, will_retry }
     }
 }
 
-/// Whether a failed attempt is followed by another. An execution is tried once.
+/// Whether a failed attempt is followed by another. An execution is attempted once.
 fn has_attempts_left(task: &Task) -> bool {
     ExecutionId::of_task(task).is_none() && task.attempt < task.retries.attempts
 }
 
-fn retry(why: String) -> Setback {
-    Setback::retry(why)
+fn retry(why: String) -> HandlerError {
+    HandlerError::retry(why)
 }
 
-fn fail(why: String) -> Setback {
-    Setback::fail(why)
+fn fail(why: String) -> HandlerError {
+    HandlerError::fail(why)
 }
 
-/// What is kept of stdout, at most.
+/// Returns the capture for stdout.
 pub(super) fn keep_out() -> Kept {
     Kept::first(MAX_PAYLOAD)
 }
 
-/// What is kept of stderr, at most.
+/// Returns the capture for stderr.
 pub(super) fn keep_error() -> Kept {
     Kept::last(MOST_ERROR)
 }
 
-/// As it is if it is JSON, else as a text; nothing if there was nothing.
+/// Returns the output as it is if it is JSON, else as a JSON string; `None` if there is no output.
 fn result(out: Kept) -> Option<Payload> {
     let Kept::First { bytes, more, .. } = out else { return None };
     let text = String::from_utf8_lossy(&bytes);

@@ -1,4 +1,4 @@
-//! Payloads as files, for commands that want one: readable for us alone, and gone when the command has ended.
+//! Payload files for commands: readable by this user only, and removed when the command has ended.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use leasehold::model::ExecutionId;
 
-/// A folder that only we can look into, for as long as this process works on executions.
+/// Folder with access for this user only; removed when this process stops running executions.
 pub(super) struct PayloadFolder(PathBuf);
 
-/// A payload as a file.
+/// Payload file; removed on drop.
 pub(super) struct PayloadFile(PathBuf);
 
 impl PayloadFolder {
@@ -19,7 +19,7 @@ impl PayloadFolder {
         Ok(Self(path))
     }
 
-    /// Writes a payload.
+    /// Writes the payload of an execution to a new file.
     pub(super) fn put(&self, id: ExecutionId, payload: &[u8]) -> io::Result<PayloadFile> {
         let path = self.0.join(id.to_string());
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;

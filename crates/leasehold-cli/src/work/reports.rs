@@ -1,4 +1,4 @@
-//! What a command tells of how far it has come: lines of JSON on a pipe of their own.
+//! Progress reports of a command: lines of JSON on a separate pipe.
 
 use std::io::{self, PipeReader};
 use std::os::fd::OwnedFd;
@@ -7,11 +7,11 @@ use leasehold::model::Progress;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
-/// A longer line is nonsense.
+/// Maximum length of a line; a longer one is discarded as invalid.
 const LONGEST_LINE: usize = 16 << 10;
 
 pub(super) struct Reports {
-    /// None once it has ended.
+    /// Pipe to the command; `None` once it has ended.
     pipe: Option<pipe::Receiver>,
     text: Vec<u8>,
 }
@@ -22,7 +22,7 @@ impl Reports {
         Ok(Self { pipe: Some(pipe), text: Vec::new() })
     }
 
-    /// The next report. What makes no sense is passed over. May be dropped at any time.
+    /// Returns the next report; invalid lines are skipped. Cancel safe.
     pub(super) async fn next(&mut self) -> Progress {
         loop {
             if let Some(progress) = take(&mut self.text) {
@@ -36,7 +36,7 @@ impl Reports {
     }
 }
 
-/// Takes whole lines, until one of them is a report.
+/// Consumes whole lines until one of them is a report.
 fn take(text: &mut Vec<u8>) -> Option<Progress> {
     while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
         let line: Vec<u8> = text.drain(..=end).collect();

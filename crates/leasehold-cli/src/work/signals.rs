@@ -1,4 +1,4 @@
-//! The signals that ask a worker or a server to end.
+//! Signals that ask a worker or a server to stop.
 
 use std::io;
 
@@ -6,13 +6,13 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::run::is_ignored;
 
-/// What asks this process to end.
+/// Subscription to the signals that ask this process to stop.
 pub(crate) struct Signals {
     heard: Vec<(i32, Signal)>,
 }
 
 impl Signals {
-    /// What is ignored stays ignored: `nohup` and shells ask for that.
+    /// Starts to listen. Ignored signals stay ignored: `nohup` and shells rely on that.
     pub(crate) fn listen() -> io::Result<Self> {
         let wanted = [nix::libc::SIGINT, nix::libc::SIGTERM, nix::libc::SIGHUP];
         let wanted = wanted.into_iter().filter(|number| !is_ignored(*number));

@@ -1,4 +1,4 @@
-//! From the start to the end of a worker, and the signals in between.
+//! Lifecycle of a worker: start, signals, shutdown.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,41 +15,41 @@ use crate::exit;
 use crate::output::{Failure, Printer};
 use crate::run::Launcher;
 
-/// What to work on.
+/// Parameters of a worker.
 pub(crate) struct WorkPlan {
     pub(crate) store_url: String,
     pub(crate) queues: Vec<QueueName>,
     pub(crate) slots: u32,
-    /// If nobody said: as long as the store's leases last.
+    /// Duration of the leases; the default of the store if not set.
     pub(crate) ttl: Option<Ttl>,
     pub(crate) kill_after: Option<Duration>,
-    /// How long commands may go on when the worker is asked to end.
+    /// Maximum time for running commands to finish when the worker is asked to stop.
     pub(crate) grace: Duration,
-    /// A command is ended when it has run for this long.
+    /// Maximum runtime; a command is ended after it.
     pub(crate) max_runtime: Option<Ttl>,
-    /// How often to look for leases that ran out; none for the library's default.
+    /// Interval of the search for expired leases; `None` for the library's default.
     pub(crate) recover_every: Option<Duration>,
     pub(crate) until: Until,
     pub(crate) launcher: Launcher,
 }
 
-/// A command that nobody asked to end may take as long as it likes.
+/// Grace for commands if no signal asked the worker to stop: practically unlimited.
 const FOR_EVER: Duration = Duration::from_hours(24 * 365);
 
-/// Works until it is asked to end or has had enough. Gives the exit code.
+/// Works until a signal or the stop condition ends it. Returns the exit code.
 pub(crate) async fn work(plan: WorkPlan, printer: Printer) -> Result<i32, Failure> {
     let leasehold = open(&plan.store_url).await?;
-    if !leasehold.abilities().lasting {
+    if !leasehold.capabilities().lasting {
         let wrong = format!("no other process can add tasks to the store {} of this worker", leasehold.url());
         return Err(Failure::config(wrong).hint("use a store that lasts, such as sqlite:"));
     }
     leasehold.tasks()?;
-    let ttl = plan.ttl.unwrap_or(leasehold.abilities().ttl);
+    let ttl = plan.ttl.unwrap_or(leasehold.capabilities().ttl);
     let launcher = plan.launcher.lasting(ttl.as_duration(), plan.kill_after)?;
     let mut shop = Shop::new(printer);
     shop.says_endings = !matches!(plan.until, Until::Execution(_));
     let (shop, launcher) = (Arc::new(shop), Arc::new(launcher));
-    // Tasks are not taken ahead: a command may take long, and somebody else may be idle.
+    // No prefetching: a command may take long, and another worker may be idle.
     let mut builder = leasehold.worker().slots(plan.slots).prefetch(0).patient();
     if let Some(longest) = plan.max_runtime {
         builder = builder.max_runtime(longest.as_duration());
@@ -63,7 +63,8 @@ pub(crate) async fn work(plan: WorkPlan, printer: Printer) -> Result<i32, Failur
             attempt(shop.clone(), launcher.clone(), running)
         });
     }
-    // Until here there is nothing to be ended in order.
+    // Before this point there is nothing to shut down in order, so the default action of signals is
+    // right.
     let mut signals = Signals::listen().map_err(Failure::internal)?;
     let worker = builder.start()?;
     if shop.says_endings {
@@ -94,9 +95,9 @@ pub(crate) async fn work(plan: WorkPlan, printer: Printer) -> Result<i32, Failur
     Ok(hurry.map_or(exit::SUCCESS, |signal| exit::SIGNAL_BASE + signal))
 }
 
-/// The end of a worker.
+/// Shutdown of a worker.
 struct End<'a> {
-    /// Whether somebody has asked for it.
+    /// Whether a signal has asked for it.
     first: bool,
     grace: Duration,
     shop: &'a Arc<Shop>,
@@ -104,7 +105,8 @@ struct End<'a> {
 }
 
 impl End<'_> {
-    /// Waits for it, and for everything to be said. Gives the signal, if somebody was in a hurry.
+    /// Waits for the worker, and until all output has been written. Returns the signal if a further
+    /// signal forced the shutdown.
     async fn end(mut self, worker: impl Future<Output = ()>) -> Option<i32> {
         if self.first {
             self.announce().await;
@@ -124,7 +126,7 @@ impl End<'_> {
                     if self.first {
                         self.shop.hurry.send_replace(Hurry::Kill);
                         if hurry.replace(signal).is_some() {
-                            return hurry; // The third time: whatever there may be to wait for.
+                            return hurry; // Third signal: exit without waiting for anything.
                         }
                     } else {
                         self.first = true;

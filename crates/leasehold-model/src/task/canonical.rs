@@ -1,13 +1,13 @@
-//! One text for all JSON texts that mean the same: members of objects in the order of their names, numbers and strings
-//! written in one way, nothing between them.
+//! Canonical form of JSON: one text for all JSON texts with the same meaning. Members of objects
+//! are sorted by name, numbers and strings are written in one way, and there is no white space.
 //!
-//! Numbers are compared as the decimal numbers that they are, not as floating-point ones: two large numbers that differ
-//! in their last digit stay two.
+//! Numbers are compared as decimal numbers, not as floating-point numbers: two large numbers that
+//! differ in their last digit stay different.
 
-/// Texts that nest deeper are not looked into.
+/// Maximum nesting depth; deeper texts have no canonical form.
 const DEEPEST: u32 = 128;
 
-/// The canonical form of a text that is JSON. None if it nests too deeply, or is no JSON.
+/// Returns the canonical form of a JSON text; `None` if the text is nested too deeply or is not JSON.
 pub(super) fn canonical(json: &str) -> Option<Vec<u8>> {
     let mut reader = Reader { text: json, at: 0 };
     let mut out = Vec::with_capacity(json.len());
@@ -32,7 +32,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Takes this byte, after blanks; none if another one is there.
+    /// Consumes this byte after skipping blanks; returns `None` if another byte follows.
     fn take(&mut self, byte: u8) -> Option<()> {
         self.blanks();
         (self.peek()? == byte).then(|| self.at += 1)
@@ -76,7 +76,8 @@ impl Reader<'_> {
         Some(())
     }
 
-    /// A name that is there twice stays there twice, in the order of the text: what that means is for its reader to say.
+    /// Reads an object. A repeated name stays repeated, in the order of the text: its meaning is
+    /// left to the reader of the JSON.
     fn object(&mut self, out: &mut Vec<u8>, depth: u32) -> Option<()> {
         self.take(b'{')?;
         let mut members = Vec::<(Vec<u8>, Vec<u8>)>::new();
@@ -107,7 +108,8 @@ impl Reader<'_> {
         Some(())
     }
 
-    /// A string with its quotes. One with half of a surrogate pair cannot be written in another way, and stays as it is.
+    /// Reads a string with its quotes. A string with half of a surrogate pair cannot be written in
+    /// another way and stays unchanged.
     fn string(&mut self) -> Option<Vec<u8>> {
         let start = self.at;
         (self.peek()? == b'"').then_some(())?;
@@ -130,7 +132,7 @@ impl Reader<'_> {
         Some(written.unwrap_or_else(|| raw.as_bytes().to_vec()))
     }
 
-    /// A number as its digits and a power of ten, such as `15e-1` for `1.50`.
+    /// Reads a number as its digits and a power of ten, such as `15e-1` for `1.50`.
     fn number(&mut self) -> Option<String> {
         let rest = &self.text[self.at..];
         let end =

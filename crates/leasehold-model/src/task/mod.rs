@@ -1,4 +1,4 @@
-//! Tasks: leases on work. Pure, as everything in the model.
+//! Tasks: leases on work. Pure, like the rest of the model.
 
 mod begin;
 mod canonical;
@@ -15,14 +15,14 @@ mod worker;
 mod workflow;
 
 pub use op::{
-    Beat, Cancel, Change, Enqueued, Finished, HeldTask, LeaseTasks, Leased, NewTask, Recovered, Retry, Reuse,
-    Settle, Settled, TaskAnswer, TaskOp, Verdict, When,
+    AttemptResult, Cancel, Change, Enqueued, FinishedFilter, HeartbeatResult, HeldTask, LeaseTasks, Leased,
+    NewTask, Recovered, Retry, Reuse, Settle, Settled, TaskAnswer, TaskOp, When,
 };
 pub use record::{Chain, Task, TaskEvent, TaskEventKind, TaskState};
 pub use retention::Retention;
 pub use table::{Counts, Pause, QueueStatus, TaskTable};
-pub use values::{Fingerprint, MAX_PAYLOAD, Note, Payload, Progress, Retries, TaskId, WorkerId};
+pub use values::{Fingerprint, MAX_PAYLOAD, Message, Payload, Progress, RetryPolicy, TaskId, WorkerId};
 pub use webhook::WebhookEvent;
 pub use worker::{WorkerInfo, WorkerStatus};
 pub(super) use workflow::WORKFLOW;
-pub use workflow::{Brief, ExecutionId, Input};
+pub use workflow::{ExecutionId, ExecutionSpec, Input};

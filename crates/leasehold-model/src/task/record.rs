@@ -1,123 +1,129 @@
-//! One task as it is stored, and what happened to it.
+//! Stored record of a task, and its events.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Fingerprint, Note, Payload, Progress, Retries, TaskId, WorkerId};
+use super::{Fingerprint, Message, Payload, Progress, RetryPolicy, TaskId, WorkerId};
 use crate::ask::is_default;
 use crate::queue::rank;
 use crate::{Asked, Holder, LockName, Priority, QueueName, TaskKey, Timestamp, Token};
 
-/// One task.
+/// Task record.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Task {
-    /// Its id.
+    /// Id of the task.
     pub id: TaskId,
-    /// Its queue.
+    /// Queue of the task.
     pub queue: QueueName,
-    /// What it is about.
+    /// Payload of the task.
     #[serde(default)]
     pub payload: Payload,
-    /// Where it stands.
+    /// Current state of the task.
     pub state: TaskState,
-    /// Its weight among those that could run.
+    /// Priority of the task among the tasks that are ready to run.
     #[serde(default, skip_serializing_if = "is_default")]
     pub priority: Priority,
-    /// Not before this time.
+    /// Earliest time at which the task may run.
     pub run_at: Timestamp,
-    /// Since when it could run, or could but for its lock. Those that could run go by this, moved ahead by priority.
+    /// Time since which the task has been ready to run, or blocked only by its lock. Ready tasks
+    /// are ordered by this time, moved ahead by priority.
     pub ready_at: Timestamp,
-    /// What makes it the same task when it is added again.
+    /// Key that identifies the task when it is added again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<TaskKey>,
-    /// What it was added with, for that comparison.
+    /// Fingerprint that the task was added with, for the comparison with tasks of the same key.
     pub fingerprint: Fingerprint,
-    /// It runs only while it holds this lock.
+    /// Lock that the task holds while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lock: Option<LockName>,
-    /// How many attempts have begun that count; while the task is leased, the number of this attempt.
+    /// Number of started attempts that count; while the task is leased, the number of the current attempt.
     #[serde(default, skip_serializing_if = "is_default")]
     pub attempt: u32,
-    /// Whether the worker that has it has started it. While it has not, the attempt does not count. Never set without a lease.
+    /// Whether the worker that leased the task has started it. Until then the attempt does not
+    /// count. Never set without a lease.
     #[serde(default, skip_serializing_if = "is_default")]
     pub begun: bool,
-    /// How many leases in a row ran out after their worker had started the task: workers that crashed with it, or lost the
-    /// store.
+    /// Number of consecutive leases that expired after their worker had started the task: workers
+    /// that crashed with it, or lost the connection to the store.
     #[serde(default, skip_serializing_if = "is_default")]
     pub expiries: u32,
-    /// How often it is tried.
-    pub retries: Retries,
-    /// Rises with every lease, and when a lease is ended by somebody else than its worker.
+    /// Retry policy of the task.
+    pub retries: RetryPolicy,
+    /// Fencing token. Rises with every lease, and whenever a lease is ended by anything other than
+    /// its worker.
     #[serde(default)]
     pub token: Token,
-    /// Counts every change that somebody made to it: not signs of life, nor that its time came or its lock became free.
+    /// Number of explicit changes to the task. Heartbeats do not count, nor does the task becoming
+    /// due or its lock becoming free.
     pub version: u64,
-    /// Who has it, or had it last.
+    /// Worker that leased the task last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<WorkerId>,
-    /// Since when that worker has or had it.
+    /// Time at which that worker leased the task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leased_at: Option<Timestamp>,
-    /// Until when it has it, unless it gives a sign of life.
+    /// Time at which the lease expires unless the worker sends a heartbeat.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_expires_at: Option<Timestamp>,
-    /// How far it has come.
+    /// Progress of the task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
-    /// What came of it.
+    /// Result of the task.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "super::values::present")]
     pub result: Option<Payload>,
-    /// Why it failed last.
+    /// Error of the last failed attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub error: Option<Note>,
-    /// Who wants it stopped.
+    pub error: Option<Message>,
+    /// Request to cancel the task, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cancel: Option<Asked>,
-    /// When it was added.
+    /// Time at which the task was added.
     pub created_at: Timestamp,
-    /// When it changed last; signs of life aside.
+    /// Time of the last change, not counting heartbeats.
     pub updated_at: Timestamp,
-    /// When it ended.
+    /// Time at which the task finished.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Timestamp>,
-    /// Put away: not shown unless asked for.
+    /// Whether the task is archived: not listed unless requested.
     #[serde(default, skip_serializing_if = "is_default")]
     pub archived: bool,
-    /// The process that added it is to run it, and waits for it: if this time passes before it runs, that process is gone.
+    /// Deadline of the process that added the task and waits to run it: if this time passes before
+    /// the task runs, that process is dead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wanted_until: Option<Timestamp>,
-    /// Attempts that did not end it and steps that people took, oldest first; the newest [`Task::MAX_EVENTS`].
+    /// Attempts that did not finish the task, and interventions of operators, oldest first; the
+    /// newest [`Task::MAX_EVENTS`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<TaskEvent>,
 }
 
-/// The tasks of one queue with one lock: at most one of them, the head, is pending or running. Between queues the lock itself
-/// decides.
+/// Tasks of one queue with one lock: at most one of them, the head, is pending or running. Between
+/// queues, the lock itself decides.
 pub type Chain = (LockName, QueueName);
 
-/// Where a task stands.
+/// State of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TaskState {
-    /// Waits for its time.
+    /// Not due yet.
     Scheduled,
-    /// Waits until no other task of its queue with its lock runs or is about to.
+    /// Waits until no other task of its queue with its lock is running or next to run.
     Blocked,
-    /// Could run, and waits for a worker.
+    /// Ready to run; waits for a worker.
     Pending,
-    /// A worker has it.
+    /// Leased by a worker.
     Running,
-    /// Done.
+    /// Finished successfully.
     Succeeded,
-    /// Given up.
+    /// Finished without success; will not be retried.
     Failed,
-    /// Stopped because somebody wanted it.
+    /// Stopped because its cancellation was requested, or by its worker.
     Aborted,
 }
 
 impl TaskState {
-    /// All there are.
+    /// All states.
     pub const ALL: [Self; 7] = [
         Self::Scheduled,
         Self::Blocked,
@@ -128,7 +134,7 @@ impl TaskState {
         Self::Aborted,
     ];
 
-    /// The word for it.
+    /// Returns the name of the state.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Scheduled => "scheduled",
@@ -141,12 +147,13 @@ impl TaskState {
         }
     }
 
-    /// Whether it is over.
+    /// Returns whether the state is final.
     pub const fn is_terminal(self) -> bool {
         matches!(self, Self::Succeeded | Self::Failed | Self::Aborted)
     }
 
-    /// Whether a task in this state is the head of its lock in its queue: the others of that queue wait for it.
+    /// Returns whether a task in this state is the head of its lock in its queue, so that the other
+    /// tasks of that queue wait for it.
     pub const fn takes_lock(self) -> bool {
         matches!(self, Self::Pending | Self::Running)
     }
@@ -159,58 +166,60 @@ impl fmt::Display for TaskState {
 }
 
 impl std::str::FromStr for TaskState {
-    type Err = crate::Invalid;
+    type Err = crate::ValidationError;
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let words = || Self::ALL.map(Self::word).join(", ");
         let found = Self::ALL.into_iter().find(|state| state.word() == text);
-        found.ok_or_else(|| crate::Invalid(format!("'{text}' is not a state; the states are {}", words())))
+        found.ok_or_else(|| {
+            crate::ValidationError(format!("'{text}' is not a state; the states are {}", words()))
+        })
     }
 }
 
-/// Something that happened to a task and did not end it.
+/// Event of a task that did not finish it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TaskEvent {
-    /// When.
+    /// Time of the event.
     pub at: Timestamp,
-    /// What.
+    /// Kind of the event.
     pub kind: TaskEventKind,
-    /// In which attempt, or after it.
+    /// Attempt in or after which the event occurred.
     #[serde(default, skip_serializing_if = "is_default")]
     pub attempt: u32,
-    /// Under which token.
+    /// Token of the task at the event.
     #[serde(default, skip_serializing_if = "is_default")]
     pub token: Token,
-    /// By which worker.
+    /// Worker of the attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<WorkerId>,
-    /// When that attempt began.
+    /// Time at which the attempt was leased.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leased_at: Option<Timestamp>,
-    /// By whom, if a person stepped in.
+    /// Operator that caused the event, if one did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<Holder>,
-    /// Why.
+    /// Error or reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub why: Option<Note>,
+    pub why: Option<Message>,
 }
 
-/// What happened to a task.
+/// Kind of a task event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TaskEventKind {
     /// An attempt failed.
     Failed,
-    /// A lease ran out: its worker was gone, or too slow to say that it was there.
+    /// A lease expired: its worker was dead or its heartbeat was late.
     Expired,
-    /// The worker put it off.
+    /// The worker postponed the task.
     Snoozed,
-    /// The worker gave it back unfinished.
+    /// The worker returned the task unfinished.
     Returned,
-    /// Somebody wants it stopped.
+    /// A caller requested the cancellation of the task.
     Asked,
-    /// Somebody wants it tried again.
+    /// A caller requested a retry of the task.
     Retried,
-    /// Somebody changed it.
+    /// A caller changed the task.
     Updated,
 }
 
@@ -229,31 +238,32 @@ impl fmt::Display for TaskEventKind {
 }
 
 impl Task {
-    /// So many events are kept.
+    /// Maximum number of events that a task stores.
     pub const MAX_EVENTS: usize = 50;
 
-    /// How many bytes its payload has.
+    /// Returns the size of the payload in bytes.
     pub fn bytes(&self) -> usize {
         self.payload.as_str().len()
     }
 
-    /// Those that could run go in this order, the smallest first: by rank, then by due time, then by id.
+    /// Returns the sort key of ready tasks, the smallest first: by rank, then by due time, then by id.
     pub fn order(&self) -> (i64, Timestamp, TaskId) {
         (rank(self.priority, self.ready_at), self.run_at, self.id)
     }
 
-    /// Whether its lease has run out at `now`.
+    /// Returns whether the lease has expired at `now`.
     pub fn has_expired(&self, now: Timestamp) -> bool {
         self.state == TaskState::Running && self.lease_expires_at.is_some_and(|end| end <= now)
     }
 
-    /// Whether it waits for a runner that is gone at `now`.
+    /// Returns whether the task waits for a runner that is dead at `now`.
     pub fn is_abandoned(&self, now: Timestamp) -> bool {
         let waits = matches!(self.state, TaskState::Scheduled | TaskState::Blocked | TaskState::Pending);
         waits && self.wanted_until.is_some_and(|end| end <= now)
     }
 
-    /// When recovery has to look at it: the end of its lease, or of its runner's deadline.
+    /// Returns the time at which recovery has to process the task: the end of its lease, or of its
+    /// runner's deadline.
     pub fn deadline(&self) -> Option<Timestamp> {
         match self.state {
             TaskState::Running => self.lease_expires_at,
@@ -262,12 +272,12 @@ impl Task {
         }
     }
 
-    /// The tasks that it takes turns with: those of its queue with its lock.
+    /// Returns the chain of the task: the tasks of its queue with its lock, which run one at a time.
     pub fn chain(&self) -> Option<Chain> {
         self.lock.clone().map(|lock| (lock, self.queue.clone()))
     }
 
-    /// Whether it waits for a time that has come at `now`.
+    /// Returns whether the task is scheduled and due at `now`.
     pub fn is_due(&self, now: Timestamp) -> bool {
         self.state == TaskState::Scheduled && self.run_at <= now
     }

@@ -1,45 +1,48 @@
-//! How long finished tasks are kept.
+//! Retention of finished tasks.
 
 use serde::{Deserialize, Serialize};
 
 use super::TaskState;
-use crate::{Invalid, QueueName, Timestamp, Ttl, WorkflowName, parse_duration};
+use crate::{QueueName, Timestamp, Ttl, ValidationError, WorkflowName, parse_duration};
 
-/// How long the finished tasks of a queue are kept, by the state in which they ended. `None` keeps them for ever.
+/// Retention times of the finished tasks of a queue, by final state. `None` keeps tasks forever.
 ///
-/// A task's key is forgotten with it, and so is the tick of a schedule: keep both for longer than an event may be delivered
-/// late.
+/// The key of a task is removed with the task, and so is the record of a schedule's tick: keep both
+/// for longer than the maximum delay of a repeated delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Retention {
-    /// Of tasks that succeeded.
+    /// Retention of tasks that succeeded.
     pub succeeded: Option<Ttl>,
-    /// Of tasks that failed.
+    /// Retention of tasks that failed.
     pub failed: Option<Ttl>,
-    /// Of tasks that were aborted.
+    /// Retention of tasks that were aborted.
     pub aborted: Option<Ttl>,
 }
 
 impl Retention {
-    /// Where nothing else is set: seven days.
+    /// Default retention: seven days.
     pub const DEFAULT: Self = Self::all(Some(Ttl::from_secs(7 * 24 * 3600)));
-    /// The shortest for executions of workflows: an event may be delivered again so late. Shorter times are read as this.
+    /// Minimum retention of workflow executions: an event may be delivered again this late. Shorter
+    /// times are raised to this value.
     pub const EXECUTIONS: Ttl = Ttl::from_secs(30 * 24 * 3600);
 
-    /// The same for every state.
+    /// Creates a retention with the same time for every state.
     pub const fn all(keep: Option<Ttl>) -> Self {
         Self { succeeded: keep, failed: keep, aborted: keep }
     }
 
-    /// Reads a time as people write it: a duration, or `forever`.
-    pub fn parse_keep(text: &str) -> Result<Option<Ttl>, Invalid> {
+    /// Parses a retention time: a duration, or `forever`.
+    pub fn parse_keep(text: &str) -> Result<Option<Ttl>, ValidationError> {
         if text == "forever" {
             return Ok(None);
         }
         let keep = parse_duration(text).and_then(Ttl::new);
-        keep.map(Some).map_err(|Invalid(wrong)| Invalid(format!("{wrong} (forever is possible too)")))
+        keep.map(Some)
+            .map_err(|ValidationError(wrong)| ValidationError(format!("{wrong} (forever is possible too)")))
     }
 
-    /// What it means for this queue: executions of workflows are kept for at least [`EXECUTIONS`](Self::EXECUTIONS).
+    /// Returns the effective retention of this queue: executions of workflows are kept for at least
+    /// [`EXECUTIONS`](Self::EXECUTIONS).
     #[must_use]
     pub fn of_queue(self, queue: &QueueName) -> Self {
         if WorkflowName::of_queue(queue).is_none() {
@@ -49,7 +52,8 @@ impl Retention {
         Self { succeeded: longer(self.succeeded), failed: longer(self.failed), aborted: longer(self.aborted) }
     }
 
-    /// Which tasks are to be forgotten at `now`: those that ended in this state, or in any, before this time.
+    /// Returns the tasks to purge at `now`: pairs of a final state (`None`: any) and the time
+    /// before which a task must have finished.
     pub fn cutoffs(self, now: Timestamp) -> Vec<(Option<TaskState>, Timestamp)> {
         let before = |keep: Ttl| now.minus(keep.as_duration());
         if self == Self::all(self.succeeded) {

@@ -1,16 +1,19 @@
-//! The rules of one task. One function, [`Task::apply`]: every engine obeys it, and it is model-checked.
+//! Rules of a task in one function, [`Task::apply`]. Every engine obeys it, and it is
+//! model-checked.
 //!
-//! A lease is known by its token alone. Whoever ends it other than its worker raises the token, so that whatever the
-//! worker still says is refused, and a settlement that is sent again after a lost answer is known as the same one.
+//! A lease is identified by its token alone. Every operation that ends a lease on behalf of another
+//! actor than its worker raises the token, so that later messages of the worker are rejected. A
+//! settlement that the worker sends again after a lost response still matches its token and is
+//! recognized as the same one.
 
 use super::{
-    Beat, Cancel, Change, HeldTask, NewTask, Note, Retry, Settle, Settled, Task, TaskAnswer, TaskEvent,
-    TaskEventKind, TaskOp, TaskState, Verdict, When, WorkerId,
+    AttemptResult, Cancel, Change, HeartbeatResult, HeldTask, Message, NewTask, Retry, Settle, Settled, Task,
+    TaskAnswer, TaskEvent, TaskEventKind, TaskOp, TaskState, When, WorkerId,
 };
 use crate::{Asked, Timestamp, Token, Ttl};
 
 impl Task {
-    /// A task that is added at `now`.
+    /// Creates the record of a task that is added at `now`.
     pub fn new(new: &NewTask, now: Timestamp) -> Self {
         let run_at = match new.when {
             When::Now => now,
@@ -67,7 +70,7 @@ impl Task {
         }
     }
 
-    // --- by its worker --------------------------------------------------------------------------------------------
+    // --- by the worker ---
 
     fn lease(&mut self, worker: WorkerId, ttl: Ttl, begun: bool, now: Timestamp) -> TaskAnswer {
         if self.state != TaskState::Pending {
@@ -84,18 +87,19 @@ impl Task {
         self.changed(now)
     }
 
-    /// A sign of life counts as long as nobody has ended the lease, even if it comes late: nobody else has the task.
-    fn beat(&mut self, held: &HeldTask, ttl: Ttl, now: Timestamp) -> Beat {
+    /// Extends the lease. A late heartbeat counts as long as the lease has not been ended: no other
+    /// worker has the task.
+    fn beat(&mut self, held: &HeldTask, ttl: Ttl, now: Timestamp) -> HeartbeatResult {
         if self.state != TaskState::Running || self.token != held.token {
-            return Beat::Lost;
+            return HeartbeatResult::Lost;
         }
         self.lease_expires_at = Some(now.plus(ttl));
-        // A task that was started stays so: heartbeats may arrive in any order.
+        // A started task stays started: heartbeats may arrive in any order.
         self.begun |= held.begun || held.progress.is_some();
         if held.progress.is_some() {
             self.progress.clone_from(&held.progress);
         }
-        Beat::Kept(self.cancel.clone())
+        HeartbeatResult::Extended(self.cancel.clone())
     }
 
     fn settle(&mut self, settle: &Settle, now: Timestamp) -> Settled {
@@ -103,47 +107,49 @@ impl Task {
             return Settled::Lost;
         }
         if self.state != TaskState::Running {
-            // Only its worker leaves a task with the token of its lease: this settlement was made already.
+            // Only the task's worker leaves the task with the token of its lease: this settlement
+            // was already applied.
             return Settled::Now(self.state);
         }
         match &settle.verdict {
-            Verdict::Done(result) => {
+            AttemptResult::Done(result) => {
                 self.result.clone_from(result);
                 self.error = None;
                 self.finish(TaskState::Succeeded, now);
             }
-            Verdict::Retry(why, pause) => {
+            AttemptResult::Retry(why, pause) => {
                 self.tell_attempt(TaskEventKind::Failed, Some(why), now);
                 let usual = self.retries.pause(self.id, self.attempt);
                 let pause = pause.map_or(usual, Ttl::as_micros);
                 self.expiries = 0;
                 self.try_again(now.plus_micros(pause), now);
             }
-            Verdict::Fail(why) => {
+            AttemptResult::Fail(why) => {
                 self.tell_attempt(TaskEventKind::Failed, Some(why), now);
                 self.finish(TaskState::Failed, now);
             }
-            Verdict::Snooze(pause) => {
+            AttemptResult::Snooze(pause) => {
                 self.tell_attempt(TaskEventKind::Snoozed, None, now);
                 self.attempt -= 1;
                 self.expiries = 0;
                 self.try_again(now.plus(*pause), now);
             }
-            Verdict::Return => {
+            AttemptResult::Return => {
                 self.tell_attempt(TaskEventKind::Returned, None, now);
                 self.attempt -= 1;
-                // It keeps its place: a worker that ends must not send its tasks to the end of the queue.
+                // The task keeps its place: a worker that shuts down must not move its tasks to the
+                // end of the queue.
                 let place = self.ready_at;
                 self.try_again(self.run_at, now);
                 if self.state == TaskState::Pending {
                     self.ready_at = place;
                 }
             }
-            Verdict::Defer(pause) => {
+            AttemptResult::Defer(pause) => {
                 self.attempt -= 1;
                 self.try_again(now.plus(*pause), now);
             }
-            Verdict::Abort(why) => {
+            AttemptResult::Abort(why) => {
                 if why.is_some() {
                     self.error.clone_from(why);
                 }
@@ -154,11 +160,11 @@ impl Task {
         Settled::Now(self.state)
     }
 
-    // --- by time --------------------------------------------------------------------------------------------------
+    // --- by time ---
 
     fn expire(&mut self, now: Timestamp) -> TaskAnswer {
         if self.is_abandoned(now) {
-            self.error = Some(Note::new("its runner is gone: it was to run the task itself"));
+            self.error = Some(Message::new("its runner is gone: it was to run the task itself"));
             self.finish(TaskState::Failed, now);
             return self.changed(now);
         }
@@ -167,14 +173,16 @@ impl Task {
         }
         let ended = self.lease_expires_at.unwrap_or(now);
         let run_at = if self.begun {
-            let why =
-                Note::new("the lease ran out: its worker is gone, or could not say in time that it is there");
+            let why = Message::new(
+                "the lease ran out: its worker is gone, or could not say in time that it is there",
+            );
             self.tell_attempt(TaskEventKind::Expired, Some(&why), now);
             self.expiries += 1;
             ended.plus_micros(self.pause_after_expiry())
         } else {
-            // Nothing was done, so nothing failed: the attempt does not count, and the task is available at once.
-            let why = Some(Note::new("the lease ran out before its worker had started the task"));
+            // Nothing was started, so nothing failed: the attempt does not count, and the task is
+            // available at once.
+            let why = Some(Message::new("the lease ran out before its worker had started the task"));
             let (worker, leased_at) = (self.worker, self.leased_at);
             self.tell(TaskEvent { worker, leased_at, why, ..self.event(TaskEventKind::Expired, now) });
             self.attempt -= 1;
@@ -185,7 +193,7 @@ impl Task {
         self.changed(now)
     }
 
-    /// The time of a task comes by itself: that is no change that anybody made, and counts as none.
+    /// Makes a due task ready. No caller made this change, so the version does not count it.
     fn promote(&mut self, now: Timestamp) -> TaskAnswer {
         if !self.is_due(now) {
             return TaskAnswer::Refused(self.state);
@@ -194,7 +202,8 @@ impl Task {
         TaskAnswer::Done
     }
 
-    /// A task becomes the head of its lock by itself, too. It keeps its place in the order.
+    /// Makes the task the head of its lock. The version does not count this either, and the task
+    /// keeps its place in the order.
     fn unblock(&mut self) -> TaskAnswer {
         if self.state != TaskState::Blocked {
             return TaskAnswer::Refused(self.state);
@@ -203,7 +212,7 @@ impl Task {
         TaskAnswer::Done
     }
 
-    /// A task that comes before it in the order becomes the head. One that runs stays the head.
+    /// Blocks the task because a task before it in the order becomes the head. A running task stays the head.
     fn block(&mut self) -> TaskAnswer {
         if self.state != TaskState::Pending || self.lock.is_none() {
             return TaskAnswer::Refused(self.state);
@@ -212,9 +221,10 @@ impl Task {
         TaskAnswer::Done
     }
 
-    // --- by its runner --------------------------------------------------------------------------------------------
+    // --- by the runner ---
 
-    /// Only a task that was added for a runner has a deadline to renew. Renewing it counts as no change.
+    /// Renews the runner's deadline. Only a task that was added for a runner has one. The version
+    /// does not count the renewal.
     fn want(&mut self, ttl: Ttl, now: Timestamp) -> TaskAnswer {
         if self.state.is_terminal() || self.wanted_until.is_none() {
             return TaskAnswer::Refused(self.state);
@@ -223,7 +233,7 @@ impl Task {
         TaskAnswer::Done
     }
 
-    // --- by people ------------------------------------------------------------------------------------------------
+    // --- by operators ---
 
     fn ask_to_stop(&mut self, cancel: &Cancel, now: Timestamp) -> TaskAnswer {
         if self.state.is_terminal() {
@@ -231,12 +241,13 @@ impl Task {
         }
         if self.cancel.is_none() {
             let Cancel { by, reason } = cancel.clone();
-            let why = reason.as_ref().map(|reason| Note::new(reason.as_str()));
+            let why = reason.as_ref().map(|reason| Message::new(reason.as_str()));
             self.tell(TaskEvent { by: Some(by.clone()), why, ..self.event(TaskEventKind::Asked, now) });
             self.cancel = Some(Asked { by, reason, at: now });
             self.changed(now);
         }
-        // Its worker learns it with its next sign of life; while it runs, it cannot be said to be stopped.
+        // The worker receives the request with its next heartbeat; a running task cannot be
+        // reported as stopped.
         if self.state != TaskState::Running {
             self.finish(TaskState::Aborted, now);
         }
@@ -265,7 +276,7 @@ impl Task {
             return TaskAnswer::VersionConflict(self.version);
         }
         let at_rest = !self.state.is_terminal() && self.state != TaskState::Running;
-        // Whoever waits must have an attempt left to wait for.
+        // A waiting task must have at least one attempt left.
         let least = self.attempt + u32::from(at_rest);
         let fits = (at_rest || (change.payload.is_none() && change.run_at.is_none()))
             && (self.state.is_terminal() || change.archived.is_none())
@@ -291,9 +302,9 @@ impl Task {
         self.changed(now)
     }
 
-    // --- what they share ------------------------------------------------------------------------------------------
+    // --- shared helpers ---
 
-    /// After an attempt that did not end it: stopped, given up, or in line again.
+    /// Handles the end of an attempt that did not finish the task: aborts it, fails it, or queues it again.
     fn try_again(&mut self, run_at: Timestamp, now: Timestamp) {
         self.begun = false;
         if self.cancel.is_some() {
@@ -330,8 +341,8 @@ impl Task {
         TaskAnswer::Done
     }
 
-    /// Writes down how an attempt went that did not succeed.
-    fn tell_attempt(&mut self, kind: TaskEventKind, why: Option<&Note>, now: Timestamp) {
+    /// Records an attempt that did not succeed.
+    fn tell_attempt(&mut self, kind: TaskEventKind, why: Option<&Message>, now: Timestamp) {
         if why.is_some() {
             self.error = why.cloned();
         }

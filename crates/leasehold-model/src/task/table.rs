@@ -1,13 +1,13 @@
-//! All tasks together: who is next, whose key it is, whose lock is taken. The reference for every engine, and the whole
-//! of `memory:`.
+//! Table of all tasks: their order, their keys and their locks. The reference for every engine, and
+//! the entire implementation of `memory:`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Beat, Chain, Enqueued, Finished, HeldTask, LeaseTasks, Leased, NewTask, Recovered, Reuse, Settle,
-    Settled, Task, TaskAnswer, TaskId, TaskOp, TaskState, WorkerId, WorkerInfo, WorkerStatus,
+    Chain, Enqueued, FinishedFilter, HeartbeatResult, HeldTask, LeaseTasks, Leased, NewTask, Recovered,
+    Reuse, Settle, Settled, Task, TaskAnswer, TaskId, TaskOp, TaskState, WorkerId, WorkerInfo, WorkerStatus,
 };
 use crate::{Holder, QueueName, Reason, TaskKey, Timestamp, Ttl};
 
@@ -17,11 +17,12 @@ pub struct TaskTable {
     tasks: BTreeMap<TaskId, Task>,
     keys: BTreeMap<(QueueName, TaskKey), TaskId>,
     queues: BTreeMap<QueueName, Queue>,
-    /// By the end of the lease, or of the deadline of a runner.
+    /// Ordered by the end of the lease, or of the deadline of a runner.
     deadlines: BTreeSet<(Timestamp, TaskId)>,
-    /// The one task of a chain that runs or is next to run…
+    /// Head of each chain: the one task that runs or is next to run.
     heads: BTreeMap<Chain, TaskId>,
-    /// …and those that wait for it to end. If the head does not run yet, none of them comes before it in the order.
+    /// Tasks that wait for the head of their chain to end. While the head is not running, none of
+    /// them precedes it in the order.
     blocked: BTreeMap<Chain, BTreeSet<Order>>,
     workers: BTreeMap<WorkerId, WorkerStatus>,
 }
@@ -36,58 +37,58 @@ struct Queue {
     paused: Option<Pause>,
 }
 
-/// How many tasks are in which state; those put away are not counted.
+/// Number of tasks per state; archived tasks are not counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Counts([u64; TaskState::ALL.len()]);
 
 impl Counts {
-    /// How many are in this state.
+    /// Returns the number of tasks in this state.
     pub const fn get(&self, state: TaskState) -> u64 {
         self.0[state as usize]
     }
 
-    /// Sets how many are in this state.
+    /// Sets the number of tasks in this state.
     pub const fn set(&mut self, state: TaskState, count: u64) {
         self.0[state as usize] = count;
     }
 
-    /// How many are not over yet.
+    /// Returns the number of unfinished tasks.
     pub fn open(&self) -> u64 {
         TaskState::ALL.iter().filter(|state| !state.is_terminal()).map(|state| self.get(*state)).sum()
     }
 }
 
-/// A queue from which nothing is taken for now.
+/// Pause of a queue, during which no tasks are leased from it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Pause {
-    /// Who wanted it.
+    /// Holder that paused the queue.
     pub by: Holder,
-    /// Why.
+    /// Reason of the pause.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Reason>,
-    /// Since when.
+    /// Time at which the queue was paused.
     pub at: Timestamp,
 }
 
-/// A queue as people see it.
+/// Public view of a queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueStatus {
-    /// Its name.
+    /// Name of the queue.
     pub queue: QueueName,
-    /// Its tasks.
+    /// Number of its tasks per state.
     pub counts: Counts,
-    /// Whether it is paused.
+    /// Pause of the queue, if it is paused.
     pub paused: Option<Pause>,
 }
 
 impl TaskTable {
-    /// So many tasks whose time has come are put in line at once.
+    /// Maximum number of due tasks that one call makes ready.
     pub const PROMOTE: u32 = 1000;
-    /// So many leases that have run out are ended at most by a lease, before it looks at what is in line.
+    /// Maximum number of expired leases that a lease call ends before it selects tasks.
     pub const RECOVER: u32 = 100;
 
-    /// Adds tasks, each by itself: one whose key means something else does not keep the others out.
+    /// Adds tasks, each independently: a key conflict of one does not affect the others.
     pub fn enqueue(&mut self, new: &[NewTask], now: Timestamp) -> Vec<Enqueued> {
         new.iter().map(|new| self.enqueue_one(new, now)).collect()
     }
@@ -119,7 +120,7 @@ impl TaskTable {
         Enqueued::Added(new.id)
     }
 
-    /// Who has the lock of a new task, if there is no room for it.
+    /// Returns the head of the lock of a new task if the task exceeds its `room`.
     fn no_room(&self, new: &NewTask) -> Option<TaskId> {
         let (room, chain) = (new.room?, (new.lock.clone()?, new.queue.clone()));
         let head = self.heads.get(&chain)?;
@@ -127,7 +128,8 @@ impl TaskTable {
         (others > room as usize).then_some(*head)
     }
 
-    /// Gives a worker what is next, and says when something is due if that was not enough.
+    /// Leases the next tasks to a worker. If there were fewer than requested, also returns when the
+    /// next task is due.
     pub fn lease(&mut self, ask: &LeaseTasks, now: Timestamp) -> Leased {
         let open: Vec<QueueName> = {
             let open =
@@ -156,14 +158,14 @@ impl TaskTable {
         Leased { tasks, next_due, more, expired }
     }
 
-    /// Takes a worker's signs of life.
+    /// Processes the heartbeats of a worker.
     pub fn heartbeat(
         &mut self,
         worker: &WorkerInfo,
         held: &[HeldTask],
         ttl: Ttl,
         now: Timestamp,
-    ) -> Vec<Beat> {
+    ) -> Vec<HeartbeatResult> {
         if worker.says_nothing() {
             self.workers.entry(worker.id).and_modify(|status| status.seen_at = now);
         } else {
@@ -173,17 +175,17 @@ impl TaskTable {
         }
         let beat = |held: &HeldTask| match self.change(held.id, &TaskOp::Beat(held.clone(), ttl), now) {
             Some(TaskAnswer::Beat(beat)) => beat,
-            _ => Beat::Lost,
+            _ => HeartbeatResult::Lost,
         };
         held.iter().map(beat).collect()
     }
 
-    /// A worker says good-bye.
+    /// Deregisters a worker.
     pub fn leave(&mut self, worker: WorkerId) {
         self.workers.remove(&worker);
     }
 
-    /// Ends attempts, each by itself.
+    /// Settles attempts, each independently.
     pub fn settle(&mut self, settle: &[Settle], now: Timestamp) -> Vec<Settled> {
         let one = |settle: &Settle| match self.change(settle.id, &TaskOp::Settle(settle.clone()), now) {
             Some(TaskAnswer::Settled(settled)) => settled,
@@ -192,7 +194,7 @@ impl TaskTable {
         settle.iter().map(one).collect()
     }
 
-    /// Applies one operation to one task; nothing if there is no such task.
+    /// Applies one operation to one task; returns `None` if the task does not exist.
     pub fn change(&mut self, id: TaskId, op: &TaskOp, now: Timestamp) -> Option<TaskAnswer> {
         let mut task = self.unfile(id)?;
         let answer = task.apply(op, now);
@@ -202,7 +204,7 @@ impl TaskTable {
         Some(answer)
     }
 
-    /// Ends leases and deadlines of runners that have run out, and puts in line whatever is due.
+    /// Ends expired leases and expired deadlines of runners, and makes due tasks ready.
     pub fn recover(&mut self, limit: u32, now: Timestamp) -> Recovered {
         let mut recovered = self.expire(limit, now);
         let queues: Vec<QueueName> = self.queues.keys().cloned().collect();
@@ -211,7 +213,7 @@ impl TaskTable {
         recovered
     }
 
-    /// Ends up to `limit` leases that have run out.
+    /// Ends up to `limit` expired leases and expired deadlines of runners.
     pub fn expire(&mut self, limit: u32, now: Timestamp) -> Recovered {
         let mut recovered = Recovered::default();
         let ended = self.deadlines.iter().take_while(|(end, _)| *end <= now).take(limit as usize);
@@ -226,22 +228,22 @@ impl TaskTable {
         recovered
     }
 
-    /// One task.
+    /// Returns one task.
     pub fn get(&self, id: TaskId) -> Option<&Task> {
         self.tasks.get(&id)
     }
 
-    /// All tasks, oldest first.
+    /// Returns all tasks in the order of their ids, which is the order of creation for UUID v7.
     pub fn tasks(&self) -> impl DoubleEndedIterator<Item = &Task> {
         self.tasks.values()
     }
 
-    /// The task with that key.
+    /// Returns the task with this key.
     pub fn keyed(&self, queue: &QueueName, key: &TaskKey) -> Option<&Task> {
         self.keys.get(&(queue.clone(), key.clone())).and_then(|id| self.tasks.get(id))
     }
 
-    /// All queues that there are.
+    /// Returns all queues.
     pub fn queues(&self) -> Vec<QueueStatus> {
         let status = |(name, queue): (&QueueName, &Queue)| QueueStatus {
             queue: name.clone(),
@@ -251,18 +253,18 @@ impl TaskTable {
         self.queues.iter().map(status).collect()
     }
 
-    /// Pauses a queue or lets it go on; says whether there is such a queue.
+    /// Pauses or resumes a queue; returns whether the queue exists.
     pub fn pause(&mut self, queue: &QueueName, pause: Option<Pause>) -> bool {
         self.queues.get_mut(queue).map(|queue| queue.paused = pause).is_some()
     }
 
-    /// The workers, oldest first.
+    /// Returns all workers in the order of their ids.
     pub fn workers(&self) -> impl Iterator<Item = &WorkerStatus> {
         self.workers.values()
     }
 
-    /// Puts finished tasks away; says how many.
-    pub fn archive(&mut self, which: &Finished) -> u64 {
+    /// Archives finished tasks and returns their number.
+    pub fn archive(&mut self, which: &FinishedFilter) -> u64 {
         let ids = self.finished(which, |task| !task.archived);
         for id in &ids {
             let mut task = self.unfile(*id).expect("it was just found");
@@ -272,8 +274,8 @@ impl TaskTable {
         ids.len() as u64
     }
 
-    /// Forgets finished tasks; says how many.
-    pub fn purge(&mut self, which: &Finished) -> u64 {
+    /// Removes finished tasks and returns their number.
+    pub fn purge(&mut self, which: &FinishedFilter) -> u64 {
         let ids = self.finished(which, |_| true);
         for id in &ids {
             let task = self.unfile(*id).expect("it was just found");
@@ -284,7 +286,7 @@ impl TaskTable {
         ids.len() as u64
     }
 
-    fn finished(&self, which: &Finished, also: impl Fn(&Task) -> bool) -> Vec<TaskId> {
+    fn finished(&self, which: &FinishedFilter, also: impl Fn(&Task) -> bool) -> Vec<TaskId> {
         let fits = |task: &&Task| {
             task.finished_at.is_some_and(|end| end < which.before)
                 && which.queue.as_ref().is_none_or(|queue| task.queue == *queue)
@@ -307,28 +309,28 @@ impl TaskTable {
         u32::try_from(due.len()).unwrap_or(u32::MAX)
     }
 
-    /// Sees to it that a chain has a head, and that no task which waits comes before a head that does not run yet.
+    /// Ensures that a chain has a head, and that no waiting task precedes a head that is not running yet.
     fn elect(&mut self, chain: Option<&Chain>, now: Timestamp) {
         let Some(chain) = chain else { return };
         let Some(first) = self.blocked.get(chain).and_then(BTreeSet::first).copied() else { return };
         match self.heads.get(chain).map(|id| &self.tasks[id]) {
             None => _ = self.change(first.2, &TaskOp::Unblock, now),
             Some(head) if head.state == TaskState::Pending && first < head.order() => {
-                // Without a head, the first is elected.
+                // Without a head, the nested call elects the first task.
                 self.change(head.id, &TaskOp::Block, now);
             }
             Some(_) => {}
         }
     }
 
-    /// For checkers: puts a record in the place of the one with its id, and into the lists where it belongs.
+    /// For checkers: replaces the record with the same id and updates the indexes.
     #[cfg(feature = "testing")]
     pub fn refile(&mut self, task: Task) {
         self.unfile(task.id);
         self.file(task);
     }
 
-    /// For checkers: changes a record where it is. What decides in which lists it is must stay as it was.
+    /// For checkers: edits a record in place. Fields that determine its place in the indexes must not change.
     #[cfg(feature = "testing")]
     pub fn edit(&mut self, id: TaskId, edit: impl FnOnce(&mut Task)) {
         if let Some(task) = self.tasks.get_mut(&id) {
@@ -336,7 +338,7 @@ impl TaskTable {
         }
     }
 
-    /// Takes a task out of every list it is in.
+    /// Removes a task from the table and from all indexes.
     fn unfile(&mut self, id: TaskId) -> Option<Task> {
         let task = self.tasks.remove(&id)?;
         let queue = self.queues.get_mut(&task.queue).expect("a task's queue is known");
@@ -367,7 +369,7 @@ impl TaskTable {
         Some(task)
     }
 
-    /// Puts a task into every list it belongs in. If it could run but its chain has a head, it waits for that.
+    /// Adds a task to the table and to its indexes. A task that is ready is blocked if its chain has a head.
     fn file(&mut self, mut task: Task) {
         let chain = task.chain();
         if let Some(chain) = &chain {
@@ -397,7 +399,7 @@ impl TaskTable {
 }
 
 impl Reuse {
-    /// Whether the key of a task in this state may be used anew.
+    /// Returns whether the key of a task in this state may be reused.
     pub const fn allows(self, state: TaskState) -> bool {
         match self {
             Self::Never => false,

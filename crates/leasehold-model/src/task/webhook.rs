@@ -1,28 +1,28 @@
-//! The webhook delivery that started an execution. It is stored as facts of the execution's brief, so that every process
-//! that runs the execution has it.
+//! Webhook delivery that started an execution. It is stored in the metadata of the execution's
+//! spec, so that every process that runs the execution has it.
 
 use super::Payload;
-use super::workflow::Brief;
+use super::workflow::ExecutionSpec;
 use crate::{DeliveryId, EventName, Metadata, TriggerId};
 
 const TRIGGER: &str = "webhookTrigger";
 const EVENT: &str = "webhookEvent";
 const DELIVERY: &str = "webhookDelivery";
 
-/// The webhook delivery that started an execution.
+/// Webhook delivery that started an execution.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct WebhookEvent {
-    /// The trigger that received the delivery.
+    /// Trigger that received the delivery.
     pub trigger: TriggerId,
-    /// The kind of the event, if the sender names it: `push`, `pull_request.opened`, `invoice.paid`.
+    /// Kind of the event, if the sender names it: `push`, `pull_request.opened`, `invoice.paid`.
     pub event: Option<EventName>,
-    /// The sender's id of the delivery, if the delivery has one.
+    /// Sender's id of the delivery, if the delivery has one.
     pub delivery: Option<DeliveryId>,
 }
 
 impl WebhookEvent {
-    /// Returns the delivery that these facts of an execution name, if they name one. A text that its type does not allow is
-    /// left out: it could not be passed on in the environment of a command.
+    /// Returns the delivery that this metadata of an execution describes, if it describes one. A
+    /// value that its type rejects is omitted: it could not be passed on in the environment of a command.
     pub fn of(facts: &Metadata) -> Option<Self> {
         let trigger = facts.get(TRIGGER).and_then(|text| TriggerId::new(text).ok())?;
         let event = facts.get(EVENT).and_then(|text| EventName::new(text).ok());
@@ -30,22 +30,23 @@ impl WebhookEvent {
         Some(Self { trigger, event, delivery })
     }
 
-    /// Returns the facts that name the delivery.
+    /// Returns the metadata entries that describe the delivery.
     pub fn facts(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let event = self.event.as_ref().map(|event| (EVENT, event.as_str()));
         let delivery = self.delivery.as_ref().map(|delivery| (DELIVERY, delivery.as_str()));
         std::iter::once((TRIGGER, self.trigger.as_str())).chain(event).chain(delivery)
     }
 
-    /// Whether a fact of this name is one of a webhook. Only the triggers of a server set them.
+    /// Returns whether a metadata entry of this name belongs to a webhook. Only the triggers of a
+    /// server set such entries.
     pub fn is_fact(name: &str) -> bool {
         [TRIGGER, EVENT, DELIVERY].contains(&name)
     }
 
-    /// Returns the facts of a webhook in this payload of an execution, whatever they say. A payload that is not that of an
-    /// execution has none.
+    /// Returns the metadata entries of a webhook in this payload of an execution, with any value. A
+    /// payload of another kind of task has none.
     pub fn facts_in(payload: &Payload) -> Vec<(String, String)> {
-        let Ok(brief) = payload.read::<Brief>() else { return Vec::new() };
+        let Ok(brief) = payload.read::<ExecutionSpec>() else { return Vec::new() };
         let facts = brief.facts.iter().filter(|(name, _)| Self::is_fact(name));
         facts.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
     }
@@ -59,7 +60,7 @@ mod tests {
         serde_json::from_str(json).unwrap()
     }
 
-    /// Part of the stored format.
+    /// The entry names are part of the stored format.
     #[test]
     fn a_webhook_is_stored_as_facts() {
         let stored = r#"{"webhookDelivery":"guid-1","webhookEvent":"push","webhookTrigger":"main"}"#;
@@ -75,7 +76,7 @@ mod tests {
         assert!(!WebhookEvent::is_fact("startedBy"));
     }
 
-    /// The texts reach the environment of a command, where a NUL would end them.
+    /// The values are passed in the environment of a command, where a NUL would end them.
     #[test]
     fn a_webhook_has_no_control_characters() {
         let event = |text: &str| {

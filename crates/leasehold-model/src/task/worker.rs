@@ -1,40 +1,40 @@
-//! Who works: what a worker says about itself with each sign of life.
+//! Description of a worker, which it sends with each heartbeat.
 
 use serde::{Deserialize, Serialize};
 
 use super::WorkerId;
-use crate::{Invalid, QueueName, Timestamp, Ttl};
+use crate::{QueueName, Timestamp, Ttl, ValidationError};
 
-/// Longest host name and version of a worker, in bytes of UTF-8.
+/// Maximum length of the host name and of the version of a worker, in bytes of UTF-8.
 const MAX_TEXT: usize = 255;
-/// Most queues of one worker.
+/// Maximum number of queues of one worker.
 const MAX_QUEUES: usize = 1000;
 
-/// What a worker says about itself.
+/// Description that a worker sends of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "UncheckedWorkerInfo")]
 pub struct WorkerInfo {
-    /// New each time it starts.
+    /// Id of the worker; new at each start.
     pub id: WorkerId,
-    /// The machine it runs on.
+    /// Host name of the machine that the worker runs on.
     pub host: String,
-    /// Its process there.
+    /// Process id of the worker on its host.
     pub pid: u32,
-    /// The version of leasehold in it.
+    /// Version of leasehold in the worker.
     pub version: String,
-    /// The queues it takes tasks from.
+    /// Queues that the worker leases tasks from.
     pub queues: Vec<QueueName>,
-    /// How many tasks it runs at once.
+    /// Maximum number of tasks that the worker runs concurrently.
     pub slots: u32,
-    /// How many it runs now.
+    /// Number of tasks that the worker runs now.
     pub busy: u32,
-    /// Whether it takes new tasks, or only finishes what it has.
+    /// Whether the worker leases no new tasks and only finishes its running ones.
     pub draining: bool,
-    /// It says something at least this often; thrice without a word means that it is gone.
+    /// Heartbeat interval; a worker is considered dead after three missed heartbeats.
     pub every: Ttl,
 }
 
-/// A worker as it is read: from a store, or from a client of a server.
+/// Description of a worker before validation, from a store or from a client of a server.
 #[derive(Deserialize)]
 struct UncheckedWorkerInfo {
     id: WorkerId,
@@ -49,59 +49,61 @@ struct UncheckedWorkerInfo {
 }
 
 impl TryFrom<UncheckedWorkerInfo> for WorkerInfo {
-    type Error = Invalid;
-    fn try_from(read: UncheckedWorkerInfo) -> Result<Self, Invalid> {
+    type Error = ValidationError;
+    fn try_from(read: UncheckedWorkerInfo) -> Result<Self, ValidationError> {
         let UncheckedWorkerInfo { id, host, pid, version, queues, slots, busy, draining, every } = read;
         Self { id, host, pid, version, queues, slots, busy, draining, every }.check()
     }
 }
 
 impl WorkerInfo {
-    /// Checks the bounds: everyone who lists the workers reads these texts.
-    pub fn check(self) -> Result<Self, Invalid> {
+    /// Checks the bounds: every client that lists the workers reads these texts.
+    pub fn check(self) -> Result<Self, ValidationError> {
         for (field, text) in [("host", &self.host), ("version", &self.version)] {
             if text.len() > MAX_TEXT || text.contains(char::is_control) {
-                return Err(Invalid(format!(
+                return Err(ValidationError(format!(
                     "the {field} of a worker has at most {MAX_TEXT} bytes and no control character"
                 )));
             }
         }
         if self.queues.len() > MAX_QUEUES {
             let queues = self.queues.len();
-            return Err(Invalid(format!("a worker cannot have {queues} queues; {MAX_QUEUES} are the most")));
+            return Err(ValidationError(format!(
+                "a worker cannot have {queues} queues; {MAX_QUEUES} are the most"
+            )));
         }
         Ok(self)
     }
 
-    /// What is sent for a worker that says nothing about itself but its id: if it is listed, it was heard of, and if not,
-    /// it is not listed for that.
+    /// Creates a description that contains only the id. The heartbeat updates the worker's time of
+    /// contact if the worker is listed, but does not add the worker to the list.
     pub fn only(id: WorkerId) -> Self {
         let (host, version, queues) = Default::default();
         Self { id, host, pid: 0, version, queues, slots: 0, busy: 0, draining: false, every: Ttl::MIN }
     }
 
-    /// Whether it says nothing about itself but its id.
+    /// Returns whether the description contains only the id.
     pub fn says_nothing(&self) -> bool {
         self.slots == 0 && self.host.is_empty()
     }
 }
 
-/// A worker as the store knows it.
+/// Stored status of a worker.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct WorkerStatus {
-    /// What it last said about itself.
+    /// Last description that the worker sent.
     pub info: WorkerInfo,
-    /// When it was first heard.
+    /// Time of the first heartbeat.
     pub started_at: Timestamp,
-    /// When it was last heard.
+    /// Time of the last heartbeat.
     pub seen_at: Timestamp,
 }
 
 impl WorkerStatus {
-    /// A worker that has said nothing for so long is forgotten.
+    /// Time without a heartbeat after which a worker is removed from the list.
     pub const REMEMBERED: Ttl = Ttl::from_secs(3600);
 
-    /// Whether nothing was heard of it for so long that it must be gone.
+    /// Returns whether the worker has missed three heartbeats and is considered dead.
     pub fn is_gone(&self, now: Timestamp) -> bool {
         now.since(self.seen_at) > self.info.every.as_duration().saturating_mul(3)
     }

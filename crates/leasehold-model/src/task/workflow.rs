@@ -1,5 +1,5 @@
-//! Executions of workflows. An execution is a task: of the queue `workflow/NAME`, under the lock of the same name, with a
-//! brief as its payload.
+//! Workflow executions. An execution is a task of the queue `workflow/NAME`, under the lock of the
+//! same name, with an [`ExecutionSpec`] as its payload.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,60 +9,61 @@ use serde::{Deserialize, Serialize};
 
 use super::{Fingerprint, Payload, Task, TaskId};
 use crate::ask::is_default;
-use crate::{Holder, Invalid, LockName, Metadata, QueueName, TaskKey, Ttl, WorkflowName};
+use crate::{Holder, LockName, Metadata, QueueName, TaskKey, Ttl, ValidationError, WorkflowName};
 
-/// What the queue and the lock of a workflow begin with.
+/// Prefix of the queue and of the lock of a workflow.
 pub(crate) const WORKFLOW: &str = "workflow/";
-/// What the name of an execution begins with.
+/// Prefix of the id of an execution.
 const EXECUTION: &str = "exec_";
 
 impl WorkflowName {
-    /// What the queues and locks of all workflows begin with.
+    /// Prefix of the queues and locks of all workflows.
     pub const PREFIX: &'static str = WORKFLOW;
 
-    /// The queue of its executions.
+    /// Returns the queue of the workflow's executions.
     pub fn queue(&self) -> QueueName {
         QueueName::new(format!("{WORKFLOW}{self}")).expect("a workflow's name is short enough")
     }
 
-    /// The lock under which they run.
+    /// Returns the lock under which the executions run.
     pub fn lock(&self) -> LockName {
         LockName::new(format!("{WORKFLOW}{self}")).expect("a workflow's name is short enough")
     }
 
-    /// The workflow that this queue belongs to, if it is one's.
+    /// Returns the workflow of this queue, if the queue belongs to one.
     pub fn of_queue(queue: &QueueName) -> Option<Self> {
         queue.as_str().strip_prefix(WORKFLOW).and_then(|name| Self::new(name).ok())
     }
 
-    /// The workflow that this lock belongs to, if it is one's.
+    /// Returns the workflow of this lock, if the lock belongs to one.
     pub fn of_lock(lock: &LockName) -> Option<Self> {
         lock.as_str().strip_prefix(WORKFLOW).and_then(|name| Self::new(name).ok())
     }
 }
 
-/// One execution of a workflow: `exec_` and the id of its task. As such it holds the workflow's lock.
+/// Id of an execution of a workflow: `exec_` and the id of its task. The execution holds the
+/// workflow's lock under this name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ExecutionId(TaskId);
 
 impl ExecutionId {
-    /// The id of the task that it is.
+    /// Returns the id of the execution's task.
     pub const fn task(self) -> TaskId {
         self.0
     }
 
-    /// Who it is as the holder of a lock.
+    /// Returns the execution as the holder of a lock.
     pub fn holder(self) -> Holder {
         Holder::new(self.to_string()).expect("an execution's id is short")
     }
 
-    /// The execution that this holder is, if it is one.
+    /// Returns the execution that this holder denotes, if it denotes one.
     pub fn of_holder(holder: &Holder) -> Option<Self> {
         holder.as_str().starts_with(EXECUTION).then(|| holder.as_str().parse().ok()).flatten()
     }
 
-    /// The execution that this task is, if it is one.
+    /// Returns the execution of this task, if the task is one.
     pub fn of_task(task: &Task) -> Option<Self> {
         WorkflowName::of_queue(&task.queue).map(|_| Self(task.id))
     }
@@ -86,21 +87,23 @@ impl fmt::Debug for ExecutionId {
     }
 }
 
-/// With or without `exec_`.
+/// Parses an id with or without the prefix `exec_`.
 impl FromStr for ExecutionId {
-    type Err = Invalid;
-    fn from_str(text: &str) -> Result<Self, Invalid> {
+    type Err = ValidationError;
+    fn from_str(text: &str) -> Result<Self, ValidationError> {
         let id = text.strip_prefix(EXECUTION).unwrap_or(text);
         let wrong = |_| {
-            Invalid(format!("'{text}' is not an execution id; an execution id is {EXECUTION} and a UUID"))
+            ValidationError(format!(
+                "'{text}' is not an execution id; an execution id is {EXECUTION} and a UUID"
+            ))
         };
         id.parse().map(Self).map_err(wrong)
     }
 }
 
 impl TryFrom<String> for ExecutionId {
-    type Error = Invalid;
-    fn try_from(text: String) -> Result<Self, Invalid> {
+    type Error = ValidationError;
+    fn try_from(text: String) -> Result<Self, ValidationError> {
         text.parse()
     }
 }
@@ -111,43 +114,46 @@ impl From<ExecutionId> for String {
     }
 }
 
-/// What an execution is to do: the payload of its task.
+/// Specification of an execution: the payload of its task.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Brief {
-    /// What it was started with.
+pub struct ExecutionSpec {
+    /// Input that the execution was started with.
     pub input: Input,
-    /// Which try of its key it is, from 1.
+    /// Number of the attempt with the same key, from 1.
     #[serde(default = "first", skip_serializing_if = "is_first")]
     pub attempt: u32,
-    /// The failed execution whose key it has taken over.
+    /// Failed execution whose key this one has taken over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_of: Option<ExecutionId>,
-    /// It is stopped when it has run for so long.
+    /// Maximum run time, after which the execution is stopped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_runtime: Option<Ttl>,
-    /// The key that it was started with. The task itself has the key only until a later execution uses it again.
+    /// Key that the execution was started with. The task itself has the key only until a later
+    /// execution reuses it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<TaskKey>,
-    /// Facts about its start: who started it under [`Brief::STARTED_BY`], and what the caller added.
+    /// Metadata of the start: the caller, under [`ExecutionSpec::STARTED_BY`], and the entries that
+    /// the caller added.
     #[serde(default, skip_serializing_if = "is_default")]
     pub facts: Metadata,
 }
 
-impl Brief {
-    /// The fact that names the caller that started the execution.
+impl ExecutionSpec {
+    /// Metadata key of the caller that started the execution.
     pub const STARTED_BY: &'static str = "startedBy";
 
-    /// A first try without a limit on its runtime.
+    /// Creates the specification of a first attempt without a limit on its run time.
     pub fn new(input: Input) -> Self {
         Self { input, attempt: 1, retry_of: None, max_runtime: None, key: None, facts: Metadata::default() }
     }
 
-    /// The caller that started the execution, if it is known.
+    /// Returns the caller that started the execution, if known.
     pub fn started_by(&self) -> Option<&str> {
         self.facts.get(Self::STARTED_BY)
     }
 
-    /// The brief of an execution. A task that somebody has added by hand has only an input.
+    /// Returns the specification of an execution. A task that was not added as an execution has
+    /// only an input.
     pub fn of(task: &Task) -> Self {
         task.payload.read().unwrap_or_else(|_| Self::new(Input::Json(task.payload.clone())))
     }
@@ -162,7 +168,7 @@ fn is_first(attempt: &u32) -> bool {
     *attempt == 1
 }
 
-/// What an execution was started with, byte for byte.
+/// Input of an execution, byte for byte.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Input {
@@ -173,23 +179,23 @@ pub enum Input {
 }
 
 impl Input {
-    /// Takes anything that can be written as JSON.
-    pub fn of<T: Serialize + ?Sized>(value: &T) -> Result<Self, Invalid> {
+    /// Creates an input from any value that serializes to JSON.
+    pub fn of<T: Serialize + ?Sized>(value: &T) -> Result<Self, ValidationError> {
         Payload::of(value).map(Self::Json)
     }
 
-    /// Takes bytes as they came, such as the body of a request: JSON, or else a text.
-    pub fn raw(bytes: &[u8]) -> Result<Self, Invalid> {
+    /// Creates an input from raw bytes, such as the body of a request: JSON, or otherwise a text.
+    pub fn raw(bytes: &[u8]) -> Result<Self, ValidationError> {
         let text = std::str::from_utf8(bytes)
-            .map_err(|error| Invalid(format!("the input is neither JSON nor a text: {error}")))?;
-        // What stands around a value would not be kept with it.
+            .map_err(|error| ValidationError(format!("the input is neither JSON nor a text: {error}")))?;
+        // Blanks around a JSON value would be lost.
         match Payload::new(text) {
             Ok(json) if text.trim() == text => Ok(Self::Json(json)),
             _ => Ok(Self::Text(text.into())),
         }
     }
 
-    /// The bytes.
+    /// Returns the bytes of the input.
     pub fn bytes(&self) -> &[u8] {
         match self {
             Self::Json(json) => json.as_str().as_bytes(),
@@ -197,15 +203,17 @@ impl Input {
         }
     }
 
-    /// The value in it.
-    pub fn read<'a, T: Deserialize<'a>>(&'a self) -> Result<T, Invalid> {
+    /// Deserializes the value.
+    pub fn read<'a, T: Deserialize<'a>>(&'a self) -> Result<T, ValidationError> {
         match self {
             Self::Json(json) => json.read(),
-            Self::Text(text) => serde_json::from_str(text).map_err(|error| Invalid(error.to_string())),
+            Self::Text(text) => {
+                serde_json::from_str(text).map_err(|error| ValidationError(error.to_string()))
+            }
         }
     }
 
-    /// What tells it from others. JSON that means the same is the same.
+    /// Returns the fingerprint of the input; equal for JSON texts with the same canonical form.
     pub fn fingerprint(&self) -> Fingerprint {
         match self {
             Self::Json(json) => json.fingerprint(),
@@ -213,7 +221,7 @@ impl Input {
         }
     }
 
-    /// What earlier versions stored for it.
+    /// Returns the fingerprint that earlier versions stored for the input.
     pub fn old_fingerprint(&self) -> Fingerprint {
         Fingerprint::of_old(self.bytes())
     }
@@ -254,9 +262,9 @@ mod tests {
     #[test]
     fn an_input_is_kept_byte_for_byte() {
         for bytes in ["{\"a\":  1.10}", " {\"a\":1}\n", "a=1&b=2", "", "\"\\u0000\""] {
-            let brief = Brief::new(Input::raw(bytes.as_bytes()).unwrap());
+            let brief = ExecutionSpec::new(Input::raw(bytes.as_bytes()).unwrap());
             let stored = Payload::of(&brief).unwrap();
-            let read: Brief = stored.read().unwrap();
+            let read: ExecutionSpec = stored.read().unwrap();
             assert_eq!(read, brief);
             assert_eq!(read.input.bytes(), bytes.as_bytes());
             assert_eq!(read.input.old_fingerprint(), Fingerprint::of_old(bytes.as_bytes()));
@@ -264,11 +272,11 @@ mod tests {
         assert!(Input::raw(&[0xff]).is_err());
     }
 
-    /// Part of the stored format: what was written once has to be read by whatever comes later.
+    /// Part of the stored format: later versions must be able to read what earlier versions wrote.
     #[test]
     fn a_brief_is_stored_like_this() {
         let id = ExecutionId::from(TaskId::from_uuid(Uuid::from_u128(5)));
-        let mut brief = Brief::new(Input::raw(b"{\"a\":1}").unwrap());
+        let mut brief = ExecutionSpec::new(Input::raw(b"{\"a\":1}").unwrap());
         assert_eq!(serde_json::to_string(&brief).unwrap(), "{\"input\":{\"json\":{\"a\":1}}}");
         (brief.attempt, brief.retry_of, brief.max_runtime) = (2, Some(id), Some(Ttl::from_secs(60)));
         assert_eq!(
@@ -277,10 +285,10 @@ mod tests {
                 "{{\"input\":{{\"json\":{{\"a\":1}}}},\"attempt\":2,\"retry_of\":\"{id}\",\"max_runtime\":60000000}}"
             )
         );
-        let mut brief = Brief::new(Input::of(&1).unwrap());
-        brief.facts.set(Brief::STARTED_BY, "ada@laptop").unwrap();
+        let mut brief = ExecutionSpec::new(Input::of(&1).unwrap());
+        brief.facts.set(ExecutionSpec::STARTED_BY, "ada@laptop").unwrap();
         let stored = serde_json::to_string(&brief).unwrap();
         assert_eq!(stored, "{\"input\":{\"json\":1},\"facts\":{\"startedBy\":\"ada@laptop\"}}");
-        assert_eq!(serde_json::from_str::<Brief>(&stored).unwrap().started_by(), Some("ada@laptop"));
+        assert_eq!(serde_json::from_str::<ExecutionSpec>(&stored).unwrap().started_by(), Some("ada@laptop"));
     }
 }

@@ -1,4 +1,4 @@
-//! What a handler asks for: a caller with at least this role.
+//! Extractor for handlers that require a caller with at least a given role.
 
 use std::marker::PhantomData;
 
@@ -12,11 +12,12 @@ use super::quota::InFlight;
 use crate::problem::Problem;
 use crate::server::App;
 
-/// Somebody with at least the role `R`. A handler that has one among its arguments is only reached by such callers.
+/// Authenticated caller with at least the role `R`. A handler with this argument is reached only by
+/// such callers.
 pub(crate) struct Caller<R> {
     who: Who,
     role: PhantomData<R>,
-    /// Until the handler has ended; none for a server without tokens.
+    /// Counts the request until the handler has ended; `None` on a server without tokens.
     _in_flight: Option<InFlight>,
 }
 
@@ -36,17 +37,17 @@ macro_rules! ranks {
 ranks!(Reader Worker Operator Admin);
 
 impl<R> Caller<R> {
-    /// Its name, as the holder of what it takes if it names no other.
+    /// Returns the caller's name, the default holder of leases that the caller acquires.
     pub(crate) fn holder(&self) -> Result<Holder, Problem> {
         Ok(Holder::new(self.who.name.as_str())?)
     }
 
-    /// Who it is.
+    /// Returns the caller's identity.
     pub(crate) fn who(&self) -> &Who {
         &self.who
     }
 
-    /// Whether it may also do what needs this role.
+    /// Returns the problem `FORBIDDEN` unless the caller also has this role.
     pub(crate) fn must_be(&self, role: Role) -> Result<(), Problem> {
         self.who.must_be(role)
     }

@@ -1,30 +1,30 @@
-//! The tokens in the store: making, listing, revoking, finding.
+//! API tokens in the store: creating, listing, revoking and finding them.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use leasehold::model::{Invalid, Timestamp, Ttl};
-use leasehold::store::{BACK_ROOM, Cursor, Doc, DocStore, Draft, PutIf};
-use leasehold::{Error, Leasehold, Moment, Result, Trouble};
+use leasehold::model::{Timestamp, Ttl, ValidationError};
+use leasehold::store::{Cursor, DocStore, Document, NewDocument, PutIf, RESERVED_PREFIX};
+use leasehold::{BootInstant, Error, Leasehold, Result, StoreErrorKind};
 use serde::{Deserialize, Serialize};
 
 use super::token::{Hash, TokenText};
 use super::{Role, Scope};
 
-/// So long what was read of a token is good. A token that was revoked is refused after this at the latest.
+/// Cache lifetime of a token record. A revoked token is rejected after this time at the latest.
 const FRESH: Duration = Duration::from_secs(1);
-/// So many tokens are remembered; requests with made-up ids must not fill the memory.
+/// Maximum number of cached tokens, so that requests with invented ids cannot fill the memory.
 const REMEMBERED: usize = 10_000;
 const PAGE: u32 = 500;
 
-/// The tokens of a store.
+/// API tokens of a store.
 pub struct TokenDesk {
     leasehold: Leasehold,
-    known: Mutex<HashMap<String, (Moment, Option<Record>)>>,
+    known: Mutex<HashMap<String, (BootInstant, Option<Record>)>>,
 }
 
-/// What is kept of a token.
+/// Stored record of a token.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Record {
     pub(super) name: String,
@@ -35,56 +35,59 @@ pub(super) struct Record {
     expires_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     revoked_at: Option<Timestamp>,
-    /// What it reaches; everything if there is none. A server that cannot read one of them lets nobody in with it.
+    /// Scopes of the token; empty means no restriction. A server that cannot parse one of the
+    /// scopes rejects the token.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) scopes: Vec<Scope>,
 }
 
-/// A token that was made. Its text is shown once, and kept by nobody but its owner.
+/// Newly created token. Its text is shown once and is not stored.
 pub struct NewToken {
-    /// What it is called by.
+    /// Id of the token.
     pub id: String,
-    /// The token itself.
+    /// Text of the token, including its secret.
     pub text: String,
 }
 
-/// A token as others may see it.
+/// Public view of a token, without its secret.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TokenStatus {
-    /// What it is called by.
+    /// Id of the token.
     pub id: String,
-    /// Whose it is.
+    /// Name of the token's owner.
     pub name: String,
-    /// What it allows.
+    /// Role of the token.
     pub role: Role,
-    /// Since when.
+    /// Creation time.
     pub created_at: String,
-    /// Until when, if it ends by itself.
+    /// Expiry time, if the token expires.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<String>,
-    /// Since when it is refused.
+    /// Revocation time, if the token was revoked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub revoked_at: Option<String>,
-    /// What it reaches; everything if there is none.
+    /// Scopes of the token; empty means no restriction.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub scopes: Vec<Scope>,
-    /// Whether it is let in now.
+    /// Whether the server currently accepts the token.
     pub active: bool,
 }
 
 impl TokenDesk {
-    /// The tokens of this store.
+    /// Returns the API tokens of this store.
     pub fn new(leasehold: Leasehold) -> Self {
         Self { leasehold, known: Mutex::default() }
     }
 
-    /// Makes one. `name` says whose it is, in lists and as the holder of what is taken with it.
+    /// Creates a token. `name` is its owner, shown in lists and as the holder of leases acquired
+    /// with the token.
     pub async fn create(&self, name: &str, role: Role, lasts: Option<Ttl>) -> Result<NewToken> {
         self.create_scoped(name, role, lasts, Vec::new()).await
     }
 
-    /// The same, for a token that reaches only what these scopes name; everything if there is none.
+    /// Like [`TokenDesk::create`], for a token that is limited to these scopes; an empty list means
+    /// no restriction.
     pub async fn create_scoped(
         &self,
         name: &str,
@@ -108,11 +111,11 @@ impl TokenDesk {
         };
         match docs.put_if(&key(&text.id), None, draft(&record)).await? {
             PutIf::Written(_) => Ok(NewToken { id: text.id.clone(), text: text.expose() }),
-            PutIf::Clash(_) => Err(broken("a new token has the id of another")),
+            PutIf::Conflict(_) => Err(broken("a new token has the id of another")),
         }
     }
 
-    /// All of them, the revoked ones too.
+    /// Returns all tokens, including revoked ones.
     pub async fn list(&self) -> Result<Vec<TokenStatus>> {
         let store = self.leasehold.store();
         let docs = docs(&*store)?;
@@ -130,7 +133,7 @@ impl TokenDesk {
         }
     }
 
-    /// From now on it is refused, by all servers over this store, within a second.
+    /// Revokes a token. All servers over this store reject it within a second.
     pub async fn revoke(&self, id: &str) -> Result<TokenStatus> {
         let store = self.leasehold.store();
         let docs = docs(&*store)?;
@@ -138,7 +141,7 @@ impl TokenDesk {
         let mut found = docs.get(&key(id)).await?;
         loop {
             let Some(doc) = found else {
-                return Err(Invalid(format!(
+                return Err(ValidationError(format!(
                     "there is no token '{id}'; see them with: leasehold token list"
                 ))
                 .into());
@@ -147,19 +150,19 @@ impl TokenDesk {
             record.revoked_at.get_or_insert(now);
             match docs.put_if(&key(id), Some(doc.version), draft(&record)).await? {
                 PutIf::Written(_) => return Ok(record.status(&key(id), now)),
-                PutIf::Clash(newer) => found = newer,
+                PutIf::Conflict(newer) => found = newer,
             }
         }
     }
 
-    /// Whether there is or ever was one.
+    /// Whether no token exists or ever existed.
     pub async fn is_empty(&self) -> Result<bool> {
         let store = self.leasehold.store();
         let Ok(docs) = docs(&*store) else { return Ok(true) };
         Ok(docs.list(&key(""), None, 1).await?.items.is_empty())
     }
 
-    /// Who has this token, if anybody has.
+    /// Returns the record of this token, or `None` if the token is unknown, expired or revoked.
     pub(super) async fn find(&self, text: &TokenText) -> Result<Option<Record>> {
         let record = match self.remembered(&text.id) {
             Some(record) => record,
@@ -177,11 +180,11 @@ impl TokenDesk {
     fn remembered(&self, id: &str) -> Option<Option<Record>> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let (since, record) = known.get(id)?;
-        (Moment::now().after(*since) < FRESH).then(|| record.clone())
+        (BootInstant::now().after(*since) < FRESH).then(|| record.clone())
     }
 
     async fn look_up(&self, id: &str) -> Result<Option<Record>> {
-        let asked = Moment::now();
+        let asked = BootInstant::now();
         let store = self.leasehold.store();
         let Ok(docs) = docs(&*store) else { return Ok(None) };
         let record = docs.get(&key(id)).await?.as_ref().map(read).transpose()?;
@@ -216,25 +219,30 @@ impl Record {
 }
 
 fn key(id: &str) -> String {
-    format!("{BACK_ROOM}server/token/{id}")
+    format!("{RESERVED_PREFIX}server/token/{id}")
 }
 
 fn docs(store: &dyn leasehold::store::Store) -> Result<&dyn DocStore> {
     store.docs().ok_or_else(|| {
         let invalid = format!("{} keeps no tokens; put their hashes into leasehold.toml", store.url());
-        Invalid(invalid).into()
+        ValidationError(invalid).into()
     })
 }
 
-fn draft(record: &Record) -> Draft {
+fn draft(record: &Record) -> NewDocument {
     let body = serde_json::to_string(record).expect("a record of plain values can be written");
-    Draft { body, facts: Vec::new(), keep: None }
+    NewDocument { body, facts: Vec::new(), keep: None }
 }
 
-fn read(doc: &Doc) -> Result<Record> {
+fn read(doc: &Document) -> Result<Record> {
     serde_json::from_str(&doc.body).map_err(|error| broken(format!("a token cannot be read: {error}")))
 }
 
 fn broken(message: impl Into<String>) -> Error {
-    Error::Store { trouble: Trouble::Broken, message: message.into(), hint: String::new(), source: None }
+    Error::Store {
+        trouble: StoreErrorKind::Broken,
+        message: message.into(),
+        hint: String::new(),
+        source: None,
+    }
 }

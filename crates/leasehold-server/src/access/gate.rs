@@ -1,4 +1,4 @@
-//! Who a request comes from.
+//! Authentication of requests.
 
 use axum::http::header;
 use axum::http::request::Parts;
@@ -11,31 +11,31 @@ use super::token::{FixedToken, TokenText};
 use super::{Role, Scope};
 use crate::problem::Problem;
 
-/// Who is let in.
+/// Which callers are accepted.
 #[derive(Debug, Clone)]
 pub enum Access {
-    /// Everybody, with all rights: for a server that only this machine can reach. Requests have to name this machine as
-    /// their host, so that no web page can send them under another name.
+    /// Every caller, with all rights: for a server that is reachable only from this machine. The host of
+    /// a request must name this machine, so that no web page can send requests under another host name.
     Open,
-    /// Whoever has a token: one of these, or one in the store.
+    /// Callers with a token: one of these, or one in the store.
     Tokens(Vec<FixedToken>),
 }
 
-/// Finds out who a request comes from.
+/// Authenticates requests.
 pub(crate) struct Gatekeeper {
     access: Access,
     desk: TokenDesk,
 }
 
-/// Somebody who was let in.
+/// Identity of an authenticated caller.
 #[derive(Debug, Clone)]
 pub(crate) struct Who {
-    /// The name of the token.
+    /// Name of the token.
     pub(crate) name: String,
     pub(crate) role: Role,
-    /// Whether it came with a token: not to a server that is open.
+    /// Whether the request carried a token; `false` on an open server.
     pub(crate) has_token: bool,
-    /// What it reaches; everything if it has none.
+    /// Scopes of the token; empty means no restriction.
     pub(crate) scopes: Vec<Scope>,
 }
 
@@ -44,7 +44,7 @@ impl Gatekeeper {
         Self { access, desk: TokenDesk::new(leasehold) }
     }
 
-    /// Lets in, or says why not.
+    /// Authenticates a request, or returns the problem.
     pub(crate) async fn admit(&self, parts: &Parts) -> Result<Who, Problem> {
         let fixed = match &self.access {
             Access::Open => {
@@ -83,14 +83,15 @@ impl Gatekeeper {
     }
 }
 
-/// The token of a request.
+/// Token of a request.
 struct Credentials {
     token: String,
-    /// Whether a browser that knows it sends it by itself, whichever page makes it send a request.
+    /// Whether a browser that knows the token adds it by itself, whichever page causes the request.
     by_browser: bool,
 }
 
-/// The token of a request: after `Bearer`, or as the password of `Basic`, for clients that have nothing else.
+/// Returns the token of a request: after `Bearer`, or as the password of `Basic`, for clients that
+/// support nothing else.
 fn credentials(parts: &Parts) -> Option<Credentials> {
     let value = parts.headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     let (scheme, rest) = value.split_once(' ')?;
@@ -105,8 +106,8 @@ fn credentials(parts: &Parts) -> Option<Credentials> {
     Some(Credentials { token: password.to_owned(), by_browser: true })
 }
 
-/// Refuses a request that a web page of another site makes a browser send: without a token, or with one that the browser
-/// adds by itself, the page would act for the person in front of it.
+/// Rejects a request that a page of another site causes a browser to send. Without a token, or with
+/// a token that the browser adds by itself, the page would act on behalf of the browser's user.
 fn must_not_be_of_a_page(parts: &Parts) -> Result<(), Problem> {
     let text = |name: &str| parts.headers.get(name).map(|value| value.to_str().unwrap_or("?"));
     let is_ours = |origin: &str| {
@@ -123,13 +124,13 @@ fn must_not_be_of_a_page(parts: &Parts) -> Result<(), Problem> {
         .hint("a program sends no Origin and no Sec-Fetch-Site; a page needs a token: Authorization: Bearer"))
 }
 
-/// Whether a proxy has passed the request on: its sender may be anywhere.
+/// Whether a proxy forwarded the request, in which case its sender may be on any host.
 fn was_forwarded(parts: &Parts) -> bool {
     let names = ["forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"];
     names.iter().any(|name| parts.headers.contains_key(*name))
 }
 
-/// Whether the request's host is this machine, by a name that no stranger can own.
+/// Whether the host of the request is this machine, by a name that no third party can own.
 fn names_this_machine(parts: &Parts) -> bool {
     let host = parts.headers.get(header::HOST).and_then(|host| host.to_str().ok());
     let host = host.or_else(|| parts.uri.host()).unwrap_or("");

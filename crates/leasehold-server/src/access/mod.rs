@@ -1,17 +1,4 @@
-//! Who may do what.
-//!
-//! | file | idea |
-//! |---|---|
-//! | `role.rs` | the roles, each with all that those below it may do |
-//! | `token.rs` | a token: its text, and what is kept of it |
-//! | `desk.rs` | the tokens in the store: making, listing, revoking, finding |
-//! | `gate.rs` | who a request comes from |
-//! | `scope.rs` | what a token reaches |
-//! | `quota.rs` | how many requests of one token are answered at the same time |
-//! | `owner.rs` | whose the lease of a lock is |
-//! | `task_owner.rs` | whose the lease of a task is |
-//! | `starter.rs` | who started an execution |
-//! | `caller.rs` | what a handler asks for: a caller with at least this role |
+//! Authentication and authorization.
 
 mod caller;
 mod desk;

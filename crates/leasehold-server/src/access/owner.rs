@@ -1,4 +1,5 @@
-//! Whose a lease is: the token that took it. Its id and fencing token can be seen by every reader, and open nothing.
+//! Ownership of lock leases: a lease belongs to the API token that acquired it. The lease id and
+//! the fencing token are visible to every reader and grant no access.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,13 +11,15 @@ use super::Role;
 use super::gate::Who;
 use crate::problem::{Answer, Problem};
 
-/// The fact in which a lease keeps the name of its token. What callers say under this name is not kept.
+/// Metadata key under which a lease stores the name of its API token. Values that callers send
+/// under this key are discarded.
 const TOKEN: &str = "token";
-/// The number of leases whose owners are remembered; the owners of others are read from the store.
+/// Maximum number of leases whose owners are cached; the owners of others are read from the store.
 const REMEMBERED: usize = 50_000;
 
 impl Who {
-    /// Writes the caller's token into the facts of a lease. Makes room for it if need be.
+    /// Writes the name of the caller's token into the metadata of a lease. Drops the longest
+    /// entries if there is no space.
     pub(crate) fn stamp(&self, metadata: &mut Metadata) {
         metadata.remove(TOKEN);
         if !self.has_token {
@@ -29,7 +32,7 @@ impl Who {
         }
     }
 
-    /// What the history says of an act of this caller: what it says of itself, and whose token it came with.
+    /// Returns the actor for the history: the claimed name, and the token that the request carried.
     pub(crate) fn signed(&self, claimed: Holder) -> Holder {
         if !self.has_token || claimed.as_str() == self.name {
             return claimed;
@@ -38,15 +41,16 @@ impl Who {
         Holder::new(format!("{claimed} via {}", self.name)).or(name).unwrap_or(claimed)
     }
 
-    /// Whether the caller may do as it likes with what others took.
+    /// Whether the caller may act on leases of other tokens.
     pub(super) fn may_act_for_others(&self) -> bool {
         !self.has_token || self.role >= Role::Operator
     }
 
-    /// Refuses a caller whose token did not take this lease or draw this ticket.
+    /// Rejects a caller whose token did not acquire this lease or this ticket.
     pub(crate) fn must_own(&self, ask: &Ask) -> Answer<()> {
         let owner = ask.metadata.get(TOKEN);
-        // Without an owner it was taken by a process that uses the engine itself, such as this server for an execution.
+        // A lease without an owner was acquired by a process that uses the engine directly, such as
+        // this server for an execution.
         if owner == Some(self.name.as_str()) || self.may_act_for_others() {
             return Ok(());
         }
@@ -58,13 +62,13 @@ impl Who {
     }
 }
 
-/// The owners of leases that this server has given out or looked up. Only that of one lock and one lease id together: an id is
-/// chosen by its caller, who may have seen it elsewhere.
+/// Cached owners of leases that this server granted or looked up. The key is the lock name together
+/// with the lease id, because callers choose lease ids and may have seen an id of another lock.
 #[derive(Default)]
 pub(crate) struct Owners(Mutex<HashMap<(LockName, LeaseId), Box<str>>>);
 
 impl Owners {
-    /// Remembers whose a lease is.
+    /// Caches the owner of a lease.
     pub(crate) fn note(&self, name: &LockName, lease: &Lease) {
         if let Some(owner) = lease.ask.metadata.get(TOKEN) {
             let mut owners = self.owners();
@@ -75,12 +79,12 @@ impl Owners {
         }
     }
 
-    /// Forgets a lease that has ended.
+    /// Removes a lease that has ended.
     pub(crate) fn forget(&self, name: &LockName, id: LeaseId) {
         self.owners().remove(&(name.clone(), id));
     }
 
-    /// Refuses a caller to whom the lease or the ticket with this id does not belong.
+    /// Rejects a caller that does not own the lease or the ticket with this id.
     pub(crate) async fn check(
         &self,
         store: &dyn Store,

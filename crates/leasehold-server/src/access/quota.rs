@@ -1,4 +1,4 @@
-//! How many requests of one token are answered at the same time.
+//! Limit on the number of concurrent requests per token.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use crate::problem::{Answer, Problem};
 
-/// The requests of each token that are being answered.
+/// Number of requests in progress per token.
 #[derive(Clone, Default)]
 pub(crate) struct Quota(Arc<Mutex<HashMap<String, usize>>>);
 
-/// One request that is being answered, until it is dropped.
+/// One request in progress; dropping it decrements the count of its token.
 pub(crate) struct InFlight {
     quota: Quota,
     token: String,
 }
 
 impl Quota {
-    /// Counts a request, or refuses it if there are as many of this token as there may be.
+    /// Counts a request, or rejects it if the token has reached its maximum of concurrent requests.
     pub(crate) fn enter(&self, token: &str, most: usize) -> Answer<InFlight> {
         let mut counts = self.counts();
         let count = counts.entry(token.to_owned()).or_default();

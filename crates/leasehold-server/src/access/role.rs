@@ -1,9 +1,9 @@
-//! The roles, each with all that those below it may do.
+//! Roles of callers; each role includes the rights of those below it.
 
 use std::fmt;
 use std::str::FromStr;
 
-use leasehold::model::Invalid;
+use leasehold::model::ValidationError;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -41,10 +41,10 @@ impl fmt::Display for Role {
 }
 
 impl FromStr for Role {
-    type Err = Invalid;
-    fn from_str(text: &str) -> Result<Self, Invalid> {
+    type Err = ValidationError;
+    fn from_str(text: &str) -> Result<Self, ValidationError> {
         let words = || Self::ALL.map(Self::word).join(", ");
         let found = Self::ALL.into_iter().find(|role| role.word() == text);
-        found.ok_or_else(|| Invalid(format!("'{text}' is not a role; the roles are {}", words())))
+        found.ok_or_else(|| ValidationError(format!("'{text}' is not a role; the roles are {}", words())))
     }
 }

@@ -1,28 +1,30 @@
-//! What a token reaches: everything, or only the locks, queues, workflows and Terraform states that its scopes name.
+//! Scopes of a token: a token reaches everything, or only the locks, queues, workflows and
+//! Terraform states that its scopes name.
 //!
-//! A token with scopes is refused everything that no scope names. Requests whose path names one thing are checked before
-//! their handler; requests that name it in their body or by an id are checked by the handler.
+//! A token with scopes is rejected for everything that no scope names. Requests whose path names
+//! one resource are checked before their handler; for requests that name the resource in their body
+//! or by an id, the handler checks.
 
 use std::fmt;
 use std::str::FromStr;
 
 use axum::extract::{MatchedPath, RawPathParams};
-use leasehold::model::{Invalid, LockName, QueueName, WorkflowName};
+use leasehold::model::{LockName, QueueName, ValidationError, WorkflowName};
 use serde::{Deserialize, Serialize};
 
 use super::gate::Who;
 use crate::problem::{Answer, Problem};
 
-/// The lock of a Terraform state has the state's name behind this.
+/// Prefix of the lock name of a Terraform state; the name of the state follows.
 pub(crate) const STATE_LOCKS: &str = "tf/";
 
-/// What one scope of a token names: `locks:deploy/*`, `queues:mail`, `workflows:*`, `terraform:prod`, `metrics`.
+/// Scope of a token: `locks:deploy/*`, `queues:mail`, `workflows:*`, `terraform:prod`, `metrics`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Scope {
     kind: Kind,
     name: String,
-    /// Whether it names everything that begins with the name.
+    /// Whether the scope covers all names with this prefix.
     is_prefix: bool,
 }
 
@@ -48,7 +50,7 @@ impl Kind {
         }
     }
 
-    /// One thing of this kind, in words.
+    /// Returns the noun phrase for one resource of this kind, for messages.
     const fn one(self) -> &'static str {
         match self {
             Self::Locks => "the lock",
@@ -79,10 +81,10 @@ impl fmt::Display for Scope {
 }
 
 impl FromStr for Scope {
-    type Err = Invalid;
-    fn from_str(text: &str) -> Result<Self, Invalid> {
+    type Err = ValidationError;
+    fn from_str(text: &str) -> Result<Self, ValidationError> {
         let wrong = || {
-            Invalid(format!(
+            ValidationError(format!(
                 "'{}' is not a scope; write locks:NAME, queues:NAME, workflows:NAME, terraform:NAME, each also \
                  with a * at the end for all names that begin so, or metrics",
                 text.escape_debug()
@@ -98,7 +100,7 @@ impl FromStr for Scope {
         if name.contains('*') || (name.is_empty() && !is_prefix) {
             return Err(wrong());
         }
-        // What no name can have matches nothing: it is a mistake.
+        // A name that no lock can have would match nothing, so it is an error.
         if !name.is_empty() {
             LockName::new(name)?;
         }
@@ -107,8 +109,8 @@ impl FromStr for Scope {
 }
 
 impl TryFrom<String> for Scope {
-    type Error = Invalid;
-    fn try_from(text: String) -> Result<Self, Invalid> {
+    type Error = ValidationError;
+    fn try_from(text: String) -> Result<Self, ValidationError> {
         text.parse()
     }
 }
@@ -120,7 +122,7 @@ impl From<Scope> for String {
 }
 
 impl Who {
-    /// Whether the caller reaches only what its scopes name.
+    /// Whether the caller is limited by scopes.
     pub(crate) fn is_scoped(&self) -> bool {
         !self.scopes.is_empty()
     }
@@ -141,12 +143,12 @@ impl Who {
         }
     }
 
-    /// For a request that may be about one queue or about all.
+    /// Checks a request about one queue or, without a name, about all queues.
     pub(crate) fn must_reach_queues(&self, name: Option<&QueueName>) -> Answer<()> {
         name.map_or_else(|| self.must_reach_all(), |name| self.must_reach_queue(name))
     }
 
-    /// For a request about everything.
+    /// Checks a request about everything: only tokens without scopes pass.
     pub(crate) fn must_reach_all(&self) -> Answer<()> {
         if self.is_scoped() { Err(self.out_of_scope("this request")) } else { Ok(()) }
     }
@@ -165,7 +167,8 @@ impl Who {
         Problem::new("FORBIDDEN", detail).hint("use a token that reaches it: leasehold token new --scope")
     }
 
-    /// Checks what the path of a request names. Where the path does not tell, the handler checks.
+    /// Checks the resource that the path of a request names. If the path does not name one, the
+    /// handler checks.
     pub(super) fn must_reach_path(&self, path: Option<&MatchedPath>, params: &RawPathParams) -> Answer<()> {
         if !self.is_scoped() {
             return Ok(());
@@ -180,7 +183,7 @@ impl Who {
             ["api", "v1", "queues", "{queue}", ..] => self.must_reach_queue(&QueueName::new(param("queue"))?),
             ["api", "v1", "workflows", "{name}", ..] => self.must_reach(Kind::Workflows, param("name")),
             ["tf", "{name}", ..] => self.must_reach(Kind::Terraform, param("name")),
-            // By their id, by a query or by a body: their handlers check.
+            // Named by an id, a query or a body: their handlers check.
             ["api", "v1", "tasks", "{id}" | "heartbeat" | "settle", ..]
             | ["api", "v1", "tasks" | "locks"]
             | ["api", "v1", "executions" | "workers", "{id}", ..]
@@ -189,7 +192,7 @@ impl Who {
         }
     }
 
-    /// For a list of locks whose names begin with this.
+    /// Checks a listing of locks whose names begin with this prefix.
     pub(crate) fn must_reach_locks(&self, prefix: Option<&str>) -> Answer<()> {
         let prefix = prefix.unwrap_or_default();
         let covers =
@@ -231,7 +234,7 @@ mod tests {
         assert!(ci.must_reach_lock(&lock("deploy")).is_err());
         assert!(ci.must_reach_queue(&queue("mail")).is_ok());
         assert!(ci.must_reach_queue(&queue("mails")).is_err());
-        // The queue and the lock of a workflow are the workflow's, those of a state the state's.
+        // The queue and the lock of a workflow belong to the workflow, the lock of a state to the state.
         assert!(ci.must_reach_queue(&queue("workflow/build")).is_ok());
         assert!(ci.must_reach_lock(&lock("workflow/build")).is_ok());
         assert!(ci.must_reach_lock(&lock("workflow/other")).is_err());

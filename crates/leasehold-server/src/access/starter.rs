@@ -1,31 +1,32 @@
-//! Who started an execution: the API token of the request, written into the execution's brief.
+//! Starter of an execution: the API token of the request, recorded in the `ExecutionSpec`.
 
-use leasehold::model::{Brief, Holder, NewTask, Payload, QueueName, WorkflowName};
+use leasehold::model::{ExecutionSpec, Holder, NewTask, Payload, QueueName, WorkflowName};
 
 use super::gate::Who;
 
 impl Who {
-    /// Names the caller as the one that starts an execution, in a task of a workflow's queue. A name that the request
-    /// brings along is kept beside the token's, as in `ada@laptop via ci`. Without API tokens nothing is changed.
+    /// Records the caller as the starter of an execution, in a task of a workflow's queue. A name
+    /// in the request is kept beside the name of the token, as in `ada@laptop via ci`. Without API
+    /// tokens nothing is changed.
     pub(crate) fn sign_start(&self, new: &mut NewTask) {
         let before = new.payload.fingerprint();
         if let Some(signed) = self.signed_start(&new.queue, &new.payload) {
             new.payload = signed;
-            // The key stands for what the caller sent.
+            // The key must keep identifying the payload that the caller sent, not the signed one.
             new.fingerprint.get_or_insert(before);
         }
     }
 
-    /// The payload of such a task with the caller's name in it; none if it needs none.
+    /// Returns the payload of such a task with the caller's name in it, or `None` if no change is needed.
     pub(crate) fn signed_start(&self, queue: &QueueName, payload: &Payload) -> Option<Payload> {
         if !self.has_token || WorkflowName::of_queue(queue).is_none() {
             return None;
         }
-        // What is no brief is an input alone, and says nothing of who started it.
-        let mut brief: Brief = payload.read().ok()?;
+        // A payload that is not an `ExecutionSpec` is only an input and has no starter.
+        let mut brief: ExecutionSpec = payload.read().ok()?;
         let claimed = brief.started_by().and_then(|name| Holder::new(name).ok());
         let name = claimed.map_or_else(|| self.name.clone(), |claimed| self.signed(claimed).to_string());
-        brief.facts.set(Brief::STARTED_BY, name).ok()?;
+        brief.facts.set(ExecutionSpec::STARTED_BY, name).ok()?;
         Payload::of(&brief).ok()
     }
 }
@@ -43,9 +44,9 @@ mod tests {
     }
 
     fn started_by(who: &Who, claimed: Option<&str>) -> Option<String> {
-        let mut brief = Brief::new(Input::of(&1).unwrap());
+        let mut brief = ExecutionSpec::new(Input::of(&1).unwrap());
         if let Some(claimed) = claimed {
-            brief.facts.set(Brief::STARTED_BY, claimed).unwrap();
+            brief.facts.set(ExecutionSpec::STARTED_BY, claimed).unwrap();
         }
         let queue = WorkflowName::new("deploy").unwrap().queue();
         let payload = Payload::of(&brief).unwrap();
@@ -54,7 +55,7 @@ mod tests {
         if new.payload != payload {
             assert_eq!(new.fingerprint, Some(payload.fingerprint()), "the key stands for the same");
         }
-        new.payload.read::<Brief>().unwrap().started_by().map(str::to_owned)
+        new.payload.read::<ExecutionSpec>().unwrap().started_by().map(str::to_owned)
     }
 
     #[test]

@@ -1,5 +1,6 @@
-//! Whose the lease of a task is: the API token that took it. The task's id and fencing token can be seen by every reader,
-//! and open nothing. The id of the worker that leased the task carries a tag of the token.
+//! Ownership of task leases: a lease belongs to the API token that acquired it. The task id and the
+//! fencing token are visible to every reader and grant no access. The id of the worker that leased
+//! the task carries a tag of the token.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,17 +12,17 @@ use leasehold::store::protocol::WorkerTag;
 use super::gate::Who;
 use crate::problem::{Answer, Problem};
 
-/// The owners of this many leases are remembered; the others are read from the store.
+/// Maximum number of leases whose owners are cached; the owners of others are read from the store.
 const REMEMBERED: usize = 50_000;
 
 impl Who {
-    /// Returns the tag on the ids of the caller's workers; none on a server without tokens.
+    /// Returns the tag on the ids of the caller's workers; `None` on a server without tokens.
     pub(crate) fn worker_tag(&self) -> Option<WorkerTag> {
         self.has_token.then(|| WorkerTag::of(&self.name))
     }
 
-    /// Returns the id under which the caller's worker takes tasks. A caller that uses the id of another token's worker gets
-    /// an id of its own.
+    /// Returns the id under which the caller's worker leases tasks. A caller that sends the id of
+    /// another token's worker gets a different id.
     pub(crate) fn worker(&self, id: WorkerId) -> WorkerId {
         self.worker_tag().map_or(id, |tag| tag.put_on(id))
     }
@@ -30,7 +31,7 @@ impl Who {
         self.worker_tag().is_none_or(|tag| task.worker.is_some_and(|worker| tag.is_on(worker)))
     }
 
-    /// Refuses a caller whose token did not take this lease of the task.
+    /// Rejects a caller whose token did not acquire this lease of the task.
     pub(crate) fn must_own_task(&self, task: &Task) -> Answer<()> {
         if self.owns(task) || self.may_act_for_others() {
             return Ok(());
@@ -42,12 +43,12 @@ impl Who {
     }
 }
 
-/// The leases of tasks that were taken through this server, or looked up, with their owners.
+/// Cached owners of task leases that were acquired through this server or looked up.
 #[derive(Default)]
 pub(crate) struct TaskOwners(Mutex<HashSet<(TaskId, Token, WorkerTag)>>);
 
 impl TaskOwners {
-    /// Remembers whose these leases are.
+    /// Caches the owner of these leases.
     pub(crate) fn note(&self, who: &Who, tasks: &[Task]) {
         let Some(tag) = who.worker_tag() else { return };
         let mut known = self.known();
@@ -57,8 +58,8 @@ impl TaskOwners {
         known.extend(tasks.iter().filter(|task| who.owns(task)).map(|task| (task.id, task.token, tag)));
     }
 
-    /// Refuses a caller to whom one of these leases does not belong. A lease that has ended belongs to no caller: the store
-    /// refuses it.
+    /// Rejects a caller that does not own one of these leases. A lease that has ended belongs to no
+    /// caller; the store rejects it.
     pub(crate) async fn check(
         &self,
         store: &dyn TaskStore,

@@ -1,11 +1,12 @@
-//! A token: its text, and what is kept of it. The secret is random and long, so a plain hash keeps it safe at rest.
+//! API token: its text, and the hash that is stored. The secret is random and long, so a plain hash
+//! protects it at rest.
 
 use std::fmt;
 use std::str::FromStr;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use leasehold::model::Invalid;
+use leasehold::model::ValidationError;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
@@ -15,14 +16,14 @@ use super::{Role, Scope};
 
 const PREFIX: &str = "lh_";
 
-/// A token as its owner has it: `lh_<id>_<secret>`. The id finds it, the secret proves it.
+/// Text of a token: `lh_<id>_<secret>`. The id locates the token, the secret authenticates it.
 pub(crate) struct TokenText {
     pub(crate) id: String,
     secret: String,
 }
 
 impl TokenText {
-    /// A new one.
+    /// Generates a new token.
     pub(crate) fn random() -> Self {
         let id = Uuid::new_v4().simple().to_string()[..12].to_owned();
         let (one, two) = (Uuid::new_v4(), Uuid::new_v4());
@@ -30,7 +31,7 @@ impl TokenText {
         Self { id, secret }
     }
 
-    /// From what a request carries. What is no token of ours is simply none.
+    /// Parses the credentials of a request. Returns `None` for text that is not a token.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (id, secret) = text.strip_prefix(PREFIX)?.split_once('_')?;
         let plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric());
@@ -38,18 +39,18 @@ impl TokenText {
         fits.then(|| Self { id: id.to_owned(), secret: secret.to_owned() })
     }
 
-    /// The whole, for its owner alone.
+    /// Returns the full text, meant only for the owner of the token.
     pub(crate) fn expose(&self) -> String {
         format!("{PREFIX}{}_{}", self.id, self.secret)
     }
 
-    /// What is kept.
+    /// Returns the hash to store.
     pub(crate) fn hash(&self) -> Hash {
         Hash::of(&self.expose())
     }
 }
 
-/// What is kept of a token's text.
+/// Stored hash of a token's text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) struct Hash([u8; 32]);
@@ -59,7 +60,7 @@ impl Hash {
         Self(Sha256::digest(text.as_bytes()).into())
     }
 
-    /// Takes as long for a wrong one as for the right one.
+    /// Whether this is the hash of `text`. Compares in constant time.
     pub(crate) fn is_of(&self, text: &TokenText) -> bool {
         self.0.ct_eq(&text.hash().0).into()
     }
@@ -78,10 +79,10 @@ impl From<Hash> for String {
 }
 
 impl FromStr for Hash {
-    type Err = Invalid;
-    fn from_str(text: &str) -> Result<Self, Invalid> {
+    type Err = ValidationError;
+    fn from_str(text: &str) -> Result<Self, ValidationError> {
         let wrong = || {
-            Invalid(
+            ValidationError(
                 "a token's hash reads sha256:…, as `leasehold token new --print-hash` gives it".to_owned(),
             )
         };
@@ -91,13 +92,13 @@ impl FromStr for Hash {
 }
 
 impl TryFrom<String> for Hash {
-    type Error = Invalid;
-    fn try_from(text: String) -> Result<Self, Invalid> {
+    type Error = ValidationError;
+    fn try_from(text: String) -> Result<Self, ValidationError> {
         text.parse()
     }
 }
 
-/// A token that stands in the settings and not in the store.
+/// Token defined in the settings instead of the store.
 #[derive(Debug, Clone)]
 pub struct FixedToken {
     pub(crate) name: String,
@@ -107,12 +108,12 @@ pub struct FixedToken {
 }
 
 impl FixedToken {
-    /// From its hash, as `leasehold token new --print-hash` gives it.
-    pub fn new(name: impl Into<String>, role: Role, hash: &str) -> Result<Self, Invalid> {
+    /// Creates a token from its hash, as printed by `leasehold token new --print-hash`.
+    pub fn new(name: impl Into<String>, role: Role, hash: &str) -> Result<Self, ValidationError> {
         Ok(Self { name: name.into(), role, hash: hash.parse()?, scopes: Vec::new() })
     }
 
-    /// From its text; none if it is not a token.
+    /// Creates a token from its text; `None` if the text is not a token.
     pub fn of_text(name: impl Into<String>, role: Role, text: &str) -> Option<Self> {
         TokenText::parse(text).map(|text| Self {
             name: name.into(),
@@ -126,14 +127,15 @@ impl FixedToken {
         Self { name: name.to_owned(), role, hash, scopes: Vec::new() }
     }
 
-    /// Limits what it reaches.
+    /// Limits the token to these scopes.
     #[must_use]
     pub fn scopes(mut self, scopes: Vec<Scope>) -> Self {
         self.scopes = scopes;
         self
     }
 
-    /// A new token that is not kept anywhere: its text for its owner, and its hash for the settings.
+    /// Generates a token without storing it. Returns its text, for the owner, and its hash, for the
+    /// settings.
     pub fn generate() -> (String, String) {
         let text = TokenText::random();
         (text.expose(), text.hash().to_string())

@@ -7,7 +7,7 @@ use axum::Extension;
 use axum::extract::{ConnectInfo, State};
 use axum::response::Response;
 use leasehold::model::{Holder, LeaseId, LockName, Metadata, Mode, Priority, Slots};
-use leasehold::{Backoff, Error, LockBuilder, Moment, Strategy};
+use leasehold::{Backoff, BootInstant, Error, LockBuilder, Strategy};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
@@ -58,7 +58,7 @@ struct AcquireBody {
     /// When the wait is over in vain, keep the place in the queue for 10 s, for the next request with the same `leaseId`:
     /// so one can wait for longer than a request may.
     #[serde(default)]
-    keep_place: bool,
+    keep_ticket: bool,
     /// Other locks to take at the same time: all or none.
     #[serde(default)]
     with: Vec<LockName>,
@@ -125,7 +125,7 @@ async fn acquire(
     };
     // A caller that asks with the id of another caller's request is granted that caller's lease.
     if let Err(refused) = guard.leases().iter().try_for_each(|(_, lease)| caller.who().must_own(&lease.ask)) {
-        guard.leave_held();
+        guard.detach();
         return Err(refused);
     }
     for (name, lease) in guard.leases() {
@@ -138,7 +138,7 @@ async fn acquire(
     let leases = delivery.guard().leases();
     let (mine, others): (Vec<_>, Vec<_>) = leases.iter().partition(|(held, _)| *held == name);
     let (_, lease) = mine.first().expect("the lock that was asked for is among those that are held");
-    let remaining = delivery.guard().watch().borrow().valid_until.after(Moment::now());
+    let remaining = delivery.guard().watch().borrow().valid_until.after(BootInstant::now());
     let with = others.iter().map(|(name, lease)| HeldLock::of(name, lease, remaining)).collect();
     let answer = Acquired { success: true, lock: HeldLock::of(&name, lease, remaining), with };
     Ok(delivery.answer(&answer))
@@ -186,8 +186,8 @@ fn builder(
         }
         lock = lock.lease_id(id);
     }
-    if ask.keep_place {
-        lock = lock.keep_place();
+    if ask.keep_ticket {
+        lock = lock.keep_ticket();
     }
     let mut metadata = ask.metadata;
     if let (Some(from), None) = (from, metadata.get("address")) {
@@ -202,14 +202,14 @@ fn strategy(app: &App, ask: &AcquireBody) -> Answer<Strategy> {
     let longest = app.limits().wait;
     let patience = ask.wait_seconds.map(|wait| wait_time(app, wait)).transpose();
     let patience = patience.map_err(|problem| {
-        problem.hint("to wait longer, ask again with the same leaseId and keepPlace: true")
+        problem.hint("to wait longer, ask again with the same leaseId and keepTicket: true")
     })?;
     let plain = match patience.unwrap_or_default() {
-        Duration::ZERO if !ask.keep_place => Strategy::FailFast,
+        Duration::ZERO if !ask.keep_ticket => Strategy::FailFast,
         patience => Strategy::Wait(Some(patience)),
     };
     // A wait that is shorter than the clock can tell is a wait too.
-    let waits = ask.keep_place || ask.wait_seconds.is_some_and(|wait| wait > 0.0);
+    let waits = ask.keep_ticket || ask.wait_seconds.is_some_and(|wait| wait > 0.0);
     match ask.strategy {
         Some(How::FailFast) if waits => Err(Problem::invalid(
             "failFast does not wait; leave waitSeconds away, or choose another strategy",

@@ -59,7 +59,7 @@ impl hyper::body::Body for Delivery {
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         Poll::Ready(self.guard.take().map(|guard| {
-            guard.leave_held();
+            guard.detach();
             Ok(Frame::data(std::mem::take(&mut self.bytes)))
         }))
     }
@@ -78,7 +78,7 @@ impl Drop for Delivery {
         if self.known
             && let Some(guard) = self.guard.take()
         {
-            guard.leave_held();
+            guard.detach();
         }
     }
 }

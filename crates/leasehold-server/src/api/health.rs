@@ -16,23 +16,23 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
 
 /// How it is.
 #[derive(Serialize, ToSchema)]
-struct Health {
+struct GuardStatus {
     /// `ok`
     status: &'static str,
 }
 
 /// Alive: the process answers. Says nothing about the store.
-#[utoipa::path(get, path = "/healthz", tag = "health", responses((status = OK, body = Health)))]
+#[utoipa::path(get, path = "/healthz", tag = "health", responses((status = OK, body = GuardStatus)))]
 async fn healthz() -> Response {
-    axum::Json(Health { status: "ok" }).into_response()
+    axum::Json(GuardStatus { status: "ok" }).into_response()
 }
 
 /// Ready: the store answers, and the server is not about to stop.
 #[utoipa::path(get, path = "/readyz", tag = "health", responses(
-    (status = OK, body = Health),
+    (status = OK, body = GuardStatus),
 ))]
 async fn readyz(State(app): State<App>) -> Answer<Response> {
     app.refuse_when_draining()?;
     app.leasehold().ping().await?;
-    Ok(axum::Json(Health { status: "ok" }).into_response())
+    Ok(axum::Json(GuardStatus { status: "ok" }).into_response())
 }

@@ -3,7 +3,7 @@
 use axum::extract::State;
 use leasehold::client::EventView;
 use leasehold::model::LockName;
-use leasehold::store::{Cursor, ListEvents, Span};
+use leasehold::store::{Cursor, EventRange, ListEvents};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
@@ -59,7 +59,8 @@ async fn history(
     LockPath(name): LockPath,
     Query(query): Query<HistoryQuery>,
 ) -> Answer<axum::Json<History>> {
-    let span = if query.cursor.is_empty() { Span::Newest } else { Span::Before(Cursor(query.cursor)) };
+    let span =
+        if query.cursor.is_empty() { EventRange::Newest } else { EventRange::Before(Cursor(query.cursor)) };
     let ask = ListEvents { lock: Some(name), span, limit: page_size(query.limit)? };
     let page = app.leasehold().history(&ask).await?;
     Ok(axum::Json(History { events: page.items, next: page.next.map(|next| next.0) }))

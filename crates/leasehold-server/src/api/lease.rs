@@ -44,7 +44,7 @@ pub(crate) fn ttl(field: &str, value: f64) -> Result<Ttl, Problem> {
 
 /// The `ttlSeconds` of a lease: as long as the store wants at least.
 pub(crate) fn lease_ttl(app: &App, value: f64) -> Result<Ttl, Problem> {
-    let (ttl, least) = (ttl("ttlSeconds", value)?, app.leasehold().abilities().min_ttl);
+    let (ttl, least) = (ttl("ttlSeconds", value)?, app.leasehold().capabilities().min_ttl);
     if ttl >= least {
         return Ok(ttl);
     }

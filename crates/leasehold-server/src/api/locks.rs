@@ -4,7 +4,7 @@ use axum::extract::{FromRequestParts, State};
 use axum::http::request::Parts;
 use leasehold::model::{Holder, LeaseId, LockName, Reason, Status, Token};
 use leasehold::store::{Cursor, ListLocks, LockState, Page};
-use leasehold::{LockStatus, Moment};
+use leasehold::{BootInstant, LockStatus};
 use serde::de::IntoDeserializer;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -170,9 +170,9 @@ async fn renew(
 ) -> Answer<axum::Json<Renewed>> {
     app.owners().check(&*app.leasehold().store(), caller.who(), &name, lease.lease_id).await?;
     let ttl = lease.ttl_seconds.map(|lasts| lease_ttl(&app, lasts)).transpose()?;
-    let sent = Moment::now();
+    let sent = BootInstant::now();
     let lease = app.leasehold().renew_lease(&name, lease.lease_id, lease.token, ttl).await?;
-    let remaining = sent.plus(lease.ask.ttl.as_duration()).after(Moment::now());
+    let remaining = sent.plus(lease.ask.ttl.as_duration()).after(BootInstant::now());
     Ok(axum::Json(Renewed { success: true, lock: HeldLock::of(&name, &lease, remaining) }))
 }
 

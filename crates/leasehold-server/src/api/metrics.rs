@@ -85,7 +85,7 @@ async fn metrics(State(app): State<App>, request: Request) -> Answer<Response> {
     if !app.meters().for_everyone {
         Caller::<Reader>::from_request_parts(&mut request.into_parts().0, &app).await?;
     }
-    let text = page(app.meters(), app.leasehold().abilities().engine).await;
+    let text = page(app.meters(), app.leasehold().capabilities().engine).await;
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
 }

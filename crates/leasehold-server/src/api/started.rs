@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use leasehold::model::WorkflowName;
-use leasehold::{Error, Start};
+use leasehold::{Error, StartResult};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -48,10 +48,10 @@ pub(crate) struct Started {
 }
 
 impl Started {
-    fn new(workflow: &WorkflowName, start: &Start) -> Self {
+    fn new(workflow: &WorkflowName, start: &StartResult) -> Self {
         let execution = start.execution();
         let (in_the_way, reason) = match start {
-            Start::Skipped { execution, reason } => {
+            StartResult::Skipped { execution, reason } => {
                 (execution.map(|id| id.to_string()), Some(reason.clone()))
             }
             _ => (None, None),
@@ -59,9 +59,9 @@ impl Started {
         Self {
             success: true,
             workflow: workflow.to_string(),
-            is_new: matches!(start, Start::Started(_) | Start::Queued(_)),
+            is_new: matches!(start, StartResult::Started(_) | StartResult::Queued(_)),
             execution_id: execution.map(|execution| execution.id.to_string()),
-            duplicate: matches!(start, Start::Duplicate(_)),
+            duplicate: matches!(start, StartResult::Duplicate(_)),
             state: execution.map_or("skipped", |execution| execution.state.word()),
             attempt: execution.map(|execution| execution.attempt),
             retry_of: execution.and_then(|execution| execution.retry_of).map(|id| id.to_string()),
@@ -88,11 +88,11 @@ impl Started {
     }
 
     /// The answer, with the status that `new` is for a new execution.
-    pub(crate) fn answer(workflow: &WorkflowName, start: &Start, new: StatusCode) -> Response {
+    pub(crate) fn answer(workflow: &WorkflowName, start: &StartResult, new: StatusCode) -> Response {
         let status = match start {
-            Start::Started(_) => new,
-            Start::Queued(_) => status::ACCEPTED,
-            Start::Duplicate(_) | Start::Skipped { .. } => StatusCode::OK,
+            StartResult::Started(_) => new,
+            StartResult::Queued(_) => status::ACCEPTED,
+            StartResult::Duplicate(_) | StartResult::Skipped { .. } => StatusCode::OK,
         };
         let started = Self::new(workflow, start);
         let place = started.execution_id.as_ref().map(|id| format!("/api/v1/executions/{id}"));

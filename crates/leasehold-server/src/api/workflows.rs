@@ -7,7 +7,9 @@ use axum::extract::{Path, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
 use leasehold::OnLocked;
-use leasehold::model::{Input, Payload, Reason, Settle, TaskState, Ttl, Verdict, WorkerId, WorkflowName};
+use leasehold::model::{
+    AttemptResult, Input, Payload, Reason, Settle, TaskState, Ttl, WorkerId, WorkflowName,
+};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
@@ -312,15 +314,15 @@ async fn take(
     wait: Duration,
 ) -> Answer<Option<leasehold::Execution>> {
     let store = app.leasehold().store();
-    let deadline = leasehold::Moment::now().plus(wait);
+    let deadline = leasehold::BootInstant::now().plus(wait);
     loop {
         // Before the look that finds nothing, so that no arrival is missed.
         let arrivals = store.tasks().map(|tasks| tasks.arrivals(&[workflow.queue()]));
-        let left = deadline.after(leasehold::Moment::now());
+        let left = deadline.after(leasehold::BootInstant::now());
         if let Some(execution) = take_whole(app, worker, workflow, ttl, left).await? {
             return Ok(Some(execution));
         }
-        let left = deadline.after(leasehold::Moment::now());
+        let left = deadline.after(leasehold::BootInstant::now());
         match arrivals {
             Some(mut arrivals) if !left.is_zero() => arrivals.next(Some(left)).await,
             _ => return Ok(None),
@@ -345,7 +347,8 @@ async fn take_whole(
             Err(error) => Err(error),
         };
         if let Err(Ok(Some(unwanted))) = to.send(taken) {
-            let back = Settle { id: unwanted.id.task(), token: unwanted.token, verdict: Verdict::Return };
+            let back =
+                Settle { id: unwanted.id.task(), token: unwanted.token, verdict: AttemptResult::Return };
             if let Some(tasks) = leasehold.store().tasks()
                 && let Err(error) = tasks.settle(&[back]).await
             {

@@ -1,10 +1,10 @@
-//! What may stand in the file. Anything else is a mistake that would go unnoticed.
+//! Structure of the settings file. Unknown keys are rejected, because a typo would otherwise go unnoticed.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use leasehold::model::{CronText, QueueName, Reuse, ScheduleName, WorkflowName, Zone};
+use leasehold::model::{CronExpression, QueueName, Reuse, ScheduleName, TimeZoneName, WorkflowName};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -172,8 +172,8 @@ pub(super) struct TriggerPart {
 #[serde(deny_unknown_fields)]
 pub(super) struct SchedulePart {
     pub(super) name: ScheduleName,
-    pub(super) cron: CronText,
-    pub(super) zone: Option<Zone>,
+    pub(super) cron: CronExpression,
+    pub(super) zone: Option<TimeZoneName>,
     pub(super) workflow: Option<Spanned<WorkflowName>>,
     pub(super) queue: Option<QueueName>,
     pub(super) jitter: Option<Jitter>,

@@ -1,10 +1,10 @@
-//! What is wrong with the file, and where.
+//! Errors in the settings file, with their position.
 
 use std::fmt;
 use std::ops::Range;
 use std::path::Path;
 
-/// Something in `leasehold.toml` that cannot be.
+/// Error in `leasehold.toml`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mistake {
     message: String,
@@ -12,12 +12,12 @@ pub struct Mistake {
 }
 
 impl Mistake {
-    /// The file itself cannot be had.
+    /// Returns the error for a file that cannot be read.
     pub(super) fn unreadable(file: &Path, error: &std::io::Error) -> Self {
         Self { message: format!("{} cannot be read: {error}", file.display()), hint: None }
     }
 
-    /// What to do next.
+    /// Returns a suggestion for how to fix the error.
     pub fn hint(&self) -> Option<&'static str> {
         self.hint
     }
@@ -31,7 +31,7 @@ impl fmt::Display for Mistake {
 
 impl std::error::Error for Mistake {}
 
-/// The file as people wrote it: knows the line and the key of a place in it.
+/// Text of the settings file; finds the line and the key of a position.
 #[derive(Clone, Copy)]
 pub(super) struct Text<'a> {
     pub(super) file: &'a Path,
@@ -39,7 +39,7 @@ pub(super) struct Text<'a> {
 }
 
 impl Text<'_> {
-    /// What is wrong at a place of the file.
+    /// Returns an error at a position of the file.
     pub(super) fn mistake(&self, at: Option<Range<usize>>, wrong: impl fmt::Display) -> Mistake {
         let start = at.map_or(0, |at| at.start.min(self.text.len()));
         let line = 1 + self.text[..start].matches('\n').count();
@@ -50,7 +50,7 @@ impl Text<'_> {
         Mistake { message: format!("{}, line {line}{key}: {wrong}", self.file.display()), hint: None }
     }
 
-    /// The same, with what to do next.
+    /// Like [`Text::mistake`], with a suggestion.
     pub(super) fn mistake_with(
         &self,
         at: Option<Range<usize>>,
@@ -60,7 +60,7 @@ impl Text<'_> {
         Mistake { hint: Some(hint), ..self.mistake(at, wrong) }
     }
 
-    /// What the parser says, unless it would repeat a secret.
+    /// Returns the parser's error, unless its message would contain a secret.
     pub(super) fn not_parsed(&self, error: &toml::de::Error) -> Mistake {
         let start = error.span().map_or(0, |at| at.start.min(self.text.len()));
         match self.key(start).as_deref() {
@@ -76,7 +76,7 @@ impl Text<'_> {
         }
     }
 
-    /// The key of this place, or the heading that it is. An item of a list may stand some lines below its key.
+    /// Returns the key, or the heading, at this position. An item of a list may be some lines below its key.
     fn key(&self, start: usize) -> Option<String> {
         let begin = self.text[..start].rfind('\n').map_or(0, |end| end + 1);
         let first = self.text[begin..].lines().next()?;

@@ -1,4 +1,4 @@
-//! What the file means, checked as a whole.
+//! Settings of a server, validated as a whole.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use leasehold::OnLocked;
 use leasehold::model::{
-    Brief, CronText, Input, LockName, Payload, QueueName, Retention, ScheduleName, Ttl, WorkflowName, Zone,
+    CronExpression, ExecutionSpec, Input, LockName, Payload, QueueName, Retention, ScheduleName,
+    TimeZoneName, Ttl, WorkflowName,
 };
 use leasehold::store::StoreUrl;
 use toml::Spanned;
@@ -24,55 +25,55 @@ use crate::terraform::TerraformOptions;
 use crate::tls::TlsFiles;
 use crate::workflows::{CommandSettings, Runner, Trigger, Workflow};
 
-/// How long a lease on a workflow lasts without a sign of life, if nobody says otherwise.
+/// Default TTL of a lease on a workflow; heartbeats extend the lease.
 const TTL: Ttl = Ttl::from_secs(30);
-/// How many may wait for a workflow, if nobody says otherwise.
+/// Default maximum number of executions that wait for a workflow.
 const QUEUE: u32 = 100;
 
-/// The settings of a server.
+/// Settings of a server.
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
-    /// The store.
+    /// Address of the store.
     pub store: Option<StoreAddress>,
-    /// Where to listen.
+    /// Address to listen on.
     pub listen: Option<SocketAddr>,
-    /// Whether to let in every process of this machine without a token, as long as there is none.
+    /// Whether every process on this machine is accepted without a token, as long as no token exists.
     pub open: bool,
-    /// The files of TLS; none for plain HTTP. Relative paths begin at the folder of the settings file.
+    /// TLS files; `None` for plain HTTP. Relative paths start at the folder of the settings file.
     pub tls: Option<TlsFiles>,
-    /// What requests may cost.
+    /// Limits of requests and connections.
     pub limits: Limits,
-    /// How often the server looks after its store.
+    /// Intervals of the background maintenance.
     pub maintenance: Maintenance,
-    /// How long leases last if a request does not say; none for the store's own default.
+    /// TTL of leases for requests without a TTL; `None` for the default of the store.
     pub default_ttl: Option<Ttl>,
-    /// What is written into the history of locks only if the file says so.
+    /// Optional events that are recorded in the history of locks.
     pub audit: Audit,
-    /// Whether `/metrics` is for whoever asks.
+    /// Whether `/metrics` needs no token.
     pub open_metrics: bool,
-    /// Whether `/metrics` has the plain names as well, such as `lock_conflicts_total`.
+    /// Whether `/metrics` also has the unprefixed names, such as `lock_conflicts_total`.
     pub plain_metric_names: bool,
-    /// How long finished tasks are kept, of these queues or, without a name, of all queues that have nothing set of their
-    /// own: written to the store when the server starts.
+    /// Retention of finished tasks, per queue. An entry without a queue name applies to all queues
+    /// without a setting of their own. Written to the store when the server starts.
     pub retentions: Vec<(Option<QueueName>, Retention)>,
-    /// How the Terraform backend behaves.
+    /// Options of the Terraform backend.
     pub terraform: TerraformOptions,
-    /// The tokens that stand in the file.
+    /// Tokens in the settings file.
     pub tokens: Vec<FixedToken>,
-    /// The workflows.
+    /// Workflows that callers can start.
     pub workflows: Vec<Workflow>,
-    /// What starts them.
+    /// Webhook triggers that start workflows.
     pub triggers: Vec<Trigger>,
-    /// What comes again and again.
+    /// Schedules that enqueue tasks or executions.
     pub schedules: Vec<ScheduleSettings>,
 }
 
-/// The address of a store, perhaps with a password in it.
+/// Address of a store; may contain a password.
 #[derive(Clone)]
 pub struct StoreAddress(String);
 
 impl StoreAddress {
-    /// The whole, for the store's client and not for people.
+    /// Returns the full address, for the store's client; must not be displayed.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -84,33 +85,33 @@ impl fmt::Debug for StoreAddress {
     }
 }
 
-/// A schedule of the file.
+/// Schedule in the settings file.
 #[derive(Debug, Clone)]
 pub struct ScheduleSettings {
-    /// Its name.
+    /// Name of the schedule.
     pub name: ScheduleName,
-    /// When.
-    pub cron: CronText,
-    /// In which time zone.
-    pub zone: Option<Zone>,
-    /// Where its tasks go.
+    /// Cron expression.
+    pub cron: CronExpression,
+    /// Time zone of the cron expression.
+    pub zone: Option<TimeZoneName>,
+    /// Queue that receives the tasks.
     pub queue: QueueName,
-    /// What they are about.
+    /// Payload of the tasks.
     pub payload: Payload,
-    /// The workflow's lock, if its tasks are executions.
+    /// Lock of the workflow, if the tasks are executions.
     pub lock: Option<LockName>,
-    /// How long after its tick a task may run.
+    /// Maximum random delay of a task after its tick.
     pub jitter: Option<Ttl>,
 }
 
 impl Settings {
-    /// Reads the file, and what it names: secrets in the environment and in other files.
+    /// Reads the file and the secrets that it references in the environment and in other files.
     pub fn read(file: &Path) -> Result<Self, Mistake> {
         let text = std::fs::read_to_string(file).map_err(|error| Mistake::unreadable(file, &error))?;
         Self::parse(file, &text)
     }
 
-    /// Reads the text of a file, which is also where paths in it begin.
+    /// Parses the text of a file. Relative paths in the text start at the folder of `file`.
     pub fn parse(file: &Path, text: &str) -> Result<Self, Mistake> {
         let text = Text { file, text };
         let parsed: File = toml::from_str(text.text).map_err(|error| text.not_parsed(&error))?;
@@ -120,7 +121,7 @@ impl Settings {
     }
 }
 
-/// What the file says of retention. A state that is not named is kept as by default.
+/// Returns the retention settings. A state that the file does not name keeps its default.
 fn retentions(part: &RetentionPart) -> Vec<(Option<QueueName>, Retention)> {
     let RetentionPart { succeeded, failed, aborted, queues } = part;
     let read = |(succeeded, failed, aborted): Keepings, otherwise: Retention| Retention {
@@ -136,14 +137,14 @@ fn retentions(part: &RetentionPart) -> Vec<(Option<QueueName>, Retention)> {
     says.then_some((None, default)).into_iter().chain(queues).collect()
 }
 
-/// Of tasks that succeeded, failed and were aborted.
+/// Retention of succeeded, failed and aborted tasks.
 type Keepings = (Option<Keeping>, Option<Keeping>, Option<Keeping>);
 
-/// What is needed to understand the parts.
+/// Context for interpreting the parts of the file.
 pub(super) struct Reader<'a> {
     pub(super) text: Text<'a>,
     pub(super) folder: &'a Path,
-    /// How long a lease on a workflow lasts, if the workflow does not say.
+    /// TTL of a lease on a workflow without a TTL of its own.
     ttl: Ttl,
 }
 
@@ -193,13 +194,13 @@ impl Reader<'_> {
         })
     }
 
-    /// The files are read when the server starts.
+    /// Returns the paths only; the server reads the files when it starts.
     fn tls(&self, part: &TlsPart) -> TlsFiles {
         let at = |path: &PathBuf| self.folder.join(path);
         TlsFiles { cert: at(&part.cert), key: at(&part.key), client_ca: part.client_ca.as_ref().map(at) }
     }
 
-    /// The address is not repeated: there may be a password in it.
+    /// Validates the address. Errors do not contain the address, because it may contain a password.
     fn store(&self, store: &Spanned<String>) -> Result<StoreAddress, Mistake> {
         let url = store.get_ref();
         if let Err(error) = StoreUrl::parse(url) {
@@ -271,13 +272,13 @@ impl Reader<'_> {
         let at = part.span();
         let SchedulePart { name, cron, zone, workflow, queue, jitter, input } = part.into_inner();
         let input = input.unwrap_or_default();
-        let wrong = |invalid: leasehold::model::Invalid| self.text.mistake(Some(at.clone()), invalid);
+        let wrong = |invalid: leasehold::model::ValidationError| self.text.mistake(Some(at.clone()), invalid);
         let (queue, payload, lock) = match (workflow, queue) {
             (Some(workflow), None) => {
                 let workflow = self.known(&workflow, workflows)?;
-                let mut brief = Brief::new(Input::of(&input).map_err(wrong)?);
+                let mut brief = ExecutionSpec::new(Input::of(&input).map_err(wrong)?);
                 brief.max_runtime = workflow.max_runtime;
-                brief.facts.set(Brief::STARTED_BY, format!("schedule {name}")).map_err(wrong)?;
+                brief.facts.set(ExecutionSpec::STARTED_BY, format!("schedule {name}")).map_err(wrong)?;
                 (workflow.name.queue(), Payload::of(&brief).map_err(wrong)?, Some(workflow.name.lock()))
             }
             (None, Some(queue)) => (queue, Payload::of(&input).map_err(wrong)?, None),
@@ -331,7 +332,7 @@ fn limits(part: &LimitsPart, grace: Option<Duration>) -> Limits {
         connections_per_address: part.connections_per_address.unwrap_or(usual.connections_per_address),
         requests_per_token: part.requests_per_token.unwrap_or(usual.requests_per_token),
         grace: grace.unwrap_or(usual.grace),
-        // Nothing means never.
+        // Zero means never.
         forget_locks_after: part
             .forget_locks_after
             .map_or(usual.forget_locks_after, |time| Ttl::new(time.0).ok()),
@@ -348,7 +349,7 @@ fn terraform(part: &TerraformPart) -> TerraformOptions {
     }
 }
 
-/// Mistakes in the file are named with their line and key, and never with a secret.
+/// Errors in the file name the line and the key, and never contain a secret.
 #[cfg(test)]
 mod tests {
     use super::*;

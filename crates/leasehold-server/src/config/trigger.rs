@@ -1,4 +1,4 @@
-//! The settings of a trigger: `[triggers.ID]`.
+//! Settings of a trigger: `[triggers.ID]`.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use super::values::SecretPlace;
 use crate::webhooks::{Filter, Scheme, Secret};
 use crate::workflows::{Trigger, Workflow};
 
-/// How far a signed time may be from now.
+/// Default maximum difference between a signed timestamp and the current time.
 const TOLERANCE: Duration = Duration::from_mins(5);
-/// How long a signed body is remembered, if its sender signs no id.
+/// Default time for which a signed body is remembered if its sender does not sign an id.
 const REPLAY_MEMORY: Ttl = Ttl::from_secs(24 * 3600);
 
 impl Reader<'_> {
@@ -42,7 +42,7 @@ impl Reader<'_> {
         }
         let filter = self.filter(&mut part)?;
         let replay_memory = self.replay_memory(&part)?;
-        // GitHub does not deliver again by itself what was refused: the event would be lost.
+        // GitHub does not redeliver rejected events, so a rejected event would be lost.
         let default = if scheme == Scheme::Github { Some(LockedWord::Queue) } else { None };
         let word = part.on_locked.or(default);
         Ok(Trigger {
@@ -79,7 +79,7 @@ impl Reader<'_> {
         })
     }
 
-    /// An empty list would mean "nothing" to one reader and "everything" to another.
+    /// Rejects an empty list, because readers could take it for "nothing" or for "everything".
     fn list<T>(&self, list: Option<Spanned<Vec<T>>>) -> Result<Vec<T>, Mistake> {
         let Some(list) = list else { return Ok(Vec::new()) };
         if list.get_ref().is_empty() {
@@ -167,7 +167,7 @@ mod tests {
             ("events = [\"pull_*quest\"]", "line 7, 'events': 'pull_*quest' cannot be a pattern"),
             ("branches = [\"main\", \"\"]", "line 7, 'branches': '' cannot be a pattern"),
             ("when = [\"$.a\", \"a == 1\"]", "line 7, 'when': 'a == 1' is not a JSONPath query"),
-            // The key is named also where it stands some lines above.
+            // The error names the key even if the key is some lines above.
             ("when = [\n  \"$.a\",\n  \"$[?@.a == ]\",\n]", ", 'when': '$[?@.a == ]' is not a JSONPath"),
             ("replay_memory = \"soon\"", "line 7, 'replay_memory':"),
         ] {

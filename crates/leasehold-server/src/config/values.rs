@@ -1,77 +1,77 @@
-//! Durations, secrets and commands as they are written in the file.
+//! Value types of the settings file: durations, intervals, secrets and names.
 
 use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-use leasehold::model::{Invalid, Retention, Schedule, Ttl, parse_duration};
+use leasehold::model::{Retention, Schedule, Ttl, ValidationError, parse_duration};
 use serde::Deserialize;
 
-/// `30s`, `10m`, `1h`.
+/// Duration such as `30s`, `10m` or `1h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub(super) struct Span(pub(super) Duration);
 
 impl TryFrom<String> for Span {
-    type Error = Invalid;
-    fn try_from(text: String) -> Result<Self, Invalid> {
+    type Error = ValidationError;
+    fn try_from(text: String) -> Result<Self, ValidationError> {
         parse_duration(&text).map(Self)
     }
 }
 
-/// `30s`, `10m`, `1h`, and not nothing.
+/// Duration such as `30s`, `10m` or `1h`; must not be zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub(super) struct Lasting(pub(super) Ttl);
 
 impl TryFrom<String> for Lasting {
-    type Error = Invalid;
-    fn try_from(text: String) -> Result<Self, Invalid> {
+    type Error = ValidationError;
+    fn try_from(text: String) -> Result<Self, ValidationError> {
         Ttl::new(parse_duration(&text)?).map(Self)
     }
 }
 
-/// How often something is done: from `10ms` to `1d`.
+/// Interval from `10ms` to `1d`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub(super) struct Interval(pub(super) Duration);
 
 impl TryFrom<String> for Interval {
-    type Error = Invalid;
-    fn try_from(text: String) -> Result<Self, Invalid> {
+    type Error = ValidationError;
+    fn try_from(text: String) -> Result<Self, ValidationError> {
         let every = parse_duration(&text)?;
         if (Duration::from_millis(10)..=Duration::from_hours(24)).contains(&every) {
             return Ok(Self(every));
         }
-        Err(Invalid(format!("an interval of {text} is out of bounds: 10ms to 1d")))
+        Err(ValidationError(format!("an interval of {text} is out of bounds: 10ms to 1d")))
     }
 }
 
-/// How long after its tick a task of a schedule may run: up to `1d`.
+/// Maximum random delay of a scheduled task after its tick: up to `1d`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub(super) struct Jitter(pub(super) Ttl);
 
 impl TryFrom<String> for Jitter {
-    type Error = Invalid;
-    fn try_from(text: String) -> Result<Self, Invalid> {
+    type Error = ValidationError;
+    fn try_from(text: String) -> Result<Self, ValidationError> {
         Ttl::new(parse_duration(&text)?).and_then(Schedule::check_jitter).map(Self)
     }
 }
 
-/// How long something is kept: `30s`, `7d`, or `forever`.
+/// Retention time: `30s`, `7d`, or `forever`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub(super) struct Keeping(pub(super) Option<Ttl>);
 
 impl TryFrom<String> for Keeping {
-    type Error = Invalid;
-    fn try_from(text: String) -> Result<Self, Invalid> {
+    type Error = ValidationError;
+    fn try_from(text: String) -> Result<Self, ValidationError> {
         Retention::parse_keep(&text).map(Self)
     }
 }
 
-/// Where a secret is: `env:NAME`, `file:PATH`, or the text itself. Never shown.
+/// Source of a secret: `env:NAME`, `file:PATH`, or the text itself. `Debug` hides the text.
 #[derive(Clone, Deserialize)]
 #[serde(from = "String")]
 pub(super) struct SecretPlace(String);
@@ -89,7 +89,8 @@ impl fmt::Debug for SecretPlace {
 }
 
 impl SecretPlace {
-    /// The secret itself. Files are looked for beside the settings, and a line break at their end is none of the secret.
+    /// Returns the secret. Relative file paths start at the folder of the settings file, and line
+    /// breaks at the end of a file are not part of the secret.
     pub(super) fn open(&self, folder: &Path) -> Result<String, String> {
         if let Some(name) = self.0.strip_prefix("env:") {
             let value = std::env::var(name).ok().filter(|value| !value.is_empty());
@@ -104,33 +105,35 @@ impl SecretPlace {
     }
 }
 
-/// The name that a trigger has in its address.
+/// Id of a trigger, as in its URL.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "String")]
 pub(super) struct TriggerId(pub(super) String);
 
 impl TryFrom<String> for TriggerId {
-    type Error = Invalid;
-    fn try_from(text: String) -> Result<Self, Invalid> {
+    type Error = ValidationError;
+    fn try_from(text: String) -> Result<Self, ValidationError> {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         if (1..=100).contains(&text.len()) && text.bytes().all(plain) {
             return Ok(Self(text));
         }
         let rule = "letters, digits, '-', '_' and '.', at most 100";
-        Err(Invalid(format!("'{text}' cannot be a trigger's id: it is part of an address, and has {rule}")))
+        Err(ValidationError(format!(
+            "'{text}' cannot be a trigger's id: it is part of an address, and has {rule}"
+        )))
     }
 }
 
-/// The name of a variable of the environment.
+/// Name of an environment variable.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub(super) struct VariableName(pub(super) String);
 
 impl TryFrom<String> for VariableName {
-    type Error = Invalid;
-    fn try_from(text: String) -> Result<Self, Invalid> {
+    type Error = ValidationError;
+    fn try_from(text: String) -> Result<Self, ValidationError> {
         if text.is_empty() || text.contains(['=', '\0']) {
-            return Err(Invalid(format!(
+            return Err(ValidationError(format!(
                 "'{text}' is not the name of a variable; write its name here, not its value"
             )));
         }

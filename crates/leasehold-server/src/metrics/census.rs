@@ -1,4 +1,5 @@
-//! What is in the store now. Counted at most every few seconds however many ask, and only up to a bound.
+//! Gauges of the store's content. The store is queried at most every few seconds, independent of
+//! the number of scrapes, and counts are bounded.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,48 +7,48 @@ use std::time::Duration;
 
 use leasehold::model::{TaskState, Timestamp, WorkerStatus};
 use leasehold::store::{Cursor, ListLocks, LockState};
-use leasehold::{Leasehold, Moment, Result};
+use leasehold::{BootInstant, Leasehold, Result};
 use tokio::sync::Mutex;
 
-/// So long a count is good…
+/// Time for which a count is reused.
 const FRESH: Duration = Duration::from_secs(5);
-/// …and so long on an engine that has no index to count by, where each look at all locks costs money…
+/// Reuse time on an engine without an index for counting, where each scan of all locks costs money.
 const FRESH_WHERE_DEAR: Duration = Duration::from_mins(1);
-/// …and so long where each look at one lock is a request of a few thousand in an hour.
+/// Reuse time where each read of one lock is one of a few thousand requests allowed per hour.
 const FRESH_WHERE_COUNTED: Duration = Duration::from_mins(10);
-/// A store that takes longer is not waited for.
+/// Timeout of a count.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// So many locks are counted: so many pages of so many.
+/// Maximum number of pages of locks that are counted, with `PAGE` locks each.
 const PAGES: usize = 10;
 const PAGE: u32 = 1000;
-/// So many queues have a name of their own in the metrics…
+/// Maximum number of queues with a label of their own in the metrics.
 pub(super) const QUEUES: usize = 100;
-/// …and the others have this one.
+/// Label of all other queues.
 const OTHER: &str = "other";
 
-/// Counts what is in a store.
+/// Counts the content of a store.
 pub(super) struct Census {
     leasehold: Leasehold,
     fresh: Duration,
-    last: Mutex<Option<(Moment, Option<Arc<Count>>)>>,
+    last: Mutex<Option<(BootInstant, Option<Arc<Count>>)>>,
 }
 
-/// What is in a store.
+/// Content of a store.
 #[derive(Debug, Default)]
 pub(crate) struct Count {
-    /// Locks that somebody holds; at most 10,000 are counted, with those that are only waited for.
+    /// Number of held locks. At most 10,000 locks are counted, including those that only have waiters.
     pub(crate) locks_held: u64,
-    /// Who wait for them.
+    /// Number of waiters.
     pub(crate) lock_waiters: u64,
-    /// Tasks by queue and state.
+    /// Number of tasks by queue and state.
     pub(crate) tasks: BTreeMap<(String, &'static str), u64>,
-    /// Workers by state: `active`, `draining`, `gone`.
+    /// Number of workers by state: `active`, `draining`, `gone`.
     pub(crate) workers: BTreeMap<&'static str, u64>,
 }
 
 impl Census {
     pub(super) fn new(leasehold: Leasehold) -> Self {
-        let fresh = match leasehold.abilities().engine {
+        let fresh = match leasehold.capabilities().engine {
             "dynamodb" => FRESH_WHERE_DEAR,
             "github" => FRESH_WHERE_COUNTED,
             _ => FRESH,
@@ -55,11 +56,11 @@ impl Census {
         Self { leasehold, fresh, last: Mutex::default() }
     }
 
-    /// The newest count; none if the store does not answer.
+    /// Returns the newest count, or `None` if the store does not respond.
     pub(super) async fn take(&self) -> Option<Arc<Count>> {
-        // Held while counting: those who come meanwhile get the same count.
+        // Held while counting, so that concurrent callers share one count.
         let mut last = self.last.lock().await;
-        let now = Moment::now();
+        let now = BootInstant::now();
         if let Some((at, count)) = &*last
             && now.after(*at) < self.fresh
         {

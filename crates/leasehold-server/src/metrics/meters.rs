@@ -1,32 +1,32 @@
-//! All that is measured, for handlers.
+//! All measurements, for the handlers.
 
 use std::sync::Arc;
 
 use leasehold::Leasehold;
-use leasehold::store::{MeteredStore, Reading};
+use leasehold::store::{InstrumentedStore, MetricsSnapshot};
 
 use super::census::{Census, Count};
 use super::requests::Requests;
 use super::webhooks::WebhookCounts;
 
-/// What is measured.
+/// All measurements of the server.
 pub(crate) struct Meters {
-    store: Arc<MeteredStore>,
+    store: Arc<InstrumentedStore>,
     census: Census,
     pub(super) requests: Requests,
-    /// Deliveries of webhooks.
+    /// Counters of webhook deliveries.
     pub(crate) webhooks: WebhookCounts,
-    /// Whether everybody may see it, token or not.
+    /// Whether `/metrics` needs no token.
     pub(crate) for_everyone: bool,
-    /// Whether the page has the plain names as well.
+    /// Whether the page also has the unprefixed names.
     pub(crate) plain_names: bool,
 }
 
 impl Meters {
-    /// A handle on the store that is measured, and the measurements.
+    /// Returns an instrumented handle on the store, and the measurements.
     pub(crate) fn new(leasehold: &Leasehold, for_everyone: bool) -> (Leasehold, Self) {
         let (measured, store) = leasehold.metered();
-        // What is looked up for the measurements is not part of them.
+        // Queries for the gauges bypass the instrumentation, so that they are not counted.
         let census = Census::new(leasehold.clone());
         (
             measured,
@@ -41,7 +41,7 @@ impl Meters {
         )
     }
 
-    pub(crate) async fn read(&self) -> (Reading, Option<Arc<Count>>) {
+    pub(crate) async fn read(&self) -> (MetricsSnapshot, Option<Arc<Count>>) {
         (self.store.read().await, self.census.take().await)
     }
 }

@@ -1,14 +1,4 @@
-//! What the server measures: about the store, about itself, and about what is in the store now.
-//!
-//! | file | idea |
-//! |---|---|
-//! | `meters.rs` | all of it together, for handlers |
-//! | `requests.rs` | requests, by route and kind of answer |
-//! | `webhooks.rs` | deliveries of webhooks, by trigger and outcome |
-//! | `census.rs` | what is in the store now: counted at most every few seconds, and not without end |
-//! | `process.rs` | what this process uses |
-//! | `text.rs` | writing the text format of Prometheus |
-//! | `page.rs` | every metric there is, by name |
+//! Metrics about store calls, about the server itself, and about the current content of the store.
 
 mod census;
 mod meters;

@@ -1,6 +1,6 @@
-//! Every metric there is, by name. `docs/operations.md` has a line on each.
+//! All metrics by name. `docs/operations.md` describes each.
 
-use leasehold::store::Reading;
+use leasehold::store::MetricsSnapshot;
 
 use super::census::Count;
 use super::meters::Meters;
@@ -8,7 +8,7 @@ use super::process::Usage;
 use super::text::Kind::{Counter, Gauge, Histogram};
 use super::text::Page;
 
-/// The page that Prometheus reads.
+/// Returns the page that Prometheus scrapes.
 pub(crate) async fn page(meters: &Meters, engine: &str) -> String {
     let (reading, count) = meters.read().await;
     let mut page = Page::default();
@@ -32,7 +32,7 @@ pub(crate) async fn page(meters: &Meters, engine: &str) -> String {
     page.finish()
 }
 
-fn locks(page: &mut Page, reading: &Reading) {
+fn locks(page: &mut Page, reading: &MetricsSnapshot) {
     page.metric("leasehold_lock_acquisitions_total", Counter, "Locks that were had.")
         .sample(&[], reading.acquisitions);
     page.metric("leasehold_lock_releases_total", Counter, "Locks that were given back.")
@@ -65,8 +65,9 @@ fn locks(page: &mut Page, reading: &Reading) {
     }
 }
 
-/// Locks once more, under the names that `/api/v1/stats` has too: for dashboards that were made for them.
-fn plain(page: &mut Page, reading: &Reading) {
+/// Writes the lock metrics again under the names that `/api/v1/stats` also uses, for dashboards
+/// that expect those names.
+fn plain(page: &mut Page, reading: &MetricsSnapshot) {
     page.metric(
         "lock_acquisition_time_ms",
         Gauge,
@@ -87,7 +88,7 @@ fn plain(page: &mut Page, reading: &Reading) {
     }
 }
 
-fn tasks(page: &mut Page, reading: &Reading) {
+fn tasks(page: &mut Page, reading: &MetricsSnapshot) {
     page.metric("leasehold_task_leases_total", Counter, "Leases on tasks that were given.")
         .sample(&[], reading.task_leases);
     page.metric(
@@ -108,8 +109,8 @@ fn tasks(page: &mut Page, reading: &Reading) {
     }
 }
 
-/// Operations that were never called are left out: they would be most of the page.
-fn store(page: &mut Page, reading: &Reading) {
+/// Omits operations that were never called, because they would be most of the page.
+fn store(page: &mut Page, reading: &MetricsSnapshot) {
     let called = || reading.operations.iter().filter(|operation| operation.took.count() > 0);
     page.metric("leasehold_store_operation_duration_seconds", Histogram, "How long calls of the store took.");
     for operation in called() {
@@ -211,13 +212,13 @@ fn process(page: &mut Page, usage: &Usage) {
 mod tests {
     use leasehold::Leasehold;
     use leasehold::model::Timestamp;
-    use leasehold::store::Budget;
+    use leasehold::store::RateLimit;
 
     use super::*;
 
     #[tokio::test]
     async fn what_a_service_still_allows_is_shown_if_it_counts() {
-        let shown = |reading: &Reading| {
+        let shown = |reading: &MetricsSnapshot| {
             let mut page = Page::default();
             store(&mut page, reading);
             page.finish()
@@ -225,7 +226,7 @@ mod tests {
         let (_, metered) = Leasehold::connect("memory:").await.unwrap().metered();
         let mut reading = metered.read().await;
         assert!(!shown(&reading).contains("leasehold_store_requests"));
-        reading.budget = Some(Budget { limit: 5000, remaining: 12, renews_at: Timestamp::default() });
+        reading.budget = Some(RateLimit { limit: 5000, remaining: 12, renews_at: Timestamp::default() });
         let page = shown(&reading);
         assert!(page.contains("\nleasehold_store_requests_left 12\n"), "{page}");
         assert!(page.contains("\nleasehold_store_requests_limit 5000\n"), "{page}");

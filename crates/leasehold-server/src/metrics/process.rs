@@ -1,11 +1,11 @@
-//! What this process uses, from the system's own account of it. Where there is none, nothing is said.
+//! Resource usage of this process, read from `/proc`. Values that are not available are omitted.
 
 use std::fs;
 
-/// The system counts processor time in hundredths of a second, on every Linux that this runs on.
+/// Clock ticks per second: 100 on every Linux system that this runs on.
 const TICKS: f64 = 100.0;
 
-/// What this process uses.
+/// Resource usage of this process.
 #[derive(Debug, Default)]
 pub(super) struct Usage {
     pub(super) cpu_seconds: Option<f64>,
@@ -26,7 +26,7 @@ impl Usage {
     }
 }
 
-/// The 14th and 15th field; the second is a name in parentheses that may have blanks in it.
+/// Returns fields 14 and 15 in seconds. Field 2 is a name in parentheses that may contain spaces.
 fn cpu_seconds(stat: &str) -> Option<f64> {
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks = |field: usize| fields.get(field)?.parse::<f64>().ok();

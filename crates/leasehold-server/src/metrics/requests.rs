@@ -1,4 +1,5 @@
-//! Requests, by route and kind of answer. Routes are patterns, so there are as many series as the server has paths.
+//! Request metrics by route and class of status. Routes are patterns, so the number of series is
+//! bounded by the routes.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,27 +8,27 @@ use std::sync::{Arc, PoisonError, RwLock};
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
-use leasehold::Moment;
+use leasehold::BootInstant;
 use leasehold::store::Histogram;
 
 use crate::server::App;
 
-/// In µs. Requests may wait for a lock or a task.
+/// Histogram bounds in µs. The high bounds cover requests that wait for a lock or a task.
 const BOUNDS: &[u64] = &[
     500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 5_000_000,
     15_000_000, 60_000_000,
 ];
-/// Methods that have a name of their own; all others are one.
+/// Methods with a label of their own; all others share the label `other`.
 const METHODS: [&str; 9] = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "LOCK", "UNLOCK"];
 
-/// The requests so far.
+/// Requests since the start.
 #[derive(Default)]
 pub(crate) struct Requests(RwLock<BTreeMap<Arc<str>, Arc<Route>>>);
 
-/// The requests of one route.
+/// Requests of one route.
 pub(super) struct Route {
     pub(super) took: Histogram,
-    /// By method and first digit of the status.
+    /// Counts by method and first digit of the status.
     counts: Vec<[AtomicU64; 5]>,
 }
 
@@ -40,7 +41,7 @@ impl Requests {
         routes.entry(pattern.into()).or_insert_with(|| Arc::new(Route::new())).clone()
     }
 
-    /// All of them, by route.
+    /// Returns the counters of all routes.
     pub(super) fn all(&self) -> Vec<(Arc<str>, Arc<Route>)> {
         let routes = self.0.read().unwrap_or_else(PoisonError::into_inner);
         routes.iter().map(|(pattern, route)| (pattern.clone(), route.clone())).collect()
@@ -53,7 +54,7 @@ impl Route {
         Self { took: Histogram::new(BOUNDS), counts }
     }
 
-    /// How many, by method and kind of status, such as `2xx`. Those that there are none of are left out.
+    /// Returns the counts by method and class of status, such as `2xx`; zero counts are omitted.
     pub(super) fn counts(&self) -> impl Iterator<Item = (&'static str, String, u64)> {
         self.counts.iter().enumerate().flat_map(|(method, kinds)| {
             let method = METHODS.get(method).copied().unwrap_or("other");
@@ -66,15 +67,15 @@ impl Route {
     }
 }
 
-/// Counts and times requests until their answer begins.
+/// Middleware that counts requests and measures the time until their response begins.
 pub(crate) async fn count_requests(State(app): State<App>, request: Request, next: Next) -> Response {
-    let began = Moment::now();
+    let began = BootInstant::now();
     let pattern = request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str);
     let route = app.meters().requests.route(pattern);
     let method = request.method().as_str();
     let method = METHODS.iter().position(|known| *known == method).unwrap_or(METHODS.len());
     let response = next.run(request).await;
-    route.took.add(Moment::now().after(began));
+    route.took.add(BootInstant::now().after(began));
     let kind = usize::from(response.status().as_u16() / 100).clamp(1, 5) - 1;
     route.counts[method][kind].fetch_add(1, Ordering::Relaxed);
     response

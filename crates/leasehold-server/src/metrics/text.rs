@@ -1,17 +1,17 @@
-//! Writing the text format of Prometheus: a help line and a type line for each name, then its samples.
+//! Writer for the Prometheus text format: a help line and a type line for each name, then its samples.
 
 use std::fmt::{Display, Write};
 
 use leasehold::store::Buckets;
 
-/// A page being written.
+/// Page under construction.
 #[derive(Default)]
 pub(super) struct Page {
     text: String,
     name: &'static str,
 }
 
-/// What a metric is.
+/// Type of a metric.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Kind {
     Counter,
@@ -19,11 +19,11 @@ pub(super) enum Kind {
     Histogram,
 }
 
-/// A label and its value.
+/// Label and its value.
 pub(super) type Label<'a> = (&'static str, &'a str);
 
 impl Page {
-    /// Begins a metric. All its samples follow.
+    /// Starts a metric. All its samples must follow before the next metric.
     pub(super) fn metric(&mut self, name: &'static str, kind: Kind, help: &str) -> &mut Self {
         let kind = match kind {
             Kind::Counter => "counter",
@@ -36,13 +36,13 @@ impl Page {
         self
     }
 
-    /// One sample.
+    /// Writes one sample.
     pub(super) fn sample(&mut self, labels: &[Label<'_>], value: impl Display) -> &mut Self {
         self.line("", labels, None, value);
         self
     }
 
-    /// The samples of a histogram, added up as they are told.
+    /// Writes the samples of a histogram, with cumulative counts as the format requires.
     pub(super) fn buckets(&mut self, labels: &[Label<'_>], buckets: &Buckets) -> &mut Self {
         let mut below = 0;
         for (bound, count) in buckets.bounds.iter().zip(&buckets.counts) {
@@ -55,7 +55,7 @@ impl Page {
         self
     }
 
-    /// The whole.
+    /// Returns the complete page.
     pub(super) fn finish(self) -> String {
         self.text
     }

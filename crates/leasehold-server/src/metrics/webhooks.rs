@@ -1,4 +1,5 @@
-//! Deliveries of webhooks, by trigger and outcome. Triggers are those of `leasehold.toml`, so the number of series is bounded.
+//! Counters of webhook deliveries by trigger and outcome. Triggers come from `leasehold.toml`, so
+//! the number of series is bounded.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,10 +7,10 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::webhooks::{Outcome, Refusal, RefusalLog};
 
-/// The reason of a refusal that belongs to no trigger.
+/// Reason of a rejection without a trigger.
 const UNKNOWN: &str = "unknown_trigger";
 
-/// The deliveries so far.
+/// Deliveries since the start.
 #[derive(Default)]
 pub(crate) struct WebhookCounts {
     triggers: RwLock<BTreeMap<Arc<str>, Arc<Counts>>>,
@@ -17,7 +18,7 @@ pub(crate) struct WebhookCounts {
     log: RefusalLog,
 }
 
-/// The deliveries for one trigger.
+/// Deliveries for one trigger.
 #[derive(Default)]
 pub(super) struct Counts {
     outcomes: [AtomicU64; Outcome::ALL.len()],
@@ -25,12 +26,12 @@ pub(super) struct Counts {
 }
 
 impl WebhookCounts {
-    /// Counts a delivery for a trigger, which has to be one of the settings.
+    /// Counts a delivery for a trigger, which must be one of the settings.
     pub(crate) fn add(&self, trigger: &str, outcome: Outcome) {
         self.of(trigger).outcomes[outcome as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a delivery that was refused, and logs it unless another one was logged a moment ago.
+    /// Counts a rejected delivery and logs it, unless another rejection was logged shortly before.
     pub(crate) fn refuse(&self, trigger: &str, refusal: Refusal) {
         self.log.write(Some(trigger), refusal.as_str());
         self.add(trigger, Outcome::Refused);
@@ -43,12 +44,12 @@ impl WebhookCounts {
         self.unknown.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many there were for triggers that do not exist, and the reason that stands for them.
+    /// Returns the number of deliveries for triggers that do not exist, and the reason label for them.
     pub(super) fn unknown(&self) -> (&'static str, u64) {
         (UNKNOWN, self.unknown.load(Ordering::Relaxed))
     }
 
-    /// All of them, by trigger.
+    /// Returns the counters of all triggers.
     pub(super) fn all(&self) -> Vec<(Arc<str>, Arc<Counts>)> {
         let triggers = self.triggers.read().unwrap_or_else(PoisonError::into_inner);
         triggers.iter().map(|(trigger, counts)| (trigger.clone(), counts.clone())).collect()
@@ -64,12 +65,12 @@ impl WebhookCounts {
 }
 
 impl Counts {
-    /// By outcome; those that did not occur are left out.
+    /// Returns the counts by outcome; zero counts are omitted.
     pub(super) fn outcomes(&self) -> impl Iterator<Item = (&'static str, u64)> {
         occurred(Outcome::ALL.map(Outcome::as_str), &self.outcomes)
     }
 
-    /// By reason of the refusal; those that did not occur are left out.
+    /// Returns the counts by reason of the rejection; zero counts are omitted.
     pub(super) fn refusals(&self) -> impl Iterator<Item = (&'static str, u64)> {
         occurred(Refusal::ALL.map(Refusal::as_str), &self.refusals)
     }

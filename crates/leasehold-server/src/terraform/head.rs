@@ -1,20 +1,20 @@
-//! What is known of a state: its newest version, the ones before it, and the token that writes are measured by.
+//! Head of a state: its current version, the earlier versions, and the token that fences writes.
 
 use leasehold::model::{Timestamp, Token};
-use leasehold::store::{BACK_ROOM, Doc, DocStore, Draft};
-use leasehold::{Error, Result, Trouble};
+use leasehold::store::{DocStore, Document, NewDocument, RESERVED_PREFIX};
+use leasehold::{Error, Result, StoreErrorKind};
 use serde::{Deserialize, Serialize};
 
-/// The head of a state, as it is stored.
+/// Stored head of a state.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Head {
-    /// Nothing is written with a token below this.
+    /// Minimum token: writes with a lower token are rejected.
     #[serde(default)]
     pub(super) token: Token,
-    /// Whether there is a state: it is the first of the versions then.
+    /// Whether the state exists; if so, the state is the first of the versions.
     #[serde(default)]
     pub(super) present: bool,
-    /// Newest first.
+    /// Kept versions, newest first.
     #[serde(default)]
     pub(super) versions: Vec<Version>,
 }
@@ -22,27 +22,27 @@ pub(super) struct Head {
 /// One version of a state.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Version {
-    /// Used once: its pieces are found by it.
+    /// Unique id, part of the keys of the version's pieces. Never reused.
     pub(super) id: String,
-    /// As the client counts.
+    /// Serial number that the client assigns.
     pub(super) serial: u64,
     pub(super) lineage: String,
     pub(super) client: String,
     pub(super) bytes: u64,
     pub(super) sha256: String,
     pub(super) at: Timestamp,
-    /// Whose token it came with.
+    /// Name of the token that the version was written with.
     pub(super) by: String,
-    /// The lock's token then.
+    /// Fencing token of the lock at the time of the write.
     pub(super) token: Token,
-    /// The documents' versions of its pieces, in order.
+    /// Document versions of the pieces, in order.
     pub(super) pieces: Vec<u64>,
 }
 
-/// A head as it was read.
+/// Head as read from the store.
 pub(super) struct Found {
     pub(super) head: Head,
-    /// Of its document; none if there is none yet.
+    /// Version of the head document; `None` if the document does not exist yet.
     pub(super) version: Option<u64>,
 }
 
@@ -51,7 +51,7 @@ impl Found {
         Self::read(docs.get(&key(state)).await?)
     }
 
-    pub(super) fn read(doc: Option<Doc>) -> Result<Self> {
+    pub(super) fn read(doc: Option<Document>) -> Result<Self> {
         let Some(doc) = doc else { return Ok(Self { head: Head::default(), version: None }) };
         let head = serde_json::from_str(&doc.body).map_err(|error| broken(error.to_string()))?;
         Ok(Self { head, version: Some(doc.version) })
@@ -59,32 +59,33 @@ impl Found {
 }
 
 impl Head {
-    /// The state as it is now.
+    /// Returns the current version of the state.
     pub(super) fn current(&self) -> Option<&Version> {
         self.versions.first().filter(|_| self.present)
     }
 
-    /// Takes out what is not worth keeping any more: beyond so many earlier versions, and what is older than `since`.
+    /// Removes and returns versions beyond the `most` newest earlier versions, and versions older
+    /// than `since`.
     pub(super) fn prune(&mut self, most: usize, since: Timestamp) -> Vec<Version> {
         let newest = usize::from(self.present);
         let young = self.versions.iter().skip(newest).take_while(|version| version.at >= since).count();
         self.versions.split_off(self.versions.len().min(newest + young.min(most)))
     }
 
-    pub(super) fn draft(&self) -> Draft {
+    pub(super) fn draft(&self) -> NewDocument {
         let body = serde_json::to_string(self).expect("a head of plain values can be written");
-        Draft { body, facts: Vec::new(), keep: None }
+        NewDocument { body, facts: Vec::new(), keep: None }
     }
 }
 
-/// Where the head of a state is.
+/// Returns the document key of the head.
 pub(super) fn key(state: &str) -> String {
-    format!("{BACK_ROOM}server/tf/{state}")
+    format!("{RESERVED_PREFIX}server/tf/{state}")
 }
 
 pub(super) fn broken(what: impl std::fmt::Display) -> Error {
     let message = format!("a Terraform state in the store cannot be read: {what}");
-    Error::Store { trouble: Trouble::Broken, message, hint: String::new(), source: None }
+    Error::Store { trouble: StoreErrorKind::Broken, message, hint: String::new(), source: None }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Looking at earlier versions of a state.
+//! Queries for earlier versions of a state.
 
 use axum::extract::{FromRequestParts, Path, Request, State};
 use axum::response::IntoResponse;
@@ -127,7 +127,7 @@ impl StateVersion {
     }
 }
 
-/// There is no such state.
+/// Returns the problem for a state that does not exist.
 pub(super) fn unknown(name: &str) -> Problem {
     Problem::new("UNKNOWN_STATE", format!("there is no state '{name}'"))
 }

@@ -1,4 +1,4 @@
-//! The client's `LockInfo`, and how a lease keeps it: as facts that people see in `leasehold locks status`.
+//! The client's `LockInfo`, stored as metadata of the lease, which `leasehold locks status` shows.
 
 use leasehold::model::{Holder, Lease, LeaseId, Metadata, Ticket};
 use serde::{Deserialize, Serialize};
@@ -33,7 +33,7 @@ pub(super) struct LockInfo {
     pub(super) path: String,
 }
 
-/// Each fact has room for so many bytes: all of them fit into a lease.
+/// Maximum size of each value in bytes, so that all values fit into a lease.
 const ROOM: usize = 500;
 const ID: &str = "terraform.id";
 const OPERATION: &str = "terraform.operation";
@@ -43,7 +43,8 @@ const CREATED: &str = "terraform.created";
 const PATH: &str = "terraform.path";
 
 impl LockInfo {
-    /// The lease that this id names. It is a UUID with the clients there are; from any other text one is made.
+    /// Returns the lease id for this lock id. Existing clients send a UUID; any other text is
+    /// hashed into one.
     pub(super) fn lease_id(id: &str) -> Result<LeaseId, Problem> {
         if id.is_empty() || id.len() > ROOM {
             return Err(Problem::invalid(format!("a lock needs an ID of 1 to {ROOM} bytes")));
@@ -56,12 +57,12 @@ impl LockInfo {
         Ok(LeaseId::from_uuid(uuid))
     }
 
-    /// Who holds the lock: the client's own words, or else whose token it came with.
+    /// Returns the holder: the client's own `Who`, or the caller if `Who` is empty or invalid.
     pub(super) fn holder(&self, caller: Holder) -> Holder {
         Holder::new(plain(&self.who, 255)).unwrap_or(caller)
     }
 
-    /// As facts of a lease.
+    /// Returns the metadata for the lease.
     pub(super) fn metadata(&self, caller: &Holder) -> Result<Metadata, Problem> {
         let mut metadata = Metadata::default();
         metadata.set("via", "terraform")?;
@@ -82,13 +83,14 @@ impl LockInfo {
         Ok(metadata)
     }
 
-    /// Of a lease, whoever took it: one that was not taken by Terraform shows what it has.
+    /// Returns the `LockInfo` of a lease. For a lease not acquired by Terraform, other metadata of
+    /// the lease fills the fields.
     pub(super) fn of_lease(lease: &Lease) -> Self {
         let created = format!("{:#}", lease.acquired_at);
         Self::read(&lease.ask.metadata, &lease.ask.holder, lease.ask.lease_id, created)
     }
 
-    /// Of somebody who is next.
+    /// Returns the `LockInfo` of the next waiter.
     pub(super) fn of_ticket(ticket: &Ticket) -> Self {
         let created = format!("{:#}", ticket.since);
         Self::read(&ticket.ask.metadata, &ticket.ask.holder, ticket.ask.lease_id, created)
@@ -108,7 +110,7 @@ impl LockInfo {
     }
 }
 
-/// Without what a short text may not have, and not too long.
+/// Replaces control characters and truncates the text, so that it is valid as a short text.
 fn plain(text: &str, room: usize) -> String {
     let mut plain = text.replace(char::is_control, " ").trim().to_owned();
     plain.truncate(plain.floor_char_boundary(room));

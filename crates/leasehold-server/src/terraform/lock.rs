@@ -1,4 +1,4 @@
-//! Locking, unlocking, and unlocking by force.
+//! Locking, unlocking, and forced unlocking of a state.
 
 use std::sync::Arc;
 
@@ -14,37 +14,37 @@ use super::state::raise_token;
 use crate::access::Who;
 use crate::problem::Problem;
 
-/// A lock that ends while we look at who has it is asked for again.
+/// Maximum number of attempts. A lock that becomes free while its holder is queried is requested again.
 const TRIES: u32 = 5;
-/// So many events are looked through for the end of a lease.
+/// Number of events that are searched for the end of a lease.
 const EVENTS: u32 = 50;
 
-/// The lock of a state.
+/// Lock of a state.
 pub(super) struct StateLock<'a> {
     pub(super) store: &'a dyn Store,
-    /// The state's name.
+    /// Name of the state.
     pub(super) state: &'a str,
-    /// The lock's.
+    /// Name of the lock.
     pub(super) name: LockName,
-    /// Who asks.
+    /// Identity of the caller.
     pub(super) who: &'a Who,
 }
 
-/// What came of locking.
+/// Result of locking.
 pub(super) enum Locked {
-    /// It is the caller's.
+    /// The caller holds the lock.
     Yes,
-    /// This one has it, or is next.
+    /// This client holds the lock or is the next waiter.
     By(LockInfo),
 }
 
-/// What came of unlocking.
+/// Result of unlocking.
 pub(super) enum Unlocked {
-    /// Nobody with that id has it any more.
+    /// No client with that id holds the lock any more.
     Yes,
-    /// This one has it, who is another.
+    /// Another client holds the lock.
     By(LockInfo),
-    /// Nobody has it, and that id never had.
+    /// The lock is free, and that id never held it.
     Never,
 }
 
@@ -53,7 +53,7 @@ impl StateLock<'_> {
         self.store.locks()
     }
 
-    /// Takes the lock. The same id again is the same lock.
+    /// Acquires the lock. A repeated call with the same id returns the same lock.
     pub(super) async fn lock(&self, info: &LockInfo, caller: Holder, ttl: Ttl) -> Result<Locked, Problem> {
         let mut metadata = info.metadata(&caller)?;
         self.who.stamp(&mut metadata);
@@ -71,14 +71,16 @@ impl StateLock<'_> {
         let op = LockOp::Acquire(Acquire { ask: Arc::new(ask), queue: None, steal_after: None });
         for _ in 0..TRIES {
             match self.locks().apply(&self.name, &op).await? {
-                // The ID of somebody else's lock, as it is told to whoever finds the state locked.
+                // The request has the ID of another caller's lock: the server returns that ID to
+                // every client that finds the state locked.
                 Outcome::Granted(lease) if self.who.must_own(&lease.ask).is_err() => {
                     return Ok(Locked::By(LockInfo::of_lease(&lease)));
                 }
                 Outcome::Granted(lease) => {
                     let raised = raise_token(self.store, self.state, lease.token).await;
                     if let Err(error) = raised {
-                        // Whoever does not hear that the lock is theirs must not hold it for a day.
+                        // The caller receives an error and does not know that it holds the lock, so
+                        // the lock must not stay held for its full TTL (a day by default).
                         let _ = self.locks().apply(&self.name, &LockOp::Leave(Leave { lease_id })).await;
                         return Err(error.into());
                     }
@@ -96,7 +98,7 @@ impl StateLock<'_> {
         Err(problem.retry_after(std::time::Duration::from_secs(1)))
     }
 
-    /// Gives the lock of this id back.
+    /// Releases the lock with this id.
     pub(super) async fn unlock(&self, id: &str) -> Result<Unlocked, Problem> {
         let lease_id = LockInfo::lease_id(id)?;
         let (record, now) = self.look().await?;
@@ -114,7 +116,7 @@ impl StateLock<'_> {
         Ok(holder.map_or(Unlocked::Never, |lease| Unlocked::By(LockInfo::of_lease(lease))))
     }
 
-    /// Takes the lock away from whoever has it; or only from the holder with this id.
+    /// Releases the lock by force, or only the lease with this id if one is given.
     pub(super) async fn force(&self, id: Option<&str>, by: Holder) -> Result<Unlocked, Problem> {
         let only = id.map(LockInfo::lease_id).transpose()?;
         let (record, now) = self.look().await?;
@@ -133,7 +135,7 @@ impl StateLock<'_> {
             freed = true;
         }
         if let Some(record) = self.locks().get(&self.name).await? {
-            // A write that is on its way comes too late from here on.
+            // From here on writes that are still in flight are rejected.
             raise_token(self.store, self.state, record.token).await?;
         }
         Ok(match other {
@@ -143,13 +145,13 @@ impl StateLock<'_> {
         })
     }
 
-    /// The record, and the store's time.
+    /// Returns the record and the current time of the store.
     pub(super) async fn look(&self) -> Result<(Option<LockRecord>, Timestamp)> {
         let record = self.locks().get(&self.name).await?;
         Ok((record, self.locks().now().await?))
     }
 
-    /// Whether this lease was given back, or came to its end: then an UNLOCK that is sent again, or late, has what it wants.
+    /// Whether this lease was released or has expired, in which case a repeated or late UNLOCK succeeds.
     async fn has_ended(&self, lease_id: LeaseId) -> Result<bool, Error> {
         let ask = ListEvents { lock: Some(self.name.clone()), limit: EVENTS, ..ListEvents::default() };
         let events = self.locks().history(&ask).await?.items;
@@ -159,7 +161,7 @@ impl StateLock<'_> {
     }
 }
 
-/// Who has it, or who is next.
+/// Returns the holder, or the next waiter if there is no holder.
 pub(super) fn in_the_way(record: &LockRecord, now: Timestamp) -> Option<LockInfo> {
     let holder = record.live(now).next().map(LockInfo::of_lease);
     holder.or_else(|| record.waiting(now).next().map(LockInfo::of_ticket))

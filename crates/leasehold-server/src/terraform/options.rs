@@ -1,18 +1,19 @@
-//! What can be set about the Terraform backend.
+//! Options of the Terraform backend.
 
 use leasehold::model::Ttl;
 
-/// Settings of the Terraform backend.
+/// Options of the Terraform backend.
 #[derive(Debug, Clone, Copy)]
 pub struct TerraformOptions {
-    /// How long a lock lasts from LOCK and from each write of the state. The client gives no signs of life in between, so
-    /// this has to be longer than the longest step of an apply. `?ttl=2h` in the client's `lock_address` sets another.
+    /// TTL of a lock, counted from LOCK and from each write of the state. The client sends no
+    /// heartbeats in between, so the TTL has to exceed the longest step of an apply. `?ttl=2h` in
+    /// the client's `lock_address` overrides it.
     pub ttl: Ttl,
-    /// The largest state.
+    /// Maximum size of a state.
     pub state_bytes: usize,
-    /// So many earlier versions of a state are kept.
+    /// Maximum number of earlier versions that are kept.
     pub versions: usize,
-    /// So long an earlier version is kept, from when it was written.
+    /// Maximum age of an earlier version, counted from its write.
     pub versions_for: Ttl,
 }
 

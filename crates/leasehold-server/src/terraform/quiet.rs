@@ -1,13 +1,13 @@
-//! Problems as a Terraform client takes them: it authenticates by name and password, and shows only the status.
+//! Problems for a Terraform client, which authenticates by name and password and shows only the status.
 
 use axum::response::{IntoResponse, Response};
 
 use crate::problem::Problem;
 
-/// What the handlers of this backend return.
+/// Result type of the handlers of this backend.
 pub(super) type Reply<T = Response> = Result<T, Quiet>;
 
-/// A problem for a Terraform client. People who look with another client find its body.
+/// Problem for a Terraform client. The body is still sent, for users of other clients.
 pub(super) struct Quiet(Problem);
 
 impl<P: Into<Problem>> From<P> for Quiet {

@@ -1,7 +1,8 @@
-//! The paths and methods of the Terraform backend.
+//! Routes of the Terraform backend.
 //!
-//! The client's own methods, LOCK and UNLOCK, are not among those that `OpenAPI` can describe: they reach `locking` as what is
-//! left over on `/tf/{name}`, and do the same as POST and DELETE on `/tf/{name}/lock`, which are described.
+//! The client's own methods, LOCK and UNLOCK, cannot be described in `OpenAPI`. They reach
+//! `locking` as the fallback of `/tf/{name}`, and do the same as POST and DELETE on
+//! `/tf/{name}/lock`, which are described.
 
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ use crate::roles::routes;
 use crate::server::App;
 use crate::status;
 
-/// A state is larger than other bodies, and may take longer to arrive.
+/// Minimum body timeout for a state, which is larger than other bodies and may take longer to arrive.
 const STATE_TIME: Duration = Duration::from_mins(1);
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
@@ -95,7 +96,8 @@ async fn write(State(app): State<App>, Path(name): Path<String>, request: Reques
     let caller = Caller::<Worker>::from_request_parts(&mut parts, &app).await?;
     let by = caller.holder()?;
     let Query(WriteQuery { id }) = Query::from_request_parts(&mut parts, &app).await?;
-    // Also keeps web pages of strangers from writing: a browser asks first before it sends this type.
+    // Also protects against cross-site requests: a browser sends a preflight request before it
+    // sends this type.
     must_be_json(&parts)?;
     let time = app.limits().body_time.max(STATE_TIME);
     let body = read_up_to(body, app.terraform().state_bytes, time).await?;
@@ -153,7 +155,7 @@ async fn lock(State(app): State<App>, Path(name): Path<String>, request: Request
         Some(ttl) => Ttl::new(parse_duration(&ttl)?)?,
         None => app.terraform().ttl,
     };
-    let least = app.leasehold().abilities().min_ttl;
+    let least = app.leasehold().capabilities().min_ttl;
     if ttl < least {
         return Err(Problem::invalid(format!(
             "a ttl of {ttl} is too short for this store; {least} is the least"
@@ -191,7 +193,8 @@ async fn unlock(State(app): State<App>, Path(name): Path<String>, request: Reque
         forced(&lock, None, &caller).await?
     } else {
         let info = lock_info(&body)?;
-        // A client that has locked says who it is; one that only knows the ID was told it by a person.
+        // A client that has locked the state sends its `Who`. A client that sends only the ID
+        // received the ID from a user.
         if info.who.is_empty() {
             forced(&lock, Some(&info.id), &caller).await?
         } else {
@@ -215,7 +218,7 @@ async fn forced(lock: &StateLock<'_>, id: Option<&str>, caller: &Caller<Worker>)
     Ok(lock.force(id, by).await?)
 }
 
-/// What is left over on the path of a state: the client's own methods.
+/// Fallback on the path of a state: handles the client's own methods.
 async fn locking(app: State<App>, name: Path<String>, request: Request) -> Reply {
     match request.method().as_str() {
         "LOCK" => lock(app, name, request).await,

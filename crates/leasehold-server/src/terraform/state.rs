@@ -1,9 +1,9 @@
-//! Reading and writing a state. Every write is fenced: it carries the token of a lease that was alive after the head was
-//! read, and is made only if the head is still as it was then.
+//! Reads and writes of a state. Every write is fenced: it carries the token of a lease that was
+//! active after the head was read, and succeeds only if the head has not changed since.
 
 use leasehold::model::{Holder, LeaseId, LockOp, Outcome, Renew, Timestamp, Token, check_depth};
 use leasehold::store::{DocStore, PutIf, Store};
-use leasehold::{Error, Result, Trouble};
+use leasehold::{Error, Result, StoreErrorKind};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
@@ -16,10 +16,10 @@ use super::pieces;
 use crate::body::parse;
 use crate::problem::Problem;
 
-/// So often a write that somebody else was faster with is tried again.
+/// Maximum number of attempts of an operation that conflicts with concurrent writes.
 const TRIES: u32 = 10;
 
-/// What the server reads of a state; the rest is the client's business.
+/// Fields of a state that the server reads; the others are opaque to the server.
 #[derive(Deserialize)]
 struct Labels {
     #[serde(default)]
@@ -30,22 +30,22 @@ struct Labels {
     terraform_version: String,
 }
 
-/// A change to a state.
+/// Change to a state.
 pub(super) struct Writing<'a> {
     pub(super) lock: StateLock<'a>,
-    /// The lock's id, as the client gives it with a write.
+    /// Lock id that the client sends with a write.
     pub(super) lock_id: Option<&'a str>,
     pub(super) by: Holder,
     pub(super) options: TerraformOptions,
 }
 
-/// The documents of a store.
+/// Returns the document store, or the problem `NOT_SUPPORTED`.
 pub(super) fn docs(store: &dyn Store) -> Result<&dyn DocStore, Problem> {
     let none = || Problem::new("NOT_SUPPORTED", format!("{} keeps no documents", store.url()));
     store.docs().ok_or_else(none)
 }
 
-/// The text of the state as it is now.
+/// Returns the text of the current state.
 pub(super) async fn read(store: &dyn Store, state: &str) -> Result<Option<String>, Problem> {
     let docs = docs(store)?;
     for _ in 0..TRIES {
@@ -54,7 +54,7 @@ pub(super) async fn read(store: &dyn Store, state: &str) -> Result<Option<String
         match pieces::read(docs, state, current).await {
             Ok(text) => return Ok(Some(text)),
             Err(error) => {
-                // A version that was replaced and pruned while we read it.
+                // The version may have been replaced and pruned during the read.
                 let again = Found::look(docs, state).await?;
                 if again.version == found.version {
                     return Err(error.into());
@@ -65,7 +65,7 @@ pub(super) async fn read(store: &dyn Store, state: &str) -> Result<Option<String
     Err(busy().into())
 }
 
-/// From now on nothing is written with a token below this.
+/// Raises the minimum token of the state, so that writes with a lower token are rejected from now on.
 pub(super) async fn raise_token(store: &dyn Store, state: &str, token: Token) -> Result<()> {
     let Some(docs) = store.docs() else { return Ok(()) };
     let mut found = Found::look(docs, state).await?;
@@ -76,13 +76,13 @@ pub(super) async fn raise_token(store: &dyn Store, state: &str, token: Token) ->
         let head = Head { token, ..found.head };
         match docs.put_if(&head::key(state), found.version, head.draft()).await? {
             PutIf::Written(_) => return Ok(()),
-            PutIf::Clash(doc) => found = Found::read(doc)?,
+            PutIf::Conflict(doc) => found = Found::read(doc)?,
         }
     }
     Err(busy())
 }
 
-/// A head, and that the caller could write to it when it was read.
+/// Head, with proof that the caller was allowed to write when the head was read.
 struct Checked {
     found: Found,
     token: Token,
@@ -96,7 +96,7 @@ impl Writing<'_> {
         check_depth(text)?;
         let (docs, state) = (docs(self.lock.store)?, self.lock.state);
         let sha256 = hex(&Sha256::digest(text.as_bytes()));
-        // Sent again by a client that has not heard the answer.
+        // Detects a repeated write by a client that did not receive the response.
         let is_there = |head: &Head| head.current().is_some_and(|current| current.sha256 == sha256);
 
         let checked = self.check(Found::look(docs, state).await?).await?;
@@ -127,14 +127,14 @@ impl Writing<'_> {
         };
         let swapped = self.swap(docs, checked, add).await;
         match &swapped {
-            // If the store did not answer, a head may name them.
+            // If the store did not respond, a head may name the pieces.
             Ok(true) | Err(Failed::Unsure(_)) => {}
             Ok(false) | Err(Failed::Refused(_)) => pieces::forget(docs, state, &version).await,
         }
         Ok(swapped.map(|_| ())?)
     }
 
-    /// Removes the state; what it was stays in the history.
+    /// Deletes the state; its versions stay in the history.
     pub(super) async fn delete(&self) -> Result<(), Problem> {
         let docs = docs(self.lock.store)?;
         let checked = self.check(Found::look(docs, self.lock.state).await?).await?;
@@ -143,7 +143,8 @@ impl Writing<'_> {
         Ok(())
     }
 
-    /// Changes the head if it is still as it was when the caller was allowed to; says whether there was anything to change.
+    /// Changes the head if it is unchanged since the caller's authority was checked. Returns
+    /// whether there was anything to change.
     async fn swap(
         &self,
         docs: &dyn DocStore,
@@ -163,14 +164,15 @@ impl Writing<'_> {
                     }
                     return Ok(true);
                 }
-                PutIf::Clash(doc) => checked = self.check(Found::read(doc)?).await?,
+                PutIf::Conflict(doc) => checked = self.check(Found::read(doc)?).await?,
             }
         }
         Err(busy().into())
     }
 
-    /// Whether the caller may write to what was found. It comes after the finding: a lease that is alive now was alive when
-    /// the head was read, and whoever takes the lock after it changes the head before they learn that it is theirs.
+    /// Checks that the caller may write to `found`. The check must come after the read: a lease
+    /// that is active now was active when the head was read, and a later holder changes the head
+    /// before it learns that it holds the lock.
     async fn check(&self, found: Found) -> Result<Checked, Failed> {
         let (token, now) = self.authority().await?;
         if found.head.token > token {
@@ -180,11 +182,11 @@ impl Writing<'_> {
         Ok(Checked { found, token, now })
     }
 
-    /// The token that the caller may write with. Keeps its lease alive.
+    /// Returns the token that the caller may write with, and renews the caller's lease.
     async fn authority(&self) -> Result<(Token, Timestamp), Failed> {
         let (record, now) = self.lock.look().await?;
         let Some(id) = self.lock_id else {
-            // A client that does not lock: only while nobody else does.
+            // A client without a lock may write only while the lock is free.
             return match record.as_ref().and_then(|record| in_the_way(record, now)) {
                 Some(info) => Err(Failed::refused(held(self.lock.state, &info))),
                 None => Ok((record.map_or_else(Token::default, |record| record.token), now)),
@@ -216,11 +218,11 @@ impl Writing<'_> {
     }
 }
 
-/// Why nothing was written.
+/// Reason why a write failed.
 enum Failed {
-    /// For certain: it is not the caller's turn.
+    /// The write was certainly not made: the caller has no authority.
     Refused(Box<Problem>),
-    /// The store did not answer; the write may have been made.
+    /// The store did not respond; the write may have been made.
     Unsure(Error),
 }
 
@@ -253,7 +255,7 @@ fn held(state: &str, info: &LockInfo) -> Problem {
 
 fn busy() -> Error {
     let message = "others keep changing this state".to_owned();
-    Error::Store { trouble: Trouble::Unavailable, message, hint: "try again".to_owned(), source: None }
+    Error::Store { trouble: StoreErrorKind::Unavailable, message, hint: "try again".to_owned(), source: None }
 }
 
 fn hex(bytes: &[u8]) -> String {

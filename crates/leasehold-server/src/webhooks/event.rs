@@ -1,16 +1,16 @@
-//! One delivery of a webhook: its headers, its body, and what the sender says about the event.
+//! One delivery of a webhook: its headers, its body, and the event that it describes.
 
 use std::sync::OnceLock;
 
 use axum::http::HeaderMap;
-use leasehold::model::{EventName, Invalid};
+use leasehold::model::{EventName, ValidationError};
 use serde_json::Value;
 
 use super::signature::Scheme;
 
 const GITHUB_EVENT: &str = "x-github-event";
 
-/// A delivery of a webhook.
+/// Delivery of a webhook.
 #[derive(Debug)]
 pub(crate) struct Event<'a> {
     pub(super) scheme: Scheme,
@@ -24,9 +24,10 @@ impl<'a> Event<'a> {
         Self { scheme, headers, body, json: OnceLock::new() }
     }
 
-    /// Returns the kind of the event. GitHub names it in a header, which it does not sign, and its action in the body: the two
-    /// make `pull_request.opened`. All other senders have it as `type` in the body.
-    pub(crate) fn name(&self) -> Result<Option<EventName>, Invalid> {
+    /// Returns the kind of the event. GitHub names the kind in a header, which it does not sign,
+    /// and the action in the body: together they form `pull_request.opened`. All other senders put
+    /// the kind as `type` into the body.
+    pub(crate) fn name(&self) -> Result<Option<EventName>, ValidationError> {
         let name = match self.scheme {
             Scheme::Github => match (header(self.headers, GITHUB_EVENT)?, self.text("/action")) {
                 (Some(event), Some(action)) => Some(format!("{event}.{action}")),
@@ -38,8 +39,8 @@ impl<'a> Event<'a> {
         name.map(EventName::new).transpose()
     }
 
-    /// Returns the branch of an event of GitHub: the one that was pushed to, created or deleted, or the one that a pull request
-    /// is to be merged into.
+    /// Returns the branch of a GitHub event: the branch that was pushed to, created or deleted, or
+    /// the base branch of a pull request.
     pub(super) fn branch(&self) -> Option<&str> {
         if let Some(base) = self.text("/pull_request/base/ref") {
             return Some(base);
@@ -54,12 +55,12 @@ impl<'a> Event<'a> {
         self.json.get_or_init(|| serde_json::from_slice(self.body).ok()).as_ref()
     }
 
-    /// Returns the text at this place of the body, unless it is empty.
+    /// Returns the text at this position of the body, unless the text is empty.
     fn text(&self, pointer: &str) -> Option<&str> {
         self.json()?.pointer(pointer)?.as_str().filter(|text| !text.is_empty())
     }
 
-    /// Returns the text or the number at this place of the body.
+    /// Returns the text or the number at this position of the body.
     pub(super) fn scalar(&self, pointer: &str) -> Option<String> {
         match self.json()?.pointer(pointer)? {
             Value::String(text) if !text.is_empty() => Some(text.clone()),
@@ -69,15 +70,18 @@ impl<'a> Event<'a> {
     }
 }
 
-/// Returns the value of a header that must not be repeated, empty or anything but plain text.
-pub(super) fn header<'a>(headers: &'a HeaderMap, name: &'static str) -> Result<Option<&'a str>, Invalid> {
+/// Returns the value of a header. Rejects a header that is repeated, empty or not plain text.
+pub(super) fn header<'a>(
+    headers: &'a HeaderMap,
+    name: &'static str,
+) -> Result<Option<&'a str>, ValidationError> {
     let mut values = headers.get_all(name).iter();
     let Some(value) = values.next() else { return Ok(None) };
     let text = value.to_str().ok().map(str::trim).filter(|text| !text.is_empty());
     match (text, values.next()) {
         (Some(text), None) => Ok(Some(text)),
-        (_, Some(_)) => Err(Invalid(format!("the header {name} is there more than once"))),
-        (None, None) => Err(Invalid(format!("the header {name} is empty, or no plain text"))),
+        (_, Some(_)) => Err(ValidationError(format!("the header {name} is there more than once"))),
+        (None, None) => Err(ValidationError(format!("the header {name} is empty, or no plain text"))),
     }
 }
 
@@ -87,7 +91,7 @@ mod tests {
 
     use super::*;
 
-    fn name(scheme: Scheme, event: Option<&str>, body: &str) -> Result<Option<String>, Invalid> {
+    fn name(scheme: Scheme, event: Option<&str>, body: &str) -> Result<Option<String>, ValidationError> {
         let mut headers = HeaderMap::new();
         if let Some(event) = event {
             headers.insert(GITHUB_EVENT, HeaderValue::from_str(event).unwrap());
@@ -112,7 +116,7 @@ mod tests {
         }
     }
 
-    /// The name reaches the environment of a command and the answer to the sender.
+    /// The name ends up in the environment of a command and in the response to the sender.
     #[test]
     fn a_name_is_short_and_has_no_control_characters() {
         assert!(name(Scheme::Github, Some(&"x".repeat(256)), "{}").is_err());

@@ -1,32 +1,32 @@
-//! Which events of a sender start the workflow of a trigger: by the kind of the event, by its branch, by its body.
+//! Filters of a trigger: which events start its workflow, by the kind of the event, its branch and its body.
 
-use leasehold::model::{EventName, Invalid};
+use leasehold::model::{EventName, ValidationError};
 use serde::Deserialize;
 use serde_json_path::JsonPath;
 
 use super::event::Event;
 use super::signature::Scheme;
 
-/// A longer query is refused: it is written by hand.
+/// Maximum length of a query. Queries are written by hand, so a longer one is rejected.
 const LONGEST_QUERY: usize = 1000;
-/// A longer pattern could match nothing.
+/// Maximum length of a pattern. A longer pattern could match nothing.
 const LONGEST_PATTERN: usize = 255;
 /// Events that senders send only to test a connection.
 const GITHUB_PING: &str = "ping";
 const STRIPE_PING: &str = "v2.core.event_destination.ping";
 
-/// The filter of a trigger. An empty list lets every event pass.
+/// Filter of a trigger. An empty list accepts every event.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
-    /// Kinds of events: one of them has to match.
+    /// Kinds of events; one of them has to match.
     pub events: Vec<Pattern>,
-    /// Branches, for events of GitHub: one of them has to match.
+    /// Branches, for GitHub events; one of them has to match.
     pub branches: Vec<Pattern>,
-    /// Conditions on the body: every one has to hold.
+    /// Conditions on the body; all of them have to hold.
     pub when: Vec<Condition>,
 }
 
-/// A text, or with a `*` at its end the beginning of a text.
+/// Pattern for a text: an exact text, or a prefix if the pattern ends with `*`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Pattern {
@@ -34,13 +34,13 @@ pub struct Pattern {
     is_prefix: bool,
 }
 
-/// A `JSONPath` query (RFC 9535). The condition holds if the query selects something of the body.
+/// `JSONPath` query (RFC 9535). The condition holds if the query selects at least one node of the body.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Condition(JsonPath);
 
 impl Filter {
-    /// Returns why this event starts nothing, in words for its sender; `None` if it passes.
+    /// Returns the reason why this event starts nothing, for its sender; `None` if the event passes.
     pub(crate) fn rejection(&self, event: &Event<'_>, name: Option<&EventName>) -> Option<String> {
         let name = name.map(EventName::as_str);
         self.of_name(event.scheme, name).or_else(|| self.of_branch(event)).or_else(|| self.of_body(event))
@@ -61,7 +61,7 @@ impl Filter {
             return (!is_listed)
                 .then(|| format!("'{name}' is a test event, and this trigger does not list it"));
         }
-        // `pull_request` stands for all its actions.
+        // `pull_request` matches all its actions.
         let kind = (scheme == Scheme::Github).then(|| name.split('.').next()).flatten().unwrap_or(name);
         let is_listed = |pattern: &Pattern| pattern.matches(name) || pattern.matches(kind);
         let passes = self.events.is_empty() || self.events.iter().any(is_listed);
@@ -93,10 +93,10 @@ impl Filter {
 }
 
 impl Pattern {
-    /// Checks the text and takes it.
-    pub fn new(text: impl Into<String>) -> Result<Self, Invalid> {
+    /// Validates the text and creates a pattern.
+    pub fn new(text: impl Into<String>) -> Result<Self, ValidationError> {
         let text: String = text.into();
-        let wrong = |rule| Invalid(format!("'{}' cannot be a pattern: {rule}", text.escape_debug()));
+        let wrong = |rule| ValidationError(format!("'{}' cannot be a pattern: {rule}", text.escape_debug()));
         let beginning = text.strip_suffix('*');
         let fixed = beginning.unwrap_or(&text);
         if fixed.contains('*') {
@@ -116,26 +116,26 @@ impl Pattern {
 }
 
 impl TryFrom<String> for Pattern {
-    type Error = Invalid;
-    fn try_from(text: String) -> Result<Self, Invalid> {
+    type Error = ValidationError;
+    fn try_from(text: String) -> Result<Self, ValidationError> {
         Self::new(text)
     }
 }
 
 impl Condition {
     /// Parses the query.
-    pub fn new(query: &str) -> Result<Self, Invalid> {
+    pub fn new(query: &str) -> Result<Self, ValidationError> {
         if query.len() > LONGEST_QUERY {
-            return Err(Invalid(format!("a JSONPath query has at most {LONGEST_QUERY} bytes")));
+            return Err(ValidationError(format!("a JSONPath query has at most {LONGEST_QUERY} bytes")));
         }
-        let wrong = |error| Invalid(format!("'{query}' is not a JSONPath query (RFC 9535): {error}"));
+        let wrong = |error| ValidationError(format!("'{query}' is not a JSONPath query (RFC 9535): {error}"));
         JsonPath::parse(query).map(Self).map_err(wrong)
     }
 }
 
 impl TryFrom<String> for Condition {
-    type Error = Invalid;
-    fn try_from(text: String) -> Result<Self, Invalid> {
+    type Error = ValidationError;
+    fn try_from(text: String) -> Result<Self, ValidationError> {
         Self::new(&text)
     }
 }

@@ -1,9 +1,9 @@
-//! What tells one event from another: its idempotency key, and the id of its delivery.
+//! Identity of an event: its idempotency key and the id of its delivery.
 
 use std::fmt;
 
 use axum::http::HeaderMap;
-use leasehold::model::{DeliveryId, Invalid};
+use leasehold::model::{DeliveryId, ValidationError};
 use serde::Deserialize;
 
 use super::event::{Event, header};
@@ -12,25 +12,25 @@ use super::signature::{STANDARD_ID, Scheme};
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 const GITHUB_DELIVERY: &str = "x-github-delivery";
 
-/// Where in a JSON body something stands: `/data/object/id` (RFC 6901).
+/// Position in a JSON body: `/data/object/id` (RFC 6901).
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Pointer(String);
 
 impl Pointer {
-    /// Checks the text and takes it.
-    pub fn new(text: impl Into<String>) -> Result<Self, Invalid> {
+    /// Validates the text and creates a pointer.
+    pub fn new(text: impl Into<String>) -> Result<Self, ValidationError> {
         let text = text.into();
         if text.starts_with('/') {
             return Ok(Self(text));
         }
-        Err(Invalid(format!("'{text}' is no JSON pointer; write one such as /data/object/id")))
+        Err(ValidationError(format!("'{text}' is no JSON pointer; write one such as /data/object/id")))
     }
 }
 
 impl TryFrom<String> for Pointer {
-    type Error = Invalid;
-    fn try_from(text: String) -> Result<Self, Invalid> {
+    type Error = ValidationError;
+    fn try_from(text: String) -> Result<Self, ValidationError> {
         Self::new(text)
     }
 }
@@ -41,22 +41,23 @@ impl fmt::Display for Pointer {
     }
 }
 
-/// What identifies an event.
+/// Identity of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Identity {
-    /// The idempotency key. None: the sender gave the event nothing that would tell it from others.
+    /// Idempotency key; `None` if the sender supplied nothing that distinguishes the event from others.
     pub(crate) key: Option<String>,
-    /// The sender's id of the event, the same each time that it is delivered.
+    /// The sender's id of the event, the same for each delivery of the event.
     pub(crate) delivery: Option<DeliveryId>,
-    /// Whether the sender can be held to the key: it is signed, or the caller has a token. If not, a copy of a signed body can be
-    /// sent under any key.
+    /// Whether the key is authenticated: the key is signed, or the caller has a token. Otherwise an
+    /// attacker can send a copy of a signed body under any key.
     pub(crate) is_trusted: bool,
 }
 
-/// Returns what identifies an event. Its key is the text in the body that the settings point to, else the sender's own id, else
-/// the header `Idempotency-Key`. The header comes last because no scheme signs it: an intermediary could tie an event to the
-/// key of another one. Without a scheme nothing is signed, and the header comes first.
-pub(crate) fn identify(event: &Event<'_>, pointer: Option<&Pointer>) -> Result<Identity, Invalid> {
+/// Returns the identity of an event. The key is the text in the body that the settings point to,
+/// otherwise the sender's own id, otherwise the header `Idempotency-Key`. The header comes last
+/// because no scheme signs it: an intermediary could tie an event to the key of another event.
+/// Without a scheme nothing is signed, and the header comes first.
+pub(crate) fn identify(event: &Event<'_>, pointer: Option<&Pointer>) -> Result<Identity, ValidationError> {
     let delivery = delivery_id(event)?;
     let header = key_header(event.headers)?;
     let in_body = pointer.and_then(|pointer| event.scalar(&pointer.0));
@@ -73,15 +74,15 @@ pub(crate) fn identify(event: &Event<'_>, pointer: Option<&Pointer>) -> Result<I
     Ok(Identity { key, delivery, is_trusted })
 }
 
-/// Returns the sender's own id of an event. It is the id of the scheme alone: a header of another scheme is not signed, and a
-/// stranger who replays an event could make one up. GitHub sends its id with every delivery, so a delivery without one is
-/// refused.
-fn delivery_id(event: &Event<'_>) -> Result<Option<DeliveryId>, Invalid> {
+/// Returns the sender's own id of an event. Only the id of the scheme is used: a header of another
+/// scheme is not signed, and an attacker who replays an event could invent one. GitHub sends its id
+/// with every delivery, so a delivery without an id is rejected.
+fn delivery_id(event: &Event<'_>) -> Result<Option<DeliveryId>, ValidationError> {
     let id = match event.scheme {
         Scheme::Stripe => event.scalar("/id"),
         Scheme::Standard => header(event.headers, STANDARD_ID)?.map(str::to_owned),
         Scheme::Github => {
-            let missing = || Invalid(format!("the request has no header {GITHUB_DELIVERY}"));
+            let missing = || ValidationError(format!("the request has no header {GITHUB_DELIVERY}"));
             Some(header(event.headers, GITHUB_DELIVERY)?.ok_or_else(missing)?.to_owned())
         }
         Scheme::None => {
@@ -92,11 +93,11 @@ fn delivery_id(event: &Event<'_>) -> Result<Option<DeliveryId>, Invalid> {
     id.map(DeliveryId::new).transpose()
 }
 
-/// The value of `Idempotency-Key`: a quoted text, or one without quotes.
-pub(crate) fn key_header(headers: &HeaderMap) -> Result<Option<String>, Invalid> {
+/// Returns the value of `Idempotency-Key`, with or without quotes.
+pub(crate) fn key_header(headers: &HeaderMap) -> Result<Option<String>, ValidationError> {
     let Some(value) = header(headers, IDEMPOTENCY_KEY)? else { return Ok(None) };
     let Some(quoted) = value.strip_prefix('"') else { return Ok(Some(value.to_owned())) };
-    let wrong = || Invalid("Idempotency-Key is a text with one quote too few or too many".to_owned());
+    let wrong = || ValidationError("Idempotency-Key is a text with one quote too few or too many".to_owned());
     let mut key = String::with_capacity(quoted.len());
     let mut rest = quoted.chars();
     loop {

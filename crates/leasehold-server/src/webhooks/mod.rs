@@ -1,16 +1,4 @@
-//! Webhooks: whether they come from whom they say, which of them start something, what tells one event from another, and what
-//! was delivered before.
-//!
-//! | file | idea |
-//! |---|---|
-//! | `signature.rs` | signatures over the raw bytes: GitHub, Stripe, Standard Webhooks |
-//! | `secret.rs` | what senders sign with; never shown |
-//! | `event.rs` | one delivery: its headers, its body, its kind of event |
-//! | `filter.rs` | which events start the workflow of a trigger |
-//! | `key.rs` | the idempotency key of an event |
-//! | `replay.rs` | deliveries that have been here, in the store |
-//! | `outcome.rs` | the outcome of a delivery, and the log of refused ones |
-//! | `origin.rs` | only a trigger may say that a webhook started an execution |
+//! Webhooks: verification of signatures, filters, identity of events, and detection of repeated deliveries.
 
 mod event;
 mod filter;

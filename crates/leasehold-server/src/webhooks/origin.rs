@@ -1,14 +1,15 @@
-//! Only a trigger may say that a webhook started an execution: a command may rely on it that the body was signed.
+//! Only a trigger may claim that a webhook started an execution, because a command may rely on the
+//! body being signed.
 //!
-//! An execution is a task whose payload has the facts of its start. A caller that adds, changes or schedules tasks of a
-//! workflow's queue writes that payload itself, so facts of a webhook are refused there.
+//! An execution is a task whose payload contains the facts of its start. A caller that adds, updates or
+//! schedules tasks of a workflow's queue writes that payload itself, so webhook facts are rejected there.
 
 use leasehold::model::{Payload, QueueName, TaskId, WebhookEvent, WorkflowName};
 use leasehold::store::TaskStore;
 
 use crate::problem::{Answer, Problem};
 
-/// Refuses a payload with facts of a webhook for the queue of a workflow.
+/// Rejects a payload with webhook facts for the queue of a workflow.
 pub(crate) fn must_not_claim_a_webhook(queue: &QueueName, payload: &Payload) -> Answer<()> {
     if WorkflowName::of_queue(queue).is_none() || WebhookEvent::facts_in(payload).is_empty() {
         return Ok(());
@@ -17,7 +18,8 @@ pub(crate) fn must_not_claim_a_webhook(queue: &QueueName, payload: &Payload) -> 
     Err(problem.hint("leave out the facts of a webhook, or send the event to POST /api/webhooks/TRIGGER"))
 }
 
-/// The same for a task that is there and gets another payload: it may keep the facts that it has.
+/// Like [`must_not_claim_a_webhook`], for an existing task that gets a new payload: the task may
+/// keep its webhook facts.
 pub(crate) async fn must_keep_its_webhook(
     tasks: &dyn TaskStore,
     id: TaskId,

@@ -1,16 +1,17 @@
-//! The outcome of a delivery, for the metrics; and the log of refused deliveries, which a stranger must not be able to fill.
+//! Outcome of a delivery, for the metrics, and the log of rejected deliveries, which an
+//! unauthenticated sender must not be able to fill.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use leasehold::{Moment, Start};
+use leasehold::{BootInstant, StartResult};
 
 use super::signature::Refused;
 
-/// At most one refused delivery is logged in this time; the others are counted.
+/// Minimum interval between log messages about rejected deliveries; the others are only counted.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The outcome of a delivery.
+/// Outcome of a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Outcome {
     Started,
@@ -35,16 +36,16 @@ impl Outcome {
         Self::Failed,
     ];
 
-    pub(crate) const fn of(start: &Start) -> Self {
+    pub(crate) const fn of(start: &StartResult) -> Self {
         match start {
-            Start::Started(_) => Self::Started,
-            Start::Queued(_) => Self::Queued,
-            Start::Duplicate(_) => Self::Duplicate,
-            Start::Skipped { .. } => Self::Skipped,
+            StartResult::Started(_) => Self::Started,
+            StartResult::Queued(_) => Self::Queued,
+            StartResult::Duplicate(_) => Self::Duplicate,
+            StartResult::Skipped { .. } => Self::Skipped,
         }
     }
 
-    /// The value of the label `outcome`.
+    /// Returns the value of the label `outcome`.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Started => "started",
@@ -59,7 +60,7 @@ impl Outcome {
     }
 }
 
-/// Why a delivery was refused.
+/// Reason why a delivery was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Refusal {
     MissingSignature,
@@ -84,7 +85,7 @@ impl Refusal {
         Self::KeyReused,
     ];
 
-    /// The value of the label `reason`.
+    /// Returns the value of the label `reason`.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::MissingSignature => "missing_signature",
@@ -110,28 +111,29 @@ impl From<Refused> for Refusal {
     }
 }
 
-/// The log of refused deliveries: at most one line in a second, however many are sent.
+/// Log of rejected deliveries: at most one line per second, independent of the number of deliveries.
 #[derive(Debug, Default)]
 pub(crate) struct RefusalLog(Mutex<Window>);
 
 #[derive(Debug, Default)]
 struct Window {
-    logged_at: Option<Moment>,
+    logged_at: Option<BootInstant>,
     suppressed: u64,
 }
 
 impl RefusalLog {
-    /// Logs the refusal of a delivery for this trigger, or for one that does not exist.
+    /// Logs a rejected delivery for this trigger; `None` is a trigger that does not exist.
     pub(crate) fn write(&self, trigger: Option<&str>, reason: &str) {
-        if let Some(suppressed) = self.admit(Moment::now()) {
-            // The id of an unknown trigger is a text of a stranger.
+        if let Some(suppressed) = self.admit(BootInstant::now()) {
+            // The id of an unknown trigger is untrusted input, so it is not logged.
             let trigger = trigger.unwrap_or("unknown");
             tracing::warn!(trigger, reason, suppressed, "webhook refused");
         }
     }
 
-    /// Returns how many refusals were not logged since the last one that was, if this one is to be logged.
-    fn admit(&self, now: Moment) -> Option<u64> {
+    /// Returns the number of rejections suppressed since the last log message if this one is to be
+    /// logged, otherwise `None`.
+    fn admit(&self, now: BootInstant) -> Option<u64> {
         let mut window = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if window.logged_at.is_some_and(|at| now.after(at) < LOG_INTERVAL) {
             window.suppressed += 1;
@@ -149,7 +151,7 @@ mod tests {
     #[test]
     fn one_refusal_in_a_second_is_logged_and_the_others_are_counted() {
         let log = RefusalLog::default();
-        let at = |millis: u64| log.admit(Moment::from_micros(5_000_000 + millis * 1000));
+        let at = |millis: u64| log.admit(BootInstant::from_micros(5_000_000 + millis * 1000));
         assert_eq!(at(0), Some(0));
         assert_eq!((at(1), at(500), at(999)), (None, None, None));
         assert_eq!(at(1000), Some(3));

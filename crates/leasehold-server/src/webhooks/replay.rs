@@ -1,26 +1,28 @@
-//! Deliveries that have been here, in the store: so they are known after a restart, and to all servers over it.
+//! Deliveries seen before, kept in the store, so that they are known after a restart and to all
+//! servers over the store.
 //!
-//! A delivery is remembered by its id with the key it came with first: sent again under another key, it is the same event.
-//! Where the sender signs no id, the signed body is remembered in the same way for a shorter time: a copy of it under another
-//! id is the same event too. That is all: a sender may deliver again what was not taken, and the key tells what became of it.
+//! A delivery is stored by its id, with the key of its first arrival: delivered again under another
+//! key, it is the same event. If the sender does not sign an id, the signed body is stored in the same
+//! way for a shorter time: a copy of the body under another id is the same event too. Nothing else is
+//! stored: a sender may redeliver an event that was not accepted, and the key identifies its result.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use leasehold::model::Ttl;
-use leasehold::store::{BACK_ROOM, DocStore, Draft, PutIf};
-use leasehold::{Error, Result, Trouble};
+use leasehold::store::{DocStore, NewDocument, PutIf, RESERVED_PREFIX};
+use leasehold::{Error, Result, StoreErrorKind};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// Time that the id of a delivery is remembered.
+/// Time for which the id of a delivery is remembered.
 const KEEP: Ttl = Ttl::from_secs(30 * 24 * 3600);
 
-/// The deliveries of a store.
+/// Remembered deliveries of a store.
 pub(crate) struct Deliveries<'a> {
     docs: &'a dyn DocStore,
 }
 
-/// What is kept of a delivery.
+/// Stored record of a delivery.
 #[derive(Serialize, Deserialize)]
 struct Record {
     key: String,
@@ -31,12 +33,13 @@ impl<'a> Deliveries<'a> {
         Self { docs }
     }
 
-    /// Remembers a delivery with its key, and returns the key that it has: its own, or the one that it came with first.
+    /// Stores a delivery with its key and returns the effective key: this key, or the key of the
+    /// first arrival.
     pub(crate) async fn key(&self, trigger: &str, delivery: &str, key: &str) -> Result<String> {
         self.first_key(&place("delivery", trigger, delivery.as_bytes()), key, KEEP).await
     }
 
-    /// The same by the signed body, for so long.
+    /// Like [`Deliveries::key`], by the signed body, which is remembered for `keep`.
     pub(crate) async fn key_of_body(
         &self,
         trigger: &str,
@@ -50,30 +53,31 @@ impl<'a> Deliveries<'a> {
     async fn first_key(&self, place: &str, key: &str, keep: Ttl) -> Result<String> {
         let record = Record { key: key.to_owned() };
         let body = serde_json::to_string(&record).expect("a record of one text can be written");
-        let draft = Draft { body, facts: Vec::new(), keep: Some(keep) };
+        let draft = NewDocument { body, facts: Vec::new(), keep: Some(keep) };
         match self.docs.put_if(place, None, draft).await? {
-            PutIf::Clash(Some(doc)) => {
+            PutIf::Conflict(Some(doc)) => {
                 serde_json::from_str::<Record>(&doc.body).map(|first| first.key).map_err(|_| broken())
             }
-            // New, or forgotten while we looked.
-            PutIf::Written(_) | PutIf::Clash(None) => Ok(record.key),
+            // The delivery is new, or its record expired during the call.
+            PutIf::Written(_) | PutIf::Conflict(None) => Ok(record.key),
         }
     }
 }
 
-/// Ids are of any length and of any characters, and bodies are large; a hash is neither.
+/// Returns the document key. Uses a hash because ids have any length and any characters, and bodies
+/// are large.
 fn place(kind: &str, trigger: &str, content: &[u8]) -> String {
     let mut hash = Sha256::new();
     for part in [trigger.as_bytes(), content] {
         hash.update((part.len() as u64).to_be_bytes());
         hash.update(part);
     }
-    format!("{BACK_ROOM}server/{kind}/{}", URL_SAFE_NO_PAD.encode(hash.finalize()))
+    format!("{RESERVED_PREFIX}server/{kind}/{}", URL_SAFE_NO_PAD.encode(hash.finalize()))
 }
 
 fn broken() -> Error {
     let message = "a delivery that was remembered cannot be read".to_owned();
-    Error::Store { trouble: Trouble::Broken, message, hint: String::new(), source: None }
+    Error::Store { trouble: StoreErrorKind::Broken, message, hint: String::new(), source: None }
 }
 
 #[cfg(test)]
@@ -118,7 +122,7 @@ mod tests {
         assert_eq!(key("push", "{}", "b").await, "a");
         assert_eq!(key("push", "{ }", "b").await, "b");
         assert_eq!(key("other", "{}", "c").await, "c");
-        // A body is no id, even if it reads like one.
+        // A body is not an id, even if it has the same bytes.
         assert_eq!(deliveries.key("push", "{}", "d").await.unwrap(), "d");
     }
 

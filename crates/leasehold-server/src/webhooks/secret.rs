@@ -1,35 +1,37 @@
-//! What the sender of a webhook signs with. Never shown, not even by `{:?}`.
+//! Secret that the sender of a webhook signs with. Never displayed, not even by `{:?}`.
 
 use std::fmt;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use leasehold::model::Invalid;
+use leasehold::model::ValidationError;
 
 use super::Scheme;
 
 const STANDARD_PREFIX: &str = "whsec_";
 
-/// What the sender of a webhook signs with, as bytes.
+/// Secret that the sender of a webhook signs with, as bytes.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Vec<u8>);
 
 impl Secret {
-    /// As the sender shows it to people. Standard Webhooks write theirs as `whsec_` and Base64; all others mean the
-    /// text itself.
-    pub fn new(scheme: Scheme, text: &str) -> Result<Self, Invalid> {
+    /// Creates a secret from the text that the sender displays. Standard Webhooks use `whsec_` and
+    /// Base64; all others use the text itself.
+    pub fn new(scheme: Scheme, text: &str) -> Result<Self, ValidationError> {
         let bytes = match scheme {
             Scheme::Standard => {
                 let coded = text.strip_prefix(STANDARD_PREFIX).unwrap_or(text);
                 let wrong = |_| {
-                    Invalid("a secret of Standard Webhooks is whsec_ and Base64; this one is not".to_owned())
+                    ValidationError(
+                        "a secret of Standard Webhooks is whsec_ and Base64; this one is not".to_owned(),
+                    )
                 };
                 STANDARD.decode(coded).map_err(wrong)?
             }
             Scheme::Github | Scheme::Stripe | Scheme::None => text.as_bytes().to_vec(),
         };
         if bytes.is_empty() {
-            return Err(Invalid("a secret may not be empty".to_owned()));
+            return Err(ValidationError("a secret may not be empty".to_owned()));
         }
         Ok(Self(bytes))
     }

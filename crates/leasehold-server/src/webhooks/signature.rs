@@ -1,5 +1,5 @@
-//! Signatures of webhooks, over the raw bytes of the body. Compared in constant time, by the MAC itself; several secrets
-//! may be valid at once, so that one can be changed for another without losing an event.
+//! Signatures of webhooks over the raw bytes of the body. The MAC compares them in constant time.
+//! Several secrets may be valid at once, so that a secret can be rotated without losing an event.
 
 use std::fmt;
 use std::time::Duration;
@@ -20,52 +20,52 @@ const STANDARD_SIGNATURE: &str = "webhook-signature";
 const STANDARD_TIME: &str = "webhook-timestamp";
 pub(super) const STANDARD_ID: &str = "webhook-id";
 
-/// A header that is longer is no signature.
+/// Maximum length of a signature header; a longer header is malformed.
 const LONGEST_HEADER: usize = 4096;
-/// So many signatures of one header are looked at: each costs a MAC over the body for each secret.
+/// Maximum number of signatures per header that are verified: each costs a MAC over the body per secret.
 const MOST_SIGNATURES: usize = 8;
 
-/// How a sender signs.
+/// Signature scheme of a sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scheme {
-    /// `X-Hub-Signature-256`. No time is signed.
+    /// `X-Hub-Signature-256`; no timestamp is signed.
     Github,
-    /// `Stripe-Signature`, with the time.
+    /// `Stripe-Signature`; the timestamp is signed.
     Stripe,
-    /// Standard Webhooks: `webhook-signature`, with the time and the id.
+    /// Standard Webhooks: `webhook-signature`; the timestamp and the id are signed.
     Standard,
-    /// Not at all.
+    /// No signature.
     None,
 }
 
 impl Scheme {
-    /// Whether a sender that signs like this also signs when.
+    /// Whether this scheme signs a timestamp.
     pub(crate) const fn has_time(self) -> bool {
         matches!(self, Self::Stripe | Self::Standard)
     }
 }
 
-/// How the requests of a trigger are checked.
+/// How requests of a trigger are verified.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Check<'a> {
     pub(crate) scheme: Scheme,
-    /// Each of them is good.
+    /// Valid secrets; a signature with any of them is accepted.
     pub(crate) secrets: &'a [Secret],
-    /// How far a signed time may be from now, both ways.
+    /// Maximum difference between a signed timestamp and the current time, in both directions.
     pub(crate) tolerance: Duration,
 }
 
-/// Why a request was not believed. Says nothing that would help to forge one.
+/// Reason why a request failed verification. Reveals nothing that would help to forge a signature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// There is no such header, or more than one.
+    /// The header is missing or repeated.
     Missing(&'static str),
-    /// The header does not look like a signature.
+    /// The header is not a signature of this scheme.
     Malformed(&'static str),
-    /// It was signed too long ago, or in the future.
+    /// The timestamp is too old or in the future.
     Untimely,
-    /// It was signed with another secret, or something was changed since.
+    /// The request was signed with another secret, or was changed after signing.
     Wrong,
 }
 
@@ -81,7 +81,7 @@ impl fmt::Display for Refused {
 }
 
 impl Check<'_> {
-    /// Whether the request was signed by somebody who has one of the secrets, at about `now`.
+    /// Verifies that the request was signed with one of the secrets, at about `now`.
     pub(crate) fn verify(&self, headers: &HeaderMap, body: &[u8], now: Timestamp) -> Result<(), Refused> {
         match self.scheme {
             Scheme::Github => self.github(headers, body),
@@ -97,7 +97,7 @@ impl Check<'_> {
         self.is_one_of(&[code], &[body])
     }
 
-    /// `t=1700000000,v1=HEX[,v1=HEX…]`; other parts are of no interest.
+    /// Verifies `t=1700000000,v1=HEX[,v1=HEX…]`; other parts are ignored.
     fn stripe(&self, headers: &HeaderMap, body: &[u8], now: Timestamp) -> Result<(), Refused> {
         let value = only(headers, STRIPE)?;
         let (mut time, mut codes) = (None, Vec::new());
@@ -114,7 +114,7 @@ impl Check<'_> {
         self.is_one_of(&codes, &[time.as_bytes(), b".", body])
     }
 
-    /// `v1,BASE64 v1,BASE64 …`; other versions are of no interest.
+    /// Verifies `v1,BASE64 v1,BASE64 …`; other versions are ignored.
     fn standard(&self, headers: &HeaderMap, body: &[u8], now: Timestamp) -> Result<(), Refused> {
         let value = only(headers, STANDARD_SIGNATURE)?;
         let (id, time) = (only(headers, STANDARD_ID)?, only(headers, STANDARD_TIME)?);
@@ -137,7 +137,7 @@ impl Check<'_> {
         if now.abs_diff(seconds) <= self.tolerance.as_secs() { Ok(()) } else { Err(Refused::Untimely) }
     }
 
-    /// Whether one of these codes is that of the message under one of the secrets.
+    /// Verifies that one of these codes is the MAC of the message under one of the secrets.
     fn is_one_of(&self, codes: &[[u8; 32]], message: &[&[u8]]) -> Result<(), Refused> {
         for secret in self.secrets {
             let mut mac =
@@ -155,7 +155,7 @@ impl Check<'_> {
     }
 }
 
-/// The value of a header that is there once, and as a text that is not too long.
+/// Returns the value of a header that occurs once and is a text of at most `LONGEST_HEADER` bytes.
 fn only<'a>(headers: &'a HeaderMap, name: &'static str) -> Result<&'a str, Refused> {
     let mut values = headers.get_all(name).iter();
     let (Some(value), None) = (values.next(), values.next()) else { return Err(Refused::Missing(name)) };
@@ -163,7 +163,7 @@ fn only<'a>(headers: &'a HeaderMap, name: &'static str) -> Result<&'a str, Refus
     text.ok_or(Refused::Malformed(name))
 }
 
-/// 64 hexadecimal digits.
+/// Parses 64 hexadecimal digits.
 fn from_hex(text: &str) -> Option<[u8; 32]> {
     let digits = text.as_bytes();
     if digits.len() != 64 {
@@ -177,7 +177,7 @@ fn from_hex(text: &str) -> Option<[u8; 32]> {
     Some(bytes)
 }
 
-/// Signatures: the senders' own examples, and whatever somebody else may send.
+/// Signatures: the senders' own examples, and input that an attacker may send.
 #[cfg(test)]
 mod tests {
     use axum::http::{HeaderName, HeaderValue};
@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(verify(&format!("t=1700000000,v1={bad},v1={good},v0={bad}"), now), Ok(()));
         assert_eq!(verify(&format!("t=1700000000, v1={good}"), now), Ok(()));
         assert_eq!(verify(&format!("t=1700000000,v1={bad}"), now), Err(Refused::Wrong));
-        // The time is signed as it is written.
+        // The timestamp is signed in its written form.
         assert_eq!(verify(&format!("t=01700000000,v1={good}"), now), Err(Refused::Wrong));
         assert_eq!(verify(&format!("t=1700000001,v1={good}"), now), Err(Refused::Wrong));
     }

@@ -1,4 +1,4 @@
-//! The workflows that the server starts, and the webhooks that start them.
+//! Workflows that the server starts, and the webhook triggers that start them.
 
 mod settings;
 

@@ -1,4 +1,4 @@
-//! The settings of workflows and triggers.
+//! Settings of workflows and triggers.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,66 +8,68 @@ use leasehold::model::{Reuse, Ttl, WorkflowName};
 
 use crate::webhooks::{Filter, Pointer, Scheme, Secret};
 
-/// A workflow that can be started here.
+/// Workflow that callers can start through this server.
 #[derive(Debug, Clone)]
 pub struct Workflow {
-    /// Its name.
+    /// Name of the workflow.
     pub name: WorkflowName,
-    /// What it is for, in words for people.
+    /// Description for end users.
     pub description: Option<String>,
-    /// What to do if another execution is in the way, if the request does not say.
+    /// Default action if another execution holds the lock, for requests that do not specify one.
     pub on_locked: OnLocked,
-    /// How many may wait, if they do.
+    /// Maximum number of waiting executions if executions are queued.
     pub places: u32,
-    /// When the key of an earlier execution may be used anew.
+    /// When the key of an earlier execution may be reused.
     pub reuse: Reuse,
-    /// How long a lease lasts without a sign of life.
+    /// TTL of a lease; heartbeats extend the lease.
     pub ttl: Ttl,
-    /// How long an execution may run.
+    /// Maximum runtime of an execution.
     pub max_runtime: Option<Ttl>,
-    /// Who runs its executions.
+    /// Runner of the executions.
     pub runner: Runner,
 }
 
-/// Who runs the executions of a workflow.
+/// Runner of the executions of a workflow.
 #[derive(Debug, Clone)]
 pub enum Runner {
-    /// `leasehold serve`, with this command.
+    /// `leasehold serve` runs them with this command.
     Command(CommandSettings),
-    /// Whoever asks for them, by HTTP or as a worker of the library.
+    /// Any caller that leases them, over HTTP or as a worker of the library.
     External,
 }
 
-/// A command, fixed once and for all: nothing of a request gets into it.
+/// Command of a workflow. The command is fixed: no part of a request becomes part of it.
 #[derive(Debug, Clone)]
 pub struct CommandSettings {
-    /// The program and its arguments.
+    /// Program and its arguments.
     pub argv: Vec<String>,
-    /// The variables that it gets of the server's environment, besides a few that every program needs.
+    /// Environment variables that the command inherits from the server, in addition to a few that
+    /// every program needs.
     pub environment: Vec<String>,
-    /// The folder that it runs in.
+    /// Working directory.
     pub directory: PathBuf,
 }
 
-/// A webhook that starts a workflow.
+/// Webhook that starts a workflow.
 #[derive(Debug, Clone)]
 pub struct Trigger {
-    /// What it is called in its address.
+    /// Id of the trigger, as in its URL.
     pub id: String,
-    /// What it starts.
+    /// Workflow that the trigger starts.
     pub workflow: WorkflowName,
-    /// How its sender signs.
+    /// Signature scheme of the sender.
     pub scheme: Scheme,
-    /// What its sender signs with: each of them is good.
+    /// Secrets of the sender; a signature with any of them is valid.
     pub secrets: Vec<Secret>,
-    /// Which events start it.
+    /// Filter for the events that start the workflow.
     pub filter: Filter,
-    /// Where in the body the key of an event stands.
+    /// Pointer to the key of an event in the body.
     pub key: Option<Pointer>,
-    /// What to do if another execution is in the way.
+    /// Action if another execution holds the lock.
     pub on_locked: OnLocked,
-    /// How far a signed time may be from now.
+    /// Maximum difference between a signed timestamp and the current time.
     pub tolerance: Duration,
-    /// How long a signed body is remembered, if its sender signs no id: a copy of it starts nothing. None: not at all.
+    /// Time for which a signed body is remembered if its sender does not sign an id; a replayed
+    /// body starts nothing. `None` disables the check.
     pub replay_memory: Option<Ttl>,
 }

@@ -94,10 +94,10 @@ async fn the_store_protocol_asks_for_a_token_first_and_checks_as_the_others_do()
         let reply = lab.post(&format!("/api/v1/store/{path}"), &json!([])).await;
         assert_eq!((reply.status, reply.code()), (401, "UNAUTHENTICATED"), "{path}");
     }
-    assert_eq!(lab.get("/api/v1/store/abilities").await.code(), "UNAUTHENTICATED");
+    assert_eq!(lab.get("/api/v1/store/capabilities").await.code(), "UNAUTHENTICATED");
 
     lab.use_token(&desk.create("ada", Role::Admin, None).await.unwrap().text);
-    let refused = lab.get("/api/v1/store/abilities").await;
+    let refused = lab.get("/api/v1/store/capabilities").await;
     assert_eq!((refused.status, refused.code()), (400, "PROTOCOL"));
     let clock = refused.headers[CLOCK_HEADER].to_str().unwrap().to_owned();
     let (instance, _) = clock.split_once('=').unwrap();
@@ -131,7 +131,8 @@ async fn the_store_protocol_asks_for_a_token_first_and_checks_as_the_others_do()
 async fn a_method_that_a_path_does_not_have_is_405_on_every_path() {
     let lab = Lab::open().await;
     let trace = |path: &str| Reply::of(lab.request(Method::TRACE, path));
-    for path in ["/healthz", "/api/v1/locks/a", "/api/v1/store/abilities", "/api/v1/store/wakes", "/tf/prod"]
+    for path in
+        ["/healthz", "/api/v1/locks/a", "/api/v1/store/capabilities", "/api/v1/store/wakes", "/tf/prod"]
     {
         let reply = trace(path).await;
         assert_eq!((reply.status, reply.code()), (405, "METHOD_NOT_ALLOWED"), "{path}");

@@ -128,7 +128,7 @@ async fn values_that_cannot_be_are_refused_and_take_nothing() {
         (json!({ "leaseId": "x" }), "UUID"),
         (json!({ "leaseId": "00000000-0000-0000-0000-000000000000" }), "lease id of your own"),
         (json!({ "leaseId": "01890a5d-ac96-774b-bcce-b302099a8057", "with": ["b"] }), "several"),
-        (json!({ "keepPlace": true, "waitSeconds": 1 }), "lease id"),
+        (json!({ "keepTicket": true, "waitSeconds": 1 }), "lease id"),
         (json!({ "with": ["a"] }), "named twice"),
         (json!({ "with": [" "] }), "blank"),
         (json!({ "metadata": { "": "x" } }), "metadata key"),

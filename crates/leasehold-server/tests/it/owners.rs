@@ -40,8 +40,8 @@ impl Town {
 
     async fn until_one_waits_for(&self, lock: &str) {
         let waiters = async || {
-            let look = self.ask(&self.ada, Method::GET, lock, &json!({})).await.body;
-            look["waiters"].as_array().map_or(0, Vec::len)
+            let reply = self.ask(&self.ada, Method::GET, lock, &json!({})).await.body;
+            reply["waiters"].as_array().map_or(0, Vec::len)
         };
         while waiters().await == 0 {
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;
@@ -269,7 +269,7 @@ async fn a_seen_token_of_a_task_settles_nothing() {
 /// Over the store protocol; and after a restart of the server, which has forgotten what it gave to whom.
 #[tokio::test]
 async fn tasks_over_the_store_protocol_have_the_same_owners() {
-    use leasehold::model::{LeaseTasks, QueueName, Settle, Ttl, Verdict};
+    use leasehold::model::{AttemptResult, LeaseTasks, QueueName, Settle, Ttl};
     let town = Town::new().await;
     let client = async |base: &str, token: &str| {
         let url = base.replace("http://", &format!("http://{token}@"));
@@ -283,7 +283,7 @@ async fn tasks_over_the_store_protocol_have_the_same_owners() {
     let ask = LeaseTasks::new(worker, vec![queue], 1, Ttl::from_secs(30));
     let task = ada.tasks().unwrap().lease(&ask).await.unwrap().tasks.remove(0);
     assert_eq!(task.worker, Some(worker), "the client knows its tag");
-    let settle = [Settle { id: task.id, token: task.token, verdict: Verdict::Done(None) }];
+    let settle = [Settle { id: task.id, token: task.token, verdict: AttemptResult::Done(None) }];
     let second = Lab::over(town.lab.leasehold.clone(), Access::Tokens(Vec::new())).await;
     for base in [&town.lab.base, &second.base] {
         let eve = client(base, &town.eve).await;

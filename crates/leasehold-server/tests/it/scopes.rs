@@ -62,7 +62,7 @@ const INSIDE: [&str; 16] = [
     "/api/v1/executions/{id}/heartbeat",
     "/api/v1/executions/{id}/complete",
     "/api/v1/workers/{id}",
-    "/api/v1/store/abilities",
+    "/api/v1/store/capabilities",
     "/api/v1/store/locks/{call}",
     "/api/v1/store/tasks/{call}",
     "/api/v1/store/docs/{call}",
@@ -179,7 +179,7 @@ async fn the_store_protocol_has_the_same_scopes() {
     let id = client.enqueue_to(&mine, Payload::default()).await.unwrap().id;
     let worker = client
         .worker()
-        .handle_queue(mine.clone(), Duration::from_secs(5), async |_| Ok::<_, leasehold::Setback>(()))
+        .handle_queue(mine.clone(), Duration::from_secs(5), async |_| Ok::<_, leasehold::HandlerError>(()))
         .start()
         .unwrap();
     let tasks = client.tasks().unwrap();

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use async_trait::async_trait;
 use leasehold::store::memory::MemoryStore;
 use leasehold::store::{
-    Abilities, Cursor, Doc, DocStore, Draft, LockStore, Page, PutIf, Store, TaskStore, Time,
+    Capabilities, Cursor, DocStore, Document, LockStore, NewDocument, Page, PutIf, Store, TaskStore, Time,
 };
 use leasehold::{Leasehold, Result};
 use leasehold_server::Access;
@@ -31,8 +31,8 @@ impl Held {
 
 #[async_trait]
 impl Store for Held {
-    fn abilities(&self) -> Abilities {
-        self.store.abilities()
+    fn capabilities(&self) -> Capabilities {
+        self.store.capabilities()
     }
     fn url(&self) -> String {
         self.store.url()
@@ -50,23 +50,28 @@ impl Store for Held {
 
 #[async_trait]
 impl DocStore for Held {
-    fn abilities(&self) -> Abilities {
-        self.store.abilities()
+    fn capabilities(&self) -> Capabilities {
+        self.store.capabilities()
     }
     fn url(&self) -> String {
         self.store.url()
     }
-    async fn get(&self, key: &str) -> Result<Option<Doc>> {
+    async fn get(&self, key: &str) -> Result<Option<Document>> {
         self.docs().get(key).await
     }
-    async fn put_if(&self, key: &str, expected: Option<u64>, draft: Draft) -> Result<PutIf> {
+    async fn put_if(&self, key: &str, expected: Option<u64>, draft: NewDocument) -> Result<PutIf> {
         if key.contains("server/tf/") && self.armed.swap(false, Ordering::SeqCst) {
             self.arrived.add_permits(1);
             self.go.acquire().await.unwrap().forget();
         }
         self.docs().put_if(key, expected, draft).await
     }
-    async fn list(&self, prefix: &str, after: Option<Cursor>, limit: u32) -> Result<Page<(String, Doc)>> {
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<Cursor>,
+        limit: u32,
+    ) -> Result<Page<(String, Document)>> {
         self.docs().list(prefix, after, limit).await
     }
     async fn time(&self) -> Result<Time> {

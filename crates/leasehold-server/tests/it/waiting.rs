@@ -73,13 +73,13 @@ async fn a_place_can_be_kept_from_one_request_to_the_next() {
     for lab in labs {
         let held = lab.post(PATH, &json!({})).await.body["lock"].clone();
         let id = "01890a5d-ac96-774b-bcce-b302099a8059";
-        let ask = json!({ "leaseId": id, "waitSeconds": 0.1, "keepPlace": true, "holder": "patient" });
+        let ask = json!({ "leaseId": id, "waitSeconds": 0.1, "keepTicket": true, "holder": "patient" });
         assert_eq!(lab.post(PATH, &ask).await.code(), "LOCK_CONFLICT");
         let later =
             Wire::send(&lab, "POST", PATH, Some(&json!({ "waitSeconds": 30, "holder": "later" }))).await;
         let queue = lab.until_waiters("a", 2).await;
         assert_eq!(queue["waiters"][0]["holder"], "patient");
-        let look = json!({ "leaseId": id, "keepPlace": true });
+        let look = json!({ "leaseId": id, "keepTicket": true });
         assert_eq!(lab.post(PATH, &look).await.code(), "LOCK_CONFLICT");
         lab.post("/api/v1/locks/a/release", &lease(&held)).await;
         assert_eq!(lab.look("a").await["holder"], "patient");

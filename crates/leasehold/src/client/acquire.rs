@@ -1,4 +1,4 @@
-//! Asking for locks until they are ours or patience is over.
+//! Acquisition of locks: retries, waits and polls until all locks are granted or the timeout is over.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,14 +8,14 @@ use super::guard::{Guard, Renewals};
 use super::in_doubt;
 use super::leasehold::Inner;
 use super::strategy::{Backoff, Strategy};
-use crate::error::{Error, Result, Trouble};
+use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{
     Acquire, Ask, Conflict, Holder, Lease, LeaseId, LockName, LockOp, Metadata, Mode, Outcome, Priority,
     Process, Queued, Slots, Ttl, format_duration,
 };
-use crate::store::{Changes, HandedOver, Moment, Wake, clock};
+use crate::store::{BootInstant, RemoteGrant, WaiterSubscription, Wakeup, clock};
 
-/// What is asked for, the same for every lock of one request.
+/// Options of one acquisition, the same for every lock of it.
 pub(super) struct Plan {
     pub(super) ttl: Ttl,
     pub(super) strategy: Strategy,
@@ -27,61 +27,67 @@ pub(super) struct Plan {
     pub(super) metadata: Metadata,
     pub(super) process: Option<Process>,
     pub(super) renew_at: f64,
-    /// The guard is lost after this time.
+    /// Maximum time from the grant, after which the guard is lost.
     pub(super) max_hold: Option<Ttl>,
-    /// The id that the caller gave to its request, so that it can ask again.
+    /// Id that the caller assigned to its request, so that the request can be repeated.
     pub(super) lease_id: Option<LeaseId>,
-    /// Whether the ticket stays when patience is over.
-    pub(super) keep_place: bool,
-    /// Told who is in the way, each time the store says so.
+    /// Whether the ticket stays in the queue after the timeout.
+    pub(super) keep_ticket: bool,
+    /// Callback that receives the conflict each time the store reports one.
     pub(super) on_wait: Option<OnWait>,
 }
 
-/// Called with a lock that is waited for and what is in the way of it.
+/// Callback that receives a lock that is waited for and the holders and waiters that conflict with
+/// the request.
 pub(super) type OnWait = Arc<dyn Fn(&LockName, &Conflict) + Send + Sync>;
 
-/// A lease and how long this process may count on it.
+/// Acquired lease and the time until which this process may rely on it.
 pub(super) struct Taken {
     pub(super) name: LockName,
     pub(super) lease: Lease,
-    pub(super) valid_until: Moment,
-    /// When this process knew of it.
-    pub(super) since: Moment,
+    pub(super) valid_until: BootInstant,
+    /// Time at which this process received the lease.
+    pub(super) since: BootInstant,
 }
 
 impl Taken {
-    /// Whether it lasts for less than its ttl, because a ticket has turned into it.
+    /// Returns whether the lease lasts for less than its TTL because it was granted to a ticket.
     pub(super) fn is_short(&self) -> bool {
         self.lease.expires_at.since(self.lease.renewed_at) < self.lease.ask.ttl.as_duration()
     }
 }
 
-/// How long a ticket lives without a word from its waiter: so long a dead one can delay those behind it.
+/// Lifetime of a ticket that its waiter does not refresh: a dead waiter delays the waiters behind
+/// it by at most this long.
 const TICKET: Ttl = Ttl::from_secs(10);
-/// It lives for at least so many polls: on a store far away each sign of life is dear.
+/// Minimum lifetime of a ticket in poll intervals: on a remote store each refresh is expensive.
 const TICKET_POLLS: u32 = 8;
-/// A store that does not answer is asked again so often, with the same lease id, by a caller that does not wait for the
-/// lock. One that waits asks until its time is over.
+/// Maximum number of attempts, with the same lease id, on a store that does not answer, for a
+/// caller that does not wait for the lock. A waiting caller retries until its timeout.
 const STORE_TRIES: u32 = 3;
-/// All of these tries together take so long at most. A store far away, which is polled seldom, may take a few polls.
+/// Maximum total time of these attempts. A remote store, which is polled rarely, has `STORE_POLLS`
+/// poll intervals if that is longer.
 const STORE_TIME: Duration = Duration::from_secs(5);
 const STORE_POLLS: u32 = 3;
-/// A store knows better than this layer why it does not answer, and ends its calls in the same time: let it say so.
+/// Additional time before this layer reports a timeout. The store ends its calls in the same time
+/// and reports a more precise error.
 const OWN_WORDS: Duration = Duration::from_millis(250);
-/// The last asking of a waiter takes so long at most after its time is over, or one poll if that is longer.
+/// Maximum duration of a waiter's last attempt after its timeout, or one poll interval if that is longer.
 const LAST_ASKING: Duration = Duration::from_secs(1);
-/// The longest pause between two tries of a waiter whose store does not answer.
+/// Maximum pause between two attempts of a waiter whose store does not answer.
 const STORE_PAUSE: Duration = Duration::from_secs(2);
-/// The first try after a store has refused requests comes so much later at most.
+/// Maximum random delay of the first attempt after the time at which a store accepts requests again.
 const AFTER_REFUSAL: Duration = Duration::from_millis(500);
-/// So many leases that had ended when their answer came, and the caller is told that its ttl is too short.
+/// Number of grants that had expired when they were received, after which the caller gets the error
+/// that its TTL is too short.
 const LATE_GRANTS: u32 = 3;
-/// How long to wait for the release of what a lost attempt has left, before the next one begins.
+/// Maximum wait for the release of the leases of a lost attempt before the next attempt begins.
 const GIVING_BACK: Duration = Duration::from_secs(1);
 
-/// Takes all locks, or none. Each is renewed from its grant on, so that waiting for the next one does not lose it.
+/// Acquires all locks, or none. Each lock is renewed from its grant on, so that it is not lost
+/// while the next one is waited for.
 pub(super) async fn acquire_all(inner: Arc<Inner>, names: Vec<LockName>, plan: Plan) -> Result<Guard> {
-    let started = Moment::now();
+    let started = BootInstant::now();
     let deadline = match plan.strategy {
         Strategy::Wait(Some(patience)) => Some(started.plus(patience)),
         _ => None,
@@ -98,35 +104,36 @@ pub(super) async fn acquire_all(inner: Arc<Inner>, names: Vec<LockName>, plan: P
         let given_back = lost.give_up();
         let again = match several.plan.strategy {
             Strategy::Wait(None) => true,
-            Strategy::Wait(Some(_)) => deadline.is_some_and(|deadline| Moment::now() < deadline),
+            Strategy::Wait(Some(_)) => deadline.is_some_and(|deadline| BootInstant::now() < deadline),
             Strategy::FailFast | Strategy::Retry(_) => tries < STORE_TRIES,
         };
         if let (false, Some(error)) = (again, why) {
             return Err(error);
         }
-        // Else the next attempt would find its own lock held by this one.
+        // Otherwise the next attempt would conflict with the locks of this one.
         several.inner.keeper.within(GIVING_BACK, given_back).await;
     }
 }
 
-/// A request for one lock or several.
+/// Acquisition of one or several locks.
 struct Several {
     inner: Arc<Inner>,
     names: Vec<LockName>,
     plan: Plan,
-    started: Moment,
-    deadline: Option<Moment>,
+    started: BootInstant,
+    deadline: Option<BootInstant>,
 }
 
-/// What became of one attempt to take all locks.
+/// Result of one attempt to acquire all locks.
 enum Attempt {
     Held(Guard),
-    /// One was lost before the last was granted.
+    /// A lock was lost before the last one was granted.
     Lost(Guard),
 }
 
 impl Several {
-    /// On an error or a drop, what has been taken is released in the background.
+    /// Acquires the locks one after the other. On an error or a drop, the acquired locks are
+    /// released in the background.
     async fn take(&self) -> Result<Attempt> {
         let mut taken: Option<Guard> = None;
         for name in &self.names {
@@ -155,34 +162,34 @@ impl Several {
     }
 }
 
-/// One request for one lock. Whatever became of it, dropping it takes it back.
+/// Request for one lock. Dropping it withdraws its ticket or its lease.
 struct Request<'a> {
     plan: &'a Plan,
-    started: Moment,
-    deadline: Option<Moment>,
+    started: BootInstant,
+    deadline: Option<BootInstant>,
     ask: Arc<Ask>,
-    /// How many leases had ended when their answer came.
+    /// Number of grants that had expired when they were received.
     late: AtomicU32,
     undo: Undo,
 }
 
-/// A lease that is taken back when dropped, unless it is kept.
+/// Granted lease that is withdrawn on drop unless it is kept.
 struct Granted {
     grant: Grant,
     undo: Undo,
 }
 
-/// A lease, until when it can be counted on, and since when that is known.
+/// Lease, the time until which this process may rely on it, and the time at which it was received.
 struct Grant {
     lease: Lease,
-    valid_until: Moment,
-    since: Moment,
+    valid_until: BootInstant,
+    since: BootInstant,
 }
 
 impl Grant {
-    /// None if the answer took longer than the lease lasts: that is no acquisition.
-    fn in_time(lease: Lease, valid_until: Moment) -> Option<Self> {
-        let since = Moment::now();
+    /// Returns `None` if the response took longer than the lease lasts: that is not an acquisition.
+    fn in_time(lease: Lease, valid_until: BootInstant) -> Option<Self> {
+        let since = BootInstant::now();
         (since < valid_until).then_some(Self { lease, valid_until, since })
     }
 }
@@ -200,8 +207,8 @@ impl<'a> Request<'a> {
         inner: &Arc<Inner>,
         name: LockName,
         plan: &'a Plan,
-        started: Moment,
-        deadline: Option<Moment>,
+        started: BootInstant,
+        deadline: Option<BootInstant>,
     ) -> Self {
         let lease_id = plan.lease_id.unwrap_or_else(clock::new_lease_id);
         let ask = Ask {
@@ -219,8 +226,8 @@ impl<'a> Request<'a> {
     }
 
     async fn acquire(mut self) -> Result<Granted> {
-        // A request with an id of the caller's may be asked again while this one is being dropped: taking this one back
-        // would take away what the other was given. It ends by its time.
+        // A caller may repeat a request with its own id while this one is being dropped.
+        // Withdrawing this one would take away the lease of the repetition, so it is left to expire.
         self.undo.armed = self.plan.lease_id.is_none();
         let found = match &self.plan.strategy {
             Strategy::FailFast => self.ask_once(None).await?,
@@ -234,7 +241,7 @@ impl<'a> Request<'a> {
                     again += 1;
                 }
             }
-            Strategy::Wait(_) if !self.undo.inner.store.abilities().queues => self.ask_in_turns().await?,
+            Strategy::Wait(_) if !self.undo.inner.store.capabilities().queues => self.ask_in_turns().await?,
             Strategy::Wait(_) => self.wait().await?,
         };
         match found {
@@ -247,17 +254,17 @@ impl<'a> Request<'a> {
                 Ok(Granted { grant, undo: self.undo })
             }
             Answer::Busy(conflict) | Answer::Queued(Queued { conflict, .. }) => {
-                self.undo.armed = false; // The store has said that there is nothing of ours.
-                let (lock, waited) = (self.undo.name.clone(), Moment::now().after(self.started));
+                self.undo.armed = false; // The store has reported that it has no lease and no ticket of this request.
+                let (lock, waited) = (self.undo.name.clone(), BootInstant::now().after(self.started));
                 let waited = if self.plan.strategy == Strategy::FailFast { Duration::ZERO } else { waited };
                 Err(Error::Conflict { lock, conflict: Box::new(conflict), waited })
             }
         }
     }
 
-    /// Asks again and again where there is no queue, each time after a longer while, until patience is over.
+    /// Polls a store without a queue, with growing pauses, until the lock is granted or the timeout is over.
     async fn ask_in_turns(&self) -> Result<Answer> {
-        let poll = self.undo.inner.store.abilities().poll;
+        let poll = self.undo.inner.store.capabilities().poll;
         let backoff = Backoff { first: poll, longest: poll * 4, tries: u32::MAX };
         for again in 0.. {
             let left = self.patience_left();
@@ -272,15 +279,17 @@ impl<'a> Request<'a> {
         unreachable!("the pauses have no end")
     }
 
-    /// Stands in the queue until it is our turn. Polling is the contract, wake-ups make it quick.
+    /// Waits in the queue until the lock is granted. Polling guarantees progress; notifications
+    /// only make it faster.
     async fn wait(&self) -> Result<Answer> {
         let mut changes = self.locks().changes(Some(&self.undo.name), &self.ask.lease_id);
-        let mut asked = Moment::now();
+        let mut asked = BootInstant::now();
         loop {
             let last = self.patience_left() == Duration::ZERO;
-            // The last asking draws no ticket: it takes what is there or leaves the queue. Unless somebody is to find
-            // the place again: this caller at its next asking, or one who asks with the same id already.
-            let stays = !last || self.plan.keep_place || changes.is_superseded();
+            // The last attempt takes no ticket: it acquires the lock or leaves the queue. The
+            // ticket stays if a later request needs it: the caller's next one, or one with the same
+            // id that has already been sent.
+            let stays = !last || self.plan.keep_ticket || changes.is_superseded();
             let answer = self.ask_once(stays.then_some(self.ticket())).await?;
             match answer {
                 Answer::Queued(queued) if !last => {
@@ -292,25 +301,30 @@ impl<'a> Request<'a> {
             if let Some(answer) = self.until_something_happens(&mut changes, asked).await? {
                 return Ok(answer);
             }
-            asked = Moment::now();
+            asked = BootInstant::now();
         }
     }
 
-    /// Ends when it is worth asking the store again: it may be our turn, the ticket wants a sign of life, somebody in
-    /// the way is gone, or patience is over. Gives the lease if whoever served us told us directly.
-    async fn until_something_happens(&self, changes: &mut Changes, asked: Moment) -> Result<Option<Answer>> {
+    /// Waits until another query of the store is worthwhile: the lock may have been granted, the
+    /// ticket needs a refresh, a holder has died, or the timeout is over. Returns the lease if the
+    /// releasing process delivered the grant directly.
+    async fn until_something_happens(
+        &self,
+        changes: &mut WaiterSubscription,
+        asked: BootInstant,
+    ) -> Result<Option<Answer>> {
         let sign_of_life = asked.plus(self.ticket().as_duration() / 3);
         loop {
-            let until_refresh = sign_of_life.after(Moment::now());
+            let until_refresh = sign_of_life.after(BootInstant::now());
             match changes.next(self.patience_left().min(until_refresh)).await {
-                Wake::Served(HandedOver { lease, since }) => {
+                Wakeup::Served(RemoteGrant { lease, since }) => {
                     let valid_until = since.plus(lease.expires_at.since(lease.acquired_at));
                     return Ok(Grant::in_time(lease, valid_until).map(Answer::Granted));
                 }
-                Wake::Rung => return Ok(self.look(asked).await.0),
-                Wake::Poll => {}
+                Wakeup::Rung => return Ok(self.look(asked).await.0),
+                Wakeup::Poll => {}
             }
-            if Moment::now() >= sign_of_life || self.patience_left() == Duration::ZERO {
+            if BootInstant::now() >= sign_of_life || self.patience_left() == Duration::ZERO {
                 return Ok(None);
             }
             match self.look(asked).await {
@@ -320,15 +334,15 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Looks at the lock, which is cheaper than an operation. Gives the lease that our ticket has turned into; if it has
-    /// not, says whether it is worth asking.
-    async fn look(&self, asked: Moment) -> (Option<Answer>, bool) {
+    /// Reads the lock, which is cheaper than an operation. Returns the lease that was granted to
+    /// the ticket; without one, returns whether another acquire is worthwhile.
+    async fn look(&self, asked: BootInstant) -> (Option<Answer>, bool) {
         let Ok(peek) = self.locks().peek(&self.undo.name, &self.ask.lease_id).await else {
             return (None, true);
         };
         let is_due = peek.is_due();
         if let Some(lease) = peek.lease {
-            // When we asked last, we were still in the queue: the lease has begun after that.
+            // At the last acquire the request was still queued, so the lease began after that.
             let valid_until = asked.plus(lease.expires_at.since(lease.renewed_at));
             return (Grant::in_time(lease, valid_until).map(Answer::Granted), true);
         }
@@ -336,12 +350,12 @@ impl<'a> Request<'a> {
     }
 
     fn ticket(&self) -> Ttl {
-        let polls = self.undo.inner.store.abilities().poll * TICKET_POLLS;
+        let polls = self.undo.inner.store.capabilities().poll * TICKET_POLLS;
         Ttl::new(polls).map_or(TICKET, |polls| polls.max(TICKET))
     }
 
     fn patience_left(&self) -> Duration {
-        self.deadline.map_or(Duration::MAX, |deadline| deadline.after(Moment::now()))
+        self.deadline.map_or(Duration::MAX, |deadline| deadline.after(BootInstant::now()))
     }
 
     fn tell(&self, conflict: &Conflict) {
@@ -350,14 +364,15 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// One asking. A store that fails is asked again: with the same lease id that cannot take the lock twice.
+    /// Sends one acquire. A call that fails is repeated: with the same lease id it cannot acquire
+    /// the lock twice.
     async fn ask_once(&self, queue: Option<Ttl>) -> Result<Answer> {
         let op =
             LockOp::Acquire(Acquire { ask: self.ask.clone(), queue, steal_after: self.plan.steal_after });
-        let begun = Moment::now();
+        let begun = BootInstant::now();
         let mut tries = 0;
         loop {
-            let sent = Moment::now();
+            let sent = BootInstant::now();
             let limit = self.time_for_a_try(begun, sent, tries);
             tries += 1;
             let asking = self.locks().apply(&self.undo.name, &op);
@@ -374,7 +389,7 @@ impl<'a> Request<'a> {
                     }
                 }
                 Ok(Outcome::Queued(queued)) => return Ok(Answer::Queued(queued)),
-                Ok(Outcome::Busy(conflict)) => return Ok(Answer::Busy(conflict)),
+                Ok(Outcome::Conflict(conflict)) => return Ok(Answer::Busy(conflict)),
                 Ok(other) => return Err(super::leasehold::unexpected(&self.undo.name, other)),
                 Err(error) => match self.pause_after(&error, begun, tries) {
                     Some(pause) => {
@@ -387,17 +402,17 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// How long a caller that does not wait for the lock tries to reach the store.
+    /// Returns the maximum time to reach the store for a caller that does not wait for the lock.
     fn store_time(&self) -> Duration {
-        STORE_TIME.max(self.undo.inner.store.abilities().poll * STORE_POLLS)
+        STORE_TIME.max(self.undo.inner.store.capabilities().poll * STORE_POLLS)
     }
 
-    /// How long one try may take, if `tries` have been made before.
-    fn time_for_a_try(&self, begun: Moment, now: Moment, tries: u32) -> Duration {
+    /// Returns the maximum duration of one attempt after `tries` earlier ones.
+    fn time_for_a_try(&self, begun: BootInstant, now: BootInstant, tries: u32) -> Duration {
         match self.plan.strategy {
             Strategy::Wait(None) => Duration::MAX,
             Strategy::Wait(Some(_)) => {
-                let last = LAST_ASKING.max(self.undo.inner.store.abilities().poll);
+                let last = LAST_ASKING.max(self.undo.inner.store.capabilities().poll);
                 self.patience_left().max(last)
             }
             _ if tries == 0 => self.store_time() + OWN_WORDS,
@@ -405,8 +420,8 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The pause before the next try, if there is to be one.
-    fn pause_after(&self, error: &Error, begun: Moment, tries: u32) -> Option<Duration> {
+    /// Returns the pause before the next attempt; `None` if there must not be one.
+    fn pause_after(&self, error: &Error, begun: BootInstant, tries: u32) -> Option<Duration> {
         if !error.is_retryable() {
             return None;
         }
@@ -416,22 +431,23 @@ impl<'a> Request<'a> {
         let pause = Duration::from_millis(50 << tries.min(8));
         if matches!(self.plan.strategy, Strategy::Wait(_)) {
             let left = self.patience_left();
-            // A quarter longer or shorter by chance: those whose connection was refused do not come back together.
+            // Random jitter of ±25 %: clients whose connections were refused together do not return together.
             let pause = pause.min(STORE_PAUSE).mul_f64(0.75 + 0.5 * fastrand::f64());
             return (left > Duration::ZERO).then_some(pause.min(left));
         }
-        let left = begun.plus(self.store_time()).after(Moment::now());
+        let left = begun.plus(self.store_time()).after(BootInstant::now());
         (tries < STORE_TRIES && pause < left).then_some(pause)
     }
 
-    /// The pause until a store that refuses every request accepts them again, if the caller has the time. An earlier try is in
-    /// vain, so that one that has not the time gets the error at once.
-    fn pause_for(&self, refused: Duration, begun: Moment) -> Option<Duration> {
+    /// Returns the pause until a store that rejects every request accepts requests again; `None` if
+    /// that is after the caller's timeout. An earlier attempt cannot succeed, so such a caller gets
+    /// the error at once.
+    fn pause_for(&self, refused: Duration, begun: BootInstant) -> Option<Duration> {
         let left = match self.plan.strategy {
             Strategy::Wait(_) => self.patience_left(),
-            _ => begun.plus(self.store_time()).after(Moment::now()),
+            _ => begun.plus(self.store_time()).after(BootInstant::now()),
         };
-        // A little later by chance: all clients of the service were told the same time.
+        // Random delay: all clients of the service received the same time.
         let pause = refused + AFTER_REFUSAL.mul_f64(fastrand::f64());
         (refused < left).then_some(pause.min(left))
     }
@@ -440,7 +456,7 @@ impl<'a> Request<'a> {
         let (url, limit) = (self.undo.inner.store.url(), format_duration(limit));
         let message = format!("{url} did not answer within {limit}");
         Error::store(
-            Trouble::Unavailable,
+            StoreErrorKind::Unavailable,
             message,
             "see whether the store is up, or wait longer for the lock",
         )
@@ -449,7 +465,7 @@ impl<'a> Request<'a> {
     fn too_slow(&self) -> Error {
         let (url, ttl) = (self.undo.inner.store.url(), self.plan.ttl);
         let message = format!("{url} is too slow: its answers take longer than the ttl of {ttl}");
-        Error::store(Trouble::Unavailable, message, "use a longer ttl")
+        Error::store(StoreErrorKind::Unavailable, message, "use a longer ttl")
     }
 
     fn locks(&self) -> &dyn crate::store::LockStore {
@@ -463,7 +479,7 @@ enum Answer {
     Busy(Conflict),
 }
 
-/// Takes a request back in the background when dropped: ticket or lease, whatever became of it.
+/// Withdraws a request, whether queued or granted, in the background when dropped.
 struct Undo {
     inner: Arc<Inner>,
     name: LockName,

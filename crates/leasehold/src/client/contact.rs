@@ -1,38 +1,39 @@
-//! Whether the store answers, as this process sees it: said once when it goes away and once when it is back, not at every
-//! try.
+//! Availability of the store as this process sees it. Logged once when the store becomes
+//! unavailable and once when it is available again, not at every attempt.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::store::Moment;
+use crate::store::BootInstant;
 
-/// Failures within this time of the first one may be one lost connection: nobody has to know.
+/// Time from the first failure during which failures are not logged as warnings: they may be one
+/// lost connection.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What is known of the store.
+/// Availability of the store.
 #[derive(Default)]
 pub(super) struct Contact {
-    /// Whether the last call failed; so that those that succeed need not wait for each other.
+    /// Whether the last call failed. Avoids contention on the mutex between successful calls.
     failing: AtomicBool,
     away: Mutex<Option<Away>>,
 }
 
 struct Away {
-    since: Moment,
+    since: BootInstant,
     told: bool,
 }
 
 impl Contact {
-    /// A call failed that will be made again.
+    /// Records a failed call that will be repeated.
     pub(super) fn failed(&self, what: &'static str, error: &Error) {
         if !error.is_retryable() {
             tracing::warn!(%error, "{what}");
             return;
         }
         tracing::debug!(%error, "{what}");
-        let now = Moment::now();
+        let now = BootInstant::now();
         let mut away = self.away();
         self.failing.store(true, Ordering::Relaxed);
         let away = away.get_or_insert(Away { since: now, told: false });
@@ -42,7 +43,7 @@ impl Contact {
         }
     }
 
-    /// A call was answered.
+    /// Records a successful call.
     pub(super) fn answered(&self) {
         if !self.failing.load(Ordering::Relaxed) {
             return;
@@ -50,7 +51,7 @@ impl Contact {
         let mut away = self.away();
         self.failing.store(false, Ordering::Relaxed);
         if let Some(Away { since, told: true }) = away.take() {
-            let seconds = Moment::now().after(since).as_secs();
+            let seconds = BootInstant::now().after(since).as_secs();
             tracing::warn!("the store answers again, after {seconds} s");
         }
     }
@@ -63,7 +64,7 @@ impl Contact {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Trouble;
+    use crate::error::StoreErrorKind;
 
     fn told(contact: &Contact) -> Option<bool> {
         contact.away().as_ref().map(|away| away.told)
@@ -72,13 +73,13 @@ mod tests {
     #[test]
     fn only_what_lasts_is_told_and_once() {
         let contact = Contact::default();
-        let lost = Error::store(Trouble::Unavailable, "the connection was cut", "nothing");
+        let lost = Error::store(StoreErrorKind::Unavailable, "the connection was cut", "nothing");
         contact.failed("a heartbeat", &lost);
         assert_eq!(told(&contact), Some(false), "it may be one lost connection");
         contact.answered();
         assert_eq!(told(&contact), None);
         contact.failed("a heartbeat", &lost);
-        let earlier = Moment::from_micros(Moment::now().as_micros().saturating_sub(2_000_000));
+        let earlier = BootInstant::from_micros(BootInstant::now().as_micros().saturating_sub(2_000_000));
         contact.away().as_mut().unwrap().since = earlier;
         contact.failed("a heartbeat", &lost);
         assert_eq!(told(&contact), Some(true));

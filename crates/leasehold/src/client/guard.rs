@@ -1,4 +1,4 @@
-//! Holding a lock: what state it is in, learning of its loss, giving it back.
+//! Guard of held locks: its state, the notification of a loss, the release.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,51 +15,54 @@ use super::notices::Notices;
 use super::run_error::RunError;
 use crate::error::{Error, Result};
 use crate::model::{Acquire, Asked, Lease, LeaseId, LockName, LockOp, Outcome, Release, Token, Ttl};
-use crate::store::{LockStore, Moment};
+use crate::store::{BootInstant, LockStore};
 
-/// A lease that was handed over lasts only as long as its ticket did. Whoever holds it for longer than this wants the
-/// whole ttl; whoever does not is spared the round trip.
+/// Maximum delay before a lease that was granted to a ticket is extended from the ticket lifetime to its full
+/// TTL. A holder that releases earlier saves the round trip.
 const CONFIRM: Duration = Duration::from_millis(50);
-/// How long the leases that are left of a lost guard are tried to be released.
+/// Maximum time for which the release of each remaining lease of a lost guard is retried.
 const REST: Duration = Duration::from_secs(2);
 
-/// A held lock, or several that were asked for together. Renewed in the background until it is released or dropped.
+/// Guard of one held lock, or of several that were acquired together. Its leases are renewed in the
+/// background until the guard is released or dropped.
 ///
-/// [`run`](Guard::run) is the form to prefer: it stops the work when the lease is lost, and releases when it ends.
+/// Prefer [`run`](Guard::run): it stops the work if the lease is lost, and releases the lock at the end.
 #[must_use = "a guard that is dropped releases its lock"]
 pub struct Guard {
     core: Arc<Core>,
 }
 
-/// How a guard is.
+/// Status of a guard.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Health {
-    /// Its state.
+pub struct GuardStatus {
+    /// State of the guard.
     pub state: GuardState,
-    /// Until when its leases last at least, on this machine's boot clock. Nothing may be done under the lock after it.
-    pub valid_until: Moment,
-    /// Somebody asked the holder to stop when it can.
+    /// End of the guaranteed lifetime of all leases, on the boot clock. No work may be done under the lock
+    /// after it.
+    pub valid_until: BootInstant,
+    /// Request to the holder to release the lock, if there is one.
     pub asked: Option<Asked>,
 }
 
-/// The state of a guard.
+/// State of a guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GuardState {
     /// The last renewal succeeded.
     Held,
-    /// The last renewal failed; the lease still lasts, and renewing goes on.
+    /// The last renewal failed; the lease has not expired, and renewal is being retried.
     Unsure,
-    /// Over: it ended, was taken or forced away. It does not come back.
+    /// The lease ended, was taken over or was released by force. This state is final.
     Lost,
 }
 
 impl Guard {
-    /// A guard of one lease, which is renewed from now on. Lost from the start if the lease has ended already.
+    /// Creates a guard of one lease and renews it from now on. If the lease has expired, the guard is lost at
+    /// once.
     pub(super) fn new(inner: Arc<Inner>, first: Taken, Renewals { renew_at, max_hold }: Renewals) -> Self {
         let since = first.since;
         let end = max_hold.map(|longest| End { at: since.plus(longest.as_duration()), longest });
         let valid_until = end.map_or(first.valid_until, |end| end.at.min(first.valid_until));
-        let health = Health { state: GuardState::Held, valid_until, asked: None };
+        let health = GuardStatus { state: GuardState::Held, valid_until, asked: None };
         let core = Arc::new(Core {
             inner,
             renew_at,
@@ -77,51 +80,52 @@ impl Guard {
         Self { core }
     }
 
-    /// Holds one more lease.
+    /// Adds a lease to the guard.
     pub(super) fn add(&self, taken: Taken) {
         let since = taken.since;
         self.core.add(taken);
         self.core.enter(self.core.inner.keeper.diary(), since);
     }
 
-    /// Whether every lease can still be counted on. If not, the guard is lost from here on.
+    /// Returns whether every lease is still guaranteed to last. If not, the guard is lost from here on.
     pub(super) fn is_valid(&self) -> bool {
-        if Moment::now() >= self.core.valid_until() {
+        if BootInstant::now() >= self.core.valid_until() {
             self.core.lose_at_deadline();
             return false;
         }
         self.state() != GuardState::Lost
     }
 
-    /// Releases what is left of a lost guard in the background. The receiver ends when that is done.
+    /// Releases the remaining leases of a lost guard in the background. The receiver resolves at the end of
+    /// that.
     pub(super) fn give_up(self) -> oneshot::Receiver<()> {
         let (done, receiver) = oneshot::channel();
         self.core.release_rest(Some(done));
         receiver
     }
 
-    /// The fencing token, of the first lock by name if there are several: give it to whatever the work writes to.
+    /// Returns the fencing token (of the first lock by name), for every resource that the work writes to.
     pub fn token(&self) -> Token {
         self.core.parts()[0].lease.token
     }
 
-    /// The id of the lease, of the first lock by name if there are several.
+    /// Returns the id of the lease; with several locks, that of the first by name.
     pub fn lease_id(&self) -> LeaseId {
         self.core.parts()[0].lease.ask.lease_id
     }
 
-    /// Every lock that is held with its lease, by name.
+    /// Returns every held lock with its lease, in the order of the names.
     pub fn leases(&self) -> Vec<(LockName, Lease)> {
         self.core.parts().iter().map(|part| (part.name.clone(), part.lease.clone())).collect()
     }
 
-    /// The state now.
+    /// Returns the current state.
     pub fn state(&self) -> GuardState {
         self.core.signs().health.state
     }
 
-    /// Everything about the guard, now and as it changes.
-    pub fn watch(&self) -> watch::Receiver<Health> {
+    /// Returns a watch on the status of the guard, with the current status and all changes.
+    pub fn watch(&self) -> watch::Receiver<GuardStatus> {
         self.core.watch()
     }
 
@@ -130,12 +134,12 @@ impl Guard {
         self.core.lost().cancelled().await;
     }
 
-    /// Why the lease was lost, if it was.
+    /// Returns the reason of the loss if the lease was lost.
     pub fn loss(&self) -> Option<Error> {
         (self.state() == GuardState::Lost).then(|| self.core.lost_error())
     }
 
-    /// Resolves when somebody asks the holder to stop.
+    /// Resolves when a caller requests the release of the lock.
     pub async fn asked(&self) -> Asked {
         let mut watch = self.watch();
         let asked = watch
@@ -149,15 +153,16 @@ impl Guard {
         }
     }
 
-    /// Cancelled when the lease is lost: for work that is written around such a token.
+    /// Returns a token that is cancelled when the lease is lost, for work that is controlled by such a token.
     pub fn cancellation_token(&self) -> CancellationToken {
         self.core.lost().child_token()
     }
 
-    /// Does the work while the lock is held, then releases it.
+    /// Runs the work while the lock is held, then releases the lock.
     ///
-    /// If the lease is lost meanwhile, the work is dropped where it stands. If the loss is found out only when the work
-    /// has ended, the error has what the work returned: it may have been done beside another holder.
+    /// If the lease is lost in the meantime, the work is dropped at its current await point. If the loss is
+    /// detected only after the work has ended, the error contains the value that the work returned: the work
+    /// may have run concurrently with another holder.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -172,14 +177,14 @@ impl Guard {
     /// }
     /// # Ok(()) }
     /// ```
-    pub async fn run<T>(self, work: impl AsyncFnOnce(Held) -> T) -> Result<T, RunError<T>> {
-        let (held, lost) = (Held { core: self.core.clone() }, self.core.lost());
+    pub async fn run<T>(self, work: impl AsyncFnOnce(LeaseHandle) -> T) -> Result<T, RunError<T>> {
+        let (held, lost) = (LeaseHandle { core: self.core.clone() }, self.core.lost());
         let value = tokio::select! {
             biased;
             () = lost.cancelled() => return Err(RunError { error: self.core.lost_error(), value: None }),
             value = work(held) => value,
         };
-        // Also if the store cannot be asked: what was done after that moment was not done under the lock.
+        // Checked without the store: work done after that time was not done under the lock.
         if !self.is_valid() {
             return Err(RunError { error: self.core.lost_error(), value: Some(value) });
         }
@@ -194,9 +199,9 @@ impl Guard {
         }
     }
 
-    /// Makes sure that the leases last for their whole ttl from about now. One that was handed over to a waiter lasts
-    /// only as long as a ticket until it is renewed, and the first of several may be nearly over when the last is had.
-    /// For leases that are about to be [left](Self::leave_held).
+    /// Ensures that the leases last for their full TTL from about now. A lease that was granted to a ticket
+    /// lasts only as long as the ticket until it is renewed, and the first of several leases may be close to
+    /// its expiry when the last one is granted. For leases that are about to be [detached](Self::detach).
     pub async fn confirm(&self) -> Result<()> {
         for at in 0..self.core.len() {
             self.core.confirm(at).await?;
@@ -204,21 +209,21 @@ impl Guard {
         Ok(())
     }
 
-    /// Gives the lock back, and waits until the store has it.
+    /// Releases the lock and waits for the confirmation of the store.
     pub async fn release(self) -> Result<()> {
         self.core.release(None).await
     }
 
-    /// Gives the lock back, but keeps everybody out until `at_least` after it was acquired: for short jobs on hosts
-    /// whose clocks differ.
+    /// Releases the lock, but blocks it until `at_least` after its acquisition: for short jobs on hosts whose
+    /// clocks differ.
     pub async fn release_at_least(self, at_least: Duration) -> Result<()> {
         let at_least = Ttl::new(at_least)?;
         self.core.release(Some(at_least)).await
     }
 
-    /// Stops renewing and forgets: the lease lasts until its time is over, or somebody renews or releases it by its id
-    /// and token. For work that goes on where no guard can be.
-    pub fn leave_held(self) -> Vec<(LockName, Lease)> {
+    /// Stops the renewals and returns the leases. They stay held until they expire, unless a caller renews or
+    /// releases them by id and token. For work that continues where no guard can exist.
+    pub fn detach(self) -> Vec<(LockName, Lease)> {
         self.core.end();
         self.core.freed.store(true, Ordering::Release);
         self.leases()
@@ -248,44 +253,43 @@ impl std::fmt::Debug for Guard {
     }
 }
 
-/// What guarded work sees of its lease.
+/// View of the lease for the work inside [`Guard::run`].
 #[derive(Clone)]
-pub struct Held {
+pub struct LeaseHandle {
     core: Arc<Core>,
 }
 
-impl Held {
-    /// The fencing token, of the first lock by name if there are several.
+impl LeaseHandle {
+    /// Returns the fencing token; with several locks, that of the first by name.
     pub fn token(&self) -> Token {
         self.core.parts()[0].lease.token
     }
 
-    /// The id of the lease, of the first lock by name if there are several.
+    /// Returns the id of the lease; with several locks, that of the first by name.
     pub fn lease_id(&self) -> LeaseId {
         self.core.parts()[0].lease.ask.lease_id
     }
 
-    /// Until when the lease lasts at least.
-    pub fn valid_until(&self) -> Moment {
+    /// Returns the time until which the lease is guaranteed to last.
+    pub fn valid_until(&self) -> BootInstant {
         self.core.valid_until()
     }
 
-    /// Cancelled when the lease is lost.
+    /// Returns a token that is cancelled when the lease is lost.
     pub fn cancellation_token(&self) -> CancellationToken {
         self.core.lost().child_token()
     }
 }
 
-/// How a guard is, and those who want to be told. Most guards live too short for anybody to ask, so the means to tell
-/// them are made when somebody does.
+/// Status of a guard and its observers. Most guards have none, so the channels are created on first use.
 struct Signs {
-    health: Health,
-    watch: Option<watch::Sender<Health>>,
+    health: GuardStatus,
+    watch: Option<watch::Sender<GuardStatus>>,
     lost: Option<CancellationToken>,
 }
 
 impl Signs {
-    fn change(&mut self, change: impl FnOnce(&mut Health)) {
+    fn change(&mut self, change: impl FnOnce(&mut GuardStatus)) {
         change(&mut self.health);
         if let Some(watch) = &self.watch {
             watch.send_replace(self.health.clone());
@@ -296,45 +300,45 @@ impl Signs {
     }
 }
 
-/// What a guard, its renewals and its work share.
+/// State that a guard, its renewals and its work share.
 pub(super) struct Core {
     pub(super) inner: Arc<Inner>,
     renew_at: f64,
-    /// The guard is lost at this moment, whether its leases last or not.
+    /// Time at which the guard is lost even if its leases last longer.
     end: Option<End>,
     parts: Mutex<Vec<Taken>>,
     signs: Mutex<Signs>,
     loss: Mutex<Option<Loss>>,
-    /// Released or lost: nothing is to be renewed any more.
+    /// Whether the guard has been released or lost: its leases are not renewed any more.
     over: AtomicBool,
-    /// After a loss: whatever is left has been released, or is left held on purpose.
+    /// After a loss: whether the remaining leases have been released, or are intentionally left held.
     freed: AtomicBool,
-    /// A renewal is under way.
+    /// Whether a renewal is in progress.
     renewing: AtomicBool,
     pub(super) notices: Mutex<Notices>,
     entry: Mutex<Option<Entry>>,
 }
 
-/// How the leases of a guard are renewed.
+/// Renewal options of a guard.
 pub(super) struct Renewals {
-    /// The part of the ttl after which they are renewed.
+    /// Fraction of the TTL after which the leases are renewed.
     pub(super) renew_at: f64,
-    /// The guard is lost after this time.
+    /// Maximum time from the grant, after which the guard is lost.
     pub(super) max_hold: Option<Ttl>,
 }
 
-/// The end that the caller set for a guard.
+/// Time limit that the caller set for a guard.
 #[derive(Clone, Copy)]
 struct End {
-    at: Moment,
+    at: BootInstant,
     longest: Ttl,
 }
 
-/// How a lease was lost.
+/// Reason of a loss.
 struct Loss {
     lock: LockName,
     why: String,
-    /// The lease of which the store says that it is gone.
+    /// Index of the lease that the store reported as ended.
     gone: Option<usize>,
 }
 
@@ -357,7 +361,7 @@ impl Core {
         names.join(", ")
     }
 
-    pub(super) fn valid_until(&self) -> Moment {
+    pub(super) fn valid_until(&self) -> BootInstant {
         self.signs().health.valid_until
     }
 
@@ -365,8 +369,8 @@ impl Core {
         self.over.load(Ordering::Acquire)
     }
 
-    /// Enters the guard to be renewed when the set part of its time is over. There is one entry for each guard.
-    pub(super) fn enter(self: &Arc<Self>, diary: &Diary, now: Moment) {
+    /// Schedules the next renewal after the configured fraction of the remaining time. A guard has one timer.
+    pub(super) fn enter(self: &Arc<Self>, diary: &Diary, now: BootInstant) {
         let mut wait = self.valid_until().after(now).mul_f64(self.renew_at);
         if self.parts().iter().any(Taken::is_short) {
             wait = wait.min(CONFIRM);
@@ -377,13 +381,13 @@ impl Core {
         self.enter_at(diary, self.due_with_notices(now, now.plus(wait)));
     }
 
-    /// Whether every lease lasts until the end that the caller set: then there is nothing to renew.
+    /// Returns whether no renewal is needed because every lease lasts until the time limit of the caller.
     fn lasts_to_its_end(&self) -> bool {
         let last = self.parts().iter().map(|part| part.valid_until).min();
         self.end.zip(last).is_some_and(|(end, last)| end.at <= last)
     }
 
-    pub(super) fn enter_at(self: &Arc<Self>, diary: &Diary, due: Moment) {
+    pub(super) fn enter_at(self: &Arc<Self>, diary: &Diary, due: BootInstant) {
         let mut entry = self.entry.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(earlier) = entry.take() {
             diary.strike(earlier);
@@ -393,9 +397,10 @@ impl Core {
         }
     }
 
-    /// What is to be done about a guard whose entry is due: true if it is to be renewed now. Whatever becomes of that
-    /// renewal, the guard is entered for its deadline, and lost when that has come.
-    pub(super) fn is_to_be_renewed(self: &Arc<Self>, diary: &Diary, now: Moment) -> bool {
+    /// Handles the timer of a guard; returns whether the guard is to be renewed now. Marks the guard as lost
+    /// if its deadline has passed. Otherwise sets the timer to the deadline first, so that the guard is lost
+    /// on time whatever the result of that renewal.
+    pub(super) fn is_to_be_renewed(self: &Arc<Self>, diary: &Diary, now: BootInstant) -> bool {
         let valid_until = self.valid_until();
         if self.is_over() {
             return false;
@@ -416,11 +421,11 @@ impl Core {
         let valid_until = taken.valid_until;
         let mut parts = self.parts();
         parts.push(taken);
-        // With the parts locked: a renewal that ends now must not set a time that leaves this one out.
+        // While `parts` is locked: a renewal that ends now must not set a time that ignores this lease.
         self.signs().change(|health| health.valid_until = health.valid_until.min(valid_until));
     }
 
-    pub(super) fn renewed(&self, at: usize, lease: Lease, sent: Moment) {
+    pub(super) fn renewed(&self, at: usize, lease: Lease, sent: BootInstant) {
         let mut parts = self.parts();
         parts[at].valid_until = sent.plus(lease.expires_at.since(lease.renewed_at));
         parts[at].lease = lease;
@@ -442,26 +447,26 @@ impl Core {
         }
     }
 
-    /// The lease on this lock is lost, and with it the guard. The others stay held until the guard is dropped or
-    /// released, because its work may not have stopped yet; but they are not renewed any more. `gone` is the lease of
-    /// which the store says that it has ended.
+    /// Marks the guard as lost because the lease on this lock is lost. The other leases stay held until the
+    /// guard is dropped or released, because its work may not have stopped yet, but they are not renewed any
+    /// more. `gone` is the index of the lease that the store reported as ended.
     pub(super) fn lose(&self, lock: LockName, why: String, gone: Option<usize>) {
         let mut loss = self.loss.lock().unwrap_or_else(PoisonError::into_inner);
         if self.over.swap(true, Ordering::AcqRel) {
-            return; // Released meanwhile: that is not a loss.
+            return; // Released in the meantime: not a loss.
         }
         let told = (lock.clone(), why.clone());
         *loss = Some(Loss { lock, why, gone });
         self.set_state(GuardState::Lost);
         drop(loss);
-        // Only now: the subscriber of the log may be slow.
+        // Logged after the mutex is unlocked, because the log subscriber may be slow.
         tracing::warn!(lock = %told.0, why = told.1, "a lease was lost");
     }
 
     pub(super) fn lose_at_deadline(&self) {
         let first = self.parts().iter().min_by_key(|part| part.valid_until).map(|part| part.name.clone());
         if let Some(lock) = first {
-            let why = match self.end.filter(|end| end.at <= Moment::now()) {
+            let why = match self.end.filter(|end| end.at <= BootInstant::now()) {
                 Some(End { longest, .. }) => {
                     format!("it was held for {longest}, the longest that its holder allowed")
                 }
@@ -479,8 +484,8 @@ impl Core {
         }
     }
 
-    /// Releases in the background what is left of a guard that was lost: every lease of which the store has not said that
-    /// it is gone. One that could not be renewed in time may have been renewed all the same.
+    /// Releases in the background every lease of a lost guard that the store has not reported as ended. A
+    /// renewal that did not succeed in time may have been executed by the store nevertheless.
     fn release_rest(self: &Arc<Self>, done: Option<oneshot::Sender<()>>) {
         let gone = match &*self.loss.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(loss) => loss.gone,
@@ -493,7 +498,7 @@ impl Core {
         self.inner.keeper.spawn(async move {
             for at in (0..core.len()).rev().filter(|at| Some(*at) != gone) {
                 let (name, release) = core.release_of(at, None);
-                let until = Moment::now().plus(REST);
+                let until = BootInstant::now().plus(REST);
                 if let Err(error) = in_doubt::release(core.locks(), &name, &release, until).await {
                     tracing::debug!(lock = %name, %error, "a lease of a lost guard was not released; it ends by its time");
                 }
@@ -502,7 +507,7 @@ impl Core {
         });
     }
 
-    /// From here on nothing is renewed. Says whether it was not over before.
+    /// Ends the renewals. Returns `false` if the guard had already been released or lost.
     fn end(&self) -> bool {
         if self.over.swap(true, Ordering::AcqRel) {
             return false;
@@ -514,10 +519,10 @@ impl Core {
         true
     }
 
-    /// Asks once more with the same id, which gives the same lease with its whole time and is no renewal.
+    /// Repeats the acquire with the same id: the lease gets its full TTL, and the store counts no renewal.
     async fn confirm(&self, at: usize) -> Result<()> {
         let (name, lease) = self.lease(at);
-        let (sent, until) = (Moment::now(), self.parts()[at].valid_until);
+        let (sent, until) = (BootInstant::now(), self.parts()[at].valid_until);
         if until.after(sent) > lease.ask.ttl.as_duration().mul_f64(0.9) {
             return Ok(());
         }
@@ -527,7 +532,7 @@ impl Core {
                 self.renewed(at, lease, sent);
                 Ok(())
             }
-            Outcome::Busy(conflict) => {
+            Outcome::Conflict(conflict) => {
                 let conflict = Box::new(conflict);
                 Err(Error::Conflict { lock: name, conflict, waited: Duration::ZERO })
             }
@@ -541,7 +546,7 @@ impl Core {
             return Err(self.lost_error());
         }
         let mut failed = Ok(());
-        // In the reverse order of their taking; one that fails does not keep the others.
+        // In reverse order of acquisition; a failed release does not prevent the others.
         for at in (0..self.len()).rev() {
             if let Err(error) = self.release_one(at, at_least).await {
                 failed = Err(error);
@@ -568,7 +573,7 @@ impl Core {
         (name, Release { lease_id: lease.ask.lease_id, token: lease.token, at_least })
     }
 
-    fn watch(&self) -> watch::Receiver<Health> {
+    fn watch(&self) -> watch::Receiver<GuardStatus> {
         let mut signs = self.signs();
         let Signs { health, watch, .. } = &mut *signs;
         watch.get_or_insert_with(|| watch::Sender::new(health.clone())).subscribe()

@@ -1,9 +1,9 @@
-//! The two threads that keep guards alive. One watches the time: it starts renewals and declares guards lost at their
-//! deadline. The other has a runtime of its own and talks to the store, so that no work of the caller can starve a
-//! renewal, and a guard that is dropped anywhere can still be released.
+//! Threads that keep guards alive. One watches the time: it starts renewals and marks guards as
+//! lost at their deadline. The other has its own runtime and calls the store, so that no work of
+//! the caller can starve a renewal, and a guard that is dropped anywhere can still be released.
 //!
-//! They are two because a call of the store may block its thread, as SQLite's does while the disk is busy: the thread
-//! that watches deadlines calls no store.
+//! They are separate because a call of the store may block its thread, as SQLite does while the
+//! disk is busy: the thread that watches deadlines never calls a store.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -18,12 +18,13 @@ use tokio_util::task::TaskTracker;
 
 use super::guard::Core;
 use super::renewal::renew;
-use crate::error::{Error, Result, Trouble};
-use crate::store::Moment;
+use crate::error::{Error, Result, StoreErrorKind};
+use crate::store::BootInstant;
 
-/// Sleeps are cut into pieces of this length: timers stand still while the machine sleeps, the boot clock does not.
+/// Maximum length of one sleep: timers stop while the machine is suspended, the boot clock does not.
 const NAP: Duration = Duration::from_millis(250);
-/// How long the thread goes on after the last handle is gone, to do what dropped guards have left to be done.
+/// Maximum time for which the thread continues after the last handle is dropped, to complete the
+/// work of dropped guards.
 const LAST_CALL: Duration = Duration::from_secs(5);
 
 pub(super) struct Keeper {
@@ -35,15 +36,15 @@ pub(super) struct Keeper {
     _alive: oneshot::Sender<()>,
 }
 
-/// Another thread, for all that may take its time: recovery, schedules, retention. A heartbeat or a renewal never waits
-/// behind it.
+/// Separate thread for work that may take long: recovery, schedules, retention. Heartbeats and
+/// renewals never wait for it.
 struct Upkeep {
     handle: Handle,
     /// Dropped with the keeper, which ends the thread.
     _alive: oneshot::Sender<()>,
 }
 
-/// Which guard is due when: for its next renewal, or, while a renewal is under way, for its deadline.
+/// Timers of the guards: for the next renewal or, while a renewal is in progress, for the deadline.
 #[derive(Default)]
 pub(super) struct Diary {
     pages: Mutex<Pages>,
@@ -52,16 +53,16 @@ pub(super) struct Diary {
 
 #[derive(Default)]
 struct Pages {
-    due: BTreeMap<(Moment, u64), Weak<Core>>,
+    due: BTreeMap<(BootInstant, u64), Weak<Core>>,
     entries: u64,
-    /// When the thread will look next; an entry before that has to wake it.
-    next_look: Option<Moment>,
-    /// The keeper is gone.
+    /// Time at which the thread wakes next; an earlier timer has to wake it.
+    next_look: Option<BootInstant>,
+    /// Whether the keeper has been dropped.
     closed: bool,
 }
 
-/// An entry in the diary, to take it out again.
-pub(super) type Entry = (Moment, u64);
+/// Key of a timer, used to cancel it.
+pub(super) type Entry = (BootInstant, u64);
 
 impl Keeper {
     pub(super) fn start() -> Result<Self> {
@@ -92,8 +93,8 @@ impl Keeper {
         Ok(keeper)
     }
 
-    /// Does something in the background that may take its time. The thread for it starts with the first such work; where no
-    /// more threads can be had, this one has to do.
+    /// Runs work in the background that may take long. Its thread starts with the first such work;
+    /// if no thread can be started, the work runs on the thread of the renewals.
     pub(super) fn spawn_upkeep(&self, work: impl Future<Output = ()> + Send + 'static) {
         let mut upkeep = self.upkeep.lock().unwrap_or_else(PoisonError::into_inner);
         if upkeep.is_none() {
@@ -103,17 +104,18 @@ impl Keeper {
         upkeep.as_ref().map_or(&self.handle, |upkeep| &upkeep.handle).spawn(work);
     }
 
-    /// Does something in the background.
+    /// Runs work in the background; [`finish`](Self::finish) waits for it.
     pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.tasks.spawn_on(work, &self.handle);
     }
 
-    /// Does something in the background that nobody waits for.
+    /// Runs work in the background that [`finish`](Self::finish) does not wait for.
     pub(super) fn spawn_detached(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.handle.spawn(work);
     }
 
-    /// What the work returns, if it ends within `limit`. The timer is the keeper's own: the caller may have none.
+    /// Returns the result of the work if it ends within `limit`. Uses the keeper's timer, because
+    /// the caller's runtime may have none.
     pub(super) async fn within<T>(&self, limit: Duration, work: impl Future<Output = T>) -> Option<T> {
         let mut work = pin!(work);
         let first = poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await;
@@ -131,7 +133,7 @@ impl Keeper {
         }
     }
 
-    /// Waits until everything that [`spawn`](Self::spawn) was given is done.
+    /// Waits until all work that was passed to [`spawn`](Self::spawn) is done.
     pub(super) async fn finish(&self) {
         self.tasks.close();
         self.tasks.wait().await;
@@ -164,8 +166,8 @@ impl Upkeep {
 }
 
 impl Diary {
-    /// Enters a guard that is due at that moment.
-    pub(super) fn enter(&self, due: Moment, guard: Weak<Core>) -> Entry {
+    /// Schedules a guard for this time.
+    pub(super) fn enter(&self, due: BootInstant, guard: Weak<Core>) -> Entry {
         let mut pages = self.pages();
         pages.entries += 1;
         let entry = (due, pages.entries);
@@ -179,12 +181,12 @@ impl Diary {
         entry
     }
 
-    /// Takes an entry out. The thread may wake once for nothing; that is cheaper than waking it now.
+    /// Cancels a timer. The thread may wake once without need, which is cheaper than waking it now.
     pub(super) fn strike(&self, entry: Entry) {
         self.pages().due.remove(&entry);
     }
 
-    /// Watches the time until the keeper is gone. Calls no store and waits for none.
+    /// Watches the timers until the keeper is dropped. Never calls a store or waits for one.
     fn keep(self: &Arc<Self>, tasks: &TaskTracker, handle: &Handle) {
         loop {
             let due = {
@@ -193,7 +195,7 @@ impl Diary {
                     if pages.closed {
                         return;
                     }
-                    let now = Moment::now();
+                    let now = BootInstant::now();
                     let due = pages.take_due(now);
                     if !due.is_empty() {
                         break due;
@@ -209,7 +211,7 @@ impl Diary {
                 }
             };
             for guard in due.iter().filter_map(Weak::upgrade) {
-                if guard.is_to_be_renewed(self, Moment::now()) {
+                if guard.is_to_be_renewed(self, BootInstant::now()) {
                     tasks.spawn_on(renew(guard, self.clone()), handle);
                 }
             }
@@ -222,7 +224,7 @@ impl Diary {
 }
 
 impl Pages {
-    fn take_due(&mut self, now: Moment) -> Vec<Weak<Core>> {
+    fn take_due(&mut self, now: BootInstant) -> Vec<Weak<Core>> {
         let due = match self.due.first_key_value() {
             Some(((first, _), _)) if *first <= now => {
                 let later = self.due.split_off(&(now.plus(Duration::from_micros(1)), 0));
@@ -237,5 +239,5 @@ impl Pages {
 
 fn cannot_start(error: std::io::Error) -> Error {
     let message = "the thread that renews leases cannot be started";
-    Error::store(Trouble::Unavailable, message, "let this user have more threads").because(error)
+    Error::store(StoreErrorKind::Unavailable, message, "let this user have more threads").because(error)
 }

@@ -1,4 +1,4 @@
-//! The handle on a store: everything starts here.
+//! Handle on a store: the entry point of the client.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,24 +10,24 @@ use super::keeper::Keeper;
 use super::schedules::{ScheduleBuilder, Schedules};
 use super::status::{EventView, LastLease, LockStatus};
 use super::sweeper::{FORGET_AFTER, Sweeper};
-use super::tasks::{Added, Caretaker, EnqueueBuilder, Tasks, Work, WorkerBuilder};
+use super::tasks::{Caretaker, EnqueueBuilder, EnqueueResult, TaskType, Tasks, WorkerBuilder};
 use super::tasks::{enqueue, new_task};
 use super::workflows::{StartBuilder, Workflows, clear_all_stale};
-use crate::error::{Error, Result, Trouble};
+use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{
-    AskRelease, ForceRelease, Holder, Invalid, Lease, LeaseId, LockName, LockOp, LockRecord, NewTask,
-    NotHeld, Outcome, Payload, QueueName, Reason, Release, Renew, StaleToken, Swept, TaskId, Timestamp,
-    Token, Ttl, WorkflowName,
+    ForceRelease, Holder, Lease, LeaseId, LockName, LockOp, LockRecord, NewTask, NotHeld, Outcome, Payload,
+    QueueName, Reason, Release, Renew, RequestRelease, StaleToken, Swept, TaskId, Timestamp, Token, Ttl,
+    ValidationError, WorkflowName,
 };
 use crate::store::{
-    self, Abilities, Finding, ListEvents, ListLocks, LockStore, MeteredStore, Moment, Page, Store, StoreUrl,
-    TaskStore,
+    self, BootInstant, Capabilities, HealthCheck, InstrumentedStore, ListEvents, ListLocks, LockStore, Page,
+    Store, StoreUrl, TaskStore,
 };
 
-/// The lease that ended last is looked for among this many of the newest events.
+/// Number of the newest events that are searched for the lease that ended last.
 const LAST_EVENTS: u32 = 20;
 
-/// A handle on a store. Cheap to clone; all clones share one connection and one background thread.
+/// Handle on a store. Cheap to clone; all clones share one connection and the same background threads.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
@@ -49,14 +49,14 @@ pub(super) struct Inner {
     pub(super) store: Arc<dyn Store>,
     pub(super) keeper: Arc<Keeper>,
     pub(super) contact: Arc<Contact>,
-    /// Who asks, if nobody says: host and process number.
+    /// Default holder: host name and process id.
     pub(super) holder: Holder,
-    /// Renewals are written into the history.
+    /// Whether renewals are recorded in the history.
     pub(super) log_renewals: bool,
 }
 
 impl Inner {
-    /// The operation that renews a lease.
+    /// Returns the operation that renews a lease.
     pub(super) fn renewal(&self, renew: Renew) -> LockOp {
         if self.log_renewals { LockOp::RenewLogged(renew) } else { LockOp::Renew(renew) }
     }
@@ -69,27 +69,29 @@ impl Inner {
         self.store.tasks().ok_or_else(|| {
             let message = format!("there are no tasks on {}", self.store.url());
             let hint = "use sqlite:, postgres://, redis:// or github:// for tasks";
-            Error::store(Trouble::NotSupported, message, hint)
+            Error::store(StoreErrorKind::NotSupported, message, hint)
         })
     }
 }
 
 impl Leasehold {
-    /// Opens the store at this URL: `sqlite:PATH`, `sqlite:` for the default place, `postgres://…`, `redis://…`,
-    /// `dynamodb://TABLE`, `github://OWNER/REPO`, `https://HOST` of a leasehold server, `memory:`.
+    /// Opens the store at this URL: `sqlite:PATH`, `sqlite:` for the default path, `postgres://…`,
+    /// `redis://…`, `dynamodb://TABLE`, `github://OWNER/REPO`, `https://HOST` of a leasehold
+    /// server, `memory:`.
     pub async fn connect(url: &str) -> Result<Self> {
         Self::with_store(store::connect(&StoreUrl::parse(url)?).await?)
     }
 
-    /// Uses a store that is already open.
+    /// Creates a handle on a store that is already open.
     pub fn with_store(store: Arc<dyn Store>) -> Result<Self> {
         let holder = Holder::new(format!("{}:{}", store::host_name(), std::process::id()))?;
         let (keeper, contact) = (Arc::new(Keeper::start()?), Arc::default());
         Ok(Self { inner: Arc::new(Inner { store, keeper, contact, holder, log_renewals: false }) })
     }
 
-    /// A handle on the same store that writes every renewal of a lease on a lock into the history, as an event `renewed`: for
-    /// an audit. Each renewal then costs as much as an acquire. `github://` counts renewals, and writes no events for them.
+    /// Returns a handle on the same store that records every renewal of a lock's lease in the
+    /// history, as an event `renewed`, for audits. Each renewal then costs as much as an acquire.
+    /// `github://` counts renewals and records no events for them.
     #[must_use]
     pub fn logging_renewals(&self) -> Self {
         let Inner { store, keeper, contact, holder, .. } = &*self.inner;
@@ -98,42 +100,42 @@ impl Leasehold {
         Self { inner: Arc::new(Inner { store, keeper, contact, holder, log_renewals: true }) }
     }
 
-    /// A handle on the same store whose doings are counted and timed, and where the numbers are. What is done through this
-    /// one is not among them.
-    pub fn metered(&self) -> (Self, Arc<MeteredStore>) {
-        let metered = Arc::new(MeteredStore::new(self.inner.store.clone()));
+    /// Returns a handle on the same store whose operations are counted and timed, and the store
+    /// that contains the counters. Operations through the original handle are not counted.
+    pub fn metered(&self) -> (Self, Arc<InstrumentedStore>) {
+        let metered = Arc::new(InstrumentedStore::new(self.inner.store.clone()));
         let (keeper, holder) = (self.inner.keeper.clone(), self.inner.holder.clone());
         let (store, contact) = (metered.clone(), self.inner.contact.clone());
         let log_renewals = self.inner.log_renewals;
         (Self { inner: Arc::new(Inner { store, keeper, contact, holder, log_renewals }) }, metered)
     }
 
-    /// The store itself.
+    /// Returns the store.
     pub fn store(&self) -> Arc<dyn Store> {
         self.inner.store.clone()
     }
 
-    /// What the engine can and cannot do.
-    pub fn abilities(&self) -> Abilities {
-        self.inner.store.abilities()
+    /// Returns the capabilities of the engine.
+    pub fn capabilities(&self) -> Capabilities {
+        self.inner.store.capabilities()
     }
 
-    /// The store's address, without secrets.
+    /// Returns the URL of the store, without secrets.
     pub fn url(&self) -> String {
         self.inner.store.url()
     }
 
-    /// What the engine finds out about itself, for a look at its health.
-    pub async fn examine(&self) -> Result<Vec<Finding>> {
-        self.inner.store.examine().await
+    /// Returns the health checks of the engine.
+    pub async fn check_health(&self) -> Result<Vec<HealthCheck>> {
+        self.inner.store.check_health().await
     }
 
-    /// The store's time.
+    /// Returns the store's time.
     pub async fn now(&self) -> Result<Timestamp> {
         self.inner.locks().now().await
     }
 
-    /// Begins to ask for a lock.
+    /// Returns a builder for the acquisition of a lock.
     pub fn lock<N>(&self, name: N) -> LockBuilder
     where
         N: TryInto<LockName>,
@@ -142,22 +144,22 @@ impl Leasehold {
         LockBuilder::new(self.inner.clone(), name)
     }
 
-    /// Begins to add a task.
+    /// Returns a builder that adds a task.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
     /// # #[derive(serde::Serialize, serde::Deserialize)] struct Encode { video: String }
-    /// # impl leasehold::Work for Encode { const QUEUE: &'static str = "video"; }
+    /// # impl leasehold::TaskType for Encode { const QUEUE: &'static str = "video"; }
     /// # let leasehold = leasehold::Leasehold::connect("memory:").await?;
     /// let added = leasehold.enqueue(&Encode { video: "cat.mp4".to_owned() }).key("cat").priority(5).await?;
     /// assert!(!added.duplicate);
     /// # Ok(()) }
     /// ```
-    pub fn enqueue<W: Work>(&self, work: &W) -> EnqueueBuilder {
+    pub fn enqueue<W: TaskType>(&self, work: &W) -> EnqueueBuilder {
         EnqueueBuilder::typed(self.inner.clone(), work)
     }
 
-    /// Begins to add a task that has no type here, only a queue and a payload.
+    /// Returns a builder that adds a task without a Rust type, from a queue and a payload.
     pub fn enqueue_to<Q>(&self, queue: Q, payload: Payload) -> EnqueueBuilder
     where
         Q: TryInto<QueueName>,
@@ -166,8 +168,8 @@ impl Leasehold {
         EnqueueBuilder::plain(self.inner.clone(), queue, payload)
     }
 
-    /// Adds many tasks at once: all or none.
-    pub async fn enqueue_all<'a, W: Work>(
+    /// Adds several tasks atomically: all or none.
+    pub async fn enqueue_all<'a, W: TaskType>(
         &self,
         work: impl IntoIterator<Item = &'a W>,
     ) -> Result<Vec<TaskId>> {
@@ -176,27 +178,28 @@ impl Leasehold {
         added.into_iter().map(|added| added.map(|added| added.id)).collect()
     }
 
-    /// Adds many tasks at once, as [`EnqueueBuilder::into_new_task`] gives them. Those whose key is taken by another
-    /// payload are left out, and say so.
-    pub async fn enqueue_new(&self, new: Vec<NewTask>) -> Result<Vec<Result<Added>>> {
+    /// Adds several tasks, as created by [`EnqueueBuilder::into_new_task`]. A task whose key
+    /// belongs to a task with another payload is not added; its result is an error.
+    pub async fn enqueue_new(&self, new: Vec<NewTask>) -> Result<Vec<Result<EnqueueResult>>> {
         enqueue(&self.inner, new).await
     }
 
-    /// Begins to set a schedule: tasks that come again and again, one for each tick however many workers there are.
+    /// Returns a builder for a schedule of recurring tasks: one task for each tick, regardless of
+    /// the number of workers.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
     /// # #[derive(serde::Serialize, serde::Deserialize)] struct Report;
-    /// # impl leasehold::Work for Report { const QUEUE: &'static str = "reports"; }
+    /// # impl leasehold::TaskType for Report { const QUEUE: &'static str = "reports"; }
     /// # let leasehold = leasehold::Leasehold::connect("memory:").await?;
     /// leasehold.schedule("nightly", "0 3 * * *", &Report).zone("Europe/Berlin").await?;
     /// # Ok(()) }
     /// ```
-    pub fn schedule<W: Work>(&self, name: &str, cron: &str, work: &W) -> ScheduleBuilder {
+    pub fn schedule<W: TaskType>(&self, name: &str, cron: &str, work: &W) -> ScheduleBuilder {
         ScheduleBuilder::typed(self.inner.clone(), name, cron, work)
     }
 
-    /// Begins to set a schedule whose tasks have no type here.
+    /// Returns a builder for a schedule whose tasks have no Rust type.
     pub fn schedule_to<Q>(&self, name: &str, cron: &str, queue: Q, payload: Payload) -> ScheduleBuilder
     where
         Q: TryInto<QueueName>,
@@ -205,26 +208,26 @@ impl Leasehold {
         ScheduleBuilder::plain(self.inner.clone(), name, cron, queue, payload)
     }
 
-    /// The schedules, for whoever looks after them.
+    /// Returns the administrative API for schedules.
     pub fn schedules(&self) -> Result<Schedules> {
         Schedules::new(self.inner.clone())
     }
 
-    /// The tasks and queues, for whoever looks after them.
+    /// Returns the administrative API for tasks and queues.
     pub fn tasks(&self) -> Result<Tasks> {
         Tasks::new(self.inner.clone())
     }
 
-    /// Begins to start an execution of a workflow.
+    /// Returns a builder that starts an execution of a workflow.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
     /// # let leasehold = leasehold::Leasehold::connect("memory:").await?;
-    /// use leasehold::Start;
+    /// use leasehold::StartResult;
     ///
     /// let first = leasehold.workflow("deploy").key("event-17").start("v1.2").await?;
     /// let again = leasehold.workflow("deploy").key("event-17").start("v1.2").await?;
-    /// let (Start::Started(first), Start::Duplicate(again)) = (first, again) else { panic!("one event, one execution") };
+    /// let (StartResult::Started(first), StartResult::Duplicate(again)) = (first, again) else { panic!("one event, one execution") };
     /// assert_eq!(first.id, again.id);
     ///
     /// let other = leasehold.workflow("deploy").key("event-18").start("v1.3").await.unwrap_err();
@@ -239,17 +242,17 @@ impl Leasehold {
         StartBuilder::new(self.inner.clone(), name)
     }
 
-    /// The workflows and their executions, for whoever looks after them.
+    /// Returns the administrative API for workflows and their executions.
     pub fn workflows(&self) -> Result<Workflows> {
         Workflows::new(self.inner.clone())
     }
 
-    /// Begins to make a worker.
+    /// Returns a builder for a worker.
     pub fn worker(&self) -> WorkerBuilder {
         WorkerBuilder::new(self.inner.clone())
     }
 
-    /// What can be seen of a lock now; of a free one also which lease ended last.
+    /// Returns the current status of a lock; for a free lock, also the lease that ended last.
     pub async fn status(&self, name: &LockName) -> Result<LockStatus> {
         let record = self.inner.locks().get(name).await?;
         let record = record.unwrap_or_else(|| LockRecord::new(name.clone()));
@@ -261,7 +264,7 @@ impl Leasehold {
         Ok(status)
     }
 
-    /// The locks of the store, a page at a time.
+    /// Returns one page of the locks of the store.
     pub async fn list(&self, ask: &ListLocks) -> Result<Page<LockStatus>> {
         let page = self.inner.locks().list(ask).await?;
         let now = self.now().await?;
@@ -269,7 +272,7 @@ impl Leasehold {
         Ok(Page { items, next: page.next })
     }
 
-    /// What happened, a page at a time.
+    /// Returns one page of the history.
     pub async fn history(&self, ask: &ListEvents) -> Result<Page<EventView>> {
         let page = self.inner.locks().history(ask).await?;
         Ok(Page { items: page.items.into_iter().map(EventView::from).collect(), next: page.next })
@@ -287,7 +290,7 @@ impl Leasehold {
         self.status(name).await
     }
 
-    /// Like [`renew`](Self::renew), but looks at nothing but the lease: one round trip.
+    /// Like [`renew`](Self::renew), but returns only the lease: one round trip.
     pub async fn renew_lease(
         &self,
         name: &LockName,
@@ -295,14 +298,14 @@ impl Leasehold {
         token: Token,
         ttl: Option<Ttl>,
     ) -> Result<Lease> {
-        let bound = self.abilities().min_ttl;
+        let bound = self.capabilities().min_ttl;
         if let Some(ttl) = ttl.filter(|ttl| *ttl < bound) {
             let wrong = format!("a ttl of {ttl} is too short for this store; {bound} is the least");
-            return Err(Invalid(wrong).into());
+            return Err(ValidationError(wrong).into());
         }
         match self.apply(name, self.inner.renewal(Renew { lease_id, token, ttl })).await? {
             Outcome::Renewed(lease) => {
-                // A guard may hold it: with a shorter ttl its next renewal would come too late.
+                // A guard may hold the lease: after a shorter TTL its next renewal would come too late.
                 if ttl.is_some() {
                     self.notify_holders(name, &Outcome::Renewed(lease.clone())).await;
                 }
@@ -318,11 +321,13 @@ impl Leasehold {
         self.status(name).await
     }
 
-    /// Like [`release`](Self::release), but does not look at the lock afterwards: one round trip.
+    /// Like [`release`](Self::release), but does not query the lock afterwards: one round trip.
     ///
-    /// If the answer of the store is lost, it is asked again: a lease that the first try has released is released.
+    /// If the response of the store is lost, the operation is sent again. The call succeeds if the
+    /// first attempt released the lease.
     pub async fn release_lease(&self, name: &LockName, lease_id: LeaseId, token: Token) -> Result<()> {
-        let (release, until) = (Release { lease_id, token, at_least: None }, Moment::now().plus(RETRIES));
+        let (release, until) =
+            (Release { lease_id, token, at_least: None }, BootInstant::now().plus(RETRIES));
         match in_doubt::release(self.inner.locks(), name, &release, until).await? {
             Released::Yes(lease) => {
                 if let Some(lease) = lease {
@@ -334,19 +339,19 @@ impl Leasehold {
         }
     }
 
-    /// Asks the holders of a lock to stop when they can. They learn it at once where the store notifies them, else at their
-    /// next renewal. Returns how many: none if the answer of the store was lost, and the holders that were asked have
-    /// released the lock since.
+    /// Requests that the holders of a lock release it when they can. Holders receive the request at
+    /// once if the store notifies them, else with their next renewal. Returns the number of
+    /// holders: zero if the response of the store was lost and the holders have released the lock since.
     pub async fn ask_release(&self, name: &LockName, by: Holder, reason: Option<Reason>) -> Result<u32> {
-        let ask = AskRelease { token: None, by, reason };
+        let ask = RequestRelease { token: None, by, reason };
         let asked = in_doubt::ask_release(self.inner.locks(), name, ask).await?;
         self.notify_holders(name, &Outcome::Asked(asked)).await;
         Ok(asked)
     }
 
-    /// Takes a lock from the holder with this token. If the lock has moved on since the caller looked, nothing
-    /// happens. The holder may still be at work; its token is old from now on. The holder learns it at once where the store
-    /// notifies it, else at its next renewal.
+    /// Takes a lock from the holder with this token by force. If no lease has this token any more,
+    /// nothing happens. The holder may still be working; its token is stale from now on. The holder
+    /// learns of the loss at once if the store notifies it, else with its next renewal.
     pub async fn force_release(
         &self,
         name: &LockName,
@@ -365,57 +370,61 @@ impl Leasehold {
         store::notify_holders(&*self.inner.store, name, outcome).await;
     }
 
-    /// Whether a token is still the newest of its lock, and its lease alive.
+    /// Checks that a token belongs to a live lease of the lock; fails with [`StaleToken`] if it does not.
     pub async fn check_fence(&self, name: &LockName, token: Token) -> Result<LockStatus> {
         let status = self.status(name).await?;
         let live = status.holders.iter().any(|holder| holder.token == token && !holder.stale);
         if live { Ok(status) } else { Err(StaleToken { token, newest: status.token }.into()) }
     }
 
-    /// Clears away what has ended, once; up to `limit` locks. Also locks of workflows whose execution is not running.
+    /// Removes expired leases and tickets once, for up to `limit` locks. Also removes the locks of
+    /// workflows whose execution is not running.
     pub async fn sweep(&self, limit: u32) -> Result<Swept> {
         let mut swept = self.inner.locks().sweep(limit).await?;
-        // An execution has a lock: where tasks cannot, there are no workflows.
-        if self.inner.store.tasks().is_some() && self.inner.store.abilities().tasks.locks {
+        // Executions need tasks with locks: without them there are no workflows.
+        if self.inner.store.tasks().is_some() && self.inner.store.capabilities().tasks.locks {
             swept.leases += clear_all_stale(&self.inner).await?;
         }
         Ok(swept)
     }
 
-    /// Forgets up to `limit` locks that nobody holds or waits for and that were not granted for `idle`; returns how many.
-    /// Tokens rise all the same when such a lock is used again. One call looks at a bounded number of locks: the next one
-    /// goes on from there. 0 on stores that keep every lock.
+    /// Removes the records of up to `limit` locks that have no holder and no waiter and were not
+    /// granted for `idle`; returns their number. The tokens of such a lock keep rising when it is
+    /// used again. One call examines a bounded number of locks, and the next call continues from
+    /// there. Returns 0 on stores that keep every lock.
     pub async fn forget_idle(&self, idle: Ttl, limit: u32) -> Result<u32> {
         self.inner.locks().forget(idle, limit).await
     }
 
-    /// Clears away what has ended, again and again, until the sweeper is dropped. Locks that were not granted for
-    /// [`FORGET_AFTER`] are forgotten.
+    /// Starts a background sweep of expired leases and tickets that runs until the sweeper is
+    /// dropped. Locks that were not granted for [`FORGET_AFTER`] are removed.
     pub fn sweeper(&self, every: Duration) -> Sweeper {
         self.sweeper_forgetting(every, Some(FORGET_AFTER))
     }
 
-    /// The same, with another time after which idle locks are forgotten, or none to keep them all.
+    /// Like [`sweeper`](Self::sweeper), with another idle time after which locks are removed;
+    /// `None` keeps all of them.
     pub fn sweeper_forgetting(&self, every: Duration, idle: Option<Ttl>) -> Sweeper {
         Sweeper::start(&self.inner, every, idle)
     }
 
-    /// Ends leases of workers that are gone, puts in line what is due, makes tasks of the ticks of schedules and forgets what
-    /// is old, again and again, until the caretaker is dropped. Every worker does so too: this is for a process that has none.
+    /// Starts background maintenance that runs until the caretaker is dropped: it ends leases of
+    /// dead workers, makes due tasks ready, adds the tasks of schedules and purges old tasks. Every
+    /// worker does the same; this is for a process without a worker.
     pub fn caretaker(&self, every: Duration) -> Result<Caretaker> {
         Caretaker::start(&self.inner, every)
     }
 
-    /// How long the store takes to look a lock up, and its time then: for a look at its health.
+    /// Returns how long the store takes to look up a lock, and the store's time, for health checks.
     pub async fn ping(&self) -> Result<(Duration, Timestamp)> {
         let probe = LockName::new("leasehold/ping")?;
-        let sent = Moment::now();
+        let sent = BootInstant::now();
         self.inner.locks().get(&probe).await?;
-        let took = Moment::now().after(sent);
+        let took = BootInstant::now().after(sent);
         Ok((took, self.now().await?))
     }
 
-    /// Waits until everything that dropped guards have left to be done is done.
+    /// Waits until the background work of dropped guards is done.
     pub async fn close(self) {
         self.inner.keeper.finish().await;
     }
@@ -431,7 +440,7 @@ impl std::fmt::Debug for Leasehold {
     }
 }
 
-/// The error that an outcome means when another was hoped for.
+/// Returns the error for an outcome that the caller did not expect.
 pub(super) fn unexpected(lock: &LockName, outcome: Outcome) -> Error {
     let lock = lock.clone();
     let now = match outcome {

@@ -1,24 +1,25 @@
-//! One renewal: tries until it succeeds or the lease cannot be counted on any more.
+//! Renewal of a guard: retries until it succeeds or the lease has expired.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::guard::{Core, GuardState};
 use super::keeper::Diary;
-use crate::error::{Error, Trouble};
+use crate::error::{Error, StoreErrorKind};
 use crate::model::{LockName, NotHeld, Outcome, Renew};
-use crate::store::Moment;
+use crate::store::BootInstant;
 
-/// The pause after a try that failed, and the longest it grows to.
+/// Initial and maximum pause after a failed attempt.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// How long after subscribing to notices the leases are looked at.
+/// Delay between the subscription to notifications and the check of the leases.
 const SUBSCRIBING: Duration = Duration::from_millis(100);
-/// So many answers in a row that no later try can change end the lease at once. One may be a fault of the line.
+/// Number of consecutive permanent errors after which the lease is lost at once. A single one may
+/// be a transmission error.
 const FINAL_ANSWERS: u32 = 2;
 
-/// Renews all leases of a guard, and enters it for the next time. One failure never ends it: only success, the
-/// store's word that the lease is gone, or the deadline does. The deadline is watched by another thread as well, which
-/// does not depend on this task.
+/// Renews all leases of a guard and schedules its next renewal. A single failure never ends the
+/// loop: only success, the store's report that the lease has ended, repeated permanent errors, or
+/// the deadline does. Another thread, which does not depend on this task, watches the deadline as well.
 pub(super) async fn renew(core: Arc<Core>, diary: Arc<Diary>) {
     let under_way = UnderWay(core.clone());
     if let Some(left) = core.subscribe()
@@ -29,7 +30,7 @@ pub(super) async fn renew(core: Arc<Core>, diary: Arc<Diary>) {
     }
     let (mut pause, mut final_answers, mut failed) = (PAUSE.0, 0, false);
     loop {
-        let left = core.valid_until().after(Moment::now());
+        let left = core.valid_until().after(BootInstant::now());
         if core.is_over() {
             return;
         }
@@ -42,7 +43,8 @@ pub(super) async fn renew(core: Arc<Core>, diary: Arc<Diary>) {
                 if failed {
                     tracing::warn!(locks = %core.names(), "a renewal succeeded again");
                 }
-                // Before the next entry: one that came due earlier than this would find a renewal under way.
+                // Before the next timer is set: a timer that fired before this drop would find a
+                // renewal in progress.
                 drop(under_way);
                 return core.enter_again(&diary);
             }
@@ -56,7 +58,7 @@ pub(super) async fn renew(core: Arc<Core>, diary: Arc<Diary>) {
                 if final_answers == FINAL_ANSWERS {
                     return core.lose(name, format!("it cannot be renewed: {error}"), None);
                 }
-                // Said once, not at every try.
+                // Warn once, not at every attempt.
                 if failed {
                     tracing::debug!(locks = %core.names(), %error, "a renewal failed again");
                 } else {
@@ -72,7 +74,7 @@ pub(super) async fn renew(core: Arc<Core>, diary: Arc<Diary>) {
     }
 }
 
-/// Marks the guard as being renewed until it is dropped, also by a panic.
+/// Marks the guard as being renewed until dropped, also on a panic.
 struct UnderWay(Arc<Core>);
 
 impl Drop for UnderWay {
@@ -81,14 +83,14 @@ impl Drop for UnderWay {
     }
 }
 
-/// Looks whether the store has every lease as this guard knows it. Others may have changed one before the subscription
-/// began.
+/// Returns whether the store has every lease in the state that this guard knows. Other callers may
+/// have changed one before the subscription began.
 async fn is_unchanged(core: &Core) -> bool {
-    // A subscription takes a moment to reach the engine.
+    // A subscription takes some time to reach the engine.
     tokio::time::sleep(SUBSCRIBING).await;
     for at in 0..core.len() {
         let (name, lease) = core.lease(at);
-        // If the store does not answer, the renewal finds out.
+        // If the store does not answer, the renewal will detect it.
         if let Ok(peek) = core.locks().peek(&name, &lease.ask.lease_id).await {
             let found = peek.lease.filter(|found| found.token == lease.token);
             if found.is_none_or(|found| (found.status, found.asked) != (lease.status, lease.asked)) {
@@ -104,11 +106,11 @@ enum Failed {
     Store { name: LockName, error: Error },
 }
 
-/// Whether no later try can succeed, as when the file of the store was removed.
+/// Returns whether no later attempt can succeed, for example because the file of the store was removed.
 fn is_final(error: &Error) -> bool {
     let Error::Store { trouble, .. } = error else { return false };
-    // A missing permission can be given back: such a lease is tried until its deadline.
-    matches!(trouble, Trouble::Broken | Trouble::Misconfigured | Trouble::NotSupported)
+    // A missing permission can be restored: such a lease is retried until its deadline.
+    matches!(trouble, StoreErrorKind::Broken | StoreErrorKind::Misconfigured | StoreErrorKind::NotSupported)
 }
 
 async fn renew_once(core: &Core) -> Result<(), Failed> {
@@ -116,7 +118,7 @@ async fn renew_once(core: &Core) -> Result<(), Failed> {
         let (name, lease) = core.lease(at);
         let renew = Renew { lease_id: lease.ask.lease_id, token: lease.token, ttl: None };
         let op = core.inner.renewal(renew);
-        let sent = Moment::now();
+        let sent = BootInstant::now();
         match core.locks().apply(&name, &op).await {
             Ok(Outcome::Renewed(lease)) => core.renewed(at, lease, sent),
             Ok(Outcome::NotHeld(now)) => return Err(Failed::NotHeld { at, name, now: Box::new(now) }),

@@ -1,14 +1,16 @@
-//! Guarded work without a plain result: why, and what it returned all the same.
+//! Error of guarded work, with the value that the work returned nevertheless.
 
 use crate::error::Error;
 
-/// Guarded work that was stopped because its lease was lost, or that ended and whose lease had been lost by then.
+/// Error of guarded work that was stopped because its lease was lost, or that ended after its lease
+/// had been lost.
 ///
-/// It turns into its [`Error`], so `?` works where the value does not matter.
+/// Converts into its [`Error`], so `?` works where the value does not matter.
 pub struct RunError<T> {
-    /// Why there is no plain result.
+    /// Cause of the error.
     pub error: Error,
-    /// What the work returned, if it had ended. It may have been done beside another holder of the lock.
+    /// Value that the work returned, if it had ended. The work may have run concurrently with
+    /// another holder of the lock.
     pub value: Option<T>,
 }
 

@@ -1,7 +1,8 @@
-//! Schedules: keeping them, and making a task of each tick.
+//! Schedules: their storage, and the creation of a task for each tick.
 //!
-//! A schedule is a document of the store. Any worker that sees a tick adds its task, whose key names the tick: however
-//! many see it, it is added once. Only then is the tick noted as dealt with, so that one is lost to no crash.
+//! A schedule is a document of the store. Any worker that sees a tick adds its task, whose key
+//! contains the tick: the task is added once even if several workers see the tick. The tick is
+//! recorded as processed only after that, so that a crash loses no tick.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -9,22 +10,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::leasehold::Inner;
-use super::tasks::{Work, new_task};
-use crate::error::{Error, Result, Trouble};
+use super::tasks::{TaskType, new_task};
+use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{
-    CronText, LockName, Missed, Payload, Priority, QueueName, Retries, Schedule, ScheduleName, TaskId,
-    Timestamp, Ttl, Zone,
+    CronExpression, LockName, MisfirePolicy, Payload, Priority, QueueName, RetryPolicy, Schedule,
+    ScheduleName, TaskId, TimeZoneName, Timestamp, Ttl,
 };
 use crate::store::clock::new_id;
-use crate::store::{Doc, DocStore, Draft, PutIf};
+use crate::store::{DocStore, Document, NewDocument, PutIf};
 
 const PREFIX: &str = "schedule/";
-/// How long the place of a schedule that was removed is kept, so that its version is not used again.
+/// Time for which the document of a removed schedule is kept, so that its version is not reused.
 const REMOVED: Ttl = Ttl::from_secs(24 * 3600);
-/// So often a change that somebody else was faster with is tried again.
+/// Maximum number of attempts of a change that conflicts with concurrent changes.
 const TRIES: u32 = 10;
 
-/// The schedules of a store.
+/// Administrative API for the schedules of a store.
 #[derive(Clone)]
 pub struct Schedules {
     inner: Arc<Inner>,
@@ -36,34 +37,35 @@ impl Schedules {
         Ok(Self { inner })
     }
 
-    /// All of them, by name.
+    /// Returns all schedules, in the order of their names.
     pub async fn list(&self) -> Result<Vec<Schedule>> {
         Ok(stored(&self.inner).await?.into_iter().map(|(_, schedule)| schedule).collect())
     }
 
-    /// One of them.
+    /// Returns one schedule.
     pub async fn get(&self, name: &ScheduleName) -> Result<Schedule> {
         let doc = docs(&self.inner)?.get(&key(name)).await?;
         doc.and_then(|doc| read(&doc)).ok_or_else(|| Error::UnknownSchedule(name.clone()))
     }
 
-    /// Makes tasks of all ticks that are due now, as every worker does by itself from time to time. For those who want to know
-    /// that it is done, also for ticks at which no worker was there.
+    /// Adds the tasks of all ticks that are due now, also of ticks at which no worker was running.
+    /// Workers do this periodically by themselves; this call is for callers that need it to be done
+    /// when the call returns.
     pub async fn tick(&self) -> Result<()> {
         tick(&self.inner, &mut KnownTicks::default()).await.map(drop)
     }
 
-    /// Removes one. Tasks that it has made stay.
+    /// Removes a schedule. Tasks that it has added remain.
     pub async fn remove(&self, name: &ScheduleName) -> Result<()> {
         self.change(name, |_| None).await.map(|_| ())
     }
 
-    /// Lets no tick count until it is resumed. Those in between are not made up for.
+    /// Pauses a schedule until it is resumed. Ticks during the pause are not made up for.
     pub async fn pause(&self, name: &ScheduleName) -> Result<Schedule> {
         self.change(name, |schedule| Some(Schedule { paused: true, ..schedule })).await
     }
 
-    /// Lets ticks count again, from now on.
+    /// Resumes a schedule from now on.
     pub async fn resume(&self, name: &ScheduleName) -> Result<Schedule> {
         let now = self.inner.tasks()?.now().await?;
         let resume = |schedule: Schedule| {
@@ -86,14 +88,14 @@ impl Schedules {
             let changed = change(schedule.clone());
             match docs.put_if(&key(name), Some(version), draft(changed.as_ref())).await? {
                 PutIf::Written(_) => return Ok(changed.unwrap_or(schedule)),
-                PutIf::Clash(doc) => found = doc,
+                PutIf::Conflict(doc) => found = doc,
             }
         }
         Err(busy(name))
     }
 }
 
-/// Sets a schedule when awaited: a new one, or another one in the place of one with the same name.
+/// Builder that stores a schedule when awaited: a new one, or a replacement of the one with the same name.
 #[must_use = "nothing is set until it is awaited"]
 pub struct ScheduleBuilder {
     inner: Arc<Inner>,
@@ -101,7 +103,7 @@ pub struct ScheduleBuilder {
 }
 
 impl ScheduleBuilder {
-    pub(super) fn typed<W: Work>(inner: Arc<Inner>, name: &str, cron: &str, work: &W) -> Self {
+    pub(super) fn typed<W: TaskType>(inner: Arc<Inner>, name: &str, cron: &str, work: &W) -> Self {
         let schedule = new_task(work).and_then(|new| {
             let plain = plain(name, cron, new.queue, new.payload)?;
             Ok(Schedule { retries: new.retries, ..plain })
@@ -118,22 +120,22 @@ impl ScheduleBuilder {
         Self { inner, schedule: queue.and_then(|queue| plain(name, cron, queue, payload)) }
     }
 
-    /// The time zone of the cron expression, such as `Europe/Berlin`; UTC if not said.
+    /// Sets the time zone of the cron expression, such as `Europe/Berlin`; UTC by default.
     pub fn zone(self, zone: &str) -> Self {
-        self.with(Zone::new(zone), |schedule, zone| schedule.zone = zone)
+        self.with(TimeZoneName::new(zone), |schedule, zone| schedule.zone = zone)
     }
 
-    /// What to do about ticks at which nobody was there; a task for each if not said.
-    pub fn missed(self, missed: Missed) -> Self {
+    /// Sets the policy for ticks at which no worker was running; by default one task for each of them.
+    pub fn missed(self, missed: MisfirePolicy) -> Self {
         self.with(Ok::<_, Error>(missed), |schedule, missed| schedule.missed = missed)
     }
 
-    /// The weight of its tasks.
+    /// Sets the priority of the tasks.
     pub fn priority(self, weight: i32) -> Self {
         self.with(Priority::new(weight), |schedule, priority| schedule.priority = priority)
     }
 
-    /// Its tasks run only while their worker holds this lock.
+    /// Sets the lock that the worker of each task holds while the task runs.
     pub fn lock<N>(self, lock: N) -> Self
     where
         N: TryInto<LockName>,
@@ -142,13 +144,14 @@ impl ScheduleBuilder {
         self.with(lock.try_into(), |schedule, lock| schedule.lock = Some(lock))
     }
 
-    /// How often each of its tasks is tried.
-    pub fn retries(self, retries: Retries) -> Self {
+    /// Sets the retry policy of the tasks.
+    pub fn retries(self, retries: RetryPolicy) -> Self {
         self.with(retries.check(), |schedule, retries| schedule.retries = retries)
     }
 
-    /// Runs each task up to this long after its tick, so that schedules with the same ticks do not run together. How long
-    /// after depends on the name and the tick, and is the same for every process. A day at most; no jitter by default.
+    /// Delays each task by up to this long after its tick, so that schedules with the same ticks do
+    /// not run at the same time. The delay is derived from the name and the tick, and is the same
+    /// in every process. At most one day; no jitter by default.
     pub fn jitter(self, jitter: Duration) -> Self {
         let jitter = Ttl::new(jitter).and_then(Schedule::check_jitter);
         self.with(jitter, |schedule, jitter| schedule.jitter = Some(jitter))
@@ -174,11 +177,12 @@ impl IntoFuture for ScheduleBuilder {
 }
 
 fn plain(name: &str, cron: &str, queue: QueueName, payload: Payload) -> Result<Schedule> {
-    let (name, cron) = (ScheduleName::new(name)?, CronText::new(cron)?);
+    let (name, cron) = (ScheduleName::new(name)?, CronExpression::new(cron)?);
     Ok(Schedule::new(name, cron, queue, payload, Timestamp::default())?)
 }
 
-/// Sets a schedule. If its times are as before, so is what has been dealt with; else it begins now.
+/// Stores a schedule. With an unchanged cron expression and time zone, the position and the pause
+/// of the earlier schedule are kept; otherwise the schedule begins now.
 async fn set(inner: &Inner, schedule: Schedule) -> Result<Schedule> {
     let docs = docs(inner)?;
     let now = inner.tasks()?.now().await?;
@@ -192,29 +196,29 @@ async fn set(inner: &Inner, schedule: Schedule) -> Result<Schedule> {
         let version = found.as_ref().map(|doc| doc.version);
         match docs.put_if(&key, version, draft(Some(&new))).await? {
             PutIf::Written(_) => return Ok(new),
-            PutIf::Clash(doc) => found = doc,
+            PutIf::Conflict(doc) => found = doc,
         }
     }
     Err(busy(&schedule.name))
 }
 
-/// What is known of schedules from an earlier look at them.
+/// State of the schedules from an earlier poll.
 #[derive(Default)]
 pub(super) struct KnownTicks {
-    /// The version of each schedule and its next tick, so that the next tick is not searched for each time.
+    /// Version and next tick of each schedule, so that the next tick is not searched for at each poll.
     next: BTreeMap<ScheduleName, (u64, Option<Timestamp>)>,
-    /// When this process looked at the schedules last, by the store's clock.
+    /// Time of the last poll of this process, by the store's clock.
     looked_at: Option<Timestamp>,
 }
 
-/// Makes tasks of all ticks that are due, and says how long it is until the next one.
+/// Adds the tasks of all due ticks and returns the time until the next tick.
 pub(super) async fn tick(inner: &Inner, known: &mut KnownTicks) -> Result<Option<Duration>> {
     if inner.store.docs().is_none() {
         return Ok(None);
     }
     let schedules = stored(inner).await?;
     if schedules.is_empty() {
-        // Every tick of a schedule that is set from now on is awaited.
+        // Every tick of a schedule that is added from now on counts as awaited.
         known.looked_at.get_or_insert_default();
         return Ok(None);
     }
@@ -237,7 +241,8 @@ pub(super) async fn tick(inner: &Inner, known: &mut KnownTicks) -> Result<Option
                     }
                     next
                 }
-                // The store is away, or this process may not write schedules: for the others, too.
+                // The store is unavailable, or this process may not write schedules: the other
+                // schedules would fail too.
                 Err(error) if error.is_retryable() || error.is_not_permitted() => return Err(error),
                 Err(error) => {
                     tracing::error!(schedule = %schedule.name, %error, "a schedule cannot tick; the others go on");
@@ -251,7 +256,8 @@ pub(super) async fn tick(inner: &Inner, known: &mut KnownTicks) -> Result<Option
     Ok(soonest.map(|tick| tick.since(now)))
 }
 
-/// Makes tasks of what is due of one schedule, and returns its version after that; none if somebody else has changed it.
+/// Adds the tasks of the due ticks of one schedule and returns its new version; `None` if another
+/// process has changed the schedule.
 async fn tick_one(
     inner: &Inner,
     version: u64,
@@ -264,7 +270,8 @@ async fn tick_one(
     }
     let new = ticks.iter().map(|tick| schedule.task(*tick, TaskId::from_uuid(new_id())));
     let new = new.collect::<std::result::Result<Vec<_>, _>>()?;
-    // Somebody else may have added them already, also with a payload from before a change: once is enough.
+    // Another process may already have added them, possibly with an earlier payload. Duplicates are
+    // ignored by key.
     for batch in new.chunks(batch_of(&schedule.payload)) {
         inner.tasks()?.enqueue(batch).await?;
     }
@@ -272,11 +279,12 @@ async fn tick_one(
     let written = docs(inner)?.put_if(&key(&schedule.name), Some(version), draft(Some(&done))).await?;
     Ok(match written {
         PutIf::Written(version) => Some(version),
-        PutIf::Clash(_) => None,
+        PutIf::Conflict(_) => None,
     })
 }
 
-/// How many tasks with this payload are added in one call: not more than a hundred, and not more than about a mebibyte.
+/// Returns the number of tasks with this payload that are added in one call: at most 100, and at
+/// most about one mebibyte.
 fn batch_of(payload: &Payload) -> usize {
     ((1 << 20) / (payload.as_str().len() + 100)).clamp(1, 100)
 }
@@ -296,8 +304,9 @@ async fn stored(inner: &Inner) -> Result<Vec<(u64, Schedule)>> {
     }
 }
 
-/// The schedule in a document; none if it was removed, or if a later version wrote what this one cannot read.
-fn read(doc: &Doc) -> Option<Schedule> {
+/// Returns the schedule in a document; `None` if the schedule was removed, or was written by a
+/// later version in a format that this version cannot read.
+fn read(doc: &Document) -> Option<Schedule> {
     if doc.body.is_empty() {
         return None;
     }
@@ -305,10 +314,10 @@ fn read(doc: &Doc) -> Option<Schedule> {
     read.inspect_err(|error| tracing::error!(%error, "a schedule cannot be read; it does not tick")).ok()
 }
 
-fn draft(schedule: Option<&Schedule>) -> Draft {
+fn draft(schedule: Option<&Schedule>) -> NewDocument {
     let body = schedule.map(|schedule| serde_json::to_string(schedule).expect("a schedule can be written"));
     let keep = if body.is_none() { Some(REMOVED) } else { None };
-    Draft { body: body.unwrap_or_default(), facts: Vec::new(), keep }
+    NewDocument { body: body.unwrap_or_default(), facts: Vec::new(), keep }
 }
 
 fn key(name: &ScheduleName) -> String {
@@ -319,11 +328,15 @@ fn docs(inner: &Inner) -> Result<&dyn DocStore> {
     inner.tasks()?;
     inner.store.docs().ok_or_else(|| {
         let message = format!("there are no schedules on {}", inner.store.url());
-        Error::store(Trouble::NotSupported, message, "use sqlite:, postgres:// or redis:// for schedules")
+        Error::store(
+            StoreErrorKind::NotSupported,
+            message,
+            "use sqlite:, postgres:// or redis:// for schedules",
+        )
     })
 }
 
 fn busy(name: &ScheduleName) -> Error {
     let message = format!("schedule '{name}' is being changed by others all the time");
-    Error::store(Trouble::Unavailable, message, "try again")
+    Error::store(StoreErrorKind::Unavailable, message, "try again")
 }

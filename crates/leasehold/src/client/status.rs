@@ -1,4 +1,4 @@
-//! What can be seen of a lock: for people, for programs, and as JSON with times in RFC 3339.
+//! Status of a lock for users and programs, also as JSON with times in RFC 3339.
 
 use serde::{Serialize, Serializer};
 
@@ -8,64 +8,64 @@ use crate::model::{
 };
 use crate::store::is_gone;
 
-/// A lock as it is at one time of the store.
+/// Status of a lock at one point of the store's time.
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct LockStatus {
-    /// Its name.
+    /// Name of the lock.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub name: LockName,
-    /// Whether somebody holds it.
+    /// Whether the lock is held.
     pub is_locked: bool,
-    /// Whether the record still names a holder whose lease has ended or whose process is gone: the next acquire, or a
-    /// sweep, takes it over.
+    /// Whether the record still contains a lease that has expired or whose process has died; the
+    /// next acquire or a sweep removes that lease.
     pub is_stale: bool,
-    /// Who holds it: the oldest, if several do.
+    /// Holder of the lock; with several holders, the oldest.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub holder: Option<Holder>,
-    /// Since when.
+    /// Time since which that holder has held the lock.
     #[serde(serialize_with = "rfc3339_option", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub locked_since: Option<Timestamp>,
-    /// Until when, unless renewed.
+    /// Time at which that holder's lease expires unless it is renewed.
     #[serde(serialize_with = "rfc3339_option", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub expires_at: Option<Timestamp>,
-    /// The newest token.
+    /// Newest token of the lock.
     #[cfg_attr(feature = "openapi", schema(value_type = u64))]
     pub token: Token,
     /// All leases in the record.
     pub holders: Vec<HolderStatus>,
     /// All tickets, next first.
     pub waiters: Vec<WaiterStatus>,
-    /// The lease that ended last, if the record has no lease.
+    /// Lease that ended last, if the record has no lease.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last: Option<LastLease>,
-    /// The store's time of this look.
+    /// Store time of the query.
     #[serde(serialize_with = "rfc3339")]
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub now: Timestamp,
 }
 
-/// The lease that a free lock had last, as its history tells.
+/// Last lease of a free lock, taken from its history.
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LastLease {
-    /// How it ended: `released`, `expired`, `stolen` or `forced`.
+    /// Kind of the end: `released`, `expired`, `stolen` or `forced`.
     pub status: EventKind,
-    /// Its holder.
+    /// Holder of the lease.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub holder: Holder,
-    /// Its token.
+    /// Token of the lease.
     #[cfg_attr(feature = "openapi", schema(value_type = u64))]
     pub token: Token,
-    /// When it ended.
+    /// Time at which the lease ended.
     #[serde(serialize_with = "rfc3339")]
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub at: Timestamp,
-    /// Who ended it, if not the holder.
+    /// Actor that ended the lease, if not the holder.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub by: Option<Holder>,
@@ -83,145 +83,145 @@ impl LastLease {
     }
 }
 
-/// One lease.
+/// Status of one lease.
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct HolderStatus {
-    /// Who.
+    /// Holder of the lease.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub holder: Holder,
-    /// Its lease.
+    /// Id of the lease.
     #[cfg_attr(feature = "openapi", schema(value_type = uuid::Uuid))]
     pub lease_id: LeaseId,
-    /// The public name of its lease, as refusals show it.
+    /// Public name of the lease, which conflict messages contain.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub lease_ref: LeaseRef,
-    /// Its token.
+    /// Token of the lease.
     #[cfg_attr(feature = "openapi", schema(value_type = u64))]
     pub token: Token,
-    /// Alone or with others.
+    /// Mode of the lease: exclusive or shared.
     pub mode: Mode,
-    /// Among how many.
+    /// Maximum number of exclusive holders that the request accepts.
     pub slots: u32,
-    /// Where it stands.
+    /// State of the lease.
     pub status: Status,
-    /// Whether it has ended or its process is gone.
+    /// Whether the lease has expired or its process has died.
     pub stale: bool,
-    /// Since when.
+    /// Time at which the lease was granted.
     #[serde(serialize_with = "rfc3339")]
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub acquired_at: Timestamp,
-    /// Last sign of life.
+    /// Time of the last renewal.
     #[serde(serialize_with = "rfc3339")]
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub renewed_at: Timestamp,
-    /// Until when.
+    /// Time at which the lease expires.
     #[serde(serialize_with = "rfc3339")]
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub expires_at: Timestamp,
-    /// How long it lasts from each renewal, in seconds.
+    /// Lifetime of the lease from each renewal, in seconds.
     pub ttl_seconds: f64,
-    /// How often it was renewed.
+    /// Number of renewals.
     pub renewals: u64,
-    /// Who asked it to stop.
+    /// Request to the holder to release the lease, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asked: Option<AskedStatus>,
-    /// Facts about it.
+    /// Metadata of the lease.
     #[cfg_attr(feature = "openapi", schema(value_type = std::collections::BTreeMap<String, String>))]
     pub metadata: Metadata,
 }
 
-/// Who asked a holder to stop.
+/// Request to a holder to release its lease.
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AskedStatus {
-    /// Who.
+    /// Holder that made the request.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub by: Holder,
-    /// Why.
+    /// Reason of the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub reason: Option<Reason>,
-    /// When.
+    /// Time of the request.
     #[serde(serialize_with = "rfc3339")]
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub at: Timestamp,
 }
 
-/// One ticket.
+/// Status of one ticket.
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct WaiterStatus {
-    /// Who.
+    /// Holder that waits.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub holder: Holder,
-    /// The lease it will be.
+    /// Id of the lease that the ticket will become.
     #[cfg_attr(feature = "openapi", schema(value_type = uuid::Uuid))]
     pub lease_id: LeaseId,
-    /// Alone or with others.
+    /// Mode of the request: exclusive or shared.
     pub mode: Mode,
-    /// Its weight.
+    /// Priority of the request.
     pub priority: i32,
-    /// Since when.
+    /// Time at which the request was queued.
     #[serde(serialize_with = "rfc3339")]
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub since: Timestamp,
-    /// Until when, unless it asks again.
+    /// Time at which the ticket expires unless the waiter refreshes it.
     #[serde(serialize_with = "rfc3339")]
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub expires_at: Timestamp,
-    /// Facts about it.
+    /// Metadata of the request.
     #[cfg_attr(feature = "openapi", schema(value_type = std::collections::BTreeMap<String, String>))]
     pub metadata: Metadata,
 }
 
-/// One line of history.
+/// Event in the history of a lock.
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct EventView {
-    /// When.
+    /// Time of the event.
     #[serde(serialize_with = "rfc3339")]
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub at: Timestamp,
-    /// Which lock.
+    /// Lock that the event belongs to.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub lock: LockName,
-    /// What.
+    /// Kind of the event.
     pub kind: EventKind,
-    /// Who.
+    /// Holder of the lease or ticket.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub holder: Holder,
-    /// The token of the lease.
+    /// Token of the lease; for a ticket, the newest token of the lock.
     #[cfg_attr(feature = "openapi", schema(value_type = u64))]
     pub token: Token,
-    /// Which request.
+    /// Id of the request that the lease or ticket belongs to.
     #[cfg_attr(feature = "openapi", schema(value_type = uuid::Uuid))]
     pub lease_id: LeaseId,
-    /// Alone or with others.
+    /// Mode of the lease or ticket.
     pub mode: Mode,
-    /// How long it had waited or held, in seconds.
+    /// Time that the request had waited or that the lease had been held, in seconds.
     pub after_seconds: f64,
-    /// How often the lease had been renewed.
+    /// Number of renewals of the lease.
     pub renewals: u64,
-    /// Kept until then, although released.
+    /// End of the retention, if the lease was released but still blocks the lock until then.
     #[serde(serialize_with = "rfc3339_option", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub until: Option<Timestamp>,
-    /// Who did it, if it was not the holder.
+    /// Actor of the event, if not the holder.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub by: Option<Holder>,
-    /// Why.
+    /// Reason of the event.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub reason: Option<Reason>,
 }
 
 impl LockStatus {
-    /// What a record looks like at `now`.
+    /// Returns the status of a record at `now`.
     pub fn of(record: &LockRecord, now: Timestamp) -> Self {
         let holders: Vec<_> = record.holders.iter().map(|lease| HolderStatus::of(lease, now)).collect();
         let live = record.live(now).next();

@@ -1,32 +1,32 @@
-//! What to do while somebody else has the lock.
+//! Strategies for a lock that is held by another holder.
 
 use std::time::Duration;
 
-/// What to do while somebody else has the lock.
+/// Strategy of an acquire for a lock that is held by another holder.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum Strategy {
-    /// Give up at once.
+    /// Fails at once.
     #[default]
     FailFast,
-    /// Ask again after a while, and after a longer while. No place in the queue: others may be faster.
+    /// Tries again after growing pauses, without a place in the queue: other callers may be faster.
     Retry(Backoff),
-    /// Stand in the fair queue, for so long at most, or for ever. A store without a queue is asked again and again
-    /// with growing pauses instead, and whoever asks at the right time is first.
+    /// Waits in the fair queue for at most this long, or forever with `None`. A store without a
+    /// queue is polled with growing pauses instead, and the first caller to poll a free lock acquires it.
     Wait(Option<Duration>),
 }
 
-/// Growing pauses between tries.
+/// Growing pauses between attempts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Backoff {
-    /// The first pause; each one after it is twice as long.
+    /// First pause; each further one is twice as long.
     pub first: Duration,
-    /// No pause is longer.
+    /// Maximum pause.
     pub longest: Duration,
-    /// So many more tries after the first.
+    /// Maximum number of attempts after the first one.
     pub tries: u32,
 }
 
-/// 1, 2, 4, 8 and 16 seconds.
+/// Pauses of 1, 2, 4, 8 and 16 seconds.
 impl Default for Backoff {
     fn default() -> Self {
         Self { first: Duration::from_secs(1), longest: Duration::from_secs(16), tries: 5 }
@@ -34,8 +34,9 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// The pause before try number `again` (counted from 0), a quarter longer or shorter by chance, so that those who
-    /// lost together do not come back together. None when the tries are used up.
+    /// Returns the pause before retry number `again` (counted from 0), with a random jitter of ±25
+    /// %, so that callers that failed together do not return together. Returns `None` when the
+    /// attempts are used up.
     pub fn pause(&self, again: u32) -> Option<Duration> {
         let plain = self.first.saturating_mul(1 << again.min(20)).min(self.longest);
         (again < self.tries).then(|| plain.mul_f64(0.75 + 0.5 * fastrand::f64()))

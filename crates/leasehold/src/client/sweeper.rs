@@ -1,4 +1,4 @@
-//! Clearing away what nobody comes back for, every now and then.
+//! Periodic background sweep of expired leases, tickets and unused locks.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -8,24 +8,24 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::leasehold::Inner;
 use super::workflows::clear_all_stale;
 use crate::model::Ttl;
-use crate::store::Moment;
+use crate::store::BootInstant;
 
-/// Sweeps in the background until dropped. Any number of processes may have one.
+/// Background sweep that runs until dropped. Any number of processes may run one.
 #[must_use = "a sweeper that is dropped sweeps no more"]
 pub struct Sweeper {
     _stop: DropGuard,
 }
 
-/// So many locks at a time.
+/// Maximum number of locks per sweep.
 const BATCH: u32 = 500;
-/// Idle locks are looked for this often at most: they are no hurry.
+/// Minimum interval between searches for idle locks, which are not urgent.
 const FORGET_EVERY: Duration = Duration::from_mins(1);
 
-/// How long a lock must not have been granted before a sweeper forgets it, by default.
+/// Default time without a grant after which a sweeper removes a lock.
 pub const FORGET_AFTER: Ttl = Ttl::from_secs(24 * 3600);
 
 impl Sweeper {
-    /// Without `forget_after`, it forgets no locks.
+    /// Starts a sweeper. Without `forget_after`, it removes no locks.
     pub(super) fn start(inner: &Arc<Inner>, every: Duration, forget_after: Option<Ttl>) -> Self {
         let stop = CancellationToken::new();
         let weak = Arc::downgrade(inner);
@@ -41,9 +41,9 @@ impl Sweeper {
 }
 
 async fn sweep_on(inner: Weak<Inner>, every: Duration, forget_after: Option<Ttl>) {
-    let mut forget_next = Moment::now();
+    let mut forget_next = BootInstant::now();
     loop {
-        // Spread by chance, so that many hosts that started together do not sweep together.
+        // Random jitter, so that hosts that started together do not sweep together.
         tokio::time::sleep(every.mul_f64(0.75 + 0.5 * fastrand::f64())).await;
         let Some(inner) = inner.upgrade() else { return };
         match inner.locks().sweep(BATCH).await {
@@ -52,14 +52,14 @@ async fn sweep_on(inner: Weak<Inner>, every: Duration, forget_after: Option<Ttl>
             Err(error) => tracing::warn!(%error, "a sweep failed; the next one follows"),
         }
         if let Some(idle) = forget_after
-            && forget_next <= Moment::now()
+            && forget_next <= BootInstant::now()
         {
-            forget_next = Moment::now().plus(FORGET_EVERY);
+            forget_next = BootInstant::now().plus(FORGET_EVERY);
             match inner.locks().forget(idle, BATCH).await {
                 Ok(0) => {}
-                // There are more, perhaps many: a lock per order is a way to use this.
+                // There may be many more: some applications use one lock per order.
                 Ok(locks) => {
-                    forget_next = Moment::now();
+                    forget_next = BootInstant::now();
                     tracing::info!(locks, "forgot idle locks");
                 }
                 Err(error) => {

@@ -1,7 +1,8 @@
-//! A thread with a runtime of its own for an engine that talks over the network.
+//! Background thread with its own runtime, for engines that use network connections.
 //!
-//! A connection belongs to the runtime it was opened in. If that were the caller's, a caller that blocks its runtime
-//! would hold up the renewals of everybody else, and a runtime that ends would take the connections with it.
+//! A connection belongs to the runtime that opened it. On the caller's runtime, a caller that blocks
+//! it would delay the renewals of all other callers, and the connections would close when that
+//! runtime shuts down.
 
 use std::time::Duration;
 
@@ -9,17 +10,18 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 
-use crate::error::{Error, Result, Trouble};
+use crate::error::{Error, Result, StoreErrorKind};
 
-/// How long the thread goes on after its owner is gone, to finish what callers have left behind.
+/// Maximum time the thread keeps running after its owner is dropped, to finish the operations that
+/// callers have abandoned.
 const LAST_CALL: Duration = Duration::from_secs(5);
 
-/// The thread. Dropping it ends it as soon as what is under way is done.
+/// Background thread. Dropping it stops the thread once the running operations have finished.
 #[derive(Debug)]
 pub(crate) struct Background {
     handle: Handle,
     tasks: TaskTracker,
-    /// Dropped with the owner, which ends the thread.
+    /// Dropped with the owner, which stops the thread.
     _alive: oneshot::Sender<()>,
 }
 
@@ -38,20 +40,22 @@ impl Background {
                     their_tasks.close();
                     let _ = tokio::time::timeout(LAST_CALL, their_tasks.wait()).await;
                 });
-                // A name that is being looked up cannot be interrupted, and is not worth waiting for.
+                // A DNS lookup in progress cannot be interrupted, and its result is no longer needed.
                 runtime.shutdown_background();
             })
             .map_err(cannot_start)?;
         Ok(Self { handle, tasks, _alive: alive })
     }
 
-    /// The thread's runtime: for connections, and for what may be cut short when the owner is gone.
+    /// Returns the runtime of the thread: for connections, and for tasks that may be aborted when the
+    /// owner is dropped.
     #[cfg(any(feature = "postgres", feature = "redis", feature = "http"))]
     pub(crate) const fn handle(&self) -> &Handle {
         &self.handle
     }
 
-    /// Does something on the thread, to its end even if the caller does not wait for it.
+    /// Runs `work` on the thread. The work runs to completion even if the caller drops the returned
+    /// future.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T>> + Send + 'static,
@@ -60,7 +64,7 @@ impl Background {
             Ok(result) => result,
             Err(error) => {
                 let message = "the thread that talks to the store has failed";
-                Err(Error::store(Trouble::Broken, message, "please report this").because(error))
+                Err(Error::store(StoreErrorKind::Broken, message, "please report this").because(error))
             }
         }
     }
@@ -68,5 +72,5 @@ impl Background {
 
 fn cannot_start(error: std::io::Error) -> Error {
     let message = "the thread that talks to the store cannot be started";
-    Error::store(Trouble::Unavailable, message, "let this user have more threads").because(error)
+    Error::store(StoreErrorKind::Unavailable, message, "let this user have more threads").because(error)
 }

@@ -1,8 +1,9 @@
-//! The one file that reads clocks.
+//! The only file that reads clocks.
 //!
-//! Two kinds of time are kept apart. A [`Moment`] is a reading of this machine's boot clock, which counts while the
-//! machine sleeps and never steps: holders measure their own deadlines with it. A [`Timestamp`] is the engine's time,
-//! which decides when leases end; a [`Clock`] makes it for the engines that live on this machine.
+//! Two kinds of time are kept apart. A [`BootInstant`] is a reading of this machine's boot clock,
+//! which counts while the machine sleeps and never steps: holders measure their own deadlines with
+//! it. A [`Timestamp`] is the engine's time, which decides when leases expire; a [`Clock`] produces
+//! it for the engines that run on this machine.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -14,64 +15,66 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use super::namespaces;
 use crate::model::{BootId, LeaseId, Timestamp};
 
-/// A reading of this machine's boot clock, in microseconds. Means nothing on another machine or after a restart.
+/// Reading of this machine's boot clock, in microseconds. Meaningless on another machine or after a
+/// restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Moment(u64);
+pub struct BootInstant(u64);
 
-impl Moment {
+impl BootInstant {
     /// Reads the clock.
     pub fn now() -> Self {
         Self(boot_micros())
     }
 
-    /// From microseconds, as [`Moment::as_micros`] gave them to another process of this machine.
+    /// Converts microseconds that [`BootInstant::as_micros`] returned in another process of this
+    /// machine.
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros)
     }
 
-    /// Microseconds since the machine started.
+    /// Returns the microseconds since the machine started.
     pub const fn as_micros(self) -> u64 {
         self.0
     }
 
-    /// This moment and then `duration`.
+    /// Returns this instant plus `duration`.
     #[must_use]
     pub fn plus(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)))
     }
 
-    /// How long until this moment from `now`; nothing if it has passed.
+    /// Returns the time from `now` to this instant; zero if the instant has passed.
     pub fn after(self, now: Self) -> Duration {
         Duration::from_micros(self.0.saturating_sub(now.0))
     }
 }
 
-/// The clock of an engine that lives on this machine.
+/// Clock of an engine that runs on this machine.
 #[derive(Debug, Clone)]
 pub struct Clock(Arc<Source>);
 
 #[derive(Debug)]
 enum Source {
-    /// The boot clock, moved so that it reads like a wall clock did once. It never steps, unless the engine finds out
-    /// that the machine has been restarted.
+    /// Boot clock plus an offset that made it equal the wall clock once. It never steps, unless the
+    /// engine finds that the machine has been restarted.
     Boot { offset: AtomicI64 },
-    /// Moves only when a test moves it.
+    /// Advances only when a test advances it.
     Manual(AtomicU64),
 }
 
 impl Clock {
-    /// The boot clock, set to what the wall clock says now.
+    /// Returns the boot clock, set to the current wall-clock time.
     pub fn system() -> Self {
         Self::with_offset(wall_offset())
     }
 
-    /// The boot clock, `offset` microseconds before the engine's time.
+    /// Returns the boot clock with the engine's time `offset` microseconds ahead of it.
     pub(crate) fn with_offset(offset: i64) -> Self {
         Self(Arc::new(Source::Boot { offset: AtomicI64::new(offset) }))
     }
 
-    /// Moves the boot clock so that the engine's time is the kernel's boot clock plus `offset`, in every time namespace
-    /// alike. No-op for a manual clock.
+    /// Sets the clock so that the engine's time is the kernel's boot clock plus `offset`, equal in
+    /// every time namespace. No-op for a manual clock.
     #[cfg(feature = "sqlite")]
     pub(crate) fn follow_kernel(&self, offset: i64) {
         if let Source::Boot { offset: current } = &*self.0 {
@@ -80,12 +83,12 @@ impl Clock {
         }
     }
 
-    /// A clock that stands still until [`Clock::advance`] moves it.
+    /// Returns a clock that stands still until [`Clock::advance`] is called.
     pub fn manual(start: Timestamp) -> Self {
         Self(Arc::new(Source::Manual(AtomicU64::new(start.as_micros()))))
     }
 
-    /// The engine's time.
+    /// Returns the engine's time.
     pub fn now(&self) -> Timestamp {
         match &*self.0 {
             Source::Boot { offset } => {
@@ -95,21 +98,21 @@ impl Clock {
         }
     }
 
-    /// The engine's time, and the moment that it was read at.
-    pub(crate) fn read(&self) -> (Moment, Timestamp) {
+    /// Returns the engine's time and the instant at which it was read.
+    pub(crate) fn read(&self) -> (BootInstant, Timestamp) {
         match &*self.0 {
             Source::Boot { offset } => {
-                let moment = Moment::now();
+                let moment = BootInstant::now();
                 (
                     moment,
                     Timestamp::from_micros(moment.0.saturating_add_signed(offset.load(Ordering::SeqCst))),
                 )
             }
-            Source::Manual(_) => (Moment::now(), self.now()),
+            Source::Manual(_) => (BootInstant::now(), self.now()),
         }
     }
 
-    /// Sets a manual clock back, as an administrator or a time server may do to a real one.
+    /// Sets a manual clock back, as an administrator or a time server may do with a real clock.
     #[cfg(feature = "testing")]
     pub fn set_back(&self, duration: std::time::Duration) {
         if let Source::Manual(micros) = &*self.0 {
@@ -117,7 +120,7 @@ impl Clock {
         }
     }
 
-    /// Moves a manual clock ahead; a real one minds its own business.
+    /// Advances a manual clock; no-op for the system clock.
     pub fn advance(&self, duration: Duration) {
         if let Source::Manual(micros) = &*self.0 {
             micros.fetch_add(u64::try_from(duration.as_micros()).unwrap_or(0), Ordering::SeqCst);
@@ -125,7 +128,7 @@ impl Clock {
     }
 }
 
-/// A new id for one request: sorted by time, unique everywhere.
+/// Returns a new id for one lock request: sorted by time, globally unique.
 pub(crate) fn new_lease_id() -> LeaseId {
     let millis = u64::try_from(since_1970().as_millis()).unwrap_or(u64::MAX);
     let made =
@@ -133,12 +136,14 @@ pub(crate) fn new_lease_id() -> LeaseId {
     LeaseId::from_uuid(made.unwrap_or_else(uuid::Uuid::now_v7))
 }
 
-/// A new id for a task or a worker. Those that one thread makes in a row are in order, also within a millisecond.
+/// Returns a new id for a task or a worker. The ids that one thread makes are in order, even within
+/// one millisecond.
 pub(crate) fn new_id() -> uuid::Uuid {
     uuid::Uuid::now_v7()
 }
 
-/// Ten random bytes. The system is asked for those of 25 ids at a time, which it always gives whole.
+/// Returns ten random bytes. The pool requests the bytes of 25 ids at a time: 250 bytes, which
+/// `getrandom` always returns in full.
 fn random_bytes() -> Option<[u8; 10]> {
     thread_local! {
         static POOL: RefCell<(u32, Vec<[u8; 10]>)> = const { RefCell::new((0, Vec::new())) };
@@ -146,7 +151,7 @@ fn random_bytes() -> Option<[u8; 10]> {
     POOL.with_borrow_mut(|(owner, pool)| {
         let me = std::process::id();
         if *owner != me || pool.is_empty() {
-            // A fork has the same pool as its parent, and would make the same ids of it.
+            // A forked child has the same pool as its parent, and would make the same ids from it.
             *owner = me;
             pool.clear();
             let mut fresh = [[0; 10]; 25];
@@ -159,7 +164,7 @@ fn random_bytes() -> Option<[u8; 10]> {
     })
 }
 
-/// How far the wall clock is from the boot clock now, in microseconds.
+/// Returns the difference between the wall clock and the boot clock, in microseconds.
 fn wall_offset() -> i64 {
     i64::try_from(since_1970().as_micros()).unwrap_or(i64::MAX).saturating_sub_unsigned(boot_micros())
 }
@@ -175,7 +180,7 @@ fn boot_micros() -> u64 {
     seconds * 1_000_000 + nanos / 1_000
 }
 
-/// Where there is no boot clock to be had, the monotonic one has to do: it may stand still while the machine sleeps.
+/// Monotonic clock, for systems without a boot clock: it may stand still while the machine sleeps.
 #[cfg(not(target_os = "linux"))]
 fn boot_micros() -> u64 {
     use std::sync::LazyLock;
@@ -185,18 +190,18 @@ fn boot_micros() -> u64 {
     u64::try_from((wall + start.elapsed()).as_micros()).unwrap_or(u64::MAX)
 }
 
-/// What a process knows of the boot of the kernel that it runs on.
+/// Identity and clocks of the current kernel boot, as this process sees them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Boot {
-    /// The boot id that this process sees; none where it sees none. One boot may have several: container managers put an
-    /// id of their own over the kernel's.
+    /// Boot id that this process sees; `None` if it sees none. One boot may have several ids:
+    /// container managers put their own id over the kernel's.
     pub id: Option<BootId>,
-    /// The kernel's boot clock in microseconds, which is the same in every time namespace.
+    /// Kernel's boot clock in microseconds, which is the same in every time namespace.
     pub clock: u64,
-    /// The wall clock.
+    /// Wall clock.
     pub wall: Timestamp,
-    /// Whether `clock` is the kernel's beyond doubt. A process that cannot read the offset of its time namespace does not
-    /// know.
+    /// Whether `clock` is certainly the kernel's. A process that cannot read the offset of its time
+    /// namespace cannot know.
     pub is_certain: bool,
 }
 
@@ -209,14 +214,15 @@ impl Boot {
         Self { id: boot_id(), clock, wall, is_certain: offset.is_some() }
     }
 
-    /// How far the wall clock is from the kernel's boot clock, in microseconds. Both clocks are slewed alike, so it changes
-    /// only when the wall clock is set, or with the boot.
+    /// Returns the difference between the wall clock and the kernel's boot clock, in microseconds.
+    /// Both clocks are slewed alike, so the difference changes only when the wall clock is set, or at
+    /// a restart.
     pub(crate) fn wall_offset(&self) -> i64 {
         i64::try_from(self.wall.as_micros()).unwrap_or(i64::MAX).saturating_sub_unsigned(self.clock)
     }
 }
 
-/// The boot id that this process sees; none where it sees none.
+/// Returns the boot id that this process sees; `None` if it sees none.
 pub(crate) fn boot_id() -> Option<BootId> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     uuid::Uuid::parse_str(text.trim()).ok().map(BootId)
@@ -255,7 +261,7 @@ mod tests {
 
     #[test]
     fn a_moment_never_wraps() {
-        let now = Moment::now();
+        let now = BootInstant::now();
         assert_eq!(now.plus(Duration::from_secs(1)).after(now), Duration::from_secs(1));
         assert_eq!(now.after(now.plus(Duration::MAX)), Duration::ZERO);
     }

@@ -1,12 +1,12 @@
-//! From a URL to an engine.
+//! Opens the engine that a URL names.
 
 use std::fmt;
 use std::sync::Arc;
 
 use super::{Store, memory::MemoryStore};
-use crate::error::{Error, Result, Trouble};
+use crate::error::{Error, Result, StoreErrorKind};
 
-/// Where a store is, as people write it: `sqlite:PATH`, `postgres://…`, `redis://…`, `dynamodb://TABLE`,
+/// Address of a store in text form: `sqlite:PATH`, `postgres://…`, `redis://…`, `dynamodb://TABLE`,
 /// `github://OWNER/REPO`, `https://HOST`, `memory:`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreUrl {
@@ -14,8 +14,8 @@ pub struct StoreUrl {
     rest: String,
 }
 
-/// Opens the engine that the URL names. It is brought to the newest schema if it has to be, and created where that
-/// costs nothing.
+/// Opens the engine that the URL names. Migrates its schema to the newest version if necessary, and
+/// creates the store where that costs nothing.
 pub async fn connect(url: &StoreUrl) -> Result<Arc<dyn Store>> {
     match url.engine()? {
         Engine::Memory => Ok(Arc::new(MemoryStore::new())),
@@ -58,7 +58,8 @@ pub async fn connect(url: &StoreUrl) -> Result<Arc<dyn Store>> {
     }
 }
 
-/// Opens the engine that the URL names, and creates what [`connect`] expects to be there: a table that costs money.
+/// Opens the engine that the URL names, and creates what [`connect`] expects to exist: a table that
+/// costs money.
 pub async fn init(url: &StoreUrl) -> Result<Arc<dyn Store>> {
     #[cfg(feature = "dynamodb")]
     if url.engine()? == Engine::DynamoDb {
@@ -67,7 +68,7 @@ pub async fn init(url: &StoreUrl) -> Result<Arc<dyn Store>> {
     connect(url).await
 }
 
-/// The engines, built in or not.
+/// All engines, whether compiled in or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Engine {
     Memory,
@@ -103,16 +104,16 @@ impl Engine {
         };
         let hint =
             format!("build it in with: cargo install --path crates/leasehold-cli --features {feature}");
-        Error::store(Trouble::Misconfigured, format!("this build has no {name} engine"), hint)
+        Error::store(StoreErrorKind::Misconfigured, format!("this build has no {name} engine"), hint)
     }
 }
 
 impl StoreUrl {
-    /// Splits the URL; whether its engine can be reached shows when it is opened.
+    /// Parses the URL. Whether the engine can be reached shows only when it is opened.
     pub fn parse(url: &str) -> Result<Self> {
         let Some((scheme, rest)) = url.split_once(':') else {
             return Err(Error::store(
-                Trouble::Misconfigured,
+                StoreErrorKind::Misconfigured,
                 format!("'{url}' is no store URL: it has no scheme"),
                 format!("for a SQLite file write sqlite:{url}; {SCHEMES}"),
             ));
@@ -121,7 +122,7 @@ impl StoreUrl {
         url.engine().map(|_| url)
     }
 
-    /// The whole, with its secrets: for the engine's client, never for people.
+    /// Returns the complete URL with its secrets: for the engine's client only, never for output.
     #[cfg_attr(
         not(any(
             feature = "postgres",
@@ -148,24 +149,26 @@ impl StoreUrl {
             "github" => Ok(Engine::Github),
             other => {
                 let message = format!("'{other}:' is not a store that leasehold knows");
-                Err(Error::store(Trouble::Misconfigured, message, SCHEMES))
+                Err(Error::store(StoreErrorKind::Misconfigured, message, SCHEMES))
             }
         }
     }
 }
 
-/// Part of a URL, with `%40` and the like as what they stand for. The error does not have the text: it may be a password.
+/// Decodes the percent-escapes of a part of a URL, such as `%40`. The error does not contain the
+/// text: it may be a password.
 #[cfg(any(feature = "postgres", feature = "redis", feature = "http", feature = "github"))]
 pub(super) fn decoded(text: &str) -> Result<String> {
     let decoded = percent_encoding::percent_decode_str(text).decode_utf8();
     let not_text = |_| {
         let message = "a %-escape in the URL is not UTF-8";
-        Error::store(Trouble::Misconfigured, message, "write it as %XX of UTF-8")
+        Error::store(StoreErrorKind::Misconfigured, message, "write it as %XX of UTF-8")
     };
     decoded.map(std::borrow::Cow::into_owned).map_err(not_text)
 }
 
-/// Whether a connection to this host stays on this machine. Names other than `localhost` are not looked up.
+/// Whether a connection to this host stays on this machine. Names other than `localhost` are not
+/// resolved.
 #[cfg(any(feature = "postgres", feature = "redis", feature = "http", feature = "github"))]
 pub(super) fn is_this_machine(host: &str) -> bool {
     let is_loopback = host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
@@ -175,17 +178,17 @@ pub(super) fn is_this_machine(host: &str) -> bool {
 const SCHEMES: &str = "stores are: sqlite:PATH (or sqlite: for the default place), postgres://…, redis://…, \
                        dynamodb://TABLE, github://OWNER/REPO, https://HOST of a leasehold server, memory:";
 
-/// Settings whose values are nobody's business.
+/// Settings whose values are secret, by a part of their names.
 const SECRETS: [&str; 3] = ["password", "secret", "token"];
 
-/// Without what is secret: the password before the host, and settings that are named like one.
+/// Omits secrets: the password before the host, and the values of settings that match `SECRETS`.
 impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (place, settings) = self.rest.split_once('?').unwrap_or((&self.rest, ""));
         write!(f, "{}:", self.scheme)?;
         // The password may itself contain an '@': the last one ends it.
         match place.strip_prefix("//").and_then(|place| place.rsplit_once('@')) {
-            // There the token is the user.
+            // In these URLs the token is the user.
             Some((_, host)) if matches!(self.scheme.as_str(), "http" | "https") => write!(f, "//***@{host}")?,
             Some((who, host)) => match who.split_once(':') {
                 Some((user, _)) => write!(f, "//{user}:***@{host}")?,
@@ -206,7 +209,7 @@ impl fmt::Display for StoreUrl {
     }
 }
 
-/// As people may see it.
+/// Omits secrets, like [`Display`](fmt::Display).
 impl fmt::Debug for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "StoreUrl({self})")

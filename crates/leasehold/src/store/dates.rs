@@ -1,28 +1,29 @@
-//! The time of a service that has no clock to ask: the `Date` of its answers, in whole seconds.
+//! Time of a service without a clock that clients can query: the `Date` header of its responses, in
+//! whole seconds.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::model::Timestamp;
-use crate::store::{Clock, Moment};
+use crate::store::{BootInstant, Clock};
 
-/// What is known of the service's time.
+/// Estimate of the service's time.
 #[derive(Debug, Clone)]
 pub(crate) struct Dates {
     best: Arc<Mutex<Option<Best>>>,
-    /// If the answers say nothing.
+    /// Fallback while no response had a `Date`.
     wall: Clock,
 }
 
-/// The answer that tells most.
+/// Response that gives the best bound.
 #[derive(Debug, Clone, Copy)]
 struct Best {
-    /// The service's time less this machine's boot clock, in µs.
+    /// Service's time minus this machine's boot clock, in µs.
     offset: i64,
-    at: Moment,
+    at: BootInstant,
 }
 
-/// So long an answer is believed: longer than that, two clocks drift apart.
+/// Maximum age of the best response: after a longer time, the two clocks may have drifted apart.
 const FRESH: Duration = Duration::from_mins(5);
 
 impl Dates {
@@ -30,26 +31,27 @@ impl Dates {
         Self { best: Arc::default(), wall: Clock::system() }
     }
 
-    /// The service's time, or a little earlier, if it ever told.
-    pub(crate) fn told(&self, at: Moment) -> Option<Timestamp> {
+    /// Returns a lower bound of the service's time; `None` if no response had a `Date`.
+    pub(crate) fn told(&self, at: BootInstant) -> Option<Timestamp> {
         let best = *self.best.lock().unwrap_or_else(PoisonError::into_inner);
         best.map(|best| Timestamp::from_micros(at.as_micros().saturating_add_signed(best.offset)))
     }
 
-    /// About now.
-    pub(crate) fn about(&self, at: Moment) -> Timestamp {
+    /// Returns an estimate of the current time.
+    pub(crate) fn about(&self, at: BootInstant) -> Timestamp {
         self.told(at).unwrap_or_else(|| self.wall.now())
     }
 
-    /// How far the service's time is from this machine's, in seconds: more means later.
-    pub(crate) fn ahead(&self, at: Moment) -> Option<i64> {
+    /// Returns how far the service's time is ahead of this machine's wall clock, in seconds.
+    pub(crate) fn ahead(&self, at: BootInstant) -> Option<i64> {
         let micros = |time: Timestamp| i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
         self.told(at).map(|told| (micros(told) - micros(self.wall.now())) / 1_000_000)
     }
 
-    /// An answer that was made in the second `date` has arrived at `at`. It was made before, and the second may have
-    /// been almost over: so this says that it is at least so late. The answer that says the latest tells most.
-    pub(crate) fn hear(&self, date: i64, at: Moment) {
+    /// Records a response with this `Date` that arrived at `at`. The service made the response before
+    /// it arrived, and its second may have been almost over: so the date is a lower bound of the
+    /// time. The response with the highest bound is the best one.
+    pub(crate) fn hear(&self, date: i64, at: BootInstant) {
         let here = i64::try_from(at.as_micros()).unwrap_or(i64::MAX);
         let offset = date.saturating_mul(1_000_000).saturating_sub(here);
         let mut best = self.best.lock().unwrap_or_else(PoisonError::into_inner);
@@ -63,15 +65,15 @@ impl Dates {
 mod tests {
     use super::*;
 
-    fn at(micros: u64) -> Moment {
-        Moment::from_micros(micros)
+    fn at(micros: u64) -> BootInstant {
+        BootInstant::from_micros(micros)
     }
 
     #[test]
     fn it_is_never_later_than_the_service_and_gets_closer_with_every_answer() {
         let dates = Dates::new();
         assert_eq!(dates.told(at(0)), None);
-        // The service's time is 1000.9 s when this machine's clock says 5 s.
+        // The service's time is 1000.9 s when this machine's clock reads 5 s.
         dates.hear(1000, at(5_000_000));
         assert_eq!(dates.told(at(5_500_000)).unwrap().as_micros(), 1_000_500_000);
         dates.hear(1001, at(5_200_000));

@@ -1,29 +1,32 @@
-//! Small versioned documents: the compare-and-swap that an engine without transactions has to offer.
+//! Small versioned documents: the compare-and-swap operation that an engine without transactions must
+//! provide.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use super::{Abilities, Cursor, Finding, Page};
+use super::{Capabilities, Cursor, HealthCheck, Page};
 use crate::Result;
 use crate::model::{Timestamp, Ttl};
 
-/// Documents on an engine. [`put_if`](DocStore::put_if) is atomic: of several callers with the same expectation, one
-/// succeeds. Reads see the latest write, unless the engine [says otherwise](DocStore::reads_may_be_old). Errors leave open whether the write was made, or is yet to be made.
+/// Documents on an engine. [`put_if`](DocStore::put_if) is atomic: of several callers with the same
+/// expected version, one succeeds. Reads return the latest write, unless
+/// [`reads_may_be_old`](DocStore::reads_may_be_old) is `true`. After an error, the write may have
+/// been made, may still be made later, or may never be made.
 #[async_trait]
 pub trait DocStore: Send + Sync + 'static {
-    /// What the engine can and cannot do.
-    fn abilities(&self) -> Abilities;
+    /// Returns the feature set of the engine.
+    fn capabilities(&self) -> Capabilities;
 
-    /// Its address for people: no secret in it.
+    /// Returns the address of the store for output, without secrets.
     fn url(&self) -> String;
 
-    /// One document.
-    async fn get(&self, key: &str) -> Result<Option<Doc>>;
+    /// Returns one document.
+    async fn get(&self, key: &str) -> Result<Option<Document>>;
 
-    /// Several documents, in the order of their keys as given.
-    async fn get_all(&self, keys: &[String]) -> Result<Vec<Option<Doc>>> {
+    /// Returns several documents, in the order of `keys`.
+    async fn get_all(&self, keys: &[String]) -> Result<Vec<Option<Document>>> {
         let mut found = Vec::with_capacity(keys.len());
         for key in keys {
             found.push(self.get(key).await?);
@@ -31,105 +34,110 @@ pub trait DocStore: Send + Sync + 'static {
         Ok(found)
     }
 
-    /// Writes a document if its version is the expected one (`None`: if there is none yet). On a clash it gives what
-    /// is there instead, so that the caller can go on from it without reading again.
-    async fn put_if(&self, key: &str, expected: Option<u64>, draft: Draft) -> Result<PutIf>;
+    /// Writes a document if its current version is the expected one (`None`: if no document exists
+    /// yet). On a conflict, returns the current document, so that the caller can continue from it
+    /// without another read.
+    async fn put_if(&self, key: &str, expected: Option<u64>, draft: NewDocument) -> Result<PutIf>;
 
-    /// Documents whose keys begin with `prefix`, by key, a page at a time. Those in the [back room](BACK_ROOM) are
-    /// shown only to whoever asks for it.
-    async fn list(&self, prefix: &str, after: Option<Cursor>, limit: u32) -> Result<Page<(String, Doc)>>;
+    /// Lists the documents whose keys begin with `prefix`, by key, one page at a time. Keys with the
+    /// [`RESERVED_PREFIX`] are listed only if `prefix` begins with it.
+    async fn list(&self, prefix: &str, after: Option<Cursor>, limit: u32)
+    -> Result<Page<(String, Document)>>;
 
-    /// What the engine knows about the time.
+    /// Returns the time as far as the engine knows it.
     async fn time(&self) -> Result<Time>;
 
-    /// Whether a read may show what was there earlier, instead of the latest write. Then only a write that succeeds
-    /// proves that what was read was the latest.
+    /// Whether a read may return an older state than the latest write. Then only a successful write
+    /// proves that the state that was read was the latest.
     fn reads_may_be_old(&self) -> bool {
         false
     }
 
-    /// A call on a lock ends within this time, one way or the other.
+    /// Maximum duration of a call on a lock, whether it succeeds or fails.
     fn patience(&self) -> Duration {
         Duration::from_secs(5)
     }
 
-    /// How many events move out of a lock's document at once. Part of the stored format: the keys follow from it.
+    /// Number of events that move out of a lock's document at once. Part of the stored format: the
+    /// keys of the history documents depend on it.
     fn batch(&self) -> u64 {
         32
     }
 
-    /// What the engine finds out about itself.
-    async fn examine(&self) -> Result<Vec<Finding>> {
+    /// Checks the health of the engine.
+    async fn check_health(&self) -> Result<Vec<HealthCheck>> {
         Ok(Vec::new())
     }
 }
 
-/// Keys that begin with this are not what people have named: no name has a control character in it.
-pub const BACK_ROOM: char = '\u{1}';
+/// First character of the keys that are not names given by users: no name contains a control
+/// character.
+pub const RESERVED_PREFIX: char = '\u{1}';
 
-/// Whether a list by `prefix` shows this key.
+/// Whether a list by `prefix` includes this key.
 pub(crate) fn is_listed(key: &str, prefix: &str) -> bool {
-    key.starts_with(prefix) && (prefix.starts_with(BACK_ROOM) || !key.starts_with(BACK_ROOM))
+    key.starts_with(prefix) && (prefix.starts_with(RESERVED_PREFIX) || !key.starts_with(RESERVED_PREFIX))
 }
 
-/// What is to be written.
+/// Document to be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Draft {
-    /// What it says.
+pub struct NewDocument {
+    /// Content.
     pub body: String,
-    /// What in it may interest people who look at the engine with its own tools. Never read back.
+    /// Parts of the content for people who inspect the engine with its own tools. Never read back.
     pub facts: Vec<(&'static str, Fact)>,
-    /// So long it is worth keeping; for ever if nothing is said.
+    /// Time for which the document must be kept; for ever if `None`.
     pub keep: Option<Ttl>,
 }
 
-/// Something that people may want to see.
+/// Value of an annotation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fact {
-    /// A text.
+    /// Text.
     Text(String),
-    /// A number.
+    /// Number.
     Number(u64),
     /// Several texts by name.
     Texts(Vec<(String, String)>),
 }
 
-/// A document as it was read.
+/// Document as it was read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Doc {
-    /// Rises with every write; never used twice for one key.
+pub struct Document {
+    /// Version: rises with every write, never used twice for one key.
     pub version: u64,
-    /// What it says.
+    /// Content.
     pub body: String,
 }
 
-/// What came of a conditional write.
+/// Result of a conditional write.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PutIf {
-    /// Written, with this version.
+    /// The document was written and now has this version.
     Written(u64),
-    /// Somebody was faster; this is what is there now.
-    Clash(Option<Doc>),
+    /// The version was not the expected one; contains the current document.
+    Conflict(Option<Document>),
 }
 
-/// What an engine knows about the time.
+/// Time as far as an engine knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Time {
-    /// The engine has a clock, and this is what it says.
+    /// Time of the engine's clock.
     Exact(Timestamp),
-    /// It has none that decides. A lease is over when somebody has watched it for its whole duration.
+    /// The engine has no authoritative clock. A lease has expired when a client has observed it
+    /// unchanged for its whole duration.
     Watched {
-        /// About now: good enough to show, not to decide by.
+        /// Estimate of the current time: for display, not for decisions.
         about: Timestamp,
-        /// This has passed for certain on any clock that a lease of this engine was dated with.
+        /// Time that has certainly passed on every clock that dated a lease of this engine.
         past: Option<Timestamp>,
     },
 }
 
 impl Time {
-    /// The time to show.
+    /// Returns the time for display.
     pub const fn about(self) -> Timestamp {
         match self {
             Self::Exact(now) | Self::Watched { about: now, .. } => now,

@@ -1,4 +1,4 @@
-//! What this machine knows of its processes: who we are, and whether somebody else is gone.
+//! Processes of this machine: the identity of this process, and whether another process has exited.
 
 use std::sync::Mutex;
 
@@ -8,13 +8,14 @@ use super::clock::boot_id;
 use super::namespaces::{boottime_offset, pid_namespace};
 use crate::model::{Member, Process};
 
-/// This process, as a lease names it; none where the system does not tell enough to recognise it later: without a `/proc`
-/// of its own PID namespace, or in a time namespace that cannot be corrected.
+/// Returns this process as a lease identifies it. `None` if the system does not provide enough to
+/// recognise the process later: without a `/proc` of its own PID namespace, or in a time namespace
+/// whose offset cannot be corrected.
 pub fn this_process() -> Option<Process> {
     static KNOWN: Mutex<Option<(u32, Option<Process>)>> = Mutex::new(None);
     let pid = std::process::id();
     let mut known = KNOWN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    // A fork has another number than the process that was asked first.
+    // A forked child has another PID than the process that filled the cache.
     match &*known {
         Some((asked, process)) if *asked == pid => process.clone(),
         _ => {
@@ -25,19 +26,19 @@ pub fn this_process() -> Option<Process> {
     }
 }
 
-/// What this machine calls itself.
+/// Returns the host name of this machine.
 pub fn host_name() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().trim().replace(char::is_control, "");
     if name.is_empty() { "localhost".to_owned() } else { name }
 }
 
-/// One process of this machine as a member of [`Process`].
+/// Returns one process of this machine as a member of [`Process`].
 pub fn member(pid: u32) -> Option<Member> {
     Some(Member { pid, started: stat(pid)?.started, group: false })
 }
 
-/// Whether every process behind a lease is certainly gone. When in doubt (another boot, another namespace, a `/proc`
-/// that hides) it is not: the lease then ends by its time.
+/// Whether every process behind a lease has certainly exited. Returns `false` when in doubt (another
+/// boot, another namespace, a `/proc` that hides processes): the lease then ends by its TTL.
 pub fn is_gone(process: &Process) -> bool {
     let Some(me) = this_process() else { return false };
     process.boot == me.boot
@@ -57,7 +58,7 @@ fn member_is_gone(member: &Member) -> bool {
     if test_kill_process(pid) == gone {
         return true;
     }
-    // The number may have been given to somebody else since.
+    // The kernel may have reused the PID for another process since.
     stat(member.pid).is_some_and(|stat| stat.started != member.started || stat.is_corpse)
 }
 
@@ -71,25 +72,26 @@ fn look(pid: u32) -> Option<Process> {
 const TICK: i64 = 10_000_000;
 
 struct Stat {
-    /// When it started, in ticks of the kernel's boot clock: the same in every time namespace.
+    /// Start time in ticks of the kernel's boot clock: the same in every time namespace.
     started: u64,
-    /// Dead, but its parent has not looked yet.
+    /// Whether the process is a zombie: dead, but not yet reaped by its parent.
     is_corpse: bool,
 }
 
-/// Reads `/proc/PID/stat`. The second field is the program's name in parentheses and may contain anything, so fields
-/// are counted from the last closing one.
+/// Reads `/proc/PID/stat`. The second field is the program's name in parentheses and may contain any
+/// character, so fields are counted from the last closing parenthesis.
 fn stat(pid: u32) -> Option<Stat> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
     let (state, threads, started) = (fields.first()?, fields.get(17)?, fields.get(19)?);
-    // A leader that has exited while its threads run on is also shown as a zombie.
+    // A thread group leader that has exited while its other threads still run is also shown as a
+    // zombie.
     let is_corpse = *state == "X" || (*state == "Z" && threads.parse::<u32>().ok()? <= 1);
     Some(Stat { started: from_boot(started.parse().ok()?, boottime_offset()?)?, is_corpse })
 }
 
-/// The kernel adds the offset of the reader's time namespace and then rounds, so only an offset of whole ticks can be taken
-/// off again.
+/// Subtracts the offset of the time namespace from a start time. The kernel adds the offset of the
+/// reader's namespace and then rounds, so only an offset of whole ticks can be subtracted again.
 fn from_boot(started: u64, offset: i64) -> Option<u64> {
     (offset % TICK == 0).then(|| started.checked_add_signed(-(offset / TICK)))?
 }

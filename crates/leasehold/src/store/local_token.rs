@@ -1,5 +1,5 @@
-//! The API token that a server and its clients on one machine share when no other token exists: a file in the user's state
-//! folder, which only that user can read.
+//! API token that a server and its clients on one machine share when no other token exists: a file in
+//! the user's state folder, which only that user can read.
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -8,24 +8,26 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-/// The file's name in the state folder.
+/// Name of the file in the state folder.
 const NAME: &str = "local-token";
-/// A token is shorter than this.
+/// Maximum length of a token.
 const LONGEST: u64 = 1024;
 
-/// Returns the folder for the state of this user's programs: `$XDG_STATE_HOME/leasehold`, or `~/.local/state/leasehold`.
+/// Returns the folder for the state of this user's programs: `$XDG_STATE_HOME/leasehold`, or
+/// `~/.local/state/leasehold`.
 pub(super) fn state_folder() -> Option<PathBuf> {
     let set = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = set("XDG_STATE_HOME").or_else(|| set("HOME").map(|home| home.join(".local/state")));
     state.map(|state| state.join("leasehold"))
 }
 
-/// Returns the path of the file; none if this user has no state folder.
+/// Returns the path of the file; `None` if this user has no state folder.
 pub fn local_token_path() -> Option<PathBuf> {
     state_folder().map(|folder| folder.join(NAME))
 }
 
-/// Reads the token in this file; none if there is no file. A file that other users can read or own is refused.
+/// Reads the token in this file; `None` if the file does not exist. Refuses a file that another user
+/// owns or can read.
 pub fn read_local_token(path: &Path) -> io::Result<Option<String>> {
     let no_link = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or_default();
     let file = match OpenOptions::new().read(true).custom_flags(no_link).open(path) {
@@ -44,15 +46,15 @@ pub fn read_local_token(path: &Path) -> io::Result<Option<String>> {
     Ok(Some(text.trim().to_owned()).filter(|text| !text.is_empty()))
 }
 
-/// Reads the token in this file, or writes a new one into it. Of several processes that write at the same time one
-/// succeeds, and all return its token.
+/// Reads the token in this file, or writes a new one into it. Of several processes that write at the
+/// same time one succeeds, and all return its token.
 pub fn local_token_or(path: &Path, new: impl FnOnce() -> String) -> io::Result<String> {
     if let Some(token) = read_local_token(path)? {
         return Ok(token);
     }
     let folder = path.parent().unwrap_or_else(|| Path::new("."));
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    // Complete before it has its name, so that no process reads a part of it.
+    // Written completely under another name first, so that no process reads a partial token.
     let draft = folder.join(format!("{NAME}.{}", std::process::id()));
     let written = write(&draft, &new()).and_then(|()| match std::fs::hard_link(&draft, path) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
@@ -70,8 +72,9 @@ fn write(path: &Path, token: &str) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Returns the local token for a server that listens on this port of this machine. None if there is none, or if a process
-/// of another user listens there: that process must not learn the token.
+/// Returns the local token for a server that listens on this port of this machine. `None` if no token
+/// exists, or if a process of another user listens on the port: that process must not learn the
+/// token.
 #[cfg(feature = "http")]
 pub(super) fn local_token_for(port: u16) -> Option<String> {
     let path = local_token_path()?;
@@ -84,7 +87,8 @@ pub(super) fn local_token_for(port: u16) -> Option<String> {
     }
 }
 
-/// Whether all sockets that listen on this port belong to this user or to root. True where the system does not show it.
+/// Whether all sockets that listen on this port belong to this user or to root. `true` if the system
+/// does not list them.
 #[cfg(feature = "http")]
 fn only_this_user_listens(port: u16) -> bool {
     let us = rustix::process::geteuid().as_raw();
@@ -93,7 +97,7 @@ fn only_this_user_listens(port: u16) -> bool {
     tables.iter().all(|table| listeners(&read(table), port).all(|user| user == us || user == 0))
 }
 
-/// The users whose sockets listen on this port, from a table of sockets as Linux shows it.
+/// Returns the users whose sockets listen on this port, from a socket table in the format of Linux.
 #[cfg(feature = "http")]
 fn listeners(table: &str, port: u16) -> impl Iterator<Item = u32> + '_ {
     const LISTEN: &str = "0A";
@@ -122,7 +126,8 @@ mod tests {
                 let path = path.clone();
                 move || local_token_or(&path, || format!("lh_{number}")).unwrap()
             };
-            // One process: they share the name of the draft, so one after the other.
+            // The calls share one process and thus the name of the draft, so they run one after the
+            // other.
             (0..4).map(|number| scope.spawn(one(number)).join().unwrap()).collect()
         });
         assert_eq!(texts, ["lh_0"; 4]);

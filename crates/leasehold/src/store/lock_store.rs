@@ -1,41 +1,43 @@
-//! What an engine has to do so that locks can stand on it.
+//! Interface that an engine implements to provide locks.
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use super::clock::new_id;
 use super::{
-    Abilities, Budget, Changes, DocStore, Finding, OnNotice, Recipient, Subscription, TaskStore, wake,
+    Capabilities, DocStore, HealthCheck, OnNotice, RateLimit, Recipient, Subscription, TaskStore,
+    WaiterSubscription, wake,
 };
 use crate::Result;
 use crate::model::{
     Event, Lease, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp, Ttl, WorkerId,
 };
 
-/// An engine.
+/// Engine.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
-    /// What it can and cannot do.
-    fn abilities(&self) -> Abilities;
+    /// Returns the feature set of the engine.
+    fn capabilities(&self) -> Capabilities;
 
-    /// Its address for people: no secret in it.
+    /// Returns the address of the store for output, without secrets.
     fn url(&self) -> String;
 
-    /// Its locks.
+    /// Returns the locks of the store.
     fn locks(&self) -> &dyn LockStore;
 
-    /// Its tasks, if it can have any.
+    /// Returns the tasks of the store, if the engine supports tasks.
     fn tasks(&self) -> Option<&dyn TaskStore> {
         None
     }
 
-    /// Its documents, if it keeps any.
+    /// Returns the documents of the store, if the engine supports documents.
     fn docs(&self) -> Option<&dyn DocStore> {
         None
     }
 
-    /// What is left of the requests that it allows, as last heard; none if it does not count them.
-    fn budget(&self) -> Option<Budget> {
+    /// Returns the remaining request quota of the service, as last reported; `None` if the service
+    /// has no quota.
+    fn budget(&self) -> Option<RateLimit> {
         None
     }
 
@@ -44,94 +46,104 @@ pub trait Store: Send + Sync + 'static {
         WorkerId::from_uuid(new_id())
     }
 
-    /// Subscribes to the notices for a lease or a worker. By default only those that are sent in this process arrive.
+    /// Subscribes to the notices for a lease or a worker. By default only notices that are sent in
+    /// this process arrive.
     fn subscribe(&self, to: Recipient, on_notice: OnNotice) -> Subscription {
         wake::subscribe(to, on_notice)
     }
 
-    /// Sends a notice to the holders or workers that subscribe to them, in other processes too if the engine can. A
-    /// notice is a hint, like a wake-up: it may be lost, so a failure is not reported.
+    /// Sends a notice to the subscribed holders or workers, in other processes too if the engine
+    /// supports that. A notice is a hint, like a wake-up: it may be lost, so failures are not
+    /// reported.
     async fn notify(&self, to: &[Recipient]) {
         wake::deliver(to);
     }
 
-    /// What it finds out about itself: version, schema, and settings that would break a promise. For people, so it may
-    /// take a few round trips.
-    async fn examine(&self) -> Result<Vec<Finding>> {
+    /// Checks the engine: version, schema, and settings that would break a guarantee. Meant for
+    /// operators, so it may take a few round trips.
+    async fn check_health(&self) -> Result<Vec<HealthCheck>> {
         Ok(Vec::new())
     }
 }
 
 /// Locks on an engine.
 ///
-/// **Atomic**: [`apply`](LockStore::apply) loads the record, applies [`LockRecord::apply`] to it at the engine's own
-/// time, and saves the record together with its events, as one step that other callers see whole or not at all. The
-/// time is read when nobody else can change the record any more, so that a lease is never dead on arrival.
+/// **Atomic**: [`apply`](LockStore::apply) loads the record, applies [`LockRecord::apply`] to it at
+/// the engine's own time, and saves the record together with its events, as one step that other
+/// callers see completely or not at all. The engine reads the time when no other caller can change
+/// the record any more, so that a lease is never expired when it is granted.
 ///
-/// **Failure**: an error means that the answer is not known: the step was made or was not. The caller may send the same
-/// operation again: an acquire with the same lease id gives the same lease. A release, a forced release or a request to
-/// release that was made is answered otherwise the second time, which only the caller can interpret: so a store never
-/// sends one of these again by itself once it may have begun ([`LockOp::is_repeatable`]).
+/// **Failure**: an error means that the result is unknown: the step was made or was not. The caller
+/// may send the same operation again: an acquire with the same lease id returns the same lease. A
+/// release, a forced release or a release request that was made returns a different outcome the
+/// second time, which only the caller can interpret: so a store never resends one of these by itself
+/// once it may have begun ([`LockOp::is_repeatable`]).
 ///
-/// **Late**: an operation that reaches the engine after its call has ended with an error, and after what the caller has sent
-/// for the same lease id since, changes nothing.
+/// **Late**: an operation changes nothing if it reaches the engine after its call has ended with an
+/// error, and after a later operation of the caller for the same lease id.
 ///
-/// **Bounded**: every call ends by itself within 5 s, with an error if it must. No call sleeps or tries again
-/// because a lock is held: that is the caller's business.
+/// **Bounded**: every call ends by itself within 5 s, with an error if necessary. No call sleeps or
+/// retries because a lock is held: waiting is the caller's responsibility.
 ///
-/// **Cancelled**: a call that is dropped may or may not take effect, as if its answer had been lost; but if it does,
-/// then before any call for the same lease id that is made after the drop. So an acquire can be taken back.
+/// **Cancelled**: a call that is dropped may or may not take effect, as if its response had been
+/// lost. If it takes effect, it does so before any call for the same lease id that is made after the
+/// drop. So an acquire can be withdrawn.
 #[async_trait]
 pub trait LockStore: Send + Sync {
     /// Applies one operation to one lock, which need not exist yet.
     async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome>;
 
-    /// The record as it was last written: leases in it may have ended since.
+    /// Returns the record as it was last written: leases in it may have ended since.
     async fn get(&self, name: &LockName) -> Result<Option<LockRecord>>;
 
-    /// Tells a waiter whether its ticket has become a lease and whether the acquire is worth sending again, without
-    /// reading the queue: an engine with long queues answers in a time that does not depend on their length.
+    /// Returns whether a waiter's ticket has become a lease and whether resending the acquire is
+    /// useful, without reading the queue: an engine with long queues answers in a time that does not
+    /// depend on their length.
     ///
-    /// **Effect**: none. A lease in the answer is as it was last written, like one from [`get`](LockStore::get), and
-    /// may have ended since. The answer does not say whether the ticket is still queued: the acquire that refreshes
-    /// the ticket does.
+    /// **Effect**: none. A returned lease is as it was last written, like one from
+    /// [`get`](LockStore::get), and may have ended since. The answer does not contain whether the
+    /// ticket is still queued: the acquire that refreshes the ticket returns that.
     ///
-    /// **Failure**: an error tells nothing; sending the acquire again is always right.
+    /// **Failure**: after an error nothing is known; resending the acquire is always correct.
     async fn peek(&self, name: &LockName, waiter: &LeaseId) -> Result<Peek> {
         let record = self.get(name).await?;
         let now = self.now().await?;
         Ok(Peek::of(record.as_ref(), waiter, now))
     }
 
-    /// Records by name, a page at a time.
+    /// Lists records by name, one page at a time.
     async fn list(&self, ask: &ListLocks) -> Result<Page<LockRecord>>;
 
-    /// Events in the order in which they happened, or the newest first, a page at a time.
+    /// Lists events in the order in which they happened, or the newest first, one page at a time.
     async fn history(&self, ask: &ListEvents) -> Result<Page<Event>>;
 
-    /// The engine's time.
+    /// Returns the engine's time.
     async fn now(&self) -> Result<Timestamp>;
 
-    /// Wake-ups for one waiter for `lock`. Call it before the acquire that draws the ticket, so that none is missed. A
-    /// wake-up is a hint: it may come for nothing, and it may not come at all, which is why [`Changes`] also ends after a
-    /// while. Without a lock it is a relay: it receives hints, never the lease itself.
-    fn changes(&self, lock: Option<&LockName>, waiter: &LeaseId) -> Changes;
+    /// Subscribes one waiter for `lock` to wake-ups. Call it before the acquire that creates the
+    /// ticket, so that no wake-up is missed. A wake-up is a hint: it may be spurious, and it may be
+    /// lost, which is why a wait on [`WaiterSubscription`] also ends after the poll interval. A
+    /// subscription without a lock is a relay: it receives hints, never the lease itself.
+    fn changes(&self, lock: Option<&LockName>, waiter: &LeaseId) -> WaiterSubscription;
 
-    /// Sweeps up to `limit` locks that have something to clear away, and bounds the history. Safe at any time and with
-    /// any number of sweepers.
+    /// Sweeps up to `limit` locks that have expired entries, and truncates the history. Safe at any
+    /// time and with any number of concurrent sweepers.
     async fn sweep(&self, limit: u32) -> Result<Swept>;
 
-    /// Forgets up to `limit` locks that nobody holds, waits for or keeps, and that were not granted for `idle`; returns how
-    /// many. Their history stays until it is too old. One call looks at a bounded number of locks and goes on from there
-    /// at the next call, so that it takes several calls to reach all.
+    /// Deletes up to `limit` locks that are not held, waited for or retained, and that were not
+    /// granted for `idle`; returns their number. Their history stays until its retention ends. One
+    /// call examines a bounded number of locks and the next call continues from there, so that
+    /// several calls are necessary to reach all.
     ///
-    /// **Atomic**: a lock is removed only if it is still [forgettable](LockRecord::is_forgettable) when nobody else can
-    /// change it, and not before the store's [floor](crate::model::TokenFloor) is above its token for every caller: a lock
-    /// that is made again is granted a higher one, whatever the clock says.
+    /// **Atomic**: a lock is deleted only if it is still [forgettable](LockRecord::is_forgettable)
+    /// when no other caller can change it, and not before the store's [token
+    /// floor](crate::model::TokenFloor) is above its token for every caller: a lock that is created
+    /// again is granted a higher token, whatever the clock shows.
     ///
-    /// **Failure**: some may have been forgotten. Safe at any time and with any number of callers.
+    /// **Failure**: some locks may have been deleted. Safe at any time and with any number of
+    /// concurrent callers.
     ///
-    /// An engine whose abilities say that it does not forget locks returns 0.
+    /// An engine without [`Capabilities::forgets_locks`] returns 0.
     async fn forget(&self, idle: Ttl, limit: u32) -> Result<u32> {
         let _ = (idle, limit);
         Ok(0)
@@ -143,18 +155,18 @@ pub trait LockStore: Send + Sync {
 pub struct Peek {
     /// Lease that the waiter's ticket has become.
     pub lease: Option<Lease>,
-    /// Lower bound of the time at which a lease or a ticket of the lock ends; none if nothing will end, or if nobody
-    /// waits according to the record.
+    /// Lower bound of the time at which a lease or a ticket of the lock ends; `None` if nothing will
+    /// end, or if the record has no waiter.
     pub wake_at: Option<Timestamp>,
-    /// Whether the engine sees that the process of a holder is gone.
+    /// Whether the engine detects that the process of a holder has exited.
     pub holder_is_gone: bool,
-    /// The engine's time.
+    /// Engine's time.
     pub now: Timestamp,
 }
 
 impl Peek {
-    /// Reads the answer off a record. Of the queue only the first ticket counts: the end of one behind it lets nobody
-    /// in.
+    /// Derives the answer from a record. Only the first ticket of the queue counts: the end of a
+    /// later ticket lets no waiter acquire the lock.
     pub fn of(record: Option<&LockRecord>, waiter: &LeaseId, now: Timestamp) -> Self {
         let lease = record.and_then(|record| record.lease(waiter)).cloned();
         let first = record.and_then(|record| record.waiters.first());
@@ -164,7 +176,7 @@ impl Peek {
         Self { lease, wake_at, holder_is_gone: holders.iter().any(holder_is_gone), now }
     }
 
-    /// Whether sending the acquire again can change something.
+    /// Whether resending the acquire can change anything.
     pub fn is_due(&self) -> bool {
         self.holder_is_gone || self.wake_at.is_none_or(|wake_at| wake_at <= self.now)
     }
@@ -174,32 +186,32 @@ pub(crate) fn holder_is_gone(lease: &Lease) -> bool {
     lease.ask.process.as_ref().is_some_and(super::is_gone)
 }
 
-/// Which locks to list.
+/// Query for [`LockStore::list`].
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct ListLocks {
-    /// Names that begin with this.
+    /// Prefix of the names to list.
     pub prefix: Option<String>,
-    /// In this state.
+    /// State of the locks to list.
     pub state: Option<LockState>,
-    /// After this place of an earlier page.
+    /// Position after which the page starts, from an earlier page.
     pub after: Option<Cursor>,
-    /// At most so many; 0 means 100.
+    /// Maximum number of records; 0 means 100.
     pub limit: u32,
 }
 
-/// A state to list by.
+/// State to filter locks by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LockState {
-    /// Somebody holds it.
+    /// At least one caller holds the lock.
     Held,
-    /// Nobody does.
+    /// No caller holds the lock.
     Free,
-    /// Somebody waits for it.
+    /// At least one caller waits for the lock.
     Waited,
-    /// Somebody holds it or waits for it.
+    /// At least one caller holds the lock or waits for it.
     InUse,
-    /// The record still names a holder whose lease has ended or whose process is gone.
+    /// The record still names a holder whose lease has ended or whose process has exited.
     Stale,
 }
 
@@ -218,46 +230,47 @@ impl LockState {
     }
 }
 
-/// Which events to list.
+/// Query for [`LockStore::history`].
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct ListEvents {
-    /// Of this lock; else of all.
+    /// Lock whose events to list; `None` lists the events of all locks.
     pub lock: Option<LockName>,
-    /// From where, and in which direction.
-    pub span: Span,
-    /// At most so many; 0 means 100.
+    /// Start and direction of the list.
+    pub span: EventRange,
+    /// Maximum number of events; 0 means 100.
     pub limit: u32,
 }
 
-/// From where to list events, and in which direction.
+/// Start and direction of a list of events.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Span {
-    /// The newest, and back from there.
+pub enum EventRange {
+    /// From the newest event backwards.
     #[default]
     Newest,
-    /// Back from a place of an earlier page.
+    /// Backwards from a position of an earlier page.
     Before(Cursor),
-    /// On from a place of an earlier page, oldest first; its page always has a `next`, for asking again later.
+    /// Forwards from a position of an earlier page, oldest first; the page always has a `next`, for a
+    /// later query.
     After(Cursor),
 }
 
-/// A page of a list.
+/// Page of a list.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Page<T> {
-    /// What was asked for.
+    /// Items of the page.
     pub items: Vec<T>,
-    /// Where the next page begins, if there may be one.
+    /// Position at which the next page begins, if there may be one.
     pub next: Option<Cursor>,
 }
 
-/// A place in a list. Opaque; give it back as it came.
+/// Position in a list. Opaque; callers pass it back unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Cursor(pub String);
 
 impl Cursor {
-    /// Before the first event there ever was.
+    /// Returns the position before the very first event.
     pub fn start() -> Self {
         Self("0".to_owned())
     }
@@ -266,7 +279,7 @@ impl Cursor {
 pub(crate) const DEFAULT_LIMIT: u32 = 100;
 const MAX_LIMIT: u32 = 1000;
 
-/// The page size that was asked for, within bounds.
+/// Returns the requested page size, clamped to the allowed range.
 pub(crate) fn page_size(limit: u32) -> u32 {
     if limit == 0 { DEFAULT_LIMIT } else { limit.min(MAX_LIMIT) }
 }

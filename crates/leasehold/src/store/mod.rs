@@ -1,28 +1,8 @@
-//! The engines: two small traits, and one folder per engine. Every engine obeys the rules in [`crate::model`].
-//!
-//! | file | idea |
-//! |---|---|
-//! | `lock_store.rs` | the trait that locks need, with its contract |
-//! | `task_store.rs` | the trait that tasks need, with its contract |
-//! | `doc_store.rs`, `cas/` | for engines that can only compare and swap: small documents, and locks made of them |
-//! | `connect.rs` | from a URL to an engine |
-//! | `abilities.rs` | what an engine can and cannot do |
-//! | `budget.rs` | what a service that counts its requests still allows, and until when it refuses more |
-//! | `clock.rs` | the one file that reads clocks |
-//! | `host.rs` | who this process is, and whether another one is gone |
-//! | `dates.rs` | the time of a service that only dates its answers |
-//! | `repeat.rs` | whether a store may send an operation again by itself |
-//! | `background.rs` | a thread of its own for an engine that talks over the network |
-//! | `wake/` | waking exactly the waiter that has been served, in this process or the next; notices to holders and workers |
-//! | `notify.rs` | which holders and workers are notified after which operation |
-//! | `metered/` | a store that counts and times what is done with another one |
-//! | `finding.rs` | what an engine finds out about itself for `leasehold doctor` |
-//! | `memory/`, `sqlite/`, `postgres/`, `redis/`, `dynamodb/`, `github/` | the engines |
-//! | `http/`, `protocol.rs` | a leasehold server as an engine, and the words both sides use |
+//! Store engines: the traits of a store, and one folder per engine. Every engine follows the rules in
+//! [`crate::model`].
 
-mod abilities;
 mod background;
-mod budget;
+mod capabilities;
 mod cas;
 pub(crate) mod clock;
 mod connect;
@@ -31,9 +11,9 @@ mod dates;
 mod doc_store;
 #[cfg(feature = "dynamodb")]
 pub mod dynamodb;
-mod finding;
 #[cfg(feature = "github")]
 pub mod github;
+mod health_check;
 mod host;
 #[cfg(feature = "http")]
 pub mod http;
@@ -47,6 +27,7 @@ mod notify;
 pub mod postgres;
 #[doc(hidden)]
 pub mod protocol;
+mod rate_limit;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(any(feature = "postgres", feature = "redis", feature = "http"))]
@@ -58,17 +39,19 @@ mod task_store;
 mod ticket_rows;
 mod wake;
 
-pub use abilities::{Abilities, Hosts, TaskAbilities};
-pub use budget::{Budget, RefusedUntil};
-pub use cas::{Cas, CasLocks, Sights};
-pub use clock::{Boot, Clock, Moment};
+pub use capabilities::{Capabilities, Hosts, TaskCapabilities};
+pub use cas::{Cas, CasLocks, LeaseObservations};
+pub use clock::{Boot, BootInstant, Clock};
 pub use connect::{StoreUrl, connect, init};
-pub use doc_store::{BACK_ROOM, Doc, DocStore, Draft, Fact, PutIf, Time};
-pub use finding::{Concern, Finding};
+pub use doc_store::{DocStore, Document, Fact, NewDocument, PutIf, RESERVED_PREFIX, Time};
+pub use health_check::{HealthCheck, HealthIssue};
 pub use host::{host_name, is_gone, member, this_process};
 pub use local_token::{local_token_or, local_token_path, read_local_token};
-pub use lock_store::{Cursor, ListEvents, ListLocks, LockState, LockStore, Page, Peek, Span, Store};
-pub use metered::{Buckets, Histogram, MeteredStore, Operation, Reading};
+pub use lock_store::{Cursor, EventRange, ListEvents, ListLocks, LockState, LockStore, Page, Peek, Store};
+pub use metered::{Buckets, Histogram, InstrumentedStore, MetricsSnapshot, Operation};
 pub use notify::{notify_holders, notify_worker};
+pub use rate_limit::{RateLimit, RefusedUntil};
 pub use task_store::{ListTasks, TaskStore};
-pub use wake::{Arrivals, Changes, HandedOver, OnNotice, Recipient, Subscription, Wake};
+pub use wake::{
+    OnNotice, QueueSubscription, Recipient, RemoteGrant, Subscription, WaiterSubscription, Wakeup,
+};

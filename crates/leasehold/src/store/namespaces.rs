@@ -1,16 +1,17 @@
-//! Which namespaces this process is in, as far as its view of clocks and processes depends on them.
+//! Linux namespaces of this process, as far as its view of clocks and processes depends on them.
 
 #[cfg(target_os = "linux")]
 use std::{fs, io::ErrorKind};
 
-/// Returns the nanoseconds that the time namespace of this process adds to the kernel's boot clock; none if that cannot
-/// be known.
+/// Returns the nanoseconds that the time namespace of this process adds to the kernel's boot clock;
+/// `None` if they cannot be determined.
 #[cfg(target_os = "linux")]
 pub(crate) fn boottime_offset() -> Option<i64> {
     match fs::read_to_string("/proc/self/timens_offsets") {
-        // The file is about the namespace of future children. After `unshare` that is not the process's own.
+        // The file describes the namespace of future children. After `unshare` that is not the
+        // process's own.
         Ok(text) => (inode("time")? == inode("time_for_children")?).then(|| parse_boottime(&text))?,
-        // A kernel without time namespaces has processes to show, and no such file.
+        // On a kernel without time namespaces, `/proc` lists processes but has no such file.
         Err(error) if error.kind() == ErrorKind::NotFound => {
             fs::exists("/proc/self/stat").ok().filter(|there| *there).map(|_| 0)
         }
@@ -18,14 +19,14 @@ pub(crate) fn boottime_offset() -> Option<i64> {
     }
 }
 
-/// Other systems have no boot clock that all processes share.
+/// Returns `None`: other systems have no boot clock that all processes share.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn boottime_offset() -> Option<i64> {
     None
 }
 
-/// Returns the inode of the PID namespace of this process, if `/proc` shows the processes of that namespace. The `/proc`
-/// of another namespace shows other processes under the same numbers.
+/// Returns the inode of the PID namespace of this process, if `/proc` shows the processes of that
+/// namespace. The `/proc` of another namespace shows other processes under the same numbers.
 #[cfg(target_os = "linux")]
 pub(crate) fn pid_namespace() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
@@ -43,7 +44,8 @@ fn inode(namespace: &str) -> Option<u64> {
     fs::metadata(format!("/proc/self/ns/{namespace}")).ok().map(|found| found.ino())
 }
 
-/// Reads lines such as `boottime  1000  500`: seconds and nanoseconds. Kernels before 5.7 name the clock by its number, 7.
+/// Parses lines such as `boottime  1000  500`: seconds and nanoseconds. Kernels before 5.7 name the
+/// clock by its number, 7.
 #[cfg(target_os = "linux")]
 fn parse_boottime(text: &str) -> Option<i64> {
     text.lines().find_map(|line| {
@@ -55,15 +57,16 @@ fn parse_boottime(text: &str) -> Option<i64> {
     })
 }
 
-/// `NSpid` lists the numbers of the process from the namespace of this `/proc` down to the process's own. If they are the
-/// same namespace, the list has one entry.
+/// Whether `/proc` belongs to the process's own PID namespace. `NSpid` lists the PIDs of the process
+/// from the namespace of this `/proc` down to the process's own. If both are the same namespace, the
+/// list has one entry.
 #[cfg(target_os = "linux")]
 fn shows_own_processes(status: &str, pid: u32) -> bool {
     let number = pid.to_string();
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
     match field("NSpid:") {
         Some(numbers) => numbers.split_whitespace().eq([number.as_str()]),
-        // Kernels before 4.1 do not tell.
+        // Kernels before 4.1 have no `NSpid`.
         None => field("Pid:").is_some_and(|shown| shown.trim() == number),
     }
 }
@@ -84,7 +87,7 @@ mod tests {
     #[test]
     fn processes_are_recognised_only_in_a_proc_of_their_own_namespace() {
         assert!(shows_own_processes("Name:\tsh\nPid:\t7\nNSpid:\t7\n", 7));
-        // The numbers are the same by chance, the namespaces are not.
+        // The numbers are equal by chance, the namespaces differ.
         assert!(!shows_own_processes("Pid:\t7\nNSpid:\t7\t7\n", 7));
         assert!(!shows_own_processes("Pid:\t4242\nNSpid:\t4242\t7\n", 7));
         assert!(shows_own_processes("Pid:\t7\n", 7));

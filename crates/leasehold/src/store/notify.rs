@@ -3,8 +3,9 @@
 use super::{Recipient, Store, wake};
 use crate::model::{Lease, LockName, Outcome, Task, TaskState};
 
-/// Sends notices to the holders whose leases an operation of another caller has ended, marked or given another ttl. Best
-/// effort: a holder that no notice reaches learns of it at its next renewal.
+/// Sends notices to the holders whose leases were ended, marked or given another TTL by an operation
+/// of another caller. Best effort: a holder that receives no notice learns of the change at its next
+/// renewal.
 pub async fn notify_holders(store: &dyn Store, name: &LockName, outcome: &Outcome) {
     let to: Vec<Recipient> = match outcome {
         Outcome::Forced(lease) | Outcome::Renewed(lease) => vec![lease.ask.lease_id.into()],
@@ -32,14 +33,14 @@ pub async fn notify_holders(store: &dyn Store, name: &LockName, outcome: &Outcom
     }
 }
 
-/// Whether a guard in another process may renew the released lease. A lease that was never renewed and names no process is
-/// mostly one that was acquired and released by two HTTP requests, without a guard.
+/// Whether a guard in another process may renew the released lease. A lease that was never renewed
+/// and names no process was mostly acquired and released by two HTTP requests, without a guard.
 fn may_be_renewed_elsewhere(lease: &Lease) -> bool {
     lease.ask.process.is_some() || lease.renewals > 0
 }
 
-/// Sends a notice to the worker that runs a task whose cancellation was requested. Best effort, as with locks: else the
-/// worker learns of it with its next heartbeat.
+/// Sends a notice to the worker that runs a task whose cancellation was requested. Best effort, as
+/// with locks: without the notice, the worker learns of the request with its next heartbeat.
 pub async fn notify_worker(store: &dyn Store, task: &Task) {
     if let (TaskState::Running, Some(_), Some(worker)) = (task.state, &task.cancel, task.worker) {
         store.notify(&[worker.into()]).await;

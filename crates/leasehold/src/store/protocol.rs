@@ -1,8 +1,10 @@
-//! The store protocol: how leasehold speaks to a leasehold server. Both sides take their words from here.
+//! Store protocol between a leasehold client and a leasehold server. Both sides use the definitions
+//! in this file.
 //!
-//! A call of [`LockStore`](super::LockStore), [`TaskStore`](super::TaskStore) or [`DocStore`](super::DocStore) is one
-//! `POST` to [`PATH`]`/locks/…`, `/tasks/…` or `/docs/…`. The body is the JSON list of the call's arguments, the answer
-//! its result, both as the model itself writes them. See `docs/decisions/0017-http-store.md`.
+//! A call of [`LockStore`](super::LockStore), [`TaskStore`](super::TaskStore) or
+//! [`DocStore`](super::DocStore) is one `POST` to [`PATH`]`/locks/…`, `/tasks/…` or `/docs/…`. The
+//! request body is the JSON list of the call's arguments, the response body its result, both in the
+//! serialization of the model. See `docs/decisions/0017-http-store.md`.
 
 use std::time::Duration;
 
@@ -10,29 +12,30 @@ use serde::{Deserialize, Serialize};
 use sha2::Digest;
 use uuid::Uuid;
 
-use super::{Abilities, Recipient, TaskAbilities};
-use crate::error::Trouble;
+use super::{Capabilities, Recipient, TaskCapabilities};
+use crate::error::StoreErrorKind;
 use crate::model::{LeaseId, QueueName, Ttl, WorkerId};
 
-/// The version of the protocol. Another one is refused by both sides.
+/// Version of the protocol. Both sides refuse any other version.
 pub const VERSION: &str = "1";
-/// Where the calls are.
+/// Path prefix of the calls.
 pub const PATH: &str = "/api/v1/store";
-/// The header with the [`VERSION`], in both directions.
+/// Header with the [`VERSION`], in both directions.
 pub const VERSION_HEADER: &str = "leasehold-protocol";
-/// The header of an answer with the server's [`Tick`].
+/// Response header with the server's [`Tick`].
 pub const CLOCK_HEADER: &str = "leasehold-clock";
-/// The header of a request with the latest [`Tick`] of each server at which it may begin.
+/// Request header with the latest [`Tick`] of each server at which the request may begin.
 pub const UNTIL_HEADER: &str = "leasehold-until";
-/// The header of a request with its [`CallId`].
+/// Request header with its [`CallId`].
 pub const CALL_HEADER: &str = "leasehold-call";
-/// The longest a server lets a poll for wake-ups wait.
+/// Maximum duration of a poll for wake-ups on the server.
 pub const LONGEST_POLL_SECONDS: u64 = 30;
-/// So many waiters of one client are listened for, and so many queues; the others poll.
+/// Maximum number of waiters, and of queues, of one client that the server subscribes to; the others
+/// poll.
 pub const MOST_LISTENED: usize = 10_000;
-/// The most documents of one request.
+/// Maximum number of documents of one request.
 pub const MOST_KEYS: usize = 1000;
-/// The largest body of a request.
+/// Maximum size of a request body.
 pub const LARGEST_BODY: usize = 32 * 1024 * 1024;
 
 macro_rules! calls {
@@ -45,10 +48,10 @@ macro_rules! calls {
         }
 
         impl $calls {
-            /// The words of all of them.
+            /// Path words of all calls.
             pub const WORDS: &'static [&'static str] = &[$($word),*];
 
-            /// Its word in the path.
+            /// Returns the word of the call in the path.
             pub const fn word(self) -> &'static str {
                 match self {
                     $(Self::$call => $word,)*
@@ -59,13 +62,13 @@ macro_rules! calls {
 }
 
 calls! {
-    /// The calls on locks.
+    /// Calls on locks.
     LockCall {
         /// `(name, op)`
         Apply = "apply",
         /// `(name)`
         Get = "get",
-        /// `(name, waiter)`: only of a server whose [`Hello`] says so
+        /// `(name, waiter)`: only if the server's [`Hello`] has [`peeks`](Hello::peeks)
         Peek = "peek",
         /// `(ask)`
         List = "list",
@@ -75,13 +78,14 @@ calls! {
         Now = "now",
         /// `(limit)`
         Sweep = "sweep",
-        /// `(idle, limit)`: only of a server whose [`Hello`] says so
+        /// `(idle, limit)`: only if the server's [`Hello`] has
+        /// [`forgets_locks`](Hello::forgets_locks)
         Forget = "forget",
     }
 }
 
 calls! {
-    /// The calls on tasks.
+    /// Calls on tasks.
     TaskCall {
         /// `(new)`
         Enqueue = "enqueue",
@@ -121,7 +125,7 @@ calls! {
 }
 
 calls! {
-    /// The calls on documents.
+    /// Calls on documents.
     DocCall {
         /// `(keys)`: one or several
         Get = "get",
@@ -135,97 +139,100 @@ calls! {
 }
 
 impl TaskCall {
-    /// Whether a store may send it again by itself after an answer was lost: the second time it changes nothing more, and
-    /// is answered as the first. A lease would take more tasks, and those of the first would run out without having
-    /// run: the worker asks the store instead which tasks it has. The others would be answered otherwise.
+    /// Whether a store may resend the call by itself after the response was lost: the second call
+    /// changes nothing more and returns the same result as the first. A repeated lease would take
+    /// more tasks, and the leases of the first would expire before those tasks run: the worker
+    /// queries the store instead for the tasks that it holds. The other excluded calls would return a
+    /// different result.
     pub const fn is_repeatable(self) -> bool {
         !matches!(self, Self::Lease | Self::Change | Self::Archive | Self::Purge)
     }
 }
 
 impl DocCall {
-    /// Whether a store may send it again by itself after an answer was lost. A write would clash with itself.
+    /// Whether a store may resend the call by itself after the response was lost. A repeated write
+    /// would conflict with itself.
     pub const fn is_repeatable(self) -> bool {
         !matches!(self, Self::PutIf)
     }
 }
 
-/// What a server says of itself when it is first asked.
+/// Description that a server returns to the first request of a client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an ability of its own, and they are only told")]
 pub struct Hello {
-    /// The version of leasehold.
+    /// Version of leasehold.
     pub version: String,
-    /// The engine behind it.
+    /// Engine behind the server.
     pub engine: String,
-    /// The shortest ttl that makes sense with it.
+    /// Shortest practical TTL with this engine.
     pub min_ttl: Ttl,
-    /// How often waiters look if no wake-up comes, in milliseconds.
+    /// Poll interval of waiters that receive no wake-up, in milliseconds.
     pub poll_millis: u64,
-    /// Whether it sends wake-ups.
+    /// Whether the server sends wake-ups.
     pub wakes: bool,
-    /// Whether what it holds is still there after the server ends.
+    /// Whether the stored data survives the end of the server.
     pub lasting: bool,
-    /// Whether several can hold a lock at once.
+    /// Whether several holders can hold a lock at once.
     pub shares: bool,
-    /// Whether there is a queue.
+    /// Whether the engine has a queue of waiters.
     pub queues: bool,
-    /// For how long a lease that has ended still keeps others out.
+    /// Time for which an expired lease still blocks other callers, in milliseconds.
     pub grace_millis: u64,
-    /// How long a lease lasts if nobody says otherwise.
+    /// Default TTL of a lease.
     pub ttl: Ttl,
-    /// Whether it has tasks.
+    /// Whether the engine supports tasks.
     pub tasks: bool,
-    /// What it can do with them. Servers from before this can do all of it.
+    /// Task features. Servers that do not send this field support all of them.
     #[serde(default)]
-    pub task_abilities: TaskAbilities,
-    /// Whether it has documents.
+    pub task_abilities: TaskCapabilities,
+    /// Whether the engine supports documents.
     pub docs: bool,
-    /// Whether it knows the call `locks/peek`. Servers before 0.2 do not.
+    /// Whether the server supports the call `locks/peek`. Servers before 0.2 do not.
     #[serde(default)]
     pub peeks: bool,
-    /// Whether it forgets idle locks, and knows the call `locks/forget`.
+    /// Whether the engine deletes idle locks, and the server supports the call `locks/forget`.
     #[serde(default)]
     pub forgets_locks: bool,
-    /// The tag that the ids of the caller's workers carry; none on a server without API tokens.
+    /// Tag that the ids of the caller's workers carry; `None` on a server without API tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker_tag: Option<WorkerTag>,
 }
 
 impl Hello {
-    /// From what the engine behind the server can do.
-    pub fn new(version: &str, abilities: &Abilities, (tasks, docs): (bool, bool)) -> Self {
+    /// Describes a server by the capabilities of its engine.
+    pub fn new(version: &str, capabilities: &Capabilities, (tasks, docs): (bool, bool)) -> Self {
         Self {
             version: version.to_owned(),
-            engine: abilities.engine.to_owned(),
-            min_ttl: abilities.min_ttl,
-            poll_millis: millis(abilities.poll),
-            wakes: abilities.wakes,
-            lasting: abilities.lasting,
-            shares: abilities.shares,
-            queues: abilities.queues,
-            grace_millis: millis(abilities.grace),
-            ttl: abilities.ttl,
+            engine: capabilities.engine.to_owned(),
+            min_ttl: capabilities.min_ttl,
+            poll_millis: millis(capabilities.poll),
+            wakes: capabilities.wakes,
+            lasting: capabilities.lasting,
+            shares: capabilities.shares,
+            queues: capabilities.queues,
+            grace_millis: millis(capabilities.grace),
+            ttl: capabilities.ttl,
             tasks,
-            task_abilities: abilities.tasks,
+            task_abilities: capabilities.tasks,
             docs,
             peeks: true,
-            forgets_locks: abilities.forgets_locks,
+            forgets_locks: capabilities.forgets_locks,
             worker_tag: None,
         }
     }
 }
 
-/// The first half of the ids of all workers that use one API token. A task names the worker that leased it, so the task
-/// shows to which token its lease belongs, on every server and after every restart.
+/// First half of the ids of all workers that use one API token. A task names the worker that leased
+/// it, so the task shows to which token its lease belongs, on every server and after every restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct WorkerTag(u64);
 
 impl WorkerTag {
-    /// The version field of a UUID, and its value for a UUID with a meaning of its own.
+    /// Version field of a UUID, and its value for a UUID with custom content.
     const VERSION: u64 = 0xF000;
     const OWN_MEANING: u64 = 0x8000;
-    /// The variant field in the second half of a UUID, and the usual variant.
+    /// Variant field in the second half of a UUID, and the standard variant.
     const VARIANT: u64 = 0xC000_0000_0000_0000;
     const USUAL_VARIANT: u64 = 0x8000_0000_0000_0000;
 
@@ -236,7 +243,8 @@ impl WorkerTag {
         Self(first & !Self::VERSION | Self::OWN_MEANING)
     }
 
-    /// Returns the id with this tag in place of its first half. An id that carries the tag is returned as it is.
+    /// Returns the id with this tag in place of its first half. An id that carries the tag already is
+    /// returned unchanged.
     #[must_use]
     pub fn put_on(self, id: WorkerId) -> WorkerId {
         let (_, second) = id.as_uuid().as_u64_pair();
@@ -244,7 +252,7 @@ impl WorkerTag {
         WorkerId::from_uuid(Uuid::from_u64_pair(self.0, second))
     }
 
-    /// Returns whether the id carries this tag.
+    /// Whether the id carries this tag.
     pub fn is_on(self, id: WorkerId) -> bool {
         id.as_uuid().as_u64_pair().0 == self.0
     }
@@ -254,74 +262,76 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// What somebody listens for. All of it each time: the server forgets what is not in it.
+/// Subscriptions of one client. Each poll carries the complete set: the server drops subscriptions
+/// that are not in it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Listen {
-    /// Who listens: one id for each open store.
+    /// Id of the client: one for each open store.
     pub client: Uuid,
-    /// Rises with every poll of that client; an older one is answered at once.
+    /// Number of the poll, which rises with every poll of that client; the server answers an older
+    /// poll at once.
     pub number: u64,
-    /// Those who wait for a lock.
+    /// Requests that wait for a lock.
     pub leases: Vec<LeaseId>,
-    /// The queues that workers wait for.
+    /// Queues that workers wait for.
     pub queues: Vec<QueueName>,
-    /// The leases and workers whose notices are wanted.
+    /// Leases and workers whose notices the client subscribes to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notices: Vec<Recipient>,
 }
 
-/// Who may have been served meanwhile.
+/// Wake-ups since the last poll. Each is a hint.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Woken {
-    /// Those who wait for a lock.
+    /// Requests that wait for a lock and may have been granted it.
     pub leases: Vec<LeaseId>,
-    /// Queues into which something may have come.
+    /// Queues in which tasks may have arrived.
     pub queues: Vec<QueueName>,
-    /// Leases and workers that others have changed something about.
+    /// Leases and workers that other callers have changed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notices: Vec<Recipient>,
 }
 
-/// The word for a kind of trouble, in the problem that a server sends.
-pub const fn trouble_word(trouble: Trouble) -> &'static str {
+/// Returns the word for an error kind in the problem document of a server.
+pub const fn trouble_word(trouble: StoreErrorKind) -> &'static str {
     match trouble {
-        Trouble::Unavailable => "unavailable",
-        Trouble::NotPermitted => "not_permitted",
-        Trouble::Misconfigured => "misconfigured",
-        Trouble::NotSupported => "not_supported",
-        Trouble::Broken => "broken",
+        StoreErrorKind::Unavailable => "unavailable",
+        StoreErrorKind::NotPermitted => "not_permitted",
+        StoreErrorKind::Misconfigured => "misconfigured",
+        StoreErrorKind::NotSupported => "not_supported",
+        StoreErrorKind::Broken => "broken",
     }
 }
 
-/// The kind of trouble that a word means.
-pub fn read_trouble(word: &str) -> Option<Trouble> {
+/// Returns the error kind for a word.
+pub fn read_trouble(word: &str) -> Option<StoreErrorKind> {
     let all = [
-        Trouble::Unavailable,
-        Trouble::NotPermitted,
-        Trouble::Misconfigured,
-        Trouble::NotSupported,
-        Trouble::Broken,
+        StoreErrorKind::Unavailable,
+        StoreErrorKind::NotPermitted,
+        StoreErrorKind::Misconfigured,
+        StoreErrorKind::NotSupported,
+        StoreErrorKind::Broken,
     ];
     all.into_iter().find(|trouble| trouble_word(*trouble) == word)
 }
 
-/// A reading of one server's own clock, which never steps: microseconds since that server started. Means nothing to
-/// another server, nor to the same one after a restart, which is another instance.
+/// Reading of one server's own clock, which never steps: microseconds since that server started.
+/// Meaningless to another server, and to the same server after a restart, which is another instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tick {
-    /// Whose clock: made anew each time a server starts.
+    /// Instance whose clock was read: a new id each time a server starts.
     pub instance: Uuid,
-    /// What it says.
+    /// Microseconds since the start of the instance.
     pub micros: u64,
 }
 
 impl Tick {
-    /// As in a header.
+    /// Formats the tick for a header.
     pub fn write(self) -> String {
         format!("{}={}", self.instance.simple(), self.micros)
     }
 
-    /// From a header that may have several.
+    /// Parses a header that may contain several ticks.
     pub fn read(text: &str) -> Vec<Self> {
         text.split(',').filter_map(Self::read_one).collect()
     }
@@ -332,25 +342,26 @@ impl Tick {
     }
 }
 
-/// Which call of whom this is.
+/// Identifies one request of one client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallId {
-    /// One id for each open store.
+    /// Id of the client: one for each open store.
     pub client: Uuid,
-    /// Rises with every request of that client.
+    /// Number of the request, which rises with every request of that client.
     pub number: u64,
-    /// An earlier request for the same lease id got no answer: if it has not begun, it must not begin any more.
+    /// Whether an earlier request for the same lease id got no response: if that request has not
+    /// begun, it must not begin any more.
     pub supersedes: bool,
 }
 
 impl CallId {
-    /// As in a header.
+    /// Formats the id for a header.
     pub fn write(self) -> String {
         let last = if self.supersedes { "!" } else { "" };
         format!("{}/{}{last}", self.client.simple(), self.number)
     }
 
-    /// From a header.
+    /// Parses the id from a header.
     pub fn read(text: &str) -> Option<Self> {
         let (client, number) = text.split_once('/')?;
         let (number, supersedes) = match number.strip_suffix('!') {

@@ -1,17 +1,20 @@
-//! Whether a store may send an operation again by itself after its answer was lost.
+//! Whether a store may resend an operation by itself after its response was lost.
 //!
-//! Which operations are repeatable is stated once: [`LockOp::is_repeatable`], [`TaskCall::is_repeatable`] and
-//! [`DocCall::is_repeatable`]. Every engine that resends goes by them.
+//! Which operations are repeatable is defined once: [`LockOp::is_repeatable`],
+//! [`TaskCall::is_repeatable`] and [`DocCall::is_repeatable`]. Every engine that resends uses these
+//! definitions.
 
 use super::protocol::{DocCall, TaskCall};
 use crate::model::LockOp;
 
-/// Whether an operation may be sent again once it may have begun.
+/// Whether an operation may be resent once it may have begun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Repeat {
-    /// It changes nothing, or the second time changes nothing more and is answered as the first.
+    /// The operation changes nothing, or its repetition changes nothing more and returns the same
+    /// result.
     Safe,
-    /// The second time would do more, or be answered otherwise. The caller gets a retryable error and resolves it.
+    /// A repetition would change more, or return a different result. The caller gets a retryable
+    /// error and resolves it.
     Unsafe,
 }
 

@@ -1,116 +1,131 @@
-//! What an engine has to do so that tasks can stand on it.
+//! Interface that an engine implements to provide tasks.
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use super::{Arrivals, Cursor, Page};
+use super::{Cursor, Page, QueueSubscription};
 use crate::Result;
 use crate::model::{
-    Beat, Enqueued, Finished, HeldTask, LeaseTasks, Leased, LockName, NewTask, Pause, Payload, QueueName,
-    QueueStatus, Recovered, Settle, Settled, Task, TaskAnswer, TaskId, TaskKey, TaskOp, TaskState, Timestamp,
-    Ttl, WorkerId, WorkerInfo, WorkerStatus,
+    Enqueued, FinishedFilter, HeartbeatResult, HeldTask, LeaseTasks, Leased, LockName, NewTask, Pause,
+    Payload, QueueName, QueueStatus, Recovered, Settle, Settled, Task, TaskAnswer, TaskId, TaskKey, TaskOp,
+    TaskState, Timestamp, Ttl, WorkerId, WorkerInfo, WorkerStatus,
 };
 
-/// Tasks on an engine. What each call does is what [`TaskTable`](crate::model::TaskTable) does in its method of the
-/// same name, at the engine's own time.
+/// Tasks on an engine. Each call behaves like the method of [`TaskTable`](crate::model::TaskTable)
+/// with the same name, at the engine's own time.
 ///
-/// **Atomic**: each task of a call changes whole or not at all, together with the counts, its key and its lock. A call
-/// over several tasks need not be one step; but [`enqueue`](TaskStore::enqueue) adds all of its tasks or none.
+/// **Atomic**: each task of a call changes completely or not at all, together with the counts, its
+/// key and its lock. A call over several tasks need not be one step; but
+/// [`enqueue`](TaskStore::enqueue) adds all of its tasks or none.
 ///
-/// **Failure**: an error means that the answer is not known. Sending the same call again is safe for those that are
-/// [repeatable](super::protocol::TaskCall::is_repeatable): tasks are added by their id, and a settlement that was made is
-/// answered as before. A lease is not: the store never sends it again by itself once it may have begun. A worker that
-/// gets an error asks the store which tasks it has; what nobody asks for comes back when its lease runs out.
+/// **Failure**: an error means that the result is unknown. Resending the same call is safe for the
+/// [repeatable](super::protocol::TaskCall::is_repeatable) calls: tasks are added by their id, and a
+/// settlement that was made returns the same result again. A lease is not repeatable: the store never
+/// resends it by itself once it may have begun. A worker that gets an error queries the store for the
+/// tasks that it holds; a task that no worker claims in this way is recovered when its lease expires.
 ///
-/// **Bounded**: every call ends by itself within seconds, with an error if it must, and costs the same however many
-/// tasks there are that it is not about.
+/// **Bounded**: every call ends by itself within seconds, with an error if necessary, and its cost
+/// does not depend on the number of tasks that it does not concern.
 #[async_trait]
 pub trait TaskStore: Send + Sync {
     /// Adds tasks, and wakes workers that wait for them.
     async fn enqueue(&self, new: &[NewTask]) -> Result<Vec<Enqueued>>;
 
-    /// Gives a worker what is next. Puts in line what is due before that.
+    /// Leases the next tasks to a worker. Promotes due tasks first.
     async fn lease(&self, ask: &LeaseTasks) -> Result<Leased>;
 
-    /// Takes the signs of life of a worker for all its leases at once; the answers are in their order.
-    async fn heartbeat(&self, worker: &WorkerInfo, held: &[HeldTask], ttl: Ttl) -> Result<Vec<Beat>>;
+    /// Processes the heartbeat of a worker for all its leases at once; the results are in their
+    /// order.
+    async fn heartbeat(
+        &self,
+        worker: &WorkerInfo,
+        held: &[HeldTask],
+        ttl: Ttl,
+    ) -> Result<Vec<HeartbeatResult>>;
 
-    /// A worker says good-bye: it is no longer listed.
+    /// Deregisters a worker: it is no longer listed.
     async fn leave(&self, worker: WorkerId) -> Result<()>;
 
-    /// Ends attempts; the answers are in their order. The same task does not appear twice in one call. A task that cannot be
-    /// settled for now does not keep the others waiting: its answer is [`Busy`](Settled::Busy).
+    /// Ends attempts; the results are in their order. The same task does not appear twice in one
+    /// call. A task that cannot be settled for now does not delay the others: its result is
+    /// [`Busy`](Settled::Busy).
     async fn settle(&self, settle: &[Settle]) -> Result<Vec<Settled>>;
 
-    /// Applies an operation that is made by hand, [`Cancel`](TaskOp::Cancel), [`Retry`](TaskOp::Retry) or
-    /// [`Update`](TaskOp::Update), or by the runner that waits for a task, [`Want`](TaskOp::Want), and gives the task as it is after it. Nothing if there is no such task.
+    /// Applies an administrative operation, [`Cancel`](TaskOp::Cancel), [`Retry`](TaskOp::Retry) or
+    /// [`Update`](TaskOp::Update), or the operation of the runner that waits for a task,
+    /// [`Want`](TaskOp::Want), and returns the task in its new state. `None` if the task does not
+    /// exist.
     async fn change(&self, id: TaskId, op: &TaskOp) -> Result<Option<(TaskAnswer, Task)>>;
 
-    /// Ends up to `limit` leases and deadlines of runners that have run out, and puts in line what is due. Safe at any time and with any number
-    /// of others who do the same.
+    /// Ends up to `limit` expired leases and expired deadlines of runners, and promotes due tasks.
+    /// Safe at any time and with any number of concurrent callers.
     async fn recover(&self, limit: u32) -> Result<Recovered>;
 
-    /// One task.
+    /// Returns one task.
     async fn get(&self, id: TaskId) -> Result<Option<Task>>;
 
-    /// The task that has this key.
+    /// Returns the task with this key.
     async fn keyed(&self, queue: &QueueName, key: &TaskKey) -> Result<Option<Task>>;
 
-    /// Tasks, the newest first, a page at a time.
+    /// Lists tasks, the newest first, one page at a time.
     async fn list(&self, ask: &ListTasks) -> Result<Page<Task>>;
 
-    /// The queues with their counts, by name. From counters: the cost does not grow with the tasks.
+    /// Lists the queues with their counts, by name. Reads counters: the cost does not grow with the
+    /// number of tasks.
     async fn queues(&self) -> Result<Vec<QueueStatus>>;
 
-    /// One queue with its counts. An engine that does not know of all its queues finds it by this name.
+    /// Returns one queue with its counts. An engine that does not know all its queues finds the queue
+    /// by this name.
     async fn queue(&self, queue: &QueueName) -> Result<Option<QueueStatus>> {
         Ok(self.queues().await?.into_iter().find(|status| status.queue == *queue))
     }
 
-    /// Pauses a queue or lets it go on; says whether there is such a queue.
+    /// Pauses or resumes a queue; returns whether the queue exists.
     async fn pause(&self, queue: &QueueName, pause: Option<Pause>) -> Result<bool>;
 
-    /// The workers that were heard of in the last hour, oldest first.
+    /// Lists the workers with a heartbeat in the last hour, oldest first.
     async fn workers(&self) -> Result<Vec<WorkerStatus>>;
 
-    /// Puts finished tasks away, the oldest first; says how many.
-    async fn archive(&self, which: &Finished) -> Result<u64>;
+    /// Archives finished tasks, the oldest first; returns their number.
+    async fn archive(&self, which: &FinishedFilter) -> Result<u64>;
 
-    /// Forgets finished tasks, the oldest first; says how many.
-    async fn purge(&self, which: &Finished) -> Result<u64>;
+    /// Deletes finished tasks, the oldest first; returns their number.
+    async fn purge(&self, which: &FinishedFilter) -> Result<u64>;
 
-    /// The engine's time.
+    /// Returns the engine's time.
     async fn now(&self) -> Result<Timestamp>;
 
-    /// Wake-ups for a worker that found nothing to do in these queues. Call it before the lease that finds nothing, so
-    /// that none is missed. A wake-up is a hint, as with locks: polling is the contract.
-    fn arrivals(&self, queues: &[QueueName]) -> Arrivals;
+    /// Subscribes a worker without tasks to wake-ups for these queues. Call it before the lease that
+    /// returns no task, so that no wake-up is missed. A wake-up is a hint, as with locks: polling is
+    /// the contract.
+    fn arrivals(&self, queues: &[QueueName]) -> QueueSubscription;
 }
 
-/// Which tasks to list.
+/// Query for [`TaskStore::list`].
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct ListTasks {
-    /// Of this queue.
+    /// Queue of the tasks to list.
     pub queue: Option<QueueName>,
-    /// In this state.
+    /// State of the tasks to list.
     pub state: Option<TaskState>,
-    /// With this lock.
+    /// Lock of the tasks to list.
     pub lock: Option<LockName>,
-    /// That this worker has, or had last.
+    /// Worker that holds the tasks to list, or held them last.
     pub worker: Option<WorkerId>,
-    /// Also those that were put away.
+    /// Whether archived tasks are listed too.
     pub archived: bool,
-    /// Without their payloads: each is `null`. For those who need to know which tasks there are, not what they are about.
+    /// Whether payloads are omitted (`null`): for callers that need the list of tasks but not their
+    /// content.
     #[serde(default)]
     pub brief: bool,
-    /// After this place of an earlier page.
+    /// Position after which the page starts, from an earlier page.
     pub after: Option<Cursor>,
-    /// At most so many; 0 means 100.
+    /// Maximum number of tasks; 0 means 100.
     pub limit: u32,
 }
 
 impl ListTasks {
-    /// A task as it is listed.
+    /// Returns a task in the form in which it is listed.
     pub(crate) fn shown(&self, mut task: Task) -> Task {
         if self.brief {
             task.payload = Payload::default();
@@ -118,7 +133,7 @@ impl ListTasks {
         task
     }
 
-    /// Whether a task is one of those.
+    /// Whether the query matches a task.
     pub fn wants(&self, task: &Task) -> bool {
         self.queue.as_ref().is_none_or(|queue| task.queue == *queue)
             && self.state.is_none_or(|state| task.state == state)

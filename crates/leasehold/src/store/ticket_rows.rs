@@ -1,39 +1,41 @@
-//! A long queue, stored as one row per ticket beside the lock: refreshing a ticket writes one small row, and looking at
-//! the lock reads none of them. A short queue stays in the lock's own row, which is cheaper to hand over from.
+//! Long queues, stored as one row per ticket beside the lock: refreshing a ticket writes one small
+//! row, and reading the lock reads none of them. A short queue stays in the lock's own row, where a
+//! hand-over is cheaper.
 //!
-//! Rows are in the order of their places, which are whole numbers that rise. The lock's row knows the first place and those
-//! in between that are empty, so that a ticket knows how many are ahead of it without counting rows. Each row counts its
-//! refreshes: the version of the stored record and those counts together are the version of the lock, so that a refresh
-//! need not write the lock's row.
+//! Rows are ordered by their places, which are rising integers. The lock's row contains the first
+//! place and the empty places in between, so that the position of a ticket is known without counting
+//! rows. Each row counts its refreshes: the version of the lock is the version of the stored record
+//! plus those counts, so that a refresh need not write the lock's row.
 
 use serde::{Deserialize, Serialize};
 
 use crate::model::{LeaseId, LockRecord, Timestamp, Ttl};
 
-/// Queues of more tickets than this are stored as rows; they return to the lock's row when they are half as long.
+/// Number of tickets above which a queue is stored as rows; the queue returns to the lock's row at
+/// half this length.
 pub(crate) const LONG_QUEUE: usize = 128;
-/// With more empty places than this, all tickets get new ones.
+/// Number of empty places above which all tickets get new places.
 const MAX_GAPS: usize = 64;
 
-/// The record of a lock whose tickets are rows. An older leasehold cannot read it, and so never takes the queue for an
-/// empty one.
+/// Record of a lock whose tickets are rows. Older versions of leasehold cannot read it, and so never
+/// treat the queue as empty.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Listed {
-    /// Number of tickets. The first field: [`is_listed`] tells this form by it.
+    /// Number of tickets. Must be the first field: [`is_listed`] recognises this form by it.
     #[serde(rename = "listed")]
     pub(crate) tickets: u32,
-    /// The first ticket's request.
+    /// Request of the first ticket.
     pub(crate) next: LeaseId,
-    /// The first ticket's place.
+    /// Place of the first ticket.
     first: i64,
-    /// The places between the first and the last that are empty.
+    /// Empty places between the first and the last ticket.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     gaps: Vec<i64>,
-    /// The record without its tickets.
+    /// Record without its tickets.
     pub(crate) record: LockRecord,
 }
 
-/// How the text of a [`Listed`] record begins.
+/// First characters of the text of a [`Listed`] record.
 pub(crate) const LISTED: &str = r#"{"listed":"#;
 
 /// Whether this text is a [`Listed`] record.
@@ -42,7 +44,7 @@ pub(crate) fn is_listed(record: &str) -> bool {
 }
 
 impl Listed {
-    /// How many tickets are before the one at this place.
+    /// Returns the number of tickets before the one at this place.
     pub(crate) fn ahead(&self, place: i64) -> u32 {
         let empty = self.gaps.iter().filter(|gap| **gap < place).count();
         let before = usize::try_from(place - self.first).unwrap_or(0);
@@ -50,44 +52,46 @@ impl Listed {
     }
 }
 
-/// What is stored of one ticket beside its text.
+/// Stored columns of one ticket beside its text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TicketRow {
     pub(crate) lease_id: LeaseId,
     pub(crate) place: i64,
-    /// Since when the ticket waits: with the request, that tells it from a later one.
+    /// Start of the wait: together with the request, it distinguishes the ticket from a later one.
     pub(crate) since: Timestamp,
     pub(crate) expires_at: Timestamp,
     pub(crate) patience: Ttl,
     pub(crate) refreshes: u64,
 }
 
-/// The rows of one lock, in order.
+/// Rows of one lock, in order.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TicketRows(pub(crate) Vec<TicketRow>);
 
-/// How a record and its tickets are to be stored.
+/// How a record and its tickets are stored.
 pub(crate) enum Layout {
-    /// The whole record in the lock's row. All rows of tickets go.
+    /// The whole record is in the lock's row. All rows of tickets are deleted.
     Inline,
-    /// The tickets as rows.
+    /// The tickets are rows.
     Rows(RowChange),
 }
 
-/// What changes among the rows of a lock.
+/// Changes of the rows of a lock.
 pub(crate) struct RowChange {
-    /// Whether no row was there before: whatever is found of this lock is a leftover and goes first.
+    /// Whether the lock had no rows before: rows of this lock that are found anyway are leftovers,
+    /// and are deleted first.
     pub(crate) is_new: bool,
-    /// Rows that go.
+    /// Rows to delete.
     pub(crate) remove: Vec<LeaseId>,
     /// Rows that are new or have changed, with their index among the tickets.
     pub(crate) put: Vec<(usize, TicketRow)>,
-    /// All rows as they are after it.
+    /// All rows after the change.
     pub(crate) rows: TicketRows,
 }
 
 impl TicketRows {
-    /// Total of the refreshes: what the stored version lacks.
+    /// Returns the total of the refreshes: the difference between the lock's version and the stored
+    /// one.
     fn refreshes(&self) -> u64 {
         self.0.iter().map(|row| row.refreshes).sum()
     }
@@ -99,7 +103,7 @@ impl TicketRows {
 }
 
 impl RowChange {
-    /// The record as its row has it, without tickets and refreshes.
+    /// Returns the record as the lock's row stores it, without tickets and refreshes.
     pub(crate) fn listed(&self, record: &LockRecord) -> Listed {
         let version = record.version.saturating_sub(self.rows.refreshes());
         let tickets = u32::try_from(record.waiters.len()).unwrap_or(u32::MAX);
@@ -112,7 +116,8 @@ impl RowChange {
 }
 
 impl Layout {
-    /// Chooses how to store `record`, whose tickets were stored as `before`; more than `long` tickets are a long queue.
+    /// Chooses how to store `record`, whose tickets were stored as `before`; more than `long` tickets
+    /// are a long queue.
     pub(crate) fn choose(record: &LockRecord, before: Option<&TicketRows>, long: usize) -> Self {
         let count = record.waiters.len();
         if count <= if before.is_some() { long / 2 } else { long } {
@@ -138,10 +143,12 @@ impl Layout {
     }
 }
 
-/// A row for each ticket: its place as it is known, or the next one after the ticket before it, so that places rise.
+/// Returns a row for each ticket: its known place, or the next one after the preceding ticket, so
+/// that places rise.
 fn place_all(record: &LockRecord, known: &[TicketRow]) -> Vec<TicketRow> {
     let mut rows: Vec<TicketRow> = Vec::with_capacity(record.waiters.len());
-    // Tickets are mostly in the order of their rows, so that the next one is where the last one was found.
+    // Tickets are mostly in the order of their rows, so the search starts after the row that was
+    // found last.
     let mut from = 0;
     for ticket in &record.waiters {
         let (lease_id, since) = (ticket.ask.lease_id, ticket.since);
@@ -157,7 +164,7 @@ fn place_all(record: &LockRecord, known: &[TicketRow]) -> Vec<TicketRow> {
             (Some(row), None) => row.place,
             (None, next) => next.unwrap_or_else(|| known.get(from).map_or(0, |row| row.place - 1)),
         };
-        // One that has left and come again is another.
+        // A ticket of the same request that was withdrawn and created again starts at zero.
         let refreshes = same.filter(|row| row.since == since).map_or(0, |row| row.refreshes);
         let (expires_at, patience) = (ticket.expires_at, ticket.patience);
         rows.push(TicketRow { lease_id, place, since, expires_at, patience, refreshes });
@@ -201,7 +208,7 @@ mod tests {
         }
     }
 
-    /// Every ticket knows its place, and what is written is what has changed.
+    /// Checks that every ticket has its place, and that exactly the changed rows are written.
     fn check(record: &LockRecord, change: &RowChange) {
         let listed = change.listed(record);
         for (at, row) in change.rows.0.iter().enumerate() {
@@ -217,13 +224,13 @@ mod tests {
         let all = change(&first, None);
         assert!(all.is_new && all.put.len() == 10 && all.remove.is_empty());
         check(&first, &all);
-        // The first is served, one in the middle leaves, and another joins.
+        // The first ticket is granted, one in the middle is withdrawn, and another one joins.
         let next = record((2..=4).chain(6..=11));
         let some = change(&next, Some(&all.rows));
         check(&next, &some);
         assert_eq!(some.put.iter().map(|(at, _)| *at).collect::<Vec<_>>(), [8]);
         assert_eq!(some.remove, [1, 5].map(|number| ticket(number).ask.lease_id));
-        // One comes to the front, and one of higher priority into the gap: nothing else moves.
+        // One ticket joins at the front, and one of higher priority in the gap: no other row changes.
         let urgent = record([20, 2, 3, 4, 21].into_iter().chain(6..=11));
         let front = change(&urgent, Some(&some.rows));
         check(&urgent, &front);

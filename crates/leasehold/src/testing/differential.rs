@@ -1,4 +1,5 @@
-//! Random operations through an engine and through the bare rules: every answer and every record must be the same.
+//! Random operations through an engine and through the rules in leasehold-model: all answers and
+//! records must be equal.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,12 +11,12 @@ use uuid::Uuid;
 use super::random::{differs, play_all};
 use super::{Fixture, Player};
 use crate::model::{
-    Acquire, Ask, AskRelease, BootId, Event, ForceRelease, Leave, LockName, LockOp, LockRecord, Outcome,
-    Reason, Release, Renew, Restarted, Sweep, Token, TokenFloor, Ttl,
+    Acquire, Ask, BootId, Event, ForceRelease, Leave, LockName, LockOp, LockRecord, Outcome, Reason, Release,
+    Renew, RequestRelease, Restarted, Sweep, Token, TokenFloor, Ttl,
 };
-use crate::store::{Cursor, ListEvents, Peek, Span};
+use crate::store::{Cursor, EventRange, ListEvents, Peek};
 
-/// One step: who does what to which lock over which client, after how much time.
+/// One step: the caller, its operation, the lock, and the time that passes before.
 #[derive(Debug, Clone)]
 struct Step {
     lock: usize,
@@ -30,7 +31,7 @@ enum What {
     Renew { old_token: bool, ttl: Option<u64>, logged: bool },
     Release { old_token: bool, at_least: Option<u64> },
     Leave,
-    AskRelease,
+    RequestRelease,
     Force { old_token: bool },
     Sweep { dead: bool },
     Restarted,
@@ -39,8 +40,9 @@ enum What {
 
 const LOCKS: [&str; 2] = ["one", "two"];
 
-/// Drives `cases` random sequences of operations through fresh engines, and compares every outcome, every record and
-/// the whole history with the rules. Panics with the shortest sequence that differs.
+/// Runs `cases` random sequences of operations through fresh engines, and compares every outcome,
+/// every record and the whole history with the rules. Panics with the shortest sequence that
+/// differs.
 pub fn agrees_with_the_rules<F>(cases: u32, fresh: impl Fn() -> F)
 where
     F: Future<Output = Fixture>,
@@ -58,7 +60,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (prop::bool::weighted(0.2), prop::option::weighted(0.2, 1..30_u64))
             .prop_map(|(old_token, at_least)| What::Release { old_token, at_least }),
         1 => Just(What::Leave),
-        1 => Just(What::AskRelease),
+        1 => Just(What::RequestRelease),
         1 => prop::bool::weighted(0.3).prop_map(|old_token| What::Force { old_token }),
         1 => any::<bool>().prop_map(|dead| What::Sweep { dead }),
         1 => Just(What::Restarted),
@@ -86,7 +88,7 @@ async fn play(f: &Fixture, steps: &[Step]) -> Result<(), String> {
             .entry(player.lock.clone())
             .or_insert_with(|| (LockRecord::new(player.lock.clone()), Vec::new()));
         let op = step.op(&player, record);
-        let op = if f.one.abilities().believes_in_processes() { op } else { from_afar(op) };
+        let op = if f.one.capabilities().believes_in_processes() { op } else { from_afar(op) };
         let expected = record.apply(&op, f.clock.now());
         events.extend(expected.events);
         let store = if number % 2 == 0 { &f.one } else { &f.two };
@@ -97,7 +99,7 @@ async fn play(f: &Fixture, steps: &[Step]) -> Result<(), String> {
             .map_err(|error| format!("step {number}: {error}"))?;
         let (mut outcome, mut expected) = (outcome, expected.outcome);
         if record.version == 0 {
-            // What the token of a lock without a record is depends on what the engine has forgotten.
+            // The token of a lock without a record depends on what the engine has forgotten.
             [&mut outcome, &mut expected].into_iter().for_each(without_token);
         }
         differs(&format!("outcome of step {number}"), &outcome, &expected)?;
@@ -108,25 +110,28 @@ async fn play(f: &Fixture, steps: &[Step]) -> Result<(), String> {
         let peek = store.locks().peek(&player.lock, &player.id()).await.map_err(|error| error.to_string())?;
         let of_record = Peek::of(expected.as_ref(), &player.id(), now);
         differs(&format!("peek after step {number}"), &peek.lease, &of_record.lease)?;
-        // An engine may ask its waiters to come too early, never too late.
+        // An engine may wake its waiters too early, never too late.
         if of_record.wake_at.is_none_or(|wake_at| wake_at <= now) {
             differs(&format!("peek after step {number}"), &peek.is_due(), &true)?;
         }
     }
     for (lock, (_, events)) in &rules {
-        let ask = ListEvents { lock: Some(lock.clone()), span: Span::After(Cursor::start()), limit: 1000 };
+        let ask =
+            ListEvents { lock: Some(lock.clone()), span: EventRange::After(Cursor::start()), limit: 1000 };
         let page = f.two.locks().history(&ask).await.map_err(|error| error.to_string())?;
-        // Of a lock that was forgotten and made again, an engine may tell the newer part alone.
+        // For a lock that was forgotten and created again, an engine may return the newer part of
+        // the history alone.
         let newer = page.items.len().saturating_sub(events.len());
         differs(&format!("history of {lock}"), &page.items[newer..].to_vec(), events)?;
     }
     Ok(())
 }
 
-/// How long a lock must not have been granted to be forgotten.
+/// Minimum time without a grant before a lock is forgotten.
 const IDLE: Ttl = Ttl::from_secs(5);
 
-/// A pass that forgets. When an engine does so is its own business; what it forgets must be what may be forgotten.
+/// Runs a pass that forgets locks. Each engine decides when it forgets a lock; the forgotten locks
+/// must be forgettable.
 async fn forget(f: &Fixture, rules: &mut BTreeMap<LockName, (LockRecord, Vec<Event>)>) -> Result<(), String> {
     let text = |error: crate::Error| error.to_string();
     let forgotten = f.two.locks().forget(IDLE, 100).await.map_err(text)?;
@@ -148,7 +153,7 @@ fn without_token(outcome: &mut Outcome) {
     }
 }
 
-/// The same without what only an engine may say.
+/// Returns the operation without the parts that only an engine may issue.
 fn from_afar(op: LockOp) -> LockOp {
     match op {
         LockOp::Acquire(Acquire { ask, queue, steal_after }) => {
@@ -174,7 +179,7 @@ impl Step {
                 if shared {
                     player = player.shared();
                 }
-                // Half of them seem to be processes of a boot that may end.
+                // Half of the callers appear as processes of a boot that may end.
                 if self.who.is_multiple_of(2) {
                     player = player.of_boot(7);
                 }
@@ -190,9 +195,11 @@ impl Step {
                 LockOp::Release(Release { lease_id, token: token(old_token), at_least: ttl(at_least) })
             }
             What::Leave => LockOp::Leave(Leave { lease_id }),
-            What::AskRelease => {
-                LockOp::AskRelease(AskRelease { token: held, by: player.ask.holder.clone(), reason: None })
-            }
+            What::RequestRelease => LockOp::RequestRelease(RequestRelease {
+                token: held,
+                by: player.ask.holder.clone(),
+                reason: None,
+            }),
             What::Force { old_token } => LockOp::ForceRelease(ForceRelease {
                 token: token(old_token),
                 by: player.ask.holder.clone(),

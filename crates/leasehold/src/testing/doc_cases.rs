@@ -1,12 +1,13 @@
-//! The cases that every engine with documents must pass, and the macro that makes a test of each.
+//! Conformance cases for every engine with documents, and the macro that generates a test for each.
 
 #![expect(missing_docs, reason = "the names of the cases are sentences")]
 
 use crate::model::Ttl;
-use crate::store::{Doc, DocStore, Draft, PutIf, Store};
+use crate::store::{DocStore, Document, NewDocument, PutIf, Store};
 use crate::testing::Fixture;
 
-/// Makes one test per case. Give it the path, from the crate's root, of an `async fn() -> Fixture`.
+/// Generates one test per case. The argument is the path, from the crate's root, of an `async fn()
+/// -> Fixture`.
 #[macro_export]
 macro_rules! doc_conformance {
     ($fresh:path) => {
@@ -32,8 +33,8 @@ fn docs(store: &dyn Store) -> &dyn DocStore {
     store.docs().expect("an engine that runs these cases has documents")
 }
 
-fn draft(body: &str) -> Draft {
-    Draft { body: body.to_owned(), facts: Vec::new(), keep: None }
+fn draft(body: &str) -> NewDocument {
+    NewDocument { body: body.to_owned(), facts: Vec::new(), keep: None }
 }
 
 async fn put(store: &dyn Store, key: &str, expected: Option<u64>, body: &str) -> PutIf {
@@ -43,7 +44,7 @@ async fn put(store: &dyn Store, key: &str, expected: Option<u64>, body: &str) ->
 fn version(put: &PutIf) -> u64 {
     match put {
         PutIf::Written(version) => *version,
-        PutIf::Clash(doc) => panic!("a clash with {doc:?}"),
+        PutIf::Conflict(doc) => panic!("a clash with {doc:?}"),
     }
 }
 
@@ -51,8 +52,8 @@ pub async fn a_document_is_written_once_by_those_who_expect_none(f: Fixture) {
     assert_eq!(docs(&*f.one).get("a").await.expect("an answer"), None);
     let version = version(&put(&*f.one, "a", None, "one").await);
     assert!(version > 0);
-    let there = Doc { version, body: "one".to_owned() };
-    assert_eq!(put(&*f.two, "a", None, "two").await, PutIf::Clash(Some(there.clone())));
+    let there = Document { version, body: "one".to_owned() };
+    assert_eq!(put(&*f.two, "a", None, "two").await, PutIf::Conflict(Some(there.clone())));
     assert_eq!(docs(&*f.two).get("a").await.expect("an answer"), Some(there));
 }
 
@@ -60,15 +61,15 @@ pub async fn a_write_compares_the_version(f: Fixture) {
     let first = version(&put(&*f.one, "a", None, "one").await);
     let second = version(&put(&*f.two, "a", Some(first), "two").await);
     assert!(second > first);
-    assert!(matches!(put(&*f.one, "a", Some(first), "three").await, PutIf::Clash(Some(_))));
+    assert!(matches!(put(&*f.one, "a", Some(first), "three").await, PutIf::Conflict(Some(_))));
     assert_eq!(docs(&*f.one).get("a").await.expect("an answer").expect("a good value in a test").body, "two");
 }
 
 pub async fn a_clash_shows_what_is_there(f: Fixture) {
-    assert_eq!(put(&*f.one, "a", Some(7), "x").await, PutIf::Clash(None));
+    assert_eq!(put(&*f.one, "a", Some(7), "x").await, PutIf::Conflict(None));
     let version = version(&put(&*f.one, "a", None, "one").await);
-    let there = Doc { version, body: "one".to_owned() };
-    assert_eq!(put(&*f.two, "a", Some(version + 1), "x").await, PutIf::Clash(Some(there)));
+    let there = Document { version, body: "one".to_owned() };
+    assert_eq!(put(&*f.two, "a", Some(version + 1), "x").await, PutIf::Conflict(Some(there)));
 }
 
 pub async fn of_sixteen_writers_one_succeeds(f: Fixture) {
@@ -89,7 +90,7 @@ pub async fn documents_are_listed_by_prefix_in_pages(f: Fixture) {
         put(&*f.one, key, None, key).await;
     }
     let first = docs(&*f.two).list("b/", None, 2).await.expect("an answer");
-    let keys = |page: &crate::store::Page<(String, Doc)>| {
+    let keys = |page: &crate::store::Page<(String, Document)>| {
         page.items.iter().map(|(key, _)| key.clone()).collect::<Vec<_>>()
     };
     assert_eq!(keys(&first), ["b/1", "b/2"]);
@@ -106,11 +107,11 @@ pub async fn documents_are_listed_by_prefix_in_pages(f: Fixture) {
 pub async fn odd_keys_and_bodies_come_back_as_they_were(f: Fixture) {
     let (key, body) = ("k'\"; DROP TABLE doc; -- 名", "{\"a\": \"'\\n\u{fffd}\"}\n".repeat(1000));
     let version = version(&put(&*f.one, key, None, &body).await);
-    assert_eq!(docs(&*f.two).get(key).await.expect("an answer"), Some(Doc { version, body }));
+    assert_eq!(docs(&*f.two).get(key).await.expect("an answer"), Some(Document { version, body }));
 }
 
 pub async fn a_document_that_is_no_longer_worth_keeping_goes_and_its_version_is_not_used_again(f: Fixture) {
-    let keep = Draft { keep: Some(Ttl::from_secs(60)), ..draft("gone") };
+    let keep = NewDocument { keep: Some(Ttl::from_secs(60)), ..draft("gone") };
     let PutIf::Written(first) = docs(&*f.one).put_if("a", None, keep).await.expect("an answer") else {
         panic!("a clash")
     };

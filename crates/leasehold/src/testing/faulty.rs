@@ -1,4 +1,5 @@
-//! A store that fails on purpose, through the public trait: lost requests, lost answers, delays, silence.
+//! Store with injected faults, through the public trait: lost requests, lost answers, delays,
+//! missing answers.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,35 +7,36 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::error::{Error, Result, Trouble};
+use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp, Ttl};
-use crate::model::{Invalid, Settle};
+use crate::model::{Settle, ValidationError};
 use crate::store::{
-    Abilities, Changes, DocStore, ListEvents, ListLocks, LockStore, Page, Peek, Store, TaskStore,
+    Capabilities, DocStore, ListEvents, ListLocks, LockStore, Page, Peek, Store, TaskStore,
+    WaiterSubscription,
 };
 
-/// What happens to one call of [`LockStore::apply`], or of a [`TaskStore`].
+/// Fault of one call of [`LockStore::apply`], or of a [`TaskStore`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// It goes through.
+    /// The call succeeds.
     None,
-    /// It never arrives.
+    /// The request never reaches the store.
     LoseRequest,
-    /// It takes effect, but the answer is lost.
+    /// The call takes effect, but the answer is lost.
     LoseAnswer,
-    /// The answer comes late.
+    /// The answer is delayed.
     Delay(Duration),
-    /// It takes effect, but there is no answer at all.
+    /// The call takes effect, but never returns.
     Hang,
-    /// It never arrives, and the store says that no later try can succeed.
+    /// The request never reaches the store, and fails with an error that is not retryable.
     Refuse,
     /// The code of the store panics.
     Panic,
-    /// It goes through, but blocks the thread of its caller for so long, as a slow disk does.
+    /// The call succeeds, but blocks the caller's thread for this time, as a slow disk does.
     Block(Duration),
 }
 
-/// A store with faults: the planned ones first, one per call, then the lasting one.
+/// Store with faults: the planned ones first, one per call, then the lasting one.
 pub struct FaultyStore {
     pub(super) store: Arc<dyn Store>,
     planned: Mutex<VecDeque<Fault>>,
@@ -44,7 +46,7 @@ pub struct FaultyStore {
 }
 
 impl FaultyStore {
-    /// A store without faults yet.
+    /// Creates a store without faults.
     pub fn new(store: Arc<dyn Store>) -> Arc<Self> {
         let (planned, lasting, log) = (Mutex::default(), Mutex::new(Fault::None), Mutex::default());
         Arc::new(Self { store, planned, lasting, log, most_settled: Mutex::default() })
@@ -55,12 +57,12 @@ impl FaultyStore {
         self.planned.lock().unwrap_or_else(PoisonError::into_inner).extend(faults);
     }
 
-    /// What happens to every call that has no fault planned for it.
+    /// Sets the fault of every call that has no planned fault.
     pub fn from_now_on(&self, fault: Fault) {
         *self.lasting.lock().unwrap_or_else(PoisonError::into_inner) = fault;
     }
 
-    /// Refuses, for good, settlements whose results have more bytes than this together.
+    /// Permanently refuses settlements whose results have more bytes than this in total.
     pub fn settles_at_most(&self, bytes: usize) {
         *self.most_settled.lock().unwrap_or_else(PoisonError::into_inner) = Some(bytes);
     }
@@ -69,12 +71,12 @@ impl FaultyStore {
         let most = *self.most_settled.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes: usize = settle.iter().map(|settle| settle.verdict.bytes()).sum();
         if most.is_some_and(|most| bytes > most) {
-            return Err(Invalid(format!("a call of {bytes} bytes is too large")).into());
+            return Err(ValidationError(format!("a call of {bytes} bytes is too large")).into());
         }
         Ok(())
     }
 
-    /// Every operation that was sent so far.
+    /// Returns every lock operation that was sent so far.
     pub fn sent(&self) -> Vec<LockOp> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -85,18 +87,18 @@ impl FaultyStore {
     }
 
     pub(super) fn lost() -> Error {
-        Error::store(Trouble::Unavailable, "the connection was cut", "nothing: this is a test")
+        Error::store(StoreErrorKind::Unavailable, "the connection was cut", "nothing: this is a test")
     }
 
     pub(super) fn refused() -> Error {
-        Error::store(Trouble::Broken, "the store is gone", "nothing: this is a test")
+        Error::store(StoreErrorKind::Broken, "the store is gone", "nothing: this is a test")
     }
 }
 
 #[async_trait]
 impl Store for FaultyStore {
-    fn abilities(&self) -> Abilities {
-        self.store.abilities()
+    fn capabilities(&self) -> Capabilities {
+        self.store.capabilities()
     }
 
     fn url(&self) -> String {
@@ -165,7 +167,7 @@ impl LockStore for FaultyStore {
         self.store.locks().now().await
     }
 
-    fn changes(&self, lock: Option<&LockName>, waiter: &LeaseId) -> Changes {
+    fn changes(&self, lock: Option<&LockName>, waiter: &LeaseId) -> WaiterSubscription {
         self.store.locks().changes(lock, waiter)
     }
 

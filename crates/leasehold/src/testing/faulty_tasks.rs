@@ -1,22 +1,22 @@
-//! The tasks of a store that fails on purpose.
+//! Tasks of the store with injected faults.
 
 use async_trait::async_trait;
 
 use super::{Fault, FaultyStore};
 use crate::Result;
 use crate::model::{
-    Beat, Enqueued, Finished, HeldTask, LeaseTasks, Leased, NewTask, Pause, QueueName, QueueStatus,
-    Recovered, Settle, Settled, Task, TaskAnswer, TaskId, TaskKey, TaskOp, Timestamp, Ttl, WorkerId,
-    WorkerInfo, WorkerStatus,
+    Enqueued, FinishedFilter, HeartbeatResult, HeldTask, LeaseTasks, Leased, NewTask, Pause, QueueName,
+    QueueStatus, Recovered, Settle, Settled, Task, TaskAnswer, TaskId, TaskKey, TaskOp, Timestamp, Ttl,
+    WorkerId, WorkerInfo, WorkerStatus,
 };
-use crate::store::{Arrivals, ListTasks, Page, TaskStore};
+use crate::store::{ListTasks, Page, QueueSubscription, TaskStore};
 
 impl FaultyStore {
     fn inner_tasks(&self) -> &dyn TaskStore {
         self.store.tasks().expect("the store below has tasks")
     }
 
-    /// Lets a call through, or not, as planned.
+    /// Runs a call with the next planned fault.
     async fn through<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
         match self.next_fault() {
             Fault::None => call.await,
@@ -54,7 +54,12 @@ impl TaskStore for FaultyStore {
         self.through(self.inner_tasks().lease(ask)).await
     }
 
-    async fn heartbeat(&self, worker: &WorkerInfo, held: &[HeldTask], ttl: Ttl) -> Result<Vec<Beat>> {
+    async fn heartbeat(
+        &self,
+        worker: &WorkerInfo,
+        held: &[HeldTask],
+        ttl: Ttl,
+    ) -> Result<Vec<HeartbeatResult>> {
         self.through(self.inner_tasks().heartbeat(worker, held, ttl)).await
     }
 
@@ -99,11 +104,11 @@ impl TaskStore for FaultyStore {
         self.inner_tasks().workers().await
     }
 
-    async fn archive(&self, which: &Finished) -> Result<u64> {
+    async fn archive(&self, which: &FinishedFilter) -> Result<u64> {
         self.inner_tasks().archive(which).await
     }
 
-    async fn purge(&self, which: &Finished) -> Result<u64> {
+    async fn purge(&self, which: &FinishedFilter) -> Result<u64> {
         self.inner_tasks().purge(which).await
     }
 
@@ -111,7 +116,7 @@ impl TaskStore for FaultyStore {
         self.inner_tasks().now().await
     }
 
-    fn arrivals(&self, queues: &[QueueName]) -> Arrivals {
+    fn arrivals(&self, queues: &[QueueName]) -> QueueSubscription {
         self.inner_tasks().arrivals(queues)
     }
 }

@@ -1,4 +1,4 @@
-//! A fresh engine with two clients and a clock that moves by hand.
+//! Fresh engine with two clients and a manual clock.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -10,48 +10,51 @@ use super::Player;
 use crate::model::{LeaseId, LockName};
 use crate::store::{Clock, Store};
 
-/// A fresh engine, seen by two clients, with a clock that moves only by hand.
+/// Fresh engine, accessed by two clients, with a manual clock.
 pub struct Fixture {
-    /// One client.
+    /// First client.
     pub one: Arc<dyn Store>,
-    /// Another client of the same engine.
+    /// Second client of the same engine.
     pub two: Arc<dyn Store>,
-    /// The time of both.
+    /// Clock of both clients.
     pub clock: Clock,
-    /// Lease ids are unique everywhere, also between tests that run side by side.
+    /// Base of the lease ids, which are unique everywhere, also between tests that run
+    /// concurrently.
     first_id: u128,
     _kept: Box<dyn Any + Send>,
 }
 
 impl Fixture {
-    /// Puts a fixture together; `kept` is dropped with it, such as a temporary folder.
+    /// Creates a fixture; `kept` is dropped with it, for example a temporary folder.
     pub fn new(one: Arc<dyn Store>, two: Arc<dyn Store>, clock: Clock, kept: impl Any + Send) -> Self {
         let first_id = u128::from(fastrand::u64(1..)) << 64;
         Self { one, two, clock, first_id, _kept: Box::new(kept) }
     }
 
-    /// Lets time pass.
+    /// Advances the clock.
     pub fn pass(&self, millis: u64) {
         self.clock.advance(Duration::from_millis(millis));
     }
 
-    /// Lets so much time pass, and as much more as the engine takes to be sure of it.
+    /// Advances the clock by this time, and by the clock uncertainty of the engine.
     pub fn outlast(&self, millis: u64) {
         self.pass(millis);
-        self.clock.advance(self.one.abilities().grace);
+        self.clock.advance(self.one.capabilities().grace);
     }
 
-    /// Whether the engine has what a case needs; says so if it has not.
+    /// Returns whether the engine has the capabilities that a case needs; prints the first missing
+    /// one.
     pub fn can(&self, case: &str, needs: &[&str]) -> bool {
-        let abilities = self.one.abilities();
-        let lacks = abilities.lacks(needs);
+        let capabilities = self.one.capabilities();
+        let lacks = capabilities.lacks(needs);
         if let Some(what) = lacks {
-            println!("{case} does not apply: {} has not {what}", abilities.engine);
+            println!("{case} does not apply: {} has not {what}", capabilities.engine);
         }
         lacks.is_none()
     }
 
-    /// Somebody who asks for `lock` over one of the two clients, by turns.
+    /// Creates a caller for `lock` on one of the two clients: odd numbers use the first client,
+    /// even numbers the second.
     pub fn player(&self, number: u128, lock: &str) -> Player {
         let store = if number.is_multiple_of(2) { &self.two } else { &self.one };
         let mut player =
@@ -60,7 +63,7 @@ impl Fixture {
         player
     }
 
-    /// Several who ask for the same lock.
+    /// Creates several callers for the same lock.
     pub fn players<const N: usize>(&self, lock: &str) -> [Player; N] {
         std::array::from_fn(|number| self.player(number as u128 + 1, lock))
     }

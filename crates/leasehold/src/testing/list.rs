@@ -1,7 +1,10 @@
-//! The one list of cases, and the macro that makes a test of each. What a case needs that not every engine has is behind
-//! its name, as [`Abilities`](crate::store::Abilities) calls it; an engine without it says so in the test's output.
+//! List of all cases for locks, and the macro that generates a test for each. The capabilities that
+//! a case needs follow its name in parentheses, named as in
+//! [`Capabilities`](crate::store::Capabilities); the test of an engine without them prints that the
+//! case does not apply.
 
-/// Makes one test per case. Give it the path, from the crate's root, of an `async fn() -> Fixture`.
+/// Generates one test per case. The argument is the path, from the crate's root, of an
+/// `async fn() -> Fixture`.
 ///
 /// ```text
 /// mod memory {

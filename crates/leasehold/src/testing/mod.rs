@@ -1,8 +1,10 @@
-//! The conformance suite: what every engine must do, as one list of cases; and a store that fails on purpose.
+//! Conformance suite: the required behaviour of every engine, as one list of cases; and a store
+//! with injected faults.
 //!
-//! An engine runs the whole suite with one line in its tests, [`lock_conformance!`](crate::lock_conformance), given a
-//! function that makes a fresh [`Fixture`]. No case can be left out: the list is here, once. An engine with tasks runs
-//! [`task_conformance!`](crate::task_conformance) too.
+//! An engine runs the whole suite with one line in its tests,
+//! [`lock_conformance!`](crate::lock_conformance), with a function that creates a fresh
+//! [`Fixture`]. No engine can omit a case, because there is only one list. An engine with tasks
+//! runs [`task_conformance!`](crate::task_conformance) too.
 
 pub mod cases;
 mod differential;

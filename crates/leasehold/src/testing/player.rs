@@ -1,33 +1,33 @@
-//! Somebody in a test who asks for a lock.
+//! Caller in a test that acquires a lock.
 
 use std::sync::Arc;
 
 use uuid::Uuid;
 
 use crate::model::{
-    Acquire, Ask, AskRelease, BootId, Conflict, ForceRelease, Holder, Lease, LeaseId, Leave, LockName,
-    LockOp, LockRecord, Metadata, Mode, Outcome, Priority, Process, Queued, Reason, Release, Renew, Slots,
-    Token, Ttl,
+    Acquire, Ask, BootId, Conflict, ForceRelease, Holder, Lease, LeaseId, Leave, LockName, LockOp,
+    LockRecord, Metadata, Mode, Outcome, Priority, Process, Queued, Reason, Release, Renew, RequestRelease,
+    Slots, Token, Ttl,
 };
-use crate::store::{Changes, Peek, Store};
+use crate::store::{Peek, Store, WaiterSubscription};
 
-/// Somebody in a test who asks for a lock. Its lease lasts 10 s, its tickets 5 s.
+/// Caller in a test that acquires a lock. Its leases have a ttl of 10 s, its tickets of 5 s.
 #[derive(Clone)]
 pub struct Player {
-    /// The client it uses.
+    /// Client that the caller uses.
     pub store: Arc<dyn Store>,
-    /// The lock it wants.
+    /// Lock that the caller acquires.
     pub lock: LockName,
-    /// What it asks for.
+    /// Request of the caller.
     pub ask: Ask,
     steal_after: Option<Ttl>,
 }
 
-/// How long a player's ticket lives.
+/// Time to live of a caller's ticket.
 const TICKET: Ttl = Ttl::from_secs(5);
 
 impl Player {
-    /// A player with a number, which is also its lease id.
+    /// Creates a caller with a number, which is also its lease id.
     pub fn new(store: Arc<dyn Store>, number: u128, lock: LockName) -> Self {
         let ask = Ask {
             lease_id: LeaseId::from_uuid(Uuid::from_u128(number)),
@@ -42,47 +42,47 @@ impl Player {
         Self { store, lock, ask, steal_after: None }
     }
 
-    /// Its wake-ups while it waits.
-    pub fn changes(&self) -> Changes {
+    /// Returns the subscription to the caller's notifications while it waits.
+    pub fn changes(&self) -> WaiterSubscription {
         self.store.locks().changes(Some(&self.lock), &self.id())
     }
 
-    /// Wants to share.
+    /// Requests the lock in shared mode.
     #[must_use]
     pub fn shared(mut self) -> Self {
         self.ask.mode = Mode::Shared;
         self
     }
 
-    /// Is one of several.
+    /// Requests one of this many slots of the lock.
     #[must_use]
     pub fn slots(mut self, slots: u32) -> Self {
         self.ask.slots = Slots::new(slots).expect("good slots");
         self
     }
 
-    /// Has a weight.
+    /// Sets the priority.
     #[must_use]
     pub fn priority(mut self, priority: i32) -> Self {
         self.ask.priority = Priority::new(priority).expect("a good priority");
         self
     }
 
-    /// Steals what shows no sign of life for so many seconds.
+    /// Steals leases that were not renewed for this many seconds.
     #[must_use]
     pub fn thief(mut self, seconds: u64) -> Self {
         self.steal_after = Some(Ttl::from_secs(seconds));
         self
     }
 
-    /// Says a fact about itself.
+    /// Adds an entry to the metadata.
     #[must_use]
     pub fn meta(mut self, key: &str, value: &str) -> Self {
         self.ask.metadata.set(key, value).expect("good metadata");
         self
     }
 
-    /// Stands for a process of some boot.
+    /// Represents a process of this boot.
     #[must_use]
     pub fn of_boot(mut self, boot: u128) -> Self {
         let boot = BootId(Uuid::from_u128(boot));
@@ -90,32 +90,32 @@ impl Player {
         self
     }
 
-    /// Its lease id.
+    /// Returns the lease id.
     pub fn id(&self) -> LeaseId {
         self.ask.lease_id
     }
 
-    /// Applies any operation to its lock.
+    /// Applies an operation to the lock.
     pub async fn apply(&self, op: LockOp) -> Outcome {
         self.store.locks().apply(&self.lock, &op).await.expect("the store answers")
     }
 
-    /// The record of its lock.
+    /// Returns the record of the lock.
     pub async fn record(&self) -> LockRecord {
         self.store.locks().get(&self.lock).await.expect("the store answers").expect("there is a record")
     }
 
-    /// Looks at its lock as a waiter does.
+    /// Peeks at the lock as a waiter does.
     pub async fn peeks(&self) -> Peek {
         self.store.locks().peek(&self.lock, &self.id()).await.expect("the store answers")
     }
 
-    /// Asks without waiting.
+    /// Requests the lock without waiting.
     pub async fn asks(&self) -> Outcome {
         self.ask_with(None).await
     }
 
-    /// Asks and draws a ticket if need be.
+    /// Requests the lock, and queues a ticket if it is held.
     pub async fn asks_in_line(&self) -> Outcome {
         self.ask_with(Some(TICKET)).await
     }
@@ -125,14 +125,15 @@ impl Player {
         self.apply(LockOp::Acquire(Acquire { ask, queue, steal_after: self.steal_after })).await
     }
 
-    /// Asks for a lease that lasts the given number of seconds, and must be granted it.
+    /// Requests a lease that lasts the given number of seconds. Panics unless it is granted.
     pub async fn takes_for(&self, seconds: u64) -> Lease {
         let mut player = self.clone();
         player.ask.ttl = Ttl::from_secs(seconds);
         player.takes().await
     }
 
-    /// Asks in line with a ticket that lives the given number of seconds, and must be queued.
+    /// Requests the lock with a ticket that lives the given number of seconds. Panics unless it is
+    /// queued.
     pub async fn queues_for(&self, seconds: u64) -> Queued {
         match self.ask_with(Some(Ttl::from_secs(seconds))).await {
             Outcome::Queued(queued) => queued,
@@ -140,7 +141,7 @@ impl Player {
         }
     }
 
-    /// Asks and must be granted it.
+    /// Requests the lock. Panics unless it is granted.
     pub async fn takes(&self) -> Lease {
         match self.asks().await {
             Outcome::Granted(lease) => lease,
@@ -148,15 +149,15 @@ impl Player {
         }
     }
 
-    /// Asks and must be refused.
+    /// Requests the lock. Panics unless it is refused.
     pub async fn is_refused(&self) -> Conflict {
         match self.asks().await {
-            Outcome::Busy(conflict) => conflict,
+            Outcome::Conflict(conflict) => conflict,
             other => panic!("{} should have been refused, but: {other:?}", self.ask.holder),
         }
     }
 
-    /// Asks in line and must be queued.
+    /// Requests the lock with a ticket. Panics unless it is queued.
     pub async fn queues(&self) -> Queued {
         match self.asks_in_line().await {
             Outcome::Queued(queued) => queued,
@@ -164,7 +165,7 @@ impl Player {
         }
     }
 
-    /// Whether its lease is in the record.
+    /// Returns whether the caller's lease is in the record.
     pub async fn holds(&self) -> bool {
         self.record().await.lease(&self.id()).is_some()
     }
@@ -174,7 +175,7 @@ impl Player {
         self.apply(LockOp::Renew(Renew { lease_id: self.id(), token: lease.token, ttl: None })).await
     }
 
-    /// Renews a lease, and has that written into the history.
+    /// Renews a lease, and records the renewal in the history.
     pub async fn renews_logged(&self, lease: &Lease) -> Outcome {
         let renew = Renew { lease_id: self.id(), token: lease.token, ttl: None };
         self.apply(LockOp::RenewLogged(renew)).await
@@ -185,23 +186,28 @@ impl Player {
         self.releases_with(lease.token, None).await
     }
 
-    /// Releases with some token, kept for a while or not.
+    /// Releases the lease with this token, retained for `at_least` if given.
     pub async fn releases_with(&self, token: Token, at_least: Option<Ttl>) -> Outcome {
         self.apply(LockOp::Release(Release { lease_id: self.id(), token, at_least })).await
     }
 
-    /// Gives up.
+    /// Withdraws the request, and gives back the lease if it was granted.
     pub async fn leaves(&self) -> Outcome {
         self.apply(LockOp::Leave(Leave { lease_id: self.id() })).await
     }
 
-    /// Asks the holders to stop.
+    /// Requests the holders to release the lock.
     pub async fn asks_for_release(&self) -> Outcome {
         let reason = Reason::new("deploy").ok();
-        self.apply(LockOp::AskRelease(AskRelease { token: None, by: self.ask.holder.clone(), reason })).await
+        self.apply(LockOp::RequestRelease(RequestRelease {
+            token: None,
+            by: self.ask.holder.clone(),
+            reason,
+        }))
+        .await
     }
 
-    /// Takes the lock by force from the lease with this token.
+    /// Force-releases the lease with this token.
     pub async fn forces(&self, token: Token) -> Outcome {
         let reason = Reason::new("stuck").expect("a good reason");
         self.apply(LockOp::ForceRelease(ForceRelease { token, by: self.ask.holder.clone(), reason })).await

@@ -1,14 +1,15 @@
-//! Random sequences of steps through fresh engines, and how a difference is told.
+//! Random sequences of steps on fresh engines, and the report of a difference.
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestError, TestRunner};
 
 use super::Fixture;
 
-/// Multiplies the number of random sequences, for a long run.
+/// Environment variable that multiplies the number of random sequences, for a long run.
 const EFFORT: &str = "LEASEHOLD_TEST_EFFORT";
 
-/// Plays `cases` random sequences of steps, each on a fresh engine. Panics with the shortest one that fails.
+/// Runs `cases` random sequences of steps, each on a fresh engine. Panics with the shortest
+/// sequence that fails.
 pub(super) fn play_all<S, F>(
     cases: u32,
     steps: impl Strategy<Value = Vec<S>>,
@@ -32,7 +33,7 @@ pub(super) fn play_all<S, F>(
     }
 }
 
-/// An error if the engine has something else than the rules.
+/// Returns an error if the value of the engine differs from the value of the rules.
 pub(super) fn differs<T: PartialEq + std::fmt::Debug>(
     what: &str,
     engine: &T,

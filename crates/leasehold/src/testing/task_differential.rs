@@ -1,5 +1,5 @@
-//! Random operations on tasks through an engine and through the bare table: every answer, every task and every count
-//! must be the same.
+//! Random operations on tasks through an engine and through the table of leasehold-model: every
+//! answer, every task and every count must be equal.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use super::Fixture;
 use super::random::{differs, play_all};
 use super::shop::{ada, cancel, info, queue, retry, task, update, why, worker};
 use crate::model::{
-    Change, Finished, HeldTask, LeaseTasks, NewTask, Pause, Payload, Priority, Progress, Reuse, Settle, Task,
-    TaskId, TaskOp, TaskState, TaskTable, Token, Ttl, Verdict,
+    AttemptResult, Change, FinishedFilter, HeldTask, LeaseTasks, NewTask, Pause, Payload, Priority, Progress,
+    Reuse, Settle, Task, TaskId, TaskOp, TaskState, TaskTable, Token, Ttl,
 };
 use crate::store::{ListTasks, TaskStore};
 
@@ -52,11 +52,11 @@ struct Added {
 }
 
 const QUEUES: [&str; 2] = ["q", "r"];
-/// Small, so that the same task is met again and again.
+/// Number of different tasks; small, so that the steps use the same tasks repeatedly.
 const TASKS: usize = 12;
 
-/// Drives `cases` random sequences through fresh engines, and compares every answer, every task and every count with
-/// the table of the rules. Panics with the shortest sequence that differs.
+/// Runs `cases` random sequences through fresh engines, and compares every answer, every task and
+/// every count with the table of the rules. Panics with the shortest sequence that differs.
 pub fn tasks_agree_with_the_rules<F>(cases: u32, fresh: impl Fn() -> F)
 where
     F: Future<Output = Fixture>,
@@ -126,7 +126,7 @@ async fn play(f: &Fixture, steps: &[Step]) -> Result<(), String> {
     Ok(())
 }
 
-/// Everything that is stored must be what the table has.
+/// Compares everything that is stored with the table.
 async fn compare(tasks: &dyn TaskStore, table: &TaskTable) -> Result<(), String> {
     let all = ListTasks { archived: true, limit: 1000, ..ListTasks::default() };
     let stored = tasks.list(&all).await.map_err(|error| error.to_string())?.items;
@@ -175,8 +175,11 @@ impl Step {
             }
             What::SettleAll => {
                 let running = table.tasks().filter(|task| task.state == TaskState::Running);
-                let settle =
-                    |task: &Task| Settle { id: task.id, token: task.token, verdict: Verdict::Done(None) };
+                let settle = |task: &Task| Settle {
+                    id: task.id,
+                    token: task.token,
+                    verdict: AttemptResult::Done(None),
+                };
                 let settle: Vec<Settle> = running.map(settle).collect();
                 let answer = tasks.settle(&settle).await.map_err(text)?;
                 differs("settle all", &answer, &table.settle(&settle, now))
@@ -210,7 +213,7 @@ impl Step {
                 differs("pause", &answer, &table.pause(&name, pause))
             }
             What::Archive | What::Purge => {
-                let which = Finished { queue: None, state: None, before: now, limit: 1000 };
+                let which = FinishedFilter { queue: None, state: None, before: now, limit: 1000 };
                 let answer = match self.what {
                     What::Archive => (tasks.archive(&which).await, table.archive(&which)),
                     _ => (tasks.purge(&which).await, table.purge(&which)),
@@ -245,7 +248,7 @@ impl Added {
         }
         if let Some(key) = self.key {
             new = new.with_key(["k", "l"][key]);
-            // The same key often means the same.
+            // Two tasks with the same key often have the same payload.
             new.payload = Payload::of(&(self.number % 2).to_string()).expect("short");
             new.reuse = [Reuse::Never, Reuse::Failed, Reuse::Finished][self.reuse];
         }
@@ -267,16 +270,16 @@ fn token(table: &TaskTable, which: usize, old: bool) -> Token {
     if old { Token::new(token.get().saturating_sub(1)).unwrap_or_default() } else { token }
 }
 
-fn verdict(how: usize) -> Verdict {
+fn verdict(how: usize) -> AttemptResult {
     match how {
-        0 | 1 => Verdict::Done(Payload::new("[1]").ok()),
-        2 => Verdict::Retry(why(), None),
-        3 => Verdict::Retry(why(), Some(Ttl::from_secs(2))),
-        4 => Verdict::Fail(why()),
-        5 => Verdict::Snooze(Ttl::from_secs(3)),
-        6 => Verdict::Abort(None),
-        7 => Verdict::Abort(Some(why())),
-        8 => Verdict::Defer(Ttl::from_secs(2)),
-        _ => Verdict::Return,
+        0 | 1 => AttemptResult::Done(Payload::new("[1]").ok()),
+        2 => AttemptResult::Retry(why(), None),
+        3 => AttemptResult::Retry(why(), Some(Ttl::from_secs(2))),
+        4 => AttemptResult::Fail(why()),
+        5 => AttemptResult::Snooze(Ttl::from_secs(3)),
+        6 => AttemptResult::Abort(None),
+        7 => AttemptResult::Abort(Some(why())),
+        8 => AttemptResult::Defer(Ttl::from_secs(2)),
+        _ => AttemptResult::Return,
     }
 }

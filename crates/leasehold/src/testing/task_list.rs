@@ -1,7 +1,8 @@
-//! The one list of cases for tasks, and the macro that makes a test of each. What a case needs that not every engine with
-//! tasks has is behind its name, as in the list for locks.
+//! List of all cases for tasks, and the macro that generates a test for each. The capabilities that
+//! a case needs follow its name in parentheses, as in the list for locks.
 
-/// Makes one test per case. Give it the path, from the crate's root, of an `async fn() -> Fixture`.
+/// Generates one test per case. The argument is the path, from the crate's root, of an `async fn()
+/// -> Fixture`.
 #[macro_export]
 macro_rules! task_conformance {
     ($fresh:path) => {

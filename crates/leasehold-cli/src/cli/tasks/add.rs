@@ -5,7 +5,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
-use leasehold::model::{Invalid, LockName, Payload, Priority, QueueName, Retries, TaskKey, Timestamp, Ttl};
+use leasehold::model::{
+    LockName, Payload, Priority, QueueName, RetryPolicy, TaskKey, Timestamp, Ttl, ValidationError,
+};
 
 use crate::cli::values;
 use crate::cli::workflows::Again;
@@ -66,9 +68,9 @@ pub(crate) struct Steps {
 
 impl Steps {
     /// What was said, and for the rest what holds already.
-    pub(crate) fn over(self, before: Retries) -> Retries {
+    pub(crate) fn over(self, before: RetryPolicy) -> RetryPolicy {
         let first = self.backoff.unwrap_or(before.first);
-        Retries {
+        RetryPolicy {
             attempts: self.max_attempts.unwrap_or(before.attempts),
             first,
             longest: before.longest.max(first),
@@ -85,11 +87,11 @@ pub(crate) enum Source {
 }
 
 impl FromStr for Source {
-    type Err = Invalid;
-    fn from_str(text: &str) -> Result<Self, Invalid> {
+    type Err = ValidationError;
+    fn from_str(text: &str) -> Result<Self, ValidationError> {
         match (text, text.strip_prefix('@')) {
             ("-", _) => Ok(Self::Stdin),
-            (_, Some("")) => Err(Invalid("there is no file name after '@'".to_owned())),
+            (_, Some("")) => Err(ValidationError("there is no file name after '@'".to_owned())),
             (_, Some(file)) => Ok(Self::File(file.into())),
             (json, None) => Payload::new(json.trim()).map(Self::Inline),
         }
@@ -113,8 +115,8 @@ mod tests {
     #[test]
     fn the_longest_pause_is_never_shorter_than_the_first() {
         let steps = Steps { max_attempts: None, backoff: Some(Ttl::from_secs(7200)) };
-        let retries = steps.over(Retries::default());
+        let retries = steps.over(RetryPolicy::default());
         assert_eq!((retries.first, retries.longest), (Ttl::from_secs(7200), Ttl::from_secs(7200)));
-        assert_eq!(retries.attempts, Retries::default().attempts);
+        assert_eq!(retries.attempts, RetryPolicy::default().attempts);
     }
 }

@@ -1,12 +1,4 @@
 //! `leasehold tasks …`, `queues …` and `workers`.
-//!
-//! | file | commands |
-//! |---|---|
-//! | `group.rs` | the commands of each group |
-//! | `add.rs` | `tasks add` |
-//! | `look.rs` | `tasks list`, `tasks show`, `tasks counts` |
-//! | `change.rs` | `tasks retry`, `cancel`, `update`, `purge`, `queues pause` |
-//! | `work.rs` | `tasks work`, `tasks progress` |
 
 mod add;
 mod change;

@@ -1,22 +1,22 @@
-//! What each check of `doctor` looks at.
+//! Individual checks of `doctor`.
 
 use std::time::Duration;
 
 use leasehold::model::Timestamp;
-use leasehold::store::{Abilities, Hosts, this_process};
+use leasehold::store::{Capabilities, Hosts, this_process};
 
 use super::report::Check;
 use crate::config::Choice;
 use crate::output::short;
 
-/// A store's clock may be so far from the wall clock before it is worth a word.
+/// Maximum difference between the store's clock and the wall clock without a warning.
 const CLOCK_APART: Duration = Duration::from_secs(1);
-/// A store may take so long to answer before it is worth a word.
+/// Maximum response time of a store without a warning.
 const SLOW: Duration = Duration::from_millis(500);
 
 pub(super) fn version() -> Check {
     let system = format!("{} {}", std::env::consts::OS, std::env::consts::ARCH);
-    // The engine may have a line on its own version.
+    // Not named "version": the engine may report its own version.
     Check::ok("leasehold", format!("{}, {system}", env!("CARGO_PKG_VERSION")))
 }
 
@@ -37,7 +37,8 @@ pub(super) fn round_trip(took: Duration) -> Check {
     Check::warning("round trip", format!("{millis:.0} ms is slow"), hint)
 }
 
-/// Leases end by the store's clock alone, so a difference is for people who compare times.
+/// Compares the clocks. Leases end by the store's clock alone, so a difference matters only to
+/// people who compare times.
 pub(super) fn clock(store: Timestamp, wall: jiff::Timestamp) -> Check {
     let wall = Timestamp::from_micros(u64::try_from(wall.as_microsecond()).unwrap_or(0));
     let (ahead, behind) = (store.since(wall), wall.since(store));
@@ -50,32 +51,32 @@ pub(super) fn clock(store: Timestamp, wall: jiff::Timestamp) -> Check {
     Check::warning("clock", detail, "leases are not affected; only the times that are shown are")
 }
 
-pub(super) fn engine(abilities: &Abilities) -> Check {
-    let hosts = match abilities.hosts {
+pub(super) fn engine(capabilities: &Capabilities) -> Check {
+    let hosts = match capabilities.hosts {
         Hosts::OneProcess => "this process only",
         Hosts::OneMachine => "every process of this machine",
         Hosts::Many => "many machines",
     };
-    let wakes = if abilities.wakes { "are woken, and look" } else { "look" };
+    let wakes = if capabilities.wakes { "are woken, and look" } else { "look" };
     let detail = format!(
         "{}, for {hosts}; a ttl of {} or more; waiters {wakes} every {}",
-        abilities.engine,
-        abilities.min_ttl,
-        short(abilities.poll)
+        capabilities.engine,
+        capabilities.min_ttl,
+        short(capabilities.poll)
     );
-    if abilities.lasting {
+    if capabilities.lasting {
         return Check::ok("engine", detail);
     }
     let hint = "use it for tests; a store that lasts is sqlite:";
     Check::warning("engine", format!("{detail}; forgets everything with this process"), hint)
 }
 
-pub(super) fn processes(abilities: &Abilities) -> Check {
-    if abilities.sees_the_dead && this_process().is_some() {
+pub(super) fn processes(capabilities: &Capabilities) -> Check {
+    if capabilities.detects_dead_processes && this_process().is_some() {
         return Check::ok("processes", "a lock whose process has died is free at once");
     }
     let detail = "a lock whose process has died is free when its ttl is over";
-    match abilities.hosts {
+    match capabilities.hosts {
         Hosts::OneMachine => {
             Check::warning("processes", detail, "this system does not tell enough of its processes")
         }

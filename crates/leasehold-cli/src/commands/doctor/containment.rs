@@ -1,4 +1,5 @@
-//! What keeps the processes of commands together on this machine, and what would if it were asked for.
+//! Check of the containment: the mode that commands get on this machine, and the modes that are
+//! available on request.
 
 use super::report::Check;
 use crate::config;

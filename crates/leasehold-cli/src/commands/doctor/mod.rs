@@ -1,15 +1,8 @@
-//! `doctor`: whether the store can be used, check by check, and what to do if not.
-//!
-//! | file | idea |
-//! |---|---|
-//! | `examine.rs` | the checks in their order, from the outside in |
-//! | `checks.rs` | what each check looks at |
-//! | `containment.rs` | what keeps the processes of commands together on this machine |
-//! | `report.rs` | the answer, for people and programs |
+//! `doctor`: checks whether the store can be used, and prints what to do if not.
 
 mod checks;
 mod containment;
-mod examine;
+mod health;
 mod report;
 
-pub(super) use examine::doctor;
+pub(super) use health::doctor;

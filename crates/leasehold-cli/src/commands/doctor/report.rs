@@ -1,34 +1,34 @@
-//! The answer of `doctor`: a line for each check.
+//! Report of `doctor`: one line for each check.
 
 use serde::Serialize;
 
-use leasehold::store::Finding;
+use leasehold::store::HealthCheck;
 
 use crate::output::{Failure, Paint, lines, visible};
 
-/// One line.
+/// Result of one check.
 #[derive(Debug, Serialize)]
 pub(super) struct Check {
     name: &'static str,
-    status: Verdict,
+    status: CheckStatus,
     detail: String,
-    /// A stable name for what is wrong; `docs/errors.md` has a line on each.
+    /// Stable name of the problem; `docs/errors.md` describes each.
     #[serde(skip_serializing_if = "Option::is_none")]
     code: Option<&'static str>,
-    /// What to do about it.
+    /// Advice on how to fix the problem.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     advice: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Verdict {
+enum CheckStatus {
     Ok,
     Warning,
     Failed,
 }
 
-/// All lines.
+/// Results of all checks.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     ok: bool,
@@ -37,25 +37,26 @@ pub(super) struct Report {
 
 impl Check {
     pub(super) fn ok(name: &'static str, detail: impl Into<String>) -> Self {
-        Self { name, status: Verdict::Ok, detail: detail.into(), code: None, advice: Vec::new() }
+        Self { name, status: CheckStatus::Ok, detail: detail.into(), code: None, advice: Vec::new() }
     }
 
     pub(super) fn warning(name: &'static str, detail: impl Into<String>, hint: &str) -> Self {
-        Self { status: Verdict::Warning, advice: vec![format!("hint: {hint}")], ..Self::ok(name, detail) }
+        Self { status: CheckStatus::Warning, advice: vec![format!("hint: {hint}")], ..Self::ok(name, detail) }
     }
 
     pub(super) fn failed(name: &'static str, failure: &Failure) -> Self {
         Self {
-            status: Verdict::Failed,
+            status: CheckStatus::Failed,
             advice: failure.advice().collect(),
             ..Self::ok(name, failure.message())
         }
     }
 }
 
-/// What would break a promise is a warning: the store can be used, and whoever does should know.
-impl From<Finding> for Check {
-    fn from(finding: Finding) -> Self {
+/// A health issue becomes a warning, not a failure: the store can be used, but its users should
+/// know of the issue.
+impl From<HealthCheck> for Check {
+    fn from(finding: HealthCheck) -> Self {
         match finding.concern {
             None => Self::ok(finding.name, finding.detail),
             Some(concern) => Self {
@@ -68,7 +69,7 @@ impl From<Finding> for Check {
 
 impl Report {
     pub(super) fn new(checks: Vec<Check>) -> Self {
-        let ok = checks.iter().all(|check| check.status != Verdict::Failed);
+        let ok = checks.iter().all(|check| check.status != CheckStatus::Failed);
         Self { ok, checks }
     }
 
@@ -76,9 +77,9 @@ impl Report {
         let width = self.checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
         lines(self.checks.iter().flat_map(|check| {
             let sign = match check.status {
-                Verdict::Ok => paint.good("✓"),
-                Verdict::Warning => paint.warning("!"),
-                Verdict::Failed => paint.bad("✗"),
+                CheckStatus::Ok => paint.good("✓"),
+                CheckStatus::Warning => paint.warning("!"),
+                CheckStatus::Failed => paint.bad("✗"),
             };
             let code = check.code.map(|code| format!(" [{code}]")).unwrap_or_default();
             let first = format!("{sign} {:width$}  {}{code}", check.name, visible(&check.detail));
@@ -98,7 +99,7 @@ mod tests {
         let report = Report::new(vec![
             Check::ok("version", "1"),
             Check::warning("clock", "it is behind", "never mind"),
-            Finding::concern("permissions", "others can read it", "STORE_OPEN_TO_OTHERS", "chmod 600 it")
+            HealthCheck::concern("permissions", "others can read it", "STORE_OPEN_TO_OTHERS", "chmod 600 it")
                 .into(),
             Check::failed("store", &failure),
         ]);

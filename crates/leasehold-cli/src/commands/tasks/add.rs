@@ -1,7 +1,7 @@
 //! `tasks add`.
 
-use leasehold::model::{Payload, Retries, TaskId, TaskState};
-use leasehold::{Added, EnqueueBuilder, Leasehold};
+use leasehold::model::{Payload, RetryPolicy, TaskId, TaskState};
+use leasehold::{EnqueueBuilder, EnqueueResult, Leasehold};
 use serde::Serialize;
 
 use super::{lines, payload};
@@ -9,13 +9,13 @@ use crate::cli::AddArgs;
 use crate::commands::dispatch::{Desk, Done};
 use crate::exit;
 
-/// What was added, for programs.
+/// Added task, as JSON.
 #[derive(Serialize)]
 struct AddedView {
     id: TaskId,
     queue: String,
     duplicate: bool,
-    /// Where a duplicate stands.
+    /// Current state of a duplicate.
     #[serde(skip_serializing_if = "Option::is_none")]
     state: Option<TaskState>,
 }
@@ -26,7 +26,7 @@ pub(super) async fn add(desk: &Desk, mut args: AddArgs) -> Done {
     }
     let payload = payload::read(args.payload.take())?;
     let leasehold = desk.open_lasting("a task").await?;
-    let Added { id, duplicate } = prepared(&leasehold, &args, payload).await?;
+    let EnqueueResult { id, duplicate } = prepared(&leasehold, &args, payload).await?;
     let state = if duplicate { Some(leasehold.tasks()?.get(id).await?.state) } else { None };
     let view = AddedView { id, queue: args.queue.to_string(), duplicate, state };
     desk.printer.done(&view, |paint| {
@@ -39,10 +39,10 @@ pub(super) async fn add(desk: &Desk, mut args: AddArgs) -> Done {
     })
 }
 
-/// A task as the options want it, not added yet.
+/// Returns a builder for a task with these options, not enqueued yet.
 pub(super) fn prepared(leasehold: &Leasehold, args: &AddArgs, payload: Payload) -> EnqueueBuilder {
     let mut task = leasehold.enqueue_to(args.queue.clone(), payload);
-    task = task.retries(args.steps.over(Retries::default()));
+    task = task.retries(args.steps.over(RetryPolicy::default()));
     if let Some(key) = &args.key {
         task = task.key(key.clone());
     }

@@ -12,7 +12,7 @@ use crate::exit;
 use crate::identity::Identity;
 use crate::output::{Failure, Progress, count};
 
-/// So many are asked for at a time.
+/// Maximum number of tasks per query.
 const PAGE: u32 = 500;
 
 pub(super) async fn retry(desk: &Desk, args: RetryArgs) -> Done {
@@ -24,7 +24,7 @@ pub(super) async fn retry(desk: &Desk, args: RetryArgs) -> Done {
     each(desk, &args.ids, async |id| tasks.retry(id, by.clone()).await).await
 }
 
-/// What was tried again, for programs.
+/// Number of tasks that will be retried, as JSON.
 #[derive(Serialize)]
 struct Retried {
     retried: u64,
@@ -42,7 +42,7 @@ async fn retry_failed(desk: &Desk, tasks: &Tasks, queue: QueueName) -> Done {
         for task in page.items {
             match tasks.retry(task.id, by.clone()).await {
                 Ok(_) => retried += 1,
-                // Somebody was faster.
+                // Another caller has changed or removed the task in the meantime.
                 Err(Error::TaskState { .. } | Error::UnknownTask(_)) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -65,7 +65,8 @@ pub(super) async fn cancel(desk: &Desk, args: CancelArgs) -> Done {
     each(desk, &args.ids, async |id| tasks.cancel(id, by.clone(), args.reason.clone()).await).await
 }
 
-/// Does it to each. One that fails does not keep the others from it; the exit code is that of the first.
+/// Applies the change to each task. A failure does not stop the remaining changes; the exit code is
+/// that of the first failure.
 async fn each(desk: &Desk, ids: &[TaskId], change: impl AsyncFn(TaskId) -> Result<Task, Error>) -> Done {
     let (mut changed, mut failed) = (Vec::new(), None);
     for id in ids {
@@ -89,7 +90,7 @@ fn stands(task: &Task) -> String {
     format!("{}  {word}\n", task.id.short())
 }
 
-/// How a queue stands, for programs.
+/// State of a queue, as JSON.
 #[derive(Serialize)]
 struct QueueStands<'a> {
     queue: &'a str,

@@ -1,4 +1,4 @@
-//! From a command of these groups to what is done.
+//! Dispatch of the command groups `tasks` and `queues`.
 
 use super::{add, change, look, progress, retention, tidy, update};
 use crate::cli::{QueuesCommand, TasksCommand};
@@ -17,7 +17,7 @@ pub(in crate::commands) async fn tasks(desk: &Desk, command: TasksCommand) -> Do
         TasksCommand::Progress(args) => progress::progress(args),
         TasksCommand::Recover => tidy::recover(desk).await,
         TasksCommand::Purge(args) => tidy::purge(desk, args).await,
-        // It makes a runtime of its own, and has been served.
+        // Handled in the main dispatch, because it creates its own runtime.
         TasksCommand::Work(_) => Ok(exit::SUCCESS),
     }
 }

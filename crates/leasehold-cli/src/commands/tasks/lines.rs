@@ -1,10 +1,10 @@
-//! `tasks add --lines`: a task for each line, added in batches.
+//! `tasks add --lines`: adds a task for each line, in batches.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
 use leasehold::Leasehold;
-use leasehold::model::{Invalid, MAX_PAYLOAD, NewTask, Payload};
+use leasehold::model::{MAX_PAYLOAD, NewTask, Payload, ValidationError};
 use serde::Serialize;
 
 use super::add::prepared;
@@ -14,12 +14,12 @@ use crate::commands::dispatch::{Desk, Done};
 use crate::exit;
 use crate::output::{Failure, Progress, count};
 
-/// So many are added at a time: all of them or none.
+/// Maximum number of tasks per batch; a batch is added as a whole or not at all.
 const BATCH: usize = 500;
-/// And no more bytes of payloads than about these.
+/// Approximate maximum number of payload bytes per batch.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// What was added, for programs.
+/// Added tasks, as JSON.
 #[derive(Serialize)]
 struct AddedMany {
     queue: String,
@@ -78,7 +78,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// The next one; empty lines are none.
+    /// Returns the next payload; empty lines are skipped.
     fn next(&mut self) -> Result<Option<Payload>, Failure> {
         loop {
             let mut line = Vec::new();
@@ -91,7 +91,9 @@ impl Lines {
             self.number += 1;
             let text = line.trim_ascii();
             if !text.is_empty() {
-                let at = |Invalid(wrong)| Invalid(format!("{}, line {}: {wrong}", self.name, self.number));
+                let at = |ValidationError(wrong)| {
+                    ValidationError(format!("{}, line {}: {wrong}", self.name, self.number))
+                };
                 return Ok(Some(of_bytes(text).map_err(at)?));
             }
         }

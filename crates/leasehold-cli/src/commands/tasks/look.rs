@@ -9,7 +9,7 @@ use crate::commands::dispatch::{Desk, Done};
 use crate::exit;
 use crate::output::{queue_table, task_page, task_table, worker_table};
 
-/// So many are asked for at a time.
+/// Maximum number of tasks per query.
 const PAGE: u32 = 500;
 
 pub(super) async fn list(desk: &Desk, args: ListTasksArgs) -> Done {

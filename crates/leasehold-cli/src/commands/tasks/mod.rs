@@ -1,15 +1,4 @@
-//! Tasks, queues and workers.
-//!
-//! | file | commands |
-//! |---|---|
-//! | `dispatch.rs` | from a command of these groups to what is done |
-//! | `add.rs`, `lines.rs`, `payload.rs` | `tasks add`, of one or of many, and where payloads come from |
-//! | `look.rs` | `tasks list`, `tasks show`, `tasks counts`, `queues list`, `workers` |
-//! | `change.rs`, `update.rs` | `tasks retry`, `tasks cancel`, `tasks update`, `queues pause`, `queues resume` |
-//! | `retention.rs` | `queues retention` |
-//! | `tidy.rs` | `tasks recover`, `tasks purge` |
-//! | `progress.rs` | `tasks progress` |
-//! | `work.rs` | `tasks work`, up to the plan that `crate::work` carries out |
+//! Commands for tasks, queues and workers.
 
 mod add;
 mod change;

@@ -1,15 +1,15 @@
-//! Where payloads come from: the command line, a file, stdin.
+//! Sources of payloads: the command line, a file, stdin.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use leasehold::model::{Invalid, MAX_PAYLOAD, Payload};
+use leasehold::model::{MAX_PAYLOAD, Payload, ValidationError};
 
 use crate::cli::Source;
 use crate::output::{Failure, visible};
 
-/// Reads it, if it is not there yet.
+/// Reads the payload from its source.
 pub(in crate::commands) fn read(source: Option<Source>) -> Result<Payload, Failure> {
     match source {
         None => Ok(Payload::default()),
@@ -31,19 +31,20 @@ pub(super) fn shown(path: &Path) -> String {
     format!("file '{}'", visible(&path.to_string_lossy()))
 }
 
-/// No more is read than a payload may have.
+/// Reads the whole input, up to the maximum size of a payload.
 fn whole(name: &str, from: impl Read) -> Result<Payload, Failure> {
     let mut text = Vec::new();
     let most = MAX_PAYLOAD as u64 + 1;
     from.take(most).read_to_end(&mut text).map_err(|error| unreadable(name, &error))?;
-    of_bytes(&text).map_err(|Invalid(wrong)| Invalid(format!("{name}: {wrong}")).into())
+    of_bytes(&text).map_err(|ValidationError(wrong)| ValidationError(format!("{name}: {wrong}")).into())
 }
 
-/// Blanks around it are no part of it: the same payload has the same fingerprint wherever it came from.
-pub(super) fn of_bytes(text: &[u8]) -> Result<Payload, Invalid> {
+/// Parses a payload. Surrounding whitespace is dropped: the same payload has the same fingerprint
+/// whatever its source.
+pub(super) fn of_bytes(text: &[u8]) -> Result<Payload, ValidationError> {
     if text.len() > MAX_PAYLOAD {
-        return Err(Invalid(format!("the payload is too large; {MAX_PAYLOAD} bytes is the most")));
+        return Err(ValidationError(format!("the payload is too large; {MAX_PAYLOAD} bytes is the most")));
     }
-    let text = str::from_utf8(text).map_err(|_| Invalid("the payload is not UTF-8".to_owned()))?;
+    let text = str::from_utf8(text).map_err(|_| ValidationError("the payload is not UTF-8".to_owned()))?;
     Payload::new(text.trim())
 }

@@ -1,4 +1,4 @@
-//! `tasks progress`: from within a command of `tasks work`.
+//! `tasks progress`: reports progress from within a command of `tasks work`.
 
 use std::fs::File;
 use std::io::Write;
@@ -12,7 +12,7 @@ use crate::exit;
 use crate::output::Failure;
 use crate::run::PROGRESS;
 
-/// So much of a note goes into one line that is written whole.
+/// Maximum length of the note, in bytes, so that the line is written atomically.
 const NOTE_BYTES: usize = 500;
 
 pub(super) fn progress(args: ProgressArgs) -> Done {
@@ -27,7 +27,7 @@ pub(super) fn progress(args: ProgressArgs) -> Done {
     let line = serde_json::to_string(&progress).map_err(Failure::internal)? + "\n";
     let over = |_| Failure::lost("the attempt that this command belongs to is over");
     let mut pipe = File::options().write(true).open(path).map_err(over)?;
-    // A number that somebody else has by now must not be written to.
+    // The pid in the path may have been reused; a file that is not a pipe must not be written to.
     if !pipe.metadata().is_ok_and(|facts| facts.file_type().is_fifo()) {
         return Err(Failure::usage(format!("{PROGRESS} does not lead to the worker")));
     }

@@ -8,10 +8,10 @@ use crate::cli::RetentionArgs;
 use crate::commands::dispatch::{Desk, Done};
 use crate::exit;
 
-/// How long finished tasks are kept, for programs.
+/// Retention of finished tasks, as JSON.
 #[derive(Serialize)]
 struct Kept<'a> {
-    /// None: of all queues that have nothing set of their own.
+    /// Queue; `None` for all queues without a retention of their own.
     queue: Option<&'a str>,
     retention: RetentionView,
 }

@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use leasehold::model::{Finished, Recovered, TaskState, format_duration};
+use leasehold::model::{FinishedFilter, Recovered, TaskState, format_duration};
 use serde::Serialize;
 
 use crate::cli::PurgeArgs;
@@ -10,10 +10,10 @@ use crate::commands::dispatch::{Desk, Done};
 use crate::exit;
 use crate::output::{Failure, Progress, count};
 
-/// So many at a time.
+/// Maximum number of tasks per call.
 const BATCH: u32 = 500;
 
-/// What was recovered, for programs.
+/// Recovered tasks, as JSON.
 #[derive(Serialize)]
 struct RecoveredView {
     returned: u32,
@@ -50,7 +50,7 @@ pub(super) async fn recover(desk: &Desk) -> Done {
     Ok(exit::SUCCESS)
 }
 
-/// What was cleared away, for programs.
+/// Deleted or archived tasks, as JSON.
 #[derive(Serialize)]
 struct Cleared {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -66,7 +66,7 @@ pub(super) async fn purge(desk: &Desk, args: PurgeArgs) -> Done {
     let leasehold = desk.open().await?;
     let tasks = leasehold.tasks()?;
     let before = leasehold.now().await?.minus(args.older_than);
-    let which = Finished { queue: args.queue, state: args.state, before, limit: BATCH };
+    let which = FinishedFilter { queue: args.queue, state: args.state, before, limit: BATCH };
     let mut progress = Progress::new(desk.printer, "clearing", None);
     let mut cleared = 0;
     loop {
@@ -86,7 +86,7 @@ pub(super) async fn purge(desk: &Desk, args: PurgeArgs) -> Done {
     Ok(exit::SUCCESS)
 }
 
-/// Says what is meant and lets a person agree.
+/// Describes the tasks concerned and asks the operator for confirmation.
 fn confirm(args: &PurgeArgs) -> Result<(), Failure> {
     let mut stderr = io::stderr();
     if !io::stdin().is_terminal() || !stderr.is_terminal() {

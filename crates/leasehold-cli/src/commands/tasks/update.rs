@@ -1,7 +1,7 @@
 //! `tasks update`.
 
 use leasehold::client::TaskView;
-use leasehold::model::{Change, Retries};
+use leasehold::model::{Change, RetryPolicy};
 
 use super::payload;
 use crate::cli::UpdateArgs;
@@ -13,8 +13,8 @@ pub(super) async fn update(desk: &Desk, args: UpdateArgs) -> Done {
     let payload = args.payload.map(|source| payload::read(Some(source))).transpose()?;
     let tasks = desk.open().await?.tasks()?;
     let retries = match args.max_attempts {
-        // The pauses stay. If they change in between, so does the version.
-        Some(attempts) => Some(Retries { attempts, ..tasks.get(args.id).await?.retries }),
+        // The delays of the policy stay. If they change in between, so does the version.
+        Some(attempts) => Some(RetryPolicy { attempts, ..tasks.get(args.id).await?.retries }),
         None => None,
     };
     let change = Change {

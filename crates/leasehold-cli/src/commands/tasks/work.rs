@@ -1,6 +1,6 @@
 //! `tasks work`, up to the plan: the rest is in `crate::work`.
 
-use leasehold::store::{Abilities, StoreUrl};
+use leasehold::store::{Capabilities, StoreUrl};
 
 use crate::cli::WorkArgs;
 use crate::commands::dispatch::{Done, block_on};
@@ -18,7 +18,7 @@ pub(in crate::commands) fn work(args: WorkArgs, store: &Choice, printer: Printer
     };
     let store_url = store.absolute();
     let chosen = lease_ttl(args.ttl)?;
-    let ttl = chosen.unwrap_or(Abilities::TTL);
+    let ttl = chosen.unwrap_or(Capabilities::TTL);
     let launcher = Launcher::new(WorkerCommand {
         command: args.command,
         store_url: store_url.clone(),

@@ -6,10 +6,10 @@ use crate::output::paint::Paint;
 use crate::output::table::{Table, Tint, plain};
 use crate::output::text::{ago, shortly, visible};
 
-/// So much of a text is shown in a row.
+/// Maximum length of a note in a row, in characters.
 const NOTE_CHARS: usize = 60;
 
-/// A row for each.
+/// Returns a table with a row for each task.
 pub(crate) fn task_table(tasks: &[Task], now: Timestamp, paint: Paint) -> String {
     let mut table = Table::new(&["ID", "QUEUE", "STATE", "PRIORITY", "ATTEMPT", "ADDED", "WHEN", "NOTE"]);
     for task in tasks {
@@ -38,7 +38,7 @@ pub(in crate::output) fn tint(state: TaskState) -> Tint {
     }
 }
 
-/// The time that matters: when it will run, since when it runs, when it ended.
+/// Returns the relevant time: when the task will run, since when it runs, or when it ended.
 fn moment(task: &Task, now: Timestamp) -> String {
     match task.state {
         TaskState::Scheduled => shortly(now, task.run_at),
@@ -47,7 +47,7 @@ fn moment(task: &Task, now: Timestamp) -> String {
     }
 }
 
-/// Why it waits, how far it is, or what went wrong.
+/// Returns the reason for the wait, the progress, or the error.
 fn note(task: &Task) -> String {
     let text = match (task.state, &task.progress, &task.error, &task.lock) {
         (TaskState::Running, _, _, _) if task.cancel.is_some() => "stopping".to_owned(),

@@ -1,11 +1,4 @@
-//! Tasks, queues and workers, for people; for programs they are written by the library.
-//!
-//! | file | idea |
-//! |---|---|
-//! | `list.rs` | tasks as a table |
-//! | `page.rs` | everything about one task |
-//! | `queues.rs` | queues with their counts |
-//! | `workers.rs` | who works |
+//! Text output of tasks, queues and workers; their JSON form is in the client library.
 
 mod list;
 mod page;

@@ -1,4 +1,4 @@
-//! Everything about one task.
+//! Page with all details of one task.
 
 use leasehold::model::{Task, TaskEvent, TaskState, Timestamp, format_duration};
 
@@ -7,10 +7,10 @@ use crate::output::paint::Paint;
 use crate::output::table::block;
 use crate::output::text::{lines, short, visible, when};
 
-/// So much of a payload or a result is shown.
+/// Maximum length of a shown payload or result, in characters.
 const JSON_CHARS: usize = 2000;
 
-/// What it is, how it stands, and what happened to it.
+/// Returns the page: the task, its state and its history.
 pub(crate) fn task_page(task: &Task, now: Timestamp, paint: Paint) -> String {
     let state = tint(task.state)(paint, task.state.to_string());
     let mut page = lines([format!("{}  {state}", paint.bold(task.id.short()))]);
@@ -76,7 +76,7 @@ fn facts(task: &Task, now: Timestamp) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// One line for each step.
+/// Returns one event of the history as a line.
 fn happened(event: &TaskEvent) -> String {
     let attempt = if event.attempt > 0 { format!("  attempt {}", event.attempt) } else { String::new() };
     let took = event.leased_at.map(|start| format!(", after {}", short(event.at.since(start))));

@@ -5,7 +5,7 @@ use leasehold::model::{QueueStatus, TaskState};
 use crate::output::paint::Paint;
 use crate::output::table::{Table, Tint, plain};
 
-/// A row for each, a column for each state.
+/// Returns a table with a row for each queue and a column for each state.
 pub(crate) fn queue_table(queues: &[QueueStatus], paint: Paint) -> String {
     let states = TaskState::ALL.map(|state| state.word().to_uppercase());
     let headings: Vec<&str> =

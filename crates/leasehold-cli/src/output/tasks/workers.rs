@@ -1,4 +1,4 @@
-//! Who works.
+//! Workers as a table.
 
 use leasehold::client::WorkerView;
 use leasehold::model::{Timestamp, WorkerStatus};
@@ -7,7 +7,7 @@ use crate::output::paint::Paint;
 use crate::output::table::{Table, Tint, plain};
 use crate::output::text::{ago, visible};
 
-/// A row for each.
+/// Returns a table with a row for each worker.
 pub(crate) fn worker_table(workers: &[WorkerStatus], now: Timestamp, paint: Paint) -> String {
     let mut table = Table::new(&["ID", "HOST", "PID", "QUEUES", "BUSY", "HEARD", "STATE", "VERSION"]);
     for worker in workers {

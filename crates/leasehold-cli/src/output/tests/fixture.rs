@@ -1,11 +1,11 @@
-//! Locks for the tests of this folder: made by the real rules, at a time of their own.
+//! Locks for the tests of this folder: created by the rules of the model, at fixed times.
 
 use std::sync::Arc;
 
 use leasehold::LockStatus;
 use leasehold::model::{
-    Acquire, Ask, AskRelease, Holder, LeaseId, LockName, LockOp, LockRecord, Member, Metadata, Mode, Outcome,
-    Priority, Reason, Release, Renew, Slots, Timestamp, Ttl,
+    Acquire, Ask, Holder, LeaseId, LockName, LockOp, LockRecord, Member, Metadata, Mode, Outcome, Priority,
+    Reason, Release, Renew, RequestRelease, Slots, Timestamp, Ttl,
 };
 
 /// 2024-11-05T14:31:45Z.
@@ -39,7 +39,7 @@ fn record(name: &str) -> LockRecord {
     LockRecord::new(LockName::new(name).unwrap())
 }
 
-/// Held for 12 s, renewed once, asked for, and waited for by two.
+/// Returns a lock held for 12 s, renewed once, with a release request and two waiters.
 pub(in crate::output) fn held(name: &str) -> LockStatus {
     let mut record = record(name);
     let Outcome::Granted(lease) = acquire(&mut record, ask("ada@web1:4711", 1), at(0)) else {
@@ -47,19 +47,19 @@ pub(in crate::output) fn held(name: &str) -> LockStatus {
     };
     let renew = Renew { lease_id: lease.ask.lease_id, token: lease.token, ttl: None };
     record.apply(&LockOp::Renew(renew), at(10));
-    let stop = AskRelease {
+    let stop = RequestRelease {
         token: None,
         by: Holder::new("bob@ci").unwrap(),
         reason: Some(Reason::new("hotfix").unwrap()),
     };
-    record.apply(&LockOp::AskRelease(stop), at(11));
+    record.apply(&LockOp::RequestRelease(stop), at(11));
     acquire(&mut record, ask("bob@ci:12", 2), at(8));
     let shared = Ask { mode: Mode::Shared, ..ask("eve@ci:13", 3) };
     acquire(&mut record, shared, at(11));
     LockStatus::of(&record, at(12))
 }
 
-/// Shared by two.
+/// Returns a lock shared by two holders.
 pub(in crate::output) fn shared(name: &str) -> LockStatus {
     let mut record = record(name);
     for (number, holder) in [(4, "carol"), (5, "dan")] {
@@ -69,14 +69,14 @@ pub(in crate::output) fn shared(name: &str) -> LockStatus {
     LockStatus::of(&record, at(12))
 }
 
-/// Held, but its time is over.
+/// Returns a lock whose lease has expired.
 pub(in crate::output) fn stale(name: &str) -> LockStatus {
     let mut record = record(name);
     acquire(&mut record, ask("ada@web1:4711", 1), at(0));
     LockStatus::of(&record, at(33))
 }
 
-/// Held and released again.
+/// Returns a lock that was held and released.
 pub(in crate::output) fn free(name: &str) -> LockStatus {
     let mut record = record(name);
     let Outcome::Granted(lease) = acquire(&mut record, ask("ada@web1:4711", 1), at(0)) else {
@@ -87,12 +87,13 @@ pub(in crate::output) fn free(name: &str) -> LockStatus {
     LockStatus::of(&record, at(12))
 }
 
-/// Never heard of.
+/// Returns a lock that was never acquired.
 pub(in crate::output) fn unknown(name: &str) -> LockStatus {
     LockStatus::of(&record(name), at(12))
 }
 
-/// Held, its time still runs, but its process is gone; none where the system does not tell.
+/// Returns a lock whose lease has not expired but whose process is dead; `None` where the system
+/// does not provide process information.
 pub(in crate::output) fn gone(name: &str) -> Option<LockStatus> {
     let mut process = leasehold::store::this_process()?;
     process.members = vec![Member { pid: 1 << 30, started: 1, group: false }];

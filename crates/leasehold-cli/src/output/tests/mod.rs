@@ -1,3 +1,3 @@
-//! What the tests of this folder share.
+//! Fixtures shared by the tests of this folder.
 
 pub(super) mod fixture;

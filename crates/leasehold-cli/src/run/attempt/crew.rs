@@ -1,4 +1,4 @@
-//! All keepers of a worker, and what they leave behind if they are killed.
+//! All keepers of a worker, and the cleanup of the processes that a killed keeper leaves behind.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -15,22 +15,23 @@ use tokio::time::sleep;
 
 use crate::run::tree::{self, Below, Pass, Reaped};
 
-/// So often what does not die is killed before somebody is told.
+/// Maximum number of kill passes before surviving processes are reported.
 const TRIES: u32 = 100;
 
 pub(crate) struct Crew {
-    /// The watchdogs of those that are not dead and buried: each is the parent of its keeper.
+    /// WATCHDOG processes that have not been reaped; each is the parent of its keeper.
     keepers: Mutex<BTreeSet<Pid>>,
-    /// Changes when one of them has died.
+    /// Signals a change when one of them has died.
     deaths: watch::Sender<()>,
-    /// Children from before, when this process was another program. They are none of our business.
+    /// Children inherited across `exec`; never signalled.
     spare: Vec<Pid>,
-    /// Who has it may start a keeper.
+    /// Serializes the start of keepers.
     starting: Mutex<()>,
 }
 
 impl Crew {
-    /// Nobody yet. From here on what loses its parent below us falls to us.
+    /// Creates an empty crew and makes this process a subreaper: orphans below it become its
+    /// children.
     pub(crate) fn gather() -> Self {
         let spare = tree::own_children();
         tree::adopt_orphans();
@@ -42,12 +43,14 @@ impl Crew {
         }
     }
 
-    /// What a keeper is to inherit must not get to another one that is started at the same time.
+    /// Serializes starts: a descriptor that one keeper is to inherit must not leak into another
+    /// keeper that is started at the same time.
     pub(super) fn one_at_a_time(&self) -> MutexGuard<'_, ()> {
         self.starting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts one. It cannot be buried before it is known.
+    /// Starts a keeper. The lock on the set is held during the start, so the keeper cannot be
+    /// reaped before it is registered.
     pub(super) fn hire(&self, start: impl FnOnce() -> io::Result<Child>) -> io::Result<(Pid, Child)> {
         let mut keepers = self.keepers();
         let child = start()?;
@@ -56,7 +59,7 @@ impl Crew {
         Ok((pid, child))
     }
 
-    /// Buries whoever dies, keeper or orphan. Never ends.
+    /// Reaps every child that dies, keeper or orphan. Never returns except on error.
     pub(crate) async fn bury(&self) -> io::Result<()> {
         let mut children = signal(SignalKind::child())?;
         loop {
@@ -66,7 +69,7 @@ impl Crew {
     }
 
     fn bury_the_dead(&self) {
-        // A number that is in the set is not given to another process as long as we have the set.
+        // As long as this lock is held, no pid in the set is reaped, so the system cannot reuse it.
         let mut keepers = self.keepers();
         let mut died = false;
         while let Reaped::News(status) = tree::reap() {
@@ -80,16 +83,18 @@ impl Crew {
         }
     }
 
-    /// Resolves when this watchdog is dead and buried.
+    /// Resolves when this watchdog has died and been reaped.
     pub(super) async fn death_of(&self, watchdog: Pid) {
         let mut deaths = self.deaths.subscribe();
-        // The sender lives as long as we do.
+        // The sender lives as long as `self`.
         let _ = deaths.wait_for(|()| !self.keepers().contains(&watchdog)).await;
     }
 
-    /// A keeper or its watchdog was killed: ends both, and all that they leave.
+    /// Ends an attempt whose keeper or watchdog was killed: both processes and everything that they
+    /// leave behind.
     pub(super) async fn end_attempt(&self, watchdog: Pid, command: Option<Pid>) {
-        // WATCHDOG goes last: as long as anything lives, it could still end it if we were killed too.
+        // WATCHDOG last: as long as any process of the tree is alive, WATCHDOG can still end it if
+        // this process is killed too.
         self.kill_until_gone(|| self.kill_below(watchdog)).await;
         self.kill_watchdog(watchdog);
         self.kill_until_gone(|| self.kill_orphans(command)).await;
@@ -100,7 +105,7 @@ impl Crew {
         for _ in 0..TRIES {
             let pass = kill();
             self.bury_the_dead();
-            // A process that was forked while we looked may have been missed once, but not by a second look.
+            // One pass may miss a process that was forked meanwhile; the next pass does not.
             nothing_seen = if pass.alive == 0 { nothing_seen + 1 } else { 0 };
             if nothing_seen == 2 {
                 return;
@@ -111,9 +116,9 @@ impl Crew {
         tree::complain(&last);
     }
 
-    /// One pass over what is below a watchdog, if that lives.
+    /// Makes one kill pass over the processes below a watchdog, if the watchdog is alive.
     fn kill_below(&self, watchdog: Pid) -> Pass {
-        // With the set in our hands, it is not buried, and its number is its own.
+        // While the lock is held, the watchdog is not reaped and its pid is not reused.
         let keepers = self.keepers();
         if !keepers.contains(&watchdog) {
             return Pass::default();
@@ -128,12 +133,14 @@ impl Crew {
         }
     }
 
-    /// One pass over everything below us that is not below a watchdog: what one has left that was killed.
+    /// Makes one kill pass over everything below this process that is not below a watchdog: the
+    /// orphans of watchdogs that were killed.
     fn kill_orphans(&self, command: Option<Pid>) -> Pass {
-        // With the set in our hands, none is started that we would take for an orphan.
+        // While the lock is held, no keeper is started that could be mistaken for an orphan.
         let keepers = self.keepers();
         let spare = self.spare.iter().chain(keepers.iter()).copied().collect();
-        // Where processes can be listed, the group is not needed, and its number may belong to another group by now.
+        // Where processes can be listed, the group is not needed, and its id may have been reused
+        // by now.
         let group = command.filter(|_| cfg!(not(target_os = "linux")));
         Below { roots: vec![getpid()], spare, group, ..Below::default() }.kill()
     }

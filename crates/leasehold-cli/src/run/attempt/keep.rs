@@ -1,5 +1,5 @@
-//! The start of a keeper: this program once more, under another name, with its link to the worker as stdin. The process that
-//! is started forks KEEPER and becomes WATCHDOG.
+//! Start of a keeper: this program again, under another name, with its link to the worker as stdin.
+//! The started process forks KEEPER and becomes WATCHDOG.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -24,7 +24,8 @@ use crate::run::terminal::Terminal;
 use crate::run::watchdog::Watchdog;
 use crate::run::{signals, sys, tree};
 
-/// What to do if this process was started as a keeper: `lease-keeper FILE COMMAND ARGUMENTS…`. Gives its exit code.
+/// Runs the keeper if this process was started as one: `lease-keeper FILE COMMAND ARGUMENTS…`.
+/// Returns its exit code, or `None` if this process is not a keeper.
 pub(crate) fn keep(arguments: &[OsString]) -> Option<i32> {
     let [name, file, command @ ..] = arguments else { return None };
     if name != NAME || command.is_empty() {
@@ -51,7 +52,7 @@ fn begin(file: &Path, command: &[OsString]) -> io::Result<i32> {
     shared.set_valid_until(order.valid_until);
     match sys::fork()? {
         ForkResult::Parent { child: keeper } => {
-            // A link in a second pair of hands would hide the death of the first.
+            // A second open copy of the link would hide the death of KEEPER from the worker.
             drop(link);
             dup2_stdin(File::open("/dev/null")?)?;
             shared.set_keeper(keeper);
@@ -69,7 +70,7 @@ fn begin(file: &Path, command: &[OsString]) -> io::Result<i32> {
     }
 }
 
-/// What KEEPER begins with.
+/// Initial state of KEEPER.
 struct Beginning {
     order: Order,
     image: Image,
@@ -79,7 +80,7 @@ struct Beginning {
 }
 
 impl Beginning {
-    /// Forks the command, and watches over it to its end.
+    /// Forks the command, and watches it until all of its processes have ended.
     fn keep(self) -> io::Result<i32> {
         let Self { order, image, link, shared, contained } = self;
         take_another_name();
@@ -90,8 +91,9 @@ impl Beginning {
         let place = Place { terminal: &Terminal::none(), contained: &contained };
         let (stub, link) = Stub::fork(&image, &place, link)?;
         signals::ignore_in_keeper();
-        sys::undo_low_priority(); // The command keeps what it has inherited.
-        // Only the command has the payload's pipe now: when it ends, so does the feeding.
+        sys::undo_low_priority(); // The command keeps the inherited priority.
+        // Only the command holds the read end of the payload pipe now: when the command ends, the
+        // writer thread ends.
         dup2_stdin(File::open("/dev/null")?)?;
         let Order { valid_until, timing, variables, payload, .. } = order;
         let watch = Watch::new(stub, link, Lease { valid_until, timing, shared, contained })?;
@@ -100,10 +102,11 @@ impl Beginning {
     }
 }
 
-/// On a thread of its own: a command need not read all of it, or any. Begun after the fork, which wants one thread.
+/// Writes the payload to the command on a separate thread, because the command need not read all of
+/// it, or any. Started after the fork, which requires a single thread.
 fn feed_on(mut feed: PipeWriter, payload: Vec<u8>) {
     std::thread::spawn(move || {
-        // A command that does not want it is free not to.
+        // The command may ignore its input.
         let _ = feed.write_all(&payload);
     });
 }

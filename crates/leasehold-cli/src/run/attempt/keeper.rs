@@ -1,10 +1,10 @@
-//! A keeper, as its worker sees it.
+//! Handle of a keeper in its worker.
 
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use leasehold::Moment;
+use leasehold::BootInstant;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
@@ -12,29 +12,29 @@ use super::crew::Crew;
 use crate::exit;
 use crate::run::link::{Exited, Inbox, Message, Received};
 
-/// When it is dropped before the end, the command is ended.
+/// Handle of a keeper. Dropping it before the end ends the command.
 pub(crate) struct Keeper {
     link: tokio::net::UnixStream,
     inbox: Inbox,
-    /// Its parent.
+    /// Parent of the keeper.
     watchdog: Pid,
     command: Option<Pid>,
     ended: Option<Exited>,
     crew: Arc<Crew>,
 }
 
-/// How an attempt ended. Nothing of the command is alive any more.
+/// How an attempt ended. No process of the command is alive any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
-    /// By itself, or after it was asked to stop: with this code.
+    /// The command exited with this code, by itself or after a request to stop.
     Code(i32),
-    /// By this signal of somebody else.
+    /// The command was killed by this signal, which another process sent.
     Signal(i32),
-    /// It was ended: because the worker wanted it, or because its lease was about to end.
+    /// The command was ended because the worker requested it or because its lease was about to end.
     Stopped,
-    /// The system would not execute it.
+    /// The system refused to execute the command.
     NotRun,
-    /// Its keeper was killed, and everything with it.
+    /// The keeper was killed, and every process of the command with it.
     Killed,
 }
 
@@ -45,28 +45,30 @@ impl Keeper {
         Ok(Self { link, inbox: Inbox::default(), watchdog, command: None, ended: None, crew })
     }
 
-    /// The lease is valid until then.
-    pub(crate) fn renewed(&self, until: Moment) {
+    /// Reports a renewal: the lease is valid until this moment.
+    pub(crate) fn renewed(&self, until: BootInstant) {
         self.tell(Message::Valid(until));
     }
 
-    /// The command is to stop.
+    /// Asks the command to stop.
     pub(crate) fn stop(&self) {
         self.tell(Message::Signal(Signal::SIGTERM as i32));
     }
 
-    /// The command is to be killed, now.
+    /// Kills the command immediately.
     pub(crate) fn kill(&self) {
         self.tell(Message::Signal(Signal::SIGKILL as i32));
     }
 
-    /// There are few messages, so they always fit; and if the keeper is gone nobody misses them.
+    /// Sends a message to the keeper. Messages are few, so they always fit into the socket buffer;
+    /// if the keeper has exited they are not needed.
     fn tell(&self, message: Message) {
-        // Not through the runtime: it would refuse until it has seen that the link can be written to.
+        // Bypasses the runtime, which would refuse the write until it has seen the link become
+        // writable.
         let _ = nix::unistd::write(&self.link, &message.to_bytes());
     }
 
-    /// All of it.
+    /// Writes all of the bytes to the keeper.
     pub(super) async fn give(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             self.link.writable().await?;
@@ -79,12 +81,14 @@ impl Keeper {
         Ok(())
     }
 
-    /// The end. May be dropped and called again.
+    /// Waits for the end of the attempt. Cancel safe: the future may be dropped and the method
+    /// called again.
     pub(crate) async fn end(&mut self) -> End {
         let mut watched = true;
         loop {
             match self.inbox.receive(|buffer| self.link.try_read(buffer)) {
-                // WATCHDOG ends after KEEPER has said all that it has to say, so without it there is nothing to come.
+                // WATCHDOG exits after KEEPER has sent all of its messages, so no further message
+                // can arrive.
                 Received::Nothing if !watched => return self.killed().await,
                 Received::Nothing => tokio::select! {
                     biased;
@@ -108,7 +112,7 @@ impl Keeper {
     fn how(&self, code: i32) -> End {
         match (code, self.ended) {
             (exit::NOT_RUNNABLE, _) => End::NotRun,
-            // Asked to stop, it came to a good end.
+            // The command was asked to stop and succeeded.
             (_, Some(Exited::Code(exit::SUCCESS))) => End::Code(exit::SUCCESS),
             (exit::SUCCESS, Some(Exited::Code(code))) => End::Code(code),
             (exit::SUCCESS, Some(Exited::Signal(signal))) => End::Signal(signal),

@@ -1,4 +1,4 @@
-//! A worker starts keepers.
+//! Start of keepers by a worker.
 
 use std::ffi::OsString;
 use std::io::{self, PipeReader};
@@ -10,8 +10,8 @@ use std::process::{ChildStderr, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::Moment;
-use leasehold::model::{Brief, ExecutionId, Task, Token, Ttl};
+use leasehold::BootInstant;
+use leasehold::model::{ExecutionId, ExecutionSpec, Task, Token, Ttl};
 use nix::unistd::{Pid, dup};
 
 use super::crew::Crew;
@@ -24,12 +24,13 @@ use crate::run::environment::{Attempt, Execution};
 use crate::run::lookup::look_up;
 use crate::run::timing::Timing;
 
-/// The name that a keeper is started under, so that whoever kills all processes called "leasehold" leaves it.
+/// Process name of a keeper. It differs from "leasehold" so that a kill of all processes with that
+/// name spares the keeper.
 pub(super) const NAME: &str = "lease-keeper";
-/// Signs of life are given after this part of the ttl.
+/// Fraction of the ttl after which a heartbeat is sent.
 const BEAT_AT: f64 = 1.0 / 3.0;
 
-/// What all attempts of a worker have in common.
+/// Parameters that all attempts of a worker share.
 pub(crate) struct Launcher {
     file: PathBuf,
     command: Vec<OsString>,
@@ -39,25 +40,25 @@ pub(crate) struct Launcher {
     crew: Arc<Crew>,
 }
 
-/// What a command finds around it.
+/// Environment and working directory of a command.
 enum Around {
-    /// All that is around us, and where the store is.
+    /// The whole environment of this process, plus the URL of the store.
     Ours { store_url: String },
-    /// These variables and nothing else, and this folder.
+    /// Only these variables, and this folder.
     Clean { variables: Vec<(String, OsString)>, directory: PathBuf },
 }
 
-/// A command that finds nothing of ours around it.
+/// Command that inherits nothing from the environment of this process.
 pub(crate) struct CleanCommand {
     pub(crate) command: Vec<OsString>,
-    /// Also where the program is looked for, if it is a relative path.
+    /// Working directory; a relative path of the program is resolved against it too.
     pub(crate) directory: PathBuf,
     pub(crate) variables: Vec<(String, OsString)>,
     pub(crate) ttl: Ttl,
     pub(crate) contain: Contain,
 }
 
-/// The command of a worker.
+/// Command of a worker.
 pub(crate) struct WorkerCommand {
     pub(crate) command: Vec<OsString>,
     pub(crate) store_url: String,
@@ -66,7 +67,7 @@ pub(crate) struct WorkerCommand {
     pub(crate) contain: Contain,
 }
 
-/// What a command is to know of its execution.
+/// Parameters for the command of one execution.
 pub(crate) struct ExecutionStart<'a> {
     pub(crate) task: &'a Task,
     pub(crate) lock_token: Option<Token>,
@@ -74,18 +75,18 @@ pub(crate) struct ExecutionStart<'a> {
     pub(crate) payload_file: &'a Path,
 }
 
-/// A command that is about to run.
+/// Command that is about to run.
 pub(crate) struct Launched {
     pub(crate) keeper: Keeper,
     pub(crate) stdout: ChildStdout,
     pub(crate) stderr: ChildStderr,
-    /// What it tells of how far it has come.
+    /// Read end of the pipe to which the command writes its progress.
     pub(crate) progress: PipeReader,
 }
 
 impl Launcher {
-    /// Checks that the command can be run and contained, and that there will be time to end it. To be called while this
-    /// process has one thread.
+    /// Checks that the command can be run and contained, and that the ttl leaves time to end it.
+    /// Must be called while this process has one thread.
     pub(crate) fn new(command: WorkerCommand) -> Result<Self, Failure> {
         let WorkerCommand { command, store_url, ttl, kill_after, contain } = command;
         let timing = Timing::new(ttl, kill_after, BEAT_AT).map_err(Failure::usage)?;
@@ -99,13 +100,14 @@ impl Launcher {
         Ok(Self { file, command, timing, around, contain, crew: Arc::new(Crew::gather()) })
     }
 
-    /// The same for leases that last as long as this.
+    /// Returns the launcher with the timing for leases of this ttl.
     pub(crate) fn lasting(self, ttl: Duration, kill_after: Option<Duration>) -> Result<Self, Failure> {
         let timing = Timing::new(ttl, kill_after, BEAT_AT).map_err(Failure::usage)?;
         Ok(Self { timing, ..self })
     }
 
-    /// The same for a command that finds nothing of ours around it, one of many.
+    /// Creates a launcher for one of several commands that inherit nothing from the environment of
+    /// this process. Makes the same checks as [`Self::new`].
     pub(crate) fn clean(clean: CleanCommand, crew: Arc<Crew>) -> Result<Self, Failure> {
         let CleanCommand { command, directory, variables, ttl, contain } = clean;
         let timing = Timing::new(ttl.as_duration(), None, BEAT_AT).map_err(Failure::config)?;
@@ -114,41 +116,41 @@ impl Launcher {
         let name = if is_path { directory.join(&first).into_os_string() } else { first };
         let file =
             look_up(&name, std::env::var_os("PATH")).map_err(|refusal| Failure::config(refusal.message))?;
-        // From the folder that the command runs in, ours would not be found.
+        // A relative path would not resolve from the working directory of the command.
         let file = std::path::absolute(file).map_err(Failure::internal)?;
         contain.check().map_err(|error| Failure::config(error.to_string()))?;
         Ok(Self { file, command, timing, around: Around::Clean { variables, directory }, contain, crew })
     }
 
-    /// Buries whoever dies. Never ends.
+    /// Reaps every child that dies. Never returns except on error.
     pub(crate) async fn bury(&self) -> io::Result<()> {
         self.crew.bury().await
     }
 
-    /// Starts the command for a task whose lease is valid until then.
+    /// Starts the command for a task whose lease is valid until `valid_until`.
     pub(crate) async fn launch(
         &self,
         task: &Task,
         lock_token: Option<Token>,
-        valid_until: Moment,
+        valid_until: BootInstant,
     ) -> io::Result<Launched> {
         let store_url = match &self.around {
             Around::Ours { store_url } => store_url.as_str(),
             Around::Clean { .. } => "",
         };
         let payload = match ExecutionId::of_task(task) {
-            Some(_) => Brief::of(task).input.bytes().to_vec(),
+            Some(_) => ExecutionSpec::of(task).input.bytes().to_vec(),
             None => task.payload.as_str().as_bytes().to_vec(),
         };
         let variables = |progress_path| Attempt { store_url, task, lock_token, progress_path }.block();
         self.start(valid_until, payload, variables).await
     }
 
-    /// Starts the command for an execution whose lease is valid until then.
+    /// Starts the command for an execution whose lease is valid until `valid_until`.
     pub(crate) async fn launch_execution(
         &self,
         start: ExecutionStart<'_>,
-        valid_until: Moment,
+        valid_until: BootInstant,
     ) -> io::Result<Launched> {
         let ExecutionStart { task, lock_token, payload, payload_file } = start;
         let around = match &self.around {
@@ -162,7 +164,7 @@ impl Launcher {
 
     async fn start(
         &self,
-        valid_until: Moment,
+        valid_until: BootInstant,
         payload: Vec<u8>,
         variables: impl FnOnce(Option<String>) -> Vec<u8>,
     ) -> io::Result<Launched> {
@@ -173,7 +175,7 @@ impl Launcher {
             command.env_clear().current_dir(directory);
         }
         let one = self.crew.one_at_a_time();
-        let told = dup(told)?; // A copy is inherited. Nothing else is started while we have it.
+        let told = dup(told)?; // The copy is inherited; no other keeper is started while it is open.
         command
             .arg0(NAME)
             .arg(&self.file)
@@ -181,7 +183,8 @@ impl Launcher {
             .stdin(OwnedFd::from(theirs))
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // What the terminal or a shell sends to our job is for us to understand.
+            // A process group of its own: the worker interprets the signals that the terminal or a
+            // shell sends to its job.
             .process_group(0);
         let (pid, mut child) = self.crew.hire(|| command.spawn())?;
         let pipes = child.stdout.take().zip(child.stderr.take());
@@ -195,18 +198,19 @@ impl Launcher {
         Ok(Launched { keeper, stdout, stderr, progress })
     }
 
-    /// Where the command can tell how far it has come: by way of a process of ours, so that it is there as long as the attempt
-    /// is, and also for a child to which no descriptor was passed on.
+    /// Returns the path to which the command writes its progress. The path refers to a descriptor
+    /// of one of our processes, so that it exists as long as the attempt, also for a child that did
+    /// not inherit the descriptor.
     fn progress_path(&self, watchdog: Pid, told: &OwnedFd) -> Option<String> {
         let process = match self.contain {
-            Contain::Pidns => Pid::from_raw(1), // The first process of the namespace.
+            Contain::Pidns => Pid::from_raw(1), // First process of the namespace.
             _ => watchdog,
         };
         cfg!(target_os = "linux").then(|| format!("/proc/{process}/fd/{}", told.as_raw_fd()))
     }
 }
 
-/// This very program, also if its file has been replaced since.
+/// Returns the path of the running program, valid even if its file has been replaced since.
 fn myself() -> io::Result<PathBuf> {
     if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() }
 }

@@ -1,29 +1,20 @@
-//! The command of `leasehold tasks work`, for one attempt at a task.
+//! Command of `leasehold tasks work`, for one attempt at a task.
 //!
-//! The same promise as for `run`, by the same processes: **the whole process tree of the command is dead before the
-//! lease on its task can end**.
+//! Guarantee, by the same processes as for `run`: **the whole process tree of the command is dead
+//! before the lease on its task can end**.
 //!
 //! ```text
 //! WORKER ─┬─ WATCHDOG ── KEEPER ── COMMAND ── …        for each task that runs
 //!         └─ WATCHDOG ── KEEPER ── COMMAND ── …
 //! ```
 //!
-//! - WORKER has the leases on all its tasks, and tells each KEEPER until when its own is valid.
-//! - WATCHDOG is this program once more, with one thread and no store. It forks KEEPER, and kills the tree when WORKER
-//!   or KEEPER is gone, or when time is up.
-//! - KEEPER knows one thing about the lease: until when it is valid. When that time comes near, or WORKER is gone, it ends
-//!   the tree by itself.
-//! - All are subreapers: if KEEPER is killed, the command dies with it (parent-death signal), and what else is left falls
-//!   to WATCHDOG, or else to WORKER, which end it.
-//!
-//! | file | idea |
-//! |---|---|
-//! | `order.rs` | what KEEPER is told before it starts the command |
-//! | `keep.rs` | the start of KEEPER |
-//! | `watch.rs` | KEEPER, from the start of the command to the death of the last of its processes |
-//! | `launch.rs` | WORKER starts a KEEPER |
-//! | `keeper.rs` | KEEPER as WORKER sees it |
-//! | `crew.rs` | all of them, and what they leave behind |
+//! - WORKER holds the leases on all its tasks, and sends each KEEPER the expiry time of its lease.
+//! - WATCHDOG is this program again, with one thread and no store. WATCHDOG forks KEEPER, and kills
+//!   the tree when WORKER or KEEPER has exited, or when the lease is about to end.
+//! - KEEPER knows only the expiry time of the lease. Shortly before that time, or when WORKER has
+//!   exited, KEEPER ends the tree without help from the others.
+//! - All are subreapers: if KEEPER is killed, the command dies with it (parent-death signal), and
+//!   the remaining processes are reparented to WATCHDOG, or else to WORKER, which end them.
 
 mod crew;
 mod keep;

@@ -1,23 +1,24 @@
-//! What a keeper is told before it starts the command: seven numbers, the variables, the payload.
+//! Message that a keeper receives before it starts the command: seven numbers, the variables, the
+//! payload.
 
 use std::io::{self, Read};
 use std::time::Duration;
 
-use leasehold::Moment;
+use leasehold::BootInstant;
 
 use crate::run::contain::Contain;
 use crate::run::timing::Timing;
 
-/// The beginning of an attempt.
+/// Parameters of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Order {
-    /// Until when the lease is valid.
-    pub(super) valid_until: Moment,
+    /// Expiry time of the lease.
+    pub(super) valid_until: BootInstant,
     pub(super) timing: Timing,
     pub(super) contain: Contain,
-    /// `NAME=value`, each followed by a NUL.
+    /// Variables as `NAME=value`, each followed by a NUL.
     pub(super) variables: Vec<u8>,
-    /// For the command's stdin.
+    /// Input for the command's stdin.
     pub(super) payload: Vec<u8>,
 }
 
@@ -51,7 +52,7 @@ impl Order {
         let [kill_after, margin, spare] = [kill_after, margin, spare].map(Duration::from_micros);
         let timing = Timing { kill_after, margin, spare };
         let contain = Contain::from_number(contain).ok_or_else(|| io::Error::other("no such containment"))?;
-        Ok(Self { valid_until: Moment::from_micros(valid_until), timing, contain, variables, payload })
+        Ok(Self { valid_until: BootInstant::from_micros(valid_until), timing, contain, variables, payload })
     }
 }
 
@@ -69,7 +70,7 @@ mod tests {
         let timing = Timing { kill_after, margin, spare };
         let (variables, payload) = (b"A=b\0".to_vec(), b"{\"a\": 1}".to_vec());
         let contain = Contain::Pidns;
-        let order = Order { valid_until: Moment::from_micros(77), timing, contain, variables, payload };
+        let order = Order { valid_until: BootInstant::from_micros(77), timing, contain, variables, payload };
         assert_eq!(Order::read(order.to_bytes().as_slice()).unwrap(), order);
         assert!(Order::read(&order.to_bytes()[..61]).is_err());
     }

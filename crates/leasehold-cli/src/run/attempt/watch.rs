@@ -1,11 +1,11 @@
-//! A keeper, from the start of the command to the death of the last of its processes.
+//! Event loop of a keeper, from the start of the command to the death of the last of its processes.
 
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use leasehold::Moment;
+use leasehold::BootInstant;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::WaitStatus;
 
@@ -22,37 +22,37 @@ use crate::run::tree::{self, Below, Reaped, negative};
 
 pub(super) struct Watch {
     stub: Stub,
-    /// None once the worker is gone.
+    /// Link to the worker; `None` once the worker has exited.
     link: Option<Link>,
     signals: Signals,
     alarm: Alarm,
     timing: Timing,
     schedule: Schedule,
-    valid_until: Moment,
+    valid_until: BootInstant,
     shared: Shared,
     contained: Prepared,
-    /// When the alarm rings.
-    rings_at: Moment,
+    /// Time to which the alarm is set.
+    rings_at: BootInstant,
     below: Below,
-    /// How the command ended; what it left behind may live on.
+    /// How the command ended; processes that it left behind may still be alive.
     ended: Option<Exited>,
-    /// Why it ended, if not by itself.
+    /// Exit code that states why the command was ended, if it did not end by itself.
     code: Option<i32>,
     left_behind: bool,
     pause: Duration,
-    killing_since: Option<Moment>,
+    killing_since: Option<BootInstant>,
     complained: bool,
 }
 
-/// What KEEPER knows of the lease, and what the command is in.
+/// Lease as far as KEEPER knows it, and the containment of the command.
 pub(super) struct Lease {
-    pub(super) valid_until: Moment,
+    pub(super) valid_until: BootInstant,
     pub(super) timing: Timing,
     pub(super) shared: Shared,
     pub(super) contained: Prepared,
 }
 
-/// Whatever is not dead after so long is spoken about.
+/// Time after which processes that survive SIGKILL are reported.
 const STUBBORN: Duration = Duration::from_secs(2);
 
 impl Watch {
@@ -80,14 +80,15 @@ impl Watch {
         })
     }
 
-    /// Starts the command with these variables. Returns when everything is dead, and the worker knows how it ended.
+    /// Starts the command with these variables. Returns the exit code when every process is dead
+    /// and the result has been sent to the worker.
     pub(super) fn watch(mut self, variables: &[u8]) -> i32 {
         self.contained.end_abandoned();
         self.tell(Message::Started(self.stub.pid.as_raw()));
-        // If it cannot be told it is dead, and we will see that.
+        // If the message cannot be delivered the stub is dead, which the loop below detects.
         let _ = self.stub.go(self.timing.term_at(self.valid_until), variables);
         loop {
-            self.signals.pending(); // They wake us; what has happened is looked at below.
+            self.signals.pending(); // Signals only wake the loop; the state is checked below.
             self.hear();
             if self.everything_is_dead() || self.nothing_helps() {
                 let code = self.code.unwrap_or(exit::SUCCESS);
@@ -98,7 +99,7 @@ impl Watch {
             let signals = self.signals.poll_fd();
             let link = self.link.as_ref().map_or(signals, |link| link.stream.as_fd());
             self.alarm.sleep([signals, link]);
-            let now = Moment::now();
+            let now = BootInstant::now();
             if now >= self.rings_at {
                 self.shared.observe_delay(now.after(self.rings_at));
             }
@@ -121,7 +122,8 @@ impl Watch {
                 }
                 Received::Message(_) => {}
                 Received::Gone => {
-                    // At once: as long as we grant the command a grace, the process that killed the worker may kill us too.
+                    // Immediately: during a grace period the process that killed the worker may
+                    // kill KEEPER too.
                     self.link = None;
                     self.ending();
                     self.schedule.kill_now();
@@ -130,7 +132,7 @@ impl Watch {
         }
     }
 
-    /// Buries the dead, and says whether the command and all that it started are among them.
+    /// Reaps dead children. Returns whether the command and all processes that it started are dead.
     fn everything_is_dead(&mut self) -> bool {
         loop {
             match tree::reap() {
@@ -167,25 +169,25 @@ impl Watch {
         self.stub.is_buried();
     }
 
-    /// The command has ended and others that it started have not.
+    /// Asks the processes that outlive the command to stop, once.
     fn end_what_is_left(&mut self) {
         if self.ended.is_none() || self.left_behind {
             return;
         }
-        // Those in the group of a command that was asked to stop have been asked already.
+        // Processes in the group of a command that was asked to stop have received SIGTERM already.
         let asked = self.schedule.is_ending().then_some(self.stub.pid);
-        self.schedule.ask_to_stop(Moment::now(), self.valid_until);
+        self.schedule.ask_to_stop(BootInstant::now(), self.valid_until);
         self.left_behind = self.below.signal(Signal::SIGTERM, asked).alive > 0;
         self.below.signal(Signal::SIGCONT, None);
     }
 
     fn watch_the_time(&mut self) {
-        let mut now = Moment::now();
+        let mut now = BootInstant::now();
         self.schedule.expect_delay(self.shared.delay());
         let mut due = self.schedule.due(now, self.valid_until);
         if due == Due::Term {
             self.ask_to_stop();
-            now = Moment::now();
+            now = BootInstant::now();
             due = self.schedule.due(now, self.valid_until);
         }
         let next = match due {
@@ -195,13 +197,13 @@ impl Watch {
         };
         self.rings_at = next;
         if self.alarm.set(next).is_err() {
-            // Without an alarm we would miss the time, so it is now.
+            // Without an alarm the deadline would be missed, so kill now.
             self.kill_all(now);
         }
     }
 
-    /// One pass of killing. Says when to make the next.
-    fn kill_all(&mut self, now: Moment) -> Moment {
+    /// Makes one kill pass. Returns when to make the next.
+    fn kill_all(&mut self, now: BootInstant) -> BootInstant {
         self.ending();
         let pass = self.below.kill();
         let since = *self.killing_since.get_or_insert(now);
@@ -214,9 +216,10 @@ impl Watch {
         next
     }
 
-    /// What cannot be killed may live longer than the lease. Nobody can help that.
+    /// Whether the processes that survive SIGKILL have outlived the lease: waiting longer cannot
+    /// help.
     fn nothing_helps(&self) -> bool {
-        self.complained && Moment::now() >= self.valid_until
+        self.complained && BootInstant::now() >= self.valid_until
     }
 
     /// Asks the command to stop, unless that has been done.
@@ -225,16 +228,17 @@ impl Watch {
         self.ending();
         if !asked && self.ended.is_none() {
             let _ = kill(negative(self.stub.pid), Signal::SIGTERM);
-            let _ = kill(negative(self.stub.pid), Signal::SIGCONT); // What is stopped does not hear.
+            let _ = kill(negative(self.stub.pid), Signal::SIGCONT); // A stopped process defers SIGTERM.
         }
     }
 
-    /// From now on the command is ending. If it has not ended by itself before, that is why.
+    /// Marks the command as ending. If it has not ended by itself before, the loss of the lease is
+    /// recorded as the reason.
     fn ending(&mut self) {
         if self.ended.is_none() {
             self.code.get_or_insert(exit::LEASE_LOST);
         }
-        self.schedule.ask_to_stop(Moment::now(), self.valid_until);
+        self.schedule.ask_to_stop(BootInstant::now(), self.valid_until);
     }
 
     fn tell(&self, message: Message) {

@@ -1,8 +1,9 @@
-//! A cgroup (version 2) for a command: whatever it starts is in it, and one write kills all of it, as whatever user it
-//! runs.
+//! Cgroup (version 2) for a command: it contains every process that the command starts, and one
+//! write kills all of them, whichever user they run as.
 //!
-//! Its name tells which process made it, so that anyone who finds it can see whether that process is gone. No command is
-//! meant to outlive the process that started it: what is found in such a cgroup is killed.
+//! The name of the cgroup contains the process that created it, so that any process that finds the
+//! cgroup can check whether its owner has exited. No command is meant to outlive the process that
+//! started it: processes found in a cgroup without a living owner are killed.
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read, Write};
@@ -11,7 +12,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use leasehold::Moment;
+use leasehold::BootInstant;
 use leasehold::model::{Member, Process};
 use leasehold::store::{is_gone, this_process};
 use nix::errno::Errno;
@@ -30,17 +31,17 @@ pub(in crate::run) struct Cgroup {
     kill: File,
 }
 
-/// Names of cgroups begin with this.
+/// Prefix of the names of cgroups.
 const PREFIX: &str = "leasehold-";
-/// How long to wait until everything in a cgroup that was killed is dead.
+/// Maximum wait for the death of the processes in a cgroup that was killed.
 const DYING: Duration = Duration::from_secs(2);
 
 impl Cgroup {
-    /// Makes one below our own. This process is its owner.
+    /// Creates a cgroup below our own. This process is its owner.
     pub(in crate::run) fn create() -> io::Result<Self> {
         let me = this_process().ok_or_else(|| io::Error::other("/proc does not show this process"))?;
         let base = own_cgroup()?;
-        // The kernel asks for this right when a process of ours is to begin in a cgroup below.
+        // The kernel requires this permission to start a process of ours in a cgroup below.
         access(&base.join("cgroup.procs"), AccessFlags::W_OK)?;
         let path = base.join(name(&me).ok_or(io::ErrorKind::Unsupported)?);
         match DirBuilder::new().mode(0o755).create(&path) {
@@ -56,7 +57,8 @@ impl Cgroup {
         Ok(Self { path, folder, kill })
     }
 
-    /// Forks a process that is in it. The process has to wait for us before it does anything else.
+    /// Forks a process into the cgroup. The child has to wait for its parent before it does
+    /// anything else.
     pub(in crate::run) fn fork(&self) -> Result<ForkResult, Errno> {
         match sys::fork_into_cgroup(self.folder.as_fd()) {
             Err(Errno::ENOSYS) => self.fork_and_move(),
@@ -64,8 +66,9 @@ impl Cgroup {
         }
     }
 
-    /// The slow way. Filters of system calls cannot read the flags of `clone3` and deny it as a whole: those of containers,
-    /// and of services with `RestrictNamespaces=`.
+    /// Slow path: forks, then moves the child. System call filters cannot read the flags of
+    /// `clone3` and deny it as a whole: those of containers, and of services with
+    /// `RestrictNamespaces=`.
     fn fork_and_move(&self) -> Result<ForkResult, Errno> {
         let forked = sys::fork()?;
         if let ForkResult::Parent { child } = forked
@@ -78,13 +81,13 @@ impl Cgroup {
         Ok(forked)
     }
 
-    /// Kills everything in it and below it. No fork escapes.
+    /// Kills everything in the cgroup and below it. No fork escapes.
     pub(in crate::run) fn kill(&self) {
-        // It fails when the cgroup has been removed, and then there is nothing in it.
+        // Fails if the cgroup has been removed; then there is no process in it.
         let _ = (&self.kill).write_all(b"1");
     }
 
-    /// Kills what is left in the cgroups beside this one whose owners are gone, and removes them.
+    /// Kills the processes in sibling cgroups whose owners have exited, and removes those cgroups.
     pub(in crate::run) fn end_abandoned(&self) {
         let (Some(base), Some(me)) = (self.path.parent(), this_process()) else { return };
         for entry in std::fs::read_dir(base).into_iter().flatten().flatten() {
@@ -100,23 +103,24 @@ impl Cgroup {
     }
 
     fn wait_until_empty(&self) {
-        let give_up = Moment::now().plus(DYING);
+        let give_up = BootInstant::now().plus(DYING);
         let populated = || {
             let events = std::fs::read_to_string(self.path.join("cgroup.events")).unwrap_or_default();
             events.lines().any(|line| line == "populated 1")
         };
-        while populated() && Moment::now() < give_up {
+        while populated() && BootInstant::now() < give_up {
             std::thread::sleep(Duration::from_millis(1));
             self.kill();
         }
     }
 
-    /// Removes it, if nothing in it is alive.
+    /// Removes the cgroup, if no process in it is alive.
     pub(in crate::run) fn remove(&self) {
         remove(&self.path);
     }
 
-    /// Says below which cgroup one can be made and used, by making one.
+    /// Creates and removes a cgroup as a test. Returns the parent below which cgroups can be
+    /// created and used.
     pub(super) fn probe() -> io::Result<PathBuf> {
         let cgroup = Self::create()?;
         let (mut wait, go) = io::pipe()?;
@@ -138,7 +142,7 @@ impl Cgroup {
     }
 }
 
-/// With all that commands may have made below it.
+/// Removes a cgroup with all cgroups that commands may have created below it.
 fn remove(path: &Path) {
     if std::fs::remove_dir(path).is_ok() {
         return;
@@ -151,13 +155,14 @@ fn remove(path: &Path) {
     let _ = std::fs::remove_dir(path);
 }
 
-/// The name of a cgroup that this process owns.
+/// Returns the name of a cgroup that this process owns.
 fn name(owner: &Process) -> Option<String> {
     let Member { pid, started, .. } = owner.members.first()?;
     Some(format!("{PREFIX}{}-{pid}-{started}", owner.pid_namespace))
 }
 
-/// The process that owns the cgroup of this name. The boot is ours: no cgroup outlives one.
+/// Returns the owner of the cgroup with this name. The boot is the current one: no cgroup outlives
+/// a reboot.
 fn owner(name: &str, me: &Process) -> Option<Process> {
     let mut numbers = name.strip_prefix(PREFIX)?.split('-').map(str::parse::<u64>);
     let mut next = || numbers.next()?.ok();
@@ -166,14 +171,14 @@ fn owner(name: &str, me: &Process) -> Option<Process> {
     Some(Process { boot: me.boot, pid_namespace, members })
 }
 
-/// The folder of the cgroup that this process is in.
+/// Returns the folder of the cgroup that this process is in.
 fn own_cgroup() -> io::Result<PathBuf> {
     let groups = std::fs::read_to_string("/proc/self/cgroup")?;
     let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
     locate(&groups, &mounts).ok_or_else(|| io::Error::other("there is no cgroup of version 2"))
 }
 
-/// From `/proc/self/cgroup` and `/proc/self/mountinfo`.
+/// Locates our cgroup from the contents of `/proc/self/cgroup` and `/proc/self/mountinfo`.
 fn locate(groups: &str, mounts: &str) -> Option<PathBuf> {
     let ours = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
     mounts.lines().find_map(|line| {
@@ -181,7 +186,8 @@ fn locate(groups: &str, mounts: &str) -> Option<PathBuf> {
         if !kind.starts_with("cgroup2 ") {
             return None;
         }
-        // id, parent, device, the cgroup that is mounted, where; blanks in names are written as numbers.
+        // Fields: id, parent, device, the mounted cgroup, the mount point; blanks in names are
+        // written as octal escapes.
         let mut fields = mount.split(' ').skip(3);
         let (root, at) = (fields.next()?, fields.next()?.replace("\\040", " "));
         let below = Path::new(ours).strip_prefix(root).ok()?;

@@ -1,11 +1,11 @@
-//! Which containment is wanted, and what comes of it.
+//! Requested containment, and its preparation.
 
 use std::io;
 use std::sync::Arc;
 
 use super::{Cgroup, Namespace};
 
-/// What is to keep the processes of a command together.
+/// Containment of the processes of a command.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Contain {
     /// A cgroup where one can be made, else none
@@ -22,7 +22,7 @@ pub(crate) enum Contain {
 impl Contain {
     const ALL: [Self; 4] = [Self::Auto, Self::Cgroup, Self::Pidns, Self::None];
 
-    /// As another process of this program is told.
+    /// Returns the number by which another process of this program receives the mode.
     pub(in crate::run) fn number(self) -> u64 {
         self as u64
     }
@@ -45,7 +45,8 @@ impl Contain {
         Self::ALL.into_iter().find(|mode| mode.name() == name)
     }
 
-    /// Tries whether this mode can be had here, if it was asked for by name. To be called while this process has one thread.
+    /// Tests whether this mode is available here, if it was requested by name. Must be called while
+    /// this process has one thread.
     pub(in crate::run) fn check(self) -> io::Result<()> {
         let tried = match self {
             Self::Auto | Self::None => Ok(()),
@@ -55,7 +56,7 @@ impl Contain {
         tried.map_err(|error| unavailable(self, &error))
     }
 
-    /// Makes what has to be there before the first of our processes is forked.
+    /// Creates the resources that must exist before the first of our processes is forked.
     pub(in crate::run) fn prepare(self) -> io::Result<Prepared> {
         match self {
             Self::None => Ok(Prepared::None),
@@ -71,13 +72,13 @@ impl Contain {
     }
 }
 
-/// The mode of one command, made ready.
+/// Prepared containment of one command.
 #[derive(Debug, Clone)]
 pub(in crate::run) enum Prepared {
     None,
     Cgroup {
         cgroup: Arc<Cgroup>,
-        /// Whether the command must not run without it.
+        /// Whether the command must not run without the cgroup.
         required: bool,
     },
     Pidns,
@@ -91,15 +92,16 @@ impl Prepared {
         }
     }
 
-    /// Kills what commands have left in cgroups that none of our processes watches any more. To be called before a command
-    /// begins.
+    /// Kills the processes that commands left in cgroups whose owner has exited. Must be called
+    /// before a command begins.
     pub(in crate::run) fn end_abandoned(&self) {
         if let Some(cgroup) = self.cgroup() {
             cgroup.end_abandoned();
         }
     }
 
-    /// Removes what was made. To be called when the command and all that it started are dead.
+    /// Removes the resources. Must be called when the command and all processes that it started are
+    /// dead.
     pub(in crate::run) fn remove(&self) {
         if let Some(cgroup) = self.cgroup() {
             cgroup.remove();
@@ -107,7 +109,7 @@ impl Prepared {
     }
 }
 
-/// The containment that was asked for cannot be had.
+/// Returns the error for a requested containment that is not available.
 pub(super) fn unavailable(mode: Contain, error: &io::Error) -> io::Error {
     let name = mode.name();
     io::Error::new(

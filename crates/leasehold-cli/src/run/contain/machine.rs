@@ -1,21 +1,21 @@
-//! What this machine can do to keep the processes of a command together.
+//! Containment modes that this machine supports.
 
 use std::io;
 use std::path::PathBuf;
 
 use super::{Cgroup, Contain, Namespace};
 
-/// What was found.
+/// Result of the inspection.
 #[derive(Debug)]
 pub(crate) struct Machine {
-    /// Below which cgroup others can be made.
+    /// Cgroup below which others can be created.
     pub(crate) cgroup: io::Result<PathBuf>,
-    /// Whether a PID namespace can be made.
+    /// Whether a PID namespace can be created.
     pub(crate) pidns: io::Result<()>,
 }
 
 impl Machine {
-    /// The mode that a command would get; the error says why it would not run.
+    /// Returns the mode that a command would get; the error states why it would not run.
     pub(crate) fn mode(&self, wanted: Contain) -> Result<Contain, &io::Error> {
         match wanted {
             Contain::Auto if self.cgroup.is_err() => Ok(Contain::None),
@@ -27,7 +27,7 @@ impl Machine {
     }
 }
 
-/// Tries what there is. To be called while this process has one thread.
-pub(crate) fn examine() -> Machine {
+/// Tests the available modes. Must be called while this process has one thread.
+pub(crate) fn inspect_machine() -> Machine {
     Machine { cgroup: Cgroup::probe(), pidns: Namespace::probe() }
 }

@@ -1,19 +1,14 @@
-//! Containment: what the kernel offers to keep the processes of a command together, so that one call kills all of them.
+//! Containment: kernel features that keep the processes of a command together, so that one call
+//! kills all of them.
 //!
 //! | mode | what it is | what kills |
 //! |---|---|---|
 //! | `cgroup` | a cgroup (version 2) of the command's own, below ours | a write to `cgroup.kill`, by any of our processes |
-//! | `pidns` | a PID namespace of the command's own, with a user namespace around it unless we are root | the kernel, when the first process of the namespace dies; that one dies with KEEPER |
-//! | `none` | nothing: the tree is found by its parents, as in every mode | signals, one by one |
+//! | `pidns` | a PID namespace of the command's own, with a user namespace around it unless we are root | the kernel, when the first process of the namespace dies; that process dies with KEEPER |
+//! | `none` | nothing: the tree is found by parent pids, as in every mode | signals, one by one |
 //!
-//! The decision record 25 says why `auto` is `cgroup` or else `none`, and what each mode leaves open.
-//!
-//! | file | idea |
-//! |---|---|
-//! | `choice.rs` | which mode |
-//! | `cgroup.rs` | a cgroup for a command, and ending those that nobody watches any more |
-//! | `pidns.rs` | a PID namespace for a command |
-//! | `machine.rs` | what this machine can do, for `doctor` |
+//! Decision record 25 explains why `auto` means `cgroup` or else `none`, and the limits of each
+//! mode.
 
 #[cfg(target_os = "linux")]
 mod cgroup;
@@ -31,5 +26,5 @@ mod pidns;
 pub(super) use cgroup::Cgroup;
 pub(crate) use choice::Contain;
 pub(super) use choice::Prepared;
-pub(crate) use machine::{Machine, examine};
+pub(crate) use machine::{Machine, inspect_machine};
 pub(super) use pidns::{Namespace, Pipes};

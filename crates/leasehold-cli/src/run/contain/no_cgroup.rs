@@ -1,8 +1,8 @@
-//! Where there are no cgroups.
+//! Placeholder for systems without cgroups.
 
 use std::io;
 
-/// Cannot be made.
+/// Cgroup that can never be created.
 #[derive(Debug)]
 pub(in crate::run) enum Cgroup {}
 

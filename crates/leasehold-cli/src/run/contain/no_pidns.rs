@@ -1,15 +1,15 @@
-//! Where there are no PID namespaces.
+//! Placeholder for systems without PID namespaces.
 
 use std::io;
 use std::marker::PhantomData;
 
 use nix::unistd::Pid;
 
-/// Cannot be made.
+/// PID namespace that can never be created.
 #[derive(Debug)]
 pub(in crate::run) enum Namespace {}
 
-/// Cannot be used.
+/// Pipes of the processes of a namespace; unused here.
 pub(in crate::run) struct Pipes<K, C> {
     pub(in crate::run) keepers: K,
     pub(in crate::run) commands: C,

@@ -1,16 +1,18 @@
-//! A PID namespace for a command. Its first process is INIT: when that dies, the kernel kills every process of the
-//! namespace before anything else happens. INIT dies with KEEPER.
+//! PID namespace for a command. Its first process is INIT: when INIT dies, the kernel kills every
+//! process of the namespace before anything else happens. INIT dies with KEEPER.
 //!
 //! ```text
 //! KEEPER ─┬─ INIT         process 1 of the namespace: parent of every orphan in it
 //!         └─ COMMAND      process 2
 //! ```
 //!
-//! COMMAND is a child of KEEPER, which so learns how it ends and when it stops, as without a namespace. A process
-//! cannot enter a PID namespace, only its children can be born in one: so KEEPER forks a MAKER, which makes the namespace,
-//! forks INIT, then COMMAND as a sibling of its own, and ends. INIT falls to KEEPER.
+//! COMMAND is a child of KEEPER, which therefore learns how COMMAND ends and when it stops, as
+//! without a namespace. A process cannot enter a PID namespace, only its children can be created in
+//! one: so KEEPER forks a MAKER, which creates the namespace, forks INIT, then COMMAND as a sibling
+//! of its own, and exits. INIT is reparented to KEEPER.
 //!
-//! Unless we are root, a user namespace around it gives the right to do so. Ours is the only user in it.
+//! Unless this process runs as root, a user namespace around the PID namespace gives the permission
+//! to create it. Our user is the only one in it.
 
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
@@ -27,24 +29,25 @@ use super::choice::unavailable;
 use crate::exit;
 use crate::run::sys;
 
-/// A PID namespace with a command in it.
+/// PID namespace with a command in it.
 #[derive(Debug)]
 pub(in crate::run) struct Namespace {
     init: Pid,
     hold: PipeWriter,
 }
 
-/// What the processes of a namespace have in their hands. An end of a pipe in a second pair of hands would hide the death
-/// of the first.
+/// Pipe ends and sockets of the processes of a namespace. A second open copy of a pipe end would
+/// hide the death of its owner.
 pub(in crate::run) struct Pipes<K, C> {
-    /// For KEEPER alone.
+    /// For KEEPER only.
     pub(in crate::run) keepers: K,
-    /// For COMMAND alone.
+    /// For COMMAND only.
     pub(in crate::run) commands: C,
 }
 
 impl Namespace {
-    /// Forks a command into a namespace of its own; `begin` is what the command does. Gives its process id as we see it.
+    /// Forks a command into a namespace of its own; `begin` runs in the command. Returns the pid of
+    /// the command as seen from outside.
     pub(in crate::run) fn fork<K, C>(
         pipes: Pipes<K, C>,
         begin: impl FnOnce(C) -> i32,
@@ -62,7 +65,7 @@ impl Namespace {
                 while waitpid(maker, None) == Err(Errno::EINTR) {}
                 let (init, command) = made.map_err(|error| unavailable(Contain::Pidns, &error))?;
                 let mut namespace = Self { init: Pid::from_raw(init), hold };
-                // INIT is our child by now.
+                // INIT has been reparented to this process by now.
                 namespace.hold.write_all(b"b")?;
                 check(receive(&mut told)?).map_err(|error| unavailable(Contain::Pidns, &error))?;
                 Ok((Pid::from_raw(command), namespace, keepers))
@@ -90,17 +93,17 @@ impl Namespace {
         }
     }
 
-    /// INIT. To kill it is to kill everything.
+    /// Returns the pid of INIT. Killing INIT kills every process of the namespace.
     pub(in crate::run) fn init(&self) -> Pid {
         self.init
     }
 
-    /// The command has ended: INIT is to end as soon as nothing else is left.
+    /// Notifies INIT that the command has ended: INIT exits as soon as no other process is left.
     pub(in crate::run) fn close_when_empty(&self) {
         let _ = (&self.hold).write_all(b"e");
     }
 
-    /// Whether one can be made, by making one.
+    /// Tests whether a namespace can be created, by creating one.
     pub(super) fn probe() -> io::Result<()> {
         let status = match sys::fork()? {
             ForkResult::Parent { child } => waitpid(child, None)?,
@@ -124,18 +127,18 @@ impl Namespace {
     }
 }
 
-/// Where one is after [`make`].
+/// Process in which [`make`] returned.
 enum Born {
     Init,
     Command,
-    /// In MAKER, which has made them.
+    /// MAKER, which has created both.
     Both {
         init: Pid,
         command: Pid,
     },
 }
 
-/// In MAKER.
+/// Creates the namespace, INIT and COMMAND. Runs in MAKER.
 fn make() -> Result<Born, Errno> {
     enter()?;
     let init = match sys::fork()? {
@@ -148,7 +151,8 @@ fn make() -> Result<Born, Errno> {
     }
 }
 
-/// From here on children of this process are born in a new PID namespace, and it has mounts of its own.
+/// Arranges that children of this process are created in a new PID namespace, and gives the process
+/// its own mount namespace.
 fn enter() -> Result<(), Errno> {
     let (user, group) = (geteuid(), getegid());
     let mut new = CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWNS;
@@ -168,24 +172,25 @@ fn enter() -> Result<(), Errno> {
     Ok(())
 }
 
-/// In INIT: `/proc` as this namespace sees it. Others do not see it: only this mount is private, so that other mounts go
-/// where they would go without us.
+/// Mounts `/proc` as this namespace sees it. Runs in INIT. The mount is invisible outside: only
+/// this mount is private, so that other mounts propagate as they would without leasehold.
 fn mount_proc() -> Result<(), Errno> {
     mount(None::<&str>, "/proc", None::<&str>, MsFlags::MS_PRIVATE, None::<&str>)?;
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     mount(Some("proc"), "/proc", Some("proc"), flags, None::<&str>)
 }
 
-/// INIT, until it ends.
+/// Runs INIT until it exits. Returns its exit code.
 fn init(mut wait: PipeReader, tell: PipeWriter) -> i32 {
     let mut word = [0];
-    // Orphans that die leave no trace. The payload of a command is for the command.
+    // With SIGCHLD ignored, orphans that die are reaped automatically. Stdin is replaced because
+    // the payload is for the command only.
     sys::ignore(Signal::SIGCHLD);
     let begun = File::open("/dev/null").and_then(|null| Ok(dup2_stdin(null)?));
     if begun.is_err() || wait.read_exact(&mut word).is_err() {
         return exit::INTERNAL;
     }
-    // KEEPER is our parent by now. If it has died in between, the pipe tells.
+    // KEEPER is the parent by now. If KEEPER has died in between, the end of the pipe reveals it.
     let ready = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)
         .and_then(|()| mount_proc())
         .and_then(|()| if geteuid().is_root() { Ok(()) } else { sys::drop_capabilities() });
@@ -195,7 +200,8 @@ fn init(mut wait: PipeReader, tell: PipeWriter) -> i32 {
     if ready.is_err() || wait.read_exact(&mut word).is_err() {
         return exit::INTERNAL;
     }
-    // The command is dead and buried. With SIGCHLD ignored, this waits until there is no child at all.
+    // The command has been reaped. With SIGCHLD ignored, `waitpid` returns only when no child is
+    // left.
     while waitpid(None, None) == Err(Errno::EINTR) {}
     exit::SUCCESS
 }
@@ -210,7 +216,7 @@ fn receive(from: &mut PipeReader) -> io::Result<i32> {
     Ok(i32::from_le_bytes(number))
 }
 
-/// An error number, or none.
+/// Converts an error number into a result; zero means success.
 fn check(errno: i32) -> io::Result<()> {
     if errno == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(errno)) }
 }

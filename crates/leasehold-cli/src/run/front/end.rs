@@ -1,8 +1,9 @@
-//! Killing everything: when the lease is about to end and KEEPER has not done it, or when KEEPER is dead.
+//! Killing the whole tree: when the lease is about to end and KEEPER has not ended the command, or
+//! when KEEPER or WATCHDOG is dead.
 
 use std::time::Duration;
 
-use leasehold::Moment;
+use leasehold::BootInstant;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::getpid;
@@ -13,13 +14,14 @@ use crate::run::link::{Message, Received};
 use crate::run::say::say;
 use crate::run::tree::{self, Below, Reaped};
 
-/// How long KEEPER may take to put things in order after everything is dead.
+/// Time for KEEPER to release the lock after every process of the command is dead.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// How long to go on killing what does not die.
+/// Maximum time for killing processes that do not die.
 const KILLING: Duration = Duration::from_secs(10);
 
 impl Front<'_> {
-    /// The last moment: kills everything below KEEPER, which may be stopped, stuck, or at the same work as we are.
+    /// Kills everything below KEEPER because the lease is about to end. KEEPER may be stopped,
+    /// stuck, or killing the same processes.
     pub(super) fn out_of_time(&mut self) -> i32 {
         if !self.schedule.is_ending() && self.ended.is_none() {
             self.say_out_of_time();
@@ -29,7 +31,8 @@ impl Front<'_> {
         code
     }
 
-    /// WATCHDOG was killed. With one process less to rely on, the command must not go on.
+    /// Ends the command because WATCHDOG was killed: with one supervising process less, the command
+    /// must not continue.
     pub(super) fn watchdog_is_dead(&mut self) -> i32 {
         let lock = self.lock();
         let code = match self.command {
@@ -46,11 +49,11 @@ impl Front<'_> {
         code
     }
 
-    /// Kills everything below KEEPER, and leaves it the time to release the lock.
+    /// Kills everything below KEEPER, and leaves KEEPER the time to release the lock.
     fn kill_and_let_keeper_release(&mut self) {
         self.kill_all();
-        let patience = Moment::now().plus(LAST_WORDS);
-        while Moment::now() < patience {
+        let patience = BootInstant::now().plus(LAST_WORDS);
+        while BootInstant::now() < patience {
             match self.link.receive() {
                 Received::Message(Message::Done(_)) | Received::Gone => break,
                 Received::Message(_) => {}
@@ -60,9 +63,11 @@ impl Front<'_> {
         self.end_our_own();
     }
 
-    /// KEEPER has ended without a word. Whatever the command has started is ours now, and nobody renews the lease.
+    /// Ends the command because KEEPER exited without a final message. All processes of the command
+    /// are below FRONT now, and no process renews the lease.
     pub(super) fn keeper_is_dead(&mut self) -> i32 {
-        // WATCHDOG goes last: as long as anything lives, it could still end it if we were killed too.
+        // WATCHDOG last: as long as any process of the tree is alive, WATCHDOG can still end it if
+        // FRONT is killed too.
         self.family.keeper_may_work = false;
         self.kill_all();
         self.end_our_own();
@@ -87,12 +92,13 @@ impl Front<'_> {
         }
     }
 
-    /// How the command ended, if it did so by itself.
+    /// Returns the exit code of the command if it ended by itself, otherwise the code that states
+    /// why it was ended.
     fn mirrored(&self) -> i32 {
         self.ended.filter(|ended| !ended.lost).map_or(self.ending_as, |ended| ended.how.code())
     }
 
-    /// Ends WATCHDOG and KEEPER, which have nothing more to do. To be called when everything else is dead.
+    /// Ends WATCHDOG and KEEPER. Must be called when every other process is dead.
     pub(super) fn end_our_own(&mut self) {
         self.family.keeper_may_work = false;
         if let Some(watchdog) = self.family.watchdog.take() {
@@ -103,20 +109,20 @@ impl Front<'_> {
         self.job.contained.remove();
     }
 
-    /// Kills until nothing is alive. What cannot be killed is named, and left.
+    /// Kills until no process is alive. Processes that cannot be killed are reported and left.
     fn kill_all(&mut self) {
-        let give_up = Moment::now().plus(KILLING);
+        let give_up = BootInstant::now().plus(KILLING);
         let mut pause = Duration::from_millis(1);
         let mut nothing_seen = 0;
         while !self.is_alone() {
             let pass = self.below().kill();
-            // A process that was forked while we looked may have been missed once, but not by a second look.
+            // One pass may miss a process that was forked meanwhile; the next pass does not.
             nothing_seen = if pass.alive == 0 { nothing_seen + 1 } else { 0 };
             if nothing_seen == 2 {
                 return;
             }
             let hopeless = pass.alive > 0 && pass.alive == pass.refused.len();
-            if hopeless || Moment::now() >= give_up {
+            if hopeless || BootInstant::now() >= give_up {
                 if !std::mem::replace(&mut self.complained, true) {
                     tree::complain(&pass);
                 }
@@ -129,7 +135,7 @@ impl Front<'_> {
         }
     }
 
-    /// Everything below us except for our own processes, as long as those have something to do.
+    /// Selects everything below FRONT except WATCHDOG and KEEPER, as long as those still have work.
     fn below(&self) -> Below {
         let keeper = self.job.shared.keeper().filter(|_| self.family.keeper_may_work);
         Below {
@@ -142,7 +148,7 @@ impl Front<'_> {
         }
     }
 
-    /// Buries the dead, and says whether there is certainly nobody left.
+    /// Reaps dead children. Returns whether no process is left for certain.
     fn is_alone(&mut self) -> bool {
         loop {
             match tree::reap() {

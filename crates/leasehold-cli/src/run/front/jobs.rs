@@ -1,4 +1,4 @@
-//! Signals and the terminal: being a good job of the shell that started us.
+//! Signals and terminal: FRONT as a job of the shell that started it.
 
 use nix::sys::signal::{Signal, kill, raise};
 use nix::unistd::Pid;
@@ -24,10 +24,11 @@ impl Front<'_> {
         }
     }
 
-    /// To the whole group of the command. Before it has started, as far as we know, KEEPER knows better.
+    /// Sends a signal to the whole process group of the command. While FRONT knows of no running
+    /// command, the signal goes to KEEPER.
     pub(super) fn send(&self, signal: Signal) {
         match (self.command, self.ended) {
-            // Also when it has ended: KEEPER is at work on what it left behind.
+            // Also after the command has ended: KEEPER is ending the processes that it left behind.
             (None, _) | (_, Some(_)) => self.link.send(Message::Signal(signal as i32)),
             (Some(command), None) => {
                 let _ = kill(negative(command), signal);
@@ -35,7 +36,8 @@ impl Front<'_> {
         }
     }
 
-    /// The command was stopped: by Ctrl-Z, or because it wants a terminal that it does not have.
+    /// Handles a stop of the command: by Ctrl-Z, or because the command needs a terminal that it
+    /// does not have.
     pub(super) fn stopped(&mut self, signal: i32) {
         let Some(command) = self.command.filter(|_| self.job.terminal.exists()) else { return };
         let signal = Signal::try_from(signal).unwrap_or(Signal::SIGSTOP);
@@ -43,22 +45,24 @@ impl Front<'_> {
         if wants_terminal && self.job.terminal.lend(command) {
             return self.send(Signal::SIGCONT);
         }
-        // The shell has to see its job stop, or it will not give its prompt. KEEPER goes on renewing.
+        // The shell shows its prompt only when it sees its job stop. KEEPER continues to renew.
         self.job.terminal.take_back(command);
         stop_with_our_job();
-        // If nobody is there who could wake us, the system does not let us stop, and the command goes on at once. Only
-        // what was stopped by SIGSTOP stays so until somebody sends SIGCONT.
+        // If no process could resume this one (an orphaned process group), the system does not stop
+        // it, and the command continues immediately. Only a command stopped by SIGSTOP stays
+        // stopped until it receives SIGCONT.
         self.resume = signal != Signal::SIGSTOP;
     }
 
-    /// Whatever it has left behind, the terminal is not for them.
+    /// Records the end of the command and takes the terminal back: processes left behind must not
+    /// keep it.
     pub(super) fn command_has_ended(&mut self, how: Exited) {
         let had_terminal = self.command.is_some_and(|command| self.job.terminal.take_back(command));
         let lost = self.schedule.is_ending() || self.job.shared.was_out_of_time();
         self.ended = Some(Ended { how, lost, had_terminal });
     }
 
-    /// The last thing before we exit.
+    /// Restores the terminal before the exit and returns the exit code.
     pub(super) fn leave(&self, code: i32) -> i32 {
         if let Some(command) = self.command {
             self.job.terminal.take_back(command);
@@ -69,14 +73,16 @@ impl Front<'_> {
         }
         let interrupted = Exited::Signal(Signal::SIGINT as i32);
         if self.ended.is_some_and(|ended| ended.how == interrupted && ended.had_terminal && !ended.lost) {
-            // A shell ends its loop or script only if it sees that the interrupt has ended us.
+            // A shell ends its loop or script only if it sees that its child was killed by the
+            // interrupt.
             let _ = sys::with_default(Signal::SIGINT, || raise(Signal::SIGINT));
         }
         code
     }
 }
 
-/// Stops all processes of our job, as the terminal would: in a pipeline or a script we are not alone in it.
+/// Stops all processes of our job, as the terminal would: in a pipeline or a script the job has
+/// other processes too.
 fn stop_with_our_job() {
     let _ = sys::with_default(Signal::SIGTSTP, || kill(Pid::from_raw(0), Signal::SIGTSTP));
 }

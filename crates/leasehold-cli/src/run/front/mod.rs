@@ -1,10 +1,5 @@
-//! FRONT: the process that the shell sees. One thread, no runtime, nothing that could wait for a store.
-//!
-//! | file | idea |
-//! |---|---|
-//! | `stand.rs` | what it does from beginning to end |
-//! | `jobs.rs` | signals and the terminal: being a good job of its shell |
-//! | `end.rs` | killing everything, when time is up or KEEPER is dead |
+//! FRONT: the process that the shell started. One thread, no runtime, no call that could wait for a
+//! store.
 
 mod end;
 mod jobs;

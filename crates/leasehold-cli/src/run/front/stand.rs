@@ -1,11 +1,11 @@
-//! What FRONT does from beginning to end: it hears what KEEPER says, watches the time, and passes signals on.
+//! Event loop of FRONT: receives messages of KEEPER, watches the expiry time, and forwards signals.
 
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use leasehold::Moment;
+use leasehold::BootInstant;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
@@ -19,13 +19,13 @@ use crate::run::sys;
 use crate::run::terminal::Settings;
 use crate::run::timing::{Due, Schedule};
 
-/// The processes around FRONT.
+/// Other processes that FRONT keeps track of.
 pub(in crate::run) struct Family {
-    /// None once it is dead and reaped: its number may then belong to anybody.
+    /// Pid of WATCHDOG; `None` once it is reaped, because the pid may be reused then.
     pub(super) watchdog: Option<Pid>,
-    /// Whether KEEPER may still have something to do.
+    /// Whether KEEPER may still have work to do.
     pub(super) keeper_may_work: bool,
-    /// Children from before, when this process was another program. They are none of our business.
+    /// Children inherited across `exec`; never signalled.
     pub(super) spare: Vec<Pid>,
 }
 
@@ -43,14 +43,14 @@ pub(in crate::run) struct Front<'a> {
     alarm: Alarm,
     pub(super) schedule: Schedule,
     pub(super) settings: Option<Settings>,
-    /// The command and its group, once it has started.
+    /// Pid and process group of the command, once it has started.
     pub(super) command: Option<Pid>,
     pub(super) ended: Option<Ended>,
-    /// The exit code for a command that was ended before it ended by itself.
+    /// Exit code for a command that was ended before it ended by itself.
     pub(super) ending_as: i32,
-    /// Somebody has been told that not everything can be killed.
+    /// Whether processes that cannot be killed have been reported.
     pub(super) complained: bool,
-    /// The command was stopped, and we with it; now it is to go on.
+    /// Whether the command, which was stopped together with FRONT, is to be resumed now.
     pub(super) resume: bool,
 }
 
@@ -58,18 +58,19 @@ pub(in crate::run) struct Front<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ended {
     pub(super) how: Exited,
-    /// Whether it had been asked to stop before, because of its lease or its maximum runtime.
+    /// Whether the command had been asked to stop before, because of its lease or its maximum
+    /// runtime.
     pub(super) lost: bool,
     pub(super) had_terminal: bool,
 }
 
-/// How long KEEPER has the first word when a command is to be ended.
+/// Time by which FRONT defers to KEEPER when a command is to be ended.
 const DEFER: Duration = Duration::from_millis(50);
 
 impl<'a> Front<'a> {
     pub(in crate::run) fn new(job: &'a Job<'a>, family: Family, link: UnixStream) -> io::Result<Self> {
         let signals = Signals::listen()?;
-        sys::ignore(Signal::SIGTTOU); // We write, and hand the terminal over, from the background too.
+        sys::ignore(Signal::SIGTTOU); // FRONT uses the terminal from the background too.
         Ok(Self {
             job,
             family,
@@ -86,11 +87,12 @@ impl<'a> Front<'a> {
         })
     }
 
-    /// Until everything is over. Returns the code to exit with.
+    /// Runs until every process is dead. Returns the exit code.
     pub(in crate::run) fn stand(mut self) -> i32 {
         loop {
-            // Whatever woke us, and however long we were away: news first, then the time, then everything else. WATCHDOG
-            // ends after KEEPER has said all that it has to say.
+            // The order matters, since FRONT may have been stopped for any time: messages first,
+            // then the expiry time, then everything else. WATCHDOG exits after KEEPER has sent all
+            // of its messages.
             let alone = self.family.watchdog.is_none();
             let over = self.hear().or_else(|| alone.then(|| self.watchdog_is_dead()));
             let over = over.or_else(|| self.watch_the_time());
@@ -105,7 +107,7 @@ impl<'a> Front<'a> {
         }
     }
 
-    /// What KEEPER says. Gives the exit code when there is nothing more to be done.
+    /// Handles the messages of KEEPER. Returns the exit code when the run is over.
     fn hear(&mut self) -> Option<i32> {
         loop {
             match self.link.receive() {
@@ -119,7 +121,7 @@ impl<'a> Front<'a> {
                 Received::Message(Message::Exited(exited)) => self.command_has_ended(exited),
                 Received::Message(Message::Ending(code)) => {
                     self.ending_as = code;
-                    let now = Moment::now();
+                    let now = BootInstant::now();
                     self.schedule.ask_to_stop(now, self.job.shared.valid_until().unwrap_or(now));
                 }
                 Received::Message(Message::Stopped(signal)) => self.stopped(signal),
@@ -128,17 +130,17 @@ impl<'a> Front<'a> {
         }
     }
 
-    /// Ends the command when its lease comes to its end and KEEPER has not done so.
+    /// Ends the command when its lease is about to end and KEEPER has not done so.
     fn watch_the_time(&mut self) -> Option<i32> {
         self.command?;
         loop {
-            // The clock first: if we are stopped in between, for hours, the other reading must be the newer one. KEEPER
-            // moves it with each renewal, and does not wake us for it.
-            let now = Moment::now();
+            // Read the clock first: if FRONT is stopped in between, for hours, the expiry time must
+            // be the newer reading. KEEPER updates it with each renewal, without waking FRONT.
+            let now = BootInstant::now();
             let valid_until = self.job.shared.valid_until()?;
             self.schedule.expect_delay(self.job.shared.delay());
             match self.schedule.due(now, valid_until) {
-                // Without an alarm we would miss the time. If there is none to be had, the time is now.
+                // If no alarm can be set the deadline would be missed, so kill now.
                 Due::Nothing(at) if self.alarm.set(at).is_ok() => return None,
                 Due::Nothing(_) | Due::Kill => return Some(self.out_of_time()),
                 Due::Term => {
@@ -147,7 +149,7 @@ impl<'a> Front<'a> {
                         self.say_out_of_time();
                         self.link.send(Message::Ending(exit::LEASE_LOST));
                         self.send(Signal::SIGTERM);
-                        self.send(Signal::SIGCONT); // What is stopped does not hear.
+                        self.send(Signal::SIGCONT); // A stopped process defers SIGTERM.
                     }
                 }
             }
@@ -159,7 +161,7 @@ impl<'a> Front<'a> {
         say!("the lease on lock '{lock}' is about to end and its keeper does not answer; ending the command");
     }
 
-    /// The lock, as people know it.
+    /// Returns the name of the lock for messages.
     pub(super) fn lock(&self) -> &'a str {
         self.job.plan.locks.first().map_or("?", |lock| lock.as_str())
     }

@@ -1,9 +1,9 @@
-//! What may happen while KEEPER waits or holds.
+//! Event source of KEEPER while it waits for the locks or holds them.
 
 use std::io;
 use std::os::unix::net::UnixStream;
 
-use leasehold::client::Health;
+use leasehold::client::GuardStatus;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
@@ -12,7 +12,7 @@ use crate::run::link::{Inbox, Message, Received};
 #[cfg(target_os = "linux")]
 use crate::run::sys;
 
-/// Where it all comes in.
+/// All event sources of KEEPER.
 pub(super) struct Events {
     link: tokio::net::UnixStream,
     inbox: Inbox,
@@ -21,18 +21,18 @@ pub(super) struct Events {
     alarm: AsyncAlarm,
 }
 
-/// What has happened.
+/// Event for KEEPER.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// FRONT says something.
+    /// FRONT sent a message.
     Front(Message),
-    /// FRONT is dead. Said once.
+    /// FRONT has exited. Reported once.
     FrontGone,
-    /// A child has news.
+    /// A child changed its state.
     Child,
-    /// The lease has news.
+    /// The status of the lease changed.
     Lease,
-    /// The moment that the alarm was set to.
+    /// The alarm expired.
     Alarm,
 }
 
@@ -48,8 +48,8 @@ impl Events {
         })
     }
 
-    /// The next thing that happens; `lease` is none once there is nothing more to be heard of it.
-    pub(super) async fn next(&mut self, lease: Option<&mut watch::Receiver<Health>>) -> Event {
+    /// Waits for the next event; `lease` is `None` once the lease can have no further changes.
+    pub(super) async fn next(&mut self, lease: Option<&mut watch::Receiver<GuardStatus>>) -> Event {
         let lease = async {
             match lease {
                 Some(lease) => drop(lease.changed().await),
@@ -65,24 +65,26 @@ impl Events {
         }
     }
 
-    /// What FRONT says, and nothing else.
+    /// Waits for the next message of FRONT, or for its death, and for no other event.
     pub(super) async fn front_says(&mut self) -> Event {
         front(&self.link, &mut self.inbox, &mut self.front_gone).await
     }
 
-    /// Tells FRONT. There are few messages, so they always fit; and if FRONT is gone nobody misses them.
+    /// Sends a message to FRONT. Messages are few, so they always fit into the socket buffer; if
+    /// FRONT has exited they are not needed.
     pub(super) fn tell(&self, message: Message) {
-        // Not through the runtime: it would refuse until it has seen that the link can be written to.
+        // Bypasses the runtime, which would refuse the write until it has seen the link become
+        // writable.
         let _ = nix::unistd::write(&self.link, &message.to_bytes());
     }
 
-    /// Sets the alarm, the only one.
-    pub(super) fn wake_at(&self, at: leasehold::Moment) -> io::Result<()> {
+    /// Sets the alarm. There is only one: a new time replaces the previous one.
+    pub(super) fn wake_at(&self, at: leasehold::BootInstant) -> io::Result<()> {
         self.alarm.set(at)
     }
 }
 
-/// May be dropped at any time: what has been read is in the inbox.
+/// Reads the next message of FRONT. Cancel safe: bytes already read are kept in the inbox.
 async fn front(link: &tokio::net::UnixStream, inbox: &mut Inbox, gone: &mut bool) -> Event {
     loop {
         if *gone {
@@ -108,7 +110,7 @@ impl AsyncAlarm {
         Ok(Self(sys::watch(Alarm::new()?)?))
     }
 
-    fn set(&self, at: leasehold::Moment) -> io::Result<()> {
+    fn set(&self, at: leasehold::BootInstant) -> io::Result<()> {
         self.0.get_ref().set(at)
     }
 
@@ -132,7 +134,7 @@ impl AsyncAlarm {
         Ok(Self(Alarm::new()?))
     }
 
-    fn set(&self, at: leasehold::Moment) -> io::Result<()> {
+    fn set(&self, at: leasehold::BootInstant) -> io::Result<()> {
         self.0.set(at)
     }
 

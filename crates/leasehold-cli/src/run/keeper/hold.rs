@@ -1,9 +1,10 @@
-//! From the start of the command to the death of the last of its processes, and the release.
+//! KEEPER while it holds the lease: from the start of the command to the death of the last of its
+//! processes, and the release.
 
 use std::path::Path;
 use std::time::Duration;
 
-use leasehold::{Error, GuardState, Moment};
+use leasehold::{BootInstant, Error, GuardState};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::WaitStatus;
@@ -25,34 +26,35 @@ pub(super) struct Hold<'a> {
     job: &'a Job<'a>,
     events: &'a mut Events,
     stub: Stub,
-    /// Held until nothing of the command is alive, also when one of several locks is lost before.
+    /// Lease; held until no process of the command is alive, also if one of several locks is lost
+    /// earlier.
     lease: Option<Lease<'a>>,
     lost: bool,
-    /// Until when the lease is valid, as far as we know.
-    valid_until: Moment,
+    /// Expiry time of the lease as far as KEEPER knows.
+    valid_until: BootInstant,
     schedule: Schedule,
     below: Below,
-    /// How the command ended; what it left behind may live on.
+    /// How the command ended; processes that it left behind may still be alive.
     ended: Option<Exited>,
-    /// The code to exit with, if it is not the command's own.
+    /// Exit code, if it is not the command's own.
     code: Option<i32>,
     asked: bool,
-    /// When the command has run for as long as it may.
-    overdue_at: Option<Moment>,
+    /// Time at which the command reaches its maximum runtime.
+    overdue_at: Option<BootInstant>,
     left_behind: usize,
     killing: Killing,
-    /// When the alarm rings.
-    rings_at: Moment,
+    /// Time to which the alarm is set.
+    rings_at: BootInstant,
 }
 
-/// How the killing goes.
+/// Progress of the kill passes.
 struct Killing {
     pause: Duration,
-    since: Option<Moment>,
+    since: Option<BootInstant>,
     complained: bool,
 }
 
-/// Whatever is not dead after so long is spoken about.
+/// Time after which processes that survive SIGKILL are reported.
 const STUBBORN: Duration = Duration::from_secs(2);
 
 impl<'a> Hold<'a> {
@@ -79,7 +81,7 @@ impl<'a> Hold<'a> {
         }
     }
 
-    /// Returns the code to exit with, when everything is dead and the lock released.
+    /// Runs the command. Returns the exit code when every process is dead and the lock is released.
     pub(super) async fn run(mut self) -> i32 {
         if self.wait_for_time_to_work().await {
             self.start();
@@ -97,37 +99,41 @@ impl<'a> Hold<'a> {
                 Event::Front(Message::Signal(signal)) if self.ended.is_none() => {
                     self.send(Signal::try_from(signal).ok());
                 }
-                // Whoever is in a hurry now does not want to wait for what was left behind.
+                // The command has ended; a signal now means that the user does not want to wait for
+                // the processes it left behind.
                 Event::Front(Message::Signal(signal)) if ENDS.contains(&signal) => self.schedule.kill_now(),
                 Event::Front(Message::Ending(code)) => self.ending(code),
                 Event::FrontGone => {
-                    // At once: as long as we grant the command a grace, the process that killed FRONT may kill us too.
+                    // Immediately: during a grace period the process that killed FRONT may kill
+                    // KEEPER too.
                     say!("the leasehold process in front of the command is gone; killing the command");
                     self.ending(exit::INTERNAL);
                     self.schedule.kill_now();
                 }
                 Event::Alarm => self.observe_delay(),
-                // The loop looks at everything else.
+                // The loop checks the rest.
                 Event::Front(_) | Event::Child | Event::Lease => {}
             }
         }
     }
 
-    /// Measures how late the alarm rang.
+    /// Records how late the alarm fired.
     fn observe_delay(&mut self) {
-        let late = Moment::now().after(self.rings_at);
+        let late = BootInstant::now().after(self.rings_at);
         self.job.shared.observe_delay(late);
     }
 
-    /// A lease that was handed over in the queue lasts only as long as its ticket until it is renewed. That may be so
-    /// short that the command would have to be ended before. False if the lease is lost, or FRONT changes its mind.
+    /// Waits until the lease is long enough to start the command. A lease that was handed over in
+    /// the queue lasts only as long as its ticket until it is renewed; that may be so short that
+    /// the command would have to be ended before the first renewal. Returns `false` if the lease is
+    /// lost, or if FRONT withdraws or exits.
     async fn wait_for_time_to_work(&mut self) -> bool {
         loop {
             self.look_at_lease();
             if self.lost {
                 return false;
             }
-            let now = Moment::now();
+            let now = BootInstant::now();
             let renewal = now.plus(self.valid_until.after(now).mul_f64(self.job.plan.renew_at));
             if renewal < self.job.timing.term_at(self.valid_until) {
                 return true;
@@ -142,7 +148,7 @@ impl<'a> Hold<'a> {
                     return false;
                 }
                 Event::FrontGone => return false,
-                Event::Alarm if Moment::now() >= self.valid_until => {
+                Event::Alarm if BootInstant::now() >= self.valid_until => {
                     say!("the lease ended before the command could start");
                     self.code = Some(exit::LEASE_LOST);
                     return false;
@@ -152,21 +158,24 @@ impl<'a> Hold<'a> {
         }
     }
 
-    /// FRONT knows the time before the command runs.
+    /// Starts the command. The expiry time is shared with FRONT and WATCHDOG before the command
+    /// runs.
     fn start(&mut self) {
         self.job.contained.end_abandoned();
         if self.stub.needs_terminal_from_parent() {
             self.job.terminal.lend_at_start(self.stub.pid);
         }
-        self.overdue_at = self.job.plan.max_runtime.map(|longest| Moment::now().plus(longest.as_duration()));
+        self.overdue_at =
+            self.job.plan.max_runtime.map(|longest| BootInstant::now().plus(longest.as_duration()));
         self.job.shared.set_valid_until(self.valid_until);
-        let _ = kill(getppid(), Signal::SIGCHLD); // WATCHDOG looks at the time from now on.
+        let _ = kill(getppid(), Signal::SIGCHLD); // From now on WATCHDOG watches the expiry time.
         self.events.tell(Message::Started(self.stub.pid.as_raw()));
         let variables = self.lease.as_ref().map(Lease::variables).unwrap_or_default();
         let not_after = self.job.timing.term_at(self.valid_until);
-        // If it cannot be told it is dead, and we will see that.
+        // If the message cannot be delivered the stub is dead, which the loop detects.
         let _ = self.stub.go(not_after, &variables);
-        // Only now: from here on it matters that whoever kills everything called "leasehold" leaves us, and nobody waits.
+        // Not earlier: only from here on must a kill of everything called "leasehold" spare this
+        // process, and now no caller waits for the time that the renaming takes.
         #[cfg(target_os = "linux")]
         sys::show_as(&format!("lease-keeper {}", self.job.plan.locks[0]));
     }
@@ -178,8 +187,8 @@ impl<'a> Hold<'a> {
             let loss = lease.loss().filter(|_| !self.lost);
             self.lost = true;
             if let Some(error) = loss {
-                // A lease that only ended by its time had not ended yet when the command did.
-                let taken = Moment::now() < health.valid_until;
+                // A lease that expired only now had not expired yet when the command ended.
+                let taken = BootInstant::now() < health.valid_until;
                 match self.ended {
                     None => say!("{error}; ending the command"),
                     Some(_) if taken => self.lost_before_the_end(&error),
@@ -201,7 +210,7 @@ impl<'a> Hold<'a> {
         }
     }
 
-    /// Buries the dead, and says whether the command and all that it started are among them.
+    /// Reaps dead children. Returns whether the command and all processes that it started are dead.
     fn everything_is_dead(&mut self) -> bool {
         loop {
             match tree::reap() {
@@ -253,21 +262,21 @@ impl<'a> Hold<'a> {
         code
     }
 
-    /// The command has ended and others that it started have not.
+    /// Asks the processes that outlive the command to stop, once.
     fn end_what_is_left(&mut self) {
         if self.ended.is_none() || self.left_behind > 0 {
             return;
         }
-        // Those in the group of a command that was asked to stop have been asked already.
+        // Processes in the group of a command that was asked to stop have received SIGTERM already.
         let asked = self.schedule.is_ending().then_some(self.stub.pid);
-        self.schedule.ask_to_stop(Moment::now(), self.valid_until);
+        self.schedule.ask_to_stop(BootInstant::now(), self.valid_until);
         self.left_behind = self.below.signal(Signal::SIGTERM, asked).alive;
         self.below.signal(Signal::SIGCONT, None);
     }
 
     fn watch_the_time(&mut self) {
-        // The clock first: a renewal that comes in between counts.
-        let mut now = Moment::now();
+        // Read the clock first: a renewal that arrives in between must count.
+        let mut now = BootInstant::now();
         if let Some(lease) = &self.lease {
             self.valid_until = lease.health.borrow().valid_until;
         }
@@ -277,11 +286,11 @@ impl<'a> Hold<'a> {
             let lock = &self.job.plan.locks[0];
             say!("the lease on lock '{lock}' could not be renewed; ending the command before it ends");
             self.ask_to_stop(exit::LEASE_LOST);
-            now = Moment::now();
+            now = BootInstant::now();
             due = self.schedule.due(now, self.valid_until);
         }
         if self.end_if_overdue(now) {
-            now = Moment::now();
+            now = BootInstant::now();
             due = self.schedule.due(now, self.valid_until);
         }
         let next = match due {
@@ -291,20 +300,20 @@ impl<'a> Hold<'a> {
             }
             Due::Term => now,
             Due::Kill => {
-                self.ending(exit::LEASE_LOST); // Unless it is ending for another reason already.
+                self.ending(exit::LEASE_LOST); // No effect if it is ending for another reason.
                 self.kill_all(now)
             }
         };
         self.rings_at = next;
         if self.events.wake_at(next).is_err() {
-            // Without an alarm we would miss the time, so it is now.
+            // Without an alarm the deadline would be missed, so kill now.
             self.ending(exit::INTERNAL);
             self.kill_all(now);
         }
     }
 
-    /// Asks the command to stop if it has run for as long as it may. Returns whether it did.
-    fn end_if_overdue(&mut self, now: Moment) -> bool {
+    /// Asks the command to stop if it has reached its maximum runtime. Returns whether it did.
+    fn end_if_overdue(&mut self, now: BootInstant) -> bool {
         let is_overdue = self.overdue_at.is_some_and(|at| at <= now);
         if !is_overdue || self.ended.is_some() || self.schedule.is_ending() {
             return false;
@@ -315,8 +324,8 @@ impl<'a> Hold<'a> {
         true
     }
 
-    /// One pass of killing. Says when to make the next.
-    fn kill_all(&mut self, now: Moment) -> Moment {
+    /// Makes one kill pass. Returns when to make the next.
+    fn kill_all(&mut self, now: BootInstant) -> BootInstant {
         let pass = self.below.kill();
         let since = *self.killing.since.get_or_insert(now);
         if now.after(since) >= STUBBORN && !self.killing.complained {
@@ -329,9 +338,10 @@ impl<'a> Hold<'a> {
         next
     }
 
-    /// What cannot be killed may live longer than the lease. Nobody can help that.
+    /// Whether the processes that survive SIGKILL have outlived the lease: waiting longer cannot
+    /// help.
     fn nothing_helps(&self) -> bool {
-        self.killing.complained && (self.lost || Moment::now() >= self.valid_until)
+        self.killing.complained && (self.lost || BootInstant::now() >= self.valid_until)
     }
 
     /// Asks the command to stop, unless that has been done.
@@ -340,30 +350,33 @@ impl<'a> Hold<'a> {
         self.ending(code);
         if !asked {
             self.send(Some(Signal::SIGTERM));
-            self.send(Some(Signal::SIGCONT)); // What is stopped does not hear.
+            self.send(Some(Signal::SIGCONT)); // A stopped process defers SIGTERM.
         }
     }
 
-    /// From now on the command is ending. If it has not ended by itself before, that is why.
+    /// Marks the command as ending. If it has not ended by itself before, `code` states why.
     fn ending(&mut self, code: i32) {
         if self.ended.is_none() {
             if !self.schedule.is_ending() {
-                // Before any signal: so that FRONT does not ask again, and knows why the command ends.
+                // Before any signal, so that FRONT does not ask again and knows why the command
+                // ends.
                 self.events.tell(Message::Ending(code));
             }
             self.code.get_or_insert(code);
         }
-        self.schedule.ask_to_stop(Moment::now(), self.valid_until);
+        self.schedule.ask_to_stop(BootInstant::now(), self.valid_until);
     }
 
-    /// To the whole group of the command, as long as its number is its own.
+    /// Sends a signal to the whole process group of the command, as long as the group id cannot
+    /// have been reused.
     fn send(&self, signal: Option<Signal>) {
         if self.ended.is_none() {
             let _ = kill(negative(self.stub.pid), signal);
         }
     }
 
-    /// The command has ended by itself, and perhaps after its lease.
+    /// Records that the lease was lost although the command had ended by itself: the command may
+    /// have run past the end of its lease.
     fn lost_before_the_end(&mut self, error: &Error) {
         if self.code.is_none() {
             say!("{error}; the command may have run beside another holder");

@@ -1,4 +1,4 @@
-//! What KEEPER does from beginning to end.
+//! Main function of KEEPER.
 
 use std::os::unix::net::UnixStream;
 
@@ -16,18 +16,21 @@ use crate::run::start::Job;
 use crate::run::stub::{Image, Place, Stub};
 use crate::run::{signals, sys, tree};
 
-/// Never returns to its caller's caller: the code is for `_exit`.
+/// Runs KEEPER and returns the code for `_exit`. If the event loop is reached, exits instead of
+/// returning.
 pub(in crate::run) fn keep(job: &Job<'_>, image: &Image, link: UnixStream) -> i32 {
-    // A group of its own: what the terminal or the shell sends to its job is for FRONT to understand.
+    // A process group of its own: FRONT interprets the signals that the terminal or the shell sends
+    // to its job.
     let _ = setpgid(Pid::from_raw(0), Pid::from_raw(0));
     tree::adopt_orphans();
     take_another_name();
-    // The command first: it must be forked while there is one thread, and by the thread that lives as long as we do,
-    // because the system ties its parent-death signal to that.
+    // Fork the command first: the fork requires a single thread, and must be made by a thread that
+    // lives as long as this process, because the system ties the parent-death signal to that
+    // thread.
     let place = Place { terminal: &job.terminal, contained: &job.contained };
     let begun = Stub::fork(image, &place, link).and_then(|(stub, link)| {
         signals::ignore_in_keeper();
-        sys::undo_low_priority(); // The command keeps what it has inherited.
+        sys::undo_low_priority(); // The command keeps the inherited priority.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         Ok((stub, link, runtime))
     });
@@ -51,18 +54,19 @@ async fn work(job: &Job<'_>, stub: Stub, link: UnixStream) -> i32 {
     let code = match Lease::acquire(job, stub.pid, &mut events).await {
         Ok(lease) => Hold::new(job, stub, lease, &mut events).run().await,
         Err(code) => {
-            // It waits for a word that will not come.
+            // The stub waits for a "go" that will not be sent.
             let _ = kill(stub.pid, Signal::SIGKILL);
             let _ = waitpid(stub.pid, None);
             code
         }
     };
     events.tell(Message::Done(code));
-    // At once: nothing that would still be tidied up is worth the time that somebody waits for the prompt.
+    // Exit immediately: any further cleanup would only delay the user's prompt.
     sys::exit_now(code)
 }
 
-/// So that whoever kills all processes called "leasehold" leaves one that can still end the command.
+/// Renames this process, so that a kill of all processes called "leasehold" spares one that can
+/// still end the command.
 pub(in crate::run) fn take_another_name() {
     #[cfg(target_os = "linux")]
     let _ = nix::sys::prctl::set_name(c"lease-keeper");

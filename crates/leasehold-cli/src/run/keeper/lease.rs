@@ -1,11 +1,11 @@
-//! Getting the locks and giving them back, through the library.
+//! Acquisition and release of the locks, through the client library.
 
 use std::pin::pin;
 use std::time::Duration;
 
 use leasehold::model::{Conflict, LockName, Member, Mode, Process};
 use leasehold::store::{self, Hosts};
-use leasehold::{Error, Guard, Health, Leasehold, LockBuilder, Moment, Strategy};
+use leasehold::{BootInstant, Error, Guard, GuardStatus, Leasehold, LockBuilder, Strategy};
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getppid};
 use tokio::sync::watch;
@@ -21,30 +21,31 @@ use crate::run::plan::{Patience, RunPlan};
 use crate::run::say::say;
 use crate::run::start::Job;
 
-/// The locks of this run, held.
+/// Locks of this run, held.
 pub(super) struct Lease<'a> {
     plan: &'a RunPlan,
     guard: Guard,
-    pub(super) health: watch::Receiver<Health>,
-    /// Ends the library's threads when dropped, so it stays.
+    pub(super) health: watch::Receiver<GuardStatus>,
+    /// Kept because dropping it ends the library's threads.
     leasehold: Leasehold,
 }
 
-/// The signals by which somebody says that it is enough.
+/// Signals that end the run.
 pub(super) const ENDS: [i32; 4] =
     [Signal::SIGINT as i32, Signal::SIGTERM as i32, Signal::SIGHUP as i32, Signal::SIGQUIT as i32];
 
-/// Whoever waits so long wants to know what for.
+/// Waiting time after which the holder of the lock is reported.
 const SAY_WHAT_FOR: Duration = Duration::from_millis(500);
-/// How long to try to leave the queue, or to release what is left of lost locks, before we exit.
+/// Maximum time before the exit for leaving the queue, or for releasing the rest of lost locks.
 const LEAVING: Duration = Duration::from_secs(2);
-/// The same if the store does not answer anyway.
+/// Same as [`LEAVING`] if the store is not responding.
 const LEAVING_SILENCE: Duration = Duration::from_millis(250);
-/// How long to try to release before we exit.
+/// Maximum time for the release before the exit.
 const RELEASING: Duration = Duration::from_secs(5);
 
 impl<'a> Lease<'a> {
-    /// Asks for the locks as long as the plan wants. On failure everything is said, and the exit code is given.
+    /// Acquires the locks within the timeout of the plan. On failure reports the reason and returns
+    /// the exit code.
     pub(super) async fn acquire(job: &Job<'a>, command: Pid, events: &mut Events) -> Result<Self, i32> {
         let plan = job.plan;
         let deadline = Deadline::new(plan.patience);
@@ -82,19 +83,19 @@ impl<'a> Lease<'a> {
                 Ok(Self { plan, guard, health, leasehold })
             }
             Err((code, leaving)) => {
-                // The request takes itself back in the background.
+                // The request withdraws itself in the background.
                 let _ = timeout(leaving, leasehold.close()).await;
                 Err(code)
             }
         }
     }
 
-    /// Why the locks were lost, if they were.
+    /// Returns why the locks were lost, if they were.
     pub(super) fn loss(&self) -> Option<Error> {
         self.guard.loss()
     }
 
-    /// What the command is to find in its environment.
+    /// Returns the environment variables for the command.
     pub(super) fn variables(&self) -> Vec<u8> {
         let main = self.plan.locks.first();
         let leases = self.guard.leases();
@@ -109,9 +110,9 @@ impl<'a> Lease<'a> {
         granted.block()
     }
 
-    /// Gives the locks back. If they were lost, or the store cannot be told in time, the error says so.
+    /// Releases the locks. Fails if they were lost or if the store does not confirm in time.
     pub(super) async fn release(self) -> Result<(), Error> {
-        let left = self.health.borrow().valid_until.after(Moment::now()).min(RELEASING);
+        let left = self.health.borrow().valid_until.after(BootInstant::now()).min(RELEASING);
         let lost = self.loss().is_some();
         let released = async {
             match self.plan.at_least {
@@ -121,14 +122,15 @@ impl<'a> Lease<'a> {
         };
         let released = timeout(left, released).await.unwrap_or_else(|_| Err(no_answer()));
         if lost {
-            // What is left of several locks is released in the background: nothing of the command is alive any more.
+            // The rest of several locks is released in the background: no process of the command is
+            // alive any more.
             let _ = timeout(LEAVING, self.leasehold.close()).await;
         }
         released
     }
 }
 
-/// Ends with an exit code when FRONT does not want the locks any more, or is gone.
+/// Resolves to an exit code when FRONT cancels the run or has exited.
 async fn given_up(events: &mut Events) -> i32 {
     loop {
         match events.front_says().await {
@@ -173,10 +175,10 @@ fn ask(job: &Job<'_>, leasehold: &Leasehold, command: Pid, patience: Patience) -
     plan.metadata.iter().fold(ask, |ask, (key, value)| ask.meta(key, value))
 }
 
-/// All processes behind the lease: as long as one of them lives it may still be killing the others, and nobody on this
-/// machine takes the lock over before its time.
+/// Returns all processes behind the lease: as long as one of them is alive it may still be killing
+/// the others, and no process on this machine may take the lock over before the lease expires.
 fn processes(job: &Job<'_>, leasehold: &Leasehold, command: Pid) -> Option<Process> {
-    if leasehold.abilities().hosts != Hosts::OneMachine {
+    if leasehold.capabilities().hosts != Hosts::OneMachine {
         return None;
     }
     let member = |pid: Pid| store::member(u32::try_from(pid.as_raw()).ok()?);
@@ -187,10 +189,11 @@ fn processes(job: &Job<'_>, leasehold: &Leasehold, command: Pid) -> Option<Proce
     Some(process)
 }
 
-/// A lock that is waited for, and what is in the way of it.
+/// Lock that is waited for, and its conflict.
 type Waiting = watch::Receiver<Option<(LockName, Conflict)>>;
 
-/// Says once for each lock who is in the way, when that takes a while. Never ends.
+/// Reports once for each lock its holder, if the wait takes longer than [`SAY_WHAT_FOR`]. Never
+/// returns.
 async fn say_what_for(plan: &RunPlan, mut waiting: Waiting) {
     let mut said = Vec::new();
     sleep(SAY_WHAT_FOR).await;
@@ -213,7 +216,7 @@ async fn say_what_for(plan: &RunPlan, mut waiting: Waiting) {
     std::future::pending::<()>().await;
 }
 
-/// Says why the locks are not to be had.
+/// Reports why the locks cannot be acquired. Returns the exit code.
 fn refused(plan: &RunPlan, error: &Error) -> i32 {
     let failure =
         refusal(error.clone(), plan.holder.as_ref().filter(|_| plan.holder_named), plan.conflict_exit);

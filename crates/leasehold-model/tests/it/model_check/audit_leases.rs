@@ -65,7 +65,7 @@ fn is_named(step: &Step, lease: &Lease) -> bool {
         }
         LockOp::Release(release) => release.lease_id == id && release.token == lease.token && working,
         LockOp::Leave(left) => left.lease_id == id && working,
-        LockOp::AskRelease(ask) => ask.token.is_none_or(|token| token == lease.token) && working,
+        LockOp::RequestRelease(ask) => ask.token.is_none_or(|token| token == lease.token) && working,
         LockOp::ForceRelease(force) => force.token == lease.token,
         LockOp::Sweep(sweep) => sweep.dead.contains(&id) && working && step.state.is_crashed(&id),
         LockOp::Restarted(_) => false,

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use leasehold_model::{
-    Acquire, Ask, AskRelease, ForceRelease, Holder, Lease, LeaseId, Leave, LockOp, Outcome, Reason, Release,
-    Renew, Sweep, TokenFloor, Ttl,
+    Acquire, Ask, ForceRelease, Holder, Lease, LeaseId, Leave, LockOp, Outcome, Reason, Release, Renew,
+    RequestRelease, Sweep, TokenFloor, Ttl,
 };
 use stateright::{Model, Property};
 
@@ -147,7 +147,7 @@ impl Model for System {
             Action::AskToStop => {
                 state.left.stops -= 1;
                 let (token, by, reason) = (None, self.admin.clone(), None);
-                self.apply(&mut state, &LockOp::AskRelease(AskRelease { token, by, reason }));
+                self.apply(&mut state, &LockOp::RequestRelease(RequestRelease { token, by, reason }));
             }
             Action::Look => {
                 state.left.sweeps -= 1;
@@ -220,7 +220,7 @@ impl System {
         };
         let answer = match self.apply_sent_at(state, &op, floor) {
             Outcome::Granted(lease) | Outcome::Renewed(lease) => Some(yours(&lease)),
-            Outcome::Busy(_) => Some(Answer::Busy),
+            Outcome::Conflict(_) => Some(Answer::Busy),
             Outcome::NotHeld(_) => match want {
                 Want::Renew(token) => Some(Answer::Lost(token)),
                 _ => None,

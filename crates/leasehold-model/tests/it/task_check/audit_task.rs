@@ -1,6 +1,6 @@
 //! What one step may do to a task: by its worker with its token, by a sweeper after its lease, by people at any time.
 
-use leasehold_model::{Beat, Settle, Settled, Task, TaskAnswer, TaskOp, TaskState, Verdict};
+use leasehold_model::{AttemptResult, HeartbeatResult, Settle, Settled, Task, TaskAnswer, TaskOp, TaskState};
 
 use super::audit::{Pair, Step};
 use super::config::Config;
@@ -33,7 +33,7 @@ fn terminal_stays(step: &Step, pair: &Pair) -> bool {
 /// Another head, or a worker that gives a task back, is no reason to stand behind those that came later.
 fn place_is_kept(step: &Step, pair: &Pair) -> bool {
     let Pair { before, after, .. } = pair;
-    let given_back = matches!(step.op, Op::Settle(settle) if settle.verdict == Verdict::Return);
+    let given_back = matches!(step.op, Op::Settle(settle) if settle.verdict == AttemptResult::Return);
     let stays = match (before.state, after.state) {
         (TaskState::Blocked, TaskState::Pending) | (TaskState::Pending, TaskState::Blocked) => true,
         (TaskState::Running, TaskState::Pending | TaskState::Blocked) => given_back,
@@ -122,14 +122,14 @@ fn beat_is_earned(step: &Step) -> bool {
         return false;
     };
     if pair.known.lease.is_none_or(|(token, _)| token != held.token) {
-        return step.changed_nothing() && *beat == Beat::Lost;
+        return step.changed_nothing() && *beat == HeartbeatResult::Lost;
     }
     let extended = Task {
         lease_expires_at: Some(step.now().plus(*ttl)),
         begun: pair.before.begun || held.begun,
         ..pair.before.clone()
     };
-    let told = matches!(beat, Beat::Kept(asked) if asked.is_some() == pair.known.cancelled);
+    let told = matches!(beat, HeartbeatResult::Extended(asked) if asked.is_some() == pair.known.cancelled);
     told && extended == *pair.after
 }
 
@@ -153,18 +153,23 @@ fn settlement(step: &Step, settle: &Settle, broken: &mut Broken) {
 }
 
 /// Where a task stands after its worker has said how its attempt ended.
-fn expected(verdict: &Verdict, pair: &Pair, step: &Step) -> TaskState {
+fn expected(verdict: &AttemptResult, pair: &Pair, step: &Step) -> TaskState {
     let (cancelled, most) = (pair.known.cancelled, step.system.config.tasks[pair.number].attempts);
     match verdict {
-        Verdict::Done(_) => TaskState::Succeeded,
-        Verdict::Fail(_) => TaskState::Failed,
-        Verdict::Abort(_) => TaskState::Aborted,
-        Verdict::Retry(..) | Verdict::Snooze(_) | Verdict::Defer(_) | Verdict::Return if cancelled => {
+        AttemptResult::Done(_) => TaskState::Succeeded,
+        AttemptResult::Fail(_) => TaskState::Failed,
+        AttemptResult::Abort(_) => TaskState::Aborted,
+        AttemptResult::Retry(..)
+        | AttemptResult::Snooze(_)
+        | AttemptResult::Defer(_)
+        | AttemptResult::Return
+            if cancelled =>
+        {
             TaskState::Aborted
         }
-        Verdict::Retry(..) if pair.known.attempt >= most => TaskState::Failed,
-        Verdict::Retry(..) | Verdict::Snooze(_) | Verdict::Defer(_) => TaskState::Scheduled,
-        Verdict::Return => TaskState::Pending,
+        AttemptResult::Retry(..) if pair.known.attempt >= most => TaskState::Failed,
+        AttemptResult::Retry(..) | AttemptResult::Snooze(_) | AttemptResult::Defer(_) => TaskState::Scheduled,
+        AttemptResult::Return => TaskState::Pending,
     }
 }
 

@@ -1,8 +1,8 @@
 //! How large a world is: which tasks there are, who works, and how often things may happen.
 
 use leasehold_model::{
-    LeaseTasks, LockName, NewTask, Note, Payload, Priority, QueueName, Retries, Reuse, TaskId, TaskKey,
-    Timestamp, Ttl, Verdict, When, WorkerId, WorkerInfo,
+    AttemptResult, LeaseTasks, LockName, Message, NewTask, Payload, Priority, QueueName, RetryPolicy, Reuse,
+    TaskId, TaskKey, Timestamp, Ttl, When, WorkerId, WorkerInfo,
 };
 use uuid::Uuid;
 
@@ -162,7 +162,7 @@ impl Config {
             reuse: plan.reuse,
             lock: plan.lock.then(|| LockName::new("l").unwrap()),
             room: plan.room,
-            retries: Retries { attempts: plan.attempts, first: Self::TICK, longest: Self::TICK },
+            retries: RetryPolicy { attempts: plan.attempts, first: Self::TICK, longest: Self::TICK },
             priority: Priority::new(plan.priority).unwrap(),
             wanted: (plan.wanted > 0).then(|| Self::lasting(plan.wanted)),
             ..NewTask::new(task_id(task), queue_of(plan.queue), Payload::default())
@@ -178,14 +178,14 @@ impl Config {
 }
 
 impl How {
-    pub(super) fn verdict(self) -> Verdict {
+    pub(super) fn verdict(self) -> AttemptResult {
         match self {
-            Self::Done => Verdict::Done(None),
-            Self::Again => Verdict::Retry(Note::new("it failed"), Some(Config::TICK)),
-            Self::Fail => Verdict::Fail(Note::new("it cannot be done")),
-            Self::Snooze => Verdict::Snooze(Config::TICK),
-            Self::Return => Verdict::Return,
-            Self::Abort => Verdict::Abort(None),
+            Self::Done => AttemptResult::Done(None),
+            Self::Again => AttemptResult::Retry(Message::new("it failed"), Some(Config::TICK)),
+            Self::Fail => AttemptResult::Fail(Message::new("it cannot be done")),
+            Self::Snooze => AttemptResult::Snooze(Config::TICK),
+            Self::Return => AttemptResult::Return,
+            Self::Abort => AttemptResult::Abort(None),
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use leasehold_model::{Beat, Enqueued, Settled, TaskAnswer, TaskOp, TaskState, Verdict};
+use leasehold_model::{AttemptResult, Enqueued, HeartbeatResult, Settled, TaskAnswer, TaskOp, TaskState};
 
 use super::audit::Step;
 use super::rules::{Answer, Op};
@@ -128,8 +128,8 @@ impl Facts {
     fn note_beat(&self, step: &Step) {
         let lapsed = step.named_pair().is_some_and(|pair| pair.known.lapsed(step.now()));
         match step.answer {
-            Answer::Beat(Beat::Lost) => self.note(Fact::BeatRefused),
-            Answer::Beat(Beat::Kept(asked)) => {
+            Answer::Beat(HeartbeatResult::Lost) => self.note(Fact::BeatRefused),
+            Answer::Beat(HeartbeatResult::Extended(asked)) => {
                 self.note(Fact::Kept);
                 let begins = step.named_pair().is_some_and(|pair| pair.after.begun && !pair.before.begun);
                 self.note_if(Fact::ToldOfAStart, begins);
@@ -140,7 +140,7 @@ impl Facts {
         }
     }
 
-    fn note_settlement(&self, step: &Step, verdict: &Verdict) {
+    fn note_settlement(&self, step: &Step, verdict: &AttemptResult) {
         let Some(pair) = step.named_pair() else { return };
         match (step.answer, pair.before.state) {
             (Answer::Settled(Settled::Lost), _) => self.note(Fact::StaleSettlementRefused),
@@ -151,7 +151,7 @@ impl Facts {
                     TaskState::Scheduled => self.note(if used { Fact::TriedAgain } else { Fact::PutOff }),
                     TaskState::Pending => self.note(Fact::GivenBack),
                     TaskState::Failed => {
-                        self.note_if(Fact::AttemptsUsedUp, matches!(verdict, Verdict::Retry(..)));
+                        self.note_if(Fact::AttemptsUsedUp, matches!(verdict, AttemptResult::Retry(..)));
                     }
                     _ => {}
                 }

@@ -1,6 +1,6 @@
 //! What the auditor remembers of the past, apart from the table: wrong rules cannot touch it.
 
-use leasehold_model::{Enqueued, TaskOp, Timestamp, Token, Verdict};
+use leasehold_model::{AttemptResult, Enqueued, TaskOp, Timestamp, Token};
 
 use super::audit::Step;
 use super::config::{Config, Plan, task_number};
@@ -139,18 +139,18 @@ impl Known {
         self.lease = None;
         (self.begun, self.started) = (false, false);
         match &settle.verdict {
-            Verdict::Snooze(pause) | Verdict::Defer(pause) => {
-                if matches!(settle.verdict, Verdict::Snooze(_)) {
+            AttemptResult::Snooze(pause) | AttemptResult::Defer(pause) => {
+                if matches!(settle.verdict, AttemptResult::Snooze(_)) {
                     self.expiries = 0;
                 }
                 self.attempt -= 1;
                 self.not_before = Some(now.plus(*pause));
             }
-            Verdict::Retry(_, Some(pause)) => {
+            AttemptResult::Retry(_, Some(pause)) => {
                 self.expiries = 0;
                 self.not_before = Some(now.plus(*pause));
             }
-            Verdict::Return => self.attempt -= 1,
+            AttemptResult::Return => self.attempt -= 1,
             _ => {}
         }
     }

@@ -5,18 +5,6 @@
 //! retry and change, and two sweepers. Messages are delivered in any order, at any time, twice or never. A worker that is
 //! paused is one whose messages come late. The checker visits every state that can be reached and asks each for the
 //! promises of `promises.rs`; then the same is done with rules that are wrong on purpose, each of which must be caught.
-//!
-//! | file | idea |
-//! |---|---|
-//! | `config.rs`, `worlds.rs` | how large a world is; the worlds that are explored |
-//! | `state.rs` | what a world looks like at one moment |
-//! | `system.rs`, `worker.rs` | what may happen next, and what comes of it |
-//! | `promises.rs` | what must hold; the promises about what workers believe, and that everything can end |
-//! | `audit.rs`, `audit_task.rs`, `audit_table.rs` | the promises about one step of the rules |
-//! | `memory.rs` | what the auditor remembers, apart from the table |
-//! | `facts.rs` | what must have happened at least once, so that no promise holds for want of a case |
-//! | `rules.rs`, `mutants.rs`, `mutants_*.rs` | the rules as they are, and wrong ones |
-//! | `right.rs`, `wrong.rs` | the tests |
 
 mod audit;
 mod audit_table;

@@ -1,6 +1,8 @@
 //! Wrong rules for what a worker and a sweeper may do to one task.
 
-use leasehold_model::{Beat, Task, TaskAnswer, TaskOp, TaskState, TaskTable, Timestamp, Verdict};
+use leasehold_model::{
+    AttemptResult, HeartbeatResult, Task, TaskAnswer, TaskOp, TaskState, TaskTable, Timestamp,
+};
 
 use super::config::Config;
 use super::rules::{Answer, Op, right};
@@ -182,7 +184,7 @@ pub(super) fn nothing_is_recovered(table: &mut TaskTable, op: &Op, now: Timestam
 pub(super) fn snooze_uses_an_attempt(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
     amend(table, op, now, |before, after| {
         if let Op::Settle(settle) = op
-            && matches!(settle.verdict, Verdict::Snooze(_))
+            && matches!(settle.verdict, AttemptResult::Snooze(_))
         {
             after.attempt = before.attempt;
         }
@@ -192,7 +194,7 @@ pub(super) fn snooze_uses_an_attempt(table: &mut TaskTable, op: &Op, now: Timest
 pub(super) fn return_uses_an_attempt(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
     amend(table, op, now, |before, after| {
         if let Op::Settle(settle) = op
-            && settle.verdict == Verdict::Return
+            && settle.verdict == AttemptResult::Return
         {
             after.attempt = before.attempt;
         }
@@ -242,7 +244,7 @@ pub(super) fn cancelled_is_tried_again(table: &mut TaskTable, op: &Op, now: Time
 
 pub(super) fn beat_does_not_tell(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
     match right(table, op, now) {
-        Answer::Beat(Beat::Kept(_)) => Answer::Beat(Beat::Kept(None)),
+        Answer::Beat(HeartbeatResult::Extended(_)) => Answer::Beat(HeartbeatResult::Extended(None)),
         answer => answer,
     }
 }

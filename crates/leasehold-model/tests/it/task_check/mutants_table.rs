@@ -1,7 +1,8 @@
 //! Wrong rules for all tasks together: locks, keys, time and counts.
 
 use leasehold_model::{
-    Counts, Enqueued, Finished, Reuse, Task, TaskOp, TaskState, TaskTable, Timestamp, Ttl, Verdict,
+    AttemptResult, Counts, Enqueued, FinishedFilter, Reuse, Task, TaskOp, TaskState, TaskTable, Timestamp,
+    Ttl,
 };
 
 use super::mutants_leases::{all, amend};
@@ -17,12 +18,12 @@ fn blocked_stay(table: &mut TaskTable, op: &Op, now: Timestamp, on: bool) -> Ans
 }
 
 pub(super) fn settling_frees_nobody(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
-    let on = matches!(op, Op::Settle(settle) if matches!(settle.verdict, Verdict::Done(_)));
+    let on = matches!(op, Op::Settle(settle) if matches!(settle.verdict, AttemptResult::Done(_)));
     blocked_stay(table, op, now, on)
 }
 
 pub(super) fn snoozing_frees_nobody(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
-    let on = matches!(op, Op::Settle(settle) if matches!(settle.verdict, Verdict::Snooze(_)));
+    let on = matches!(op, Op::Settle(settle) if matches!(settle.verdict, AttemptResult::Snooze(_)));
     blocked_stay(table, op, now, on)
 }
 
@@ -257,7 +258,7 @@ pub(super) fn added_is_not_written(table: &mut TaskTable, op: &Op, now: Timestam
 pub(super) fn given_up_is_forgotten(table: &mut TaskTable, op: &Op, now: Timestamp) -> Answer {
     let answer = right(table, op, now);
     let before = now.plus(Ttl::MIN);
-    table.purge(&Finished { queue: None, state: Some(TaskState::Failed), before, limit: 10 });
+    table.purge(&FinishedFilter { queue: None, state: Some(TaskState::Failed), before, limit: 10 });
     answer
 }
 

@@ -3,8 +3,8 @@
 use std::slice;
 
 use leasehold_model::{
-    Beat, Counts, Enqueued, Fence, HeldTask, LeaseTasks, NewTask, Recovered, Settle, Settled, Task,
-    TaskAnswer, TaskId, TaskOp, TaskState, TaskTable, Timestamp, Token, Ttl, WorkerInfo,
+    Counts, Enqueued, Fence, HeartbeatResult, HeldTask, LeaseTasks, NewTask, Recovered, Settle, Settled,
+    Task, TaskAnswer, TaskId, TaskOp, TaskState, TaskTable, Timestamp, Token, Ttl, WorkerInfo,
 };
 
 use super::state::{Hand, Worker};
@@ -24,7 +24,7 @@ pub(super) enum Op {
 pub(super) enum Answer {
     Enqueued(Enqueued),
     Leased(Vec<Task>),
-    Beat(Beat),
+    Beat(HeartbeatResult),
     Settled(Settled),
     Changed(Option<TaskAnswer>),
     Recovered(Recovered),

@@ -3,7 +3,9 @@
 use std::collections::HashSet;
 use std::sync::Mutex;
 
-use leasehold_model::{Beat, Cancel, Change, HeldTask, Holder, Retry, Settle, TaskOp, TaskState, Timestamp};
+use leasehold_model::{
+    Cancel, Change, HeartbeatResult, HeldTask, Holder, Retry, Settle, TaskOp, TaskState, Timestamp,
+};
 use stateright::{Model, Property};
 
 use super::audit::{Step, audit};
@@ -212,7 +214,9 @@ impl System {
                 let held = HeldTask { begun, ..HeldTask::new(task_id(task), token) };
                 let op = Op::Beat(info(worker), held, self.config.ttl());
                 let told = match self.apply(state, &op) {
-                    Answer::Beat(Beat::Kept(asked)) => Told::Kept { task, token, asked: asked.is_some() },
+                    Answer::Beat(HeartbeatResult::Extended(asked)) => {
+                        Told::Kept { task, token, asked: asked.is_some() }
+                    }
                     _ => Told::Lost(task, token),
                 };
                 state.replies.push(Reply { worker, sent, told });

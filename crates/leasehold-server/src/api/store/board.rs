@@ -5,10 +5,10 @@ use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use leasehold::Moment;
+use leasehold::BootInstant;
 use leasehold::model::{LeaseId, QueueName};
 use leasehold::store::protocol::{Listen, Woken};
-use leasehold::store::{Recipient, Store, Subscription, Wake};
+use leasehold::store::{Recipient, Store, Subscription, Wakeup};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
@@ -49,7 +49,7 @@ impl Default for Sessions {
 struct State {
     /// The newest poll.
     number: u64,
-    seen: Moment,
+    seen: BootInstant,
     leases: HashMap<LeaseId, Watch>,
     queues: HashMap<QueueName, Watch>,
     notices: HashMap<Recipient, Watch>,
@@ -66,7 +66,7 @@ struct Heard {
 
 /// Listens in the background until it is dropped.
 struct Watch {
-    since: Moment,
+    since: BootInstant,
     _listening: Listening,
     _room: OwnedSemaphorePermit,
 }
@@ -80,7 +80,7 @@ enum Listening {
 impl Sessions {
     /// The session of this client.
     pub(super) fn of(&self, client: Uuid) -> Arc<Session> {
-        let now = Moment::now();
+        let now = BootInstant::now();
         let mut clients = locked(&self.clients);
         if let Some(session) = clients.get(&client) {
             locked(&session.state).seen = now;
@@ -101,7 +101,7 @@ impl Sessions {
 async fn tidy(clients: Arc<Clients>) {
     loop {
         tokio::time::sleep(TIDY_EVERY).await;
-        let now = Moment::now();
+        let now = BootInstant::now();
         let mut clients = locked(&clients);
         clients.retain(|_, session| {
             // A poll that waits has one too.
@@ -114,7 +114,7 @@ async fn tidy(clients: Arc<Clients>) {
 }
 
 impl Session {
-    fn new(now: Moment, room: Arc<Semaphore>) -> Self {
+    fn new(now: BootInstant, room: Arc<Semaphore>) -> Self {
         let state = State {
             number: 0,
             seen: now,
@@ -189,7 +189,7 @@ impl Session {
 
 /// Begins to watch what is new, as far as there is room, and ends what is not wanted any more.
 fn keep<K: Hash + Eq>(watched: &mut HashMap<K, Watch>, wanted: Vec<K>, begin: impl Fn(&K) -> Option<Watch>) {
-    let now = Moment::now();
+    let now = BootInstant::now();
     let mut before = std::mem::take(watched);
     for key in wanted {
         if watched.contains_key(&key) {
@@ -213,7 +213,7 @@ fn watch_lease(
     Watch::of(
         async move {
             loop {
-                if !matches!(changes.next(Duration::MAX).await, Wake::Poll) {
+                if !matches!(changes.next(Duration::MAX).await, Wakeup::Poll) {
                     locked(&heard.leases).insert(lease);
                     heard.news.notify_waiters();
                 }
@@ -258,13 +258,13 @@ fn watch_notices(
             heard.news.notify_waiters();
         }),
     );
-    Watch { since: Moment::now(), _listening: Listening::Subscription(subscription), _room: room }
+    Watch { since: BootInstant::now(), _listening: Listening::Subscription(subscription), _room: room }
 }
 
 impl Watch {
     fn of(listening: impl Future<Output = ()> + Send + 'static, room: OwnedSemaphorePermit) -> Self {
         let task = AbortOnDropHandle::new(tokio::spawn(listening));
-        Self { since: Moment::now(), _listening: Listening::Task(task), _room: room }
+        Self { since: BootInstant::now(), _listening: Listening::Task(task), _room: room }
     }
 }
 

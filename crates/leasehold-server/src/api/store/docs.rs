@@ -3,7 +3,7 @@
 use axum::response::Response;
 use leasehold::model::{MAX_PAYLOAD, Schedule, Ttl, check_depth};
 use leasehold::store::protocol::{DocCall, MOST_KEYS};
-use leasehold::store::{BACK_ROOM, Cursor, Doc, DocStore, Draft, Page};
+use leasehold::store::{Cursor, DocStore, Document, NewDocument, Page, RESERVED_PREFIX};
 
 use super::routes::answer;
 use super::tasks::MOST_AT_ONCE;
@@ -43,7 +43,7 @@ pub(super) async fn call(app: &App, caller: &Caller<Reader>, call: DocCall, body
             caller.must_be(role_to_write(&key))?;
             must_be_small(&key, &body)?;
             must_not_schedule_a_webhook(&key, &body)?;
-            answer(docs.put_if(&key, expected, Draft { body, facts: Vec::new(), keep }).await)
+            answer(docs.put_if(&key, expected, NewDocument { body, facts: Vec::new(), keep }).await)
         }
         DocCall::List => {
             let (prefix, after, limit): (String, Option<Cursor>, u32) = parse(body)?;
@@ -99,7 +99,7 @@ async fn list(
     prefix: &str,
     mut after: Option<Cursor>,
     limit: u32,
-) -> leasehold::Result<Page<(String, Doc)>> {
+) -> leasehold::Result<Page<(String, Document)>> {
     let mut items = Vec::new();
     loop {
         let page = docs.list(prefix, after, limit).await?;
@@ -114,7 +114,7 @@ async fn list(
 }
 
 fn is_ours(key: &str) -> bool {
-    key.strip_prefix(BACK_ROOM).is_some_and(|key| key.starts_with("server/"))
+    key.strip_prefix(RESERVED_PREFIX).is_some_and(|key| key.starts_with("server/"))
 }
 
 fn must_not_be_ours(key: &str) -> Answer<()> {

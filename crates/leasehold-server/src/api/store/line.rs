@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use leasehold::Moment;
+use leasehold::BootInstant;
 use leasehold::model::LeaseId;
 use leasehold::store::protocol::CallId;
 use tokio::sync::OwnedMutexGuard;
@@ -23,7 +23,7 @@ pub(super) struct Lines {
 }
 
 /// By client and lease: the number of the request, and when it came.
-type Superseded = HashMap<(Uuid, LeaseId), (u64, Moment)>;
+type Superseded = HashMap<(Uuid, LeaseId), (u64, BootInstant)>;
 
 type Line = Arc<tokio::sync::Mutex<()>>;
 
@@ -54,7 +54,7 @@ impl Place {
             return Err(Problem::new("LATE", "its caller has sent another request since"));
         }
         if call.supersedes {
-            let now = Moment::now();
+            let now = BootInstant::now();
             superseded.retain(|_, (_, since)| now.after(*since) < REMEMBERED);
             superseded.insert(key, (call.number, now));
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::response::Response;
-use leasehold::model::{Acquire, Ask, AskRelease, ForceRelease, LeaseId, LockName, LockOp, Outcome, Ttl};
+use leasehold::model::{Acquire, Ask, ForceRelease, LeaseId, LockName, LockOp, Outcome, RequestRelease, Ttl};
 use leasehold::store::protocol::LockCall;
 use leasehold::store::{ListEvents, ListLocks, Store, notify_holders};
 
@@ -125,7 +125,9 @@ fn signed(op: LockOp, who: &Who) -> LockOp {
             who.stamp(&mut ask.metadata);
             LockOp::Acquire(Acquire { ask: Arc::new(ask), queue, steal_after })
         }
-        LockOp::AskRelease(ask) => LockOp::AskRelease(AskRelease { by: who.signed(ask.by), ..ask }),
+        LockOp::RequestRelease(ask) => {
+            LockOp::RequestRelease(RequestRelease { by: who.signed(ask.by), ..ask })
+        }
         LockOp::ForceRelease(force) => {
             LockOp::ForceRelease(ForceRelease { by: who.signed(force.by), ..force })
         }
@@ -149,7 +151,9 @@ async fn apply_and_notify(store: &dyn Store, name: &LockName, op: &LockOp) -> le
 fn role(op: &LockOp) -> Answer<Role> {
     match op {
         // A lease that its holder still may count on is taken from it, or its holder is asked for it.
-        LockOp::Acquire(Acquire { steal_after: Some(_), .. }) | LockOp::AskRelease(_) => Ok(Role::Operator),
+        LockOp::Acquire(Acquire { steal_after: Some(_), .. }) | LockOp::RequestRelease(_) => {
+            Ok(Role::Operator)
+        }
         LockOp::Acquire(_)
         | LockOp::Renew(_)
         | LockOp::RenewLogged(_)

@@ -20,7 +20,7 @@ use crate::server::App;
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
-        .routes(routes!(abilities))
+        .routes(routes!(capabilities))
         .routes(routes!(lock_call))
         .routes(routes!(task_call))
         .routes(routes!(doc_call))
@@ -29,16 +29,16 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
 
 /// What this server is and can do.
 #[utoipa::path(
-    get, path = "/api/v1/store/abilities", tag = "store", operation_id = "storeAbilities",
+    get, path = "/api/v1/store/capabilities", tag = "store", operation_id = "storeCapabilities",
     params(("leasehold-protocol" = ProtocolVersion, Header, description = "The version of the protocol: 1")),
     responses(
         (status = OK, description = "As the library writes it", body = Value),
     ),
 )]
-async fn abilities(State(app): State<App>, caller: Caller<Reader>, _: Terms) -> Response {
+async fn capabilities(State(app): State<App>, caller: Caller<Reader>, _: Terms) -> Response {
     let store = app.leasehold().store();
     let has = (store.tasks().is_some(), store.docs().is_some());
-    let hello = Hello::new(env!("CARGO_PKG_VERSION"), &store.abilities(), has);
+    let hello = Hello::new(env!("CARGO_PKG_VERSION"), &store.capabilities(), has);
     Json(Hello { worker_tag: caller.who().worker_tag(), ..hello }).into_response()
 }
 

@@ -2,7 +2,7 @@
 
 use axum::response::Response;
 use leasehold::model::{
-    Finished, HeldTask, LeaseTasks, NewTask, Pause, QueueName, Settle, TaskId, TaskKey, TaskOp, Ttl,
+    FinishedFilter, HeldTask, LeaseTasks, NewTask, Pause, QueueName, Settle, TaskId, TaskKey, TaskOp, Ttl,
     WorkerId, WorkerInfo,
 };
 use leasehold::store::protocol::TaskCall;
@@ -86,13 +86,13 @@ pub(super) async fn call(app: &App, who: &Who, call: TaskCall, body: &[u8]) -> A
             answer(tasks.workers().await)
         }
         TaskCall::Archive => {
-            let (mut which,): (Finished,) = parse(body)?;
+            let (mut which,): (FinishedFilter,) = parse(body)?;
             which.limit = which.limit.min(MOST_AT_ONCE);
             who.must_reach_queues(which.queue.as_ref())?;
             answer(tasks.archive(&which).await)
         }
         TaskCall::Purge => {
-            let (mut which,): (Finished,) = parse(body)?;
+            let (mut which,): (FinishedFilter,) = parse(body)?;
             which.limit = which.limit.min(MOST_AT_ONCE);
             who.must_reach_queues(which.queue.as_ref())?;
             answer(tasks.purge(&which).await)

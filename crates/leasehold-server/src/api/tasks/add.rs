@@ -6,8 +6,10 @@ use axum::extract::{OriginalUri, Path, State};
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use leasehold::client::TaskView;
-use leasehold::model::{LockName, NewTask, Payload, Priority, QueueName, Retries, Reuse, TaskId, TaskKey};
-use leasehold::{Added, EnqueueBuilder};
+use leasehold::model::{
+    LockName, NewTask, Payload, Priority, QueueName, RetryPolicy, Reuse, TaskId, TaskKey,
+};
+use leasehold::{EnqueueBuilder, EnqueueResult};
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -174,7 +176,7 @@ async fn add(
     match (body, header) {
         (AddBody::One(new), header) => {
             let new = NewTaskBody { key: one_key(new.key, header)?, ..new };
-            let Added { id, duplicate } = new.prepared(&app, caller.who(), &queue)?.await?;
+            let EnqueueResult { id, duplicate } = new.prepared(&app, caller.who(), &queue)?.await?;
             let task = app.leasehold().tasks()?.get(id).await?;
             let reply = axum::Json(AddedOne { success: true, duplicate, task: TaskView::from(&task) });
             let place = [(header::LOCATION, place(uri.path(), id))];
@@ -202,7 +204,9 @@ async fn add_many(app: &App, who: &Who, queue: &QueueName, many: Vec<NewTaskBody
     let tasks: Vec<AddedItem> = answers
         .into_iter()
         .map(|answer| match answer {
-            Ok(Added { id, duplicate }) => AddedItem { id: Some(id), duplicate, code: None, detail: None },
+            Ok(EnqueueResult { id, duplicate }) => {
+                AddedItem { id: Some(id), duplicate, code: None, detail: None }
+            }
             Err(error) => {
                 let (code, detail) = (Some(error.code()), Some(error.to_string()));
                 AddedItem { id: None, duplicate: false, code, detail }
@@ -217,7 +221,7 @@ async fn add_many(app: &App, who: &Who, queue: &QueueName, many: Vec<NewTaskBody
 impl NewTaskBody {
     fn prepared(self, app: &App, who: &Who, queue: &QueueName) -> Answer<EnqueueBuilder> {
         must_not_claim_a_webhook(queue, &self.payload)?;
-        let retries = retries(self.max_attempts, self.backoff_seconds, Retries::default())?;
+        let retries = retries(self.max_attempts, self.backoff_seconds, RetryPolicy::default())?;
         let payload = who.signed_start(queue, &self.payload).unwrap_or(self.payload);
         let mut task = app.leasehold().enqueue_to(queue, payload).retries(retries).reuse(self.reuse);
         if let Some(key) = self.key {

@@ -2,7 +2,7 @@
 
 use axum::extract::{Path, State};
 use leasehold::client::CancelView;
-use leasehold::model::{Beat, HeldTask, Note, Progress, TaskId, Token, WorkerInfo};
+use leasehold::model::{HeartbeatResult, HeldTask, Message, Progress, TaskId, Token, WorkerInfo};
 use leasehold::{Error, Tasks};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -38,7 +38,7 @@ pub(crate) struct ProgressBody {
 
 impl From<ProgressBody> for Progress {
     fn from(body: ProgressBody) -> Self {
-        Self { done: body.done, of: body.of, note: body.note.map(Note::new) }
+        Self { done: body.done, of: body.of, note: body.note.map(Message::new) }
     }
 }
 
@@ -91,7 +91,7 @@ async fn beat_one(
     };
     let held = HeldTask { progress: body.progress.map(Into::into), ..HeldTask::new(id, body.token) };
     match tasks.heartbeat(&info, &[held], ttl).await?.pop() {
-        Some(Beat::Kept(asked)) => {
+        Some(HeartbeatResult::Extended(asked)) => {
             Ok(axum::Json(BeatReply { success: true, cancel: asked.as_ref().map(CancelView::from) }))
         }
         _ => Err(lost(&tasks, id).await.into()),
@@ -197,11 +197,11 @@ async fn beat_all(
     let held: Vec<HeldTask> = body.tasks.into_iter().map(held).collect();
     must_own(&app, &caller, held.iter().map(|held| (held.id, held.token))).await?;
     let beats = tasks.heartbeat(&info, &held, ttl).await?;
-    let item = |(held, beat): (&HeldTask, &Beat)| match beat {
-        Beat::Kept(asked) => {
+    let item = |(held, beat): (&HeldTask, &HeartbeatResult)| match beat {
+        HeartbeatResult::Extended(asked) => {
             BeatItem { id: held.id, kept: true, cancel: asked.as_ref().map(CancelView::from) }
         }
-        Beat::Lost => BeatItem { id: held.id, kept: false, cancel: None },
+        HeartbeatResult::Lost => BeatItem { id: held.id, kept: false, cancel: None },
     };
     Ok(axum::Json(BeatsReply { success: true, tasks: held.iter().zip(&beats).map(item).collect() }))
 }

@@ -3,7 +3,8 @@
 use axum::extract::{Path, State};
 use leasehold::client::ScheduleView;
 use leasehold::model::{
-    CronText, LockName, Missed, Payload, Priority, QueueName, Retries, Schedule, ScheduleName, Zone,
+    CronExpression, LockName, MisfirePolicy, Payload, Priority, QueueName, RetryPolicy, Schedule,
+    ScheduleName, TimeZoneName,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -55,10 +56,10 @@ struct ScheduleReply {
 struct ScheduleBody {
     /// When: five fields (minute, hour, day of month, month, day of week), or six with seconds before them, or one of @hourly,
     /// @daily, @weekly, @monthly, @yearly.
-    #[schema(value_type = CronText, example = "0 3 * * *")]
+    #[schema(value_type = CronExpression, example = "0 3 * * *")]
     cron: String,
     /// The time zone of that; UTC if not said.
-    #[schema(value_type = Option<Zone>, example = "Europe/Berlin")]
+    #[schema(value_type = Option<TimeZoneName>, example = "Europe/Berlin")]
     zone: Option<String>,
     /// Where its tasks go.
     #[schema(value_type = QueueName)]
@@ -69,7 +70,7 @@ struct ScheduleBody {
     payload: Payload,
     /// Ticks at which nobody was there: a task for `all` of them, for the `last`, or for `none`; all if not said.
     #[serde(default)]
-    missed: Missed,
+    missed: MisfirePolicy,
     /// Each task runs up to this long after its tick, by a hash of the name and the tick; 86400 at most, none by default.
     #[schema(minimum = 0.001, maximum = 86_400, example = 30.0)]
     jitter_seconds: Option<f64>,
@@ -142,7 +143,7 @@ async fn set(
     Path(name): Path<String>,
     Json(body): Json<ScheduleBody>,
 ) -> Answer<axum::Json<ScheduleReply>> {
-    let retries = retries(body.max_attempts, body.backoff_seconds, Retries::default())?;
+    let retries = retries(body.max_attempts, body.backoff_seconds, RetryPolicy::default())?;
     let leasehold = app.leasehold();
     must_not_claim_a_webhook(&QueueName::new(&body.queue)?, &body.payload)?;
     let mut schedule = leasehold.schedule_to(&name, &body.cron, body.queue, body.payload);

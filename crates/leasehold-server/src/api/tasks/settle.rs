@@ -1,7 +1,7 @@
 //! Ending the attempt at one task.
 
 use axum::extract::{Path, State};
-use leasehold::model::{Note, Payload, Settle, Settled, TaskId, Token, Verdict};
+use leasehold::model::{AttemptResult, Message, Payload, Settle, Settled, TaskId, Token};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
@@ -94,7 +94,7 @@ async fn complete(
     Path(id): Path<String>,
     Json(body): Json<CompleteTaskBody>,
 ) -> Answer<axum::Json<SettleReply>> {
-    settle(&app, &caller, task_id(&id)?, body.token, Verdict::Done(body.result)).await
+    settle(&app, &caller, task_id(&id)?, body.token, AttemptResult::Done(body.result)).await
 }
 
 /// The attempt failed: it is tried again if attempts are left, unless that is no use.
@@ -141,7 +141,7 @@ async fn abort(
     Path(id): Path<String>,
     Json(body): Json<AbortTaskBody>,
 ) -> Answer<axum::Json<SettleReply>> {
-    settle(&app, &caller, task_id(&id)?, body.token, Verdict::Abort(None)).await
+    settle(&app, &caller, task_id(&id)?, body.token, AttemptResult::Abort(None)).await
 }
 
 async fn settle(
@@ -149,7 +149,7 @@ async fn settle(
     caller: &Caller<Worker>,
     id: TaskId,
     token: Token,
-    verdict: Verdict,
+    verdict: AttemptResult,
 ) -> Answer<axum::Json<SettleReply>> {
     let tasks = app.leasehold().tasks()?;
     must_own(app, caller, [(id, token)]).await?;
@@ -160,20 +160,20 @@ async fn settle(
 }
 
 /// How an attempt that failed ends.
-pub(super) fn failed(why: Option<&str>, retry_in: Option<f64>, last: bool) -> Answer<Verdict> {
-    let why = Note::new(why.unwrap_or("the worker did not say why"));
+pub(super) fn failed(why: Option<&str>, retry_in: Option<f64>, last: bool) -> Answer<AttemptResult> {
+    let why = Message::new(why.unwrap_or("the worker did not say why"));
     match retry_in {
         Some(_) if last => Err(wrong("retryInSeconds", "it is final; give one of them")),
-        Some(seconds) => Ok(Verdict::Retry(why, Some(pause("retryInSeconds", seconds)?))),
-        None if last => Ok(Verdict::Fail(why)),
-        None => Ok(Verdict::Retry(why, None)),
+        Some(seconds) => Ok(AttemptResult::Retry(why, Some(pause("retryInSeconds", seconds)?))),
+        None if last => Ok(AttemptResult::Fail(why)),
+        None => Ok(AttemptResult::Retry(why, None)),
     }
 }
 
 /// How an attempt ends that is for somebody else or for later.
-pub(super) fn released(retry_in: Option<f64>) -> Answer<Verdict> {
+pub(super) fn released(retry_in: Option<f64>) -> Answer<AttemptResult> {
     match retry_in {
-        Some(seconds) => Ok(Verdict::Snooze(pause("retryInSeconds", seconds)?)),
-        None => Ok(Verdict::Return),
+        Some(seconds) => Ok(AttemptResult::Snooze(pause("retryInSeconds", seconds)?)),
+        None => Ok(AttemptResult::Return),
     }
 }

@@ -1,7 +1,7 @@
 //! Ending many attempts in one request.
 
 use axum::extract::State;
-use leasehold::model::{Payload, Settle, Settled, TaskId, Token, Verdict};
+use leasehold::model::{AttemptResult, Payload, Settle, Settled, TaskId, Token};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
@@ -123,10 +123,10 @@ impl EndedBody {
             return Err(wrong("outcome", format!("of task {id}: some fields do not go with it")));
         }
         let verdict = match outcome {
-            Ending::Complete => Verdict::Done(result),
+            Ending::Complete => AttemptResult::Done(result),
             Ending::Fail => failed(error.as_deref(), retry_in_seconds, r#final)?,
             Ending::Release => released(retry_in_seconds)?,
-            Ending::Abort => Verdict::Abort(None),
+            Ending::Abort => AttemptResult::Abort(None),
         };
         Ok(Settle { id, token, verdict })
     }

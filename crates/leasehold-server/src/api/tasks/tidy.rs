@@ -1,7 +1,7 @@
 //! Recovery and purge.
 
 use axum::extract::State;
-use leasehold::model::{Finished, QueueName, Recovered, TaskState};
+use leasehold::model::{FinishedFilter, QueueName, Recovered, TaskState};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
@@ -103,7 +103,7 @@ async fn purge(
     }
     let queue = which.queue.map(QueueName::new).transpose()?;
     caller.who().must_reach_queues(queue.as_ref())?;
-    let which = Finished { queue, state, before: time("before", &which.before)?, limit: BATCH };
+    let which = FinishedFilter { queue, state, before: time("before", &which.before)?, limit: BATCH };
     let (tasks, mut purged) = (app.leasehold().tasks()?, 0);
     for _ in 0..MOST_BATCHES {
         let some = tasks.purge(&which).await?;

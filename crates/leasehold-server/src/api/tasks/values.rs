@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::model::{Invalid, Retries, TaskId, Timestamp, Ttl, WorkerId};
+use leasehold::model::{RetryPolicy, TaskId, Timestamp, Ttl, ValidationError, WorkerId};
 use serde::{Deserialize, Deserializer};
 
 use crate::api::lease;
@@ -47,7 +47,7 @@ pub(super) fn pause(field: &str, seconds: f64) -> Answer<Ttl> {
 
 /// A time.
 pub(super) fn time(field: &str, text: &str) -> Answer<Timestamp> {
-    text.parse().map_err(|invalid: Invalid| wrong(field, invalid))
+    text.parse().map_err(|invalid: ValidationError| wrong(field, invalid))
 }
 
 /// The id of a task.
@@ -61,10 +61,14 @@ pub(super) fn worker_id(text: &str) -> Answer<WorkerId> {
 }
 
 /// How often something is tried: what was said, and for the rest what holds already.
-pub(super) fn retries(attempts: Option<u32>, backoff: Option<f64>, before: Retries) -> Answer<Retries> {
+pub(super) fn retries(
+    attempts: Option<u32>,
+    backoff: Option<f64>,
+    before: RetryPolicy,
+) -> Answer<RetryPolicy> {
     let first = backoff.map(|seconds| ttl("backoffSeconds", seconds)).transpose()?.unwrap_or(before.first);
     let longest = before.longest.max(first);
-    Ok(Retries { attempts: attempts.unwrap_or(before.attempts), first, longest }.check()?)
+    Ok(RetryPolicy { attempts: attempts.unwrap_or(before.attempts), first, longest }.check()?)
 }
 
 /// Not more than fit in one request.

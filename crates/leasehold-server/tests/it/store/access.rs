@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::model::{
-    AskRelease, Cancel, Finished, ForceRelease, Holder, LockOp, Outcome, QueueName, Reason, Sweep, TaskId,
-    TaskOp, Timestamp, Token,
+    Cancel, FinishedFilter, ForceRelease, Holder, LockOp, Outcome, QueueName, Reason, RequestRelease, Sweep,
+    TaskId, TaskOp, Timestamp, Token,
 };
 use leasehold::store::{ListLocks, ListTasks, Store};
 use leasehold::{Error, Leasehold, Result};
@@ -67,7 +67,7 @@ async fn each_role_may_do_what_it_is_for_and_no_more() {
 
     let granted = worker.locks().apply(&lock, &ask).await.unwrap();
     let Outcome::Granted(lease) = granted else { panic!("{granted:?}") };
-    let ask = LockOp::AskRelease(AskRelease { token: None, by: holder(), reason: None });
+    let ask = LockOp::RequestRelease(RequestRelease { token: None, by: holder(), reason: None });
     is_refused(worker.locks().apply(&lock, &ask).await, "needs the role operator");
     let task = TaskId::from_uuid(Uuid::now_v7());
     let cancel = TaskOp::Cancel(Cancel { by: holder(), reason: None });
@@ -80,7 +80,7 @@ async fn each_role_may_do_what_it_is_for_and_no_more() {
     let reason = Reason::new("stuck").unwrap();
     let force = LockOp::ForceRelease(ForceRelease { token: lease.token, by: holder(), reason });
     is_refused(operator.locks().apply(&lock, &force).await, "needs the role admin");
-    let which = Finished { queue: None, state: None, before: Timestamp::from_micros(1), limit: 1 };
+    let which = FinishedFilter { queue: None, state: None, before: Timestamp::from_micros(1), limit: 1 };
     is_refused(operator.tasks().unwrap().purge(&which).await, "needs the role admin");
 
     assert!(matches!(admin.locks().apply(&lock, &force).await.unwrap(), Outcome::Forced(_)));

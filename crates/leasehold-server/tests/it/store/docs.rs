@@ -2,14 +2,14 @@
 
 use leasehold::Leasehold;
 use leasehold::model::Ttl;
-use leasehold::store::{BACK_ROOM, Draft, PutIf};
+use leasehold::store::{NewDocument, PutIf, RESERVED_PREFIX};
 use leasehold_server::access::TokenDesk;
 use leasehold_server::{Access, Role};
 
 use super::support::{Served, open};
 
-fn draft(body: &str) -> Draft {
-    Draft { body: body.to_owned(), facts: Vec::new(), keep: Some(Ttl::from_secs(60)) }
+fn draft(body: &str) -> NewDocument {
+    NewDocument { body: body.to_owned(), facts: Vec::new(), keep: Some(Ttl::from_secs(60)) }
 }
 
 #[tokio::test]
@@ -20,12 +20,12 @@ async fn the_servers_own_documents_are_not_to_be_had() {
     let served = Served::with(leasehold, tokens, "127.0.0.1:0".parse().unwrap());
     let store = open(&format!("http://{}@{}", token.text, served.address)).await;
     let docs = store.docs().unwrap();
-    let ours = format!("{BACK_ROOM}server/token/{}", token.id);
+    let ours = format!("{RESERVED_PREFIX}server/token/{}", token.id);
     for refused in [
         docs.get(&ours).await.err(),
         docs.get_all(&["a".to_owned(), ours.clone()]).await.err(),
         docs.put_if(&ours, None, draft("x")).await.err(),
-        docs.list(&format!("{BACK_ROOM}server/"), None, 10).await.err(),
+        docs.list(&format!("{RESERVED_PREFIX}server/"), None, 10).await.err(),
     ] {
         assert_eq!(refused.unwrap().code(), "STORE_NOT_PERMITTED");
     }
@@ -36,7 +36,7 @@ async fn the_servers_own_documents_are_not_to_be_had() {
     for limit in [1, 2, 10] {
         let (mut keys, mut after) = (Vec::new(), None);
         loop {
-            let page = docs.list(&BACK_ROOM.to_string(), after, limit).await.unwrap();
+            let page = docs.list(&RESERVED_PREFIX.to_string(), after, limit).await.unwrap();
             keys.extend(page.items.into_iter().map(|(key, _)| key));
             after = page.next;
             match &after {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::{Leasehold, Moment};
+use leasehold::{BootInstant, Leasehold};
 use leasehold_server::Access;
 
 use super::proxy::{Fault, Proxy};
@@ -38,10 +38,10 @@ async fn a_holder_whose_server_is_gone_knows_when_its_time_is_over() {
     let served = Served::on_memory();
     let through = Leasehold::connect(&served.url()).await.unwrap();
     let guard = through.lock("lock").ttl(Duration::from_secs(3)).acquire().await.unwrap();
-    let acquired = Moment::now();
+    let acquired = BootInstant::now();
     served.kill();
     guard.lost().await;
-    assert!(Moment::now().after(acquired) < Duration::from_secs(4));
+    assert!(BootInstant::now().after(acquired) < Duration::from_secs(4));
     let error = through.lock("lock").acquire().await.unwrap_err();
     assert_eq!(error.code(), "STORE_UNAVAILABLE", "{error}");
 }

@@ -98,7 +98,7 @@ impl ByHand {
 
     /// The server's instance and what its clock says.
     async fn clock(&self) -> (String, u64) {
-        let asked = self.http.get(format!("{}/api/v1/store/abilities", self.url));
+        let asked = self.http.get(format!("{}/api/v1/store/capabilities", self.url));
         let response = asked.header("leasehold-protocol", "1").send().await.unwrap();
         let clock = response.headers()["leasehold-clock"].to_str().unwrap().to_owned();
         let (instance, micros) = clock.split_once('=').unwrap();

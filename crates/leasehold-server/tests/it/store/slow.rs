@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use leasehold::model::{Payload, Retries, TaskId, TaskState, Ttl};
-use leasehold::{Leasehold, Running, Setback};
+use leasehold::model::{Payload, RetryPolicy, TaskId, TaskState, Ttl};
+use leasehold::{HandlerError, Leasehold, TaskContext};
 use leasehold_server::Access;
 
 use super::support::Served;
@@ -60,7 +60,7 @@ fn large(kibibytes: usize) -> Payload {
 async fn add(leasehold: &Leasehold, tasks: usize, payload: &Payload) -> Vec<TaskId> {
     let mut ids = Vec::new();
     for _ in 0..tasks {
-        let retries = Retries { attempts: 1, first: Ttl::from_secs(1), longest: Ttl::from_secs(1) };
+        let retries = RetryPolicy { attempts: 1, first: Ttl::from_secs(1), longest: Ttl::from_secs(1) };
         ids.push(leasehold.enqueue_to("q", payload.clone()).retries(retries).await.unwrap().id);
     }
     ids
@@ -91,15 +91,18 @@ async fn large_tasks_are_leased_over_a_slow_line() {
     let far = Leasehold::connect(&format!("http://{slow}")).await.unwrap();
     let begun = Arc::new(AtomicU32::new(0));
     let count = begun.clone();
-    let worker =
-        far.worker().slots(24).handle_queue("q", Duration::from_secs(6), move |task: Running<Payload>| {
+    let worker = far.worker().slots(24).handle_queue(
+        "q",
+        Duration::from_secs(6),
+        move |task: TaskContext<Payload>| {
             let count = count.clone();
             async move {
                 assert_eq!(task.work.as_str().len(), 512 << 10);
                 count.fetch_add(1, Ordering::SeqCst);
-                Ok::<_, Setback>(())
+                Ok::<_, HandlerError>(())
             }
-        });
+        },
+    );
     let worker = worker.start().unwrap();
     until_all_succeeded(&direct, &ids, Duration::from_mins(1)).await;
     worker.stop(Duration::from_secs(5)).await;
@@ -115,11 +118,11 @@ async fn large_results_that_end_together_are_all_settled() {
     let far = Leasehold::connect(&served.url()).await.unwrap();
     let together = Arc::new(tokio::sync::Barrier::new(40));
     let worker =
-        far.worker().slots(40).handle_queue("q", Duration::from_secs(6), move |_: Running<Payload>| {
+        far.worker().slots(40).handle_queue("q", Duration::from_secs(6), move |_: TaskContext<Payload>| {
             let together = together.clone();
             async move {
                 together.wait().await;
-                Ok::<_, Setback>(large(1024))
+                Ok::<_, HandlerError>(large(1024))
             }
         });
     let worker = worker.start().unwrap();

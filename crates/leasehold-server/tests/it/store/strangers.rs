@@ -67,7 +67,7 @@ async fn a_server_of_another_protocol_is_refused_by_both_sides() {
 
     let served = Served::on_memory();
     let get = |version: Option<&'static str>| {
-        let request = crate::lab::client().get(format!("{}/api/v1/store/abilities", served.url()));
+        let request = crate::lab::client().get(format!("{}/api/v1/store/capabilities", served.url()));
         match version {
             Some(version) => request.header("leasehold-protocol", version),
             None => request,
@@ -125,11 +125,14 @@ async fn a_server_may_be_mounted_under_a_path() {
 async fn a_server_says_what_it_is_to_the_doctor() {
     let served = Served::on_memory();
     let store = open(&served.url()).await;
-    let findings = store.examine().await.unwrap();
+    let findings = store.check_health().await.unwrap();
     let of = |name: &str| findings.iter().find(|finding| finding.name == name).unwrap();
     assert!(of("server").detail.contains("protocol 1"), "{:?}", of("server"));
     assert_eq!(of("its engine").detail, "memory, with tasks");
     assert_eq!(of("its memory").concern.as_ref().unwrap().code, "HTTP_FORGETS");
-    let abilities = store.abilities();
-    assert_eq!((abilities.engine, abilities.sees_the_dead, abilities.lasting), ("http", false, true));
+    let capabilities = store.capabilities();
+    assert_eq!(
+        (capabilities.engine, capabilities.detects_dead_processes, capabilities.lasting),
+        ("http", false, true)
+    );
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use leasehold::Leasehold;
-use leasehold::store::{Abilities, LockStore, Store};
+use leasehold::store::{Capabilities, LockStore, Store};
 use leasehold_server::{Access, Limits};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -126,8 +126,8 @@ struct LocksOnly(Arc<dyn Store>);
 
 #[async_trait::async_trait]
 impl Store for LocksOnly {
-    fn abilities(&self) -> Abilities {
-        self.0.abilities()
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
     }
 
     fn url(&self) -> String {

@@ -1,7 +1,9 @@
 //! What started an execution is stored with it, and only a trigger may say that a webhook did.
 
-use leasehold::model::{Brief, Change, Input, NewTask, Payload, TaskId, TaskOp, WebhookEvent, WorkflowName};
-use leasehold::store::{Draft, StoreUrl, connect};
+use leasehold::model::{
+    Change, ExecutionSpec, Input, NewTask, Payload, TaskId, TaskOp, WebhookEvent, WorkflowName,
+};
+use leasehold::store::{NewDocument, StoreUrl, connect};
 use leasehold::{Error, Leasehold};
 use leasehold_server::access::TokenDesk;
 use leasehold_server::{Access, Role};
@@ -19,7 +21,7 @@ const BODY: &str = r#"{"action":"opened"}"#;
 async fn started_by(leasehold: &Leasehold, id: &str) -> Option<WebhookEvent> {
     let id = id.strip_prefix("exec_").unwrap().parse().unwrap();
     let task = leasehold.tasks().unwrap().get(id).await.unwrap();
-    WebhookEvent::of(&Brief::of(&task).facts)
+    WebhookEvent::of(&ExecutionSpec::of(&task).facts)
 }
 
 #[tokio::test]
@@ -107,7 +109,7 @@ async fn a_client_of_the_store_protocol_cannot_claim_a_webhook() {
     let task = |payload| NewTask::new(TaskId::from_uuid(Uuid::now_v7()), queue.clone(), payload);
     let claim = Payload::of(&claim()).unwrap();
     refused(tasks.enqueue(&[task(claim.clone())]).await.unwrap_err());
-    let plain = task(Payload::of(&Brief::new(Input::of(&1).unwrap())).unwrap());
+    let plain = task(Payload::of(&ExecutionSpec::new(Input::of(&1).unwrap())).unwrap());
     tasks.enqueue(std::slice::from_ref(&plain)).await.unwrap();
     let change = Change { expected: 1, payload: Some(claim), ..Change::default() };
     refused(tasks.change(plain.id, &TaskOp::Update(change)).await.unwrap_err());
@@ -115,7 +117,7 @@ async fn a_client_of_the_store_protocol_cannot_claim_a_webhook() {
         "name": "nightly", "cron": "@daily", "zone": "UTC", "queue": queue, "payload": self::claim(), "since": 0
     });
     let body = schedule.to_string();
-    let draft = Draft { body, facts: Vec::new(), keep: None };
+    let draft = NewDocument { body, facts: Vec::new(), keep: None };
     refused(store.docs().unwrap().put_if("schedule/nightly", None, draft).await.unwrap_err());
     lab.stop().await;
 }

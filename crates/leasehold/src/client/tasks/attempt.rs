@@ -1,4 +1,5 @@
-//! One attempt: its lock if it has one, its handler, and how it ends when it has to stop before it is done.
+//! One attempt at a task: acquiring its lock, running its handler, and the result of an attempt
+//! that is stopped early.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -7,9 +8,9 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::context::Ties;
 use super::floor::{Floor, Stop, Terms};
 use super::foreman::Handler;
-use super::running::Ties;
 use super::slots::Slot;
 use super::work::clamped;
 use crate::client::builder::LockBuilder;
@@ -19,42 +20,48 @@ use crate::client::run_error::RunError;
 use crate::client::strategy::Strategy;
 use crate::client::workflows::clear_stale;
 use crate::error::{Error, Result};
-use crate::model::{Brief, ExecutionId, LockName, Note, Task, TaskId, Token, Ttl, Verdict, format_duration};
-use crate::store::Moment;
+use crate::model::{
+    AttemptResult, ExecutionId, ExecutionSpec, LockName, Message, Task, TaskId, Token, Ttl, format_duration,
+};
+use crate::store::BootInstant;
 
-/// How long a task is put off that has lost its lock.
+/// Delay before a task that has lost its lock runs again.
 const LOCK_LOST: Duration = Duration::from_secs(1);
-/// A task whose lock is held is put off for so long if the worker waits for too many locks already.
+/// Delay before a task whose lock is held is leased again, if too many attempts of the worker wait
+/// for locks already.
 const TOO_MANY_WAIT: Duration = Duration::from_secs(5);
-/// An execution that waits for its lock looks this often whether whoever has it is still at work.
+/// Interval at which an execution that waits for its lock checks whether the holder is still
+/// running.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
-/// The pause before the lock is asked for again after an error.
+/// Delay before the lock is requested again after an error.
 const AFTER_AN_ERROR: Duration = Duration::from_secs(1);
 
-/// How an attempt went: what to tell the store, and how long it took.
+/// Result of an attempt to settle in the store, and the duration of the attempt.
 pub(super) struct Ended {
-    pub(super) verdict: Verdict,
+    pub(super) verdict: AttemptResult,
     pub(super) took: Duration,
-    /// It has waited for its lock: how long it took says nothing about its handler.
+    /// Whether the attempt has waited for its lock. If so, `took` is no measure of the handler's
+    /// duration.
     pub(super) has_waited: bool,
 }
 
-/// What is special about executions of workflows.
+/// Properties of a task that is an execution of a workflow.
 struct Execution {
     id: ExecutionId,
     max_runtime: Option<Ttl>,
-    /// Whether its handler was called.
+    /// Whether the handler was called.
     begun: AtomicBool,
 }
 
 impl Execution {
     fn of(task: &Task) -> Option<Self> {
         let id = ExecutionId::of_task(task)?;
-        Some(Self { id, max_runtime: Brief::of(task).max_runtime, begun: false.into() })
+        Some(Self { id, max_runtime: ExecutionSpec::of(task).max_runtime, begun: false.into() })
     }
 }
 
-/// One attempt: the lock if there is one, then the handler, until it is done or has to stop.
+/// Runs one attempt: acquires the task's lock if it has one, then runs the handler until it is done
+/// or has to stop.
 pub(super) async fn attempt(
     inner: Arc<Inner>,
     handler: Option<Arc<Handler>>,
@@ -63,7 +70,7 @@ pub(super) async fn attempt(
     ties: Ties,
     slot: Arc<Slot>,
 ) -> Ended {
-    let began = Moment::now();
+    let began = BootInstant::now();
     let (mut terms, patient) = (ties.terms.clone(), ties.patient);
     let execution = Execution::of(&task);
     let own_limit = execution.as_ref().and_then(|execution| execution.max_runtime);
@@ -72,7 +79,7 @@ pub(super) async fn attempt(
     let stopped_as = |why, last| stopped_as(why, last, execution.as_ref(), max_runtime);
     let its_slot = slot.clone();
     let mut work = std::pin::pin!(async {
-        let Some(handler) = handler else { return Verdict::Return };
+        let Some(handler) = handler else { return AttemptResult::Return };
         match (task.lock.clone(), &execution) {
             (Some(lock), Some(execution)) => {
                 execute(&inner, lock, execution, Run { handler, task, ttl, ties, slot }).await
@@ -88,55 +95,57 @@ pub(super) async fn attempt(
         biased;
         why = stopped(&mut terms) => {
             let last = if patient { Some(work.await) } else { None };
-            // While a patient handler came to its end, the lease may have been lost after all.
+            // The lease may have been lost while a patient handler was finishing.
             let why = terms.borrow().stop.unwrap_or(why);
             stopped_as(why, last)
         },
         verdict = &mut work => {
-            // It may have been told to stop, and have ended by that, within this very poll.
+            // The handler may have been stopped, and have ended because of that, within the same
+            // poll.
             match terms.borrow().stop {
                 Some(why) => stopped_as(why, Some(verdict)),
                 None => verdict,
             }
         }
     };
-    Ended { verdict, took: Moment::now().after(began), has_waited: its_slot.has_waited() }
+    Ended { verdict, took: BootInstant::now().after(began), has_waited: its_slot.has_waited() }
 }
 
-/// What to tell the store of an attempt that had to stop.
+/// Returns the result to settle for an attempt that had to stop.
 fn stopped_as(
     why: Stop,
-    last: Option<Verdict>,
+    last: Option<AttemptResult>,
     execution: Option<&Execution>,
     max_runtime: Option<Ttl>,
-) -> Verdict {
+) -> AttemptResult {
     let begun = execution.filter(|execution| execution.begun.load(Ordering::Relaxed));
     match (why, last, begun) {
-        // The store decides by the token whether it still counts.
-        (_, Some(done @ Verdict::Done(_)), _) => done,
-        // The store may still have the lease, and go on waiting for its end. If not, the old token changes nothing.
-        (Stop::Lost | Stop::Ending, _, None) => Verdict::Return,
-        (Stop::Lost, _, Some(_)) => Verdict::Fail(Note::new(
+        // The store decides by the token whether the result still counts.
+        (_, Some(done @ AttemptResult::Done(_)), _) => done,
+        // The store may still have the lease and would otherwise wait for it to expire. If the
+        // lease has ended in the store, the old token changes nothing.
+        (Stop::Lost | Stop::Ending, _, None) => AttemptResult::Return,
+        (Stop::Lost, _, Some(_)) => AttemptResult::Fail(Message::new(
             "lease lost: it could not be renewed in time, and nobody knows how far it came",
         )),
-        (Stop::Asked, ..) => Verdict::Abort(None),
+        (Stop::Asked, ..) => AttemptResult::Abort(None),
         (Stop::Overdue, ..) => {
             let after =
                 max_runtime.map(|after| format!(": it ran for {}", format_duration(after.as_duration())));
-            let why = Note::new(format!("timeout{}", after.unwrap_or_default()));
+            let why = Message::new(format!("timeout{}", after.unwrap_or_default()));
             match execution {
-                Some(_) => Verdict::Abort(Some(why)),
-                None => Verdict::Retry(why, None),
+                Some(_) => AttemptResult::Abort(Some(why)),
+                None => AttemptResult::Retry(why, None),
             }
         }
-        // What has begun must not begin again somewhere else.
+        // An execution that has begun must not begin again on another worker.
         (Stop::Ending, _, Some(_)) => {
-            Verdict::Abort(Some(Note::new("shutdown: its worker ended before it was done")))
+            AttemptResult::Abort(Some(Message::new("shutdown: its worker ended before it was done")))
         }
     }
 }
 
-/// How long a handler may run, and what stops it after that.
+/// Maximum run time of a handler, and the lease to stop when it is exceeded.
 struct Limit {
     longest: Option<Ttl>,
     floor: Arc<Floor>,
@@ -149,8 +158,9 @@ impl Limit {
         Self { longest: ties.max_runtime, floor: ties.floor.clone(), id: task.id, token: task.token }
     }
 
-    /// Runs the handler, and has it stopped when its time is over. A patient handler ends by itself after that.
-    async fn run(self, mut work: Pin<Box<dyn Future<Output = Verdict> + Send>>) -> Verdict {
+    /// Runs the handler, and requests it to stop after the maximum run time. A patient handler then
+    /// ends by itself.
+    async fn run(self, mut work: Pin<Box<dyn Future<Output = AttemptResult> + Send>>) -> AttemptResult {
         let Some(longest) = self.longest else { return work.await };
         tokio::select! {
             biased;
@@ -162,7 +172,7 @@ impl Limit {
     }
 }
 
-/// What a handler is called with.
+/// Arguments of a handler call.
 struct Run {
     handler: Arc<Handler>,
     task: Arc<Task>,
@@ -177,12 +187,13 @@ impl Run {
             .ttl(self.ttl.as_duration())
             .priority(self.task.priority.get())
             .holder(holder);
-        // The work may live longer than this process: only time can tell that it is over.
+        // The work may outlive this process: the death of the process must not end the lease, only
+        // its expiry may.
         if self.ties.patient { ask.process(None) } else { ask }
     }
 
     /// Runs the handler while the lock is held.
-    async fn run(self, guard: Guard) -> Result<Verdict> {
+    async fn run(self, guard: Guard) -> Result<AttemptResult> {
         let Self { handler, task, ties, .. } = self;
         let (token, limit) = (guard.token(), Limit::new(&ties, &task));
         if ties.patient {
@@ -195,7 +206,7 @@ impl Run {
         }
         match guard.run(async |_| limit.run(handler(task, Some(token), ties)).await).await {
             Ok(verdict) => Ok(verdict),
-            // The handler had ended before the loss was known: its result counts.
+            // The handler ended before the loss was detected: its result counts.
             Err(RunError { error, value: Some(verdict) }) => {
                 tracing::warn!(%error, "a handler has ended, and the lock that it needed had been lost by then");
                 Ok(verdict)
@@ -205,8 +216,8 @@ impl Run {
     }
 }
 
-/// Runs the handler while the task's lock is held.
-async fn under_lock(inner: &Arc<Inner>, lock: LockName, run: Run) -> Verdict {
+/// Acquires the task's lock, then runs the handler while the lock is held.
+async fn under_lock(inner: &Arc<Inner>, lock: LockName, run: Run) -> AttemptResult {
     let holder = format!("task {}", run.task.id);
     let guard = match take_lock(inner, &lock, &holder, None, &run).await {
         Ok(guard) => guard,
@@ -214,16 +225,17 @@ async fn under_lock(inner: &Arc<Inner>, lock: LockName, run: Run) -> Verdict {
     };
     match run.run(guard).await {
         Ok(verdict) => verdict,
-        // The lock was lost, and the handler with it.
+        // The lock was lost, and the handler was dropped.
         Err(error) => {
             tracing::warn!(%error, "the lock of a task was lost while it ran");
-            Verdict::Snooze(clamped(LOCK_LOST))
+            AttemptResult::Snooze(clamped(LOCK_LOST))
         }
     }
 }
 
-/// Runs an execution while its workflow's lock is held. What has lost the lock has failed, as nobody knows how far it came.
-async fn execute(inner: &Arc<Inner>, lock: LockName, execution: &Execution, run: Run) -> Verdict {
+/// Acquires the workflow's lock, then runs the execution while the lock is held. An execution that
+/// loses the lock fails, because its progress is unknown.
+async fn execute(inner: &Arc<Inner>, lock: LockName, execution: &Execution, run: Run) -> AttemptResult {
     let holder = execution.id.to_string();
     let guard = match take_lock(inner, &lock, &holder, Some(execution.id), &run).await {
         Ok(guard) => guard,
@@ -234,29 +246,31 @@ async fn execute(inner: &Arc<Inner>, lock: LockName, execution: &Execution, run:
         Ok(verdict) => verdict,
         Err(error) => {
             tracing::warn!(%error, execution = %execution.id, "the lock of an execution was lost while it ran");
-            Verdict::Fail(Note::new(format!("lease lost: {error}")))
+            AttemptResult::Fail(Message::new(format!("lease lost: {error}")))
         }
     }
 }
 
-/// Takes the lock of a task. If it is held, the task waits where it is, with its lease, in the lock's own queue and with its own
-/// priority, and occupies no slot: were it put off, others would overtake it, and another execution could be started in
-/// between. A worker that ends waits no longer. Waiting is no attempt.
+/// Acquires the lock of a task. If the lock is held, the task keeps its lease and waits in the
+/// lock's own queue with its own priority, and occupies no slot. If the task were put off instead,
+/// other tasks would overtake it, and another execution could be started in between. A worker that
+/// is stopping does not wait any longer. Waiting does not count as an attempt.
 async fn take_lock(
     inner: &Arc<Inner>,
     lock: &LockName,
     holder: &str,
     execution: Option<ExecutionId>,
     run: &Run,
-) -> Result<Guard, Verdict> {
+) -> Result<Guard, AttemptResult> {
     let mut terms = run.ties.terms.clone();
     let taking = async {
         if let Some(guard) = try_lock(inner, lock, holder, execution, run).await {
             return Ok(guard);
         }
-        // An execution waits in any case: another one could be started in between.
+        // An execution waits even beyond the limit: otherwise another execution could be started in
+        // between.
         if !run.slot.leave() && execution.is_none() {
-            return Err(Verdict::Defer(clamped(TOO_MANY_WAIT)));
+            return Err(AttemptResult::Defer(clamped(TOO_MANY_WAIT)));
         }
         let guard = wait_for_lock(inner, lock, holder, execution, run).await;
         run.slot.take_again().await;
@@ -264,13 +278,13 @@ async fn take_lock(
     };
     tokio::select! {
         biased;
-        _ = stopped(&mut terms) => Err(Verdict::Return),
-        () = run.ties.ending.cancelled() => Err(Verdict::Return),
+        _ = stopped(&mut terms) => Err(AttemptResult::Return),
+        () = run.ties.ending.cancelled() => Err(AttemptResult::Return),
         taken = taking => taken,
     }
 }
 
-/// Takes the lock if it is free.
+/// Acquires the lock if it is free.
 async fn try_lock(
     inner: &Arc<Inner>,
     lock: &LockName,
@@ -295,7 +309,7 @@ async fn try_lock(
     }
 }
 
-/// Waits in the queue of the lock, for as long as it takes. The place in that queue is kept.
+/// Waits in the queue of the lock without a timeout. The position in that queue is kept.
 async fn wait_for_lock(
     inner: &Arc<Inner>,
     lock: &LockName,
@@ -336,7 +350,8 @@ fn ask(
     if execution.is_some() { ask.meta("execution", holder) } else { ask }
 }
 
-/// Takes the lock from an execution that is not running; says whether there was one.
+/// Takes the lock from an execution that is not running, and returns whether there was such an
+/// execution.
 async fn is_cleared(inner: &Arc<Inner>, lock: &LockName) -> bool {
     match clear_stale(inner, lock).await {
         Ok(seen) => seen.cleared,
@@ -350,7 +365,7 @@ async fn is_cleared(inner: &Arc<Inner>, lock: &LockName) -> bool {
 async fn stopped(terms: &mut watch::Receiver<Terms>) -> Stop {
     match terms.wait_for(|terms| terms.stop.is_some()).await.map(|terms| terms.stop) {
         Ok(Some(why)) => why,
-        // Nobody is left who could want it stopped.
+        // The sender was dropped: no caller can stop the handler any more.
         _ => std::future::pending().await,
     }
 }
@@ -363,8 +378,14 @@ mod tests {
     use crate::model::{NewTask, Payload, QueueName, Timestamp, WorkflowName};
     use tokio_util::sync::CancellationToken;
 
-    /// How an attempt ends whose handler is stopped for this reason while it is polled, and ends by that in the same poll.
-    async fn stopped_within_a_poll(why: Stop, queue: &QueueName, last: Verdict, patient: bool) -> Verdict {
+    /// Returns the result of an attempt whose handler is stopped for this reason while it is
+    /// polled, and ends because of that in the same poll.
+    async fn stopped_within_a_poll(
+        why: Stop,
+        queue: &QueueName,
+        last: AttemptResult,
+        patient: bool,
+    ) -> AttemptResult {
         let leasehold = Leasehold::connect("memory:").await.unwrap();
         let ttl = Ttl::from_secs(30);
         let new = NewTask::new(
@@ -374,7 +395,7 @@ mod tests {
         );
         let task = Task::new(&new, Timestamp::from_micros(1));
         let floor = Arc::<Floor>::default();
-        let terms = floor.take(&task, ttl, Moment::now());
+        let terms = floor.take(&task, ttl, BootInstant::now());
         let ties =
             Ties { floor, terms, lock: None, ending: CancellationToken::new(), patient, max_runtime: None };
         let handler: Box<Handler> = Box::new(move |task: Arc<Task>, _, ties: Ties| {
@@ -388,18 +409,19 @@ mod tests {
         attempt(leasehold.inner.clone(), Some(handler.into()), Arc::new(task), ttl, ties, slot).await.verdict
     }
 
-    /// Whether a handler ends in the poll in which it learns that it has to stop, or in the next one, is chance.
+    /// Whether a handler ends in the poll in which it receives the stop, or in the next one,
+    /// depends on timing.
     #[tokio::test]
     async fn what_was_aborted_is_aborted_however_quickly_its_handler_ends() {
         let (plain, workflow) = (QueueName::new("q").unwrap(), WorkflowName::new("w").unwrap().queue());
-        let failed = || Verdict::Fail(Note::new("lease lost"));
+        let failed = || AttemptResult::Fail(Message::new("lease lost"));
         for (queue, patient) in [(&plain, false), (&plain, true), (&workflow, false), (&workflow, true)] {
             let ended = stopped_within_a_poll(Stop::Asked, queue, failed(), patient).await;
-            assert_eq!(ended, Verdict::Abort(None));
-            let ended = stopped_within_a_poll(Stop::Asked, queue, Verdict::Done(None), patient).await;
-            assert_eq!(ended, Verdict::Done(None));
+            assert_eq!(ended, AttemptResult::Abort(None));
+            let ended = stopped_within_a_poll(Stop::Asked, queue, AttemptResult::Done(None), patient).await;
+            assert_eq!(ended, AttemptResult::Done(None));
         }
-        assert_eq!(stopped_within_a_poll(Stop::Ending, &plain, failed(), true).await, Verdict::Return);
-        assert_eq!(stopped_within_a_poll(Stop::Lost, &plain, failed(), true).await, Verdict::Return);
+        assert_eq!(stopped_within_a_poll(Stop::Ending, &plain, failed(), true).await, AttemptResult::Return);
+        assert_eq!(stopped_within_a_poll(Stop::Lost, &plain, failed(), true).await, AttemptResult::Return);
     }
 }

@@ -1,4 +1,5 @@
-//! Upkeep where no worker of this library runs: beside a server whose workers are elsewhere.
+//! Background maintenance in processes without a worker of this library, such as a server whose
+//! workers run in other programs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +10,8 @@ use super::upkeep::{Upkeep, look_after, tick_on};
 use crate::client::leasehold::Inner;
 use crate::error::Result;
 
-/// Does for all what every worker does, without working itself, until it is dropped. Any number of processes may have one.
+/// Performs the maintenance that every worker performs, without running tasks, until it is dropped.
+/// Any number of processes may have one.
 #[must_use = "a caretaker that is dropped looks after nothing"]
 pub struct Caretaker {
     _stop: DropGuard,
@@ -19,7 +21,7 @@ impl Caretaker {
     pub(in crate::client) fn start(inner: &Arc<Inner>, every: Duration) -> Result<Self> {
         inner.tasks()?;
         let stop = CancellationToken::new();
-        let can = inner.store.abilities().tasks;
+        let can = inner.store.capabilities().tasks;
         let (forgets, workflows) = (can.forgets, can.locks);
         let upkeep = Upkeep { inner: inner.clone(), every, forgets, retention: None, workflows };
         let upkeep = look_after(upkeep);

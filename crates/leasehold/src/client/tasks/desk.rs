@@ -1,16 +1,16 @@
-//! Looking at tasks and queues, and stepping in by hand.
+//! Administration of tasks and queues.
 
 use std::sync::Arc;
 
 use crate::client::leasehold::Inner;
 use crate::error::{Error, Result};
 use crate::model::{
-    Cancel, Change, Finished, Holder, Pause, QueueName, QueueStatus, Reason, Recovered, Retry, Task,
+    Cancel, Change, FinishedFilter, Holder, Pause, QueueName, QueueStatus, Reason, Recovered, Retry, Task,
     TaskAnswer, TaskId, TaskKey, TaskOp, Ttl, WorkerStatus,
 };
 use crate::store::{ListTasks, Page, TaskStore, notify_worker};
 
-/// The tasks of a store, for whoever looks after them.
+/// Administrative API for tasks and queues.
 #[derive(Clone)]
 pub struct Tasks {
     pub(super) inner: Arc<Inner>,
@@ -27,36 +27,36 @@ impl Tasks {
     }
 
     pub(super) fn least_ttl(&self) -> Ttl {
-        self.inner.store.abilities().min_ttl
+        self.inner.store.capabilities().min_ttl
     }
 
-    /// One task.
+    /// Returns one task.
     pub async fn get(&self, id: TaskId) -> Result<Task> {
         self.store()?.get(id).await?.ok_or(Error::UnknownTask(id))
     }
 
-    /// The task that has this key.
+    /// Returns the task that has this key.
     pub async fn keyed(&self, queue: &QueueName, key: &TaskKey) -> Result<Option<Task>> {
         self.store()?.keyed(queue, key).await
     }
 
-    /// Tasks, the newest first, a page at a time.
+    /// Lists tasks, the newest first, one page per call.
     pub async fn list(&self, ask: &ListTasks) -> Result<Page<Task>> {
         self.store()?.list(ask).await
     }
 
-    /// Stops a task: at once if it waits. If it runs, its worker learns it at once where the store notifies it, else with its
-    /// next heartbeat.
+    /// Cancels a task: immediately if it waits. If it runs, its worker learns it immediately where
+    /// the store notifies it, otherwise with its next heartbeat.
     pub async fn cancel(&self, id: TaskId, by: Holder, reason: Option<Reason>) -> Result<Task> {
         self.change(id, TaskOp::Cancel(Cancel { by, reason }), "stopping it").await
     }
 
-    /// Tries a failed or stopped task again, with all its attempts; runs a scheduled one now.
+    /// Tries a failed or aborted task again, with all its attempts; runs a scheduled task now.
     pub async fn retry(&self, id: TaskId, by: Holder) -> Result<Task> {
         self.change(id, TaskOp::Retry(Retry { by }), "trying it again").await
     }
 
-    /// Changes a task if it is still at the version that the caller saw.
+    /// Changes a task if it still has the version that the caller expects.
     pub async fn update(&self, id: TaskId, change: Change) -> Result<Task> {
         self.change(id, TaskOp::Update(change), "that change").await
     }
@@ -75,12 +75,12 @@ impl Tasks {
         }
     }
 
-    /// The queues with their counts.
+    /// Lists the queues with their counts.
     pub async fn queues(&self) -> Result<Vec<QueueStatus>> {
         self.store()?.queues().await
     }
 
-    /// One queue with its counts.
+    /// Returns one queue with its counts.
     pub async fn queue(&self, queue: &QueueName) -> Result<QueueStatus> {
         if let Some(status) = self.store()?.queue(queue).await? {
             return Ok(status);
@@ -89,13 +89,14 @@ impl Tasks {
         Err(Error::UnknownQueue { queue: queue.clone(), known })
     }
 
-    /// Nothing more is taken from this queue until it is resumed; what runs goes on.
+    /// Pauses a queue: workers lease no more tasks from it until it is resumed. Running tasks
+    /// continue.
     pub async fn pause(&self, queue: &QueueName, by: Holder, reason: Option<Reason>) -> Result<()> {
         let at = self.store()?.now().await?;
         self.set_pause(queue, Some(Pause { by, reason, at })).await
     }
 
-    /// Tasks are taken from this queue again.
+    /// Resumes a queue: workers lease tasks from it again.
     pub async fn resume(&self, queue: &QueueName) -> Result<()> {
         self.set_pause(queue, None).await
     }
@@ -108,18 +109,19 @@ impl Tasks {
         Err(Error::UnknownQueue { queue: queue.clone(), known })
     }
 
-    /// The workers that were heard of in the last hour.
+    /// Lists the workers that sent a heartbeat in the last hour.
     pub async fn workers(&self) -> Result<Vec<WorkerStatus>> {
         self.store()?.workers().await
     }
 
-    /// Ends leases that have run out, and puts in line what is due: what every worker does now and then.
+    /// Ends expired leases, and makes due tasks available. Every worker does so periodically.
     pub async fn recover(&self, limit: u32) -> Result<Recovered> {
         self.store()?.recover(limit).await
     }
 
-    /// Puts finished tasks away, so that they are no longer listed or counted; says how many.
-    pub async fn archive(&self, which: &Finished) -> Result<u64> {
+    /// Archives finished tasks, so that they are no longer listed or counted, and returns their
+    /// number.
+    pub async fn archive(&self, which: &FinishedFilter) -> Result<u64> {
         self.store()?.archive(which).await
     }
 }

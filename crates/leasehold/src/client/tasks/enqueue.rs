@@ -4,25 +4,25 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::work::{Work, clamped};
+use super::work::{TaskType, clamped};
 use crate::client::leasehold::Inner;
 use crate::error::{Error, Result};
 use crate::model::{
-    Enqueued, LockName, NewTask, Payload, Priority, QueueName, Retries, Reuse, TaskId, TaskKey, Timestamp,
-    When,
+    Enqueued, LockName, NewTask, Payload, Priority, QueueName, RetryPolicy, Reuse, TaskId, TaskKey,
+    Timestamp, When,
 };
 use crate::store::clock::new_id;
 
-/// A task that was added, or that was there already.
+/// Task that was added, or that existed already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Added {
-    /// The task.
+pub struct EnqueueResult {
+    /// Id of the task.
     pub id: TaskId,
-    /// Whether a task with the same key and the same payload was there already: nothing was added.
+    /// Whether a task with the same key and the same payload existed already: no task was added.
     pub duplicate: bool,
 }
 
-/// Adds a task when awaited. What is wrong with a value is told then.
+/// Builder that adds a task when awaited. Invalid arguments are reported then.
 #[must_use = "nothing is added until it is awaited"]
 pub struct EnqueueBuilder {
     inner: Arc<Inner>,
@@ -30,7 +30,7 @@ pub struct EnqueueBuilder {
 }
 
 impl EnqueueBuilder {
-    pub(in crate::client) fn typed<W: Work>(inner: Arc<Inner>, work: &W) -> Self {
+    pub(in crate::client) fn typed<W: TaskType>(inner: Arc<Inner>, work: &W) -> Self {
         Self { inner, new: new_task(work) }
     }
 
@@ -43,7 +43,8 @@ impl EnqueueBuilder {
         Self { inner, new: new.map(|queue| NewTask::new(TaskId::from_uuid(new_id()), queue, payload)) }
     }
 
-    /// What makes it the same task when it is added again: one per queue, for as long as the task is known.
+    /// Sets the idempotency key, which identifies the task when a caller adds it again: unique per
+    /// queue, for as long as the task is stored.
     pub fn key<K>(self, key: K) -> Self
     where
         K: TryInto<TaskKey>,
@@ -52,28 +53,30 @@ impl EnqueueBuilder {
         self.with(key.try_into(), |new, key| new.key = Some(key))
     }
 
-    /// When the key of an earlier task may be used anew; never if not said.
+    /// Sets when the key of an earlier task may be used again; never by default.
     pub fn reuse(self, reuse: Reuse) -> Self {
         self.with(Ok::<_, Error>(reuse), |new, reuse| new.reuse = reuse)
     }
 
-    /// Not before so long from now.
+    /// Sets the delay before the task may run.
     pub fn delay(self, delay: Duration) -> Self {
         let when = if delay.is_zero() { When::Now } else { When::In(clamped(delay)) };
         self.with(Ok::<_, Error>(when), |new, when| new.when = when)
     }
 
-    /// Not before this time.
+    /// Sets the earliest time at which the task may run.
     pub fn run_at(self, time: Timestamp) -> Self {
         self.with(Ok::<_, Error>(time), |new, time| new.when = When::At(time))
     }
 
-    /// Weight among those that could run: one step counts as having come 30 s earlier.
+    /// Sets the priority among the tasks that are ready to run: each step counts as having been
+    /// added 30 s earlier.
     pub fn priority(self, weight: i32) -> Self {
         self.with(Priority::new(weight), |new, priority| new.priority = priority)
     }
 
-    /// It runs only while its worker holds this lock. Others are not held up by it.
+    /// Sets the lock that the worker must hold while the task runs. A task that waits for its lock
+    /// does not delay other tasks.
     pub fn lock<N>(self, lock: N) -> Self
     where
         N: TryInto<LockName>,
@@ -82,12 +85,12 @@ impl EnqueueBuilder {
         self.with(lock.try_into(), |new, lock| new.lock = Some(lock))
     }
 
-    /// How often it is tried, and how long the pauses between are.
-    pub fn retries(self, retries: Retries) -> Self {
+    /// Sets the maximum number of attempts, and the delays between them.
+    pub fn retries(self, retries: RetryPolicy) -> Self {
         self.with(retries.check(), |new, retries| new.retries = retries)
     }
 
-    /// The task itself, for adding it in a transaction of your own.
+    /// Returns the task without adding it, for callers that add it in their own transaction.
     pub fn into_new_task(self) -> Result<NewTask> {
         self.new
     }
@@ -103,8 +106,8 @@ impl EnqueueBuilder {
 }
 
 impl IntoFuture for EnqueueBuilder {
-    type Output = Result<Added>;
-    type IntoFuture = Pin<Box<dyn Future<Output = Result<Added>> + Send>>;
+    type Output = Result<EnqueueResult>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Result<EnqueueResult>> + Send>>;
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
@@ -114,21 +117,24 @@ impl IntoFuture for EnqueueBuilder {
     }
 }
 
-/// A typed task as it will be added.
-pub(in crate::client) fn new_task<W: Work>(work: &W) -> Result<NewTask> {
+/// Returns a typed task, ready to be added.
+pub(in crate::client) fn new_task<W: TaskType>(work: &W) -> Result<NewTask> {
     let id = TaskId::from_uuid(new_id());
     let new = NewTask::new(id, QueueName::new(W::QUEUE)?, Payload::of(work)?);
     Ok(NewTask { retries: W::RETRIES.check()?, ..new })
 }
 
-/// Adds tasks in one go, and says what came of each.
-pub(in crate::client) async fn enqueue(inner: &Inner, new: Vec<NewTask>) -> Result<Vec<Result<Added>>> {
+/// Adds tasks in one call, and returns the result of each.
+pub(in crate::client) async fn enqueue(
+    inner: &Inner,
+    new: Vec<NewTask>,
+) -> Result<Vec<Result<EnqueueResult>>> {
     let enqueued = inner.tasks()?.enqueue(&new).await?;
     let answer = |(new, enqueued): (NewTask, Enqueued)| match (enqueued, new.key, new.lock) {
         (Enqueued::KeyReused(task), Some(key), _) => Err(Error::KeyReused { queue: new.queue, key, task }),
         (Enqueued::NoRoom(task), _, Some(lock)) => Err(Error::NoRoom { lock, task }),
         (enqueued, ..) => {
-            Ok(Added { id: enqueued.id(), duplicate: matches!(enqueued, Enqueued::Duplicate(_)) })
+            Ok(EnqueueResult { id: enqueued.id(), duplicate: matches!(enqueued, Enqueued::Duplicate(_)) })
         }
     };
     Ok(new.into_iter().zip(enqueued).map(answer).collect())

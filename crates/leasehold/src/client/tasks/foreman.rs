@@ -1,4 +1,4 @@
-//! Taking tasks and starting handlers.
+//! Leasing of tasks, and starting of their handlers.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::pin::Pin;
@@ -11,38 +11,41 @@ use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::attempt::{Ended, attempt};
+use super::context::Ties;
 use super::floor::{Floor, Stop, Terms};
 use super::pulse::About;
-use super::running::Ties;
 use super::slots::Slots;
 use crate::client::leasehold::Inner;
 use crate::error::Result;
 use crate::model::{
-    Beat, HeldTask, LeaseTasks, Leased, Note, QueueName, Settle, Task, TaskId, TaskState, Token, Ttl, Verdict,
+    AttemptResult, HeartbeatResult, HeldTask, LeaseTasks, Leased, Message, QueueName, Settle, Task, TaskId,
+    TaskState, Token, Ttl,
 };
-use crate::store::{Arrivals, ListTasks, Moment};
+use crate::store::{BootInstant, ListTasks, QueueSubscription};
 
-/// What a handler is, whatever the type of its tasks.
-pub(in crate::client) type Handler =
-    dyn Fn(Arc<Task>, Option<Token>, Ties) -> Pin<Box<dyn Future<Output = Verdict> + Send>> + Send + Sync;
+/// Type-erased handler of tasks.
+pub(in crate::client) type Handler = dyn Fn(Arc<Task>, Option<Token>, Ties) -> Pin<Box<dyn Future<Output = AttemptResult> + Send>>
+    + Send
+    + Sync;
 
-/// Tasks are taken ahead for so long.
+/// Amount of work that is prefetched, as run time per slot.
 const AHEAD: Duration = Duration::from_millis(20);
-/// No more than so many are taken ahead, or at once.
+/// Maximum number of tasks that are prefetched by default.
 const MOST_AHEAD: usize = 200;
-/// With so many attempts that the store could not yet be told of, no more tasks are taken.
+/// Maximum number of ended attempts that are not settled in the store yet; beyond it no tasks are
+/// leased.
 const MOST_UNSETTLED: usize = 2000;
-/// The longest pause while the store cannot be reached.
+/// Maximum delay between tries while the store cannot be reached.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// Queues whose leases last equally long.
+/// Queues with the same lease ttl; leased in one call.
 #[derive(Clone)]
 pub(super) struct Line {
     pub(super) ttl: Ttl,
     pub(super) queues: Vec<QueueName>,
 }
 
-/// What is needed to take tasks and start handlers.
+/// Leases tasks and starts their handlers.
 pub(super) struct Foreman {
     pub(super) inner: Arc<Inner>,
     pub(super) floor: Arc<Floor>,
@@ -50,57 +53,60 @@ pub(super) struct Foreman {
     pub(super) lines: Vec<Line>,
     pub(super) handlers: BTreeMap<QueueName, Arc<Handler>>,
     pub(super) slots: usize,
-    /// Which of them are free.
+    /// Tracks which slots are free.
     pub(super) free: Arc<Slots>,
     pub(super) prefetch: Option<usize>,
     pub(super) ended: mpsc::UnboundedSender<Settle>,
-    /// No more tasks are taken.
+    /// Cancelled when no more tasks are to be leased.
     pub(super) ending: CancellationToken,
-    /// Handlers are stopped.
+    /// Cancelled when the handlers have to stop.
     pub(super) over: CancellationToken,
-    /// Handlers that are stopped end by themselves.
+    /// Whether handlers that have to stop end by themselves, instead of being dropped.
     pub(super) patient: bool,
-    /// A handler is stopped when it has run for this long.
+    /// Maximum run time of a handler; it is stopped after that.
     pub(super) max_runtime: Option<Ttl>,
 }
 
-/// A task that is in hand.
+/// Task whose lease the worker holds, and whose handler was not started.
 struct InHand {
     task: Arc<Task>,
     ttl: Ttl,
     terms: watch::Receiver<Terms>,
 }
 
-/// What is going on.
+/// State of the loop.
 struct Shift {
-    /// In hand, but not begun.
+    /// Leased tasks whose handlers were not started.
     ahead: VecDeque<InHand>,
-    /// Handlers at work, and on which task each of them is.
+    /// Running handlers, and the task of each of them.
     at_work: JoinSet<Ended>,
     tasks: BTreeMap<tokio::task::Id, (TaskId, Token)>,
-    /// How long handlers take, on the average of late.
+    /// Moving average of the duration of handlers.
     pace: Option<Duration>,
-    /// The line to ask next, and how many more have to be asked before there is nothing for certain.
+    /// Index of the next group to query, and the number of groups left to query before it is
+    /// certain that there are no tasks.
     turn: usize,
     hungry: usize,
-    /// When the next task is due.
-    due: Option<Moment>,
+    /// Time at which the next task is due.
+    due: Option<BootInstant>,
     pause: Duration,
-    /// Answers were lost that may have brought tasks.
+    /// Whether answers were lost that may have contained tasks.
     astray: bool,
-    /// No more than so many are asked for: after an answer that did not come only one, then twice as many each time. The
-    /// answer may have been too large for the time it had.
+    /// Maximum number of tasks per request: one after a lost answer, then doubled with each answer.
+    /// The lost answer may have been too large for its timeout.
     most: usize,
-    /// The last answer ended before a task that must start at once: the next one waits until a slot is free.
+    /// Whether the last answer ended before a task that must start at once: the next request waits
+    /// until a slot is free.
     cut: bool,
-    /// The task at work beside which nothing else runs.
+    /// Running task beside which no other task may run.
     alone: Option<(TaskId, Token)>,
 }
 
-/// What came of asking for tasks.
+/// Result of a request for tasks.
 struct Answer {
-    sent: Moment,
-    /// What was asked for; nothing if it was only asked what was given already.
+    sent: BootInstant,
+    /// Request that was sent; `None` if the store was only queried for the leases that this worker
+    /// has already.
     asked_for: Option<LeaseTasks>,
     leased: Result<Leased>,
 }
@@ -108,7 +114,7 @@ struct Answer {
 type Asking = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
 impl Foreman {
-    /// Works until it is told to end and everything is done or handed to the settler.
+    /// Runs until it is stopped and all attempts are done or handed to the settler.
     pub(super) async fn work(self) {
         let mut shift = Shift {
             ahead: VecDeque::new(),
@@ -118,14 +124,14 @@ impl Foreman {
             turn: 0,
             hungry: self.lines.len(),
             due: None,
-            // Workers that start together after a downtime do not ask together.
+            // Spreads the first requests of workers that start together after a downtime.
             pause: Duration::from_millis(fastrand::u64(0..50)),
             astray: false,
             most: usize::MAX,
             cut: false,
             alone: None,
         };
-        let (mut asking, mut arrivals): (Option<Asking>, Option<Arrivals>) = (None, None);
+        let (mut asking, mut arrivals): (Option<Asking>, Option<QueueSubscription>) = (None, None);
         let mut told = false;
         loop {
             if self.over.is_cancelled() && !told {
@@ -153,7 +159,7 @@ impl Foreman {
                 asking = Some(self.ask(&mut shift, room));
             }
             let waiting = room > 0 && shift.hungry == 0 && asking.is_none();
-            let due = shift.due.map(|due| due.after(Moment::now()));
+            let due = shift.due.map(|due| due.after(BootInstant::now()));
             tokio::select! {
                 biased;
                 () = self.over.cancelled(), if !told => {}
@@ -178,21 +184,21 @@ impl Foreman {
         }
     }
 
-    fn listen(&self) -> Option<Arrivals> {
+    fn listen(&self) -> Option<QueueSubscription> {
         let queues: Vec<QueueName> = self.handlers.keys().cloned().collect();
         self.inner.tasks().ok().map(|tasks| tasks.arrivals(&queues))
     }
 
-    /// How many tasks could be taken now. Not every single one that is worked off is replaced at once: asking for many
-    /// costs little more than asking for one.
+    /// Returns the number of tasks that could be leased now. Completed tasks are not replaced one
+    /// by one: a request for many tasks costs little more than a request for one.
     fn room(&self, shift: &Shift) -> usize {
         let in_hand = shift.at_work.len() + shift.ahead.len();
-        // A task that runs alone waits until the others are done, and nothing is taken meanwhile.
+        // A task that runs alone waits until the others are done, and no task is leased meanwhile.
         let alone = shift.alone.is_some() || shift.ahead.back().is_some_and(|last| last.task.runs_alone());
         if alone || (shift.cut && in_hand >= self.slots) || self.floor.len() >= MOST_UNSETTLED + self.slots {
             return 0;
         }
-        let can_fetch_ahead = self.inner.store.abilities().tasks.ahead;
+        let can_fetch_ahead = self.inner.store.capabilities().tasks.ahead;
         let ahead = self.prefetch.unwrap_or_else(|| match shift.pace.filter(|_| can_fetch_ahead) {
             Some(pace) => {
                 let each = AHEAD.as_micros() / pace.as_micros().max(1);
@@ -213,7 +219,7 @@ impl Foreman {
         let line = &self.lines[shift.turn % self.lines.len()];
         shift.turn += 1;
         let room = room.min(shift.most);
-        // What is in hand already is started before what comes now.
+        // Tasks that are leased already start before those of this request.
         let free = self.slots.saturating_sub(shift.at_work.len() + shift.ahead.len());
         let ask = LeaseTasks {
             worker: self.about.info.id,
@@ -226,7 +232,7 @@ impl Foreman {
         let (inner, pause, ending) = (self.inner.clone(), shift.pause, self.ending.clone());
         Box::pin(async move {
             let paused = ending.run_until_cancelled(rest(pause)).await;
-            let sent = Moment::now();
+            let sent = BootInstant::now();
             let leased = match (paused, inner.tasks()) {
                 (Some(()), Ok(tasks)) => tasks.lease(&ask).await,
                 (None, _) => Ok(Leased { tasks: Vec::new(), next_due: None, more: false, expired: 0 }),
@@ -236,8 +242,8 @@ impl Foreman {
         })
     }
 
-    /// An answer that was lost may have brought tasks. Rather than let their leases run out, and count that as attempts,
-    /// ask the store what this worker has.
+    /// Queries the store for the leases of this worker: a lost answer may have contained tasks. If
+    /// their leases expired instead, that would count as attempts.
     fn look_for_strays(&self, pause: Duration) -> Asking {
         self.floor.remember();
         let (inner, ending) = (self.inner.clone(), self.ending.clone());
@@ -247,13 +253,13 @@ impl Foreman {
             let found = strays(&inner, &floor, &about, &lines).await;
             let (sent, leased) = match found {
                 Ok((sent, tasks)) => (sent, Ok(Leased { tasks, next_due: None, more: false, expired: 0 })),
-                Err(error) => (Moment::now(), Err(error)),
+                Err(error) => (BootInstant::now(), Err(error)),
             };
             Answer { sent, asked_for: None, leased }
         })
     }
 
-    /// Takes in hand what was leased.
+    /// Registers the leased tasks.
     fn take(&self, shift: &mut Shift, answer: Answer) {
         let Answer { sent, asked_for, leased } = answer;
         match leased {
@@ -270,7 +276,8 @@ impl Foreman {
                 if asked_for.is_some() {
                     shift.most = shift.most.saturating_mul(2);
                 }
-                // A line that gave less than it was asked for has no more. One whose answer is full may have more.
+                // A group that returned fewer tasks than requested has no more. A group whose
+                // answer is full may have more.
                 match asked_for {
                     Some(ask) if !ask.is_full(&leased.tasks) && !leased.more => {
                         shift.hungry = shift.hungry.saturating_sub(1);
@@ -280,7 +287,7 @@ impl Foreman {
                 }
                 shift.cut = leased.more;
                 if let Some((due, now)) = leased.next_due {
-                    let due = Moment::now().plus(due.since(now));
+                    let due = BootInstant::now().plus(due.since(now));
                     shift.due = Some(shift.due.map_or(due, |earlier| earlier.min(due)));
                 }
                 for task in leased.tasks {
@@ -298,7 +305,7 @@ impl Foreman {
         self.floor.forget();
     }
 
-    /// What was asked for before the end may still come.
+    /// Waits for the request that is in flight: its answer may still contain tasks.
     async fn finish_asking(&self, asking: Option<Asking>, shift: &mut Shift) -> Option<Asking> {
         if let Some(asking) = asking {
             let answer = asking.await;
@@ -317,9 +324,10 @@ impl Foreman {
             let Some(slot) = self.free.try_take() else { break };
             let Some(InHand { task, ttl, terms }) = shift.ahead.pop_front() else { break };
             let lost = terms.borrow().stop == Some(Stop::Lost);
-            if lost || self.floor.is_over(task.id, task.token, Moment::now()) {
-                // The store may still have the lease: it need not wait for its end.
-                self.tell(task.id, task.token, Verdict::Return);
+            if lost || self.floor.is_over(task.id, task.token, BootInstant::now()) {
+                // The store may still have the lease: returning the task spares the wait for its
+                // expiry.
+                self.tell(task.id, task.token, AttemptResult::Return);
                 continue;
             }
             let (floor, ending) = (self.floor.clone(), self.ending.clone());
@@ -328,7 +336,8 @@ impl Foreman {
             let handler = self.handlers.get(&task.queue).cloned();
             let (id, token) = (task.id, task.token);
             let alone = task.runs_alone();
-            // What may crash its worker begins only once the store knows it, so that the attempt counts.
+            // A task that may crash its worker starts only once the store knows it, so that the
+            // attempt counts.
             let about = (alone && !task.begun).then(|| self.about.clone());
             self.floor.begin(id, token);
             let inner = self.inner.clone();
@@ -347,10 +356,10 @@ impl Foreman {
         self.about.busy.store(busy, Ordering::Relaxed);
     }
 
-    /// Gives back what has not been begun.
+    /// Gives back the tasks whose handlers were not started.
     fn give_back(&self, shift: &mut Shift) {
         for InHand { task, .. } in shift.ahead.drain(..) {
-            self.tell(task.id, task.token, Verdict::Return);
+            self.tell(task.id, task.token, AttemptResult::Return);
         }
     }
 
@@ -359,10 +368,14 @@ impl Foreman {
             Ok((number, ended)) => (number, ended),
             Err(error) => {
                 let number = error.id();
-                let why = Note::new(format!("the handler panicked: {}", panic_message(error)));
+                let why = Message::new(format!("the handler panicked: {}", panic_message(error)));
                 (
                     number,
-                    Ended { verdict: Verdict::Retry(why, None), took: Duration::ZERO, has_waited: false },
+                    Ended {
+                        verdict: AttemptResult::Retry(why, None),
+                        took: Duration::ZERO,
+                        has_waited: false,
+                    },
                 )
             }
         };
@@ -374,16 +387,21 @@ impl Foreman {
         self.tell(id, token, ended.verdict);
     }
 
-    fn tell(&self, id: TaskId, token: Token, verdict: Verdict) {
-        // The settler ends only after the foreman does.
+    fn tell(&self, id: TaskId, token: Token, verdict: AttemptResult) {
+        // Cannot fail: the settler ends only after the foreman does.
         let _ = self.ended.send(Settle { id, token, verdict });
     }
 }
 
-/// The leases that the store says this worker has and that it does not know, and the moment from which they last. To
-/// which asking each belongs cannot be known, as one that was lost may have reached the store late; so a sign of life
-/// is given for each of them first.
-async fn strays(inner: &Inner, floor: &Floor, about: &About, lines: &[Line]) -> Result<(Moment, Vec<Task>)> {
+/// Returns the leases that the store has for this worker and that the worker does not know, and the
+/// time from which they are valid. A lease cannot be attributed to a request, because a lost
+/// request may have reached the store late; therefore a heartbeat is sent for each lease first.
+async fn strays(
+    inner: &Inner,
+    floor: &Floor,
+    about: &About,
+    lines: &[Line],
+) -> Result<(BootInstant, Vec<Task>)> {
     let ask = ListTasks {
         state: Some(TaskState::Running),
         worker: Some(about.info.id),
@@ -393,7 +411,7 @@ async fn strays(inner: &Inner, floor: &Floor, about: &About, lines: &[Line]) -> 
     };
     let listed = running(inner, ask).await?;
     let tasks = inner.tasks()?;
-    let (sent, mut found) = (Moment::now(), Vec::new());
+    let (sent, mut found) = (BootInstant::now(), Vec::new());
     for line in lines {
         let news = |task: &&Task| line.queues.contains(&task.queue) && !floor.knows(task.id, task.token);
         let news: Vec<&Task> = listed.iter().filter(news).collect();
@@ -403,8 +421,11 @@ async fn strays(inner: &Inner, floor: &Floor, about: &About, lines: &[Line]) -> 
         let held = |task: &&Task| HeldTask { begun: false, ..HeldTask::new(task.id, task.token) };
         let held: Vec<HeldTask> = news.iter().map(held).collect();
         let beats = tasks.heartbeat(&about.now(), &held, line.ttl).await?;
-        for (task, _) in news.into_iter().zip(beats).filter(|(_, beat)| matches!(beat, Beat::Kept(_))) {
-            // One by one with its payload: however many there are, each fits into the time of a call.
+        for (task, _) in
+            news.into_iter().zip(beats).filter(|(_, beat)| matches!(beat, HeartbeatResult::Extended(_)))
+        {
+            // One call per task, with its payload: each answer fits into the timeout of a call,
+            // however many tasks there are.
             match tasks.get(task.id).await? {
                 Some(whole) if (whole.state, whole.token) == (TaskState::Running, task.token) => {
                     found.push(whole);
@@ -416,7 +437,8 @@ async fn strays(inner: &Inner, floor: &Floor, about: &About, lines: &[Line]) -> 
     Ok((sent, found))
 }
 
-/// Tells the store that a task begins, and waits until it knows. Gives how the attempt ended if it must not begin after all.
+/// Reports the start of a task, and waits until the store knows it. Returns the end of the attempt
+/// if the task must not start after all.
 async fn tell_begun(inner: &Inner, about: &About, task: &Task, ttl: Ttl, ties: &Ties) -> Option<Ended> {
     let (terms, floor) = (&ties.terms, &ties.floor);
     let ended = |verdict| Some(Ended { verdict, took: Duration::ZERO, has_waited: false });
@@ -425,10 +447,10 @@ async fn tell_begun(inner: &Inner, about: &About, task: &Task, ttl: Ttl, ties: &
         match terms.borrow().stop {
             None if is_known => return None,
             None => {}
-            Some(Stop::Asked) => return ended(Verdict::Abort(None)),
-            Some(Stop::Ending | Stop::Overdue | Stop::Lost) => return ended(Verdict::Return),
+            Some(Stop::Asked) => return ended(AttemptResult::Abort(None)),
+            Some(Stop::Ending | Stop::Overdue | Stop::Lost) => return ended(AttemptResult::Return),
         }
-        let (held, sent) = ([HeldTask::new(task.id, task.token)], Moment::now());
+        let (held, sent) = ([HeldTask::new(task.id, task.token)], BootInstant::now());
         let told = match inner.tasks() {
             Ok(tasks) => tasks.heartbeat(&about.now(), &held, ttl).await,
             Err(error) => Err(error),
@@ -446,7 +468,7 @@ async fn tell_begun(inner: &Inner, about: &About, task: &Task, ttl: Ttl, ties: &
     }
 }
 
-/// All that a list has, page by page.
+/// Returns all tasks of a list, page by page.
 async fn running(inner: &Inner, mut ask: ListTasks) -> Result<Vec<Task>> {
     let mut found = Vec::new();
     loop {
@@ -459,7 +481,8 @@ async fn running(inner: &Inner, mut ask: ListTasks) -> Result<Vec<Task>> {
     }
 }
 
-/// A pause. Even the shortest sleep lasts until the timer's next tick, which is a millisecond: no pause is none.
+/// Sleeps for this delay. Even the shortest sleep lasts until the timer's next tick, which is a
+/// millisecond; therefore a delay of zero does not sleep at all.
 async fn rest(pause: Duration) {
     if !pause.is_zero() {
         tokio::time::sleep(pause).await;
@@ -473,7 +496,7 @@ async fn answer(asking: &mut Option<Asking>) -> Answer {
     }
 }
 
-async fn arrival(arrivals: &mut Option<Arrivals>, due: Option<Duration>) {
+async fn arrival(arrivals: &mut Option<QueueSubscription>, due: Option<Duration>) {
     match arrivals {
         Some(arrivals) => arrivals.next(due).await,
         None => std::future::pending().await,

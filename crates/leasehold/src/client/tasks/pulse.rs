@@ -1,4 +1,4 @@
-//! Signs of life: one call for all leases of a worker, on a thread that its handlers cannot starve.
+//! Heartbeats: one call for all leases of a worker, on a thread that its handlers cannot starve.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -8,19 +8,21 @@ use super::floor::Floor;
 use crate::client::leasehold::Inner;
 use crate::error::Result;
 use crate::model::{HeldTask, Ttl, WorkerInfo};
-use crate::store::Moment;
+use crate::store::BootInstant;
 
-/// Sleeps are cut into pieces of this length: timers stand still while the machine sleeps, the boot clock does not.
+/// Maximum length of one sleep: timers stand still while the machine sleeps, the boot clock does
+/// not.
 const NAP: Duration = Duration::from_millis(250);
-/// So many leases in one call.
+/// Maximum number of leases in one heartbeat call.
 const BATCH: usize = 1000;
-/// Progress is told at most this often, or as often as the engine polls if that is longer.
+/// Minimum interval between heartbeats that only report progress; the engine's poll interval
+/// applies if it is longer.
 const NEWS_EVERY: Duration = Duration::from_secs(1);
 
-/// Notices make it say something at most this often: they may come from anybody.
+/// Minimum interval between heartbeats caused by notifications, which any process may send.
 const NOTICED_EVERY: Duration = Duration::from_millis(20);
 
-/// What a worker says about itself, and what of it changes.
+/// Description of a worker in its heartbeats, with the parts that change.
 pub(super) struct About {
     pub(super) info: WorkerInfo,
     pub(super) busy: AtomicU32,
@@ -31,14 +33,15 @@ pub(super) struct About {
 }
 
 impl About {
-    /// A worker that has not begun.
+    /// Creates the description of a worker that runs no task yet.
     pub(super) fn new(info: WorkerInfo) -> Self {
         let (reported_busy, reported_draining) = Default::default();
         Self { info, busy: 0.into(), draining: false.into(), reported_busy, reported_draining }
     }
 
-    /// Whether the last heartbeat is out of date: it reported an idle worker that is busy now, or one that takes tasks and
-    /// is draining now. The number of running tasks does not count, because it may change all the time.
+    /// Returns whether the last heartbeat is out of date: it reported an idle worker that is busy
+    /// now, or one that takes tasks and is draining now. The number of running tasks does not
+    /// count, because it may change all the time.
     fn has_changed(&self) -> bool {
         let reported = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
         reported(&self.reported_busy) != (self.busy.load(Ordering::Relaxed) > 0)
@@ -59,18 +62,18 @@ impl About {
     }
 }
 
-/// Gives signs of life for all leases of this ttl, until it is dropped. A lease that could not be kept alive in time is
-/// given up here, whatever the store may be doing.
+/// Sends heartbeats for all leases of this ttl, until the future is dropped. A lease that could not
+/// be renewed in time is given up here, independently of the state of the store.
 pub(super) async fn beat_on(inner: Arc<Inner>, floor: Arc<Floor>, about: Arc<About>, ttl: Ttl) {
     let every = ttl.as_duration() / 3;
-    let news_every = NEWS_EVERY.max(inner.store.abilities().poll).min(every);
-    let mut due = Moment::now();
+    let news_every = NEWS_EVERY.max(inner.store.capabilities().poll).min(every);
+    let mut due = BootInstant::now();
     let mut last = due;
     let mut notices = floor.notices();
-    // When it is looked again for tasks that were started without the store knowing it.
+    // Time of the next check for tasks that were started without the store knowing it.
     let mut look = due;
     loop {
-        let now = Moment::now();
+        let now = BootInstant::now();
         let all = now >= due;
         let held = if all {
             floor.held(ttl)
@@ -96,7 +99,7 @@ pub(super) async fn beat_on(inner: Arc<Inner>, floor: Arc<Floor>, about: Arc<Abo
                 }
                 Err(error) => {
                     inner.contact.failed("a heartbeat did not get through; trying again", &error);
-                    let again = Moment::now().plus((every / 5).min(NEWS_EVERY));
+                    let again = BootInstant::now().plus((every / 5).min(NEWS_EVERY));
                     look = again;
                     if all {
                         (last, due) = (now, again);
@@ -108,7 +111,7 @@ pub(super) async fn beat_on(inner: Arc<Inner>, floor: Arc<Floor>, about: Arc<Abo
         if about.has_changed() {
             due = due.min(last.plus(news_every));
         }
-        let nap = due.after(Moment::now()).min(NAP);
+        let nap = due.after(BootInstant::now()).min(NAP);
         tokio::select! {
             () = tokio::time::sleep(nap) => {}
             () = floor.news.notified() => due = due.min(last.plus(news_every)),
@@ -121,7 +124,7 @@ async fn beat(inner: &Inner, floor: &Floor, about: &About, (held, ttl): (&[HeldT
     let mut rest = held;
     loop {
         let (batch, later) = rest.split_at(rest.len().min(BATCH));
-        let sent = Moment::now();
+        let sent = BootInstant::now();
         let info = about.now();
         let beats = inner.tasks()?.heartbeat(&info, batch, ttl).await?;
         about.set_reported(&info);
@@ -134,7 +137,7 @@ async fn beat(inner: &Inner, floor: &Floor, about: &About, (held, ttl): (&[HeldT
 }
 
 fn give_up(floor: &Floor) {
-    let lost = floor.give_up(Moment::now());
+    let lost = floor.give_up(BootInstant::now());
     if lost > 0 {
         tracing::warn!(tasks = lost, "leases could not be kept alive in time; their handlers are stopped");
     }

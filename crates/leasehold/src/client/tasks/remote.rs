@@ -1,4 +1,5 @@
-//! Leases without a worker of this library: for those who work elsewhere, and ask over a server.
+//! Lease operations without a worker of this library: for workers in other programs that call
+//! through a server.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -6,26 +7,28 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::Tasks;
-use crate::error::{Error, Result, Trouble};
+use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{
-    Beat, HeldTask, Invalid, LeaseTasks, Leased, Settle, Settled, Task, Ttl, Verdict, WorkerId, WorkerInfo,
+    AttemptResult, HeartbeatResult, HeldTask, LeaseTasks, Leased, Settle, Settled, Task, Ttl,
+    ValidationError, WorkerId, WorkerInfo,
 };
-use crate::store::Moment;
+use crate::store::BootInstant;
 
-/// Between two looks at a queue whose next task is due there is at least this.
+/// Minimum delay between two queries of a queue whose next task is due.
 const SHORTEST_NAP: Duration = Duration::from_millis(1);
 
 impl Tasks {
-    /// Gives a worker what is next; if there is nothing, waits for so long until there is. Takes nothing while it waits:
-    /// if it is dropped, nothing is lost, and what came just then is given back.
+    /// Leases the next tasks for a worker. If there are none, waits for up to `wait`. Holds no
+    /// lease while it waits: if the future is dropped, no task is lost, and tasks that were leased
+    /// just then are given back.
     pub async fn lease(&self, ask: &LeaseTasks, wait: Duration) -> Result<Vec<Task>> {
         self.must_last(ask.ttl)?;
-        let end = Moment::now().plus(wait);
-        // From before the first look, so that no wake-up is missed.
+        let end = BootInstant::now().plus(wait);
+        // Subscribe before the first query, so that no notification is missed.
         let mut arrivals = self.store()?.arrivals(&ask.queues);
         loop {
             let Leased { tasks, next_due, .. } = self.lease_whole(ask).await?;
-            let left = end.after(Moment::now());
+            let left = end.after(BootInstant::now());
             if !tasks.is_empty() || left.is_zero() {
                 return Ok(tasks);
             }
@@ -34,7 +37,8 @@ impl Tasks {
         }
     }
 
-    /// One lease to its end: a caller that goes away in the middle does not keep tasks from others.
+    /// Runs one lease call to completion: if the caller is dropped in the middle, the leased tasks
+    /// are given back to other workers.
     async fn lease_whole(&self, ask: &LeaseTasks) -> Result<Leased> {
         let (answer, answered) = oneshot::channel();
         let (desk, ask) = (self.clone(), ask.clone());
@@ -48,12 +52,12 @@ impl Tasks {
             }
         });
         answered.await.unwrap_or_else(|_| {
-            Err(Error::store(Trouble::Unavailable, "asking for tasks ended early", "try again"))
+            Err(Error::store(StoreErrorKind::Unavailable, "asking for tasks ended early", "try again"))
         })
     }
 
     async fn give_back(&self, tasks: &[Task]) {
-        let back = |task: &Task| Settle { id: task.id, token: task.token, verdict: Verdict::Return };
+        let back = |task: &Task| Settle { id: task.id, token: task.token, verdict: AttemptResult::Return };
         let back: Vec<Settle> = tasks.iter().map(back).collect();
         if !back.is_empty()
             && let Err(error) = self.settle(&back).await
@@ -62,25 +66,36 @@ impl Tasks {
         }
     }
 
-    /// Takes the signs of life of a worker for all its leases at once; the answers are in their order.
-    pub async fn heartbeat(&self, worker: &WorkerInfo, held: &[HeldTask], ttl: Ttl) -> Result<Vec<Beat>> {
+    /// Applies the heartbeats of a worker for all its leases in one call; the results have the
+    /// order of `held`.
+    pub async fn heartbeat(
+        &self,
+        worker: &WorkerInfo,
+        held: &[HeldTask],
+        ttl: Ttl,
+    ) -> Result<Vec<HeartbeatResult>> {
         self.must_last(ttl)?;
         no_task_twice(held.iter().map(|held| held.id))?;
         self.store()?.heartbeat(worker, held, ttl).await
     }
 
-    /// Ends attempts; the answers are in their order.
+    /// Settles attempts; the results have the order of `settle`.
     pub async fn settle(&self, settle: &[Settle]) -> Result<Vec<Settled>> {
         no_task_twice(settle.iter().map(|settle| settle.id))?;
         let settled = self.store()?.settle(settle).await?;
         if settled.contains(&Settled::Busy) {
             let message = "another transaction holds a task or the head of its lock";
-            return Err(Error::store(Trouble::Unavailable, message, "send the same settlements again"));
+            return Err(Error::store(
+                StoreErrorKind::Unavailable,
+                message,
+                "send the same settlements again",
+            ));
         }
         Ok(settled)
     }
 
-    /// A worker says good-bye: it is no longer listed. What it still has comes back when its leases run out.
+    /// Deregisters a worker: it is no longer listed. Tasks that it still holds become available
+    /// when their leases expire.
     pub async fn leave(&self, worker: WorkerId) -> Result<()> {
         self.store()?.leave(worker).await
     }
@@ -89,17 +104,17 @@ impl Tasks {
         let least = self.least_ttl();
         if ttl < least {
             let short = format!("a ttl of {ttl} is too short for this store; {least} is the least");
-            return Err(Invalid(short).into());
+            return Err(ValidationError(short).into());
         }
         Ok(())
     }
 }
 
-fn no_task_twice<T: Ord + std::fmt::Display>(ids: impl Iterator<Item = T>) -> Result<(), Invalid> {
+fn no_task_twice<T: Ord + std::fmt::Display>(ids: impl Iterator<Item = T>) -> Result<(), ValidationError> {
     let mut seen = BTreeSet::new();
     for id in ids {
         if seen.contains(&id) {
-            return Err(Invalid(format!("task {id} is there twice")));
+            return Err(ValidationError(format!("task {id} is there twice")));
         }
         seen.insert(id);
     }

@@ -1,40 +1,44 @@
-//! How long finished tasks are kept: records in the store that every process reads that forgets tasks.
+//! Retention of finished tasks: records in the store, read by every process that purges tasks.
 
 use std::collections::BTreeMap;
 
 use super::Tasks;
 use crate::client::leasehold::Inner;
-use crate::error::{Error, Result, Trouble};
-use crate::model::{Finished, QueueName, QueueStatus, Retention, TaskState, Timestamp, Ttl, WorkflowName};
-use crate::store::{Doc, DocStore, Draft, PutIf, TaskStore};
+use crate::error::{Error, Result, StoreErrorKind};
+use crate::model::{
+    FinishedFilter, QueueName, QueueStatus, Retention, TaskState, Timestamp, Ttl, WorkflowName,
+};
+use crate::store::{DocStore, Document, NewDocument, PutIf, TaskStore};
 
-/// The records: of a queue, and without a name of all queues that have none.
+/// Key prefix of the records. A record without a queue name applies to all queues that have no
+/// record.
 const PREFIX: &str = "retention/";
-/// A record that was removed is remembered for so long.
+/// Time to live of the tombstone of a removed record.
 const REMOVED: Ttl = Ttl::from_secs(24 * 3600);
-/// A record that others change at the same time is written so often.
+/// Maximum number of attempts to write a record that other callers change at the same time.
 const TRIES: u32 = 10;
-/// The most tasks of one batch.
+/// Maximum number of tasks in one batch.
 const BATCH: u32 = 1000;
-/// The most queues of one pass; the next pass continues after them.
+/// Maximum number of queues in one pass; the next pass continues after them.
 const QUEUES: usize = 200;
-/// A queue without finished tasks may still have archived ones, which are not counted: it is looked through in every so
-/// many-th pass.
+/// A queue without finished tasks may still have archived tasks, which are not counted: one pass
+/// out of this many searches such queues too.
 const ARCHIVED_EVERY: u32 = 10;
 
 impl Tasks {
-    /// How long finished tasks of this queue are kept.
+    /// Returns the retention of finished tasks of this queue.
     pub async fn retention(&self, queue: &QueueName) -> Result<Retention> {
         Ok(Retentions::load(&self.inner).await?.of(queue))
     }
 
-    /// How long finished tasks are kept in queues that have no retention of their own.
+    /// Returns the retention of finished tasks in queues that have no retention of their own.
     pub async fn default_retention(&self) -> Result<Retention> {
         Ok(Retentions::load(&self.inner).await?.default)
     }
 
-    /// Sets how long finished tasks of this queue are kept, or without a queue those of every queue that has no retention of
-    /// its own. `None` removes what was set. Every process that forgets tasks of this store reads it within a minute.
+    /// Sets the retention of finished tasks of this queue, or without a queue of every queue that
+    /// has no retention of its own. `None` removes the setting. Every process that purges tasks of
+    /// this store reads the setting within a minute.
     pub async fn set_retention(
         &self,
         queue: Option<&QueueName>,
@@ -49,15 +53,15 @@ impl Tasks {
 }
 
 impl Tasks {
-    /// Forgets finished tasks and their keys; returns how many. Executions of workflows stay for
-    /// [30 days](Retention::EXECUTIONS) in any case: until then their key must be known.
-    pub async fn purge(&self, which: &Finished) -> Result<u64> {
+    /// Deletes finished tasks and their keys, and returns their number. Executions of workflows are
+    /// kept for [30 days](Retention::EXECUTIONS) in any case: until then their key must be known.
+    pub async fn purge(&self, which: &FinishedFilter) -> Result<u64> {
         let tasks = self.store()?;
         let is_workflow = |queue: &QueueName| WorkflowName::of_queue(queue).is_some();
         let youngest = tasks.now().await?.minus(Retention::EXECUTIONS.as_duration());
         let bounded = |queue: QueueName, limit| {
             let before = if is_workflow(&queue) { which.before.min(youngest) } else { which.before };
-            Finished { queue: Some(queue), before, limit, ..which.clone() }
+            FinishedFilter { queue: Some(queue), before, limit, ..which.clone() }
         };
         if let Some(queue) = &which.queue {
             return tasks.purge(&bounded(queue.clone(), which.limit)).await;
@@ -78,14 +82,14 @@ impl Tasks {
         Ok(purged)
     }
 
-    /// Forgets finished tasks whose retention is over, in up to 200 queues; returns how many. Every worker and server does so
-    /// each minute.
+    /// Deletes finished tasks whose retention is over, in up to 200 queues, and returns their
+    /// number. Every worker and server does so each minute.
     pub async fn forget_finished(&self) -> Result<u64> {
         Forgetting::default().pass(&self.inner).await
     }
 }
 
-/// What is set in the store.
+/// Retention settings of a store.
 struct Retentions {
     default: Retention,
     queues: BTreeMap<String, Retention>,
@@ -118,7 +122,7 @@ impl Retentions {
     }
 }
 
-/// Writes a record if it says something else; says whether it did.
+/// Writes a record if it differs from the stored one, and returns whether it was written.
 pub(super) async fn set(
     inner: &Inner,
     queue: Option<&QueueName>,
@@ -133,46 +137,48 @@ pub(super) async fn set(
         }
         let body = retention.map(|retention| serde_json::to_string(&retention).expect("it can be written"));
         let keep = if body.is_none() { Some(REMOVED) } else { None };
-        let draft = Draft { body: body.unwrap_or_default(), facts: Vec::new(), keep };
+        let draft = NewDocument { body: body.unwrap_or_default(), facts: Vec::new(), keep };
         match docs.put_if(&key, found.as_ref().map(|doc| doc.version), draft).await? {
             PutIf::Written(_) => return Ok(true),
-            PutIf::Clash(doc) => found = doc,
+            PutIf::Conflict(doc) => found = doc,
         }
     }
     let message = "the retention is being changed by others all the time";
-    Err(Error::store(Trouble::Unavailable, message, "try again"))
+    Err(Error::store(StoreErrorKind::Unavailable, message, "try again"))
 }
 
-/// None if the record was removed. One that cannot be read is an error: nothing is forgotten in doubt.
-fn read(doc: &Doc) -> Result<Option<Retention>> {
+/// Returns the retention of a record, `None` if the record was removed. An unreadable record is an
+/// error: in doubt no task is deleted.
+fn read(doc: &Document) -> Result<Option<Retention>> {
     if doc.body.is_empty() {
         return Ok(None);
     }
     serde_json::from_str(&doc.body).map(Some).map_err(|error| {
         let message = "a retention record was written by another version of leasehold; nothing is forgotten";
-        Error::store(Trouble::Broken, message, "use one version, or set the retention again").because(error)
+        Error::store(StoreErrorKind::Broken, message, "use one version, or set the retention again")
+            .because(error)
     })
 }
 
 fn docs(inner: &Inner) -> Result<&dyn DocStore> {
-    let can = inner.tasks().is_ok() && inner.store.abilities().tasks.forgets;
+    let can = inner.tasks().is_ok() && inner.store.capabilities().tasks.forgets;
     inner.store.docs().filter(|_| can).ok_or_else(|| {
         let message = format!("the store {} forgets no tasks, so no retention can be set", inner.store.url());
         let hint = "use sqlite:, postgres:// or redis:// where tasks are to be forgotten";
-        Error::store(Trouble::NotSupported, message, hint)
+        Error::store(StoreErrorKind::NotSupported, message, hint)
     })
 }
 
-/// Forgets finished tasks whose time is over, a number of queues at a time.
+/// Deletion of finished tasks whose retention is over, a limited number of queues per pass.
 #[derive(Default)]
 pub(super) struct Forgetting {
-    /// The queue that the last pass ended with.
+    /// Last queue of the previous pass.
     last: Option<QueueName>,
     passes: u32,
 }
 
 impl Forgetting {
-    /// One pass. Returns how many tasks it has forgotten.
+    /// Runs one pass, and returns the number of deleted tasks.
     pub(super) async fn pass(&mut self, inner: &Inner) -> Result<u64> {
         let tasks = inner.tasks()?;
         let retentions = Retentions::load(inner).await?;
@@ -185,7 +191,8 @@ impl Forgetting {
         let queues = tasks.queues().await?;
         let is_alike = |status: &QueueStatus| WorkflowName::of_queue(&status.queue).is_none();
         if retentions.queues.is_empty() && queues.iter().all(is_alike) {
-            // Mostly all queues are one.
+            // Common case: one retention applies to all queues, so that one call covers all of
+            // them.
             return forget(tasks, None, retentions.default.cutoffs(now)).await;
         }
         let queues = queues.into_iter().filter(|status| with_archived || finished(status));
@@ -200,7 +207,7 @@ impl Forgetting {
     }
 }
 
-/// Forgets what ended before these times, in one queue or in all.
+/// Deletes tasks that finished before these times, in one queue or in all.
 async fn forget(
     tasks: &dyn TaskStore,
     queue: Option<&QueueName>,
@@ -208,7 +215,7 @@ async fn forget(
 ) -> Result<u64> {
     let mut forgotten = 0;
     for (state, before) in cutoffs {
-        let which = Finished { queue: queue.cloned(), state, before, limit: BATCH };
+        let which = FinishedFilter { queue: queue.cloned(), state, before, limit: BATCH };
         loop {
             let some = tasks.purge(&which).await?;
             forgotten += some;

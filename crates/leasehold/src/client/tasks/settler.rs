@@ -1,4 +1,5 @@
-//! Telling the store how attempts ended. What ends while one batch is under way is the next batch.
+//! Reports the results of attempts to the store. Attempts that end while one batch is in flight
+//! form the next batch.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,24 +11,27 @@ use tokio_util::sync::CancellationToken;
 use super::floor::Floor;
 use crate::client::leasehold::Inner;
 use crate::error::{Error, Result};
-use crate::model::{Note, Settle, Settled, Verdict};
-use crate::store::Moment;
+use crate::model::{AttemptResult, Message, Settle, Settled};
+use crate::store::BootInstant;
 
-/// The most settlements in one call…
+/// Maximum number of settlements in one call.
 const BATCH: usize = 200;
-/// …and the most bytes of results and notes, unless one settlement alone has more.
+/// Maximum number of bytes of results and messages in one call, unless a single settlement has
+/// more.
 const BATCH_BYTES: usize = 1 << 20;
-/// The longest pause while the store cannot be reached.
+/// Maximum delay between tries while the store cannot be reached.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// When the worker has to end, the store is tried so often more.
+/// Maximum number of further tries once the worker has to end.
 const LAST_TRIES: u32 = 3;
-/// A task that another transaction holds is tried again after this long, and after twice as long each time…
+/// Initial delay before a task that another transaction holds is tried again; the delay doubles
+/// each time.
 const BUSY_PAUSE: Duration = Duration::from_millis(100);
-/// …up to this.
+/// Maximum delay before a task that another transaction holds is tried again.
 const LONGEST_BUSY_PAUSE: Duration = Duration::from_secs(2);
 
-/// Settles whatever comes until nothing can come any more. Goes on through errors: a settlement counts as long as
-/// nobody else was given the task, however late it is. Only a worker that has to end gives up.
+/// Settles all attempts that arrive until the channel is closed. Continues after errors: a
+/// settlement counts, however late, as long as no process has ended the lease. Only a worker that
+/// has to end gives up.
 pub(super) async fn settle_all(
     inner: Arc<Inner>,
     floor: Arc<Floor>,
@@ -77,8 +81,8 @@ struct Settler {
 }
 
 impl Settler {
-    /// Settles a batch once, and returns what is to be tried again: in halves, because a smaller call may pass where
-    /// this one did not.
+    /// Settles a batch once, and returns the parts to try again: in halves, because a smaller call
+    /// may succeed where this one failed.
     async fn settle(&mut self, mut batch: Vec<Settle>) -> Vec<Vec<Settle>> {
         let Err(error) = self.tell(&batch).await else {
             self.pause = FIRST_PAUSE;
@@ -101,7 +105,8 @@ impl Settler {
         if half.is_empty() { vec![batch] } else { vec![batch, half] }
     }
 
-    /// Waits before the next try. False when the worker has to end and has tried often enough.
+    /// Waits before the next try. Returns false if the worker has to end and has used its last
+    /// tries.
     async fn may_try_again(&mut self, error: &Error, tasks: usize) -> bool {
         if self.over.is_cancelled() {
             self.last_tries += 1;
@@ -117,19 +122,20 @@ impl Settler {
         true
     }
 
-    /// The store refuses this one settlement. If it accepts one without the result, then it is the result that cannot be
-    /// kept, and no later try could change that. If it refuses that too, it refuses everything for now.
+    /// Settles an attempt without its result, after the store refused the settlement; returns
+    /// whether the store accepted that. If it did, the result itself cannot be stored, and no later
+    /// try could change that. If the store refuses that too, it refuses everything for now.
     async fn settle_as_failed(&mut self, refused: &Settle, error: &Error) -> bool {
-        let why = Note::new(format!("its result cannot be kept: {error}"));
+        let why = Message::new(format!("its result cannot be kept: {error}"));
         let verdict = match &refused.verdict {
-            Verdict::Done(Some(_)) | Verdict::Fail(_) => Verdict::Fail(why),
-            Verdict::Retry(_, pause) => Verdict::Retry(why, *pause),
-            Verdict::Abort(Some(_)) => Verdict::Abort(Some(why)),
-            Verdict::Done(None)
-            | Verdict::Abort(None)
-            | Verdict::Snooze(_)
-            | Verdict::Defer(_)
-            | Verdict::Return => {
+            AttemptResult::Done(Some(_)) | AttemptResult::Fail(_) => AttemptResult::Fail(why),
+            AttemptResult::Retry(_, pause) => AttemptResult::Retry(why, *pause),
+            AttemptResult::Abort(Some(_)) => AttemptResult::Abort(Some(why)),
+            AttemptResult::Done(None)
+            | AttemptResult::Abort(None)
+            | AttemptResult::Snooze(_)
+            | AttemptResult::Defer(_)
+            | AttemptResult::Return => {
                 return false;
             }
         };
@@ -150,7 +156,7 @@ impl Settler {
                     busy.push(settle.clone());
                     continue;
                 }
-                Settled::Lost if settle.verdict != Verdict::Return => {
+                Settled::Lost if settle.verdict != AttemptResult::Return => {
                     tracing::warn!(task = %settle.id, token = %settle.token, "an attempt ended after its lease was lost; it does not count");
                 }
                 Settled::Lost | Settled::Now(_) => {}
@@ -169,19 +175,19 @@ impl Settler {
 struct Aside {
     settles: Vec<Settle>,
     pause: Duration,
-    again_at: Moment,
+    again_at: BootInstant,
 }
 
 impl Default for Aside {
     fn default() -> Self {
-        Self { settles: Vec::new(), pause: BUSY_PAUSE, again_at: Moment::now() }
+        Self { settles: Vec::new(), pause: BUSY_PAUSE, again_at: BootInstant::now() }
     }
 }
 
 impl Aside {
-    /// How long until they are tried again.
+    /// Returns the time until the settlements are tried again.
     fn due(&self) -> Duration {
-        self.again_at.after(Moment::now())
+        self.again_at.after(BootInstant::now())
     }
 
     fn take(&mut self) -> Vec<Settle> {
@@ -197,19 +203,21 @@ impl Aside {
         };
         tracing::warn!(task = %first.id, tasks = busy.len(), "attempts ended, but another transaction holds their tasks");
         self.settles.extend(busy);
-        self.again_at = Moment::now().plus(self.pause);
+        self.again_at = BootInstant::now().plus(self.pause);
         self.pause = (self.pause * 2).min(LONGEST_BUSY_PAUSE);
     }
 }
 
-/// While the store could not be told, a task may have been lost and leased anew: only its newest attempt can count, and no
-/// task is settled twice in one call.
+/// Keeps only the newest attempt of each task. While the store could not be reached, a task may
+/// have been lost and leased again: only its newest attempt can count, and no task may be settled
+/// twice in one call.
 fn leave_out_the_lost(batch: &mut Vec<Settle>) {
     batch.sort_by(|one, other| (one.id, other.token).cmp(&(other.id, one.token)));
     batch.dedup_by_key(|settle| settle.id);
 }
 
-/// Splits a batch so that no part is large, in bytes.
+/// Splits a batch into parts of at most [`BATCH_BYTES`], except that a larger settlement forms a
+/// part of its own.
 fn bounded(batch: impl IntoIterator<Item = Settle>) -> VecDeque<Vec<Settle>> {
     let (mut parts, mut bytes) = (VecDeque::<Vec<Settle>>::new(), 0);
     for settle in batch {
@@ -231,13 +239,13 @@ fn bounded(batch: impl IntoIterator<Item = Settle>) -> VecDeque<Vec<Settle>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Payload, TaskId, Token, Verdict};
+    use crate::model::{AttemptResult, Payload, TaskId, Token};
 
     fn settle(task: u128, token: u64) -> Settle {
         Settle {
             id: TaskId::from_uuid(uuid::Uuid::from_u128(task)),
             token: Token::new(token).unwrap(),
-            verdict: Verdict::Done(None),
+            verdict: AttemptResult::Done(None),
         }
     }
 
@@ -251,7 +259,7 @@ mod tests {
     #[test]
     fn no_part_of_a_batch_is_larger_than_the_bound() {
         let with = |task, bytes: usize| Settle {
-            verdict: Verdict::Done(Some(Payload::new(format!("\"{}\"", "x".repeat(bytes))).unwrap())),
+            verdict: AttemptResult::Done(Some(Payload::new(format!("\"{}\"", "x".repeat(bytes))).unwrap())),
             ..settle(task, 1)
         };
         let batch = [with(1, 600_000), with(2, 400_000), with(3, 100_000), with(4, 1_048_574), settle(5, 1)];

@@ -1,24 +1,24 @@
-//! The slots of a worker. An attempt that waits for the lock of its task occupies none.
+//! Slots of a worker. An attempt that waits for the lock of its task occupies no slot.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-/// So many more attempts than there are slots may wait for locks.
+/// Number of attempts, in addition to the number of slots, that may wait for locks.
 const WAITING_BEYOND_SLOTS: usize = 64;
 
-/// The slots of one worker.
+/// Slots of one worker.
 pub(super) struct Slots {
     count: usize,
     free: Arc<Semaphore>,
-    /// Attempts that wait for the lock of their task, or have it and wait for a slot.
+    /// Number of attempts that wait for the lock of their task, or hold it and wait for a slot.
     waiting: AtomicUsize,
     /// Notified when an attempt leaves its slot to wait.
     pub(super) left: Notify,
 }
 
-/// The slot of one attempt, or its place among those that wait.
+/// Slot of one attempt, or its registration as a waiting attempt.
 pub(super) struct Slot {
     slots: Arc<Slots>,
     permit: Mutex<Option<OwnedSemaphorePermit>>,
@@ -32,7 +32,8 @@ impl Slots {
         Arc::new(Self { count, free, waiting: AtomicUsize::new(0), left: Notify::new() })
     }
 
-    /// A free slot. None while an attempt that has its lock waits for one: that goes first.
+    /// Takes a free slot. Returns `None` while an attempt that holds its lock waits for a slot:
+    /// that attempt goes first.
     pub(super) fn try_take(self: &Arc<Self>) -> Option<Arc<Slot>> {
         let permit = self.free.clone().try_acquire_owned().ok()?;
         Some(Arc::new(Slot {
@@ -43,14 +44,14 @@ impl Slots {
         }))
     }
 
-    /// How many are in use.
+    /// Returns the number of slots in use.
     pub(super) fn busy(&self) -> usize {
         self.count.saturating_sub(self.free.available_permits())
     }
 }
 
 impl Slot {
-    /// Leaves the slot to wait for a lock; false if too many wait already.
+    /// Leaves the slot to wait for a lock. Returns false if too many attempts wait already.
     pub(super) fn leave(&self) -> bool {
         let most = self.slots.count + WAITING_BEYOND_SLOTS;
         let waiting = &self.slots.waiting;
@@ -65,7 +66,7 @@ impl Slot {
         true
     }
 
-    /// Takes a slot again, before attempts that have not begun.
+    /// Takes a slot again, with precedence over attempts that have not begun.
     pub(super) async fn take_again(&self) {
         if self.permit().is_some() {
             return;
@@ -76,7 +77,7 @@ impl Slot {
         self.no_longer_waits();
     }
 
-    /// Whether the attempt has waited for a lock.
+    /// Returns whether the attempt has waited for a lock.
     pub(super) fn has_waited(&self) -> bool {
         self.has_waited.load(Ordering::Relaxed)
     }

@@ -1,5 +1,5 @@
-//! What any worker does for all: ends leases of workers that are gone, puts in line what is due, makes tasks of the ticks
-//! of schedules, forgets what is old.
+//! Maintenance that any worker performs for the whole store: ends leases of dead workers, makes due
+//! tasks available, adds the tasks of schedule ticks, purges old tasks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,33 +10,33 @@ use crate::client::schedules::{KnownTicks, tick};
 use crate::client::workflows::clear_all_stale;
 use crate::error::Result;
 use crate::model::{QueueName, Retention};
-use crate::store::Moment;
+use crate::store::BootInstant;
 
-/// The most tasks of one batch.
+/// Maximum number of tasks in one batch.
 const BATCH: u32 = 1000;
-/// Old tasks are looked for this often.
+/// Interval of the purge of old tasks.
 const FORGET_EVERY: Duration = Duration::from_mins(1);
 
-/// Schedules that were set or changed elsewhere are seen within this time.
+/// Maximum time until a schedule that another process set or changed is noticed.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// What a worker does for all.
+/// Settings of the maintenance loop.
 pub(super) struct Upkeep {
     pub(super) inner: Arc<Inner>,
-    /// Leases that ran out are looked for this often.
+    /// Interval of the search for expired leases.
     pub(super) every: Duration,
-    /// Whether the store can forget finished tasks.
+    /// Whether the store can purge finished tasks.
     pub(super) forgets: bool,
-    /// The retention that is set for these queues first.
+    /// Retention to set for these queues before the first purge.
     pub(super) retention: Option<(Vec<QueueName>, Retention)>,
-    /// The worker handles workflows: it looks after their locks, too.
+    /// Whether the loop also clears stale locks of workflows; set if the worker handles workflows.
     pub(super) workflows: bool,
 }
 
-/// Looks after the store until it is dropped.
+/// Maintains the store until the future is dropped.
 pub(super) async fn look_after(upkeep: Upkeep) {
     let Upkeep { inner, every, mut forgets, mut retention, workflows } = upkeep;
-    let mut forget = Moment::now().plus(FORGET_EVERY.mul_f64(fastrand::f64()));
+    let mut forget = BootInstant::now().plus(FORGET_EVERY.mul_f64(fastrand::f64()));
     let mut forgetting = Forgetting::default();
     loop {
         if let Some((queues, keep)) = &retention {
@@ -51,7 +51,7 @@ pub(super) async fn look_after(upkeep: Upkeep) {
                 }
             }
         }
-        // Spread by chance, so that many workers that started together do not do it together.
+        // Random delay, so that workers that started together do not run this together.
         tokio::time::sleep(every.mul_f64(0.5 + 0.5 * fastrand::f64())).await;
         if let Err(error) = recover(&inner).await {
             inner.contact.failed("leases that ran out could not be looked for; the next try follows", &error);
@@ -59,9 +59,9 @@ pub(super) async fn look_after(upkeep: Upkeep) {
         if workflows && let Err(error) = clear_all_stale(&inner).await {
             inner.contact.failed("locks of workflows could not be looked at; the next try follows", &error);
         }
-        // Not before the retention that this worker wants is known to all.
-        if forgets && retention.is_none() && Moment::now() >= forget {
-            forget = Moment::now().plus(FORGET_EVERY);
+        // Not before the retention of this worker is stored, where all processes read it.
+        if forgets && retention.is_none() && BootInstant::now() >= forget {
+            forget = BootInstant::now().plus(FORGET_EVERY);
             if let Err(error) = forgetting.pass(&inner).await {
                 if error.is_not_permitted() {
                     tracing::debug!(%error, "this process may not forget tasks; others do");
@@ -74,7 +74,7 @@ pub(super) async fn look_after(upkeep: Upkeep) {
     }
 }
 
-/// Makes tasks of the ticks of schedules until it is dropped.
+/// Adds the tasks of schedule ticks until the future is dropped.
 pub(super) async fn tick_on(inner: Arc<Inner>) {
     let mut known = KnownTicks::default();
     loop {
@@ -89,8 +89,9 @@ pub(super) async fn tick_on(inner: Arc<Inner>) {
                 Duration::from_secs(1)
             }
         };
-        // A tick is dealt with on time, and the first process to see it spares the others the work. Looks that only find
-        // out what has changed drift apart, so that processes that started together do not look together for ever.
+        // A tick is handled on time, and the first process to handle it spares the others the work.
+        // Queries that only detect changes drift apart, so that processes that started together do
+        // not query together forever.
         let late = Duration::from_millis(fastrand::u64(0..20));
         let look = LOOK_EVERY.mul_f64(0.7 + 0.3 * fastrand::f64());
         tokio::time::sleep(next.min(look) + late).await;

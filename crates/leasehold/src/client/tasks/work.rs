@@ -1,4 +1,4 @@
-//! Typed tasks: what they are about, and how a handler's result ends an attempt.
+//! Typed tasks: their payload, and how a handler's result ends an attempt.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -6,67 +6,68 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::model::{Note, Payload, Retries, Ttl, Verdict};
+use crate::model::{AttemptResult, Message, Payload, RetryPolicy, Ttl};
 
-/// A kind of task: a struct that can be written and read, and in one place what holds for all of its tasks.
+/// Kind of task: a serializable payload type, with the settings that apply to all of its tasks.
 ///
 /// ```
 /// use std::time::Duration;
-/// use leasehold::Work;
+/// use leasehold::TaskType;
 ///
 /// #[derive(serde::Serialize, serde::Deserialize)]
 /// struct Encode { video: String }
 ///
-/// impl Work for Encode {
+/// impl TaskType for Encode {
 ///     const QUEUE: &'static str = "video";
 ///     const TTL: Duration = Duration::from_secs(60);
 /// }
 /// ```
-pub trait Work: Serialize + DeserializeOwned + Send + Sync + 'static {
-    /// The queue that its tasks are added to.
+pub trait TaskType: Serialize + DeserializeOwned + Send + Sync + 'static {
+    /// Queue that tasks of this type are added to.
     const QUEUE: &'static str;
 
-    /// How long a lease on one of its tasks lasts without a sign of life. A worker's crash costs this long at most.
+    /// Time to live of a lease without a heartbeat. A worker crash delays a task by at most this
+    /// time.
     const TTL: Duration = Duration::from_secs(30);
 
-    /// How often one of its tasks is tried, and how long the pauses between are.
-    const RETRIES: Retries = Retries::USUAL;
+    /// Maximum number of attempts of a task of this type, and the delays between them.
+    const RETRIES: RetryPolicy = RetryPolicy::DEFAULT;
 }
 
-/// Why an attempt did not succeed, and what is to come of it. Any error becomes one with `?`: the attempt failed, and
-/// is made again if attempts are left.
+/// Reason why an attempt did not succeed, and how the task continues. The `?` operator converts any
+/// error: the attempt fails, and the task is tried again if attempts are left.
 #[derive(Debug, Clone)]
-pub struct Setback(pub(super) Verdict);
+pub struct HandlerError(pub(super) AttemptResult);
 
-impl Setback {
-    /// It failed: try again after the usual pause.
+impl HandlerError {
+    /// Reports a failed attempt; the task is tried again after the delay of its retry policy.
     pub fn retry(why: impl Display) -> Self {
-        Self(Verdict::Retry(Note::new(why.to_string()), None))
+        Self(AttemptResult::Retry(Message::new(why.to_string()), None))
     }
 
-    /// It failed: try again after this pause.
+    /// Reports a failed attempt; the task is tried again after this delay.
     pub fn retry_in(pause: Duration, why: impl Display) -> Self {
-        Self(Verdict::Retry(Note::new(why.to_string()), Some(clamped(pause))))
+        Self(AttemptResult::Retry(Message::new(why.to_string()), Some(clamped(pause))))
     }
 
-    /// It failed, and trying again is no use.
+    /// Reports a permanent failure; the task is not tried again.
     pub fn fail(why: impl Display) -> Self {
-        Self(Verdict::Fail(Note::new(why.to_string())))
+        Self(AttemptResult::Fail(Message::new(why.to_string())))
     }
 
-    /// It was stopped, for this reason: neither done nor failed.
+    /// Reports that the task was stopped for this reason; it neither succeeded nor failed.
     pub fn abort(why: impl Display) -> Self {
-        Self(Verdict::Abort(Some(Note::new(why.to_string()))))
+        Self(AttemptResult::Abort(Some(Message::new(why.to_string()))))
     }
 
-    /// Not now: later. Does not count as an attempt.
+    /// Postpones the task. Does not count as an attempt.
     pub fn snooze(pause: Duration) -> Self {
-        Self(Verdict::Snooze(clamped(pause)))
+        Self(AttemptResult::Snooze(clamped(pause)))
     }
 }
 
-/// An error and what caused it.
-impl<E: std::error::Error> From<E> for Setback {
+/// Converts an error to a retryable failure whose message includes its chain of causes.
+impl<E: std::error::Error> From<E> for HandlerError {
     fn from(error: E) -> Self {
         let mut why = error.to_string();
         let mut cause = error.source();
@@ -79,21 +80,21 @@ impl<E: std::error::Error> From<E> for Setback {
     }
 }
 
-/// What came of a handler, as the end of an attempt.
-pub(in crate::client) fn verdict<R: Serialize>(outcome: Result<R, Setback>) -> Verdict {
+/// Returns the attempt result for the outcome of a handler.
+pub(in crate::client) fn verdict<R: Serialize>(outcome: Result<R, HandlerError>) -> AttemptResult {
     match outcome {
-        Err(Setback(verdict)) => verdict,
+        Err(HandlerError(verdict)) => verdict,
         Ok(result) => match Payload::of(&result) {
-            Ok(result) if result == Payload::default() => Verdict::Done(None),
-            Ok(result) => Verdict::Done(Some(result)),
-            Err(error) => {
-                Verdict::Fail(Note::new(format!("the work is done, but its result cannot be kept: {error}")))
-            }
+            Ok(result) if result == Payload::default() => AttemptResult::Done(None),
+            Ok(result) => AttemptResult::Done(Some(result)),
+            Err(error) => AttemptResult::Fail(Message::new(format!(
+                "the work is done, but its result cannot be kept: {error}"
+            ))),
         },
     }
 }
 
-/// A pause within the bounds.
+/// Returns the delay, limited to the bounds of [`Ttl`].
 pub(super) fn clamped(pause: Duration) -> Ttl {
     Ttl::new(pause.clamp(Ttl::MIN.as_duration(), Ttl::MAX.as_duration())).unwrap_or(Ttl::MAX)
 }

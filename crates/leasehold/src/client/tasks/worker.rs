@@ -1,4 +1,4 @@
-//! A worker: its settings, its start, its end.
+//! Worker: its settings, start and shutdown.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,23 +8,23 @@ use serde::Serialize;
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use super::context::TaskContext;
 use super::floor::Floor;
 use super::foreman::{Foreman, Handler, Line};
 use super::pulse::{About, beat_on};
-use super::running::Running;
 use super::settler::settle_all;
 use super::slots::Slots;
 use super::upkeep::{Upkeep, look_after, tick_on};
-use super::work::{Setback, Work, verdict};
+use super::work::{HandlerError, TaskType, verdict};
 use crate::client::leasehold::Inner;
 use crate::error::{Error, Result};
 use crate::model::{
-    Invalid, Note, Payload, QueueName, Retention, Ttl, Verdict, WorkerId, WorkerInfo, WorkflowName,
-    format_duration,
+    AttemptResult, Message, Payload, QueueName, Retention, Ttl, ValidationError, WorkerId, WorkerInfo,
+    WorkflowName, format_duration,
 };
 use crate::store;
 
-/// Makes a worker. What is wrong with a value is told by [`start`](Self::start).
+/// Builder of a worker. Invalid arguments are reported by [`start`](Self::start).
 #[must_use = "nothing is done until start() is called"]
 pub struct WorkerBuilder {
     inner: Arc<Inner>,
@@ -38,9 +38,9 @@ pub struct WorkerBuilder {
     pub(in crate::client) wrong: Option<Error>,
 }
 
-/// How many tasks a worker runs at once, if nobody says otherwise.
+/// Default maximum number of tasks that a worker runs at once.
 const SLOTS: u32 = 10;
-/// Leases that ran out are looked for at least this often.
+/// Default maximum interval of the search for expired leases.
 const RECOVER_AT_LEAST: Duration = Duration::from_secs(5);
 
 impl WorkerBuilder {
@@ -59,26 +59,26 @@ impl WorkerBuilder {
         }
     }
 
-    /// Handles one kind of task. The handler's future is dropped if the lease is lost or the task is to be stopped;
-    /// if it panics, the attempt failed.
+    /// Handles one type of task. The handler's future is dropped if the lease is lost or the task
+    /// has to stop; a panic fails the attempt.
     pub fn handle<W, R, F, Fut>(self, handler: F) -> Self
     where
-        W: Work,
+        W: TaskType,
         R: Serialize + Send,
-        F: Fn(Running<W>) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<R, Setback>> + Send + 'static,
+        F: Fn(TaskContext<W>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<R, HandlerError>> + Send + 'static,
     {
         self.handle_with((), move |task, ()| handler(task))
     }
 
-    /// Handles one kind of task with something that all its handlers share, such as a pool of connections.
+    /// Handles one type of task with state that all its handlers share, such as a connection pool.
     pub fn handle_with<W, R, S, F, Fut>(mut self, state: S, handler: F) -> Self
     where
-        W: Work,
+        W: TaskType,
         R: Serialize + Send,
         S: Clone + Send + Sync + 'static,
-        F: Fn(Running<W>, S) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<R, Setback>> + Send + 'static,
+        F: Fn(TaskContext<W>, S) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<R, HandlerError>> + Send + 'static,
     {
         let handler = Arc::new(handler);
         let call: Box<Handler> = Box::new(move |task, lock_token, ties| {
@@ -88,12 +88,12 @@ impl WorkerBuilder {
                     Ok(work) => work,
                     Err(error) => {
                         let kind = std::any::type_name::<W>();
-                        return Verdict::Fail(Note::new(format!(
+                        return AttemptResult::Fail(Message::new(format!(
                             "the payload cannot be read as {kind}: {error}"
                         )));
                     }
                 };
-                verdict(handler(Running::new(work, task, lock_token, ties), state).await)
+                verdict(handler(TaskContext::new(work, task, lock_token, ties), state).await)
             })
         });
         match (QueueName::new(W::QUEUE), Ttl::new(W::TTL)) {
@@ -105,19 +105,19 @@ impl WorkerBuilder {
         }
     }
 
-    /// Handles the tasks of a queue whatever their payload is.
+    /// Handles the tasks of a queue, whatever their payload is.
     pub fn handle_queue<Q, R, F, Fut>(mut self, queue: Q, ttl: Duration, handler: F) -> Self
     where
         Q: TryInto<QueueName>,
         Q::Error: Into<Error>,
         R: Serialize + Send,
-        F: Fn(Running<Payload>) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<R, Setback>> + Send + 'static,
+        F: Fn(TaskContext<Payload>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<R, HandlerError>> + Send + 'static,
     {
         let handler = Arc::new(handler);
         let call: Box<Handler> = Box::new(move |task, lock_token, ties| {
             let (handler, payload) = (handler.clone(), task.payload.clone());
-            Box::pin(async move { verdict(handler(Running::new(payload, task, lock_token, ties)).await) })
+            Box::pin(async move { verdict(handler(TaskContext::new(payload, task, lock_token, ties)).await) })
         });
         match (queue.try_into(), Ttl::new(ttl)) {
             (Ok(queue), Ok(ttl)) => return self.with_handler(queue, ttl, call),
@@ -129,33 +129,37 @@ impl WorkerBuilder {
 
     pub(in crate::client) fn with_handler(mut self, queue: QueueName, ttl: Ttl, call: Box<Handler>) -> Self {
         if let Some((name, _)) = self.handlers.get_key_value(&queue) {
-            let twice = Invalid(format!("queue '{name}' has two handlers"));
+            let twice = ValidationError(format!("queue '{name}' has two handlers"));
             self.wrong.get_or_insert(twice.into());
         }
         self.handlers.insert(queue, (ttl, call.into()));
         self
     }
 
-    /// So many tasks at once; 10 if not said. A task that waits for its lock occupies no slot.
+    /// Sets the maximum number of tasks that run at once; 10 by default. A task that waits for its
+    /// lock occupies no slot.
     pub fn slots(mut self, slots: u32) -> Self {
         if !(1..=10_000).contains(&slots) {
-            let wrong = Invalid(format!("a worker cannot have {slots} slots; it has 1 to 10000"));
+            let wrong = ValidationError(format!("a worker cannot have {slots} slots; it has 1 to 10000"));
             self.wrong.get_or_insert(wrong.into());
         }
         self.slots = slots;
         self
     }
 
-    /// Takes so many tasks more than it has slots, so that the next one is there when a slot becomes free. If not said,
-    /// as many as are worked off within some 20 ms: none for tasks that take longer.
+    /// Sets the number of tasks that the worker leases in addition to its slots, so that the next
+    /// task is available when a slot becomes free. By default as many tasks as the worker completes
+    /// within about 20 ms: none for tasks that take longer.
     pub fn prefetch(mut self, tasks: u32) -> Self {
         self.prefetch = Some(tasks.min(10_000));
         self
     }
 
-    /// Looks for leases that ran out this often; a third of the shortest ttl if not said, and at least every 5 s, or as often as
-    /// the engine [polls](crate::store::Abilities::poll) if that is longer. From 10 ms to a day; each pass comes after half to
-    /// all of this time, by chance. Taking tasks looks for such leases too, so that a long interval delays no busy queue.
+    /// Sets the interval of the search for expired leases, from 10 ms to a day. By default a third
+    /// of the shortest ttl, and at most 5 s, or the engine's [poll
+    /// interval](crate::store::Capabilities::poll) if that is longer. Each pass runs after a random
+    /// delay of half to all of the interval. Leasing tasks also finds expired leases, so that a
+    /// long interval delays no busy queue.
     pub fn recover_every(mut self, every: Duration) -> Self {
         match check_interval(every) {
             Ok(every) => self.recover_every = Some(every),
@@ -164,9 +168,10 @@ impl WorkerBuilder {
         self
     }
 
-    /// Stops a handler that has run for this long: the attempt failed, and the next one follows if attempts are left. The time
-    /// that a task waits for its lock does not count. An execution of a workflow ends as aborted, and its own limit holds
-    /// too. Without it a handler may run for as long as its lease can be kept alive.
+    /// Sets the maximum run time of a handler. A handler that reaches it is stopped: the attempt
+    /// fails, and the next one follows if attempts are left. The time that a task waits for its
+    /// lock does not count. An execution of a workflow ends as aborted, and its own limit applies
+    /// too. By default a handler may run for as long as its lease can be renewed.
     pub fn max_runtime(mut self, longest: Duration) -> Self {
         match Ttl::new(longest) {
             Ok(longest) => self.max_runtime = Some(longest),
@@ -175,11 +180,12 @@ impl WorkerBuilder {
         self
     }
 
-    /// Sets how long finished tasks of this worker's queues are kept, in the store: it holds for every process that forgets
-    /// tasks of them, until it is set again. `None`: for ever. If not said, what was
-    /// [set before](super::Tasks::set_retention) holds, or [seven days](Retention::DEFAULT). Keys are forgotten with their
-    /// tasks, those of ticks too: keep them for longer than any process may be paused. An engine that
-    /// [cannot forget](crate::store::TaskAbilities::forgets) keeps all tasks.
+    /// Sets how long finished tasks of this worker's queues are kept. The setting is stored, and
+    /// applies to every process that purges tasks of these queues, until it is set again. `None`
+    /// keeps tasks forever. By default the value that was [set before](super::Tasks::set_retention)
+    /// applies, or [seven days](Retention::DEFAULT). Keys are purged with their tasks, including
+    /// the keys of schedule ticks: the retention must be longer than any process may be paused. An
+    /// engine that [cannot purge](crate::store::TaskCapabilities::forgets) keeps all tasks.
     pub fn keep_finished(mut self, keep: Option<Duration>) -> Self {
         match keep.map(Ttl::new).transpose() {
             Ok(keep) => self.retention = Some(Retention::all(keep)),
@@ -188,21 +194,23 @@ impl WorkerBuilder {
         self
     }
 
-    /// The same with a time for each state.
+    /// Sets the retention of this worker's queues, like [`keep_finished`](Self::keep_finished),
+    /// with a time for each state.
     pub fn retention(mut self, retention: Retention) -> Self {
         self.retention = Some(retention);
         self
     }
 
-    /// Handlers are not dropped when they have to stop: they learn it by [`Running::lost`] and end by themselves. The
-    /// lease is kept alive until they have, if it can be. For work in other processes, which has to be ended there, and
-    /// before [`Running::valid_until`]. If such a handler ends well all the same, its result counts.
+    /// Keeps handlers running when they have to stop, instead of dropping them: a handler observes
+    /// [`TaskContext::lost`] and ends by itself. The worker renews the lease until the handler has
+    /// ended, if it can. For work in other processes, which has to be ended there, and before
+    /// [`TaskContext::valid_until`]. If such a handler succeeds nevertheless, its result counts.
     pub fn patient(mut self) -> Self {
         self.patient = true;
         self
     }
 
-    /// Starts to work, on the runtime that it is called on.
+    /// Starts the worker on the current Tokio runtime.
     pub fn start(self) -> Result<Worker> {
         let Self { inner, handlers, slots, prefetch, recover_every, max_runtime, retention, patient, wrong } =
             self;
@@ -210,15 +218,15 @@ impl WorkerBuilder {
             return Err(error);
         }
         if handlers.is_empty() {
-            return Err(Invalid("a worker without a handler has nothing to do".to_owned()).into());
+            return Err(ValidationError("a worker without a handler has nothing to do".to_owned()).into());
         }
         inner.tasks()?;
-        let least = inner.store.abilities().min_ttl;
+        let least = inner.store.capabilities().min_ttl;
         if let Some((queue, (ttl, _))) = handlers.iter().find(|(_, (ttl, _))| *ttl < least) {
             let short = format!(
                 "a ttl of {ttl} for queue '{queue}' is too short for this store; {least} is the least"
             );
-            return Err(Invalid(short).into());
+            return Err(ValidationError(short).into());
         }
         let mut lines = BTreeMap::<Ttl, Vec<QueueName>>::new();
         for (queue, (ttl, _)) in &handlers {
@@ -239,17 +247,18 @@ impl WorkerBuilder {
         }));
         let floor = Arc::<Floor>::default();
         let (ending, over) = (CancellationToken::new(), CancellationToken::new());
-        // On a thread of their own: no handler can keep signs of life from being given, nor can upkeep.
+        // Heartbeats run on a separate thread, so that neither handlers nor maintenance can delay
+        // them.
         let background = CancellationToken::new();
         for ttl in lines.keys() {
             let pulse = beat_on(inner.clone(), floor.clone(), about.clone(), *ttl);
             inner.keeper.spawn_detached(until(&background, pulse));
         }
-        let abilities = inner.store.abilities();
-        // Where each look costs, nobody looks more often than the engine polls.
-        let usual = (shortest.as_duration() / 3).min(RECOVER_AT_LEAST).max(abilities.poll);
+        let capabilities = inner.store.capabilities();
+        // Where each query has a cost, no worker queries more often than the engine polls.
+        let usual = (shortest.as_duration() / 3).min(RECOVER_AT_LEAST).max(capabilities.poll);
         let every = recover_every.unwrap_or(usual);
-        let forgets = abilities.tasks.forgets;
+        let forgets = capabilities.tasks.forgets;
         let queues = || handlers.keys().cloned().collect();
         let retention = retention.filter(|_| forgets).map(|keep| (queues(), keep));
         let workflows = handlers.keys().any(|queue| WorkflowName::of_queue(queue).is_some());
@@ -281,7 +290,8 @@ impl WorkerBuilder {
         let work = tokio::spawn(async move {
             let _background = (background, subscription);
             foreman.work().await;
-            // Everything has been handed to the settler; when it is done, so is the worker.
+            // All results have been handed to the settler; the worker is done when the settler is
+            // done.
             if let Err(error) = settler.await {
                 tracing::error!(%error, "settling ended early");
             }
@@ -295,16 +305,16 @@ impl WorkerBuilder {
     }
 }
 
-/// The interval of passes that look for ended leases, from 10 ms to a day.
-pub(in crate::client) fn check_interval(every: Duration) -> Result<Duration, Invalid> {
+/// Checks the interval of the search for expired leases: from 10 ms to a day.
+pub(in crate::client) fn check_interval(every: Duration) -> Result<Duration, ValidationError> {
     let bounds = Duration::from_millis(10)..=Duration::from_hours(24);
     if bounds.contains(&every) {
         return Ok(every);
     }
-    Err(Invalid(format!("an interval of {} is out of bounds: 10ms to 1d", format_duration(every))))
+    Err(ValidationError(format!("an interval of {} is out of bounds: 10ms to 1d", format_duration(every))))
 }
 
-/// Does something until it is cancelled.
+/// Runs a future until the token is cancelled.
 fn until(
     end: &CancellationToken,
     work: impl Future<Output = ()> + Send + 'static,
@@ -315,7 +325,7 @@ fn until(
     }
 }
 
-/// A worker at work. Dropping it gives back what it has in hand.
+/// Running worker. Dropping it gives back the tasks that it holds.
 #[must_use = "a worker that is dropped works no more"]
 pub struct Worker {
     id: WorkerId,
@@ -325,18 +335,20 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Its id, new for every start.
+    /// Returns the id of the worker, new for every start.
     pub const fn id(&self) -> WorkerId {
         self.id
     }
 
-    /// Takes no more tasks, and waits for those that run. What is not done after `grace` is dropped and given back;
-    /// then and now, that counts as no attempt.
+    /// Leases no more tasks, and waits for the running ones. Tasks that are not done after `grace`
+    /// are dropped and given back. A task that is given back, before or after `grace`, does not
+    /// count as an attempt.
     pub async fn stop(self, grace: Duration) {
         self.stop_when(tokio::time::sleep(grace)).await;
     }
 
-    /// Takes no more tasks, and waits for those that run. What is not done when `enough` resolves is dropped and given back.
+    /// Leases no more tasks, and waits for the running ones. Tasks that are not done when `enough`
+    /// resolves are dropped and given back.
     pub async fn stop_when(self, enough: impl Future<Output = ()>) {
         let Self { ending, over, mut work, .. } = self;
         ending.cancel();

@@ -1,4 +1,4 @@
-//! Looking at workflows and executions, stopping them, unlocking a workflow by hand.
+//! Administration of workflows and executions: queries, aborting, unlocking.
 
 use std::sync::Arc;
 
@@ -6,29 +6,29 @@ use super::execution::{Execution, WorkflowLock, WorkflowStatus};
 use crate::client::in_doubt;
 use crate::client::leasehold::Inner;
 use crate::client::status::LockStatus;
-use crate::error::{Error, Result, Trouble};
+use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{
-    Cancel, ExecutionId, ForceRelease, Holder, LockOp, LockRecord, Note, Reason, Settle, Settled, Task,
-    TaskAnswer, TaskKey, TaskOp, TaskState, Ttl, Verdict, WorkflowName,
+    AttemptResult, Cancel, ExecutionId, ForceRelease, Holder, LockOp, LockRecord, Message, Reason, Settle,
+    Settled, Task, TaskAnswer, TaskKey, TaskOp, TaskState, Ttl, WorkflowName,
 };
 use crate::store::{Cursor, ListTasks, Page, TaskStore, notify_holders, notify_worker};
 
-/// The workflows of a store, for whoever looks after them.
+/// Administrative API for workflows and executions.
 #[derive(Clone)]
 pub struct Workflows {
     pub(super) inner: Arc<Inner>,
 }
 
-/// Which executions to list.
+/// Query for executions.
 #[derive(Debug, Clone, Default)]
 pub struct ListExecutions {
-    /// Of this workflow; else of all.
+    /// Only executions of this workflow; all workflows by default.
     pub workflow: Option<WorkflowName>,
-    /// In this state.
+    /// Only executions in this state.
     pub state: Option<TaskState>,
-    /// After this place of an earlier page.
+    /// Cursor of an earlier page, after which this page starts.
     pub after: Option<Cursor>,
-    /// At most so many; 0 means 100.
+    /// Maximum number of executions; 0 means 100.
     pub limit: u32,
 }
 
@@ -42,7 +42,7 @@ impl Workflows {
         self.inner.tasks()
     }
 
-    /// The workflows that were ever started, by name.
+    /// Lists the workflows that were ever started, by name.
     pub async fn list(&self) -> Result<Vec<WorkflowStatus>> {
         let queues = self.tasks()?.queues().await?.into_iter();
         let status = queues.filter_map(|status| {
@@ -52,7 +52,7 @@ impl Workflows {
         Ok(status.collect())
     }
 
-    /// One execution.
+    /// Returns one execution.
     pub async fn get(&self, id: ExecutionId) -> Result<Execution> {
         self.task(id).await.map(Execution::of)
     }
@@ -62,7 +62,8 @@ impl Workflows {
         task.filter(|task| ExecutionId::of_task(task).is_some()).ok_or(Error::UnknownExecution(id))
     }
 
-    /// Executions, the newest first, a page at a time. A page may have fewer than asked for although there are more.
+    /// Lists executions, the newest first, one page per call. A page may have fewer executions than
+    /// requested although there are more.
     pub async fn executions(&self, ask: &ListExecutions) -> Result<Page<Execution>> {
         let mut list = ListTasks {
             queue: ask.workflow.as_ref().map(WorkflowName::queue),
@@ -82,8 +83,9 @@ impl Workflows {
         }
     }
 
-    /// Returns the executions that were started with this key, the newest first: of one workflow, or of all. Earlier ones
-    /// are found through the execution that uses the key now, up to the first that is forgotten, `most` of each workflow.
+    /// Returns the executions that were started with this key, the newest first: of one workflow,
+    /// or of all. Earlier executions are found through the execution that uses the key now, up to
+    /// the first one that was purged, and at most `most` per workflow.
     pub async fn with_key(
         &self,
         workflow: Option<&WorkflowName>,
@@ -112,7 +114,8 @@ impl Workflows {
         Ok(found)
     }
 
-    /// Stops an execution: at once if it waits; if it runs, its worker is asked to, and the lock is held until it has.
+    /// Stops an execution: immediately if it waits. If it runs, its worker receives a request to
+    /// stop it, and holds the lock until it has stopped.
     pub async fn abort(&self, id: ExecutionId, by: Holder, reason: Option<Reason>) -> Result<Execution> {
         self.task(id).await?;
         let op = TaskOp::Cancel(Cancel { by, reason });
@@ -126,8 +129,9 @@ impl Workflows {
         }
     }
 
-    /// Whoever started an execution to [run it itself](crate::StartBuilder::wanted) still waits for it: unless this is said again
-    /// within `ttl`, the execution has failed if it has not begun by then.
+    /// Reports that the caller that started an execution to [run it
+    /// itself](crate::StartBuilder::wanted) still waits for it. Without another such call within
+    /// `ttl`, the execution fails if it has not begun by then.
     pub async fn want(&self, id: ExecutionId, ttl: Ttl) -> Result<Execution> {
         let changed = self.tasks()?.change(id.task(), &TaskOp::Want(ttl)).await?;
         match changed.ok_or(Error::UnknownExecution(id))? {
@@ -136,7 +140,7 @@ impl Workflows {
         }
     }
 
-    /// The lock of a workflow.
+    /// Returns the lock of a workflow.
     pub async fn lock(&self, workflow: &WorkflowName) -> Result<WorkflowLock> {
         let (name, tasks) = (workflow.lock(), self.tasks()?);
         let record = self.inner.locks().get(&name).await?.unwrap_or_else(|| LockRecord::new(name.clone()));
@@ -151,7 +155,7 @@ impl Workflows {
         Ok(WorkflowLock::of(workflow.clone(), lock, head.as_ref(), idle, queued))
     }
 
-    /// The execution that runs or is next to run.
+    /// Returns the execution that runs or is next to run.
     async fn head(&self, workflow: &WorkflowName) -> Result<Option<Task>> {
         for state in [TaskState::Running, TaskState::Pending] {
             let ask = ListTasks {
@@ -168,19 +172,21 @@ impl Workflows {
         Ok(None)
     }
 
-    /// Takes a workflow's lock from whoever has it, and ends the execution that runs or is next to run as aborted. Its worker
-    /// may still be at work: its token is old from now on, and it learns so with its next sign of life. Says how the lock is
-    /// then: the next execution may have it.
+    /// Takes a workflow's lock from its holder, and ends the execution that runs or is next to run
+    /// as aborted. The worker of the execution may still be running it: its token is stale from now
+    /// on, and the worker learns so with its next heartbeat. Returns the state of the lock
+    /// afterwards: the next execution may hold it.
     pub async fn unlock(&self, workflow: &WorkflowName, by: Holder, reason: Reason) -> Result<WorkflowLock> {
         if let Some(head) = self.head(workflow).await? {
             let cancel = Cancel { by: by.clone(), reason: Some(reason.clone()) };
             self.tasks()?.change(head.id, &TaskOp::Cancel(cancel)).await?;
             if head.state == TaskState::Running {
-                let why = Note::new(format!("unlocked: {reason} (by {by})"));
-                let settle = Settle { id: head.id, token: head.token, verdict: Verdict::Abort(Some(why)) };
+                let why = Message::new(format!("unlocked: {reason} (by {by})"));
+                let settle =
+                    Settle { id: head.id, token: head.token, verdict: AttemptResult::Abort(Some(why)) };
                 if self.tasks()?.settle(&[settle]).await?.contains(&Settled::Busy) {
                     let message = format!("another transaction holds {}", ExecutionId::from(head.id));
-                    return Err(Error::store(Trouble::Unavailable, message, "try again"));
+                    return Err(Error::store(StoreErrorKind::Unavailable, message, "try again"));
                 }
                 if let Some(worker) = head.worker {
                     self.inner.store.notify(&[worker.into()]).await;

@@ -1,10 +1,10 @@
-//! An execution, and a workflow's lock, as people and programs see them: as JSON with times in RFC 3339.
+//! JSON views of an execution and of a workflow's lock, with times in RFC 3339.
 
 use serde::Serialize;
 
 use crate::client::status::{LockStatus, rfc3339, rfc3339_option};
 use crate::model::{
-    Asked, Brief, Counts, ExecutionId, Holder, Input, Metadata, Pause, Payload, Progress, Task,
+    Asked, Counts, ExecutionId, ExecutionSpec, Holder, Input, Metadata, Pause, Payload, Progress, Task,
     TaskEventKind, TaskKey, TaskState, Timestamp, Token, Ttl, WorkerId, WorkflowName,
 };
 
@@ -12,75 +12,76 @@ use crate::model::{
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Execution {
-    /// Its id.
+    /// Id of the execution.
     pub id: ExecutionId,
-    /// Of which workflow.
+    /// Workflow of the execution.
     pub workflow: WorkflowName,
-    /// Where it stands. One that waits for its turn is blocked.
+    /// Current state of the execution. A queued execution is blocked.
     pub state: TaskState,
-    /// How it came to that, if it has failed or was stopped.
+    /// Reason of the end, if the execution has failed or was stopped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// What it was started with.
+    /// Input that the execution was started with.
     #[serde(serialize_with = "plain")]
     pub input: Input,
-    /// What came of it.
+    /// Result of the execution.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<Payload>,
-    /// How far it has come.
+    /// Progress that the handler reported.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
-    /// What makes it the same start when it comes again.
+    /// Idempotency key of the start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<TaskKey>,
-    /// Which try of its key it is, from 1.
+    /// Number of this execution among those with the same key, starting at 1.
     pub attempt: u32,
-    /// The failed execution whose key it has taken over.
+    /// Earlier execution whose key this one has taken over.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_of: Option<ExecutionId>,
-    /// How long it may run.
+    /// Maximum run time.
     #[serde(
         serialize_with = "seconds",
         rename = "maxRuntimeSeconds",
         skip_serializing_if = "Option::is_none"
     )]
     pub max_runtime: Option<Ttl>,
-    /// The caller that started it.
+    /// Caller that started the execution.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started_by: Option<String>,
-    /// Other facts about its start.
+    /// Other facts about the start.
     #[serde(skip_serializing_if = "Metadata::is_empty")]
     pub facts: Metadata,
-    /// The fencing token of its run: zero until it is run.
+    /// Fencing token of the run; zero until the execution runs.
     pub token: Token,
-    /// Counts its changes.
+    /// Version, incremented by every change.
     pub version: u64,
-    /// Who runs it, or ran it last.
+    /// Worker that runs the execution, or ran it last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker: Option<WorkerId>,
-    /// Who wants it stopped.
+    /// Caller that requested the execution to stop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asked_by: Option<Holder>,
-    /// When it was started.
+    /// Creation time of the execution.
     #[serde(serialize_with = "rfc3339")]
     pub created_at: Timestamp,
-    /// Since when it runs.
+    /// Start time of the run.
     #[serde(serialize_with = "rfc3339_option", skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
-    /// Until when its worker has it, unless that gives a sign of life.
+    /// Expiry time of the lease unless the worker sends a heartbeat.
     #[serde(serialize_with = "rfc3339_option", skip_serializing_if = "Option::is_none")]
     pub lease_expires_at: Option<Timestamp>,
-    /// When it ended.
+    /// Time at which the execution finished.
     #[serde(serialize_with = "rfc3339_option", skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Timestamp>,
 }
 
 impl Execution {
-    /// The execution that a task of a workflow's queue is.
+    /// Returns the execution for a task of a workflow's queue.
     pub(super) fn of(task: Task) -> Self {
-        let Brief { input, attempt, retry_of, max_runtime, key, mut facts } = Brief::of(&task);
-        let started_by = facts.get(Brief::STARTED_BY).map(str::to_owned);
-        facts.remove(Brief::STARTED_BY);
+        let ExecutionSpec { input, attempt, retry_of, max_runtime, key, mut facts } =
+            ExecutionSpec::of(&task);
+        let started_by = facts.get(ExecutionSpec::STARTED_BY).map(str::to_owned);
+        facts.remove(ExecutionSpec::STARTED_BY);
         let name = task.queue.as_str();
         let workflow = WorkflowName::of_queue(&task.queue).or_else(|| WorkflowName::new(name).ok());
         Self {
@@ -109,7 +110,7 @@ impl Execution {
     }
 }
 
-/// How a task came to its end, in a few words.
+/// Returns the reason of a task's end, as a short text.
 fn reason(task: &Task) -> Option<String> {
     let expired = task.events.last().is_some_and(|event| event.kind == TaskEventKind::Expired);
     match (task.state, &task.error, &task.cancel) {
@@ -123,40 +124,42 @@ fn reason(task: &Task) -> Option<String> {
     }
 }
 
-/// The lock of a workflow.
+/// Lock of a workflow.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkflowLock {
-    /// Of which workflow.
+    /// Workflow of the lock.
     pub workflow: WorkflowName,
-    /// Whether a start would find it taken.
+    /// Whether a start would find the lock taken.
     pub is_locked: bool,
-    /// The execution that runs or is next to run.
+    /// Execution that runs or is next to run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub execution_id: Option<ExecutionId>,
-    /// Who holds the lock itself: the execution, once it runs, or somebody who is no execution.
+    /// Holder of the lock itself: the execution, once it runs, or a holder that is not an
+    /// execution.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holder: Option<Holder>,
-    /// Since when.
+    /// Time since which the lock is held.
     #[serde(serialize_with = "rfc3339_option", skip_serializing_if = "Option::is_none")]
     pub locked_since: Option<Timestamp>,
-    /// Until when, unless renewed.
+    /// Expiry time of the lock unless it is renewed.
     #[serde(serialize_with = "rfc3339_option", skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
-    /// Whether whoever has it is not at work: the next start, or a sweep, takes it away.
+    /// Whether the holding execution is not running; the next start, or a sweep, takes the lock
+    /// away.
     pub is_stale: bool,
-    /// The newest token of the lock.
+    /// Newest token of the lock.
     pub token: Token,
-    /// How many executions wait for their turn.
+    /// Number of queued executions.
     pub queued: u64,
-    /// The store's time of this look.
+    /// Time of the store at which the lock was read.
     #[serde(serialize_with = "rfc3339")]
     pub now: Timestamp,
 }
 
 impl WorkflowLock {
-    /// From the lock itself, the task that has it among tasks, and whether the lock's holder is an execution that is not
-    /// running.
+    /// Creates the view from the lock itself, the task that has the lock among the workflow's
+    /// tasks, and whether the lock's holder is an execution that is not running.
     pub(super) fn of(
         workflow: WorkflowName,
         lock: LockStatus,
@@ -186,15 +189,15 @@ impl WorkflowLock {
 /// A workflow and its executions.
 #[derive(Debug, Clone)]
 pub struct WorkflowStatus {
-    /// Its name.
+    /// Name of the workflow.
     pub workflow: WorkflowName,
-    /// Its executions.
+    /// Number of executions in each state.
     pub counts: Counts,
-    /// Whether none is begun for now.
+    /// Pause of the workflow, during which no execution is begun.
     pub paused: Option<Pause>,
 }
 
-/// As the value that it is; a text that is none as a text.
+/// Serializes JSON input as its value, and other input as a string.
 fn plain<S: serde::Serializer>(input: &Input, serializer: S) -> Result<S::Ok, S::Error> {
     match input {
         Input::Json(json) => json.serialize(serializer),

@@ -1,4 +1,5 @@
-//! Executions that somebody else runs: taken, kept alive and ended by id and token, from whatever process.
+//! Executions that run outside this library: taken, renewed and completed by id and token, from any
+//! process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,31 +9,31 @@ use super::execution::Execution;
 use super::stale::clear_stale;
 use crate::client::builder::LockBuilder;
 use crate::client::in_doubt;
-use crate::error::{Error, Result, Trouble};
+use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{
-    Acquire, Ask, Asked, Beat, ExecutionId, HeldTask, Lease, LeaseId, LeaseTasks, LockName, LockOp, Metadata,
-    Mode, Note, Outcome, Payload, Priority, Progress, Release, Renew, Settle, Settled, Slots, StaleToken,
-    Task, TaskState, Token, Ttl, Verdict, WorkerId, WorkerInfo, WorkflowName,
+    Acquire, Ask, Asked, AttemptResult, ExecutionId, HeartbeatResult, HeldTask, Lease, LeaseId, LeaseTasks,
+    LockName, LockOp, Message, Metadata, Mode, Outcome, Payload, Priority, Progress, Release, Renew, Settle,
+    Settled, Slots, StaleToken, Task, TaskState, Token, Ttl, WorkerId, WorkerInfo, WorkflowName,
 };
 use crate::store::clock::{self, new_id};
 
-/// How an execution ended that somebody else ran.
+/// End of an execution that ran outside this library.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExecutionEnd {
-    /// It is done, and this came of it.
+    /// The execution succeeded, with this result.
     Succeeded(Option<Payload>),
-    /// It failed, and why.
+    /// The execution failed, for this reason.
     Failed(String),
-    /// It was stopped, and why if nobody had asked for it.
+    /// The execution was stopped; with a reason if no caller had requested the stop.
     Aborted(Option<String>),
 }
 
 impl ExecutionEnd {
-    fn verdict(self) -> Verdict {
+    fn verdict(self) -> AttemptResult {
         match self {
-            Self::Succeeded(result) => Verdict::Done(result),
-            Self::Failed(why) => Verdict::Fail(Note::new(why)),
-            Self::Aborted(why) => Verdict::Abort(why.map(Note::new)),
+            Self::Succeeded(result) => AttemptResult::Done(result),
+            Self::Failed(why) => AttemptResult::Fail(Message::new(why)),
+            Self::Aborted(why) => AttemptResult::Abort(why.map(Message::new)),
         }
     }
 
@@ -45,19 +46,20 @@ impl ExecutionEnd {
     }
 }
 
-/// While a taker waits for the lock of an execution, nobody gives heartbeats for it: it waits for no longer than this part of
-/// the ttl.
+/// Divisor of the ttl that limits the wait for the lock of an execution: no process sends
+/// heartbeats for the execution while the caller waits.
 const WAIT_PART: u32 = 3;
 
 impl Workflows {
-    /// Takes the next execution of these workflows, if there is one whose lock is free, for somebody who runs it elsewhere.
-    /// Without a heartbeat it is over after `ttl`, and has failed.
+    /// Takes the next execution of these workflows whose lock is free, for a caller that runs it in
+    /// another process. An execution without a heartbeat ends after `ttl`, as failed.
     pub async fn take(&self, workflows: &[WorkflowName], ttl: Ttl) -> Result<Option<Execution>> {
         self.take_within(workflows, ttl, Duration::ZERO).await
     }
 
-    /// The same; if the lock of the next execution is held by a stranger, waits in the queue of that lock for up to `wait`, but
-    /// for no more than a third of `ttl`. An execution whose lock cannot be had goes back to its place.
+    /// Takes the next execution like [`take`](Self::take). If a holder that is not an execution has
+    /// the lock, waits in the queue of that lock for up to `wait`, but for at most a third of
+    /// `ttl`. An execution whose lock cannot be acquired returns to its position.
     pub async fn take_within(
         &self,
         workflows: &[WorkflowName],
@@ -67,7 +69,8 @@ impl Workflows {
         self.take_as(self.inner.store.new_worker_id(), workflows, ttl, wait).await
     }
 
-    /// The same, under an id that the caller chooses: a server takes executions for its callers.
+    /// Takes the next execution like [`take_within`](Self::take_within), under a worker id that the
+    /// caller chooses: a server takes executions for its callers.
     pub async fn take_as(
         &self,
         worker: WorkerId,
@@ -77,7 +80,8 @@ impl Workflows {
     ) -> Result<Option<Execution>> {
         let mut queues = Vec::with_capacity(workflows.len());
         for workflow in workflows {
-            // Looked at first: an execution that is leased and given back again and again would tell of nothing else.
+            // Checked before leasing: otherwise an execution would be leased and given back
+            // repeatedly, and its events would contain nothing else.
             let free =
                 !wait.is_zero() || clear_stale(&self.inner, &workflow.lock()).await?.stranger.is_none();
             if free {
@@ -99,7 +103,7 @@ impl Workflows {
             Ok(true) => Ok(Some(Execution::of(task))),
             Ok(false) => self.give_back(&task).await.map(|()| None),
             Err(error) => {
-                // Whoever asked gets no execution: it must not stay leased until it fails.
+                // The caller gets no execution: the execution must not stay leased until it fails.
                 if let Err(error) = self.give_back(&task).await {
                     tracing::warn!(%error, task = %task.id, "an execution could not be given back");
                 }
@@ -109,11 +113,12 @@ impl Workflows {
     }
 
     async fn give_back(&self, task: &Task) -> Result<()> {
-        let back = Settle { id: task.id, token: task.token, verdict: Verdict::Return };
+        let back = Settle { id: task.id, token: task.token, verdict: AttemptResult::Return };
         self.tasks()?.settle(&[back]).await.map(drop)
     }
 
-    /// Waits in the queue of the lock, and leaves it held for whoever runs the execution.
+    /// Waits in the queue of the lock, and leaves the lock held for the process that runs the
+    /// execution.
     async fn wait_for_lock(
         &self,
         lock: &LockName,
@@ -124,7 +129,7 @@ impl Workflows {
         let ask = LockBuilder::new(self.inner.clone(), lock.clone()).ttl(ttl.as_duration());
         match ask.holder(id.holder()).process(None).wait(wait).acquire().await {
             Ok(guard) => {
-                guard.leave_held();
+                guard.detach();
                 Ok(true)
             }
             Err(Error::Conflict { .. }) => Ok(false),
@@ -155,7 +160,8 @@ impl Workflows {
         Ok(false)
     }
 
-    /// A sign of life: the execution goes on for `ttl` from now. Says who wants it stopped, if somebody does.
+    /// Sends a heartbeat: extends the execution to `ttl` from now. Returns the request to stop it,
+    /// if there is one.
     pub async fn heartbeat(
         &self,
         id: ExecutionId,
@@ -178,7 +184,7 @@ impl Workflows {
         };
         let held = HeldTask { progress, ..HeldTask::new(task.id, token) };
         let beats = self.tasks()?.heartbeat(&worker, &[held], ttl).await?;
-        let Some(Beat::Kept(asked)) = beats.into_iter().next() else {
+        let Some(HeartbeatResult::Extended(asked)) = beats.into_iter().next() else {
             return Err(self.refused(id, token).await?);
         };
         if let Some(lock) = &task.lock {
@@ -187,7 +193,8 @@ impl Workflows {
         Ok(asked)
     }
 
-    /// Renews the lock of an execution; takes it anew if it has ended in between and nobody else has it.
+    /// Renews the lock of an execution; acquires it again if its lease has expired and no other
+    /// holder has it.
     async fn keep_lock(&self, lock: &LockName, id: ExecutionId, ttl: Ttl) -> Result<()> {
         let renewed = match self.lease_of(lock, id).await? {
             Some(lease) => {
@@ -211,7 +218,8 @@ impl Workflows {
         Ok(leases.into_iter().find(|lease| lease.ask.holder == id.holder()))
     }
 
-    /// Ends an execution, and frees its lock. From an old token it changes nothing, and says so.
+    /// Completes an execution, and releases its lock. With a stale token it changes nothing, and
+    /// returns an error.
     pub async fn complete(&self, id: ExecutionId, token: Token, end: ExecutionEnd) -> Result<Execution> {
         let task = self.task(id).await?;
         if task.token != token {
@@ -224,7 +232,7 @@ impl Workflows {
             Some(Settled::Now(state)) => state,
             Some(Settled::Busy) => {
                 let message = format!("another transaction holds {id}");
-                return Err(Error::store(Trouble::Unavailable, message, "try again"));
+                return Err(Error::store(StoreErrorKind::Unavailable, message, "try again"));
             }
             Some(Settled::Lost) | None => return Err(self.refused(id, token).await?),
         };
@@ -243,14 +251,14 @@ impl Workflows {
         self.get(id).await
     }
 
-    /// Why a token was refused.
+    /// Returns the error for a token that was refused.
     async fn refused(&self, id: ExecutionId, token: Token) -> Result<Error> {
         let task = self.task(id).await?;
         Ok(check(&task, token).err().unwrap_or(Error::UnknownExecution(id)))
     }
 }
 
-/// Whether this token still has the execution.
+/// Checks that this token still holds the execution.
 fn check(task: &Task, token: Token) -> Result<()> {
     match task.token {
         newest if newest != token => Err(StaleToken { token, newest }.into()),

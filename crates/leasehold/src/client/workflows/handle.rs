@@ -6,34 +6,35 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::client::tasks::{Handler, Running, Setback, WorkerBuilder, verdict};
+use crate::client::tasks::{Handler, HandlerError, TaskContext, WorkerBuilder, verdict};
 use crate::error::{Error, Result};
-use crate::model::{Brief, Input, Invalid, Note, Ttl, Verdict, WorkflowName};
+use crate::model::{AttemptResult, ExecutionSpec, Input, Message, Ttl, ValidationError, WorkflowName};
 
 impl WorkerBuilder {
-    /// Handles the executions of a workflow: [`Running::work`] is the input. The worker holds the workflow's lock while the
-    /// handler runs. If it fails, the execution has failed: another try is another execution. If the worker ends before the
-    /// handler does, the execution is aborted.
+    /// Handles the executions of a workflow: [`TaskContext::work`] is the input. The worker holds
+    /// the workflow's lock while the handler runs. If the handler fails, the execution fails: a
+    /// retry is a new execution. If the worker stops before the handler is done, the execution is
+    /// aborted.
     pub fn workflow<N, I, R, F, Fut>(self, name: N, ttl: Duration, handler: F) -> Self
     where
         N: TryInto<WorkflowName>,
         N::Error: Into<Error>,
         I: DeserializeOwned + Send + 'static,
         R: Serialize + Send,
-        F: Fn(Running<I>) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<R, Setback>> + Send + 'static,
+        F: Fn(TaskContext<I>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<R, HandlerError>> + Send + 'static,
     {
         self.with_workflow(name, ttl, |input| input.read::<I>(), handler)
     }
 
-    /// Handles the executions of a workflow with the very bytes that they were started with.
+    /// Handles the executions of a workflow with the unchanged bytes that they were started with.
     pub fn workflow_raw<N, R, F, Fut>(self, name: N, ttl: Duration, handler: F) -> Self
     where
         N: TryInto<WorkflowName>,
         N::Error: Into<Error>,
         R: Serialize + Send,
-        F: Fn(Running<Input>) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<R, Setback>> + Send + 'static,
+        F: Fn(TaskContext<Input>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<R, HandlerError>> + Send + 'static,
     {
         self.with_workflow(name, ttl, |input| Ok(input.clone()), handler)
     }
@@ -42,7 +43,7 @@ impl WorkerBuilder {
         mut self,
         name: N,
         ttl: Duration,
-        read: fn(&Input) -> Result<I, Invalid>,
+        read: fn(&Input) -> Result<I, ValidationError>,
         handler: F,
     ) -> Self
     where
@@ -50,18 +51,20 @@ impl WorkerBuilder {
         N::Error: Into<Error>,
         I: Send + 'static,
         R: Serialize + Send,
-        F: Fn(Running<I>) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<R, Setback>> + Send + 'static,
+        F: Fn(TaskContext<I>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<R, HandlerError>> + Send + 'static,
     {
         let handler = Arc::new(handler);
         let call: Box<Handler> = Box::new(move |task, lock_token, ties| {
             let handler = handler.clone();
             Box::pin(async move {
-                match read(&Brief::of(&task).input) {
-                    Ok(input) => verdict(handler(Running::new(input, task, lock_token, ties)).await),
+                match read(&ExecutionSpec::of(&task).input) {
+                    Ok(input) => verdict(handler(TaskContext::new(input, task, lock_token, ties)).await),
                     Err(error) => {
                         let kind = std::any::type_name::<I>();
-                        Verdict::Fail(Note::new(format!("the input cannot be read as {kind}: {error}")))
+                        AttemptResult::Fail(Message::new(format!(
+                            "the input cannot be read as {kind}: {error}"
+                        )))
                     }
                 }
             })

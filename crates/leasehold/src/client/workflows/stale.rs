@@ -1,4 +1,4 @@
-//! Locks of workflows whose execution is not running: cleared away on sight.
+//! Clears locks of workflows that are held by an execution that is not running.
 
 use crate::client::in_doubt;
 use crate::client::leasehold::Inner;
@@ -8,17 +8,18 @@ use crate::model::{
 };
 use crate::store::{ListLocks, LockState};
 
-/// What was seen of a workflow's lock.
+/// Result of a check of a workflow's lock.
 #[derive(Debug, Default)]
 pub(in crate::client) struct Seen {
-    /// Whether it was taken from an execution that is not running.
+    /// Whether the lock was taken from an execution that is not running.
     pub(in crate::client) cleared: bool,
-    /// Who has it and is no execution.
+    /// Holder of the lock that is not an execution.
     pub(in crate::client) stranger: Option<Holder>,
 }
 
-/// Takes a workflow's lock from executions that are not running. An execution is given the lock only while it runs, so
-/// that who is seen with the lock first and not running then is over, and its process with it.
+/// Takes a workflow's lock from executions that are not running. An execution is granted the lock
+/// only while it runs; therefore a holder that is read from the lock first, and found not running
+/// then, has ended, and its process with it.
 pub(in crate::client) async fn clear_stale(inner: &Inner, lock: &LockName) -> Result<Seen> {
     let mut seen = Seen::default();
     let Some(record) = inner.locks().get(lock).await? else { return Ok(seen) };
@@ -39,14 +40,14 @@ pub(in crate::client) async fn clear_stale(inner: &Inner, lock: &LockName) -> Re
         tracing::warn!(%lock, %execution, %why, "a lock was held by an execution that is not running");
         let reason = Reason::new(format!("stale: {execution} is {why}"))?;
         let force = ForceRelease { token: lease.token, by: inner.holder.clone(), reason };
-        // If the lock has moved on since, there is nothing left to clear.
+        // If another lease has the lock by now, there is nothing left to clear.
         let outcome = in_doubt::settle(inner.locks(), lock, &LockOp::ForceRelease(force)).await?;
         seen.cleared |= matches!(outcome, Outcome::Forced(_) | Outcome::NotHeld(_));
     }
     Ok(seen)
 }
 
-/// The same for all workflows; says how many locks it took away.
+/// Clears the stale locks of all workflows, and returns their number.
 pub(in crate::client) async fn clear_all_stale(inner: &Inner) -> Result<u32> {
     let mut cleared = 0;
     let mut ask = ListLocks {

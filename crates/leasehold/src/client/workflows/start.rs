@@ -1,5 +1,6 @@
-//! Starting an execution. The engine decides in one step whether its key is new and its lock has room; what is done before
-//! that only clears away what is stale, and makes the answer a better one.
+//! Starting an execution. The engine decides atomically whether the key is new and whether the
+//! limit of the lock's queue allows the execution; the steps before that only clear stale locks and
+//! improve the answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,44 +12,46 @@ use super::stale::clear_stale;
 use crate::client::leasehold::Inner;
 use crate::error::{Error, Result};
 use crate::model::{
-    Brief, Enqueued, ExecutionId, Holder, Input, Metadata, NewTask, Payload, Priority, Retries, Reuse, Task,
-    TaskId, TaskKey, TaskState, Timestamp, Ttl, WorkflowName,
+    Enqueued, ExecutionId, ExecutionSpec, Holder, Input, Metadata, NewTask, Payload, Priority, RetryPolicy,
+    Reuse, Task, TaskId, TaskKey, TaskState, Timestamp, Ttl, WorkflowName,
 };
 use crate::store::clock::new_id;
 
-/// What to do if another execution of the workflow runs or is about to.
+/// Behaviour if another execution of the workflow is running or about to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum OnLocked {
-    /// Start nothing: [`Error::WorkflowLocked`].
+    /// Start no execution, and return [`Error::WorkflowLocked`].
     #[default]
     Reject,
-    /// Wait for its turn, first come first served, if no more than so many wait then.
+    /// Queue the execution, first come first served, if at most this many executions wait then,
+    /// including this one.
     Queue(u32),
-    /// Start nothing, and that is fine: [`Start::Skipped`].
+    /// Start no execution, and return [`StartResult::Skipped`], which is no error.
     Skip,
 }
 
-/// What came of starting an execution.
+/// Result of starting an execution.
 #[derive(Debug, Clone)]
 #[must_use = "it may not have been started"]
-pub enum Start {
-    /// It runs, or is next to run.
+pub enum StartResult {
+    /// The execution runs, or is next to run.
     Started(Execution),
-    /// It waits for its turn.
+    /// The execution is queued.
     Queued(Execution),
-    /// The key has started this one before. Nothing was started.
+    /// An earlier start with this key has started this execution. No new execution was started.
     Duplicate(Execution),
-    /// Another one is in the way, as the caller thought it might. Nothing was started, and the key is as free as before.
+    /// Another execution or holder conflicts, and the caller chose [`OnLocked::Skip`]. No execution
+    /// was started, and the key remains unused.
     Skipped {
-        /// The execution that is in the way, if it is one.
+        /// Conflicting execution, if the conflict is with an execution.
         execution: Option<ExecutionId>,
-        /// In words.
+        /// Reason, as text for end users.
         reason: String,
     },
 }
 
-impl Start {
-    /// The execution that there is for this start.
+impl StartResult {
+    /// Returns the execution that exists for this start.
     pub const fn execution(&self) -> Option<&Execution> {
         match self {
             Self::Started(execution) | Self::Queued(execution) | Self::Duplicate(execution) => {
@@ -59,7 +62,8 @@ impl Start {
     }
 }
 
-/// Starts executions of a workflow. What is wrong with a value is told by [`start`](Self::start).
+/// Builder that starts executions of a workflow. Invalid arguments are reported by
+/// [`start`](Self::start).
 #[derive(Clone)]
 #[must_use = "nothing is started until start() is awaited"]
 pub struct StartBuilder {
@@ -81,8 +85,8 @@ impl StartBuilder {
         N::Error: Into<Error>,
     {
         let mut facts = Metadata::default();
-        // A holder's name is short enough for a fact.
-        let _ = facts.set(Brief::STARTED_BY, inner.holder.as_str());
+        // Cannot fail: the name of a holder is short enough for a fact.
+        let _ = facts.set(ExecutionSpec::STARTED_BY, inner.holder.as_str());
         Self {
             inner,
             workflow: workflow.try_into().map_err(Into::into),
@@ -96,18 +100,21 @@ impl StartBuilder {
         }
     }
 
-    /// Names who starts it; host and process number of this process by default.
+    /// Sets the name of the caller that starts the execution; host name and process id of this
+    /// process by default.
     pub fn started_by(self, who: &Holder) -> Self {
-        self.fact(Brief::STARTED_BY, who.as_str())
+        self.fact(ExecutionSpec::STARTED_BY, who.as_str())
     }
 
-    /// Adds a fact about the start, such as the event behind it. It is kept with the execution, and is no part of the input.
+    /// Adds a fact about the start, such as the event that caused it. Facts are stored with the
+    /// execution, and are not part of the input.
     pub fn fact(self, key: &str, value: &str) -> Self {
         let mut facts = self.facts.clone();
         self.with(facts.set(key, value).map(|()| facts), |start, facts| start.facts = facts)
     }
 
-    /// What makes it the same start when it comes again, such as the id of an event: one execution for each.
+    /// Sets the idempotency key of the start, such as the id of an event: each key starts one
+    /// execution.
     pub fn key<K>(self, key: K) -> Self
     where
         K: TryInto<TaskKey>,
@@ -116,31 +123,34 @@ impl StartBuilder {
         self.with(key.try_into(), |start, key| start.key = Some(key))
     }
 
-    /// What to do if another execution is in the way; reject if not said.
+    /// Sets the behaviour if another execution conflicts; [`OnLocked::Reject`] by default.
     pub fn on_locked(mut self, on_locked: OnLocked) -> Self {
         self.on_locked = on_locked;
         self
     }
 
-    /// When the key of an earlier execution may be used anew; when that has failed if not said.
+    /// Sets when the key of an earlier execution may be used again; by default when that execution
+    /// has failed.
     pub fn reuse(mut self, reuse: Reuse) -> Self {
         self.reuse = reuse;
         self
     }
 
-    /// Weight among those that wait for their turn: one step counts as having come 30 s earlier.
+    /// Sets the priority among the queued executions: each step counts as having been started 30 s
+    /// earlier.
     pub fn priority(self, weight: i32) -> Self {
         self.with(Priority::new(weight), |start, priority| start.priority = priority)
     }
 
-    /// It is stopped when it has run for so long, and ends as aborted.
+    /// Sets the maximum run time. An execution that reaches it is stopped, and ends as aborted.
     pub fn max_runtime(self, longest: Duration) -> Self {
         self.with(Ttl::new(longest), |start, longest| start.max_runtime = Some(longest))
     }
 
-    /// The caller runs the execution itself, and says with [`Workflows::want`](crate::Workflows::want) that it still waits for
-    /// it: if nothing is said for so long, the caller is gone, and an execution that has not begun by then has failed. It stands
-    /// in nobody's way, and its key can be used.
+    /// Declares that the caller runs the execution itself, and repeatedly calls
+    /// [`Workflows::want`](crate::Workflows::want) while it waits. Without such a call for `ttl`,
+    /// the caller is considered dead, and an execution that has not begun by then fails. The failed
+    /// execution blocks no other execution, and its key can be used again.
     pub fn wanted(self, ttl: Duration) -> Self {
         self.with(Ttl::new(ttl), |start, ttl| start.wanted = Some(ttl))
     }
@@ -155,19 +165,20 @@ impl StartBuilder {
     }
 
     /// Starts an execution with this input.
-    pub async fn start<T: Serialize + ?Sized>(self, input: &T) -> Result<Start> {
+    pub async fn start<T: Serialize + ?Sized>(self, input: &T) -> Result<StartResult> {
         let input = Input::of(input)?;
         self.start_with(input).await
     }
 
-    /// Starts an execution with these bytes as they came, such as the body of a request. The key stands for exactly them.
-    pub async fn start_raw(self, input: &[u8]) -> Result<Start> {
+    /// Starts an execution with these bytes unchanged, such as the body of a request. The key
+    /// stands for exactly these bytes.
+    pub async fn start_raw(self, input: &[u8]) -> Result<StartResult> {
         let input = Input::raw(input)?;
         self.start_with(input).await
     }
 
-    /// Starts an execution.
-    pub async fn start_with(self, input: Input) -> Result<Start> {
+    /// Starts an execution with a prepared input.
+    pub async fn start_with(self, input: Input) -> Result<StartResult> {
         let workflow = self.workflow.clone()?;
         let tasks = self.inner.tasks()?;
         let queue = workflow.queue();
@@ -175,17 +186,18 @@ impl StartBuilder {
         let mut earlier = None;
         if let Some(key) = &self.key {
             earlier = tasks.keyed(&queue, key).await?;
-            // Nobody may have looked yet whether its lease has run out.
+            // The lease of the earlier execution may have expired without a process having noticed
+            // it yet.
             if earlier.as_ref().is_some_and(|earlier| is_over(earlier, now)) {
                 tasks.recover(RECOVER).await?;
                 earlier = tasks.keyed(&queue, key).await?;
             }
         }
-        let mut brief = Brief {
+        let mut brief = ExecutionSpec {
             max_runtime: self.max_runtime,
             key: self.key.clone(),
             facts: self.facts.clone(),
-            ..Brief::new(input)
+            ..ExecutionSpec::new(input)
         };
         if let Some(earlier) = earlier {
             if !self.reuse.allows(earlier.state) {
@@ -193,10 +205,10 @@ impl StartBuilder {
                 if !prints.contains(&earlier.fingerprint) {
                     return Err(self.key_reused(workflow, earlier.id));
                 }
-                return Ok(Start::Duplicate(Execution::of(earlier)));
+                return Ok(StartResult::Duplicate(Execution::of(earlier)));
             }
             brief.retry_of = Some(earlier.id.into());
-            brief.attempt = Brief::of(&earlier).attempt.saturating_add(1);
+            brief.attempt = ExecutionSpec::of(&earlier).attempt.saturating_add(1);
         }
         let lock = workflow.lock();
         let seen = clear_stale(&self.inner, &lock).await?;
@@ -208,8 +220,8 @@ impl StartBuilder {
             reuse: self.reuse,
             priority: self.priority,
             lock: Some(lock),
-            // Another try is another execution.
-            retries: Retries { attempts: 1, ..Retries::default() },
+            // A retry is a new execution.
+            retries: RetryPolicy { attempts: 1, ..RetryPolicy::default() },
             room: Some(match self.on_locked {
                 OnLocked::Reject | OnLocked::Skip => 0,
                 OnLocked::Queue(places) => places,
@@ -222,8 +234,8 @@ impl StartBuilder {
         self.add(workflow, new, now).await
     }
 
-    /// The one step that counts.
-    async fn add(self, workflow: WorkflowName, new: NewTask, looked_at: Timestamp) -> Result<Start> {
+    /// Adds the task: the atomic step that decides the start.
+    async fn add(self, workflow: WorkflowName, new: NewTask, looked_at: Timestamp) -> Result<StartResult> {
         let tasks = self.inner.tasks()?;
         let mut recovered = false;
         loop {
@@ -236,7 +248,8 @@ impl StartBuilder {
             let task = tasks.get(id).await?;
             match (enqueued, task) {
                 (Enqueued::NoRoom(_), Some(head)) => {
-                    // Nobody may have looked yet whether its lease has run out, or whether one that waits has lost its runner.
+                    // The lease of the head may have expired, or a queued execution may have lost
+                    // its runner, without a process having noticed it yet.
                     let may_be_over = matches!(self.on_locked, OnLocked::Queue(_));
                     if !recovered && (may_be_over || is_over(&head, tasks.now().await?)) {
                         recovered = true;
@@ -247,14 +260,20 @@ impl StartBuilder {
                     let reason = self.in_the_way(&head, raced);
                     return self.locked(workflow, Some(head.id.into()), raced, reason);
                 }
-                // It was in the way a moment ago, and is forgotten already.
+                // The conflicting execution has finished and was purged in the meantime.
                 (Enqueued::NoRoom(_), None) => {}
                 (_, None) => return Err(Error::UnknownExecution(id.into())),
-                (Enqueued::Duplicate(_), Some(task)) => return Ok(Start::Duplicate(Execution::of(task))),
+                (Enqueued::Duplicate(_), Some(task)) => {
+                    return Ok(StartResult::Duplicate(Execution::of(task)));
+                }
                 (_, Some(task)) => {
                     let waits = task.state == TaskState::Blocked;
                     let execution = Execution::of(task);
-                    return Ok(if waits { Start::Queued(execution) } else { Start::Started(execution) });
+                    return Ok(if waits {
+                        StartResult::Queued(execution)
+                    } else {
+                        StartResult::Started(execution)
+                    });
                 }
             }
         }
@@ -277,9 +296,9 @@ impl StartBuilder {
         execution: Option<ExecutionId>,
         raced: bool,
         reason: String,
-    ) -> Result<Start> {
+    ) -> Result<StartResult> {
         match self.on_locked {
-            OnLocked::Skip => Ok(Start::Skipped { execution, reason }),
+            OnLocked::Skip => Ok(StartResult::Skipped { execution, reason }),
             _ => Err(Error::WorkflowLocked { workflow, execution, raced, reason }),
         }
     }
@@ -293,12 +312,12 @@ impl StartBuilder {
     }
 }
 
-/// Whether recovery would end it.
+/// Returns whether recovery would end the task.
 fn is_over(task: &Task, now: Timestamp) -> bool {
     task.has_expired(now) || task.is_abandoned(now)
 }
 
-/// So many leases that have run out are ended at most before a start is tried again.
+/// Maximum number of expired leases that are ended before a start is tried again.
 const RECOVER: u32 = 1000;
 
 fn held_by(stranger: &Holder) -> String {

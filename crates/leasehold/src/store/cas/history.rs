@@ -1,28 +1,28 @@
-//! The events that have moved out of the locks' documents.
+//! Events that have moved out of the locks' documents.
 //!
-//! The newest events of a lock stay in its own document, which is written anyway; older ones move out in batches of
-//! one size, so that the keys of the batches are known without a search.
+//! The newest events of a lock stay in its own document, which is written anyway; older ones move out
+//! in batches of a fixed size, so that the keys of the batches are known without a search.
 
 use super::lock_doc::{LockDoc, parse, write};
 use crate::Result;
 use crate::model::{Event, LockName, Timestamp, Ttl};
-use crate::store::{BACK_ROOM, Cursor, DocStore, Draft, Page, Span};
+use crate::store::{Cursor, DocStore, EventRange, NewDocument, Page, RESERVED_PREFIX};
 
-/// So long history is kept.
+/// Retention of the history.
 const KEEP: Ttl = Ttl::from_secs(90 * 24 * 3600);
-/// At most so many batches move out in one step: it must end within seconds.
+/// Maximum number of batches that move out in one step, which must end within seconds.
 const MAX_SPILLS: usize = 8;
 
-/// At most so many batches are read at once.
+/// Maximum number of batches that are read at once.
 const AT_ONCE: usize = 64;
 
-/// The batches of one engine.
+/// Batches of one engine.
 pub(super) struct Archive<'a, D>(pub(super) &'a D);
 
 impl<D: DocStore> Archive<'_, D> {
-    /// Moves old events of a long tail to documents of their own, before the lock's own document is written without
-    /// them. They are facts by now: whoever writes such a document writes the same, so it does not matter if the lock's
-    /// own document then clashes.
+    /// Moves old events of a long tail to separate documents, before the lock's own document is
+    /// written without them. The events are immutable by now: every writer of such a document writes
+    /// the same content, so a later conflict on the lock's own document does no harm.
     pub(super) async fn spill(&self, doc: &mut LockDoc) -> Result<()> {
         for _ in 0..MAX_SPILLS {
             if doc.tail.len() < self.size().saturating_mul(2) {
@@ -34,8 +34,9 @@ impl<D: DocStore> Archive<'_, D> {
         Ok(())
     }
 
-    /// Copies the oldest events of a tail of some length, while the lock's own document is written with them: so it
-    /// takes no time. Says whether they are kept, so that the next one may be written without them.
+    /// Copies the oldest events of a sufficiently long tail while the lock's own document is written
+    /// with them, so that the copy costs no extra time. Returns whether the copy succeeded, so that
+    /// the next document may be written without these events.
     pub(super) async fn copy_ahead(&self, doc: Option<&LockDoc>) -> bool {
         match doc {
             Some(doc) if doc.tail.len() >= self.size() => self.copy(doc).await.is_ok(),
@@ -43,7 +44,7 @@ impl<D: DocStore> Archive<'_, D> {
         }
     }
 
-    /// Drops from the tail what has been copied.
+    /// Removes the copied events from the tail.
     pub(super) fn drop_oldest(&self, doc: &mut LockDoc) {
         doc.tail.drain(..self.size());
         doc.first += self.0.batch();
@@ -51,7 +52,7 @@ impl<D: DocStore> Archive<'_, D> {
 
     async fn copy(&self, doc: &LockDoc) -> Result<()> {
         let body = write(&&doc.tail[..self.size()])?;
-        let draft = Draft { body, facts: Vec::new(), keep: Some(KEEP) };
+        let draft = NewDocument { body, facts: Vec::new(), keep: Some(KEEP) };
         self.0.put_if(&key(&doc.record.name, doc.first), None, draft).await.map(drop)
     }
 
@@ -59,11 +60,11 @@ impl<D: DocStore> Archive<'_, D> {
         usize::try_from(self.0.batch()).unwrap_or(usize::MAX)
     }
 
-    /// A page of one lock's history.
-    pub(super) async fn of_lock(&self, doc: &LockDoc, span: &Span, limit: u64) -> Result<Page<Event>> {
+    /// Returns a page of one lock's history.
+    pub(super) async fn of_lock(&self, doc: &LockDoc, span: &EventRange, limit: u64) -> Result<Page<Event>> {
         let (number, end) = (|cursor: &Cursor| cursor.0.parse::<u64>().unwrap_or(0), doc.next_event());
         let mut found = match span {
-            Span::After(after) => {
+            EventRange::After(after) => {
                 let mut from = number(after) + 1;
                 if from < doc.first && self.batch(doc, from).await?.is_none() {
                     from = self.oldest_batch(doc, from).await?;
@@ -73,25 +74,31 @@ impl<D: DocStore> Archive<'_, D> {
                 found.reverse();
                 found
             }
-            Span::Newest => self.between(doc, end.saturating_sub(limit), end).await?,
-            Span::Before(before) => {
+            EventRange::Newest => self.between(doc, end.saturating_sub(limit), end).await?,
+            EventRange::Before(before) => {
                 let to = number(before).min(end);
                 self.between(doc, to.saturating_sub(limit), to).await?
             }
         };
         let last = found.last().map(|(number, _)| Cursor(number.to_string()));
         let next = match span {
-            Span::After(after) => Some(last.unwrap_or_else(|| after.clone())),
+            EventRange::After(after) => Some(last.unwrap_or_else(|| after.clone())),
             _ => last.filter(|_| found.len() as u64 == limit),
         };
         Ok(Page { items: found.drain(..).map(|(_, event)| event).collect(), next })
     }
 
-    /// A page of the history of all these locks. There is no order between locks but their time.
-    pub(super) async fn of_all(&self, docs: &[LockDoc], span: &Span, limit: u64) -> Result<Page<Event>> {
+    /// Returns a page of the history of all these locks. Events of different locks are ordered only
+    /// by their time.
+    pub(super) async fn of_all(
+        &self,
+        docs: &[LockDoc],
+        span: &EventRange,
+        limit: u64,
+    ) -> Result<Page<Event>> {
         let place = match span {
-            Span::Newest => None,
-            Span::Before(cursor) | Span::After(cursor) => Some(Place::parse(cursor)),
+            EventRange::Newest => None,
+            EventRange::Before(cursor) | EventRange::After(cursor) => Some(Place::parse(cursor)),
         };
         let mut found: Vec<(Place, Event)> = Vec::new();
         for doc in docs {
@@ -104,9 +111,9 @@ impl<D: DocStore> Archive<'_, D> {
                 let count = found.len();
                 let oldest = placed.fold(None, |_, (at, event)| {
                     let wanted = match span {
-                        Span::Newest => true,
-                        Span::Before(_) => Some(&at) < place.as_ref(),
-                        Span::After(_) => Some(&at) > place.as_ref(),
+                        EventRange::Newest => true,
+                        EventRange::Before(_) => Some(&at) < place.as_ref(),
+                        EventRange::After(_) => Some(&at) > place.as_ref(),
                     };
                     if wanted {
                         found.push((at.clone(), event));
@@ -115,7 +122,7 @@ impl<D: DocStore> Archive<'_, D> {
                 });
                 of_this += (found.len() - count) as u64;
                 let enough = match span {
-                    Span::After(_) => oldest <= place,
+                    EventRange::After(_) => oldest <= place,
                     _ => of_this >= limit,
                 };
                 if enough || !is_whole {
@@ -125,20 +132,20 @@ impl<D: DocStore> Archive<'_, D> {
             }
         }
         found.sort_by(|(one, _), (other, _)| one.cmp(other));
-        if !matches!(span, Span::After(_)) {
+        if !matches!(span, EventRange::After(_)) {
             found.reverse();
         }
         found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
         let last = found.last().map(|(place, _)| place.cursor());
         let next = match span {
-            Span::After(after) => Some(last.unwrap_or_else(|| after.clone())),
+            EventRange::After(after) => Some(last.unwrap_or_else(|| after.clone())),
             _ => last.filter(|_| found.len() as u64 == limit),
         };
         Ok(Page { items: found.into_iter().map(|(_, event)| event).collect(), next })
     }
 
-    /// The events with numbers from `from` to before `to`, newest first. It ends early where history has been
-    /// cleared away.
+    /// Returns the events with numbers from `from` to before `to`, newest first. The list ends early
+    /// where history has been deleted.
     async fn between(&self, doc: &LockDoc, from: u64, to: u64) -> Result<Vec<(u64, Event)>> {
         let wanted = |(number, _): &(u64, Event)| (from..to).contains(number);
         let mut found: Vec<_> = (doc.first..).zip(doc.tail.iter().cloned()).filter(wanted).collect();
@@ -161,7 +168,8 @@ impl<D: DocStore> Archive<'_, D> {
         Ok(found)
     }
 
-    /// The first number at or after `from` whose batch is still there. Batches go in the order in which they came.
+    /// Returns the first number at or after `from` whose batch still exists. Batches are deleted in
+    /// the order in which they were written.
     async fn oldest_batch(&self, doc: &LockDoc, from: u64) -> Result<u64> {
         let batch = self.0.batch();
         let (mut gone, mut there) = ((from - 1) / batch, (doc.first - 1) / batch);
@@ -175,13 +183,13 @@ impl<D: DocStore> Archive<'_, D> {
         Ok(there * batch + 1)
     }
 
-    /// The batch with this event in it, if it is still there.
+    /// Returns the batch that contains this event, if it still exists.
     async fn batch(&self, doc: &LockDoc, number: u64) -> Result<Option<Vec<Event>>> {
         let found = self.0.get(&key(&doc.record.name, self.first_of(number))).await?;
         found.map(|found| parse(&found.body)).transpose()
     }
 
-    /// The number of the first event in the batch with this one.
+    /// Returns the number of the first event in the batch that contains this one.
     fn first_of(&self, number: u64) -> u64 {
         let batch = self.0.batch();
         (number - 1) / batch * batch + 1
@@ -189,10 +197,10 @@ impl<D: DocStore> Archive<'_, D> {
 }
 
 fn key(name: &LockName, first: u64) -> String {
-    format!("{BACK_ROOM}events/{first:020}/{name}")
+    format!("{RESERVED_PREFIX}events/{first:020}/{name}")
 }
 
-/// A place in the history of all locks.
+/// Position in the history of all locks.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     at: Timestamp,

@@ -1,31 +1,34 @@
-//! A lock's document: its record, the newest lines of its history, and its signs of life.
+//! Document of a lock: its record, the newest events of its history, and the versions of its last
+//! renewals.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Result, Trouble};
+use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{Applied, Event, LeaseId, LockName, LockOp, LockRecord, Timestamp, Token};
-use crate::store::{Doc, Draft, Fact};
+use crate::store::{Document, Fact, NewDocument};
 
-/// A lock's document.
+/// Document of a lock.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct LockDoc {
     pub(super) record: LockRecord,
-    /// The number of the first event in the tail.
+    /// Number of the first event in the tail.
     pub(super) first: u64,
-    /// The newest events; older ones have moved out.
+    /// Newest events; older ones have moved out.
     pub(super) tail: Vec<Event>,
-    /// The record's version at the last sign of life of each lease. Times may come twice from clocks that are off;
-    /// this number never does, so whoever watches a lease knows whether it is still the same grant or renewal.
+    /// Version of the record at the last grant or renewal of each lease. Wrong clocks may produce the
+    /// same time twice; this number is never used twice, so an observer of a lease knows whether it
+    /// is still the same grant or renewal.
     #[serde(default)]
     signs: BTreeMap<Token, u64>,
-    /// Which writes were the last, by numbers that their writers drew: so whoever missed an answer finds its own.
+    /// Last writes, by random numbers that their writers chose: so a writer that missed the response
+    /// recognises its own write.
     #[serde(default)]
     writes: Vec<u64>,
 }
 
-/// So many of its last writes a document remembers.
+/// Maximum number of its last writes that a document contains.
 const MAX_WRITES: usize = 8;
 
 impl LockDoc {
@@ -39,11 +42,11 @@ impl LockDoc {
         }
     }
 
-    pub(super) fn read(name: &LockName, doc: Option<&Doc>) -> Result<Self> {
+    pub(super) fn read(name: &LockName, doc: Option<&Document>) -> Result<Self> {
         doc.map_or_else(|| Ok(Self::new(name)), |doc| parse(&doc.body))
     }
 
-    /// Applies the rules, and notes who has shown a sign of life.
+    /// Applies the rules, and records which leases the operation has granted or renewed.
     pub(super) fn apply(&mut self, op: &LockOp, now: Timestamp) -> Applied {
         let before = self.record.holders.clone();
         let applied = self.record.apply(op, now);
@@ -52,7 +55,7 @@ impl LockDoc {
             let speaks = speaker(op);
             signs.retain(|token, _| record.holders.iter().any(|lease| lease.token == *token));
             for lease in &record.holders {
-                // A sign that changes nothing in the lease is a sign all the same.
+                // A renewal that changes nothing in the lease counts too.
                 if speaks == Some(lease.ask.lease_id) || !before.contains(lease) {
                     signs.insert(lease.token, record.version);
                 }
@@ -61,17 +64,17 @@ impl LockDoc {
         applied
     }
 
-    /// Which sign of life of this lease is the last.
+    /// Returns the version of the last grant or renewal of this lease.
     pub(super) fn sign(&self, token: Token) -> u64 {
         self.signs.get(&token).copied().unwrap_or(0)
     }
 
-    /// The number of the event that comes next.
+    /// Returns the number of the next event.
     pub(super) fn next_event(&self) -> u64 {
         self.first + self.tail.len() as u64
     }
 
-    /// Notes that it is about to be written under this number.
+    /// Records that the document is about to be written under this number.
     pub(super) fn note_write(&mut self, number: u64) {
         if self.writes.len() >= MAX_WRITES {
             self.writes.remove(0);
@@ -79,17 +82,17 @@ impl LockDoc {
         self.writes.push(number);
     }
 
-    /// Whether that write has made this document or one not long before it.
+    /// Whether the write with this number produced this document or a recent predecessor.
     pub(super) fn comes_from(&self, number: u64) -> bool {
         self.writes.contains(&number)
     }
 
-    pub(super) fn draft(&self) -> Result<Draft> {
-        Ok(Draft { body: write(self)?, facts: facts(&self.record), keep: None })
+    pub(super) fn draft(&self) -> Result<NewDocument> {
+        Ok(NewDocument { body: write(self)?, facts: facts(&self.record), keep: None })
     }
 }
 
-/// Whose sign of life an operation is.
+/// Returns the lease that an operation acquires or renews.
 fn speaker(op: &LockOp) -> Option<LeaseId> {
     match op {
         LockOp::Acquire(acquire) => Some(acquire.ask.lease_id),
@@ -121,13 +124,13 @@ fn facts(record: &LockRecord) -> Vec<(&'static str, Fact)> {
 
 pub(super) fn parse<T: for<'de> Deserialize<'de>>(body: &str) -> Result<T> {
     serde_json::from_str(body).map_err(|error| {
-        Error::store(Trouble::Broken, "a stored lock cannot be read", "restore it from a backup")
+        Error::store(StoreErrorKind::Broken, "a stored lock cannot be read", "restore it from a backup")
             .because(error)
     })
 }
 
 pub(super) fn write<T: Serialize>(value: &T) -> Result<String> {
     serde_json::to_string(value).map_err(|error| {
-        Error::store(Trouble::Broken, "a lock cannot be written", "please report this").because(error)
+        Error::store(StoreErrorKind::Broken, "a lock cannot be written", "please report this").because(error)
     })
 }

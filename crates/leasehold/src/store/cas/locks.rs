@@ -1,4 +1,4 @@
-//! The engine as a whole, and its locks: the calls of the trait, each on the engine's own thread.
+//! Engine over a [`DocStore`] and its locks: the calls of the trait, each on the engine's own thread.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,9 +8,9 @@ use async_trait::async_trait;
 use super::history::Archive;
 use super::lanes::Lanes;
 use super::lock_doc::{LockDoc, parse};
-use super::sights::Sights;
+use super::sights::LeaseObservations;
 use super::swap::Swap;
-use crate::error::{Error, Result, Trouble};
+use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{
     Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Sweep, Swept, Timestamp, format_duration,
 };
@@ -18,51 +18,54 @@ use crate::store::background::Background;
 use crate::store::lock_store::page_size;
 use crate::store::wake::Waiters;
 use crate::store::{
-    Abilities, Changes, Cursor, DocStore, Finding, ListEvents, ListLocks, LockStore, Moment, Page, Store,
+    BootInstant, Capabilities, Cursor, DocStore, HealthCheck, ListEvents, ListLocks, LockStore, Page, Store,
+    WaiterSubscription,
 };
 
-/// An engine whose locks are documents.
+/// Engine whose locks are documents.
 pub struct Cas<D> {
     locks: CasLocks<D>,
 }
 
-/// The locks of such an engine.
+/// Locks of a [`Cas`] engine.
 pub struct CasLocks<D> {
     swap: Arc<Swap<D>>,
     lanes: Lanes,
     background: Background,
     poll: Duration,
-    /// A call ends within this time, one way or the other.
+    /// Maximum duration of a call, whether it succeeds or fails.
     patience: Duration,
 }
 
-/// Whoever had to stand in line has at least so much of it left.
+/// Minimum time that is left for a call that had to wait for earlier callers.
 const LEAST: Duration = Duration::from_secs(1);
-/// A call that reads many documents may take longer.
+/// Timeout of a call that reads many documents.
 const LONG: Duration = Duration::from_secs(30);
-/// Documents to read at once when all are read: the most that a page has.
+/// Page size when all documents are read: the maximum of a page.
 const ALL: u32 = 1000;
 
 impl<D: DocStore> Cas<D> {
-    /// Locks over these documents.
+    /// Returns locks over these documents.
     pub fn new(docs: D) -> Result<Self> {
-        Self::with_sights(docs, Sights::of_this_process())
+        Self::with_sights(docs, LeaseObservations::of_this_process())
     }
 
-    /// Locks over these documents, with a memory of their own for what has been seen: as if on another machine.
-    pub fn with_sights(docs: D, sights: Sights) -> Result<Self> {
-        let background = Background::start(&format!("leasehold-{}", docs.abilities().engine))?;
+    /// Returns locks over these documents with separate observations of leases: as if on another
+    /// machine.
+    pub fn with_sights(docs: D, sights: LeaseObservations) -> Result<Self> {
+        let background = Background::start(&format!("leasehold-{}", docs.capabilities().engine))?;
         Ok(Self::on(background, docs, sights))
     }
 
-    /// Locks over documents whose connections may be on that thread already.
-    pub(crate) fn on(background: Background, docs: D, sights: Sights) -> Self {
-        let (poll, patience) = (docs.abilities().poll, docs.patience());
+    /// Returns locks over documents whose connections may already be on that thread.
+    pub(crate) fn on(background: Background, docs: D, sights: LeaseObservations) -> Self {
+        let (poll, patience) = (docs.capabilities().poll, docs.patience());
         let swap = Arc::new(Swap { docs, sights, waiters: Waiters::default() });
         Self { locks: CasLocks { swap, lanes: Lanes::default(), background, poll, patience } }
     }
 
-    /// Does something on the engine's own thread, to its end even if the caller does not wait for it.
+    /// Runs `work` on the engine's own thread, to completion even if the caller drops the returned
+    /// future.
     #[cfg(feature = "github")]
     pub(crate) async fn run<T: Send + 'static>(
         &self,
@@ -74,8 +77,8 @@ impl<D: DocStore> Cas<D> {
 
 #[async_trait]
 impl<D: DocStore> Store for Cas<D> {
-    fn abilities(&self) -> Abilities {
-        self.locks.swap.docs.abilities()
+    fn capabilities(&self) -> Capabilities {
+        self.locks.swap.docs.capabilities()
     }
 
     fn url(&self) -> String {
@@ -86,9 +89,9 @@ impl<D: DocStore> Store for Cas<D> {
         &self.locks
     }
 
-    async fn examine(&self) -> Result<Vec<Finding>> {
+    async fn check_health(&self) -> Result<Vec<HealthCheck>> {
         let swap = self.locks.swap.clone();
-        self.locks.background.run(async move { swap.docs.examine().await }).await
+        self.locks.background.run(async move { swap.docs.check_health().await }).await
     }
 }
 
@@ -111,13 +114,14 @@ impl<D: DocStore> CasLocks<D> {
 #[async_trait]
 impl<D: DocStore> LockStore for CasLocks<D> {
     async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
-        let asked = Moment::now();
-        // Until it is this call's turn, nothing has been sent: dropped here, it never was. From then on it goes to its
-        // end with or without the caller, and whoever comes later stands behind it.
+        let asked = BootInstant::now();
+        // Before the lane is entered, nothing has been sent: a call that is dropped here has no
+        // effect. Afterwards the call runs to completion with or without its caller, and later calls
+        // wait behind it.
         let lane = tokio::time::timeout(self.patience, self.lanes.enter(name)).await;
         let mut lane = lane.map_err(|_| too_slow(self.patience))?;
         let (swap, name, op) = (self.swap.clone(), name.clone(), op.clone());
-        let left = asked.plus(self.patience).after(Moment::now()).max(LEAST);
+        let left = asked.plus(self.patience).after(BootInstant::now()).max(LEAST);
         self.timely(left, async move { swap.apply(&mut lane, &name, &op).await }).await
     }
 
@@ -141,8 +145,8 @@ impl<D: DocStore> LockStore for CasLocks<D> {
         self.timely(self.patience, async move { swap.docs.time().await.map(crate::store::Time::about) }).await
     }
 
-    fn changes(&self, lock: Option<&LockName>, waiter: &LeaseId) -> Changes {
-        // Those who began to wait together need not look together.
+    fn changes(&self, lock: Option<&LockName>, waiter: &LeaseId) -> WaiterSubscription {
+        // Random, so that waiters that began at the same time do not poll at the same time.
         self.swap.waiters.polling(lock, *waiter, self.poll.mul_f64(0.75 + fastrand::f64() / 4.0))
     }
 
@@ -177,7 +181,7 @@ impl<D: DocStore> Swap<D> {
         loop {
             let page = self.page(prefix, after, ask.limit).await?;
             for doc in page.items {
-                // The same time as an operation would see, so that the list agrees with who holds.
+                // The same time as for an operation, so that the list agrees with the actual holders.
                 let now = self.now_for(&doc, None).await?;
                 if ask.state.is_none_or(|state| state.matches(&doc.record, now)) {
                     items.push(doc.record);
@@ -211,7 +215,7 @@ impl<D: DocStore> Swap<D> {
         archive.of_lock(&doc, &ask.span, limit).await
     }
 
-    /// Locks that have something to clear away.
+    /// Lists locks that have expired entries.
     async fn due(&self, after: Option<Cursor>) -> Result<Page<LockName>> {
         let page = self.page("", after, ALL).await?;
         let mut items = Vec::new();
@@ -226,7 +230,7 @@ impl<D: DocStore> Swap<D> {
 
     async fn page(&self, prefix: &str, after: Option<Cursor>, limit: u32) -> Result<Page<LockDoc>> {
         let page = self.docs.list(prefix, after, limit).await?;
-        let at = Moment::now();
+        let at = BootInstant::now();
         let docs = page.items.iter().map(|(_, doc)| parse::<LockDoc>(&doc.body));
         let mut items = docs.collect::<Result<Vec<_>>>()?;
         items.retain(|doc| doc.record.version > 0);
@@ -239,5 +243,9 @@ impl<D: DocStore> Swap<D> {
 
 fn too_slow(time: Duration) -> Error {
     let message = format!("the store did not answer within {}", format_duration(time));
-    Error::store(Trouble::Unavailable, message, "try again; see what it is busy with: leasehold doctor")
+    Error::store(
+        StoreErrorKind::Unavailable,
+        message,
+        "try again; see what it is busy with: leasehold doctor",
+    )
 }

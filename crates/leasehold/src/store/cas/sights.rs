@@ -1,11 +1,13 @@
-//! When a lease is over, seen from where there is no common clock.
+//! Expiry of leases without a common clock.
 //!
-//! A lease was written before it was first seen, and its holder counts from before it was written. So whoever has
-//! seen one and the same sign of life for the lease's whole duration, on a clock of its own that only has to run at
-//! the right speed, knows that it is over, whatever any wall clock says.
+//! A lease was written before a process first sees it, and its holder measures its duration from
+//! before the write. So a process that has observed one and the same renewal for the lease's whole
+//! duration, on its own clock, which only has to run at the right speed, knows that the lease has
+//! expired, whatever any wall clock shows.
 //!
-//! The rules want one time for the whole record. It is what the wall clocks say, moved so that it agrees with what
-//! is sure: before the end of every lease that may still be held, not before the end of every lease that is over.
+//! The rules need one time for the whole record. It is the wall-clock time, adjusted to what is
+//! certain: before the end of every lease that may still be held, and not before the end of every
+//! lease that has expired.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -13,39 +15,41 @@ use std::time::Duration;
 
 use super::lock_doc::LockDoc;
 use crate::model::{Lease, LeaseId, LockOp, Status, Timestamp, Token};
-use crate::store::Moment;
+use crate::store::BootInstant;
 
-/// What has been seen, and since when.
+/// Observed renewals and tickets, and the time of their first observation.
 #[derive(Debug, Clone, Default)]
-pub struct Sights(Arc<Mutex<Memory>>);
+pub struct LeaseObservations(Arc<Mutex<Memory>>);
 
-/// Two generations: what was not looked at for long is forgotten, which costs time and nothing else.
+/// Two generations of observations: entries that were not used for long are dropped, which only
+/// delays the expiry of their leases.
 #[derive(Debug, Default)]
 struct Memory {
-    young: HashMap<Sight, Moment>,
-    old: HashMap<Sight, Moment>,
+    young: HashMap<Sight, BootInstant>,
+    old: HashMap<Sight, BootInstant>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Sight {
-    /// One sign of life of one lease.
+    /// One grant or renewal of one lease.
     Lease { id: LeaseId, token: Token, sign: u64 },
-    /// One asking of one waiter.
+    /// One refresh of one ticket.
     Ticket { id: LeaseId, until: Timestamp },
 }
 
-/// So many sights are kept per generation.
+/// Maximum number of observations per generation.
 const MAX_SIGHTS: usize = 32 * 1024;
 
-impl Sights {
-    /// What this process has seen, over whichever store.
+impl LeaseObservations {
+    /// Returns the observations of this process, shared by all its stores.
     pub fn of_this_process() -> Self {
-        static SEEN: LazyLock<Sights> = LazyLock::new(Sights::default);
+        static SEEN: LazyLock<LeaseObservations> = LazyLock::new(LeaseObservations::default);
         SEEN.clone()
     }
 
-    /// Remembers what this document shows, as seen at `at`: after it arrived, never before.
-    pub(super) fn see(&self, doc: &LockDoc, at: Moment) {
+    /// Records the leases and tickets of this document as seen at `at`, which must not be before the
+    /// document arrived.
+    pub(super) fn see(&self, doc: &LockDoc, at: BootInstant) {
         let mut memory = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for lease in &doc.record.holders {
             memory.since(Sight::lease(doc, lease.ask.lease_id, lease.token), at);
@@ -55,14 +59,15 @@ impl Sights {
         }
     }
 
-    /// The time at which to apply `op` to this document at the moment `at`.
+    /// Returns the time at which to apply `op` to this document, given that `at` is the current
+    /// instant.
     pub(super) fn now_for(
         &self,
         doc: &LockDoc,
         op: Option<&LockOp>,
         about: Timestamp,
         past: Option<Timestamp>,
-        at: Moment,
+        at: BootInstant,
     ) -> Timestamp {
         let mut memory = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_past = |time: Timestamp| past.is_some_and(|past| time <= past);
@@ -73,7 +78,8 @@ impl Sights {
         let (mut now, mut leases, mut tickets) = (about, Bounds::default(), Bounds::default());
         for lease in &doc.record.holders {
             let seen = at.after(memory.since(Sight::lease(doc, lease.ask.lease_id, lease.token), at));
-            // It was written before now, so it is later now than it says: time does not go back within a record.
+            // The lease was written before now, so the current time is later than its date: time does
+            // not go back within a record.
             now = now.max(next(lease.renewed_at));
             let lasts = lease.expires_at.since(lease.renewed_at);
             let is_over = outlasts(seen, lasts) || is_past(lease.expires_at);
@@ -84,29 +90,31 @@ impl Sights {
             }
         }
         for ticket in &doc.record.waiters {
-            // Clocks that differ by a second must not let a newcomer overtake those who joined before it.
+            // A clock difference of a second must not let a new waiter overtake earlier ones.
             now = now.max(ticket.since);
             let sight = Sight::Ticket { id: ticket.ask.lease_id, until: ticket.expires_at };
             let seen = at.after(memory.since(sight, at));
             let is_over = outlasts(seen, ticket.patience.as_duration()) || is_past(ticket.expires_at);
             tickets.put(ticket.expires_at, is_over);
         }
-        // A ticket is only a place in the queue: leases come last and so decide. Among them, safety comes last: if
-        // not all that is over can end without ending what is not, it has to wait.
+        // A ticket is only a place in the queue: leases are applied last and so decide. Among the
+        // bounds of leases, the safe one is applied last: if not every expired lease can end without
+        // ending one that has not expired, the expired one must wait.
         leases.fit(tickets.fit(now))
     }
 }
 
-impl Sights {
-    /// When a lease that has not ended for this process ends for it, by the clock of `about`, if nothing changes: when it was
-    /// watched for its whole duration, or when the date is past its end by the margin.
+impl LeaseObservations {
+    /// Returns the time, on the clock of `about`, at which this process will regard a lease as ended
+    /// that it does not regard as ended yet, if nothing changes: when it has observed the lease for
+    /// its whole duration, or when the date is past the lease's end by the margin.
     pub(super) fn over_at(
         &self,
         doc: &LockDoc,
         lease: &Lease,
         about: Timestamp,
         past: Option<Timestamp>,
-        at: Moment,
+        at: BootInstant,
     ) -> Timestamp {
         let mut memory = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let seen = at.after(memory.since(Sight::lease(doc, lease.ask.lease_id, lease.token), at));
@@ -119,8 +127,8 @@ impl Sights {
 }
 
 impl Memory {
-    /// Since when this has been seen; since `at` if it is new.
-    fn since(&mut self, sight: Sight, at: Moment) -> Moment {
+    /// Returns the first observation of this entry; `at` if the entry is new.
+    fn since(&mut self, sight: Sight, at: BootInstant) -> BootInstant {
         if let Some(since) = self.young.get(&sight) {
             return *since;
         }
@@ -139,17 +147,18 @@ impl Sight {
     }
 }
 
-/// Whether what has been seen for so long lasts no longer. Clocks differ in speed by far less than a thousandth.
+/// Whether a lease that has been observed for `seen` has expired. Clocks differ in speed by far less
+/// than a thousandth.
 fn outlasts(seen: Duration, lasts: Duration) -> bool {
     seen >= lasts + lasts / 1000
 }
 
-/// What the time has to agree with.
+/// Bounds of the time to apply an operation at.
 #[derive(Default)]
 struct Bounds {
-    /// Not before this.
+    /// Earliest allowed time.
     least: Option<Timestamp>,
-    /// Before this.
+    /// Time that must not be reached.
     before: Option<Timestamp>,
 }
 
@@ -212,8 +221,8 @@ mod tests {
         Timestamp::from_micros(seconds * 1_000_000)
     }
 
-    fn moment(seconds: u64) -> Moment {
-        Moment::from_micros(seconds * 1_000_000)
+    fn moment(seconds: u64) -> BootInstant {
+        BootInstant::from_micros(seconds * 1_000_000)
     }
 
     fn held_since(at: Timestamp) -> LockDoc {
@@ -224,10 +233,10 @@ mod tests {
 
     #[test]
     fn a_lease_is_over_when_it_was_seen_for_its_whole_duration_and_not_before() {
-        let (sights, doc) = (Sights::default(), held_since(time(1000)));
+        let (sights, doc) = (LeaseObservations::default(), held_since(time(1000)));
         sights.see(&doc, moment(50));
         let now = |about, at| sights.now_for(&doc, None, time(about), None, at);
-        // Whatever the clocks say.
+        // Independent of the wall clocks.
         assert!(now(9_999, moment(51)) < time(1010));
         assert!(now(1, moment(59)) < time(1010));
         assert!(now(9_999, moment(60)) < time(1010), "clocks may differ in speed");
@@ -237,7 +246,7 @@ mod tests {
 
     #[test]
     fn a_sign_of_life_begins_it_anew_even_if_it_says_the_same_times() {
-        let (sights, mut doc) = (Sights::default(), held_since(time(1000)));
+        let (sights, mut doc) = (LeaseObservations::default(), held_since(time(1000)));
         sights.see(&doc, moment(50));
         doc.apply(&acquire(1), time(1000)); // By a clock that stands still.
         assert!(sights.now_for(&doc, None, time(9_999), None, moment(61)) < time(1010));
@@ -251,7 +260,7 @@ mod tests {
 
     #[test]
     fn somebody_elses_sign_of_life_does_not() {
-        let (sights, mut doc) = (Sights::default(), held_since(time(1000)));
+        let (sights, mut doc) = (LeaseObservations::default(), held_since(time(1000)));
         sights.see(&doc, moment(50));
         doc.apply(&acquire(2), time(1005));
         let now = sights.now_for(&doc, None, time(1006), None, moment(61));
@@ -260,7 +269,7 @@ mod tests {
 
     #[test]
     fn what_is_over_waits_if_it_cannot_end_without_what_is_not() {
-        let (sights, mut doc) = (Sights::default(), held_since(time(5000)));
+        let (sights, mut doc) = (LeaseObservations::default(), held_since(time(5000)));
         sights.see(&doc, moment(50));
         doc.apply(&acquire(2), time(1000)); // An hour behind.
         let now = sights.now_for(&doc, None, time(9_999), None, moment(61));
@@ -269,7 +278,7 @@ mod tests {
 
     #[test]
     fn a_date_that_is_past_for_certain_needs_no_watching() {
-        let (sights, doc) = (Sights::default(), held_since(time(1000)));
+        let (sights, doc) = (LeaseObservations::default(), held_since(time(1000)));
         let now = |past| sights.now_for(&doc, None, time(1020), Some(time(past)), moment(50));
         assert!(now(1009) < time(1010));
         assert!(now(1010) >= time(1010));
@@ -277,7 +286,7 @@ mod tests {
 
     #[test]
     fn memory_is_bounded_and_forgetting_is_safe() {
-        let (sights, doc) = (Sights::default(), held_since(time(1000)));
+        let (sights, doc) = (LeaseObservations::default(), held_since(time(1000)));
         sights.see(&doc, moment(50));
         let mut memory = sights.0.lock().unwrap();
         for number in 0..3 * MAX_SIGHTS as u64 {

@@ -1,4 +1,4 @@
-//! The client, and whether the table can be used.
+//! Creation of the client, and the check of the table.
 
 use std::time::Duration;
 
@@ -14,28 +14,30 @@ use super::docs::DynamoDbDocs;
 use super::options::{DynamoDbOptions, Judge};
 use super::table;
 use super::trouble::{NO_CREDENTIALS, caused};
-use crate::error::{Error, Result, Trouble};
+use crate::error::{Error, Result, StoreErrorKind};
 use crate::store::background::Background;
-use crate::store::{Cas, Moment, Sights, Store};
+use crate::store::{BootInstant, Cas, LeaseObservations, Store};
 
-/// One try.
+/// Timeout of one attempt.
 const ATTEMPT: Duration = Duration::from_millis(1500);
-/// All tries of one request together; a little less than the time that a call has.
+/// Timeout of all attempts of one request together; slightly less than the deadline of a call.
 const ALL_ATTEMPTS: Duration = Duration::from_millis(4800);
-/// Asking around for credentials may take a few tries over the network.
+/// Timeout for finding credentials, which may take several requests over the network.
 const FINDING_CREDENTIALS: Duration = Duration::from_secs(20);
 
-/// Opens the table that the options name. It has to be there: a table costs money, so nobody gets one by mistyping.
+/// Opens the table that the options name. The table must exist: it costs money, so a mistyped name
+/// must not create one.
 pub async fn connect(options: DynamoDbOptions) -> Result<impl Store> {
     let background = Background::start("leasehold-dynamodb")?;
-    let sights = if options.alone { Sights::default() } else { Sights::of_this_process() };
+    let sights =
+        if options.alone { LeaseObservations::default() } else { LeaseObservations::of_this_process() };
     let docs = background
         .run(async move {
             let docs = open(options).await?;
             table::check(&docs).await?;
-            if matches!(docs.options.judge, Judge::Date { .. }) && docs.dates.told(Moment::now()).is_none() {
+            if matches!(docs.options.judge, Judge::Date { .. }) && docs.dates.told(BootInstant::now()).is_none() {
                 return Err(Error::store(
-                    Trouble::Misconfigured,
+                    StoreErrorKind::Misconfigured,
                     "the answers of this endpoint have no Date, by which the end of leases is judged",
                     "let the proxy in between pass the header on, or write clock=watch for all clients of this table",
                 ));
@@ -46,8 +48,8 @@ pub async fn connect(options: DynamoDbOptions) -> Result<impl Store> {
     Ok(Cas::on(background, docs, sights))
 }
 
-/// Creates the table, billed on demand, and waits until it can be used. Does nothing if it is there, also if several
-/// do it at once.
+/// Creates the table, billed on demand, and waits until it can be used. Does nothing if the table
+/// exists; safe when several clients do so at once.
 pub async fn create_table(options: &DynamoDbOptions) -> Result<()> {
     let options = options.clone();
     let background = Background::start("leasehold-dynamodb")?;
@@ -67,7 +69,7 @@ async fn open(options: DynamoDbOptions) -> Result<DynamoDbDocs> {
     let config = loader.load().await;
     if config.region().is_none() {
         return Err(Error::store(
-            Trouble::Misconfigured,
+            StoreErrorKind::Misconfigured,
             format!("which region is the DynamoDB table '{}' in?", options.table),
             "write dynamodb://TABLE?region=eu-west-1, or set AWS_REGION",
         ));
@@ -87,22 +89,22 @@ async fn open(options: DynamoDbOptions) -> Result<DynamoDbDocs> {
         .retry_config(retries)
         .timeout_config(timeouts)
         .interceptor(dates.clone());
-    // Not for the search for credentials, which has addresses of its own.
+    // Set only here: the search for credentials has addresses of its own.
     if let Some(endpoint) = &options.endpoint {
         config = config.endpoint_url(endpoint);
     }
     Ok(DynamoDbDocs { client: Client::from_conf(config.build()), options, dates })
 }
 
-/// Looks for credentials before the first request does: it may take longer than a request may.
+/// Looks for credentials before the first request: this may take longer than a request may.
 async fn find_credentials(config: &aws_config::SdkConfig) -> Result<()> {
     let message = || "there are no AWS credentials for DynamoDB".to_owned();
     let Some(provider) = config.credentials_provider() else {
-        return Err(Error::store(Trouble::Misconfigured, message(), NO_CREDENTIALS));
+        return Err(Error::store(StoreErrorKind::Misconfigured, message(), NO_CREDENTIALS));
     };
     match tokio::time::timeout(FINDING_CREDENTIALS, provider.provide_credentials()).await {
         Ok(Ok(_)) => Ok(()),
-        Ok(Err(error)) => Err(caused(Trouble::Misconfigured, message(), NO_CREDENTIALS, &error)),
-        Err(late) => Err(caused(Trouble::Misconfigured, message(), NO_CREDENTIALS, &late)),
+        Ok(Err(error)) => Err(caused(StoreErrorKind::Misconfigured, message(), NO_CREDENTIALS, &error)),
+        Err(late) => Err(caused(StoreErrorKind::Misconfigured, message(), NO_CREDENTIALS, &late)),
     }
 }

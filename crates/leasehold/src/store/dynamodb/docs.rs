@@ -17,10 +17,11 @@ use crate::model::Ttl;
 use crate::store::doc_store::is_listed;
 use crate::store::lock_store::page_size;
 use crate::store::{
-    Abilities, BACK_ROOM, Cursor, Doc, DocStore, Draft, Finding, Hosts, Moment, Page, PutIf, Time, clock,
+    BootInstant, Capabilities, Cursor, DocStore, Document, HealthCheck, Hosts, NewDocument, Page, PutIf,
+    RESERVED_PREFIX, Time, clock,
 };
 
-/// The documents of one table.
+/// Documents of one table.
 #[derive(Debug)]
 pub(super) struct DynamoDbDocs {
     pub(super) client: Client,
@@ -28,7 +29,7 @@ pub(super) struct DynamoDbDocs {
     pub(super) dates: Dates,
 }
 
-/// What a date in whole seconds leaves open.
+/// Uncertainty of a date in whole seconds.
 const RESOLUTION: Duration = Duration::from_secs(1);
 
 impl DynamoDbDocs {
@@ -39,21 +40,21 @@ impl DynamoDbDocs {
 
 #[async_trait]
 impl DocStore for DynamoDbDocs {
-    fn abilities(&self) -> Abilities {
-        Abilities {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
             engine: "dynamodb",
             hosts: Hosts::Many,
             min_ttl: Ttl::from_secs(1),
             poll: Duration::from_millis(500),
             wakes: false,
-            sees_the_dead: false,
+            detects_dead_processes: false,
             lasting: true,
             shares: true,
             queues: true,
             forgets_locks: false,
             grace: Duration::ZERO,
-            ttl: Abilities::TTL,
-            tasks: Abilities::ALL_OF_TASKS,
+            ttl: Capabilities::TTL,
+            tasks: Capabilities::ALL_OF_TASKS,
         }
     }
 
@@ -61,19 +62,20 @@ impl DocStore for DynamoDbDocs {
         self.options.url().to_owned()
     }
 
-    /// Few: an item is paid for by the kilobyte with every write, and so many events fit into one.
+    /// Returns a small batch size: every write is charged by the kilobytes of its item, and this
+    /// many events fit into one kilobyte.
     fn batch(&self) -> u64 {
         3
     }
 
-    async fn get(&self, key: &str) -> Result<Option<Doc>> {
+    async fn get(&self, key: &str) -> Result<Option<Document>> {
         let asked =
             self.client.get_item().table_name(self.table()).key(NAME, text(key)).consistent_read(true);
         let answer = asked.send().await.map_err(|error| explain(self.table(), &error))?;
         answer.item.map(|item| item::read(item).map(|(_, doc)| doc)).transpose()
     }
 
-    async fn get_all(&self, keys: &[String]) -> Result<Vec<Option<Doc>>> {
+    async fn get_all(&self, keys: &[String]) -> Result<Vec<Option<Document>>> {
         let mut found = HashMap::new();
         let mut wanted: Vec<Item> =
             keys.iter().map(|key| Item::from([(NAME.to_owned(), text(key))])).collect();
@@ -86,16 +88,16 @@ impl DocStore for DynamoDbDocs {
                 let (key, doc) = item::read(item)?;
                 found.insert(key, doc);
             }
-            // What did not fit into one answer is asked for again.
+            // Request the keys again that did not fit into one answer.
             wanted = answer.unprocessed_keys.into_iter().flatten().flat_map(|(_, left)| left.keys).collect();
         }
         Ok(keys.iter().map(|key| found.remove(key)).collect())
     }
 
-    async fn put_if(&self, key: &str, expected: Option<u64>, draft: Draft) -> Result<PutIf> {
-        let now = self.dates.about(Moment::now());
-        // Not only one more than before: a table that was restored or made anew must not come to a version again that
-        // somebody remembers from before.
+    async fn put_if(&self, key: &str, expected: Option<u64>, draft: NewDocument) -> Result<PutIf> {
+        let now = self.dates.about(BootInstant::now());
+        // Not only the previous version plus one: a restored or re-created table must not reuse a
+        // version that a client remembers from before.
         let version = expected.map_or(0, |version| version + 1).max(now.as_micros());
         let write_id = clock::new_lease_id().to_string();
         let item = Writing { key, version, write_id: &write_id, draft, now }.into_item();
@@ -117,17 +119,23 @@ impl DocStore for DynamoDbDocs {
             Ok(_) => Ok(PutIf::Written(version)),
             Err(error) => match error.as_service_error() {
                 Some(PutItemError::ConditionalCheckFailedException(failed)) => match failed.item.clone() {
-                    // It was sent twice, because the first answer was lost.
+                    // The request was sent twice because the first answer was lost.
                     Some(item) if item::is_written_by(&item, &write_id) => Ok(PutIf::Written(version)),
-                    found => Ok(PutIf::Clash(found.map(item::read).transpose()?.map(|(_, doc)| doc))),
+                    found => Ok(PutIf::Conflict(found.map(item::read).transpose()?.map(|(_, doc)| doc))),
                 },
                 _ => Err(explain(self.table(), &error)),
             },
         }
     }
 
-    /// There is no order in a table with one key: all of it is read, and the first names are kept.
-    async fn list(&self, prefix: &str, after: Option<Cursor>, limit: u32) -> Result<Page<(String, Doc)>> {
+    /// Lists documents. A table with a single key has no order, so this scans all of it and keeps
+    /// the first names.
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<Cursor>,
+        limit: u32,
+    ) -> Result<Page<(String, Document)>> {
         let limit = page_size(limit) as usize;
         let mut first = BTreeMap::new();
         let mut from = None;
@@ -142,10 +150,10 @@ impl DocStore for DynamoDbDocs {
                 .expression_attribute_names("#version", VERSION)
                 .expression_attribute_names("#body", BODY)
                 .set_exclusive_start_key(from);
-            // What is behind the scenes need not be sent.
+            // Internal documents are filtered out by the server.
             let scan = if prefix.is_empty() {
                 scan.filter_expression("NOT begins_with(#name, :back)")
-                    .expression_attribute_values(":back", text(&BACK_ROOM.to_string()))
+                    .expression_attribute_values(":back", text(&RESERVED_PREFIX.to_string()))
             } else {
                 scan.filter_expression("begins_with(#name, :prefix)")
                     .expression_attribute_values(":prefix", text(prefix))
@@ -174,7 +182,7 @@ impl DocStore for DynamoDbDocs {
         if let Some(clock) = &self.options.clock {
             return Ok(Time::Exact(clock.now()));
         }
-        let at = Moment::now();
+        let at = BootInstant::now();
         let past = match self.options.judge {
             Judge::Watch => None,
             Judge::Date { skew } => self.dates.told(at).map(|told| told.minus(skew + RESOLUTION)),
@@ -182,7 +190,7 @@ impl DocStore for DynamoDbDocs {
         Ok(Time::Watched { about: self.dates.about(at), past })
     }
 
-    async fn examine(&self) -> Result<Vec<Finding>> {
-        Ok(super::examine::examine(self).await)
+    async fn check_health(&self) -> Result<Vec<HealthCheck>> {
+        Ok(super::health::check_health(self).await)
     }
 }

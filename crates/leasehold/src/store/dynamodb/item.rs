@@ -1,22 +1,24 @@
-//! A document as an item, and back.
+//! Conversion between documents and items.
 
 use std::collections::HashMap;
 
 use aws_sdk_dynamodb::types::AttributeValue;
 
-use crate::error::{Error, Result, Trouble};
+use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::Timestamp;
-use crate::store::{Doc, Draft, Fact};
+use crate::store::{Document, Fact, NewDocument};
 
-/// The one key: a lock's own name.
+/// Name of the only key attribute: the name of a lock.
 pub(super) const NAME: &str = "name";
-/// Rises with every write.
+/// Name of the version attribute, which rises with every write.
 pub(super) const VERSION: &str = "version";
-/// What was written.
+/// Name of the attribute with the document body.
 pub(super) const BODY: &str = "body";
-/// Tells a write from all others, so that one whose answer was lost is known again.
+/// Name of the attribute that identifies a write, so that a write whose answer was lost can be
+/// recognized.
 const WRITE_ID: &str = "write_id";
-/// When the item may be cleared away, in seconds since 1970. No lock has one: its token must not be forgotten.
+/// Name of the attribute with the time when the item may be deleted, in seconds since 1970. No lock
+/// has it: its token must not be forgotten.
 pub(super) const TTL: &str = "ttl";
 
 pub(super) type Item = HashMap<String, AttributeValue>;
@@ -26,7 +28,7 @@ pub(super) struct Writing<'a> {
     pub(super) key: &'a str,
     pub(super) version: u64,
     pub(super) write_id: &'a str,
-    pub(super) draft: Draft,
+    pub(super) draft: NewDocument,
     pub(super) now: Timestamp,
 }
 
@@ -58,22 +60,22 @@ fn shown(fact: Fact) -> AttributeValue {
     }
 }
 
-/// Whether this write made the item what it is.
+/// Whether this write produced the current item.
 pub(super) fn is_written_by(item: &Item, write_id: &str) -> bool {
     item.get(WRITE_ID).and_then(|id| id.as_s().ok()).is_some_and(|id| id == write_id)
 }
 
-/// The key and the document in an item.
-pub(super) fn read(mut item: Item) -> Result<(String, Doc)> {
+/// Returns the key and the document of an item.
+pub(super) fn read(mut item: Item) -> Result<(String, Document)> {
     let version = item.get(VERSION).and_then(|version| version.as_n().ok()).and_then(|n| n.parse().ok());
     let mut take = |name: &str| match item.remove(name) {
         Some(AttributeValue::S(text)) => Some(text),
         _ => None,
     };
     match (take(NAME), version, take(BODY)) {
-        (Some(key), Some(version), Some(body)) => Ok((key, Doc { version, body })),
+        (Some(key), Some(version), Some(body)) => Ok((key, Document { version, body })),
         _ => Err(Error::store(
-            Trouble::Broken,
+            StoreErrorKind::Broken,
             "the table has an item that is not leasehold's",
             "give leasehold a table of its own: leasehold store init --store dynamodb://TABLE",
         )),

@@ -1,45 +1,47 @@
-//! From the URL to a table and its settings.
+//! Parses the store URL into a table and settings.
 
 use std::time::Duration;
 
-use crate::error::{Error, Result, Trouble};
+use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::parse_duration;
 use crate::store::{Clock, StoreUrl};
 
-/// Which table, and how it is used.
+/// Table and settings.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct DynamoDbOptions {
-    /// The table: its name, or its ARN if it is another account's.
+    /// Name of the table, or its ARN if it belongs to another account.
     pub table: String,
-    /// The region; else what the environment or the profile says.
+    /// Region; by default that of the environment or the profile.
     pub region: Option<String>,
-    /// Another address than that of the region: an emulator, a VPC endpoint.
+    /// Address to use instead of the region's: an emulator or a VPC endpoint.
     pub endpoint: Option<String>,
-    /// A profile of the AWS configuration files; else what the environment says.
+    /// Profile of the AWS configuration files; by default that of the environment.
     pub profile: Option<String>,
-    /// By what it is judged that a lease is over.
+    /// Rule that decides whether a lease has expired.
     pub judge: Judge,
-    /// The time to go by, for tests.
+    /// Clock of the engine, for tests.
     #[doc(hidden)]
     pub clock: Option<Clock>,
-    /// Shares no memory with other stores of this process, as if on another machine: for tests.
+    /// Whether to share no memory with other stores of this process, as if on another machine: for
+    /// tests.
     #[doc(hidden)]
     pub alone: bool,
-    /// For people.
+    /// URL for display.
     url: String,
 }
 
-/// By what it is judged that a lease is over.
+/// Rule that decides whether a lease has expired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Judge {
-    /// This process has seen it unchanged for its whole duration. Needs no clock that anybody agrees on, and never recovers
-    /// the lease of a dead holder for processes that look once and go.
+    /// A lease has expired once this process has seen it unchanged for its whole duration. Needs no
+    /// common clock, but never recovers the lease of a dead holder for processes that query once
+    /// and exit.
     Watch,
-    /// Or the `Date` of the service's answers is so far past its end that no two of its clocks can differ by that. The
-    /// default, with a margin of 30 s.
+    /// A lease has also expired once the `Date` of the service's answers is later than its end by
+    /// more than the clocks of the service can differ. The default, with a margin of 30 s.
     Date {
-        /// How far those clocks may differ.
+        /// Maximum difference of those clocks.
         skew: Duration,
     },
 }
@@ -50,14 +52,15 @@ impl Default for Judge {
     }
 }
 
-/// Clocks of the service differ by milliseconds; this is for what nobody has thought of.
+/// Default margin. Clocks of the service differ by milliseconds; the rest covers unknown causes.
 const SKEW: Duration = Duration::from_secs(30);
 const TABLE: &str = "LEASEHOLD_DYNAMODB_TABLE";
 const KNOWN: &str =
     "dynamodb: knows region=…, endpoint=http://…, profile=…, clock=date, skew=30s and clock=watch";
 
 impl DynamoDbOptions {
-    /// `dynamodb://TABLE?region=…&endpoint=…`; without a table, the one that `LEASEHOLD_DYNAMODB_TABLE` names.
+    /// Parses `dynamodb://TABLE?region=…&endpoint=…`; without a table, uses the one that
+    /// `LEASEHOLD_DYNAMODB_TABLE` names.
     pub fn from_url(url: &StoreUrl) -> Result<Self> {
         let whole = url.expose();
         let rest = whole.split_once(':').map_or("", |(_, rest)| rest);
@@ -94,7 +97,7 @@ impl DynamoDbOptions {
         Ok(options)
     }
 
-    /// Its address for people.
+    /// Returns the URL for display.
     pub(super) fn url(&self) -> &str {
         &self.url
     }
@@ -110,7 +113,8 @@ impl DynamoDbOptions {
             Some(("clock", "watch")) => self.judge = Judge::Watch,
             Some(("clock", "date")) => self.judge = Judge::default(),
             _ => {
-                // Its value may be a secret that somebody took for a setting.
+                // Only the name is shown: the value may be a secret that was mistaken for a
+                // setting.
                 let name = setting.split('=').next().unwrap_or_default();
                 return Err(wrong(format!(
                     "'{name}' is not a setting of a DynamoDB store, or not like this"
@@ -125,14 +129,14 @@ fn checked(table: String) -> Result<String> {
     if table.is_empty() {
         let message = "which DynamoDB table? The address has none".to_owned();
         let hint = format!("write dynamodb://TABLE, or set {TABLE}");
-        return Err(Error::store(Trouble::Misconfigured, message, hint));
+        return Err(Error::store(StoreErrorKind::Misconfigured, message, hint));
     }
     let is_arn = table.starts_with("arn:");
     let good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c) || (is_arn && ":/".contains(c));
     if !table.chars().all(good) || !(3..=1024).contains(&table.len()) {
         let message = format!("'{}' cannot be a DynamoDB table", table.escape_debug());
         let hint = "a table has 3 to 255 letters, digits, '-', '_' and '.'; or give its ARN";
-        return Err(Error::store(Trouble::Misconfigured, message, hint));
+        return Err(Error::store(StoreErrorKind::Misconfigured, message, hint));
     }
     Ok(table)
 }
@@ -141,14 +145,15 @@ fn is_plain(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
 }
 
-/// Without a user in it: DynamoDB takes no passwords, and this is shown to people.
+/// Whether the URL is a valid endpoint. It must not contain a user: DynamoDB takes no passwords,
+/// and the endpoint is displayed.
 fn is_endpoint(url: &str) -> bool {
     let host = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
     host.is_some_and(|host| !host.is_empty() && !host.contains('@'))
 }
 
 fn wrong(message: String) -> Error {
-    Error::store(Trouble::Misconfigured, message, KNOWN)
+    Error::store(StoreErrorKind::Misconfigured, message, KNOWN)
 }
 
 #[cfg(test)]

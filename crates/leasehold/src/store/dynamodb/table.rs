@@ -1,4 +1,4 @@
-//! Making the table, and looking at it.
+//! Creation and check of the table.
 
 use std::time::Duration;
 
@@ -12,23 +12,26 @@ use aws_sdk_dynamodb::types::{
 use super::docs::DynamoDbDocs;
 use super::item::{NAME, TTL};
 use super::trouble::{explain, is_denied, malformed};
-use crate::error::{Error, Result, Trouble};
-use crate::store::{BACK_ROOM, DocStore, Moment};
+use crate::error::{Error, Result, StoreErrorKind};
+use crate::store::{BootInstant, DocStore, RESERVED_PREFIX};
 
-/// So long a new table may take.
+/// Maximum time to create a table.
 const PATIENCE: Duration = Duration::from_mins(2);
 
-/// Whether the table can be used.
+/// Checks that the table can be used.
 pub(super) async fn check(docs: &DynamoDbDocs) -> Result<()> {
     match docs.client.describe_table().table_name(docs.table()).send().await {
         Ok(answer) => answer.table.map_or(Ok(()), |table| fits(docs.table(), &table)),
-        // Whoever may use it need not be allowed to look at it: a read says whether it can be used.
-        Err(error) if is_denied(&error) => docs.get(&format!("{BACK_ROOM}is anybody there?")).await.map(drop),
+        // Credentials may permit use of the table without permitting its description: a read then
+        // shows whether it can be used.
+        Err(error) if is_denied(&error) => {
+            docs.get(&format!("{RESERVED_PREFIX}is anybody there?")).await.map(drop)
+        }
         Err(error) => Err(missing(docs, explain(docs.table(), &error))),
     }
 }
 
-/// Creates it, with what it needs.
+/// Creates the table with its settings.
 pub(super) async fn create(docs: &DynamoDbDocs) -> Result<()> {
     let key = KeySchemaElement::builder()
         .attribute_name(NAME)
@@ -43,14 +46,16 @@ pub(super) async fn create(docs: &DynamoDbDocs) -> Result<()> {
         .key_schema(key)
         .attribute_definitions(name.build().map_err(malformed)?)
         .billing_mode(BillingMode::PayPerRequest);
-    let until = Moment::now().plus(PATIENCE);
+    let until = BootInstant::now().plus(PATIENCE);
     loop {
         match create.clone().send().await {
             Ok(_) => break,
             Err(error) => match error.as_service_error() {
-                Some(CreateTableError::ResourceInUseException(_)) => break, // Somebody has made it.
-                // Only so many tables may be changed at once.
-                Some(CreateTableError::LimitExceededException(_)) if Moment::now() < until => pause().await,
+                Some(CreateTableError::ResourceInUseException(_)) => break, // Already created.
+                // The number of tables that may be changed at once is limited.
+                Some(CreateTableError::LimitExceededException(_)) if BootInstant::now() < until => {
+                    pause().await;
+                }
                 _ => return Err(explain(docs.table(), &error)),
             },
         }
@@ -59,7 +64,7 @@ pub(super) async fn create(docs: &DynamoDbDocs) -> Result<()> {
     clear_away(docs, until).await
 }
 
-async fn until_active(docs: &DynamoDbDocs, until: Moment) -> Result<()> {
+async fn until_active(docs: &DynamoDbDocs, until: BootInstant) -> Result<()> {
     loop {
         let found = docs.client.describe_table().table_name(docs.table()).send().await;
         let error = match found {
@@ -68,7 +73,7 @@ async fn until_active(docs: &DynamoDbDocs, until: Moment) -> Result<()> {
                 Some(result) => return result,
                 None => return Ok(()),
             },
-            // Just created, it may not be known everywhere.
+            // A new table may not be visible everywhere yet.
             Err(error)
                 if error
                     .as_service_error()
@@ -78,15 +83,15 @@ async fn until_active(docs: &DynamoDbDocs, until: Moment) -> Result<()> {
             }
             Err(error) => return Err(explain(docs.table(), &error)),
         };
-        if until <= Moment::now() {
+        if until <= BootInstant::now() {
             return Err(error);
         }
         pause().await;
     }
 }
 
-/// Lets the service clear away what has had its time: batches of old events.
-async fn clear_away(docs: &DynamoDbDocs, until: Moment) -> Result<()> {
+/// Enables deletion of expired items by the service: batches of old events.
+async fn clear_away(docs: &DynamoDbDocs, until: BootInstant) -> Result<()> {
     let ttl =
         TimeToLiveSpecification::builder().attribute_name(TTL).enabled(true).build().map_err(malformed)?;
     let enable = docs.client.update_time_to_live().table_name(docs.table()).time_to_live_specification(ttl);
@@ -96,8 +101,9 @@ async fn clear_away(docs: &DynamoDbDocs, until: Moment) -> Result<()> {
         }
         match enable.clone().send().await {
             Ok(_) => return Ok(()),
-            // Somebody else is just doing it, or something else to the table: the next look will tell.
-            Err(error) if until <= Moment::now() || is_denied(&error) => {
+            // Another client may be enabling it, or the table is being changed: the next query
+            // shows the result.
+            Err(error) if until <= BootInstant::now() || is_denied(&error) => {
                 return Err(explain(docs.table(), &error));
             }
             Err(_) => pause().await,
@@ -105,7 +111,7 @@ async fn clear_away(docs: &DynamoDbDocs, until: Moment) -> Result<()> {
     }
 }
 
-/// Which attribute says when an item may be cleared away, if any does.
+/// Returns the attribute with the time when an item may be deleted, if TTL is enabled.
 pub(super) async fn cleared_by(docs: &DynamoDbDocs) -> Result<Option<String>> {
     let asked = docs.client.describe_time_to_live().table_name(docs.table());
     let answer = asked.send().await.map_err(|error| explain(docs.table(), &error))?;
@@ -115,7 +121,7 @@ pub(super) async fn cleared_by(docs: &DynamoDbDocs) -> Result<Option<String>> {
     }))
 }
 
-/// Whether this is a table that leasehold can use, now.
+/// Checks that leasehold can use this table now.
 fn fits(name: &str, table: &TableDescription) -> Result<()> {
     let is_ours = match table.key_schema() {
         [key] => {
@@ -128,7 +134,7 @@ fn fits(name: &str, table: &TableDescription) -> Result<()> {
     };
     if !is_ours {
         return Err(Error::store(
-            Trouble::Misconfigured,
+            StoreErrorKind::Misconfigured,
             format!(
                 "the DynamoDB table '{name}' is not one of leasehold's: its key is not the text '{NAME}' alone"
             ),
@@ -138,16 +144,16 @@ fn fits(name: &str, table: &TableDescription) -> Result<()> {
     match table.table_status() {
         None | Some(TableStatus::Active | TableStatus::Updating) => Ok(()),
         Some(status) => Err(Error::store(
-            Trouble::Unavailable,
+            StoreErrorKind::Unavailable,
             format!("the DynamoDB table '{name}' cannot be used: it is {}", status.as_str().to_lowercase()),
             "try again in a minute",
         )),
     }
 }
 
-/// The hint of a missing table with its own address in it.
+/// Puts the table's own address into the hint about a missing table.
 fn missing(docs: &DynamoDbDocs, mut error: Error) -> Error {
-    if let Error::Store { trouble: Trouble::Misconfigured, hint, .. } = &mut error {
+    if let Error::Store { trouble: StoreErrorKind::Misconfigured, hint, .. } = &mut error {
         *hint = hint.replace("dynamodb://TABLE", &format!("'{}'", docs.url()));
     }
     error

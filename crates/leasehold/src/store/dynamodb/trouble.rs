@@ -1,17 +1,17 @@
-//! What DynamoDB says, in our words.
+//! Maps DynamoDB errors to store errors.
 
 use std::error::Error as StdError;
 
 use aws_sdk_dynamodb::error::{BuildError, ProvideErrorMetadata, SdkError};
 
-use crate::error::{Error, Trouble};
+use crate::error::{Error, StoreErrorKind};
 
-/// The cause, as far as people may see it: a refused signature is answered with what was signed.
+/// Cause as far as it may be shown: the answer to a rejected signature contains the signed data.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Said(String);
 
-/// Turns an error of the SDK into one of ours: what happened to which table, and what to do.
+/// Converts an SDK error into a store error that names the table, the problem and the remedy.
 pub(super) fn explain<E, R>(table: &str, error: &SdkError<E, R>) -> Error
 where
     E: StdError + ProvideErrorMetadata + Send + Sync + 'static,
@@ -21,25 +21,25 @@ where
     let (trouble, what, hint) = match error {
         SdkError::ServiceError(_) => service(&code, error.message().unwrap_or_default()),
         SdkError::TimeoutError(_) => (
-            Trouble::Unavailable,
+            StoreErrorKind::Unavailable,
             "did not answer in time",
             "try again; look at the network and at the service's state",
         ),
         _ if is_about_credentials(error) => {
-            (Trouble::Misconfigured, "cannot be reached: there are no AWS credentials", NO_CREDENTIALS)
+            (StoreErrorKind::Misconfigured, "cannot be reached: there are no AWS credentials", NO_CREDENTIALS)
         }
         SdkError::ConstructionFailure(_) => (
-            Trouble::Misconfigured,
+            StoreErrorKind::Misconfigured,
             "cannot be asked",
             "look at the region, the endpoint and the AWS configuration files",
         ),
         SdkError::DispatchFailure(_) => (
-            Trouble::Unavailable,
+            StoreErrorKind::Unavailable,
             "cannot be reached",
             "try again; look at the network, the region and the endpoint",
         ),
         _ => (
-            Trouble::Unavailable,
+            StoreErrorKind::Unavailable,
             "gave an answer that cannot be read",
             "try again; is there something else at this endpoint?",
         ),
@@ -58,25 +58,26 @@ where
 pub(super) const NO_CREDENTIALS: &str =
     "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give this machine a role";
 
-/// A request of ours that the SDK does not take.
+/// Returns the error for a request that the SDK rejects.
 pub(super) fn malformed(error: BuildError) -> Error {
-    Error::store(Trouble::Broken, "a request cannot be put together", "please report this").because(error)
+    Error::store(StoreErrorKind::Broken, "a request cannot be put together", "please report this")
+        .because(error)
 }
 
-/// Whether the service said this.
+/// Whether the service denied access.
 pub(super) fn is_denied<E: ProvideErrorMetadata, R>(error: &SdkError<E, R>) -> bool {
     error.code().is_some_and(|code| code.contains("AccessDenied"))
 }
 
-fn service(code: &str, message: &str) -> (Trouble, &'static str, &'static str) {
+fn service(code: &str, message: &str) -> (StoreErrorKind, &'static str, &'static str) {
     match code {
         "ResourceNotFoundException" => (
-            Trouble::Misconfigured,
+            StoreErrorKind::Misconfigured,
             "does not exist",
             "create it with: leasehold store init --store dynamodb://TABLE; or look at the region and the account",
         ),
         "AccessDeniedException" | "AccessDenied" => (
-            Trouble::NotPermitted,
+            StoreErrorKind::NotPermitted,
             "may not be used by these credentials",
             "let them have the permissions in docs/engines/dynamodb.md",
         ),
@@ -90,12 +91,12 @@ fn service(code: &str, message: &str) -> (Trouble, &'static str, &'static str) {
         | "MissingAuthenticationToken"
         | "OptInRequired"
         | "InvalidAccessKeyId" => (
-            Trouble::NotPermitted,
+            StoreErrorKind::NotPermitted,
             "does not know these credentials",
             "look at AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN and AWS_PROFILE",
         ),
         "ExpiredTokenException" | "ExpiredToken" | "RequestExpired" => (
-            Trouble::NotPermitted,
+            StoreErrorKind::NotPermitted,
             "does not take these credentials any more: they have expired",
             "log in again",
         ),
@@ -105,32 +106,34 @@ fn service(code: &str, message: &str) -> (Trouble, &'static str, &'static str) {
         | "ThrottledException"
         | "RequestLimitExceeded"
         | "LimitExceededException" => (
-            Trouble::Unavailable,
+            StoreErrorKind::Unavailable,
             "is asked more than its capacity allows",
             "try again later; bill it on demand, or give it more capacity",
         ),
-        "ResourceInUseException" => (Trouble::Unavailable, "is being changed", "try again in a minute"),
+        "ResourceInUseException" => {
+            (StoreErrorKind::Unavailable, "is being changed", "try again in a minute")
+        }
         "ValidationException" if message.contains("size") => (
-            Trouble::Unavailable,
+            StoreErrorKind::Unavailable,
             "cannot keep a lock that is larger than 400 KB",
             "let fewer wait or hold at once, or let them say less about themselves (metadata)",
         ),
         "ValidationException" => (
-            Trouble::Misconfigured,
+            StoreErrorKind::Misconfigured,
             "is not a table of leasehold: it has another key",
             "give leasehold a table of its own: leasehold store init --store dynamodb://TABLE",
         ),
         "KMSAccessDeniedException" | "KMSDisabledException" | "KMSInvalidStateException" => (
-            Trouble::NotPermitted,
+            StoreErrorKind::NotPermitted,
             "is encrypted with a key that cannot be used",
             "let these credentials use the table's KMS key",
         ),
-        // Whatever else it is, the service was not up to it.
-        _ => (Trouble::Unavailable, "has a problem", "try again; look at the service's state"),
+        // All other errors are treated as temporary problems of the service.
+        _ => (StoreErrorKind::Unavailable, "has a problem", "try again; look at the service's state"),
     }
 }
 
-/// Whether it got no further than looking for credentials.
+/// Whether the request failed while looking for credentials.
 fn is_about_credentials(error: &(dyn StdError + 'static)) -> bool {
     causes(error).any(|cause| {
         let text = cause.to_string();
@@ -138,7 +141,7 @@ fn is_about_credentials(error: &(dyn StdError + 'static)) -> bool {
     })
 }
 
-/// An error and what is under it, without repeating anything.
+/// Returns the text of an error and its causes, without repetitions.
 pub(super) fn chain(error: &(dyn StdError + 'static)) -> String {
     let mut parts: Vec<String> = Vec::new();
     for cause in causes(error) {
@@ -154,9 +157,9 @@ fn causes<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (
     std::iter::successors(Some(error), |error| StdError::source(*error))
 }
 
-/// An error for what has no error of the SDK, with its cause in words.
+/// Returns an error with the given cause, for cases without an `SdkError`.
 pub(super) fn caused(
-    trouble: Trouble,
+    trouble: StoreErrorKind,
     message: String,
     hint: &str,
     cause: &(dyn StdError + 'static),

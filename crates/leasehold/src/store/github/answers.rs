@@ -1,10 +1,10 @@
-//! What comes back from GitHub: only what is read.
+//! Responses of the GitHub API, reduced to the fields that leasehold reads.
 
 use serde::{Deserialize, Deserializer};
 
 use crate::model::Timestamp;
 
-/// An issue.
+/// Issue.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Issue {
     pub(super) number: u64,
@@ -16,7 +16,7 @@ pub(super) struct Issue {
     pub(super) state_reason: Option<String>,
     #[serde(default)]
     pub(super) html_url: String,
-    /// Nobody if the account is gone.
+    /// Author of the issue; `None` if the account was deleted.
     #[serde(default)]
     pub(super) user: Option<User>,
     #[serde(default)]
@@ -26,7 +26,7 @@ pub(super) struct Issue {
     #[serde(default)]
     pub(super) assignees: Option<Vec<User>>,
     pub(super) comments: u64,
-    /// There if it is a pull request, which is listed among issues.
+    /// Present if the issue is a pull request: GitHub lists pull requests among issues.
     #[serde(default)]
     pub(super) pull_request: Option<serde_json::Value>,
     #[serde(deserialize_with = "time")]
@@ -37,7 +37,7 @@ pub(super) struct Issue {
     pub(super) closed_at: Option<Timestamp>,
 }
 
-/// A label, in either of the ways that GitHub gives it.
+/// Label, in either of the two formats that GitHub returns.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(untagged)]
 enum Label {
@@ -49,14 +49,14 @@ enum Label {
 }
 
 impl Issue {
-    /// The names of its labels.
+    /// Returns the names of the issue's labels.
     pub(super) fn labels(&self) -> impl Iterator<Item = &str> {
         self.labels.iter().map(|label| match label {
             Label::Name(name) | Label::Whole { name } => name.as_str(),
         })
     }
 
-    /// As GitHub compares them.
+    /// Whether the issue has this label. Ignores case, as GitHub does.
     pub(super) fn has_label(&self, label: &str) -> bool {
         self.labels().any(|name| name.to_lowercase() == label.to_lowercase())
     }
@@ -74,7 +74,7 @@ impl Issue {
     }
 }
 
-/// Somebody.
+/// GitHub account.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct User {
     pub(super) login: String,
@@ -83,23 +83,23 @@ pub(super) struct User {
 }
 
 impl User {
-    /// An App, not a person.
+    /// Whether the account is an App, not a person.
     pub(super) fn is_bot(&self) -> bool {
         self.kind == "Bot"
     }
 }
 
-/// A comment.
+/// Comment on an issue.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Comment {
     pub(super) id: u64,
     #[serde(default)]
     pub(super) body: Option<String>,
-    /// Nobody if the account is gone.
+    /// Author of the comment; `None` if the account was deleted.
     pub(super) user: Option<User>,
     #[serde(default)]
     pub(super) author_association: Option<String>,
-    /// The address of its issue: `…/issues/123`.
+    /// URL of the comment's issue: `…/issues/123`.
     #[serde(default)]
     issue_url: String,
     #[serde(deserialize_with = "time")]
@@ -109,18 +109,18 @@ pub(super) struct Comment {
 }
 
 impl Comment {
-    /// The number of its issue.
+    /// Returns the number of the comment's issue.
     pub(super) fn issue(&self) -> Option<u64> {
         self.issue_url.rsplit('/').next()?.parse().ok()
     }
 }
 
-/// Something that happened to an issue.
+/// Event in the history of an issue.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct IssueEvent {
     #[serde(default)]
     pub(super) event: String,
-    /// Who was assigned, or is no longer.
+    /// Account that was assigned or unassigned.
     #[serde(default)]
     pub(super) assignee: Option<User>,
     #[serde(default)]
@@ -130,7 +130,7 @@ pub(super) struct IssueEvent {
 }
 
 impl IssueEvent {
-    /// Which label it is about.
+    /// Returns the name of the label that the event is about.
     pub(super) fn label(&self) -> Option<&str> {
         self.label.as_ref().map(|label| match label {
             Label::Name(name) | Label::Whole { name } => name.as_str(),
@@ -138,7 +138,7 @@ impl IssueEvent {
     }
 }
 
-/// A repository.
+/// Repository.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Repository {
     pub(super) has_issues: bool,
@@ -148,26 +148,26 @@ pub(super) struct Repository {
     pub(super) permissions: Option<Permissions>,
 }
 
-/// What the token may do there.
+/// Permissions of the token on the repository.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub(super) struct Permissions {
     #[serde(default)]
     pub(super) push: bool,
 }
 
-/// A token that an App has drawn.
+/// Installation access token of a GitHub App.
 #[derive(Deserialize)]
 pub(super) struct Drawn {
     pub(super) token: String,
 }
 
-/// The App that this client is.
+/// GitHub App as which this client authenticates.
 #[derive(Deserialize)]
 pub(super) struct AppAnswer {
     pub(super) slug: String,
 }
 
-/// Why not.
+/// Error response.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Refusal {
     #[serde(default)]

@@ -1,4 +1,5 @@
-//! The few calls that are needed. Each is sent once: whoever made it knows whether it may be made again.
+//! Calls to the GitHub API. Each request is sent once: only the caller knows whether it may be
+//! repeated.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -14,57 +15,59 @@ use super::auth::{App, Auth};
 use super::options::GithubOptions;
 use super::pace::{Pace, Said};
 use super::trouble;
-use crate::error::{Error, Result, Trouble};
+use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{Timestamp, Ttl};
 use crate::store::dates::Dates;
-use crate::store::{Budget, Moment};
+use crate::store::{BootInstant, RateLimit};
 
-/// One repository, as one client sees it.
+/// API client of one repository.
 pub(super) struct Api {
     client: reqwest::Client,
     pub(super) options: GithubOptions,
     pub(super) pace: Pace,
     pub(super) dates: Dates,
-    drawn: tokio::sync::Mutex<Option<(String, Moment)>>,
-    /// The login of the App that this client is, once GitHub has told it.
+    drawn: tokio::sync::Mutex<Option<(String, BootInstant)>>,
+    /// Login of the App as which this client authenticates, once GitHub has returned it.
     app_login: OnceLock<String>,
     seen: Mutex<Seen>,
 }
 
-/// How something is read.
+/// Mode of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Read {
-    /// Now, whatever is known of it: before anything is granted, claims are read like this.
+    /// Unconditional read. Claims are read like this before anything is granted.
     Anew,
-    /// On the condition that it has changed since it was read last. If it has not, it costs nothing of the hour's budget.
+    /// Read on the condition that the resource has changed since the last read. If it has not, the
+    /// read costs nothing of the hour's budget.
     IfChanged,
 }
 
-/// An answer: what was read, and the service's time when it was made.
+/// Response: the value, and the service's time when the response was made.
 pub(super) struct Dated<T> {
     pub(super) what: T,
     pub(super) now: Timestamp,
 }
 
-/// The login of the token that a workflow of GitHub Actions has.
+/// Login of the token that a GitHub Actions workflow has.
 const WORKFLOW_LOGIN: &str = "github-actions[bot]";
-/// One request.
+/// Timeout of one request.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// As many as GitHub gives at once.
+/// Maximum page size of GitHub.
 const PAGE: usize = 100;
-/// A list that is longer than so many pages is not ours.
+/// Maximum number of pages of a list; a longer list is not leasehold's.
 const MAX_PAGES: usize = 30;
-/// The most pages of recent comments that are read, and the age of the oldest comment that counts.
+/// Maximum number of pages of recent comments that are read, and maximum age of a comment that
+/// counts.
 const RECENT_PAGES: usize = 5;
 const RECENT: Ttl = Ttl::from_secs(24 * 3600);
-/// The status that says that all is as it was.
+/// Status of a response that has not changed.
 const UNCHANGED: u16 = 304;
-/// The status that says that a token is not good.
+/// Status of a response to an invalid token.
 const REFUSED: u16 = 401;
-/// An App's token is good for an hour.
+/// Time for which the client uses an App's token, which is valid for an hour.
 const DRAWN: Duration = Duration::from_mins(50);
 
-/// What came back, whatever it is.
+/// Response with any status.
 pub(super) struct Raw {
     pub(super) status: u16,
     now: Timestamp,
@@ -72,9 +75,9 @@ pub(super) struct Raw {
     body: Vec<u8>,
 }
 
-/// What was read, by its path, with its mark.
+/// Cached responses by path, each with its `ETag`.
 type Seen = HashMap<String, (String, Arc<[u8]>)>;
-/// So many bytes of it are kept at most.
+/// Maximum number of bytes of cached responses.
 const MAX_SEEN: usize = 16 << 20;
 
 impl Api {
@@ -101,25 +104,25 @@ impl Api {
         format!("{}/{}", self.options.owner, self.options.repo)
     }
 
-    /// The repository itself.
+    /// Returns the repository.
     pub(super) async fn look_at_repository(&self) -> Result<Repository> {
         let raw = self.call(Method::GET, &self.path(""), None).await?;
         self.read(&raw).map(|dated| dated.what)
     }
 
-    /// The service's time and what is left of the budget; costs nothing.
+    /// Returns the service's time, and records what is left of the budget; costs nothing of it.
     pub(super) async fn now(&self) -> Result<Timestamp> {
         let raw = self.call(Method::GET, "/rate_limit", None).await?;
         self.read::<Value>(&raw).map(|dated| dated.now)
     }
 
-    /// One issue; none if it is not there.
+    /// Returns one issue; `None` if it does not exist.
     pub(super) async fn issue(&self, number: u64, read: Read) -> Result<Option<Dated<Issue>>> {
         let raw = self.get(&self.path(&format!("/issues/{number}")), read).await?;
         self.read_if_there(&raw)
     }
 
-    /// The issues with our label, closed ones too, oldest first.
+    /// Returns the issues with leasehold's label, including closed ones, oldest first.
     pub(super) async fn labelled(&self) -> Result<Dated<Vec<Issue>>> {
         let label =
             percent_encoding::utf8_percent_encode(&self.options.label, percent_encoding::NON_ALPHANUMERIC);
@@ -129,7 +132,8 @@ impl Api {
         Ok(listed)
     }
 
-    /// The issues with this label, oldest first; closed ones too, if so wanted.
+    /// Returns the issues with this label, oldest first; the state is `open`, or `all` to include
+    /// closed ones.
     pub(super) async fn queued(&self, label: &str, state: &str) -> Result<Dated<Vec<Issue>>> {
         let label = percent_encoding::utf8_percent_encode(label, percent_encoding::NON_ALPHANUMERIC);
         let query = format!("labels={label}&state={state}&sort=created&direction=asc");
@@ -139,21 +143,21 @@ impl Api {
         Ok(listed)
     }
 
-    /// What has happened to an issue, oldest first.
+    /// Returns the events of an issue, oldest first.
     pub(super) async fn events(&self, number: u64) -> Result<Vec<IssueEvent>> {
         self.pages(&self.path(&format!("/issues/{number}/events")), "", Read::Anew)
             .await
             .map(|listed| listed.what)
     }
 
-    /// Adds a label, and makes it if there is none of this name.
+    /// Adds a label to an issue; creates the label if it does not exist.
     pub(super) async fn add_label(&self, number: u64, label: &str) -> Result<()> {
         let path = self.path(&format!("/issues/{number}/labels"));
         let raw = self.call(Method::POST, &path, Some(json!({ "labels": [label] }))).await?;
         self.read::<Value>(&raw).map(drop)
     }
 
-    /// Takes a label away; says whether it was there.
+    /// Removes a label from an issue; returns whether the issue had it.
     pub(super) async fn remove_label(&self, number: u64, label: &str) -> Result<bool> {
         let label = percent_encoding::utf8_percent_encode(label, percent_encoding::NON_ALPHANUMERIC);
         let raw =
@@ -161,7 +165,7 @@ impl Api {
         self.read_if_there::<Value>(&raw).map(|found| found.is_some())
     }
 
-    /// An issue with labels; whoever may not push gets one without.
+    /// Creates an issue with labels. GitHub leaves the labels out if the token has no push access.
     pub(super) async fn create_issue(
         &self,
         title: &str,
@@ -178,7 +182,7 @@ impl Api {
         self.read(&raw)
     }
 
-    /// All comments of an issue, by ascending id; none if the issue is not there.
+    /// Returns all comments of an issue, by ascending id; `None` if the issue does not exist.
     pub(super) async fn comments(&self, number: u64, read: Read) -> Result<Option<Dated<Vec<Comment>>>> {
         match self.pages(&self.path(&format!("/issues/{number}/comments")), "", read).await {
             Ok(listed) => Ok(Some(listed)),
@@ -187,7 +191,8 @@ impl Api {
         }
     }
 
-    /// The comments of all issues that were changed last, the newest first: those of a day, or the first 500.
+    /// Returns the comments of all issues that changed last, newest first: those of one day, but at
+    /// most 500.
     pub(super) async fn recent_comments(&self) -> Result<Dated<Vec<Comment>>> {
         let path = self.path("/issues/comments");
         let (mut all, mut first) = (Vec::<Comment>::new(), None);
@@ -207,7 +212,7 @@ impl Api {
         Ok(Dated { what: all, now })
     }
 
-    /// One comment; none if it is not there.
+    /// Returns one comment; `None` if it does not exist.
     pub(super) async fn comment(&self, id: u64) -> Result<Option<Dated<Comment>>> {
         let raw = self.call(Method::GET, &self.path(&format!("/issues/comments/{id}")), None).await?;
         self.read_if_there(&raw)
@@ -219,14 +224,14 @@ impl Api {
         self.read_if_there(&raw)
     }
 
-    /// Changes a comment; none if it is not there any more.
+    /// Edits a comment; returns `None` if it does not exist any more.
     pub(super) async fn edit_comment(&self, id: u64, body: &str) -> Result<Option<Dated<Comment>>> {
         let path = self.path(&format!("/issues/comments/{id}"));
         let raw = self.call(Method::PATCH, &path, Some(json!({ "body": body }))).await?;
         self.read_if_there(&raw)
     }
 
-    /// Deletes a comment; says whether it was there.
+    /// Deletes a comment; returns whether it existed.
     pub(super) async fn delete_comment(&self, id: u64) -> Result<bool> {
         let raw = self.call(Method::DELETE, &self.path(&format!("/issues/comments/{id}")), None).await?;
         match raw.status {
@@ -236,7 +241,7 @@ impl Api {
         }
     }
 
-    /// Adds an assignee, or silently does not; the issue tells.
+    /// Adds an assignee. GitHub may silently leave it out; the returned issue shows the result.
     pub(super) async fn assign(&self, number: u64, login: &str) -> Result<Dated<Issue>> {
         self.assignees(Method::POST, number, &[login]).await
     }
@@ -262,13 +267,14 @@ impl Api {
         self.read(&raw)
     }
 
-    // --- one request --------------------------------------------------------------------------------------------
+    // --- requests --------------------------------------------------------------------------------
 
     pub(super) fn path(&self, rest: &str) -> String {
         format!("/repos/{}/{}{rest}", self.options.owner, self.options.repo)
     }
 
-    /// All pages of a list. The time is that of the first page: what was written before it is in the list.
+    /// Returns all pages of a list. Its time is that of the first page: everything that was written
+    /// before that time is in the list.
     async fn pages<T: DeserializeOwned>(&self, path: &str, query: &str, read: Read) -> Result<Dated<Vec<T>>> {
         let mut all = Vec::new();
         let mut first = None;
@@ -286,14 +292,14 @@ impl Api {
 
     fn endless(&self) -> Error {
         let message = format!("a list of the GitHub repository {} has no end", self.repository());
-        Error::store(Trouble::Misconfigured, message, "delete old issues or comments of leasehold's")
+        Error::store(StoreErrorKind::Misconfigured, message, "delete old issues or comments of leasehold's")
     }
 
     pub(super) async fn call(&self, method: Method, path: &str, body: Option<Value>) -> Result<Raw> {
         self.call_unless(method, path, body, None).await
     }
 
-    /// A read, on a condition or without.
+    /// Reads a resource, conditionally or not.
     async fn get(&self, path: &str, read: Read) -> Result<Raw> {
         if read == Read::Anew {
             return self.call(Method::GET, path, None).await;
@@ -308,7 +314,7 @@ impl Api {
         Ok(raw)
     }
 
-    /// Remembers an answer that has a mark. What is forgotten costs a request, and nothing else.
+    /// Caches a response that has an `ETag`. Dropping a cached response only costs a request.
     fn see(&self, path: &str, raw: &Raw) {
         let mut seen = self.seen();
         seen.remove(path);
@@ -337,7 +343,8 @@ impl Api {
         if raw.status != REFUSED || !matches!(self.options.auth, Auth::App(_)) {
             return Ok(raw);
         }
-        // The App's token has ended before its time. Nothing was done with it, so a new one may be tried.
+        // The App's token has become invalid before its time. GitHub has executed nothing with it,
+        // so the request may be repeated with a new token.
         *self.drawn.lock().await = None;
         let authorization = self.authorization().await?;
         self.send_unless(method, path, body, &authorization, known).await
@@ -353,7 +360,8 @@ impl Api {
         self.send_unless(method, path, body, authorization, None).await
     }
 
-    /// With the mark of an answer that is known: 304 if it would be the same.
+    /// Sends a request. If `known` is the `ETag` of a cached response, GitHub answers with 304 if
+    /// the response would be the same.
     async fn send_unless(
         &self,
         method: Method,
@@ -381,7 +389,7 @@ impl Api {
         let (status, headers) = (answer.status().as_u16(), answer.headers().clone());
         let date = date(&headers);
         if let Some(date) = date {
-            self.dates.hear(i64::try_from(date.as_micros() / 1_000_000).unwrap_or(0), Moment::now());
+            self.dates.hear(i64::try_from(date.as_micros() / 1_000_000).unwrap_or(0), BootInstant::now());
         }
         let body = answer.bytes().await.map_err(lost)?.to_vec();
         let said = Said {
@@ -396,7 +404,11 @@ impl Api {
         }
         let now = date.ok_or_else(|| {
             let message = format!("the answers of the GitHub repository {} have no Date", self.repository());
-            Error::store(Trouble::Misconfigured, message, "let the proxy in between pass the header on")
+            Error::store(
+                StoreErrorKind::Misconfigured,
+                message,
+                "let the proxy in between pass the header on",
+            )
         })?;
         Ok(Raw { status, now, etag: text(&headers, "etag").map(str::to_owned), body })
     }
@@ -407,15 +419,15 @@ impl Api {
             Auth::App(app) => Ok(format!("Bearer {}", self.drawn(app).await?)),
             Auth::Nobody => {
                 let message = format!("there is no token for the GitHub repository {}", self.repository());
-                Err(Error::store(Trouble::Misconfigured, message, trouble::NO_TOKEN))
+                Err(Error::store(StoreErrorKind::Misconfigured, message, trouble::NO_TOKEN))
             }
         }
     }
 
-    /// The token that the App has drawn, or a new one.
+    /// Returns the current token of the App, or requests a new one.
     async fn drawn(&self, app: &App) -> Result<String> {
         let mut drawn = self.drawn.lock().await;
-        let now = Moment::now();
+        let now = BootInstant::now();
         if let Some((token, until)) = &*drawn
             && now < *until
         {
@@ -424,7 +436,8 @@ impl Api {
         let path = format!("/app/installations/{}/access_tokens", app.installation);
         let mut raw = self.prove(app, &path).await?;
         if raw.status == REFUSED {
-            // A proof has a date. If this machine's clock is wrong, the answer has told the right one.
+            // The JSON Web Token is dated. If this machine's clock is wrong, the response has
+            // contained the right time.
             raw = self.prove(app, &path).await?;
         }
         let token = self.read::<Drawn>(&raw)?.what.token;
@@ -436,15 +449,16 @@ impl Api {
     }
 
     async fn prove(&self, app: &App, path: &str) -> Result<Raw> {
-        let proof = app.proof(self.dates.about(Moment::now()))?;
+        let proof = app.proof(self.dates.about(BootInstant::now()))?;
         self.send(Method::POST, path, Some(json!({})), &format!("Bearer {proof}")).await
     }
 
-    /// Without its login an App does not count claims of its other processes before it has written a comment itself: it
-    /// takes no lock wrongly for that, but shows some as free.
+    /// Queries the login of the App. Without its login, an App does not count the claims of its
+    /// other processes before it has posted a comment itself: it acquires no lock wrongly because
+    /// of that, but shows some locks as free.
     async fn learn_app_login(&self, app: &App) {
         let asked = async {
-            let proof = app.proof(self.dates.about(Moment::now()))?;
+            let proof = app.proof(self.dates.about(BootInstant::now()))?;
             let raw = self.send(Method::GET, "/app", None, &format!("Bearer {proof}")).await?;
             self.read::<AppAnswer>(&raw)
         };
@@ -454,8 +468,8 @@ impl Api {
         }
     }
 
-    /// Whether this user may be this client, which has not learned its login from a comment of its own. Never any bot at
-    /// all: some repeat what strangers write.
+    /// Whether this user may be this client, which has not learned its login from a comment of its
+    /// own. Never accepts all bots: some of them repeat what strangers write.
     pub(super) fn may_be_me(&self, user: &User) -> bool {
         let is = |login: &str| user.login.eq_ignore_ascii_case(login);
         match self.app_login.get() {
@@ -486,13 +500,13 @@ impl Api {
         trouble::refused(&self.repository(), raw.status, &Self::reason(raw))
     }
 
-    /// Why something was refused, in the service's words.
+    /// Returns the service's reason for refusing a request.
     pub(super) fn reason(raw: &Raw) -> String {
         serde_json::from_slice::<Refusal>(&raw.body).unwrap_or_default().message
     }
 }
 
-/// A list of what is not there.
+/// Whether the error means that the listed resource does not exist.
 fn is_gone(error: &Error) -> bool {
     let said = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
     said.starts_with("404") || said.starts_with("410")
@@ -504,7 +518,7 @@ fn tls() -> Result<rustls::ClientConfig> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let config = config.map_err(|error| {
-        Error::store(Trouble::Broken, "TLS cannot be set up", "please report this").because(error)
+        Error::store(StoreErrorKind::Broken, "TLS cannot be set up", "please report this").because(error)
     })?;
     Ok(config.with_root_certificates(roots).with_no_client_auth())
 }
@@ -522,8 +536,8 @@ fn date(headers: &HeaderMap) -> Option<Timestamp> {
     u64::try_from(date.timestamp().as_microsecond()).ok().map(Timestamp::from_micros)
 }
 
-fn budget(headers: &HeaderMap) -> Option<Budget> {
-    Some(Budget {
+fn budget(headers: &HeaderMap) -> Option<RateLimit> {
+    Some(RateLimit {
         limit: number(headers, "x-ratelimit-limit")?,
         remaining: number(headers, "x-ratelimit-remaining")?,
         renews_at: Timestamp::from_micros(number(headers, "x-ratelimit-reset")?.saturating_mul(1_000_000)),

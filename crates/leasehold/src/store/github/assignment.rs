@@ -1,5 +1,6 @@
-//! The holder as assignee of its issue, for people. It is assigned after the lock is taken and unassigned before the lock is
-//! released. Neither decides who holds: what fails is tried again later, a few times.
+//! Assignment of issues to the holders of their locks, for people. The client assigns the holder
+//! after acquiring the lock, and unassigns it before releasing the lock. Neither decides which
+//! client holds the lock: a failed attempt is repeated later, a few times.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -11,29 +12,34 @@ use super::issues::pause;
 use super::protocol::Protocol;
 use super::view::{Standing, View};
 use crate::model::LeaseId;
-use crate::store::Moment;
+use crate::store::BootInstant;
 
-/// Whether the holder of a lease is an assignee, as far as this process knows.
+/// Assignment of a lease's holder to the issue, as far as this process knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Assigned {
-    /// It was assigned. If a person has taken that back since, it stays so.
+    /// The holder was assigned. If a person has removed the assignment since, no client restores
+    /// it.
     Yes,
-    /// So many tries have failed; the renewal with this number makes the next one.
+    /// `tries` attempts have failed; the renewal with the number `next` makes the next one.
     Failed { tries: u32, next: u64 },
-    /// GitHub does not assign this login, or too many tries have failed.
+    /// GitHub does not assign this login, or too many attempts have failed.
     Never,
 }
 
-/// The most tries for a lease. The renewals between two of them double: 1, 2, 4…
+/// Maximum number of attempts per lease. The number of renewals between two attempts doubles: 1, 2,
+/// 4…
 const MAX_TRIES: u32 = 8;
-/// One try takes so long at most, with its place among the writes; and at most half of what is left of the lease.
+/// Maximum duration of one attempt, including the wait for its turn to write. An attempt also takes
+/// at most half of the lease's remaining time.
 const TRY_TIME: Duration = Duration::from_secs(6);
-/// With less than this, nothing is tried: the answer of the renewal must not be late.
+/// Minimum time for an attempt: with less, no attempt is made, because the renewal's response must
+/// not be late.
 const LEAST: Duration = Duration::from_secs(1);
 
 impl Protocol {
-    /// Assigns the issue to the holder that has just taken its lock. A try that failed is made once more at once: the next
-    /// one is a renewal away. Returns the issue as it is then, if GitHub has answered.
+    /// Assigns the issue to the holder that has just acquired its lock. Repeats a failed attempt
+    /// once at once, because the next attempt is a renewal away. Returns the issue after that, if
+    /// GitHub has answered.
     pub(super) async fn assign(&self, lock: &str, number: u64, login: &str) -> (Option<Issue>, Assigned) {
         let first = self.try_to_assign(lock, number, login, Assigned::Failed { tries: 0, next: 0 }, 0).await;
         if !matches!(first.1, Assigned::Failed { .. }) || self.api.pace.is_refused() {
@@ -64,7 +70,7 @@ impl Protocol {
                 tracing::warn!(%lock, %error, "the issue could not be assigned; the lock is held all the same");
                 (None, before.failed_again(beat))
             }
-            // Such as 422: this login cannot be assigned here.
+            // For example 422: this login cannot be assigned here.
             Err(error) => {
                 self.warn_once(number, login, &error.to_string());
                 (None, Assigned::Never)
@@ -72,7 +78,8 @@ impl Protocol {
         }
     }
 
-    /// Once for a process: a login that cannot be assigned to one issue can rarely be assigned to others.
+    /// Logs a warning once per process: a login that cannot be assigned to one issue can rarely be
+    /// assigned to others.
     fn warn_once(&self, issue: u64, login: &str, why: &str) {
         if !self.warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
@@ -84,26 +91,26 @@ impl Protocol {
         }
     }
 
-    /// Assigns the holder of a lease that has just been renewed, if that failed before and it is time for another try. No
-    /// request if the holder was assigned.
+    /// Assigns the holder of a lease that has just been renewed, if earlier attempts failed and the
+    /// next one is due. Sends no request if the holder was assigned.
     pub(super) async fn repair_assignment(
         &self,
         number: u64,
         standing: &Standing,
         claim: &Claim,
-        deadline: Moment,
+        deadline: BootInstant,
     ) {
         let Some(Assigned::Failed { next, .. }) = self.mine(&claim.lease_id).map(|mine| mine.assigned) else {
             return;
         };
-        let time = (deadline.after(Moment::now()) / 2).min(TRY_TIME);
+        let time = (deadline.after(BootInstant::now()) / 2).min(TRY_TIME);
         if claim.beat < next || time < LEAST || self.api.pace.is_refused() {
             return;
         }
         let before = self.mine(&claim.lease_id).map_or(Assigned::Never, |mine| mine.assigned);
         let login = &standing.author;
         let repaired = tokio::time::timeout(time, async {
-            // Another process has taken this lease, and may have assigned its holder.
+            // Another process has acquired this lease, and may have assigned the holder.
             if before.is_unknown()
                 && let Ok(Some(issue)) = self.api.issue(number, Read::IfChanged).await
                 && issue.what.is_assigned_to(login)
@@ -119,8 +126,8 @@ impl Protocol {
         self.set_assigned(&claim.lease_id, assigned);
     }
 
-    /// What is known of the assignment of a lease when it is renewed here for the first time. One that another process has
-    /// taken may lack its assignee: its first renewal looks.
+    /// Returns the assumed assignment of a lease's holder before a renewal. A lease that another
+    /// process has acquired may lack its assignee: its first renewal checks this.
     pub(super) fn assumed(&self, id: &LeaseId, beat: u64) -> Assigned {
         match self.mine(id) {
             Some(mine) => mine.assigned,
@@ -129,9 +136,10 @@ impl Protocol {
         }
     }
 
-    /// Unassigns the holder before its lease is released, and with it those that earlier holders could not unassign. If that
-    /// fails, the claim says whom it has left assigned: nobody takes them for people, and the next release tries again.
-    /// Returns the issue as it is then, if GitHub has answered.
+    /// Unassigns the holder before its lease is released, together with the logins that earlier
+    /// holders could not unassign. If that fails, the claim lists the logins that are still
+    /// assigned: no client takes them for people, and the next release tries again. Returns the
+    /// issue after that, if GitHub has answered.
     pub(super) async fn unassign(
         &self,
         number: u64,
@@ -159,7 +167,8 @@ impl Protocol {
 }
 
 impl Assigned {
-    /// After one more try that failed, with the renewal of this number.
+    /// Returns the state after one more failed attempt, which the renewal with the number `beat`
+    /// made.
     fn failed_again(self, beat: u64) -> Self {
         match self {
             Self::Failed { tries, .. } if tries + 1 < MAX_TRIES => {
@@ -170,7 +179,7 @@ impl Assigned {
         }
     }
 
-    /// Whether nothing was tried here yet.
+    /// Whether this process has made no attempt yet.
     const fn is_unknown(self) -> bool {
         matches!(self, Self::Failed { tries: 0, .. })
     }

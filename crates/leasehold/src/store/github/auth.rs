@@ -1,4 +1,4 @@
-//! Who asks: a token, or a GitHub App that draws a new one every hour. Never shown.
+//! Credentials: a token, or a GitHub App that requests a new token every hour. Never printed.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,21 +9,21 @@ use ring::signature::{RSA_PKCS1_SHA256, RsaKeyPair};
 use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject;
 
-use crate::error::{Error, Result, Trouble};
+use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::Timestamp;
 
-/// Who asks.
+/// Credentials of the client.
 #[derive(Clone)]
 pub(super) enum Auth {
-    /// Nobody: good for nothing but an error that says so.
+    /// No credentials configured; every call fails with a configuration error.
     Nobody,
-    /// A personal token, or that of a workflow.
+    /// Personal token, or the token of a workflow.
     Token(String),
-    /// An App, by its private key.
+    /// GitHub App, by its private key.
     App(App),
 }
 
-/// A GitHub App, installed at the repository's owner.
+/// GitHub App that is installed for the repository's owner.
 #[derive(Clone)]
 pub(super) struct App {
     id: String,
@@ -31,13 +31,14 @@ pub(super) struct App {
     key: std::sync::Arc<RsaKeyPair>,
 }
 
-/// A proof that we are the App is good for so long; GitHub takes ten minutes at most.
+/// Lifetime of a JSON Web Token that authenticates the App; GitHub accepts at most ten minutes.
 const PROOF: Duration = Duration::from_mins(8);
-/// Clocks differ.
+/// Time by which a JSON Web Token is dated back, because clocks differ.
 const SKEW: Duration = Duration::from_mins(1);
 
 impl Auth {
-    /// Whether GitHub knows the client as a bot: an App, or a workflow with the token of its installation.
+    /// Whether GitHub regards the client as a bot: an App, or a workflow with the token of an
+    /// installation.
     pub(super) fn is_of_an_app(&self) -> bool {
         match self {
             Self::Nobody => false,
@@ -46,7 +47,7 @@ impl Auth {
         }
     }
 
-    /// What the environment says.
+    /// Reads the credentials from the environment.
     pub(super) fn from_env() -> Result<Self> {
         let said = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         if let Some(token) = said("GITHUB_TOKEN").or_else(|| said("GH_TOKEN")) {
@@ -83,7 +84,8 @@ impl App {
         Ok(Self { id, installation, key: std::sync::Arc::new(key) })
     }
 
-    /// What proves that we are the App: a JSON Web Token, signed with its key.
+    /// Returns a JSON Web Token that authenticates the client as the App, signed with the App's
+    /// key.
     pub(super) fn proof(&self, now: Timestamp) -> Result<String> {
         let seconds = |time: Timestamp| time.as_micros() / 1_000_000;
         let claims = serde_json::json!({
@@ -96,13 +98,13 @@ impl App {
         let mut signature = vec![0; self.key.public().modulus_len()];
         let random = ring::rand::SystemRandom::new();
         self.key.sign(&RSA_PKCS1_SHA256, &random, signed.as_bytes(), &mut signature).map_err(|_| {
-            Error::store(Trouble::Broken, "the GitHub App's key does not sign", "please report this")
+            Error::store(StoreErrorKind::Broken, "the GitHub App's key does not sign", "please report this")
         })?;
         Ok(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature)))
     }
 }
 
-/// Without what is secret.
+/// Omits the secrets.
 impl fmt::Debug for Auth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -116,5 +118,5 @@ impl fmt::Debug for Auth {
 fn wrong(message: String) -> Error {
     let hint = "set GITHUB_TOKEN; or, for an App, GITHUB_APP_ID, GITHUB_APP_INSTALLATION_ID and GITHUB_APP_PRIVATE_KEY (or \
                 GITHUB_APP_PRIVATE_KEY_FILE)";
-    Error::store(Trouble::Misconfigured, message, hint)
+    Error::store(StoreErrorKind::Misconfigured, message, hint)
 }

@@ -1,5 +1,5 @@
-//! What a comment of ours says: a line for people, and the same as JSON where people do not see it. Read with suspicion:
-//! anybody may have written or changed it.
+//! Content of leasehold's comments: a line for people, and the same as hidden JSON. Parsing must
+//! not trust the content: any user may have written or changed it.
 
 use std::sync::Arc;
 
@@ -12,23 +12,23 @@ use crate::model::{
     Ttl,
 };
 
-/// What a comment of ours says.
+/// Content of one of leasehold's comments.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "lowercase")]
 pub(super) enum Says {
-    /// Somebody wants the lock, and looks whether others do.
+    /// Candidate: a client wants the lock, and checks whether others do.
     Raised(Claim),
-    /// Somebody has it.
+    /// Claim of a holder.
     Held(Claim),
-    /// Somebody had it. Keeps its token.
+    /// Claim of a former holder. Keeps its token.
     Released(Claim),
-    /// Somebody asks the holder to stop.
+    /// Release request to the holder.
     Asked(Asking),
-    /// Somebody has cleared leases away, or taken one by force.
+    /// Record of leases that a client has cleared, or of one that it has ended by force.
     Ended(Ending),
 }
 
-/// A lease, or the wish for one. One comment, edited as long as it lasts.
+/// Lease, or a candidate for one: one comment, which its client edits for as long as it lasts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Claim {
@@ -37,36 +37,37 @@ pub(super) struct Claim {
     pub(super) holder: Holder,
     #[serde(default)]
     pub(super) token: Token,
-    /// In µs, from each edit of the comment.
+    /// TTL in µs, counted from each edit of the comment.
     pub(super) ttl: Ttl,
-    /// Counts the renewals.
+    /// Number of renewals.
     #[serde(default)]
     pub(super) beat: u64,
     #[serde(default)]
     pub(super) acquired_at: Timestamp,
-    /// Released, and yet kept until then.
+    /// Time until which a released claim is retained.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) until: Option<Timestamp>,
     #[serde(default)]
     pub(super) priority: Priority,
-    /// What the caller says of itself, and what this engine adds for readers of the comment.
+    /// Metadata of the caller, and the entries that this engine adds for readers of the comment.
     #[serde(default)]
     pub(super) metadata: Metadata,
-    /// The names of those entries of `metadata` that this engine has added.
+    /// Names of the entries of `metadata` that this engine has added.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) added: Vec<String>,
-    /// Logins that are assigned without a lease: their assignment could not be taken back when they released it.
+    /// Logins that are assigned without a lease: their assignment could not be removed when they
+    /// released their lease.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) left_assigned: Vec<String>,
-    /// What its holder has cleared away when it took the lock: its comments are gone.
+    /// Leases that the holder has cleared when it acquired the lock: their comments are deleted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) took: Vec<Gone>,
-    /// The task that the issue is, as it stands with this claim.
+    /// Record of the task on this issue, as of this claim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) task: Option<Box<Record>>,
 }
 
-/// A lease that somebody else has ended.
+/// Lease that ended without a release by its holder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Gone {
@@ -84,19 +85,19 @@ pub(super) struct Gone {
     pub(super) reason: Option<Reason>,
 }
 
-/// How a lease was ended.
+/// Reason why a lease ended without a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum How {
-    /// Its time was over.
+    /// Its TTL had elapsed.
     Expired,
-    /// It showed no sign of life.
+    /// It had no heartbeat for `steal_after`.
     Stolen,
-    /// Somebody wanted it so.
+    /// A caller released it by force.
     Forced,
 }
 
-/// A request to a holder to stop.
+/// Request to a holder to release its lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Asking {
@@ -106,37 +107,38 @@ pub(super) struct Asking {
     pub(super) reason: Option<Reason>,
 }
 
-/// Leases that were ended by somebody who does not want the lock.
+/// Leases that were ended by a client that does not want the lock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Ending {
-    /// The newest token from here on.
+    /// Newest token from then on.
     pub(super) token: Token,
     pub(super) took: Vec<Gone>,
-    /// The task that was in the claim of the last of them: what was known of it must not go with its comment.
+    /// Record of the task in the last of these claims: the record must not disappear with the
+    /// claim's comment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) task: Option<Box<Record>>,
 }
 
-/// What a comment of ours begins with, and the text of a lock's issue.
+/// Start of the hidden JSON in leasehold's comments, and in the text of a lock's issue.
 const BEGIN: &str = "<!-- leasehold:v1 ";
-/// The entry of a claim's metadata that says when its holder was last seen alive.
+/// Entry of a claim's metadata with the time of its holder's last heartbeat.
 pub(super) const HEARTBEAT: &str = "heartbeat_last";
 const END: &str = " -->";
 
-/// What is in a comment.
+/// Result of parsing a comment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Found {
-    /// Somebody's own words.
+    /// Comment that is not leasehold's.
     Nothing,
-    /// It was ours, and cannot be read any more.
+    /// Comment of leasehold that cannot be parsed any more.
     Garbage,
-    /// Ours.
+    /// Comment of leasehold.
     Ours(Box<Says>),
 }
 
 impl Says {
-    /// The whole text of the comment.
+    /// Returns the whole text of the comment.
     pub(super) fn write(&self) -> String {
         let line = match self {
             Self::Raised(claim) => format!("⏳ {} asks for this lock.", code(&claim.holder)),
@@ -172,7 +174,7 @@ impl Says {
         format!("{line}\n\n{}", hidden(self))
     }
 
-    /// Reads a comment.
+    /// Parses a comment.
     pub(super) fn read(body: &str) -> Found {
         match shown::<Self>(body) {
             None => Found::Nothing,
@@ -182,7 +184,7 @@ impl Says {
         }
     }
 
-    /// Who has written it.
+    /// Returns the author of the comment, for people.
     fn holder(&self) -> &dyn std::fmt::Display {
         match self {
             Self::Raised(claim) | Self::Held(claim) | Self::Released(claim) => &claim.holder,
@@ -191,7 +193,7 @@ impl Says {
         }
     }
 
-    /// What it says of the task that the issue is.
+    /// Returns the record of the task on this issue, if the comment contains one.
     pub(super) fn task(&self) -> Option<&Record> {
         match self {
             Self::Raised(claim) | Self::Held(claim) | Self::Released(claim) => claim.task.as_deref(),
@@ -200,7 +202,7 @@ impl Says {
         }
     }
 
-    /// The highest token in it.
+    /// Returns the highest token in the comment.
     pub(super) fn highest(&self) -> Token {
         let (token, took) = match self {
             Self::Raised(claim) | Self::Held(claim) | Self::Released(claim) => {
@@ -213,24 +215,25 @@ impl Says {
     }
 }
 
-/// JSON where people do not see it.
+/// Serializes a value as JSON that people do not see.
 pub(super) fn hidden(what: &impl Serialize) -> String {
     hidden_after(BEGIN, what)
 }
 
-/// The same after another beginning. No `>` is left in it that could end it.
+/// Serializes like [`hidden`], after another start marker. Escapes `<` and `>`, so that no content
+/// can end the HTML comment.
 pub(super) fn hidden_after(begin: &str, what: &impl Serialize) -> String {
     let json = serde_json::to_string(what).expect("plain data becomes JSON");
     let json = json.replace('<', "\\u003c").replace('>', "\\u003e");
     format!("{begin}{json}{END}")
 }
 
-/// What [`hidden`] has hidden.
+/// Parses what [`hidden`] has written; `None` if the text does not contain it.
 pub(super) fn shown<T: for<'de> Deserialize<'de>>(body: &str) -> Option<Result<T, serde_json::Error>> {
     shown_after(BEGIN, body)
 }
 
-/// What [`hidden_after`] has hidden.
+/// Parses what [`hidden_after`] has written; `None` if the text does not contain it.
 pub(super) fn shown_after<T: for<'de> Deserialize<'de>>(
     begin: &str,
     body: &str,
@@ -240,7 +243,7 @@ pub(super) fn shown_after<T: for<'de> Deserialize<'de>>(
     Some(serde_json::from_str(json.trim()))
 }
 
-/// As code: nobody is notified because a holder is called `@ada`.
+/// Formats text as code, so that GitHub notifies no user if a holder is called `@ada`.
 pub(super) fn code(text: &(impl std::fmt::Display + ?Sized)) -> String {
     format!("`{}`", text.to_string().replace('`', "'").replace("<!--", "<! --"))
 }
@@ -265,8 +268,9 @@ impl Claim {
         }
     }
 
-    /// Adds the facts that claims of tasks have too: who, where, since when, and what labels say of the issue. An entry of
-    /// the caller's own is not changed, and what does not fit is left out.
+    /// Adds the facts that claims of tasks also have: worker, host, process, times, and what labels
+    /// state about the issue. Does not change the caller's own entries, and leaves out what does
+    /// not fit.
     pub(super) fn describe(&mut self, issue: &Issue, now: Timestamp) {
         let mut about = facts(self.holder.as_str(), now);
         tell_labels(issue, &mut about);
@@ -277,21 +281,21 @@ impl Claim {
         }
     }
 
-    /// Dates the last heartbeat, if this engine has said of this claim when that was.
+    /// Updates the time of the last heartbeat, if this engine has added that entry to the claim.
     pub(super) fn date_heartbeat(&mut self, now: Timestamp) {
         if self.added.iter().any(|name| name == HEARTBEAT) {
             self.metadata.set(HEARTBEAT, now.to_string()).unwrap_or_default();
         }
     }
 
-    /// What the caller has said of itself.
+    /// Returns the metadata of the caller, without the entries of this engine.
     fn own_metadata(&self) -> Metadata {
         let mut metadata = self.metadata.clone();
         self.added.iter().for_each(|name| metadata.remove(name));
         metadata
     }
 
-    /// The lease that this claim is, last seen alive at `renewed_at`.
+    /// Returns the lease of this claim, with its last heartbeat at `renewed_at`.
     pub(super) fn lease(&self, renewed_at: Timestamp, asked: Option<Asked>) -> Lease {
         let ask = Ask {
             lease_id: self.lease_id,
@@ -321,7 +325,7 @@ impl Claim {
         }
     }
 
-    /// This lease, ended by somebody else.
+    /// Returns this lease as one that ended without a release.
     pub(super) fn gone(&self, how: How, at: Timestamp) -> Gone {
         Gone {
             how,
@@ -422,11 +426,11 @@ mod tests {
             "🔒 **Held** by `@ada 'x'` since 2024-11-05T14:32:15Z (token 7, renewal 2)."
         );
         assert_eq!(text.matches("-->").count(), 1, "{text}");
-        // What people write around it does not matter.
+        // Text that people write around the hidden JSON does not matter.
         assert!(matches!(Says::read(&format!("> quoted\r\n{text}\r\nthanks!")), Found::Ours(_)));
     }
 
-    /// The stored format: a comment of an earlier version is read by every later one.
+    /// Guards the stored format: every later version has to read a comment of an earlier one.
     #[test]
     fn a_comment_of_the_first_version_is_read() {
         let json = r#"{"state":"held","lock":"deploy","leaseId":"01890a5d-ac96-774b-bcce-b302099a8057","holder":"ada","token":7,"ttl":900000000,"beat":2,"acquiredAt":1730817135000000,"priority":0,"metadata":{"node_id":"n1"}}"#;

@@ -1,4 +1,4 @@
-//! Keeping a lock, giving it back, and taking it away.
+//! Renewing leases, releasing them, and ending them by force.
 
 use super::answers::Comment;
 use super::api::Dated;
@@ -6,20 +6,22 @@ use super::claim::{Asking, Claim, Ending, Gone, How, Says};
 use super::protocol::Protocol;
 use super::view::{Stage, Standing, View};
 use crate::error::Result;
-use crate::model::{AskRelease, ForceRelease, Lease, LeaseId, Outcome, Release, Renew, Status, Swept, Ttl};
-use crate::store::Moment;
+use crate::model::{
+    ForceRelease, Lease, LeaseId, Outcome, Release, Renew, RequestRelease, Status, Swept, Ttl,
+};
+use crate::store::BootInstant;
 
-/// So many comments that only tell of the past are kept: with them a list fits on one page.
+/// Number of comments about the past that are kept: with them, a list still fits on one page.
 const KEEP: usize = 80;
-/// At most so many of them are deleted with one release.
+/// Maximum number of such comments that one release deletes.
 const TIDY: usize = 2;
-/// What a time in whole seconds leaves open.
+/// Uncertainty of a time in whole seconds.
 const SECOND: Ttl = Ttl::from_secs(1);
 
 impl Protocol {
-    /// Holds it longer.
+    /// Renews a lease.
     pub(super) async fn renew(&self, number: u64, renew: &Renew) -> Result<Outcome> {
-        let (sent, view) = (Moment::now(), self.look(number).await?);
+        let (sent, view) = (BootInstant::now(), self.look(number).await?);
         let Some(standing) =
             self.lease(&view, |claim| claim.lease_id == renew.lease_id && claim.token == renew.token)
         else {
@@ -34,35 +36,36 @@ impl Protocol {
         }
     }
 
-    /// Shows a sign of life on a claim, seen in a look that was sent at `sent`. None if the claim was over, or may have
-    /// been before the sign arrived: it is never brought back.
+    /// Sends a heartbeat on a claim that was read by a request sent at `sent`. Returns `None` if
+    /// the claim had ended, or may have ended before the heartbeat arrived: an ended claim is never
+    /// revived.
     pub(super) async fn prolong(
         &self,
         number: u64,
         view: &View,
         standing: &Standing,
-        sent: Moment,
+        sent: BootInstant,
         ttl: Option<Ttl>,
     ) -> Result<Option<Lease>> {
         let Some(mut claim) = standing.claim.clone() else { return Ok(None) };
         let id = claim.lease_id;
         let assigned = self.assumed(&id, claim.beat);
         let deadline = self.deadline(&id, view, standing, sent);
-        if view.now >= standing.ends || Moment::now() >= deadline {
+        if view.now >= standing.ends || BootInstant::now() >= deadline {
             self.bury(number, view, standing).await?;
             return Ok(None);
         }
-        // Always another text: an edit that changes nothing may count for nothing.
+        // Always change the text: an edit that changes nothing may have no effect.
         claim.beat += 1;
         claim.ttl = ttl.unwrap_or(claim.ttl);
         claim.date_heartbeat(view.now);
-        let sent = Moment::now();
+        let sent = BootInstant::now();
         let edited = self.api.edit_comment(standing.id, &Says::Held(claim.clone()).write()).await;
         let Some(edited) = edited.inspect_err(|_| self.doubt(&id))? else {
             self.forget(&id);
             return Ok(None);
         };
-        if Moment::now() >= deadline {
+        if BootInstant::now() >= deadline {
             self.bury(number, view, standing).await?;
             return Ok(None);
         }
@@ -74,12 +77,12 @@ impl Protocol {
         Ok(Some(claim.lease(edited.what.updated_at, asked)))
     }
 
-    /// Gives it back.
+    /// Releases a lease.
     pub(super) async fn release(&self, number: u64, release: &Release) -> Result<Outcome> {
         let view = self.look(number).await?;
         let is_it = |claim: &Claim| claim.lease_id == release.lease_id && claim.token == release.token;
         if let Some(kept) = self.kept(&view, is_it) {
-            return Ok(Outcome::Released(kept)); // Asked again because the first answer was lost.
+            return Ok(Outcome::Released(kept)); // A retry: the first response was lost.
         }
         let Some(standing) = self.lease(&view, is_it) else {
             return Ok(Outcome::NotHeld(view.not_held()));
@@ -90,7 +93,7 @@ impl Protocol {
         }
     }
 
-    /// Takes a request back, whatever became of it.
+    /// Withdraws a request, whatever its state.
     pub(super) async fn leave(&self, number: u64, id: &LeaseId) -> Result<Outcome> {
         let view = self.look(number).await?;
         for standing in self.standing(&view).into_iter().filter(|standing| standing.is_of(id)) {
@@ -103,8 +106,9 @@ impl Protocol {
         Ok(Outcome::Left)
     }
 
-    /// Asks the holder to stop: in a comment of its own, since the holder's is the holder's to edit.
-    pub(super) async fn ask_release(&self, number: u64, ask: &AskRelease) -> Result<Outcome> {
+    /// Requests the release of a lock from its holder, in a separate comment, because only the
+    /// holder edits its claim.
+    pub(super) async fn ask_release(&self, number: u64, ask: &RequestRelease) -> Result<Outcome> {
         let view = self.look(number).await?;
         let meant = |claim: &Claim| ask.token.is_none_or(|token| token == claim.token);
         let live = self.lease(&view, meant).filter(|standing| view.now < standing.ends);
@@ -116,7 +120,8 @@ impl Protocol {
         Ok(Outcome::Asked(1))
     }
 
-    /// Takes it from its holder. Said in one step: that the holder's comment then goes is tidiness.
+    /// Takes a lock from its holder. The new comment ends the lease in one step; deleting the
+    /// holder's comment is only cleanup.
     pub(super) async fn force_release(&self, number: u64, force: &ForceRelease) -> Result<Outcome> {
         let view = self.look(number).await?;
         let live =
@@ -139,7 +144,7 @@ impl Protocol {
         Ok(Outcome::Forced(claim.lease(standing.seen, view.asked(claim.token))))
     }
 
-    /// Clears away what has ended.
+    /// Clears claims that have ended, and those of the leases in `dead`.
     pub(super) async fn sweep(&self, number: u64, dead: &[LeaseId]) -> Result<Swept> {
         let view = self.look(number).await?;
         let (mut swept, mut took) = (Swept::default(), Vec::new());
@@ -148,18 +153,20 @@ impl Protocol {
             if standing.is_in_the_way(view.now, None) && !is_dead {
                 continue;
             }
-            // What is known of a task goes on with whoever takes it or recovers it.
+            // Keep a claim with a task's record: the client that leases or recovers the task takes
+            // the record over.
             let is_task = standing.claim.as_ref().is_some_and(|claim| claim.task.is_some());
             if standing.stage == Stage::Kept || is_task {
                 continue;
             }
-            // The assignee goes first: after that, nothing would say that it was a program's.
+            // Remove the assignee first: without the claim, nothing would show that the assignee
+            // was a program.
             let lives =
                 |other: &Standing| other.author == standing.author && other.is_in_the_way(view.now, None);
             if standing.stage == Stage::Held && !self.standing(&view).iter().any(lives) {
                 self.api.unassign(number, &[&standing.author]).await?;
             }
-            // Of two who sweep, one has deleted it.
+            // Of two clients that sweep at once, only one deletes the comment.
             if self.api.delete_comment(standing.id).await?
                 && let (Stage::Held, Some(claim)) = (standing.stage, &standing.claim)
             {
@@ -175,16 +182,23 @@ impl Protocol {
         Ok(swept)
     }
 
-    /// Until when a lease certainly lasts, seen in a look that was sent at `sent`: by its own clock if it was taken here; else by
-    /// the service's, to be on the safe side.
-    pub(super) fn deadline(&self, id: &LeaseId, view: &View, standing: &Standing, sent: Moment) -> Moment {
+    /// Returns the time until which a lease certainly lasts, according to a view that was read by a
+    /// request sent at `sent`: by this process's own clock if the process has acquired the lease;
+    /// otherwise by the service's clock, less a margin.
+    pub(super) fn deadline(
+        &self,
+        id: &LeaseId,
+        view: &View,
+        standing: &Standing,
+        sent: BootInstant,
+    ) -> BootInstant {
         let left = standing.ends.since(view.now.plus(SECOND));
         self.mine(id).map_or_else(|| sent.plus(left), |mine| mine.deadline)
     }
 
-    // --- what they share ----------------------------------------------------------------------------------------
+    // --- shared helpers --------------------------------------------------------------------------
 
-    /// The claim that is held and is meant.
+    /// Returns the held claim that `is_it` accepts.
     pub(super) fn lease(&self, view: &View, is_it: impl Fn(&Claim) -> bool) -> Option<Standing> {
         let held = |standing: &Standing| {
             standing.stage == Stage::Held && standing.claim.as_ref().is_some_and(&is_it)
@@ -198,7 +212,8 @@ impl Protocol {
         kept.find_map(|standing| standing.claim.filter(&is_it).map(|claim| claim.lease(standing.seen, None)))
     }
 
-    /// The assignee goes first: if we die in between, the claim still says that the assignment was ours.
+    /// Releases a claim; returns `None` if it had ended or was deleted. Removes the assignee first:
+    /// if the process dies in between, the claim still shows that it had assigned the login.
     async fn give_back(
         &self,
         number: u64,
@@ -226,8 +241,10 @@ impl Protocol {
         Ok(Some(if claim.until.is_some() { kept() } else { before }))
     }
 
-    /// Ends a claim by what it says from now on; none if it is not there any more. If an edit of it was never answered, that
-    /// edit may still arrive and say again that the claim is held: then another comment says it, and the claim's own goes.
+    /// Ends a claim by replacing its content; returns `None` if its comment does not exist any
+    /// more. If an earlier edit of the claim is in doubt, that edit may still arrive and mark the
+    /// claim as held again: in this case the content goes into a new comment, and the claim's own
+    /// comment is deleted.
     async fn write_over(
         &self,
         number: u64,
@@ -244,10 +261,11 @@ impl Protocol {
         Ok(posted.filter(|_| was_there))
     }
 
-    /// A claim of ours that is over, or that nobody can be sure of, says so from now on.
+    /// Marks a claim of this client as ended, because its time has elapsed or may have elapsed.
     async fn bury(&self, number: u64, view: &View, standing: &Standing) -> Result<()> {
         let (Some(claim), now) = (&standing.claim, view.now) else { return Ok(()) };
-        // The assignee goes first: without the claim it would look like a person. Unless another claim needs it.
+        // Remove the assignee first, unless another claim needs it: without the claim, the assignee
+        // would look like a person.
         let needs = |other: &Standing| {
             other.id != standing.id && other.author == standing.author && other.is_in_the_way(now, None)
         };
@@ -262,7 +280,7 @@ impl Protocol {
         written.map(drop)
     }
 
-    /// Bounds the history.
+    /// Deletes old comments to bound the history.
     pub(super) async fn tidy(&self, view: &View) {
         for id in view.too_many(KEEP).into_iter().take(TIDY) {
             if let Err(error) = self.api.delete_comment(id).await {

@@ -1,8 +1,10 @@
-//! Which issue a lock is: the one with its number, or the one that was made for its name.
+//! Mapping from locks to issues: the issue with the lock's number, or the issue that was created
+//! for the lock's name.
 //!
-//! Two that make an issue for the same name at once must not end up with two. So that is done as a lock is taken: the
-//! new issue says that it is only a flag; its maker looks whether there is another; and only when it has seen none, it
-//! makes the flag a lock, for ever.
+//! Two clients that create an issue for the same name at once must not end up with two. So a client
+//! creates an issue in the same way as it acquires a lock: the new issue states that it is only a
+//! candidate (a *flag*); its creator checks whether there is another one; and only if it has seen
+//! none, it turns the candidate into the lock, permanently.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -15,19 +17,19 @@ use super::answers::Issue;
 use super::api::{Api, Dated};
 use super::claim::{hidden, shown};
 use super::view::{GRACE, RAISED};
-use crate::error::{Error, Result, Trouble};
+use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{LockName, Timestamp};
-use crate::store::Moment;
+use crate::store::BootInstant;
 
-/// The issues that are known by name.
+/// Known issues, by the names of their locks.
 #[derive(Debug, Default)]
 pub(super) struct Issues {
     known: Mutex<HashMap<LockName, u64>>,
-    /// One at a time: the makers of one process need not compete.
+    /// Serializes creation: the creators of one process need not compete.
     making: tokio::sync::Mutex<()>,
 }
 
-/// What the text of a lock's issue says to us.
+/// Hidden JSON in the text of a lock's issue.
 #[derive(Debug, Serialize, Deserialize)]
 struct Plate {
     lock: String,
@@ -41,38 +43,38 @@ enum State {
     Settled,
 }
 
-/// So often a maker looks again while others give way.
+/// Maximum number of repeated reads while other candidates give way.
 const LOOKS: u32 = 8;
 
-/// The number in a name like `#123` or `issue/123`.
+/// Returns the number in a name like `#123` or `issue/123`.
 pub(super) fn number(name: &LockName) -> Option<u64> {
     let digits = name.as_str().strip_prefix('#').or_else(|| name.as_str().strip_prefix("issue/"))?;
     digits.parse().ok().filter(|number| *number > 0 && digits.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Whether a lock whose name begins like this can be called by a number.
+/// Whether a lock whose name starts with `prefix` can be named after a number.
 pub(super) fn may_be_number(prefix: &str) -> bool {
     ["#", "issue/"].iter().any(|begin| begin.starts_with(prefix) || prefix.starts_with(begin))
 }
 
-/// The lock that an issue is; none if it is only a flag.
+/// Returns the lock of an issue; `None` if the issue is only a candidate.
 pub(super) fn lock_of(issue: &Issue) -> Option<LockName> {
     let name = match plate(issue) {
         Some(plate) if plate.state == State::Raised => return None,
         Some(plate) => plate.lock,
-        // Somebody has made it by hand: it is called as its title says.
+        // A person has created the issue: its title is the name of the lock.
         None => issue.title.clone(),
     };
     LockName::new(name).ok()
 }
 
-/// Whether an issue was made for the name of a lock.
+/// Whether an issue was created for the name of a lock.
 pub(super) fn is_lock(issue: &Issue) -> bool {
     plate(issue).is_some()
 }
 
 impl Issues {
-    /// The issue of a lock; none if nobody has asked for it yet.
+    /// Returns the issue of a lock; `None` if no client has requested the lock yet.
     pub(super) async fn find(&self, api: &Api, name: &LockName) -> Result<Option<u64>> {
         if let Some(number) = number(name).or_else(|| self.known(name)) {
             return Ok(Some(number));
@@ -82,7 +84,7 @@ impl Issues {
         Ok(found.inspect(|number| self.learn(name, *number)))
     }
 
-    /// The issue of a lock, made if need be.
+    /// Returns the issue of a lock; creates it if needed.
     pub(super) async fn find_or_make(&self, api: &Api, name: &LockName) -> Result<u64> {
         let _turn = self.making.lock().await;
         let mut looks = 0;
@@ -106,7 +108,7 @@ impl Issues {
         }
     }
 
-    /// The issue of this lock is another from now on, or none.
+    /// Forgets the issue of a lock, which is another issue from now on, or none.
     pub(super) fn forget(&self, name: &LockName) {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
     }
@@ -120,9 +122,10 @@ impl Issues {
     }
 }
 
-/// Raises an issue as a flag, looks, and settles it. None if somebody else was first.
+/// Creates an issue as a candidate, reads the other candidates, and settles the issue. Returns
+/// `None` if another client was first.
 async fn make(api: &Api, name: &LockName) -> Result<Option<u64>> {
-    let sent = Moment::now();
+    let sent = BootInstant::now();
     let deadline = sent.plus(RAISED.as_duration());
     let made =
         api.create_issue(name.as_str(), &text(name, State::Raised), &[&api.options.label]).await?.what.number;
@@ -138,17 +141,17 @@ async fn make(api: &Api, name: &LockName) -> Result<Option<u64>> {
     settled.map(|settled| settled.then_some(made))
 }
 
-async fn settle(api: &Api, name: &LockName, made: u64, deadline: Moment) -> Result<bool> {
+async fn settle(api: &Api, name: &LockName, made: u64, deadline: BootInstant) -> Result<bool> {
     for look in 0..LOOKS {
         let listed = api.labelled().await?;
         if settled(api, name, &listed.what)?.is_some() {
             return Ok(false);
         }
         let flags = flags(name, &listed);
-        // A list without our own flag is old.
+        // A list without this client's own candidate is stale.
         if flags == [made] {
             api.edit_issue(made, json!({ "body": text(name, State::Settled) })).await?;
-            return Ok(Moment::now() < deadline);
+            return Ok(BootInstant::now() < deadline);
         }
         if flags.iter().any(|other| *other < made) && flags.contains(&made) {
             return Ok(false);
@@ -158,7 +161,8 @@ async fn settle(api: &Api, name: &LockName, made: u64, deadline: Moment) -> Resu
     Ok(false)
 }
 
-/// The issue that is this lock, open or, if there is no open one, closed.
+/// Returns the issue of this lock: the open one or, if there is none, the closed one. Fails if
+/// several are open.
 fn settled(api: &Api, name: &LockName, listed: &[Issue]) -> Result<Option<u64>> {
     let mine = listed.iter().filter(|issue| lock_of(issue).as_ref() == Some(name));
     let (open, closed): (Vec<_>, Vec<_>) = mine.partition(|issue| !issue.is_closed());
@@ -172,12 +176,16 @@ fn settled(api: &Api, name: &LockName, listed: &[Issue]) -> Result<Option<u64>> 
                 one.number,
                 other.number
             );
-            Err(Error::store(Trouble::Misconfigured, message, "close one of them, or give it another title"))
+            Err(Error::store(
+                StoreErrorKind::Misconfigured,
+                message,
+                "close one of them, or give it another title",
+            ))
         }
     }
 }
 
-/// The flags for this lock whose makers may still be at it.
+/// Returns the candidates for this lock whose creators may still be at work.
 fn flags(name: &LockName, listed: &Dated<Vec<Issue>>) -> Vec<u64> {
     let is_up = |issue: &&Issue| {
         let raised =
@@ -207,10 +215,10 @@ fn text(name: &LockName, state: State) -> String {
 
 fn busy(name: &LockName) -> Error {
     let message = format!("the issue for lock '{name}' is being made by somebody else");
-    Error::store(Trouble::Unavailable, message, "try again in a minute")
+    Error::store(StoreErrorKind::Unavailable, message, "try again in a minute")
 }
 
-/// Long enough for another client to give way.
+/// Sleeps for long enough that another client can give way.
 pub(super) async fn pause(api: &Api, again: u32) {
     let least = (api.options.gap / 2).max(Duration::from_millis(20));
     let pause = least.saturating_mul(1 << again.min(3));

@@ -1,4 +1,4 @@
-//! The calls of the lock trait.
+//! Implementation of `LockStore` on issues.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,7 +17,9 @@ use crate::model::{Event, LeaseId, LockName, LockOp, LockRecord, NotHeld, Outcom
 use crate::store::background::Background;
 use crate::store::lock_store::page_size;
 use crate::store::wake::Waiters;
-use crate::store::{Changes, Cursor, ListEvents, ListLocks, LockStore, Moment, Page, Span};
+use crate::store::{
+    BootInstant, Cursor, EventRange, ListEvents, ListLocks, LockStore, Page, WaiterSubscription,
+};
 
 /// Locks on issues.
 pub(super) struct GithubLocks {
@@ -27,7 +29,7 @@ pub(super) struct GithubLocks {
     waiters: Waiters,
 }
 
-/// How often whoever waits looks.
+/// Polling interval of waiters.
 pub(super) const POLL: Duration = Duration::from_secs(10);
 
 impl GithubLocks {
@@ -39,8 +41,8 @@ impl GithubLocks {
 #[async_trait]
 impl LockStore for GithubLocks {
     async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
-        // Until it is this call's turn, nothing has been sent. From then on it goes to its end with or without the caller,
-        // and whoever comes later stands behind it.
+        // A call sends nothing before its turn. From then on it runs to completion even if its
+        // caller is dropped, and later calls for this lock wait for it.
         let lane = self.lanes.enter(name).await;
         let (protocol, name, op) = (self.protocol.clone(), name.clone(), op.clone());
         let work = async move {
@@ -71,7 +73,7 @@ impl LockStore for GithubLocks {
         self.background.run(async move { protocol.now().await }).await
     }
 
-    fn changes(&self, lock: Option<&LockName>, waiter: &LeaseId) -> Changes {
+    fn changes(&self, lock: Option<&LockName>, waiter: &LeaseId) -> WaiterSubscription {
         self.waiters.polling(lock, *waiter, POLL.mul_f64(0.75 + fastrand::f64() / 4.0))
     }
 
@@ -100,7 +102,7 @@ impl Protocol {
                 by_hand: false,
             };
             match self.acquire(&wish).await {
-                // Somebody has deleted the issue that was made for this name: then it gets a new one.
+                // The issue that was created for this name has been deleted: create another one.
                 Err(_) if again == 0 && issues::number(name).is_none() && self.is_deleted(number).await => {
                     self.issues.forget(name);
                 }
@@ -116,14 +118,14 @@ impl Protocol {
 
     async fn apply_to(&self, number: u64, op: &LockOp) -> Result<Outcome> {
         match op {
-            // The claim counts its renewals; there is no history to write each of them into.
+            // The claim counts its renewals; there is no history that could record each of them.
             LockOp::Renew(renew) | LockOp::RenewLogged(renew) => self.renew(number, renew).await,
             LockOp::Release(release) => self.release(number, release).await,
             LockOp::Leave(leave) => self.leave(number, &leave.lease_id).await,
-            LockOp::AskRelease(ask) => self.ask_release(number, ask).await,
+            LockOp::RequestRelease(ask) => self.ask_release(number, ask).await,
             LockOp::ForceRelease(force) => self.force_release(number, force).await,
             LockOp::Sweep(sweep) => self.sweep(number, &sweep.dead).await.map(Outcome::Swept),
-            // The service starts anew whenever it likes, and nobody on it holds anything.
+            // The service restarts at any time, and no process on it holds a lease.
             LockOp::Acquire(_) | LockOp::Restarted(_) => Ok(Outcome::Swept(Swept::default())),
         }
     }
@@ -148,8 +150,8 @@ impl Protocol {
         }))
     }
 
-    /// The locks with our label and those that are called by the number of their issue, by name. To look at one costs a
-    /// request.
+    /// Returns the locks with leasehold's label, and the locks that are named after the number of
+    /// their issue, sorted by name. Reading one of them costs a request.
     async fn names(&self, prefix: &str) -> Result<Vec<(LockName, u64)>> {
         let listed = self.api.labelled().await?;
         let open = listed.what.iter().filter(|issue| !issue.is_closed());
@@ -164,9 +166,10 @@ impl Protocol {
         Ok(names)
     }
 
-    /// The locks that are called by the number of their issue and are held, or whose holder has died. Such an issue has no
-    /// label of ours: its claim is found among the comments that were changed last, and every renewal changes it. The claim
-    /// of a task is not a lock.
+    /// Returns the locks that are named after the number of their issue and are held, or whose
+    /// holder has died. Such an issue does not have leasehold's label: its claim is found among the
+    /// comments that changed last, because every renewal changes the claim. The claim on a task is
+    /// not a lock.
     async fn numbered(&self) -> Result<Vec<(LockName, u64)>> {
         let recent = self.api.recent_comments().await?;
         let (now, mut seen) = (recent.now, HashSet::new());
@@ -228,9 +231,10 @@ impl Protocol {
         Ok(page(events, &ask.span, page_size(ask.limit) as usize))
     }
 
-    /// The service's time, as an answer told it not long ago.
+    /// Returns the service's time according to earlier responses; queries the service if there were
+    /// none.
     pub(super) async fn now(&self) -> Result<Timestamp> {
-        match self.api.dates.told(Moment::now()) {
+        match self.api.dates.told(BootInstant::now()) {
             Some(told) => Ok(told),
             None => self.api.now().await,
         }
@@ -245,7 +249,7 @@ impl Protocol {
     }
 }
 
-/// What is answered where there is no lock.
+/// Returns the outcome of an operation on a lock that does not exist.
 fn nobody(op: &LockOp) -> Outcome {
     match op {
         LockOp::Leave(_) => Outcome::Left,
@@ -254,7 +258,7 @@ fn nobody(op: &LockOp) -> Outcome {
     }
 }
 
-/// A place in the history: in the order of leases, which is that of their tokens.
+/// Position in the history, which is in the order of leases, that is, of their tokens.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     number: u64,
@@ -266,26 +270,26 @@ impl Place {
         Cursor(format!("{}/{}", self.number, self.lock))
     }
 
-    /// Whether it is before (less) or after (greater) this place.
+    /// Compares this position with a cursor: `Less` if it is before the cursor, `Greater` if after.
     fn compare(&self, cursor: &Cursor) -> std::cmp::Ordering {
         let (number, lock) = cursor.0.split_once('/').unwrap_or((&cursor.0, ""));
         (self.number, self.lock.as_str()).cmp(&(number.parse().unwrap_or(0), lock))
     }
 }
 
-fn page(mut events: Vec<(Place, Event)>, span: &Span, limit: usize) -> Page<Event> {
+fn page(mut events: Vec<(Place, Event)>, span: &EventRange, limit: usize) -> Page<Event> {
     match span {
-        Span::Newest => events.reverse(),
-        Span::Before(cursor) => {
+        EventRange::Newest => events.reverse(),
+        EventRange::Before(cursor) => {
             events.retain(|(place, _)| place.compare(cursor).is_lt());
             events.reverse();
         }
-        Span::After(cursor) => events.retain(|(place, _)| place.compare(cursor).is_gt()),
+        EventRange::After(cursor) => events.retain(|(place, _)| place.compare(cursor).is_gt()),
     }
     events.truncate(limit);
     let last = events.last().map(|(place, _)| place.cursor());
     let next = match span {
-        Span::After(after) => Some(last.unwrap_or_else(|| after.clone())),
+        EventRange::After(after) => Some(last.unwrap_or_else(|| after.clone())),
         _ => last.filter(|_| events.len() == limit),
     };
     Page { items: events.into_iter().map(|(_, event)| event).collect(), next }

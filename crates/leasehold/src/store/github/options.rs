@@ -1,80 +1,87 @@
-//! From the URL to a repository and its settings.
+//! Options of the engine, parsed from the store URL.
 
 use std::time::Duration;
 
 use super::auth::{App, Auth};
-use crate::error::{Error, Result, Trouble};
+use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{QueueName, Ttl, parse_duration};
 use crate::store::connect::{decoded, is_this_machine};
 use crate::store::{Clock, StoreUrl};
 
-/// Which repository, and how it is used.
+/// Repository and settings of a GitHub store.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct GithubOptions {
-    /// Whose it is.
+    /// Owner of the repository.
     pub owner: String,
-    /// Its name.
+    /// Name of the repository.
     pub repo: String,
-    /// Where the API is: `https://api.github.com`, or `https://HOST/api/v3` of GitHub Enterprise.
+    /// Base URL of the API: `https://api.github.com`, or `https://HOST/api/v3` of GitHub
+    /// Enterprise.
     pub api: String,
-    /// The label of issues that are locks.
+    /// Label of issues that are locks.
     pub label: String,
-    /// How long a lease lasts if nobody says otherwise.
+    /// Default TTL of a lease.
     pub ttl: Ttl,
-    /// Logins whose comments count although they do not belong to the repository; bots among them.
+    /// Logins, including bots, whose comments count although they do not belong to the repository.
     pub workers: Vec<String>,
-    /// Logins of the bots that this client may be, if it has the token of an App: it learns its own login only with its
-    /// first comment. None stands for `github-actions[bot]`. An App with its key is told its login by GitHub.
+    /// Logins of the bots as which this client may act if it has the token of an App: the client
+    /// learns its own login only with its first comment. An empty list stands for
+    /// `github-actions[bot]`. A client with the App's key receives its login from GitHub.
     pub bots: Vec<String>,
-    /// By what it is decided who holds a lock.
+    /// Mechanism that decides which client holds a lock.
     pub arbiter: Arbiter,
-    /// By what it is judged that a lease is over, if refs decide.
+    /// Rule that decides when a lease has ended, with [`Arbiter::Ref`].
     pub judge: Judge,
-    /// The time to go by if refs decide, for tests.
+    /// Clock that decides with [`Arbiter::Ref`], for tests.
     #[doc(hidden)]
     pub clock: Option<Clock>,
-    /// Shares no memory with other stores of this process, as if on another machine: for tests.
+    /// Whether the store shares no memory with other stores of this process, as if it were on
+    /// another machine; for tests.
     #[doc(hidden)]
     pub alone: bool,
-    /// Shows the documents that locks are made of: for tests.
+    /// Whether the store exposes the documents that contain its locks; for tests.
     #[doc(hidden)]
     pub shows_docs: bool,
-    /// Labels that are queues of tasks. Those that are used are known as well.
+    /// Labels that are task queues. The store also knows the labels that it has used.
     pub queues: Vec<QueueName>,
-    /// The least time between two writes: GitHub asks for a second.
+    /// Minimum time between two writes: GitHub asks for one second.
     #[doc(hidden)]
     pub gap: Duration,
-    /// Who asks.
+    /// Credentials of the client.
     pub(super) auth: Auth,
-    /// For people.
+    /// Store URL for display.
     url: String,
 }
 
-/// By what it is decided who holds a lock. All clients of a repository have to agree on it.
+/// Mechanism that decides which client holds a lock. All clients of a repository have to use the
+/// same one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arbiter {
-    /// Comments of an issue: exclusive locks, and people can take part.
+    /// Comments of an issue: exclusive locks only, and people can take part.
     Comment,
-    /// Git refs, which compare and set: all kinds of locks, and reads may be as old as they like.
+    /// Git refs, which provide compare-and-set: all kinds of locks, and reads may be arbitrarily
+    /// stale.
     Ref,
 }
 
-/// By what it is judged that a lease is over.
+/// Rule that decides when a lease has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Judge {
-    /// Somebody has seen it unchanged for its whole duration. Needs no clock that anybody agrees on.
+    /// A client has observed the lease unchanged for its whole TTL. Needs no clocks that agree.
     Watch,
-    /// Or the `Date` of the service's answers is so far past its end that no two of its clocks can differ by that.
+    /// As [`Judge::Watch`]; or the `Date` of the service's responses is so far past the lease's end
+    /// that no two clocks of the service can differ by that.
     Date {
-        /// How far those clocks may differ, and how long an answer may take.
+        /// Maximum difference between those clocks, plus the maximum duration of a response.
         skew: Duration,
     },
 }
 
-/// An answer that dates a lease may be five seconds old; the rest is for clocks of the service that differ.
+/// Default skew. A response that dates a lease may be five seconds old; the rest is for clocks of
+/// the service that differ.
 const SKEW: Duration = Duration::from_secs(30);
-/// GitHub asks for so much time between writes.
+/// Minimum time between two writes that GitHub asks for.
 const GAP: Duration = Duration::from_secs(1);
 const TTL: Ttl = Ttl::from_secs(15 * 60);
 const API: &str = "https://api.github.com";
@@ -83,7 +90,7 @@ const KNOWN: &str = "github: knows api=https://HOST/api/v3, label=…, ttl=15m, 
                      and arbiter=ref, with it clock=date, skew=30s and clock=watch; the token is in GITHUB_TOKEN or GH_TOKEN";
 
 impl GithubOptions {
-    /// `github://OWNER/REPO?label=…`. Who asks is read from the environment.
+    /// Parses `github://OWNER/REPO?label=…`. Reads the credentials from the environment.
     pub fn from_url(url: &StoreUrl) -> Result<Self> {
         let whole = url.expose();
         let rest = whole.split_once(':').map_or("", |(_, rest)| rest);
@@ -137,14 +144,15 @@ impl GithubOptions {
         Ok(options)
     }
 
-    /// The same with this token instead of what the environment says.
+    /// Uses this token instead of the credentials from the environment.
     #[must_use]
     pub fn with_token(mut self, token: impl Into<String>) -> Self {
         self.auth = Auth::Token(token.into());
         self
     }
 
-    /// The same as a GitHub App, by its private key in PEM, instead of what the environment says.
+    /// Authenticates as a GitHub App, by its private key in PEM, instead of with the credentials
+    /// from the environment.
     pub fn with_app(
         mut self,
         id: impl Into<String>,
@@ -155,7 +163,7 @@ impl GithubOptions {
         Ok(self)
     }
 
-    /// Its address for people.
+    /// Returns the store URL for display.
     pub(super) fn url(&self) -> &str {
         &self.url
     }
@@ -190,7 +198,7 @@ impl GithubOptions {
             ("arbiter", _) => return Err(wrong("arbiter is comment or ref")),
             ("clock", "watch") => self.judge = Judge::Watch,
             ("clock", "date") => self.judge = Judge::Date { skew: SKEW },
-            // Its value may be a secret that somebody took for a setting.
+            // Do not print the value: it may be a secret that was given as a setting by mistake.
             _ => {
                 return Err(wrong(&format!("'{name}' is not a setting of a GitHub store, or not like this")));
             }
@@ -203,13 +211,13 @@ fn is_word(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) && text != ".."
 }
 
-/// Without a user in it: this is shown to people.
+/// Whether the text is a URL without a user in it: the URL is displayed.
 fn is_address(url: &str) -> bool {
     let host = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
     host.is_some_and(|host| !host.is_empty() && !host.contains('@'))
 }
 
-/// With TLS, or on this machine.
+/// Whether requests are secret: sent with TLS, or within this machine.
 fn is_secret_from_others(api: &str) -> bool {
     let Some(place) = api.strip_prefix("http://") else { return true };
     let authority = place.split(['/', '?', '#']).next().unwrap_or_default();
@@ -221,7 +229,7 @@ fn is_secret_from_others(api: &str) -> bool {
 }
 
 fn wrong(message: &str) -> Error {
-    Error::store(Trouble::Misconfigured, message, KNOWN)
+    Error::store(StoreErrorKind::Misconfigured, message, KNOWN)
 }
 
 #[cfg(test)]

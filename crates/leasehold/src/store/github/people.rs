@@ -1,4 +1,4 @@
-//! What people did to a lock, for its history: who assigned themselves, and until when.
+//! Assignments of people in the history of a lock: which login was assigned, and until when.
 
 use uuid::Uuid;
 
@@ -9,8 +9,9 @@ use crate::Result;
 use crate::model::{Event, EventKind, LeaseId, LockName, Mode, Slots, Timestamp, Token};
 
 impl Protocol {
-    /// The assignments of people, each with a number among those of the leases. Logins that have a claim here are programs',
-    /// and their comments tell more.
+    /// Returns the assignments of people, each with a number among those of the leases. Leaves out
+    /// logins that have a claim on this issue: they belong to programs, and their comments contain
+    /// more.
     pub(super) async fn told_by_people(
         &self,
         name: &LockName,
@@ -49,7 +50,8 @@ impl Protocol {
                 by: None,
                 reason: None,
             };
-            // Tokens are times, as long as no two leases begin in one second: so this is about where it belongs.
+            // Tokens are times as long as no two leases begin in the same second, so this number
+            // places the event approximately where it belongs.
             told.push((created_at.as_micros().saturating_mul(PLACES), event));
         }
         Ok(told)

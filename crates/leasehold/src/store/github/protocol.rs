@@ -1,5 +1,7 @@
-//! Taking a lock: raise a flag, then look. Whoever holds has looked after raising, and its flag is up for as long as it
-//! holds; so of two, the later one has seen the flag of the earlier. Neither the order of ids nor clocks that agree are needed.
+//! Acquiring a lock: a client posts a candidate comment (a *flag*), then reads all comments. A
+//! holder has read them after posting its candidate, and its comment stays for as long as it holds
+//! the lock; so of two clients, the later one has seen the comment of the earlier one. This needs
+//! neither ordered ids nor clocks that agree.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
@@ -13,72 +15,74 @@ use super::issues::{Issues, pause};
 use super::tasks::Record;
 use super::trouble;
 use super::view::{RAISED, Stage, Standing, View, conflict};
-use crate::error::{Error, Result, Trouble};
+use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{
     Ask, Conflict, HeldBy, Holder, Lease, LeaseId, LockName, Mode, Outcome, Timestamp, Token, Ttl,
 };
-use crate::store::Moment;
+use crate::store::BootInstant;
 
-/// One client of a repository.
+/// Client of a repository.
 pub(super) struct Protocol {
     pub(super) api: Api,
     pub(super) issues: Issues,
-    /// As whom GitHub knows us: it says so in answer to our first comment.
+    /// Own login, which GitHub returns with the client's first comment.
     me: OnceLock<String>,
-    /// The leases that this process has taken.
+    /// Leases that this process has acquired.
     held: Mutex<HashMap<LeaseId, Mine>>,
-    /// Whether the log says already that GitHub does not assign this login.
+    /// Whether the log already contains the warning that GitHub does not assign this login.
     pub(super) warned: AtomicBool,
 }
 
-/// A lease that this process has taken.
+/// Lease that this process has acquired.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Mine {
-    /// By this process's own clock, counted from before it was sent.
-    pub(super) deadline: Moment,
-    /// An edit of its claim was never answered, and may still come to effect.
+    /// End of the lease by this process's own clock, counted from before the request was sent.
+    pub(super) deadline: BootInstant,
+    /// Whether an edit of the claim is in doubt: it was never answered, and may still take effect.
     pub(super) doubtful: bool,
-    /// Whether its holder is shown as assignee.
+    /// Whether the holder is shown as assignee.
     pub(super) assigned: Assigned,
 }
 
-/// Who wants which lock.
+/// Attempt to acquire a lock.
 pub(super) struct Wish<'a> {
     pub(super) name: &'a LockName,
     pub(super) number: u64,
     pub(super) ask: &'a Arc<Ask>,
     pub(super) steal_after: Option<Ttl>,
-    /// What it is wanted for, if not only to be held.
+    /// Purpose of the attempt, if the lock is not only to be held.
     pub(super) errand: Option<&'a Errand<'a>>,
-    /// Somebody changes something and does not work on it: then closed issues and people are in nobody's way.
+    /// Whether the caller changes something without working on it: then neither a closed issue nor
+    /// an assigned person conflicts.
     pub(super) by_hand: bool,
 }
 
-/// What the lock is wanted for: from what the comments say after the flag is up, and the token that the claim would have, to
-/// what is to be written into it; nothing if there is nothing to do after all.
+/// Purpose of an attempt to acquire a lock. Receives the comments as read after posting the
+/// candidate, and the token that the claim would have; returns the content to write into the claim,
+/// or `None` if there is nothing to do after all.
 pub(super) type Errand<'a> = dyn Fn(&View, Token) -> Option<Written> + Send + Sync + 'a;
 
-/// What an errand writes into its claim.
+/// Content that an errand writes into its claim.
 pub(super) struct Written {
     pub(super) record: Record,
-    /// Whether the claim is held from then on; else that was all.
+    /// Whether the claim is held from then on; otherwise it is released with the same edit.
     pub(super) holds: bool,
 }
 
-/// A flag of ours that is up.
+/// Candidate comment that this client has posted.
 struct Flag {
     id: u64,
-    /// Until then it has to be a lease.
-    deadline: Moment,
-    /// What is left of claims that were cleared away, if a task was in one of them.
+    /// Time until which the candidate has to become a lease.
+    deadline: BootInstant,
+    /// Remains of the claims that were cleared, if one of them contained a task.
     carries: Option<Ending>,
 }
 
-/// So often we look while others give way.
+/// Maximum number of repeated reads while other candidates give way.
 const LOOKS: u32 = 7;
-/// At most so many leases that have ended are cleared away at once.
+/// Maximum number of ended leases that are cleared at once.
 const MAX_CLEARED: usize = 8;
-/// Roles of people whose comments count.
+/// Author associations whose comments count.
 const INSIDERS: [&str; 3] = ["OWNER", "MEMBER", "COLLABORATOR"];
 
 impl Protocol {
@@ -87,13 +91,13 @@ impl Protocol {
         Self { api, issues: Issues::default(), me, held, warned }
     }
 
-    /// Takes the lock, or says who is in the way.
+    /// Acquires the lock, or returns the holders that conflict.
     pub(super) async fn acquire(&self, wish: &Wish<'_>) -> Result<Outcome> {
         let issue = self.gate(wish).await?;
-        let (sent, view) = (Moment::now(), self.glance(wish.number).await?);
+        let (sent, view) = (BootInstant::now(), self.glance(wish.number).await?);
         for standing in self.standing(&view).into_iter().filter(|standing| standing.is_of(&wish.ask.lease_id))
         {
-            // The same request again: its answer was lost.
+            // A retry of the same request: its response was lost.
             if standing.stage == Stage::Held
                 && let Some(lease) = self.prolong(wish.number, &view, &standing, sent, None).await?
             {
@@ -105,20 +109,20 @@ impl Protocol {
         }
         let (others, people) = (self.others(&view, wish, None), self.people_against(wish, &issue, &view));
         if !others.is_empty() || !people.is_empty() {
-            return Ok(Outcome::Busy(in_the_way(&others, people, view.now)));
+            return Ok(Outcome::Conflict(in_the_way(&others, people, view.now)));
         }
         self.raise(wish, &issue).await
     }
 
-    /// The flag goes up; and down again, unless it becomes a lease.
+    /// Posts the candidate, and removes it again unless it becomes a lease.
     async fn raise(&self, wish: &Wish<'_>, issue: &Issue) -> Result<Outcome> {
-        let deadline = Moment::now().plus(wish.ask.ttl.min(RAISED).as_duration());
+        let deadline = BootInstant::now().plus(wish.ask.ttl.min(RAISED).as_duration());
         let claim = Claim::new(wish.name.as_str(), wish.ask);
         let posted = match self.api.post_comment(wish.number, &Says::Raised(claim.clone()).write()).await {
             Ok(Some(posted)) => posted.what,
             Ok(None) => return Err(trouble::no_issue(&self.api.repository(), wish.number)),
             Err(error) => {
-                // It may be up all the same.
+                // The comment may have been created nevertheless.
                 self.take_back(wish).await;
                 return Err(error);
             }
@@ -130,7 +134,7 @@ impl Protocol {
         let outcome = self.look_and_take(wish, issue, claim, &mut flag).await;
         if !matches!(outcome, Ok(Outcome::Granted(_))) {
             match flag.carries {
-                // All that is left of what it has cleared away.
+                // Only this comment still contains what the candidate has cleared.
                 Some(ending) => self.leave_ending(flag.id, ending).await,
                 None => self.drop_flag(flag.id).await,
             }
@@ -148,22 +152,25 @@ impl Protocol {
         let mut again = 0;
         let view = loop {
             let view = self.look(wish.number).await?;
-            // A list without our own flag is an old one, and tells nothing.
+            // A list without this client's own candidate is stale, and proves nothing.
             let is_old = !self.standing(&view).iter().any(|standing| standing.id == flag.id);
             let others = self.others(&view, wish, Some(flag.id));
             if others.is_empty() && !is_old {
                 break view;
             }
-            // The first of those who only want it waits for the others to give way; whoever has it does not.
+            // The candidate with the lowest id waits for the other candidates to give way; a holder
+            // does not give way.
             let gives_way = others.iter().any(|other| other.stage != Stage::Raised || other.id < flag.id);
             if gives_way || again == LOOKS {
-                return Ok(Outcome::Busy(in_the_way(&others, Vec::new(), view.now)));
+                return Ok(Outcome::Conflict(in_the_way(&others, Vec::new(), view.now)));
             }
             pause(&self.api, again).await;
             again += 1;
         };
         match self.clear(wish, issue, &view, flag, &claim).await? {
-            Cleared::InTheWay(standing) => Ok(Outcome::Busy(in_the_way(&[*standing], Vec::new(), view.now))),
+            Cleared::InTheWay(standing) => {
+                Ok(Outcome::Conflict(in_the_way(&[*standing], Vec::new(), view.now)))
+            }
             Cleared::Away(took) => {
                 let mut claim = claim;
                 if wish.errand.is_none() {
@@ -174,7 +181,8 @@ impl Protocol {
         }
     }
 
-    /// Clears away what has ended, before anything is granted: from here on no late renewal can bring it back.
+    /// Clears ended claims before anything is granted: from then on, no late renewal can revive
+    /// them.
     async fn clear(
         &self,
         wish: &Wish<'_>,
@@ -190,7 +198,7 @@ impl Protocol {
             .into_iter()
             .filter(|standing| standing.id != flag.id && standing.stage != Stage::Kept);
         for standing in over.take(MAX_CLEARED) {
-            // A single comment is read afresh where a list may be old.
+            // A list may be stale, so read the single comment again.
             let Some(fresh) = self.api.comment(standing.id).await? else { continue };
             let fresh = View::new(fresh.now, vec![fresh.what], |comment| self.is_trusted(comment));
             if let Some(alive) = self.others(&fresh, wish, None).into_iter().next() {
@@ -199,9 +207,9 @@ impl Protocol {
             let is_over = !standing.is_in_the_way(fresh.now, None);
             if let Some(task) = newest.filter(|newest| newest.id == standing.id) {
                 if fresh.task().is_none_or(|known| known.record != task.record) {
-                    return Ok(Cleared::InTheWay(Box::new(standing))); // It has changed since the look.
+                    return Ok(Cleared::InTheWay(Box::new(standing))); // It has changed since the read.
                 }
-                // Nothing is deleted that is not written elsewhere.
+                // Delete only what is also written in another place.
                 let record = if is_over { task.record.clone() } else { task.record.ended(fresh.now) };
                 let carried = Claim { token: view.token(), task: Some(Box::new(record)), ..claim.clone() };
                 let ending = Ending { token: carried.token, took: Vec::new(), task: carried.task.clone() };
@@ -210,7 +218,8 @@ impl Protocol {
                 }
                 flag.carries = Some(ending);
             }
-            // Ours stays, unless this is for an errand that may not hold it.
+            // Keep this client's own assignee, unless the attempt is for an errand that may not
+            // hold the lock.
             let stays = self.is_me(&standing.author) && wish.errand.is_none();
             if issue.is_assigned_to(&standing.author) && !stays {
                 self.api.unassign(wish.number, &[&standing.author]).await?;
@@ -229,7 +238,8 @@ impl Protocol {
         Ok(Cleared::Away(took))
     }
 
-    /// The flag becomes a lease, if the answer comes while the flag still counts.
+    /// Turns the candidate into a lease. Fails if the response arrives after the candidate may have
+    /// ended.
     async fn take(
         &self,
         wish: &Wish<'_>,
@@ -246,17 +256,17 @@ impl Protocol {
         let mut holds = true;
         if let Some(errand) = wish.errand {
             let Some(written) = errand(view, claim.token) else { return Ok(Outcome::Left) };
-            // One order for both: that of tokens.
+            // Claims and task records share one order, that of tokens.
             claim.token = claim.token.max(written.record.token);
             (claim.task, holds) = (Some(Box::new(written.record)), written.holds);
         }
-        let sent = Moment::now();
+        let sent = BootInstant::now();
         let says = if holds { Says::Held(claim.clone()) } else { Says::Released(claim.clone()) };
         let taken = self.api.edit_comment(flag.id, &says.write()).await?;
         let Some(Dated { what: taken, .. }) = taken else {
             return Err(lost_flag(wish.name, "somebody has deleted it"));
         };
-        if Moment::now() >= flag.deadline {
+        if BootInstant::now() >= flag.deadline {
             return Err(lost_flag(wish.name, "it took too long"));
         }
         if !holds {
@@ -264,20 +274,21 @@ impl Protocol {
         }
         let assigned = match self.mark(wish, view, flag).await {
             Ok(assigned) => assigned,
-            Err(conflict) => return Ok(Outcome::Busy(conflict)),
+            Err(conflict) => return Ok(Outcome::Conflict(conflict)),
         };
         self.remember(&wish.ask.lease_id, sent.plus(wish.ask.ttl.as_duration()), assigned);
         Ok(Outcome::Granted(claim.lease(taken.updated_at, None)))
     }
 
-    /// Shows people who has it. The answer may show somebody who was first: then it is not ours.
+    /// Shows people the holder, as assignee. The response may show that another client or a person
+    /// was first: then the lock is not acquired.
     async fn mark(&self, wish: &Wish<'_>, view: &View, flag: &Flag) -> Result<Assigned, Conflict> {
         let Some(me) = self.me.get() else { return Ok(Assigned::Never) };
         let (issue, assigned) = self.assign(wish.name.as_str(), wish.number, me).await;
         let Some(issue) = issue else { return Ok(assigned) };
         let people = self.people(&issue, view);
         let mut others = Vec::new();
-        // Somebody has come since we looked, or the list was an old one.
+        // Another client has commented since the read, or the list was stale.
         if usize::try_from(issue.comments).is_ok_and(|count| count > view.count)
             && let Ok(view) = self.look(wish.number).await
         {
@@ -293,9 +304,10 @@ impl Protocol {
         Err(in_the_way(&others, people, view.now))
     }
 
-    // --- what the steps share -----------------------------------------------------------------------------------
+    // --- shared helpers --------------------------------------------------------------------------
 
-    /// The issue, if it may be used: a closed one says that a person wants no more work on it.
+    /// Returns the issue if it may be used. A closed issue means that a person wants no more work
+    /// on it.
     async fn gate(&self, wish: &Wish<'_>) -> Result<Issue> {
         let number = wish.number;
         let issue = self
@@ -309,17 +321,18 @@ impl Protocol {
         Ok(issue.what)
     }
 
-    /// People who are in the way of a wish; of none that only changes something for them.
+    /// Returns the people that conflict with an attempt; none if the attempt is `by_hand`.
     fn people_against(&self, wish: &Wish<'_>, issue: &Issue, view: &View) -> Vec<HeldBy> {
         if wish.by_hand { Vec::new() } else { self.people(issue, view) }
     }
 
-    /// All comments, now. Never what is known of them.
+    /// Reads all comments from the server, never from the cache.
     pub(super) async fn look(&self, number: u64) -> Result<View> {
         self.view(number, Read::Anew).await
     }
 
-    /// All comments, for those who only want to know whether it is worth raising a flag.
+    /// Reads all comments with a conditional request; only for deciding whether a candidate is
+    /// worth posting, and for display.
     pub(super) async fn glance(&self, number: u64) -> Result<View> {
         self.view(number, Read::IfChanged).await
     }
@@ -334,7 +347,7 @@ impl Protocol {
         view.standing(self.api.options.ttl)
     }
 
-    /// Those who are in the way of a wish.
+    /// Returns the claims that conflict with an attempt.
     fn others(&self, view: &View, wish: &Wish<'_>, flag: Option<u64>) -> Vec<Standing> {
         let mut others = self.standing(view);
         others.retain(|other| {
@@ -345,7 +358,8 @@ impl Protocol {
         others
     }
 
-    /// People who have assigned themselves. Whoever has a claim standing has been assigned by it.
+    /// Returns the people who have assigned themselves. A login with a standing claim is a program,
+    /// which that claim has assigned.
     pub(super) fn people(&self, issue: &Issue, view: &View) -> Vec<HeldBy> {
         let standing = self.standing(view);
         let is_worker = |login: &str| {
@@ -362,7 +376,7 @@ impl Protocol {
         self.is_one_of_us(comment.user.as_ref(), comment.author_association.as_deref())
     }
 
-    /// Whether what somebody with this role writes counts.
+    /// Whether content by this author, with this role, counts.
     pub(super) fn is_one_of_us(&self, author: Option<&User>, role: Option<&str>) -> bool {
         role.is_some_and(|role| INSIDERS.contains(&role))
             || author.is_some_and(|user| {
@@ -385,7 +399,8 @@ impl Protocol {
         self.me.get().is_some_and(|me| me.eq_ignore_ascii_case(login))
     }
 
-    /// Finds a flag whose answer was lost, and takes it down. One that cannot be found ends by itself.
+    /// Finds a candidate whose response was lost, and deletes it. A candidate that cannot be found
+    /// expires.
     async fn take_back(&self, wish: &Wish<'_>) {
         let Ok(view) = self.look(wish.number).await else { return };
         for standing in self.standing(&view).into_iter().filter(|standing| standing.is_of(&wish.ask.lease_id))
@@ -396,7 +411,7 @@ impl Protocol {
         }
     }
 
-    /// A flag that nothing came of tells what it has cleared away.
+    /// Turns a candidate that did not become a lease into a record of what it has cleared.
     async fn leave_ending(&self, id: u64, ending: Ending) {
         if let Err(error) = self.api.edit_comment(id, &Says::Ended(ending).write()).await {
             tracing::warn!(comment = id, %error, "a claim could not be taken back; it ends by itself");
@@ -409,29 +424,29 @@ impl Protocol {
         }
     }
 
-    pub(super) fn remember(&self, id: &LeaseId, deadline: Moment, assigned: Assigned) {
+    pub(super) fn remember(&self, id: &LeaseId, deadline: BootInstant, assigned: Assigned) {
         let mut held = self.held();
-        let now = Moment::now();
+        let now = BootInstant::now();
         held.retain(|_, mine| now < mine.deadline);
         let doubtful = held.get(id).is_some_and(|mine| mine.doubtful);
         held.insert(*id, Mine { deadline, doubtful, assigned });
     }
 
-    /// The result of another try to assign the holder of a lease.
+    /// Records the result of another attempt to assign the holder of a lease.
     pub(super) fn set_assigned(&self, id: &LeaseId, assigned: Assigned) {
         if let Some(mine) = self.held().get_mut(id) {
             mine.assigned = assigned;
         }
     }
 
-    /// An edit of this claim was not answered.
+    /// Records that an edit of this claim was not answered.
     pub(super) fn doubt(&self, id: &LeaseId) {
         if let Some(mine) = self.held().get_mut(id) {
             mine.doubtful = true;
         }
     }
 
-    /// As whom GitHub knows us.
+    /// Records the own login.
     pub(super) fn learn_me(&self, login: &str) {
         self.me.get_or_init(|| login.to_owned());
     }
@@ -444,7 +459,7 @@ impl Protocol {
         self.held().get(id).copied()
     }
 
-    /// How many leases this process has.
+    /// Returns the number of leases that this process holds.
     pub(super) fn leases(&self) -> u64 {
         self.held().len() as u64
     }
@@ -454,10 +469,10 @@ impl Protocol {
     }
 }
 
-/// What came of clearing away.
+/// Result of clearing ended claims.
 enum Cleared {
     Away(Vec<Gone>),
-    /// It was not over after all.
+    /// A claim that has not ended after all.
     InTheWay(Box<Standing>),
 }
 
@@ -465,7 +480,7 @@ fn in_the_way(others: &[Standing], people: Vec<HeldBy>, now: Timestamp) -> Confl
     conflict(others.iter().map(Standing::held_by).chain(people).collect(), now)
 }
 
-/// A person has it until the assignment is taken back.
+/// Returns a person as a holder, whose lease lasts until the assignment is removed.
 pub(super) fn person(login: &str, since: Timestamp) -> HeldBy {
     let holder = Holder::new(format!("@{login}, who is assigned")).expect("logins are short");
     let until = Timestamp::from_micros(u64::MAX);
@@ -474,10 +489,10 @@ pub(super) fn person(login: &str, since: Timestamp) -> HeldBy {
 
 fn lost_flag(name: &LockName, why: &str) -> Error {
     let message = format!("the claim for lock '{name}' was lost before it was granted: {why}");
-    Error::store(Trouble::Unavailable, message, "try again")
+    Error::store(StoreErrorKind::Unavailable, message, "try again")
 }
 
-/// The lease of a person, for those who look at the lock.
+/// Returns the lease of a person, for display.
 pub(super) fn lease_of(person: HeldBy) -> Lease {
     let ask = Ask {
         lease_id: LeaseId::from_uuid(uuid::Uuid::nil()),

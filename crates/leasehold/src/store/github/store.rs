@@ -1,11 +1,11 @@
-//! The engine: a repository that can be used.
+//! Store of this engine: locks and tasks on the issues of a repository.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 
 use super::api::Api;
-use super::examine;
+use super::health;
 use super::locks::{GithubLocks, POLL};
 use super::options::{Arbiter, GithubOptions};
 use super::protocol::Protocol;
@@ -16,9 +16,11 @@ use super::view::GRACE;
 use crate::error::Result;
 use crate::model::Ttl;
 use crate::store::background::Background;
-use crate::store::{Abilities, Budget, Finding, Hosts, LockStore, Store, TaskStore};
+use crate::store::{Capabilities, HealthCheck, Hosts, LockStore, RateLimit, Store, TaskStore};
 
-/// Opens the repository that the options name, if it is there and has issues.
+/// Opens the repository that the options name. Fails if it does not exist or is archived; with
+/// [`Arbiter::Comment`] also if it has no issues, with [`Arbiter::Ref`] also if the token may not
+/// push or the repository has no commit.
 pub async fn connect(options: GithubOptions) -> Result<Arc<dyn Store>> {
     let background = Background::start("leasehold-github")?;
     if options.arbiter == Arbiter::Ref {
@@ -50,14 +52,14 @@ struct GithubStore {
 
 #[async_trait]
 impl Store for GithubStore {
-    fn abilities(&self) -> Abilities {
-        Abilities {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
             engine: "github",
             hosts: Hosts::Many,
             min_ttl: Ttl::from_secs(30),
             poll: POLL,
             wakes: false,
-            sees_the_dead: false,
+            detects_dead_processes: false,
             lasting: true,
             shares: false,
             queues: false,
@@ -80,12 +82,12 @@ impl Store for GithubStore {
         Some(&self.tasks)
     }
 
-    fn budget(&self) -> Option<Budget> {
+    fn budget(&self) -> Option<RateLimit> {
         self.locks.protocol.api.pace.budget()
     }
 
-    async fn examine(&self) -> Result<Vec<Finding>> {
+    async fn check_health(&self) -> Result<Vec<HealthCheck>> {
         let protocol = self.locks.protocol.clone();
-        self.locks.background.run(async move { examine::examine(&protocol.api).await }).await
+        self.locks.background.run(async move { health::check_health(&protocol.api).await }).await
     }
 }

@@ -1,8 +1,8 @@
-//! What GitHub says, in our words.
+//! Conversion of GitHub's responses into store errors.
 
-use crate::error::{Error, Trouble};
+use crate::error::{Error, StoreErrorKind};
 
-/// What GitHub said, as far as people may see it.
+/// Status and message from GitHub, as far as users may see them.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Said(String);
@@ -12,35 +12,38 @@ pub(super) const NO_TOKEN: &str =
 
 pub(super) const NO_CONTENTS: &str = "arbiter=ref needs a token that may read and write the repository's contents, of a login with push access";
 
-/// An answer that is no good: what it means for the repository, and what to do.
+/// Returns the error for a response with an error status: its meaning for the repository, and a
+/// hint.
 pub(super) fn refused(repository: &str, status: u16, message: &str) -> Error {
     let (trouble, what, hint) = match status {
-        401 => (Trouble::NotPermitted, "does not know this token", NO_TOKEN),
+        401 => (StoreErrorKind::NotPermitted, "does not know this token", NO_TOKEN),
         403 if message.to_lowercase().contains("locked") => (
-            Trouble::NotPermitted,
+            StoreErrorKind::NotPermitted,
             "has locked the conversation of this issue",
             "unlock it, or use a token that may write to locked conversations",
         ),
         403 => (
-            Trouble::NotPermitted,
+            StoreErrorKind::NotPermitted,
             "does not let this token do that",
             "let it have the permissions in docs/engines/github.md: issues, read and write; contents too for arbiter=ref",
         ),
         404 => (
-            Trouble::Misconfigured,
+            StoreErrorKind::Misconfigured,
             "is not there, or this token may not see it",
             "look at the name of the repository and at what the token may see",
         ),
-        410 => {
-            (Trouble::Misconfigured, "has no issues", "switch issues on in the settings of the repository")
-        }
+        410 => (
+            StoreErrorKind::Misconfigured,
+            "has no issues",
+            "switch issues on in the settings of the repository",
+        ),
         301 | 302 | 307 | 308 => {
-            (Trouble::Misconfigured, "has moved", "use its new name in the store's address")
+            (StoreErrorKind::Misconfigured, "has moved", "use its new name in the store's address")
         }
-        422 => (Trouble::Broken, "does not take what was asked", "please report this"),
-        500..=599 => (Trouble::Unavailable, "has a problem", "try again; look at githubstatus.com"),
+        422 => (StoreErrorKind::Broken, "does not take what was asked", "please report this"),
+        500..=599 => (StoreErrorKind::Unavailable, "has a problem", "try again; look at githubstatus.com"),
         _ => (
-            Trouble::Broken,
+            StoreErrorKind::Broken,
             "gave an answer that nobody expected",
             "is there something else at this address?",
         ),
@@ -49,29 +52,29 @@ pub(super) fn refused(repository: &str, status: u16, message: &str) -> Error {
     Error::store(trouble, format!("the GitHub repository {repository} {what}"), hint).because(said)
 }
 
-/// No answer at all.
+/// Returns the error for a request without a response.
 pub(super) fn unreachable(repository: &str, error: reqwest::Error) -> Error {
     let what = if error.is_timeout() { "did not answer in time" } else { "cannot be reached" };
     let message = format!("the GitHub repository {repository} {what}");
     let hint = "try again; look at the network, the address of the API, and githubstatus.com";
-    Error::store(Trouble::Unavailable, message, hint).because(error.without_url())
+    Error::store(StoreErrorKind::Unavailable, message, hint).because(error.without_url())
 }
 
-/// An answer that is not what the description of the API promises.
+/// Returns the error for a response that does not match the description of the API.
 pub(super) fn unreadable(repository: &str, error: serde_json::Error) -> Error {
     let message = format!("the GitHub repository {repository} gave an answer that cannot be read");
-    Error::store(Trouble::Unavailable, message, "try again; is there something else at this address?")
+    Error::store(StoreErrorKind::Unavailable, message, "try again; is there something else at this address?")
         .because(error)
 }
 
-/// The issue of a lock that is not there any more.
+/// Returns the error for a lock whose issue does not exist any more.
 pub(super) fn no_issue(repository: &str, number: u64) -> Error {
     let message = format!("issue #{number} of the GitHub repository {repository} is not there");
-    Error::store(Trouble::Misconfigured, message, "was it deleted or moved? Look at its number")
+    Error::store(StoreErrorKind::Misconfigured, message, "was it deleted or moved? Look at its number")
 }
 
-/// The issue of a lock that a person has closed: that is respected.
+/// Returns the error for a lock whose issue a person has closed: such a lock must not be used.
 pub(super) fn closed(repository: &str, number: u64) -> Error {
     let message = format!("issue #{number} of the GitHub repository {repository} is closed");
-    Error::store(Trouble::Misconfigured, message, "open it again to use its lock")
+    Error::store(StoreErrorKind::Misconfigured, message, "open it again to use its lock")
 }

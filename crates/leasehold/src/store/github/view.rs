@@ -1,4 +1,5 @@
-//! All comments of an issue at one time: who is in the way, what the lock's record is, what has happened.
+//! View of all comments of an issue at one point in time: conflicting claims, the lock's record and
+//! its history.
 
 use std::collections::BTreeMap;
 
@@ -10,85 +11,86 @@ use crate::model::{
     NotHeld, Slots, Timestamp, Token, Ttl,
 };
 
-/// A flag that is raised has to become a lease within this time.
+/// Maximum time in which a posted candidate has to become a lease.
 pub(super) const RAISED: Ttl = Ttl::from_secs(60);
-/// So much longer than its time a claim keeps others out: a second because times are whole seconds, the rest for clocks of
-/// the service that differ.
+/// Margin after its end for which a claim still keeps other clients out: one second because
+/// GitHub's times are whole seconds, the rest for clocks of the service that differ.
 pub(super) const GRACE: Ttl = Ttl::from_secs(5);
 
-/// What the comments of an issue say together.
+/// Combined content of an issue's comments.
 #[derive(Debug, Clone)]
 pub(super) struct View {
-    /// The service's time of the look.
+    /// Time of the read, by the service's clock.
     pub(super) now: Timestamp,
-    /// How many comments there are, ours or not.
+    /// Number of all comments, including those that leasehold did not write.
     pub(super) count: usize,
     posts: Vec<Post>,
 }
 
-/// A comment that is ours.
+/// Comment that leasehold wrote.
 #[derive(Debug, Clone)]
 struct Post {
     id: u64,
     author: String,
     created_at: Timestamp,
     updated_at: Timestamp,
-    /// None if it is garbage.
+    /// Content of the comment; `None` if it cannot be parsed.
     says: Option<Says>,
 }
 
-/// What is known of a task.
+/// Newest record of a task, and the claim that contains it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Known<'a> {
-    /// The comment that says so.
+    /// Comment that contains the record.
     pub(super) id: u64,
     pub(super) record: &'a Record,
-    /// The claim under which it runs, if that is up.
+    /// Claim under which the task runs, if that claim is held.
     pub(super) held: Option<&'a Claim>,
-    /// Its last sign of life.
+    /// Last edit of the comment, which is the last heartbeat of a held claim.
     pub(super) seen: Timestamp,
 }
 
 impl Known<'_> {
-    /// When the lease ends under which it runs, if that claim is up.
+    /// Returns the end of the lease under which the task runs, if its claim is held.
     pub(super) fn ends(&self) -> Option<Timestamp> {
         self.held.map(|claim| self.seen.plus(claim.ttl))
     }
 }
 
-/// A claim that may keep others out.
+/// Claim that may keep other clients out.
 #[derive(Debug, Clone)]
 pub(super) struct Standing {
     pub(super) id: u64,
     pub(super) author: String,
     pub(super) stage: Stage,
-    /// None if it cannot be read.
+    /// Content of the claim; `None` if it cannot be parsed.
     pub(super) claim: Option<Claim>,
-    /// Its last sign of life.
+    /// Time of the last heartbeat.
     pub(super) seen: Timestamp,
-    /// From then on it does not count for its holder.
+    /// Time from which the claim does not count for its holder.
     pub(super) ends: Timestamp,
 }
 
-/// How far a claim has come.
+/// Stage of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
     Raised,
     Held,
-    /// Released, and kept for a while.
+    /// Released, but retained for its `at_least` time.
     Kept,
-    /// Somebody has changed it so that it cannot be read.
+    /// Changed so that it cannot be parsed.
     Garbage,
 }
 
 impl Standing {
-    /// Whether it keeps others out.
+    /// Whether the claim keeps other clients out. A held claim that had no heartbeat for
+    /// `steal_after` does not. [`GRACE`] is added to both times.
     pub(super) fn is_in_the_way(&self, now: Timestamp, steal_after: Option<Ttl>) -> bool {
         let stale = |after: Ttl| self.stage == Stage::Held && self.seen.plus(after).plus(GRACE) <= now;
         now < self.ends.plus(GRACE) && !steal_after.is_some_and(stale)
     }
 
-    /// Whether it belongs to this request.
+    /// Whether the claim belongs to the request with this lease id.
     pub(super) fn is_of(&self, id: &LeaseId) -> bool {
         self.claim.as_ref().is_some_and(|claim| claim.lease_id == *id)
     }
@@ -108,11 +110,11 @@ impl Standing {
     }
 }
 
-/// How far a token may be ahead of GitHub's clock.
+/// Maximum time by which a token may be ahead of GitHub's clock.
 const AHEAD: Ttl = Ttl::from_secs(24 * 3600);
 
 impl View {
-    /// Of comments that may be trusted. `unread` is how long a comment counts that cannot be read.
+    /// Creates a view of the comments that `is_trusted` accepts.
     pub(super) fn new(now: Timestamp, comments: Vec<Comment>, is_trusted: impl Fn(&Comment) -> bool) -> Self {
         let count = comments.len();
         let highest = now.plus(AHEAD);
@@ -121,17 +123,18 @@ impl View {
         Self { now, count, posts: ours.collect() }
     }
 
-    /// Of an issue without comments.
+    /// Creates the view of an issue without comments.
     pub(super) const fn empty(now: Timestamp) -> Self {
         Self { now, count: 0, posts: Vec::new() }
     }
 
-    /// The same at another time, if nothing has changed until then.
+    /// Returns the same view at another time; valid only if no comment has changed until then.
     pub(super) fn at(&self, now: Timestamp) -> Self {
         Self { now, ..self.clone() }
     }
 
-    /// The claims that may keep others out, by ascending id.
+    /// Returns the claims that may keep other clients out, by ascending id. A comment that cannot
+    /// be parsed counts for `unread` after its last edit.
     pub(super) fn standing(&self, unread: Ttl) -> Vec<Standing> {
         let forced: Vec<Token> =
             self.gone().filter(|gone| gone.how == How::Forced).map(|gone| gone.token).collect();
@@ -141,7 +144,8 @@ impl View {
                 Some(Says::Raised(claim)) => {
                     (Stage::Raised, Some(claim), post.updated_at.plus(claim.ttl.min(RAISED)))
                 }
-                // Whoever takes a lock by force says so in one step; that the comment then goes is tidiness.
+                // The comment of a forced release ends the lease in one step; deleting the holder's
+                // comment is only cleanup.
                 Some(Says::Held(claim)) if forced.contains(&claim.token) => return None,
                 Some(Says::Held(claim)) => (Stage::Held, Some(claim), post.updated_at.plus(claim.ttl)),
                 Some(Says::Released(claim)) => (Stage::Kept, Some(claim), claim.until?),
@@ -153,12 +157,12 @@ impl View {
         self.posts.iter().filter_map(stands).collect()
     }
 
-    /// The newest token.
+    /// Returns the newest token.
     pub(super) fn token(&self) -> Token {
         self.posts.iter().filter_map(|post| post.says.as_ref()).map(Says::highest).max().unwrap_or_default()
     }
 
-    /// Logins that are assigned without a lease, as the newest claim says.
+    /// Returns the logins that are assigned without a lease, according to the newest claim.
     pub(super) fn left_assigned(&self) -> &[String] {
         let claims = self.posts.iter().filter_map(|post| match &post.says {
             Some(Says::Held(claim) | Says::Released(claim)) => Some((claim.token, post.id, claim)),
@@ -168,7 +172,7 @@ impl View {
         newest.map_or(&[], |(_, _, claim)| claim.left_assigned.as_slice())
     }
 
-    /// What is known of the task that the issue is: the newest record, in the order of tokens.
+    /// Returns the newest record of the task on this issue, in the order of tokens.
     pub(super) fn task(&self) -> Option<Known<'_>> {
         let known = |post: &'_ Post| {
             let says = post.says.as_ref()?;
@@ -180,21 +184,22 @@ impl View {
         let (_, post) = newest?;
         let says = post.says.as_ref()?;
         let held = match says {
-            // Whoever holds the issue for something else does not have the task.
+            // A claim that holds the issue for another purpose does not hold the task.
             Says::Held(claim) if Some(claim.token) == says.task().map(|record| record.token) => Some(claim),
             _ => None,
         };
         Some(Known { id: post.id, record: says.task()?, held, seen: post.updated_at })
     }
 
-    /// Whether somebody else's flag is up: who clears away may be about to delete what seems over.
+    /// Whether a live candidate exists: its client may be about to delete a claim that it has read
+    /// as ended.
     pub(super) fn is_contested(&self) -> bool {
         let up =
             |standing: &Standing| standing.stage == Stage::Raised && standing.is_in_the_way(self.now, None);
         self.standing(RAISED).iter().any(up)
     }
 
-    /// Who asked the lease with this token to stop, last.
+    /// Returns the latest release request for the lease with this token.
     pub(super) fn asked(&self, token: Token) -> Option<Asked> {
         let asked = |(post, asking): (&Post, &Asking)| Asked {
             by: asking.by.clone(),
@@ -204,7 +209,7 @@ impl View {
         self.askings().filter(|(_, asking)| asking.token == token).last().map(asked)
     }
 
-    /// The leases that count for their holders, and those that are kept.
+    /// Returns the leases that are held, and those that are retained after their release.
     fn leases(&self) -> impl Iterator<Item = Lease> {
         let standing = self.standing(RAISED).into_iter();
         standing.filter_map(|standing| match (standing.stage, &standing.claim) {
@@ -215,7 +220,8 @@ impl View {
         })
     }
 
-    /// The lock as a record; none if nobody has ever asked for it.
+    /// Returns the lock as a record; `None` if no comment shows a current or an ended lease, or a
+    /// release request.
     pub(super) fn record(&self, name: &LockName) -> Option<LockRecord> {
         let changes = |post: &Post| match &post.says {
             Some(Says::Held(claim)) => 1 + claim.beat + claim.took.len() as u64,
@@ -228,13 +234,13 @@ impl View {
         (version > 0).then(|| LockRecord { holders: self.leases().collect(), ..record })
     }
 
-    /// No lease with that id and token.
+    /// Returns the answer to a request whose lease id and token match no lease.
     pub(super) fn not_held(&self) -> NotHeld {
         let live = self.leases().filter(|lease| self.now < lease.expires_at);
         NotHeld { token: self.token(), holders: live.map(|lease| HeldBy::from(&lease)).collect() }
     }
 
-    /// What has happened, in order, each with a number that does not change.
+    /// Returns the history in order, each event with a number that does not change.
     pub(super) fn events(&self, name: &LockName) -> Vec<(u64, Event)> {
         let mut lives: BTreeMap<Token, Life> = BTreeMap::new();
         for post in &self.posts {
@@ -275,7 +281,8 @@ impl View {
                 by: Some(asking.by.clone()),
                 reason: asking.reason.clone(),
             });
-            // The last number of a lease is for its end; more than so many askings are not told apart.
+            // The last number of a lease is reserved for its end. Release requests that exceed the
+            // numbers in between are left out.
             let asked = (1..LAST).zip(asked);
             let begin =
                 End { kind: EventKind::Acquired, at: life.since, until: None, by: None, reason: None };
@@ -287,7 +294,7 @@ impl View {
         events
     }
 
-    /// Whether this login has written a comment of ours.
+    /// Whether this login is the author of one of leasehold's comments.
     pub(super) fn is_author(&self, login: &str) -> bool {
         self.posts.iter().any(|post| post.author.eq_ignore_ascii_case(login))
     }
@@ -307,7 +314,8 @@ impl View {
         })
     }
 
-    /// The comments that only tell of the past, the oldest first, if there are more than so many.
+    /// Returns the comments that only record the past, oldest first, without the newest `keep` of
+    /// them. Never returns the newest record of a task.
     pub(super) fn too_many(&self, keep: usize) -> Vec<u64> {
         let past = |post: &&Post| match &post.says {
             Some(Says::Released(claim)) => claim.until.is_none_or(|until| until.plus(GRACE) <= self.now),
@@ -321,14 +329,16 @@ impl View {
     }
 }
 
-/// Askings of one lease that are told apart, and the number of its end.
+/// Number of a lease's end within the numbers of that lease; its release requests have lower
+/// numbers.
 const LAST: u64 = PLACES - 1;
-/// So many numbers each lease has in the history.
+/// Number of history positions per lease.
 pub(super) const PLACES: u64 = 16;
 
 impl Post {
-    /// Tokens follow GitHub's clock. One that is far ahead of it was not made by the rules, and would use up all that come
-    /// after it: a comment that names one is one that cannot be read.
+    /// Parses a comment; `None` if it is not leasehold's. Tokens follow GitHub's clock. A token
+    /// that is far ahead of that clock was not created by the protocol, and would use up all tokens
+    /// that come after it: a comment with such a token counts as one that cannot be parsed.
     fn read(comment: Comment, highest: Timestamp) -> Option<Self> {
         let says = match Says::read(comment.body.as_deref().unwrap_or_default()) {
             Found::Nothing => return None,
@@ -347,7 +357,7 @@ impl Post {
     }
 }
 
-/// The life of one lease, for the history.
+/// Start, renewals and end of one lease, for the history.
 struct Life {
     id: LeaseId,
     holder: Holder,
@@ -356,7 +366,7 @@ struct Life {
     end: Option<End>,
 }
 
-/// Something that happened to a lease.
+/// Event of a lease.
 #[derive(Clone)]
 struct End {
     kind: EventKind,
@@ -391,7 +401,7 @@ impl Life {
     }
 }
 
-/// Those in the way, as a conflict.
+/// Returns a conflict with these holders.
 pub(super) fn conflict(holders: Vec<HeldBy>, now: Timestamp) -> Conflict {
     Conflict { holders, waiters: 0, full: false, now: Some(now) }
 }

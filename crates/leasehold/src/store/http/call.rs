@@ -1,4 +1,4 @@
-//! One call: tries until it is answered or its time is over.
+//! One call: retries until the server responds or the deadline has passed.
 
 use std::time::Duration;
 
@@ -8,37 +8,38 @@ use super::ghosts::{Ghosts, Kind};
 use super::link::{Letter, Link};
 use super::trouble::Refusal;
 use crate::error::Result;
-use crate::store::Moment;
+use crate::store::BootInstant;
 use crate::store::repeat::Repeat;
 
-/// A call takes so long at most.
+/// Maximum duration of a call.
 pub(super) const DEADLINE: Duration = Duration::from_secs(5);
-/// A server that is busy or stopping is asked so often in one call.
+/// Maximum number of attempts of one call if the server is busy or stopping.
 const TRIES: u32 = 5;
-/// The longest pause before the next try, whatever the server says.
+/// Maximum delay before the next attempt, whatever `Retry-After` the server sends.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// What is to be called.
+/// Call to be made.
 pub(super) struct Errand {
-    /// After the path that all calls have.
+    /// Path after the common prefix of all calls.
     pub(super) path: String,
     pub(super) body: Bytes,
-    /// Whether it may be sent again once it may have begun; what was not begun for certain may be in any case.
+    /// Whether the call may be resent once it may have begun; a call that certainly has not begun may
+    /// always be resent.
     pub(super) repeat: Repeat,
     pub(super) kind: Kind,
 }
 
 impl Link {
-    /// Makes a call. What it leaves behind that may yet begin is in `ghosts` afterwards.
+    /// Makes a call. Adds the requests that may still begin later to `ghosts`.
     pub(super) async fn call(&self, errand: &Errand, ghosts: &mut Ghosts) -> Result<Bytes> {
-        let mut deadline = Moment::now().plus(DEADLINE);
+        let mut deadline = BootInstant::now().plus(DEADLINE);
         let mut tries = 0;
         loop {
             let until = self.clocks.until(deadline);
-            ghosts.forget_old(Moment::now());
+            ghosts.forget_old(BootInstant::now());
             if let Some(moment) = ghosts.wait_for(errand.kind, &until.servers) {
-                tokio::time::sleep(moment.after(Moment::now())).await;
-                deadline = Moment::now().plus(DEADLINE);
+                tokio::time::sleep(moment.after(BootInstant::now())).await;
+                deadline = BootInstant::now().plus(DEADLINE);
                 continue;
             }
             tries += 1;
@@ -73,7 +74,7 @@ impl Link {
                 }
             };
             let pause = pause.min(LONGEST_PAUSE).mul_f64(0.75 + 0.5 * fastrand::f64());
-            if tries >= TRIES || Moment::now().plus(pause) >= deadline {
+            if tries >= TRIES || BootInstant::now().plus(pause) >= deadline {
                 return Err(error);
             }
             tracing::debug!(path = errand.path, %error, "asking again");

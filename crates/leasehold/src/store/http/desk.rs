@@ -1,4 +1,5 @@
-//! Calls from any thread, made on the store's own: a caller that blocks its runtime holds up nobody.
+//! Runs calls from any thread on the store's own thread: a caller that blocks its runtime delays no
+//! other caller.
 
 use std::sync::Arc;
 
@@ -11,9 +12,9 @@ use super::ghosts::{Ghosts, Kind};
 use super::line::Lines;
 use super::link::{Letter, Link};
 use super::trouble::{Failed, Refusal};
-use crate::error::{Error, Result, Trouble};
-use crate::model::{Invalid, LockName, LockOp, Outcome};
-use crate::store::Moment;
+use crate::error::{Error, Result, StoreErrorKind};
+use crate::model::{LockName, LockOp, Outcome, ValidationError};
+use crate::store::BootInstant;
 use crate::store::background::Background;
 use crate::store::protocol::{Hello, LARGEST_BODY};
 use crate::store::repeat::Repeat;
@@ -30,12 +31,13 @@ impl Desk {
         Self { background, link, lines: Lines::default() }
     }
 
-    /// Asks the server what it is; so it is known that it is one.
+    /// Requests the description of the server, which also proves that the address is a leasehold
+    /// server.
     pub(super) async fn hello(&self) -> Result<Hello> {
         let link = self.link.clone();
         let asked = self.background.run(async move {
-            let letter = Letter { path: "abilities", body: None, until: None, supersedes: false };
-            let deadline = Moment::now().plus(std::time::Duration::from_secs(5));
+            let letter = Letter { path: "capabilities", body: None, until: None, supersedes: false };
+            let deadline = BootInstant::now().plus(std::time::Duration::from_secs(5));
             let reply =
                 link.exchange(letter, deadline).await.map_err(|failed| failed.explain(link.place()))?;
             Refusal::of(reply, link.place()).map(|reply| reply.body).map_err(|refusal| refusal.error)
@@ -57,11 +59,12 @@ impl Desk {
         self.read(&body)
     }
 
-    /// Applies an operation, after all that were made for its lease id before, dropped by their callers or not.
+    /// Applies an operation after all earlier ones for its lease id, even if their callers have
+    /// dropped them.
     pub(super) async fn apply(&self, path: String, name: &LockName, op: &LockOp) -> Result<Outcome> {
         let body = write(&(name, op))?;
         let errand = Errand { path, body, repeat: op.into(), kind: Kind::of(op) };
-        // At once, not when the thread comes to it: whoever calls next stands behind.
+        // Entered at once, not when the thread runs the call: later calls must queue behind this one.
         let turn = op.lease_id().map(|lease| self.lines.enter(lease));
         let link = self.link.clone();
         let called = self.background.run(async move {
@@ -73,7 +76,7 @@ impl Desk {
             turn.end(ghosts);
             called
         });
-        // What must wait for a request of before goes on without the caller.
+        // A call that must wait for an earlier request continues without its caller.
         let late = |_| Err(Failed::TooLate.explain(self.link.place()));
         self.read(&tokio::time::timeout(DEADLINE, called).await.unwrap_or_else(late)?)
     }
@@ -81,7 +84,7 @@ impl Desk {
     fn read<R: DeserializeOwned>(&self, body: &[u8]) -> Result<R> {
         serde_json::from_slice(body).map_err(|error| {
             let message = format!("the server {} answered something that makes no sense", self.link.place());
-            Error::store(Trouble::Broken, message, "use the same version of leasehold on both sides")
+            Error::store(StoreErrorKind::Broken, message, "use the same version of leasehold on both sides")
                 .because(error)
         })
     }
@@ -89,11 +92,11 @@ impl Desk {
 
 fn write<A: Serialize>(arguments: &A) -> Result<Bytes> {
     let body = serde_json::to_vec(arguments).map_err(|error| {
-        Error::store(Trouble::Broken, "a call cannot be written", "please report this").because(error)
+        Error::store(StoreErrorKind::Broken, "a call cannot be written", "please report this").because(error)
     })?;
     if body.len() > LARGEST_BODY {
         let message = format!("a call of {} bytes is too large; {LARGEST_BODY} is the most", body.len());
-        return Err(Invalid(format!("{message}: make several of it")).into());
+        return Err(ValidationError(format!("{message}: make several of it")).into());
     }
     Ok(Bytes::from(body))
 }

@@ -1,4 +1,4 @@
-//! Documents: each call is one exchange.
+//! Documents: each call is one HTTP exchange.
 
 use std::sync::Arc;
 
@@ -7,12 +7,12 @@ use async_trait::async_trait;
 use super::desk::Desk;
 use crate::Result;
 use crate::store::protocol::{DocCall, MOST_KEYS};
-use crate::store::{Abilities, Cursor, Doc, DocStore, Draft, Page, PutIf, Time};
+use crate::store::{Capabilities, Cursor, DocStore, Document, NewDocument, Page, PutIf, Time};
 
 #[derive(Debug)]
 pub(super) struct HttpDocs {
     pub(super) desk: Arc<Desk>,
-    pub(super) abilities: Abilities,
+    pub(super) capabilities: Capabilities,
 }
 
 fn path(call: DocCall) -> String {
@@ -21,35 +21,42 @@ fn path(call: DocCall) -> String {
 
 #[async_trait]
 impl DocStore for HttpDocs {
-    fn abilities(&self) -> Abilities {
-        self.abilities.clone()
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities.clone()
     }
 
     fn url(&self) -> String {
         self.desk.link.place().to_owned()
     }
 
-    async fn get(&self, key: &str) -> Result<Option<Doc>> {
-        let found: Vec<Option<Doc>> = self.desk.ask(path(DocCall::Get), &([key],), DocCall::Get).await?;
+    async fn get(&self, key: &str) -> Result<Option<Document>> {
+        let found: Vec<Option<Document>> = self.desk.ask(path(DocCall::Get), &([key],), DocCall::Get).await?;
         Ok(found.into_iter().next().flatten())
     }
 
-    async fn get_all(&self, keys: &[String]) -> Result<Vec<Option<Doc>>> {
+    async fn get_all(&self, keys: &[String]) -> Result<Vec<Option<Document>>> {
         let mut found = Vec::with_capacity(keys.len());
         for keys in keys.chunks(MOST_KEYS) {
-            let some: Vec<Option<Doc>> = self.desk.ask(path(DocCall::Get), &(keys,), DocCall::Get).await?;
+            let some: Vec<Option<Document>> =
+                self.desk.ask(path(DocCall::Get), &(keys,), DocCall::Get).await?;
             found.extend(some);
         }
         Ok(found)
     }
 
-    /// What in it may interest people who look at the engine stays here: they look at the engine of the server.
-    async fn put_if(&self, key: &str, expected: Option<u64>, draft: Draft) -> Result<PutIf> {
+    /// Writes a document. The annotations are not sent: people inspect the engine of the server, not
+    /// this client.
+    async fn put_if(&self, key: &str, expected: Option<u64>, draft: NewDocument) -> Result<PutIf> {
         let arguments = (key, expected, draft.body, draft.keep);
         self.desk.ask(path(DocCall::PutIf), &arguments, DocCall::PutIf).await
     }
 
-    async fn list(&self, prefix: &str, after: Option<Cursor>, limit: u32) -> Result<Page<(String, Doc)>> {
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<Cursor>,
+        limit: u32,
+    ) -> Result<Page<(String, Document)>> {
         self.desk.ask(path(DocCall::List), &(prefix, after, limit), DocCall::List).await
     }
 

@@ -1,38 +1,39 @@
-//! Requests whose answer was lost: they may still be under way, and begin at a server until their time is over.
+//! In-doubt requests, whose response was lost: they may still be in flight, and may begin at a server
+//! until their deadline.
 
 use std::time::Duration;
 
 use uuid::Uuid;
 
 use crate::model::LockOp;
-use crate::store::Moment;
+use crate::store::BootInstant;
 
-/// So long after it has begun, an operation may be under way in the engine of another server: what an engine takes for a
-/// call at most, and a little more.
+/// Maximum time for which an operation that has begun may run in the engine of another server: the
+/// maximum duration of an engine's call, plus a margin.
 const ENGINE: Duration = Duration::from_secs(6);
 
-/// The requests for one lease id whose answer was lost.
+/// In-doubt requests for one lease id.
 #[derive(Debug, Default)]
 pub(super) struct Ghosts(Vec<Ghost>);
 
 #[derive(Debug)]
 struct Ghost {
-    /// The servers that could begin it: those whose clocks it names.
+    /// Servers that could begin the request: those whose clocks it names.
     servers: Vec<Uuid>,
-    /// Then nobody begins it any more.
-    until: Moment,
-    /// Whether it would take something.
+    /// Deadline after which no server begins the request.
+    until: BootInstant,
+    /// Whether the request is an acquire.
     takes: bool,
 }
 
-/// What an operation has to do with ghosts.
+/// Role of an operation with respect to in-doubt requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// It takes something: if it comes late, somebody holds what nobody knows of.
+    /// Acquires: if it takes effect late, it creates a lease that no caller knows of.
     Takes,
-    /// It gives back: nothing must be taken after it.
+    /// Releases or withdraws: no earlier acquire must take effect after it.
     GivesBack,
-    /// Neither.
+    /// Any other operation.
     Other,
 }
 
@@ -47,16 +48,16 @@ impl Kind {
 }
 
 impl Ghosts {
-    /// A request was sent, and its answer is lost.
-    pub(super) fn add(&mut self, servers: Vec<Uuid>, until: Moment, kind: Kind) {
-        // A request that names no clock is begun by nobody.
+    /// Records a request that was sent and whose response was lost.
+    pub(super) fn add(&mut self, servers: Vec<Uuid>, until: BootInstant, kind: Kind) {
+        // No server begins a request that names no clock.
         if !servers.is_empty() {
             self.0.push(Ghost { servers, until, takes: kind == Kind::Takes });
         }
     }
 
-    /// A request that supersedes all of them was answered by this server: there, they cannot begin any more, and those
-    /// that had begun were over first.
+    /// Records that this server has answered a request that supersedes all in-doubt ones: on this
+    /// server they cannot begin any more, and those that had begun ended first.
     pub(super) fn answered_by(&mut self, server: Uuid) {
         for ghost in &mut self.0 {
             ghost.servers.retain(|could| *could != server);
@@ -64,8 +65,8 @@ impl Ghosts {
         self.0.retain(|ghost| !ghost.servers.is_empty());
     }
 
-    /// Forgets those whose time is over.
-    pub(super) fn forget_old(&mut self, now: Moment) {
+    /// Removes the requests whose deadline has passed and that no engine can be executing any more.
+    pub(super) fn forget_old(&mut self, now: BootInstant) {
         self.0.retain(|ghost| now < ghost.until.plus(ENGINE));
     }
 
@@ -73,10 +74,11 @@ impl Ghosts {
         self.0.is_empty()
     }
 
-    /// When an operation of this kind may be sent, if these are the servers that could begin it. At once, if there is
-    /// one and the same: it keeps the order by itself. Of several, one may begin to take what was given back through
-    /// another.
-    pub(super) fn wait_for(&self, kind: Kind, servers: &[Uuid]) -> Option<Moment> {
+    /// Returns the instant at which an operation of this kind may be sent to these servers; `None`
+    /// means at once. With one and the same server no wait is necessary: that server keeps the order.
+    /// With several servers, one of them may begin an acquire after another one has executed the
+    /// release.
+    pub(super) fn wait_for(&self, kind: Kind, servers: &[Uuid]) -> Option<BootInstant> {
         let elsewhere = |ghost: &&Ghost| ghost.takes && (servers.len() != 1 || ghost.servers != servers);
         let latest = self.0.iter().filter(elsewhere).map(|ghost| ghost.until).max();
         latest.filter(|_| kind == Kind::GivesBack).map(|until| until.plus(ENGINE))
@@ -90,7 +92,7 @@ mod tests {
     #[test]
     fn a_ghost_is_gone_when_each_server_that_could_begin_it_has_answered_a_later_one() {
         let (one, two) = (Uuid::from_u128(1), Uuid::from_u128(2));
-        let until = Moment::from_micros(10);
+        let until = BootInstant::from_micros(10);
         let mut ghosts = Ghosts::default();
         ghosts.add(Vec::new(), until, Kind::Takes);
         assert!(ghosts.is_empty());
@@ -109,7 +111,7 @@ mod tests {
     #[test]
     fn a_ghost_is_gone_after_its_time() {
         let mut ghosts = Ghosts::default();
-        let until = Moment::from_micros(10);
+        let until = BootInstant::from_micros(10);
         ghosts.add(vec![Uuid::from_u128(1)], until, Kind::Other);
         ghosts.forget_old(until);
         assert!(!ghosts.is_empty(), "it may be under way in an engine");

@@ -1,4 +1,5 @@
-//! The order of calls for one lease id: each begins when the one before it is over, dropped by its caller or not.
+//! Order of the calls for one lease id: each begins when the previous one has ended, even if its
+//! caller has dropped it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,9 +8,9 @@ use tokio::sync::oneshot;
 
 use super::ghosts::Ghosts;
 use crate::model::LeaseId;
-use crate::store::Moment;
+use crate::store::BootInstant;
 
-/// From so many lines on, those that nobody needs any more are looked for.
+/// Number of lines from which on unused ones are removed.
 const MANY: usize = 1024;
 
 #[derive(Debug, Clone, Default)]
@@ -17,14 +18,14 @@ pub(super) struct Lines(Arc<Mutex<HashMap<LeaseId, Line>>>);
 
 #[derive(Debug, Default)]
 struct Line {
-    /// How many calls are in it.
+    /// Number of calls in the line.
     calls: usize,
-    /// Resolves when the last of them is over.
+    /// Resolves when the last call has ended.
     last: Option<oneshot::Receiver<()>>,
     ghosts: Ghosts,
 }
 
-/// A place in a line. Dropping it lets the next one begin.
+/// Place in a line. Dropping it lets the next call begin.
 #[derive(Debug)]
 pub(super) struct Turn {
     lines: Lines,
@@ -34,12 +35,12 @@ pub(super) struct Turn {
 }
 
 impl Lines {
-    /// Takes the last place, at once.
+    /// Takes the last place, without waiting.
     pub(super) fn enter(&self, lease: LeaseId) -> Turn {
         let (over, ended) = oneshot::channel();
         let mut lines = self.lines();
         if lines.len() >= MANY {
-            let now = Moment::now();
+            let now = BootInstant::now();
             lines.retain(|_, line| {
                 line.ghosts.forget_old(now);
                 line.calls > 0 || !line.ghosts.is_empty()
@@ -57,17 +58,17 @@ impl Lines {
 }
 
 impl Turn {
-    /// Waits until all before it are over; gives what they have left behind.
+    /// Waits until all earlier calls have ended; returns the in-doubt requests that they have left.
     pub(super) async fn begin(&mut self) -> Ghosts {
         if let Some(before) = self.before.take() {
-            let _ = before.await; // Its sender is dropped, never used.
+            let _ = before.await; // The sender is dropped, never used.
         }
         let mut lines = self.lines.lines();
         let ghosts = lines.get_mut(&self.lease).map(|line| std::mem::take(&mut line.ghosts));
         ghosts.unwrap_or_default()
     }
 
-    /// Leaves behind what the next has to know.
+    /// Passes the in-doubt requests on to the next call.
     pub(super) fn end(self, ghosts: Ghosts) {
         if let Some(line) = self.lines.lines().get_mut(&self.lease) {
             line.ghosts = ghosts;
@@ -102,8 +103,9 @@ mod tests {
         let mut ghosts = one.begin().await;
         let waits = tokio::time::timeout(std::time::Duration::from_millis(20), two.begin());
         assert!(waits.await.is_err(), "its turn has not come");
-        ghosts.add(vec![Uuid::from_u128(9)], Moment::now(), Kind::Takes);
-        // What it waited for is lost with the timeout; a new place behind the first shows the same.
+        ghosts.add(vec![Uuid::from_u128(9)], BootInstant::now(), Kind::Takes);
+        // The receiver that it awaited is lost with the timeout; a new place behind the first shows
+        // the same.
         let mut three = lines.enter(lease);
         drop(two);
         one.end(ghosts);

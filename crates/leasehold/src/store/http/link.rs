@@ -1,4 +1,4 @@
-//! One exchange with the server: a request, and its answer or why there is none.
+//! One exchange with the server: a request, and its response or the reason why there is none.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,52 +17,52 @@ use super::clocks::Clocks;
 use super::options::HttpOptions;
 use super::tls;
 use super::trouble::Failed;
-use crate::error::{Error, Result, Trouble};
+use crate::error::{Error, Result, StoreErrorKind};
 use crate::store::protocol::{
     CALL_HEADER, CLOCK_HEADER, CallId, PATH, Tick, UNTIL_HEADER, VERSION, VERSION_HEADER,
 };
-use crate::store::{Moment, clock};
+use crate::store::{BootInstant, clock};
 
-/// A connection that was idle for longer is not used again: servers close theirs after a while, and a request that meets
-/// that moment gets lost.
+/// Maximum idle time of a connection that is reused: servers close idle connections, and a request
+/// that is sent at that moment is lost.
 const IDLE: Duration = Duration::from_secs(8);
 
-/// The way to a server.
+/// HTTP client of one server.
 pub(super) struct Link {
     pub(super) options: HttpOptions,
     pub(super) clocks: Clocks,
-    /// Who this is, for as long as the store is open.
+    /// Id of this client for as long as the store is open.
     pub(super) client: Uuid,
     http: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
     token: Option<HeaderValue>,
     requests: AtomicU64,
 }
 
-/// What to send.
+/// Request to be sent.
 pub(super) struct Letter<'a> {
-    /// After [`PATH`].
+    /// Path after [`PATH`].
     pub(super) path: &'a str,
-    /// The arguments, or nothing for what is only looked at.
+    /// Arguments of a `POST`; `None` for a `GET`.
     pub(super) body: Option<Bytes>,
-    /// Until when it may begin.
+    /// Header with the deadline until which the request may begin.
     pub(super) until: Option<&'a str>,
     pub(super) supersedes: bool,
 }
 
-/// What came back.
+/// Response.
 #[derive(Debug)]
 pub(super) struct Reply {
     pub(super) status: u16,
-    /// The protocol it speaks, if it says so.
+    /// Protocol version of the server, if the response has the header.
     pub(super) version: Option<String>,
-    /// Which server it was.
+    /// Instance of the server.
     pub(super) server: Option<Uuid>,
     pub(super) retry_after: Option<Duration>,
     pub(super) body: Bytes,
 }
 
 impl Link {
-    /// Prepares it; nothing is sent yet.
+    /// Creates the client; sends nothing yet.
     pub(super) fn new(options: HttpOptions) -> Result<Self> {
         let token = match &options.token {
             Some(token) => Some(bearer(token)?),
@@ -75,15 +75,15 @@ impl Link {
         Ok(Self { options, clocks, client: clock::new_id(), http, token, requests })
     }
 
-    /// Its address for people.
+    /// Returns the address of the server for output.
     pub(super) fn place(&self) -> &str {
         &self.options.shown
     }
 
-    /// Sends it, and waits for the answer until `deadline`.
-    pub(super) async fn exchange(&self, letter: Letter<'_>, deadline: Moment) -> Result<Reply, Failed> {
+    /// Sends a request, and waits for the response until `deadline`.
+    pub(super) async fn exchange(&self, letter: Letter<'_>, deadline: BootInstant) -> Result<Reply, Failed> {
         let request = self.request(letter);
-        let patience = deadline.after(Moment::now());
+        let patience = deadline.after(BootInstant::now());
         match tokio::time::timeout(patience, self.send(request)).await {
             Ok(reply) => reply,
             Err(_) => Err(Failed::TooLate),
@@ -97,11 +97,11 @@ impl Link {
         Ok(Reply { body: body.to_bytes(), ..reply })
     }
 
-    /// What the headers say; of the clock, they have to be read as soon as they are here.
+    /// Reads the headers. The clock must be read as soon as the headers have arrived.
     fn head(&self, response: &Response<Incoming>) -> Reply {
         let tick = text(response.headers(), CLOCK_HEADER).and_then(|ticks| Tick::read(ticks).pop());
         if let Some(tick) = tick {
-            self.clocks.hear(tick, Moment::now());
+            self.clocks.hear(tick, BootInstant::now());
         }
         let seconds = text(response.headers(), RETRY_AFTER.as_str()).and_then(|text| text.parse().ok());
         Reply {
@@ -145,7 +145,7 @@ fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
 fn bearer(token: &str) -> Result<HeaderValue> {
     let value = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|error| {
         let message = "the token has something that no token has";
-        Error::store(Trouble::Misconfigured, message, "a token is one word, lh_…").because(error)
+        Error::store(StoreErrorKind::Misconfigured, message, "a token is one word, lh_…").because(error)
     });
     value.map(|mut value| {
         value.set_sensitive(true);
@@ -153,7 +153,7 @@ fn bearer(token: &str) -> Result<HeaderValue> {
     })
 }
 
-/// Without the token.
+/// Omits the token.
 impl std::fmt::Debug for Link {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Link").field("options", &self.options).finish_non_exhaustive()

@@ -1,4 +1,4 @@
-//! Locks: each call is one exchange.
+//! Locks: each call is one HTTP exchange.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -13,15 +13,15 @@ use crate::model::{
 };
 use crate::store::protocol::LockCall;
 use crate::store::repeat::Repeat;
-use crate::store::{Changes, ListEvents, ListLocks, LockStore, Page, Peek};
+use crate::store::{ListEvents, ListLocks, LockStore, Page, Peek, WaiterSubscription};
 
 #[derive(Debug)]
 pub(super) struct HttpLocks {
     pub(super) desk: Arc<Desk>,
     pub(super) wakes: Arc<Wakes>,
-    /// Whether the server knows `peek`.
+    /// Whether the server supports `peek`.
     pub(super) peeks: bool,
-    /// Whether it forgets idle locks.
+    /// Whether the server deletes idle locks.
     pub(super) forgets: bool,
 }
 
@@ -59,7 +59,7 @@ impl LockStore for HttpLocks {
         self.desk.ask(path(LockCall::Now), &(), Repeat::Safe).await
     }
 
-    fn changes(&self, _: Option<&LockName>, waiter: &LeaseId) -> Changes {
+    fn changes(&self, _: Option<&LockName>, waiter: &LeaseId) -> WaiterSubscription {
         self.wakes.changes(*waiter)
     }
 
@@ -75,7 +75,7 @@ impl LockStore for HttpLocks {
     }
 }
 
-/// Processes of this machine mean nothing to the server.
+/// Removes the process from an acquire: processes of this machine mean nothing to the server.
 fn without_process(op: &LockOp) -> Cow<'_, LockOp> {
     match op {
         LockOp::Acquire(Acquire { ask, queue, steal_after }) if ask.process.is_some() => {

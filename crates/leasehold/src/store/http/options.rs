@@ -1,38 +1,38 @@
-//! From the URL to a server and who we are for it.
+//! Address of a leasehold server and the client's credentials, from the URL.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use crate::error::{Error, Result, Trouble};
+use crate::error::{Error, Result, StoreErrorKind};
 use crate::store::StoreUrl;
 use crate::store::connect::{decoded, is_this_machine};
 use crate::store::local_token::local_token_for;
 
-/// Where a leasehold server is, and who we are for it.
+/// Address of a leasehold server, and the client's credentials.
 #[derive(Clone)]
 pub struct HttpOptions {
     /// `http://HOST[:PORT][/path]` or the same with `https`, without a slash at the end.
     pub(super) base: String,
-    /// Whether to talk TLS.
+    /// Whether to use TLS.
     pub(super) tls: bool,
-    /// Whether it is this machine.
+    /// Whether the server runs on this machine.
     pub(super) local: bool,
-    /// The certificates to trust, as PEM; else those of the system.
+    /// File with the certificates to trust, as PEM; by default those of the system.
     pub(super) ca: Option<PathBuf>,
-    /// The client's certificate and its private key, as PEM, for servers that want one.
+    /// Certificate of the client and its private key, as PEM, for servers that require one.
     pub(super) client: Option<ClientCertificate>,
-    /// Who we are.
+    /// API token of the client.
     pub(super) token: Option<String>,
-    /// The address for people.
+    /// Address for output.
     pub(super) shown: String,
 }
 
-/// Files that prove to the server who the client is.
+/// Files that authenticate the client to the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ClientCertificate {
-    /// The certificate, followed by those between it and the CA.
+    /// Certificate, followed by the intermediate certificates up to the CA.
     pub(super) cert: PathBuf,
-    /// Its private key.
+    /// Private key of the certificate.
     pub(super) key: PathBuf,
 }
 
@@ -40,9 +40,10 @@ const TOKEN_FILE: &str = "LEASEHOLD_TOKEN_FILE";
 const TOKEN: &str = "LEASEHOLD_API_TOKEN";
 
 impl HttpOptions {
-    /// Reads `http[s]://[TOKEN@]HOST[:PORT][/path][?ca=PATH&cert=PATH&key=PATH]`. Without a token in it, the file that
-    /// `LEASEHOLD_TOKEN_FILE` names has it, or `LEASEHOLD_API_TOKEN` does, or, for a server on this machine, the file that
-    /// the server made.
+    /// Parses `http[s]://[TOKEN@]HOST[:PORT][/path][?ca=PATH&cert=PATH&key=PATH]`. Without a token in
+    /// the URL, the token is read from the file that `LEASEHOLD_TOKEN_FILE` names, or from
+    /// `LEASEHOLD_API_TOKEN`, or, for a server on this machine, from the file that the server
+    /// created.
     pub fn from_url(url: &StoreUrl) -> Result<Self> {
         let mut options = Self::of(url)?;
         if options.token.is_none() {
@@ -96,7 +97,7 @@ impl HttpOptions {
                 "ca" => &mut options.ca,
                 "cert" => &mut cert,
                 "key" => &mut key,
-                // Only the name: a mistyped one may stand before a secret.
+                // Only the name is shown: a mistyped name may precede a secret.
                 _ => {
                     let message = format!("'{name}' is not a setting of a leasehold server");
                     return Err(wrong(&message, "there are ca=PATH, cert=PATH and key=PATH, for https"));
@@ -117,20 +118,20 @@ impl HttpOptions {
     }
 }
 
-/// Without the token.
+/// Omits the token.
 impl fmt::Debug for HttpOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HttpOptions").field("url", &self.shown).finish_non_exhaustive()
     }
 }
 
-/// A host, and if something follows it, a port.
+/// Whether the authority is a host, optionally followed by a valid port.
 fn names_a_host(authority: &hyper::http::uri::Authority) -> bool {
     let host = authority.host();
     !host.is_empty() && (authority.as_str().len() == host.len() || authority.port_u16().is_some())
 }
 
-/// The token comes as the user, or, for those who write `user:password@`, as the password.
+/// Extracts the token, which is the user, or, in the form `user:password@`, the password.
 fn parse_token(login: &str) -> Result<Option<String>> {
     let token = match login.split_once(':') {
         Some((user, "")) => user,
@@ -155,7 +156,7 @@ fn token_in(path: &Path) -> Result<Option<String>> {
     checked(text.trim(), "the file that LEASEHOLD_TOKEN_FILE names")
 }
 
-/// What can stand in a header. What it is instead nobody is told.
+/// Returns the token if it can be sent in a header. The error does not contain the rejected value.
 fn checked(token: &str, whence: &str) -> Result<Option<String>> {
     if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
         let message = format!("{whence} has something that no token has");
@@ -169,7 +170,7 @@ fn is_local(host: &str) -> bool {
 }
 
 fn wrong(message: &str, hint: &str) -> Error {
-    Error::store(Trouble::Misconfigured, message, hint)
+    Error::store(StoreErrorKind::Misconfigured, message, hint)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The engine as a whole.
+//! HTTP engine as a whole.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use async_trait::async_trait;
 
 use super::desk::Desk;
 use super::docs::HttpDocs;
-use super::examine;
+use super::health;
 use super::link::Link;
 use super::locks::HttpLocks;
 use super::options::HttpOptions;
@@ -19,19 +19,20 @@ use crate::store::background::Background;
 use crate::store::clock::new_id;
 use crate::store::protocol::{Hello, WorkerTag};
 use crate::store::{
-    Abilities, DocStore, Finding, Hosts, LockStore, OnNotice, Recipient, Store, Subscription, TaskStore,
+    Capabilities, DocStore, HealthCheck, Hosts, LockStore, OnNotice, Recipient, Store, Subscription,
+    TaskStore,
 };
 
-/// The way to the server and back takes its time.
+/// Minimum TTL, because of the round trip to the server.
 const SHORTEST_TTL: Ttl = Ttl::from_millis(200);
-/// Nobody looks more often than this: a wake-up is on its way.
+/// Minimum poll interval: wake-ups arrive in between.
 const SHORTEST_POLL: Duration = Duration::from_millis(250);
 
-/// The store of a leasehold server.
+/// Store of a leasehold server.
 #[derive(Debug)]
 pub struct HttpStore {
     desk: Arc<Desk>,
-    abilities: Abilities,
+    capabilities: Capabilities,
     worker_tag: Option<WorkerTag>,
     locks: HttpLocks,
     tasks: Option<HttpTasks>,
@@ -39,14 +40,14 @@ pub struct HttpStore {
 }
 
 impl HttpStore {
-    /// Asks the server what it can do.
+    /// Connects to a server, and requests its capabilities.
     pub async fn connect(options: HttpOptions) -> Result<Self> {
         let background = Background::start("leasehold-http")?;
         let desk = Arc::new(Desk::new(background, Arc::new(Link::new(options)?)));
         let hello = desk.hello().await?;
-        let abilities = abilities(&hello);
+        let capabilities = capabilities(&hello);
         let home = desk.background.handle().clone();
-        let wakes = Arc::new(Wakes::new(desk.link.clone(), home, abilities.poll));
+        let wakes = Arc::new(Wakes::new(desk.link.clone(), home, capabilities.poll));
         Ok(Self {
             locks: HttpLocks {
                 desk: desk.clone(),
@@ -55,23 +56,24 @@ impl HttpStore {
                 forgets: hello.forgets_locks,
             },
             tasks: hello.tasks.then(|| HttpTasks { desk: desk.clone(), wakes }),
-            docs: hello.docs.then(|| HttpDocs { desk: desk.clone(), abilities: abilities.clone() }),
+            docs: hello.docs.then(|| HttpDocs { desk: desk.clone(), capabilities: capabilities.clone() }),
             worker_tag: hello.worker_tag,
-            abilities,
+            capabilities,
             desk,
         })
     }
 }
 
-fn abilities(hello: &Hello) -> Abilities {
-    Abilities {
+fn capabilities(hello: &Hello) -> Capabilities {
+    Capabilities {
         engine: "http",
         hosts: Hosts::Many,
         min_ttl: hello.min_ttl.max(SHORTEST_TTL),
         poll: Duration::from_millis(hello.poll_millis).max(SHORTEST_POLL),
         wakes: hello.wakes,
-        sees_the_dead: false,
-        // It outlives this process; whether it outlives the server, `leasehold doctor` tells.
+        detects_dead_processes: false,
+        // The data survives this process; whether it survives the server is reported by `leasehold
+        // doctor`.
         lasting: true,
         shares: hello.shares,
         queues: hello.queues,
@@ -84,8 +86,8 @@ fn abilities(hello: &Hello) -> Abilities {
 
 #[async_trait]
 impl Store for HttpStore {
-    fn abilities(&self) -> Abilities {
-        self.abilities.clone()
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities.clone()
     }
 
     fn url(&self) -> String {
@@ -114,10 +116,10 @@ impl Store for HttpStore {
     }
 
     async fn notify(&self, _: &[Recipient]) {
-        // The server has done so with the operation.
+        // The server sends the notices as part of the operation.
     }
 
-    async fn examine(&self) -> Result<Vec<Finding>> {
-        Ok(examine::findings(&self.desk.hello().await?, &self.desk.link.options))
+    async fn check_health(&self) -> Result<Vec<HealthCheck>> {
+        Ok(health::findings(&self.desk.hello().await?, &self.desk.link.options))
     }
 }

@@ -1,4 +1,4 @@
-//! Tasks: each call is one exchange.
+//! Tasks: each call is one HTTP exchange.
 
 use std::sync::Arc;
 
@@ -8,12 +8,12 @@ use super::desk::Desk;
 use super::wakes::Wakes;
 use crate::Result;
 use crate::model::{
-    Beat, Enqueued, Finished, HeldTask, LeaseTasks, Leased, NewTask, Pause, QueueName, QueueStatus,
-    Recovered, Settle, Settled, Task, TaskAnswer, TaskId, TaskKey, TaskOp, Timestamp, Ttl, WorkerId,
-    WorkerInfo, WorkerStatus,
+    Enqueued, FinishedFilter, HeartbeatResult, HeldTask, LeaseTasks, Leased, NewTask, Pause, QueueName,
+    QueueStatus, Recovered, Settle, Settled, Task, TaskAnswer, TaskId, TaskKey, TaskOp, Timestamp, Ttl,
+    WorkerId, WorkerInfo, WorkerStatus,
 };
 use crate::store::protocol::TaskCall;
-use crate::store::{Arrivals, ListTasks, Page, TaskStore};
+use crate::store::{ListTasks, Page, QueueSubscription, TaskStore};
 
 #[derive(Debug)]
 pub(super) struct HttpTasks {
@@ -35,7 +35,7 @@ impl HttpTasks {
 impl TaskStore for HttpTasks {
     async fn enqueue(&self, new: &[NewTask]) -> Result<Vec<Enqueued>> {
         let added = self.ask(TaskCall::Enqueue, &(new,)).await?;
-        // Workers of this process need not wait for the server to tell them.
+        // Workers of this process need not wait for the notification of the server.
         for new in new {
             self.wakes.arrived(&new.queue);
         }
@@ -46,7 +46,12 @@ impl TaskStore for HttpTasks {
         self.ask(TaskCall::Lease, &(ask,)).await
     }
 
-    async fn heartbeat(&self, worker: &WorkerInfo, held: &[HeldTask], ttl: Ttl) -> Result<Vec<Beat>> {
+    async fn heartbeat(
+        &self,
+        worker: &WorkerInfo,
+        held: &[HeldTask],
+        ttl: Ttl,
+    ) -> Result<Vec<HeartbeatResult>> {
         self.ask(TaskCall::Heartbeat, &(worker, held, ttl)).await
     }
 
@@ -94,11 +99,11 @@ impl TaskStore for HttpTasks {
         self.ask(TaskCall::Workers, &()).await
     }
 
-    async fn archive(&self, which: &Finished) -> Result<u64> {
+    async fn archive(&self, which: &FinishedFilter) -> Result<u64> {
         self.ask(TaskCall::Archive, &(which,)).await
     }
 
-    async fn purge(&self, which: &Finished) -> Result<u64> {
+    async fn purge(&self, which: &FinishedFilter) -> Result<u64> {
         self.ask(TaskCall::Purge, &(which,)).await
     }
 
@@ -106,7 +111,7 @@ impl TaskStore for HttpTasks {
         self.ask(TaskCall::Now, &()).await
     }
 
-    fn arrivals(&self, queues: &[QueueName]) -> Arrivals {
+    fn arrivals(&self, queues: &[QueueName]) -> QueueSubscription {
         self.wakes.arrivals(queues)
     }
 }

@@ -1,4 +1,4 @@
-//! Encryption: the server's certificate is always checked, against the CA that is named or those of the system.
+//! TLS: the server's certificate is always verified, against the named CA or those of the system.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,12 +13,13 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem};
 use rustls::{ClientConfig, ConfigBuilder, RootCertStore};
 
 use super::options::{ClientCertificate, HttpOptions};
-use crate::error::{Error, Result, Trouble};
+use crate::error::{Error, Result, StoreErrorKind};
 
-/// A connection that takes longer than this to come about is tried anew.
+/// Maximum duration of a connection attempt; a slower one is abandoned and retried.
 const CONNECTING: Duration = Duration::from_secs(2);
 
-/// Makes what connections are made with. The provider is named here, so that no other part of the program decides it.
+/// Builds the connector. The crypto provider is named here, so that no other part of the program
+/// selects it.
 pub(super) fn connector(options: &HttpOptions) -> Result<HttpsConnector<HttpConnector>> {
     let roots = if options.tls { trusted(options.ca.as_deref())? } else { RootCertStore::empty() };
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -39,7 +40,7 @@ pub(super) fn connector(options: &HttpOptions) -> Result<HttpsConnector<HttpConn
     Ok(builder.enable_http1().wrap_connector(http))
 }
 
-/// With the client's own certificate.
+/// Adds the client's own certificate.
 fn proved(
     config: ConfigBuilder<ClientConfig, WantsClientCert>,
     files: &ClientCertificate,
@@ -83,5 +84,5 @@ fn trusted(ca: Option<&Path>) -> Result<RootCertStore> {
 }
 
 fn wrong(message: &str, hint: &str) -> Error {
-    Error::store(Trouble::Misconfigured, message, hint)
+    Error::store(StoreErrorKind::Misconfigured, message, hint)
 }

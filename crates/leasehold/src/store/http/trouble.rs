@@ -1,4 +1,4 @@
-//! What goes wrong, in our words. What the server says itself is passed on as it is.
+//! Errors of the HTTP engine. Errors that the server reports itself are passed on unchanged.
 
 use std::error::Error as _;
 use std::time::Duration;
@@ -7,20 +7,20 @@ use hyper_util::client::legacy;
 use serde::Deserialize;
 
 use super::link::Reply;
-use crate::error::{Error, Trouble};
-use crate::model::Invalid;
+use crate::error::{Error, StoreErrorKind};
+use crate::model::ValidationError;
 use crate::store::protocol::{VERSION, read_trouble};
 
-/// Why there is no answer.
+/// Reason why a request got no response.
 #[derive(Debug)]
 pub(super) enum Failed {
-    /// There is no connection: nothing was sent.
+    /// No connection: nothing was sent.
     NotConnected(legacy::Error),
-    /// The connection broke, or what came back was no answer.
+    /// The connection broke, or the server sent something else than a response.
     Broken(legacy::Error),
-    /// The answer broke off.
+    /// The response was incomplete.
     BrokenOff(hyper::Error),
-    /// It took too long.
+    /// The deadline passed.
     TooLate,
 }
 
@@ -33,21 +33,23 @@ impl Failed {
         Self::BrokenOff(error)
     }
 
-    /// Whether the server may have it, or get it yet.
+    /// Whether the server may have received the request, or may still receive it.
     pub(super) fn may_have_been_sent(&self) -> bool {
         !matches!(self, Self::NotConnected(_))
     }
 
-    /// Whether it may be better the next time.
+    /// Whether a retry may succeed.
     pub(super) fn may_pass(&self) -> bool {
-        self.trouble() == Trouble::Unavailable
+        self.trouble() == StoreErrorKind::Unavailable
     }
 
-    fn trouble(&self) -> Trouble {
+    fn trouble(&self) -> StoreErrorKind {
         match self {
-            Self::NotConnected(error) | Self::Broken(error) if is_about_tls(error) => Trouble::Misconfigured,
-            Self::Broken(error) if is_no_http(error) => Trouble::Misconfigured,
-            _ => Trouble::Unavailable,
+            Self::NotConnected(error) | Self::Broken(error) if is_about_tls(error) => {
+                StoreErrorKind::Misconfigured
+            }
+            Self::Broken(error) if is_no_http(error) => StoreErrorKind::Misconfigured,
+            _ => StoreErrorKind::Unavailable,
         }
     }
 
@@ -83,19 +85,19 @@ impl Failed {
     }
 }
 
-/// An answer that is none.
+/// Response that reports an error.
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) error: Error,
-    /// The server says that it has not begun.
+    /// Whether the server has not begun the request, according to its response.
     pub(super) not_begun: bool,
-    /// It may be better the next time.
+    /// Whether a retry may succeed.
     pub(super) passing: bool,
-    /// When that may be.
+    /// Delay before a retry.
     pub(super) pause: Duration,
 }
 
-/// A problem as the server writes it.
+/// Problem document of the server.
 #[derive(Debug, Deserialize)]
 struct Told {
     code: String,
@@ -107,7 +109,7 @@ struct Told {
 }
 
 impl Refusal {
-    /// Gives an answer back, and takes what is none.
+    /// Returns a successful response unchanged; converts any other one into an error.
     pub(super) fn of(reply: Reply, at: &str) -> Result<Reply, Self> {
         match reply.version.as_deref() {
             Some(VERSION) if (200..300).contains(&reply.status) => Ok(reply),
@@ -118,7 +120,7 @@ impl Refusal {
                     other.escape_debug()
                 );
                 let hint = "use the same version of leasehold on both sides";
-                Err(Self::lasting(Error::store(Trouble::Misconfigured, message, hint)))
+                Err(Self::lasting(Error::store(StoreErrorKind::Misconfigured, message, hint)))
             }
             None => Err(Self::from_elsewhere(&reply, at)),
         }
@@ -127,39 +129,41 @@ impl Refusal {
     fn told(reply: &Reply, at: &str) -> Self {
         let Ok(told) = serde_json::from_slice::<Told>(&reply.body) else {
             let message = format!("the server {at} answered {} and nothing that makes sense", reply.status);
-            return Self::lasting(Error::store(Trouble::Broken, message, "please report this"));
+            return Self::lasting(Error::store(StoreErrorKind::Broken, message, "please report this"));
         };
         let not_begun = matches!(told.code.as_str(), "LATE" | "DRAINING" | "RATE_LIMITED");
         let error = told.error(at);
         Self {
             not_begun,
-            passing: matches!(&error, Error::Store { trouble: Trouble::Unavailable, .. }),
-            // Whoever was late knows the time now.
+            passing: matches!(&error, Error::Store { trouble: StoreErrorKind::Unavailable, .. }),
+            // The response carried the server's clock, so the next attempt has a correct deadline.
             pause: if told.code == "LATE" { Duration::ZERO } else { reply.retry_after.unwrap_or(AWHILE) },
             error,
         }
     }
 
-    /// What a proxy in between says, or something else that is no leasehold server.
+    /// Converts a response of a proxy, or of another program that is no leasehold server.
     fn from_elsewhere(reply: &Reply, at: &str) -> Self {
         let (trouble, what, hint) = match reply.status {
             401 | 403 => (
-                Trouble::NotPermitted,
+                StoreErrorKind::NotPermitted,
                 "does not let us in",
                 "a proxy before the server asks for credentials; set LEASEHOLD_API_TOKEN, or write https://TOKEN@HOST",
             ),
-            429 | 502..=504 => {
-                (Trouble::Unavailable, "is away: what stands before it answers", "is the server running?")
-            }
+            429 | 502..=504 => (
+                StoreErrorKind::Unavailable,
+                "is away: what stands before it answers",
+                "is the server running?",
+            ),
             _ => (
-                Trouble::Misconfigured,
+                StoreErrorKind::Misconfigured,
                 "is no leasehold server",
                 "is the address right? a server that is mounted under a path has it at the end: https://HOST/path",
             ),
         };
         let message = format!("the store {at} {what} ({})", reply.status);
         let pause = reply.retry_after.unwrap_or(AWHILE);
-        let passing = trouble == Trouble::Unavailable;
+        let passing = trouble == StoreErrorKind::Unavailable;
         Self { error: Error::store(trouble, message, hint), not_begun: false, passing, pause }
     }
 
@@ -177,37 +181,39 @@ impl Told {
         }
         let told = format!("the server {at} says: {}", self.detail);
         let (trouble, hint) = match self.code.as_str() {
-            "INVALID" | "TOO_LARGE" => return Invalid(self.detail.clone()).into(),
+            "INVALID" | "TOO_LARGE" => return ValidationError(self.detail.clone()).into(),
             "UNAUTHENTICATED" => (
-                Trouble::NotPermitted,
+                StoreErrorKind::NotPermitted,
                 "set LEASEHOLD_API_TOKEN to a token of this server, or name a file that has it with LEASEHOLD_TOKEN_FILE, \
                  or write https://TOKEN@HOST; leasehold token new makes a token in the server's own store",
             ),
-            "FORBIDDEN" if !self.hint.is_empty() => (Trouble::NotPermitted, self.hint.as_str()),
-            "FORBIDDEN" => (Trouble::NotPermitted, "use a token with a higher role"),
+            "FORBIDDEN" if !self.hint.is_empty() => (StoreErrorKind::NotPermitted, self.hint.as_str()),
+            "FORBIDDEN" => (StoreErrorKind::NotPermitted, "use a token with a higher role"),
             "LATE" | "DRAINING" | "RATE_LIMITED" | "STORE_UNAVAILABLE" | "TOO_SLOW" => {
-                (Trouble::Unavailable, self.hint.as_str())
+                (StoreErrorKind::Unavailable, self.hint.as_str())
             }
-            "PROTOCOL" | "UNKNOWN_PATH" | "NOT_SUPPORTED" => (Trouble::Misconfigured, self.hint.as_str()),
-            _ => (Trouble::Broken, self.hint.as_str()),
+            "PROTOCOL" | "UNKNOWN_PATH" | "NOT_SUPPORTED" => {
+                (StoreErrorKind::Misconfigured, self.hint.as_str())
+            }
+            _ => (StoreErrorKind::Broken, self.hint.as_str()),
         };
         Error::store(trouble, told, hint)
     }
 }
 
-/// Whether TLS is what failed, however deep the cause is.
+/// Whether TLS failed, at any depth of the error chain.
 fn is_about_tls(error: &legacy::Error) -> bool {
     causes(error).any(<Cause>::is::<rustls::Error>)
 }
 
-/// Whether the server ended TLS with a reason.
+/// Whether the server ended TLS with an alert.
 fn is_alert(error: &legacy::Error) -> bool {
     let mut causes = causes(error).filter_map(|cause| cause.downcast_ref::<rustls::Error>());
     causes.any(|error| matches!(error, rustls::Error::AlertReceived(_)))
 }
 
-/// Whether something else than HTTP came back, or came before it was asked for. The latter hyper tells by no name: it is
-/// what is left when the connection has not ended and has not failed.
+/// Whether the peer sent something else than HTTP, or sent data before the request. hyper has no name
+/// for the latter: it is the remaining case when the connection has neither ended nor failed.
 fn is_no_http(error: &legacy::Error) -> bool {
     causes(error).filter_map(|cause| cause.downcast_ref::<hyper::Error>()).any(|error| {
         let has_ended = error.is_incomplete_message() || error.is_canceled() || error.is_closed();
@@ -219,7 +225,7 @@ type Cause = dyn std::error::Error + 'static;
 
 fn causes(error: &legacy::Error) -> impl Iterator<Item = &Cause> {
     fn below<'a>(cause: &&'a Cause) -> Option<&'a Cause> {
-        // What an I/O error was made of is not its source.
+        // The inner error of an I/O error is not its `source`.
         match cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref) {
             Some(inner) => Some(inner as &Cause),
             None => (*cause).source(),

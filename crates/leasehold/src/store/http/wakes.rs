@@ -1,4 +1,5 @@
-//! One poll for the wake-ups of all waiters and workers of this store. Wake-ups are hints: what gets lost is polled for.
+//! One long poll for the wake-ups of all waiters and workers of this store. Wake-ups are hints:
+//! polling compensates for lost ones.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
@@ -11,20 +12,21 @@ use tokio::task::JoinSet;
 
 use super::link::{Letter, Link};
 use super::trouble::Refusal;
-use crate::error::{Error, Result, Trouble};
+use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{LeaseId, QueueName};
 use crate::store::protocol::{LONGEST_POLL_SECONDS, Listen, MOST_LISTENED, Woken};
 use crate::store::wake::{Bell, Doorbell};
-use crate::store::{Arrivals, Changes, Moment, OnNotice, Recipient, Subscription};
+use crate::store::{BootInstant, OnNotice, QueueSubscription, Recipient, Subscription, WaiterSubscription};
 
-/// A poll that is not answered after this is lost.
+/// Timeout of a long poll, after which it is considered lost.
 const PATIENCE: Duration = Duration::from_secs(LONGEST_POLL_SECONDS + 5);
-/// After a poll that failed, the next waits so long.
+/// Delay after a failed poll.
 const PAUSE: Duration = Duration::from_secs(1);
-/// So many polls are under way at most: one that waits, and one with news for the server that makes the first one end.
+/// Maximum number of concurrent polls: one that waits, and one with a changed list, which makes the
+/// server end the first.
 const POLLS: usize = 2;
 
-/// Who listens for what. The list is sent anew whenever it changes.
+/// Subscriptions of this store. The list is sent again whenever it changes.
 #[derive(Debug)]
 pub(super) struct Wakes {
     board: Arc<Board>,
@@ -42,19 +44,19 @@ struct Board {
     changed: Notify,
 }
 
-/// Takes a waiter from the list.
+/// Removes a waiter from the list when dropped.
 struct Listed {
     waiter: LeaseId,
     board: Weak<Board>,
 }
 
-/// Takes a subscription from the list.
+/// Removes a subscription from the list when dropped.
 struct Subscribed {
     to: Recipient,
     board: Weak<Board>,
 }
 
-/// What is listened for: waiters, queues and notices.
+/// Subscriptions to send: waiters, queues and notices.
 type Wanted = (Vec<LeaseId>, Vec<QueueName>, Vec<Recipient>);
 
 impl Wakes {
@@ -62,28 +64,29 @@ impl Wakes {
         Self { board: Arc::default(), link, home, poll, started: Once::new() }
     }
 
-    pub(super) fn changes(&self, waiter: LeaseId) -> Changes {
+    pub(super) fn changes(&self, waiter: LeaseId) -> WaiterSubscription {
         let listed = Listed { waiter, board: Arc::downgrade(&self.board) };
-        let (changes, bell) = Changes::apart(waiter, self.poll, listed);
+        let (changes, bell) = WaiterSubscription::apart(waiter, self.poll, listed);
         self.board.bells().insert(waiter, bell);
         self.news();
         changes
     }
 
-    pub(super) fn arrivals(&self, queues: &[QueueName]) -> Arrivals {
+    pub(super) fn arrivals(&self, queues: &[QueueName]) -> QueueSubscription {
         let arrivals = self.board.door.listen(queues, self.poll);
         self.news();
         arrivals
     }
 
-    /// Notices for a lease or a worker of this process. The list has one subscription for each.
+    /// Subscribes to the notices for a lease or a worker of this process. The list has one
+    /// subscription for each recipient.
     pub(super) fn subscribe(&self, to: Recipient, on_notice: OnNotice) -> Subscription {
         self.board.notices().insert(to, on_notice);
         self.news();
         Subscription::new(Subscribed { to, board: Arc::downgrade(&self.board) })
     }
 
-    /// Something has come for whoever waits here.
+    /// Notifies a worker of this process that a task may have arrived.
     pub(super) fn arrived(&self, queue: &QueueName) {
         self.board.door.ring(queue, 1);
     }
@@ -99,7 +102,7 @@ impl Wakes {
 
 impl Drop for Wakes {
     fn drop(&mut self) {
-        self.board.changed.notify_one(); // So that its listener sees that nobody is left.
+        self.board.changed.notify_one(); // The listener then finds that the store is closed.
     }
 }
 
@@ -126,12 +129,13 @@ impl Board {
         let bells = self.bells();
         woken.leases.iter().filter_map(|lease| bells.get(lease)).for_each(Bell::ring);
         for queue in &woken.queues {
-            // How much has come is not known: all who wait for it here look.
+            // The number of tasks is not known: all workers of this process that wait for the queue
+            // poll.
             self.door.ring(queue, usize::MAX);
         }
         drop(bells);
         for recipient in &woken.notices {
-            // Called without the map locked: a notice may begin or end a subscription.
+            // Called without the map locked: a callback may start or end a subscription.
             let on_notice = self.notices().get(recipient).cloned();
             if let Some(on_notice) = on_notice {
                 on_notice();
@@ -150,7 +154,7 @@ impl Drop for Listed {
     fn drop(&mut self) {
         if let Some(board) = self.board.upgrade() {
             board.bells().remove(&self.waiter);
-            // Not worth a poll: the next one has the shorter list.
+            // A shorter list is not worth a new poll: the next poll sends it.
         }
     }
 }
@@ -163,7 +167,7 @@ impl Drop for Subscribed {
     }
 }
 
-/// Polls as long as the store is open and somebody listens.
+/// Polls while the store is open and has subscriptions.
 async fn listen(board: Weak<Board>, link: Arc<Link>) {
     let mut polls = JoinSet::new();
     let mut number = 0;
@@ -198,11 +202,11 @@ async fn listen(board: Weak<Board>, link: Arc<Link>) {
 async fn poll(link: Arc<Link>, list: Listen) -> Result<Woken> {
     let broken = |error| {
         let message = "a wake-up makes no sense";
-        Error::store(Trouble::Broken, message, "please report this").because(error)
+        Error::store(StoreErrorKind::Broken, message, "please report this").because(error)
     };
     let body = Bytes::from(serde_json::to_vec(&(list,)).map_err(broken)?);
     let letter = Letter { path: "wakes", body: Some(body), until: None, supersedes: false };
-    let reply = link.exchange(letter, Moment::now().plus(PATIENCE)).await;
+    let reply = link.exchange(letter, BootInstant::now().plus(PATIENCE)).await;
     let reply = reply.map_err(|failed| failed.explain(link.place()))?;
     let reply = Refusal::of(reply, link.place()).map_err(|refusal| refusal.error)?;
     serde_json::from_slice(&reply.body).map_err(broken)

@@ -1,4 +1,4 @@
-//! Documents: a map and a mutex. The test-only engine under the compare-and-swap loop.
+//! Documents in a map with a mutex. Also the test-only engine of the compare-and-swap loop.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use crate::Result;
 use crate::model::{Timestamp, Ttl};
 use crate::store::doc_store::is_listed;
 use crate::store::lock_store::page_size;
-use crate::store::{Abilities, Clock, Cursor, Doc, DocStore, Draft, Hosts, Page, PutIf, Time};
+use crate::store::{Capabilities, Clock, Cursor, DocStore, Document, Hosts, NewDocument, Page, PutIf, Time};
 
 /// Documents in the memory of this process.
 #[derive(Debug)]
@@ -19,20 +19,20 @@ pub struct MemoryDocs {
     docs: Mutex<BTreeMap<String, Kept>>,
 }
 
-/// A document, and until when it is worth keeping.
+/// Document with its expiry.
 #[derive(Debug)]
 struct Kept {
-    doc: Doc,
+    doc: Document,
     until: Option<Timestamp>,
 }
 
 impl MemoryDocs {
-    /// An empty store that takes its time from `clock`.
+    /// Creates an empty store that takes its time from `clock`.
     pub fn with_clock(clock: Clock) -> Self {
         Self { clock, docs: Mutex::default() }
     }
 
-    /// The documents that are still worth keeping.
+    /// Returns the documents that have not expired.
     fn docs(&self) -> MutexGuard<'_, BTreeMap<String, Kept>> {
         let now = self.clock.now();
         let mut docs = self.docs.lock().unwrap_or_else(PoisonError::into_inner);
@@ -43,21 +43,21 @@ impl MemoryDocs {
 
 #[async_trait]
 impl DocStore for MemoryDocs {
-    fn abilities(&self) -> Abilities {
-        Abilities {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
             engine: "cas",
             hosts: Hosts::OneProcess,
             min_ttl: Ttl::MIN,
             poll: Duration::from_millis(100),
             wakes: false,
-            sees_the_dead: false,
+            detects_dead_processes: false,
             lasting: false,
             shares: true,
             queues: true,
             forgets_locks: false,
             grace: Duration::ZERO,
-            ttl: Abilities::TTL,
-            tasks: Abilities::ALL_OF_TASKS,
+            ttl: Capabilities::TTL,
+            tasks: Capabilities::ALL_OF_TASKS,
         }
     }
 
@@ -65,25 +65,31 @@ impl DocStore for MemoryDocs {
         "cas:".to_owned()
     }
 
-    async fn get(&self, key: &str) -> Result<Option<Doc>> {
+    async fn get(&self, key: &str) -> Result<Option<Document>> {
         Ok(self.docs().get(key).map(|kept| kept.doc.clone()))
     }
 
-    async fn put_if(&self, key: &str, expected: Option<u64>, draft: Draft) -> Result<PutIf> {
+    async fn put_if(&self, key: &str, expected: Option<u64>, draft: NewDocument) -> Result<PutIf> {
         let mut docs = self.docs();
         let current = docs.get(key).map(|kept| &kept.doc);
         if current.map(|doc| doc.version) != expected {
-            return Ok(PutIf::Clash(current.cloned()));
+            return Ok(PutIf::Conflict(current.cloned()));
         }
         let now = self.clock.now();
-        // By the clock, so that a document which comes after one that is gone does not get its version.
+        // Derived from the clock, so that a new document never gets the version of an expired one
+        // with the same key.
         let version = expected.map_or(0, |version| version + 1).max(now.as_micros());
-        let (doc, until) = (Doc { version, body: draft.body }, draft.keep.map(|keep| now.plus(keep)));
+        let (doc, until) = (Document { version, body: draft.body }, draft.keep.map(|keep| now.plus(keep)));
         docs.insert(key.to_owned(), Kept { doc, until });
         Ok(PutIf::Written(version))
     }
 
-    async fn list(&self, prefix: &str, after: Option<Cursor>, limit: u32) -> Result<Page<(String, Doc)>> {
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<Cursor>,
+        limit: u32,
+    ) -> Result<Page<(String, Document)>> {
         let docs = self.docs();
         let from = after.as_ref().map_or(prefix, |after| after.0.as_str());
         let limit = page_size(limit) as usize;

@@ -1,4 +1,4 @@
-//! Locks: a map and a mutex.
+//! Locks in a map with a mutex.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
@@ -13,9 +13,11 @@ use crate::model::{
 };
 use crate::store::lock_store::page_size;
 use crate::store::wake::{Reach, Waiters};
-use crate::store::{Changes, Clock, Cursor, ListEvents, ListLocks, LockStore, Page, Peek, Span};
+use crate::store::{
+    Clock, Cursor, EventRange, ListEvents, ListLocks, LockStore, Page, Peek, WaiterSubscription,
+};
 
-/// The newest events are kept, so many at most.
+/// Maximum number of events; the newest are kept.
 const MAX_EVENTS: usize = 10_000;
 
 #[derive(Debug)]
@@ -29,9 +31,9 @@ pub(super) struct MemoryLocks {
 struct Table {
     records: BTreeMap<LockName, LockRecord>,
     events: VecDeque<Event>,
-    /// Above every token of a lock that is forgotten.
+    /// Lower bound of new tokens: above every token of a deleted lock.
     floor: TokenFloor,
-    /// How many events there have been before the first one that is kept.
+    /// Number of events before the first one that is kept.
     forgotten: u64,
 }
 
@@ -110,7 +112,7 @@ impl LockStore for MemoryLocks {
         let numbered = (table.forgotten + 1..).zip(&table.events);
         let wanted = numbered.filter(|(_, event)| ask.lock.as_ref().is_none_or(|lock| event.lock == *lock));
         let found: Vec<(u64, Event)> = match &ask.span {
-            Span::After(Cursor(after)) => {
+            EventRange::After(Cursor(after)) => {
                 let after = after.parse().unwrap_or(0);
                 wanted
                     .filter(|(seq, _)| *seq > after)
@@ -118,9 +120,9 @@ impl LockStore for MemoryLocks {
                     .map(|(seq, event)| (seq, event.clone()))
                     .collect()
             }
-            Span::Newest | Span::Before(_) => {
+            EventRange::Newest | EventRange::Before(_) => {
                 let before = match &ask.span {
-                    Span::Before(Cursor(before)) => before.parse().unwrap_or(0),
+                    EventRange::Before(Cursor(before)) => before.parse().unwrap_or(0),
                     _ => u64::MAX,
                 };
                 let all: Vec<_> = wanted.take_while(|(seq, _)| *seq < before).collect();
@@ -129,7 +131,7 @@ impl LockStore for MemoryLocks {
         };
         let last = found.last().map(|(seq, _)| Cursor(seq.to_string()));
         let next = match &ask.span {
-            Span::After(after) => Some(last.unwrap_or_else(|| after.clone())),
+            EventRange::After(after) => Some(last.unwrap_or_else(|| after.clone())),
             _ => last.filter(|_| found.len() == limit),
         };
         Ok(Page { items: found.into_iter().map(|(_, event)| event).collect(), next })
@@ -139,7 +141,7 @@ impl LockStore for MemoryLocks {
         Ok(self.clock.now())
     }
 
-    fn changes(&self, lock: Option<&LockName>, waiter: &LeaseId) -> Changes {
+    fn changes(&self, lock: Option<&LockName>, waiter: &LeaseId) -> WaiterSubscription {
         self.waiters.changes(lock, *waiter, Reach::Process, POLL)
     }
 

@@ -1,4 +1,5 @@
-//! `memory:`: one process, nothing kept. For tests, and for programs that want the same rules without an engine.
+//! `memory:`: one process, nothing is persisted. For tests, and for programs that need the same rules
+//! without an engine.
 
 mod docs;
 mod locks;

@@ -1,4 +1,4 @@
-//! The engine as a whole.
+//! In-memory engine as a whole.
 
 use async_trait::async_trait;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use super::docs::MemoryDocs;
 use super::locks::MemoryLocks;
 use super::tasks::MemoryTasks;
 use crate::model::Ttl;
-use crate::store::{Abilities, Clock, DocStore, Hosts, LockStore, Store, TaskStore};
+use crate::store::{Capabilities, Clock, DocStore, Hosts, LockStore, Store, TaskStore};
 
 /// Locks, tasks and documents in the memory of this process.
 #[derive(Debug)]
@@ -18,12 +18,12 @@ pub struct MemoryStore {
 }
 
 impl MemoryStore {
-    /// An empty one.
+    /// Creates an empty store.
     pub fn new() -> Self {
         Self::with_clock(Clock::system())
     }
 
-    /// An empty one that takes its time from `clock`.
+    /// Creates an empty store that takes its time from `clock`.
     pub fn with_clock(clock: Clock) -> Self {
         Self {
             locks: MemoryLocks::new(clock.clone()),
@@ -41,21 +41,21 @@ impl Default for MemoryStore {
 
 #[async_trait]
 impl Store for MemoryStore {
-    fn abilities(&self) -> Abilities {
-        Abilities {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
             engine: "memory",
             hosts: Hosts::OneProcess,
             min_ttl: Ttl::MIN,
             poll: POLL,
             wakes: true,
-            sees_the_dead: false,
+            detects_dead_processes: false,
             lasting: false,
             shares: true,
             queues: true,
             forgets_locks: true,
             grace: Duration::ZERO,
-            ttl: Abilities::TTL,
-            tasks: Abilities::ALL_OF_TASKS,
+            ttl: Capabilities::TTL,
+            tasks: Capabilities::ALL_OF_TASKS,
         }
     }
 

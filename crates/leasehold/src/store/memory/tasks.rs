@@ -1,4 +1,4 @@
-//! Tasks: the reference table and a mutex.
+//! Tasks in the reference table with a mutex.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -7,13 +7,13 @@ use async_trait::async_trait;
 use super::store::POLL;
 use crate::Result;
 use crate::model::{
-    Beat, Enqueued, Finished, HeldTask, LeaseTasks, Leased, NewTask, Pause, QueueName, QueueStatus,
-    Recovered, Settle, Settled, Task, TaskAnswer, TaskId, TaskKey, TaskOp, TaskState, TaskTable, Timestamp,
-    Ttl, WorkerId, WorkerInfo, WorkerStatus,
+    Enqueued, FinishedFilter, HeartbeatResult, HeldTask, LeaseTasks, Leased, NewTask, Pause, QueueName,
+    QueueStatus, Recovered, Settle, Settled, Task, TaskAnswer, TaskId, TaskKey, TaskOp, TaskState, TaskTable,
+    Timestamp, Ttl, WorkerId, WorkerInfo, WorkerStatus,
 };
 use crate::store::lock_store::page_size;
 use crate::store::wake::Doorbell;
-use crate::store::{Arrivals, Clock, Cursor, ListTasks, Page, TaskStore};
+use crate::store::{Clock, Cursor, ListTasks, Page, QueueSubscription, TaskStore};
 
 #[derive(Debug)]
 pub(super) struct MemoryTasks {
@@ -31,7 +31,7 @@ impl MemoryTasks {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes whoever may find something in the queue of this task.
+    /// Notifies a worker that waits for the queue of this task, if the task is pending.
     fn ring(&self, task: &Task) {
         if task.state == TaskState::Pending {
             self.door.ring(&task.queue, 1);
@@ -51,14 +51,19 @@ impl TaskStore for MemoryTasks {
 
     async fn lease(&self, ask: &LeaseTasks) -> Result<Leased> {
         let leased = self.table().lease(ask, self.clock.now());
-        // What a lease frees may be for workers of other queues, too.
+        // An expired lease may make tasks available for workers of other queues, too.
         if leased.expired > 0 {
             self.door.ring_all();
         }
         Ok(leased)
     }
 
-    async fn heartbeat(&self, worker: &WorkerInfo, held: &[HeldTask], ttl: Ttl) -> Result<Vec<Beat>> {
+    async fn heartbeat(
+        &self,
+        worker: &WorkerInfo,
+        held: &[HeldTask],
+        ttl: Ttl,
+    ) -> Result<Vec<HeartbeatResult>> {
         Ok(self.table().heartbeat(worker, held, ttl, self.clock.now()))
     }
 
@@ -70,7 +75,7 @@ impl TaskStore for MemoryTasks {
     async fn settle(&self, settle: &[Settle]) -> Result<Vec<Settled>> {
         let mut table = self.table();
         let settled = table.settle(settle, self.clock.now());
-        // A task that was given back, or one whose lock has become free.
+        // A task may have been requeued, or its lock may have become free.
         let freed = settle.iter().filter_map(|settle| table.get(settle.id));
         if freed.into_iter().any(|task| task.lock.is_some() || !task.state.is_terminal()) {
             self.door.ring_all();
@@ -129,11 +134,11 @@ impl TaskStore for MemoryTasks {
         Ok(self.table().workers().cloned().collect())
     }
 
-    async fn archive(&self, which: &Finished) -> Result<u64> {
+    async fn archive(&self, which: &FinishedFilter) -> Result<u64> {
         Ok(self.table().archive(which))
     }
 
-    async fn purge(&self, which: &Finished) -> Result<u64> {
+    async fn purge(&self, which: &FinishedFilter) -> Result<u64> {
         Ok(self.table().purge(which))
     }
 
@@ -141,7 +146,7 @@ impl TaskStore for MemoryTasks {
         Ok(self.clock.now())
     }
 
-    fn arrivals(&self, queues: &[QueueName]) -> Arrivals {
+    fn arrivals(&self, queues: &[QueueName]) -> QueueSubscription {
         self.door.listen(queues, POLL)
     }
 }

@@ -1,43 +1,50 @@
-//! The documents of a store that counts.
+//! Documents of an instrumented store.
+
+use std::time::Duration;
 
 use async_trait::async_trait;
 
 use super::op::Op;
-use super::store::MeteredStore;
+use super::store::InstrumentedStore;
 use crate::Result;
-use crate::store::{Abilities, Cursor, Doc, DocStore, Draft, Finding, Page, PutIf, Time};
+use crate::store::{Capabilities, Cursor, DocStore, Document, HealthCheck, NewDocument, Page, PutIf, Time};
 
-impl MeteredStore {
+impl InstrumentedStore {
     fn inner_docs(&self) -> &dyn DocStore {
         self.store.docs().expect("only a store that has documents is asked for them")
     }
 }
 
 #[async_trait]
-impl DocStore for MeteredStore {
-    fn abilities(&self) -> Abilities {
-        self.inner_docs().abilities()
+impl DocStore for InstrumentedStore {
+    fn capabilities(&self) -> Capabilities {
+        self.inner_docs().capabilities()
     }
 
     fn url(&self) -> String {
         self.inner_docs().url()
     }
 
-    async fn get(&self, key: &str) -> Result<Option<Doc>> {
+    async fn get(&self, key: &str) -> Result<Option<Document>> {
         self.timed(Op::DocGet, self.inner_docs().get(key)).await
     }
 
-    async fn get_all(&self, keys: &[String]) -> Result<Vec<Option<Doc>>> {
+    async fn get_all(&self, keys: &[String]) -> Result<Vec<Option<Document>>> {
         self.timed(Op::DocGet, self.inner_docs().get_all(keys)).await
     }
 
-    async fn put_if(&self, key: &str, expected: Option<u64>, draft: Draft) -> Result<PutIf> {
+    async fn put_if(&self, key: &str, expected: Option<u64>, draft: NewDocument) -> Result<PutIf> {
         let put = self.timed(Op::DocPut, self.inner_docs().put_if(key, expected, draft)).await?;
-        self.meter.doc_version_conflicts.add(matches!(put, PutIf::Clash(_)).into());
+        self.meter.doc_version_conflicts.add(matches!(put, PutIf::Conflict(_)).into());
         Ok(put)
     }
 
-    async fn list(&self, prefix: &str, after: Option<Cursor>, limit: u32) -> Result<Page<(String, Doc)>> {
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<Cursor>,
+        limit: u32,
+    ) -> Result<Page<(String, Document)>> {
         self.timed(Op::DocList, self.inner_docs().list(prefix, after, limit)).await
     }
 
@@ -45,11 +52,19 @@ impl DocStore for MeteredStore {
         self.timed(Op::DocTime, self.inner_docs().time()).await
     }
 
+    fn reads_may_be_old(&self) -> bool {
+        self.inner_docs().reads_may_be_old()
+    }
+
+    fn patience(&self) -> Duration {
+        self.inner_docs().patience()
+    }
+
     fn batch(&self) -> u64 {
         self.inner_docs().batch()
     }
 
-    async fn examine(&self) -> Result<Vec<Finding>> {
-        self.inner_docs().examine().await
+    async fn check_health(&self) -> Result<Vec<HealthCheck>> {
+        self.inner_docs().check_health().await
     }
 }

@@ -1,14 +1,14 @@
-//! Counts in fixed buckets.
+//! Histograms with fixed buckets.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// For one call of a store, in µs.
+/// Bounds for the duration of one store call, in µs.
 pub(super) const CALL: &[u64] = &[
     50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
     2_500_000, 10_000_000,
 ];
-/// For waiting until a lock is had.
+/// Bounds for the time until a lock is acquired, in µs.
 pub(super) const WAIT: &[u64] = &[
     100,
     500,
@@ -26,7 +26,7 @@ pub(super) const WAIT: &[u64] = &[
     300_000_000,
     1_800_000_000,
 ];
-/// For holding one.
+/// Bounds for the time for which a lock is held, in µs.
 pub(super) const HOLD: &[u64] = &[
     1_000,
     10_000,
@@ -42,35 +42,35 @@ pub(super) const HOLD: &[u64] = &[
     86_400_000_000,
 ];
 
-/// Durations counted in fixed buckets, by any number of threads.
+/// Histogram of durations with fixed buckets, for any number of threads.
 #[derive(Debug)]
 pub struct Histogram {
-    /// In µs, each included in its bucket.
+    /// Inclusive upper bounds of the buckets, in µs.
     bounds: &'static [u64],
-    /// One more than there are bounds: the last is for what is above all of them.
+    /// Counts, one more than there are bounds: the last is for durations above all bounds.
     counts: Box<[AtomicU64]>,
     sum_micros: AtomicU64,
 }
 
-/// A histogram at one moment.
+/// Values of a histogram at one instant.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Buckets {
-    /// The upper bound of each bucket, in seconds; the last is infinite.
+    /// Upper bound of each bucket, in seconds; the last is infinite.
     pub bounds: Vec<f64>,
-    /// How many fell into each bucket.
+    /// Number of durations in each bucket.
     pub counts: Vec<u64>,
-    /// All together, in seconds.
+    /// Sum of all durations, in seconds.
     pub sum: f64,
 }
 
 impl Histogram {
-    /// With these upper bounds, in µs, which rise.
+    /// Creates a histogram with these upper bounds, in µs, which must rise.
     pub fn new(bounds: &'static [u64]) -> Self {
         let counts = (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect();
         Self { bounds, counts, sum_micros: AtomicU64::new(0) }
     }
 
-    /// Counts one.
+    /// Adds one duration.
     pub fn add(&self, took: Duration) {
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         let bucket = self.bounds.iter().position(|bound| micros <= *bound).unwrap_or(self.bounds.len());
@@ -78,7 +78,7 @@ impl Histogram {
         self.sum_micros.fetch_add(micros, Ordering::Relaxed);
     }
 
-    /// What was counted so far.
+    /// Returns the current values.
     pub fn read(&self) -> Buckets {
         let seconds = |micros: u64| Duration::from_micros(micros).as_secs_f64();
         let bounds = self.bounds.iter().map(|bound| seconds(*bound)).chain([f64::INFINITY]);
@@ -91,12 +91,12 @@ impl Histogram {
 }
 
 impl Buckets {
-    /// How many there are in all.
+    /// Returns the number of durations.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// The mean, in seconds; 0 if there is none.
+    /// Returns the mean, in seconds; 0 if the histogram is empty.
     pub fn mean(&self) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "a mean of more than 2^53 need not be exact")]
         let count = self.count() as f64;

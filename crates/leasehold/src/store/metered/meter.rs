@@ -1,16 +1,16 @@
-//! The numbers, and what each outcome adds to them.
+//! Counters of an instrumented store, and what each outcome adds to them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::histogram::{CALL, HOLD, Histogram, WAIT};
 use super::op::Op;
-use super::reading::{Operation, Reading};
+use super::reading::{MetricsSnapshot, Operation};
 use super::watch::{Asking, Doubt, Watch};
 use crate::Result;
 use crate::model::{EventKind, Lease, LeaseId, LockName, LockOp, Outcome, Swept};
-use crate::store::Moment;
+use crate::store::BootInstant;
 
-/// A number that only rises.
+/// Number that only rises.
 #[derive(Debug, Default)]
 pub(super) struct Counter(AtomicU64);
 
@@ -26,7 +26,7 @@ impl Counter {
     }
 }
 
-/// The numbers.
+/// Counters and histograms of one store.
 #[derive(Debug)]
 pub(super) struct Meter {
     watch: Watch,
@@ -74,31 +74,38 @@ impl Meter {
         }
     }
 
-    /// A call has ended.
-    pub(super) fn call<T>(&self, op: Op, began: Moment, answer: &Result<T>) {
+    /// Records the end of a call.
+    pub(super) fn call<T>(&self, op: Op, began: BootInstant, answer: &Result<T>) {
         let (took, errors) = &self.took[op as usize];
-        took.add(Moment::now().after(began));
+        took.add(BootInstant::now().after(began));
         if answer.is_err() {
             errors.add(1);
         }
     }
 
-    /// An operation on a lock has been answered.
-    pub(super) fn answered(&self, name: &LockName, op: &LockOp, began: Moment, answer: &Result<Outcome>) {
+    /// Records the response to an operation on a lock.
+    pub(super) fn answered(
+        &self,
+        name: &LockName,
+        op: &LockOp,
+        began: BootInstant,
+        answer: &Result<Outcome>,
+    ) {
         match (op, answer) {
             (LockOp::Acquire(_), Ok(Outcome::Granted(lease))) => {
                 let asked = self.watch.served(lease.ask.lease_id);
-                // The request that was granted asked again as well.
+                // The granted request was itself a retry.
                 self.retries.add(asked.is_some_and(|(_, how)| how == Asking::Once).into());
                 if self.watch.holds(name, lease, began) || asked.is_some() {
                     self.acquired(asked.map_or(began, |(since, _)| since));
                 }
             }
-            (LockOp::Acquire(acquire), Ok(Outcome::Busy(_))) => {
+            (LockOp::Acquire(acquire), Ok(Outcome::Conflict(_))) => {
                 match self.watch.asks(acquire.ask.lease_id, began, Asking::Once) {
                     None => self.conflicts.add(1),
                     Some(Asking::Once) => self.retries.add(1),
-                    // It gives up its place.
+                    // A queued request now asks without the queue: it gives up its ticket, which is
+                    // not a retry.
                     Some(Asking::InQueue) => {}
                 }
             }
@@ -131,7 +138,7 @@ impl Meter {
         }
     }
 
-    /// Locks were swept.
+    /// Records a sweep.
     pub(super) fn cleared(&self, swept: Swept) {
         if swept.leases > 0 {
             self.swept.add(swept.leases.into());
@@ -139,12 +146,12 @@ impl Meter {
         }
     }
 
-    /// What became of this lease has to be looked up in the history.
+    /// Returns the leases whose end must be looked up in the history.
     pub(super) fn take_doubts(&self) -> Vec<Doubt> {
         self.watch.take_doubts()
     }
 
-    /// A lease was taken over.
+    /// Records the takeover of a lease.
     pub(super) fn taken_over(&self, how: EventKind) {
         match how {
             EventKind::Stolen => self.stolen.add(1),
@@ -152,13 +159,13 @@ impl Meter {
         }
     }
 
-    pub(super) fn read(&self) -> Reading {
+    pub(super) fn read(&self) -> MetricsSnapshot {
         let operation = |(op, (took, errors)): (&Op, &(Histogram, Counter))| Operation {
             op: op.name(),
             took: took.read(),
             errors: errors.get(),
         };
-        Reading {
+        MetricsSnapshot {
             acquisitions: self.acquisitions.get(),
             releases: self.releases.get(),
             conflicts: self.conflicts.get(),
@@ -184,12 +191,13 @@ impl Meter {
         }
     }
 
-    fn acquired(&self, asked: Moment) {
+    fn acquired(&self, asked: BootInstant) {
         self.acquisitions.add(1);
-        self.acquire.add(Moment::now().after(asked));
+        self.acquire.add(BootInstant::now().after(asked));
     }
 
-    /// A ticket may have turned into this lease without a word to us: its first renewal, or its release, shows it.
+    /// Records that a ticket has become this lease, if no earlier response showed it: the first
+    /// renewal, or the release, then does.
     fn handed_over(&self, request: LeaseId) {
         if let Some((since, _)) = self.watch.served(request) {
             self.acquired(since);

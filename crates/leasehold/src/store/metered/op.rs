@@ -1,10 +1,10 @@
-//! What is timed, by name. A fixed list: these names become labels.
+//! Names of the timed operations. A fixed list: these names become labels.
 
 use crate::model::LockOp;
 
 macro_rules! operations {
     ($($variant:ident $name:literal)+) => {
-        /// One kind of call of a store.
+        /// Kind of a store call.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(super) enum Op {
             $($variant,)+
@@ -27,7 +27,7 @@ operations! {
     Renew "lock_renew"
     Release "lock_release"
     Leave "lock_leave"
-    AskRelease "lock_ask_release"
+    RequestRelease "lock_ask_release"
     ForceRelease "lock_force_release"
     SweepOne "lock_sweep_one"
     LockGet "lock_get"
@@ -65,7 +65,7 @@ impl From<&LockOp> for Op {
             LockOp::Renew(_) | LockOp::RenewLogged(_) => Self::Renew,
             LockOp::Release(_) => Self::Release,
             LockOp::Leave(_) => Self::Leave,
-            LockOp::AskRelease(_) => Self::AskRelease,
+            LockOp::RequestRelease(_) => Self::RequestRelease,
             LockOp::ForceRelease(_) => Self::ForceRelease,
             LockOp::Sweep(_) | LockOp::Restarted(_) => Self::SweepOne,
         }

@@ -1,55 +1,57 @@
-//! The numbers at one moment.
+//! Snapshot of the counters.
 
 use super::Buckets;
-use crate::store::Budget;
+use crate::store::RateLimit;
 
-/// What was counted since the store was opened, in this process.
+/// Counts since the store was opened, in this process.
 #[derive(Debug, Clone)]
-pub struct Reading {
-    /// Locks that were had.
+pub struct MetricsSnapshot {
+    /// Number of acquired locks.
     pub acquisitions: u64,
-    /// Locks that were given back.
+    /// Number of released locks.
     pub releases: u64,
-    /// Requests that found a lock taken; each once, however often it asked.
+    /// Number of requests that found a lock held; each is counted once, however often it was retried.
     pub conflicts: u64,
-    /// Times that such a request asked again.
+    /// Number of retries of such requests.
     pub retries: u64,
-    /// Times that asking for a lock ended in an error of the store.
+    /// Number of acquire calls that ended in an error of the store.
     pub failures: u64,
-    /// Leases that ended without their holder, by how: taken over after they had `expired`, `stolen` as stale, `forced`,
-    /// or `swept`. A takeover is counted where the lease had been granted.
+    /// Number of leases that ended without their holder, by cause: taken over after they had
+    /// `expired`, `stolen` as stale, `forced`, or `swept`. A takeover is counted in the process in
+    /// which the lease had been granted.
     pub recovered: [(&'static str, u64); 4],
-    /// From asking for a lock to having it.
+    /// Time from the first request for a lock to its grant.
     pub acquire: Buckets,
-    /// How long locks were held.
+    /// Time for which locks were held.
     pub hold: Buckets,
-    /// Leases on tasks that were given.
+    /// Number of task leases that were granted.
     pub task_leases: u64,
-    /// Signs of life and ends of attempts that came from a lease which was over.
+    /// Number of heartbeats and settlements for a task lease that had ended.
     pub task_lease_conflicts: u64,
-    /// Leases on tasks that ran out.
+    /// Number of task leases that expired.
     pub task_leases_expired: u64,
-    /// Changes that were made to something which had changed, by what: a `task` or a `document`.
+    /// Number of changes that were rejected because of an outdated version, by object: a `task` or a
+    /// `document`.
     pub version_conflicts: [(&'static str, u64); 2],
-    /// What is left of the requests that the engine allows, if it counts them.
-    pub budget: Option<Budget>,
-    /// Every call of the store.
+    /// Remaining request quota of the engine, if it has one.
+    pub budget: Option<RateLimit>,
+    /// Statistics of every kind of store call.
     pub operations: Vec<Operation>,
 }
 
-/// One kind of call.
+/// Statistics of one kind of store call.
 #[derive(Debug, Clone)]
 pub struct Operation {
-    /// Its name.
+    /// Name of the operation.
     pub op: &'static str,
-    /// How long it took.
+    /// Duration of the calls.
     pub took: Buckets,
-    /// How often it ended in an error.
+    /// Number of calls that ended in an error.
     pub errors: u64,
 }
 
-impl Reading {
-    /// Leases that ended without their holder, in all.
+impl MetricsSnapshot {
+    /// Returns the total number of leases that ended without their holder.
     pub fn recovered_in_all(&self) -> u64 {
         self.recovered.iter().map(|(_, count)| count).sum()
     }

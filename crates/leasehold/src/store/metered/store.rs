@@ -1,4 +1,4 @@
-//! The store around the store, and its locks.
+//! Store that wraps another store, and its locks.
 
 use std::sync::Arc;
 
@@ -7,41 +7,42 @@ use tracing::Instrument;
 
 use super::meter::Meter;
 use super::op::Op;
-use super::reading::Reading;
+use super::reading::MetricsSnapshot;
 use crate::Result;
 use crate::model::{
     Event, EventKind, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp, Ttl, WorkerId,
 };
 use crate::store::{
-    Abilities, Budget, Changes, DocStore, Finding, ListEvents, ListLocks, LockStore, Moment, OnNotice, Page,
-    Peek, Recipient, Store, Subscription, TaskStore,
+    BootInstant, Capabilities, DocStore, HealthCheck, ListEvents, ListLocks, LockStore, OnNotice, Page, Peek,
+    RateLimit, Recipient, Store, Subscription, TaskStore, WaiterSubscription,
 };
 
-/// So many doubts are looked up at one reading.
+/// Maximum number of possible takeovers that one snapshot looks up.
 const LOOK_UPS: usize = 100;
-/// So many events of a lock are looked through for one.
+/// Maximum number of events of a lock that are searched for one takeover.
 const EVENTS: u32 = 50;
 
-/// A store that counts and times what is done with it.
-pub struct MeteredStore {
+/// Store that counts and times the calls on another store.
+pub struct InstrumentedStore {
     pub(super) store: Arc<dyn Store>,
     pub(super) meter: Meter,
 }
 
-impl MeteredStore {
-    /// Counts what is done with this store from now on, through this one.
+impl InstrumentedStore {
+    /// Wraps a store. Only calls through the wrapper are counted.
     pub fn new(store: Arc<dyn Store>) -> Self {
         Self { store, meter: Meter::new() }
     }
 
-    /// The store that is counted: what is done with it directly is not.
+    /// Returns the wrapped store: direct calls on it are not counted.
     pub fn below(&self) -> &dyn Store {
         &*self.store
     }
 
-    /// The numbers. Looks up what became of leases that others may have taken over, which costs a few reads of the store; what
-    /// cannot be read is left out.
-    pub async fn read(&self) -> Reading {
+    /// Returns the current numbers. Looks up in the history how leases ended that other callers may
+    /// have taken over, which costs a few reads of the store; leases whose history cannot be read are
+    /// omitted.
+    pub async fn read(&self) -> MetricsSnapshot {
         for doubt in self.meter.take_doubts().into_iter().take(LOOK_UPS) {
             let ask = ListEvents { lock: Some(doubt.lock), limit: EVENTS, ..ListEvents::default() };
             let Ok(events) = self.store.locks().history(&ask).await else { break };
@@ -54,13 +55,13 @@ impl MeteredStore {
                 self.meter.taken_over(event.kind);
             }
         }
-        Reading { budget: self.store.budget(), ..self.meter.read() }
+        MetricsSnapshot { budget: self.store.budget(), ..self.meter.read() }
     }
 
-    /// Times a call, in a span of its own.
+    /// Times a call in its own span.
     pub(super) async fn timed<T>(&self, op: Op, call: impl Future<Output = Result<T>>) -> Result<T> {
         let span = tracing::debug_span!("store", op = op.name());
-        let began = Moment::now();
+        let began = BootInstant::now();
         let answer = call.instrument(span).await;
         self.meter.call(op, began, &answer);
         answer
@@ -68,9 +69,9 @@ impl MeteredStore {
 }
 
 #[async_trait]
-impl Store for MeteredStore {
-    fn abilities(&self) -> Abilities {
-        self.store.abilities()
+impl Store for InstrumentedStore {
+    fn capabilities(&self) -> Capabilities {
+        self.store.capabilities()
     }
 
     fn url(&self) -> String {
@@ -101,21 +102,21 @@ impl Store for MeteredStore {
         self.store.docs().map(|_| self as &dyn DocStore)
     }
 
-    fn budget(&self) -> Option<Budget> {
+    fn budget(&self) -> Option<RateLimit> {
         self.store.budget()
     }
 
-    async fn examine(&self) -> Result<Vec<Finding>> {
-        self.store.examine().await
+    async fn check_health(&self) -> Result<Vec<HealthCheck>> {
+        self.store.check_health().await
     }
 }
 
 #[async_trait]
-impl LockStore for MeteredStore {
+impl LockStore for InstrumentedStore {
     async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
         let kind = Op::from(op);
         let span = tracing::debug_span!("store", op = kind.name(), lock = %name);
-        let began = Moment::now();
+        let began = BootInstant::now();
         let answer = self.store.locks().apply(name, op).instrument(span).await;
         self.meter.call(kind, began, &answer);
         self.meter.answered(name, op, began, &answer);
@@ -142,7 +143,7 @@ impl LockStore for MeteredStore {
         self.timed(Op::LockNow, self.store.locks().now()).await
     }
 
-    fn changes(&self, lock: Option<&LockName>, waiter: &LeaseId) -> Changes {
+    fn changes(&self, lock: Option<&LockName>, waiter: &LeaseId) -> WaiterSubscription {
         self.store.locks().changes(lock, waiter)
     }
 

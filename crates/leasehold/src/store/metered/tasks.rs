@@ -1,25 +1,25 @@
-//! The tasks of a store that counts.
+//! Tasks of an instrumented store.
 
 use async_trait::async_trait;
 
 use super::op::Op;
-use super::store::MeteredStore;
+use super::store::InstrumentedStore;
 use crate::Result;
 use crate::model::{
-    Beat, Enqueued, Finished, HeldTask, LeaseTasks, Leased, NewTask, Pause, QueueName, QueueStatus,
-    Recovered, Settle, Settled, Task, TaskAnswer, TaskId, TaskKey, TaskOp, Timestamp, Ttl, WorkerId,
-    WorkerInfo, WorkerStatus,
+    Enqueued, FinishedFilter, HeartbeatResult, HeldTask, LeaseTasks, Leased, NewTask, Pause, QueueName,
+    QueueStatus, Recovered, Settle, Settled, Task, TaskAnswer, TaskId, TaskKey, TaskOp, Timestamp, Ttl,
+    WorkerId, WorkerInfo, WorkerStatus,
 };
-use crate::store::{Arrivals, ListTasks, Page, TaskStore};
+use crate::store::{ListTasks, Page, QueueSubscription, TaskStore};
 
-impl MeteredStore {
+impl InstrumentedStore {
     fn inner_tasks(&self) -> &dyn TaskStore {
         self.store.tasks().expect("only a store that has tasks is asked for them")
     }
 }
 
 #[async_trait]
-impl TaskStore for MeteredStore {
+impl TaskStore for InstrumentedStore {
     async fn enqueue(&self, new: &[NewTask]) -> Result<Vec<Enqueued>> {
         self.timed(Op::TaskEnqueue, self.inner_tasks().enqueue(new)).await
     }
@@ -31,10 +31,15 @@ impl TaskStore for MeteredStore {
         Ok(leased)
     }
 
-    async fn heartbeat(&self, worker: &WorkerInfo, held: &[HeldTask], ttl: Ttl) -> Result<Vec<Beat>> {
+    async fn heartbeat(
+        &self,
+        worker: &WorkerInfo,
+        held: &[HeldTask],
+        ttl: Ttl,
+    ) -> Result<Vec<HeartbeatResult>> {
         let call = self.inner_tasks().heartbeat(worker, held, ttl);
         let beats = self.timed(Op::TaskHeartbeat, call).await?;
-        let lost = beats.iter().filter(|beat| **beat == Beat::Lost).count();
+        let lost = beats.iter().filter(|beat| **beat == HeartbeatResult::Lost).count();
         self.meter.task_lease_conflicts.add(lost as u64);
         Ok(beats)
     }
@@ -91,11 +96,11 @@ impl TaskStore for MeteredStore {
         self.timed(Op::TaskWorkers, self.inner_tasks().workers()).await
     }
 
-    async fn archive(&self, which: &Finished) -> Result<u64> {
+    async fn archive(&self, which: &FinishedFilter) -> Result<u64> {
         self.timed(Op::TaskArchive, self.inner_tasks().archive(which)).await
     }
 
-    async fn purge(&self, which: &Finished) -> Result<u64> {
+    async fn purge(&self, which: &FinishedFilter) -> Result<u64> {
         self.timed(Op::TaskPurge, self.inner_tasks().purge(which)).await
     }
 
@@ -103,7 +108,7 @@ impl TaskStore for MeteredStore {
         self.timed(Op::TaskNow, self.inner_tasks().now()).await
     }
 
-    fn arrivals(&self, queues: &[QueueName]) -> Arrivals {
+    fn arrivals(&self, queues: &[QueueName]) -> QueueSubscription {
         self.inner_tasks().arrivals(queues)
     }
 }

@@ -1,4 +1,5 @@
-//! What is remembered of requests and leases, within bounds: since when a request asks, and which lease has a lock.
+//! Bounded memory of requests and leases: when a request was first sent, and which lease holds a
+//! lock.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -7,61 +8,63 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::model::{Lease, LeaseId, LockName, Mode, Slots, Timestamp};
-use crate::store::Moment;
+use crate::store::BootInstant;
 
 const MOST_ASKED: usize = 10_000;
 const MOST_HELD: usize = 1_000;
 const MOST_DOUBTS: usize = 1_000;
 const SHARDS: usize = 16;
 
-/// What is remembered.
+/// Bounded memory of requests and leases.
 #[derive(Debug)]
 pub(super) struct Watch {
     asked: Mutex<Asked>,
-    /// How many ask, so that whoever meets nobody need not look.
+    /// Number of requests in `asked`: while it is zero, lookups need not lock the map.
     asking: AtomicUsize,
     held: [Mutex<HashMap<LockName, Known>>; SHARDS],
     hasher: RandomState,
-    /// What the store's clock is ahead of this machine's, as last seen, in µs.
+    /// Offset of the store's clock from this machine's boot clock, as last seen, in µs.
     ahead: AtomicI64,
     doubts: Mutex<Vec<Doubt>>,
 }
 
-/// How a request asks.
+/// How a request was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Asking {
-    /// And comes again if it wants to.
+    /// Without a ticket; the caller may retry.
     Once,
-    /// And stands in the queue, where it asks again to show that it lives.
+    /// With a ticket in the queue; repetitions refresh the ticket.
     InQueue,
 }
 
-/// Since when requests that were not served at once ask, oldest first.
+/// First attempts of the requests that were not granted at once, oldest first.
 #[derive(Debug, Default)]
 struct Asked {
-    since: HashMap<LeaseId, (Moment, Asking)>,
+    since: HashMap<LeaseId, (BootInstant, Asking)>,
     order: VecDeque<LeaseId>,
 }
 
-/// A lease that was granted here.
+/// Lease that was granted through this store.
 #[derive(Debug, Clone, Copy)]
 struct Known {
     lease_id: LeaseId,
     expires_at: Timestamp,
 }
 
-/// A lease was granted while another was, as far as we know, not given back. It may have been, elsewhere: the history tells.
+/// Possible takeover: a lease was granted while another one was, as far as this process knows, not
+/// released. The other one may have been released by another process: the history shows it.
 #[derive(Debug, Clone)]
 pub(super) struct Doubt {
     pub(super) lock: LockName,
     pub(super) lease_id: LeaseId,
-    /// When the other lease was granted. If it took this one over, it did so between the two times: an engine that needs
-    /// several requests for a grant dates its first and its last step.
+    /// Time at which the new lease was granted. If it took this one over, the takeover is dated
+    /// between `from` and `until`: an engine that needs several requests for a grant dates its first
+    /// and its last step.
     pub(super) from: Timestamp,
     pub(super) until: Timestamp,
 }
 
-/// The unit of the clocks that date leases in whole seconds.
+/// Resolution of the clocks that date leases in whole seconds.
 const SECOND: Duration = Duration::from_secs(1);
 
 impl Watch {
@@ -76,8 +79,9 @@ impl Watch {
         }
     }
 
-    /// A request was not served. How it asked first, if this is not the first time.
-    pub(super) fn asks(&self, request: LeaseId, since: Moment, how: Asking) -> Option<Asking> {
+    /// Records a request that was not granted. Returns how it was sent first, if this is not the
+    /// first time.
+    pub(super) fn asks(&self, request: LeaseId, since: BootInstant, how: Asking) -> Option<Asking> {
         let mut asked = lock(&self.asked);
         if let Some((_, how)) = asked.since.get(&request) {
             return Some(*how);
@@ -97,8 +101,8 @@ impl Watch {
         None
     }
 
-    /// A request asks no more; since when it did, and how.
-    pub(super) fn served(&self, request: LeaseId) -> Option<(Moment, Asking)> {
+    /// Removes a request that has ended. Returns when and how it was sent first.
+    pub(super) fn served(&self, request: LeaseId) -> Option<(BootInstant, Asking)> {
         if self.asking.load(Ordering::Relaxed) == 0 {
             return None;
         }
@@ -108,7 +112,7 @@ impl Watch {
         since
     }
 
-    /// How a request asked before, if it was not served.
+    /// Returns how a request that was not granted was sent first.
     pub(super) fn asking(&self, request: LeaseId) -> Option<Asking> {
         if self.asking.load(Ordering::Relaxed) == 0 {
             return None;
@@ -116,14 +120,15 @@ impl Watch {
         lock(&self.asked).since.get(&request).map(|(_, how)| *how)
     }
 
-    /// A lease was granted or renewed, by a call that began then. Whether it is new to us.
-    pub(super) fn holds(&self, name: &LockName, lease: &Lease, began: Moment) -> bool {
-        let now = i64::try_from(Moment::now().as_micros()).unwrap_or(i64::MAX);
+    /// Records a lease that was granted or renewed by a call that began at `began`. Returns whether
+    /// the lease is new to this process.
+    pub(super) fn holds(&self, name: &LockName, lease: &Lease, began: BootInstant) -> bool {
+        let now = i64::try_from(BootInstant::now().as_micros()).unwrap_or(i64::MAX);
         let theirs = i64::try_from(lease.renewed_at.as_micros()).unwrap_or(i64::MAX);
         self.ahead.store(theirs.saturating_sub(now), Ordering::Relaxed);
         let alone = lease.ask.mode == Mode::Exclusive && lease.ask.slots == Slots::default();
         if !alone {
-            // Granted again, it is not dated as granted.
+            // A repeated grant of the same lease has a later `renewed_at`.
             return lease.renewed_at == lease.acquired_at;
         }
         let known = Known { lease_id: lease.ask.lease_id, expires_at: lease.expires_at };
@@ -149,15 +154,16 @@ impl Watch {
                 }
                 true
             }
-            // Granted by this very call, however many steps that took; an older lease was counted by the process that got it.
+            // Granted by this very call, however many steps that took; an older lease was counted by
+            // the process that acquired it.
             None => {
-                let took = Moment::now().after(began) + SECOND;
+                let took = BootInstant::now().after(began) + SECOND;
                 lease.renewals == 0 && lease.renewed_at.since(lease.acquired_at) <= took
             }
         }
     }
 
-    /// A lease is over.
+    /// Removes a lease that has ended.
     pub(super) fn ended(&self, name: &LockName, lease: LeaseId) {
         let mut held = self.shard(name);
         if held.get(name).is_some_and(|known| known.lease_id == lease) {
@@ -165,7 +171,7 @@ impl Watch {
         }
     }
 
-    /// Leases that had ended were cleared away, and counted.
+    /// Removes expired leases after a sweep, which has counted them.
     pub(super) fn swept(&self) {
         let now = self.store_time();
         for shard in &self.held {
@@ -173,19 +179,19 @@ impl Watch {
         }
     }
 
-    /// How long ago this was, by the store's clock as far as it is known here.
+    /// Returns the time since `time` on the store's clock, as far as this process knows that clock.
     pub(super) fn since(&self, time: Timestamp) -> Duration {
         self.store_time().since(time)
     }
 
-    /// What has to be looked up.
+    /// Returns the possible takeovers to look up.
     pub(super) fn take_doubts(&self) -> Vec<Doubt> {
         std::mem::take(&mut *lock(&self.doubts))
     }
 
     fn store_time(&self) -> Timestamp {
         let ahead = self.ahead.load(Ordering::Relaxed);
-        Timestamp::from_micros(Moment::now().as_micros().saturating_add_signed(ahead))
+        Timestamp::from_micros(BootInstant::now().as_micros().saturating_add_signed(ahead))
     }
 
     fn shard(&self, name: &LockName) -> MutexGuard<'_, HashMap<LockName, Known>> {

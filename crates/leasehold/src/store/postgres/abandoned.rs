@@ -1,9 +1,10 @@
-//! Connections that were given up while a statement may have been on its way.
+//! Connections that the client abandoned while a statement may have been in flight.
 //!
-//! A statement that is delayed on the wire until its client has given up must not take effect after what the client does
-//! next: an acquire that arrives after the release or the leave that follows it would hold a lock that nobody knows of.
-//! So a connection that was given up is ended on the server before the next operation is sent on any other one. Behind a
-//! pooler nobody knows which process of the server a connection is; there a statement carries a deadline, see
+//! A statement that is delayed on the wire until its client has given up must not take effect after
+//! the client's next operation: an acquire that arrives after the release or the leave that follows
+//! it would hold a lock that no caller knows of. Therefore an abandoned connection is terminated on
+//! the server before the next operation is sent on any other connection. Behind a pooler the client
+//! cannot know which server process a connection uses; there a statement carries a deadline, see
 //! [`super::deadline`].
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,10 +17,11 @@ use tokio_postgres::types::Type;
 
 use super::trouble::Fail;
 
-/// How often to look whether the server has ended a connection.
+/// Poll interval while waiting for the server to end a connection.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// A process of the server: its number alone may be another one's later.
+/// Process of the server. The start time is part of the identity because the server may reuse a
+/// pid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Backend {
     pid: i32,
@@ -27,8 +29,9 @@ pub(super) struct Backend {
 }
 
 impl Backend {
-    /// The process that serves this connection. None if the server does not tell when it was started: then it could not be
-    /// told from a later one with the same number.
+    /// Returns the process that serves this connection, or `None` if the server does not report its
+    /// start time: without a start time the process cannot be distinguished from a later one with
+    /// the same pid.
     pub(super) async fn of(client: &Client) -> Result<Option<Self>, tokio_postgres::Error> {
         let me = "SELECT pid, extract(epoch FROM backend_start)::text FROM pg_stat_activity WHERE pid = pg_backend_pid()";
         let rows = client.query_typed(me, &[]).await?;
@@ -37,7 +40,8 @@ impl Backend {
         Ok(started.map(|started| Self { pid, started }))
     }
 
-    /// Ends it, by another connection, and returns when nothing can come from it any more.
+    /// Terminates this process through another connection, and returns once the process has exited
+    /// and none of its statements can take effect.
     pub(super) async fn end(&self, by: &Client) -> Result<(), Fail> {
         let params: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 2] =
             [(&self.pid, Type::INT4), (&self.started, Type::TEXT)];
@@ -50,17 +54,17 @@ impl Backend {
     }
 }
 
-/// Those that have not been ended on the server yet.
+/// Abandoned connections that have not been ended on the server yet.
 #[derive(Debug, Default)]
 pub(super) struct Abandoned {
     list: Mutex<Vec<Backend>>,
     count: AtomicUsize,
-    /// Held while they are ended: nobody goes on before that.
+    /// Held while the connections are ended, so that no caller proceeds before that.
     ending: tokio::sync::Mutex<()>,
 }
 
 impl Abandoned {
-    /// A connection is given up, and a statement may be on its way.
+    /// Records a connection that is abandoned while a statement may be in flight.
     pub(super) fn add(&self, backend: Option<&Backend>) {
         let Some(backend) = backend else { return };
         let mut list = self.list();
@@ -74,7 +78,8 @@ impl Abandoned {
         self.count.load(Ordering::Acquire) == 0
     }
 
-    /// Ends all of them, by another connection. To be done before anything that must not be overtaken.
+    /// Ends all of them through another connection. Must complete before any statement is sent that
+    /// an abandoned one must not follow.
     pub(super) async fn end_all(&self, by: &Client) -> Result<(), Fail> {
         if self.is_empty() {
             return Ok(());
@@ -84,7 +89,7 @@ impl Abandoned {
             let next = self.list().last().cloned();
             let Some(backend) = next else { return Ok(()) };
             match backend.end(by).await {
-                // The server refuses it: that is not going to change.
+                // Retrying does not help: the role lacks the privilege.
                 Err(Fail::Said(error)) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
                     tracing::warn!(%error, "a connection that was given up cannot be ended on the server");
                 }

@@ -1,8 +1,9 @@
-//! Locks whose rows somebody else has locked: they have a connection for themselves, so that the others of their lane need
-//! not wait for them.
+//! Locks whose rows another session has locked: each gets a connection of its own, so that the
+//! other operations of the lane do not wait for them.
 //!
-//! On a lane an operation waits a moment for its row. If it does not get it, the operation is set aside together with
-//! all that arrive for the same lock meanwhile; so what is asked of one lock stays in order.
+//! On a lane an operation waits briefly for its row. If the row stays locked, the operation is set
+//! aside together with all operations that arrive for the same lock meanwhile; this keeps the
+//! operations on one lock in order.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,8 +15,8 @@ use super::session::{STEP, Session, within};
 use crate::model::LockName;
 
 impl Lane {
-    /// Divides operations of a batch into those on locks whose rows somebody else has locked, which are set aside, and the
-    /// others.
+    /// Sets aside the operations of a batch whose lock rows another session has locked, and returns
+    /// the others.
     pub(super) async fn set_aside_the_stuck(
         self: &Arc<Self>,
         session: &Arc<Session>,
@@ -37,7 +38,7 @@ impl Lane {
         others
     }
 
-    /// Sets an operation aside.
+    /// Sets an operation aside, behind earlier ones for the same lock.
     pub(super) fn set_aside(self: &Arc<Self>, job: Job) {
         let mut state = self.state();
         let name = job.bound.name.clone();
@@ -48,7 +49,8 @@ impl Lane {
         self.gate.home().spawn(self.clone().work_aside(name));
     }
 
-    /// Those that have to be set aside because their lock is, at once; gives the others.
+    /// Sets aside the operations whose lock already has operations set aside, and returns the
+    /// others.
     pub(super) fn without_those_aside(self: &Arc<Self>, jobs: Vec<Job>) -> Vec<Job> {
         if self.state().aside.is_empty() {
             return jobs;
@@ -61,7 +63,7 @@ impl Lane {
         others
     }
 
-    /// Does what has been set aside for one lock, until nothing is.
+    /// Executes the operations that were set aside for one lock, until none is left.
     async fn work_aside(self: Arc<Self>, name: LockName) {
         loop {
             let jobs: Vec<Job> = {
@@ -74,7 +76,8 @@ impl Lane {
                 }
                 jobs
             };
-            // Nothing of it was done: a caller that has gone away takes it with it.
+            // None of these has been executed, so operations whose caller no longer waits are
+            // dropped.
             let jobs: Vec<Job> = jobs.into_iter().filter(Job::is_wanted).collect();
             let Ok(_room) = self.gate.aside.acquire().await else { return };
             let opened = match self.gate.open().await {

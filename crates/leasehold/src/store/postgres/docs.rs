@@ -1,4 +1,4 @@
-//! Small versioned documents, in a table of their own.
+//! Small versioned documents, stored in a table of their own.
 
 use std::sync::Arc;
 
@@ -12,18 +12,20 @@ use crate::error::Result;
 use crate::model::Timestamp;
 use crate::store::lock_store::page_size;
 use crate::store::protocol::DocCall;
-use crate::store::{Abilities, BACK_ROOM, Cursor, Doc, DocStore, Draft, Page, PutIf, Time};
+use crate::store::{
+    Capabilities, Cursor, DocStore, Document, NewDocument, Page, PutIf, RESERVED_PREFIX, Time,
+};
 
-/// Documents in a PostgreSQL database.
+/// Document store in a PostgreSQL database.
 #[derive(Debug)]
 pub(super) struct PostgresDocs {
     pool: Arc<Pool>,
-    abilities: Abilities,
+    capabilities: Capabilities,
 }
 
 impl PostgresDocs {
-    pub(super) const fn new(pool: Arc<Pool>, abilities: Abilities) -> Self {
-        Self { pool, abilities }
+    pub(super) const fn new(pool: Arc<Pool>, capabilities: Capabilities) -> Self {
+        Self { pool, capabilities }
     }
 
     fn readable<T>(&self, read: Result<T, Fail>) -> Result<T> {
@@ -33,15 +35,15 @@ impl PostgresDocs {
 
 #[async_trait]
 impl DocStore for PostgresDocs {
-    fn abilities(&self) -> Abilities {
-        self.abilities.clone()
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities.clone()
     }
 
     fn url(&self) -> String {
         self.pool.gate().options.shown.clone()
     }
 
-    async fn get(&self, key: &str) -> Result<Option<Doc>> {
+    async fn get(&self, key: &str) -> Result<Option<Document>> {
         let (key, now) = (key.to_owned(), self.pool.gate().now());
         let get = move |link: Arc<Link>| {
             let key = key.clone();
@@ -51,7 +53,7 @@ impl DocStore for PostgresDocs {
         self.readable(rows.first().map(|row| doc(row, 0)).transpose())
     }
 
-    async fn put_if(&self, key: &str, expected: Option<u64>, draft: Draft) -> Result<PutIf> {
+    async fn put_if(&self, key: &str, expected: Option<u64>, draft: NewDocument) -> Result<PutIf> {
         let wanted = Arc::new((key.to_owned(), draft.body));
         let expected = expected.map(|version| i64::try_from(version).unwrap_or(i64::MAX));
         let keep = draft.keep.map(|keep| i64::try_from(keep.as_micros()).unwrap_or(i64::MAX));
@@ -64,15 +66,20 @@ impl DocStore for PostgresDocs {
                     return Ok(PutIf::Written(version(row, 0)?));
                 }
                 let rows = link.query(Sql::DocGet, &[&wanted.0, &now]).await?;
-                Ok(PutIf::Clash(rows.first().map(|row| doc(row, 0)).transpose()?))
+                Ok(PutIf::Conflict(rows.first().map(|row| doc(row, 0)).transpose()?))
             }
         };
         self.pool.run(DocCall::PutIf, put).await
     }
 
-    async fn list(&self, prefix: &str, after: Option<Cursor>, limit: u32) -> Result<Page<(String, Doc)>> {
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<Cursor>,
+        limit: u32,
+    ) -> Result<Page<(String, Document)>> {
         let after = after.map(|after| after.0).unwrap_or_default();
-        let without_back_room = !prefix.starts_with(BACK_ROOM);
+        let without_back_room = !prefix.starts_with(RESERVED_PREFIX);
         let wanted = Arc::new((after, prefix.to_owned(), after_all_with(prefix)));
         let (limit, now) = (page_size(limit), self.pool.gate().now());
         let list = move |link: Arc<Link>| {
@@ -85,7 +92,7 @@ impl DocStore for PostgresDocs {
         };
         let rows = self.pool.run(DocCall::List, list).await?;
         let read = |row: &Row| Ok((row.try_get::<_, String>(0)?, doc(row, 1)?));
-        let items: Vec<(String, Doc)> = self.readable(rows.iter().map(read).collect())?;
+        let items: Vec<(String, Document)> = self.readable(rows.iter().map(read).collect())?;
         let next = items.last().filter(|_| items.len() == limit as usize).map(|(key, _)| Cursor(key.clone()));
         Ok(Page { items, next })
     }
@@ -100,8 +107,8 @@ impl DocStore for PostgresDocs {
     }
 }
 
-fn doc(row: &Row, at: usize) -> Result<Doc, Fail> {
-    Ok(Doc { version: version(row, at)?, body: row.try_get(at + 1)? })
+fn doc(row: &Row, at: usize) -> Result<Document, Fail> {
+    Ok(Document { version: version(row, at)?, body: row.try_get(at + 1)? })
 }
 
 fn version(row: &Row, at: usize) -> Result<u64, Fail> {

@@ -1,4 +1,4 @@
-//! How connections are opened.
+//! Opening, pooling and cancelling of connections.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,26 +20,28 @@ use super::tls;
 use super::trouble::{Fail, lost_its_statements};
 use crate::error::Result;
 use crate::model::Timestamp;
-use crate::store::Moment;
+use crate::store::BootInstant;
 use crate::store::background::Background;
 use crate::store::wake::Waiters;
 
-/// What the server is told about our patience, so that it gives up before we do: an answer that comes after we have
-/// left must not come to pass. Whoever falls silent in the middle of a transaction does not keep its row for long.
+/// Timeouts that the server enforces. They are shorter than the client's, so that a statement
+/// cannot take effect after the client has given up. A client that falls silent in the middle of a
+/// transaction does not keep its row locked for long.
 const PATIENCE: &str = "-c statement_timeout=4000 -c idle_in_transaction_session_timeout=5000 \
                         -c default_transaction_isolation=read\\ committed";
 
-/// What a connection is used for.
+/// Purpose of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Use {
-    /// Locks: many callers share it, and do not wait for long for a row that somebody else has locked.
+    /// Locks: many callers share the connection, so a statement waits only briefly for a row that
+    /// another session has locked.
     Locks,
     /// Tasks.
     Tasks,
 }
 
 impl Use {
-    /// In milliseconds.
+    /// Returns the `lock_timeout` in milliseconds.
     const fn lock_timeout(self) -> u32 {
         match self {
             Self::Locks => 250,
@@ -48,32 +50,32 @@ impl Use {
     }
 }
 
-/// Opens connections.
+/// Factory of connections, with the state that all connections of a store share.
 pub(super) struct Gate {
     pub(super) options: PostgresOptions,
     pub(super) place: String,
-    /// Where all connections but one live. A caller's runtime may be busy, have no sockets, or end; leases must still be
-    /// renewed.
+    /// Runtime of all connections but one. A caller's runtime may be busy, have no sockets, or end;
+    /// leases must still be renewed.
     home: Background,
     tls: MakeRustlsConnect,
     texts: Texts,
     pooled_texts: Texts,
-    /// Whether a pooler stands in between, as said or as found out.
+    /// Whether the server is behind a pooler, as configured or as detected.
     pooled: AtomicBool,
-    /// Connections that were given up, and are to be ended on the server before anything else is sent.
+    /// Abandoned connections, which must be ended on the server before any other statement is sent.
     pub(super) abandoned: Abandoned,
-    /// Those that are open and that nobody uses, the last one used at the end.
+    /// Open connections that are not in use, the most recently used one last.
     spare: Mutex<Vec<Arc<Session>>>,
     pub(super) waiters: Waiters,
-    /// The one that listens for wake-ups.
+    /// Connection that listens for notifications.
     listening: Mutex<Listening>,
-    /// This many locks are set aside at once: each needs a connection.
+    /// Limits the number of locks that are set aside at once: each needs a connection.
     pub(super) aside: Semaphore,
-    /// Told of every connection that is opened.
+    /// Notified of every connection that is opened.
     pub(super) opened: Arc<Notify>,
 }
 
-/// The connection that listens for wake-ups, and whether it is lent to somebody who needed one.
+/// Connection that listens for notifications, and whether a caller has borrowed it.
 #[derive(Default)]
 struct Listening {
     session: Option<Arc<Session>>,
@@ -99,32 +101,34 @@ impl Gate {
         })
     }
 
-    /// The runtime that the connections live on.
+    /// Returns the runtime that the connections live on.
     pub(super) fn home(&self) -> &Handle {
         self.home.handle()
     }
 
-    /// Whether a pooler stands in between.
+    /// Whether the server is behind a pooler.
     pub(super) fn is_pooled(&self) -> bool {
         self.pooled.load(Ordering::Relaxed)
     }
 
-    /// The time to send along; none if the server's own clock counts.
+    /// Returns the time to send with a statement; `None` if the server's own clock is
+    /// authoritative.
     pub(super) fn now(&self) -> Option<i64> {
         self.options.clock.as_ref().map(|clock| micros(clock.now()))
     }
 
-    /// The channel of wake-ups.
+    /// Returns the NOTIFY channel for waiters.
     pub(super) fn channel(&self) -> String {
         format!("leasehold_{}", self.options.schema)
     }
 
-    /// The channel of wake-ups for workers. No longer than a name may be: see `LONGEST_SCHEMA`.
+    /// Returns the NOTIFY channel for workers. Its length stays within the limit for identifiers:
+    /// see `LONGEST_SCHEMA`.
     pub(super) fn task_channel(&self) -> String {
         format!("leasehold_{}_task", self.options.schema)
     }
 
-    /// Keeps a connection for whoever needs one next.
+    /// Returns a connection to the pool.
     pub(super) fn keep(&self, session: Arc<Session>) {
         if self.is_listening(&session) {
             lock(&self.listening).lent = false;
@@ -133,14 +137,14 @@ impl Gate {
         }
     }
 
-    /// From now on this connection listens for wake-ups, or none does.
+    /// Sets or clears the connection that listens for notifications.
     pub(super) fn listens_on(&self, session: Option<Arc<Session>>) {
         *lock(&self.listening) = Listening { session, lent: false };
-        // There may be others that are not needed any more.
+        // Idle connections may have become superfluous.
         self.opened.notify_one();
     }
 
-    /// The connection that listens for wake-ups, to read with.
+    /// Returns the connection that listens for notifications, for reads.
     pub(super) fn listening(&self) -> Option<Arc<Session>> {
         lock(&self.listening).session.clone().filter(|session| !session.is_closed())
     }
@@ -149,7 +153,7 @@ impl Gate {
         lock(&self.listening).session.as_ref().is_some_and(|listens| Arc::ptr_eq(listens, session))
     }
 
-    /// The same for somebody who needs a connection for itself.
+    /// Returns the listening connection for exclusive use, unless another caller has borrowed it.
     fn borrow_listening(&self) -> Option<Arc<Session>> {
         let mut listening = lock(&self.listening);
         let free = !listening.lent;
@@ -158,8 +162,9 @@ impl Gate {
         session
     }
 
-    /// Closes those that nobody has used for a while, but for the last connection of all. Says how many are left to close.
-    pub(super) fn close_idle(&self, now: Moment) -> usize {
+    /// Closes connections that have been idle for [`IDLE`], except for the last connection of all.
+    /// Returns the number of connections that remain to be closed.
+    pub(super) fn close_idle(&self, now: BootInstant) -> usize {
         let keep = usize::from(self.listening().is_none());
         let mut spare = lock(&self.spare);
         spare.retain(|session| !session.is_closed());
@@ -169,7 +174,7 @@ impl Gate {
         spare.len().saturating_sub(keep)
     }
 
-    /// A connection: the one that is left over, or a new one.
+    /// Returns an idle connection, the listening connection if it is free, or a new connection.
     pub(super) async fn open(self: &Arc<Self>) -> Result<Arc<Session>, Fail> {
         while let Some(session) = { lock(&self.spare).pop() } {
             if !session.is_closed() {
@@ -184,8 +189,8 @@ impl Gate {
         opening.await.unwrap_or(Err(Fail::Late)).map(|(session, _)| session)
     }
 
-    /// A new connection that lives on the runtime that this is called on, and what drives it: sockets belong to the
-    /// runtime that they were opened on.
+    /// Opens a connection on the current runtime and returns it with the handle of its driver:
+    /// sockets belong to the runtime that they were opened on.
     pub(super) async fn open_here(&self) -> Result<(Arc<Session>, AbortHandle), Fail> {
         let opening = async {
             let named = !self.is_pooled();
@@ -204,7 +209,7 @@ impl Gate {
         within(DEADLINE.mul_f64(0.8), opening).await
     }
 
-    /// Connects, and finds out on the way whether a pooler stands in between: it refuses to pass settings on.
+    /// Connects, and detects a pooler: a pooler rejects the startup settings.
     pub(super) async fn connect(&self, use_for: Use) -> Result<(tokio_postgres::Client, Wire), Fail> {
         self.opened.notify_one();
         if self.is_pooled() {
@@ -223,12 +228,13 @@ impl Gate {
         }
     }
 
-    /// A connection to the server itself, with what can be asked of it.
+    /// Wraps a direct connection to the server in a session with prepared statements.
     pub(super) fn session(&self, client: tokio_postgres::Client, backend: Option<Backend>) -> Session {
         Session::new(client, self.texts.clone(), true, backend)
     }
 
-    /// Asks the server to stop what a connection is doing. A courtesy: it may come too late.
+    /// Requests cancellation of the statement that a connection executes. Best effort: the request
+    /// may arrive too late.
     pub(super) fn cancel(&self, session: &Session) {
         let (token, tls) = (session.client().cancel_token(), self.tls.clone());
         self.home().spawn(async move {
@@ -236,7 +242,7 @@ impl Gate {
         });
     }
 
-    /// Learns from an error: behind a pooler, statements go missing.
+    /// Detects a pooler by its errors: behind a pooler, prepared statements go missing.
     pub(super) fn learn(&self, fail: &Fail) {
         if let Fail::Said(error) = fail
             && lost_its_statements(error)
@@ -250,7 +256,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A connection as it has to be driven.
+/// Connection task that must be polled for the client to make progress.
 pub(super) type Wire = Connection<Socket, <tls::Connect as TlsConnect<Socket>>::Stream>;
 
 fn refuses_settings(error: &tokio_postgres::Error) -> bool {
@@ -263,10 +269,10 @@ impl std::fmt::Debug for Gate {
     }
 }
 
-/// As a column has it.
+/// Converts a time to the value of its column.
 pub(super) fn micros(time: Timestamp) -> i64 {
     i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// How long a listener that fails waits before it tries again.
+/// Delay before a failed listener tries again.
 pub(super) const PAUSE: Duration = Duration::from_secs(2);

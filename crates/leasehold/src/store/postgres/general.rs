@@ -1,5 +1,5 @@
-//! Every operation, by the rules, under a row lock: two round trips for one or for several on the same lock, and a row
-//! that is as [`LockRecord::apply`] says.
+//! Slow path: every operation, under a row lock, by the rules in [`LockRecord::apply`]. One
+//! operation, or several on the same lock, take two round trips.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -17,24 +17,25 @@ use super::upkeep;
 use crate::model::{Event, EventKind, Lease, LockName, LockOp, LockRecord, Outcome, Timestamp, Token};
 use crate::store::ticket_rows::Layout;
 
-/// What came of the operations.
+/// Result of the operations.
 pub(super) struct Done {
-    /// The answer to each, and the leases that tickets turned into by it.
+    /// Outcome of each operation, and the leases that it granted to waiting tickets.
     pub(super) answers: Vec<(Outcome, Vec<Lease>)>,
-    /// The lock's newest after them.
+    /// Newest token of the lock after the operations.
     pub(super) token: Token,
-    /// What SQL can decide about this lock from here on.
+    /// Layout of the row after the operations, which determines what the fast path can decide.
     pub(super) shape: Shape,
-    /// Whether a transaction is still open that has nothing to write: the caller need not wait for its end.
+    /// Whether a transaction without writes is still open. The caller need not wait for its end.
     pub(super) is_open: bool,
-    /// The word to waiters of other processes, which is on its way: the caller need not wait for its end.
+    /// Notification for waiters of other processes that is being sent. The caller need not wait for
+    /// its completion.
     pub(super) word: Option<Word>,
 }
 
-/// The answer to a statement that has been sent.
+/// Response to a notification that has been sent.
 pub(super) type Word = Pin<Box<dyn Future<Output = Result<(), Fail>> + Send>>;
 
-/// Several operations on one lock, one after the other, at the same time and as one step.
+/// Results of several operations on one lock, applied in order, at the same time and atomically.
 #[derive(Default)]
 struct All {
     answers: Vec<(Outcome, Vec<Lease>)>,
@@ -58,7 +59,8 @@ impl All {
         self.answers.iter().flat_map(|(_, handed_over)| handed_over)
     }
 
-    /// A ticket that a crash of the server loses is drawn again: it need not wait for the disk.
+    /// Whether only tickets were added. A ticket that a server crash loses is created again, so its
+    /// commit need not wait for the disk.
     fn only_tickets(&self) -> bool {
         let waits = |(outcome, handed_over): &(Outcome, Vec<Lease>)| {
             matches!(outcome, Outcome::Queued(_)) && handed_over.is_empty()
@@ -67,7 +69,8 @@ impl All {
     }
 }
 
-/// Tells those who have been served and wait in other processes: who, and where to look.
+/// Builds the NOTIFY for waiters of other processes that were granted a lease, with the waiter and
+/// the lock in the payload.
 pub(super) fn word<'a>(
     session: &Arc<Session>,
     gate: &Gate,
@@ -87,10 +90,10 @@ pub(super) fn word<'a>(
     })
 }
 
-/// How long to wait for the row of a lock that somebody else has locked.
+/// Timeout for the row of a lock that another session has locked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Patience {
-    /// As long as any statement on a connection for locks: others wait for it.
+    /// The `lock_timeout` of a connection for locks: other callers wait for the connection.
     Short,
     /// As long as a caller can wait.
     Long,
@@ -105,8 +108,8 @@ impl Patience {
     }
 }
 
-/// Applies operations to one lock. None if they would have made the lock: the statement for that is another one. After an
-/// error the transaction may be open, and the session is of no more use.
+/// Applies operations to one lock. Returns `None` if they would create the lock: another statement
+/// does that. After an error the transaction may be open, and the session must not be used again.
 pub(super) async fn apply(
     session: &Arc<Session>,
     gate: &Gate,
@@ -125,7 +128,7 @@ pub(super) async fn apply(
     begun?;
     let locked = locked?;
     let Some(row) = locked.first() else {
-        // Nobody has ever asked for it: there is nothing that time could change.
+        // The lock has no record, so the time does not matter.
         let all = All::apply(&mut LockRecord::new(name.clone()), ops, Timestamp::default());
         if all.changed {
             session.say("ROLLBACK").await?;
@@ -139,7 +142,8 @@ pub(super) async fn apply(
     if record.version == 0 {
         record.token = upkeep::floor_of(session).await?;
     }
-    // Under the row lock, in a statement of its own: it sees what was committed before the lock was granted.
+    // Under the row lock and in a statement of its own, so that it reads everything that was
+    // committed before the row lock was granted.
     let before = if is_listed { Some(tickets::load(session, &mut record).await?) } else { None };
     let all = All::apply(&mut record, ops, now);
     let layout = Layout::choose(&record, before.as_ref(), gate.options.long_queue);
@@ -153,15 +157,15 @@ pub(super) async fn apply(
     let mut word = None;
     if !is_open {
         tickets::save(session, &record, before.is_some(), &layout).await?;
-        // Right behind the commit, on the same line.
+        // Sent right behind the commit, on the same connection.
         word = self::word(session, gate, name, all.served());
         save(session, &record, &saved, wakes.after, now, &all, word.as_mut()).await?;
     }
     Ok(Some(Done { answers: all.answers, token: record.token, shape, is_open, word }))
 }
 
-/// When the sweeper looks at the lock: never too late. It moves only when it would be, or is over, and when the sweeper has
-/// looked.
+/// Time at which the sweeper visits the lock; never too late. It is updated only if it would be too
+/// late, if it has passed, or after a sweep.
 struct WakeAt {
     before: Option<i64>,
     after: Option<i64>,
@@ -223,18 +227,20 @@ async fn save(
         &saved.queue,
     ];
     let end = if all.only_tickets() { "SET LOCAL synchronous_commit = off; COMMIT" } else { "COMMIT" };
-    // If the first fails, the second ends a transaction in which nothing was done, and the word wakes somebody for nothing.
+    // If the save fails, the commit ends a transaction without effect, and the notification wakes a
+    // waiter for nothing.
     let (saved, committed, ()) =
         tokio::join!(biased; session.query(Sql::Save, &params), session.say(end), send(word.into_iter()));
     saved?;
     Ok(committed?)
 }
 
-/// Begins to send something, and does not wait for its answer.
+/// Starts sending notifications without waiting for the responses.
 pub(super) async fn send(words: impl Iterator<Item = &mut Word>) {
     for word in words {
         poll_fn(|context| {
-            // An answer before the others have theirs can only be an error, which they get too.
+            // A response that arrives before the others can only be an error, which they receive
+            // too.
             let _ = word.as_mut().poll(context);
             Poll::Ready(())
         })

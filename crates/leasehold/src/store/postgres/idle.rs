@@ -1,9 +1,11 @@
-//! What becomes of connections that nobody uses: a process that waits, or holds a lock and renews it, keeps one.
+//! Closing of idle connections. A process that waits, or that holds a lock and renews it, keeps
+//! one.
 //!
-//! A lane or a reader that has not used its connection for a moment lays it down, and whoever needs one next takes it from
-//! there. What lies there for longer is closed, but for the last one: a renewal must not depend on whether the server has
-//! a connection left. While somebody waits, the connection that listens for wake-ups is the one that is kept, and
-//! carries the few operations that a waiter makes.
+//! A lane or a reader that has not used its connection for a moment returns the connection to the
+//! pool, from which the next caller takes it. A connection that stays in the pool for longer is
+//! closed, except for the last one: a renewal must not depend on whether the server has a
+//! connection left. While a caller waits, the connection that listens for notifications is the one
+//! that is kept; it carries the few operations of a waiter.
 
 use std::sync::Weak;
 use std::time::Duration;
@@ -13,18 +15,18 @@ use super::lane::Lane;
 use super::near::Near;
 use super::reads::Desk;
 use super::tasks::Pool;
-use crate::store::Moment;
+use crate::store::BootInstant;
 
-/// How often to look, while there is something to close.
+/// Poll interval while there are connections that may have to be closed.
 const LOOK: Duration = Duration::from_millis(500);
-/// Who has not used a connection for this long lays it down.
+/// Time without use after which a lane or a reader returns its connection to the pool.
 pub(super) const UNUSED: Duration = Duration::from_millis(500);
-/// A connection that has not been used for this long is closed…
+/// Time without use after which a connection of the pool is closed.
 pub(super) const IDLE: Duration = Duration::from_secs(2);
-/// …and one that belongs to a caller of its own, or to tasks.
+/// Time without use after which a connection on a caller's runtime, or one for tasks, is closed.
 pub(super) const LONG_IDLE: Duration = Duration::from_secs(5);
 
-/// All who have connections.
+/// All owners of connections.
 pub(super) struct Idle {
     pub(super) gate: Weak<Gate>,
     pub(super) lanes: Vec<Weak<Lane>>,
@@ -34,7 +36,7 @@ pub(super) struct Idle {
 }
 
 impl Idle {
-    /// Looks after connections for as long as the store is open.
+    /// Closes idle connections for as long as the store is open.
     pub(super) async fn close_in_time(self) {
         let Some(opened) = self.gate.upgrade().map(|gate| gate.opened.clone()) else { return };
         loop {
@@ -45,9 +47,10 @@ impl Idle {
         }
     }
 
-    /// Closes what is idle; says how many connections are still to be looked after. None if the store is gone.
+    /// Closes idle connections and returns the number of connections that must still be checked, or
+    /// `None` if the store is closed.
     fn close(&self) -> Option<usize> {
-        let (gate, now) = (self.gate.upgrade()?, Moment::now());
+        let (gate, now) = (self.gate.upgrade()?, BootInstant::now());
         let in_use: usize =
             self.lanes.iter().filter_map(Weak::upgrade).map(|lane| lane.lay_down_unused(now)).sum();
         let read_by = self.desk.upgrade().map_or(0, |desk| desk.lay_down_unused(now));

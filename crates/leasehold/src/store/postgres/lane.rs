@@ -1,8 +1,9 @@
-//! How operations get to a connection, in order, and many at a time.
+//! Ordering and batching of operations on a connection.
 //!
-//! A lane is one connection. As long as an operation on a lock is under way, the next one takes the same lane, so that one
-//! which was dropped by its caller is done before the next. Whoever finds its lane idle uses it on the spot. What arrives
-//! while it is in use is done together next: one statement and one commit for as many locks as there are.
+//! A lane is one connection. While an operation on a lock is in flight, the next one takes the same
+//! lane, so that an operation that its caller dropped is done before the next one. A caller that
+//! finds its lane idle uses the connection directly. Operations that arrive while the lane is in
+//! use are executed together afterwards: one statement and one commit for any number of locks.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,21 +18,21 @@ use super::native;
 use super::queue;
 use super::session::{STEP, Session, within};
 use super::switchboard::{Bound, Shape, Switchboard};
-use super::trouble::{Again, Fail, is_in_the_way, is_stuck};
+use super::trouble::{Again, Fail, is_in_the_way, is_stuck, may_try_again};
 use crate::error::{Error, Result};
 use crate::model::{Acquire, LockName, LockOp, Outcome, Token};
-use crate::store::Moment;
+use crate::store::BootInstant;
 use crate::store::wake::Waiters;
 
-/// So many operations go into one statement at most.
+/// Maximum number of operations in one statement.
 const MAX_BATCH: usize = 128;
-/// Those who have just been answered are not waited for any longer than this.
+/// Maximum time to wait for further calls of callers that have just been answered.
 const LINGER: Duration = Duration::from_micros(500);
 
-/// The answer to a statement whose caller has given up is waited for this much longer.
+/// Extra time to wait for the answer to a statement whose caller has given up.
 const LAST_MOMENT: Duration = Duration::from_millis(200);
 
-/// One connection and those who use it.
+/// One connection and its queue of operations.
 #[derive(Debug)]
 pub(super) struct Lane {
     pub(super) gate: Arc<Gate>,
@@ -41,30 +42,30 @@ pub(super) struct Lane {
 
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// Whether somebody uses the connection. Whoever ends that looks at the queue.
+    /// Whether the connection is in use. The user that ends this must then serve the queue.
     busy: bool,
     queue: VecDeque<Job>,
     session: Option<Arc<Session>>,
-    /// Locks whose rows somebody else has locked, and what is asked of them.
+    /// Locks whose rows another session has locked, and the pending operations on them.
     pub(super) aside: HashMap<LockName, VecDeque<Job>>,
 }
 
-/// What has become of an operation before it comes to a lane.
+/// Progress of an operation before it is given to a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SoFar {
     Nothing,
-    /// SQL could not decide.
+    /// The fast path could not decide the operation.
     LeftToTheRules,
 }
 
 #[derive(Debug)]
 pub(super) struct Job {
-    /// The lock, and that it is under way.
+    /// Lock of the operation; marks the operation as in flight.
     pub(super) bound: Bound,
     pub(super) op: LockOp,
-    /// Before the store could have granted anything: what a handed-over lease is counted from.
-    since: Moment,
-    /// SQL could not decide.
+    /// Time before the store could have granted anything: a handed-over lease is counted from it.
+    since: BootInstant,
+    /// Whether the fast path could not decide the operation.
     for_the_rules: bool,
     tried: bool,
     reply: oneshot::Sender<Result<Outcome>>,
@@ -75,10 +76,10 @@ impl Lane {
         Arc::new(Self { gate, board, state: Mutex::default() })
     }
 
-    /// Applies one operation. Whoever calls this bounds the time that it takes.
+    /// Applies one operation. The caller must bound the time that this takes.
     pub(super) async fn apply(self: &Arc<Self>, bound: Bound, op: &LockOp, so_far: SoFar) -> Result<Outcome> {
         let (reply, answer) = oneshot::channel();
-        let (op, since) = (op.clone(), Moment::now());
+        let (op, since) = (op.clone(), BootInstant::now());
         let for_the_rules = so_far == SoFar::LeftToTheRules;
         let job = Job { bound, op, since, for_the_rules, tried: false, reply };
         if let Some(mut turn) = self.enter(job) {
@@ -88,7 +89,7 @@ impl Lane {
             };
             match done {
                 Ok(Some(outcome)) => {
-                    // First the lane is free, then it looks so.
+                    // The lane must be free before the switchboard counts it as such.
                     drop(turn);
                     drop(job);
                     return Ok(outcome);
@@ -116,7 +117,8 @@ impl Lane {
         answer.await.unwrap_or_else(|_| Err(Fail::Late.explain(&self.gate.place)))
     }
 
-    /// Takes the lane for one statement, if it is idle and a statement is all it takes; else the job waits.
+    /// Takes the lane for one statement if the lane is idle and one fast-path statement suffices;
+    /// otherwise queues the job.
     fn enter(self: &Arc<Self>, job: Job) -> Option<Turn> {
         let plain = !job.for_the_rules
             && native::is_hot(&job.op)
@@ -144,7 +146,7 @@ impl Lane {
         }
     }
 
-    /// Gives the lane to those who wait, if anybody does.
+    /// Hands the lane to the queued jobs, or marks the lane as idle.
     fn pass_on(self: &Arc<Self>) {
         let mut state = self.state();
         if state.queue.is_empty() {
@@ -154,7 +156,7 @@ impl Lane {
         }
     }
 
-    /// Does what is waiting, until nothing is.
+    /// Executes queued jobs until none is left.
     async fn run(self: Arc<Self>) {
         loop {
             let jobs = {
@@ -166,21 +168,22 @@ impl Lane {
                 }
                 state.queue.drain(..count).collect::<Vec<_>>()
             };
-            let (count, begun) = (jobs.len(), Moment::now());
+            let (count, begun) = (jobs.len(), BootInstant::now());
             self.work(jobs).await;
             if count > 1 {
-                self.linger(count, Moment::now().after(begun)).await;
+                self.linger(count, BootInstant::now().after(begun)).await;
             }
         }
     }
 
-    /// Those who have been answered together mostly come back together. Whoever is first would have a statement and a
-    /// commit for itself, and the others would wait for it: a moment's patience, short beside what the last ones took,
-    /// keeps them together.
+    /// Waits for further calls. Callers that were answered in one batch tend to issue their next
+    /// call at the same time. The first of these would get a statement and a commit of its own, for
+    /// which the others would wait. A delay of up to 1/8 of the last batch's duration, at most
+    /// [`LINGER`], lets them share one statement.
     async fn linger(&self, answered: usize, took: Duration) {
-        let until = Moment::now().plus((took / 8).min(LINGER));
+        let until = BootInstant::now().plus((took / 8).min(LINGER));
         let all = answered + self.state().queue.len();
-        while self.state().queue.len() < all.min(MAX_BATCH) && Moment::now() < until {
+        while self.state().queue.len() < all.min(MAX_BATCH) && BootInstant::now() < until {
             tokio::task::yield_now().await;
             std::thread::yield_now();
         }
@@ -197,7 +200,7 @@ impl Lane {
                 return;
             }
         };
-        // A caller that has gone away takes its operation with it, if nothing was sent yet.
+        // Nothing has been sent yet, so operations whose caller no longer waits are dropped.
         let jobs = jobs.into_iter().filter(Job::is_wanted).collect::<Vec<_>>();
         let jobs = self.without_those_aside(jobs);
         let Sorted { mut hot, mut for_the_rules } = self.sort(jobs);
@@ -206,7 +209,8 @@ impl Lane {
         if let Err(Fail::Said(error)) = &outcomes
             && is_stuck(error)
         {
-            // One of them is held up, and none was done: the others without it.
+            // One of the rows is locked, and no operation was executed: retry without the locked
+            // rows.
             hot = self.set_aside_the_stuck(&session, hot).await;
             outcomes = within(STEP, native::many(&session, &self.gate, &ops_of(&hot))).await;
         }
@@ -216,7 +220,8 @@ impl Lane {
         }
     }
 
-    /// One operation for each lock that SQL can decide about; all of a lock that it cannot. The others have to wait.
+    /// Selects one operation for each lock that SQL can decide about, and all operations of each
+    /// other lock. The remaining operations are queued again.
     fn sort(&self, jobs: Vec<Job>) -> Sorted {
         let (mut sorted, mut later) = (Sorted::default(), Vec::new());
         let mut places: HashMap<LockName, Option<usize>> = HashMap::new();
@@ -242,7 +247,7 @@ impl Lane {
         sorted
     }
 
-    /// Answers those that SQL has decided; gives back those that it could not.
+    /// Answers the jobs that SQL has decided, and returns those that it could not decide.
     fn deliver(
         &self,
         session: &Arc<Session>,
@@ -262,7 +267,8 @@ impl Lane {
                     }
                 }
             }
-            // One of them is held up, and none was done. Each by itself, then.
+            // One of the rows is locked or conflicts, and no operation was executed: execute each
+            // one separately.
             Err(Fail::Said(error)) if is_stuck(&error) || jobs.len() > 1 && is_in_the_way(&error) => {
                 left = jobs;
             }
@@ -271,7 +277,7 @@ impl Lane {
         left
     }
 
-    /// Operations on one lock that is not plain, in their order.
+    /// Executes operations on one lock whose layout is not simple, in order.
     async fn on_one_lock(self: &Arc<Self>, mut jobs: Vec<Job>) {
         let (Some(name), session) = (jobs.first().map(|job| job.bound.name.clone()), self.session().await)
         else {
@@ -294,7 +300,8 @@ impl Lane {
         }
     }
 
-    /// Does what SQL can decide about a plain queue; gives back what it could not.
+    /// Executes what SQL can decide about a simple queue, and returns the jobs that it could not
+    /// decide.
     async fn in_the_queue(
         self: &Arc<Self>,
         session: &Arc<Session>,
@@ -347,7 +354,7 @@ impl Lane {
         left
     }
 
-    /// Operations on one lock, in their order, as one step.
+    /// Slow path: executes operations on one lock, in order and atomically.
     pub(super) async fn by_the_rules(
         self: &Arc<Self>,
         session: &Arc<Session>,
@@ -369,14 +376,14 @@ impl Lane {
             }
             Ok(None) => {
                 self.board.remember(name, Shape::Plain);
-                // Somebody has to make the lock; the others come after that.
+                // The first operation creates the lock; the others follow.
                 let mut others = jobs.split_off(1);
                 let Some(mut first) = jobs.pop() else { return };
                 session.forget_clock();
                 match within(STEP, native::one(session, &self.gate, name, &first.op)).await {
                     Ok(Some(outcome)) => first.answer(Ok(outcome)),
                     Ok(None) => {
-                        // Somebody made it in between.
+                        // Another session has created the lock meanwhile.
                         first.for_the_rules = true;
                         others.insert(0, first);
                     }
@@ -398,14 +405,14 @@ impl Lane {
                 }
             }
             Err(fail) => {
-                // Whatever it was, a transaction may be open.
+                // After any error a transaction may be open.
                 self.forget(session);
                 self.fail(session, jobs, fail);
             }
         }
     }
 
-    /// These are next, in this order, where what is asked of their lock is done.
+    /// Puts these jobs, in this order, at the front of the queue that serves their lock.
     fn requeue(&self, jobs: Vec<Job>) {
         let mut state = self.state();
         for job in jobs.into_iter().rev() {
@@ -416,7 +423,7 @@ impl Lane {
         }
     }
 
-    /// Tries again what may be, once; tells the others.
+    /// Retries, once, the jobs that may be retried; answers the others with the error.
     pub(super) fn fail(&self, session: &Arc<Session>, jobs: Vec<Job>, fail: Fail) {
         self.part_from(session, &fail);
         let (again, over): (Vec<_>, Vec<_>) =
@@ -428,8 +435,9 @@ impl Lane {
         }
     }
 
-    /// Lays the connection down if it has not been used for a moment; says whether there is still one.
-    pub(super) fn lay_down_unused(&self, now: Moment) -> usize {
+    /// Returns the connection to the pool if it has been unused for [`UNUSED`]. Returns the number
+    /// of connections that the lane still has, 0 or 1.
+    pub(super) fn lay_down_unused(&self, now: BootInstant) -> usize {
         let mut state = self.state();
         let unused = |session: &Arc<Session>| session.unused_for(now) >= UNUSED;
         if !state.busy && state.session.as_ref().is_some_and(unused) {
@@ -438,7 +446,7 @@ impl Lane {
         usize::from(state.session.is_some())
     }
 
-    /// The connection, opened if need be.
+    /// Returns the connection; opens one if necessary.
     async fn session(&self) -> Result<Arc<Session>, Fail> {
         let open = self.state().session.clone().filter(|session| !session.is_closed());
         let session = match open {
@@ -449,18 +457,19 @@ impl Lane {
                 session
             }
         };
-        // What was given up must not come to pass after what follows.
+        // An abandoned statement must not take effect after the statements that follow.
         let ended = within(STEP, self.gate.abandoned.end_all(session.client())).await;
         ended.inspect_err(|fail| self.part_from(&session, fail))?;
         Ok(session)
     }
 
-    /// Gives a connection up if it is of no more use after this.
+    /// Gives the connection up if it is unusable after this error.
     pub(super) fn part_from(&self, session: &Arc<Session>, fail: &Fail) {
         self.gate.learn(fail);
         match fail {
             Fail::Late => {
-                // It may still be at work: what we do not wait for should not come to pass.
+                // The statement may still run, and must not take effect because no caller waits for
+                // its answer.
                 self.gate.cancel(session);
                 self.gate.abandoned.add(session.backend());
                 self.forget(session);
@@ -488,7 +497,8 @@ impl Lane {
     }
 }
 
-/// What the caller need not wait for: the end of a transaction that wrote nothing, and waking waiters elsewhere.
+/// Does the work that the caller need not wait for: ends a transaction without writes, and notifies
+/// waiters of other processes.
 async fn afterwards(session: &Session, is_open: bool, word: Option<Word>) -> Result<(), Fail> {
     if is_open {
         session.say("ROLLBACK").await?;
@@ -499,13 +509,13 @@ async fn afterwards(session: &Session, is_open: bool, word: Option<Word>) -> Res
     }
 }
 
-/// The operations of a batch.
+/// Returns the operations of a batch.
 fn ops_of(jobs: &[Job]) -> Vec<(&LockName, &LockOp)> {
     jobs.iter().map(|job| (&job.bound.name, &job.op)).collect()
 }
 
-/// What goes into one statement each. Nobody waits for those who come, and somebody for those who go; the first of either go
-/// together.
+/// Groups the operations by statement. Releases come first, because waiters depend on them and none
+/// depends on a join; the first release and the first join share one statement.
 fn in_steps(mut jobs: Vec<Job>) -> Vec<Vec<Job>> {
     let comes = |job: &Job| !matches!(job.op, LockOp::Release(_));
     jobs.sort_by_key(comes);
@@ -517,26 +527,27 @@ fn in_steps(mut jobs: Vec<Job>) -> Vec<Vec<Job>> {
     steps
 }
 
-/// Jobs by how they are done.
+/// Jobs by the path that they take.
 #[derive(Default)]
 struct Sorted {
     hot: Vec<Job>,
-    /// Those of each lock together.
+    /// Slow-path jobs, grouped by lock.
     for_the_rules: Vec<Vec<Job>>,
 }
 
 impl Job {
-    /// Whether its caller still waits for it.
+    /// Whether the caller still waits for the answer.
     pub(super) fn is_wanted(&self) -> bool {
         !self.reply.is_closed()
     }
 
-    /// A caller that has gone away is as one whose answer was lost.
+    /// Answers the caller. A caller that no longer waits must act as if the answer was lost.
     pub(super) fn answer(self, outcome: Result<Outcome>) {
         let _ = self.reply.send(outcome);
     }
 
-    /// One that has to wait will know its lease by a token above this, the lock's newest.
+    /// Answers the caller, and registers a queued request with the lock's newest token: the lease
+    /// of that request will have a higher token.
     pub(super) fn answer_at(self, waiters: Waiters, outcome: Outcome, token: Token) {
         if let (Outcome::Queued(_), LockOp::Acquire(Acquire { ask, .. })) = (&outcome, &self.op) {
             waiters.asks(&self.bound.name, &ask.lease_id, token.get(), self.since);
@@ -545,7 +556,7 @@ impl Job {
     }
 }
 
-/// Having the lane for one statement. Whoever gives it up, in whatever way, sees to those who wait.
+/// Exclusive use of the lane for one statement. Dropping it, in whatever way, serves the queue.
 struct Turn {
     lane: Arc<Lane>,
     session: Arc<Session>,
@@ -567,12 +578,13 @@ impl Drop for Turn {
         let lane = self.lane.clone();
         match self.job.take() {
             None => lane.pass_on(),
-            // The caller has gone away, and its statement is on its way. Answers come in order: whatever is asked now is
-            // answered when the statement is done, and until then the lock is bound to this lane.
+            // The caller was dropped while its statement is in flight. The server answers in order:
+            // the answer to this query implies that the statement is done. Until then the lock
+            // stays bound to this lane.
             Some(job) => {
                 let session = self.session.clone();
                 self.lane.gate.home().spawn(async move {
-                    let left = job.since.plus(STEP).after(Moment::now()) + LAST_MOMENT;
+                    let left = job.since.plus(STEP).after(BootInstant::now()) + LAST_MOMENT;
                     let waited = within(left, async { Ok(session.say("").await?) }).await;
                     if let Err(fail) = waited {
                         lane.part_from(&session, &fail);
@@ -582,15 +594,5 @@ impl Drop for Turn {
                 });
             }
         }
-    }
-}
-
-/// Whether an operation can be sent once more. If the answer was lost with the connection, it may have been done: then
-/// only what comes to the same when done twice.
-pub(super) fn may_try_again(op: &LockOp, fail: &Fail) -> bool {
-    match fail.again() {
-        Again::Surely => true,
-        Again::Perhaps => op.is_repeatable(),
-        Again::Never => false,
     }
 }

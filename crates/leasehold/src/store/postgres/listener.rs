@@ -1,4 +1,4 @@
-//! Wake-ups from other processes: one connection that listens, from the first waiter on.
+//! Notifications from other processes: one connection that listens, from the first waiter on.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -20,15 +20,15 @@ use crate::model::{LeaseId, LockName};
 use crate::store::Recipient;
 use crate::store::wake::{Waiters, deliver, ring};
 
-/// The listener of one store. It ends with it.
+/// Listener of one store; stops when dropped.
 #[derive(Debug)]
 pub(super) struct Listener {
     gate: Weak<Gate>,
     started: AtomicBool,
     stop: CancellationToken,
-    /// Whether wake-ups arrive just now.
+    /// Whether notifications arrive at present.
     hears: Arc<AtomicBool>,
-    /// Who waits for tasks.
+    /// Workers that wait for tasks.
     wakes: Arc<Wakes>,
     _stops_when_dropped: DropGuard,
 }
@@ -41,12 +41,13 @@ impl Listener {
         Self { gate, started, _stops_when_dropped: stop.clone().drop_guard(), stop, hears, wakes }
     }
 
-    /// Whether wake-ups arrive just now. Before the first waiter nobody listens, and then it takes a moment.
+    /// Whether notifications arrive at present. The listener starts with the first waiter, and
+    /// needs a moment to connect.
     pub(super) fn hears(&self) -> bool {
         self.hears.load(Ordering::Relaxed)
     }
 
-    /// Starts it, once. Behind a pooler nothing would be heard: waiters poll.
+    /// Starts the listener, once. Behind a pooler no notification would arrive, so waiters poll.
     pub(super) fn start(&self) {
         if self.started.swap(true, Ordering::Relaxed) {
             return;
@@ -78,7 +79,7 @@ async fn listen(gate: Weak<Gate>, hears: &AtomicBool, wakes: &Wakes) {
                 if let Some(open) = gate.upgrade() {
                     open.listens_on(Some(ear.session.clone()));
                 }
-                // Nobody knows what was said before.
+                // Notifications that were sent before LISTEN are lost.
                 wakes.missed();
                 let ended = ear.listen(|channel, words| {
                     if channel == for_workers {
@@ -99,7 +100,7 @@ async fn listen(gate: Weak<Gate>, hears: &AtomicBool, wakes: &Wakes) {
     }
 }
 
-/// A connection that listens.
+/// Connection that listens.
 pub(super) struct Ear {
     session: Arc<Session>,
     waiters: Waiters,
@@ -127,7 +128,7 @@ pub(super) async fn hear(gate: &Gate) -> Result<Ear, Fail> {
 }
 
 impl Ear {
-    /// Serves whoever is named, until the connection ends.
+    /// Wakes the waiters that notifications name, until the connection ends.
     pub(super) async fn listen(self, heard: impl Fn(&str, &str)) -> Fail {
         let Self { session, waiters, mut wire } = self;
         let mut looks = FuturesUnordered::new();
@@ -136,12 +137,13 @@ impl Ear {
                 biased;
                 message = next(&mut wire) => message,
                 Some(()) = looks.next() => continue,
-                // Somebody who had borrowed it may have left a transaction open.
+                // A caller that had borrowed the session may have left a transaction open.
                 () = session.given_up() => return Fail::Late,
             };
             match message {
                 Ok(AsyncMessage::Notification(notification)) => {
-                    // Anybody who may use the database may send. A wrong word makes us look, and nothing else.
+                    // Any user of the database can send notifications. A forged payload causes a
+                    // query and nothing else.
                     let word = notification.payload();
                     if let Some((waiter, name)) = served(word) {
                         if waiters.waits_here(&name, &waiter) {
@@ -161,15 +163,16 @@ impl Ear {
     }
 }
 
-/// Who has been served with which lock.
+/// Parses the waiter and the lock from the payload of a notification.
 fn served(word: &str) -> Option<(LeaseId, LockName)> {
     let (waiter, name) = word.split_once(' ')?;
     Some((waiter.parse().ok()?, LockName::new(name).ok()?))
 }
 
-/// Looks for a waiter, on the connection that has just heard of it: server and client are awake here. What it finds there is the
-/// store's word. It began after the waiter's last asking if its token is above the one that the lock had then; an older one may
-/// be found if this look was long under way.
+/// Queries the lease of a waiter, on the connection that has just received its notification: server
+/// and client are awake there. A lease that it finds is authoritative. The lease was granted after
+/// the waiter's last request if its token is above the lock's token at that time; the query may
+/// find an older lease if it was in flight for long.
 async fn look(session: &Session, waiters: Waiters, waiter: LeaseId, name: LockName) {
     let found = session.query(Sql::Get, &[&name.as_str()]).await;
     let row = found.ok().and_then(|rows| rows.first().and_then(|row| LockRow::read(row).ok()));
@@ -189,5 +192,5 @@ async fn next(wire: &mut Wire) -> Result<AsyncMessage, Fail> {
     }
 }
 
-/// How long a wake-up may be under way before it counts as lost.
+/// Time after which a notification that has not arrived counts as lost.
 pub(super) const UNDER_WAY: Duration = Duration::from_secs(1);

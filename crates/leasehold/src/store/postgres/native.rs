@@ -1,5 +1,6 @@
-//! The hot path: acquire, renew and release of a lock that at most one holder has and nobody waits for, in one statement,
-//! decided and stamped by the server. Whatever does not fit changes nothing and is left to the rules.
+//! Fast path: acquire, renew and release of a lock that has at most one holder and no waiters, in
+//! one statement, decided and timestamped by the server. An operation that does not fit changes
+//! nothing and is left to the slow path.
 
 use std::collections::HashSet;
 
@@ -15,17 +16,17 @@ use crate::model::{
     Acquire, Ask, Lease, LeaseId, Leave, LockName, LockOp, Mode, Outcome, Release, Renew, Status,
 };
 
-/// Whether this is an operation that SQL can decide.
+/// Whether SQL can decide this operation.
 pub(super) fn is_hot(op: &LockOp) -> bool {
     matches!(op, LockOp::Acquire(_) | LockOp::Renew(_) | LockOp::Release(Release { at_least: None, .. }))
 }
 
-/// Whose operation it is, if it is one that SQL can decide.
+/// Returns the lease of the operation if SQL can decide the operation.
 pub(super) fn hot_lease(op: &LockOp) -> Option<LeaseId> {
     lease_of(op).filter(|_| is_hot(op))
 }
 
-/// Whose operation it is.
+/// Returns the lease that the operation belongs to.
 pub(super) fn lease_of(op: &LockOp) -> Option<LeaseId> {
     match op {
         LockOp::Acquire(Acquire { ask, .. }) => Some(ask.lease_id),
@@ -33,11 +34,12 @@ pub(super) fn lease_of(op: &LockOp) -> Option<LeaseId> {
         | LockOp::RenewLogged(Renew { lease_id, .. })
         | LockOp::Release(Release { lease_id, .. })
         | LockOp::Leave(Leave { lease_id }) => Some(*lease_id),
-        LockOp::AskRelease(_) | LockOp::ForceRelease(_) | LockOp::Sweep(_) | LockOp::Restarted(_) => None,
+        LockOp::RequestRelease(_) | LockOp::ForceRelease(_) | LockOp::Sweep(_) | LockOp::Restarted(_) => None,
     }
 }
 
-/// One operation. None, and nothing has changed, if the rules have to decide.
+/// Executes one operation. Returns `None`, with nothing changed, if the operation needs the slow
+/// path.
 pub(super) async fn one(
     session: &Session,
     gate: &Gate,
@@ -58,7 +60,7 @@ pub(super) async fn one(
             let (token, ttl) = (column(token.get()), ttl.map(ttl_column));
             let mut rows =
                 session.query(Sql::Renew, &[&name, lease_id.as_uuid(), &token, &ttl, &now]).await?;
-            // A row of version 0 was made by this statement: the lock was forgotten meanwhile.
+            // A row of version 0 was created by this statement: the lock was purged meanwhile.
             if let Some(row) = rows.first()
                 && row.try_get::<_, i64>(2)? == 0
             {
@@ -78,8 +80,8 @@ pub(super) async fn one(
     rows.first().map(|row| outcome(op, row, 2)).transpose()
 }
 
-/// Several operations on locks that are all different, in the order of their names: one statement, one commit. None for
-/// those that the rules have to decide.
+/// Executes operations on distinct locks, ordered by name, in one statement and one commit. The
+/// result is `None` for operations that need the slow path.
 pub(super) async fn many(
     session: &Session,
     gate: &Gate,
@@ -108,7 +110,7 @@ pub(super) async fn many(
     let mut outcomes: Vec<Option<Outcome>> = ops.iter().map(|_| None).collect();
     for row in &rows {
         let name: &str = row.try_get(0)?;
-        // In the order of the names, as they were sent.
+        // `ops` is sorted by name.
         if let Ok(at) = ops.binary_search_by(|(other, _)| other.as_str().cmp(name)) {
             outcomes[at] = Some(outcome(ops[at].1, row, ACQUIRED_AT)?);
         }
@@ -116,7 +118,7 @@ pub(super) async fn many(
     Ok(outcomes)
 }
 
-/// Those of these locks whose rows somebody else has locked just now.
+/// Returns those of these locks whose rows another session has locked at present.
 pub(super) async fn stuck(session: &Session, names: &[&str]) -> Result<HashSet<LockName>, Fail> {
     let rows = session.query(Sql::Stuck, &[&names]).await?;
     let mut stuck = HashSet::new();
@@ -126,10 +128,10 @@ pub(super) async fn stuck(session: &Session, names: &[&str]) -> Result<HashSet<L
     Ok(stuck)
 }
 
-/// Where the statement for many has the time of a grant.
+/// Index of the column with the time of the grant in [`Sql::Many`].
 const ACQUIRED_AT: usize = 10;
 
-/// What a statement for many is given.
+/// Parameters of [`Sql::Many`].
 #[derive(Default)]
 struct Columns<'a> {
     name: Vec<&'a str>,
@@ -173,7 +175,7 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// What a row says of the operation that it answers.
+/// Converts a result row to the outcome of its operation.
 fn outcome(op: &LockOp, row: &Row, acquired_at: usize) -> Result<Outcome, Fail> {
     match op {
         LockOp::Acquire(Acquire { ask, .. }) => {

@@ -1,10 +1,13 @@
-//! A connection on the caller's own runtime, for a caller that is alone: it reaches the server without changing threads.
+//! Connection on the caller's own runtime, for a caller without concurrent callers: it reaches the
+//! server without a thread switch.
 //!
-//! It is opened once its caller has come often and alone: whoever takes one lock and goes does not need it. It carries one hot
-//! statement at a time, and only if no lane has anything to do. Nobody but its caller depends on it: whatever
-//! comes meanwhile takes a lane, which lives on a thread of ours, so a runtime that is blocked holds up no renewal. The one
-//! exception is a call for the same lease: it waits until the statement is over, and a statement that does not end (its
-//! caller is gone, or its runtime is blocked) is ended on the server first. So two connections never work for one lease.
+//! It is opened only after its caller has made several calls without concurrent ones; a caller that
+//! takes a single lock does not need it. It carries one fast-path statement at a time, and only if
+//! no lane has work. Only its caller depends on it: concurrent calls take a lane, which runs on a
+//! thread of the store, so a blocked runtime delays no renewal. The one exception is a call for the
+//! same lease: it waits until the statement is over, and a statement that does not end (its caller
+//! was dropped, or its runtime is blocked) is first ended on the server. So two connections never
+//! work for one lease.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -20,19 +23,20 @@ use super::native;
 use super::session::{DEADLINE, Session, within};
 use super::trouble::{Again, Fail};
 use crate::model::{LeaseId, LockName, LockOp, Outcome};
-use crate::store::Moment;
+use crate::store::BootInstant;
 
-/// A caller is alone if so many calls have come one after the other. Many callers are better off in a lane, where what they
-/// ask goes in one statement and one commit.
+/// Number of consecutive calls without a concurrent one after which the connection is opened and
+/// used. Concurrent callers are faster on a lane, where their operations share one statement and
+/// one commit.
 const ALONE: u32 = 16;
-/// How long a call waits for another one of the same lease before that one is ended.
+/// Time that a call waits for another one of the same lease before that one is ended.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// The connection on the caller's runtime, or the place for it.
+/// Slot for the connection on the caller's runtime.
 #[derive(Debug)]
 pub(super) struct Near {
     gate: Arc<Gate>,
-    /// The runtime that it lives on: the one that connected.
+    /// Runtime that the connection lives on: the one that connected the store.
     runtime: Option<Id>,
     state: Mutex<State>,
 }
@@ -40,15 +44,16 @@ pub(super) struct Near {
 #[derive(Debug, Default)]
 struct State {
     line: Option<Line>,
-    /// How many calls have come one after the other.
+    /// Number of consecutive calls without a concurrent one.
     alone: u32,
-    /// Stays so if the runtime has no sockets: then there is none.
+    /// Whether the connection is being opened. Stays `true` if the runtime has no sockets: then the
+    /// connection is never opened.
     opening: bool,
-    /// Whose statement is under way.
+    /// Statement in flight, with its lease.
     busy: Option<Busy>,
 }
 
-/// An open connection, and what it takes to end it from elsewhere.
+/// Open connection, with the handles to end it from another thread and on the server.
 #[derive(Debug, Clone)]
 struct Line {
     session: Arc<Session>,
@@ -64,8 +69,8 @@ struct Busy {
 }
 
 impl Line {
-    /// Opens one on the runtime that this is called on. None behind a pooler: nobody could tell which process of the
-    /// server a statement went to.
+    /// Opens a connection on the current runtime. Returns `None` behind a pooler, where the client
+    /// cannot know which server process a statement was sent to.
     async fn open(gate: &Gate) -> Result<Option<Self>, Fail> {
         let (session, driver) = gate.open_here().await?;
         let backend = session.backend().filter(|_| !gate.is_pooled()).cloned();
@@ -78,12 +83,12 @@ impl Near {
         Arc::new(Self { gate, runtime: here(), state: Mutex::default() })
     }
 
-    /// Whether the caller is where the connection lives.
+    /// Whether the caller is on the runtime of the connection.
     fn is_home(&self) -> bool {
         self.runtime.is_some() && here() == self.runtime
     }
 
-    /// The connection for a caller on its runtime that only wants to read, if nothing is under way.
+    /// Returns the connection for a read by a caller on its runtime, if no statement is in flight.
     pub(super) fn idle(self: &Arc<Self>) -> Option<Arc<Session>> {
         if !self.is_home() {
             return None;
@@ -93,7 +98,7 @@ impl Near {
         line.map(|line| line.session.clone())
     }
 
-    /// Takes the connection for one statement, if it is there, idle, and on the caller's runtime.
+    /// Takes the connection for one statement, if it is open, idle, and on the caller's runtime.
     pub(super) fn enter(self: &Arc<Self>, lease: LeaseId) -> Option<Turn> {
         if !self.is_home() || self.gate.is_pooled() || !self.gate.abandoned.is_empty() {
             return None;
@@ -122,8 +127,9 @@ impl Near {
         }
     }
 
-    /// Closes the connection if it has not been used for long; says whether there is one.
-    pub(super) fn close_idle(&self, now: Moment) -> usize {
+    /// Closes the connection if it has been idle for [`LONG_IDLE`]. Returns the number of open
+    /// connections, 0 or 1.
+    pub(super) fn close_idle(&self, now: BootInstant) -> usize {
         let mut state = self.state();
         let idle = |line: &Line| line.session.unused_for(now) >= LONG_IDLE;
         if state.busy.is_none() && state.line.as_ref().is_some_and(idle) {
@@ -132,12 +138,12 @@ impl Near {
         usize::from(state.line.is_some())
     }
 
-    /// Somebody else is under way, so nobody is alone.
+    /// Resets the count of consecutive calls because of a concurrent call.
     pub(super) fn crowded(&self) {
         self.state().alone = 0;
     }
 
-    /// Whoever comes meanwhile takes a lane.
+    /// Opens the connection. Calls that arrive meanwhile take a lane.
     async fn open(self: Arc<Self>) {
         let opened = within(DEADLINE, Box::pin(Line::open(&self.gate))).await;
         if !matches!(opened, Ok(Some(_))) {
@@ -148,7 +154,7 @@ impl Near {
         state.line = opened.ok().flatten();
     }
 
-    /// Ends when no statement for this lease is under way here.
+    /// Waits until no statement for this lease is in flight on this connection.
     pub(super) async fn wait_for(&self, lease: &LeaseId) -> Result<(), Fail> {
         let busy = self.state().busy.clone().filter(|busy| busy.lease == *lease);
         let Some(busy) = busy else { return Ok(()) };
@@ -158,9 +164,10 @@ impl Near {
         Ok(())
     }
 
-    /// After a call that went away: its statement may be on its way, or not even sent.
+    /// Frees the connection after a call was dropped: its statement may be in flight, or may not
+    /// have been sent.
     async fn settle(near: Weak<Self>, line: Line) {
-        // Answers come in order: whatever is asked now is answered when the statement is done.
+        // The server answers in order: the answer to this query implies that the statement is done.
         let mut settled = within(PATIENCE, async { Ok(line.session.say("").await?) }).await;
         while let Some(near) = near.upgrade() {
             if settled.is_err() {
@@ -173,9 +180,10 @@ impl Near {
         }
     }
 
-    /// Ends a connection, here and on the server, and returns when nothing can come from it any more.
+    /// Ends a connection, locally and on the server, and returns once none of its statements can
+    /// take effect.
     async fn end(&self, line: &Line) -> Result<(), Fail> {
-        // Its driver writes nothing any more, whenever its runtime gets to it.
+        // After the abort the driver writes nothing, even if its runtime resumes much later.
         line.driver.abort();
         self.forget(line);
         let session = self.gate.open().await?;
@@ -202,7 +210,7 @@ impl Near {
     }
 }
 
-/// Having the connection for one statement.
+/// Exclusive use of the connection for one statement.
 pub(super) struct Turn {
     near: Arc<Near>,
     line: Line,
@@ -210,7 +218,8 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// None, and nothing has changed, if the rules have to decide.
+    /// Executes one operation. Returns `None`, with nothing changed, if the operation needs the
+    /// slow path.
     pub(super) async fn statement(mut self, name: &LockName, op: &LockOp) -> Result<Option<Outcome>, Fail> {
         let done = native::one(&self.line.session, &self.near.gate, name, op).await;
         self.answered = true;

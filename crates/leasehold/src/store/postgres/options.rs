@@ -1,4 +1,4 @@
-//! From the URL to a server and its settings.
+//! Options of a PostgreSQL store, and parsing them from the URL.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,72 +6,73 @@ use std::time::Duration;
 use tokio_postgres::Config;
 use tokio_postgres::config::Host;
 
-use crate::error::{Error, Result, Trouble};
+use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::parse_duration;
 use crate::store::connect::decoded;
 use crate::store::ticket_rows::LONG_QUEUE;
 use crate::store::{Clock, StoreUrl};
 
-/// Which server, and how it is used.
+/// Server to connect to, and settings of the store.
 #[derive(Debug, Clone)]
 pub struct PostgresOptions {
-    /// Where and as whom, in the driver's words.
+    /// Server, user and password, as the driver's configuration.
     pub(super) config: Config,
-    /// The address for people: no secret in it.
+    /// Address for display, without secrets.
     pub(super) shown: String,
-    /// Whether and how the connection is encrypted.
+    /// Encryption mode of the connection.
     pub sslmode: SslMode,
-    /// A file with the certificates to trust; else the system's.
+    /// File with the certificates to trust; the system's certificates by default.
     pub sslrootcert: Option<PathBuf>,
-    /// Where the tables are.
+    /// Schema that contains the tables.
     pub schema: String,
-    /// So many connections carry operations, at most.
+    /// Maximum number of connections that carry operations.
     pub pool: usize,
-    /// A wake-up that gets lost costs a waiter this long.
+    /// Poll interval of waiters; bounds the delay caused by a lost notification.
     pub poll: Duration,
-    /// What stands between us and the server.
+    /// Pooler between the client and the server.
     pub pooler: Pooler,
-    /// How many events of history to keep.
+    /// Maximum number of events in the history.
     pub max_events: u32,
-    /// Queues of more tickets than this are stored as rows.
+    /// Number of tickets above which a queue is stored as rows.
     #[doc(hidden)]
     pub long_queue: usize,
-    /// The time to go by, for tests; else the server's clock.
+    /// Clock for tests; the server's clock by default.
     #[doc(hidden)]
     pub clock: Option<Clock>,
 }
 
-/// Whether and how the connection is encrypted, as `libpq` understands it.
+/// Encryption mode of the connection, with the semantics of `libpq`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SslMode {
-    /// Not at all.
+    /// No encryption.
     Disable,
-    /// If the server can; nothing is checked.
+    /// Encrypted if the server supports it; the certificate is not verified.
     Prefer,
-    /// Always; the certificate is checked only if `sslrootcert` is given.
+    /// Always encrypted; the certificate is verified only if `sslrootcert` is given.
     Require,
-    /// Always, and the certificate must come from somebody we trust.
+    /// Always encrypted; the certificate must be signed by a trusted CA.
     VerifyCa,
-    /// Always, the certificate must come from somebody we trust, and be made out to the host.
+    /// Always encrypted; the certificate must be signed by a trusted CA and match the host.
     VerifyFull,
 }
 
-/// What stands between us and the server.
+/// Pooler between the client and the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pooler {
-    /// Nothing that we know of: found out when it turns out otherwise.
+    /// No known pooler; one is detected by its errors.
     Unknown,
-    /// A pooler that gives each transaction another connection: no prepared statements, no LISTEN.
+    /// Pooler in transaction mode, which may use another connection for each transaction: no
+    /// prepared statements, no LISTEN.
     Transaction,
 }
 
 const KNOWN: &str = "besides what PostgreSQL knows (sslmode, sslrootcert, connect_timeout…) there are schema=NAME, \
                      pool=1..64, poll=250ms and pooler=transaction";
-/// The channel of wake-ups has the schema in its name, and that has an end.
+/// Maximum length of the schema's name: it is part of the NOTIFY channels, whose length is limited.
 const LONGEST_SCHEMA: usize = 48;
 
 impl PostgresOptions {
-    /// Reads `postgres://USER:PASSWORD@HOST:PORT/DATABASE?schema=leasehold&pool=4&…`.
+    /// Parses `postgres://USER:PASSWORD@HOST:PORT/DATABASE?schema=leasehold&pool=4&…`.
     pub fn from_url(url: &StoreUrl) -> Result<Self> {
         let whole = url.expose();
         let (place, query) = whole.split_once('?').unwrap_or((&whole, ""));
@@ -118,7 +119,8 @@ impl PostgresOptions {
         Ok(options)
     }
 
-    /// Takes a setting that is ours, or one that the driver does not understand.
+    /// Applies a setting of leasehold, or one that the driver does not support. Returns `false` for
+    /// a setting that is left to the driver.
     fn set(&mut self, setting: &str) -> Result<bool> {
         let (key, value) = setting.split_once('=').unwrap_or((setting, ""));
         let bad = || wrong(&format!("'{setting}' is not a setting of a PostgreSQL store"), KNOWN);
@@ -141,7 +143,7 @@ impl PostgresOptions {
         Ok(true)
     }
 
-    /// What nobody said.
+    /// Sets the defaults.
     fn complete(&mut self) {
         let config = &mut self.config;
         if config.get_password().is_none()
@@ -163,7 +165,7 @@ impl PostgresOptions {
         });
     }
 
-    /// The database and where it is, for messages.
+    /// Returns the database and its address, for messages.
     pub(super) fn place(&self) -> String {
         let hosts = self.config.get_hosts().iter().enumerate().map(|(at, host)| {
             let ports = self.config.get_ports();
@@ -184,7 +186,8 @@ impl SslMode {
     fn read(text: &str) -> Option<Self> {
         Some(match text {
             "disable" => Self::Disable,
-            // Weaker than what we do by ourselves: encrypt if the server can.
+            // `allow` is weaker than the default of leasehold, which encrypts if the server
+            // supports it.
             "allow" | "prefer" => Self::Prefer,
             "require" => Self::Require,
             "verify-ca" => Self::VerifyCa,
@@ -194,7 +197,7 @@ impl SslMode {
     }
 }
 
-/// A name that needs no quotes: it becomes part of statements.
+/// Returns the name if it needs no quotes: it becomes part of statements.
 fn schema_name(text: &str) -> Option<String> {
     let first = text.chars().next()?;
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
@@ -206,7 +209,7 @@ fn schema_name(text: &str) -> Option<String> {
 }
 
 fn wrong(message: &str, hint: &str) -> Error {
-    Error::store(Trouble::Misconfigured, message, hint)
+    Error::store(StoreErrorKind::Misconfigured, message, hint)
 }
 
 #[cfg(test)]

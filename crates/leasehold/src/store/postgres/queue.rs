@@ -1,6 +1,7 @@
-//! A plain queue: one holder of the whole lock, and behind it those who want the same, in the order in which they came. Joining
-//! it and handing over to its first are one statement each, as [`super::native`] is for a lock that nobody waits for, or one
-//! for both. Whatever does not fit changes nothing and is left to the rules.
+//! Fast path for a simple queue: one holder of the whole lock, and behind it waiters that want the
+//! same, in order of arrival. Joining the queue and handing over to its first waiter are one
+//! statement each, or one statement for both, like [`super::native`] for a lock without waiters. An
+//! operation that does not fit changes nothing and is left to the slow path.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -21,21 +22,23 @@ use crate::model::{
     Token, Ttl,
 };
 
-/// So many who wait here are kept from hearing twice; of more than that, some may, and look once for nothing.
+/// Maximum number of local waiters that are excluded from a NOTIFY, because they are woken
+/// directly. Beyond that a local waiter may be notified twice and query once for nothing.
 const MOST_HERE: usize = 256;
 
-/// What came of one operation.
+/// Result of one operation.
 pub(super) struct Done {
     pub(super) outcome: Outcome,
-    /// The lease that the first ticket has turned into.
+    /// Lease that was granted to the first ticket.
     pub(super) handed_over: Option<Lease>,
-    /// The lock's newest after it.
+    /// Newest token of the lock after the operation.
     pub(super) token: Token,
-    /// What the lock is like since.
+    /// Layout of the lock after the operation.
     pub(super) shape: Shape,
 }
 
-/// Whether SQL could do all of these, in any order: those for the same lease have one.
+/// Whether SQL could execute all of these in any order: no two are for the same lease, because
+/// those must stay in order.
 pub(super) fn fits<'a>(ops: impl Iterator<Item = &'a LockOp>) -> bool {
     let mut leases = HashSet::new();
     ops.into_iter().all(|op| {
@@ -48,7 +51,7 @@ pub(super) fn fits<'a>(ops: impl Iterator<Item = &'a LockOp>) -> bool {
     })
 }
 
-/// What is done by one statement: who goes, who comes, or both.
+/// Operations of one statement: a release, a join, or both.
 pub(super) struct Step<'a> {
     pub(super) goes: Option<&'a Release>,
     pub(super) comes: Option<&'a Acquire>,
@@ -68,16 +71,17 @@ impl<'a> Step<'a> {
     }
 }
 
-/// What came of several steps, and the words to waiters of other processes that are on their way.
+/// Results of several steps, and the notifications for waiters of other processes that are being
+/// sent.
 pub(super) struct AllDone {
-    /// What came of each operation of a step, the one that goes first. Nothing, and nothing has changed, for those that the
-    /// rules have to decide.
+    /// Results of the operations of each step, the release first. Empty, with nothing changed, if
+    /// the step needs the slow path.
     pub(super) steps: Vec<Result<Vec<Done>, Fail>>,
     pub(super) words: Vec<Word>,
 }
 
-/// Does what it can of operations on one lock that [`fits`], each step by itself, sent together; with `tells`, also a word to
-/// whoever is served by them.
+/// Executes those operations on one lock that [`fits`] accepts, one statement per step, all sent
+/// together. With `tells`, also sends a NOTIFY for the waiters that are granted the lock.
 pub(super) async fn apply(
     session: &Arc<Session>,
     gate: &Gate,
@@ -93,7 +97,7 @@ pub(super) async fn apply(
     Ok(AllDone { steps, words })
 }
 
-/// The word to whoever has the lock after a release.
+/// Builds the NOTIFY for the new holder after a hand-over.
 fn word(session: &Arc<Session>, gate: &Gate, name: &LockName, lease_id: LeaseId) -> Word {
     let (session, channel, name) = (session.clone(), gate.channel(), name.clone());
     let here: Vec<_> =
@@ -125,7 +129,7 @@ async fn one(session: &Session, gate: &Gate, name: &LockName, step: &Step<'_>) -
     }
 }
 
-/// Who joins, as parameters.
+/// Parameters of a join.
 #[derive(Default)]
 struct Comes<'a> {
     id: Option<Uuid>,
@@ -148,7 +152,8 @@ impl<'a> Comes<'a> {
     }
 }
 
-/// How many columns a lease has without its id and token; what a statement adds comes after them.
+/// Number of columns of a lease without its id and token; additional columns of a statement follow
+/// them.
 const LEASE_COLUMNS: usize = 9;
 
 fn joined(row: &tokio_postgres::Row) -> Result<Done, Fail> {
@@ -158,7 +163,7 @@ fn joined(row: &tokio_postgres::Row) -> Result<Done, Fail> {
     Ok(queued(&lease, row.try_get::<_, i32>(LEASE_COLUMNS + 2)?.unsigned_abs()))
 }
 
-/// Behind this holder, as the last of those who wait.
+/// Builds the result of a join behind this holder, as the last waiter.
 fn queued(lease: &Lease, waiters: u32) -> Done {
     let conflict = Conflict { holders: vec![HeldBy::from(lease)], waiters, full: false, now: None };
     let outcome = Outcome::Queued(Queued { ahead: waiters.saturating_sub(1), conflict });

@@ -1,4 +1,4 @@
-//! Records and history, a page at a time. Reads have a connection of their own: they wait for no lock.
+//! Paged reads of records and history. Reads have a connection of their own and wait for no lock.
 
 use std::sync::Arc;
 
@@ -15,22 +15,23 @@ use super::sql::Sql;
 use super::trouble::{Again, Fail};
 use crate::error::Result;
 use crate::model::{Event, LeaseId, LockName, LockRecord, Timestamp, Ttl};
-use crate::store::Moment;
+use crate::store::BootInstant;
 use crate::store::lock_store::page_size;
-use crate::store::{Cursor, ListEvents, ListLocks, LockState, Page, Peek, Recipient, Span};
+use crate::store::{Cursor, EventRange, ListEvents, ListLocks, LockState, Page, Peek, Recipient};
 
-/// The numbers of events are given before they are committed, so a higher one may be seen before a lower one. Whoever
-/// goes on from where it was must not pass over it: where a number is missing, the list ends, until it is so old that
-/// nobody can still be about to commit it.
+/// Age from which no transaction can still be about to commit an event. Events are numbered before
+/// they are committed, so a reader may see a higher number before a lower one. A reader that
+/// continues from its last position must not skip the lower one: the page ends before a missing
+/// number until the gap is this old.
 const UNDER_WAY: Ttl = Ttl::from_secs(10);
 
-/// The connection for reads.
+/// Connection for reads.
 #[derive(Debug)]
 pub(super) struct Desk {
     gate: Arc<Gate>,
     near: Arc<Near>,
     session: Mutex<Option<Arc<Session>>>,
-    /// The name of the last lock that was looked at to be forgotten.
+    /// Name of the last lock that was examined for purging.
     pub(super) forget_after: Mutex<String>,
 }
 
@@ -39,11 +40,12 @@ impl Desk {
         Self { gate, near, session: Mutex::new(None), forget_after: Mutex::default() }
     }
 
-    /// Lays the connection down if it has not been used for a moment; says whether there is still one.
-    pub(super) fn lay_down_unused(&self, now: Moment) -> usize {
+    /// Returns the connection to the pool if it has been unused for [`UNUSED`]. Returns the number
+    /// of connections that the desk still has, 0 or 1.
+    pub(super) fn lay_down_unused(&self, now: BootInstant) -> usize {
         let Ok(mut open) = self.session.try_lock() else { return 1 };
         let unused = |session: &Arc<Session>| session.unused_for(now) >= UNUSED;
-        // A question that takes long is asked with a clone of it.
+        // A long-running query holds a clone of the session.
         if open.as_ref().is_some_and(|session| {
             unused(session)
                 && Arc::strong_count(session) <= 1 + 2 * usize::from(self.gate.is_listening(session))
@@ -53,7 +55,7 @@ impl Desk {
         usize::from(open.is_some())
     }
 
-    /// Asks one question; once more if the connection turns out to be gone.
+    /// Executes one query, and retries once if the connection turns out to be closed.
     pub(super) async fn ask(&self, what: Sql, params: &[Param<'_>]) -> Result<Vec<Row>> {
         let asked = within(DEADLINE, self.ask_twice(what, params));
         asked.await.map_err(|fail| fail.explain(&self.gate.place))
@@ -66,11 +68,11 @@ impl Desk {
         }
     }
 
-    /// Asks what takes no time, by the connection that is nearest.
+    /// Executes a short query on the connection with the lowest latency.
     async fn ask_quickly(&self, what: Sql, params: &[Param<'_>]) -> Result<Vec<Row>> {
         let asked = within(DEADLINE, async {
             if let Some(session) = self.near.idle().or_else(|| self.gate.listening()) {
-                // Whatever goes wrong here is found out again on the other way.
+                // An error here is ignored: the regular path below reports it.
                 let asked = within(DEADLINE / 5, async { Ok(session.query(what, params).await?) });
                 if let Ok(rows) = asked.await {
                     return Ok(rows);
@@ -116,7 +118,7 @@ impl Desk {
         self.readable(record)
     }
 
-    /// Sends notices to other processes: one word each, without the name of a lock.
+    /// Sends notices to other processes: one payload each, without the name of a lock.
     pub(super) async fn notify(&self, to: &[Recipient]) -> Result<()> {
         let (channel, words) =
             (self.gate.channel(), to.iter().map(|to| to.as_uuid().to_string()).collect::<Vec<_>>());
@@ -172,14 +174,15 @@ impl Desk {
         let size = i64::from(limit);
         let lock = ask.lock.as_ref().map(LockName::as_str);
         let (from, forward) = match &ask.span {
-            Span::After(after) => (number(after), true),
-            Span::Before(before) => (number(before), false),
-            Span::Newest => (i64::MAX, false),
+            EventRange::After(after) => (number(after), true),
+            EventRange::Before(before) => (number(before), false),
+            EventRange::Newest => (i64::MAX, false),
         };
         let rows = match (forward, lock) {
             (true, None) => self.ask(Sql::EventsAfter, &[&from, &size, &self.gate.now()]).await?,
             (false, None) => self.ask(Sql::EventsBefore, &[&from, &size]).await?,
-            // One lock's events come one after the other: there are no gaps that somebody could still fill.
+            // The events of one lock are committed in order: there are no gaps that could still be
+            // filled.
             (true, Some(lock)) => self.ask(Sql::EventsOfAfter, &[&from, &size, &lock]).await?,
             (false, Some(lock)) => self.ask(Sql::EventsOfBefore, &[&from, &size, &lock]).await?,
         };
@@ -190,14 +193,15 @@ impl Desk {
         }
         let last = found.last().map(|(seq, _)| Cursor(seq.to_string()));
         let next = match &ask.span {
-            Span::After(after) => Some(last.unwrap_or_else(|| after.clone())),
+            EventRange::After(after) => Some(last.unwrap_or_else(|| after.clone())),
             _ => last.filter(|_| found.len() == limit as usize),
         };
         Ok(Page { items: found.into_iter().map(|(_, event)| event).collect(), next })
     }
 }
 
-/// Reads a row of `Sql::Peek`: the lease's id and token, `held`, the lease, `wake_at`, perhaps the record, the time.
+/// Reads a row of `Sql::Peek`: the lease's id and token, `held`, the lease, `wake_at`, the optional
+/// record, the time.
 fn peek(row: &Row, waiter: &LeaseId) -> Result<Peek, Fail> {
     let now = time(row, 14)?;
     let wake_at = row.try_get::<_, Option<i64>>(12)?.map(|_| time(row, 12)).transpose()?;
@@ -221,7 +225,7 @@ fn times(row: &Row) -> Result<(Timestamp, i64), Fail> {
     Ok((time(row, EVENT_COLUMNS)?, row.try_get::<_, Option<i64>>(EVENT_COLUMNS + 1)?.unwrap_or(0)))
 }
 
-/// How many of these events come before the first gap that somebody may still fill.
+/// Returns the number of events before the first gap that a transaction may still fill.
 fn settled(events: &[(i64, Event)], from: i64, now: Timestamp) -> usize {
     let mut before = from;
     for (count, (seq, event)) in events.iter().enumerate() {
@@ -233,7 +237,7 @@ fn settled(events: &[(i64, Event)], from: i64, now: Timestamp) -> usize {
     events.len()
 }
 
-/// The least text that is behind every text with this prefix; none if there is no end to them.
+/// Returns the least text after all texts with this prefix, or `None` if there is no upper bound.
 pub(super) fn after_all_with(prefix: &str) -> Option<String> {
     let mut chars: Vec<char> = prefix.chars().collect();
     while let Some(last) = chars.pop() {

@@ -1,8 +1,9 @@
-//! Records and events, in and out of rows.
+//! Conversion of records and events to and from rows.
 //!
-//! A lock that at most one holder has, and nobody waits for, is kept in columns: that is what SQL can decide about. So is one
-//! with a plain queue, whose tickets are a list beside them; `held` is then null. Any other state is kept as the record itself,
-//! and `held` is null, too.
+//! A lock with at most one holder and no waiters is stored in columns: SQL can decide about these.
+//! A lock with a simple queue is stored in columns too, with its tickets as a list beside them;
+//! `held` is then null. Any other state is stored as the serialized record, and `held` is null,
+//! too.
 
 use std::sync::Arc;
 
@@ -20,17 +21,17 @@ use crate::model::{
 };
 use crate::store::ticket_rows::{Listed, RowChange, is_listed};
 
-/// A lock's row.
+/// Row of a lock.
 pub(super) struct LockRow {
     pub(super) record: LockRecord,
     pub(super) wake_at: Option<i64>,
-    /// Whether its tickets are rows, and not in the record yet.
+    /// Whether the tickets are rows, which the record does not contain yet.
     pub(super) is_listed: bool,
 }
 
-/// How many columns a lock's row has; what a statement adds comes after them.
+/// Number of columns of a lock's row; additional columns of a statement follow them.
 pub(super) const LOCK_COLUMNS: usize = 17;
-/// The same for an event's row.
+/// Number of columns of an event's row; additional columns of a statement follow them.
 pub(super) const EVENT_COLUMNS: usize = 12;
 
 impl LockRow {
@@ -65,7 +66,7 @@ impl LockRow {
         Ok(Self { record, wake_at, is_listed: false })
     }
 
-    /// The record with its tickets, if they are rows: these are in the column `at`.
+    /// Reads the record with its tickets; if these are rows, they are in the column `at`.
     pub(super) fn read_whole(row: &Row, at: usize) -> Result<LockRecord, Fail> {
         let Self { mut record, is_listed, .. } = Self::read(row)?;
         if is_listed && let Some(rows) = row.try_get::<_, Option<&str>>(at)? {
@@ -75,7 +76,7 @@ impl LockRow {
     }
 }
 
-/// A record as its column has it, and whether its tickets are rows.
+/// Parses the column `record`, and returns whether the tickets are rows.
 pub(super) fn stored_record(text: &str) -> Result<(LockRecord, bool), Fail> {
     if is_listed(text) {
         let Listed { record, .. } = serde_json::from_str(text).map_err(unreadable)?;
@@ -84,12 +85,12 @@ pub(super) fn stored_record(text: &str) -> Result<(LockRecord, bool), Fail> {
     Ok((serde_json::from_str(text).map_err(unreadable)?, false))
 }
 
-/// The lease in the columns: the one that holds the lock, or the one that did last.
+/// Reads the lease in the columns: the current holder's, or the last one's.
 pub(super) fn lease(row: &Row) -> Result<Lease, Fail> {
     lease_at(row, 5, LeaseId::from_uuid(row.try_get(4)?), token(row, 1)?)
 }
 
-/// A lease whose columns begin at `at`.
+/// Reads a lease whose columns begin at `at`.
 pub(super) fn lease_at(row: &Row, at: usize, lease_id: LeaseId, token: Token) -> Result<Lease, Fail> {
     let extra = Extra::read(row.try_get(at + 4)?)?;
     let ask = Ask {
@@ -115,7 +116,7 @@ pub(super) fn lease_at(row: &Row, at: usize, lease_id: LeaseId, token: Token) ->
     })
 }
 
-/// The rarer parts of a request.
+/// Less common fields of a request.
 #[derive(Default, PartialEq, Serialize, Deserialize)]
 struct Extra {
     #[serde(default, skip_serializing_if = "is_default")]
@@ -132,13 +133,14 @@ impl Extra {
     }
 }
 
-/// A ticket of a plain queue, as `Sql::Join` writes it and `Sql::HandOver` makes a lease of it. Times are in microseconds.
+/// Ticket of a simple queue, as `Sql::Join` writes it and `Sql::HandOver` converts it to a lease.
+/// Times are in microseconds.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Waiter {
     id: LeaseId,
     holder: Holder,
     ttl: Ttl,
-    /// The rarer parts, as the column of a lease has them.
+    /// Less common fields, as in the column of a lease.
     extra: Option<String>,
     since: Timestamp,
     ends: Timestamp,
@@ -146,7 +148,8 @@ pub(super) struct Waiter {
 }
 
 impl Waiter {
-    /// None if it is not for the whole lock, or has another weight than most.
+    /// Returns `None` if the ticket is not for the whole lock, or has a priority other than the
+    /// default.
     fn new(ticket: &Ticket) -> Result<Option<Self>, Fail> {
         let ask = &ticket.ask;
         if !is_common(ask) {
@@ -184,7 +187,7 @@ impl Waiter {
     }
 }
 
-/// Whether this wants the whole lock, at the end of the queue.
+/// Whether the request is for the whole lock, at the end of the queue.
 pub(super) fn is_common(ask: &Ask) -> bool {
     is_whole(ask) && ask.priority == Priority::default()
 }
@@ -193,7 +196,7 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// The rarer parts of a request as a column has them; mostly nothing.
+/// Serializes the less common fields of a request for their column; usually `None`.
 pub(super) fn extra(ask: &Ask) -> Result<Option<String>, Fail> {
     let extra =
         Extra { priority: ask.priority, metadata: ask.metadata.clone(), process: ask.process.clone() };
@@ -203,22 +206,22 @@ pub(super) fn extra(ask: &Ask) -> Result<Option<String>, Fail> {
     serde_json::to_string(&extra).map(Some).map_err(unreadable)
 }
 
-/// How many slots, as a column has it.
+/// Converts the number of slots to the value of its column.
 pub(super) fn slots_column(ask: &Ask) -> i32 {
     i32::try_from(ask.slots.get()).unwrap_or(i32::MAX)
 }
 
-/// How long, as a column has it.
+/// Converts a TTL to the value of its column.
 pub(super) fn ttl_column(ttl: Ttl) -> i64 {
     i64::try_from(ttl.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// A number as a column has it: tokens and counts stay below 2^53.
+/// Converts a number to the value of its column: tokens and counts stay below 2^53.
 pub(super) fn column(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// What a lock's row is to say.
+/// Values of a lock's row to write.
 #[derive(Default)]
 pub(super) struct Saved {
     pub(super) held: Option<bool>,
@@ -237,7 +240,7 @@ pub(super) struct Saved {
 }
 
 impl Saved {
-    /// A lock whose tickets are rows.
+    /// Builds the row of a lock whose tickets are rows.
     pub(super) fn listed(record: &LockRecord, change: &RowChange) -> Result<Self, Fail> {
         let record = serde_json::to_string(&change.listed(record)).map_err(unreadable)?;
         Ok(Self { record: Some(record), ..Self::default() })
@@ -281,22 +284,23 @@ impl Saved {
     }
 }
 
-/// Those who wait, if each is as most are.
+/// Returns the waiters if each of them fits a simple queue.
 fn plain_queue(record: &LockRecord) -> Result<Option<Vec<Waiter>>, Fail> {
     record.waiters.iter().map(Waiter::new).collect()
 }
 
-/// Whether this has the whole lock.
+/// Whether the request is for the whole lock.
 fn is_whole(ask: &Ask) -> bool {
     ask.mode == Mode::Exclusive && ask.slots == Slots::default()
 }
 
-/// Whether the columns can say it. Of several holders one may be left whose token is not the newest.
+/// Whether the columns can represent the lease. Its token may not be the newest if other holders
+/// have released the lock.
 fn is_plain(lease: &Lease, record: &LockRecord) -> bool {
     lease.status == Status::Active && lease.asked.is_none() && lease.token == record.token
 }
 
-/// Events by their columns, as a statement takes many.
+/// Columns of several events, as parameters of a statement.
 #[derive(Default)]
 pub(super) struct EventColumns {
     pub(super) at: Vec<i64>,
@@ -311,7 +315,7 @@ pub(super) struct EventColumns {
     pub(super) rest: Vec<Option<String>>,
 }
 
-/// The rarer parts of an event.
+/// Less common fields of an event.
 #[derive(Default, PartialEq, Serialize, Deserialize)]
 struct Rest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -343,7 +347,7 @@ impl EventColumns {
     }
 }
 
-/// An event and its number.
+/// Reads an event and its number.
 pub(super) fn event(row: &Row) -> Result<(i64, Event), Fail> {
     let rest: Rest = match row.try_get::<_, Option<&str>>(11)? {
         Some(rest) => serde_json::from_str(rest).map_err(unreadable)?,
@@ -406,7 +410,8 @@ pub(super) fn unreadable(error: impl std::error::Error + Send + Sync + 'static) 
 mod tests {
     use super::*;
 
-    /// What a leasehold that knows no `queue` makes of such a row: an error, and never a lock that is free.
+    /// A release that does not know `queue` must fail on such a row, and never treat the lock as
+    /// free.
     #[test]
     fn what_stands_elsewhere_is_no_record() {
         assert!(serde_json::from_str::<LockRecord>(ELSEWHERE).is_err());

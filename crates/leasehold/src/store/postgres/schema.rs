@@ -1,4 +1,4 @@
-//! Tables, their versions, made by whoever comes first.
+//! Tables and their versions, created by the first process that connects.
 
 use std::time::Duration;
 
@@ -8,9 +8,10 @@ use tokio_postgres::types::Type;
 use super::gate::Gate;
 use super::session::{Session, within};
 use super::trouble::Fail;
-use crate::error::{Error, Result, Trouble};
+use crate::error::{Error, Result, StoreErrorKind};
 
-/// Each entry brings the schema one version further. Never change one that has been released: add the next.
+/// Migrations: each entry upgrades the schema by one version. Never change one that has been
+/// released; add the next.
 const MIGRATIONS: [&str; 7] = ["
     -- Facts about the store itself.
     CREATE TABLE $s.meta (key text PRIMARY KEY, value text NOT NULL);
@@ -49,35 +50,41 @@ const MIGRATIONS: [&str; 7] = ["
     INSERT INTO $s.meta VALUES ('token_floor', '0'), ('token_floor_at', '0');
 ", super::tasks::BEGUN, super::tasks::HEADS_PER_QUEUE];
 
-/// The version that this leasehold makes and knows.
+/// Schema version that this release creates and supports.
 pub(super) const NEWEST: usize = MIGRATIONS.len();
-/// Older servers were never tried.
+/// Oldest supported version of the server; older ones are untested.
 const OLDEST_SERVER: i32 = 120_000;
-/// How long a look at the tables may take…
+/// Timeout for reading the schema version.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// …and making them, with others who do the same, or bringing up those that have many tasks in them.
+/// Timeout for creating the tables, concurrently with other processes, or for upgrading tables with
+/// many tasks.
 const MIGRATION: Duration = Duration::from_mins(10);
 
-/// What there is.
+/// State of the server before the migration.
 struct Found {
-    /// The schema's version, if it is there.
+    /// Version of the schema, if it exists.
     version: Option<usize>,
     server: i32,
     is_replica: bool,
 }
 
-/// Brings the tables to the newest version. Safe when many start at once; whoever may not create finds them made.
+/// Upgrades the tables to the newest version. Safe for concurrent starts; a role without the
+/// privilege to create tables needs existing ones.
 pub(super) async fn prepare(gate: &Gate, session: &Session) -> Result<()> {
     let explain = |fail: Fail| fail.explain(&gate.place);
     let found = within(PATIENCE, look(gate, session)).await.map_err(explain)?;
     if found.server < OLDEST_SERVER {
         let message = format!("{} runs PostgreSQL {}", gate.place, found.server / 10_000);
-        return Err(Error::store(Trouble::Misconfigured, message, "leasehold wants PostgreSQL 12 or newer"));
+        return Err(Error::store(
+            StoreErrorKind::Misconfigured,
+            message,
+            "leasehold wants PostgreSQL 12 or newer",
+        ));
     }
     if found.is_replica {
         let message = format!("{} is a replica: it cannot be written", gate.place);
         let hint = "name the primary; with several hosts in the URL add target_session_attrs=read-write";
-        return Err(Error::store(Trouble::Misconfigured, message, hint));
+        return Err(Error::store(StoreErrorKind::Misconfigured, message, hint));
     }
     if check(gate, found.version)? < NEWEST {
         within(MIGRATION, migrate(gate, session)).await.map_err(explain)?;
@@ -85,7 +92,7 @@ pub(super) async fn prepare(gate: &Gate, session: &Session) -> Result<()> {
     Ok(())
 }
 
-/// Refuses the schema of a newer leasehold.
+/// Rejects the schema of a newer release.
 fn check(gate: &Gate, version: Option<usize>) -> Result<usize> {
     let version = version.unwrap_or(0);
     if version > NEWEST {
@@ -94,7 +101,7 @@ fn check(gate: &Gate, version: Option<usize>) -> Result<usize> {
             gate.place, gate.options.schema
         );
         return Err(Error::store(
-            Trouble::Misconfigured,
+            StoreErrorKind::Misconfigured,
             message,
             "upgrade leasehold, or name another schema=…",
         ));
@@ -121,7 +128,8 @@ fn is_missing(error: &tokio_postgres::Error) -> bool {
     matches!(error.code(), Some(&SqlState::UNDEFINED_TABLE | &SqlState::INVALID_SCHEMA_NAME))
 }
 
-/// Under a lock that all who start share, and that ends with the transaction.
+/// Runs the migrations under an advisory lock that all starting processes share and that ends with
+/// the transaction.
 async fn migrate(gate: &Gate, session: &Session) -> Result<(), Fail> {
     let (schema, client) = (&gate.options.schema, session.client());
     session.say("BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = 0").await?;
@@ -129,7 +137,7 @@ async fn migrate(gate: &Gate, session: &Session) -> Result<(), Fail> {
     client
         .query_typed("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", &[(&lock, Type::TEXT)])
         .await?;
-    // Looked at again under the lock: somebody may have done it meanwhile.
+    // Checked again under the lock: another process may have migrated meanwhile.
     let there = "SELECT to_regnamespace($1) IS NOT NULL, to_regclass($1 || '.meta') IS NOT NULL";
     let rows = client.query_typed(there, &[(&schema, Type::TEXT)]).await?;
     let (has_schema, has_tables) = match rows.first() {
@@ -138,7 +146,7 @@ async fn migrate(gate: &Gate, session: &Session) -> Result<(), Fail> {
     };
     let version = if has_tables { check(gate, look(gate, session).await?.version)? } else { 0 };
     if !has_schema {
-        // Not IF NOT EXISTS: that wants the right to create even if there is nothing to do.
+        // Not IF NOT EXISTS, which requires the privilege to create even if the schema exists.
         session.say(&format!("CREATE SCHEMA {schema}")).await?;
     }
     for step in &MIGRATIONS[version..] {

@@ -1,4 +1,4 @@
-//! One connection and the statements that it has prepared.
+//! One connection and its prepared statements.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,9 +12,9 @@ use super::abandoned::Backend;
 use super::deadline::ServerClock;
 use super::sql::{Sql, Texts};
 use super::trouble::Fail;
-use crate::store::Moment;
+use crate::store::BootInstant;
 
-/// No single piece of work takes longer. The server gives up before that, by its own timeouts.
+/// Maximum duration of one unit of work. The server gives up earlier, by its own timeouts.
 pub(super) const DEADLINE: Duration = Duration::from_secs(5);
 
 /// One connection.
@@ -22,25 +22,26 @@ pub(super) struct Session {
     client: Client,
     texts: Texts,
     statements: Statements,
-    /// Who this connection is on the server; none if that cannot be known.
+    /// Server process of this connection; `None` if it cannot be known.
     backend: Option<Backend>,
     clock: ServerClock,
-    /// When it was last used, in µs.
+    /// Time of the last use, in µs.
     used: AtomicU64,
     given_up: CancellationToken,
 }
 
-/// A client does not give up before this time after it has sent a statement.
+/// Minimum time after sending a statement before the client gives up.
 pub(super) const STEP: Duration = Duration::from_millis(4500);
-/// How statements reach the server.
+/// Way in which statements reach the server.
 enum Statements {
-    /// Prepared once, then called by name.
+    /// Prepared once, then executed by name.
     Named(Box<[OnceCell<Statement>; Texts::COUNT]>),
-    /// Sent whole each time: behind a pooler the next one may go to another server process.
+    /// Sent with the full text each time: behind a pooler the next one may go to another server
+    /// process.
     Unnamed,
 }
 
-/// What a statement is given.
+/// Parameter of a statement.
 pub(super) type Param<'a> = &'a (dyn ToSql + Sync);
 
 impl Session {
@@ -50,45 +51,46 @@ impl Session {
         } else {
             Statements::Unnamed
         };
-        let (clock, used) = (ServerClock::default(), AtomicU64::new(Moment::now().as_micros()));
+        let (clock, used) = (ServerClock::default(), AtomicU64::new(BootInstant::now().as_micros()));
         Self { client, texts, statements, backend, clock, used, given_up: CancellationToken::new() }
     }
 
-    /// Whether it is known to be gone.
+    /// Whether the connection is known to be closed, or was given up.
     pub(super) fn is_closed(&self) -> bool {
         self.client.is_closed() || self.given_up.is_cancelled()
     }
 
-    /// It is of no more use: a transaction may be open on it, or an answer on its way.
+    /// Marks the connection as unusable: a transaction may be open on it, or an answer in flight.
     pub(super) fn give_up(&self) {
         self.given_up.cancel();
     }
 
-    /// Ends when it is given up.
+    /// Waits until the connection is given up.
     pub(super) async fn given_up(&self) {
         self.given_up.cancelled().await;
     }
 
-    /// How long nobody has used it.
-    pub(super) fn unused_for(&self, now: Moment) -> Duration {
-        now.after(Moment::from_micros(self.used.load(Ordering::Relaxed)))
+    /// Returns the time since the last use.
+    pub(super) fn unused_for(&self, now: BootInstant) -> Duration {
+        now.after(BootInstant::from_micros(self.used.load(Ordering::Relaxed)))
     }
 
     fn is_used(&self) {
-        self.used.store(Moment::now().as_micros(), Ordering::Relaxed);
+        self.used.store(BootInstant::now().as_micros(), Ordering::Relaxed);
     }
 
-    /// Who this connection is on the server.
+    /// Returns the server process of this connection.
     pub(super) const fn backend(&self) -> Option<&Backend> {
         self.backend.as_ref()
     }
 
-    /// The bare connection, for what is not asked often.
+    /// Returns the underlying client, for statements that are not prepared.
     pub(super) fn client(&self) -> &Client {
         &self.client
     }
 
-    /// Prepares what follows, so that it is sent the moment it is first polled: inside a transaction the order counts.
+    /// Prepares statements, so that each is sent when first polled: inside a transaction the order
+    /// matters.
     pub(super) async fn ready(&self, what: &[Sql]) -> Result<(), tokio_postgres::Error> {
         for what in what {
             self.prepared(*what).await?;
@@ -114,12 +116,12 @@ impl Session {
         self.client.query_typed(&text.sql, &params).await
     }
 
-    /// Forgets what is known of the server's clock: it may have been set.
+    /// Discards the reading of the server's clock: the clock may have been set.
     pub(super) fn forget_clock(&self) {
         self.clock.forget();
     }
 
-    /// Sends a few plain words, such as BEGIN.
+    /// Executes statements by the simple query protocol, such as BEGIN.
     pub(super) async fn say(&self, words: &str) -> Result<(), tokio_postgres::Error> {
         self.client.batch_execute(words).await
     }
@@ -142,7 +144,7 @@ impl std::fmt::Debug for Session {
     }
 }
 
-/// Gives up when the time is over.
+/// Fails with [`Fail::Late`] when the time is over.
 pub(super) async fn within<T>(
     time: Duration,
     work: impl Future<Output = Result<T, Fail>>,

@@ -1,4 +1,5 @@
-//! Every statement, as a constant but for the schema's name. Names and texts are parameters.
+//! All statements on locks, as constants except for the schema's name. Names and texts are
+//! parameters.
 
 use std::sync::Arc;
 
@@ -8,22 +9,22 @@ use super::deadline::IN_TIME;
 use super::{tickets, upkeep};
 use crate::model::MAX_WAITERS;
 
-/// The server's time in µs, read when this is evaluated; or, in tests, the time that is sent along as `$now`.
+/// Server's time in µs, read when this is evaluated; in tests, the time that is sent as `$now`.
 const NOW: &str = "coalesce($now::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)";
 
-/// A lock's row, in the order in which `rows.rs` reads it.
+/// Columns of a lock's row, in the order in which `rows.rs` reads them.
 const LOCK: &str =
     "l.name, l.token, l.version, l.held, l.lease_id, $LEASE, l.wake_at, l.record, l.queue::text";
 
-/// What a lease is beside its id and its token, in the order in which `rows.rs` reads it.
+/// Columns of a lease without its id and token, in the order in which `rows.rs` reads them.
 const LEASE: &str =
     "l.holder, l.shared, l.slots, l.ttl, l.extra, l.acquired_at, l.renewed_at, l.expires_at, l.renewals";
 
-/// An event's row, in the order in which `rows.rs` reads it.
+/// Columns of an event's row, in the order in which `rows.rs` reads them.
 const EVENT: &str = "e.seq, e.lock, e.at, e.kind, e.token, e.lease_id, e.holder, e.shared, e.slots, e.after_micros, \
                      e.renewals, e.rest";
 
-/// What can be asked of a session.
+/// Statements that a session can execute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sql {
     Acquire,
@@ -57,12 +58,12 @@ pub(super) enum Sql {
     Forget,
 }
 
-/// One statement.
+/// Text of one statement.
 #[derive(Debug)]
 pub(super) struct Text {
     pub(super) sql: String,
     pub(super) types: Vec<Type>,
-    /// Whether its last parameter is the time until which it may begin.
+    /// Whether the last parameter is the deadline until which the statement may begin.
     pub(super) has_deadline: bool,
 }
 
@@ -73,7 +74,7 @@ pub(super) struct Texts(Arc<Vec<Text>>);
 impl Texts {
     pub(super) const COUNT: usize = Sql::Forget as usize + 1;
 
-    /// `pooled`: for statements that go through a pooler.
+    /// Builds the statements; `pooled` if they are sent through a pooler.
     pub(super) fn new(schema: &str, pooled: bool) -> Self {
         let texts = ALL.iter().enumerate().map(|(at, (what, make))| {
             debug_assert_eq!(*what as usize, at, "in the order of the names");
@@ -136,12 +137,14 @@ const ALL: [(Sql, Make); Texts::COUNT] = [
     (Sql::Forget, upkeep::forget),
 ];
 
-// --- the hot statements ----------------------------------------------------------------------------------------------
+// --- fast path ------------------------------------------------------------------------------------
 //
-// What grants is an INSERT … ON CONFLICT DO UPDATE, because what stands in its SET and WHERE is evaluated when the row is
-// locked. A plain UPDATE that had to wait for the row would go on with the time from before it waited.
+// A grant is an INSERT … ON CONFLICT DO UPDATE, because its SET and WHERE are evaluated once the
+// row is locked. A plain UPDATE that had to wait for the row would use the time from before the
+// wait.
 
-/// Takes a lock that nobody holds: a new one, or one whose row says so. Whatever has ended by itself is for the rules.
+/// Acquires a lock without a holder: a new one, or one whose row is marked as free. Leases that
+/// have expired are left to the slow path.
 fn acquire() -> (String, Vec<Type>) {
     let sql = format!(
         "WITH done AS (
@@ -168,28 +171,30 @@ fn acquire() -> (String, Vec<Type>) {
     (sql, types)
 }
 
-/// `Token::next`: rises by one or to the clock, and stays below 2^53.
+/// `Token::next`: increments by one or jumps to the clock, and stays below 2^53.
 fn token(before: &str) -> String {
     let most = crate::model::Token::MAX;
     format!("least(greatest({before} + 1, CASE WHEN n.now <= {most} THEN n.now ELSE 0 END), {most})")
 }
 
-/// Moves only when it would be too late, or is over: an index stands on it, and a row whose indexed columns stay is cheap to
-/// write.
+/// Updated only if it would be too late or has passed: the column is indexed, and updating a row is
+/// cheap if its indexed columns stay the same.
 fn wake_at(ttl: &str) -> String {
     format!(
         "CASE WHEN n.now < l.wake_at AND l.wake_at <= n.now + {ttl} THEN l.wake_at ELSE n.now + {ttl} END"
     )
 }
 
-/// What a lock without a row begins above. Read as of when the statement began: see [`upkeep::forget`].
+/// Lower bound for the tokens of a lock without a row. Read from the statement's snapshot: see
+/// [`upkeep::forget`].
 pub(super) const FLOOR: &str = "(SELECT m.value::bigint FROM $s.meta m WHERE m.key = 'token_floor')";
 
-/// Only the exact lease, while it lives.
+/// Matches only the exact lease, while it is active.
 const MINE: &str =
     "l.held AND l.lease_id = excluded.lease_id AND l.token = excluded.token AND $NOW < l.expires_at";
-/// The row is there, so nothing is inserted, unless the lock is forgotten at this very moment. Then what is inserted is a row
-/// of version 0, which counts as no answer: the rules take it for a lock that nobody has, above the floor.
+/// Condition that the row exists, so that nothing is inserted, unless the lock is purged
+/// concurrently. In that case a row of version 0 is inserted, which does not count as an answer:
+/// the slow path treats it as a free lock, with tokens above the floor.
 const THERE: &str = "EXISTS (SELECT FROM $s.locks k WHERE k.name = u.name)";
 
 fn renew() -> (String, Vec<Type>) {
@@ -205,11 +210,12 @@ fn renew() -> (String, Vec<Type>) {
     (sql, vec![Type::TEXT, Type::UUID, Type::INT8, Type::INT8])
 }
 
-/// The row keeps what the lease was, so that it can be told.
+/// Releases a lock. The row keeps the data of the lease, so that the statement can return it.
 ///
-/// A plain UPDATE, the cheaper one: if it had to wait for a row that then turned out unchanged, it counts as of before the
-/// wait, and a lease that is given back is not dead on arrival. Nor does it wait for the disk: a release that a crash of the
-/// server loses is a lease that ends by its time. Whoever is granted the lock next does wait, for this commit too.
+/// A plain UPDATE, which is cheaper: if it had to wait for a row that then turned out unchanged, it
+/// uses the time from before the wait, and a lease that is released does not count as expired. The
+/// commit does not wait for the disk: if a crash of the server loses the release, the lease expires
+/// by its TTL. The next grant of the lock waits for the disk, and thereby for this commit too.
 fn release() -> (String, Vec<Type>) {
     let sql = "WITH done AS (
             UPDATE $s.locks l SET version = l.version + 1, held = false, changed_at = $NOW
@@ -223,8 +229,8 @@ fn release() -> (String, Vec<Type>) {
     (sql.to_owned(), vec![Type::TEXT, Type::UUID, Type::INT8])
 }
 
-/// The three of them for many locks: `held` as it is to be, or null to renew. In the order of the names, so that two such
-/// statements never wait for each other.
+/// Acquires, renews and releases many locks: `held` is the new value, or null to renew. In the
+/// order of the names, so that two such statements never wait for each other.
 fn many() -> (String, Vec<Type>) {
     let sql = format!(
         "WITH asked AS MATERIALIZED (
@@ -275,23 +281,24 @@ fn many() -> (String, Vec<Type>) {
     (sql, types)
 }
 
-/// Which of these locks somebody else has locked the row of just now.
+/// Selects those of these locks whose rows another session has locked at present.
 fn stuck() -> (String, Vec<Type>) {
     let sql = "SELECT name FROM $s.locks WHERE name = ANY ($1) AND name NOT IN (
             SELECT f.name FROM (SELECT name FROM $s.locks WHERE name = ANY ($1) FOR UPDATE SKIP LOCKED) f)";
     (sql.to_owned(), vec![Type::TEXT_ARRAY])
 }
 
-// --- a plain queue ---------------------------------------------------------------------------------------------------
+// --- simple queue ---------------------------------------------------------------------------------
 //
-// One holder, and behind it tickets that want the same: the whole lock, in the order in which they came. As long as nothing
-// can have ended (`wake_at` is never later than the first end), joining at the end and serving the first are all there is.
+// One holder, and behind it tickets for the same lock as a whole, in order of arrival. As long as
+// nothing can have expired (`wake_at` is never later than the first expiry), only appending a
+// ticket and granting the first one are needed.
 
-/// What `record` says when the state is in the columns and the queue.
+/// Value of `record` if the state is in the columns and the queue.
 pub(super) const ELSEWHERE: &str = "{}";
 
-/// Joins the queue of a lock that somebody holds, with or without others who wait. A ticket that a crash of the server loses is
-/// drawn again: it need not wait for the disk.
+/// Joins the queue of a held lock, with or without other waiters. A ticket that a crash of the
+/// server loses is created again, so the commit need not wait for the disk.
 fn join() -> (String, Vec<Type>) {
     let sql = format!(
         "WITH done AS (
@@ -316,7 +323,7 @@ fn join() -> (String, Vec<Type>) {
     (sql, vec![Type::TEXT, Type::UUID, Type::TEXT, Type::INT8, Type::TEXT, Type::INT8])
 }
 
-/// What one who joins now is in the queue.
+/// Builds the ticket of a waiter that joins now.
 fn ticket([id, holder, ttl, extra, patience]: [&str; 5]) -> String {
     format!(
         "jsonb_build_object('id', {id}::uuid, 'holder', {holder}::text, 'ttl', {ttl}::bigint, 'extra', {extra}::text,
@@ -324,7 +331,7 @@ fn ticket([id, holder, ttl, extra, patience]: [&str; 5]) -> String {
     )
 }
 
-/// Whether one who joins a queue now is new there, and behind all others.
+/// Condition that a joining waiter is not in the queue yet, and comes behind all others.
 fn comes_last(id: &str) -> String {
     format!(
         "NOT l.queue @> jsonb_build_array(jsonb_build_object('id', {id}::uuid))
@@ -332,9 +339,10 @@ fn comes_last(id: &str) -> String {
     )
 }
 
-/// Ends the exact lease and grants the lock to the first who waits; then `$4`, if it is there, joins at the end: whoever has
-/// handed over mostly comes back while the next one goes. What it overwrites is read before it, and has to be what is
-/// overwritten: events and answer tell of it.
+/// Ends the exact lease and grants the lock to the first waiter; then `$4`, if present, joins at
+/// the end, because a holder that hands over often requests the lock again while the next one
+/// releases it. The old values are read before the update, which applies only if they are
+/// unchanged: events and answer contain them.
 fn hand_over() -> (String, Vec<Type>) {
     let sql = format!(
         "WITH old AS MATERIALIZED (
@@ -378,18 +386,19 @@ fn hand_over() -> (String, Vec<Type>) {
     (sql, types)
 }
 
-/// Whether somebody joins with a hand-over.
+/// Condition that a waiter joins with a hand-over.
 const JOINS: &str = "($4::uuid IS NOT NULL)";
 
-// --- the rules' own statements ---------------------------------------------------------------------------------------
+// --- slow path ------------------------------------------------------------------------------------
 
-/// Locks a row, and reads the clock after that: the inner SELECT has the lock before the outer one is evaluated.
+/// Locks a row, and reads the clock after that: the inner SELECT has the row lock before the outer
+/// one is evaluated.
 fn lock() -> (String, Vec<Type>) {
     let sql = "SELECT $LOCK, $NOW FROM (SELECT * FROM $s.locks WHERE name = $1 FOR UPDATE) l";
     (sql.to_owned(), vec![Type::TEXT])
 }
 
-/// A row, and what happened to it.
+/// Updates a row and adds its events.
 fn save() -> (String, Vec<Type>) {
     let sql = "WITH saved AS (
             UPDATE $s.locks SET token = $2, version = $3, held = $4, lease_id = $5, holder = $6, shared = $7, slots = $8,
@@ -434,22 +443,23 @@ fn save() -> (String, Vec<Type>) {
     (sql.to_owned(), lock.into_iter().chain(events).chain([Type::TEXT]).collect())
 }
 
-// --- reading ---------------------------------------------------------------------------------------------------------
+// --- reads ----------------------------------------------------------------------------------------
 
 fn get() -> (String, Vec<Type>) {
     let sql = format!("SELECT $LOCK, {} FROM $s.locks l WHERE l.name = $1", tickets::OF_LOCK);
     (sql, vec![Type::TEXT])
 }
 
-/// What a waiter needs to know of a lock: the lease in the columns, the record only if there is no plain queue, and no
-/// ticket of a long one.
+/// Selects what a waiter needs: the lease in the columns, the record only without a simple queue,
+/// and no ticket of a long queue.
 fn peek() -> (String, Vec<Type>) {
     let sql = "SELECT l.lease_id, l.token, l.held, $LEASE, l.wake_at, CASE WHEN l.queue IS NULL THEN l.record END, $NOW
         FROM $s.locks l WHERE l.name = $1";
     (sql.to_owned(), vec![Type::TEXT])
 }
 
-/// By name: after `$1`, from the prefix `$2` on and before `$3`; with `$4` only those that somebody may hold.
+/// Lists locks by name: after `$1`, from the prefix `$2` on and before `$3`; with `$4` only those
+/// that may have a holder.
 fn list() -> (String, Vec<Type>) {
     let sql = format!(
         "SELECT $LOCK, (SELECT $NOW), {} FROM $s.locks l
@@ -486,9 +496,9 @@ fn now() -> (String, Vec<Type>) {
     ("SELECT $NOW".to_owned(), Vec::new())
 }
 
-// --- upkeep ----------------------------------------------------------------------------------------------------------
+// --- maintenance ----------------------------------------------------------------------------------
 
-/// Locks that have something to clear away, or whose record has to be looked into to know.
+/// Selects locks with expired state, and due ones whose record must be read to find out.
 fn due() -> (String, Vec<Type>) {
     let sql = "SELECT l.name FROM $s.locks l
         WHERE l.wake_at <= (SELECT $NOW) AND (l.held IS NULL OR l.held AND l.expires_at <= (SELECT $NOW))
@@ -496,7 +506,7 @@ fn due() -> (String, Vec<Type>) {
     (sql.to_owned(), vec![Type::INT8])
 }
 
-/// Gives the rows whose `wake_at` came too early the right one.
+/// Corrects `wake_at` in rows where it was too early.
 fn trim() -> (String, Vec<Type>) {
     let sql = "UPDATE $s.locks SET wake_at = CASE WHEN held THEN expires_at END WHERE name IN (
             SELECT l.name FROM $s.locks l
@@ -505,8 +515,8 @@ fn trim() -> (String, Vec<Type>) {
     (sql.to_owned(), vec![Type::INT8])
 }
 
-/// Drops the oldest events: those beyond `$1`, and those that are older than `$2` µs. The newest stays. A bounded piece
-/// of work at a time, and next to none if there is nothing to drop.
+/// Deletes the oldest events: those beyond the newest `$1`, and those older than `$2` µs. The
+/// newest event stays. The work per call is bounded, and negligible if there is nothing to delete.
 fn prune() -> (String, Vec<Type>) {
     let sql = "WITH ends AS (
             SELECT (SELECT min(seq) FROM $s.events) AS first, (SELECT max(seq) FROM $s.events) AS last,
@@ -524,14 +534,16 @@ fn prune() -> (String, Vec<Type>) {
     (sql.to_owned(), vec![Type::INT8, Type::INT8])
 }
 
-/// Outside of any transaction that matters: a commit that notifies waits for every other one that does. It need not wait
-/// for the disk: a word that a crash of the server loses is one that nobody is there to hear.
+/// Notifies waiters, outside of any other transaction: a commit that notifies waits for every other
+/// one that does. The commit need not wait for the disk: if a crash of the server loses the
+/// notification, no listener is connected to receive it.
 fn notify() -> (String, Vec<Type>) {
     let sql = "SELECT set_config('synchronous_commit', 'off', true), count(pg_notify($1, word)) FROM unnest($2::text[]) word";
     (sql.to_owned(), vec![Type::TEXT, Type::TEXT_ARRAY])
 }
 
-/// The same for whoever has the lock after `$3`, sent before that is known; not for those in `$4`, who are told otherwise.
+/// Notifies the holder of the lock after `$3`, without knowing it in advance; not those in `$4`,
+/// which are woken directly.
 fn notify_next() -> (String, Vec<Type>) {
     let sql =
         "SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, l.lease_id || ' ' || l.name)

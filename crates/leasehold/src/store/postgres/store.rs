@@ -1,4 +1,4 @@
-//! The engine as a whole.
+//! PostgreSQL engine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,33 +9,33 @@ use async_trait::async_trait;
 use super::docs::PostgresDocs;
 use super::gate::Gate;
 use super::idle::Idle;
-use super::lane::{Lane, SoFar, may_try_again};
+use super::lane::{Lane, SoFar};
 use super::listener::Listener;
 use super::near::Near;
 use super::options::PostgresOptions;
 use super::reads::Desk;
 use super::session::{DEADLINE, within};
 use super::switchboard::Switchboard;
-use super::tasks::{EnqueuedInside, Pool, PostgresTasks, Wakes};
-use super::trouble::{Fail, is_stuck};
-use super::{examine, native, schema};
+use super::tasks::{PendingEnqueue, Pool, PostgresTasks, Wakes};
+use super::trouble::{Fail, is_stuck, may_try_again};
+use super::{health, native, schema};
 use crate::Result;
 use crate::model::{
     Event, LeaseId, LockName, LockOp, LockRecord, NewTask, Outcome, Sweep, Swept, Timestamp, Ttl,
 };
 use crate::store::wake::{self, Reach};
 use crate::store::{
-    Abilities, Changes, DocStore, Finding, Hosts, ListEvents, ListLocks, LockStore, OnNotice, Page, Peek,
-    Recipient, Store, Subscription, TaskStore,
+    Capabilities, DocStore, HealthCheck, Hosts, ListEvents, ListLocks, LockStore, OnNotice, Page, Peek,
+    Recipient, Store, Subscription, TaskStore, WaiterSubscription,
 };
 
-/// The history is bounded once in so many operations, whether anybody sweeps or not.
+/// Number of operations between two prunings of the history, independent of sweeps.
 const PRUNE_EVERY: u32 = 4096;
 
-/// How often those look who began to wait before wake-ups arrived.
+/// Poll interval of waiters that started to wait before notifications arrive.
 const EAGER: Duration = Duration::from_millis(20);
 
-/// Locks in a PostgreSQL database.
+/// Store in a PostgreSQL database.
 #[derive(Debug)]
 pub struct PostgresStore {
     gate: Arc<Gate>,
@@ -50,7 +50,7 @@ pub struct PostgresStore {
 }
 
 impl PostgresStore {
-    /// Connects, and makes or upgrades the tables if need be.
+    /// Connects, and creates or upgrades the tables if necessary.
     pub async fn connect(options: PostgresOptions) -> Result<Self> {
         let gate = Arc::new(Gate::new(options)?);
         let session = gate.open().await.map_err(|fail| fail.explain(&gate.place))?;
@@ -72,7 +72,7 @@ impl PostgresStore {
         gate.home().spawn(idle.close_in_time());
         Ok(Self {
             tasks: PostgresTasks::new(pool.clone(), wakes, listener.clone()),
-            docs: PostgresDocs::new(pool, abilities(&gate)),
+            docs: PostgresDocs::new(pool, capabilities(&gate)),
             lanes,
             board,
             desk,
@@ -83,8 +83,9 @@ impl PostgresStore {
         })
     }
 
-    /// Adds tasks in a transaction of the caller: they are there if, and only if, it is committed. The connection may be
-    /// any to the same database whose role may write leasehold's tables. What it gives back wakes the workers afterwards.
+    /// Adds tasks in a transaction of the caller: the tasks exist if, and only if, the transaction
+    /// is committed. The connection may be any connection to the same database whose role may write
+    /// leasehold's tables. The returned value notifies the workers after the commit.
     ///
     /// ```no_run
     /// # use leasehold::store::postgres::{PostgresStore, tokio_postgres};
@@ -92,35 +93,36 @@ impl PostgresStore {
     /// # async fn example(store: &PostgresStore, client: &mut tokio_postgres::Client, new: &[NewTask]) -> Result<(), Box<dyn std::error::Error>> {
     /// let transaction = client.transaction().await?;
     /// transaction.execute("UPDATE posts SET state = 'queued'", &[]).await?;
-    /// let added = store.enqueue_inside(&transaction, new).await?;
+    /// let added = store.enqueue_in_transaction(&transaction, new).await?;
     /// transaction.commit().await?;
     /// added.wake.after_commit();
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn enqueue_inside<C: tokio_postgres::GenericClient + Sync>(
+    pub async fn enqueue_in_transaction<C: tokio_postgres::GenericClient + Sync>(
         &self,
         client: &C,
         new: &[NewTask],
-    ) -> Result<EnqueuedInside> {
-        self.tasks.enqueue_inside(client, new).await
+    ) -> Result<PendingEnqueue> {
+        self.tasks.enqueue_in_transaction(client, new).await
     }
 
-    /// The statement of a lease, to be explained in tests of what it costs.
+    /// Returns the statement that leases tasks, so that tests can EXPLAIN its cost.
     #[cfg(feature = "testing")]
     #[doc(hidden)]
     pub fn lease_statement(&self) -> super::tasks::LeaseStatement {
         self.tasks.lease_statement()
     }
 
-    /// For tests: the statement that finds leases that have run out.
+    /// Returns the statement that finds expired leases, for tests.
     #[cfg(feature = "testing")]
     #[doc(hidden)]
     pub fn expired_statement(&self) -> String {
         self.tasks.expired_statement()
     }
 
-    /// A caller that is alone uses the connection on its own runtime; all others share the lanes.
+    /// Applies an operation: without concurrent callers on the connection of the caller's runtime,
+    /// otherwise on a lane.
     async fn near_or_far(&self, name: &LockName, op: &LockOp) -> Result<Outcome, Fail> {
         let mut so_far = SoFar::Nothing;
         let hot = native::hot_lease(op);
@@ -132,9 +134,10 @@ impl PostgresStore {
             match turn.statement(name, op).await {
                 Ok(Some(outcome)) => return Ok(outcome),
                 Ok(None) => so_far = SoFar::LeftToTheRules,
-                // The lane sets it aside.
+                // The lane sets the operation aside.
                 Err(Fail::Said(error)) if is_stuck(&error) => so_far = SoFar::LeftToTheRules,
-                // Not counted as a try of the lane, whose own connection may be gone for the same reason.
+                // Not counted as an attempt of the lane, whose own connection may be lost for the
+                // same reason.
                 Err(fail) if may_try_again(op, &fail) => {}
                 Err(fail) => return Err(fail),
             }
@@ -159,8 +162,8 @@ impl PostgresStore {
 
 #[async_trait]
 impl Store for PostgresStore {
-    fn abilities(&self) -> Abilities {
-        abilities(&self.gate)
+    fn capabilities(&self) -> Capabilities {
+        capabilities(&self.gate)
     }
 
     fn url(&self) -> String {
@@ -193,13 +196,13 @@ impl Store for PostgresStore {
         }
     }
 
-    async fn examine(&self) -> Result<Vec<Finding>> {
+    async fn check_health(&self) -> Result<Vec<HealthCheck>> {
         let gate = self.gate.clone();
         let desk = self.desk.clone();
-        // Where sockets can be opened.
+        // On the store's own runtime, where sockets can be opened.
         let examined = self.gate.home().spawn(async move {
             let session = desk.session().await?;
-            within(DEADLINE, examine::examine(&gate, &session)).await
+            within(DEADLINE, health::check_health(&gate, &session)).await
         });
         let examined = examined.await.unwrap_or(Err(Fail::Late));
         examined.map_err(|fail| fail.explain(&self.gate.place))
@@ -234,10 +237,10 @@ impl LockStore for PostgresStore {
         self.desk.now().await
     }
 
-    fn changes(&self, lock: Option<&LockName>, waiter: &LeaseId) -> Changes {
+    fn changes(&self, lock: Option<&LockName>, waiter: &LeaseId) -> WaiterSubscription {
         self.listener.start();
-        // Whoever begins to wait before somebody listens may miss its wake-up, and looks more often. Behind a pooler
-        // nobody ever will.
+        // A waiter that starts before the listener is connected may miss its notification, and
+        // polls more often. Behind a pooler notifications never arrive.
         let poll = self.gate.options.poll;
         if self.gate.is_pooled() {
             return self.gate.waiters.polling(lock, *waiter, poll);
@@ -263,20 +266,20 @@ impl LockStore for PostgresStore {
     }
 }
 
-fn abilities(gate: &Gate) -> Abilities {
-    Abilities {
+fn capabilities(gate: &Gate) -> Capabilities {
+    Capabilities {
         engine: "postgres",
         hosts: Hosts::Many,
         min_ttl: Ttl::from_millis(200),
         poll: gate.options.poll,
         wakes: !gate.is_pooled(),
-        sees_the_dead: false,
+        detects_dead_processes: false,
         lasting: true,
         shares: true,
         queues: true,
         forgets_locks: true,
         grace: Duration::ZERO,
-        ttl: Abilities::TTL,
-        tasks: Abilities::ALL_OF_TASKS,
+        ttl: Capabilities::TTL,
+        tasks: Capabilities::ALL_OF_TASKS,
     }
 }

@@ -1,6 +1,7 @@
-//! Which lane a lock's operations take. As long as one is under way, the next takes the same lane and comes after it. Else
-//! what SQL can decide fills the lanes from the first on, because many in one statement are cheaper than many
-//! statements; and what goes by the rules, which has a lane for itself for two round trips, begins at the last.
+//! Assignment of operations to lanes. While an operation on a lock is in flight, the next one takes
+//! the same lane, behind it. Otherwise operations that SQL can decide fill the lanes from the first
+//! one on, because one statement for many operations is cheaper than many statements. Slow-path
+//! operations, which occupy a lane for two round trips, start at the last lane.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,21 +10,21 @@ use super::rows::Saved;
 use crate::model::LockName;
 use crate::store::ticket_rows::is_listed;
 
-/// So many operations share a lane before the next one is opened.
+/// Number of operations in flight on a lane at which the next lane is opened.
 const FULL: usize = 16;
-/// Of so many locks it is remembered that they are not plain.
+/// Maximum number of locks whose layout is cached because it is not simple.
 const MAX_INVOLVED: usize = 1024;
 
-/// What SQL can decide about a lock.
+/// Layout of a lock's row, which determines what SQL can decide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shape {
-    /// Who gets it: nobody waits, and at most one holder has it.
+    /// No waiters and at most one holder: SQL can decide acquire, renew and release.
     Plain,
-    /// Who comes next: those who wait all want the whole lock.
+    /// All waiters want the whole lock: SQL can decide which waiter is next.
     Queue,
-    /// Whose ticket is refreshed: the tickets are rows.
+    /// Tickets are stored as rows: SQL can refresh a ticket.
     Long,
-    /// Nothing.
+    /// Any other state: SQL can decide nothing.
     Other,
 }
 
@@ -46,28 +47,29 @@ pub(super) struct Switchboard {
 #[derive(Debug)]
 struct State {
     bound: HashMap<LockName, Lines>,
-    /// How many operations are under way on each lane.
+    /// Number of operations in flight on each lane.
     load: Vec<usize>,
-    /// Locks with waiters or several holders, as far as we know: for them the hot statement would be in vain.
+    /// Locks that, as far as this process knows, have waiters or several holders: for them the
+    /// fast-path statement would be in vain.
     involved: HashMap<LockName, Known>,
 }
 
-/// What is known of a lock that is not plain.
+/// Cached state of a lock whose layout is not simple.
 #[derive(Debug, Clone, Copy)]
 struct Known {
     shape: Shape,
-    /// Whether the last who was served waits in another process.
+    /// Whether the waiter that was granted the lock last waits in another process.
     serves_others: bool,
 }
 
-/// The operations on one lock that are under way.
+/// Operations in flight on one lock.
 #[derive(Debug)]
 struct Lines {
     lane: usize,
     count: usize,
 }
 
-/// One operation under way, for as long as this lives.
+/// One operation in flight, for as long as this value lives.
 #[derive(Debug)]
 pub(super) struct Bound {
     board: Arc<Switchboard>,
@@ -99,18 +101,19 @@ impl Switchboard {
         Bound { board: self.clone(), name: name.clone(), lane }
     }
 
-    /// Whether nothing is under way on any lane, and SQL can decide about this lock, as far as we know.
+    /// Whether no operation is in flight on any lane and, as far as this process knows, SQL can
+    /// decide about this lock.
     pub(super) fn is_idle_and_plain(&self, name: &LockName) -> bool {
         let state = self.state();
         state.bound.is_empty() && !state.involved.contains_key(name)
     }
 
-    /// What SQL can decide about a lock, as far as we know.
+    /// Returns the layout of a lock, as far as this process knows.
     pub(super) fn shape(&self, name: &LockName) -> Shape {
         self.state().involved.get(name).map_or(Shape::Plain, |known| known.shape)
     }
 
-    /// Remembers what SQL can decide about a lock.
+    /// Caches the layout of a lock.
     pub(super) fn remember(&self, name: &LockName, shape: Shape) {
         let mut state = self.state();
         if shape == Shape::Plain {
@@ -125,14 +128,15 @@ impl Switchboard {
         }
     }
 
-    /// Remembers where the last who was served waits.
+    /// Records whether the waiter that was granted the lock last waits in another process.
     pub(super) fn remember_served(&self, name: &LockName, elsewhere: bool) {
         if let Some(known) = self.state().involved.get_mut(name) {
             known.serves_others = elsewhere;
         }
     }
 
-    /// Whether the next who is served may wait in another process: the last one did.
+    /// Whether the next waiter to be granted the lock may wait in another process, because the last
+    /// one did.
     pub(super) fn serves_others(&self, name: &LockName) -> bool {
         self.state().involved.get(name).is_some_and(|known| known.serves_others)
     }
@@ -145,7 +149,7 @@ impl Switchboard {
 impl State {
     fn choose(&self, involved: Option<Shape>) -> usize {
         let idlest = |lane: &usize| self.load[*lane];
-        // A process that does little makes do with one connection.
+        // A process with little work should use a single connection.
         let is_idle = self.load.iter().all(|load| *load == 0);
         if involved.is_some_and(|shape| shape == Shape::Other || !is_idle) {
             return (0..self.load.len()).rev().min_by_key(idlest).unwrap_or(0);

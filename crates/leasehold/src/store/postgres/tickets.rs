@@ -1,5 +1,5 @@
-//! The rows of a long queue: read and written by the rules under the lock's row lock, and refreshed one at a time without
-//! it.
+//! Rows of a long queue: the slow path reads and writes them under the lock's row lock; a refresh
+//! updates one row without that lock.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -24,8 +24,8 @@ use crate::model::{
 use crate::store::ticket_rows::{LISTED, Layout, Listed, TicketRow, TicketRows};
 
 impl Lane {
-    /// Refreshes tickets of a long queue, each by itself; gives back what is no refresh. Only if each operation is for
-    /// another lease: those for the same one have an order.
+    /// Refreshes tickets of a long queue, one statement each, and returns the jobs that are not
+    /// refreshes. Returns all jobs if two are for the same lease, because those must stay in order.
     pub(super) async fn refresh(&self, session: &Arc<Session>, name: &LockName, jobs: Vec<Job>) -> Vec<Job> {
         let leases: HashSet<_> = jobs.iter().map(|job| native::lease_of(&job.op)).collect();
         if leases.len() < jobs.len() {
@@ -52,7 +52,7 @@ impl Lane {
     }
 }
 
-/// Reads all tickets into a record that came without them.
+/// Reads all tickets into a record that was loaded without them.
 pub(super) async fn load(session: &Session, record: &mut LockRecord) -> Result<TicketRows, Fail> {
     let rows = session.query(Sql::Tickets, &[&record.name.as_str()]).await?;
     let mut found = TicketRows::default();
@@ -72,7 +72,7 @@ pub(super) async fn load(session: &Session, record: &mut LockRecord) -> Result<T
     Ok(found)
 }
 
-/// Adds the tickets that [`OF_LOCK`] gives.
+/// Adds the tickets that [`OF_LOCK`] selects.
 pub(super) fn add_from_json(record: &mut LockRecord, rows: &str) -> Result<(), Fail> {
     #[derive(Deserialize)]
     struct One(String, Timestamp, Ttl, u64);
@@ -83,7 +83,7 @@ pub(super) fn add_from_json(record: &mut LockRecord, rows: &str) -> Result<(), F
     Ok(())
 }
 
-/// What is stored beside a ticket's text, and newer than what that says.
+/// Columns beside a ticket's text; they are newer than the same values in the text.
 struct Stored {
     ends: Timestamp,
     patience: Ttl,
@@ -98,7 +98,7 @@ fn add<'a>(record: &'a mut LockRecord, text: &str, stored: &Stored) -> Result<&'
     Ok(&record.waiters[record.waiters.len() - 1])
 }
 
-/// Writes what has changed, in the transaction that saves the record.
+/// Writes the changed tickets, in the transaction that saves the record.
 pub(super) async fn save(
     session: &Session,
     record: &LockRecord,
@@ -153,7 +153,8 @@ struct Columns {
     ticket: Vec<String>,
 }
 
-/// Refreshes the ticket of a waiter that asks again. None, and nothing has changed, if the rules have to decide.
+/// Refreshes the ticket of a waiter that requests the lock again. Returns `None`, with nothing
+/// changed, if the operation needs the slow path.
 pub(super) async fn refresh_one(
     session: &Session,
     gate: &Gate,
@@ -177,9 +178,9 @@ fn refreshed(row: &Row) -> Result<(Outcome, Token), Fail> {
     Ok((Outcome::Queued(Queued { ahead, conflict }), lock.record.token))
 }
 
-// --- the statements --------------------------------------------------------------------------------------------------
+// --- statements -----------------------------------------------------------------------------------
 
-/// The tickets of a lock as JSON, if they are rows; as of the same moment as the lock's own row.
+/// Tickets of a lock as JSON, if they are rows; from the same snapshot as the lock's own row.
 pub(super) const OF_LOCK: &str = r#"CASE WHEN l.record LIKE '{"listed":%' THEN (
     SELECT json_agg(json_build_array(t.ticket, t.ends, t.patience, t.refreshes) ORDER BY t.place)::text
     FROM $s.tickets t WHERE t.lock = l.name) END"#;
@@ -190,7 +191,7 @@ pub(super) fn all() -> (String, Vec<Type>) {
     (sql.to_owned(), vec![Type::TEXT])
 }
 
-/// Those in `$2`; without it, all.
+/// Deletes the tickets in `$2`; without it, all of the lock.
 pub(super) fn remove() -> (String, Vec<Type>) {
     let sql = "DELETE FROM $s.tickets t WHERE t.lock = $1 AND ($2::uuid[] IS NULL OR t.lease_id = ANY ($2))";
     (sql.to_owned(), vec![Type::TEXT, Type::UUID_ARRAY])
@@ -206,10 +207,11 @@ pub(super) fn put() -> (String, Vec<Type>) {
     (sql.to_owned(), types.collect())
 }
 
-/// Writes the ticket's row and nothing else. It does not lock the lock's row: as long as nothing can have ended
-/// (`wake_at`), nobody but its waiter has a reason to change a ticket, and one that is being served or removed meanwhile
-/// is not there any more when its row can be written. Its end only moves on, so that `wake_at` stays before it. A refresh
-/// that a crash of the server loses is made again: it need not wait for the disk.
+/// Updates the ticket's row and nothing else. It does not lock the lock's row: as long as nothing
+/// can have expired (`wake_at`), only its waiter has a reason to change a ticket, and the row of a
+/// ticket that is granted or removed meanwhile no longer exists when this statement can write it.
+/// The expiry time only increases, so that `wake_at` stays before it. A refresh that a crash of the
+/// server loses is made again, so the commit need not wait for the disk.
 pub(super) fn refresh() -> (String, Vec<Type>) {
     let sql = format!(
         "WITH done AS (

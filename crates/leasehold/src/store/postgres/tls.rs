@@ -1,4 +1,4 @@
-//! Encryption, as `sslmode` understands it.
+//! Encryption, with the semantics of `sslmode`.
 
 use std::sync::Arc;
 
@@ -13,15 +13,16 @@ use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::options::{PostgresOptions, SslMode};
-use crate::error::{Error, Result, Trouble};
+use crate::error::{Error, Result, StoreErrorKind};
 
-/// Makes what the driver encrypts with. The provider is named here, so that no other part of the program decides it.
+/// Builds the TLS connector. The crypto provider is explicit, so that no other part of the program
+/// determines it.
 pub(super) fn connector(options: &PostgresOptions) -> Result<MakeRustlsConnect> {
     let provider = Arc::new(ring::default_provider());
     let check = match options.sslmode {
         SslMode::VerifyFull => Check::Host(trusted(options, &provider)?),
         SslMode::VerifyCa => Check::Chain(trusted(options, &provider)?),
-        // Whoever names a certificate wants it to count, as with `libpq`.
+        // A configured root certificate is enforced, as in `libpq`.
         SslMode::Require if options.sslrootcert.is_some() => Check::Chain(trusted(options, &provider)?),
         SslMode::Disable | SslMode::Prefer | SslMode::Require => Check::Nothing,
     };
@@ -57,17 +58,17 @@ fn trusted(options: &PostgresOptions, provider: &Arc<CryptoProvider>) -> Result<
     })
 }
 
-/// What encrypts one connection.
+/// TLS connector of one connection.
 pub(super) type Connect = <MakeRustlsConnect as MakeTlsConnect<Socket>>::TlsConnect;
 
-/// What is checked of the server's certificate.
+/// Verification of the server's certificate.
 #[derive(Debug)]
 enum Check {
-    /// Who signed it, and whom it is made out to.
+    /// The signature chain and the host name.
     Host(Arc<WebPkiServerVerifier>),
-    /// Who signed it.
+    /// The signature chain.
     Chain(Arc<WebPkiServerVerifier>),
-    /// Only that the server has the key to it: encrypted, but by whom?
+    /// Only that the server has the private key: encrypted, but the server is not authenticated.
     Nothing,
 }
 
@@ -93,7 +94,7 @@ impl ServerCertVerifier for Verifier {
             Check::Nothing => Ok(ServerCertVerified::assertion()),
             Check::Host(by) => verify(by),
             Check::Chain(by) => match verify(by) {
-                // The name is looked at last: everything else was in order.
+                // The name is checked last: every other check has passed.
                 Err(rustls::Error::InvalidCertificate(
                     CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
                 )) => Ok(ServerCertVerified::assertion()),
@@ -126,5 +127,5 @@ impl ServerCertVerifier for Verifier {
 }
 
 fn wrong(message: &str, hint: &str) -> Error {
-    Error::store(Trouble::Misconfigured, message, hint)
+    Error::store(StoreErrorKind::Misconfigured, message, hint)
 }

@@ -1,4 +1,4 @@
-//! The sweep, bounding the history, and forgetting idle locks.
+//! Sweep, pruning of the history, and purging of idle locks.
 
 use tokio_postgres::types::Type;
 
@@ -10,18 +10,19 @@ use super::trouble::Fail;
 use crate::error::Result;
 use crate::model::{LockName, Token, Ttl};
 
-/// No event is kept for longer than this.
+/// Maximum age of an event.
 const MAX_AGE: Ttl = Ttl::from_secs(90 * 24 * 3600);
-/// Locks that one pass of forgetting examines.
+/// Number of locks that one pass of purging examines.
 const LOOKED_AT: i64 = 2_000;
-/// Shortest interval between two rises of the floor, by any process…
+/// Minimum interval between two increases of the floor, by any process.
 const FLOOR_RISES: Ttl = Ttl::from_secs(60);
-/// …and locks below it go no sooner than this after that: a statement that began before it rose is over by then.
+/// Minimum time between an increase of the floor and purging locks below it: a statement that began
+/// before the increase has ended by then.
 const FLOOR_SETTLES: Ttl = Ttl::from_secs(15);
 
 impl Desk {
-    /// The locks that have something to clear away, up to `limit`; on the way, the rows whose `wake_at` came too early get
-    /// the right one.
+    /// Returns at most `limit` locks with expired state; before that, corrects rows whose `wake_at`
+    /// was too early.
     pub(super) async fn find_ended(&self, limit: u32, now: Option<i64>) -> Result<Vec<LockName>> {
         let limit = i64::from(limit);
         self.ask(Sql::Trim, &[&limit, &now]).await?;
@@ -29,13 +30,14 @@ impl Desk {
         rows.iter().map(|row| self.readable(name(row, 0))).collect()
     }
 
-    /// Bounds the history.
+    /// Prunes the history.
     pub(super) async fn prune(&self, keep: u32, now: Option<i64>) -> Result<()> {
         let age = i64::try_from(MAX_AGE.as_micros()).unwrap_or(i64::MAX);
         self.ask(Sql::Prune, &[&i64::from(keep), &age, &now]).await.map(drop)
     }
 
-    /// Forgets idle locks among the next ones by name that are below the floor, then raises the floor for the next pass.
+    /// Purges idle locks below the floor among the next ones by name, then raises the floor for the
+    /// next pass.
     pub(super) async fn forget(&self, idle: Ttl, limit: u32, now: Option<i64>) -> Result<u32> {
         let idle = i64::try_from(idle.as_micros()).unwrap_or(i64::MAX);
         let mut after = self.forget_after.lock().await;
@@ -55,19 +57,20 @@ impl Desk {
     }
 }
 
-/// The floor as it is.
+/// Returns the current floor.
 pub(super) async fn floor_of(session: &Session) -> Result<Token, Fail> {
     let rows = session.query(Sql::Floor, &[]).await?;
     rows.first().map_or(Ok(Token::default()), |row| token(row, 0))
 }
 
-// --- the statements --------------------------------------------------------------------------------------------------
+// --- statements -----------------------------------------------------------------------------------
 
 pub(super) fn floor() -> (String, Vec<Type>) {
     (format!("SELECT {FLOOR}"), Vec::new())
 }
 
-/// Raises the floor above the tokens of all locks that were not granted for `$1` µs. It does not fall.
+/// Raises the floor above the tokens of all locks that were not granted for `$1` µs. The floor
+/// never decreases.
 pub(super) fn raise_floor() -> (String, Vec<Type>) {
     let sql = format!(
         "UPDATE $s.meta m SET value = CASE m.key WHEN 'token_floor' THEN greatest(m.value::bigint, n.now - $1)::text
@@ -80,13 +83,14 @@ pub(super) fn raise_floor() -> (String, Vec<Type>) {
     (sql, vec![Type::INT8])
 }
 
-/// Removes idle locks among the `$2` that follow `$1` by name, `$3` at most: free ones, below the floor, and not granted for
-/// `$4` µs.
+/// Deletes at most `$3` idle locks among the `$2` that follow `$1` by name: free ones, below the
+/// floor, and not granted for `$4` µs.
 ///
-/// A statement that makes a lock reads the floor as of when it began. If it finds the lock, waits for this one to remove it,
-/// and then makes it again, the floor that it has read must be the one below which this one removes: so the floor has to
-/// have risen before that statement began, which is certain after as long as a statement can last. Rows that are in use
-/// are passed over: nothing here waits.
+/// A statement that creates a lock reads the floor from its snapshot. If it finds the lock, waits
+/// for this statement to delete it, and then creates it again, the floor that it has read must be
+/// at least the one below which this statement deletes. So the floor must have risen before that
+/// statement began, which is certain after the maximum duration of a statement. Rows that are in
+/// use are skipped: this statement waits for no row.
 pub(super) fn forget() -> (String, Vec<Type>) {
     let sql = format!(
         "WITH page AS MATERIALIZED (SELECT k.name FROM $s.locks k WHERE k.name > $1 ORDER BY k.name LIMIT $2),

@@ -1,4 +1,4 @@
-//! An operation as arguments of the script, and the script's answer as an outcome.
+//! Conversion of operations to script arguments, and of script replies to outcomes.
 
 use redis::{Cmd, Value};
 
@@ -9,26 +9,27 @@ use crate::model::{
     TookOver,
 };
 
-/// What the script answered.
+/// Reply of the script.
 pub(super) struct Answer {
     pub(super) outcome: Outcome,
     pub(super) handed_over: Vec<Served>,
 }
 
-/// A lease that a ticket has turned into, and the channel of its waiter's process.
+/// Lease that a ticket has turned into, and the channel of its waiter's process.
 pub(super) struct Served {
     pub(super) lease: Lease,
     pub(super) inbox: String,
 }
 
-/// What the operation needs, in the order in which `apply.lua` reads it.
+/// Arguments of an operation, in the order in which `apply.lua` reads them.
 pub(super) struct Arguments {
     op: &'static str,
     rest: Vec<Vec<u8>>,
 }
 
 impl Arguments {
-    /// `asking` is the number of this asking of a waiter, or none if it cannot be told of its lease.
+    /// Packs an operation. `asking` is the number of this acquire attempt of a waiter, or `None` if
+    /// the waiter cannot be notified of its lease.
     pub(super) fn of(op: &LockOp, asking: Option<u64>) -> Result<Self> {
         let id = |id: &crate::model::LeaseId| id.as_uuid().as_bytes().to_vec();
         let text = |text: &str| text.as_bytes().to_vec();
@@ -42,7 +43,7 @@ impl Arguments {
                 ("acquire", vec![who, said, ttl, priority, queue, steal_after, asking])
             }
             LockOp::Renew(renew) | LockOp::RenewLogged(renew) => {
-                // Only the whole script knows the second word, and writes an event.
+                // Only the slow path knows `renew_logged`, and writes an event.
                 let word = if matches!(op, LockOp::Renew(_)) { "renew" } else { "renew_logged" };
                 (word, vec![id(&renew.lease_id), number(renew.token.get()), optional(renew.ttl)])
             }
@@ -51,7 +52,7 @@ impl Arguments {
                 vec![id(&release.lease_id), number(release.token.get()), optional(release.at_least)],
             ),
             LockOp::Leave(leave) => ("leave", vec![id(&leave.lease_id)]),
-            LockOp::AskRelease(ask) => {
+            LockOp::RequestRelease(ask) => {
                 let token = ask.token.map(|token| number(token.get())).unwrap_or_default();
                 let reason = ask.reason.as_ref().map(|reason| text(reason.as_str())).unwrap_or_default();
                 ("ask_release", vec![token, text(ask.by.as_str()), reason])
@@ -70,7 +71,8 @@ impl Arguments {
         self.op
     }
 
-    /// What `many.lua` needs, if it may know the operation: its word, the lock's name and the first three.
+    /// Returns the arguments for `many.lua`, if it may support the operation: its name, the lock's
+    /// name and the first three arguments.
     pub(super) fn short(&self, name: &str) -> Option<[Vec<u8>; 5]> {
         let (op, name) = (self.op.as_bytes().to_vec(), name.as_bytes().to_vec());
         match (self.op, self.rest.as_slice()) {
@@ -99,11 +101,11 @@ fn optional(ttl: Option<crate::model::Ttl>) -> Vec<u8> {
 impl Answer {
     pub(super) fn read(op: &LockOp, reply: &Value) -> Result<Self> {
         let read = match (op, reply) {
-            // The short ways. Granted at the time that is also its token…
+            // Fast paths. A lease granted at the time that is also its token…
             (LockOp::Acquire(acquire), Value::Int(token)) => {
                 granted(acquire, *token).map(|lease| (Outcome::Granted(lease), Vec::new()))
             }
-            // …released as it was, or renewed: the only lease of this record.
+            // …or released as stored, or renewed: the only lease of this record.
             (LockOp::Release(_), Value::BulkString(record)) => {
                 Some((Outcome::Released(packed::first_lease(record)?), Vec::new()))
             }
@@ -134,7 +136,8 @@ fn granted(acquire: &Acquire, token: i64) -> Option<Lease> {
     })
 }
 
-/// The word, the time, who was served, and what belongs to the word.
+/// Reply: the outcome's name, the time, the waiters that were granted the lock, and the data of the
+/// outcome.
 struct Parts<'a>(&'a [Value]);
 
 impl Parts<'_> {
@@ -163,7 +166,7 @@ impl Parts<'_> {
                 count(3).zip(conflict).map(|(ahead, conflict)| Outcome::Queued(Queued { ahead, conflict }))
             }
             b"busy" => {
-                self.conflict(3)?.map(|conflict| Outcome::Busy(Conflict { now: self.now(), ..conflict }))
+                self.conflict(3)?.map(|conflict| Outcome::Conflict(Conflict { now: self.now(), ..conflict }))
             }
             b"left" => Some(Outcome::Left),
             b"asked" => count(3).map(Outcome::Asked),
@@ -197,7 +200,7 @@ impl Parts<'_> {
         Ok(self.holders(at + 2)?.map(|holders| Conflict { holders, waiters, full, now: None }))
     }
 
-    /// The time of the answer.
+    /// Returns the time of the reply.
     fn now(&self) -> Option<Timestamp> {
         match self.0.get(1) {
             Some(Value::Int(now)) => u64::try_from(*now).ok().map(Timestamp::from_micros),

@@ -1,5 +1,5 @@
-//! Small versioned documents: one script over a hash and its keys in order. All live in one place of a Cluster, as a list
-//! by prefix goes over all of them.
+//! Small versioned documents: one script over a hash and its ordered keys. All are on one node of a
+//! Cluster, because a list by prefix covers all of them.
 
 use std::sync::{Arc, LazyLock};
 
@@ -11,14 +11,14 @@ use super::locks::end_of;
 use super::options::RedisOptions;
 use super::packed::unreadable;
 use super::scripts::{Call, Script};
-use super::store::abilities;
+use super::store::capabilities;
 use super::trouble::explain;
 use crate::Result;
 use crate::model::Timestamp;
 use crate::store::doc_store::is_listed;
 use crate::store::lock_store::page_size;
 use crate::store::protocol::DocCall;
-use crate::store::{Abilities, Clock, Cursor, Doc, DocStore, Draft, Page, PutIf, Time};
+use crate::store::{Capabilities, Clock, Cursor, DocStore, Document, NewDocument, Page, PutIf, Time};
 
 static DOCS: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("docs.lua")));
 
@@ -52,19 +52,19 @@ impl Docs {
 
 #[async_trait]
 impl DocStore for Docs {
-    fn abilities(&self) -> Abilities {
-        abilities()
+    fn capabilities(&self) -> Capabilities {
+        capabilities()
     }
 
     fn url(&self) -> String {
         self.shown.clone()
     }
 
-    async fn get(&self, key: &str) -> Result<Option<Doc>> {
+    async fn get(&self, key: &str) -> Result<Option<Document>> {
         Ok(self.get_all(&[key.to_owned()]).await?.remove(0))
     }
 
-    async fn get_all(&self, keys: &[String]) -> Result<Vec<Option<Doc>>> {
+    async fn get_all(&self, keys: &[String]) -> Result<Vec<Option<Document>>> {
         let found = self.run(DocCall::Get, |cmd| _ = cmd.arg("get").arg(keys)).await?;
         if found.len() != keys.len() {
             return Err(unreadable("the answer of a script"));
@@ -72,12 +72,12 @@ impl DocStore for Docs {
         found.iter().map(doc).collect()
     }
 
-    async fn put_if(&self, key: &str, expected: Option<u64>, draft: Draft) -> Result<PutIf> {
+    async fn put_if(&self, key: &str, expected: Option<u64>, draft: NewDocument) -> Result<PutIf> {
         let expected = expected.map(|version| version.to_string()).unwrap_or_default();
         let keep = draft.keep.map(|keep| keep.as_micros().to_string()).unwrap_or_default();
         let with = |cmd: &mut Cmd| _ = cmd.arg("put").arg(key).arg(&expected).arg(&keep).arg(&draft.body);
         match self.run(DocCall::PutIf, with).await?.as_slice() {
-            [Value::Int(-1), current] => doc(current).map(PutIf::Clash),
+            [Value::Int(-1), current] => doc(current).map(PutIf::Conflict),
             [Value::Int(version), _] => u64::try_from(*version)
                 .map(PutIf::Written)
                 .map_err(|_| unreadable("the version of a document")),
@@ -85,7 +85,12 @@ impl DocStore for Docs {
         }
     }
 
-    async fn list(&self, prefix: &str, after: Option<Cursor>, limit: u32) -> Result<Page<(String, Doc)>> {
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<Cursor>,
+        limit: u32,
+    ) -> Result<Page<(String, Document)>> {
         let limit = page_size(limit) as usize;
         let mut from = after.map_or_else(|| format!("[{prefix}"), |after| format!("({}", after.0));
         let mut items = Vec::new();
@@ -122,15 +127,15 @@ impl DocStore for Docs {
     }
 }
 
-/// A document as the script keeps it; an empty text is none.
-fn doc(stored: &Value) -> Result<Option<Doc>> {
+/// Parses a document as the script stores it; an empty text means none.
+fn doc(stored: &Value) -> Result<Option<Document>> {
     let Value::BulkString(stored) = stored else { return Err(unreadable("a document")) };
     if stored.is_empty() {
         return Ok(None);
     }
     let read = stored.split_first_chunk::<8>().and_then(|(version, rest)| {
         let body = String::from_utf8(rest.get(8..)?.to_vec()).ok()?;
-        Some(Doc { version: u64::from_be_bytes(*version), body })
+        Some(Document { version: u64::from_be_bytes(*version), body })
     });
     read.map(Some).ok_or_else(|| unreadable("a document"))
 }

@@ -1,11 +1,14 @@
-//! Several operations in one call: what many callers ask for at the same time costs the server far less together.
+//! Batching of operations: concurrent operations of many callers cost the server far less in one
+//! call.
 //!
-//! Whoever comes lays its operation into a queue and waits. Somebody on the thread of the far line takes what lies there
-//! and sends it as one command; what comes meanwhile goes with the next. An operation that is not simple enough for that
-//! gets no answer, and its caller sends it alone.
+//! A caller puts its operation into a queue and waits. A sender on the thread of the far connection
+//! takes the queued operations and sends them as one command; operations that arrive meanwhile go
+//! with the next one. An operation that is not simple enough for a batch gets no answer, and its
+//! caller sends it alone.
 //!
-//! Order: what is taken from the queue is on its way within the same step, so a call that is dropped is either still in
-//! the queue, and then it is never sent; or whatever follows it on the far line follows it on the server too.
+//! Order: taking an operation from the queue and handing it to the connection is one step. So a
+//! dropped call is either still in the queue, and then it is never sent; or every later command on
+//! the far connection also follows it on the server.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -23,36 +26,42 @@ use super::scripts::MANY;
 use crate::model::LeaseId;
 use crate::store::repeat::Repeat;
 
-/// So many operations go into one call: it must not keep others from the server for long.
+/// Maximum number of operations in one call: it must not keep other clients from the server for
+/// long.
 const MOST: usize = 64;
-/// So many calls are under way at once. While one is worked on, the next is being filled. Whether two would be faster
-/// could not be told from the noise.
+/// Number of concurrent calls. While the server works on one, the next is being filled.
+/// Measurements did not show whether two would be faster.
 const SENDERS: usize = 1;
 
-/// An operation, as `many.lua` takes it.
+/// Operation in the form that `many.lua` takes.
 pub(super) struct Part {
-    /// The keys of the lock's record, and of its bucket: names, due times, events, floor.
+    /// Key of the lock's record; `bucket` has the keys of its bucket: names, due times, events,
+    /// floor.
     pub(super) record: String,
     pub(super) bucket: [String; 4],
-    /// The operation, the name and what it needs.
+    /// Operation, name and the arguments.
     pub(super) words: [Vec<u8>; 5],
-    /// The time, if it is not the server's, and how many events to keep: the same for all that are sent together.
+    /// Time, if it is not the server's, and maximum number of events: the same for all operations
+    /// of a batch.
     pub(super) now: String,
     pub(super) bucket_events: u32,
 }
 
-/// So much one operation counts that had to be sent alone after all, beside one that had not…
+/// Penalty for an operation that was batched but had to be sent alone after all; every further
+/// attempt subtracts one.
 const IN_VAIN: usize = 8;
-/// …and from so many on it is not tried for a while: where all want the same lock, nothing is simple.
+/// Penalty from which batching is suspended for a while: where all callers want the same lock, no
+/// operation is simple.
 const TOO_MANY_IN_VAIN: usize = 64;
 
 /// Operations that wait to be sent.
 #[derive(Default)]
 pub(super) struct Group {
-    /// Rises with each operation that was sent in vain, and falls with every other.
+    /// Current penalty: rises with each operation that was batched in vain, and falls with every
+    /// other.
     in_vain: AtomicUsize,
     queue: Mutex<Queue>,
-    /// Held while parts are taken out of the queue and given to the connection.
+    /// Held while operations are taken out of the queue and handed to the connection.
     handing: Mutex<()>,
 }
 
@@ -70,7 +79,8 @@ struct Waiting {
     reply: oneshot::Sender<RedisResult<Value>>,
 }
 
-/// A call that waits. Dropped without an answer, it is taken back, or remembered as one that may still take effect.
+/// Waiting call. If dropped without an answer, the operation is removed from the queue, or recorded
+/// as one that may still take effect.
 struct Call<'a> {
     link: &'a Link,
     lease: &'a LeaseId,
@@ -80,7 +90,7 @@ struct Call<'a> {
 }
 
 impl Link {
-    /// Sends an operation for this lease together with those of others. None: it has to be sent alone.
+    /// Sends an operation for this lease in a batch. Returns `None` if it must be sent alone.
     pub(super) async fn send_with_others(
         self: &Arc<Self>,
         lease: &LeaseId,
@@ -107,7 +117,7 @@ impl Link {
         if start {
             host.spawn(send_all(self.clone()));
         }
-        // A sender that ended without a word leaves it open what became of it.
+        // If the sender ended without an answer, the outcome is unknown.
         let Ok(answer) = answer.await else {
             let begun = call.line.load(Ordering::Relaxed) != 0;
             let gone = || Err(std::io::Error::from(std::io::ErrorKind::ConnectionAborted).into());
@@ -121,7 +131,8 @@ impl Link {
             }
             Err(error) if error.is_timeout() || call.line.load(Ordering::Relaxed) == 0 => Some(Err(error)),
             Err(error) if repeat == Repeat::Unsafe && error.code().is_none() => Some(Err(error)),
-            // Once more, alone, after the broken line has been ended: as any other call. Or for the whole story of a refusal.
+            // Retried alone: after the broken connection has been ended, like any other call; or,
+            // after a refusal, to get the complete error.
             Err(error) => {
                 call.answered = error.code().is_some();
                 None
@@ -135,7 +146,7 @@ impl Link {
 }
 
 impl Group {
-    /// Whoever sends ends here, and leaves nobody waiting.
+    /// Ends a sender and returns the queued operations, so that no caller waits forever.
     fn give_up(&self) -> VecDeque<Waiting> {
         let mut queue = lock(&self.queue);
         queue.senders -= 1;
@@ -160,13 +171,13 @@ impl Drop for Call<'_> {
         let waits = queue.waiting.iter().position(|waiting| waiting.number == self.number);
         match (waits, self.line.load(Ordering::Relaxed)) {
             (Some(at), _) => drop(queue.waiting.remove(at)),
-            (None, 0) => {} // It was never sent.
+            (None, 0) => {} // Never sent.
             (None, number) => self.link.remember(self.lease, (Which::Far, number)),
         }
     }
 }
 
-/// Sends what is in the queue until it is empty.
+/// Sends queued operations until the queue is empty.
 async fn send_all(link: Arc<Link>) {
     let mut end = End { group: &link.group, good: false };
     loop {
@@ -191,13 +202,13 @@ async fn send_all(link: Arc<Link>) {
                     let _ = waiting.reply.send(Ok(answer));
                 }
             }
-            // Nothing that `many.lua` says: let each find out alone.
+            // Not a reply of `many.lua`: each caller sends its operation alone.
             reply => answer_all(parts, &reply.map(|_| Value::Nil)),
         }
     }
 }
 
-/// Whoever sends must not end without a word: nobody would send any more.
+/// Deregisters a sender that ends unexpectedly: otherwise no operation would be sent any more.
 struct End<'a> {
     group: &'a Group,
     good: bool,
@@ -219,7 +230,7 @@ fn answer_all(parts: impl IntoIterator<Item = Waiting>, answer: &RedisResult<Val
 
 type Sending = Pin<Box<dyn Future<Output = RedisResult<Value>> + Send>>;
 
-/// Sends one call, if there is anything to send, and waits for the answer.
+/// Sends one batch, if the queue is not empty, and waits for the answer.
 async fn send_some(group: &Group, far: &Line) -> Option<(Vec<Waiting>, RedisResult<Value>)> {
     let mut batch: Option<(Vec<Waiting>, Sending)> = None;
     let reply = poll_fn(|context| {
@@ -239,7 +250,8 @@ async fn send_some(group: &Group, far: &Line) -> Option<(Vec<Waiting>, RedisResu
         for waiting in &parts {
             waiting.line.store(far.number, Ordering::Relaxed);
         }
-        // The first poll gives it to the connection, whatever else this task has done in its turn.
+        // The first poll must hand the command to the connection, even if this task has used up its
+        // budget.
         let mut sending: Sending =
             Box::pin(tokio::task::unconstrained(send(far.conn.clone(), command(&parts))));
         let first = sending.as_mut().poll(context).map(Some);
@@ -250,7 +262,7 @@ async fn send_some(group: &Group, far: &Line) -> Option<(Vec<Waiting>, RedisResu
     batch.map(|(parts, _)| (parts, reply))
 }
 
-/// What `many.lua` reads.
+/// Builds the command that `many.lua` reads.
 fn command(parts: &[Waiting]) -> Cmd {
     let size = parts.iter().map(|waiting| waiting.part.size()).sum::<usize>();
     let mut cmd = Cmd::with_capacity(5 + parts.len() * 10, 100 + size);
@@ -278,8 +290,9 @@ impl Part {
     }
 }
 
-/// Sends it. A server that has forgotten the script is told it again, without anything to do: whoever has gone away
-/// meanwhile, and has perhaps taken back what it asked for, must not get it after that.
+/// Sends a batch. If the server has forgotten the script, loads it again without operations: a
+/// caller that has meanwhile been dropped, and may have withdrawn its request, must not be granted
+/// the lock after that.
 async fn send(conn: Conn, cmd: Cmd) -> RedisResult<Value> {
     let reply = conn.send((&cmd).into()).await;
     if let Err(error) = &reply

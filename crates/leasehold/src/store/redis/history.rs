@@ -1,4 +1,4 @@
-//! The history: of one lock along its chain, of all locks merged from their buckets by time.
+//! History: of one lock along its chain of events, of all locks merged from their buckets by time.
 
 use std::time::Duration;
 
@@ -12,12 +12,13 @@ use crate::error::Result;
 use crate::model::{Event, LockName};
 use crate::store::lock_store::page_size;
 use crate::store::repeat::Repeat;
-use crate::store::{Cursor, ListEvents, Moment, Page, Span};
+use crate::store::{BootInstant, Cursor, EventRange, ListEvents, Page};
 
-/// So long events of the present are waited for to become past, when clocks of a Cluster differ.
+/// Maximum wait for current events to become past, when clocks of a Cluster differ.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Where an event is among all: when it was written, its number within that millisecond, and its bucket.
+/// Position of an event among all events: its time, its number within that millisecond, and its
+/// bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     millis: u64,
@@ -25,13 +26,13 @@ struct Place {
     bucket: u64,
 }
 
-/// What was read from all buckets.
+/// Result of reading all buckets.
 struct Found {
-    /// In the order that was asked for.
+    /// Events in the requested order.
     events: Vec<(Place, Event)>,
-    /// Whether there may be more behind them.
+    /// Whether more events may follow.
     more: bool,
-    /// Whether there were events that are too new to be told yet.
+    /// Whether there were events that are too new to be returned yet.
     too_new: bool,
 }
 
@@ -44,13 +45,13 @@ impl Locks {
         }
     }
 
-    async fn history_of(&self, lock: &LockName, span: &Span, limit: usize) -> Result<Page<Event>> {
+    async fn history_of(&self, lock: &LockName, span: &EventRange, limit: usize) -> Result<Page<Event>> {
         let bucket = self.keys.bucket_of(lock);
         let key = bucket.lock(lock.as_str());
         let (way, cursor) = match span {
-            Span::Newest => ("before", String::new()),
-            Span::Before(cursor) => ("before", Place::parse(cursor).id()),
-            Span::After(cursor) => ("after", Place::parse(cursor).id()),
+            EventRange::Newest => ("before", String::new()),
+            EventRange::Before(cursor) => ("before", Place::parse(cursor).id()),
+            EventRange::After(cursor) => ("after", Place::parse(cursor).id()),
         };
         let read = CHAIN.run(&self.link, Call::plain(Repeat::Safe), |cmd| {
             cmd.arg(2).arg(&bucket.events).arg(&key).arg(way).arg(&cursor).arg(limit).arg(lock.as_str());
@@ -60,18 +61,18 @@ impl Locks {
         Ok(page(span, events, limit))
     }
 
-    async fn history_of_all(&self, span: &Span, limit: usize) -> Result<Page<Event>> {
-        let started = Moment::now();
+    async fn history_of_all(&self, span: &EventRange, limit: usize) -> Result<Page<Event>> {
+        let started = BootInstant::now();
         let mut events = Vec::new();
         let mut from = match span {
-            Span::Newest => None,
-            Span::Before(cursor) | Span::After(cursor) => Some(Place::parse(cursor)),
+            EventRange::Newest => None,
+            EventRange::Before(cursor) | EventRange::After(cursor) => Some(Place::parse(cursor)),
         };
         loop {
             let found = self.read_buckets(span, from, limit).await?;
             events.extend(found.events);
             events.truncate(limit);
-            let waits = events.is_empty() && found.too_new && Moment::now() < started.plus(PATIENCE);
+            let waits = events.is_empty() && found.too_new && BootInstant::now() < started.plus(PATIENCE);
             if events.len() == limit || !(found.more || waits) {
                 return Ok(page(span, events, limit));
             }
@@ -82,9 +83,9 @@ impl Locks {
         }
     }
 
-    /// One round over all buckets. What is certain of it: nothing is left out before its last event.
-    async fn read_buckets(&self, span: &Span, from: Option<Place>, limit: usize) -> Result<Found> {
-        let forward = matches!(span, Span::After(_));
+    /// Reads all buckets once. Guarantees that no event before the last returned one is missing.
+    async fn read_buckets(&self, span: &EventRange, from: Option<Place>, limit: usize) -> Result<Found> {
+        let forward = matches!(span, EventRange::After(_));
         let share = limit / 16 + 8;
         let read = self.keys.buckets().zip(0u64..).map(|(bucket, number)| async move {
             let (command, start, end) = range(forward, from, number);
@@ -110,7 +111,8 @@ impl Locks {
         let mut events: Vec<_> = buckets.into_iter().flat_map(|(_, events)| events).collect();
         let all = events.len();
         if forward {
-            // Within this very millisecond another bucket may still write an event that comes before one of these.
+            // Within the current millisecond another bucket may still write an event that precedes
+            // one of these.
             events.retain(|(place, _)| place.millis < past);
         }
         let too_new = events.len() < all;
@@ -125,29 +127,30 @@ impl Locks {
     }
 }
 
-/// The command and the range that read one bucket on from a place, or back from it.
+/// Returns the command and the range that read one bucket forward or backward from a position.
 fn range(forward: bool, from: Option<Place>, bucket: u64) -> (&'static str, String, &'static str) {
     let (command, end) = if forward { ("XRANGE", "+") } else { ("XREVRANGE", "-") };
     let start = match from {
         None if forward => "-".to_owned(),
         None => "+".to_owned(),
-        // Of the same instant come those of higher buckets later.
+        // At the same instant, events of higher buckets come later.
         Some(from) if (forward && bucket > from.bucket) || (!forward && bucket < from.bucket) => from.id(),
         Some(from) => format!("({}", from.id()),
     };
     (command, start, end)
 }
 
-fn page(span: &Span, events: Vec<(Place, Event)>, limit: usize) -> Page<Event> {
+fn page(span: &EventRange, events: Vec<(Place, Event)>, limit: usize) -> Page<Event> {
     let last = events.last().map(|(place, _)| place.cursor());
     let next = match span {
-        Span::After(after) => Some(last.unwrap_or_else(|| after.clone())),
+        EventRange::After(after) => Some(last.unwrap_or_else(|| after.clone())),
         _ => last.filter(|_| events.len() == limit),
     };
     Page { items: events.into_iter().map(|(_, event)| event).collect(), next }
 }
 
-/// Pairs of id and packed event, as the chain gives them, or entries of a stream: id and fields.
+/// Parses pairs of id and packed event, as the chain returns them, or entries of a stream: id and
+/// fields.
 fn entries(found: Value, bucket: u64) -> Result<Vec<(Place, Event)>> {
     let bad = || packed::unreadable("an event");
     let Value::Array(entries) = found else {
@@ -172,7 +175,8 @@ fn entries(found: Value, bucket: u64) -> Result<Vec<(Place, Event)>> {
 }
 
 impl Place {
-    /// `millis-seq`, as Redis writes it, or with `-bucket` behind it. Anything else is the beginning.
+    /// Parses `millis-seq`, as Redis writes it, optionally followed by `-bucket`. Anything else
+    /// means the beginning.
     fn parse(cursor: &Cursor) -> Self {
         let mut parts = cursor.0.split('-').map(|part| part.parse().unwrap_or(0));
         let mut next = || parts.next().unwrap_or(0);

@@ -1,5 +1,6 @@
-//! Wake-ups from other processes: each process has a channel of its own, and whoever serves a ticket says so on the
-//! channel that the ticket names. Nobody else hears it. Notices to holders and workers come on a channel that all share.
+//! Wake-ups from other processes. Each process has a channel of its own, and a client that grants a
+//! ticket publishes that on the channel that the ticket names; no other process receives it.
+//! Notices to holders and workers use a channel that all processes share.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -18,16 +19,16 @@ use crate::model::LeaseId;
 use crate::store::wake::{deliver, ring, served_by_number};
 use crate::store::{Recipient, clock};
 
-/// What this process is called. All its stores share it: within the process nobody needs a message.
+/// Name of this process, shared by all its stores: waiters within the process need no message.
 static PROCESS: LazyLock<String> = LazyLock::new(|| clock::new_lease_id().as_uuid().simple().to_string());
 
-/// The pause before the channel is subscribed to again, and the longest it grows to.
+/// Delay before the next attempt to subscribe, and its maximum.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// The channel of this process.
+/// Channels of this process.
 pub(super) struct Inbox {
     channel: String,
-    /// The channel of notices, which is the same for every process.
+    /// Channel of notices, which is the same for every process.
     notices: String,
     hears: AtomicBool,
 }
@@ -46,7 +47,7 @@ impl Inbox {
         &self.channel
     }
 
-    /// Subscribes, once. Until that stands, and whenever it does not, waiters poll.
+    /// Subscribes, once. Waiters poll whenever the subscription is not established.
     pub(super) fn hear(&self, link: &Link) {
         if self.hears.swap(true, Ordering::Relaxed) {
             return;
@@ -100,8 +101,9 @@ impl AsyncPushSender for Heard {
     }
 }
 
-/// The id of a lease: its waiter asks the store. With the lease behind it and the number of the asking that it answers, the
-/// waiter need not: that number is known to nobody but this process and the ticket.
+/// Handles a message. A message with only the id of a lease makes the waiter query the store. If
+/// the lease and the number of the answered acquire attempt follow, the waiter need not query: only
+/// this process and the ticket know that number.
 fn hear_message(message: &[u8]) {
     if let Some((lease, asking)) = packed::handed_over(message) {
         served_by_number(&lease, asking);

@@ -1,31 +1,32 @@
-//! How names become keys, and which of them live together.
+//! Keys of locks, and their distribution over buckets.
 //!
-//! `PREFIX:{17}:lock:NAME` is the record of a lock. What the braces hold decides where a Cluster keeps a key, so
-//! everything of one bucket is in one place and one script can change it in one step: the records and those who wait
-//! (`…:queue:NAME`), `…:names` for listing, `…:due` for sweeping, `…:events` for the history, `…:floor` above the tokens of those that are forgotten. The first brace counts, and
-//! the name comes after it: a name may have braces of its own.
+//! `PREFIX:{17}:lock:NAME` is the record of a lock. The text in braces decides on which node a
+//! Cluster keeps a key, so all keys of one bucket are on one node and one script can change them
+//! atomically: the records and their waiters (`…:queue:NAME`), `…:names` for listing, `…:due` for
+//! sweeping, `…:events` for the history, `…:floor` above the tokens of forgotten locks. The first
+//! brace counts, and the name comes after it: a name may contain braces.
 
 use crate::model::LockName;
 
-/// So many buckets there are. Part of the stored format.
+/// Number of buckets. Part of the stored format.
 pub(super) const BUCKETS: u8 = 64;
 
-/// Makes keys.
+/// Builder of keys.
 pub(super) struct Keys {
     prefix: String,
     buckets: Vec<Bucket>,
 }
 
-/// What the locks of one bucket share.
+/// Keys that the locks of one bucket share.
 pub(super) struct Bucket {
-    /// What the keys of its records begin with.
+    /// Prefix of the keys of the bucket's records.
     records: String,
-    /// What the keys of its queues begin with.
+    /// Prefix of the keys of the bucket's queues.
     queues: String,
     pub(super) names: String,
     pub(super) due: String,
     pub(super) events: String,
-    /// Above every token of a lock of this bucket that is forgotten.
+    /// Key of a token above every token of a forgotten lock of this bucket.
     pub(super) floor: String,
 }
 
@@ -53,12 +54,13 @@ impl Keys {
         &self.buckets[usize::from(number_of(name.as_str()))]
     }
 
-    /// The channel of notices, which every process hears that holds a lease for long or works on tasks.
+    /// Returns the channel of notices, to which every process subscribes that holds a lease for
+    /// long or works on tasks.
     pub(super) fn notices(&self) -> String {
         format!("{}:notices", self.prefix)
     }
 
-    /// The channel of a process.
+    /// Returns the channel of a process.
     pub(super) fn inbox(&self, id: &str) -> String {
         format!("{}:inbox:{{{id}}}", self.prefix)
     }
@@ -69,13 +71,13 @@ impl Bucket {
         format!("{}{name}", self.records)
     }
 
-    /// Those who wait for a lock.
+    /// Returns the key of the list of a lock's waiters.
     pub(super) fn queue(&self, name: &str) -> String {
         format!("{}{name}", self.queues)
     }
 }
 
-/// FNV-1a over the name. Part of the stored format.
+/// Returns the bucket of a name: FNV-1a over the name. Part of the stored format.
 fn number_of(name: &str) -> u8 {
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325, step);
@@ -87,7 +89,7 @@ fn number_of(name: &str) -> u8 {
 mod tests {
     use super::*;
 
-    /// Whoever changes this loses every lock that is stored.
+    /// A change of these values would lose every stored lock.
     #[test]
     fn a_name_stays_in_its_bucket_for_ever() {
         let key = |name: &str| {

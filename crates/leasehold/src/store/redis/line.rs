@@ -1,4 +1,4 @@
-//! One connection: how it is opened, and who it is for the server.
+//! Opening of connections, and their identity on the server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,22 +15,23 @@ use redis::{
 };
 
 use super::options::{RedisOptions, Topology};
-use crate::error::{Error, Result, Trouble};
+use crate::error::{Error, Result, StoreErrorKind};
 use crate::store::repeat::Repeat;
 
-/// A server that does not answer for so long is not waited for. A call may take a new connection and an answer.
+/// Timeouts for connecting and for a reply. A call may need both a new connection and a reply.
 const CONNECT: Duration = Duration::from_secs(2);
 const RESPOND: Duration = Duration::from_secs(2);
-/// How often a command is sent again to a Cluster that refuses it for a while, and after which pause, doubled each time.
+/// Number of retries of a command that a Cluster refuses temporarily, and the first delay, which
+/// doubles each time.
 const CLUSTER_RETRIES: u32 = 4;
 const CLUSTER_PAUSE: Duration = Duration::from_millis(20);
-/// All that belongs to a new connection.
+/// Timeout for all steps of opening a connection.
 pub(super) const OPEN: Duration = Duration::from_secs(3);
 
-/// Opens connections.
+/// Opener of connections.
 pub(super) struct Opener {
     target: Target,
-    /// What the Sentinels call it.
+    /// Name of the service on the Sentinels.
     service: String,
 }
 
@@ -40,14 +41,14 @@ enum Target {
     Cluster(Box<dyn Fn() -> ClusterClientBuilder + Send + Sync>),
 }
 
-/// A connection that many share: what they send is pipelined.
+/// Connection shared by many callers: their commands are pipelined.
 #[derive(Clone)]
 pub(super) enum Conn {
     One(MultiplexedConnection),
     Cluster(ClusterConnection),
 }
 
-/// Who a connection is for its server, so that it can be ended from another one.
+/// Identity of a connection on its server, by which another connection can end it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Peer {
     id: String,
@@ -56,7 +57,7 @@ pub(super) struct Peer {
 
 impl Opener {
     pub(super) fn new(options: &RedisOptions) -> Result<Self> {
-        // Whoever uses the library may have chosen a provider already; then that one serves us too.
+        // The program may have chosen a provider already; then that one is used.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let certificates = certificates(options)?;
         let wrong = |error| super::trouble::explain(&options.shown, error);
@@ -97,12 +98,12 @@ impl Opener {
         Ok(Self { target, service })
     }
 
-    /// Opens a connection whose driver lives on the runtime that this is called on.
+    /// Opens a connection whose driver runs on the current runtime.
     pub(super) async fn open(&self) -> RedisResult<Conn> {
         self.open_with(None).await
     }
 
-    /// Opens a connection for subscribing; what is published goes to `heard`.
+    /// Opens a connection for subscriptions; published messages go to `heard`.
     pub(super) async fn open_for_hearing(&self, heard: Arc<dyn AsyncPushSender>) -> RedisResult<Conn> {
         self.open_with(Some(heard)).await
     }
@@ -118,7 +119,7 @@ impl Opener {
         }
         let client = match &self.target {
             Target::One(client) => client.clone(),
-            // Asked anew each time: it is where the master is now that counts.
+            // Queried each time: the current master counts.
             Target::Sentinel(sentinel) => sentinel.lock().await.async_get_client().await?,
             Target::Cluster(builder) => {
                 let mut builder = builder();
@@ -144,7 +145,7 @@ impl Opener {
         matches!(self.target, Target::Cluster(_))
     }
 
-    /// After this error: whether the Sentinels know the service at all.
+    /// Whether the Sentinels know the service, judged after this error.
     pub(super) async fn knows_service(&self, error: &RedisError) -> bool {
         let Target::Sentinel(sentinel) = &self.target else {
             return true;
@@ -161,23 +162,25 @@ impl Opener {
         !matches!(found.await, Ok(Value::Nil))
     }
 
-    /// Whether another server may have become the right one.
+    /// Whether another server may have become the master.
     pub(super) const fn moves(&self) -> bool {
         matches!(self.target, Target::Sentinel(_))
     }
 }
 
-/// What is sent: a command, and perhaps one right behind it on the same connection, whose answer is then the second.
+/// Command to send, with an optional second command that follows on the same connection and whose
+/// reply is then the second.
 #[derive(Clone, Copy)]
 pub(super) struct Order<'a> {
     pub(super) cmd: &'a Cmd,
     pub(super) then: Option<&'a Cmd>,
-    /// Whether it may be sent again once it may have begun.
+    /// Whether the command may be sent again once it may have begun.
     pub(super) repeat: Repeat,
 }
 
 impl Order<'_> {
-    /// Whether it may be sent again after this error: what the server has refused was not done.
+    /// Whether the command may be sent again after this error: a command that the server refused
+    /// was not executed.
     pub(super) fn may_be_sent_again(&self, error: &RedisError) -> bool {
         let not_sent = error.kind() == ErrorKind::ClusterConnectionNotFound;
         self.repeat == Repeat::Safe || not_sent || error.code().is_some()
@@ -212,7 +215,7 @@ impl Conn {
         }
     }
 
-    /// Asks who this connection is. Not every server tells everybody.
+    /// Queries the identity of this connection. Not every server permits this to every user.
     pub(super) async fn peer(&self) -> Option<Peer> {
         if matches!(self, Self::Cluster(_)) {
             return None;
@@ -223,8 +226,9 @@ impl Conn {
         Some(Peer { id: part("id=")?, address: part("addr=")? })
     }
 
-    /// Ends another connection of ours, so that nothing that was sent on it can take effect from here on. A number
-    /// alone could be somebody else's after a restart of the server; with the address it is ours or nobody's.
+    /// Ends another connection of this process, so that no command sent on it can take effect from
+    /// here on. After a restart of the server the id alone could belong to another client; id and
+    /// address together belong to this process or to no connection.
     pub(super) async fn end(&self, peer: &Peer) {
         let kill =
             redis::cmd("CLIENT").arg("KILL").arg("ID").arg(&peer.id).arg("ADDR").arg(&peer.address).take();
@@ -234,7 +238,8 @@ impl Conn {
     }
 }
 
-/// Sends a command to the node of a Cluster that has its key, and after each refusal that passes once more.
+/// Sends a command to the node of a Cluster that has its key, and retries after each temporary
+/// refusal.
 async fn send_to_cluster(mut conn: ClusterConnection, order: Order<'_>) -> RedisResult<Value> {
     let tries = async {
         let mut asking = None;
@@ -253,7 +258,8 @@ async fn send_to_cluster(mut conn: ClusterConnection, order: Order<'_>) -> Redis
                     let node = error.redirect_node().and_then(|(node, _)| node.rsplit_once(':'));
                     asking = node.and_then(|(host, port)| Some((host.to_owned(), port.parse().ok()?)));
                 }
-                // The driver looks anew where which key is, or connects anew, before it sends the next command.
+                // The driver refreshes the map of slots, or reconnects, before it sends the next
+                // command.
                 _ => tokio::time::sleep(CLUSTER_PAUSE * (1 << again)).await,
             }
         }
@@ -263,7 +269,8 @@ async fn send_to_cluster(mut conn: ClusterConnection, order: Order<'_>) -> Redis
     tokio::time::timeout(CONNECT + RESPOND, tries).await.unwrap_or_else(late)
 }
 
-/// While a key moves, its new node answers only if it is told that the old one has sent us.
+/// Sends a command after `ASKING`: while a key moves, its new node answers only requests that the
+/// old node has redirected.
 async fn send_asking(
     conn: &mut ClusterConnection,
     cmd: &Cmd,
@@ -297,7 +304,8 @@ fn certificates(options: &RedisOptions) -> Result<Option<TlsCertificates>> {
     };
     let pem = std::fs::read(path).map_err(|error| {
         let message = format!("the certificates in {} cannot be read", path.display());
-        Error::store(Trouble::Misconfigured, message, "name a readable PEM file with ?ca=PATH").because(error)
+        Error::store(StoreErrorKind::Misconfigured, message, "name a readable PEM file with ?ca=PATH")
+            .because(error)
     })?;
     Ok(Some(TlsCertificates { client_tls: None, root_cert: Some(pem) }))
 }
@@ -343,7 +351,7 @@ fn cluster(
         .connection_timeout(CONNECT)
         .response_timeout(RESPOND)
         .overall_response_timeout(Some(CONNECT + RESPOND))
-        // The driver does not know what may be sent twice: see `send_to_cluster`.
+        // The driver does not know which commands may be sent twice: see `send_to_cluster`.
         .retries(0)
         .tcp_settings(tcp());
     if options.tls {

@@ -1,10 +1,12 @@
-//! The connection of this process to the servers: shared by all callers, made anew when it breaks.
+//! Connections of this process to the servers: shared by all callers, opened again when they break.
 //!
-//! There are two lines. The near one lives on the runtime that connected: a lone caller there reaches the server without
-//! changing threads. The far one lives on a thread of its own and serves everybody else: many callers at once, whose
-//! commands it sends together, and renewals, which no work of the caller may hold up. What is sent on one line stays in
-//! order. A call that was dropped or got no answer may still be on its way, so whatever follows for the same lease
-//! takes the same line; and a line that is given up is ended on the server before another one takes its place.
+//! There are two connections. The near one lives on the runtime that connected: a single caller
+//! there reaches the server without a change of threads. The far one lives on a thread of its own
+//! and serves all other callers: many concurrent callers, whose commands it batches, and renewals,
+//! which no work of the caller may delay. Commands on one connection stay in order. A call that was
+//! dropped or got no answer may still be on its way, so every later command for the same lease uses
+//! the same connection; and a connection that is given up is ended on the server before another one
+//! replaces it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -16,15 +18,15 @@ use tokio::runtime::{Handle, Id};
 use super::group::Group;
 use super::line::{Conn, OPEN, Opener, Order, Peer};
 use crate::model::LeaseId;
-use crate::store::Moment;
+use crate::store::BootInstant;
 use crate::store::background::Background;
 
-/// With so many calls under way, more go to the far line.
+/// Number of calls in progress from which further calls use the far connection.
 const BUSY: usize = 3;
-/// So many calls without an answer are remembered.
+/// Maximum number of recorded calls without an answer.
 const MAX_ASTRAY: usize = 10_000;
 
-/// All callers share it.
+/// Connections that all callers share.
 pub(super) struct Link {
     opener: Arc<Opener>,
     home: Option<Id>,
@@ -32,7 +34,7 @@ pub(super) struct Link {
     far: Place,
     host: OnceLock<Option<Background>>,
     under_way: AtomicUsize,
-    /// Calls that got no answer, and the line that they may still be on.
+    /// Calls that got no answer, and the connection that they may still be on.
     astray: Mutex<HashMap<LeaseId, (Which, u64)>>,
     astray_count: AtomicUsize,
     pub(super) group: Group,
@@ -44,21 +46,21 @@ pub(super) enum Which {
     Far,
 }
 
-/// Where a line is, or was.
+/// Slot of a connection.
 #[derive(Default)]
 struct Place {
     line: Mutex<Option<Line>>,
-    /// Held while a line is opened.
+    /// Held while a connection is opened.
     opening: tokio::sync::Mutex<Opening>,
 }
 
 #[derive(Default)]
 struct Opening {
     count: u64,
-    /// The line before the next one: to be ended on the server.
+    /// The previous connection, to be ended on the server.
     before: Option<Peer>,
-    /// Whoever waited meanwhile shares the failure.
-    failed: Option<(Moment, RedisError)>,
+    /// Last failure, shared by all callers that waited for this attempt.
+    failed: Option<(BootInstant, RedisError)>,
 }
 
 #[derive(Clone)]
@@ -68,7 +70,7 @@ pub(super) struct Line {
 }
 
 impl Link {
-    /// Opens the near line, so that whatever is wrong shows at once.
+    /// Opens the near connection, so that errors show immediately.
     pub(super) async fn open(opener: Opener) -> Result<Self, (RedisError, Arc<Opener>)> {
         let link = Self {
             opener: Arc::new(opener),
@@ -95,27 +97,29 @@ impl Link {
         &self.opener
     }
 
-    /// The runtime of the far line, for what belongs to nobody else's. None if there is no thread to be had.
+    /// Returns the runtime of the far connection, for background work. `None` if its thread cannot
+    /// be started.
     pub(super) fn host(&self) -> Option<&Handle> {
         self.host.get_or_init(start_thread).as_ref().map(Background::handle)
     }
 
-    /// A connection, if one is open.
+    /// Returns a connection, if one is open.
     pub(super) fn current(&self) -> Option<Conn> {
         self.far.current().or_else(|| self.near.current()).map(|line| line.conn)
     }
 
-    /// Sends a command for nobody in particular.
+    /// Sends a command that belongs to no lease.
     pub(super) async fn send(&self, order: Order<'_>) -> RedisResult<Value> {
         self.send_on(self.choose(), order, &AtomicU64::new(0)).await
     }
 
-    /// Sends a command for this lease: after whatever was sent for it before.
+    /// Sends a command for this lease, after all earlier commands for it.
     pub(super) async fn send_for(&self, lease: &LeaseId, order: Order<'_>) -> RedisResult<Value> {
         let which = self.line_of(lease).unwrap_or_else(|| self.choose());
         let mut call = Call { link: self, lease, which, line: AtomicU64::new(0), answered: false };
         let reply = self.send_on(which, order, &call.line).await;
-        // What the server says is an answer, a refusal too. Anything else leaves it open.
+        // Any reply of the server is an answer, also a refusal. After any other error the outcome
+        // is unknown.
         call.answered = reply.as_ref().err().is_none_or(|error| error.code().is_some());
         reply
     }
@@ -128,7 +132,8 @@ impl Link {
         self.home.is_some() && here() == self.home
     }
 
-    /// Sends it, and once more on a new line if the old one turns out to be dead, if it may be sent twice or was not begun.
+    /// Sends a command. If the connection turns out to be dead, sends it again on a new one,
+    /// provided that it may be sent twice or was not begun.
     async fn send_on(&self, which: Which, order: Order<'_>, number: &AtomicU64) -> RedisResult<Value> {
         let _under_way = self.count();
         let line = self.line(which).await?;
@@ -138,7 +143,7 @@ impl Link {
             return reply;
         };
         let dead = self.give_up_if_broken(which, &line, error);
-        // A Cluster's connection tries again by itself.
+        // A Cluster's connection retries by itself.
         if !dead || self.is_cluster() || !order.may_be_sent_again(error) {
             return reply;
         }
@@ -148,7 +153,8 @@ impl Link {
         line.conn.send(order).await
     }
 
-    /// After this error: whether the line is dead, so that another one is worth trying.
+    /// Gives up the connection after a fatal error or a timeout. Returns whether it is dead, so
+    /// that a retry on another one makes sense.
     pub(super) fn give_up_if_broken(&self, which: Which, line: &Line, error: &RedisError) -> bool {
         let moved = self.opener.moves() && error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly);
         let dead = error.is_unrecoverable_error() || moved;
@@ -158,13 +164,13 @@ impl Link {
         dead
     }
 
-    /// Counts a call that is under way, until what it gives is dropped.
+    /// Counts a call in progress until the returned guard is dropped.
     pub(super) fn count(&self) -> UnderWay<'_> {
         self.under_way.fetch_add(1, Ordering::Relaxed);
         UnderWay(&self.under_way)
     }
 
-    /// Whether a call for this lease is best sent together with those of others: it goes to the far line anyway.
+    /// Whether a call for this lease should be batched: it uses the far connection anyway.
     pub(super) fn is_for_group(&self, lease: &LeaseId) -> bool {
         !self.is_cluster() && self.line_of(lease).unwrap_or_else(|| self.choose()) == Which::Far
     }
@@ -178,7 +184,7 @@ impl Link {
 
     async fn new_line(&self, which: Which) -> RedisResult<Line> {
         let place = self.place(which);
-        let asked = Moment::now();
+        let asked = BootInstant::now();
         let mut opening = place.opening.lock().await;
         if let Some(line) = place.current() {
             return Ok(line);
@@ -197,7 +203,7 @@ impl Link {
                 Ok(line)
             }
             Err(error) => {
-                opening.failed = Some((Moment::now(), error.clone()));
+                opening.failed = Some((BootInstant::now(), error.clone()));
                 Err(error)
             }
         }
@@ -217,7 +223,8 @@ impl Link {
             let late = |_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into());
             tokio::time::timeout(OPEN, open).await.unwrap_or_else(late)
         };
-        // A line lives where it was opened. The near one of a runtime that is gone, or busy, comes to us.
+        // A connection lives on the runtime that opened it. For callers outside the home runtime,
+        // which may have ended or be busy, the near connection is opened on the far thread, too.
         let host = if which == Which::Near && self.is_home() { None } else { self.host() };
         match host {
             Some(host) => {
@@ -234,13 +241,14 @@ impl Link {
         }
     }
 
-    /// The line on which something may still be under way for this lease.
+    /// Returns the connection on which a command for this lease may still be in progress.
     fn line_of(&self, lease: &LeaseId) -> Option<Which> {
         if self.astray_count.load(Ordering::Relaxed) == 0 {
             return None;
         }
         let (which, number) = lock(&self.astray).get(lease).copied()?;
-        // Once another line has taken its place it has been ended on the server: nothing comes from it any more.
+        // A replaced connection has been ended on the server: its commands can no longer take
+        // effect.
         let replaced = self.place(which).current().is_some_and(|line| line.number != number);
         (!replaced).then_some(which)
     }
@@ -276,7 +284,8 @@ impl Place {
     }
 }
 
-/// A call for a lease. If it ends without an answer, the next one for that lease has to take the same line.
+/// Call for a lease. If it ends without an answer, the next call for that lease must use the same
+/// connection.
 struct Call<'a> {
     link: &'a Link,
     lease: &'a LeaseId,
@@ -288,14 +297,14 @@ struct Call<'a> {
 impl Drop for Call<'_> {
     fn drop(&mut self) {
         match self.line.load(Ordering::Relaxed) {
-            0 => {} // It was never sent.
+            0 => {} // Never sent.
             _ if self.answered => self.link.forget(self.lease),
             number => self.link.remember(self.lease, (self.which, number)),
         }
     }
 }
 
-/// Counts one call less when dropped.
+/// Guard that counts one call in progress until it is dropped.
 pub(super) struct UnderWay<'a>(&'a AtomicUsize);
 
 impl Drop for UnderWay<'_> {
@@ -304,7 +313,7 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-/// The thread of the far line. It ends with the link.
+/// Starts the thread of the far connection, which ends with the link.
 fn start_thread() -> Option<Background> {
     let thread = Background::start("leasehold-redis");
     let without = |error| tracing::debug!(%error, "callers have to do the work of the connection to Redis");

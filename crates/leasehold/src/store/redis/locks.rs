@@ -1,4 +1,4 @@
-//! Operations on locks, and reading them: one, many, and those that have something to clear away.
+//! Operations on locks, and queries: one lock, many, and those with expired leases or tickets.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,20 +15,20 @@ use super::options::RedisOptions;
 use super::packed;
 use super::scripts::{APPLY, Call, FORGET, PEEK, READ};
 use super::trouble::explain;
-use crate::error::{Error, Result, Trouble};
+use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{
     Acquire, LeaseId, Leave, LockName, LockOp, LockRecord, Outcome, Sweep, Swept, Timestamp, Ttl,
 };
 use crate::store::lock_store::page_size;
 use crate::store::repeat::Repeat;
 use crate::store::wake::{Waiters, ring};
-use crate::store::{Clock, Cursor, ListLocks, Moment, Page, Peek, Recipient, clock};
+use crate::store::{BootInstant, Clock, Cursor, ListLocks, Page, Peek, Recipient, clock};
 
-/// So long replicas have to acknowledge a grant, in milliseconds.
+/// Timeout for replicas to acknowledge a grant, in milliseconds.
 pub(super) const WAIT_MILLIS: u32 = 1000;
-/// Locks of each bucket that one pass of forgetting examines.
+/// Number of locks of each bucket that one pass of `forget` examines.
 const LOOKED_AT: usize = 64;
-/// No event is kept for longer than this.
+/// Maximum age of an event.
 const MAX_AGE_MILLIS: u64 = 90 * 24 * 3600 * 1000;
 
 /// Locks on Redis.
@@ -38,11 +38,11 @@ pub(super) struct Locks {
     pub(super) inbox: Inbox,
     pub(super) shown: String,
     clock: Option<Clock>,
-    /// How many events to keep in each bucket.
+    /// Maximum number of events in each bucket.
     bucket_events: u32,
     wait_replicas: u32,
     pub(super) waiters: Waiters,
-    /// For each bucket the name of the last lock that was looked at to be forgotten.
+    /// For each bucket the name of the last lock that was examined by `forget`.
     forget_after: tokio::sync::Mutex<Vec<String>>,
 }
 
@@ -63,12 +63,12 @@ impl Locks {
     }
 
     pub(super) async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
-        let since = Moment::now();
+        let since = BootInstant::now();
         let arguments = Arguments::of(op, self.asking(name, op, since))?;
         let bucket = self.keys.bucket_of(name);
         let (lock, queue) = (bucket.lock(name.as_str()), bucket.queue(name.as_str()));
         let now = self.clock.as_ref().map(|clock| clock.now().as_micros().to_string()).unwrap_or_default();
-        // A message to another shard cannot be sent from within a script.
+        // A script cannot publish to another shard.
         let publish = if self.link.is_cluster() { "" } else { "1" };
         let with = |cmd: &mut Cmd| {
             cmd.arg(6).arg(&lock).arg(&bucket.names).arg(&bucket.due).arg(&bucket.events).arg(&queue);
@@ -93,7 +93,8 @@ impl Locks {
         }
         let Answer { outcome, handed_over } = Answer::read(op, &reply)?;
         if !handed_over.is_empty() && self.wake(name, handed_over, since) {
-            // Whoever has the lock now goes before whoever may come back: its release need not wait for our next ticket.
+            // Let the new holder run before this caller returns: its release need not wait for this
+            // caller's next ticket.
             tokio::task::yield_now().await;
         }
         match (&outcome, acknowledged) {
@@ -106,12 +107,13 @@ impl Locks {
         }
     }
 
-    /// The number of a waiter's asking, by which it knows that the lease it is told of came after it.
-    fn asking(&self, name: &LockName, op: &LockOp, since: Moment) -> Option<u64> {
+    /// Registers an acquire attempt of a waiter and returns its number, by which the waiter
+    /// recognizes that a handed-over lease was granted after this attempt.
+    fn asking(&self, name: &LockName, op: &LockOp, since: BootInstant) -> Option<u64> {
         match op {
-            // Whoever has replicas to wait for must ask the store.
+            // With `wait_replicas` the waiter must query the store itself.
             LockOp::Acquire(Acquire { ask, queue: Some(_), .. }) if self.wait_replicas == 0 => {
-                // A number that nobody can guess who cannot read the ticket.
+                // A process that cannot read the ticket cannot guess this number.
                 let number = clock::new_lease_id().as_uuid().as_u64_pair().1;
                 self.waiters.asks(name, &ask.lease_id, number, since).then_some(number)
             }
@@ -119,7 +121,8 @@ impl Locks {
         }
     }
 
-    /// When many callers wait, their simple operations go together. None: this one has to go alone.
+    /// Sends a simple operation in a batch when many callers wait. Returns `None` if it must be
+    /// sent alone.
     async fn apply_with_others(
         &self,
         name: &LockName,
@@ -145,7 +148,7 @@ impl Locks {
         Some(reply.and_then(|reply| Answer::read(op, &reply)).map(|answer| answer.outcome))
     }
 
-    /// A grant that a failover would forget is none.
+    /// Withdraws a grant that a failover would lose, and returns the error for the caller.
     async fn give_back(&self, name: &LockName, lease_id: LeaseId, replicas: i64) -> Error {
         let given_back = Box::pin(self.apply(name, &LockOp::Leave(Leave { lease_id }))).await;
         if let Err(error) = given_back {
@@ -156,14 +159,15 @@ impl Locks {
             self.wait_replicas, self.shown
         );
         Error::store(
-            Trouble::Unavailable,
+            StoreErrorKind::Unavailable,
             message,
             "look at the replicas, or ask for fewer with ?wait_replicas=…",
         )
     }
 
-    /// Wakes those who were served, and nobody else. Whether one of them waits in this process.
-    fn wake(&self, name: &LockName, handed_over: Vec<Served>, since: Moment) -> bool {
+    /// Wakes exactly the waiters that were granted the lock. Returns whether one of them is in this
+    /// process.
+    fn wake(&self, name: &LockName, handed_over: Vec<Served>, since: BootInstant) -> bool {
         let mut inboxes = BTreeMap::new();
         let mut leases = Vec::with_capacity(handed_over.len());
         for Served { lease, inbox } in handed_over {
@@ -171,7 +175,8 @@ impl Locks {
             leases.push(lease);
         }
         if self.wait_replicas > 0 {
-            // They have to ask themselves, so that the replicas are asked too.
+            // The waiters must query the store themselves, so that the replicas acknowledge their
+            // grants, too.
             for lease in &leases {
                 ring(&lease.ask.lease_id);
             }
@@ -197,7 +202,8 @@ impl Locks {
         }
     }
 
-    /// On a Cluster the channel of a process is on a shard of its own. Nobody waits for it: it is a hint.
+    /// Notifies processes whose channel is on another shard of a Cluster. Does not wait for the
+    /// result: the message is only a hint.
     fn tell_other_shards(&self, served: impl Iterator<Item = LeaseId>, inboxes: &BTreeMap<LeaseId, String>) {
         for id in served {
             let Some((inbox, host)) = inboxes.get(&id).zip(self.link.host()) else {
@@ -224,7 +230,7 @@ impl Locks {
         }
     }
 
-    /// Reads the head of the record and its leases: neither the list of those who wait nor their ids.
+    /// Reads the head of the record and its leases: neither the list of waiters nor their ids.
     pub(super) async fn peek(&self, name: &LockName, waiter: &LeaseId) -> Result<Peek> {
         let key = self.keys.bucket_of(name).lock(name.as_str());
         let now = self.clock.as_ref().map(|clock| clock.now().as_micros().to_string()).unwrap_or_default();
@@ -244,7 +250,7 @@ impl Locks {
         })
     }
 
-    /// What a record says. If those who wait are in a list, both are read once more, together.
+    /// Parses a record. If the waiters are in a list, reads both again, atomically.
     async fn record(&self, name: &LockName, mut stored: Vec<u8>) -> Result<Option<LockRecord>> {
         let mut listed = Vec::new();
         if packed::has_a_list(&stored) {
@@ -293,14 +299,16 @@ impl Locks {
         }
     }
 
-    /// Names in order from all buckets, and up to where they are complete; none if that is all of them.
+    /// Returns names of all buckets in order, and the last name up to which they are complete;
+    /// `None` if these are all.
     async fn names(
         &self,
         prefix: &str,
         after: Option<&str>,
         limit: usize,
     ) -> Result<(Vec<LockName>, Option<String>)> {
-        // A bucket has a small share of a page. Asking each for a few times that is enough, mostly.
+        // A bucket has a small share of a page. Requesting a few times that share from each is
+        // mostly enough.
         let share = limit / 16 + 8;
         let from = after.map_or_else(|| format!("[{prefix}"), |after| format!("({after}"));
         let read = self.keys.buckets().map(|bucket| {
@@ -309,7 +317,7 @@ impl Locks {
             async move { self.ask::<Vec<String>>(&cmd).await }
         });
         let found = try_join_all(read).await?;
-        // Beyond the last name of a bucket that may have more, nothing is certain.
+        // Names beyond the last one of a bucket that may have more are incomplete.
         let bound =
             found.iter().filter(|names| names.len() == share).filter_map(|names| names.last()).min().cloned();
         let mut names: Vec<String> = found.into_iter().flatten().collect();
@@ -321,7 +329,7 @@ impl Locks {
         Ok((checked.map_err(|_| packed::unreadable("the name of a lock"))?, bound))
     }
 
-    /// The records of these names, in their order; those that are gone are left out.
+    /// Returns the records of these names, in their order; omits those that no longer exist.
     async fn records(&self, names: &[LockName]) -> Result<Vec<LockRecord>> {
         let mut buckets: BTreeMap<&str, (&Bucket, Vec<&LockName>)> = BTreeMap::new();
         for name in names {
@@ -361,15 +369,16 @@ impl Locks {
         Ok(swept)
     }
 
-    /// Forgets idle locks among the next ones of each bucket. Each bucket has a floor of its own: on a Cluster it is where
-    /// its locks are, so that one script can raise it and remove a lock in one step.
+    /// Removes idle locks among the next ones of each bucket. Each bucket has a floor of its own:
+    /// on a Cluster it is on the node of its locks, so that one script can raise it and remove a
+    /// lock atomically.
     pub(super) async fn forget(&self, idle: Ttl, limit: u32) -> Result<u32> {
         let now = self.clock.as_ref().map(|clock| clock.now().as_micros().to_string()).unwrap_or_default();
         let mut cursors = self.forget_after.lock().await;
         let mut forgotten = 0;
         for (bucket, after) in self.keys.buckets().zip(cursors.iter_mut()) {
             if forgotten >= limit {
-                break; // The next pass begins with this bucket's locks, or with those of the ones before it.
+                break; // The next pass continues here or in an earlier bucket.
             }
             let from = if after.is_empty() { "-".to_owned() } else { format!("({after}") };
             let cmd = redis::cmd("ZRANGEBYLEX")
@@ -402,7 +411,8 @@ impl Locks {
         Ok(forgotten)
     }
 
-    /// Bounds the history by age; its length is bounded as it is written. Their ids are times of the server's clock.
+    /// Bounds the history by age; its length is bounded by each write. Event ids are times of the
+    /// server's clock.
     async fn prune(&self) -> Result<()> {
         let (seconds, _): (u64, u64) = self.ask(&redis::cmd("TIME")).await?;
         let oldest = (seconds * 1000).saturating_sub(MAX_AGE_MILLIS);
@@ -413,7 +423,7 @@ impl Locks {
         try_join_all(trim).await.map(drop)
     }
 
-    /// Sends a command for nobody in particular.
+    /// Sends a command that belongs to no lease.
     pub(super) async fn ask<T: FromRedisValue>(&self, cmd: &Cmd) -> Result<T> {
         let reply = self.link.send(cmd.into()).await.map_err(|error| self.explain(error))?;
         redis::from_redis_value(reply).map_err(|error| self.explain(error.into()))
@@ -424,18 +434,18 @@ impl Locks {
     }
 }
 
-/// Whose call it is: those for one lease must not overtake each other.
+/// Returns the lease of an operation: operations for one lease must stay in order.
 fn lease_of(op: &LockOp) -> Option<&LeaseId> {
     match op {
         LockOp::Acquire(acquire) => Some(&acquire.ask.lease_id),
         LockOp::Renew(renew) | LockOp::RenewLogged(renew) => Some(&renew.lease_id),
         LockOp::Release(release) => Some(&release.lease_id),
         LockOp::Leave(leave) => Some(&leave.lease_id),
-        LockOp::AskRelease(_) | LockOp::ForceRelease(_) | LockOp::Sweep(_) | LockOp::Restarted(_) => None,
+        LockOp::RequestRelease(_) | LockOp::ForceRelease(_) | LockOp::Sweep(_) | LockOp::Restarted(_) => None,
     }
 }
 
-/// The end of the range of names that begin with `prefix`: no text has the byte 0xff in it.
+/// Returns the end of the range of names that begin with `prefix`: no text contains the byte 0xff.
 pub(super) fn end_of(prefix: &str) -> Vec<u8> {
     if prefix.is_empty() {
         return b"+".to_vec();

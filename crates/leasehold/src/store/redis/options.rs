@@ -1,63 +1,63 @@
-//! From the URL to servers and settings.
+//! Parses the store URL into servers and settings.
 
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::error::{Error, Result, Trouble};
+use crate::error::{Error, Result, StoreErrorKind};
 use crate::store::connect::decoded;
 use crate::store::{Clock, StoreUrl};
 
-/// Where Redis is, and how it is used.
+/// Servers and settings of a Redis store.
 #[derive(Debug, Clone)]
 pub struct RedisOptions {
-    /// One server, a Cluster, or one that Sentinels know.
+    /// Topology: one server, a Cluster, or a server that Sentinels watch.
     pub topology: Topology,
-    /// The servers to begin with: host and port.
+    /// Initial servers: host and port.
     pub nodes: Vec<(String, u16)>,
-    /// Whether to talk TLS.
+    /// Whether to use TLS.
     pub tls: bool,
-    /// The certificates to trust, as PEM; else those of the system.
+    /// PEM file with the certificates to trust; by default those of the system.
     pub ca: Option<PathBuf>,
-    /// Who we are for the servers.
+    /// Credentials for the servers.
     pub login: Login,
-    /// Who we are for the Sentinels.
+    /// Credentials for the Sentinels.
     pub sentinel_login: Login,
-    /// The number of the database.
+    /// Number of the database.
     pub db: u32,
-    /// What all keys and channels begin with.
+    /// Prefix of all keys and channels.
     pub prefix: String,
-    /// How many events of history to keep, about.
+    /// Approximate maximum number of events in the history.
     pub max_events: u32,
-    /// So many replicas must have a grant before it counts.
+    /// Number of replicas that must acknowledge a grant before it counts.
     pub wait_replicas: u32,
-    /// The time to go by; else the server's own. For tests.
+    /// Clock of the engine, for tests; by default the server's clock.
     #[doc(hidden)]
     pub clock: Option<Clock>,
-    /// The address for people.
+    /// URL for display.
     pub(super) shown: String,
 }
 
-/// How the servers belong together.
+/// Arrangement of the servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Topology {
     /// One server.
     One,
-    /// Many, each with a part of the keys.
+    /// Many servers, each with a part of the keys.
     Cluster,
-    /// The one that Sentinels say is the master of this service.
+    /// The server that the Sentinels report as the master of this service.
     Sentinel(String),
 }
 
-/// A user and its password.
+/// User and password.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Login {
-    /// The user; none is the default one.
+    /// User; `None` is the default user.
     pub user: Option<String>,
-    /// The password.
+    /// Password of the user.
     pub password: Option<String>,
 }
 
-/// Without the password.
+/// Hides the password.
 impl fmt::Debug for Login {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let password = self.password.as_ref().map(|_| "***");
@@ -71,7 +71,8 @@ const SETTINGS: &str = "redis: knows prefix, ca, events, wait_replicas; for a cl
                         sentinel_user and sentinel_password";
 
 impl RedisOptions {
-    /// Reads `redis[s]://[USER:PASSWORD@]HOST[:PORT][/DB]`, `redis[s]+cluster://HOST[:PORT]?nodes=HOST:PORT,…` or
+    /// Parses `redis[s]://[USER:PASSWORD@]HOST[:PORT][/DB]`,
+    /// `redis[s]+cluster://HOST[:PORT]?nodes=HOST:PORT,…` or
     /// `redis[s]+sentinel://HOST[:PORT]/SERVICE[/DB]?nodes=…`.
     pub fn from_url(url: &StoreUrl) -> Result<Self> {
         let whole = url.expose();
@@ -144,7 +145,7 @@ impl RedisOptions {
             Some(("sentinel_password", password)) => {
                 self.sentinel_login.password = Some(decoded(password)?);
             }
-            // Only the key: a mistyped one may stand before a secret.
+            // Only the key is shown: the value of a mistyped setting may be a secret.
             _ => {
                 let key = setting.split('=').next().unwrap_or_default();
                 return Err(wrong(&format!("'{key}' is not a setting of this Redis store"), SETTINGS));
@@ -187,7 +188,8 @@ fn parse_db(path: &str) -> Result<u32> {
     }
 }
 
-/// The prefix stands before the braces that say which keys live together, so it has none itself.
+/// Validates the prefix. It precedes the braces that decide which keys are on one node, so it must
+/// not contain braces.
 fn parse_prefix(prefix: &str) -> Result<String> {
     let good = |c: char| c.is_ascii_alphanumeric() || "-_.:/".contains(c);
     if prefix.is_empty() || prefix.len() > 64 || !prefix.chars().all(good) {
@@ -202,7 +204,7 @@ fn number(setting: &str, text: &str) -> Result<u32> {
 }
 
 fn wrong(message: &str, hint: &str) -> Error {
-    Error::store(Trouble::Misconfigured, message, hint)
+    Error::store(StoreErrorKind::Misconfigured, message, hint)
 }
 
 #[cfg(test)]

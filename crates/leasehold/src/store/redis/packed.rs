@@ -1,22 +1,24 @@
-//! Records, leases, tickets and events as the scripts pack them: big-endian, numbers as doubles (they stay below 2^53,
-//! so they are exact), texts with their length before them. `apply.lua` says what comes after what.
+//! Binary format of records, leases, tickets and events in the scripts: big-endian, numbers as
+//! doubles (they stay below 2^53, so they are exact), texts with a length prefix. `apply.lua`
+//! defines the order of the fields.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::error::{Error, Result, Trouble};
+use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{
     Ask, Asked, Event, EventKind, Holder, Lease, LeaseId, LockName, LockRecord, Metadata, Mode, Priority,
     Process, Reason, Slots, Status, Ticket, Timestamp, Token, Ttl,
 };
 
-/// The formats that `apply.lua` writes: those who wait follow in the record, as of old, or stand in a list.
+/// Formats that `apply.lua` writes: the waiters follow inside the record (the older format), or are
+/// in a list.
 const INLINE: u8 = 1;
 const LISTED: u8 = 2;
 
-/// Who asks: what every event tells.
+/// Packs the identity of a request, which every event contains.
 pub(super) fn who(ask: &Ask) -> Vec<u8> {
     let mut packed = Vec::with_capacity(20 + ask.holder.as_str().len());
     packed.extend(ask.lease_id.as_uuid().as_bytes());
@@ -26,8 +28,9 @@ pub(super) fn who(ask: &Ask) -> Vec<u8> {
     packed
 }
 
-/// What the asker said: the boot of its processes, for the rules, and whatever the rules do not need. Mostly that is
-/// nothing, and then nothing is stored: every byte of a record costs at every operation.
+/// Packs the remaining data of a request: the boot of its process, which the rules need, and data
+/// that the rules do not need. The latter is mostly empty and then not stored: every byte of a
+/// record costs at every operation.
 pub(super) fn said(ask: &Ask) -> Result<Vec<u8>> {
     let Ask { priority, metadata, process, .. } = ask;
     let mut packed = Vec::with_capacity(256);
@@ -38,7 +41,8 @@ pub(super) fn said(ask: &Ask) -> Result<Vec<u8>> {
     if *priority != Priority::default() || !metadata.is_empty() || process.is_some() {
         let rest = Rest { priority: *priority, metadata: metadata.clone(), process: process.clone() };
         serde_json::to_writer(&mut packed, &rest).map_err(|error| {
-            Error::store(Trouble::Broken, "a request cannot be written", "please report this").because(error)
+            Error::store(StoreErrorKind::Broken, "a request cannot be written", "please report this")
+                .because(error)
         })?;
     }
     let length = u32::try_from(packed.len() - length_at - 4).unwrap_or(u32::MAX);
@@ -46,7 +50,7 @@ pub(super) fn said(ask: &Ask) -> Result<Vec<u8>> {
     Ok(packed)
 }
 
-/// What the rules do not need to know of a request, or not in this form.
+/// Data of a request that the rules do not need, or not in this form.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Rest {
@@ -57,25 +61,25 @@ struct Rest {
     process: Option<Process>,
 }
 
-/// Texts that `Bc0` reads: names, holders, reasons and ids all have at most 255 bytes.
+/// Appends a text that `Bc0` reads: names, holders, reasons and ids all have at most 255 bytes.
 fn short(packed: &mut Vec<u8>, text: &[u8]) {
     let text = &text[..text.len().min(255)];
     packed.push(u8::try_from(text.len()).unwrap_or(u8::MAX));
     packed.extend(text);
 }
 
-/// Whether those who wait are in a list beside this record.
+/// Whether the waiters are in a list beside this record.
 pub(super) fn has_a_list(packed: &[u8]) -> bool {
     packed.first() == Some(&LISTED)
 }
 
-/// A record, as stored under the key of its lock, and the list of those who wait for it, if it has one.
+/// Reads a record as stored under the key of its lock, with the list of its waiters, if it has one.
 pub(super) fn record(name: &LockName, packed: &[u8], listed: &[Vec<u8>]) -> Result<LockRecord> {
     let mut from = Reader(packed);
     from.record(name, listed).ok_or_else(|| unreadable(&format!("the record of lock '{name}'")))
 }
 
-/// The first lease of a record.
+/// Reads the first lease of a record.
 pub(super) fn first_lease(packed: &[u8]) -> Result<Lease> {
     let mut from = Reader(packed);
     let lease = from.head().and_then(|_| Reader(from.long()?).lease());
@@ -86,7 +90,8 @@ pub(super) fn lease(packed: &[u8]) -> Result<Lease> {
     Reader(packed).lease().ok_or_else(|| unreadable("a lease"))
 }
 
-/// What one process tells another whose waiter it has served: the lease's id, the number of an asking, the lease.
+/// Reads the message of a process that has granted a lease to a waiter of another process: the
+/// lease's id, the number of an acquire attempt, the lease.
 pub(super) fn handed_over(message: &[u8]) -> Option<(Lease, u64)> {
     let mut from = Reader(message);
     let (_id, asking) = (from.array::<16>()?, from.array().map(u64::from_be_bytes)?);
@@ -100,12 +105,12 @@ pub(super) fn event(packed: &[u8]) -> Result<Event> {
 pub(super) fn unreadable(what: &str) -> Error {
     let hint =
         "was it written by a newer leasehold, or by another program? use another ?prefix=…, or remove it";
-    Error::store(Trouble::Broken, format!("{what} in Redis cannot be read"), hint)
+    Error::store(StoreErrorKind::Broken, format!("{what} in Redis cannot be read"), hint)
 }
 
 struct Reader<'a>(&'a [u8]);
 
-/// What a record begins with.
+/// First fields of a record.
 struct Head {
     format: u8,
     version: u64,
@@ -284,10 +289,10 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// An empty text is none.
+/// Converts an empty text to `None`.
 fn maybe<T>(
     text: &str,
-    checked: impl FnOnce(&str) -> Result<T, crate::model::Invalid>,
+    checked: impl FnOnce(&str) -> Result<T, crate::model::ValidationError>,
 ) -> Result<Option<T>, ()> {
     match text {
         "" => Ok(None),
@@ -299,7 +304,7 @@ fn maybe<T>(
 mod tests {
     use super::*;
 
-    /// A record as format 1 has it: whatever comes later must still read it.
+    /// Record in format 1, which every later version must still read.
     const STORED: &str = "01401000000000000043182890607900004318289062db5a140f313739343732373830343737362d30000100010000006043 \
         18289060790000431828906079000043182890607900244318289067a00e243ff0000000000000417c9c3800000000014318 \
         28906079001c0000000000000000000000000000000100000103616461000000000003657665066465706c6f790000006e43 \

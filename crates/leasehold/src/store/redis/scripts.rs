@@ -1,4 +1,4 @@
-//! Running a script that the server may have forgotten.
+//! Runs scripts, and loads those that the server has forgotten.
 
 use std::sync::LazyLock;
 
@@ -9,28 +9,28 @@ use super::link::Link;
 use crate::model::LeaseId;
 use crate::store::repeat::Repeat;
 
-/// A script and the name that the server knows it by.
+/// Script and the hash by which the server knows it.
 pub(super) struct Script {
     text: String,
     hash: String,
 }
 
-/// One operation on one lock.
+/// Applies one operation to one lock.
 pub(super) static APPLY: LazyLock<Script> =
     LazyLock::new(|| Script::new(concat!(include_str!("short.lua"), include_str!("apply.lua"))));
-/// Several operations on several locks, if they are simple.
+/// Applies several simple operations to several locks.
 pub(super) static MANY: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("many.lua")));
-/// A lock's record and those who wait for it, as of the same moment.
+/// Reads a lock's record and its waiters atomically.
 pub(super) static READ: LazyLock<Script> = LazyLock::new(|| {
     Script::new("return { redis.call('GET', KEYS[1]), redis.call('LRANGE', KEYS[2], 0, -1) }")
 });
-/// What a waiter needs to know of a lock.
+/// Reads the state of a lock that a waiter needs.
 pub(super) static PEEK: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("peek.lua")));
 /// Removes idle locks of one bucket.
 pub(super) static FORGET: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("forget.lua")));
-/// The history of one lock.
+/// Reads the history of one lock.
 pub(super) static CHAIN: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("chain.lua")));
-/// The history of one bucket.
+/// Reads the history of one bucket.
 pub(super) static BUCKET: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("bucket.lua")));
 
 impl Script {
@@ -47,7 +47,7 @@ impl Script {
         &self.hash
     }
 
-    /// Runs it. A server that has been restarted does not know it any more; then it is sent whole.
+    /// Runs the script. A restarted server does not have it any more; then the whole text is sent.
     pub(super) async fn run(
         &self,
         link: &Link,
@@ -70,7 +70,7 @@ impl Script {
     }
 }
 
-/// For whom a script is run, and what is sent right behind it.
+/// Lease for which a script runs, and the command that follows it.
 #[derive(Clone, Copy)]
 pub(super) struct Call<'a> {
     pub(super) lease: Option<&'a LeaseId>,
@@ -79,7 +79,7 @@ pub(super) struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// For nobody in particular, with nothing behind it.
+    /// Returns a call that belongs to no lease and has no second command.
     pub(super) fn plain(repeat: impl Into<Repeat>) -> Self {
         Self { lease: None, then: None, repeat: repeat.into() }
     }

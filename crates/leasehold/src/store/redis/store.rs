@@ -1,4 +1,4 @@
-//! The engine as a whole.
+//! Redis engine: locks, tasks and documents.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ use crate::Result;
 use crate::model::{Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp, Ttl};
 use crate::store::wake::{self, Reach};
 use crate::store::{
-    Abilities, Changes, DocStore, Finding, Hosts, ListEvents, ListLocks, LockStore, OnNotice, Page, Peek,
-    Recipient, Store, Subscription, TaskStore,
+    Capabilities, DocStore, HealthCheck, Hosts, ListEvents, ListLocks, LockStore, OnNotice, Page, Peek,
+    Recipient, Store, Subscription, TaskStore, WaiterSubscription,
 };
 
-/// Locks on Redis: one server, one that Sentinels watch, or a Cluster.
+/// Locks, tasks and documents on Redis: one server, one that Sentinels watch, or a Cluster.
 pub struct RedisStore {
     locks: Locks,
     tasks: Tasks,
@@ -27,13 +27,14 @@ pub struct RedisStore {
     options: RedisOptions,
 }
 
-/// A call does not take longer, whatever it has to try.
+/// Maximum duration of a call, including retries.
 pub(super) const DEADLINE: Duration = Duration::from_secs(5);
-/// A wake-up that gets lost costs a waiter this long.
+/// Poll interval of waiters: the maximum delay caused by a lost wake-up.
 pub(super) const POLL: Duration = Duration::from_millis(250);
 
 impl RedisStore {
-    /// Connects, and warns about settings of the server that would break a promise. Changes none of them.
+    /// Connects, and warns about settings of the server that would break a guarantee. Changes none
+    /// of them.
     pub async fn connect(options: RedisOptions) -> Result<Self> {
         let opener = Opener::new(&options)?;
         let link = match Link::open(opener).await {
@@ -50,9 +51,9 @@ impl RedisStore {
         Ok(store)
     }
 
-    /// What is wrong for good is an error; what is only dangerous is a warning.
+    /// Fails on permanent problems; logs a warning for settings that are only dangerous.
     async fn check(&self) -> Result<()> {
-        for finding in super::examine::settings(&self.locks, &self.options).await? {
+        for finding in super::health::settings(&self.locks, &self.options).await? {
             if let Some(concern) = finding.concern {
                 let (store, name, code) = (&self.locks.shown, finding.name, concern.code);
                 tracing::warn!(%store, code, "{name}: {}; {}", finding.detail, concern.hint);
@@ -68,29 +69,29 @@ impl std::fmt::Debug for RedisStore {
     }
 }
 
-/// What this engine can and cannot do.
-pub(super) const fn abilities() -> Abilities {
-    Abilities {
+/// Returns the capabilities of this engine.
+pub(super) const fn capabilities() -> Capabilities {
+    Capabilities {
         engine: "redis",
         hosts: Hosts::Many,
         min_ttl: Ttl::from_millis(100),
         poll: POLL,
         wakes: true,
-        sees_the_dead: false,
+        detects_dead_processes: false,
         lasting: true,
         shares: true,
         queues: true,
         forgets_locks: true,
         grace: Duration::ZERO,
-        ttl: Abilities::TTL,
-        tasks: Abilities::ALL_OF_TASKS,
+        ttl: Capabilities::TTL,
+        tasks: Capabilities::ALL_OF_TASKS,
     }
 }
 
 #[async_trait]
 impl Store for RedisStore {
-    fn abilities(&self) -> Abilities {
-        abilities()
+    fn capabilities(&self) -> Capabilities {
+        capabilities()
     }
 
     fn url(&self) -> String {
@@ -118,8 +119,8 @@ impl Store for RedisStore {
         self.locks.notify(&wake::deliver(to)).await;
     }
 
-    async fn examine(&self) -> Result<Vec<Finding>> {
-        super::examine::examine(&self.locks, &self.options).await
+    async fn check_health(&self) -> Result<Vec<HealthCheck>> {
+        super::health::check_health(&self.locks, &self.options).await
     }
 }
 
@@ -150,7 +151,7 @@ impl LockStore for RedisStore {
         self.locks.now().await
     }
 
-    fn changes(&self, lock: Option<&LockName>, waiter: &LeaseId) -> Changes {
+    fn changes(&self, lock: Option<&LockName>, waiter: &LeaseId) -> WaiterSubscription {
         self.locks.inbox.hear(&self.locks.link);
         self.locks.waiters.changes(lock, *waiter, Reach::Process, POLL)
     }

@@ -1,4 +1,4 @@
-//! Many operations, one transaction.
+//! Applies many operations in one transaction.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -17,46 +17,48 @@ use crate::model::{
     Applied, Ask, Lease, LeaseId, LockName, LockOp, LockRecord, Outcome, Status, Sweep, Timestamp, Token,
     TokenFloor, TookOver, Ttl,
 };
-use crate::store::{Boot, Clock, Moment, Peek, is_gone, this_process};
+use crate::store::{Boot, BootInstant, Clock, Peek, is_gone, this_process};
 
-/// How far ahead of its use a range of tokens is reserved on the disk.
+/// Period for which a range of tokens is reserved on the disk ahead of use.
 const RESERVE: Ttl = Ttl::from_secs(60);
-/// Events are pruned once in so many, by chance: processes that live for one of them do their part too.
+/// Average number of moved events between prunings. Pruning is random so that processes that write
+/// only one event do their share, too.
 const PRUNE_EVERY: u32 = 8192;
-/// So many locks in one transaction are many.
+/// Minimum number of locks in one transaction from which events move to the events table together.
 const MANY: usize = 4;
-/// No event is kept for longer than this.
+/// Maximum age of an event.
 const MAX_AGE: Ttl = Ttl::from_secs(90 * 24 * 3600);
 
-/// Locks that one pass of forgetting examines.
+/// Minimum number of locks that one pass of `forget` examines.
 const LOOKED_AT: u32 = 2_000;
 
-/// The log is folded into the file when it has so many pages. Whoever opens the store while nobody else has it open
-/// reads the whole log, so a process that lives for a few transactions keeps it short; one that goes on is better off
-/// with fewer waits for the disk.
+/// Numbers of WAL pages at which SQLite checkpoints, for short-lived and long-lived processes, and
+/// the number of commits that separates the two. A process that opens the store while no other
+/// process has it open reads the whole log, so a process with few transactions keeps the log short;
+/// a long-lived process gains from fewer waits for the disk.
 const SHORT_LOG: u32 = 64;
 const LONG_LOG: u32 = 1000;
 const SHORT_LIVED: u32 = 64;
 
-/// The tables and what has to be known to write to them.
+/// Database connection with the state that is needed to write to its tables.
 pub(super) struct Ledger {
     conn: Connection,
     pub(super) clock: Clock,
-    /// The boot to believe in; else what the system says.
+    /// Boot to assume instead of the one that the system reports.
     boot: Option<Boot>,
     presence: Presence,
-    /// Once this process may write.
+    /// Set once this process may write.
     writes: Option<WriteState>,
     floor: Token,
     ceiling: Token,
     least: Durability,
-    /// What the connection is set to.
+    /// Durability to which the connection is currently set.
     set_to: Option<Durability>,
-    /// What the last batch needed: a good guess for the next.
+    /// Durability that the last batch needed: an estimate for the next one.
     needed: Durability,
     max_events: u32,
     long_queue: usize,
-    /// The name of the last lock that was looked at to be forgotten.
+    /// Name of the last lock that was examined by `forget`.
     forget_after: String,
     commits: u32,
     cache: Cache,
@@ -64,21 +66,22 @@ pub(super) struct Ledger {
     queues: Queues,
 }
 
-/// What a process that may write remembers of the boot.
+/// Boot state of a process that may write.
 struct WriteState {
     knows_boot: bool,
-    stamp_due: Moment,
-    /// When the stamp will be due once the transaction under way, which renews it, is committed.
-    renewed: Option<Moment>,
+    stamp_due: BootInstant,
+    /// Next due time of the stamp, if the transaction in progress renews it; valid once that
+    /// transaction is committed.
+    renewed: Option<BootInstant>,
 }
 
-/// One operation and what came of it.
+/// Result of one operation.
 pub(super) struct Answer {
     pub(super) outcome: Outcome,
     pub(super) handed_over: Vec<Lease>,
 }
 
-/// A transaction's work, not committed yet.
+/// Result of a transaction that is not committed yet.
 struct Work {
     answers: Vec<Answer>,
     rows: Vec<LockRow>,
@@ -118,12 +121,13 @@ impl Ledger {
         })
     }
 
-    /// Whether the next transaction is likely to wait for the disk.
+    /// Whether the next transaction is expected to wait for the disk.
     pub(super) fn waits_for_the_disk(&self) -> bool {
         self.needed.max(self.least) == Durability::Full
     }
 
-    /// Applies one operation without waiting for the disk. None, and nothing has happened, if it must be waited for.
+    /// Applies one operation without waiting for the disk. Returns `None`, without any change, if
+    /// the operation must be synced.
     pub(super) fn commit_lightly(
         &mut self,
         name: &LockName,
@@ -137,8 +141,8 @@ impl Ledger {
         &self.conn
     }
 
-    /// Applies all operations in one transaction, in order. On an error none of them has happened, as far as can be
-    /// known.
+    /// Applies all operations in one transaction, in order. After an error none of them is applied,
+    /// as far as can be determined.
     pub(super) fn commit<'a>(
         &mut self,
         ops: &(impl Iterator<Item = (&'a LockName, &'a LockOp)> + Clone),
@@ -147,13 +151,14 @@ impl Ledger {
         loop {
             match self.try_commit(ops, durability)? {
                 Some(answers) => return Ok(answers),
-                // What it takes is known only once the operations have been applied. Start over with it.
+                // The required durability is known only once the operations have been applied.
+                // Start over with it.
                 None => durability = Durability::Full,
             }
         }
     }
 
-    /// None, and nothing has happened, if the operations need more than `durability`.
+    /// Returns `None`, without any change, if the operations need more than `durability`.
     fn try_commit<'a>(
         &mut self,
         ops: &(impl Iterator<Item = (&'a LockName, &'a LockOp)> + Clone),
@@ -169,7 +174,7 @@ impl Ledger {
 
     fn begin(&mut self, durability: Durability) -> rusqlite::Result<()> {
         if !self.conn.is_autocommit() {
-            // An error on the disk may have kept the last transaction from ending.
+            // A disk error may have kept the last transaction from ending.
             self.conn.execute_batch("ROLLBACK")?;
         }
         self.enter()?;
@@ -178,8 +183,8 @@ impl Ledger {
         self.renew_stamp().inspect_err(|_| self.roll_back())
     }
 
-    /// Finds out whether the machine was restarted, before the first write of this process. A process that only looks
-    /// changes nothing.
+    /// Determines whether the machine was restarted, before the first write of this process. A
+    /// process that only reads changes nothing.
     fn enter(&mut self) -> rusqlite::Result<()> {
         if self.writes.is_some() {
             return Ok(());
@@ -189,32 +194,34 @@ impl Ledger {
         let entered = boot::enter(&mut self.conn, &self.presence, read, &self.clock)?;
         self.follow(&entered.known, &entered.now)?;
         self.cache.clear();
-        let stamp_due = Moment::now().plus(entered.known.stamp_due_in(&entered.now));
+        let stamp_due = BootInstant::now().plus(entered.known.stamp_due_in(&entered.now));
         self.writes = Some(WriteState { knows_boot: entered.knows_boot, stamp_due, renewed: None });
         Ok(())
     }
 
-    /// Whether this process may write, and so goes by the clock that the others go by.
+    /// Whether this process may write and therefore uses the clock of the other writers.
     pub(super) fn has_entered(&self) -> bool {
         self.writes.is_some()
     }
 
-    /// Takes over what another process may have found out meanwhile about the boot. To be called before a look.
+    /// Loads what another process may have determined about the boot meanwhile. Must be called
+    /// before a read.
     pub(super) fn catch_up(&mut self) -> rusqlite::Result<()> {
         if self.writes.is_some() {
             return Ok(());
         }
-        // In this order: the stamp may be renewed at any time, and must not be newer than the reading.
+        // The order matters: the stamp may be renewed at any time and must not be newer than the
+        // clock reading.
         let known = Known::load(&self.conn)?;
         self.follow(&known, &self.boot())
     }
 
-    /// The boot that this process runs in.
+    /// Returns the boot in which this process runs.
     pub(super) fn boot(&self) -> Boot {
         self.boot.unwrap_or_else(Boot::read)
     }
 
-    /// Does something under the write lock, without writing.
+    /// Runs `act` under the write lock, without writing.
     pub(super) fn while_nobody_writes<T>(&mut self, act: impl FnOnce() -> T) -> rusqlite::Result<T> {
         let tx = self.conn.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
         let done = act();
@@ -230,7 +237,7 @@ impl Ledger {
 
     fn renew_stamp(&mut self) -> rusqlite::Result<()> {
         let Some(state) = &mut self.writes else { return Ok(()) };
-        let moment = Moment::now();
+        let moment = BootInstant::now();
         state.renewed = None;
         if moment >= state.stamp_due {
             let now = self.boot.unwrap_or_else(Boot::read);
@@ -242,7 +249,7 @@ impl Ledger {
 
     fn roll_back(&self) {
         if !self.conn.is_autocommit() {
-            let _ = self.conn.execute_batch("ROLLBACK"); // Tried again before the next one.
+            let _ = self.conn.execute_batch("ROLLBACK"); // Retried by the next `begin`.
         }
     }
 
@@ -259,13 +266,13 @@ impl Ledger {
         Ok(())
     }
 
-    /// Does something with tasks or documents in one transaction, without waiting for the disk.
+    /// Runs `work` on tasks or documents in one transaction, without waiting for the disk.
     pub(super) fn transact<T>(
         &mut self,
         work: impl FnOnce(&Connection, &mut Queues, Timestamp) -> rusqlite::Result<T>,
     ) -> rusqlite::Result<T> {
         self.begin(Durability::Holders)?;
-        // With the write lock in hand: a lease that had to wait for it is not older for that.
+        // Read while holding the write lock: the wait for it must not count against a lease.
         let now = self.clock.now();
         let done = work(&self.conn, &mut self.queues, now).and_then(|done| {
             self.conn.prepare_cached("COMMIT")?.execute([])?;
@@ -281,13 +288,13 @@ impl Ledger {
         }
     }
 
-    /// What it takes to look at tasks.
+    /// Returns the connection, the queues and the current time for reads of tasks.
     pub(super) fn parts(&mut self) -> (&Connection, &mut Queues, Timestamp) {
         (&self.conn, &mut self.queues, self.clock.now())
     }
 
     fn work<'a>(&mut self, ops: impl Iterator<Item = (&'a LockName, &'a LockOp)>) -> rusqlite::Result<Work> {
-        // Read with the write lock in hand: a lease that had to wait for it is not older for that.
+        // Read while holding the write lock: the wait for it must not count against a lease.
         let now = self.clock.now();
         let mut work = Work {
             answers: Vec::new(),
@@ -311,7 +318,7 @@ impl Ledger {
             let mut applied = apply_to_living(&mut row.record, op, now);
             row.tell(&applied.events, now, &mut self.numbers)?;
             *changed |= applied.changed;
-            // A lease that only keeps others out for a while outlives its process too.
+            // A lease retained for `at_least` outlives its process, too.
             let kept = matches!(op, LockOp::Release(release) if release.at_least.is_some());
             let granted = match &applied.outcome {
                 Outcome::Granted(lease) => Some(lease),
@@ -326,7 +333,8 @@ impl Ledger {
             let handed_over = std::mem::take(&mut applied.handed_over);
             work.answers.push(Answer { outcome: applied.outcome, handed_over });
         }
-        // The events of many locks share their pages, if they move out together; those of a few are cheaper in their rows.
+        // Events of many locks share pages if they move to the events table together; events of a
+        // few locks are cheaper in their rows.
         let many = rows.len() >= MANY;
         for (mut row, changed) in rows.into_values() {
             if changed {
@@ -347,8 +355,8 @@ impl Ledger {
         Ok(work)
     }
 
-    /// Reserves tokens ahead of their use. The transaction that does so is synced, so after a power cut the tokens that
-    /// may have been given are known, whatever else was lost.
+    /// Reserves tokens ahead of their use. This transaction is synced, so after a power cut the
+    /// range of tokens that may have been issued is known, whatever else was lost.
     fn raise_ceiling(&self, newest: Token) -> rusqlite::Result<Token> {
         let ahead = newest.next(Timestamp::from_micros(newest.get()).plus(RESERVE));
         let ceiling = ahead.max(schema::token(&self.conn, schema::CEILING)?);
@@ -356,7 +364,7 @@ impl Ledger {
         Ok(ceiling)
     }
 
-    /// Commits, or rolls back if the work needs more than it was begun with.
+    /// Commits, or rolls back and returns `None` if the work needs more than `durability`.
     fn settle(&mut self, work: Work, durability: Durability) -> rusqlite::Result<Option<Vec<Answer>>> {
         self.needed = if work.ceiling.is_some() { self.least } else { work.needs };
         if work.needs > durability {
@@ -376,7 +384,8 @@ impl Ledger {
         }
         let mut row = match tables::load(&self.conn, name)? {
             Some(row) => row,
-            // Read in the transaction that makes the lock: a process that forgets raises it in the one that removes one.
+            // Read in the transaction that creates the lock: `forget` raises this floor in the
+            // transaction that removes a lock.
             None => LockRow::new(name.clone(), TokenFloor::at(schema::token(&self.conn, schema::FORGOTTEN)?)),
         };
         row.record.token = row.record.token.max(self.floor);
@@ -384,13 +393,13 @@ impl Ledger {
         Ok(row)
     }
 
-    /// One record, as it is.
+    /// Returns one record as stored.
     pub(super) fn get(&self, name: &LockName) -> rusqlite::Result<Option<LockRecord>> {
         let row = tables::load(&self.conn, name)?;
         Ok(row.map(|row| LockRecord { token: row.record.token.max(self.floor), ..row.record }))
     }
 
-    /// What a waiter needs to know of a lock, without the tickets of a long queue.
+    /// Returns the state of a lock that a waiter needs, without the tickets of a long queue.
     pub(super) fn peek(&self, name: &LockName, waiter: &LeaseId) -> rusqlite::Result<Peek> {
         let now = self.clock.now();
         let found = tables::without_tickets(&self.conn, name)?;
@@ -406,8 +415,8 @@ impl Ledger {
         })
     }
 
-    /// Brings the newest events of all locks together, so that they can be read in order. A process that has written
-    /// leaves them there; one that only looks leaves the file as it is.
+    /// Moves the newest events of all locks into the events table and reads them there in order. A
+    /// process that has written commits the move; a process that only reads rolls it back.
     pub(super) fn gathered<T>(
         &mut self,
         read: impl FnOnce(&Connection) -> rusqlite::Result<T>,
@@ -438,8 +447,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// The locks that have something to clear away, up to `limit`; on the way, the newest events go to the others, and the
-    /// rows whose `wake_at` came too early get the right one.
+    /// Returns up to `limit` locks with an expired or dead lease or ticket. Also moves the newest
+    /// events into the events table and corrects rows whose `wake_at` was too early.
     pub(super) fn find_ended(&mut self, limit: u32) -> rusqlite::Result<Vec<LockName>> {
         self.enter()?;
         let tx = self.conn.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
@@ -462,7 +471,8 @@ impl Ledger {
         Ok(found)
     }
 
-    /// Forgets idle locks among the next ones by name, and raises the floor above their tokens in the same transaction.
+    /// Removes idle locks among the next ones by name and raises the floor above their tokens in
+    /// the same transaction.
     pub(super) fn forget(&mut self, idle: Ttl, limit: u32) -> rusqlite::Result<u32> {
         self.begin(Durability::Holders)?;
         let now = self.clock.now();
@@ -470,7 +480,7 @@ impl Ledger {
             self.conn.prepare_cached("COMMIT")?.execute([])?;
             Ok(forgotten)
         });
-        // Rows of this connection's own writing are not dropped by the check for those of others.
+        // The cache check detects only writes of other connections, not those of this one.
         self.cache.clear();
         match forgotten {
             Ok(forgotten) => self.count_commit().map(|()| forgotten),
@@ -503,26 +513,27 @@ impl Ledger {
         Ok(forgotten)
     }
 
-    /// Bounds the history.
+    /// Removes events beyond the maximum number and age.
     fn prune(&self, now: Timestamp) -> rusqlite::Result<()> {
         let before = now.as_micros().saturating_sub(MAX_AGE.as_micros());
         tables::prune(&self.conn, self.max_events, Timestamp::from_micros(before))
     }
 }
 
-/// A power cut that ends this machine does not end these.
+/// Whether the holder may survive a power cut of this machine.
 fn outlives_us(ask: &Ask) -> bool {
     ask.process.is_none()
 }
 
-/// Applies an operation after clearing away those in its way that are certainly dead.
+/// Applies an operation after expiring the conflicting leases and tickets whose process is
+/// certainly dead.
 fn apply_to_living(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
     let dead = match op {
         LockOp::Acquire(_) | LockOp::Release(_) | LockOp::Leave(_) | LockOp::ForceRelease(_) => {
             dead_in_the_way(record)
         }
         LockOp::Sweep(_) => all_dead(record),
-        LockOp::Renew(_) | LockOp::RenewLogged(_) | LockOp::AskRelease(_) | LockOp::Restarted(_) => {
+        LockOp::Renew(_) | LockOp::RenewLogged(_) | LockOp::RequestRelease(_) | LockOp::Restarted(_) => {
             Vec::new()
         }
     };
@@ -548,7 +559,7 @@ fn apply_to_living(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Appl
     applied
 }
 
-/// Dead holders, and dead waiters that would be served next.
+/// Returns dead holders, and dead waiters that would be granted the lock next.
 fn dead_in_the_way(record: &LockRecord) -> Vec<LeaseId> {
     let holders = record.holders.iter().map(|lease| &*lease.ask).filter(|ask| is_dead(ask));
     let waiters = record.waiters.iter().map(|ticket| &*ticket.ask).take_while(|ask| is_dead(ask));

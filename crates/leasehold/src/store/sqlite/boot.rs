@@ -1,16 +1,17 @@
-//! Telling a restart of the machine from what only looks like one.
+//! Distinguishes a restart of the machine from events that resemble one.
 //!
-//! A restart ends every process of this machine, so the first writer after it frees their leases and sets the engine's
-//! clock anew. Both would be wrong without one: a live holder would lose its lock, and leases would end early or late. So
-//! a restart is proved. A boot id proves nothing: container managers give each container an id of its own, and some
-//! processes see none.
+//! A restart ends every process of this machine, so the first writer after it frees their leases
+//! and sets the engine's clock again. Both would be wrong without a restart: a live holder would
+//! lose its lock, and leases would end early or late. So a restart must be proved. A boot id proves
+//! nothing: container managers give each container an id of its own, and some processes see none.
 //!
-//! Writers leave a stamp: a reading of the kernel's boot clock and of the wall clock, at most [`STAMP_EVERY`] old. The
-//! machine was restarted if the boot clock is behind the stamp. It may also have been up for longer than before: then the
-//! boot id is a new one, the wall clock has moved on by at least the time that the machine had been up, and no process
-//! that has written to the file has it open. In every other case the engine's clock goes on as it is, nothing is freed,
-//! and leases end by their time. Only a file without any lease, such as one that was moved to another machine, gets its
-//! clock set with less.
+//! Writers leave a stamp: a reading of the kernel's boot clock and of the wall clock, at most
+//! [`STAMP_EVERY`] old. The machine was restarted if the boot clock is behind the stamp. After a
+//! restart the machine may also have been up for longer than before; then a restart is assumed if
+//! the boot id is new, the wall clock has advanced by at least the previous uptime, and no process
+//! that has written to the file has it open. In every other case the engine's clock continues,
+//! nothing is freed, and leases end at their expiry time. Only the clock of a file without any
+//! lease, such as a file that was moved to another machine, is set with less evidence.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -23,33 +24,35 @@ use super::schema::{CEILING, FLOOR, meta, set_meta, set_token, token};
 use super::tables;
 use super::tail::Numbers;
 use super::tasks;
-use crate::error::{Error, Trouble};
+use crate::error::{Error, StoreErrorKind};
 use crate::model::{BootId, LockOp, LockRecord, Restarted, Timestamp};
 use crate::store::{Boot, Clock};
 
-/// Boot ids seen since the last restart, separated by blanks, the newest last.
+/// Key of the boot ids seen since the last restart, separated by blanks, the newest last.
 const IDS: &str = "boot_ids";
-/// The kernel's boot clock at the last stamp.
+/// Key of the kernel's boot clock at the last stamp.
 const BOOTTIME: &str = "boottime";
-/// How far the wall clock was from the boot clock at the last stamp of a process that knew its boot.
+/// Key of the offset of the wall clock from the boot clock at the last stamp of a process that knew
+/// its boot.
 const WALL_OFFSET: &str = "wall_offset";
-/// How far the engine's time is from the kernel's boot clock.
+/// Key of the offset of the engine's time from the kernel's boot clock.
 const CLOCK_OFFSET: &str = "clock_offset";
 
-/// More boot ids than this are not remembered.
+/// Maximum number of stored boot ids.
 const MOST_IDS: usize = 64;
 
-/// A stamp that is older than this is renewed by the next write. So the newest write is no more than this after the stamp.
+/// Age at which the next write renews the stamp. The newest write is therefore at most this much
+/// later than the stamp.
 pub(super) const STAMP_EVERY: Duration = Duration::from_mins(1);
 
-/// A wall clock that has moved by less than this has not moved, in microseconds.
+/// Minimum difference, in microseconds, that counts as a change of the wall clock.
 const NOTICEABLE: i64 = 5_000_000;
 
-/// A boot clock that is behind by more than this is behind beyond doubt, in microseconds. Readings are taken under the write
-/// lock, so within one boot it is never behind at all.
+/// Minimum lag of the boot clock, in microseconds, that proves a restart. Readings are taken under
+/// the write lock, so within one boot the clock is never behind at all.
 const BEYOND_DOUBT: u64 = 1_000_000;
 
-/// What the file says about the boot in which it was last written.
+/// Boot in which the file was last written, as recorded in the file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Known {
     pub(super) ids: Vec<BootId>,
@@ -63,20 +66,20 @@ struct Stamp {
     clock_offset: i64,
 }
 
-/// Whether the machine has been restarted since the last write.
+/// Evidence for a restart of the machine since the last write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// Nobody has written yet.
+pub(super) enum BootEvidence {
+    /// The file has never been written.
     FirstWrite,
-    /// The same boot, seen with an id that is known.
+    /// Same boot, with a known id.
     Same,
-    /// The same boot, seen with another id: a container.
+    /// Same boot, with another id: a container.
     NewId(BootId),
-    /// A restart, beyond doubt.
+    /// The machine was certainly restarted.
     Restarted,
-    /// A restart, if no process that has written to the file has it open.
+    /// The machine was restarted if no process that has written to the file has it open.
     RestartedIfAlone,
-    /// Not known. Nothing may depend on it.
+    /// Unknown. No decision may depend on it.
     InDoubt,
 }
 
@@ -95,47 +98,47 @@ impl Known {
         Ok(Self { ids: ids.collect(), stamp })
     }
 
-    pub(super) fn judge(&self, now: &Boot) -> Verdict {
-        let Some(stamp) = self.stamp else { return Verdict::FirstWrite };
+    pub(super) fn judge(&self, now: &Boot) -> BootEvidence {
+        let Some(stamp) = self.stamp else { return BootEvidence::FirstWrite };
         if now.clock.saturating_add(BEYOND_DOUBT) < stamp.boottime {
-            return if now.is_certain { Verdict::Restarted } else { Verdict::InDoubt };
+            return if now.is_certain { BootEvidence::Restarted } else { BootEvidence::InDoubt };
         }
-        let Some(id) = now.id else { return Verdict::InDoubt };
+        let Some(id) = now.id else { return BootEvidence::InDoubt };
         if self.ids.contains(&id) {
-            return Verdict::Same;
+            return BootEvidence::Same;
         }
-        // After a restart the wall clock is ahead by the time that the machine had been up before, and by the time that it
-        // was off. A wall clock that was merely set is seldom moved ahead by as much.
+        // After a restart the wall clock is ahead by the previous uptime and by the time that the
+        // machine was off. A wall clock that was merely set is seldom moved ahead by as much.
         let moved = now.wall_offset().saturating_sub(stamp.wall_offset);
         match u64::try_from(moved) {
-            Ok(ahead) if moved > NOTICEABLE && ahead >= stamp.boottime => Verdict::RestartedIfAlone,
-            _ => Verdict::NewId(id),
+            Ok(ahead) if moved > NOTICEABLE && ahead >= stamp.boottime => BootEvidence::RestartedIfAlone,
+            _ => BootEvidence::NewId(id),
         }
     }
 
-    /// Whether the wall clock was set since the last stamp, or is another machine's.
+    /// Whether the wall clock was set since the last stamp, or belongs to another machine.
     fn has_wall_moved(&self, now: &Boot) -> bool {
         let apart = |stamp: Stamp| now.wall_offset().abs_diff(stamp.wall_offset) > NOTICEABLE.unsigned_abs();
         self.stamp.is_some_and(apart)
     }
 
-    /// How far the engine's time is from the kernel's boot clock, for this process.
+    /// Returns the offset of the engine's time from the kernel's boot clock, for this process.
     pub(super) fn clock_offset(&self, now: &Boot) -> i64 {
         match (self.stamp, self.judge(now)) {
             (None, _) => now.wall_offset(),
-            (Some(stamp), Verdict::Restarted) => stamp.offset_after_restart(now),
+            (Some(stamp), BootEvidence::Restarted) => stamp.offset_after_restart(now),
             (Some(stamp), _) => stamp.clock_offset,
         }
     }
 
-    /// How long until the next stamp is due.
+    /// Returns the time until the next stamp is due.
     pub(super) fn stamp_due_in(&self, now: &Boot) -> Duration {
         let age = self.stamp.map(|stamp| Duration::from_micros(now.clock.saturating_sub(stamp.boottime)));
         STAMP_EVERY.saturating_sub(age.unwrap_or(STAMP_EVERY))
     }
 
-    /// Refuses a process that does not know the offset of its time namespace, if its clocks do not agree with the file: it
-    /// would end leases too early or too late.
+    /// Rejects a process that does not know the offset of its time namespace, if its clocks do not
+    /// agree with the file: such a process would end leases too early or too late.
     pub(super) fn check_clock(&self, now: &Boot, path: &Path) -> Result<(), Error> {
         let agrees = |stamp: Stamp| {
             let apart = now.wall_offset().abs_diff(stamp.wall_offset);
@@ -150,7 +153,7 @@ impl Known {
             path.display()
         );
         Err(Error::store(
-            Trouble::Misconfigured,
+            StoreErrorKind::Misconfigured,
             message,
             "mount /proc, so that /proc/self/timens_offsets can be read",
         ))
@@ -158,7 +161,8 @@ impl Known {
 }
 
 impl Stamp {
-    /// The engine's time is the wall clock's, and never behind any time that was stored.
+    /// Returns a clock offset such that the engine's time equals the wall clock and is never behind
+    /// any stored time.
     fn offset_after_restart(&self, now: &Boot) -> i64 {
         let newest =
             self.boottime.saturating_add(micros(STAMP_EVERY)).saturating_add_signed(self.clock_offset);
@@ -167,8 +171,9 @@ impl Stamp {
     }
 }
 
-/// Marks this process as one that has written to the file and has it open: a shared lock on the log, which SQLite itself
-/// locks in another way. Taken and asked for only by a process that may write.
+/// Marks this process as one that has written to the file and has it open, by a shared lock on the
+/// log, which SQLite itself locks by another mechanism. Only a process that may write takes or
+/// queries this lock.
 pub(super) struct Presence(File);
 
 impl Presence {
@@ -178,27 +183,29 @@ impl Presence {
         OpenOptions::new().read(true).write(true).open(log).map(Self)
     }
 
-    /// Whether no other process that has written has the file open. Afterwards [`Presence::join`] must be called.
+    /// Whether no other process that has written has the file open. The caller must call
+    /// [`Presence::join`] afterwards.
     fn is_alone(&self) -> bool {
         self.0.try_lock().is_ok()
     }
 
-    /// Waits for nothing: the lock is held exclusively only under the write lock of the database.
+    /// Takes the shared lock. Does not block: the lock is held exclusively only under the write
+    /// lock of the database.
     fn join(&self) -> io::Result<()> {
         self.0.lock_shared()
     }
 
     fn leave(&self) {
-        let _ = self.0.unlock(); // It goes with the file at the latest.
+        let _ = self.0.unlock(); // Closing the file releases it at the latest.
     }
 }
 
-/// What a process knows once it may write.
+/// State of a process that may write.
 pub(super) struct Entered {
-    /// Whether the process knows its boot, so that its stamps are evidence for others.
+    /// Whether the process knows its boot, so that its stamps are evidence for other processes.
     pub(super) knows_boot: bool,
     pub(super) known: Known,
-    /// The reading that it was found out with.
+    /// Clock reading on which the decision was based.
     pub(super) now: Boot,
 }
 
@@ -210,7 +217,8 @@ pub(super) fn enter(
     clock: &Clock,
 ) -> rusqlite::Result<Entered> {
     let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    // With the write lock in hand: a reading from before may be older than the stamp of another process.
+    // Read while holding the write lock: an earlier reading may be older than the stamp of another
+    // process.
     let now = read();
     let entered = find_out(&tx, presence, &now, clock).and_then(|entered| tx.commit().map(|()| entered));
     if entered.is_err() {
@@ -223,33 +231,33 @@ fn find_out(tx: &Connection, presence: &Presence, now: &Boot, clock: &Clock) -> 
     let known = Known::load(tx)?;
     let mut knows_boot = true;
     match known.judge(now) {
-        Verdict::FirstWrite => {
+        BootEvidence::FirstWrite => {
             set_meta(tx, CLOCK_OFFSET, now.wall_offset())?;
             clock.follow_kernel(now.wall_offset());
             begin_boot(tx, now)?;
         }
-        Verdict::Same => {}
-        Verdict::NewId(_)
+        BootEvidence::Same => {}
+        BootEvidence::NewId(_)
             if known.has_wall_moved(now) && presence.is_alone() && !is_in_use(tx, clock.now())? =>
         {
             set_clock(tx, &known, now, clock)?;
         }
-        Verdict::NewId(id) => {
+        BootEvidence::NewId(id) => {
             let skip = (known.ids.len() + 1).saturating_sub(MOST_IDS);
             set_ids(tx, known.ids.iter().skip(skip).copied().chain([id]))?;
         }
-        Verdict::Restarted => restart(tx, &known, now, clock)?,
-        Verdict::RestartedIfAlone if presence.is_alone() => restart(tx, &known, now, clock)?,
-        Verdict::RestartedIfAlone | Verdict::InDoubt => knows_boot = false,
+        BootEvidence::Restarted => restart(tx, &known, now, clock)?,
+        BootEvidence::RestartedIfAlone if presence.is_alone() => restart(tx, &known, now, clock)?,
+        BootEvidence::RestartedIfAlone | BootEvidence::InDoubt => knows_boot = false,
     }
     let known = Known::load(tx)?;
-    // Under the write lock, so that nobody can find out meanwhile that it is alone.
+    // Under the write lock, so that no other process can meanwhile conclude that it is alone.
     presence.join().map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
     Ok(Entered { knows_boot, known, now: *now })
 }
 
-/// Renews the stamp, inside a transaction. A boot clock that may not be the kernel's is no evidence, and neither is the wall
-/// clock of a process that does not know its boot.
+/// Renews the stamp, inside a transaction. A boot clock that may not be the kernel's is no
+/// evidence, and neither is the wall clock of a process that does not know its boot.
 pub(super) fn stamp(conn: &Connection, now: &Boot, knows_boot: bool) -> rusqlite::Result<()> {
     if !now.is_certain {
         return Ok(());
@@ -262,8 +270,9 @@ pub(super) fn stamp(conn: &Connection, now: &Boot, knows_boot: bool) -> rusqlite
     Ok(())
 }
 
-/// The first write after a restart. The processes of the boot before are gone, and so are their leases; the last writes
-/// may be gone too, so tokens go on above the ceiling that was on the disk.
+/// Performs the first write after a restart. The processes of the previous boot are dead, so their
+/// leases end; the last writes may be lost, so tokens continue above the ceiling that was on the
+/// disk.
 fn restart(conn: &Connection, known: &Known, now: &Boot, clock: &Clock) -> rusqlite::Result<()> {
     set_clock(conn, known, now, clock)?;
     let time = clock.now();
@@ -279,7 +288,7 @@ fn set_clock(conn: &Connection, known: &Known, now: &Boot, clock: &Clock) -> rus
     begin_boot(conn, now)
 }
 
-/// Whether there is a lease or a ticket whose end depends on the clock.
+/// Whether any lease or ticket has an end that depends on the clock.
 fn is_in_use(conn: &Connection, now: Timestamp) -> rusqlite::Result<bool> {
     let is_live = |record: &LockRecord| {
         let leases = record.holders.iter().map(|lease| lease.expires_at);
@@ -302,7 +311,8 @@ fn set_ids(conn: &Connection, ids: impl Iterator<Item = BootId>) -> rusqlite::Re
 }
 
 fn free_locks(conn: &Connection, now: Timestamp) -> rusqlite::Result<()> {
-    // All that has happened before is brought home, so that the numbers of what follows can go on from there.
+    // Moves all earlier events into the events table, so that the numbers of the next events
+    // continue from there.
     tables::gather(conn, now)?;
     let mut numbers = Numbers::after(tables::newest_event(conn)?);
     for mut row in tables::with_something_live(conn)? {
@@ -319,8 +329,8 @@ fn free_locks(conn: &Connection, now: Timestamp) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// The boots of all processes in a record: nobody of this boot has written yet. At least one, as the others get their whole
-/// time again.
+/// Returns the boots of all processes in a record: no process of this boot has written yet. Returns
+/// at least one boot, because surviving leases and tickets receive their full lifetime again.
 fn boots_of(record: &LockRecord) -> Vec<BootId> {
     let holders = record.holders.iter().map(|lease| &lease.ask);
     let asks = holders.chain(record.waiters.iter().map(|ticket| &ticket.ask));
@@ -343,20 +353,22 @@ mod tests {
     use super::*;
 
     const HOUR: u64 = 3_600_000_000;
-    /// Any day.
+    /// Start of the simulated wall clock.
     const DAY: u64 = 1_700_000_000_000_000;
 
     fn id(number: u128) -> BootId {
         BootId(uuid::Uuid::from_u128(number))
     }
 
-    /// A process that sees the boot id `number`, `up` hours after the start of the machine and `day` hours after [`DAY`].
+    /// Returns the boot of a process that sees the boot id `number`, `up` hours after the start of
+    /// the machine and `day` hours after [`DAY`].
     fn boot(number: u128, up: u64, day: u64) -> Boot {
         let wall = Timestamp::from_micros(DAY + day * HOUR);
         Boot { id: Some(id(number)), clock: up * HOUR, wall, is_certain: true }
     }
 
-    /// The file was last written with boot id 1, ten hours after the start of the machine.
+    /// Returns the state of a file that was last written with boot id 1, ten hours after the start
+    /// of the machine.
     fn known() -> Known {
         let wall_offset = boot(1, 10, 10).wall_offset();
         let stamp = Stamp { boottime: 10 * HOUR, wall_offset, clock_offset: wall_offset };
@@ -365,34 +377,34 @@ mod tests {
 
     #[test]
     fn a_boot_clock_that_is_behind_proves_a_restart() {
-        assert_eq!(known().judge(&boot(2, 1, 12)), Verdict::Restarted);
-        // Whatever the wall clock says, and whichever id is shown.
-        assert_eq!(known().judge(&boot(2, 1, 0)), Verdict::Restarted);
-        assert_eq!(known().judge(&boot(1, 1, 12)), Verdict::Restarted);
-        assert_eq!(known().judge(&Boot { id: None, ..boot(2, 1, 12) }), Verdict::Restarted);
-        assert_eq!(known().judge(&Boot { is_certain: false, ..boot(2, 1, 12) }), Verdict::InDoubt);
+        assert_eq!(known().judge(&boot(2, 1, 12)), BootEvidence::Restarted);
+        // The wall clock and the boot id do not matter.
+        assert_eq!(known().judge(&boot(2, 1, 0)), BootEvidence::Restarted);
+        assert_eq!(known().judge(&boot(1, 1, 12)), BootEvidence::Restarted);
+        assert_eq!(known().judge(&Boot { id: None, ..boot(2, 1, 12) }), BootEvidence::Restarted);
+        assert_eq!(known().judge(&Boot { is_certain: false, ..boot(2, 1, 12) }), BootEvidence::InDoubt);
     }
 
     #[test]
     fn another_boot_id_proves_nothing() {
-        assert_eq!(known().judge(&boot(1, 11, 11)), Verdict::Same);
-        assert_eq!(known().judge(&boot(2, 11, 11)), Verdict::NewId(id(2)));
-        assert_eq!(known().judge(&Boot { id: None, ..boot(1, 11, 11) }), Verdict::InDoubt);
+        assert_eq!(known().judge(&boot(1, 11, 11)), BootEvidence::Same);
+        assert_eq!(known().judge(&boot(2, 11, 11)), BootEvidence::NewId(id(2)));
+        assert_eq!(known().judge(&Boot { id: None, ..boot(1, 11, 11) }), BootEvidence::InDoubt);
     }
 
     #[test]
     fn a_wall_clock_that_was_set_proves_nothing() {
-        // Ahead by less than the machine had been up, and back.
-        assert_eq!(known().judge(&boot(2, 11, 15)), Verdict::NewId(id(2)));
-        assert_eq!(known().judge(&boot(2, 11, 3)), Verdict::NewId(id(2)));
-        // By any time, seen with a known id.
-        assert_eq!(known().judge(&boot(1, 11, 900)), Verdict::Same);
-        assert_eq!(known().judge(&Boot { id: None, ..boot(1, 11, 900) }), Verdict::InDoubt);
+        // Ahead by less than the previous uptime, and back.
+        assert_eq!(known().judge(&boot(2, 11, 15)), BootEvidence::NewId(id(2)));
+        assert_eq!(known().judge(&boot(2, 11, 3)), BootEvidence::NewId(id(2)));
+        // By any amount, with a known id.
+        assert_eq!(known().judge(&boot(1, 11, 900)), BootEvidence::Same);
+        assert_eq!(known().judge(&Boot { id: None, ..boot(1, 11, 900) }), BootEvidence::InDoubt);
     }
 
     #[test]
     fn a_machine_that_is_up_for_longer_than_before_needs_more_evidence() {
-        assert_eq!(known().judge(&boot(2, 11, 30)), Verdict::RestartedIfAlone);
+        assert_eq!(known().judge(&boot(2, 11, 30)), BootEvidence::RestartedIfAlone);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Rows as this connection last wrote them, so that a lock that is used again need not be read and parsed again.
+//! Cache of rows as this connection last wrote them, which saves reading and parsing a lock again.
 
 use std::collections::HashMap;
 
@@ -7,19 +7,22 @@ use rusqlite::Connection;
 use super::tables::LockRow;
 use crate::model::LockName;
 
-/// More locks than this are not remembered.
+/// Maximum number of cached locks.
 const MOST: usize = 1024;
 
-/// Rows as they are in the database. Only to be used inside a transaction that holds the write lock.
+/// Rows as stored in the database. Must be used only inside a transaction that holds the write
+/// lock.
 #[derive(Default)]
 pub(super) struct Cache {
     rows: HashMap<LockName, LockRow>,
-    /// Changes when any other connection, in this process or another, has written.
+    /// SQLite's data version: changes when any other connection, in this process or another, has
+    /// written.
     data_version: i64,
 }
 
 impl Cache {
-    /// Forgets everything if somebody else has written since. To be called first in each transaction.
+    /// Clears the cache if another connection has written since. Must be called first in each
+    /// transaction.
     pub(super) fn check(&mut self, conn: &Connection) -> rusqlite::Result<()> {
         let version = conn.prepare_cached("PRAGMA data_version")?.query_row([], |row| row.get(0))?;
         if version != self.data_version {
@@ -29,17 +32,18 @@ impl Cache {
         Ok(())
     }
 
-    /// Whether a row is remembered.
+    /// Whether the row of `name` is cached.
     pub(super) fn has(&self, name: &LockName) -> bool {
         self.rows.contains_key(name)
     }
 
-    /// Takes a row out: whoever changes it puts it back once the change is committed, or not at all.
+    /// Removes and returns a row. A caller that changes the row puts it back once the change is
+    /// committed, or not at all.
     pub(super) fn take(&mut self, name: &LockName) -> Option<LockRow> {
         self.rows.remove(name)
     }
 
-    /// Remembers a row that is as it is in the database.
+    /// Caches a row that equals the one in the database.
     pub(super) fn put(&mut self, row: LockRow) {
         if row.is_stored() {
             if self.rows.len() >= MOST {

@@ -1,4 +1,4 @@
-//! Opening the connection, and how long it waits for other writers.
+//! Opening the connection, and its timeout for other writers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,19 +12,20 @@ use super::options::SqliteOptions;
 use super::schema;
 use super::trouble::explain;
 use crate::error::Result;
-use crate::store::Moment;
+use crate::store::BootInstant;
 
-/// How long a caller that uses the connection on the spot waits for another process: it has other things to do.
+/// Busy timeout of a caller that uses the connection on its own thread: longer waits are left to
+/// the writer thread.
 const LITTLE: Duration = Duration::from_micros(150);
 
-/// How long to wait for other writers: as long as the store's settings say, or hardly at all.
+/// Busy timeout for other writers: the configured one, or `LITTLE`.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Patience {
     little: Arc<AtomicBool>,
 }
 
 impl Patience {
-    /// Does something with little patience. Only whoever has the connection may.
+    /// Runs `act` with the short busy timeout. Only the owner of the connection may call this.
     pub(super) fn with_little<T>(&self, act: impl FnOnce() -> T) -> T {
         self.little.store(true, Ordering::Relaxed);
         let done = act();
@@ -32,11 +33,12 @@ impl Patience {
         done
     }
 
-    /// Waits in short steps: a transaction takes microseconds, and SQLite's own steps are milliseconds.
+    /// Installs a busy handler that waits in short steps: a transaction takes microseconds, and the
+    /// steps of SQLite's own handler are milliseconds.
     fn apply_to(&self, conn: &mut Connection, most: Duration) -> rusqlite::Result<()> {
-        let (little, mut since) = (self.little.clone(), Moment::now());
+        let (little, mut since) = (self.little.clone(), BootInstant::now());
         conn.busy_handler(Some(move |tries: i32| {
-            let now = Moment::now();
+            let now = BootInstant::now();
             if tries == 0 {
                 since = now;
             }
@@ -59,8 +61,8 @@ pub(super) fn open(options: &SqliteOptions) -> Result<(StoreFile, Ledger, Patien
     let mut conn = Connection::open_with_flags(&path, flags).map_err(explain)?;
     let patience = Patience::default();
     patience.apply_to(&mut conn, options.busy).map_err(explain)?;
-    // A checkpoint at each close would cost short-lived processes more than all their work; the log is folded in when
-    // it has grown.
+    // A checkpoint at each close would cost short-lived processes more than all their work; the log
+    // is checkpointed when it has grown.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(explain)?;
     conn.set_prepared_statement_cache_capacity(96);
     let opened = schema::prepare(&mut conn, &path, options)?;

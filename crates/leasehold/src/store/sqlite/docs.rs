@@ -1,4 +1,4 @@
-//! Documents: a table and a comparison inside a transaction.
+//! Documents: a table and a version comparison inside a transaction.
 
 use std::sync::Arc;
 
@@ -9,18 +9,19 @@ use super::tasks::{Call, Shelf, micros};
 use super::writer::Writer;
 use crate::Result;
 use crate::model::Timestamp;
-use crate::store::doc_store::{BACK_ROOM, is_listed};
+use crate::store::doc_store::{RESERVED_PREFIX, is_listed};
 use crate::store::lock_store::page_size;
-use crate::store::{Abilities, Cursor, Doc, DocStore, Draft, Page, PutIf, Time};
+use crate::store::{Capabilities, Cursor, DocStore, Document, NewDocument, Page, PutIf, Time};
 
-/// Documents in the file.
+/// Documents in the database file.
 #[derive(Debug)]
 pub(super) struct SqliteDocs {
     writer: Arc<Writer>,
-    abilities: Abilities,
+    capabilities: Capabilities,
 }
 
-/// Once in so many writes, by chance, what is no longer worth keeping is cleared away; so many at a time.
+/// Average number of writes between sweeps of expired documents (chosen at random), and the maximum
+/// number of documents per sweep.
 const SWEEP_EVERY: u32 = 64;
 const SWEEP: u32 = 256;
 
@@ -29,7 +30,7 @@ const GET: &str =
 const LIST: &str = "SELECT key, version, body FROM leasehold_docs WHERE key >= ?1 AND key > ?2 \
     AND substr(key, 1, length(?1)) = ?1 AND (?3 OR substr(key, 1, 1) <> ?4) \
     AND (keep_until IS NULL OR keep_until > ?5) ORDER BY key LIMIT ?6";
-/// Of a document that is no longer worth keeping, too.
+/// Finds the version of an expired document, too.
 const VERSION: &str = "SELECT version FROM leasehold_docs WHERE key = ?";
 const PUT: &str = "INSERT INTO leasehold_docs (key, version, body, keep_until) VALUES (?1, ?2, ?3, ?4) \
     ON CONFLICT (key) DO UPDATE SET version = excluded.version, body = excluded.body, keep_until = excluded.keep_until";
@@ -41,39 +42,44 @@ const SET_FLOOR: &str = "INSERT INTO meta (key, value) VALUES ('docs_floor', ?) 
     ON CONFLICT (key) DO UPDATE SET value = max(value, excluded.value)";
 
 impl SqliteDocs {
-    pub(super) fn new(writer: Arc<Writer>, abilities: Abilities) -> Self {
-        Self { writer, abilities }
+    pub(super) fn new(writer: Arc<Writer>, capabilities: Capabilities) -> Self {
+        Self { writer, capabilities }
     }
 }
 
 #[async_trait]
 impl DocStore for SqliteDocs {
-    fn abilities(&self) -> Abilities {
-        self.abilities.clone()
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities.clone()
     }
 
     fn url(&self) -> String {
         self.writer.url()
     }
 
-    async fn get(&self, key: &str) -> Result<Option<Doc>> {
+    async fn get(&self, key: &str) -> Result<Option<Document>> {
         let key = key.to_owned();
         self.writer.look(move |shelf| get(shelf, &key)).await
     }
 
-    async fn get_all(&self, keys: &[String]) -> Result<Vec<Option<Doc>>> {
+    async fn get_all(&self, keys: &[String]) -> Result<Vec<Option<Document>>> {
         let keys = keys.to_vec();
         self.writer.look(move |shelf| keys.iter().map(|key| get(shelf, key)).collect()).await
     }
 
-    async fn put_if(&self, key: &str, expected: Option<u64>, draft: Draft) -> Result<PutIf> {
+    async fn put_if(&self, key: &str, expected: Option<u64>, draft: NewDocument) -> Result<PutIf> {
         let key = key.to_owned();
-        // A clash is told by what others have written.
+        // The answer of a conflict depends on writes of other callers.
         let call = Call { weight: 1, promises: true };
         self.writer.transact(call, move |shelf| put_if(shelf, &key, expected, &draft)).await
     }
 
-    async fn list(&self, prefix: &str, after: Option<Cursor>, limit: u32) -> Result<Page<(String, Doc)>> {
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<Cursor>,
+        limit: u32,
+    ) -> Result<Page<(String, Document)>> {
         let (prefix, limit) = (prefix.to_owned(), page_size(limit));
         let after = after.map(|after| after.0).unwrap_or_default();
         let items = self.writer.look(move |shelf| list(shelf, &prefix, &after, limit)).await?;
@@ -86,22 +92,27 @@ impl DocStore for SqliteDocs {
     }
 }
 
-fn get(shelf: &Shelf<'_>, key: &str) -> rusqlite::Result<Option<Doc>> {
+fn get(shelf: &Shelf<'_>, key: &str) -> rusqlite::Result<Option<Document>> {
     let (conn, now) = shelf.parts();
     let mut select = conn.prepare_cached(GET)?;
-    let doc = |row: &rusqlite::Row<'_>| Ok(Doc { version: version(row.get(0)?), body: row.get(1)? });
+    let doc = |row: &rusqlite::Row<'_>| Ok(Document { version: version(row.get(0)?), body: row.get(1)? });
     select.query_row(params![key, micros(now)], doc).optional()
 }
 
-fn put_if(shelf: &Shelf<'_>, key: &str, expected: Option<u64>, draft: &Draft) -> rusqlite::Result<PutIf> {
+fn put_if(
+    shelf: &Shelf<'_>,
+    key: &str,
+    expected: Option<u64>,
+    draft: &NewDocument,
+) -> rusqlite::Result<PutIf> {
     let there = get(shelf, key)?;
     if there.as_ref().map(|doc| doc.version) != expected {
-        return Ok(PutIf::Clash(there));
+        return Ok(PutIf::Conflict(there));
     }
     let (conn, now) = shelf.parts();
     let before: Option<i64> = conn.prepare_cached(VERSION)?.query_row([key], |row| row.get(0)).optional()?;
-    // By the clock too, and above all that are gone: a document that comes after one that was cleared away must not get
-    // its version, even if the clock was set back.
+    // Based on the clock, too, and above the versions of all removed documents: a document that
+    // replaces a removed one must not get the same version, even if the clock was set back.
     let floor: Option<i64> = conn.prepare_cached(FLOOR)?.query_row([], |row| row.get(0)).optional()?;
     let next = before.max(floor).map_or(0, |version| version + 1).max(micros(now));
     let until = draft.keep.map(|keep| micros(now.plus(keep)));
@@ -112,19 +123,24 @@ fn put_if(shelf: &Shelf<'_>, key: &str, expected: Option<u64>, draft: &Draft) ->
     Ok(PutIf::Written(version(next)))
 }
 
-fn list(shelf: &Shelf<'_>, prefix: &str, after: &str, limit: u32) -> rusqlite::Result<Vec<(String, Doc)>> {
+fn list(
+    shelf: &Shelf<'_>,
+    prefix: &str,
+    after: &str,
+    limit: u32,
+) -> rusqlite::Result<Vec<(String, Document)>> {
     let (conn, now) = shelf.parts();
-    let (back_room, door) = (prefix.starts_with(BACK_ROOM), BACK_ROOM.to_string());
+    let (back_room, door) = (prefix.starts_with(RESERVED_PREFIX), RESERVED_PREFIX.to_string());
     let values = params![prefix, after, back_room, door, micros(now), limit];
     let mut select = conn.prepare_cached(LIST)?;
     let found = select.query_map(values, |row| Ok((row.get(0)?, version(row.get(1)?), row.get(2)?)))?;
-    let docs =
-        found.map(|found| found.map(|(key, version, body): (String, _, _)| (key, Doc { version, body })));
+    let docs = found
+        .map(|found| found.map(|(key, version, body): (String, _, _)| (key, Document { version, body })));
     let docs: rusqlite::Result<Vec<_>> = docs.collect();
     docs.inspect(|docs| debug_assert!(docs.iter().all(|(key, _)| is_listed(key, prefix))))
 }
 
-/// Clears away what is no longer worth keeping, and remembers the highest version of it.
+/// Removes expired documents and stores the highest version among them.
 fn sweep(conn: &Connection, now: Timestamp) -> rusqlite::Result<()> {
     let mut select = conn.prepare_cached(ENDED)?;
     let ended = select.query_map(params![micros(now), SWEEP], |row| Ok((row.get(0)?, row.get(1)?)))?;

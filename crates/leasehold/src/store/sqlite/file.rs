@@ -1,4 +1,4 @@
-//! The file itself: made with care, and refused where it could not be safe.
+//! Database file: created with restricted permissions, and rejected where it would be unsafe.
 
 use std::fs::{self, OpenOptions};
 use std::io::ErrorKind;
@@ -8,30 +8,31 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::boot::Presence;
-use crate::error::{Error, Result, Trouble};
-use crate::store::Moment;
+use crate::error::{Error, Result, StoreErrorKind};
+use crate::store::BootInstant;
 
-/// The files of a store: where they really are, and which ones they were when they were opened.
+/// Files of a store: their canonical paths and their identities at the time of opening.
 pub(super) struct StoreFile {
     path: PathBuf,
     identity: Option<Identity>,
-    /// The log and the shared memory of the database.
+    /// Log and shared memory of the database.
     side_files: Vec<(PathBuf, Option<Identity>)>,
-    /// When to look again whether all of them are there, in microseconds of the boot clock.
+    /// Time of the next check that all files are in place, in microseconds of the boot clock.
     believed_until: AtomicU64,
-    /// Once the file was not there. It may be there again, but other processes may have used another one meanwhile.
+    /// Set once the file was missing. The file may have reappeared, but other processes may have
+    /// used another one meanwhile.
     lost: OnceLock<Error>,
 }
 
-/// Device and inode.
+/// Device and inode of a file.
 type Identity = (u64, u64);
 
-/// Files that were there are believed to be there for so long before a write. After a write the database is looked for in
-/// any case.
+/// Validity of a successful check before a write. After a write the database is checked in any
+/// case.
 const BELIEVED: Duration = Duration::from_millis(1);
 
 impl StoreFile {
-    /// Makes sure that there is a file of ours to be opened.
+    /// Ensures that a usable file exists at `path`.
     pub(super) fn prepare(path: &Path) -> Result<Self> {
         let path = prepare(path)?;
         Ok(Self {
@@ -43,7 +44,8 @@ impl StoreFile {
         })
     }
 
-    /// Takes note of the files that SQLite has made beside the database. From now on all of them have to stay.
+    /// Records the files that SQLite has created beside the database. From now on all of them must
+    /// stay in place.
     pub(super) fn opened(&mut self) -> Result<Presence> {
         self.is_unchanged()?;
         let presence = Presence::new(&self.path).map_err(|error| failed(&self.path, &error))?;
@@ -60,9 +62,10 @@ impl StoreFile {
         &self.path
     }
 
-    /// Fails if one of the files has been removed, moved or replaced since. Processes that open the path now get another
-    /// file: a process that goes on with the old one would hold locks that they do not see.
-    pub(super) fn is_still_there(&self, now: Moment) -> Result<()> {
+    /// Fails if one of the files has been removed, moved or replaced since. Processes that open the
+    /// path now get another file: a process that continues with the old one would hold locks that
+    /// they do not see.
+    pub(super) fn is_still_there(&self, now: BootInstant) -> Result<()> {
         if let Some(error) = self.lost.get() {
             return Err(error.clone());
         }
@@ -79,8 +82,8 @@ impl StoreFile {
         Ok(())
     }
 
-    /// Fails if the database has been removed, moved or replaced before or during the last write: nobody else will see what
-    /// was written.
+    /// Fails if the database has been removed, moved or replaced before or during the last write:
+    /// no other process will see that write.
     pub(super) fn is_unchanged(&self) -> Result<()> {
         if let Some(error) = self.lost.get() {
             return Err(error.clone());
@@ -92,12 +95,12 @@ impl StoreFile {
         let message =
             format!("the store {} was removed, moved or replaced while it was open", path.display());
         let hint = "start again every program that uses it, with the file in its place";
-        self.lost.get_or_init(|| Error::store(Trouble::Broken, message, hint)).clone()
+        self.lost.get_or_init(|| Error::store(StoreErrorKind::Broken, message, hint)).clone()
     }
 }
 
-/// What SQLite puts beside a database. It finds them by the name of the database, so each process has to reach the database
-/// by the same name.
+/// Suffixes of the files that SQLite creates beside a database. SQLite finds them by the name of
+/// the database, so each process must open the database by the same name.
 const SIDE_FILES: [&str; 2] = ["-wal", "-shm"];
 
 fn side_file(database: &Path, suffix: &str) -> PathBuf {
@@ -139,8 +142,8 @@ fn prepare(path: &Path) -> Result<PathBuf> {
     }
 }
 
-/// Refuses a file that has another name, in this mount namespace or in another: a process that reaches it by that name has
-/// another log beside it, and sees none of the locks.
+/// Rejects a file that has another name, in this mount namespace or in another: a process that
+/// opens the file by that name uses another log beside it and sees none of the locks.
 #[cfg(unix)]
 fn refuse_shared(path: &Path) -> Result<()> {
     use std::os::unix::fs::MetadataExt;
@@ -183,7 +186,8 @@ fn is_mount_point(_path: &Path) -> bool {
     false
 }
 
-/// Whether `mounts` has a mount at the path. Blanks and the like are written in octal.
+/// Whether `mounts` contains a mount at the path. Blanks and similar characters are written in
+/// octal.
 #[cfg(target_os = "linux")]
 fn is_listed(mounts: &str, path: &Path) -> bool {
     let escape = |text: &str| {
@@ -194,7 +198,8 @@ fn is_listed(mounts: &str, path: &Path) -> bool {
     mounts.lines().any(|line| line.split(' ').nth(4) == Some(path.as_str()))
 }
 
-/// An empty file that only its owner may read or write. SQLite gives its side files the same mode.
+/// Creates an empty file that only its owner may read or write. SQLite gives its side files the
+/// same mode.
 fn create(path: &Path) -> Result<()> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create_new(true);
@@ -202,7 +207,7 @@ fn create(path: &Path) -> Result<()> {
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     match options.open(path) {
         Ok(_) => Ok(()),
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()), // Somebody else starts at the same time.
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()), // Another process created it.
         Err(error) => Err(failed(path, &error)),
     }
 }
@@ -215,9 +220,10 @@ fn make_folder(folder: &Path) -> Result<()> {
     builder.create(folder).map_err(|error| failed(folder, &error))
 }
 
-/// File systems on which locks and shared memory do not reach every process that opens the file, with the numbers of the
-/// kernel (`linux/magic.h`, `fs/vboxsf`, `fs/orangefs`) and of GNU coreutils (`stat.c`). FUSE is among them: it may be
-/// anything, and most often it is a remote one; so are the folders that a virtual machine shares with its host.
+/// Rejects file systems on which locks and shared memory do not reach every process that opens the
+/// file, with the magic numbers of the kernel (`linux/magic.h`, `fs/vboxsf`, `fs/orangefs`) and of
+/// GNU coreutils (`stat.c`). FUSE is among them because it may be anything and most often is
+/// remote; so are the folders that a virtual machine shares with its host.
 #[cfg(target_os = "linux")]
 fn refuse_network(folder: &Path) -> Result<()> {
     const REMOTE: [(u64, &str); 23] = [
@@ -265,18 +271,20 @@ fn refuse_network(_folder: &Path) -> Result<()> {
 }
 
 fn refuse(path: &Path, what: &str, hint: &str) -> Error {
-    Error::store(Trouble::Misconfigured, format!("the store {} {what}", path.display()), hint)
+    Error::store(StoreErrorKind::Misconfigured, format!("the store {} {what}", path.display()), hint)
 }
 
 fn failed(path: &Path, error: &std::io::Error) -> Error {
     let at = path.display();
     let (trouble, hint) = match error.kind() {
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => (
-            Trouble::NotPermitted,
+            StoreErrorKind::NotPermitted,
             "let this user write there, or name another file with --store sqlite:PATH",
         ),
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => (Trouble::Unavailable, "make room on that disk"),
-        _ => (Trouble::Misconfigured, "name another file with --store sqlite:PATH"),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+            (StoreErrorKind::Unavailable, "make room on that disk")
+        }
+        _ => (StoreErrorKind::Misconfigured, "name another file with --store sqlite:PATH"),
     };
     Error::store(trouble, format!("the store {at} cannot be opened: {error}"), hint)
 }

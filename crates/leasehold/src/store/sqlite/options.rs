@@ -1,47 +1,48 @@
-//! From the URL to a path and its settings.
+//! Parses the store URL into a path and settings.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::error::{Error, Result, Trouble};
+use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::parse_duration;
 use crate::store::local_token::state_folder;
 use crate::store::ticket_rows::LONG_QUEUE;
 use crate::store::{Boot, Clock};
 
-/// Where the database is, and how it is used.
+/// Path and settings of the database.
 #[derive(Debug, Clone)]
 pub struct SqliteOptions {
-    /// The file.
+    /// Path of the database file.
     pub path: PathBuf,
-    /// What is on the disk before a call returns.
+    /// Guarantee about synced data when a call returns.
     pub durability: Durability,
-    /// How long to wait for other writers before giving up.
+    /// Maximum wait for other writers.
     pub busy: Duration,
-    /// The time to go by; else the boot clock.
+    /// Clock of the engine; the boot clock by default.
     pub clock: Option<Clock>,
-    /// The boot to believe in; else what the system says.
+    /// Boot to assume; by default the one that the system reports.
     pub boot: Option<Boot>,
-    /// How many events of history to keep.
+    /// Maximum number of events in the history.
     pub max_events: u32,
-    /// Queues of more tickets than this are stored as rows.
+    /// Maximum number of tickets that are stored inside the lock's record; longer queues are stored
+    /// as rows.
     #[doc(hidden)]
     pub long_queue: usize,
 }
 
-/// What is on the disk before a call returns. Whatever the setting, a crash of the program loses nothing, and no
-/// token is ever given twice.
+/// Guarantee about synced data when a call returns. With either setting a crash of the program
+/// loses nothing, and no token is ever issued twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Durability {
-    /// Grants to anybody who could outlive this machine are on the disk. What this machine's own processes hold is not
-    /// waited for: a power cut ends them together with their leases.
+    /// Grants to holders that can outlive this machine are synced. Leases of processes on this
+    /// machine are not: a power cut ends these processes together with their leases.
     Holders,
-    /// Everything is.
+    /// Every write is synced.
     Full,
 }
 
 impl SqliteOptions {
-    /// A file with the usual settings.
+    /// Returns options for `path` with the default settings.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
@@ -54,7 +55,8 @@ impl SqliteOptions {
         }
     }
 
-    /// What comes after `sqlite:` — `PATH`, `//PATH` or nothing for the default place, then `?sync=full&busy=5s`.
+    /// Parses the part after `sqlite:`: `PATH`, `//PATH` or nothing for the default path, then
+    /// `?sync=full&busy=5s`.
     pub(crate) fn from_url(rest: &str) -> Result<Self> {
         let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
         let path = path.strip_prefix("//").unwrap_or(path);
@@ -86,10 +88,10 @@ impl SqliteOptions {
 }
 
 fn wrong(message: &str, hint: &str) -> Error {
-    Error::store(Trouble::Misconfigured, message, hint)
+    Error::store(StoreErrorKind::Misconfigured, message, hint)
 }
 
-/// `$XDG_STATE_HOME/leasehold/leasehold.db`, or the same under `~/.local/state`.
+/// Returns `$XDG_STATE_HOME/leasehold/leasehold.db`, or the same under `~/.local/state`.
 fn default_path() -> Result<PathBuf> {
     match state_folder() {
         Some(folder) => Ok(folder.join("leasehold.db")),

@@ -1,23 +1,23 @@
-//! Tables and their versions.
+//! Tables and schema versions.
 
 use std::path::Path;
 use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::boot::{Known, Verdict};
+use super::boot::{BootEvidence, Known};
 use super::options::SqliteOptions;
 use super::tasks;
 use super::tickets;
 use super::trouble::{explain, is_busy};
-use crate::error::{Error, Result, Trouble};
+use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::Token;
-use crate::store::{Boot, Clock, Moment};
+use crate::store::{Boot, BootInstant, Clock};
 
-/// Marks a file as ours: "lshd".
+/// Application id that marks a file as a leasehold store: "lshd".
 const APPLICATION_ID: i32 = 0x6c73_6864;
 
-/// Each entry brings the schema one version further. Never change one that has been released: add the next.
+/// Schema migrations, one version each. Never change a released entry: add the next one.
 const MIGRATIONS: [&str; 7] = ["
     -- Facts about the store itself.
     CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -43,26 +43,26 @@ const MIGRATIONS: [&str; 7] = ["
     DELETE FROM meta WHERE key = 'boot';
 ", tickets::TABLE, tasks::BEGUN, tasks::HEADS_PER_QUEUE];
 
-/// Above every token of a lock that is forgotten.
+/// Key of a token above every token of a forgotten lock.
 pub(super) const FORGOTTEN: &str = "forgotten_floor";
-/// Tokens up to this one may have been given before the machine was restarted.
+/// Key of the highest token that may have been issued before the machine was restarted.
 pub(super) const FLOOR: &str = "token_floor";
-/// Tokens up to this one may be given: it has reached the disk.
+/// Key of the highest token that may be issued: the value has been synced.
 pub(super) const CEILING: &str = "token_ceiling";
 
-/// What the file says. Nothing of it is written before this process writes for the first time.
+/// State read from the file. Opening writes none of it; the first write of this process does.
 pub(super) struct Opened {
     pub(super) clock: Clock,
-    /// No token up to here may be given again.
+    /// Highest token that must not be issued again.
     pub(super) floor: Token,
-    /// No token above this may be given before a higher ceiling is on the disk.
+    /// Highest token that may be issued before a higher ceiling has been synced.
     pub(super) ceiling: Token,
 }
 
-/// Brings an open file to the newest schema. Safe when many start at once.
+/// Migrates an open file to the newest schema. Safe when many processes start at once.
 pub(super) fn prepare(conn: &mut Connection, path: &Path, options: &SqliteOptions) -> Result<Opened> {
     let explain = |error| explain(path, error);
-    // In one transaction: somebody may be making the tables just now.
+    // In one transaction: another process may be creating the tables concurrently.
     let look = conn.transaction().map_err(explain)?;
     let version = check_ours(&look, path)?;
     drop(look);
@@ -79,13 +79,14 @@ pub(super) fn prepare(conn: &mut Connection, path: &Path, options: &SqliteOption
     Ok(Opened { clock, floor, ceiling })
 }
 
-/// The floor and the ceiling. Who looks after a restart sees the floor that the first writer will set.
-pub(super) fn tokens(conn: &Connection, verdict: Verdict) -> rusqlite::Result<(Token, Token)> {
+/// Returns the floor and the ceiling. After a restart a reader gets the floor that the first writer
+/// will set.
+pub(super) fn tokens(conn: &Connection, verdict: BootEvidence) -> rusqlite::Result<(Token, Token)> {
     let (floor, ceiling) = (token(conn, FLOOR)?, token(conn, CEILING)?);
-    Ok(if verdict == Verdict::Restarted { (ceiling, ceiling) } else { (floor, ceiling) })
+    Ok(if verdict == BootEvidence::Restarted { (ceiling, ceiling) } else { (floor, ceiling) })
 }
 
-/// Refuses a file of another program or of a newer leasehold; says which version it has.
+/// Rejects a file of another program or of a newer leasehold; returns the schema version.
 fn check_ours(conn: &Connection, path: &Path) -> Result<usize> {
     let explain = |error| explain(path, error);
     let number = |pragma| conn.pragma_query_value(None, pragma, |row| row.get::<_, i32>(0)).map_err(explain);
@@ -97,7 +98,7 @@ fn check_ours(conn: &Connection, path: &Path) -> Result<usize> {
         if tables > 0 {
             let message = format!("{at} is a database of another program");
             return Err(Error::store(
-                Trouble::Misconfigured,
+                StoreErrorKind::Misconfigured,
                 message,
                 "name another file with --store sqlite:PATH",
             ));
@@ -109,18 +110,23 @@ fn check_ours(conn: &Connection, path: &Path) -> Result<usize> {
             "the store {at} has schema version {version}, made by a newer leasehold; this one knows {}",
             MIGRATIONS.len()
         );
-        return Err(Error::store(Trouble::Misconfigured, message, "upgrade leasehold, or name another file"));
+        return Err(Error::store(
+            StoreErrorKind::Misconfigured,
+            message,
+            "upgrade leasehold, or name another file",
+        ));
     }
     Ok(version)
 }
 
-/// Sets the journal to WAL, which is written into the file, so only now that it is known to be ours. When several do
-/// that to a new file at once, SQLite tells the slower ones that it is busy without asking its busy handler.
+/// Sets the journal to WAL. The mode is written into the file, so this happens only after the file
+/// has been identified as a leasehold store. When several processes do so to a new file at once,
+/// SQLite returns "busy" to the slower ones without calling the busy handler.
 fn keep_a_log(conn: &Connection, options: &SqliteOptions) -> rusqlite::Result<()> {
-    let patience = Moment::now().plus(options.busy);
+    let patience = BootInstant::now().plus(options.busy);
     loop {
         match conn.pragma_update(None, "journal_mode", "WAL") {
-            Err(error) if is_busy(&error) && Moment::now() < patience => {
+            Err(error) if is_busy(&error) && BootInstant::now() < patience => {
                 std::thread::sleep(Duration::from_millis(1));
             }
             done => return done,
@@ -131,7 +137,7 @@ fn keep_a_log(conn: &Connection, options: &SqliteOptions) -> rusqlite::Result<()
 fn migrate(conn: &mut Connection, path: &Path) -> Result<()> {
     let explain = |error| explain(path, error);
     let tx = conn.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).map_err(explain)?;
-    // Looked at again under the lock: somebody may have done it meanwhile.
+    // Checked again under the lock: another process may have migrated meanwhile.
     let version = check_ours(&tx, path)?;
     for step in &MIGRATIONS[version..] {
         tx.execute_batch(step).map_err(explain)?;

@@ -1,4 +1,4 @@
-//! The engine as a whole.
+//! SQLite engine: locks, tasks and documents of one file.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::docs::SqliteDocs;
-use super::examine::examine;
+use super::health::check_health;
 use super::options::SqliteOptions;
 use super::tables;
 use super::tasks::SqliteTasks;
@@ -18,11 +18,11 @@ use crate::model::{
 use crate::store::lock_store::page_size;
 use crate::store::wake::{self, Reach};
 use crate::store::{
-    Abilities, Changes, Cursor, DocStore, Finding, Hosts, ListEvents, ListLocks, LockState, LockStore,
-    OnNotice, Page, Peek, Recipient, Span, Store, Subscription, TaskStore,
+    Capabilities, Cursor, DocStore, EventRange, HealthCheck, Hosts, ListEvents, ListLocks, LockState,
+    LockStore, OnNotice, Page, Peek, Recipient, Store, Subscription, TaskStore, WaiterSubscription,
 };
 
-/// Locks, tasks and documents in a file of this machine.
+/// Locks, tasks and documents in a file on this machine.
 #[derive(Debug)]
 pub struct SqliteStore {
     writer: Arc<Writer>,
@@ -30,22 +30,25 @@ pub struct SqliteStore {
     docs: SqliteDocs,
 }
 
-/// A wake-up that gets lost costs a waiter this long.
+/// Poll interval of waiters: the maximum delay caused by a lost wake-up.
 const POLL: Duration = Duration::from_millis(100);
 
 impl SqliteStore {
-    /// Opens the file, or makes it. Reads and writes it on the spot: a millisecond, unless the disk is slow.
+    /// Opens the file, or creates it. Reads and writes it on the calling thread: about a
+    /// millisecond, unless the disk is slow.
     #[expect(clippy::unused_async, reason = "every engine is opened alike")]
     pub async fn open(options: SqliteOptions) -> Result<Self> {
         let writer = Arc::new(Writer::open(&options)?);
-        let (tasks, docs) = (SqliteTasks::new(writer.clone()), SqliteDocs::new(writer.clone(), abilities()));
+        let (tasks, docs) =
+            (SqliteTasks::new(writer.clone()), SqliteDocs::new(writer.clone(), capabilities()));
         Ok(Self { writer, tasks, docs })
     }
 
-    /// Adds tasks in a transaction of the caller, on a connection that the caller has opened on the store's own file:
-    /// they are there if and when it is committed. Tables of the caller may be in that file, beside the store's.
+    /// Adds tasks in a transaction of the caller, on a connection that the caller has opened on the
+    /// store's own file: the tasks exist if and when the transaction is committed. The caller may
+    /// have its own tables in that file, beside the store's.
     ///
-    /// Workers notice within milliseconds, without being told.
+    /// Workers notice the tasks within milliseconds, without a notification.
     pub fn enqueue_in(&self, tx: &rusqlite::Transaction<'_>, new: &[NewTask]) -> Result<Vec<Enqueued>> {
         self.tasks.enqueue_in(tx, new)
     }
@@ -53,8 +56,8 @@ impl SqliteStore {
 
 #[async_trait]
 impl Store for SqliteStore {
-    fn abilities(&self) -> Abilities {
-        abilities()
+    fn capabilities(&self) -> Capabilities {
+        capabilities()
     }
 
     fn url(&self) -> String {
@@ -88,9 +91,9 @@ impl Store for SqliteStore {
         let _ = elsewhere;
     }
 
-    async fn examine(&self) -> Result<Vec<Finding>> {
+    async fn check_health(&self) -> Result<Vec<HealthCheck>> {
         let path = self.writer.path();
-        self.writer.run(move |ledger| examine(ledger, &path)).await
+        self.writer.run(move |ledger| check_health(ledger, &path)).await
     }
 }
 
@@ -144,30 +147,32 @@ impl LockStore for SqliteStore {
     async fn history(&self, ask: &ListEvents) -> Result<Page<Event>> {
         let (limit, lock, span) = (page_size(ask.limit), ask.lock.clone(), ask.span.clone());
         let found = self.writer.run(move |ledger| match (&span, &lock) {
-            (Span::After(after), None) => {
+            (EventRange::After(after), None) => {
                 ledger.gathered(|conn| tables::events_after(conn, number(after), limit))
             }
-            (Span::After(after), Some(lock)) => {
-                // Back from the newest, then the right way round.
+            (EventRange::After(after), Some(lock)) => {
+                // `events_of` returns the newest first; `After` wants the oldest first.
                 let mut found = tables::events_of(ledger.conn(), lock, i64::MAX, u32::MAX)?;
                 found.retain(|(seq, _)| *seq > number(after));
                 found.reverse();
                 found.truncate(limit as usize);
                 Ok(found)
             }
-            (Span::Newest, None) => ledger.gathered(|conn| tables::events_before(conn, i64::MAX, limit)),
-            (Span::Newest, Some(lock)) => tables::events_of(ledger.conn(), lock, i64::MAX, limit),
-            (Span::Before(before), None) => {
+            (EventRange::Newest, None) => {
+                ledger.gathered(|conn| tables::events_before(conn, i64::MAX, limit))
+            }
+            (EventRange::Newest, Some(lock)) => tables::events_of(ledger.conn(), lock, i64::MAX, limit),
+            (EventRange::Before(before), None) => {
                 ledger.gathered(|conn| tables::events_before(conn, number(before), limit))
             }
-            (Span::Before(before), Some(lock)) => {
+            (EventRange::Before(before), Some(lock)) => {
                 tables::events_of(ledger.conn(), lock, number(before), limit)
             }
         });
         let found = found.await?;
         let last = found.last().map(|(seq, _)| Cursor(seq.to_string()));
         let next = match &ask.span {
-            Span::After(after) => Some(last.unwrap_or_else(|| after.clone())),
+            EventRange::After(after) => Some(last.unwrap_or_else(|| after.clone())),
             _ => last.filter(|_| found.len() == limit as usize),
         };
         Ok(Page { items: found.into_iter().map(|(_, event)| event).collect(), next })
@@ -180,7 +185,7 @@ impl LockStore for SqliteStore {
         Ok(self.writer.clock().now())
     }
 
-    fn changes(&self, lock: Option<&LockName>, waiter: &LeaseId) -> Changes {
+    fn changes(&self, lock: Option<&LockName>, waiter: &LeaseId) -> WaiterSubscription {
         self.writer.waiters().changes(lock, *waiter, Reach::Machine, POLL)
     }
 
@@ -200,21 +205,21 @@ impl LockStore for SqliteStore {
     }
 }
 
-fn abilities() -> Abilities {
-    Abilities {
+fn capabilities() -> Capabilities {
+    Capabilities {
         engine: "sqlite",
         hosts: Hosts::OneMachine,
         min_ttl: Ttl::from_millis(50),
         poll: POLL,
         wakes: cfg!(target_os = "linux"),
-        sees_the_dead: cfg!(target_os = "linux"),
+        detects_dead_processes: cfg!(target_os = "linux"),
         lasting: true,
         shares: true,
         queues: true,
         forgets_locks: true,
         grace: Duration::ZERO,
-        ttl: Abilities::TTL,
-        tasks: Abilities::ALL_OF_TASKS,
+        ttl: Capabilities::TTL,
+        tasks: Capabilities::ALL_OF_TASKS,
     }
 }
 

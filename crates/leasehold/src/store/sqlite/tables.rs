@@ -1,4 +1,4 @@
-//! The SQL: records and events in and out. Every statement is a constant; names and texts are parameters.
+//! SQL for records and events. Every statement is a constant; names and texts are parameters.
 
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 
@@ -7,24 +7,25 @@ use super::tickets;
 use crate::model::{Event, LockName, LockRecord, Timestamp, TokenFloor};
 use crate::store::ticket_rows::{LONG_QUEUE, Layout, Listed, TicketRows, is_listed};
 
-/// A lock's row.
+/// Row of a lock.
 pub(super) struct LockRow {
     id: Option<i64>,
     pub(super) record: LockRecord,
     wake_at: Option<i64>,
-    /// The newest of its events that has moved out of the tail.
+    /// Number of the newest event that has moved out of the tail.
     last_event: Option<i64>,
     pub(super) tail: Tail,
-    /// Its tickets as they are stored, if they are rows of their own.
+    /// Tickets as stored, if they are rows of their own.
     tickets: Option<TicketRows>,
-    /// Queues of more tickets than this are stored as rows.
+    /// Maximum number of tickets that are stored inside the record; longer queues are stored as
+    /// rows.
     pub(super) long_queue: usize,
 }
 
 const COLUMNS: &str = "SELECT id, record, wake_at, last_event, tail FROM locks";
 
 impl LockRow {
-    /// A lock that is not stored.
+    /// Returns the row of a lock that is not stored.
     pub(super) fn new(name: LockName, floor: TokenFloor) -> Self {
         let record = LockRecord::without_record(name, floor);
         let tail = Tail::default();
@@ -39,7 +40,7 @@ impl LockRow {
         }
     }
 
-    /// Reads its tickets, if they are rows of their own.
+    /// Loads the tickets, if they are rows of their own.
     fn fill(&mut self, conn: &Connection) -> rusqlite::Result<()> {
         if let (Some(id), Some(rows)) = (self.id, &mut self.tickets) {
             *rows = tickets::load(conn, id, &mut self.record)?;
@@ -47,9 +48,10 @@ impl LockRow {
         Ok(())
     }
 
-    /// Writes what has changed of its tickets, if they are or become rows; gives the record as its column has it.
+    /// Writes the changed tickets, if they are or become rows; returns the record in the form of
+    /// its column.
     fn store_tickets(&mut self, conn: &Connection) -> rusqlite::Result<String> {
-        // A lock that is not stored yet has no number for rows to refer to.
+        // A lock that is not stored yet has no id for rows to refer to.
         let Some(id) = self.id else { return to_json(&self.record) };
         match Layout::choose(&self.record, self.tickets.as_ref(), self.long_queue) {
             Layout::Inline => {
@@ -67,12 +69,12 @@ impl LockRow {
         }
     }
 
-    /// Whether it is in the database, and known by its number.
+    /// Whether the lock is in the database and its id is known.
     pub(super) fn is_stored(&self) -> bool {
         self.id.is_some()
     }
 
-    /// Adds events to its history. They are written with the row.
+    /// Appends events to the history of the lock. They are written with the row.
     pub(super) fn tell(
         &mut self,
         events: &[Event],
@@ -86,7 +88,7 @@ impl LockRow {
         Ok(())
     }
 
-    /// Reads a row. If its tickets are rows of their own, [`tickets::fill`] has to follow.
+    /// Reads a row. If its tickets are rows of their own, `LockRow::fill` must be called next.
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         let (record, is_listed) = stored_record(row.get_ref(1)?.as_str()?, 1)?;
         Ok(Self {
@@ -108,18 +110,18 @@ pub(super) fn load(conn: &Connection, name: &LockName) -> rusqlite::Result<Optio
     Ok(row)
 }
 
-/// A lock's row without the tickets of a long queue.
+/// Row of a lock without the tickets of a long queue.
 pub(super) struct Stored {
     pub(super) id: i64,
     pub(super) body: Body,
     pub(super) wake_at: Option<Timestamp>,
 }
 
-/// What a lock's row has.
+/// Content of a lock's row.
 pub(super) enum Body {
-    /// All of it.
+    /// The complete record.
     Whole(LockRecord),
-    /// All but its tickets, which are rows.
+    /// The record without its tickets, which are rows.
     Listed(Listed),
 }
 
@@ -139,10 +141,10 @@ pub(super) fn without_tickets(conn: &Connection, name: &LockName) -> rusqlite::R
     conn.prepare_cached(LOOK)?.query_row([name.as_str()], read).optional()
 }
 
-/// What is read of a lock without its tickets.
+/// Reads a lock without its tickets.
 pub(super) const LOOK: &str = "SELECT id, record, wake_at FROM locks WHERE name = ?";
 
-/// A record as its column has it, and whether its tickets are rows.
+/// Parses a record column; returns the record and whether its tickets are rows.
 pub(super) fn stored_record(text: &str, column: usize) -> rusqlite::Result<(LockRecord, bool)> {
     if is_listed(text) {
         let Listed { record, .. } = from_json(text, column)?;
@@ -151,10 +153,10 @@ pub(super) fn stored_record(text: &str, column: usize) -> rusqlite::Result<(Lock
     Ok((from_json(text, column)?, false))
 }
 
-/// Saves a row. `wake_at` moves only when it would be too late: moving it costs a second page.
+/// Saves a row. `wake_at` changes only if it would be too late: changing it costs a second page.
 pub(super) fn save(conn: &Connection, row: &mut LockRow, now: Timestamp) -> rusqlite::Result<()> {
     let early_enough = match (row.record.next_end(), row.wake_at) {
-        // One that has passed would make every waiter ask again at every look.
+        // A `wake_at` in the past would make every waiter send its request again after every poll.
         (Some(end), Some(wake_at)) => wake_at <= micros(end) && micros(now) < wake_at,
         (None, Some(_)) => true,
         (Some(_), None) => false,
@@ -171,9 +173,9 @@ pub(super) fn save(conn: &Connection, row: &mut LockRow, now: Timestamp) -> rusq
     }
 }
 
-/// Saves a row with the `wake_at` that it should have.
+/// Saves a row with its exact `wake_at`.
 fn save_exact(conn: &Connection, row: &mut LockRow, now: Timestamp) -> rusqlite::Result<()> {
-    // The sweeper also has to find a row that only has a tail.
+    // The sweep must also find a row that only has a tail.
     let tail = (!row.tail.is_empty()).then_some(now);
     let wake_at = row.record.next_end().or(tail).map(micros);
     let sql = "INSERT INTO locks (name, record, wake_at, last_event, tail) VALUES (?, ?, ?, ?, ?) ON CONFLICT (name) \
@@ -187,20 +189,21 @@ fn save_exact(conn: &Connection, row: &mut LockRow, now: Timestamp) -> rusqlite:
     Ok(())
 }
 
-/// Saves a row with its tail moved out and with the `wake_at` that it should have.
+/// Moves the tail of a row to the events table and saves the row with its exact `wake_at`.
 pub(super) fn save_tidy(conn: &Connection, row: &mut LockRow, now: Timestamp) -> rusqlite::Result<()> {
     move_out(conn, row)?;
     save_exact(conn, row, now)
 }
 
-/// Moves the newest events of a lock to those of all locks, and says how many they were. The row is not saved by this.
+/// Moves the tail of a lock to the events table and returns the number of moved events. Does not
+/// save the row.
 pub(super) fn move_out(conn: &Connection, row: &mut LockRow) -> rusqlite::Result<u32> {
     let mut moved = 0;
     let sql = "INSERT INTO events (seq, previous, event) VALUES (?, ?, ?) ON CONFLICT (seq) DO NOTHING";
     let mut insert = conn.prepare_cached(sql)?;
     for (seq, event) in std::mem::take(&mut row.tail).lines() {
         let mut seq = row.last_event.map_or(seq, |last| seq.max(last + 1));
-        // Only where clocks stand still do two connections give the same number.
+        // Two connections assign the same number only if the clock stands still.
         while insert.execute(params![seq, row.last_event, event])? == 0 {
             seq += 1;
         }
@@ -210,7 +213,8 @@ pub(super) fn move_out(conn: &Connection, row: &mut LockRow) -> rusqlite::Result
     Ok(moved)
 }
 
-/// Moves all tails out, so that all events are in order in one place. Says whether there were any.
+/// Moves all tails to the events table, which then has all events in order. Returns whether there
+/// were any.
 pub(super) fn gather(conn: &Connection, now: Timestamp) -> rusqlite::Result<bool> {
     let sql = format!("{COLUMNS} WHERE wake_at IS NOT NULL AND tail <> ''");
     let mut found = rows(conn, &sql, [])?;
@@ -220,14 +224,14 @@ pub(super) fn gather(conn: &Connection, now: Timestamp) -> rusqlite::Result<bool
     Ok(!found.is_empty())
 }
 
-/// The number of the newest event that has moved out of its lock's tail.
+/// Returns the number of the newest event in the events table.
 pub(super) fn newest_event(conn: &Connection) -> rusqlite::Result<i64> {
     let newest: Option<i64> = conn.query_row("SELECT max(seq) FROM events", [], |row| row.get(0))?;
     Ok(newest.unwrap_or(0))
 }
 
-/// Drops the oldest events: those beyond `keep`, and those before `before`. The newest stays, so that numbers go on from
-/// it. A bounded piece of work at a time.
+/// Deletes the oldest events: those beyond `keep` and those before `before`. The newest event
+/// stays, so that numbers continue from it. Each call does a bounded amount of work.
 pub(super) fn prune(conn: &Connection, keep: u32, before: Timestamp) -> rusqlite::Result<()> {
     let beyond = "SELECT seq FROM events ORDER BY seq DESC LIMIT 1 OFFSET ?";
     let beyond: Option<i64> =
@@ -240,9 +244,10 @@ pub(super) fn prune(conn: &Connection, keep: u32, before: Timestamp) -> rusqlite
     conn.prepare_cached(drop)?.execute([until]).map(|_| ())
 }
 
-/// The newest of the oldest events that is older than `before`, but not the newest of all.
+/// Returns the newest event that is older than `before`, among the oldest events and except the
+/// newest of all.
 fn older(conn: &Connection, before: Timestamp) -> rusqlite::Result<Option<i64>> {
-    // Events are in the order of their time: if the oldest is young, all are.
+    // Events are ordered by time: if the oldest is recent, all are.
     let oldest = "SELECT json_extract(event, '$.at') FROM events ORDER BY seq LIMIT 1";
     let oldest: Option<i64> = conn.prepare_cached(oldest)?.query_row([], |row| row.get(0)).optional()?;
     if oldest.is_none_or(|oldest| oldest >= micros(before)) {
@@ -253,18 +258,18 @@ fn older(conn: &Connection, before: Timestamp) -> rusqlite::Result<Option<i64>> 
     conn.prepare_cached(sql)?.query_row([micros(before)], |row| row.get(0))
 }
 
-/// Rows that have, or had a while ago, a holder or a waiter.
+/// Returns rows that have, or recently had, a holder or a waiter.
 pub(super) fn with_something_live(conn: &Connection) -> rusqlite::Result<Vec<LockRow>> {
     rows(conn, &format!("{COLUMNS} WHERE wake_at IS NOT NULL"), [])
 }
 
-/// Rows that may have something to clear away by `now`.
+/// Returns rows that may have an expired lease or ticket at `now`.
 pub(super) fn due(conn: &Connection, now: Timestamp, limit: u32) -> rusqlite::Result<Vec<LockRow>> {
     let sql = format!("{COLUMNS} WHERE wake_at <= ? ORDER BY wake_at LIMIT ?");
     rows(conn, &sql, params![micros(now), limit])
 }
 
-/// The next locks by name that neither end anything nor have events of their own to move out.
+/// Returns the next locks by name without a pending end and without a tail.
 pub(super) fn idle(conn: &Connection, after: &str, limit: u32) -> rusqlite::Result<Vec<(i64, LockRecord)>> {
     let sql = "SELECT id, record FROM locks WHERE name > ? AND wake_at IS NULL ORDER BY name LIMIT ?";
     let mut select = conn.prepare_cached(sql)?;
@@ -272,12 +277,12 @@ pub(super) fn idle(conn: &Connection, after: &str, limit: u32) -> rusqlite::Resu
     select.query_map(params![after, limit], read)?.collect()
 }
 
-/// Removes a lock. Its events stay.
+/// Deletes a lock. Its events stay.
 pub(super) fn remove(conn: &Connection, id: i64) -> rusqlite::Result<()> {
     conn.prepare_cached("DELETE FROM locks WHERE id = ?")?.execute([id]).map(drop)
 }
 
-/// Records by name, from `after` on; with `busy`, only those that somebody may hold.
+/// Returns records by name, after `after`; with `busy`, only those that may have a holder.
 pub(super) fn list(
     conn: &Connection,
     prefix: &str,
@@ -293,12 +298,12 @@ pub(super) fn list(
     Ok(found.into_iter().map(|row| row.record).collect())
 }
 
-/// Events after a number, oldest first.
+/// Returns events after a number, oldest first.
 pub(super) fn events_after(conn: &Connection, after: i64, limit: u32) -> rusqlite::Result<Vec<(i64, Event)>> {
     events(conn, "SELECT seq, event FROM events WHERE seq > ? ORDER BY seq LIMIT ?", params![after, limit])
 }
 
-/// Events before a number, newest first.
+/// Returns events before a number, newest first.
 pub(super) fn events_before(
     conn: &Connection,
     before: i64,
@@ -311,7 +316,8 @@ pub(super) fn events_before(
     )
 }
 
-/// One lock's events before a number, newest first: its tail, and then along the chain.
+/// Returns the events of one lock before a number, newest first: its tail, then the chain of
+/// events.
 pub(super) fn events_of(
     conn: &Connection,
     lock: &LockName,
@@ -334,7 +340,8 @@ pub(super) fn events_of(
     Ok(found)
 }
 
-/// Events of a lock without a row, which has no chain to go along: found among those of all.
+/// Returns the events of a lock without a row. Such a lock has no chain to follow, so this searches
+/// the events of all locks.
 fn events_of_forgotten(
     conn: &Connection,
     lock: &LockName,

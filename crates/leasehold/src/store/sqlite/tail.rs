@@ -1,14 +1,15 @@
-//! The newest events of a lock, kept in its own row, which is written anyway.
+//! Newest events of a lock, stored inline in its row, which is written anyway.
 
 use std::fmt::Write;
 
 use super::tables::{from_json, to_json};
 use crate::model::{Event, Timestamp};
 
-/// A tail that is longer than this moves out. With its record it stays within one page of the file.
+/// Size in bytes above which a tail moves to the events table. A tail of this size and its record
+/// stay within one page of the file.
 const LONG: usize = 2600;
 
-/// The newest events of a lock: a line for each, its number and then the event as JSON.
+/// Newest events of a lock: one line per event, with its number and the event as JSON.
 #[derive(Default)]
 pub(super) struct Tail(String);
 
@@ -35,17 +36,17 @@ impl Tail {
         Ok(())
     }
 
-    /// The number of the newest.
+    /// Returns the number of the newest event.
     pub(super) fn last(&self) -> Option<i64> {
         self.0.lines().next_back().and_then(split).map(|(seq, _)| seq)
     }
 
-    /// Numbers and events as they were written, oldest first.
+    /// Returns numbers and events as stored, oldest first.
     pub(super) fn lines(&self) -> impl DoubleEndedIterator<Item = (i64, &str)> {
         self.0.lines().filter_map(split)
     }
 
-    /// Numbers and events, newest first.
+    /// Returns numbers and events, newest first.
     pub(super) fn events(&self) -> rusqlite::Result<Vec<(i64, Event)>> {
         self.lines().rev().map(|(seq, event)| Ok((seq, from_json(event, 0)?))).collect()
     }
@@ -56,24 +57,25 @@ fn split(line: &str) -> Option<(i64, &str)> {
     Some((seq.parse().ok()?, event))
 }
 
-/// Numbers the events of one connection: in the order in which they happen, also among connections.
+/// Assigns numbers to the events of one connection: in the order in which they happen, also across
+/// connections.
 ///
-/// A number is the engine's time in microseconds, with room for a thousand events in each. Whoever writes reads that
-/// time with the write lock in hand, so it is later than that of everybody who wrote before.
+/// A number is the engine's time in microseconds times `PER_MICRO`. A writer reads that time while
+/// holding the write lock, so its time is later than that of every earlier writer.
 pub(super) struct Numbers {
     last: i64,
 }
 
-/// How many numbers a microsecond has.
+/// Number of event numbers per microsecond.
 const PER_MICRO: i64 = 1024;
 
 impl Numbers {
-    /// Goes on after `last`. After a restart of the machine the clock may be behind the events.
+    /// Continues after `last`. After a restart of the machine the clock may be behind the events.
     pub(super) fn after(last: i64) -> Self {
         Self { last }
     }
 
-    /// The next one, for a lock whose newest event has the number `newest`.
+    /// Returns the next number for a lock whose newest event has the number `newest`.
     pub(super) fn next(&mut self, now: Timestamp, newest: Option<i64>) -> i64 {
         let now = i64::try_from(now.as_micros()).unwrap_or(i64::MAX).saturating_mul(PER_MICRO);
         self.last = now.max(self.last + 1).max(newest.map_or(0, |newest| newest + 1));

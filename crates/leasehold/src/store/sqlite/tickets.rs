@@ -1,4 +1,4 @@
-//! The rows of a long queue: what is read and written of them, and refreshing one without reading the others.
+//! Rows of a long queue, and the refresh of one ticket without reading the others.
 
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -9,7 +9,7 @@ use crate::model::{
 };
 use crate::store::ticket_rows::{LISTED, RowChange, TicketRow, TicketRows};
 
-/// Its part of the schema.
+/// Schema of the tickets table.
 pub(super) const TABLE: &str = "
     -- A long queue: one row per ticket, in the order of `place`, so that refreshing one does not write the others. The
     -- lock's `record` says that its tickets are here.
@@ -18,13 +18,13 @@ pub(super) const TABLE: &str = "
                           ticket TEXT NOT NULL, PRIMARY KEY (lock, lease_id)) WITHOUT ROWID;
 ";
 
-/// Whether a lock's tickets are rows: its record begins as the second parameter does.
+/// Tests whether a lock's tickets are rows: then the record begins with the second parameter.
 const IS_LISTED: &str = "SELECT 1 FROM locks WHERE name = ?1 AND substr(record, 1, length(?2)) = ?2";
 const ONE: &str = "SELECT ticket FROM tickets WHERE lock = ? AND lease_id = ?";
 const REFRESH: &str = "UPDATE tickets SET expires_at = ?1, patience = ?2, refreshes = refreshes + 1 \
                        WHERE lock = ?3 AND lease_id = ?4 AND expires_at <= ?1 RETURNING place";
 
-/// Reads all tickets into a record that came without them.
+/// Loads all tickets into a record that was read without them.
 pub(super) fn load(conn: &Connection, lock: i64, record: &mut LockRecord) -> rusqlite::Result<TicketRows> {
     let sql =
         "SELECT place, expires_at, patience, refreshes, ticket FROM tickets WHERE lock = ? ORDER BY place";
@@ -49,7 +49,7 @@ pub(super) fn load(conn: &Connection, lock: i64, record: &mut LockRecord) -> rus
     Ok(found)
 }
 
-/// Writes what has changed.
+/// Writes the changed rows.
 pub(super) fn save(
     conn: &Connection,
     lock: i64,
@@ -79,8 +79,9 @@ pub(super) fn remove_all(conn: &Connection, lock: i64) -> rusqlite::Result<()> {
     conn.prepare_cached("DELETE FROM tickets WHERE lock = ?")?.execute([lock]).map(drop)
 }
 
-/// Refreshes the ticket of a waiter that asks again, if nothing can have ended and nobody in the way is dead: then nothing
-/// else would change by the rules. None, and nothing has happened, if they have to decide.
+/// Refreshes the ticket of a waiter that repeats its request, if nothing can have ended and neither
+/// a holder nor the first waiter is dead: then the rules in leasehold-model would change nothing
+/// else. Returns `None`, without any change, if the slow path must decide.
 pub(super) fn refresh(
     conn: &Connection,
     name: &LockName,
@@ -91,7 +92,7 @@ pub(super) fn refresh(
     let LockOp::Acquire(Acquire { ask, queue: Some(patience), steal_after: None }) = op else {
         return Ok(None);
     };
-    // Most locks have no long queue: their records need not be parsed for this.
+    // Most locks have no long queue, so their records need not be parsed for this.
     if !conn.prepare_cached(IS_LISTED)?.exists(params![name.as_str(), LISTED])? {
         return Ok(None);
     }
@@ -109,7 +110,7 @@ pub(super) fn refresh(
     if !is_settled {
         return Ok(None);
     }
-    // The end only moves on, so that `wake_at` stays before it.
+    // The end only moves later, so `wake_at` stays before it.
     let values = params![micros(now.plus(*patience)), number(patience.as_micros()), id, key(&ask.lease_id)];
     let place: Option<i64> = conn.prepare_cached(REFRESH)?.query_row(values, |row| row.get(0)).optional()?;
     let Some(place) = place else {
@@ -155,12 +156,12 @@ mod tests {
         LockOp::Acquire(Acquire { ask: Arc::new(ask), queue: Some(Ttl::from_secs(600)), steal_after: None })
     }
 
-    /// Makes a lock with this number of waiters.
+    /// Creates a lock with the given number of waiters.
     fn fill(conn: &Connection, name: &LockName, waiters: u128) {
         let mut row = LockRow::new(name.clone(), TokenFloor::default());
         row.record.apply(&ask(0), NOW);
         tables::save(conn, &mut row, NOW).unwrap();
-        // Known by its number from here on.
+        // Loaded again because the saved row has an id.
         let mut row = tables::load(conn, name).unwrap().unwrap();
         for number in 1..=waiters {
             row.record.apply(&ask(number), NOW);
@@ -169,7 +170,8 @@ mod tests {
         assert_eq!(tables::load(conn, name).unwrap().unwrap().record, row.record);
     }
 
-    /// Steps of SQLite's machine, by all statements of this connection that are remembered.
+    /// Returns the steps of SQLite's virtual machine for the given cached statements of this
+    /// connection.
     fn steps(conn: &Connection, sqls: &[&str]) -> i32 {
         let of = |sql| conn.prepare_cached(sql).unwrap().reset_status(StatementStatus::VmStep);
         sqls.iter().map(|sql| of(sql)).sum()
@@ -208,7 +210,7 @@ mod tests {
             costs.push((stored, look, steps(&conn, &sqls)));
             let version = u64::try_from(waiters).unwrap() + 2;
             assert_eq!(tables::load(&conn, &name).unwrap().unwrap().record.version, version);
-            // What is not settled is for the rules.
+            // Requests that may change more take the slow path.
             assert!(
                 refresh(&conn, &name, &ask(1), NOW.plus(Ttl::from_secs(600)), |_| false).unwrap().is_none()
             );

@@ -1,62 +1,68 @@
-//! What SQLite says, in our words.
+//! Maps SQLite errors to store errors.
 
 use std::path::Path;
 
 use rusqlite::ErrorCode;
 
-use crate::error::{Error, Trouble};
+use crate::error::{Error, StoreErrorKind};
 
-/// Whether somebody else is writing.
+/// Whether another connection is writing.
 pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
 
-/// Whether the process may open no more files. SQLite says only that it could not open one.
+/// Whether the process has reached its limit of open files. SQLite reports only that it could not
+/// open a file.
 fn is_out_of_files(path: &Path, error: &rusqlite::Error) -> bool {
-    // Only what SQLite never locks may be opened beside it: closing the database would give up its locks.
+    // The probe must open only what SQLite never locks: closing a second descriptor of the database
+    // would release SQLite's locks.
     let probe = || path.parent().and_then(|folder| std::fs::File::open(folder).err());
     let codes = [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE].map(|errno| Some(errno.raw_os_error()));
     error.sqlite_error_code() == Some(ErrorCode::CannotOpen)
         && probe().is_some_and(|error| codes.contains(&error.raw_os_error()))
 }
 
-/// Turns an error of SQLite into one of ours: what happened to which file, and what to do.
+/// Converts an SQLite error into a store error that names the file, the problem and the remedy.
 pub(super) fn explain(path: &Path, error: rusqlite::Error) -> Error {
     let at = path.display();
     let (trouble, what, hint) = match error.sqlite_error_code() {
         _ if is_busy(&error) => (
-            Trouble::Unavailable,
+            StoreErrorKind::Unavailable,
             "is busy: another process has been writing for too long",
             "try again; if it stays so, find the process that has the file open",
         ),
         _ if is_out_of_files(path, &error) => (
-            Trouble::Unavailable,
+            StoreErrorKind::Unavailable,
             "cannot be opened: too many open files",
             "let this process open more files (ulimit -n), or close some",
         ),
-        Some(ErrorCode::DiskFull) => (Trouble::Unavailable, "has no room to write", "make room on its disk"),
+        Some(ErrorCode::DiskFull) => {
+            (StoreErrorKind::Unavailable, "has no room to write", "make room on its disk")
+        }
         Some(ErrorCode::ReadOnly) => {
-            (Trouble::NotPermitted, "is read-only", "let this user write to the file and its folder")
+            (StoreErrorKind::NotPermitted, "is read-only", "let this user write to the file and its folder")
         }
         Some(
             ErrorCode::PermissionDenied | ErrorCode::CannotOpen | ErrorCode::AuthorizationForStatementDenied,
         ) => (
-            Trouble::NotPermitted,
+            StoreErrorKind::NotPermitted,
             "cannot be opened",
             "let this user read and write the file and its folder",
         ),
         Some(ErrorCode::NotADatabase) => {
-            (Trouble::Misconfigured, "is no database", "name another file with --store sqlite:PATH")
+            (StoreErrorKind::Misconfigured, "is no database", "name another file with --store sqlite:PATH")
         }
         Some(ErrorCode::DatabaseCorrupt) => (
-            Trouble::Broken,
+            StoreErrorKind::Broken,
             "is damaged",
             "restore it from a backup, or move it away and start with a new one",
         ),
-        Some(ErrorCode::SystemIoFailure) => {
-            (Trouble::Unavailable, "cannot be read or written", "look at the disk and the system's log")
-        }
-        _ => (Trouble::Broken, "did what it must not do", "please report this with the cause below"),
+        Some(ErrorCode::SystemIoFailure) => (
+            StoreErrorKind::Unavailable,
+            "cannot be read or written",
+            "look at the disk and the system's log",
+        ),
+        _ => (StoreErrorKind::Broken, "did what it must not do", "please report this with the cause below"),
     };
     Error::store(trouble, format!("the store {at} {what}"), hint).because(error)
 }

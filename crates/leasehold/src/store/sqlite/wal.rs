@@ -1,39 +1,41 @@
-//! Reading the write-ahead log for `leasehold doctor`: whether it ends where it should.
+//! Reader of the write-ahead log for `leasehold doctor`: checks whether the log ends where it
+//! should.
 //!
-//! SQLite reads the log up to the first frame whose checksum is wrong, and takes the rest for what a crash has left. So a
-//! damaged frame silently drops every transaction behind it. Whether there were any can be seen: frames of the same
-//! generation of the log, with a commit mark, behind the end.
+//! SQLite reads the log up to the first frame with a wrong checksum and treats the rest as remains
+//! of a crash. A damaged frame therefore silently drops every transaction after it. Such
+//! transactions are detectable: they are frames of the same generation of the log, with a commit
+//! mark, after the end.
 
 use std::io::Read;
 use std::path::Path;
 
-/// What the log consists of.
+/// Condition of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Log {
-    /// There is none, or nothing is in it.
+    /// The log does not exist or is empty.
     Empty,
-    /// Frames up to the end of the last transaction that can be read.
+    /// The log can be read up to the end of its last transaction.
     Intact {
-        /// How many frames these are.
+        /// Number of readable frames.
         frames: usize,
     },
-    /// The header cannot be read: all of it is ignored.
+    /// The header cannot be read: SQLite ignores the whole log.
     NoHeader,
-    /// Behind a frame that cannot be read there are transactions that were committed.
+    /// Committed transactions follow a frame that cannot be read.
     Damaged {
-        /// How many frames can be read.
+        /// Number of readable frames.
         frames: usize,
-        /// How many commits are ignored, at the least.
+        /// Minimum number of commits that SQLite ignores.
         commits: usize,
     },
 }
 
 const HEADER: usize = 32;
 const FRAME_HEADER: usize = 24;
-/// A log does not grow beyond a few megabytes. What is behind this is not looked at.
+/// Maximum number of bytes to read. A log does not grow beyond a few megabytes.
 const MOST_BYTES: u64 = 256 << 20;
 
-/// Reads the log at `path`. Nobody may write meanwhile.
+/// Reads the log at `path`. The caller must ensure that no process writes meanwhile.
 pub(super) fn read(path: &Path) -> std::io::Result<Log> {
     let mut bytes = Vec::new();
     match std::fs::File::open(path) {
@@ -41,10 +43,10 @@ pub(super) fn read(path: &Path) -> std::io::Result<Log> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Log::Empty),
         Err(error) => return Err(error),
     };
-    Ok(examine(&bytes))
+    Ok(check_health(&bytes))
 }
 
-fn examine(log: &[u8]) -> Log {
+fn check_health(log: &[u8]) -> Log {
     let Some((header, frames)) = log.split_at_checked(HEADER) else { return Log::Empty };
     if header.iter().all(|byte| *byte == 0) && frames.iter().all(|byte| *byte == 0) {
         return Log::Empty;
@@ -76,17 +78,18 @@ fn examine(log: &[u8]) -> Log {
             committed = valid;
         }
     }
-    // Frames with another salt are of an earlier generation of the log: they are written over from the front.
+    // Frames with another salt belong to an earlier generation of the log, which SQLite overwrites
+    // from the front.
     let behind =
         frames.iter().skip(valid + 1).filter(|frame| frame[8..16] == *salt && is_commit(frame)).count();
-    // The frame that cannot be read may have been of another generation; then what is behind it is, too.
+    // The unreadable frame may belong to another generation; then the frames after it do, too.
     match behind {
         0 => Log::Intact { frames: committed },
         commits => Log::Damaged { frames: committed, commits },
     }
 }
 
-/// The last frame of a transaction has the size of the database in it.
+/// Whether the frame ends a transaction: such a frame contains the size of the database.
 fn is_commit(frame: &[u8]) -> bool {
     number(frame, 4) != 0
 }
@@ -95,7 +98,7 @@ fn number(bytes: &[u8], at: usize) -> u32 {
     bytes[at..at + 4].iter().fold(0, |number, byte| (number << 8) | u32::from(*byte))
 }
 
-/// The checksum of SQLite's file format, over a multiple of eight bytes.
+/// Computes the checksum of SQLite's file format over a multiple of eight bytes.
 fn checksum((mut first, mut second): (u32, u32), bytes: &[u8], big_endian: bool) -> (u32, u32) {
     let (pairs, _) = bytes.as_chunks::<8>();
     for [a, b, c, d, e, f, g, h] in pairs {
@@ -111,7 +114,7 @@ fn checksum((mut first, mut second): (u32, u32), bytes: &[u8], big_endian: bool)
 mod tests {
     use super::*;
 
-    /// A log of several transactions, as SQLite writes it.
+    /// Returns a log of several transactions as SQLite writes it.
     fn log() -> Vec<u8> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.db");
@@ -124,7 +127,7 @@ mod tests {
         std::fs::read(folder.path().join("a.db-wal")).unwrap()
     }
 
-    /// Where frame `number` begins.
+    /// Returns the offset of frame `number`.
     fn frame(number: usize) -> usize {
         HEADER + number * (FRAME_HEADER + 4096)
     }
@@ -132,35 +135,36 @@ mod tests {
     #[test]
     fn a_whole_log_is_intact_and_so_is_one_with_a_torn_end() {
         let whole = log();
-        let Log::Intact { frames } = examine(&whole) else { panic!("{:?}", examine(&whole)) };
+        let Log::Intact { frames } = check_health(&whole) else { panic!("{:?}", check_health(&whole)) };
         assert_eq!(frame(frames), whole.len());
         let torn = &whole[..whole.len() - 100];
-        assert_eq!(examine(torn), Log::Intact { frames: frames - 1 });
-        // The last frame did not reach the disk as a whole: a crash, and nothing that was committed before is lost.
+        assert_eq!(check_health(torn), Log::Intact { frames: frames - 1 });
+        // A crash kept part of the last frame from the disk; no earlier commit is lost.
         let mut torn = whole.clone();
         *torn.last_mut().unwrap() ^= 1;
-        assert_eq!(examine(&torn), Log::Intact { frames: frames - 1 });
-        assert_eq!(examine(&[]), Log::Empty);
-        assert_eq!(examine(&[0; 5000]), Log::Empty);
+        assert_eq!(check_health(&torn), Log::Intact { frames: frames - 1 });
+        assert_eq!(check_health(&[]), Log::Empty);
+        assert_eq!(check_health(&[0; 5000]), Log::Empty);
     }
 
     #[test]
     fn transactions_behind_a_damaged_frame_are_counted() {
         let mut damaged = log();
-        let Log::Intact { frames } = examine(&damaged) else { panic!() };
+        let Log::Intact { frames } = check_health(&damaged) else { panic!() };
         damaged[frame(frames - 3) + 50] ^= 1;
-        assert_eq!(examine(&damaged), Log::Damaged { frames: frames - 3, commits: 2 });
+        assert_eq!(check_health(&damaged), Log::Damaged { frames: frames - 3, commits: 2 });
     }
 
     #[test]
     fn a_log_without_a_header_is_told() {
         let mut damaged = log();
         damaged[5] ^= 1;
-        assert_eq!(examine(&damaged), Log::NoHeader);
-        assert_eq!(examine(&[7; 5000]), Log::NoHeader);
+        assert_eq!(check_health(&damaged), Log::NoHeader);
+        assert_eq!(check_health(&[7; 5000]), Log::NoHeader);
     }
 
-    /// After a checkpoint the log is written over from the front; what is left of the generation before is not damage.
+    /// After a checkpoint SQLite overwrites the log from the front; remains of the previous
+    /// generation are not damage.
     #[test]
     fn what_is_left_of_an_earlier_generation_is_no_damage() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,9 +1,10 @@
-//! The one connection of this process, and how operations get to it.
+//! Shared connection of this process, and the paths of operations to it.
 //!
-//! Whoever finds it free uses it on the spot: a transaction that does not wait for the disk takes a few dozen
-//! microseconds, less than waking another thread would. Everything else (somebody is using it, the disk has to be
-//! waited for, another process is writing) goes to a thread of its own, and what arrives while that thread writes is
-//! written together next: group commit.
+//! A caller that finds the connection free uses it on its own thread: a transaction that does not
+//! wait for the disk takes a few dozen microseconds, less than waking another thread would. All
+//! other operations (the connection is in use, the disk must be waited for, another process is
+//! writing) go to a writer thread, which commits the operations that arrive during one transaction
+//! together in the next: group commit.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -19,46 +20,48 @@ use super::file::StoreFile;
 use super::options::SqliteOptions;
 use super::tasks::{Aftermath, Call, Errand, Errands, Shelf, Syncer, answer_all, errand};
 use super::trouble::{explain, is_busy};
-use crate::error::{Error, Result, Trouble};
+use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{LockName, LockOp, Outcome};
 use crate::store::wake::{Doorbell, Reach, Waiters};
-use crate::store::{Clock, Moment};
+use crate::store::{BootInstant, Clock};
 
-/// So many operations go into one transaction at most.
+/// Maximum number of operations in one transaction.
 const MAX_BATCH: usize = 256;
 
-/// So many tasks go into one transaction at most, or one call that is about more: locks do not wait for longer.
+/// Maximum number of tasks in one transaction, except for a single call with more tasks. Bounds the
+/// wait of lock operations.
 const MAX_TASKS: usize = 128;
 
-/// A call about no more tasks than this takes a moment, and may be done on the spot.
+/// Maximum number of tasks of a call that may run on the caller's thread.
 const FEW_TASKS: usize = 4;
 
-/// Where one had to wait, others will: for so long after it nobody uses the connection on the spot, because the thread
-/// is awake by now and writes what several want in one transaction.
+/// Period after a queued job in which no caller uses the connection on its own thread. Contention
+/// tends to continue, and the writer thread is awake by now and commits the operations of several
+/// callers in one transaction.
 const CROWDED: Duration = Duration::from_millis(2);
 
-/// For so long the thread looks for the next job before it sleeps.
+/// Period in which the writer thread polls for the next job before it sleeps.
 const AWAKE: Duration = Duration::from_micros(50);
 
-/// The connection of this process.
+/// Connection of this process.
 pub(super) struct Writer {
     desk: Arc<Desk>,
     clock: Clock,
     thread: OnceLock<mpsc::Sender<Job>>,
 }
 
-/// What the callers and the thread share.
+/// State that the callers share with the writer thread.
 pub(super) struct Desk {
-    /// Who waits for tasks.
+    /// Notifier of workers that wait for tasks.
     pub(super) door: Doorbell,
     waiters: Waiters,
     syncer: Syncer,
     file: StoreFile,
     ledger: Mutex<Ledger>,
     patience: Patience,
-    /// Jobs on their way to the thread: whoever comes now must not be faster than they.
+    /// Number of jobs on their way to the writer thread. A later caller must not overtake them.
     waiting: AtomicUsize,
-    /// Until when everything goes to the thread, in microseconds of the boot clock.
+    /// Time until which all operations go to the writer thread, in microseconds of the boot clock.
     crowded_until: AtomicU64,
 }
 
@@ -71,8 +74,9 @@ enum Job {
 struct Apply {
     name: LockName,
     op: LockOp,
-    /// Before the store could have granted anything: what a handed-over lease is counted from.
-    since: Moment,
+    /// Time before the store could have granted anything: the TTL of a handed-over lease counts
+    /// from it.
+    since: BootInstant,
     reply: oneshot::Sender<Result<Outcome>>,
 }
 
@@ -94,12 +98,12 @@ impl Writer {
         Ok(Self { desk: Arc::new(desk), clock, thread: OnceLock::new() })
     }
 
-    /// Where the file really is.
+    /// Returns the canonical path of the file.
     pub(super) fn path(&self) -> PathBuf {
         self.desk.file.path().to_owned()
     }
 
-    /// The store's address for people.
+    /// Returns the URL of the store for display.
     pub(super) fn url(&self) -> String {
         format!("sqlite:{}", self.desk.file.path().display())
     }
@@ -112,15 +116,15 @@ impl Writer {
         &self.clock
     }
 
-    /// Whether nothing was written through this connection so far. Another process may then find out that the machine was
-    /// restarted, and set the clock.
+    /// Whether nothing was written through this connection so far. Another process may then detect
+    /// a restart of the machine and set the clock.
     pub(super) fn only_looks(&self) -> bool {
         self.desk.peek(|ledger| !ledger.has_entered()) == Some(true)
     }
 
-    /// Applies one operation: here and now, or together with whatever else is waiting.
+    /// Applies one operation: immediately, or in one batch with other waiting operations.
     pub(super) async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
-        let since = Moment::now();
+        let since = BootInstant::now();
         if let Some(done) = self.desk.apply_now(name, op, since) {
             return done;
         }
@@ -129,14 +133,14 @@ impl Writer {
         answer.await.unwrap_or_else(|_| Err(gone()))
     }
 
-    /// Runs something with the tables, between transactions.
+    /// Runs `work` on the tables, between transactions.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Ledger) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T> {
         let explain = |error| explain(self.desk.file.path(), error);
         let (reply, answer) = oneshot::channel();
-        let now = Moment::now();
+        let now = BootInstant::now();
         self.desk.file.is_still_there(now)?;
         let work = move |ledger: &mut Ledger| ledger.catch_up().and_then(|()| work(ledger));
         if let Some(mut ledger) = self.desk.take_if_free(now) {
@@ -146,8 +150,8 @@ impl Writer {
         answer.await.map_err(|_| gone())?.map_err(explain)
     }
 
-    /// Does something with tasks or documents, together with whatever else is waiting, and comes back when it is on the
-    /// disk.
+    /// Runs `work` on tasks or documents, in one batch with other waiting calls, and returns once
+    /// the result has been synced.
     pub(super) async fn transact<T: Send + 'static>(
         &self,
         call: Call,
@@ -160,7 +164,7 @@ impl Writer {
         answer.await.unwrap_or_else(|_| Err(gone()))
     }
 
-    /// Looks at tasks or documents.
+    /// Reads tasks or documents.
     pub(super) async fn look<T: Send + 'static>(
         &self,
         look: impl FnOnce(&mut Shelf<'_>) -> rusqlite::Result<T> + Send + 'static,
@@ -174,9 +178,10 @@ impl Writer {
 
     fn send(&self, job: Job) -> Result<()> {
         self.desk.waiting.fetch_add(1, Ordering::SeqCst);
-        // Tasks that are written together gain little by it, so they do not keep locks from being used on the spot.
+        // Batching gains little for tasks, so a task call does not keep lock operations from
+        // running on their callers' threads.
         if !matches!(job, Job::Errand(_)) {
-            self.desk.crowded_until.store(Moment::now().plus(CROWDED).as_micros(), Ordering::Relaxed);
+            self.desk.crowded_until.store(BootInstant::now().plus(CROWDED).as_micros(), Ordering::Relaxed);
         }
         let jobs = match self.thread.get() {
             Some(jobs) => jobs,
@@ -193,7 +198,7 @@ impl Writer {
                     thread.spawn(move || desk.work(&queue)).map_err(|error| {
                         let message = "the store's thread cannot be started";
                         let hint = "let this user have more threads";
-                        Error::store(Trouble::Unavailable, message, hint).because(error)
+                        Error::store(StoreErrorKind::Unavailable, message, hint).because(error)
                     })?;
                 }
                 jobs
@@ -210,8 +215,8 @@ impl std::fmt::Debug for Writer {
 }
 
 impl Desk {
-    /// Applies one operation in the caller's own thread, if that does not make it wait.
-    fn apply_now(&self, name: &LockName, op: &LockOp, since: Moment) -> Option<Result<Outcome>> {
+    /// Applies one operation on the caller's thread, if the caller need not wait for that.
+    fn apply_now(&self, name: &LockName, op: &LockOp, since: BootInstant) -> Option<Result<Outcome>> {
         let mut ledger = self.take_if_free(since)?;
         if ledger.waits_for_the_disk() {
             return None;
@@ -227,13 +232,13 @@ impl Desk {
                 self.waiters.wake(name, handed_over, since, Reach::Machine);
                 outcome
             })),
-            // Nothing was written. The thread has more patience.
+            // Nothing was written. The writer thread has a longer busy timeout.
             Err(error) if is_busy(&error) => None,
             Err(error) => Some(Err(explain(self.file.path(), error))),
         }
     }
 
-    fn take_if_free(&self, now: Moment) -> Option<MutexGuard<'_, Ledger>> {
+    fn take_if_free(&self, now: BootInstant) -> Option<MutexGuard<'_, Ledger>> {
         let crowded = now.as_micros() < self.crowded_until.load(Ordering::Relaxed);
         if crowded || self.waiting.load(Ordering::SeqCst) > 0 {
             return None;
@@ -279,8 +284,8 @@ impl Desk {
         }
     }
 
-    /// Answers errands that have to be on the disk before. If nothing else is to be done, this thread can wait for that:
-    /// changing to another one costs more than it brings.
+    /// Answers errands whose result must be synced first. If no other job is waiting, this thread
+    /// does the sync: handing over to another thread costs more than it gains.
     fn answer(&self, committed: Errands, idle: bool) {
         let idle = idle && self.waiting.load(Ordering::SeqCst) == 0;
         let left = match committed {
@@ -293,9 +298,10 @@ impl Desk {
         }
     }
 
-    /// Does an errand in the caller's own thread, if that does not make it wait; else gives it back.
+    /// Runs an errand on the caller's thread, if the caller need not wait for that; otherwise
+    /// returns the errand.
     fn do_now(&self, errand: Box<dyn Errand>) -> Option<Box<dyn Errand>> {
-        let now = Moment::now();
+        let now = BootInstant::now();
         if errand.weight() > FEW_TASKS {
             return Some(errand);
         }
@@ -308,27 +314,27 @@ impl Desk {
         let done = self.patience.with_little(|| ledger.do_errands(&mut lot));
         drop(ledger);
         match done {
-            // Nothing was written. The thread has more patience.
+            // Nothing was written. The writer thread has a longer busy timeout.
             Err(error) if is_busy(&error) => lot.pop(),
             done => {
-                // Never here: the caller has other things to do than to wait for the disk.
+                // Never synced here: the caller's thread must not wait for the disk.
                 self.answer(self.finish(lot, done), false);
                 None
             }
         }
     }
 
-    /// Does errands; those that have to be on the disk before they are answered are given back.
+    /// Runs errands; returns those whose result must be synced before they are answered.
     fn do_errands(&self, ledger: &mut Ledger, mut lot: Errands) -> Errands {
         if lot.is_empty() {
             return lot;
         }
-        if let Err(error) = self.file.is_still_there(Moment::now()) {
+        if let Err(error) = self.file.is_still_there(BootInstant::now()) {
             answer_all(lot, &Err(error));
             return Errands::new();
         }
         match ledger.do_errands(&mut lot) {
-            // The trouble of one is not that of the others.
+            // An error of one errand must not fail the others: run each in its own transaction.
             Err(error) if lot.len() > 1 && !is_busy(&error) => {
                 let mut alone = |errand| {
                     let mut alone = vec![errand];
@@ -341,7 +347,8 @@ impl Desk {
         }
     }
 
-    /// Wakes whoever may find something, and answers those who need not wait for the disk; the others are given back.
+    /// Notifies workers that may find tasks and answers the errands that need no sync; returns the
+    /// others.
     fn finish(&self, lot: Errands, done: rusqlite::Result<Aftermath>) -> Errands {
         let done = done.map_err(|error| explain(self.file.path(), error));
         match done.and_then(|done| self.file.is_unchanged().map(|()| done)) {
@@ -357,7 +364,7 @@ impl Desk {
         Errands::new()
     }
 
-    /// Looks at something if nobody uses the connection just now.
+    /// Reads the database if no other caller is using the connection.
     pub(super) fn peek<T>(&self, look: impl FnOnce(&Ledger) -> T) -> Option<T> {
         self.ledger.try_lock().ok().map(|ledger| look(&ledger))
     }
@@ -367,11 +374,11 @@ impl Desk {
             return;
         }
         let ops = batch.iter().map(|apply| (&apply.name, &apply.op));
-        let there = self.file.is_still_there(Moment::now());
+        let there = self.file.is_still_there(BootInstant::now());
         let answers = there
             .and_then(|()| ledger.commit(&ops).map_err(|error| explain(self.file.path(), error)))
             .and_then(|answers| self.file.is_unchanged().map(|()| answers));
-        // A caller that has gone away is as one whose answer was lost.
+        // A caller that has dropped its future is treated like one whose answer was lost.
         match answers {
             Ok(answers) => {
                 for (apply, Answer { outcome, handed_over }) in batch.drain(..).zip(answers) {
@@ -388,20 +395,20 @@ impl Desk {
     }
 }
 
-/// The next job; none when there will be no more. Stays awake for a moment: whoever has just been answered often has
-/// another one, and being woken takes longer than the moment.
+/// Returns the next job; `None` when no more can arrive. Polls for [`AWAKE`] first: a caller that
+/// was just answered often sends another job, and waking this thread takes longer than that.
 fn next(queue: &mpsc::Receiver<Job>) -> Option<Job> {
-    let until = Moment::now().plus(AWAKE);
+    let until = BootInstant::now().plus(AWAKE);
     loop {
         match queue.try_recv() {
             Ok(job) => return Some(job),
             Err(mpsc::TryRecvError::Disconnected) => return None,
-            Err(mpsc::TryRecvError::Empty) if Moment::now() < until => std::thread::yield_now(),
+            Err(mpsc::TryRecvError::Empty) if BootInstant::now() < until => std::thread::yield_now(),
             Err(mpsc::TryRecvError::Empty) => return queue.recv().ok(),
         }
     }
 }
 
 fn gone() -> Error {
-    Error::store(Trouble::Broken, "the store's thread has ended", "please report this")
+    Error::store(StoreErrorKind::Broken, "the store's thread has ended", "please report this")
 }

@@ -1,5 +1,5 @@
-//! Waking workers that wait for tasks. A wake-up is a hint that something may have arrived; whoever finds nothing
-//! waits again.
+//! Notifications for workers that wait for tasks. A notification is a hint that tasks may have
+//! arrived; a worker that finds none waits again.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,47 +11,48 @@ use tokio::sync::Notify;
 
 use crate::model::QueueName;
 
-/// Who waits for tasks of which queue, on one store of this process.
+/// Workers that wait for tasks, by queue, on one store of this process.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Doorbell(Arc<Mutex<BTreeMap<QueueName, Vec<Arc<Notify>>>>>);
 
 impl Doorbell {
-    /// Wake-ups for these queues, which also end after `poll`.
-    pub(crate) fn listen(&self, queues: &[QueueName], poll: Duration) -> Arrivals {
+    /// Subscribes to notifications for these queues. Each wait also ends after `poll`.
+    pub(crate) fn listen(&self, queues: &[QueueName], poll: Duration) -> QueueSubscription {
         let bell = Arc::new(Notify::new());
         let mut waiting = self.waiting();
         for queue in queues {
             waiting.entry(queue.clone()).or_default().push(bell.clone());
         }
-        Arrivals { bell, door: self.clone(), queues: queues.to_vec(), poll, notified: None }
+        QueueSubscription { bell, door: self.clone(), queues: queues.to_vec(), poll, notified: None }
     }
 
-    /// Something may have arrived in this queue: wakes up to so many who wait, the longest waiting first.
+    /// Notifies up to `tasks` workers that tasks may have arrived in this queue, the longest waiting
+    /// first.
     pub(crate) fn ring(&self, queue: &QueueName, tasks: usize) {
         if let Some(bells) = self.waiting().get_mut(queue) {
             let served = tasks.min(bells.len());
             for bell in &bells[..served] {
                 bell.notify_one();
             }
-            // The next to come is for those who were not served this time.
+            // The next notification goes to the workers that were not notified this time.
             bells.rotate_left(served);
         }
     }
 
-    /// Something may have arrived anywhere.
+    /// Notifies all workers of all queues.
     pub(crate) fn ring_all(&self) {
         for bell in self.waiting().values().flatten() {
             bell.notify_one();
         }
     }
 
-    /// The queues that somebody listens for.
+    /// Returns the queues that have subscribers.
     #[cfg(any(feature = "sqlite", feature = "http"))]
     pub(crate) fn heard(&self) -> Vec<QueueName> {
         self.waiting().keys().cloned().collect()
     }
 
-    /// Whether anybody listens.
+    /// Whether there are any subscribers.
     #[cfg(any(test, feature = "sqlite", feature = "postgres", feature = "redis"))]
     pub(crate) fn is_heard(&self) -> bool {
         !self.waiting().is_empty()
@@ -62,48 +63,50 @@ impl Doorbell {
     }
 }
 
-/// Wake-ups for one worker. To be kept only as long as the worker could take a task: a wake-up goes to few. One that was
-/// not used is passed on when this is dropped.
+/// Notifications for one worker. Must be kept only while the worker could take a task: a notification
+/// goes to few workers. An unused notification is passed on when the subscription is dropped.
 #[derive(Debug)]
-pub struct Arrivals {
+pub struct QueueSubscription {
     bell: Arc<Notify>,
     door: Doorbell,
     queues: Vec<QueueName>,
     poll: Duration,
-    /// Whether notifications reach this process now, and how often to look while they do.
+    /// Whether notifications from other processes currently arrive, and the poll interval while they
+    /// do.
     notified: Option<(Arc<AtomicBool>, Duration)>,
 }
 
-impl Arrivals {
-    /// The same, which looks every `poll` only while `notified` is set.
+impl QueueSubscription {
+    /// Returns the subscription with the poll interval `poll` while `notified` is set.
     #[cfg(any(test, feature = "redis"))]
     pub(crate) fn notified_by(mut self, notified: &Arc<AtomicBool>, poll: Duration) -> Self {
         self.notified = Some((notified.clone(), poll));
         self
     }
 
-    /// Waits until something may have arrived since the last time, for as long as the engine polls, or for `at_most`.
+    /// Waits until tasks may have arrived since the last call, at most for the poll interval and for
+    /// `at_most`.
     pub async fn next(&mut self, at_most: Option<Duration>) {
         let poll = self.interval();
         let patience = at_most.map_or(poll, |at_most| at_most.min(poll));
         let _ = tokio::time::timeout(patience, self.bell.notified()).await;
     }
 
-    /// The time until the next look. Up to 30 % shorter by chance: workers that started together do not look together for
-    /// ever.
+    /// Returns the time until the next poll. Randomly up to 30 % shorter, so that workers that
+    /// started together do not poll at the same time for ever.
     fn interval(&self) -> Duration {
         let is_notified = |(notified, _): &&(Arc<AtomicBool>, Duration)| notified.load(Ordering::Relaxed);
         let poll = self.notified.as_ref().filter(is_notified).map_or(self.poll, |(_, poll)| *poll);
         poll.mul_f64(0.7 + 0.3 * fastrand::f64())
     }
 
-    /// Waits until somebody says that something may have arrived since the last time, however long that takes.
+    /// Waits until a notification since the last call arrives, without a timeout.
     pub async fn rung(&mut self) {
         self.bell.notified().await;
     }
 }
 
-impl Drop for Arrivals {
+impl Drop for QueueSubscription {
     fn drop(&mut self) {
         let mut waiting = self.door.waiting();
         for queue in &self.queues {
@@ -115,7 +118,8 @@ impl Drop for Arrivals {
             }
         }
         drop(waiting);
-        // Which queue it was for is not known; a wake-up too many is only a look too many.
+        // The queue of the notification is not known; a superfluous notification costs one
+        // superfluous poll.
         if self.was_rung() {
             for queue in &self.queues {
                 self.door.ring(queue, 1);
@@ -124,8 +128,8 @@ impl Drop for Arrivals {
     }
 }
 
-impl Arrivals {
-    /// Whether there is a wake-up that nobody has waited for yet; takes it.
+impl QueueSubscription {
+    /// Takes an unused notification; returns whether there was one.
     fn was_rung(&self) -> bool {
         let rung = std::pin::pin!(self.bell.notified());
         rung.poll(&mut Context::from_waker(Waker::noop())).is_ready()

@@ -1,7 +1,8 @@
 //! Wake-ups between processes of one machine: the lease id, sent to the process that the lease names.
 //!
-//! The address is made from the process's own name, so nobody has to store or clean up anything: an abstract socket
-//! goes with its process. Across network namespaces it cannot be reached, and waiters there poll.
+//! The address is derived from the identity of the process, so nothing is stored or cleaned up: an
+//! abstract socket vanishes with its process. It cannot be reached across network namespaces; waiters
+//! there poll.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -14,16 +15,16 @@ use super::notice::{Recipient, deliver};
 use crate::model::{Lease, LeaseId, Process};
 use crate::store::this_process;
 
-/// The names of all sockets begin with this.
+/// Common prefix of the names of all sockets.
 const PREFIX: &str = "leasehold/";
 
-/// Starts the listener of this process, once. Without one, waiters poll.
+/// Starts the listener of this process, once. Without a listener, waiters poll.
 pub(crate) fn listen() {
     static LISTENS: Mutex<Option<u32>> = Mutex::new(None);
     let pid = std::process::id();
     let mut listens = LISTENS.lock().unwrap_or_else(PoisonError::into_inner);
     if *listens == Some(pid) {
-        return; // A fork has no listener of its own until it asks for one.
+        return; // A forked child has another PID, and so starts its own listener.
     }
     *listens = Some(pid);
     let Some(socket) =
@@ -41,7 +42,8 @@ pub(crate) fn listen() {
 fn hear(socket: &UnixDatagram) {
     let mut heard = [0; 16];
     while let Ok(length) = socket.recv(&mut heard) {
-        // Anybody on this machine may send here. A wrong wake-up makes a waiter ask the store, and nothing else.
+        // Any process of this machine may send to this socket. A false wake-up makes a waiter query
+        // the store, and has no other effect.
         if length == heard.len() {
             let id = Uuid::from_bytes(heard);
             ring(&LeaseId::from_uuid(id));
@@ -50,15 +52,15 @@ fn hear(socket: &UnixDatagram) {
     }
 }
 
-/// Tells the process behind a lease that it has been served.
+/// Notifies the process behind a lease that the lease was granted.
 pub(super) fn send(lease: &Lease) {
     if let Some(to) = lease.ask.process.as_ref().and_then(address) {
         send_to(&to, lease.ask.lease_id.as_uuid());
     }
 }
 
-/// Sends a notice to every process of this machine that listens: which one has the lease or the worker is not known. Rare,
-/// so the list of sockets is read each time; a few hundred lines.
+/// Sends a notice to every listening process of this machine: which of them has the lease or the
+/// worker is not known. Rare, so the list of sockets is read each time; it has a few hundred lines.
 #[cfg(feature = "sqlite")]
 pub(crate) fn broadcast(to: &[Recipient]) {
     let Ok(sockets) = std::fs::read_to_string("/proc/net/unix") else { return };
@@ -72,7 +74,7 @@ pub(crate) fn broadcast(to: &[Recipient]) {
     }
 }
 
-/// A full or missing mailbox is no error: the receiver polls.
+/// Sends an id. Best effort: a full or missing socket is no error, because the receiver polls.
 fn send_to(to: &SocketAddr, id: &Uuid) {
     static SOCKET: LazyLock<Option<UnixDatagram>> = LazyLock::new(|| {
         let socket = UnixDatagram::unbound().ok()?;

@@ -1,7 +1,8 @@
-//! The waiters of this process, by lease id.
+//! Waiters of this process, by lease id.
 //!
-//! A lease is delivered only to the waiter of the same store and the same lock: lease ids are chosen by callers, and a
-//! caller can wait for two locks under one id, or under an id that belongs to another caller.
+//! A lease is delivered only to the waiter of the same store and the same lock: lease ids are chosen
+//! by callers, and a caller can wait for two locks under one id, or under an id that belongs to
+//! another caller.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,49 +12,53 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use crate::model::{Lease, LeaseId, LockName};
-use crate::store::Moment;
+use crate::store::BootInstant;
 
-/// A lease that a ticket has turned into, as the process that made it so tells its waiter.
+/// Lease that a ticket has become, as the process that caused the grant sends it to the waiter.
 #[derive(Debug, Clone)]
-pub struct HandedOver {
-    /// The lease.
+pub struct RemoteGrant {
+    /// Granted lease.
     pub lease: Lease,
-    /// A moment before the store granted it: the lease lasts at least until its duration after this.
-    pub since: Moment,
+    /// Instant before the store granted the lease: the lease lasts at least for its duration from
+    /// this instant.
+    pub since: BootInstant,
 }
 
-/// Why a waiter wakes.
+/// Reason why a waiter wakes.
 #[derive(Debug)]
-pub enum Wake {
-    /// The caller that handed the lock over is in this process, or has sent the lease.
-    Served(HandedOver),
-    /// A hint that the lock may have been handed over: ask the store.
+pub enum Wakeup {
+    /// The lease was granted: the caller that handed the lock over is in this process, or has sent
+    /// the lease.
+    Served(RemoteGrant),
+    /// Hint that the lock may have been handed over: query the store.
     Rung,
-    /// No hint came until the next poll: look.
+    /// No hint arrived within the poll interval: query the store.
     Poll,
 }
 
-/// How far a waiter's wake-ups come from.
+/// Processes from which a waiter receives wake-ups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// Only this process can serve it.
+    /// Only this process.
     Process,
-    /// Every process of this machine can.
+    /// Every process of this machine.
     Machine,
 }
 
-/// The time between two looks at the store by any waiters of this process, on average.
+/// Average interval between two polls of the store by all waiters of this process together.
 const EACH: Duration = Duration::from_micros(500);
-/// Longest interval between two looks because of other waiters. Longer than the interval at which tickets are refreshed:
-/// a waiter far back in a long queue only refreshes its ticket.
+/// Maximum poll interval caused by the number of other waiters. Longer than the interval at which
+/// tickets are refreshed: a waiter far back in a long queue only refreshes its ticket.
 const SLOWEST: Duration = Duration::from_secs(4);
-/// Tickets ahead that slow polling down by one interval where no wake-ups arrive: there, polling alone hands over.
+/// Number of tickets ahead that add one poll interval on engines without wake-ups: there, waiters
+/// detect a hand-over only by polling.
 const AHEAD_PER_POLL: u32 = 8;
 
-/// The waiters of this process, for hints that name a lease id and nothing else. Several may wait under one id.
+/// Waiters of this process, for hints that contain only a lease id. Several waiters may use one id.
 static WAITING: LazyLock<Mutex<HashMap<LeaseId, Vec<Arc<Seat>>>>> = LazyLock::new(Mutex::default);
 
-/// The waiters of one store in this process. Stores that were opened separately do not deliver leases to each other.
+/// Waiters of one store in this process. Stores that were opened separately do not deliver leases to
+/// each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Waiters(u64);
 
@@ -66,13 +71,13 @@ impl Default for Waiters {
 
 #[derive(Default)]
 struct Seat {
-    /// The store and the lock that it waits for. None for a relay, which only receives hints.
+    /// Store and lock that the waiter waits for. `None` for a relay, which only receives hints.
     place: Option<(Waiters, LockName)>,
     bell: Notify,
-    handed_over: Mutex<Option<HandedOver>>,
-    /// The number of the last request that was sent, and a moment before that.
+    handed_over: Mutex<Option<RemoteGrant>>,
+    /// Number of the last request that was sent, and an instant before it was sent.
     #[cfg(any(feature = "postgres", feature = "redis"))]
-    asked: Mutex<Option<(u64, Moment)>>,
+    asked: Mutex<Option<(u64, BootInstant)>>,
 }
 
 impl Seat {
@@ -80,39 +85,39 @@ impl Seat {
         self.place.as_ref().is_some_and(|(at, name)| *at == store && name == lock)
     }
 
-    fn deliver(&self, handed_over: HandedOver) {
+    fn deliver(&self, handed_over: RemoteGrant) {
         *self.handed_over.lock().unwrap_or_else(PoisonError::into_inner) = Some(handed_over);
         self.bell.notify_one();
     }
 }
 
-/// The wake-ups of one waiter. Dropping it ends them.
-pub struct Changes {
+/// Wake-ups of one waiter. Dropping the subscription ends them.
+pub struct WaiterSubscription {
     waiter: LeaseId,
     seat: Arc<Seat>,
     poll: Duration,
-    /// Whether the engine sends wake-ups, so that polling only replaces lost ones.
+    /// Whether the engine sends wake-ups, so that polling only compensates for lost ones.
     wakes: bool,
-    /// Tickets before this waiter's, as it was last told.
+    /// Number of tickets before this waiter's, as last reported.
     ahead: u32,
-    /// Of one that is apart: dropped with it.
+    /// Resource of a separate subscription, dropped with it.
     #[cfg(feature = "http")]
     _kept: Option<Box<dyn std::any::Any + Send + Sync>>,
 }
 
-/// Wakes one waiter that is not among those of this process.
+/// Wakes one waiter that is not in the map of this process.
 #[cfg(feature = "http")]
 pub(crate) struct Bell(Arc<Seat>);
 
 #[cfg(feature = "http")]
 impl Bell {
-    /// It may be its turn.
+    /// Wakes the waiter: its ticket may have been granted.
     pub(crate) fn ring(&self) {
         self.0.bell.notify_one();
     }
 }
 
-impl Changes {
+impl WaiterSubscription {
     fn new(place: Option<(Waiters, LockName)>, waiter: LeaseId, reach: Reach, poll: Duration) -> Self {
         #[cfg(target_os = "linux")]
         if reach == Reach::Machine {
@@ -132,7 +137,8 @@ impl Changes {
         }
     }
 
-    /// Wake-ups that come by the bell alone: a server may be in this very process, and have a waiter of the same id.
+    /// Returns a subscription that is woken only by the returned [`Bell`]: a server may run in this
+    /// same process, and have a waiter with the same id.
     #[cfg(feature = "http")]
     pub(crate) fn apart(
         waiter: LeaseId,
@@ -144,13 +150,15 @@ impl Changes {
         (Self { waiter, seat, poll, wakes: true, ahead: 0, _kept: Some(Box::new(kept)) }, bell)
     }
 
-    /// Notes how many tickets are before this waiter's: the further back it is, the less often it polls.
+    /// Sets the number of tickets before this waiter's: the further back the waiter is, the less
+    /// often it polls.
     pub fn note_ahead(&mut self, ahead: u32) {
         self.ahead = ahead;
     }
 
-    /// Whether a later request waits for the same lock under the same lease id: the caller has asked again while its
-    /// first request is not known to be over. The later request keeps the ticket.
+    /// Whether a later request waits for the same lock under the same lease id: the caller has sent a
+    /// new request while its first one is not known to have ended. The later request keeps the
+    /// ticket.
     pub(crate) fn is_superseded(&self) -> bool {
         let Some((store, lock)) = &self.seat.place else { return false };
         let waiting = waiting();
@@ -159,31 +167,32 @@ impl Changes {
         last.is_some_and(|last| !Arc::ptr_eq(last, &self.seat))
     }
 
-    /// Waits for a wake-up, at most for `patience` and for the time until the next poll. The first in the queue polls at
-    /// the engine's rate, those behind it less often, and all of them less often when very many wait in this process.
-    pub async fn next(&mut self, patience: Duration) -> Wake {
+    /// Waits for a wake-up, at most for `patience` and for the poll interval. The first waiter in the
+    /// queue polls at the engine's interval, later ones less often, and all of them less often if
+    /// very many waiters are in this process.
+    pub async fn next(&mut self, patience: Duration) -> Wakeup {
         let behind = poll_behind(self.poll, self.ahead, self.wakes);
         let wait = poll_among(behind, waiting().len()).min(patience);
         let rung = tokio::time::timeout(wait, self.seat.bell.notified()).await.is_ok();
         let handed_over = self.seat.handed_over.lock().unwrap_or_else(PoisonError::into_inner).take();
         match handed_over {
-            Some(handed_over) => Wake::Served(handed_over),
-            None if rung => Wake::Rung,
-            None => Wake::Poll,
+            Some(handed_over) => Wakeup::Served(handed_over),
+            None if rung => Wakeup::Rung,
+            None => Wakeup::Poll,
         }
     }
 }
 
-impl std::fmt::Debug for Changes {
+impl std::fmt::Debug for WaiterSubscription {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Changes")
+        f.debug_struct("WaiterSubscription")
             .field("waiter", &self.waiter)
             .field("poll", &self.poll)
             .finish_non_exhaustive()
     }
 }
 
-impl Drop for Changes {
+impl Drop for WaiterSubscription {
     fn drop(&mut self) {
         let mut waiting = waiting();
         if let Some(seats) = waiting.get_mut(&self.waiter) {
@@ -195,41 +204,50 @@ impl Drop for Changes {
     }
 }
 
-/// Poll interval of a waiter with `ahead` tickets before its own. With wake-ups it is proportional to the place in the
-/// queue, so that all waiters of one lock together poll `ln(n)` times per interval.
+/// Returns the poll interval of a waiter with `ahead` tickets before its own. With wake-ups the
+/// interval is proportional to the place in the queue, so that all waiters of one lock together poll
+/// `ln(n)` times per interval.
 fn poll_behind(poll: Duration, ahead: u32, wakes: bool) -> Duration {
     let polls = if wakes { ahead } else { ahead / AHEAD_PER_POLL };
     poll.saturating_mul(polls.saturating_add(1)).min(SLOWEST.max(poll))
 }
 
-/// How long one of `waiters` waits before it looks by itself. Together they look so often at most that the store has time
-/// for others, and each one still looks before its ticket wants a sign of life.
+/// Returns the poll interval of one of `waiters` waiters. Their common poll rate is bounded, so that
+/// the store has capacity for other callers. A waiter still refreshes its ticket in time: the
+/// `patience` of [`WaiterSubscription::next`] ends the wait.
 fn poll_among(poll: Duration, waiters: usize) -> Duration {
     let waiters = u32::try_from(waiters).unwrap_or(u32::MAX);
     poll.max(EACH.saturating_mul(waiters).min(SLOWEST))
 }
 
 impl Waiters {
-    /// Wake-ups of one waiter for `lock`; of a relay, which passes hints on, if there is none.
+    /// Subscribes one waiter for `lock` to wake-ups; without a lock, subscribes a relay, which
+    /// forwards hints.
     pub(crate) fn changes(
         self,
         lock: Option<&LockName>,
         waiter: LeaseId,
         reach: Reach,
         poll: Duration,
-    ) -> Changes {
-        Changes::new(lock.map(|lock| (self, lock.clone())), waiter, reach, poll)
+    ) -> WaiterSubscription {
+        WaiterSubscription::new(lock.map(|lock| (self, lock.clone())), waiter, reach, poll)
     }
 
-    /// The same for engines that send no wake-ups: they come from this process and from the clock.
-    pub(crate) fn polling(self, lock: Option<&LockName>, waiter: LeaseId, poll: Duration) -> Changes {
+    /// Like [`changes`](Self::changes), for engines that send no wake-ups: the waiter is woken by
+    /// this process and by polling.
+    pub(crate) fn polling(
+        self,
+        lock: Option<&LockName>,
+        waiter: LeaseId,
+        poll: Duration,
+    ) -> WaiterSubscription {
         let mut changes = self.changes(lock, waiter, Reach::Process, poll);
         changes.wakes = false;
         changes
     }
 
-    /// Wakes the waiters of these leases of `lock`, in this process and as far as `reach`.
-    pub(crate) fn wake(self, lock: &LockName, handed_over: Vec<Lease>, since: Moment, reach: Reach) {
+    /// Wakes the waiters of these leases of `lock`, in this process and in the processes of `reach`.
+    pub(crate) fn wake(self, lock: &LockName, handed_over: Vec<Lease>, since: BootInstant, reach: Reach) {
         for lease in self.wake_here(lock, handed_over, since) {
             #[cfg(target_os = "linux")]
             if reach == Reach::Machine {
@@ -239,16 +257,22 @@ impl Waiters {
         }
     }
 
-    /// Delivers leases of `lock` to those waiters of this store that are in this process; returns the other leases. Their
-    /// waiters in other stores of this process are woken and ask their own store.
-    pub(crate) fn wake_here(self, lock: &LockName, mut handed_over: Vec<Lease>, since: Moment) -> Vec<Lease> {
+    /// Delivers leases of `lock` to the waiters of this store in this process; returns the other
+    /// leases. Waiters with the same ids in other stores of this process are woken and query their
+    /// own store.
+    pub(crate) fn wake_here(
+        self,
+        lock: &LockName,
+        mut handed_over: Vec<Lease>,
+        since: BootInstant,
+    ) -> Vec<Lease> {
         handed_over.retain(|lease| {
             let waiting = waiting();
             let Some(seats) = waiting.get(&lease.ask.lease_id) else {
                 return true;
             };
             if let Some(seat) = seats.iter().rfind(|seat| seat.is_at(self, lock)) {
-                seat.deliver(HandedOver { lease: lease.clone(), since });
+                seat.deliver(RemoteGrant { lease: lease.clone(), since });
             }
             for seat in seats.iter().filter(|seat| !seat.is_at(self, lock)) {
                 seat.bell.notify_one();
@@ -258,23 +282,25 @@ impl Waiters {
         handed_over
     }
 
-    /// Notes that this waiter is about to send a request for `lock`, or has sent it and was queued, and the number by which
-    /// that request will be known. False if it does not wait here.
+    /// Records that this waiter is about to send a request for `lock`, or has sent it and was queued,
+    /// together with the number that identifies the request. Returns `false` if the waiter is not in
+    /// this process.
     #[cfg(any(feature = "postgres", feature = "redis"))]
-    pub(crate) fn asks(self, lock: &LockName, waiter: &LeaseId, number: u64, since: Moment) -> bool {
+    pub(crate) fn asks(self, lock: &LockName, waiter: &LeaseId, number: u64, since: BootInstant) -> bool {
         let Some(seat) = self.seat(lock, waiter) else {
             return false;
         };
         let mut asked = seat.asked.lock().unwrap_or_else(PoisonError::into_inner);
         *asked = Some((number, since));
-        // A lease that was delivered before is older than the answer to this request.
+        // A lease that was delivered before is older than the response to this request.
         *seat.handed_over.lock().unwrap_or_else(PoisonError::into_inner) = None;
         true
     }
 
-    /// Delivers a lease of `lock` that another process granted, if it is newer than the waiter's last request, which is
-    /// known by its number: then the lease was granted after that request was sent, and lasts at least as long from there.
-    /// Any other lease is a hint to ask the store.
+    /// Delivers a lease of `lock` that another process granted, if the lease is newer than the
+    /// waiter's last request, which its number identifies: then the lease was granted after that
+    /// request was sent, and lasts at least for its duration from there. Any other lease is a hint to
+    /// query the store.
     #[cfg(feature = "postgres")]
     pub(crate) fn served_from_afar(
         self,
@@ -287,7 +313,7 @@ impl Waiters {
         };
         let asked = *seat.asked.lock().unwrap_or_else(PoisonError::into_inner);
         match asked.filter(|(number, _)| is_newer_than(*number)) {
-            Some((_, since)) => seat.deliver(HandedOver { lease, since }),
+            Some((_, since)) => seat.deliver(RemoteGrant { lease, since }),
             None => seat.bell.notify_one(),
         }
     }
@@ -298,11 +324,11 @@ impl Waiters {
         self.seat(lock, waiter).is_some()
     }
 
-    /// Up to `most` waiters for `lock` in this process.
+    /// Returns up to `most` waiters for `lock` in this process.
     #[cfg(feature = "postgres")]
     pub(crate) fn some_here(self, lock: &LockName, most: usize) -> Vec<LeaseId> {
         let waiting = waiting();
-        // The map has the waiters of all locks: at most a bounded part of it is read.
+        // The map contains the waiters of all locks: only a bounded part of it is read.
         let here = waiting
             .iter()
             .take(most * 4)
@@ -316,21 +342,21 @@ impl Waiters {
     }
 }
 
-/// Delivers a lease to the waiter whose last request has this number, which other callers cannot guess. The other waiters of
-/// its id are woken and ask the store.
+/// Delivers a lease to the waiter whose last request has this number, which other callers cannot
+/// guess. The other waiters of the id are woken and query the store.
 #[cfg(feature = "redis")]
 pub(crate) fn served_by_number(lease: &Lease, number: u64) {
     let waiting = waiting();
     for seat in waiting.get(&lease.ask.lease_id).into_iter().flatten() {
         let asked = *seat.asked.lock().unwrap_or_else(PoisonError::into_inner);
         match asked.filter(|(asked, _)| *asked == number) {
-            Some((_, since)) => seat.deliver(HandedOver { lease: lease.clone(), since }),
+            Some((_, since)) => seat.deliver(RemoteGrant { lease: lease.clone(), since }),
             None => seat.bell.notify_one(),
         }
     }
 }
 
-/// Wakes every waiter of this lease id: it asks the store.
+/// Wakes every waiter of this lease id: each queries the store.
 #[cfg(any(target_os = "linux", feature = "postgres", feature = "redis"))]
 pub(crate) fn ring(waiter: &LeaseId) {
     for seat in waiting().get(waiter).into_iter().flatten() {
@@ -388,7 +414,7 @@ mod seats {
         assert_eq!(poll_behind(poll, 3, false), poll);
         assert_eq!(poll_behind(poll, 24, false), Duration::from_secs(1));
         assert_eq!(poll_behind(Duration::from_secs(30), 999, true), Duration::from_secs(30));
-        // All of a queue of 1,000 together, a second.
+        // Polls per second of a whole queue of 1,000 waiters.
         let rate: f64 = (0..1_000).map(|ahead| 1.0 / poll_behind(poll, ahead, true).as_secs_f64()).sum();
         assert!(rate < 300.0, "{rate}");
     }
@@ -435,15 +461,15 @@ mod tests {
     #[tokio::test]
     async fn a_lease_goes_only_to_the_waiter_of_its_store_and_lock() {
         let (lease, waiters, a) = (lease(), Waiters::default(), LockName::new("a").unwrap());
-        let (id, poll, since) = (lease.ask.lease_id, Duration::from_secs(5), Moment::now());
+        let (id, poll, since) = (lease.ask.lease_id, Duration::from_secs(5), BootInstant::now());
         let mut waiter = waiters.polling(Some(&a), id, poll);
         let mut other_lock = waiters.polling(Some(&LockName::new("b").unwrap()), id, poll);
         let mut other_store = Waiters::default().polling(Some(&a), id, poll);
         let mut relay = waiters.polling(None, id, poll);
         assert!(waiters.wake_here(&a, vec![lease.clone()], since).is_empty());
-        assert!(matches!(waiter.next(poll).await, Wake::Served(_)));
+        assert!(matches!(waiter.next(poll).await, Wakeup::Served(_)));
         for other in [&mut other_lock, &mut other_store, &mut relay] {
-            assert!(matches!(other.next(poll).await, Wake::Rung));
+            assert!(matches!(other.next(poll).await, Wakeup::Rung));
         }
         drop(waiter);
         assert_eq!(waiters.wake_here(&a, vec![lease.clone()], since), [lease], "its waiter is elsewhere");
@@ -453,11 +479,11 @@ mod tests {
     async fn a_lease_that_answers_the_last_request_counts_from_before_it() {
         let (lease, waiters, lock) = (lease(), Waiters::default(), LockName::new("lock").unwrap());
         let mut changes = waiters.polling(Some(&lock), lease.ask.lease_id, Duration::from_secs(5));
-        let since = Moment::now();
+        let since = BootInstant::now();
         assert!(waiters.asks(&lock, &lease.ask.lease_id, 7, since));
         served_by_number(&lease, 7);
         match changes.next(Duration::MAX).await {
-            Wake::Served(told) => assert_eq!((told.lease, told.since), (lease, since)),
+            Wakeup::Served(told) => assert_eq!((told.lease, told.since), (lease, since)),
             other => panic!("{other:?}"),
         }
     }
@@ -467,21 +493,21 @@ mod tests {
         let (lease, waiters, lock) = (lease(), Waiters::default(), LockName::new("lock").unwrap());
         let mut changes = waiters.polling(Some(&lock), lease.ask.lease_id, Duration::from_secs(5));
         served_by_number(&lease, 7);
-        assert!(matches!(changes.next(Duration::MAX).await, Wake::Rung));
-        waiters.asks(&lock, &lease.ask.lease_id, 7, Moment::now());
-        waiters.asks(&lock, &lease.ask.lease_id, 8, Moment::now());
+        assert!(matches!(changes.next(Duration::MAX).await, Wakeup::Rung));
+        waiters.asks(&lock, &lease.ask.lease_id, 7, BootInstant::now());
+        waiters.asks(&lock, &lease.ask.lease_id, 8, BootInstant::now());
         served_by_number(&lease, 7);
-        assert!(matches!(changes.next(Duration::MAX).await, Wake::Rung));
+        assert!(matches!(changes.next(Duration::MAX).await, Wakeup::Rung));
     }
 
     #[tokio::test]
     async fn a_waiter_that_asks_again_forgets_the_lease_that_was_delivered() {
         let (lease, waiters, lock) = (lease(), Waiters::default(), LockName::new("lock").unwrap());
         let mut changes = waiters.polling(Some(&lock), lease.ask.lease_id, Duration::from_secs(5));
-        waiters.asks(&lock, &lease.ask.lease_id, 7, Moment::now());
+        waiters.asks(&lock, &lease.ask.lease_id, 7, BootInstant::now());
         served_by_number(&lease, 7);
-        waiters.asks(&lock, &lease.ask.lease_id, 8, Moment::now());
-        assert!(matches!(changes.next(Duration::MAX).await, Wake::Rung));
-        assert!(!waiters.asks(&lock, &clock::new_lease_id(), 9, Moment::now()));
+        waiters.asks(&lock, &lease.ask.lease_id, 8, BootInstant::now());
+        assert!(matches!(changes.next(Duration::MAX).await, Wakeup::Rung));
+        assert!(!waiters.asks(&lock, &clock::new_lease_id(), 9, BootInstant::now()));
     }
 }

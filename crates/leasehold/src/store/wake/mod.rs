@@ -1,8 +1,8 @@
-//! Waking exactly the waiter that has been served: a map within this process, a datagram to another one. And waking
-//! workers when tasks may have arrived. And notices to the holder of a lease, or to a worker, about what others have
-//! done to it.
+//! Wake-ups for exactly the waiter whose ticket was granted: a map within this process, a datagram to
+//! another process. Also notifications for workers when tasks may have arrived, and notices to the
+//! holder of a lease, or to a worker, about changes made by other callers.
 //!
-//! Wake-ups are hints. One that is lost costs a waiter one poll, never its turn.
+//! Wake-ups are hints. A lost wake-up costs a waiter one poll, never its place in the queue.
 
 mod arrivals;
 #[cfg(target_os = "linux")]
@@ -10,8 +10,8 @@ mod datagram;
 mod hub;
 mod notice;
 
-pub use arrivals::Arrivals;
 pub(crate) use arrivals::Doorbell;
+pub use arrivals::QueueSubscription;
 #[cfg(all(target_os = "linux", feature = "sqlite"))]
 pub(crate) use datagram::{broadcast, listen};
 #[cfg(feature = "http")]
@@ -20,7 +20,7 @@ pub(crate) use hub::Bell;
 pub(crate) use hub::ring;
 #[cfg(feature = "redis")]
 pub(crate) use hub::served_by_number;
-pub use hub::{Changes, HandedOver, Wake};
 pub(crate) use hub::{Reach, Waiters};
+pub use hub::{RemoteGrant, WaiterSubscription, Wakeup};
 pub use notice::{OnNotice, Recipient, Subscription};
 pub(crate) use notice::{deliver, subscribe};

@@ -1,7 +1,9 @@
-//! Notices: hints to the holder of a lease, or to a worker, that another caller has changed what it holds.
+//! Notices: hints to the holder of a lease, or to a worker, that another caller has changed the lease
+//! or the task.
 //!
-//! A holder learns of a forced release or of a request to stop at its next renewal. A notice makes it renew at once, and
-//! a worker send its heartbeat at once. A notice that is lost costs nothing but that time.
+//! A holder learns of a forced release or of a release request at its next renewal. A notice makes
+//! the holder renew at once, and a worker send its heartbeat at once. A lost notice costs only that
+//! delay.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -13,18 +15,18 @@ use uuid::Uuid;
 
 use crate::model::{LeaseId, WorkerId};
 
-/// The receiver of notices: a lease or a worker.
+/// Receiver of notices: a lease or a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Recipient(Uuid);
 
 impl Recipient {
-    /// The id, as it is sent.
+    /// Returns the id, as it is sent.
     pub const fn as_uuid(&self) -> &Uuid {
         &self.0
     }
 
-    /// The receiver with this id.
+    /// Returns the receiver with this id.
     pub const fn from_uuid(id: Uuid) -> Self {
         Self(id)
     }
@@ -42,17 +44,17 @@ impl From<WorkerId> for Recipient {
     }
 }
 
-/// Called at each notice, on any thread: it must not block.
+/// Callback for each notice. Called on any thread: it must not block.
 pub type OnNotice = Arc<dyn Fn() + Send + Sync>;
 
-/// Receives notices until it is dropped.
+/// Subscription to notices, which ends when it is dropped.
 #[must_use = "a subscription that is dropped receives nothing"]
 pub struct Subscription {
     _ends_when_dropped: Box<dyn Any + Send + Sync>,
 }
 
 impl Subscription {
-    /// A subscription that ends when this value is dropped.
+    /// Returns a subscription that ends when this value is dropped.
     pub fn new(ends_when_dropped: impl Any + Send + Sync) -> Self {
         Self { _ends_when_dropped: Box::new(ends_when_dropped) }
     }
@@ -64,10 +66,11 @@ impl std::fmt::Debug for Subscription {
     }
 }
 
-/// The subscriptions of this process. One map for all stores: the ids are unique everywhere.
+/// Subscriptions of this process. One map for all stores: the ids are globally unique.
 static SUBSCRIBED: LazyLock<Mutex<Subscribed>> = LazyLock::new(Mutex::default);
 
-/// Each with the number of its subscription: a server may subscribe for the same lease as a guard in its process.
+/// Callbacks with the number of their subscription: a server may subscribe for the same lease as a
+/// guard in its process.
 type Subscribed = HashMap<Recipient, Vec<(u64, OnNotice)>>;
 
 /// Subscribes to the notices that reach this process.
@@ -78,11 +81,11 @@ pub(crate) fn subscribe(to: Recipient, on_notice: OnNotice) -> Subscription {
     Subscription::new(Entry { to, number })
 }
 
-/// Delivers notices in this process; returns the recipients that are not in it.
+/// Delivers notices in this process; returns the recipients that have no subscription here.
 pub(crate) fn deliver(to: &[Recipient]) -> Vec<Recipient> {
     let mut elsewhere = Vec::new();
     for recipient in to {
-        // Called without the map locked: a notice may begin or end a subscription.
+        // Called without the map locked: a callback may start or end a subscription.
         let here = subscribed().get(recipient).cloned();
         match here {
             Some(here) => here.iter().for_each(|(_, on_notice)| on_notice()),

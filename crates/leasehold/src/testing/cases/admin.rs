@@ -1,4 +1,4 @@
-//! What people and programs do to locks that are not theirs.
+//! Administrative operations on locks of other holders.
 
 use crate::model::{Outcome, Status, Ttl};
 use crate::testing::{Fixture, Player};
@@ -68,7 +68,7 @@ pub async fn a_lease_without_a_sign_of_life_can_be_stolen(f: Fixture) {
     let stolen = thief.takes().await;
     assert!(stolen.token > lease.token);
     assert!(matches!(a.renews(&lease).await, Outcome::NotHeld(_)));
-    // Its own lease is never stale to itself.
+    // A holder's own lease is never stale to itself.
     f.pass(5_000);
     assert_eq!(thief.takes().await.token, stolen.token);
 }

@@ -1,4 +1,4 @@
-//! Counted locks: so many holders at once.
+//! Counted locks: a limited number of holders at once.
 
 use crate::testing::{Fixture, Player};
 

@@ -62,7 +62,8 @@ pub async fn an_ended_lease_is_taken_over_and_that_is_told(f: Fixture) {
     assert!(b.holds().await);
 }
 
-/// The answer to a grant says whose lease ended without a release, and the record does not keep it.
+/// The answer to a grant names the lease that ended without a release; the record does not store
+/// it.
 pub async fn a_takeover_names_the_lease_before_it(f: Fixture) {
     let [a, b, c] = f.players("lock");
     let first = a.takes().await;
@@ -159,7 +160,7 @@ pub async fn a_second_release_finds_nothing(f: Fixture) {
     assert!(b.holds().await);
 }
 
-/// In the same instant, so that nothing but who did it tells the two releases apart.
+/// Both releases happen in the same instant, so that only their client distinguishes them.
 pub async fn what_was_released_elsewhere_is_not_released_again(f: Fixture) {
     let [a] = f.players("lock");
     let mut elsewhere = a.clone();
@@ -174,7 +175,7 @@ pub async fn a_release_can_keep_others_out_for_a_while(f: Fixture) {
     let lease = a.takes().await;
     f.pass(2_000);
     for _ in 0..2 {
-        // The second time as if the first answer had been lost.
+        // The second release simulates that the first answer was lost.
         let outcome = a.releases_with(lease.token, Some(Ttl::from_secs(20))).await;
         let Outcome::Released(kept) = outcome else { panic!("{outcome:?}") };
         assert_eq!(kept.status, Status::Released);

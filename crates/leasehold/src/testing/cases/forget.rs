@@ -1,4 +1,4 @@
-//! Forgetting idle locks: only idle ones, and tokens rise all the same.
+//! Forgetting of idle locks: only idle locks are forgotten, and tokens keep increasing.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use crate::model::{EventKind, LockName, Ttl};
 use crate::store::{ListEvents, ListLocks};
 use crate::testing::{Fixture, Player};
 
-/// How long a lock must not have been granted in these cases.
+/// Minimum time without a grant before a lock is forgotten in these cases.
 const IDLE: Ttl = Ttl::from_secs(600);
-/// The same in milliseconds.
+/// [`IDLE`] in milliseconds.
 const IDLE_MILLIS: u64 = 600_000;
-/// Time between two passes. It takes an engine a few of them to forget a lock.
+/// Time between two passes in milliseconds. An engine needs a few passes to forget a lock.
 const BETWEEN_PASSES: u64 = 61_000;
 
 pub async fn an_idle_lock_is_forgotten(f: Fixture) {
@@ -42,7 +42,7 @@ pub async fn a_forgotten_lock_is_free_and_its_history_stays(f: Fixture) {
     assert_eq!(kinds(told), [EventKind::Released, EventKind::Acquired]);
     let all = f.one.locks().history(&ListEvents::default()).await.expect("told");
     assert_eq!(kinds(all), [EventKind::Released, EventKind::Acquired]);
-    // The lease that was is not: neither renewed nor released, and that makes no lock.
+    // The old lease can be neither renewed nor released, and trying so creates no lock.
     assert!(matches!(a.renews(&lease).await, crate::model::Outcome::NotHeld(_)));
     assert!(matches!(a.releases(&lease).await, crate::model::Outcome::NotHeld(_)));
     assert!(matches!(a.forces(lease.token).await, crate::model::Outcome::NotHeld(_)));
@@ -96,7 +96,8 @@ pub async fn tokens_rise_over_forgetting_and_a_clock_that_was_set_back(f: Fixtur
     f.clock.set_back(Duration::from_hours(24));
     let again = b.takes().await;
     assert!(again.token > lease.token, "{} after {}", again.token, lease.token);
-    // Also after it was forgotten by its force-release, which makes a token that nobody was granted.
+    // A force-release also creates a new token, which no lease is granted with; later tokens are
+    // higher still.
     b.forces(again.token).await;
     let newest = b.record().await.token;
     assert!(newest > again.token);
@@ -141,7 +142,7 @@ pub async fn one_pass_forgets_no_more_than_it_may(f: Fixture) {
     assert_eq!(all, 5);
 }
 
-/// Passes until everything that can be forgotten is.
+/// Runs passes until every forgettable lock is forgotten, and returns their number.
 async fn forget(f: &Fixture) -> u32 {
     let mut all = 0;
     for _ in 0..3 {

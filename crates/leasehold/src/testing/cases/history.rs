@@ -1,14 +1,14 @@
-//! Every change leaves one line, in order, and the lines tell the whole story.
+//! Every change adds one event, in order, and the events are complete.
 
 use std::collections::BTreeMap;
 
 use crate::model::EventKind::{Acquired, Asked, Expired, Forced, Left, Queued, Released, Renewed, Stolen};
 use crate::model::{Event, EventKind, LeaseId, LockName, Outcome, Token};
-use crate::store::{Cursor, ListEvents, Span};
+use crate::store::{Cursor, EventRange, ListEvents};
 use crate::testing::Fixture;
 
 async fn told(f: &Fixture, lock: Option<&LockName>) -> Vec<Event> {
-    let mut ask = ListEvents { lock: lock.cloned(), span: Span::After(Cursor::start()), limit: 1000 };
+    let mut ask = ListEvents { lock: lock.cloned(), span: EventRange::After(Cursor::start()), limit: 1000 };
     let mut all = Vec::new();
     loop {
         let page = f.one.locks().history(&ask).await.expect("a page");
@@ -16,7 +16,7 @@ async fn told(f: &Fixture, lock: Option<&LockName>) -> Vec<Event> {
             return all;
         }
         all.extend(page.items);
-        ask.span = Span::After(page.next.expect("a place to go on from"));
+        ask.span = EventRange::After(page.next.expect("a place to go on from"));
     }
 }
 
@@ -79,7 +79,7 @@ pub async fn renewals_are_counted_not_listed(f: Fixture) {
     );
 }
 
-/// Also behind a queue and among plain renewals, where engines have shorter ways.
+/// Also with a queue and among plain renewals, where engines have fast paths.
 pub async fn a_renewal_is_listed_if_its_caller_asks_for_that(f: Fixture) {
     let [a, b] = f.players("lock");
     let lease = a.takes().await;
@@ -111,14 +111,14 @@ pub async fn history_is_read_in_pages_both_ways(f: Fixture) {
     let forward = told(&f, Some(&a.lock)).await;
     assert_eq!(forward.len(), 150);
     assert!(forward.iter().all(|event| event.lock == a.lock));
-    let mut ask = ListEvents { lock: Some(a.lock.clone()), span: Span::Newest, limit: 7 };
+    let mut ask = ListEvents { lock: Some(a.lock.clone()), span: EventRange::Newest, limit: 7 };
     let mut backward = Vec::new();
     loop {
         let page = f.two.locks().history(&ask).await.expect("a page");
         assert!(page.items.len() <= 7);
         backward.extend(page.items);
         match page.next {
-            Some(next) => ask.span = Span::Before(next),
+            Some(next) => ask.span = EventRange::Before(next),
             None => break,
         }
     }
@@ -153,7 +153,7 @@ pub async fn replaying_the_history_gives_the_lock(f: Fixture) {
     }
 }
 
-/// Who holds and who waits, from the history alone.
+/// Reconstructs the holders and the waiters from the history alone.
 fn replay(events: &[Event]) -> (BTreeMap<LeaseId, Token>, Vec<LeaseId>) {
     let (mut holders, mut waiters) = (BTreeMap::new(), Vec::new());
     for event in events {

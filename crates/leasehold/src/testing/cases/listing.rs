@@ -1,4 +1,4 @@
-//! Reading records: one, many, in pages, and whatever their names are.
+//! Reading records: one, many, in pages, and with unusual names.
 
 use crate::model::LockName;
 use crate::store::{ListLocks, LockState};
@@ -15,7 +15,7 @@ pub async fn what_was_stored_comes_back_as_it_was(f: Fixture) {
         (a.slots(2).meta("user", "ada\nlove \"lace\"").of_boot(3), b.slots(2).priority(-7).meta("k", "ü"));
     let lease = a.takes().await;
     let mut asked = a.ask.clone();
-    if !f.one.abilities().believes_in_processes() {
+    if !f.one.capabilities().believes_in_processes() {
         asked.process = None;
     }
     b.takes().await;

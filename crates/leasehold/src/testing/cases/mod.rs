@@ -1,4 +1,4 @@
-//! The cases, by what they are about.
+//! Conformance cases, by topic.
 
 #![expect(missing_docs, reason = "a case is named by the sentence that it shows")]
 

@@ -1,24 +1,26 @@
-//! Notices through the client: a holder learns what others have done to its lease long before its next renewal, and a worker
-//! that its task was cancelled long before its next heartbeat.
+//! Notifications through the client: a holder learns what other callers did to its lease long
+//! before its next renewal, and a worker learns that its task was cancelled long before its next
+//! heartbeat.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::client::{Leasehold, Running, Setback, Work};
+use crate::client::{HandlerError, Leasehold, TaskContext, TaskType};
 use crate::model::{Holder, LockName, Reason, TaskState};
 use crate::store::Store;
 use crate::testing::Fixture;
 
-/// So long that the next renewal comes long after a case has failed.
+/// Lease ttl; so long that the next renewal comes long after a case has failed.
 const TTL: Duration = Duration::from_mins(30);
-/// So long a notice may take on a busy machine.
+/// Timeout of a notification on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// After this a guard has subscribed, unless the machine is busy; then it looks when it has.
+/// Time after which a guard has subscribed, unless the machine is busy; in that case the guard
+/// reads the lock once it has subscribed.
 const SUBSCRIBED: Duration = Duration::from_secs(1);
 
-/// Two clients of one engine: the first holds or works, the second steps in.
+/// Two clients of one engine: the first holds locks or runs tasks, the second intervenes.
 struct Lab {
     one: Leasehold,
     two: Leasehold,
@@ -26,10 +28,11 @@ struct Lab {
 }
 
 impl Lab {
-    /// None if the engine sends no wake-ups: there the next renewal tells.
+    /// Returns `None` if the engine sends no notifications: there the holder learns of changes with
+    /// its next renewal.
     fn new(fixture: Fixture) -> Option<Self> {
         let client = |store: &Arc<dyn Store>| Leasehold::with_store(store.clone()).expect("a client");
-        let sends = fixture.one.abilities().wakes;
+        let sends = fixture.one.capabilities().wakes;
         let (one, two) = (client(&fixture.one), client(&fixture.two));
         sends.then_some(Self { one, two, _fixture: fixture })
     }
@@ -45,7 +48,8 @@ pub async fn a_holder_learns_at_once_that_its_lock_was_taken(fixture: Fixture) {
     tokio::time::timeout(PATIENCE, guard.lost()).await.expect("the holder learns it");
 }
 
-/// The lock is taken before the guard has subscribed: it looks when it has.
+/// The lock is taken before the guard has subscribed: the guard reads the lock once it has
+/// subscribed.
 pub async fn a_holder_learns_what_was_done_before_it_subscribed(fixture: Fixture) {
     let Some(lab) = Lab::new(fixture) else { return };
     let guard = lab.one.lock("a").ttl(TTL).acquire().await.expect("a is free");
@@ -54,7 +58,7 @@ pub async fn a_holder_learns_what_was_done_before_it_subscribed(fixture: Fixture
     tokio::time::timeout(PATIENCE, guard.lost()).await.expect("the holder learns it");
 }
 
-/// A request to stop reaches the guard at once, and the lease stays.
+/// A request to stop reaches the guard at once, and the lease stays held.
 pub async fn a_holder_learns_at_once_that_it_is_asked_to_stop(fixture: Fixture) {
     let Some(lab) = Lab::new(fixture) else { return };
     let guard = lab.one.lock("a").ttl(TTL).acquire().await.expect("a is free");
@@ -78,7 +82,7 @@ pub async fn a_holder_learns_at_once_that_its_lease_was_released_elsewhere(fixtu
 #[derive(Serialize, Deserialize)]
 struct Long;
 
-impl Work for Long {
+impl TaskType for Long {
     const QUEUE: &'static str = "long";
     const TTL: Duration = TTL;
 }
@@ -89,7 +93,7 @@ pub async fn a_worker_learns_at_once_that_its_task_was_cancelled(fixture: Fixtur
         return;
     }
     let Some(lab) = Lab::new(fixture) else { return };
-    let endless = |_: Running<Long>| std::future::pending::<Result<(), Setback>>();
+    let endless = |_: TaskContext<Long>| std::future::pending::<Result<(), HandlerError>>();
     let worker = lab.one.worker().handle(endless);
     let worker = worker.start().expect("a worker");
     let id = lab.two.enqueue(&Long).await.expect("added").id;

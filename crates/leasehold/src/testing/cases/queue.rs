@@ -1,9 +1,9 @@
-//! The fair queue: order, hand-over, tickets that end, leaving.
+//! The fair queue: order, hand-over, expiry of tickets, withdrawal.
 
 use std::time::Duration;
 
 use crate::model::{MAX_WAITERS, Outcome, Ttl};
-use crate::store::Wake;
+use crate::store::Wakeup;
 use crate::testing::{Fixture, Player};
 
 pub async fn a_release_hands_over_to_the_first_ticket(f: Fixture) {
@@ -34,7 +34,7 @@ pub async fn tickets_are_served_in_order_of_arrival(f: Fixture) {
     let players: [Player; 6] = f.players("lock");
     let mut lease = players[0].takes().await;
     for (place, player) in players[1..].iter().enumerate() {
-        // Some in the same microsecond.
+        // Some of them arrive in the same microsecond.
         f.clock.advance(Duration::from_micros(place as u64 % 2));
         assert_eq!(player.queues().await.ahead as usize, place);
     }
@@ -78,7 +78,7 @@ pub async fn nobody_overtakes_a_ticket(f: Fixture) {
     a.releases(&lease).await;
     assert_eq!(c.is_refused().await.holders[0].holder, b.ask.holder);
     f.pass(5_000);
-    // B never confirmed. Now it is C's, in one step.
+    // B never confirmed its lease. Now C acquires the lock in one step.
     c.takes().await;
 }
 
@@ -168,7 +168,7 @@ pub async fn a_queue_has_an_end(f: Fixture) {
         f.player(number + 2, "lock").queues().await;
     }
     let outcome = f.player(1_000_000, "lock").asks_in_line().await;
-    let Outcome::Busy(conflict) = outcome else { panic!("{outcome:?}") };
+    let Outcome::Conflict(conflict) = outcome else { panic!("{outcome:?}") };
     assert!(conflict.full);
     assert_eq!(conflict.waiters as usize, MAX_WAITERS);
 }
@@ -180,15 +180,16 @@ pub async fn a_release_wakes_the_one_that_is_served(f: Fixture) {
     b.queues().await;
     c.queues().await;
     a.releases(&lease).await;
-    let poll = b.store.abilities().poll;
-    // Polling is the contract: `next` comes back within the poll time, and by then the lock is there to be had.
+    let poll = b.store.capabilities().poll;
+    // Polling is the contract: `next` returns within the poll interval, and by then the lock is
+    // available.
     let woken = tokio::time::timeout(poll * 3, for_b.next(Duration::MAX)).await.expect("a wake-up or a poll");
-    if let Wake::Served(handed_over) = woken {
+    if let Wakeup::Served(handed_over) = woken {
         assert_eq!(handed_over.lease.ask.lease_id, b.id());
     }
     assert!(b.holds().await);
     let nothing = tokio::time::timeout(poll / 4, for_c.next(Duration::MAX)).await;
-    assert!(!matches!(nothing, Ok(Wake::Served(_) | Wake::Rung)), "c was woken for nothing");
+    assert!(!matches!(nothing, Ok(Wakeup::Served(_) | Wakeup::Rung)), "c was woken for nothing");
 }
 
 /// A caller can wait under the lease id of another caller, or for two locks under one id.
@@ -197,16 +198,17 @@ pub async fn a_lease_is_never_delivered_to_a_waiter_for_another_lock(f: Fixture)
     let (waiter_a, waiter_b) = (f.player(5, "a"), f.player(5, "b"));
     let lease_b = holder_b.takes().await;
     holder_a.takes().await;
-    // The waiter for lock "a" comes last: a map by lease id alone would deliver the lease of "b" to it.
+    // The waiter for lock "a" comes last: a map by lease id alone would deliver the lease of "b" to
+    // it.
     let mut for_b = waiter_b.changes();
     waiter_b.queues().await;
     let mut for_a = waiter_a.changes();
     waiter_a.queues().await;
     holder_b.releases(&lease_b).await;
-    let poll = waiter_a.store.abilities().poll;
+    let poll = waiter_a.store.capabilities().poll;
     for _ in 0..3 {
         let woken = for_a.next(poll.min(Duration::from_millis(200))).await;
-        assert!(!matches!(woken, Wake::Served(_)), "the lease of another lock: {woken:?}");
+        assert!(!matches!(woken, Wakeup::Served(_)), "the lease of another lock: {woken:?}");
     }
     assert!(!waiter_a.holds().await && waiter_b.holds().await);
     tokio::time::timeout(poll * 3, for_b.next(Duration::MAX)).await.expect("a wake-up or a poll");
@@ -244,7 +246,7 @@ pub async fn a_refreshed_ticket_makes_nobody_ask_again(f: Fixture) {
     let mut lease = a.takes().await;
     b.queues().await;
     c.queues().await;
-    // For longer than all that was there at the beginning.
+    // For longer than the initial lifetime of every lease and ticket.
     for _ in 0..8 {
         f.pass(3_000);
         let Outcome::Renewed(renewed) = a.renews(&lease).await else { panic!("not renewed") };
@@ -262,7 +264,7 @@ pub async fn a_long_queue_is_refreshed_and_served_in_order(f: Fixture) {
     for (place, player) in waiters.iter().enumerate() {
         assert_eq!(player.queues().await.ahead as usize, place);
     }
-    // Longer than a ticket lives without a refresh.
+    // For longer than the lifetime of a ticket without a refresh.
     for _ in 0..2 {
         f.pass(3_000);
         let Outcome::Renewed(renewed) = a.renews(&lease).await else { panic!("not renewed") };
@@ -276,7 +278,7 @@ pub async fn a_long_queue_is_refreshed_and_served_in_order(f: Fixture) {
     let record = a.record().await;
     assert!(record.waiters.iter().map(|ticket| ticket.ask.lease_id).eq(waiters.iter().map(Player::id)));
     assert!(record.waiters.iter().all(|ticket| ticket.expires_at == f.clock.now().plus(Ttl::from_secs(5))));
-    // One in the middle leaves, and one of higher priority comes to the front.
+    // One waiter in the middle leaves, and one of higher priority goes to the front.
     waiters[70].leaves().await;
     let urgent = f.player(1_000_000, "lock").priority(5);
     assert_eq!(urgent.queues().await.ahead, 0);

@@ -1,5 +1,5 @@
-//! Several locks through the client: each is held from its grant on, all of them are returned valid, and losing one gives
-//! the others back.
+//! Several locks through the client: each lock is held from its grant on, all of them are returned
+//! valid, and the loss of one lock releases the others.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,18 +9,19 @@ use async_trait::async_trait;
 use crate::client::{GuardState, Leasehold};
 use crate::error::Error;
 use crate::model::{Holder, LockName, Reason, Token, Ttl};
-use crate::store::{Abilities, DocStore, LockStore, Moment, Store, TaskStore};
+use crate::store::{BootInstant, Capabilities, DocStore, LockStore, Store, TaskStore};
 use crate::testing::Fixture;
 
-/// How long the leases last: long enough for a busy machine.
+/// Lease ttl; long enough for a busy machine.
 const TTL: Duration = Duration::from_secs(2);
-/// Far away a request takes longer, and times are in whole seconds.
+/// Lease ttl for remote engines, where a request takes longer and times are in whole seconds.
 const FAR_TTL: Duration = Duration::from_secs(6);
 const FAR: Duration = Duration::from_secs(5);
-/// The engine's clock moves by one step in at least this time, so it is never ahead of the clients.
+/// Step of the engine's clock. Each step takes at least this time, so that the engine's clock is
+/// never ahead of the clients.
 const STEP: Duration = Duration::from_millis(20);
 
-/// The second lock is held for three times as long as the lease of the first lasts.
+/// The second lock is held for three times the ttl of the first lease.
 pub async fn the_first_is_kept_while_the_second_is_waited_for(fixture: Fixture) {
     let lab = Lab::new(fixture);
     let second = lab.two.lock("b").ttl(lab.ttl).acquire().await.expect("b is free");
@@ -36,7 +37,7 @@ pub async fn the_first_is_kept_while_the_second_is_waited_for(fixture: Fixture) 
     }
     second.release().await.expect("b was held all the time");
     let guard = lab.at_last("b", waits).await;
-    assert!(Moment::now() < guard.watch().borrow().valid_until, "a guard was returned that has ended");
+    assert!(BootInstant::now() < guard.watch().borrow().valid_until, "a guard was returned that has ended");
     assert_eq!(guard.state(), GuardState::Held);
     let held: Vec<_> = guard.leases().into_iter().map(|(name, lease)| (name, Some(lease.token))).collect();
     assert_eq!(held[0].1, token, "the first lease was lost and taken anew");
@@ -46,7 +47,8 @@ pub async fn the_first_is_kept_while_the_second_is_waited_for(fixture: Fixture) 
     guard.release().await.expect("both were held");
 }
 
-/// The first is taken by force while the second is waited for: both are asked for again.
+/// The first lock is taken by force while the client waits for the second: the client requests both
+/// again.
 pub async fn losing_the_first_while_waiting_begins_again(fixture: Fixture) {
     let lab = Lab::new(fixture);
     let second = lab.two.lock("b").ttl(lab.ttl).acquire().await.expect("b is free");
@@ -67,7 +69,8 @@ pub async fn losing_the_first_while_waiting_begins_again(fixture: Fixture) {
     guard.release().await.expect("both were held");
 }
 
-/// The others stay held as long as their work may run, and not until their time is over.
+/// The other locks stay held as long as their work may run, and are released before their leases
+/// expire.
 pub async fn losing_one_gives_the_others_back_with_the_guard(fixture: Fixture) {
     let lab = Lab::new(fixture);
     let long = Duration::from_secs(30);
@@ -83,7 +86,8 @@ pub async fn losing_one_gives_the_others_back_with_the_guard(fixture: Fixture) {
     assert_eq!(lab.token("b").await, None);
 }
 
-/// The time of the engine moves by hand, and the guards count on the time of this machine: this moves both.
+/// Fixture that advances both clocks: the engine's clock is manual, and the guards use the clock of
+/// this machine.
 struct Lab {
     one: Leasehold,
     two: Leasehold,
@@ -97,9 +101,9 @@ impl Lab {
         let client = |store: &Arc<dyn Store>| {
             Leasehold::with_store(Arc::new(AnyTtl(store.clone()))).expect("a thread can be started")
         };
-        let abilities = fixture.one.abilities();
-        let ttl = if abilities.poll < FAR { TTL } else { FAR_TTL };
-        let (one, two, poll) = (client(&fixture.one), client(&fixture.two), abilities.poll);
+        let capabilities = fixture.one.capabilities();
+        let ttl = if capabilities.poll < FAR { TTL } else { FAR_TTL };
+        let (one, two, poll) = (client(&fixture.one), client(&fixture.two), capabilities.poll);
         Self { one, two, ttl, poll, fixture }
     }
 
@@ -107,7 +111,8 @@ impl Lab {
         Duration::from_mins(1) + self.poll * 10
     }
 
-    /// Lets at least so much time pass here, and exactly so much for the engine.
+    /// Advances the engine's clock step by step until at least this time has passed; at least the
+    /// same time passes on this machine. Returns the time that has passed on the engine's clock.
     async fn pass(&self, time: Duration) -> Duration {
         let mut passed = Duration::ZERO;
         while passed < time {
@@ -119,10 +124,10 @@ impl Lab {
     }
 
     async fn until(&self, what: &str, is_so: impl AsyncFn() -> bool) {
-        let start = Moment::now();
+        let start = BootInstant::now();
         while !is_so().await {
             self.pass(STEP).await;
-            assert!(Moment::now().after(start) < self.patience(), "never: {what}");
+            assert!(BootInstant::now().after(start) < self.patience(), "never: {what}");
         }
     }
 
@@ -135,7 +140,7 @@ impl Lab {
         waits.await.expect("it does not panic").expect("all are granted")
     }
 
-    /// The token of the live lease on a lock.
+    /// Returns the token of the live lease on a lock.
     async fn token(&self, lock: &str) -> Option<Token> {
         let status = self.two.status(&name(lock)).await.expect("the store answers");
         status.holders.iter().find(|held| status.now < held.expires_at).map(|held| held.token)
@@ -152,13 +157,14 @@ fn name(name: &str) -> LockName {
     LockName::new(name).expect("a good name in a test")
 }
 
-/// The same store with any ttl, so that a case need not last as long as the shortest lease of an engine far away.
+/// Store wrapper that permits any ttl, so that a case need not last as long as the shortest lease
+/// of a remote engine.
 struct AnyTtl(Arc<dyn Store>);
 
 #[async_trait]
 impl Store for AnyTtl {
-    fn abilities(&self) -> Abilities {
-        Abilities { min_ttl: Ttl::MIN, ..self.0.abilities() }
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { min_ttl: Ttl::MIN, ..self.0.capabilities() }
     }
 
     fn url(&self) -> String {

@@ -1,4 +1,4 @@
-//! Readers share, writers do not, and nobody starves.
+//! Readers share, writers do not, and no caller starves.
 
 use crate::model::Outcome;
 use crate::testing::{Fixture, Player};

@@ -1,4 +1,4 @@
-//! Clearing away: what has ended, whose process is gone, what a restart leaves behind.
+//! Sweeping: expired leases and tickets, dead processes, and the state after a restart.
 
 use uuid::Uuid;
 
@@ -47,7 +47,7 @@ pub async fn the_dead_are_swept_before_their_time(f: Fixture) {
     b.queues().await;
     c.queues().await;
     let dead = vec![a.id(), b.id()];
-    if !f.one.abilities().believes_in_processes() {
+    if !f.one.capabilities().believes_in_processes() {
         return is_not_believed(&c, LockOp::Sweep(Sweep { dead })).await;
     }
     let outcome = c.apply(LockOp::Sweep(Sweep { dead })).await;
@@ -62,7 +62,7 @@ pub async fn a_restart_frees_what_that_boot_held(f: Fixture) {
     b.queues().await;
     c.queues().await;
     let restarted = LockOp::Restarted(Restarted { boot: BootId(Uuid::from_u128(7)) });
-    if !f.one.abilities().believes_in_processes() {
+    if !f.one.capabilities().believes_in_processes() {
         return is_not_believed(&c, restarted).await;
     }
     let outcome = c.apply(restarted).await;
@@ -73,9 +73,9 @@ pub async fn a_restart_frees_what_that_boot_held(f: Fixture) {
 pub async fn a_restart_gives_the_others_their_whole_time(f: Fixture) {
     let [a, b] = f.players("lock");
     let lease = a.takes().await;
-    f.pass(20_000); // Its time seems to be over, but whose clock was that?
+    f.pass(20_000); // Past its ttl, but times from before a restart do not count.
     let restarted = LockOp::Restarted(Restarted { boot: BootId(Uuid::from_u128(7)) });
-    if !f.one.abilities().believes_in_processes() {
+    if !f.one.capabilities().believes_in_processes() {
         return is_not_believed(&a, restarted).await;
     }
     a.apply(restarted).await;
@@ -84,7 +84,7 @@ pub async fn a_restart_gives_the_others_their_whole_time(f: Fixture) {
     assert!(matches!(a.renews(&lease).await, Outcome::Renewed(_)));
 }
 
-/// What only an engine may say is refused, and changes nothing.
+/// Asserts that an operation that only an engine may issue is refused, and changes nothing.
 async fn is_not_believed(player: &Player, op: LockOp) {
     let before = player.record().await;
     let error = player.store.locks().apply(&player.lock, &op).await.expect_err("not from afar");

@@ -1,6 +1,6 @@
-//! When an attempt counts: tasks that are fetched ahead, leases that run out, and tasks that run alone.
+//! When an attempt counts: prefetched tasks, expired leases, and tasks that run alone.
 
-use crate::model::{HeldTask, Progress, Task, TaskEventKind, TaskState, Ttl, Verdict};
+use crate::model::{AttemptResult, HeldTask, Progress, Task, TaskEventKind, TaskState, Ttl};
 use crate::testing::Fixture;
 use crate::testing::shop::{Shop, info, numbers, task, why};
 
@@ -36,7 +36,7 @@ pub async fn a_crash_fails_no_task_that_was_never_started(f: Fixture) {
     let shop = Shop::from(f);
     shop.add(&(1..=20).map(|number| task(number).attempts(2)).collect::<Vec<_>>()).await;
     for _ in 0..4 {
-        // The first may run, the others are fetched ahead as far as they may be.
+        // The first task may run; the others are prefetched as far as permitted.
         let leased = shop.lease_ahead(1, 20, 1).await.tasks;
         assert!(leased.iter().filter(|task| task.begun).count() <= 1);
         shop.f.outlast(60_000);
@@ -72,7 +72,7 @@ pub async fn what_is_settled_was_started(f: Fixture) {
     shop.add(&[task(1), task(2)]).await;
     let leased = shop.lease_ahead(1, 2, 0).await.tasks;
     shop.done(&leased[0]).await;
-    shop.settle(&leased[1], Verdict::Retry(why(), Some(Ttl::from_secs(1)))).await;
+    shop.settle(&leased[1], AttemptResult::Retry(why(), Some(Ttl::from_secs(1)))).await;
     assert_eq!((shop.get(1).await.attempt, shop.get(2).await.attempt), (1, 1));
 }
 
@@ -86,8 +86,8 @@ pub async fn only_fresh_tasks_with_attempts_left_are_fetched_ahead(f: Fixture) {
     assert_eq!(leased.tasks.iter().map(|task| task.begun).collect::<Vec<_>>(), [true, false, false]);
     shop.done(&leased.tasks[0]).await;
     shop.done(&leased.tasks[1]).await;
-    // What was leased before is not, either.
-    shop.settle(&leased.tasks[2], Verdict::Return).await;
+    // A task that was leased before is not prefetched either.
+    shop.settle(&leased.tasks[2], AttemptResult::Return).await;
     let leased = shop.lease_ahead(1, 10, 0).await;
     assert_eq!((numbers(&leased.tasks), leased.more), (vec![], true));
     let leased = shop.lease_ahead(1, 10, 1).await;
@@ -100,7 +100,7 @@ pub async fn a_lease_finds_what_has_run_out(f: Fixture) {
     let first = shop.lease(7, 1).await.remove(0);
     shop.lease_from(7, 1, &["other"]).await;
     shop.f.outlast(30_500);
-    // Nobody has recovered it.
+    // No process has recovered the task.
     let leased = shop.lease(8, 1).await;
     assert_eq!((numbers(&leased), leased[0].attempt, leased[0].expiries), (vec![1], 2, 1));
     assert!(leased[0].token > first.token);
@@ -130,7 +130,7 @@ pub async fn after_a_second_lost_lease_the_usual_pause_applies(f: Fixture) {
     }
     let (stored, ends) = (shop.get(1).await, ends.expect("it was leased"));
     assert_eq!((stored.attempt, stored.expiries), (2, 2));
-    // Two seconds after the second attempt, a quarter more or less.
+    // Two seconds after the second attempt, plus or minus a quarter.
     assert!(stored.run_at >= ends.plus(Ttl::from_millis(1500)), "{} {}", stored.run_at, ends);
     assert!(stored.run_at <= ends.plus(Ttl::from_millis(2500)), "{} {}", stored.run_at, ends);
 }
@@ -142,7 +142,7 @@ pub async fn a_word_of_the_worker_ends_the_row_of_lost_leases(f: Fixture) {
     shop.f.outlast(30_500);
     let leased = shop.lease(1, 1).await.remove(0);
     assert_eq!(leased.expiries, 1);
-    shop.settle(&leased, Verdict::Retry(why(), Some(Ttl::from_secs(1)))).await;
+    shop.settle(&leased, AttemptResult::Retry(why(), Some(Ttl::from_secs(1)))).await;
     assert_eq!(shop.get(1).await.expiries, 0);
 }
 
@@ -173,7 +173,8 @@ pub async fn what_runs_alone_is_not_started_beside_others(f: Fixture) {
     shop.add(&[task(1).attempts(2)]).await;
     shop.lease(1, 1).await;
     shop.f.outlast(30_500);
-    // The worker has other tasks: it holds this one until they are done, and then tells that it starts it.
+    // The worker has other tasks: it holds this one until they are done, and then reports its
+    // start.
     let leased = shop.lease_ahead(1, 5, 5).await.tasks.remove(0);
     assert!(leased.runs_alone() && !leased.begun, "{leased:?}");
     shop.beat(&leased).await;
@@ -194,7 +195,7 @@ pub async fn a_poison_task_does_not_fail_its_neighbours(f: Fixture) {
         assert!(rounds < 40, "it does not end");
         let leased = shop.lease(rounds, 8).await;
         if numbers(&leased).contains(&POISON) {
-            // The worker dies, with all that it has.
+            // The worker dies with all its tasks.
             shop.f.outlast(30_000);
         } else {
             for task in &leased {

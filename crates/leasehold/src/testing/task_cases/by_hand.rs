@@ -1,8 +1,8 @@
-//! What people do to tasks and queues.
+//! Administrative operations on tasks and queues.
 
 use crate::model::{
-    Beat, Change, Pause, Payload, Priority, Retries, Settled, TaskAnswer, TaskEventKind, TaskState,
-    Timestamp, Ttl, Verdict,
+    AttemptResult, Change, HeartbeatResult, Pause, Payload, Priority, RetryPolicy, Settled, TaskAnswer,
+    TaskEventKind, TaskState, Timestamp, Ttl,
 };
 use crate::testing::Fixture;
 use crate::testing::shop::{Shop, ada, cancel, queue, retry, task, update, why};
@@ -26,14 +26,14 @@ pub async fn a_running_task_is_stopped_by_its_worker(f: Fixture) {
     shop.add(&[task(1), task(2), task(3)]).await;
     let leased = shop.lease(1, 3).await;
     for (leased, verdict, state) in [
-        (&leased[0], Verdict::Abort(None), TaskState::Aborted),
-        (&leased[1], Verdict::Retry(why(), None), TaskState::Aborted),
-        (&leased[2], Verdict::Done(None), TaskState::Succeeded),
+        (&leased[0], AttemptResult::Abort(None), TaskState::Aborted),
+        (&leased[1], AttemptResult::Retry(why(), None), TaskState::Aborted),
+        (&leased[2], AttemptResult::Done(None), TaskState::Succeeded),
     ] {
         let number = leased.id.as_uuid().as_u128();
         let (_, stored) = shop.change(number, cancel()).await;
         assert_eq!(stored.state, TaskState::Running);
-        let Beat::Kept(Some(asked)) = shop.beat(leased).await else { panic!("not asked") };
+        let HeartbeatResult::Extended(Some(asked)) = shop.beat(leased).await else { panic!("not asked") };
         assert_eq!(asked.by, ada());
         assert_eq!(shop.settle(leased, verdict).await, Settled::Now(state));
     }
@@ -43,10 +43,10 @@ pub async fn a_failed_task_can_be_tried_again(f: Fixture) {
     let shop = Shop::from(f);
     shop.add(&[task(1).attempts(1)]).await;
     let leased = shop.lease(1, 1).await.remove(0);
-    shop.settle(&leased, Verdict::Retry(why(), None)).await;
+    shop.settle(&leased, AttemptResult::Retry(why(), None)).await;
     let (answer, stored) = shop.change(1, retry()).await;
     assert_eq!((answer, stored.state, stored.attempt), (TaskAnswer::Done, TaskState::Pending, 0));
-    assert_eq!(shop.settle(&leased, Verdict::Done(None)).await, Settled::Lost, "that attempt is over");
+    assert_eq!(shop.settle(&leased, AttemptResult::Done(None)).await, Settled::Lost, "that attempt is over");
     let again = shop.lease(1, 1).await.remove(0);
     assert!(again.token > leased.token);
     let kinds: Vec<_> = again.events.iter().map(|event| event.kind).collect();
@@ -109,12 +109,12 @@ pub async fn attempts_that_were_made_cannot_be_taken_back(f: Fixture) {
     shop.add(&[task(1).attempts(3)]).await;
     let leased = shop.lease(1, 1).await.remove(0);
     let change = |expected, attempts| {
-        let retries = Some(Retries { attempts, ..Retries::default() });
+        let retries = Some(RetryPolicy { attempts, ..RetryPolicy::default() });
         update(Change { expected, retries, ..Change::default() })
     };
     assert_eq!(shop.change(1, change(2, 1)).await.0, TaskAnswer::Done, "this one is the last");
     assert_eq!(shop.change(1, change(3, 3)).await.0, TaskAnswer::Done);
-    shop.settle(&leased, Verdict::Retry(why(), Some(Ttl::from_secs(1)))).await;
+    shop.settle(&leased, AttemptResult::Retry(why(), Some(Ttl::from_secs(1)))).await;
     assert_eq!(shop.change(1, change(5, 1)).await.0, TaskAnswer::Refused(TaskState::Scheduled));
     assert_eq!(shop.change(1, change(5, 2)).await.0, TaskAnswer::Done);
 }

@@ -1,6 +1,8 @@
 //! Adding the same task again.
 
-use crate::model::{Enqueued, Fingerprint, Finished, Payload, Reuse, TaskKey, TaskState, Verdict};
+use crate::model::{
+    AttemptResult, Enqueued, Fingerprint, FinishedFilter, Payload, Reuse, TaskKey, TaskState,
+};
 use crate::testing::Fixture;
 use crate::testing::shop::{Shop, queue, task, why};
 
@@ -33,7 +35,7 @@ pub async fn the_same_key_means_the_same_task(f: Fixture) {
     let leased = shop.lease(1, 10).await;
     assert_eq!(leased.len(), 1);
     shop.done(&leased[0]).await;
-    // Also when it is done.
+    // Also when the task is done.
     assert_eq!(shop.enqueue(&[same(3)]).await, [Enqueued::Duplicate(task(1).id)]);
     assert_eq!(shop.drain().await, [0; 0]);
 }
@@ -73,7 +75,7 @@ pub async fn a_key_can_be_used_anew_when_its_task_has_failed(f: Fixture) {
     shop.add(&[same(1, Reuse::Failed)]).await;
     assert_eq!(shop.enqueue(&[same(2, Reuse::Failed)]).await, [Enqueued::Duplicate(task(1).id)]);
     let leased = shop.lease(1, 1).await.remove(0);
-    shop.settle(&leased, Verdict::Fail(why())).await;
+    shop.settle(&leased, AttemptResult::Fail(why())).await;
     assert_eq!(shop.enqueue(&[same(2, Reuse::Never)]).await, [Enqueued::Duplicate(task(1).id)]);
     assert_eq!(shop.enqueue(&[task(3).with_key("k")]).await, [Enqueued::KeyReused(task(1).id)]);
     shop.add(&[same(4, Reuse::Failed)]).await;
@@ -115,7 +117,8 @@ pub async fn a_key_of_an_earlier_version_is_known(f: Fixture) {
     assert_eq!(shop.enqueue(&[task(3).with_key("k")]).await, [Enqueued::KeyReused(task(1).id)]);
 }
 
-/// One of these at a time: what the earlier one was about does not matter once its key may be used anew.
+/// One task of a key at a time: the payload of the earlier task does not matter once its key may be
+/// used again.
 pub async fn a_key_that_is_free_can_be_used_for_something_else(f: Fixture) {
     let shop = Shop::from(f);
     let next = |number, reuse| {
@@ -130,7 +133,7 @@ pub async fn a_key_that_is_free_can_be_used_for_something_else(f: Fixture) {
     assert_eq!(shop.enqueue(&[next(3, Reuse::Failed)]).await, [Enqueued::KeyReused(task(1).id)]);
     shop.add(&[next(4, Reuse::Finished)]).await;
     let leased = shop.lease(1, 1).await.remove(0);
-    shop.settle(&leased, Verdict::Fail(why())).await;
+    shop.settle(&leased, AttemptResult::Fail(why())).await;
     shop.add(&[next(5, Reuse::Failed)]).await;
     assert_eq!(shop.drain().await, [5]);
 }
@@ -141,7 +144,7 @@ pub async fn a_forgotten_task_leaves_its_key(f: Fixture) {
     let leased = shop.lease(1, 1).await.remove(0);
     shop.done(&leased).await;
     shop.f.pass(1);
-    let which = Finished { queue: None, state: None, before: shop.f.clock.now(), limit: 10 };
+    let which = FinishedFilter { queue: None, state: None, before: shop.f.clock.now(), limit: 10 };
     assert_eq!(shop.tasks().purge(&which).await.expect("an answer"), 1);
     shop.add(&[task(2).with_key("k")]).await;
 }

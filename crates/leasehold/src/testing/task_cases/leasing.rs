@@ -1,4 +1,4 @@
-//! Who gets which task, and in which order.
+//! Assignment of tasks to workers, and its order.
 
 use std::collections::BTreeSet;
 
@@ -40,13 +40,14 @@ pub async fn of_sixteen_workers_at_once_each_task_goes_to_one(f: Fixture) {
     for ask in asks.collect::<Vec<_>>() {
         got.extend(numbers(&ask.await.expect("no panic")));
     }
-    // Some may have come away empty-handed while others were at it; then the rest is still there.
+    // Some workers may have received no task because of concurrent leases; the remaining tasks are
+    // still available.
     got.extend(shop.drain().await);
     assert_eq!(got.len(), 100);
     assert_eq!(got.into_iter().collect::<BTreeSet<_>>().len(), 100);
 }
 
-/// Whoever has leased a task may not take it that nothing else comes at that moment.
+/// After a lease, an engine must not assume that no other task arrives at the same time.
 pub async fn what_comes_at_the_moment_of_a_lease_is_not_passed_over(f: Fixture) {
     let shop = Shop::from(f);
     shop.add(&[task(8)]).await;
@@ -115,14 +116,15 @@ pub async fn every_lease_raises_the_token(f: Fixture) {
         assert!(leased.token > last);
         assert!(leased.token.get() >= shop.f.clock.now().as_micros());
         last = leased.token;
-        shop.settle(&leased, crate::model::Verdict::Return).await;
+        shop.settle(&leased, crate::model::AttemptResult::Return).await;
     }
 }
 
-/// However many are asked for: over a slow connection a large answer would come too late to be of use.
+/// Independently of the requested number: over a slow connection a large answer would arrive too
+/// late to be useful.
 pub async fn an_answer_is_full_after_a_mebibyte_of_payloads(f: Fixture) {
     let shop = Shop::from(f);
-    if shop.f.one.abilities().engine == "github" {
+    if shop.f.one.capabilities().engine == "github" {
         // No issue is large enough for that.
         return;
     }
@@ -151,10 +153,10 @@ pub async fn an_answer_is_full_after_a_mebibyte_of_payloads(f: Fixture) {
 
 pub async fn an_enqueue_wakes_a_worker_that_waits(f: Fixture) {
     let shop = Shop::from(f);
-    if !shop.f.one.abilities().wakes {
+    if !shop.f.one.capabilities().wakes {
         return;
     }
-    // The worker is on the client that adds: other processes may have to poll.
+    // The worker is on the client that adds the task: other processes may have to poll.
     let mut arrivals = shop.f.one.tasks().expect("tasks").arrivals(&[queue("q")]);
     let waiting = tokio::spawn(async move { arrivals.next(Some(std::time::Duration::from_secs(20))).await });
     tokio::task::yield_now().await;

@@ -1,6 +1,6 @@
-//! Tasks that run only one at a time: those with the same lock.
+//! Tasks with the same lock, which run one at a time.
 
-use crate::model::{Change, Priority, TaskState, Ttl, Verdict};
+use crate::model::{AttemptResult, Change, Priority, TaskState, Ttl};
 use crate::testing::Fixture;
 use crate::testing::shop::{Shop, cancel, numbers, task, update, why};
 
@@ -115,7 +115,7 @@ pub async fn a_better_task_goes_before_a_head_that_is_given_back(f: Fixture) {
     shop.add(&[task(1).with_lock("l")]).await;
     let leased = shop.lease(1, 1).await.remove(0);
     shop.add(&[task(2).with_lock("l").with_priority(5)]).await;
-    shop.settle(&leased, Verdict::Return).await;
+    shop.settle(&leased, AttemptResult::Return).await;
     assert_eq!(shop.drain().await, [2]);
     assert_eq!(shop.state(1).await, TaskState::Blocked);
 }
@@ -124,7 +124,7 @@ pub async fn a_task_that_waits_for_its_next_attempt_lets_others_have_its_lock(f:
     let shop = Shop::from(f);
     shop.add(&[task(1).with_lock("l"), task(2).with_lock("l")]).await;
     let leased = shop.lease(1, 1).await.remove(0);
-    shop.settle(&leased, Verdict::Retry(why(), Some(Ttl::from_secs(5)))).await;
+    shop.settle(&leased, AttemptResult::Retry(why(), Some(Ttl::from_secs(5)))).await;
     let second = shop.lease(1, 10).await;
     assert_eq!(numbers(&second), [2]);
     shop.f.pass(5_000);
@@ -138,7 +138,7 @@ pub async fn a_task_that_is_given_back_keeps_its_turn(f: Fixture) {
     let shop = Shop::from(f);
     shop.add(&[task(1).with_lock("l"), task(2).with_lock("l")]).await;
     let leased = shop.lease(1, 1).await.remove(0);
-    shop.settle(&leased, Verdict::Return).await;
+    shop.settle(&leased, AttemptResult::Return).await;
     assert_eq!(shop.drain().await, [1]);
 }
 

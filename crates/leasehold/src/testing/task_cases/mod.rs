@@ -1,4 +1,4 @@
-//! The cases that every engine with tasks must pass. `task_list.rs` has their names in order.
+//! Conformance cases for every engine with tasks. `task_list.rs` has their names in order.
 
 #![expect(missing_docs, reason = "the names of the cases are sentences")]
 

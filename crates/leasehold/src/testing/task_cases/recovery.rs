@@ -1,10 +1,10 @@
-//! Workers that are gone.
+//! Recovery of tasks of dead workers.
 
-use crate::model::{Beat, HeldTask, TaskEventKind, TaskState, Ttl, WorkerInfo, WorkerStatus};
+use crate::model::{HeartbeatResult, HeldTask, TaskEventKind, TaskState, Ttl, WorkerInfo, WorkerStatus};
 use crate::testing::Fixture;
 use crate::testing::shop::{Shop, cancel, info, task, worker};
 
-/// The longest pause after the first lease that ran out.
+/// Maximum delay after the first expired lease.
 const FIRST_PAUSE: Ttl = Ttl::from_millis(500);
 
 pub async fn a_lease_that_ran_out_goes_back(f: Fixture) {
@@ -25,7 +25,7 @@ pub async fn a_lease_that_ran_out_goes_back(f: Fixture) {
     assert_eq!(stored.events.len(), 1);
     assert_eq!(stored.events[0].kind, TaskEventKind::Expired);
     assert_eq!((stored.events[0].worker, stored.events[0].leased_at), (Some(worker(7)), leased.leased_at));
-    assert_eq!(shop.beat(&leased).await, Beat::Lost);
+    assert_eq!(shop.beat(&leased).await, HeartbeatResult::Lost);
     shop.f.pass(500);
     assert_eq!(shop.lease(8, 1).await[0].attempt, 2);
 }
@@ -112,7 +112,7 @@ pub async fn a_worker_that_says_nothing_of_itself_is_not_listed(f: Fixture) {
     let held = [HeldTask::new(leased.id, leased.token)];
     let beat = async || {
         let beats = shop.tasks().heartbeat(&WorkerInfo::only(worker(1)), &held, Ttl::from_secs(30)).await;
-        assert_eq!(beats.expect("heard"), [Beat::Kept(None)]);
+        assert_eq!(beats.expect("heard"), [HeartbeatResult::Extended(None)]);
         shop.tasks().workers().await.expect("listed")
     };
     assert_eq!(beat().await, []);

@@ -1,6 +1,6 @@
-//! Tasks that are added only if there is room behind their lock.
+//! Tasks that are added only if the number of tasks with their lock is within a limit.
 
-use crate::model::{Enqueued, Fingerprint, NewTask, Payload, Reuse, TaskState, Verdict};
+use crate::model::{AttemptResult, Enqueued, Fingerprint, NewTask, Payload, Reuse, TaskState};
 use crate::testing::Fixture;
 use crate::testing::shop::{Shop, numbers, task, why};
 
@@ -102,7 +102,7 @@ pub async fn a_refused_task_leaves_the_key_where_it_is(f: Fixture) {
         |number| NewTask { payload: Payload::default(), reuse: Reuse::Failed, ..alone(number).with_key("k") };
     shop.add(&[again(1)]).await;
     let leased = shop.lease(1, 1).await.remove(0);
-    shop.settle(&leased, Verdict::Fail(why())).await;
+    shop.settle(&leased, AttemptResult::Fail(why())).await;
     shop.add(&[alone(2)]).await;
     assert_eq!(shop.enqueue(&[again(3)]).await, [Enqueued::NoRoom(task(2).id)]);
     assert_eq!(shop.get(1).await.key, again(1).key);
@@ -148,7 +148,7 @@ pub async fn why_it_was_stopped_is_kept(f: Fixture) {
     let shop = Shop::from(f);
     shop.add(&[task(1)]).await;
     let leased = shop.lease(1, 1).await.remove(0);
-    shop.settle(&leased, Verdict::Abort(Some(why()))).await;
+    shop.settle(&leased, AttemptResult::Abort(Some(why()))).await;
     let task = shop.get(1).await;
     assert_eq!((task.state, task.error), (TaskState::Aborted, Some(why())));
 }

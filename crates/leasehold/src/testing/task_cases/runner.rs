@@ -1,10 +1,11 @@
-//! Tasks that the process which added them is to run: if it is gone before they run, they have failed.
+//! Tasks that the process that added them will run: if that process dies before they run, they
+//! fail.
 
-use crate::model::{NewTask, Recovered, TaskAnswer, TaskOp, TaskState, Ttl, Verdict};
+use crate::model::{AttemptResult, NewTask, Recovered, TaskAnswer, TaskOp, TaskState, Ttl};
 use crate::testing::Fixture;
 use crate::testing::shop::{Shop, numbers, task};
 
-/// A task whose runner has 10 seconds to say that it still waits.
+/// Returns a task whose runner must report within 10 seconds that it still waits.
 fn wanted(number: u128) -> NewTask {
     NewTask { wanted: Some(Ttl::from_secs(10)), ..task(number) }
 }
@@ -71,12 +72,13 @@ pub async fn the_deadline_of_a_runner_counts_only_while_its_task_waits(f: Fixtur
     assert_eq!(shop.tasks().recover(100).await.expect("an answer"), Recovered::default(), "they run");
     shop.done(&leased[0]).await;
     assert_eq!(shop.get(1).await.wanted_until, None);
-    shop.settle(&leased[1], Verdict::Return).await;
+    shop.settle(&leased[1], AttemptResult::Return).await;
     assert_eq!(shop.tasks().recover(100).await.expect("an answer").failed, 1, "it waits again");
     assert_eq!(shop.state(2).await, TaskState::Failed);
 }
 
-/// The failure comes before the start time: an engine that expects due tasks must not mark the task as ready first.
+/// The failure comes before the start time: an engine that expects due tasks must not mark the task
+/// as ready first.
 pub async fn a_scheduled_task_whose_runner_is_gone_never_becomes_ready(f: Fixture) {
     let shop = Shop::from(f);
     shop.add(&[task(1).after(1), wanted(2).after(16)]).await;

@@ -1,8 +1,8 @@
-//! How attempts end, and who may end them.
+//! How attempts end, and which workers may end them.
 
 use crate::model::{
-    Beat, HeldTask, Payload, Progress, Retries, Settle, Settled, TaskEventKind, TaskState, Token, Ttl,
-    Verdict,
+    AttemptResult, HeartbeatResult, HeldTask, Payload, Progress, RetryPolicy, Settle, Settled, TaskEventKind,
+    TaskState, Token, Ttl,
 };
 use crate::testing::Fixture;
 use crate::testing::shop::{Shop, info, numbers, task, why, worker};
@@ -14,7 +14,7 @@ pub async fn a_result_is_kept(f: Fixture) {
     shop.f.pass(1_000);
     let result =
         Payload::new("{\"url\": \"https://example.org\", \"size\": 1.50}").expect("a good value in a test");
-    let settled = shop.settle(&leased, Verdict::Done(Some(result.clone()))).await;
+    let settled = shop.settle(&leased, AttemptResult::Done(Some(result.clone()))).await;
     assert_eq!(settled, Settled::Now(TaskState::Succeeded));
     let stored = shop.get(1).await;
     assert_eq!((stored.state, stored.version, stored.attempt), (TaskState::Succeeded, 3, 1));
@@ -37,8 +37,8 @@ pub async fn a_settlement_that_is_sent_again_is_the_same(f: Fixture) {
     let shop = Shop::from(f);
     shop.add(&[task(1), task(2)]).await;
     for (leased, verdict, state) in [
-        (shop.lease(1, 1).await.remove(0), Verdict::Done(None), TaskState::Succeeded),
-        (shop.lease(1, 1).await.remove(0), Verdict::Retry(why(), None), TaskState::Scheduled),
+        (shop.lease(1, 1).await.remove(0), AttemptResult::Done(None), TaskState::Succeeded),
+        (shop.lease(1, 1).await.remove(0), AttemptResult::Retry(why(), None), TaskState::Scheduled),
     ] {
         assert_eq!(shop.settle(&leased, verdict.clone()).await, Settled::Now(state));
         let stored = shop.tasks().get(leased.id).await.expect("an answer");
@@ -53,13 +53,13 @@ pub async fn an_old_token_settles_nothing(f: Fixture) {
     let zombie = shop.lease(1, 1).await.remove(0);
     shop.f.outlast(31_000);
     assert_eq!(shop.tasks().recover(100).await.expect("an answer").returned, 1);
-    // Nobody has it yet, and yet the zombie's turn is over.
-    assert_eq!(shop.settle(&zombie, Verdict::Done(None)).await, Settled::Lost);
+    // No worker has leased the task again, but the zombie's lease is over nevertheless.
+    assert_eq!(shop.settle(&zombie, AttemptResult::Done(None)).await, Settled::Lost);
     let second = shop.lease(2, 1).await.remove(0);
-    assert_eq!(shop.settle(&zombie, Verdict::Fail(why())).await, Settled::Lost);
+    assert_eq!(shop.settle(&zombie, AttemptResult::Fail(why())).await, Settled::Lost);
     assert_eq!(shop.get(1).await, second);
     shop.done(&second).await;
-    assert_eq!(shop.settle(&zombie, Verdict::Done(None)).await, Settled::Lost);
+    assert_eq!(shop.settle(&zombie, AttemptResult::Done(None)).await, Settled::Lost);
     assert_eq!(shop.get(1).await.attempt, 2);
 }
 
@@ -77,10 +77,10 @@ pub async fn each_of_a_batch_is_settled_by_itself(f: Fixture) {
     let leased = shop.lease(1, 3).await;
     let mut settles: Vec<Settle> = leased
         .iter()
-        .map(|task| Settle { id: task.id, token: task.token, verdict: Verdict::Done(None) })
+        .map(|task| Settle { id: task.id, token: task.token, verdict: AttemptResult::Done(None) })
         .collect();
     settles[1].token = Token::default();
-    settles[2].verdict = Verdict::Fail(why());
+    settles[2].verdict = AttemptResult::Fail(why());
     settles.push(Settle { id: task(99).id, ..settles[0].clone() });
     let settled = shop.tasks().settle(&settles).await.expect("an answer");
     assert_eq!(
@@ -93,12 +93,12 @@ pub async fn each_of_a_batch_is_settled_by_itself(f: Fixture) {
 pub async fn a_failed_attempt_is_tried_again_after_a_pause(f: Fixture) {
     let shop = Shop::from(f);
     let mut new = task(1);
-    new.retries = Retries { attempts: 3, first: Ttl::from_secs(10), longest: Ttl::from_secs(60) };
+    new.retries = RetryPolicy { attempts: 3, first: Ttl::from_secs(10), longest: Ttl::from_secs(60) };
     shop.add(&[new]).await;
     for (attempt, least, most) in [(1, 7_500, 12_500), (2, 15_000, 25_000)] {
         let leased = shop.lease(1, 1).await.remove(0);
         assert_eq!(leased.attempt, attempt);
-        let settled = shop.settle(&leased, Verdict::Retry(why(), None)).await;
+        let settled = shop.settle(&leased, AttemptResult::Retry(why(), None)).await;
         assert_eq!(settled, Settled::Now(TaskState::Scheduled));
         assert_eq!(shop.get(1).await.error, Some(why()));
         shop.f.pass(least - 1);
@@ -106,7 +106,10 @@ pub async fn a_failed_attempt_is_tried_again_after_a_pause(f: Fixture) {
         shop.f.outlast(most - least + 1);
     }
     let leased = shop.lease(1, 1).await.remove(0);
-    assert_eq!(shop.settle(&leased, Verdict::Retry(why(), None)).await, Settled::Now(TaskState::Failed));
+    assert_eq!(
+        shop.settle(&leased, AttemptResult::Retry(why(), None)).await,
+        Settled::Now(TaskState::Failed)
+    );
     let stored = shop.get(1).await;
     assert_eq!(stored.events.len(), 3);
     assert!(stored.events.iter().all(|event| event.kind == TaskEventKind::Failed));
@@ -118,7 +121,7 @@ pub async fn a_failed_attempt_may_choose_its_pause(f: Fixture) {
     let shop = Shop::from(f);
     shop.add(&[task(1)]).await;
     let leased = shop.lease(1, 1).await.remove(0);
-    shop.settle(&leased, Verdict::Retry(why(), Some(Ttl::from_secs(100)))).await;
+    shop.settle(&leased, AttemptResult::Retry(why(), Some(Ttl::from_secs(100)))).await;
     shop.f.pass(99_999);
     assert_eq!(shop.drain().await, [0; 0]);
     shop.f.pass(1);
@@ -129,7 +132,7 @@ pub async fn failing_for_good_leaves_attempts_unused(f: Fixture) {
     let shop = Shop::from(f);
     shop.add(&[task(1).attempts(5)]).await;
     let leased = shop.lease(1, 1).await.remove(0);
-    assert_eq!(shop.settle(&leased, Verdict::Fail(why())).await, Settled::Now(TaskState::Failed));
+    assert_eq!(shop.settle(&leased, AttemptResult::Fail(why())).await, Settled::Now(TaskState::Failed));
     let stored = shop.get(1).await;
     assert_eq!((stored.error, stored.finished_at), (Some(why()), Some(shop.f.clock.now())));
 }
@@ -138,12 +141,12 @@ pub async fn snoozing_and_returning_use_no_attempt(f: Fixture) {
     let shop = Shop::from(f);
     shop.add(&[task(1).attempts(1)]).await;
     let leased = shop.lease(1, 1).await.remove(0);
-    let settled = shop.settle(&leased, Verdict::Snooze(Ttl::from_secs(60))).await;
+    let settled = shop.settle(&leased, AttemptResult::Snooze(Ttl::from_secs(60))).await;
     assert_eq!(settled, Settled::Now(TaskState::Scheduled));
     assert_eq!(shop.drain().await, [0; 0]);
     shop.f.pass(60_000);
     let leased = shop.lease(1, 1).await.remove(0);
-    assert_eq!(shop.settle(&leased, Verdict::Return).await, Settled::Now(TaskState::Pending));
+    assert_eq!(shop.settle(&leased, AttemptResult::Return).await, Settled::Now(TaskState::Pending));
     let leased = shop.lease(2, 1).await.remove(0);
     assert_eq!(leased.attempt, 1);
     let kinds: Vec<_> = leased.events.iter().map(|event| event.kind).collect();
@@ -160,9 +163,9 @@ pub async fn a_task_that_is_given_back_keeps_its_place(f: Fixture) {
     let leased = shop.lease(1, 2).await;
     assert_eq!(numbers(&leased), [1, 2]);
     shop.f.pass(1_000);
-    assert_eq!(shop.settle(&leased[0], Verdict::Return).await, Settled::Now(TaskState::Pending));
+    assert_eq!(shop.settle(&leased[0], AttemptResult::Return).await, Settled::Now(TaskState::Pending));
     assert_eq!(shop.drain().await, [1, 3], "in its old place");
-    shop.settle(&leased[1], Verdict::Return).await;
+    shop.settle(&leased[1], AttemptResult::Return).await;
     shop.f.pass(1);
     shop.add(&[task(4)]).await;
     assert_eq!(shop.drain().await, [2, 4], "also after what came later was leased");
@@ -172,7 +175,7 @@ pub async fn deferring_uses_no_attempt_and_is_no_event(f: Fixture) {
     let shop = Shop::from(f);
     shop.add(&[task(1).attempts(1)]).await;
     let leased = shop.lease(1, 1).await.remove(0);
-    let pause = Verdict::Defer(Ttl::from_secs(5));
+    let pause = AttemptResult::Defer(Ttl::from_secs(5));
     assert_eq!(shop.settle(&leased, pause).await, Settled::Now(TaskState::Scheduled));
     assert_eq!(shop.drain().await, [0; 0]);
     shop.f.pass(5_000);
@@ -186,14 +189,14 @@ pub async fn a_sign_of_life_extends_the_lease_and_nothing_else(f: Fixture) {
     shop.add(&[task(1)]).await;
     let leased = shop.lease(1, 1).await.remove(0);
     shop.f.pass(20_000);
-    assert_eq!(shop.beat(&leased).await, Beat::Kept(None));
+    assert_eq!(shop.beat(&leased).await, HeartbeatResult::Extended(None));
     let stored = shop.get(1).await;
     assert_eq!(stored.lease_expires_at, Some(shop.f.clock.now().plus(Ttl::from_secs(30))));
     assert_eq!((stored.version, stored.updated_at), (leased.version, leased.updated_at));
     shop.f.pass(20_000);
     assert_eq!(shop.tasks().recover(100).await.expect("an answer").expired(), 0);
     shop.done(&leased).await;
-    assert_eq!(shop.beat(&leased).await, Beat::Lost);
+    assert_eq!(shop.beat(&leased).await, HeartbeatResult::Lost);
 }
 
 pub async fn signs_of_life_are_answered_one_by_one(f: Fixture) {
@@ -204,7 +207,7 @@ pub async fn signs_of_life_are_answered_one_by_one(f: Fixture) {
     let unknown = HeldTask { id: task(9).id, ..held(0, leased[0].token) };
     let all = [held(0, Token::default()), held(1, leased[1].token), unknown];
     let beats = shop.tasks().heartbeat(&info(1), &all, Ttl::from_secs(30)).await.expect("an answer");
-    assert_eq!(beats, [Beat::Lost, Beat::Kept(None), Beat::Lost]);
+    assert_eq!(beats, [HeartbeatResult::Lost, HeartbeatResult::Extended(None), HeartbeatResult::Lost]);
     assert_eq!(shop.tasks().heartbeat(&info(1), &[], Ttl::from_secs(30)).await.expect("an answer"), []);
 }
 
@@ -218,7 +221,7 @@ pub async fn progress_travels_with_a_sign_of_life(f: Fixture) {
     assert_eq!(shop.get(1).await.progress, progress);
     shop.beat(&leased).await;
     assert_eq!(shop.get(1).await.progress, progress, "no news leaves it as it was");
-    shop.settle(&leased, Verdict::Return).await;
+    shop.settle(&leased, AttemptResult::Return).await;
     shop.lease(1, 1).await;
     assert_eq!(shop.get(1).await.progress, None, "another attempt begins anew");
 }

@@ -1,6 +1,6 @@
-//! What can be seen of tasks and queues, and forgetting them.
+//! Queries of tasks and queues, and purging of tasks.
 
-use crate::model::{Finished, Payload, Progress, TaskState, Timestamp, Verdict};
+use crate::model::{AttemptResult, FinishedFilter, Payload, Progress, TaskState, Timestamp};
 use crate::store::ListTasks;
 use crate::testing::Fixture;
 use crate::testing::shop::{Shop, queue, task, why, worker};
@@ -57,7 +57,7 @@ pub async fn tasks_are_listed_by_what_they_are(f: Fixture) {
     assert_eq!(shop.list(&both).await, [5]);
 }
 
-/// Also by a client that has never had to do with it.
+/// Also by a client that has never used the queue.
 pub async fn a_queue_is_found_by_its_name(f: Fixture) {
     let shop = Shop::from(f);
     shop.add(&[task(1), task(2), task(3).in_queue("other")]).await;
@@ -82,9 +82,9 @@ pub async fn counts_follow_every_step(f: Fixture) {
     let leased = shop.lease(1, 4).await;
     assert_eq!(counts().await, [1, 1, 0, 4, 0, 0, 0]);
     shop.done(&leased[0]).await;
-    shop.settle(&leased[1], Verdict::Fail(why())).await;
-    shop.settle(&leased[2], Verdict::Return).await;
-    shop.settle(&leased[3], Verdict::Abort(None)).await;
+    shop.settle(&leased[1], AttemptResult::Fail(why())).await;
+    shop.settle(&leased[2], AttemptResult::Return).await;
+    shop.settle(&leased[3], AttemptResult::Abort(None)).await;
     assert_eq!(counts().await, [1, 0, 2, 0, 1, 1, 1]);
     shop.f.pass(40_000);
     shop.tasks().recover(100).await.expect("an answer");
@@ -98,10 +98,10 @@ pub async fn finished_tasks_can_be_put_away_and_forgotten(f: Fixture) {
     shop.add(&[task(1), task(2), task(3), task(4).in_queue("other")]).await;
     let leased = shop.lease_from(1, 10, &["q", "other"]).await.tasks;
     shop.done(&leased[0]).await;
-    shop.settle(&leased[1], Verdict::Fail(why())).await;
+    shop.settle(&leased[1], AttemptResult::Fail(why())).await;
     shop.done(&leased[3]).await;
     let ended = shop.f.clock.now();
-    let which = |state, before| Finished { queue: Some(queue("q")), state, before, limit: 100 };
+    let which = |state, before| FinishedFilter { queue: Some(queue("q")), state, before, limit: 100 };
     assert_eq!(shop.tasks().archive(&which(None, ended)).await.expect("an answer"), 0, "not before it ended");
     let later = Timestamp::from_micros(ended.as_micros() + 1);
     assert_eq!(shop.tasks().archive(&which(Some(TaskState::Succeeded), later)).await.expect("an answer"), 1);

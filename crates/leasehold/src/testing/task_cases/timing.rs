@@ -1,4 +1,4 @@
-//! Tasks that wait for their time.
+//! Scheduled tasks.
 
 use crate::model::{TaskState, Timestamp, When};
 use crate::testing::Fixture;

@@ -93,7 +93,7 @@ async fn a_free_lock_names_the_lease_that_ended_last() {
 async fn the_guard_of_a_takeover_knows_whose_lease_expired() {
     let leasehold = memory().await;
     let ask = leasehold.lock("lock").holder("ada").ttl(Duration::from_millis(50));
-    ask.acquire().await.unwrap().leave_held();
+    ask.acquire().await.unwrap().detach();
     tokio::time::sleep(Duration::from_millis(60)).await;
     let guard = leasehold.lock("lock").holder("bob").acquire().await.unwrap();
     let (_, lease) = guard.leases().pop().unwrap();

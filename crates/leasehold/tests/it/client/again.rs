@@ -16,7 +16,7 @@ fn id(number: u128) -> LeaseId {
 async fn the_same_id_gives_the_same_lease_and_token() {
     let leasehold = memory().await;
     let ask = || leasehold.lock("lock").lease_id(id(1)).acquire();
-    let first = ask().await.unwrap().leave_held();
+    let first = ask().await.unwrap().detach();
     let second = ask().await.unwrap();
     assert_eq!((second.lease_id(), second.token()), (id(1), first[0].1.token));
     assert_eq!(leasehold.status(&name("lock")).await.unwrap().holders.len(), 1);
@@ -26,7 +26,7 @@ async fn the_same_id_gives_the_same_lease_and_token() {
 async fn an_id_names_one_lease_and_a_place_is_kept_for_an_id() {
     let leasehold = memory().await;
     let several = leasehold.lock("a").and("b").lease_id(id(2)).acquire().await.unwrap_err();
-    let nameless = leasehold.lock("a").keep_place().acquire().await.unwrap_err();
+    let nameless = leasehold.lock("a").keep_ticket().acquire().await.unwrap_err();
     assert_eq!((several.code(), nameless.code()), ("INVALID", "INVALID"));
 }
 
@@ -51,7 +51,7 @@ async fn a_place_is_kept_when_patience_is_over_only_if_that_is_wanted() {
     let leasehold = memory().await;
     let _held = leasehold.lock("lock").acquire().await.unwrap();
     let ask = || leasehold.lock("lock").lease_id(id(4)).wait(Duration::from_millis(20));
-    for (ask, places) in [(ask().keep_place(), 1), (ask(), 0)] {
+    for (ask, places) in [(ask().keep_ticket(), 1), (ask(), 0)] {
         assert!(matches!(ask.acquire().await, Err(Error::Conflict { .. })));
         assert_eq!(leasehold.status(&name("lock")).await.unwrap().waiters.len(), places);
     }

@@ -41,7 +41,7 @@ async fn an_answer_that_comes_too_late_is_no_acquisition() {
     let guard = leasehold.lock("lock").ttl(TTL).acquire().await.unwrap();
     // It was asked for again, and only the second answer counts.
     assert_eq!(store.sent().iter().filter(|op| matches!(op, LockOp::Acquire(_))).count(), 2);
-    assert!(leasehold::Moment::now() < guard.watch().borrow().valid_until);
+    assert!(leasehold::BootInstant::now() < guard.watch().borrow().valid_until);
 }
 
 #[tokio::test]

@@ -21,7 +21,7 @@ fn count(store: &FaultyStore, is_meant: fn(&LockOp) -> bool) -> usize {
 #[tokio::test]
 async fn a_release_by_id_whose_answer_was_lost_is_a_success() {
     let (store, leasehold, other) = faulty();
-    let (_, lease) = leasehold.lock("lock").acquire().await.unwrap().leave_held().remove(0);
+    let (_, lease) = leasehold.lock("lock").acquire().await.unwrap().detach().remove(0);
     store.plan([Fault::LoseAnswer]);
     let status = leasehold.release(&name("lock"), lease.ask.lease_id, lease.token).await.unwrap();
     assert!(!status.is_locked);
@@ -67,7 +67,7 @@ async fn holders_are_asked_once_although_the_answer_was_lost() {
     let _guard = other.lock("lock").acquire().await.unwrap();
     store.plan([Fault::LoseAnswer]);
     assert_eq!(leasehold.ask_release(&name("lock"), ada(), Some(stuck())).await.unwrap(), 1);
-    assert_eq!(count(&store, |op| matches!(op, LockOp::AskRelease(_))), 1);
+    assert_eq!(count(&store, |op| matches!(op, LockOp::RequestRelease(_))), 1);
     // One that never arrived is sent again; what another has asked for is not the same.
     store.plan([Fault::LoseRequest]);
     let bob = Holder::new("bob").unwrap();

@@ -9,7 +9,7 @@ async fn a_lease_that_is_left_held_stays_and_is_released_by_its_id_and_token() {
     let leasehold = memory().await;
     let a = name("a");
     let guard = leasehold.lock("a").process(None).acquire().await.unwrap();
-    let left = guard.leave_held();
+    let left = guard.detach();
     let [(held, lease)] = left.as_slice() else { panic!("{left:?}") };
     leasehold.clone().close().await;
     assert_eq!(*held, a);
@@ -33,7 +33,7 @@ async fn a_lease_that_was_handed_over_is_confirmed_for_its_whole_time() {
     let next = next.unwrap();
     let token = next.token();
     next.confirm().await.unwrap();
-    let (_, lease) = next.leave_held().remove(0);
+    let (_, lease) = next.detach().remove(0);
     assert_eq!(lease.expires_at.since(lease.renewed_at), ttl);
     assert_eq!(lease.token, token);
 }
@@ -43,7 +43,7 @@ async fn a_lease_that_is_left_held_is_not_renewed() {
     let leasehold = memory().await;
     let a = name("a");
     let lock = leasehold.lock("a").ttl(Duration::from_millis(300)).renew_at(0.05);
-    let (_, lease) = lock.acquire().await.unwrap().leave_held().remove(0);
+    let (_, lease) = lock.acquire().await.unwrap().detach().remove(0);
     let mut status = leasehold.status(&a).await.unwrap();
     while status.is_locked {
         tokio::time::sleep(Duration::from_millis(10)).await;

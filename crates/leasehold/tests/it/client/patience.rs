@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use leasehold::model::{Holder, Reason, TaskState};
-use leasehold::{Leasehold, Running, Setback, Worker};
+use leasehold::{HandlerError, Leasehold, TaskContext, Worker};
 use tokio::sync::Notify;
 
 use super::support::{memory, name, until};
@@ -23,13 +23,14 @@ struct Stage {
 
 /// A patient worker whose handlers, told to stop, take their time, and then end as `well` says.
 fn patient(leasehold: &Leasehold, stage: &Stage, well: bool) -> Worker {
-    let worker = leasehold.worker().handle_with(stage.clone(), move |task: Running<Say>, stage| async move {
-        stage.begun.fetch_add(1, Ordering::SeqCst);
-        task.lost().await;
-        stage.told.store(true, Ordering::SeqCst);
-        stage.may_end.notified().await;
-        if well { Ok("all the same") } else { Err(Setback::retry("stopped")) }
-    });
+    let worker =
+        leasehold.worker().handle_with(stage.clone(), move |task: TaskContext<Say>, stage| async move {
+            stage.begun.fetch_add(1, Ordering::SeqCst);
+            task.lost().await;
+            stage.told.store(true, Ordering::SeqCst);
+            stage.may_end.notified().await;
+            if well { Ok("all the same") } else { Err(HandlerError::retry("stopped")) }
+        });
     worker.patient().start().unwrap()
 }
 
@@ -96,12 +97,12 @@ async fn a_lock_that_is_taken_by_force_is_told_to_the_handler() {
 #[tokio::test]
 async fn a_handler_sees_its_lease_being_renewed() {
     let leasehold = memory().await;
-    let worker = leasehold.worker().handle(|task: Running<Say>| async move {
+    let worker = leasehold.worker().handle(|task: TaskContext<Say>| async move {
         let first = task.valid_until();
         let second = task.renewed(first).await;
         assert!(second > first);
         assert_eq!(task.renewed(first).await, task.valid_until(), "no renewal is missed");
-        Ok::<_, Setback>(())
+        Ok::<_, HandlerError>(())
     });
     let _worker = worker.start().unwrap();
     let id = add(&leasehold, "long").await;

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::model::{Finished, Holder, Payload, QueueName, Retention, TaskId, TaskState, Timestamp, Ttl};
+use leasehold::model::{
+    FinishedFilter, Holder, Payload, QueueName, Retention, TaskId, TaskState, Timestamp, Ttl,
+};
 use leasehold::store::memory::MemoryStore;
 use leasehold::store::{Clock, ListTasks};
-use leasehold::{Leasehold, Running, Setback};
+use leasehold::{HandlerError, Leasehold, TaskContext};
 
 use super::support::until;
 use super::worker::{Say, add, until_it_is};
@@ -68,8 +70,8 @@ async fn states_are_kept_apart() {
     let (leasehold, clock) = manual();
     let tasks = leasehold.tasks().unwrap();
     let keep = Retention { succeeded: Some(hours(1)), failed: None, aborted: Some(hours(48)) };
-    let handle = |task: Running<Say>| async move {
-        if task.work.text == "bad" { Err(Setback::fail("no")) } else { Ok(()) }
+    let handle = |task: TaskContext<Say>| async move {
+        if task.work.text == "bad" { Err(HandlerError::fail("no")) } else { Ok(()) }
     };
     let worker = leasehold.worker().handle(handle).retention(keep).start().unwrap();
     let (good, bad) = (add(&leasehold, "good").await, add(&leasehold, "bad").await);
@@ -92,7 +94,7 @@ async fn states_are_kept_apart() {
 async fn what_one_process_keeps_no_other_forgets() {
     let (leasehold, clock) = manual();
     let tasks = leasehold.tasks().unwrap();
-    let handle = |_: Running<Say>| async { Ok::<_, Setback>(()) };
+    let handle = |_: TaskContext<Say>| async { Ok::<_, HandlerError>(()) };
     let keeps = leasehold.worker().handle(handle).keep_finished(None).start().unwrap();
     until("the record", async || tasks.retention(&queue("say")).await.unwrap() == Retention::all(None)).await;
     keeps.stop(Duration::ZERO).await;
@@ -120,7 +122,8 @@ async fn archived_executions_are_kept_for_a_month() {
     let first = start().await;
     let workflows = leasehold.workflows().unwrap();
     workflows.abort(first, Holder::new("ada").unwrap(), None).await.unwrap();
-    let which = Finished { queue: None, state: None, before: clock.now().plus(Ttl::from_secs(1)), limit: 10 };
+    let which =
+        FinishedFilter { queue: None, state: None, before: clock.now().plus(Ttl::from_secs(1)), limit: 10 };
     assert_eq!(tasks.archive(&which).await.unwrap(), 1);
     clock.advance(10 * DAY);
     assert_eq!(tasks.forget_finished().await.unwrap(), 0);
@@ -128,7 +131,8 @@ async fn archived_executions_are_kept_for_a_month() {
     // Nor is it purged by hand, by the name of its queue or with all others.
     let other = aborted(&leasehold, "mail").await;
     for queue in [Some(queue("workflow/deploy")), None] {
-        let all = Finished { queue, state: None, before: clock.now().plus(Ttl::from_secs(1)), limit: 10 };
+        let all =
+            FinishedFilter { queue, state: None, before: clock.now().plus(Ttl::from_secs(1)), limit: 10 };
         tasks.purge(&all).await.unwrap();
     }
     assert!(!is_known(&leasehold, other).await);

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use leasehold::model::{Missed, Payload, QueueName, Schedule, ScheduleName, TaskState, Timestamp};
-use leasehold::store::{Draft, ListTasks, PutIf};
-use leasehold::{Leasehold, Running, Setback};
+use leasehold::model::{MisfirePolicy, Payload, QueueName, Schedule, ScheduleName, TaskState, Timestamp};
+use leasehold::store::{ListTasks, NewDocument, PutIf};
+use leasehold::{HandlerError, Leasehold, TaskContext};
 
 use super::support::{memory, until};
 use super::worker::{Say, add, endless};
@@ -27,8 +27,9 @@ async fn made(leasehold: &Leasehold) -> usize {
 async fn a_tick_makes_one_task_however_many_workers_there_are() {
     let leasehold = memory().await;
     leasehold.schedule("nightly", "* * * * * *", &say()).await.unwrap();
-    let worker =
-        || leasehold.worker().handle(|_: Running<Say>| async { Ok::<_, Setback>(()) }).start().unwrap();
+    let worker = || {
+        leasehold.worker().handle(|_: TaskContext<Say>| async { Ok::<_, HandlerError>(()) }).start().unwrap()
+    };
     let workers = [worker(), worker(), worker()];
     until("three ticks", async || made(&leasehold).await >= 3).await;
     for worker in workers {
@@ -51,7 +52,7 @@ async fn a_schedule_can_be_set_paused_resumed_and_removed() {
     let set = leasehold
         .schedule("nightly", "0 3 * * *", &say())
         .zone("Europe/Berlin")
-        .missed(Missed::Last)
+        .missed(MisfirePolicy::RunLast)
         .await
         .unwrap();
     assert_eq!(schedules.list().await.unwrap(), std::slice::from_ref(&set));
@@ -87,7 +88,7 @@ async fn a_paused_schedule_does_not_tick() {
     leasehold.schedules().unwrap().pause(&nightly()).await.unwrap();
     leasehold.schedule("other", "* * * * * *", &say()).await.unwrap();
     let _worker =
-        leasehold.worker().handle(|_: Running<Say>| async { Ok::<_, Setback>(()) }).start().unwrap();
+        leasehold.worker().handle(|_: TaskContext<Say>| async { Ok::<_, HandlerError>(()) }).start().unwrap();
     let done = ListTasks { state: Some(TaskState::Succeeded), ..ListTasks::default() };
     let list = async || leasehold.tasks().unwrap().list(&done).await.unwrap().items;
     until("the other has ticked", async || !list().await.is_empty()).await;
@@ -97,7 +98,7 @@ async fn a_paused_schedule_does_not_tick() {
 
 /// Stores a schedule as it is, whatever is wrong with it.
 async fn store(leasehold: &Leasehold, schedule: &Schedule) {
-    let draft = Draft { body: serde_json::to_string(schedule).unwrap(), facts: Vec::new(), keep: None };
+    let draft = NewDocument { body: serde_json::to_string(schedule).unwrap(), facts: Vec::new(), keep: None };
     let store = leasehold.store();
     let put =
         store.docs().unwrap().put_if(&format!("schedule/{}", schedule.name), None, draft).await.unwrap();
@@ -149,8 +150,9 @@ async fn jitter_puts_tasks_off_by_less_than_it_says_and_a_tick_stays_one_task() 
     let leasehold = memory().await;
     let jitter = Duration::from_millis(900);
     leasehold.schedule("nightly", "* * * * * *", &say()).jitter(jitter).await.unwrap();
-    let worker =
-        || leasehold.worker().handle(|_: Running<Say>| async { Ok::<_, Setback>(()) }).start().unwrap();
+    let worker = || {
+        leasehold.worker().handle(|_: TaskContext<Say>| async { Ok::<_, HandlerError>(()) }).start().unwrap()
+    };
     let _workers = [worker(), worker()];
     until("three ticks", async || made(&leasehold).await >= 3).await;
     let tasks = leasehold.tasks().unwrap().list(&ListTasks::default()).await.unwrap().items;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use leasehold::model::{TaskId, TaskState};
 use leasehold::testing::Fault;
-use leasehold::{Leasehold, Running, Setback, Work, Worker};
+use leasehold::{HandlerError, Leasehold, TaskContext, TaskType, Worker};
 use serde::{Deserialize, Serialize};
 
 use super::support::{TTL, faulty, memory, name, until};
@@ -14,7 +14,7 @@ use super::worker::{Say, add, state, until_it_is};
 
 fn worker(leasehold: &Leasehold, slots: u32) -> Worker {
     let worker = leasehold.worker().slots(slots);
-    worker.handle(|_: Running<Say>| async { Ok::<_, Setback>(()) }).start().unwrap()
+    worker.handle(|_: TaskContext<Say>| async { Ok::<_, HandlerError>(()) }).start().unwrap()
 }
 
 async fn add_locked(leasehold: &Leasehold, lock: &str) -> TaskId {
@@ -54,14 +54,14 @@ async fn a_task_that_has_its_lock_waits_for_a_slot() {
     let (at_it, most, go) = (AtomicU32::new(0), AtomicU32::new(0), AtomicBool::new(false));
     let seen = Arc::new((at_it, most, go));
     let worker =
-        leasehold.worker().slots(1).handle_with(seen.clone(), |task: Running<Say>, seen| async move {
+        leasehold.worker().slots(1).handle_with(seen.clone(), |task: TaskContext<Say>, seen| async move {
             let (at_it, most, go) = &*seen;
             most.fetch_max(at_it.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
             while task.work.text == "long" && !go.load(Ordering::SeqCst) {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
             at_it.fetch_sub(1, Ordering::SeqCst);
-            Ok::<_, Setback>(())
+            Ok::<_, HandlerError>(())
         });
     let _worker = worker.start().unwrap();
     let locked = add_locked(&leasehold, "gpu").await;
@@ -148,7 +148,7 @@ async fn a_worker_that_ends_gives_back_what_waits_for_a_lock() {
 #[derive(Serialize, Deserialize)]
 struct Whisper;
 
-impl Work for Whisper {
+impl TaskType for Whisper {
     const QUEUE: &'static str = "whisper";
     const TTL: Duration = TTL;
 }
@@ -168,9 +168,9 @@ async fn a_lock_is_shared_by_queues() {
         both.1.fetch_max(both.0.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
         tokio::time::sleep(Duration::from_millis(20)).await;
         both.0.fetch_sub(1, Ordering::SeqCst);
-        Ok::<_, Setback>(())
+        Ok::<_, HandlerError>(())
     };
-    let other = leasehold.worker().handle_with(both.clone(), move |_: Running<Whisper>, both| work(both));
+    let other = leasehold.worker().handle_with(both.clone(), move |_: TaskContext<Whisper>, both| work(both));
     let _other = other.start().unwrap();
     until_it_is(&leasehold, idle, TaskState::Succeeded).await;
     let mut ids = Vec::new();

@@ -27,7 +27,7 @@ async fn a_key_adds_a_task_once() {
 #[tokio::test]
 async fn what_is_wrong_is_told_when_it_is_added() {
     let leasehold = memory().await;
-    let wrong = async |error: leasehold::Result<leasehold::Added>| error.unwrap_err().to_string();
+    let wrong = async |error: leasehold::Result<leasehold::EnqueueResult>| error.unwrap_err().to_string();
     assert_eq!(wrong(leasehold.enqueue(&say("x")).key("").await).await, "the key is empty");
     let far = wrong(leasehold.enqueue(&say("x")).priority(5000).await).await;
     assert!(far.contains("5000 is out of bounds"), "{far}");

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold::model::{Holder, Payload, Progress, Retries, TaskEventKind, TaskId, TaskState, Ttl};
-use leasehold::{Leasehold, Running, Setback, Work, Worker};
+use leasehold::model::{Holder, Payload, Progress, RetryPolicy, TaskEventKind, TaskId, TaskState, Ttl};
+use leasehold::{HandlerError, Leasehold, TaskContext, TaskType, Worker};
 use serde::{Deserialize, Serialize};
 
 use super::support::{TTL, memory, name, until};
@@ -15,11 +15,11 @@ pub(super) struct Say {
     pub(super) text: String,
 }
 
-impl Work for Say {
+impl TaskType for Say {
     const QUEUE: &'static str = "say";
     const TTL: Duration = TTL;
-    const RETRIES: Retries =
-        Retries { attempts: 2, first: Ttl::from_millis(1), longest: Ttl::from_millis(1) };
+    const RETRIES: RetryPolicy =
+        RetryPolicy { attempts: 2, first: Ttl::from_millis(1), longest: Ttl::from_millis(1) };
 }
 
 pub(super) async fn add(leasehold: &Leasehold, text: &str) -> TaskId {
@@ -42,10 +42,10 @@ pub(super) fn endless(leasehold: &Leasehold, at_it: &Arc<AtomicU32>) -> Worker {
             self.0.fetch_sub(1, Ordering::SeqCst);
         }
     }
-    let worker = leasehold.worker().handle_with(at_it.clone(), |_: Running<Say>, at_it| async move {
+    let worker = leasehold.worker().handle_with(at_it.clone(), |_: TaskContext<Say>, at_it| async move {
         at_it.fetch_add(1, Ordering::SeqCst);
         let _leaving = Leaving(at_it);
-        std::future::pending::<Result<(), Setback>>().await
+        std::future::pending::<Result<(), HandlerError>>().await
     });
     worker.start().unwrap()
 }
@@ -53,10 +53,10 @@ pub(super) fn endless(leasehold: &Leasehold, at_it: &Arc<AtomicU32>) -> Worker {
 #[tokio::test]
 async fn a_handler_gets_what_the_task_is_about_and_its_result_is_kept() {
     let leasehold = memory().await;
-    let worker = leasehold.worker().handle(|task: Running<Say>| async move {
+    let worker = leasehold.worker().handle(|task: TaskContext<Say>| async move {
         assert_eq!((task.attempt(), task.is_last_attempt()), (1, false));
         assert!(task.token().get() > 0);
-        Ok::<_, Setback>(task.work.text.to_uppercase())
+        Ok::<_, HandlerError>(task.work.text.to_uppercase())
     });
     let worker = worker.start().unwrap();
     let id = add(&leasehold, "hello").await;
@@ -71,12 +71,14 @@ async fn a_handler_gets_what_the_task_is_about_and_its_result_is_kept() {
 #[tokio::test]
 async fn a_handlers_error_decides_what_comes_of_the_task() {
     let leasehold = memory().await;
-    let worker = leasehold.worker().handle(|task: Running<Say>| async move {
+    let worker = leasehold.worker().handle(|task: TaskContext<Say>| async move {
         match (task.work.text.as_str(), task.attempt()) {
             ("error", 1) => Err(std::io::Error::other("the disk is full").into()),
-            ("later", 1) if task.task().events.is_empty() => Err(Setback::snooze(Duration::from_millis(5))),
-            ("never", _) => Err(Setback::fail("no such video")),
-            ("always", _) => Err(Setback::retry_in(Duration::from_millis(1), "not yet")),
+            ("later", 1) if task.task().events.is_empty() => {
+                Err(HandlerError::snooze(Duration::from_millis(5)))
+            }
+            ("never", _) => Err(HandlerError::fail("no such video")),
+            ("always", _) => Err(HandlerError::retry_in(Duration::from_millis(1), "not yet")),
             ("panic", 1) => panic!("oh {}", "no"),
             _ => Ok(()),
         }
@@ -102,7 +104,8 @@ async fn a_handlers_error_decides_what_comes_of_the_task() {
 #[tokio::test]
 async fn a_payload_that_cannot_be_read_fails_its_task_and_the_worker_goes_on() {
     let leasehold = memory().await;
-    let worker = leasehold.worker().handle(|_: Running<Say>| async { Ok::<_, Setback>(()) }).start().unwrap();
+    let worker =
+        leasehold.worker().handle(|_: TaskContext<Say>| async { Ok::<_, HandlerError>(()) }).start().unwrap();
     let odd = leasehold.enqueue_to("say", Payload::new("{\"txt\": 1}").unwrap()).await.unwrap().id;
     let good = add(&leasehold, "hello").await;
     until_it_is(&leasehold, good, TaskState::Succeeded).await;
@@ -120,12 +123,13 @@ async fn only_so_many_run_at_once() {
     let leasehold = memory().await;
     let (now, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let both = (now.clone(), most.clone());
-    let worker = leasehold.worker().slots(3).handle_with(both, |_: Running<Say>, (now, most)| async move {
-        most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-        tokio::time::sleep(Duration::from_millis(2)).await;
-        now.fetch_sub(1, Ordering::SeqCst);
-        Ok::<_, Setback>(())
-    });
+    let worker =
+        leasehold.worker().slots(3).handle_with(both, |_: TaskContext<Say>, (now, most)| async move {
+            most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            now.fetch_sub(1, Ordering::SeqCst);
+            Ok::<_, HandlerError>(())
+        });
     let _worker = worker.start().unwrap();
     let all: Vec<Say> = (0..60).map(|number| Say { text: number.to_string() }).collect();
     let ids = leasehold.enqueue_all(&all).await.unwrap();
@@ -138,9 +142,9 @@ async fn only_so_many_run_at_once() {
 #[tokio::test]
 async fn progress_can_be_seen_while_it_runs() {
     let leasehold = memory().await;
-    let worker = leasehold.worker().handle(|task: Running<Say>| async move {
+    let worker = leasehold.worker().handle(|task: TaskContext<Say>| async move {
         task.progress(Progress::of(3, 10).note("halfway, nearly"));
-        std::future::pending::<Result<(), Setback>>().await
+        std::future::pending::<Result<(), HandlerError>>().await
     });
     let _worker = worker.start().unwrap();
     let id = add(&leasehold, "long").await;
@@ -166,10 +170,10 @@ async fn a_worker_that_ends_finishes_what_it_has_begun() {
     let leasehold = memory().await;
     let begun = Arc::new(AtomicU32::new(0));
     let worker =
-        leasehold.worker().slots(1).handle_with(begun.clone(), |task: Running<Say>, begun| async move {
+        leasehold.worker().slots(1).handle_with(begun.clone(), |task: TaskContext<Say>, begun| async move {
             begun.fetch_add(1, Ordering::SeqCst);
             task.ending().await;
-            Ok::<_, Setback>(())
+            Ok::<_, HandlerError>(())
         });
     let worker = worker.prefetch(5).start().unwrap();
     let (first, second) = (add(&leasehold, "one").await, add(&leasehold, "two").await);
@@ -200,7 +204,7 @@ async fn what_is_not_done_in_time_is_given_back() {
 async fn a_task_runs_when_it_is_due_and_not_at_the_next_poll() {
     let leasehold = memory().await;
     let _worker =
-        leasehold.worker().handle(|_: Running<Say>| async { Ok::<_, Setback>(()) }).start().unwrap();
+        leasehold.worker().handle(|_: TaskContext<Say>| async { Ok::<_, HandlerError>(()) }).start().unwrap();
     let delay = Duration::from_millis(150);
     let id = leasehold.enqueue(&Say { text: "later".to_owned() }).delay(delay).await.unwrap().id;
     until_it_is(&leasehold, id, TaskState::Succeeded).await;
@@ -214,13 +218,14 @@ async fn a_task_holds_its_lock_while_it_runs() {
     let leasehold = memory().await;
     let order = Arc::new(Mutex::new(Vec::new()));
     let seen = (leasehold.clone(), order.clone());
-    let worker = leasehold.worker().handle_with(seen, |task: Running<Say>, (leasehold, order)| async move {
-        let status = leasehold.status(&name("gpu")).await?;
-        let mine = status.holders.iter().any(|holder| Some(holder.token) == task.lock_token());
-        assert_eq!(mine, task.task().lock.is_some());
-        order.lock().unwrap().push(task.work.text.clone());
-        Ok::<_, Setback>(())
-    });
+    let worker =
+        leasehold.worker().handle_with(seen, |task: TaskContext<Say>, (leasehold, order)| async move {
+            let status = leasehold.status(&name("gpu")).await?;
+            let mine = status.holders.iter().any(|holder| Some(holder.token) == task.lock_token());
+            assert_eq!(mine, task.task().lock.is_some());
+            order.lock().unwrap().push(task.work.text.clone());
+            Ok::<_, HandlerError>(())
+        });
     // Somebody who is no task has the lock: the task waits, and others do not.
     let guard = leasehold.lock("gpu").acquire().await.unwrap();
     let _worker = worker.start().unwrap();
@@ -252,13 +257,13 @@ async fn a_worker_is_known_while_it_works() {
 #[tokio::test]
 async fn settings_that_make_no_sense_are_told_at_the_start() {
     let leasehold = memory().await;
-    let handler = |_: Running<Say>| async { Ok::<_, Setback>(()) };
+    let handler = |_: TaskContext<Say>| async { Ok::<_, HandlerError>(()) };
     let told =
         |started: leasehold::Result<Worker>| started.err().map(|error| error.to_string()).unwrap_or_default();
     assert!(told(leasehold.worker().start()).contains("nothing to do"));
     assert!(told(leasehold.worker().slots(0).handle(handler).start()).contains("1 to 10000"));
     assert!(told(leasehold.worker().handle(handler).handle(handler).start()).contains("two handlers"));
-    let short = leasehold.worker().handle_queue("q", Duration::ZERO, |_| async { Ok::<_, Setback>(()) });
+    let short = leasehold.worker().handle_queue("q", Duration::ZERO, |_| async { Ok::<_, HandlerError>(()) });
     assert!(told(short.start()).contains("too short"));
 }
 
@@ -266,9 +271,9 @@ async fn settings_that_make_no_sense_are_told_at_the_start() {
 async fn a_handler_that_runs_for_too_long_is_stopped_and_tried_again() {
     let (leasehold, at_it) = (memory().await, Arc::new(AtomicU32::new(0)));
     let worker = leasehold.worker().max_runtime(Duration::from_millis(100));
-    let worker = worker.handle_with(at_it.clone(), |_: Running<Say>, at_it| async move {
+    let worker = worker.handle_with(at_it.clone(), |_: TaskContext<Say>, at_it| async move {
         at_it.fetch_add(1, Ordering::SeqCst);
-        std::future::pending::<Result<(), Setback>>().await
+        std::future::pending::<Result<(), HandlerError>>().await
     });
     let _worker = worker.start().unwrap();
     let id = add(&leasehold, "endless").await;
@@ -283,7 +288,7 @@ async fn a_handler_that_runs_for_too_long_is_stopped_and_tried_again() {
 async fn waiting_for_a_lock_is_no_runtime() {
     let leasehold = memory().await;
     let worker = leasehold.worker().max_runtime(Duration::from_millis(200));
-    let worker = worker.handle(|_: Running<Say>| async move { Ok::<_, Setback>(()) });
+    let worker = worker.handle(|_: TaskContext<Say>| async move { Ok::<_, HandlerError>(()) });
     let guard = leasehold.lock("lock").acquire().await.unwrap();
     let _worker = worker.start().unwrap();
     let id = leasehold.enqueue(&Say { text: "a".to_owned() }).lock("lock").await.unwrap().id;
@@ -296,7 +301,7 @@ async fn waiting_for_a_lock_is_no_runtime() {
 #[tokio::test]
 async fn an_interval_or_a_runtime_out_of_bounds_is_refused() {
     let leasehold = memory().await;
-    let plain = || leasehold.worker().handle(|_: Running<Say>| async move { Ok::<_, Setback>(()) });
+    let plain = || leasehold.worker().handle(|_: TaskContext<Say>| async move { Ok::<_, HandlerError>(()) });
     for every in [Duration::ZERO, Duration::from_millis(9), Duration::from_hours(25)] {
         let error = plain().recover_every(every).start().err().unwrap();
         assert!(error.to_string().contains("out of bounds: 10ms to 1d"), "{error}");

@@ -8,7 +8,7 @@ use leasehold::model::{Holder, LeaseTasks, QueueName, TaskEventKind, TaskState, 
 use leasehold::store::memory::MemoryStore;
 use leasehold::store::{Clock, ListTasks};
 use leasehold::testing::Fault;
-use leasehold::{Running, Setback, Work};
+use leasehold::{HandlerError, TaskContext, TaskType};
 
 use super::support::{TTL, faulty, faulty_over, memory, until};
 use super::worker::{Say, add, endless, state, until_it_is};
@@ -17,9 +17,9 @@ use super::worker::{Say, add, endless, state, until_it_is};
 #[tokio::test(flavor = "current_thread")]
 async fn a_handler_that_blocks_its_runtime_does_not_lose_its_task() {
     let leasehold = memory().await;
-    let worker = leasehold.worker().handle(|_: Running<Say>| async {
+    let worker = leasehold.worker().handle(|_: TaskContext<Say>| async {
         std::thread::sleep(TTL * 3);
-        Ok::<_, Setback>(())
+        Ok::<_, HandlerError>(())
     });
     let _worker = worker.start().unwrap();
     let id = add(&leasehold, "blocking").await;
@@ -57,7 +57,7 @@ async fn a_task_that_somebody_else_was_given_is_dropped() {
     let settle = leasehold::model::Settle {
         id,
         token: task.token,
-        verdict: leasehold::model::Verdict::Snooze(leasehold::model::Ttl::from_secs(60)),
+        verdict: leasehold::model::AttemptResult::Snooze(leasehold::model::Ttl::from_secs(60)),
     };
     other.store().tasks().unwrap().settle(&[settle]).await.unwrap();
     until("its handler is gone", async || at_it.load(Ordering::SeqCst) == 0).await;
@@ -68,10 +68,11 @@ async fn a_task_that_somebody_else_was_given_is_dropped() {
 async fn lost_answers_lose_no_task_and_settle_none_twice() {
     let (store, leasehold, other) = faulty();
     let runs = Arc::new(AtomicU32::new(0));
-    let worker = leasehold.worker().slots(4).handle_with(runs.clone(), |_: Running<Say>, runs| async move {
-        runs.fetch_add(1, Ordering::SeqCst);
-        Ok::<_, Setback>(())
-    });
+    let worker =
+        leasehold.worker().slots(4).handle_with(runs.clone(), |_: TaskContext<Say>, runs| async move {
+            runs.fetch_add(1, Ordering::SeqCst);
+            Ok::<_, HandlerError>(())
+        });
     let all: Vec<Say> = (0..40).map(|number| Say { text: number.to_string() }).collect();
     let ids = other.enqueue_all(&all).await.unwrap();
     let faults = [
@@ -101,10 +102,10 @@ async fn results_that_are_too_large_together_are_settled_one_after_the_other() {
     store.settles_at_most(300 << 10);
     let together = Arc::new(tokio::sync::Barrier::new(40));
     let worker =
-        leasehold.worker().slots(40).handle_with(together, |task: Running<Say>, together| async move {
+        leasehold.worker().slots(40).handle_with(together, |task: TaskContext<Say>, together| async move {
             together.wait().await;
             let kibibytes = if task.work.text == "0" { 301 } else { 100 };
-            Ok::<_, Setback>("x".repeat(kibibytes << 10))
+            Ok::<_, HandlerError>("x".repeat(kibibytes << 10))
         });
     let all: Vec<Say> = (0..40).map(|number| Say { text: number.to_string() }).collect();
     let ids = other.enqueue_all(&all).await.unwrap();
@@ -150,12 +151,12 @@ async fn a_lease_that_nobody_knew_of_is_begun_with_a_sign_of_life() {
     let (store, leasehold, other) = faulty();
     let (tell, told) = tokio::sync::watch::channel(None);
     let seen = (other.clone(), Arc::new(tell));
-    let worker = leasehold.worker().handle_with(seen, |task: Running<Say>, (other, tell)| async move {
+    let worker = leasehold.worker().handle_with(seen, |task: TaskContext<Say>, (other, tell)| async move {
         if task.work.text == "late" {
             let task = other.tasks()?.get(task.id()).await?;
             tell.send_replace(Some(task));
         }
-        Ok::<_, Setback>(())
+        Ok::<_, HandlerError>(())
     });
     let worker = worker.start().unwrap();
     until("it is known", async || !other.tasks().unwrap().workers().await.unwrap().is_empty()).await;
@@ -216,9 +217,9 @@ async fn a_crash_fails_no_task_that_was_only_fetched_ahead() {
     let worker = {
         let _there = runtime.enter();
         let worker = leasehold.worker().slots(2).prefetch(20);
-        let worker = worker.handle_with(at_it.clone(), |_: Running<Say>, at_it| async move {
+        let worker = worker.handle_with(at_it.clone(), |_: TaskContext<Say>, at_it| async move {
             at_it.fetch_add(1, Ordering::SeqCst);
-            std::future::pending::<Result<(), Setback>>().await
+            std::future::pending::<Result<(), HandlerError>>().await
         });
         worker.start().unwrap()
     };
@@ -255,12 +256,12 @@ async fn a_task_that_runs_alone_waits_until_its_worker_has_nothing_else() {
     let seen = (busy.clone(), beside.clone(), release.clone());
     let worker = leasehold.worker().slots(4).prefetch(4).handle_with(
         seen,
-        |task: Running<Say>, (busy, beside, release)| async move {
+        |task: TaskContext<Say>, (busy, beside, release)| async move {
             if task.work.text == "alone" {
                 beside.fetch_max(busy.load(Ordering::SeqCst), Ordering::SeqCst);
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 beside.fetch_max(busy.load(Ordering::SeqCst), Ordering::SeqCst);
-                return Ok::<_, Setback>(());
+                return Ok::<_, HandlerError>(());
             }
             busy.fetch_add(1, Ordering::SeqCst);
             if task.work.text == "slow" {

@@ -31,7 +31,8 @@ mod apart {
     use leasehold::model::{LeaseId, LockName, Outcome, Timestamp, Ttl};
     use leasehold::store::memory::MemoryDocs;
     use leasehold::store::{
-        Abilities, Cas, Clock, Cursor, Doc, DocStore, Draft, Page, PutIf, Sights, Store, Time,
+        Capabilities, Cas, Clock, Cursor, DocStore, Document, LeaseObservations, NewDocument, Page, PutIf,
+        Store, Time,
     };
     use leasehold::testing::Player;
     use uuid::Uuid;
@@ -44,19 +45,24 @@ mod apart {
 
     #[async_trait]
     impl DocStore for Apart {
-        fn abilities(&self) -> Abilities {
-            self.docs.abilities()
+        fn capabilities(&self) -> Capabilities {
+            self.docs.capabilities()
         }
         fn url(&self) -> String {
             self.docs.url()
         }
-        async fn get(&self, key: &str) -> Result<Option<Doc>> {
+        async fn get(&self, key: &str) -> Result<Option<Document>> {
             self.docs.get(key).await
         }
-        async fn put_if(&self, key: &str, expected: Option<u64>, draft: Draft) -> Result<PutIf> {
+        async fn put_if(&self, key: &str, expected: Option<u64>, draft: NewDocument) -> Result<PutIf> {
             self.docs.put_if(key, expected, draft).await
         }
-        async fn list(&self, prefix: &str, after: Option<Cursor>, limit: u32) -> Result<Page<(String, Doc)>> {
+        async fn list(
+            &self,
+            prefix: &str,
+            after: Option<Cursor>,
+            limit: u32,
+        ) -> Result<Page<(String, Document)>> {
             self.docs.list(prefix, after, limit).await
         }
         async fn time(&self) -> Result<Time> {
@@ -73,7 +79,8 @@ mod apart {
         let base = u128::from(fastrand::u64(..)) << 64;
         std::array::from_fn(|number| {
             let docs = Apart { docs: docs.clone(), clock: clock.clone(), off: off[number] * 1_000_000 };
-            let store: Arc<dyn Store> = Arc::new(Cas::with_sights(docs, Sights::default()).unwrap());
+            let store: Arc<dyn Store> =
+                Arc::new(Cas::with_sights(docs, LeaseObservations::default()).unwrap());
             let mut player = Player::new(store, base + number as u128, LockName::new("lock").unwrap());
             player.ask.ttl = Ttl::new(TTL).unwrap();
             player

@@ -4,18 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::model::{Acquire, LockOp};
+use leasehold::model::{AttemptResult, FinishedFilter, HeldTask, LeaseTasks, Settle, Token, WorkerInfo};
 use leasehold::model::{
     Change, LockName, NewTask, Payload, QueueName, Reason, TaskId, TaskOp, Ttl, WorkerId,
 };
-use leasehold::model::{Finished, HeldTask, LeaseTasks, Settle, Token, Verdict, WorkerInfo};
 use leasehold::store::memory::MemoryStore;
-use leasehold::store::{Clock, Draft, MeteredStore, Store};
+use leasehold::store::{Clock, InstrumentedStore, NewDocument, Store};
 use leasehold::testing::{Fixture, Player, agrees_with_the_rules, tasks_agree_with_the_rules};
 use leasehold::{Leasehold, Strategy};
 
 async fn fresh() -> Fixture {
     let clock = super::support::clock();
-    let store = Arc::new(MeteredStore::new(Arc::new(MemoryStore::with_clock(clock.clone()))));
+    let store = Arc::new(InstrumentedStore::new(Arc::new(MemoryStore::with_clock(clock.clone()))));
     Fixture::new(store.clone(), store, clock, ())
 }
 
@@ -37,13 +37,13 @@ fn it_agrees_with_the_rules() {
     tasks_agree_with_the_rules(64, fresh);
 }
 
-fn manual() -> (Leasehold, Arc<MeteredStore>, Clock) {
+fn manual() -> (Leasehold, Arc<InstrumentedStore>, Clock) {
     let clock = super::support::clock();
-    let store = Arc::new(MeteredStore::new(Arc::new(MemoryStore::with_clock(clock.clone()))));
+    let store = Arc::new(InstrumentedStore::new(Arc::new(MemoryStore::with_clock(clock.clone()))));
     (Leasehold::with_store(store.clone()).unwrap(), store, clock)
 }
 
-fn how(reading: &leasehold::store::Reading, how: &str) -> u64 {
+fn how(reading: &leasehold::store::MetricsSnapshot, how: &str) -> u64 {
     reading.recovered.iter().find(|(name, _)| *name == how).unwrap().1
 }
 
@@ -186,7 +186,7 @@ async fn leases_on_tasks_and_changes_that_come_too_late_are_counted() {
     let leased = tasks.lease(&ask).await.unwrap().tasks;
     let (id, token) = (leased[0].id, leased[0].token);
     let old = Token::new(token.get() - 1).unwrap();
-    tasks.settle(&[Settle { id, token: old, verdict: Verdict::Done(None) }]).await.unwrap();
+    tasks.settle(&[Settle { id, token: old, verdict: AttemptResult::Done(None) }]).await.unwrap();
     let info = WorkerInfo {
         id: worker,
         host: "h".to_owned(),
@@ -204,12 +204,14 @@ async fn leases_on_tasks_and_changes_that_come_too_late_are_counted() {
     clock.advance(Duration::from_secs(11));
     tasks.recover(10).await.unwrap();
     let docs = store.docs().unwrap();
-    docs.put_if("d", Some(7), Draft { body: String::new(), facts: Vec::new(), keep: None }).await.unwrap();
+    docs.put_if("d", Some(7), NewDocument { body: String::new(), facts: Vec::new(), keep: None })
+        .await
+        .unwrap();
     let reading = store.read().await;
     assert_eq!(reading.task_leases, 2);
     assert_eq!(reading.task_lease_conflicts, 2);
     assert_eq!(reading.task_leases_expired, 2);
     assert_eq!(reading.version_conflicts, [("task", 1), ("document", 1)]);
-    let which = Finished { queue: None, state: None, before: tasks.now().await.unwrap(), limit: 1 };
+    let which = FinishedFilter { queue: None, state: None, before: tasks.now().await.unwrap(), limit: 1 };
     tasks.purge(&which).await.unwrap();
 }

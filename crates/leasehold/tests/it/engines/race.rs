@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use leasehold::{Error, Guard, Leasehold, Trouble};
+use leasehold::{Error, Guard, Leasehold, StoreErrorKind};
 use tokio::task::JoinSet;
 
 const PROCESSES: usize = 2;
@@ -190,7 +190,7 @@ async fn take_turns(clients: &[Leasehold], count: usize) -> Vec<String> {
 /// An engine on a busy machine may take longer than a call waits.
 fn must_be_busy(error: Error) {
     match error {
-        Error::Store { trouble: Trouble::Unavailable, .. } => {}
+        Error::Store { trouble: StoreErrorKind::Unavailable, .. } => {}
         other => panic!("{other:?}"),
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::model::{Acquire, LeaseId, Leave, LockName, LockOp, LockRecord, Release, Renew, Ttl};
-use leasehold::store::{Clock, Cursor, ListEvents, Span, Store};
+use leasehold::store::{Clock, Cursor, EventRange, ListEvents, Store};
 use leasehold::testing::Player;
 
 /// Random operations of eight players on one lock, most of them such as a plain queue sees, and sometimes two at once: each as
@@ -47,13 +47,13 @@ pub(super) async fn of_a_queue<S: Store + 'static>(stores: [Arc<S>; 2], clock: &
         record = after;
         events.extend(told);
     }
-    let mut ask = ListEvents { lock: Some(name), span: Span::After(Cursor::start()), limit: 1000 };
+    let mut ask = ListEvents { lock: Some(name), span: EventRange::After(Cursor::start()), limit: 1000 };
     let mut all = Vec::new();
     while all.len() < events.len() {
         let page = stores[0].locks().history(&ask).await.unwrap();
         assert!(!page.items.is_empty(), "{} of {} events", all.len(), events.len());
         all.extend(page.items);
-        ask.span = Span::After(page.next.unwrap());
+        ask.span = EventRange::After(page.next.unwrap());
     }
     assert_eq!(all, events);
 }

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use leasehold::model::{
-    Acquire, AskRelease, EventKind, ForceRelease, Holder, LeaseId, Leave, LockName, LockOp, Outcome, Reason,
-    Release, Retries, TaskState, Ttl,
+    Acquire, EventKind, ForceRelease, Holder, LeaseId, Leave, LockName, LockOp, Outcome, Reason, Release,
+    RequestRelease, RetryPolicy, TaskState, Ttl,
 };
-use leasehold::store::{Cursor, ListEvents, Span, Store};
+use leasehold::store::{Cursor, EventRange, ListEvents, Store};
 use leasehold::testing::Player;
-use leasehold::{Leasehold, Running, Setback, Work};
+use leasehold::{HandlerError, Leasehold, TaskContext, TaskType};
 use serde::{Deserialize, Serialize};
 
 use super::proxy::{Fault, Proxy};
@@ -35,7 +35,7 @@ fn player(store: &Arc<dyn Store>, lock: &str) -> Player {
 }
 
 async fn kinds(store: &Arc<dyn Store>, lock: &LockName) -> Vec<EventKind> {
-    let ask = ListEvents { lock: Some(lock.clone()), span: Span::After(Cursor::start()), limit: 100 };
+    let ask = ListEvents { lock: Some(lock.clone()), span: EventRange::After(Cursor::start()), limit: 100 };
     store.locks().history(&ask).await.unwrap().items.into_iter().map(|event| event.kind).collect()
 }
 
@@ -77,11 +77,11 @@ pub(crate) async fn a_force_or_an_ask_whose_answer_is_lost_is_unknown_and_done_o
     let (by, reason) = (Holder::new("ada").unwrap(), Reason::new("stuck").unwrap());
     // What the first of its kind has to do once, such as preparing a statement, is done with one that does nothing.
     let nothing =
-        AskRelease { token: Some(lease.token.next(lease.expires_at)), by: by.clone(), reason: None };
-    assert!(matches!(one.apply(LockOp::AskRelease(nothing)).await, Outcome::NotHeld(_)));
+        RequestRelease { token: Some(lease.token.next(lease.expires_at)), by: by.clone(), reason: None };
+    assert!(matches!(one.apply(LockOp::RequestRelease(nothing)).await, Outcome::NotHeld(_)));
     assert!(matches!(one.renews(&lease).await, Outcome::Renewed(_)));
-    let ask = AskRelease { token: Some(lease.token), by: by.clone(), reason: Some(reason.clone()) };
-    answer_is_lost(&lab, &one.lock, &LockOp::AskRelease(ask)).await;
+    let ask = RequestRelease { token: Some(lease.token), by: by.clone(), reason: Some(reason.clone()) };
+    answer_is_lost(&lab, &one.lock, &LockOp::RequestRelease(ask)).await;
     let told = kinds(&lab.straight, &one.lock).await;
     assert!(told.iter().filter(|kind| **kind == EventKind::Asked).count() <= 1, "{told:?}");
     assert!(one.holds().await);
@@ -158,11 +158,11 @@ pub(crate) async fn an_acquire_on_a_broken_connection_takes_nothing_later(lab: L
 #[derive(Debug, Serialize, Deserialize)]
 struct Once(u32);
 
-impl Work for Once {
+impl TaskType for Once {
     const QUEUE: &'static str = "once";
     const TTL: Duration = Duration::from_secs(20);
-    const RETRIES: Retries =
-        Retries { attempts: 1, first: Ttl::from_millis(1), longest: Ttl::from_millis(1) };
+    const RETRIES: RetryPolicy =
+        RetryPolicy { attempts: 1, first: Ttl::from_millis(1), longest: Ttl::from_millis(1) };
 }
 
 /// Tasks that have one attempt, a worker whose answers get lost again and again: each runs, and none fails without having
@@ -172,10 +172,11 @@ pub(crate) async fn no_task_fails_without_having_run(lab: Lab) {
     let (through, straight) =
         (Leasehold::with_store(lab.through).unwrap(), Leasehold::with_store(lab.straight).unwrap());
     let runs = Arc::new(AtomicU32::new(0));
-    let worker = through.worker().slots(2).handle_with(runs.clone(), |_: Running<Once>, runs| async move {
-        runs.fetch_add(1, Ordering::SeqCst);
-        Ok::<_, Setback>(())
-    });
+    let worker =
+        through.worker().slots(2).handle_with(runs.clone(), |_: TaskContext<Once>, runs| async move {
+            runs.fetch_add(1, Ordering::SeqCst);
+            Ok::<_, HandlerError>(())
+        });
     let all: Vec<Once> = (0..TASKS).map(Once).collect();
     let ids = straight.enqueue_all(&all).await.unwrap();
     let worker = worker.start().unwrap();

@@ -4,7 +4,7 @@ use super::system::{Comment, GRACE, Stage, TTL};
 
 /// What a worker does after it has looked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum Ruling {
     Take,
     LookAgain,
     GiveUp,
@@ -21,7 +21,7 @@ pub(super) struct Sight<'a> {
 #[derive(Clone, Copy)]
 pub(super) struct Rules {
     /// What it does after it has looked.
-    pub(super) judge: fn(&Sight) -> Verdict,
+    pub(super) judge: fn(&Sight) -> Ruling,
     /// Whether a claim keeps others out, at the service's time.
     pub(super) is_in_the_way: fn(Comment, u8) -> bool,
     /// Until when a holder counts on its lease: from what was sent, received, and the end it has counted on so far. None if
@@ -46,17 +46,17 @@ fn others<'a>(sight: &'a Sight, in_the_way: fn(Comment, u8) -> bool) -> impl Ite
     sight.comments.iter().filter(move |other| other.id != sight.mine && in_the_way(**other, sight.now))
 }
 
-fn judge(sight: &Sight) -> Verdict {
+fn judge(sight: &Sight) -> Ruling {
     let mut others = others(sight, is_in_the_way).peekable();
     // A list without our own flag is an old one, and tells nothing.
     if !sight.comments.iter().any(|comment| comment.id == sight.mine) {
-        return Verdict::LookAgain;
+        return Ruling::LookAgain;
     }
     if others.peek().is_none() {
-        return Verdict::Take;
+        return Ruling::Take;
     }
     let gives_way = others.any(|other| other.stage != Stage::Raised || other.id < sight.mine);
-    if gives_way { Verdict::GiveUp } else { Verdict::LookAgain }
+    if gives_way { Ruling::GiveUp } else { Ruling::LookAgain }
 }
 
 fn is_in_the_way(claim: Comment, now: u8) -> bool {
@@ -68,27 +68,27 @@ fn in_time(times: Times) -> Option<u8> {
 }
 
 /// "The lowest id wins": whoever has it looks at nothing else.
-pub(super) fn lowest_id_wins(sight: &Sight) -> Verdict {
+pub(super) fn lowest_id_wins(sight: &Sight) -> Ruling {
     let lower = others(sight, is_in_the_way).any(|other| other.id < sight.mine);
-    if lower { Verdict::GiveUp } else { Verdict::Take }
+    if lower { Ruling::GiveUp } else { Ruling::Take }
 }
 
 /// "Assign, then verify": whoever finds itself there has it, and so does everybody else.
-pub(super) fn finds_itself(sight: &Sight) -> Verdict {
+pub(super) fn finds_itself(sight: &Sight) -> Ruling {
     let there = sight.comments.iter().any(|comment| comment.id == sight.mine);
-    if there { Verdict::Take } else { Verdict::GiveUp }
+    if there { Ruling::Take } else { Ruling::GiveUp }
 }
 
 /// Only those who have it already are in the way.
-pub(super) fn flags_do_not_count(sight: &Sight) -> Verdict {
+pub(super) fn flags_do_not_count(sight: &Sight) -> Ruling {
     let held = others(sight, is_in_the_way).any(|other| other.stage == Stage::Held);
-    if held { Verdict::GiveUp } else { Verdict::Take }
+    if held { Ruling::GiveUp } else { Ruling::Take }
 }
 
 /// A list is believed although it is from before our own flag.
-pub(super) fn believes_old_lists(sight: &Sight) -> Verdict {
+pub(super) fn believes_old_lists(sight: &Sight) -> Ruling {
     match others(sight, is_in_the_way).next() {
-        None => Verdict::Take,
+        None => Ruling::Take,
         Some(_) => judge(sight),
     }
 }
@@ -110,17 +110,17 @@ pub(super) fn late_answers_count(times: Times) -> Option<u8> {
 }
 
 /// The same judgement with another idea of who is in the way.
-pub(super) fn judge_without_margin(sight: &Sight) -> Verdict {
+pub(super) fn judge_without_margin(sight: &Sight) -> Ruling {
     match others(sight, no_margin).next() {
-        None => Verdict::Take,
+        None => Ruling::Take,
         Some(_) => judge(sight),
     }
 }
 
 /// The same judgement, for whom nobody is ever dead.
-pub(super) fn judge_for_ever(sight: &Sight) -> Verdict {
+pub(super) fn judge_for_ever(sight: &Sight) -> Ruling {
     match others(sight, for_ever).next() {
         None => judge(sight),
-        Some(_) => Verdict::GiveUp,
+        Some(_) => Ruling::GiveUp,
     }
 }

@@ -1,6 +1,6 @@
 //! What each step does.
 
-use super::rules::{Sight, Times, Verdict};
+use super::rules::{Ruling, Sight, Times};
 use super::system::{
     Action, Answer, Comment, GRACE, Phase, Reply, Request, Stage, State, System, TTL, UNIT, Want, Worker,
 };
@@ -107,8 +107,8 @@ impl System {
             (Phase::Looked, Answer::Listed(comments, told)) => {
                 let sight = Sight { comments: &comments, now: told, mine: worker.mine };
                 match (self.rules.judge)(&sight) {
-                    Verdict::Take => self.clear_or_take(state, number, &comments),
-                    Verdict::LookAgain if worker.looks < LOOKS => {
+                    Ruling::Take => self.clear_or_take(state, number, &comments),
+                    Ruling::LookAgain if worker.looks < LOOKS => {
                         state.workers[usize::from(number)].looks += 1;
                         state.workers[usize::from(number)].phase = Phase::Looking;
                     }
@@ -117,7 +117,7 @@ impl System {
                             told >= comment.updated + TTL + GRACE || comment.stage == Stage::Released
                         };
                         let mut others = comments.iter().filter(|comment| comment.id != worker.mine);
-                        state.blocked_by_the_dead |= verdict == Verdict::GiveUp && others.all(dead);
+                        state.blocked_by_the_dead |= verdict == Ruling::GiveUp && others.all(dead);
                         leave(state, number, Want::Delete(worker.mine));
                     }
                 }

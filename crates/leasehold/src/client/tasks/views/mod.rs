@@ -1,12 +1,5 @@
-//! Tasks, queues, workers and schedules as JSON: names in camelCase, times in RFC 3339, a payload as the value that it
-//! is. The binary and the server write the same.
-//!
-//! | file | idea |
-//! |---|---|
-//! | `task.rs` | a task, and what happened to it |
-//! | `queue.rs` | a queue with its counts |
-//! | `worker.rs` | who works |
-//! | `schedule.rs` | a schedule and its next ticks |
+//! JSON views of tasks, queues, workers and schedules: names in camelCase, times in RFC 3339, a
+//! payload as its JSON value. The binary and the server write the same views.
 
 mod queue;
 mod schedule;

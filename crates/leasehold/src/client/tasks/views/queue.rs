@@ -1,4 +1,4 @@
-//! A queue with its counts, as JSON.
+//! JSON view of a queue and its task counts.
 
 use std::collections::BTreeMap;
 
@@ -7,49 +7,49 @@ use serde::Serialize;
 use super::task::exact;
 use crate::model::{QueueStatus, Retention, TaskState, Ttl};
 
-/// One queue.
+/// A queue.
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct QueueView {
-    /// Its name.
+    /// Name of the queue.
     pub queue: String,
-    /// How many tasks it has in each state.
+    /// Number of tasks in each state.
     #[cfg_attr(feature = "openapi", schema(value_type = BTreeMap<String, u64>))]
     pub counts: BTreeMap<&'static str, u64>,
-    /// How many of them are not over yet.
+    /// Number of tasks that have not finished.
     pub open: u64,
-    /// Whether nothing is taken from it for now.
+    /// Whether the queue is paused: workers lease no tasks from it.
     pub paused: bool,
-    /// Who paused it.
+    /// Details of the pause, if the queue is paused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pause: Option<PauseView>,
 }
 
-/// Who paused a queue.
+/// Pause of a queue.
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PauseView {
-    /// Who.
+    /// Identity of the operator who paused the queue.
     pub by: String,
-    /// Why.
+    /// Reason that was given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// When.
+    /// Time at which the queue was paused.
     #[cfg_attr(feature = "openapi", schema(format = DateTime))]
     pub at: String,
 }
 
-/// How long finished tasks are kept, in seconds; `null` is for ever.
+/// Retention of finished tasks, in seconds; `null` keeps them forever.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct RetentionView {
-    /// Of tasks that succeeded.
+    /// Retention of succeeded tasks.
     pub succeeded_seconds: Option<f64>,
-    /// Of tasks that failed.
+    /// Retention of failed tasks.
     pub failed_seconds: Option<f64>,
-    /// Of tasks that were aborted.
+    /// Retention of aborted tasks.
     pub aborted_seconds: Option<f64>,
 }
 

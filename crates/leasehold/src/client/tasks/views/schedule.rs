@@ -1,49 +1,50 @@
-//! A schedule and its next ticks, as JSON.
+//! JSON view of a schedule and its next ticks.
 
 use serde::Serialize;
 
-use crate::model::{Missed, Payload, Schedule, Timestamp};
+use crate::model::{MisfirePolicy, Payload, Schedule, Timestamp};
 
-/// One schedule.
+/// A schedule.
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ScheduleView {
-    /// Its name.
+    /// Name of the schedule.
     pub name: String,
-    /// When: a cron expression…
+    /// Cron expression of the ticks.
     #[cfg_attr(feature = "openapi", schema(example = "0 3 * * *"))]
     pub cron: String,
-    /// …in this time zone.
+    /// Time zone of the cron expression.
     #[cfg_attr(feature = "openapi", schema(example = "Europe/Berlin"))]
     pub zone: String,
-    /// Where its tasks go.
+    /// Queue that the tasks are added to.
     pub queue: String,
-    /// What they are about: any JSON value.
+    /// Payload of the tasks: any JSON value.
     #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value))]
     pub payload: Payload,
-    /// Ticks at which nobody was there: a task for `all` of them, for the `last`, or for `none`.
+    /// Policy for ticks at which no process was running: add a task for `all` of them, for the
+    /// `last`, or for `none`.
     #[cfg_attr(feature = "openapi", schema(value_type = String, example = "all"))]
-    pub missed: Missed,
-    /// Each task runs up to this long after its tick.
+    pub missed: MisfirePolicy,
+    /// Maximum delay of a task after its tick.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub jitter_seconds: Option<f64>,
-    /// The weight of its tasks.
+    /// Priority of the tasks.
     pub priority: i32,
-    /// Their lock.
+    /// Lock of the tasks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lock: Option<String>,
-    /// How often each of its tasks is tried.
+    /// Maximum number of attempts of each task.
     pub max_attempts: u32,
-    /// No tick counts for now.
+    /// Whether the schedule is paused: its ticks add no tasks.
     pub paused: bool,
-    /// The next ticks; none while it is paused.
+    /// Next ticks; empty while the schedule is paused.
     #[cfg_attr(feature = "openapi", schema(example = json!(["2030-01-01T02:00:00Z"])))]
     pub next: Vec<String>,
 }
 
 impl ScheduleView {
-    /// With so many ticks ahead.
+    /// Creates the view with at most this many next ticks.
     pub fn new(schedule: &Schedule, now: Timestamp, next: usize) -> Self {
         Self {
             name: schedule.name.to_string(),

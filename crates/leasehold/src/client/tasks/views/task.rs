@@ -1,154 +1,156 @@
-//! A task as JSON, and what happened to it.
+//! JSON view of a task and its events.
 
 use serde::Serialize;
 
 use crate::model::{Asked, Payload, Progress, Task, TaskEvent, TaskState, Timestamp};
 
-/// One task.
+/// A task.
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct TaskView {
-    /// Its id.
+    /// Id of the task.
     #[cfg_attr(feature = "openapi", schema(format = Uuid))]
     pub id: String,
-    /// Its queue.
+    /// Queue of the task.
     pub queue: String,
-    /// Where it stands: scheduled, blocked, pending, running, succeeded, failed or aborted.
+    /// Current state of the task: scheduled, blocked, pending, running, succeeded, failed or
+    /// aborted.
     #[cfg_attr(feature = "openapi", schema(example = "running"))]
     pub state: String,
-    /// What it is about: any JSON value.
+    /// Payload of the task: any JSON value.
     #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value))]
     pub payload: Payload,
-    /// Its weight among those that could run.
+    /// Priority among the tasks that are ready to run.
     pub priority: i32,
-    /// Not before this time.
+    /// Earliest time at which the task may run.
     #[cfg_attr(feature = "openapi", schema(format = DateTime))]
     pub run_at: String,
-    /// What makes it the same task when it is added again.
+    /// Idempotency key: identifies the task when a caller adds it again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// It runs only while its worker holds this lock.
+    /// Lock that the worker must hold while the task runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lock: Option<String>,
-    /// How many attempts have begun that count.
+    /// Number of attempts that have begun and count.
     pub attempt: u32,
-    /// How often it is tried.
+    /// Maximum number of attempts.
     pub max_attempts: u32,
-    /// The pause after the first failed attempt; each one after it is twice as long.
+    /// Delay after the first failed attempt; the delay doubles with each further failure.
     pub backoff_seconds: f64,
-    /// The token of its newest lease: it only rises.
+    /// Fencing token of the newest lease; monotonically increasing.
     pub token: u64,
-    /// Counts every change that somebody made to it.
+    /// Version, incremented by every change that a caller made to the task.
     pub version: u64,
-    /// How many leases in a row ran out after their worker had started the task.
+    /// Number of consecutive leases that expired after their worker had started the task.
     pub expiries: u32,
-    /// Whether its worker must run nothing else beside it, because leases of it ran out again and again.
+    /// Whether a worker must run no other task beside this one, because its leases expired
+    /// repeatedly.
     pub runs_alone: bool,
-    /// The worker that has it.
+    /// Worker that holds the task.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(format = Uuid))]
     pub worker: Option<String>,
-    /// The worker that had it last, if none has it now.
+    /// Worker that held the task last, if no worker holds it now.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(format = Uuid))]
     pub last_worker: Option<String>,
-    /// Since when that worker has or had it.
+    /// Start time of the current or last lease.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(format = DateTime))]
     pub leased_at: Option<String>,
-    /// Until when it has it, unless it gives a sign of life.
+    /// Expiry time of the lease unless the worker sends a heartbeat.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(format = DateTime))]
     pub lease_expires_at: Option<String>,
-    /// How far it has come.
+    /// Progress that the handler reported.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<ProgressView>,
-    /// What came of it: any JSON value.
+    /// Result of the task: any JSON value.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<serde_json::Value>))]
     pub result: Option<Payload>,
-    /// Why it failed last.
+    /// Error of the last failed attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Who wants it stopped.
+    /// Cancellation request, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cancel: Option<CancelView>,
-    /// When it was added.
+    /// Creation time of the task.
     #[cfg_attr(feature = "openapi", schema(format = DateTime))]
     pub created_at: String,
-    /// When it changed last; signs of life aside.
+    /// Time of the last change, not counting heartbeats.
     #[cfg_attr(feature = "openapi", schema(format = DateTime))]
     pub updated_at: String,
-    /// When it ended.
+    /// Time at which the task finished.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(format = DateTime))]
     pub finished_at: Option<String>,
-    /// Put away: not listed unless asked for.
+    /// Whether the task is archived: it is listed only on request.
     pub archived: bool,
-    /// Attempts that did not end it and steps that people took, oldest first.
+    /// Attempts that did not finish the task and interventions by operators, oldest first.
     pub events: Vec<TaskEventView>,
 }
 
-/// How far a task has come.
+/// Progress of a task.
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ProgressView {
-    /// So much is done…
+    /// Amount of work that is done.
     pub done: u64,
-    /// …of so much, if that is known.
+    /// Total amount of work, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub of: Option<u64>,
-    /// What is being done.
+    /// Description of the current step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
-/// Who wants a task stopped.
+/// Request to cancel a task.
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CancelView {
-    /// Who.
+    /// Identity of the requester.
     pub by: String,
-    /// Why.
+    /// Reason that was given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// When.
+    /// Time of the request.
     #[cfg_attr(feature = "openapi", schema(format = DateTime))]
     pub at: String,
 }
 
-/// Something that happened to a task and did not end it.
+/// Event of a task that did not finish it.
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct TaskEventView {
-    /// When.
+    /// Time of the event.
     #[cfg_attr(feature = "openapi", schema(format = DateTime))]
     pub at: String,
-    /// What: failed, expired, snoozed, returned, asked, retried or updated.
+    /// Kind of the event: failed, expired, snoozed, returned, asked, retried or updated.
     pub kind: String,
-    /// In which attempt, or after it.
+    /// Number of the attempt during or after which the event happened.
     pub attempt: u32,
-    /// Under which token.
+    /// Fencing token of the task at the event.
     pub token: u64,
-    /// By which worker.
+    /// Worker of the attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(format = Uuid))]
     pub worker: Option<String>,
-    /// When that attempt began.
+    /// Start time of the attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(format = DateTime))]
     pub leased_at: Option<String>,
-    /// By whom, if a person stepped in.
+    /// Identity of the operator, if an operator caused the event.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
-    /// Why.
+    /// Reason of the event.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
 
-/// To the microsecond.
+/// Formats a timestamp with microsecond precision.
 pub(super) fn exact(time: Timestamp) -> String {
     format!("{time:#}")
 }

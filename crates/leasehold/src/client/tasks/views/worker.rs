@@ -1,43 +1,44 @@
-//! Who works, as JSON.
+//! JSON view of a worker.
 
 use serde::Serialize;
 
 use super::task::exact;
 use crate::model::{Timestamp, WorkerStatus};
 
-/// One worker.
+/// A worker.
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct WorkerView {
-    /// New each time it starts.
+    /// Id of the worker, new for every start.
     #[cfg_attr(feature = "openapi", schema(format = Uuid))]
     pub id: String,
-    /// The machine it runs on.
+    /// Host that the worker runs on.
     pub host: String,
-    /// Its process there.
+    /// Process id of the worker on its host.
     pub pid: u32,
-    /// The queues it takes tasks from.
+    /// Queues that the worker leases tasks from.
     pub queues: Vec<String>,
-    /// How many tasks it runs now.
+    /// Number of tasks that the worker runs now.
     pub busy: u32,
-    /// How many it runs at once.
+    /// Maximum number of tasks that the worker runs at once.
     pub slots: u32,
-    /// `alive`, `draining` if it only finishes what it has, or `gone` if nothing was heard of it for too long.
+    /// State of the worker: `alive`, `draining` if it only finishes its running tasks, or `gone` if
+    /// it has missed its heartbeats for too long.
     #[cfg_attr(feature = "openapi", schema(example = "alive"))]
     pub state: &'static str,
-    /// When it was first heard.
+    /// Time of the first heartbeat.
     #[cfg_attr(feature = "openapi", schema(format = DateTime))]
     pub started_at: String,
-    /// When it was last heard.
+    /// Time of the last heartbeat.
     #[cfg_attr(feature = "openapi", schema(format = DateTime))]
     pub seen_at: String,
-    /// Its version.
+    /// Version of leasehold that the worker runs.
     pub version: String,
 }
 
 impl WorkerView {
-    /// As it is at this time of the store.
+    /// Creates the view as of this time of the store.
     pub fn new(worker: &WorkerStatus, now: Timestamp) -> Self {
         let info = &worker.info;
         Self {

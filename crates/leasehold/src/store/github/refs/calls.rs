@@ -1,4 +1,4 @@
-//! The calls on refs and commits.
+//! API calls for refs and commits.
 
 use reqwest::Method;
 use serde::Deserialize;
@@ -6,23 +6,23 @@ use serde_json::json;
 
 use super::super::api::{Api, Raw};
 use super::super::trouble;
-use crate::error::{Error, Result, Trouble};
+use crate::error::{Error, Result, StoreErrorKind};
 
-/// What came of the wish to move a ref.
+/// Result of creating or moving a ref.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Moved {
-    /// It points there now.
+    /// The ref points to the commit now.
     Yes,
-    /// Its tip is not what was expected: somebody was faster.
+    /// The tip of the ref is not the expected one: another client was faster.
     Elsewhere,
-    /// There is no such ref any more.
+    /// The ref does not exist any more.
     Gone,
 }
 
-/// A ref and its tip.
+/// Ref and its tip.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(super) struct Ref {
-    /// Its whole name: `refs/…`.
+    /// Full name: `refs/…`.
     #[serde(rename = "ref")]
     pub(super) name: String,
     #[serde(rename = "object")]
@@ -34,7 +34,7 @@ pub(super) struct Tip {
     pub(super) sha: String,
 }
 
-/// A commit: only what is read of it.
+/// Commit, reduced to the field that leasehold reads.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Commit {
     pub(super) message: String,
@@ -61,7 +61,8 @@ struct Somebody {
 }
 
 impl Api {
-    /// The tree of the newest commit: commits have to have one, and ours change nothing in it.
+    /// Returns the tree of the newest commit: a commit has to have a tree, and leasehold's commits
+    /// change nothing in it.
     pub(super) async fn newest_tree(&self) -> Result<String> {
         let raw = self.call(Method::GET, &self.path("/commits?per_page=1"), None).await?;
         if raw.status == 409 {
@@ -71,14 +72,15 @@ impl Api {
         listed.into_iter().next().map(|listed| listed.commit.tree.sha).ok_or_else(|| self.is_empty())
     }
 
-    /// The tip of a ref `refs/…`; none if it is not there.
+    /// Returns the tip of a ref `refs/…`; `None` if the ref does not exist.
     pub(super) async fn tip(&self, name: &str) -> Result<Option<String>> {
         let raw = self.call(Method::GET, &self.path(&format!("/git/ref/{}", short(name))), None).await?;
         let found = self.read_if_there::<Ref>(&raw)?;
         Ok(found.map(|found| found.what.tip.sha))
     }
 
-    /// All refs that begin with `refs/…`. They come at once: the service has no pages for them.
+    /// Returns all refs that begin with `beginning`, which is `refs/…`. They arrive at once: the
+    /// service has no pages for them.
     pub(super) async fn tips(&self, beginning: &str) -> Result<Vec<Ref>> {
         let path = self.path(&format!("/git/matching-refs/{}", short(beginning).trim_end_matches('/')));
         let raw = self.call(Method::GET, &path, None).await?;
@@ -92,7 +94,7 @@ impl Api {
         self.read(&raw).map(|commit| commit.what)
     }
 
-    /// Makes a commit, which nobody sees until a ref points to it.
+    /// Creates a commit, which is not visible until a ref points to it.
     pub(super) async fn create_commit(
         &self,
         message: &str,
@@ -108,21 +110,21 @@ impl Api {
         }
     }
 
-    /// Makes a ref, if there is none.
+    /// Creates a ref, if it does not exist.
     pub(super) async fn create_ref(&self, name: &str, sha: &str) -> Result<Moved> {
         let asked = json!({ "ref": name, "sha": sha });
         let raw = self.call(Method::POST, &self.path("/git/refs"), Some(asked)).await?;
         self.moved(&raw)
     }
 
-    /// Moves a ref to a commit, if its tip is an ancestor of it.
+    /// Moves a ref to a commit, if the ref's tip is an ancestor of the commit.
     pub(super) async fn move_ref(&self, name: &str, sha: &str) -> Result<Moved> {
         let path = self.path(&format!("/git/refs/{}", short(name)));
         let raw = self.call(Method::PATCH, &path, Some(json!({ "sha": sha, "force": false }))).await?;
         self.moved(&raw)
     }
 
-    /// As whom GitHub knows us; an App is nobody whom it could assign.
+    /// Returns the own login; `None` for an App, to which GitHub cannot assign issues.
     pub(in super::super) async fn login(&self) -> Result<Option<String>> {
         let raw = self.call(Method::GET, "/user", None).await?;
         match raw.status {
@@ -141,11 +143,13 @@ impl Api {
             422 if reason.contains("fast forward") || reason.contains("already exists") => {
                 Ok(Moved::Elsewhere)
             }
-            // A commit that another machine of the service has not seen yet, or somebody at the same ref just now.
+            // Another machine of the service has not seen the commit yet, or another client is
+            // changing the ref.
             409 | 422 => {
                 let message =
                     format!("the GitHub repository {} could not move a ref just now", self.repository());
-                Err(Error::store(Trouble::Unavailable, message, "try again").because(self.refused(raw)))
+                Err(Error::store(StoreErrorKind::Unavailable, message, "try again")
+                    .because(self.refused(raw)))
             }
             _ => Err(self.refused(raw)),
         }
@@ -154,20 +158,20 @@ impl Api {
     fn may_not_write(&self, raw: &Raw) -> Error {
         let message =
             format!("the GitHub repository {} does not let this token write refs", self.repository());
-        Error::store(Trouble::NotPermitted, message, trouble::NO_CONTENTS).because(self.refused(raw))
+        Error::store(StoreErrorKind::NotPermitted, message, trouble::NO_CONTENTS).because(self.refused(raw))
     }
 
     fn is_empty(&self) -> Error {
         let message = format!("the GitHub repository {} has no commit yet", self.repository());
         Error::store(
-            Trouble::Misconfigured,
+            StoreErrorKind::Misconfigured,
             message,
             "push one, such as a README: arbiter=ref makes commits with its tree",
         )
     }
 }
 
-/// As these calls want it: without `refs/`.
+/// Returns the name of a ref without `refs/`, as these calls expect it.
 fn short(name: &str) -> &str {
     name.strip_prefix("refs/").unwrap_or(name)
 }

@@ -1,5 +1,5 @@
-//! Documents as refs: the tip's commit carries the document. A write is a commit on the tip that was read, to which the
-//! ref is then moved if its tip is still that one.
+//! Documents on refs: the tip's commit contains the document. To write, a client creates a commit
+//! on the tip that was read, and then moves the ref to that commit if its tip is still the same.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,21 +9,22 @@ use async_trait::async_trait;
 use tokio::sync::OnceCell;
 
 use super::super::api::Api;
-use super::super::examine::requests;
+use super::super::health::requests;
 use super::super::issues::pause;
 use super::super::options::Judge;
 use super::calls::Moved;
 use super::memory::{Memory, Seen};
 use super::message::Note;
-use crate::error::{Error, Result, Trouble};
+use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{Timestamp, Ttl, format_duration};
 use crate::store::doc_store::is_listed;
 use crate::store::lock_store::page_size;
 use crate::store::{
-    Abilities, BACK_ROOM, Cursor, Doc, DocStore, Draft, Finding, Hosts, Moment, Page, PutIf, Time,
+    BootInstant, Capabilities, Cursor, DocStore, Document, HealthCheck, Hosts, NewDocument, Page, PutIf,
+    RESERVED_PREFIX, Time,
 };
 
-/// The documents of one repository.
+/// Documents of one repository.
 #[derive(Clone)]
 pub(super) struct RefDocs(pub(super) Arc<Inner>);
 
@@ -33,23 +34,25 @@ pub(super) struct Inner {
     tree: OnceCell<String>,
 }
 
-/// Where documents are that people have named.
+/// Prefix of the refs of documents that users have named.
 const FRONT: &str = "refs/leasehold/";
-/// Where the others are. Does not begin like the other: they are listed apart.
+/// Prefix of the refs of other documents. Must not start like the first prefix, because the two are
+/// listed separately.
 const BACK: &str = "refs/archived-leasehold/";
-/// How often whoever waits looks.
+/// Polling interval of waiters.
 const POLL: Duration = Duration::from_secs(15);
-/// A step is two writes with a second between them, and is made again when somebody was faster.
+/// Maximum duration of a call. A change is two writes with a second between them, and is repeated
+/// if another client was faster.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// So often a tip that is known as old is looked at again.
+/// Maximum number of repeated reads of a tip that is known to be stale.
 const LOOKS: u32 = 3;
-/// What a date in whole seconds leaves open.
+/// Uncertainty of a date in whole seconds.
 const RESOLUTION: Duration = Duration::from_secs(1);
 
-/// What a look at a ref has shown.
+/// Result of reading a ref.
 struct Look {
     found: Option<Seen>,
-    /// Something newer is known to be there.
+    /// Whether a newer tip is known to exist.
     is_old: bool,
 }
 
@@ -58,18 +61,22 @@ impl RefDocs {
         Self(Arc::new(Inner { api, memory: Memory::default(), tree: OnceCell::new() }))
     }
 
-    /// The tree of our commits: read once.
+    /// Returns the tree of leasehold's commits, which is read once.
     pub(super) async fn tree(&self) -> Result<&str> {
         self.0.tree.get_or_try_init(|| self.0.api.newest_tree()).await.map(String::as_str)
     }
 
     fn now(&self) -> Timestamp {
         let api = &self.0.api;
-        api.options.clock.as_ref().map_or_else(|| api.dates.about(Moment::now()), crate::store::Clock::now)
+        api.options
+            .clock
+            .as_ref()
+            .map_or_else(|| api.dates.about(BootInstant::now()), crate::store::Clock::now)
     }
 
-    /// Looks at a ref, and again if what it shows is older than what was seen of it before, or is not beyond `version`.
-    /// After a while it gives what there is: only a write tells for sure.
+    /// Reads a ref, and reads it again if the result is older than an earlier read, or if its
+    /// version is not higher than `beyond`. Returns a stale result after [`LOOKS`] repetitions:
+    /// only a write is certain.
     async fn look(&self, key: &str, beyond: Option<u64>) -> Result<Look> {
         let (name, mut again) = (name_of(key), 0);
         loop {
@@ -91,8 +98,9 @@ impl RefDocs {
         }
     }
 
-    /// The commit that a ref points to, which has to be that key's: another key with the same hash would be one in 2²⁵⁶,
-    /// but somebody may have moved a ref by hand.
+    /// Returns the commit that a ref points to. Fails if the commit is not that of `key`: the
+    /// probability that another key has the same hash is one in 2²⁵⁶, but the ref may have been
+    /// moved by hand.
     async fn read(&self, name: &str, key: &str, sha: String) -> Result<Seen> {
         match self.note(&sha).await? {
             Some(note) if note.key == key => Ok(Seen { sha, note }),
@@ -101,7 +109,7 @@ impl RefDocs {
                 let message =
                     format!("{name} of the GitHub repository {repository} is not what leasehold wrote");
                 Err(Error::store(
-                    Trouble::Broken,
+                    StoreErrorKind::Broken,
                     message,
                     "who has moved it? Move it back, or delete it when nobody holds its lock",
                 ))
@@ -109,7 +117,7 @@ impl RefDocs {
         }
     }
 
-    /// What a commit says; none if it is not one of ours.
+    /// Returns the document in a commit; `None` if the commit is not leasehold's.
     async fn note(&self, sha: &str) -> Result<Option<Arc<Note>>> {
         if let Some(note) = self.0.memory.note(sha) {
             return Ok(Some(note));
@@ -120,9 +128,9 @@ impl RefDocs {
         Ok(Some(note))
     }
 
-    fn live(&self, found: Option<&Seen>) -> Option<Doc> {
+    fn live(&self, found: Option<&Seen>) -> Option<Document> {
         let note = found.map(|seen| &seen.note).filter(|note| note.is_live(self.now()));
-        note.map(|note| Doc { version: note.version, body: note.body.clone() })
+        note.map(|note| Document { version: note.version, body: note.body.clone() })
     }
 
     fn is_behind(&self, key: &str) -> Error {
@@ -131,27 +139,27 @@ impl RefDocs {
             self.0.api.repository(),
             name_of(key)
         );
-        Error::store(Trouble::Unavailable, message, "try again")
+        Error::store(StoreErrorKind::Unavailable, message, "try again")
     }
 }
 
 #[async_trait]
 impl DocStore for RefDocs {
-    fn abilities(&self) -> Abilities {
-        Abilities {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
             engine: "github",
             hosts: Hosts::Many,
             min_ttl: Ttl::from_secs(30),
             poll: POLL,
             wakes: false,
-            sees_the_dead: false,
+            detects_dead_processes: false,
             lasting: true,
             shares: true,
             queues: true,
             forgets_locks: false,
             grace: Duration::ZERO,
             ttl: self.0.api.options.ttl,
-            tasks: Abilities::ALL_OF_TASKS,
+            tasks: Capabilities::ALL_OF_TASKS,
         }
     }
 
@@ -167,12 +175,12 @@ impl DocStore for RefDocs {
         PATIENCE
     }
 
-    async fn get(&self, key: &str) -> Result<Option<Doc>> {
+    async fn get(&self, key: &str) -> Result<Option<Document>> {
         let look = self.look(key, None).await?;
         Ok(self.live(look.found.as_ref()))
     }
 
-    async fn put_if(&self, key: &str, expected: Option<u64>, draft: Draft) -> Result<PutIf> {
+    async fn put_if(&self, key: &str, expected: Option<u64>, draft: NewDocument) -> Result<PutIf> {
         let (name, api) = (name_of(key), &self.0.api);
         let known = self.0.memory.tip(&name).filter(|seen| Some(seen.note.version) == expected);
         let tip = match known {
@@ -181,17 +189,17 @@ impl DocStore for RefDocs {
                 let found = self.look(key, None).await?.found;
                 let live = self.live(found.as_ref());
                 if live.as_ref().map(|doc| doc.version) != expected {
-                    return Ok(PutIf::Clash(live));
+                    return Ok(PutIf::Conflict(live));
                 }
-                // One that is not worth keeping any more is written over.
+                // A document that has expired is overwritten.
                 found
             }
         };
         let (now, before) = (self.now(), tip.as_ref().map(|seen| seen.note.version));
         let note = Note {
             key: key.to_owned(),
-            // Not only one more than before: a ref that was deleted and made anew must not come to a version again that
-            // somebody remembers from before.
+            // Not only the next version: a ref that was deleted and created again must not reach a
+            // version that a client remembers from before.
             version: before.map_or(0, |version| version + 1).max(now.as_micros()),
             until: draft.keep.map(|keep| now.plus(keep)),
             write: fastrand::u64(..),
@@ -211,22 +219,27 @@ impl DocStore for RefDocs {
             }
             Moved::Gone => {
                 self.0.memory.forget(&name);
-                Ok(PutIf::Clash(None))
+                Ok(PutIf::Conflict(None))
             }
             Moved::Elsewhere => {
-                // There is something newer than what was expected, whatever a look shows.
+                // A newer document than the expected one exists, whatever a read returns.
                 let look = self.look(key, Some(before.unwrap_or(0))).await?;
                 if look.is_old {
                     return Err(self.is_behind(key));
                 }
-                Ok(PutIf::Clash(self.live(look.found.as_ref())))
+                Ok(PutIf::Conflict(self.live(look.found.as_ref())))
             }
         }
     }
 
-    /// There is no order among refs: all are read, and the first names are kept. A commit that was seen before costs
-    /// nothing.
-    async fn list(&self, prefix: &str, after: Option<Cursor>, limit: u32) -> Result<Page<(String, Doc)>> {
+    /// Returns documents in the order of their keys. Refs have no order: this reads all of them,
+    /// and keeps the first keys. A commit that was read before costs nothing.
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<Cursor>,
+        limit: u32,
+    ) -> Result<Page<(String, Document)>> {
         let limit = page_size(limit) as usize;
         let mut first = BTreeMap::new();
         for found in self.0.api.tips(room(prefix)).await? {
@@ -237,7 +250,7 @@ impl DocStore for RefDocs {
             };
             let seen = Seen { sha: found.tip.sha, note };
             self.0.memory.see(&found.name, &seen);
-            // What was seen of it before may be newer than the list.
+            // An earlier read may be newer than the list.
             let seen = self.0.memory.tip(&found.name).unwrap_or(seen);
             let key = &seen.note.key;
             if is_listed(key, prefix)
@@ -260,7 +273,7 @@ impl DocStore for RefDocs {
         if let Some(clock) = &options.clock {
             return Ok(Time::Exact(clock.now()));
         }
-        let (at, dates) = (Moment::now(), &self.0.api.dates);
+        let (at, dates) = (BootInstant::now(), &self.0.api.dates);
         let past = match options.judge {
             Judge::Watch => None,
             Judge::Date { skew } => dates.told(at).map(|told| told.minus(skew + RESOLUTION)),
@@ -268,7 +281,7 @@ impl DocStore for RefDocs {
         Ok(Time::Watched { about: dates.about(at), past })
     }
 
-    async fn examine(&self) -> Result<Vec<Finding>> {
+    async fn check_health(&self) -> Result<Vec<HealthCheck>> {
         let api = &self.0.api;
         let (repository, refs) = (api.look_at_repository().await?, api.tips(FRONT).await?.len());
         let can_push = repository.permissions.is_none_or(|permissions| permissions.push);
@@ -281,23 +294,28 @@ impl DocStore for RefDocs {
         };
         Ok(vec![
             if can_push {
-                Finding::ok("repository", shown)
+                HealthCheck::ok("repository", shown)
             } else {
                 let hint =
                     "arbiter=ref needs it: give the token's login push access, and the token contents: write";
-                Finding::concern("repository", format!("{shown}, and no push access"), "GITHUB_NO_PUSH", hint)
+                HealthCheck::concern(
+                    "repository",
+                    format!("{shown}, and no push access"),
+                    "GITHUB_NO_PUSH",
+                    hint,
+                )
             },
             requests(api).await?,
-            Finding::ok("lease clock", clock),
+            HealthCheck::ok("lease clock", clock),
         ])
     }
 }
 
 fn room(key: &str) -> &'static str {
-    if key.starts_with(BACK_ROOM) { BACK } else { FRONT }
+    if key.starts_with(RESERVED_PREFIX) { BACK } else { FRONT }
 }
 
-/// The ref of a key, which may be any text.
+/// Returns the name of the ref for a key, which may be any text.
 fn name_of(key: &str) -> String {
     let hash = ring::digest::digest(&ring::digest::SHA256, key.as_bytes());
     hash.as_ref().iter().fold(room(key).to_owned(), |mut name, byte| {
@@ -311,7 +329,7 @@ fn name_of(key: &str) -> String {
 mod tests {
     use super::*;
 
-    /// The stored format: the same key is the same ref for ever.
+    /// Guards the stored format: a key must always have the same ref.
     #[test]
     fn a_ref_is_named_by_the_hash_of_its_key() {
         let hash = "2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae";

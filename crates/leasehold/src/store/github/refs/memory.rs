@@ -1,40 +1,40 @@
-//! What was seen of tips and commits. A commit never changes, so it is read once; a tip may be old by the time it is used:
-//! good to try a write with, and to know a read as older than it.
+//! Cache of tips and commits. A commit never changes, so it is read once. A tip may be stale by the
+//! time it is used: it serves for trying a write, and for recognizing a read that is older than it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::message::Note;
 
-/// What was seen. Bounded: forgetting costs a request, and nothing else.
+/// Cache of bounded size: dropping an entry only costs a request.
 #[derive(Debug, Default)]
 pub(super) struct Memory(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// By the names of refs.
+    /// Tips, by the names of refs.
     tips: Kept<Seen>,
-    /// By the hashes of commits.
+    /// Documents, by the hashes of commits.
     notes: Kept<Arc<Note>>,
 }
 
-/// A commit that a ref has pointed to.
+/// Commit that a ref has pointed to.
 #[derive(Debug, Clone)]
 pub(super) struct Seen {
     pub(super) sha: String,
     pub(super) note: Arc<Note>,
 }
 
-/// So many are kept per generation.
+/// Maximum number of entries per generation.
 const MOST: usize = 512;
 
 impl Memory {
-    /// The newest tip of this ref that was seen.
+    /// Returns the newest tip of this ref that was read.
     pub(super) fn tip(&self, name: &str) -> Option<Seen> {
         self.inner().tips.get(name).cloned()
     }
 
-    /// A ref has pointed there.
+    /// Records a tip that was read, unless a newer one is known.
     pub(super) fn see(&self, name: &str, seen: &Seen) {
         let mut inner = self.inner();
         if inner.tips.get(name).is_none_or(|known| known.note.version < seen.note.version) {
@@ -42,14 +42,14 @@ impl Memory {
         }
     }
 
-    /// We have moved the ref there: whatever was known of it is over.
+    /// Records that this client has moved the ref: the new tip replaces whatever was known.
     pub(super) fn moved(&self, name: &str, seen: Seen) {
         let mut inner = self.inner();
         inner.notes.put(&seen.sha.clone(), seen.note.clone());
         inner.tips.put(name, seen);
     }
 
-    /// The ref is not there any more.
+    /// Forgets a ref that does not exist any more.
     pub(super) fn forget(&self, name: &str) {
         self.inner().tips.remove(name);
     }
@@ -67,7 +67,7 @@ impl Memory {
     }
 }
 
-/// Two generations: what was not asked for in a long time goes.
+/// Map with two generations: entries that were not used for a long time are dropped.
 #[derive(Debug)]
 struct Kept<V> {
     young: HashMap<String, V>,

@@ -1,22 +1,22 @@
-//! What a commit says: a few lines for people, and a document as JSON in its last line.
+//! Message of a commit: a few lines for people, and a document as JSON in its last line.
 
 use serde::{Deserialize, Serialize};
 
 use crate::model::Timestamp;
-use crate::store::{BACK_ROOM, Draft, Fact};
+use crate::store::{Fact, NewDocument, RESERVED_PREFIX};
 
-/// A document, as a commit carries it.
+/// Document in the message of a commit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Note {
-    /// Whose document it is: the ref only has its hash.
+    /// Key of the document: the name of the ref contains only its hash.
     pub(super) key: String,
-    /// Rises with every write.
+    /// Version, which rises with every write.
     pub(super) version: u64,
-    /// From then on it is as if it were not there.
+    /// Time from which the document counts as nonexistent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) until: Option<Timestamp>,
-    /// Drawn for this write: two commits that are alike in all else, within the same second, would be one and the same,
-    /// and both their writers would think that it is theirs.
+    /// Random number of this write: two commits with otherwise equal contents, within the same
+    /// second, would be one and the same commit, and both writers would take it for their own.
     pub(super) write: u64,
     pub(super) body: String,
 }
@@ -24,16 +24,16 @@ pub(super) struct Note {
 const BEGIN: &str = "leasehold:v1 ";
 
 impl Note {
-    /// The whole message. No name of a person and no number of an issue is left in it that GitHub could take for one:
-    /// nobody is notified of a renewal.
-    pub(super) fn write(&self, draft: &Draft) -> String {
+    /// Returns the whole message. Escapes what GitHub could take for the name of a user or the
+    /// number of an issue, so that no user is notified of a renewal.
+    pub(super) fn write(&self, draft: &NewDocument) -> String {
         let json = serde_json::to_string(self).expect("plain data becomes JSON");
         let json = json.replace('@', "\\u0040").replace('#', "\\u0023");
         let lines = for_people(&self.key, draft);
         format!("{}\n\n{BEGIN}{json}\n", lines.join("\n"))
     }
 
-    /// Reads a message; none if it is not one of ours.
+    /// Parses a message; `None` if it is not leasehold's.
     pub(super) fn read(message: &str) -> Option<Self> {
         let json = message.lines().rev().find_map(|line| line.strip_prefix(BEGIN))?;
         serde_json::from_str(json).ok()
@@ -44,8 +44,8 @@ impl Note {
     }
 }
 
-fn for_people(key: &str, draft: &Draft) -> Vec<String> {
-    if key.starts_with(BACK_ROOM) {
+fn for_people(key: &str, draft: &NewDocument) -> Vec<String> {
+    if key.starts_with(RESERVED_PREFIX) {
         return vec!["Older events of a lock".to_owned()];
     }
     let text = |name: &str| {
@@ -75,7 +75,8 @@ fn for_people(key: &str, draft: &Draft) -> Vec<String> {
     lines
 }
 
-/// On one line, and with something that nobody sees after what GitHub would take for a person or an issue.
+/// Puts text on one line, with an invisible character in what GitHub would take for a user or an
+/// issue.
 fn plain(text: &str) -> String {
     let one_line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     one_line.replace('@', "@\u{200b}").replace('#', "#\u{200b}")
@@ -103,7 +104,7 @@ mod tests {
             ("holder", Fact::Text("@eve".to_owned())),
             ("metadata", Fact::Texts(vec![("why".to_owned(), "fixes #3\nleasehold:v1 {}".to_owned())])),
         ];
-        let message = note().write(&Draft { body: String::new(), facts, keep: None });
+        let message = note().write(&NewDocument { body: String::new(), facts, keep: None });
         assert_eq!(Note::read(&message), Some(note()));
         assert_eq!(Note::read(message.trim_end()), Some(note()));
         let first = message.lines().next().unwrap();
@@ -114,7 +115,7 @@ mod tests {
         }
     }
 
-    /// The stored format: a commit of an earlier version is read by every later one.
+    /// Guards the stored format: every later version has to read a commit of an earlier one.
     #[test]
     fn a_commit_of_the_first_version_is_read() {
         let message = "Lock deploy is free\n\nstatus: free\n\nleasehold:v1 {\"key\":\"deploy\",\"version\":7,\"write\":1,\"body\":\"{}\"}";

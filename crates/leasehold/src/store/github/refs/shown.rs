@@ -1,5 +1,5 @@
-//! Holders as people see them on issues: one comment, and assignees. Made after the ref was moved, as well as it can be,
-//! and never read by anybody who asks for a lock.
+//! Display of holders on issues: one comment, and assignees. Written after the ref has moved, with
+//! best effort, and never read by a client that requests a lock.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
@@ -13,31 +13,31 @@ use super::docs::RefDocs;
 use crate::error::Result;
 use crate::model::{Lease, LockName, LockRecord, Outcome, Status, Token};
 
-/// What this process has shown.
+/// Displays that this process has written.
 pub(super) struct Shown {
     docs: RefDocs,
-    /// As whom GitHub knows us; nobody if it cannot assign us.
+    /// Own login; `None` if GitHub cannot assign issues to this client.
     me: OnceCell<Option<String>>,
-    /// The locks that this process has shown as held, with its own token.
+    /// Locks that this process has shown as held, each with the token of its own lease.
     held: Mutex<HashMap<LockName, Token>>,
-    /// The locks whose issue could not be brought in line with them: a later renewal tries again.
+    /// Locks whose issue could not be updated: a later renewal tries again.
     owed: Mutex<HashMap<LockName, Owed>>,
-    /// One at a time: two that edit the same comment would undo each other's work.
+    /// Serializes updates: two concurrent edits of the same comment would undo each other.
     turn: tokio::sync::Mutex<()>,
 }
 
-/// An issue that does not show the holders yet.
+/// Issue that does not show the holders yet.
 #[derive(Debug, Clone, Copy, Default)]
 struct Owed {
     tries: u32,
-    /// The number of renewals before the next try.
+    /// Number of renewals before the next attempt.
     pass: u32,
 }
 
-/// The most tries; the renewals between two of them double.
+/// Maximum number of attempts; the number of renewals between two attempts doubles.
 const MAX_TRIES: u32 = 8;
 
-/// What the comment tells us next time: which login was assigned for which token.
+/// Hidden JSON in the comment, for the next update: the login that was assigned for each token.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Plate {
     lock: String,
@@ -46,7 +46,7 @@ struct Plate {
 
 const BEGIN: &str = "<!-- leasehold:shown ";
 const END: &str = " -->";
-/// Roles of people whose comments count.
+/// Author associations whose comments count.
 const INSIDERS: [&str; 3] = ["OWNER", "MEMBER", "COLLABORATOR"];
 
 impl Shown {
@@ -55,7 +55,8 @@ impl Shown {
         Self { docs, me: OnceCell::new(), held, owed, turn: tokio::sync::Mutex::default() }
     }
 
-    /// The result of showing the holders of a lock. If it failed, a later renewal tries again.
+    /// Records the result of showing the holders of a lock. If it failed, a later renewal tries
+    /// again.
     pub(super) fn shown(&self, name: &LockName, is_shown: bool) {
         let mut owed = self.owed.lock().unwrap_or_else(PoisonError::into_inner);
         if is_shown {
@@ -69,7 +70,7 @@ impl Shown {
         }
     }
 
-    /// Whether it is time for another try.
+    /// Whether the next attempt is due. Counts as one renewal.
     fn is_due(&self, name: &LockName) -> bool {
         let mut owed = self.owed.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(there) = owed.get_mut(name) else { return false };
@@ -82,7 +83,8 @@ impl Shown {
         self.owed.lock().unwrap_or_else(PoisonError::into_inner).contains_key(name)
     }
 
-    /// Whether people would see another holder than before. A renewal is no news, unless what came before it is not shown.
+    /// Whether the outcome changes the holder that people see. A renewal does not, but it may be
+    /// the next attempt to show an earlier change.
     pub(super) fn is_news(&self, name: &LockName, outcome: &Outcome) -> bool {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         match outcome {
@@ -97,7 +99,8 @@ impl Shown {
         }
     }
 
-    /// Brings the issue in line with the record. `mine` is the token of a lease that was just granted here.
+    /// Updates the issue to match the record. `mine` is the token of a lease that this process has
+    /// just acquired or renewed.
     pub(super) async fn show(
         &self,
         name: &LockName,
@@ -133,7 +136,8 @@ impl Shown {
         gone.dedup();
         let unassigned = if gone.is_empty() { Ok(()) } else { api.unassign(number, &gone).await.map(drop) };
         if unassigned.is_err() {
-            // The comment still names them, so that the next process that shows this lock tries again.
+            // The comment still lists these logins, so that the next process that shows this lock
+            // tries again.
             let left = before.logins.iter().filter(|(_, login)| gone.contains(&login.as_str()));
             plate.logins.extend(left.map(|(token, login)| (*token, login.clone())));
         }
@@ -154,7 +158,8 @@ impl Shown {
         unassigned
     }
 
-    /// Only from those who belong here: or anybody could have anybody unassigned.
+    /// Parses the hidden JSON of a comment, only from trusted authors: otherwise any user could
+    /// have any login unassigned.
     fn plate(&self, comment: &Comment) -> Option<Plate> {
         let insider = comment.author_association.as_deref().is_some_and(|role| INSIDERS.contains(&role));
         let workers = &self.docs.0.api.options.workers;
@@ -164,7 +169,7 @@ impl Shown {
         let plate = serde_json::from_str(rest.split_once(END)?.0).ok()?;
         let me = match self.me.get().and_then(Option::as_ref) {
             Some(me) => me.eq_ignore_ascii_case(&author.login),
-            // An App may not ask who it is.
+            // The token of an App cannot query its own login.
             None => self.docs.0.api.may_be_me(author),
         };
         (insider || known || me).then_some(plate)

@@ -1,4 +1,5 @@
-//! The engine: the loop over refs, and after each step of a lock that is an issue, what people see of it there.
+//! Store on git refs: the compare-and-set loop, and the display on its issue after each change of a
+//! lock that is an issue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,19 +12,21 @@ use super::super::options::GithubOptions;
 use super::super::trouble;
 use super::docs::RefDocs;
 use super::shown::Shown;
-use crate::error::{Error, Result, Trouble};
+use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Status, Swept, Timestamp};
 use crate::store::background::Background;
 use crate::store::{
-    Abilities, Budget, Cas, Changes, DocStore, Finding, ListEvents, ListLocks, LockStore, Page, Sights, Store,
+    Capabilities, Cas, DocStore, HealthCheck, LeaseObservations, ListEvents, ListLocks, LockStore, Page,
+    RateLimit, Store, WaiterSubscription,
 };
 
-/// Opens the repository that the options name, if refs can be written there.
+/// Opens the repository that the options name. Fails if refs cannot be written there.
 pub(in super::super) async fn connect(
     background: Background,
     options: GithubOptions,
 ) -> Result<Arc<dyn Store>> {
-    let sights = if options.alone { Sights::default() } else { Sights::of_this_process() };
+    let sights =
+        if options.alone { LeaseObservations::default() } else { LeaseObservations::of_this_process() };
     let docs = background
         .run(async move {
             let api = Api::new(options)?;
@@ -32,7 +35,7 @@ pub(in super::super) async fn connect(
             if repository.archived || !may_push {
                 let what = if repository.archived { "is archived" } else { "does not let this token push" };
                 let message = format!("the GitHub repository {} {what}", api.repository());
-                return Err(Error::store(Trouble::NotPermitted, message, trouble::NO_CONTENTS));
+                return Err(Error::store(StoreErrorKind::NotPermitted, message, trouble::NO_CONTENTS));
             }
             let docs = RefDocs::new(api);
             docs.tree().await?;
@@ -44,14 +47,14 @@ pub(in super::super) async fn connect(
     Ok(Arc::new(RefStore { locks: RefLocks { cas, shown, docs } }))
 }
 
-/// Nobody waits for longer than this to be shown.
+/// Maximum time that a caller waits for its display on the issue.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 struct RefStore {
     locks: RefLocks,
 }
 
-/// Locks by refs.
+/// Locks on git refs.
 struct RefLocks {
     cas: Cas<RefDocs>,
     shown: Arc<Shown>,
@@ -60,8 +63,8 @@ struct RefLocks {
 
 #[async_trait]
 impl Store for RefStore {
-    fn abilities(&self) -> Abilities {
-        self.locks.docs.abilities()
+    fn capabilities(&self) -> Capabilities {
+        self.locks.docs.capabilities()
     }
 
     fn url(&self) -> String {
@@ -72,18 +75,18 @@ impl Store for RefStore {
         &self.locks
     }
 
-    /// Documents could be kept, but each write would be two requests with a second between them: not for what writes as
-    /// often as a server does.
+    /// Returns documents for tests only. Each write is two requests with a second between them: too
+    /// slow for a server, which writes often.
     fn docs(&self) -> Option<&dyn DocStore> {
         self.locks.docs.0.api.options.shows_docs.then_some(&self.locks.docs)
     }
 
-    fn budget(&self) -> Option<Budget> {
+    fn budget(&self) -> Option<RateLimit> {
         self.locks.docs.0.api.pace.budget()
     }
 
-    async fn examine(&self) -> Result<Vec<Finding>> {
-        self.locks.cas.examine().await
+    async fn check_health(&self) -> Result<Vec<HealthCheck>> {
+        self.locks.cas.check_health().await
     }
 }
 
@@ -94,7 +97,8 @@ impl LockStore for RefLocks {
         if let Outcome::Renewed(lease) = &mut outcome
             && lease.asked.is_none()
         {
-            // How many more this process has is not known here: what is said of one is true at least.
+            // The number of leases of this process is not known here. Counting only this lease
+            // never requests a release without need.
             lease.asked = self.docs.0.api.pace.asks_to_stop(1, lease.ask.ttl, lease.renewed_at);
             if lease.asked.is_some() {
                 lease.status = Status::Releasing;
@@ -124,7 +128,7 @@ impl LockStore for RefLocks {
         self.cas.locks().now().await
     }
 
-    fn changes(&self, lock: Option<&LockName>, waiter: &LeaseId) -> Changes {
+    fn changes(&self, lock: Option<&LockName>, waiter: &LeaseId) -> WaiterSubscription {
         self.cas.locks().changes(lock, waiter)
     }
 
@@ -134,10 +138,10 @@ impl LockStore for RefLocks {
 }
 
 impl RefLocks {
-    /// Shows people who has it. Whatever goes wrong here is told in the log: it decides nothing.
+    /// Shows people the holder. Errors are only logged: the display decides nothing.
     async fn show(&self, name: &LockName, number: u64, outcome: &Outcome) {
         let (mine, patience) = match outcome {
-            // Its time has begun: most of it is for the holder.
+            // The lease has begun: most of its time is for the holder.
             Outcome::Granted(lease) | Outcome::Renewed(lease) => {
                 (Some(lease.token), PATIENCE.min(lease.ask.ttl.as_duration() / 4))
             }

@@ -1,5 +1,7 @@
-//! Issues for new tasks. Two that add the same task at once must not end up with two; so that is done as a lock is taken: the new
-//! issue says that it is only a flag, its maker looks whether there is another, and only then it becomes a task.
+//! Issues for new tasks. Two clients that add the same task at once must not end up with two. So a
+//! client creates an issue in the same way as it acquires a lock: the new issue states that it is
+//! only a candidate (a *flag*), its creator checks whether there is another one, and only then the
+//! issue becomes a task.
 
 use serde_json::json;
 
@@ -7,47 +9,48 @@ use super::desk::{Desk, cannot};
 use super::labels::MADE;
 use super::made::{Made, Stage};
 use crate::Result;
-use crate::error::{Error, Trouble};
+use crate::error::{Error, StoreErrorKind};
 use crate::model::{Enqueued, NewTask, Reuse, TaskId, TaskState, Timestamp};
-use crate::store::Moment;
+use crate::store::BootInstant;
 use crate::store::github::answers::Issue;
 use crate::store::github::issues::pause;
 use crate::store::github::view::{GRACE, RAISED};
 
-/// So many are made at a time: all flags have to become tasks before they end.
+/// Maximum number of tasks that are added at once: all candidates have to become tasks before they
+/// expire.
 const BATCH: usize = 10;
-/// So often it is looked again while others give way.
+/// Maximum number of reads while other candidates give way.
 const LOOKS: u32 = 8;
 
-/// All issues that were made for tasks, at one time.
+/// All issues that were created for tasks, at one point in time.
 struct Stock {
     now: Timestamp,
     made: Vec<(Issue, Made)>,
 }
 
-/// A task that is being added.
-struct Draft<'a> {
+/// Task that is being added.
+struct TaskDraft<'a> {
     new: &'a NewTask,
     made: Made,
-    /// Its issue, once there is one.
+    /// Number of the task's issue; 0 until there is one.
     number: u64,
-    deadline: Moment,
-    /// The issue whose key it takes over.
+    deadline: BootInstant,
+    /// Issue whose key the task takes over.
     takes_key_of: Option<u64>,
 }
 
-/// What is to become of a draft.
+/// Decision about a draft.
 enum Fate {
-    /// It is a task now.
+    /// The draft can become a task.
     Settle,
-    /// Others are at it: look again.
+    /// Other candidates exist, or the list is stale: read again.
     Wait,
-    /// Somebody else was first.
+    /// Another client was first.
     GiveWay,
 }
 
 impl Desk {
-    /// Adds tasks. Each is a second or two: that is how fast GitHub takes issues.
+    /// Adds tasks. Each takes a second or two, because GitHub does not accept issues faster.
     pub(super) async fn enqueue(&self, new: &[NewTask]) -> Result<Vec<Enqueued>> {
         for new in new {
             if new.lock.is_some() || new.room.is_some() {
@@ -75,13 +78,14 @@ impl Desk {
             pause(&self.protocol.api, look).await;
         }
         let message = "a task with the same id or key is being added by somebody else";
-        Err(Error::store(Trouble::Unavailable, message, "try again in a minute"))
+        Err(Error::store(StoreErrorKind::Unavailable, message, "try again in a minute"))
     }
 
-    /// None if somebody else was first with one of them: then it has to be looked at anew.
+    /// Tries to add tasks. Returns `None` if another client was first with one of them: then the
+    /// caller has to read again.
     async fn try_to_add(&self, new: &[NewTask]) -> Result<Option<Vec<Enqueued>>> {
         let stock = self.stock().await?;
-        let (mut enqueued, mut drafts) = (Vec::new(), Vec::<Draft<'_>>::new());
+        let (mut enqueued, mut drafts) = (Vec::new(), Vec::<TaskDraft<'_>>::new());
         for new in new {
             let (answer, takes_key_of) = self.answer(new, &stock, &drafts).await?;
             enqueued.push(answer);
@@ -90,7 +94,7 @@ impl Desk {
                 && !drafts.iter().any(|d| d.new.id == new.id)
             {
                 let made = Made::new(new)?;
-                drafts.push(Draft { new, made, number: 0, deadline: Moment::now(), takes_key_of });
+                drafts.push(TaskDraft { new, made, number: 0, deadline: BootInstant::now(), takes_key_of });
             }
         }
         for draft in &mut drafts {
@@ -103,19 +107,20 @@ impl Desk {
         Ok(settled?.then_some(enqueued))
     }
 
-    /// What the rules say to a new task, and whose key it takes over.
+    /// Returns the result for a new task by the rules in leasehold-model, and the issue whose key
+    /// the task takes over.
     async fn answer(
         &self,
         new: &NewTask,
         stock: &Stock,
-        drafts: &[Draft<'_>],
+        drafts: &[TaskDraft<'_>],
     ) -> Result<(Enqueued, Option<u64>)> {
         let added = (Enqueued::Added(new.id), None);
         if stock.has(new.id) || drafts.iter().any(|draft| draft.new.id == new.id) {
             return Ok(added);
         }
         if let Some(draft) = drafts.iter().find(|draft| draft.made.has_key_of(new)) {
-            // It is pending, so its key is not free, whatever is said of using it anew.
+            // The draft is pending, so its key is not free, regardless of `reuse`.
             let answer = new.keyed_answer(draft.new.id, TaskState::Pending, draft.made.fingerprint);
             return Ok((answer.unwrap_or(added.0), None));
         }
@@ -132,8 +137,8 @@ impl Desk {
         })
     }
 
-    async fn raise(&self, draft: &mut Draft<'_>) -> Result<()> {
-        draft.deadline = Moment::now().plus(RAISED.as_duration());
+    async fn raise(&self, draft: &mut TaskDraft<'_>) -> Result<()> {
+        draft.deadline = BootInstant::now().plus(RAISED.as_duration());
         let (api, queue) = (&self.protocol.api, draft.new.queue.as_str());
         let issue = api.create_issue(&draft.made.title(), &draft.made.text(), &[queue, MADE]).await?.what;
         draft.number = issue.number;
@@ -144,7 +149,7 @@ impl Desk {
             self.withdraw(std::slice::from_ref(draft)).await;
             let message = format!("GitHub has not let this token label an issue of {}", api.repository());
             return Err(Error::store(
-                Trouble::NotPermitted,
+                StoreErrorKind::NotPermitted,
                 message,
                 "tasks can only be added with push access, or triage",
             ));
@@ -152,8 +157,9 @@ impl Desk {
         Ok(())
     }
 
-    /// Whether all of them are tasks now.
-    async fn look_and_settle(&self, drafts: &[Draft<'_>]) -> Result<bool> {
+    /// Reads the other candidates, and turns the drafts into tasks. Returns whether all of them are
+    /// tasks now.
+    async fn look_and_settle(&self, drafts: &[TaskDraft<'_>]) -> Result<bool> {
         if drafts.is_empty() {
             return Ok(true);
         }
@@ -176,7 +182,7 @@ impl Desk {
         Ok(false)
     }
 
-    async fn settle_draft(&self, draft: &Draft<'_>, stock: &Stock) -> Result<bool> {
+    async fn settle_draft(&self, draft: &TaskDraft<'_>, stock: &Stock) -> Result<bool> {
         let api = &self.protocol.api;
         if let Some((issue, made)) =
             stock.made.iter().find(|(issue, _)| Some(issue.number) == draft.takes_key_of)
@@ -185,11 +191,11 @@ impl Desk {
         }
         api.edit_issue(draft.number, json!({ "body": draft.made.settled().text() })).await?;
         self.learn(draft.new.id, draft.number);
-        Ok(Moment::now() < draft.deadline)
+        Ok(BootInstant::now() < draft.deadline)
     }
 
-    /// Flags that nothing came of, as far as they are not tasks by now.
-    async fn withdraw(&self, drafts: &[Draft<'_>]) {
+    /// Closes candidates that did not become tasks.
+    async fn withdraw(&self, drafts: &[TaskDraft<'_>]) {
         for draft in
             drafts.iter().filter(|draft| draft.number > 0 && self.known(draft.new.id) != Some(draft.number))
         {
@@ -200,7 +206,7 @@ impl Desk {
         }
     }
 
-    /// All that there are, flags too.
+    /// Returns all issues that were created for tasks, including candidates.
     async fn stock(&self) -> Result<Stock> {
         let listed = self.protocol.api.queued(MADE, "all").await?;
         let made = listed.what.into_iter().filter_map(|issue| self.says(&issue).map(|made| (issue, made)));
@@ -221,8 +227,8 @@ impl Stock {
         self.tasks().any(|(_, made)| made.id == id)
     }
 
-    /// What others that are up mean for a draft whose flag is up.
-    fn fate(&self, draft: &Draft<'_>) -> Fate {
+    /// Decides about a draft, whose candidate is posted, from the other tasks and candidates.
+    fn fate(&self, draft: &TaskDraft<'_>) -> Fate {
         let is_rival = |made: &Made| made.id == draft.new.id || made.has_key_of(draft.new);
         let rivals = self.made.iter().filter(|(issue, made)| issue.number != draft.number && is_rival(made));
         let (tasks, flags): (Vec<_>, Vec<_>) = rivals.partition(|(_, made)| made.state == Stage::Settled);
@@ -233,7 +239,7 @@ impl Stock {
         if tasks.iter().any(|(issue, _)| Some(issue.number) != draft.takes_key_of) {
             return Fate::GiveWay;
         }
-        // A list without our own flag is old.
+        // A list without this client's own candidate is stale.
         let is_there = self.made.iter().any(|(issue, _)| issue.number == draft.number);
         match (is_there, flags.iter().min()) {
             (true, None) => Fate::Settle,
@@ -244,7 +250,7 @@ impl Stock {
 }
 
 impl Made {
-    /// Whether it has the key that this one wants.
+    /// Whether this issue has the key that the new task wants.
     fn has_key_of(&self, new: &NewTask) -> bool {
         self.queue == new.queue && self.key.is_some() && self.key == new.key
     }

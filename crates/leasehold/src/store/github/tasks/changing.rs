@@ -1,4 +1,5 @@
-//! What people do to a task: whoever changes it holds its issue's claim for that moment.
+//! Changes of tasks by people: the client that changes a task holds the claim on its issue for that
+//! moment.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -7,19 +8,19 @@ use super::leasing::wanted;
 use super::record::MAX_VALUE;
 use super::sight::Sight;
 use crate::Result;
-use crate::error::{Error, Trouble};
-use crate::model::{Invalid, Metadata, Task, TaskAnswer, TaskId, TaskOp, Token};
+use crate::error::{Error, StoreErrorKind};
+use crate::model::{Metadata, Task, TaskAnswer, TaskId, TaskOp, Token, ValidationError};
 use crate::store::github::answers::Issue;
 use crate::store::github::claim::{Asking, Says};
 use crate::store::github::issues::pause;
 use crate::store::github::protocol::Written;
 use crate::store::github::view::{RAISED, View};
 
-/// So often it is tried while others are at it.
+/// Maximum number of attempts while other clients change the task.
 const TRIES: u32 = 6;
 
 impl Desk {
-    /// Applies an operation that is made by hand.
+    /// Applies an operation that was requested by hand.
     pub(super) async fn change(&self, id: TaskId, op: &TaskOp) -> Result<Option<(TaskAnswer, Task)>> {
         let Some(number) = self.number(id).await? else { return Ok(None) };
         check(op)?;
@@ -40,10 +41,11 @@ impl Desk {
             pause(&self.protocol.api, again).await;
         }
         let message = format!("issue #{number} is being changed by others");
-        Err(Error::store(Trouble::Unavailable, message, "try again"))
+        Err(Error::store(StoreErrorKind::Unavailable, message, "try again"))
     }
 
-    /// A claim is its holder's to edit: whoever wants a running task stopped asks.
+    /// Requests the cancellation of a running task. Fails for other operations, because only the
+    /// holder edits its claim.
     async fn ask_to_stop(
         &self,
         number: u64,
@@ -65,7 +67,7 @@ impl Desk {
         Ok((TaskAnswer::Done, task))
     }
 
-    /// None if somebody else is at it.
+    /// Changes a task that no worker holds; returns `None` if another client is changing it.
     async fn change_at_rest(
         &self,
         issue: &Issue,
@@ -110,7 +112,7 @@ fn check(op: &TaskOp) -> Result<()> {
         && payload.as_str().len() > MAX_VALUE
     {
         let size = payload.as_str().len();
-        return Err(Invalid(format!(
+        return Err(ValidationError(format!(
             "a payload of {size} bytes does not fit into a comment; {MAX_VALUE} is the most"
         ))
         .into());

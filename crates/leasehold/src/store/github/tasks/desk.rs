@@ -1,4 +1,5 @@
-//! What the calls share: which issue a task is, what was seen of it, and the order among the callers of one process.
+//! State that the task calls share: the issue of each task, the comments that were read, and the
+//! order among the callers of one process.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,7 +9,7 @@ use super::labels::{self, MADE};
 use super::made::{Made, Stage};
 use super::sight::Sight;
 use crate::Result;
-use crate::error::{Error, Trouble};
+use crate::error::{Error, StoreErrorKind};
 use crate::model::{Holder, Metadata, QueueName, TaskId, Timestamp};
 use crate::store::github::answers::Issue;
 use crate::store::github::api::Read;
@@ -16,14 +17,15 @@ use crate::store::github::claim::HEARTBEAT;
 use crate::store::github::lanes::Lanes;
 use crate::store::github::protocol::Protocol;
 use crate::store::github::view::View;
-use crate::store::{Moment, host_name};
+use crate::store::{BootInstant, host_name};
 
-/// The tasks of a repository, as one client sees them.
+/// Tasks of a repository, as one client knows them.
 pub(super) struct Desk {
     pub(super) protocol: Arc<Protocol>,
-    /// One caller at a time for an issue: a sign of life that arrives after a settlement would bring the lease back.
+    /// Order of the callers for each issue: a heartbeat that arrives after a settlement would
+    /// revive the lease.
     pub(super) lanes: Lanes,
-    /// Workers of one process need not compete for issues.
+    /// Serializes leasing: the workers of one process need not compete for issues.
     pub(super) leasing: tokio::sync::Mutex<()>,
     pub(super) making: tokio::sync::Mutex<()>,
     ids: Mutex<HashMap<TaskId, u64>>,
@@ -31,19 +33,20 @@ pub(super) struct Desk {
     seen: Mutex<HashMap<u64, Memo>>,
 }
 
-/// What the comments of an issue said, for as long as nothing has changed.
+/// Cached comments of an issue, valid as long as nothing has changed.
 struct Memo {
     updated_at: Timestamp,
     comments: u64,
     view: Arc<View>,
-    until: Moment,
+    until: BootInstant,
 }
 
-/// Even if nothing seems to have changed, it is looked at again after this time.
+/// Maximum age of cached comments, even if nothing seems to have changed.
 const REMEMBERED: Duration = Duration::from_mins(5);
-/// Whatever happened in the very second of the look may have come after it.
+/// Minimum age of an issue's last change before its comments are cached: another change in the same
+/// second may have come after the read.
 const SAME_SECOND: Duration = Duration::from_secs(2);
-/// No more than so many are remembered.
+/// Maximum number of issues whose comments are cached.
 const MOST: usize = 2000;
 
 impl Desk {
@@ -60,17 +63,17 @@ impl Desk {
         }
     }
 
-    // --- queues -------------------------------------------------------------------------------------------------
+    // --- queues ----------------------------------------------------------------------------------
 
-    /// This label is a queue.
+    /// Registers a label as a queue. Fails if the name cannot be a label.
     pub(super) fn uses(&self, queue: &QueueName) -> Result<()> {
         labels::check(queue)?;
         lock(&self.used).insert(queue.clone());
         Ok(())
     }
 
-    /// The labels that are queues, as far as this process knows: those that its address names, that it has used, and that issues
-    /// were made for.
+    /// Returns the labels that this process knows as queues: those in its URL, those that it has
+    /// used, and those for which issues were created.
     pub(super) async fn queues(&self) -> Result<Vec<QueueName>> {
         for (_, made) in self.made().await? {
             lock(&self.used).insert(made.queue);
@@ -78,9 +81,9 @@ impl Desk {
         Ok(lock(&self.used).iter().cloned().collect())
     }
 
-    // --- which issue a task is ----------------------------------------------------------------------------------
+    // --- issues of tasks -------------------------------------------------------------------------
 
-    /// The number of a task's issue.
+    /// Returns the number of a task's issue.
     pub(super) async fn number(&self, id: TaskId) -> Result<Option<u64>> {
         if let Some(number) = id.number().or_else(|| self.known(id)) {
             return Ok(Some(number));
@@ -89,7 +92,8 @@ impl Desk {
         Ok(self.known(id))
     }
 
-    /// All issues that were made for tasks, and what they say of them; flags are not among them.
+    /// Returns all issues that were created for tasks, with the task in their text. Leaves out
+    /// candidates.
     pub(super) async fn made(&self) -> Result<Vec<(Issue, Made)>> {
         let listed = self.protocol.api.queued(MADE, "all").await?;
         let made = listed.what.into_iter().filter_map(|issue| self.says(&issue).map(|made| (issue, made)));
@@ -100,14 +104,15 @@ impl Desk {
         Ok(made)
     }
 
-    /// The first issue with an id is the task.
+    /// Records the issue of a task: the first issue with an id is the task.
     pub(super) fn learn(&self, id: TaskId, number: u64) {
         let mut ids = lock(&self.ids);
         let first = ids.entry(id).or_insert(number);
         *first = (*first).min(number);
     }
 
-    /// Whether an issue is a task: flags are none, and of several with one id the first is it.
+    /// Whether an issue is a task. A candidate is not; of several issues with one id, only the
+    /// first is.
     pub(super) fn is_first(&self, issue: &Issue, made: Option<&Made>) -> bool {
         let Some(made) = made else { return true };
         if made.state == Stage::Raised {
@@ -117,21 +122,21 @@ impl Desk {
         self.known(made.id) == Some(issue.number)
     }
 
-    /// The issue that is known to be this task.
+    /// Returns the known issue of this task.
     pub(super) fn known(&self, id: TaskId) -> Option<u64> {
         lock(&self.ids).get(&id).copied()
     }
 
-    /// What an issue says of a task that it was made for, if that may be believed.
+    /// Returns the task in the text of an issue that was created for it, if the author is trusted.
     pub(super) fn says(&self, issue: &Issue) -> Option<Made> {
         let author = (issue.user.as_ref(), issue.author_association.as_deref());
         Made::read(issue).filter(|_| self.protocol.is_one_of_us(author.0, author.1))
     }
 
-    // --- what was seen ------------------------------------------------------------------------------------------
+    // --- reading tasks ---------------------------------------------------------------------------
 
-    /// An issue as a task of this queue, from what was seen of its comments if nothing has changed since. Good for whoever only looks:
-    /// what is to be changed is looked at anew.
+    /// Returns an issue as a task of this queue, from cached comments if nothing has changed since.
+    /// Only for queries: before a change, the caller has to read the comments again.
     pub(super) async fn glance(
         &self,
         queue: &QueueName,
@@ -153,7 +158,7 @@ impl Desk {
     async fn remembered(&self, issue: &Issue, now: Timestamp) -> Result<Arc<View>> {
         let key = (issue.updated_at, issue.comments);
         let memo = lock(&self.seen).get(&issue.number).and_then(|memo| {
-            let fresh = (memo.updated_at, memo.comments) == key && Moment::now() < memo.until;
+            let fresh = (memo.updated_at, memo.comments) == key && BootInstant::now() < memo.until;
             fresh.then(|| memo.view.clone())
         });
         if let Some(view) = memo {
@@ -166,7 +171,7 @@ impl Desk {
         }
         if now.since(issue.updated_at) >= SAME_SECOND {
             let (updated_at, comments) = key;
-            let until = Moment::now().plus(REMEMBERED);
+            let until = BootInstant::now().plus(REMEMBERED);
             seen.insert(issue.number, Memo { updated_at, comments, view: view.clone(), until });
         } else {
             seen.remove(&issue.number);
@@ -174,7 +179,7 @@ impl Desk {
         Ok(view)
     }
 
-    /// A task as it is now, and its issue; none if there is no such task.
+    /// Reads a task and its issue from the server; `None` if the task does not exist.
     pub(super) async fn look(&self, number: u64) -> Result<Option<(Issue, View, Sight)>> {
         let Some(issue) = self.protocol.api.issue(number, Read::Anew).await? else { return Ok(None) };
         let issue = issue.what;
@@ -187,7 +192,7 @@ impl Desk {
         Ok(sight.map(|sight| (issue, view, sight)))
     }
 
-    /// Which queue an issue is in: what was written counts more than its labels.
+    /// Returns the queue of an issue. A written record counts more than labels.
     fn queue_of(&self, issue: &Issue, view: &View) -> Option<QueueName> {
         let written = view.task().map(|known| known.record.queue().clone());
         let written = written.or_else(|| self.says(issue).map(|made| made.queue));
@@ -195,13 +200,13 @@ impl Desk {
     }
 }
 
-/// Who this process is, for people.
+/// Returns the name of this process, for people.
 pub(super) fn holder() -> Holder {
     let long = format!("{}:{}", host_name(), std::process::id());
     Holder::new(long).unwrap_or_else(|_| Holder::new("a worker").expect("a short text"))
 }
 
-/// What a claim says of its worker or holder.
+/// Returns the metadata that a claim contains about its worker or holder.
 pub(in crate::store::github) fn facts(worker: &str, now: Timestamp) -> Metadata {
     let mut metadata = Metadata::default();
     for (name, value) in [
@@ -216,9 +221,9 @@ pub(in crate::store::github) fn facts(worker: &str, now: Timestamp) -> Metadata 
     metadata
 }
 
-/// What GitHub cannot do.
+/// Returns the error for an operation that GitHub's issues do not support.
 pub(super) fn cannot(what: &str, hint: &str) -> Error {
-    Error::store(Trouble::NotSupported, format!("{what}: the issues of GitHub cannot do that"), hint)
+    Error::store(StoreErrorKind::NotSupported, format!("{what}: the issues of GitHub cannot do that"), hint)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

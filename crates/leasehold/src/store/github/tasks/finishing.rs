@@ -1,5 +1,6 @@
-//! After a change is written: the issue is closed, labelled or opened as its task wants it. Whoever dies before that leaves it to the
-//! next one who lists the queue.
+//! Update of the issue after a change of its task is written: the client closes, labels or reopens
+//! the issue to match the task. If the client dies before that, the next client that lists the
+//! queue does it.
 
 use serde_json::json;
 
@@ -11,7 +12,8 @@ use crate::model::{Task, TaskState, Timestamp};
 use crate::store::github::answers::{Issue, IssueEvent};
 
 impl Desk {
-    /// Makes the issue look as the task stands. That it stands so is written already: if this fails, somebody does it later.
+    /// Updates the issue to match the task. The state of the task is already written: if this
+    /// fails, another client does it later.
     pub(super) async fn finish(&self, number: u64, task: &Task, is_closed: bool) {
         if let Err(error) = self.try_finish(number, task, is_closed).await {
             tracing::warn!(issue = number, state = %task.state, %error, "an issue could not be brought up to date; whoever comes next does it");
@@ -32,8 +34,9 @@ impl Desk {
         Ok(())
     }
 
-    /// An open issue whose task is over: either nobody has closed it yet, which is done here; or somebody has opened it again, who
-    /// wants it done again. Says whether it is that.
+    /// Handles an open issue whose task has ended. Either no client has closed or labelled it yet,
+    /// and this call does; or a person has reopened it, or removed the label of failure, to have
+    /// the task run again. Returns `true` in the second case.
     pub(super) async fn finish_or_try_again(&self, issue: &Issue, sight: &Sight) -> Result<bool> {
         let over_since = sight.task.finished_at.unwrap_or_default();
         let events = self.protocol.api.events(issue.number).await?;
@@ -45,7 +48,8 @@ impl Desk {
         Ok(false)
     }
 
-    /// Before a task is tried again by hand, its issue looks so: if we die in between, it is as if a person had done it there.
+    /// Reopens the issue before its task is retried by hand: if the process dies in between, it is
+    /// as if a person had reopened the issue.
     pub(super) async fn reopen(&self, issue: &Issue) -> Result<()> {
         let api = &self.protocol.api;
         if issue.is_closed() {

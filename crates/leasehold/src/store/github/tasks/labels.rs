@@ -1,17 +1,19 @@
-//! What labels mean: how urgent an issue is, and what is told of it.
+//! Meaning of labels: the urgency of an issue, and facts about it.
 
-use crate::model::{Invalid, Metadata, Priority, QueueName, Retries};
+use crate::model::{Metadata, Priority, QueueName, RetryPolicy, ValidationError};
 use crate::store::github::answers::Issue;
 
-/// On an issue whose task was given up. Whoever takes it away wants it tried again.
+/// Label of an issue whose task has failed for good. A person who removes it wants the task to be
+/// retried.
 pub(super) const FAILED: &str = "leasehold:failed";
-/// On an issue that was made for a task.
+/// Label of an issue that was created for a task.
 pub(super) const MADE: &str = "leasehold:task";
 
-/// What a label may be called at most, in characters.
+/// Maximum length of a label in characters.
 const MAX_LABEL: usize = 50;
 
-/// Words for urgency: what they are called, their class, their weight. A higher class goes first, however long others have waited.
+/// Labels for urgency, each with its class and weight. A higher class goes first, however long
+/// other tasks have waited.
 const URGENCY: [(&str, i32, i32); 9] = [
     ("priority:critical", 2, 1000),
     ("p0", 2, 1000),
@@ -24,7 +26,8 @@ const URGENCY: [(&str, i32, i32); 9] = [
     ("p3", -1, -100),
 ];
 
-/// Facts that labels tell of a task, and what they are called in its claim.
+/// Prefixes of labels that state facts about a task, each with the name of the fact in the task's
+/// claim.
 const FACTS: [(&str, &str); 4] = [
     ("complexity:", "task_info.complexity"),
     ("estimate:", "task_info.estimated_duration"),
@@ -32,17 +35,18 @@ const FACTS: [(&str, &str); 4] = [
     ("priority:", "task_info.priority"),
 ];
 
-/// Whether a queue can be a label.
-pub(super) fn check(queue: &QueueName) -> Result<(), Invalid> {
+/// Fails if the name of a queue cannot be a label.
+pub(super) fn check(queue: &QueueName) -> Result<(), ValidationError> {
     if queue.as_str().chars().count() > MAX_LABEL || queue.as_str().contains(',') {
-        return Err(Invalid(format!(
+        return Err(ValidationError(format!(
             "queue '{queue}' cannot be a label of GitHub: that has at most {MAX_LABEL} characters, and no comma"
         )));
     }
     Ok(())
 }
 
-/// How urgent an issue is: its class, and its weight within that. The most urgent of its labels counts.
+/// Returns the urgency of an issue: its class, and its weight within that class. The most urgent
+/// label counts.
 pub(super) fn urgency(issue: &Issue) -> (i32, Priority) {
     let read = |label: &str| {
         let label = label.to_lowercase();
@@ -54,14 +58,16 @@ pub(super) fn urgency(issue: &Issue) -> (i32, Priority) {
     issue.labels().filter_map(read).max().unwrap_or_default()
 }
 
-/// How often it is tried: `attempts:3`.
-pub(super) fn retries(issue: &Issue) -> Retries {
+/// Returns the retry policy of an issue. A label like `attempts:3` sets the maximum number of
+/// attempts.
+pub(super) fn retries(issue: &Issue) -> RetryPolicy {
     let read = |label: &str| label.to_lowercase().strip_prefix("attempts:")?.trim().parse().ok();
-    let attempts = issue.labels().find_map(read).filter(|attempts| (1..=Retries::MOST).contains(attempts));
-    attempts.map_or_else(Retries::default, |attempts| Retries { attempts, ..Retries::default() })
+    let attempts =
+        issue.labels().find_map(read).filter(|attempts| (1..=RetryPolicy::MOST).contains(attempts));
+    attempts.map_or_else(RetryPolicy::default, |attempts| RetryPolicy { attempts, ..RetryPolicy::default() })
 }
 
-/// Puts what labels tell into the facts of a claim. What does not fit is left out.
+/// Adds the facts in an issue's labels to the metadata of a claim. Leaves out what does not fit.
 pub(in crate::store::github) fn tell(issue: &Issue, metadata: &mut Metadata) {
     for label in issue.labels() {
         let lower = label.to_lowercase();

@@ -1,4 +1,4 @@
-//! Leasing: the claim on the issue that is next.
+//! Leasing: a worker acquires the claim on the next issue.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,22 +14,23 @@ use crate::model::{
     Ask, Holder, LeaseTasks, Leased, LockName, Mode, NewTask, Outcome, Priority, Retry, Slots, Task, TaskOp,
     TaskState, Timestamp, Token, Ttl, When,
 };
-use crate::store::Moment;
+use crate::store::BootInstant;
 use crate::store::clock::new_lease_id;
 use crate::store::github::issues::is_lock;
 use crate::store::github::protocol::{Errand, Wish, Written};
 use crate::store::github::view::View;
 
-/// Who has taken so long for some tasks leaves the others for the next time: a lease counts from before it was asked for.
+/// Time after which a call that has leased some tasks leaves the others for the next call: a lease
+/// counts from before it was requested.
 const LONG: Duration = Duration::from_secs(5);
-/// Nobody looks at the comments of more issues in one call.
+/// Maximum number of issues whose comments one call reads.
 const MOST_LOOKS: usize = 100;
 
 impl Desk {
-    /// Gives a worker what is next.
+    /// Leases the next tasks to a worker.
     pub(super) async fn lease(&self, ask: &LeaseTasks) -> Result<Leased> {
         let _turn = self.leasing.lock().await;
-        let began = Moment::now();
+        let began = BootInstant::now();
         let (mut line, now) = self.line_up(ask).await?;
         let (mut tasks, mut due, mut looks) = (Vec::new(), None::<Timestamp>, 0);
         while !ask.is_full(&tasks) {
@@ -56,7 +57,7 @@ impl Desk {
                 Err(error) => tracing::warn!(%error, "a task cannot be leased"),
             }
             let alone = tasks.last().is_some_and(Task::runs_alone);
-            if alone || (!tasks.is_empty() && Moment::now().after(began) > LONG) {
+            if alone || (!tasks.is_empty() && BootInstant::now().after(began) > LONG) {
                 break;
             }
         }
@@ -64,7 +65,7 @@ impl Desk {
         Ok(Leased { tasks, next_due, more: false, expired: 0 })
     }
 
-    /// All open issues of these queues, in line.
+    /// Returns all open issues of the requested queues, in the order in which they are leased.
     async fn line_up(&self, ask: &LeaseTasks) -> Result<(Line, Option<Timestamp>)> {
         let (mut line, mut now, mut there) = (Line::default(), None, BTreeSet::new());
         for queue in &ask.queues {
@@ -86,7 +87,8 @@ impl Desk {
         Ok((line, now))
     }
 
-    /// Looks at what comments say of an issue, and puts it back in line if it could be taken. Gives when it is due.
+    /// Reads the comments of an issue, and adds the issue again if its task can be leased. Returns
+    /// the time at which the task is due, if that is later.
     async fn look_closer(
         &self,
         mut entry: Entry,
@@ -109,7 +111,7 @@ impl Desk {
         Ok(None)
     }
 
-    /// Takes the claim on an issue, if the task can still be had then.
+    /// Acquires the claim on an issue, if its task can still be leased then.
     async fn take(&self, entry: &Entry, ask: &LeaseTasks, given: usize) -> Result<Option<Task>> {
         let (issue, queue) = (&entry.issue, &entry.queue);
         let got = Mutex::new(None);
@@ -120,7 +122,7 @@ impl Desk {
             *got.lock().unwrap_or_else(PoisonError::into_inner) = Some((task, holds));
             Some(Written { record, holds })
         };
-        let about = self.protocol.api.dates.about(Moment::now());
+        let about = self.protocol.api.dates.about(BootInstant::now());
         let mut metadata = facts(&ask.worker.to_string(), about);
         labels::tell(issue, &mut metadata);
         let wanted = wanted(holder(), ask.ttl, metadata);
@@ -138,7 +140,7 @@ impl Desk {
         }
     }
 
-    /// Takes the claim on an issue for an errand; says whether it was done.
+    /// Acquires the claim on an issue for an errand; returns whether the errand was executed.
     pub(super) async fn claim(
         &self,
         number: u64,
@@ -153,12 +155,12 @@ impl Desk {
     }
 }
 
-/// The lock that an issue is.
+/// Returns the name of an issue's lock.
 pub(super) fn lock_name(number: u64) -> LockName {
     LockName::new(format!("issue/{number}")).expect("a short name")
 }
 
-/// A request for a claim.
+/// Returns the request for a claim.
 pub(super) fn wanted(holder: Holder, ttl: Ttl, metadata: crate::model::Metadata) -> Arc<Ask> {
     Arc::new(Ask {
         lease_id: new_lease_id(),
@@ -172,7 +174,8 @@ pub(super) fn wanted(holder: Holder, ttl: Ttl, metadata: crate::model::Metadata)
     })
 }
 
-/// The task with its lease; or without, if what is over ends it. None if there is nothing to do.
+/// Returns the task with its lease and `true`; or the task without a lease and `false`, if only the
+/// end of its expired lease is to be written. `None` if there is nothing to do.
 fn leased(
     sight: &Sight,
     is_wanted_again: bool,
@@ -189,24 +192,25 @@ fn leased(
     } else if is_wanted_again && task.state.is_terminal() {
         try_again(&mut task, &sight.plain, now);
     }
-    // A task that runs alone is the only one of an answer.
+    // A task that runs alone has to be the only task of a response.
     if task.state != TaskState::Pending || (given > 0 && task.runs_alone()) {
         return lapsed.then_some((task, false));
     }
-    // The token of the lease is that of the claim.
+    // The lease has the token of the claim.
     task.token = task.token.max(Token::new(token.get().saturating_sub(1)).unwrap_or_default());
     task.apply(&TaskOp::Lease { worker: ask.worker, ttl: ask.ttl, begun: true }, now);
     Some((task, true))
 }
 
-/// Somebody has opened the issue again, or taken the label of failure away.
+/// Prepares a task for another run, after a person has reopened its issue or removed the label of
+/// failure.
 pub(super) fn try_again(task: &mut Task, plain: &Task, now: Timestamp) {
     let by = Holder::new("somebody on GitHub").expect("a short text");
     if task.state != TaskState::Succeeded {
         task.apply(&TaskOp::Retry(Retry { by }), now);
         return;
     }
-    // What is done is done; who opens it again wants it done anew.
+    // A succeeded task stays succeeded; a person who reopens its issue wants a new run.
     let new = NewTask {
         when: When::Now,
         priority: task.priority,

@@ -1,5 +1,5 @@
-//! Who is next: by the class of urgency that labels give, then as the rules say. What the comments of an issue say is only looked at
-//! when it is that issue's turn.
+//! Order in which tasks are leased: by the urgency class of their labels, then by the rules in
+//! leasehold-model. The client reads the comments of an issue only when it is that issue's turn.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -9,45 +9,45 @@ use super::sight::Sight;
 use crate::model::{QueueName, Task, TaskId, TaskOp, TaskState, Timestamp};
 use crate::store::github::answers::Issue;
 
-/// Issues in line.
+/// Issues in the order in which they are leased.
 #[derive(Default)]
 pub(super) struct Line(BinaryHeap<Reverse<Entry>>);
 
-/// An issue in line. The smallest is next.
+/// Queued issue. The smallest is next.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     place: Place,
     pub(super) queue: QueueName,
     pub(super) issue: Issue,
-    /// Whether its comments were looked at, or there are none.
+    /// Whether the comments of the issue were read, or there are none.
     pub(super) is_known: bool,
-    /// Whether somebody wants it tried again who has done so on the issue.
+    /// Whether a person has requested a retry on the issue.
     pub(super) is_wanted_again: bool,
 }
 
 type Place = (i32, (i64, Timestamp, TaskId), u64);
 
-/// What is to be done with a task.
+/// Next step for a task.
 #[derive(Debug)]
 pub(super) enum Turn {
-    /// It can be taken, and this is its place among others.
+    /// The task can be leased; this is its position among others.
     Take((i64, Timestamp, TaskId)),
-    /// Not before this time.
+    /// The task is not due before this time.
     Later(Timestamp),
-    /// Its issue does not look as it should.
+    /// The issue does not match the record of its task.
     Finish,
-    /// Nothing: somebody has it, or it is over.
+    /// Nothing: a worker holds the task, or the task has ended.
     Pass,
 }
 
 impl Line {
-    /// Puts an issue in line, as early as it could be.
+    /// Adds an issue at the earliest position that it can have.
     pub(super) fn add(&mut self, queue: &QueueName, issue: Issue, plain: &Task, is_known: bool) {
         let place = place(&issue, plain.order());
         self.0.push(Reverse(Entry { place, queue: queue.clone(), issue, is_known, is_wanted_again: false }));
     }
 
-    /// Puts it back, now that its place is known.
+    /// Adds an issue again, now that its position is known.
     pub(super) fn put_back(&mut self, mut entry: Entry, order: (i64, Timestamp, TaskId)) {
         (entry.place, entry.is_known) = (place(&entry.issue, order), true);
         self.0.push(Reverse(entry));
@@ -63,7 +63,7 @@ fn place(issue: &Issue, order: (i64, Timestamp, TaskId)) -> Place {
 }
 
 impl Turn {
-    /// Of a task as it was seen.
+    /// Returns the next step for a task as it was read.
     pub(super) fn of(sight: &Sight, issue: &Issue) -> Self {
         let mut task = sight.task.clone();
         if sight.has_lapsed() {

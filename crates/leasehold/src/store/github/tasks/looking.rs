@@ -1,4 +1,4 @@
-//! Tasks and queues for those who look.
+//! Queries of tasks, queues and workers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use crate::store::github::issues::is_lock;
 use crate::store::lock_store::page_size;
 use crate::store::{Cursor, ListTasks, Page};
 
-/// An issue of a queue, and the service's time when it was listed.
+/// Issue of a queue, and the service's time when it was listed.
 struct Listed {
     queue: QueueName,
     issue: Issue,
@@ -22,13 +22,13 @@ struct Listed {
 }
 
 impl Desk {
-    /// One task.
+    /// Returns one task.
     pub(super) async fn get(&self, id: TaskId) -> Result<Option<Task>> {
         let Some(number) = self.number(id).await? else { return Ok(None) };
         Ok(self.look(number).await?.map(|(_, _, sight)| sight.task))
     }
 
-    /// The task that has this key.
+    /// Returns the task with this key.
     pub(super) async fn keyed(&self, queue: &QueueName, key: &TaskKey) -> Result<Option<Task>> {
         let made = self.made().await?;
         let found = made.iter().find(|(_, made)| made.queue == *queue && made.key.as_ref() == Some(key));
@@ -38,14 +38,14 @@ impl Desk {
         }
     }
 
-    /// Tasks, the newest issue first, a page at a time.
+    /// Returns one page of tasks, newest issue first.
     pub(super) async fn list(&self, ask: &ListTasks) -> Result<Page<Task>> {
         let state = if ask.state.is_some_and(|state| !state.is_terminal()) { "open" } else { "all" };
         let mut listed = self.issues(ask.queue.as_ref(), state).await?;
         listed.sort_by_key(|listed| std::cmp::Reverse(listed.issue.number));
         let after = ask.after.as_ref().and_then(|after| after.0.parse::<u64>().ok());
         let (limit, mut items) = (page_size(ask.limit) as usize, Vec::new());
-        // Only who was leased once has a worker or runs.
+        // Only a task that was leased has a worker or runs.
         let leased = ask.worker.is_some() || ask.state == Some(TaskState::Running);
         for Listed { queue, issue, now } in listed {
             if after.is_some_and(|after| issue.number >= after) || (leased && issue.comments == 0) {
@@ -62,7 +62,7 @@ impl Desk {
         Ok(Page { items, next: None })
     }
 
-    /// The queues with their counts, as lists of issues tell them.
+    /// Returns the queues with their counts, according to the lists of issues.
     pub(super) async fn counts(&self, queue: Option<&QueueName>) -> Result<Vec<QueueStatus>> {
         let mut queues = BTreeMap::<QueueName, Counts>::new();
         for Listed { queue, issue, now } in self.issues(queue, "all").await? {
@@ -80,7 +80,7 @@ impl Desk {
         Ok(queues.into_iter().map(status).collect())
     }
 
-    /// The workers that have a task of the queues that are known: of others nothing is to be seen.
+    /// Returns the workers that hold a task of a known queue; other workers are not visible.
     pub(super) async fn workers(&self) -> Result<Vec<WorkerStatus>> {
         let mut workers = BTreeMap::<WorkerId, WorkerStatus>::new();
         for Listed { queue, issue, now } in self.issues(None, "open").await? {
@@ -102,7 +102,7 @@ impl Desk {
         Ok(workers.into_values().collect())
     }
 
-    /// The issues of a queue, or of all that are known; each once.
+    /// Returns the issues of one queue, or of all known queues, each issue once.
     async fn issues(&self, queue: Option<&QueueName>, state: &str) -> Result<Vec<Listed>> {
         let queues = match queue {
             Some(queue) => {
@@ -125,7 +125,7 @@ impl Desk {
     }
 }
 
-/// What was worked on and is closed: as it was closed.
+/// Returns the state of a task that was worked on and is closed, by the reason for closing it.
 fn closed_state(issue: &Issue) -> TaskState {
     match issue.state_reason.as_deref() {
         None | Some("completed") => TaskState::Succeeded,
@@ -133,7 +133,8 @@ fn closed_state(issue: &Issue) -> TaskState {
     }
 }
 
-/// What a claim says of its worker: not all that a worker could say.
+/// Returns the status of a worker from its claim, which contains only a part of what a worker can
+/// report.
 fn seen(id: WorkerId, held: &Held, since: Timestamp) -> WorkerStatus {
     let fact = |name: &str| held.facts.get(name).unwrap_or_default();
     let info = WorkerInfo {

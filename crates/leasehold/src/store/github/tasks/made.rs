@@ -1,30 +1,32 @@
-//! What the text of an issue says that was made by a program for a task; and the task that an issue alone is.
+//! Text of an issue that a program has created for a task, and the task according to an issue
+//! alone.
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::labels;
 use crate::model::{
-    Fingerprint, Invalid, NewTask, Payload, Priority, QueueName, Retries, Task, TaskId, TaskKey, When,
+    Fingerprint, NewTask, Payload, Priority, QueueName, RetryPolicy, Task, TaskId, TaskKey, ValidationError,
+    When,
 };
 use crate::store::github::answers::{Issue, User};
 use crate::store::github::claim::{hidden_after, shown_after};
 
 const BEGIN: &str = "<!-- leasehold:task ";
-/// The text of an issue has at most 65,536 characters.
+/// Maximum size of an issue's text, for which GitHub allows at most 65,536 characters.
 const MAX_TEXT: usize = 60 << 10;
-/// Of a payload, in a title and in the text for people.
+/// Maximum size of a payload in a title, and in the text for people.
 const MAX_TITLE: usize = 80;
 const MAX_SHOWN: usize = 2000;
 
-/// What the text of an issue says that was made for a task. Part of the stored format.
+/// Hidden JSON in the text of an issue that was created for a task. Part of the stored format.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Made {
     pub(super) id: TaskId,
     pub(super) queue: QueueName,
     pub(super) state: Stage,
-    /// A text, so that it stays as it was written.
+    /// Kept as text, so that it stays exactly as it was written.
     payload: String,
     pub(super) fingerprint: Fingerprint,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -34,22 +36,22 @@ pub(super) struct Made {
     #[serde(default)]
     priority: Priority,
     #[serde(default)]
-    retries: Retries,
+    retries: RetryPolicy,
 }
 
-/// How far it has come.
+/// Stage of an issue that was created for a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Stage {
-    /// Only a flag: its maker looks whether there is another.
+    /// Candidate: its creator checks whether there is another one.
     Raised,
-    /// A task.
+    /// Task.
     Settled,
 }
 
 impl Made {
-    /// What is to be said of a new task.
-    pub(super) fn new(new: &NewTask) -> Result<Self, Invalid> {
+    /// Creates the hidden JSON for a new task. Fails if the payload is too large for an issue.
+    pub(super) fn new(new: &NewTask) -> Result<Self, ValidationError> {
         let made = Self {
             id: new.id,
             queue: new.queue.clone(),
@@ -62,7 +64,7 @@ impl Made {
             retries: new.retries,
         };
         if made.text().len() > MAX_TEXT {
-            return Err(Invalid(format!(
+            return Err(ValidationError(format!(
                 "a payload of {} bytes does not fit into an issue of GitHub: put it elsewhere, and its address into the task",
                 made.payload.len()
             )));
@@ -70,18 +72,18 @@ impl Made {
         Ok(made)
     }
 
-    /// What an issue says.
+    /// Parses the text of an issue; `None` if the issue was not created for a task.
     pub(super) fn read(issue: &Issue) -> Option<Self> {
         shown_after::<Self>(BEGIN, issue.body.as_deref()?)?.ok()
     }
 
-    /// What the issue is called.
+    /// Returns the title of the issue.
     pub(super) fn title(&self) -> String {
         let payload = &self.payload[..self.payload.floor_char_boundary(MAX_TITLE)];
         format!("{}: {payload}", self.queue).replace(char::is_control, " ")
     }
 
-    /// The whole text.
+    /// Returns the whole text of the issue.
     pub(super) fn text(&self) -> String {
         let payload = &self.payload[..self.payload.floor_char_boundary(MAX_SHOWN)];
         let payload = payload.replace("```", "'''").replace("<!--", "<! --");
@@ -93,12 +95,12 @@ impl Made {
         )
     }
 
-    /// The same as a task.
+    /// Returns the same as a task.
     pub(super) fn settled(&self) -> Self {
         Self { state: Stage::Settled, ..self.clone() }
     }
 
-    /// The same when another one has its key.
+    /// Returns the same without its key, which another task takes over.
     pub(super) fn without_key(&self) -> Self {
         Self { key: None, ..self.clone() }
     }
@@ -115,7 +117,8 @@ impl Made {
     }
 }
 
-/// The task that an issue is by itself, without what its comments say. None if it is only a flag, or cannot be one.
+/// Returns the task according to an issue alone, without its comments. `None` if the issue is only
+/// a candidate, or cannot be a task.
 pub(super) fn plain(issue: &Issue, queue: &QueueName, made: Option<&Made>) -> Option<Task> {
     if let Some(made) = made {
         return (made.state == Stage::Settled).then(|| Task::new(&made.new_task(), issue.created_at));

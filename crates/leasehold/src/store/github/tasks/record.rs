@@ -1,14 +1,15 @@
-//! What a claim says of the task that its issue is: everything that the issue itself does not say. And the line for people.
+//! Record of a task in the claim on its issue: everything that the issue itself does not contain.
+//! Also the line for people.
 
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    Asked, Note, Payload, Priority, Progress, QueueName, Retries, Task, TaskEvent, TaskEventKind, TaskState,
-    Timestamp, Token, WorkerId,
+    Asked, Message, Payload, Priority, Progress, QueueName, RetryPolicy, Task, TaskEvent, TaskEventKind,
+    TaskState, Timestamp, Token, WorkerId,
 };
 use crate::store::github::claim::code;
 
-/// A task, as far as its issue does not say it. Part of the stored format.
+/// Task, as far as its issue does not contain it. Part of the stored format.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(in crate::store::github) struct Record {
@@ -30,11 +31,11 @@ pub(in crate::store::github) struct Record {
     lease_expires_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     progress: Option<Progress>,
-    /// A text, so that it stays as it was written.
+    /// Kept as text, so that it stays exactly as it was written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     result: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    error: Option<Note>,
+    error: Option<Message>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     cancel: Option<Asked>,
     updated_at: Timestamp,
@@ -42,13 +43,14 @@ pub(in crate::store::github) struct Record {
     finished_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     events: Vec<TaskEvent>,
-    /// Only what was changed by hand; else the issue says it.
+    /// Payload, if it was changed by hand; otherwise the issue contains it. The same holds for
+    /// `priority` and `retries`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     payload: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     priority: Option<Priority>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    retries: Option<Retries>,
+    retries: Option<RetryPolicy>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "that is how serde gives it")]
@@ -56,17 +58,18 @@ const fn is_zero(count: &u32) -> bool {
     *count == 0
 }
 
-/// A comment has at most 65,536 characters. The record has so many of them, the line for people some more.
+/// Maximum size of a record. A comment has at most 65,536 characters, and also contains the line
+/// for people.
 const MAX_RECORD: usize = 48 << 10;
-/// The largest result or changed payload that fits.
+/// Maximum size of a result or of a changed payload.
 pub(super) const MAX_VALUE: usize = 24 << 10;
-/// Of a text in an event.
+/// Maximum size of a text in an event.
 const MAX_WHY: usize = 500;
-/// Of a result, for people.
+/// Maximum size of a result in the line for people.
 const MAX_SHOWN: usize = 2000;
 
 impl Record {
-    /// What is to be written of a task; `plain` is the task as its issue alone says it.
+    /// Returns the record of a task; `plain` is the task according to its issue alone.
     pub(super) fn of(task: &Task, plain: &Task) -> Self {
         let text = |payload: &Payload| payload.as_str().to_owned();
         let mut record = Self {
@@ -96,7 +99,7 @@ impl Record {
         record
     }
 
-    /// The task.
+    /// Returns the task; `plain` is the task according to its issue alone.
     pub(super) fn task(&self, plain: &Task) -> Task {
         let value = |text: &String| Payload::new(text).unwrap_or_default();
         Task {
@@ -111,7 +114,7 @@ impl Record {
             fingerprint: plain.fingerprint,
             lock: None,
             attempt: self.attempt,
-            // Tasks are claimed one by one, each when it is to be started.
+            // Each task is claimed separately, when it is to be started.
             begun: self.state == TaskState::Running,
             expiries: self.expiries,
             retries: self.retries.unwrap_or(plain.retries),
@@ -137,26 +140,27 @@ impl Record {
         &self.queue
     }
 
-    /// The same when its lease is taken away: it has run out.
+    /// Returns the record after its lease was taken away, which counts as expired.
     #[must_use]
     pub(in crate::store::github) fn ended(&self, now: Timestamp) -> Self {
         let ends = self.lease_expires_at.map(|ends| ends.min(now));
         Self { lease_expires_at: ends, ..self.clone() }
     }
 
-    /// Old events go first, and long words before that; at last, what came of it.
+    /// Shortens the record to [`MAX_RECORD`]: first long texts in events, then the oldest events,
+    /// then the error and the progress, and at last the result.
     fn shorten(&mut self) {
         if self.size() <= MAX_RECORD {
             return;
         }
         for why in self.events.iter_mut().filter_map(|event| event.why.as_mut()) {
-            *why = Note::new(cut(why.as_str(), MAX_WHY));
+            *why = Message::new(cut(why.as_str(), MAX_WHY));
         }
         while self.size() > MAX_RECORD && !self.events.is_empty() {
             self.events.remove(0);
         }
         if self.size() > MAX_RECORD {
-            self.error = self.error.take().map(|error| Note::new(cut(error.as_str(), MAX_WHY)));
+            self.error = self.error.take().map(|error| Message::new(cut(error.as_str(), MAX_WHY)));
             self.progress = None;
         }
         let mut most = MAX_VALUE;
@@ -166,13 +170,13 @@ impl Record {
         }
     }
 
-    /// As it is written: what could end a comment is spelled out.
+    /// Returns the size as written: characters that could end the HTML comment are escaped.
     fn size(&self) -> usize {
         let json = serde_json::to_string(self).unwrap_or_default();
         json.len() + 5 * json.bytes().filter(|byte| b"<>".contains(byte)).count()
     }
 
-    /// What people read of it, by whoever has written it.
+    /// Returns the line for people; `holder` is the author of the record.
     pub(in crate::store::github) fn line(&self, holder: &str) -> String {
         let (attempt, token) = (self.attempt, self.token);
         let why = self.error.as_ref().map(|why| format!(": {}", quoted(why.as_str()))).unwrap_or_default();
@@ -203,7 +207,7 @@ impl Record {
         }
     }
 
-    /// What happened last.
+    /// Returns a description of the last event.
     fn last(&self, why: &str) -> String {
         let attempt = self.events.last().map_or(self.attempt, |event| event.attempt);
         match self.events.last().map(|event| (event.kind, &event.by)) {
@@ -220,7 +224,8 @@ impl Record {
     }
 }
 
-/// A text that does not fit is cut; any other result says so instead: the work is done all the same.
+/// Shortens a result that does not fit: cuts a string, and replaces any other value with a note. It
+/// must not fail, because the work is done.
 fn fitting(result: String, most: usize) -> String {
     if result.len() <= most {
         return result;
@@ -239,7 +244,8 @@ fn cut(text: &str, most: usize) -> &str {
     &text[..text.floor_char_boundary(most)]
 }
 
-/// The first line of somebody's words, so that nobody is notified and nothing else is said by them.
+/// Formats the first line of a user's text as code, so that it notifies no user and contains no
+/// other markup.
 fn quoted(words: &str) -> String {
     code(cut(words.lines().next().unwrap_or_default(), MAX_WHY))
 }
@@ -263,7 +269,7 @@ fn block(json: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{NewTask, Settle, TaskId, TaskOp, Ttl, Verdict};
+    use crate::model::{AttemptResult, NewTask, Settle, TaskId, TaskOp, Ttl};
     use uuid::Uuid;
 
     fn plain() -> Task {
@@ -292,7 +298,7 @@ mod tests {
             "🔧 `ada` works on it since 2023-11-14T22:13:21Z (attempt 1, token 1700000001000000): 40 % — `encoding`."
         );
         let result = Payload::new("{\"url\": \"<!-- leasehold:v1 {} -->\", \"n\": 1.50}").unwrap();
-        let done = Settle { id: task.id, token: task.token, verdict: Verdict::Done(Some(result)) };
+        let done = Settle { id: task.id, token: task.token, verdict: AttemptResult::Done(Some(result)) };
         task.apply(&TaskOp::Settle(done), now);
         let record = Record::of(&task, &plain);
         let json = serde_json::to_string(&record).unwrap();
@@ -300,7 +306,7 @@ mod tests {
         assert!(!record.line("`ada`").contains("<!--"));
     }
 
-    /// The stored format: what is in a comment of this version is read by every later one.
+    /// Guards the stored format: every later version has to read a record of this one.
     #[test]
     fn a_record_of_the_first_version_is_read() {
         let json = r#"{"queue":"agent","state":"running","runAt":1,"readyAt":2,"attempt":1,"token":7,"version":2,"worker":"00000000-0000-0000-0000-000000000005","leasedAt":3,"leaseExpiresAt":4,"progress":{"done":2,"of":5,"note":"encoding"},"updatedAt":3,"events":[{"at":3,"kind":"failed","attempt":1,"token":6,"why":"no"}]}"#;
@@ -313,7 +319,7 @@ mod tests {
     #[test]
     fn however_much_is_told_it_fits_into_a_comment() {
         let (plain, now) = (plain(), Timestamp::from_micros(1_700_000_001_000_000));
-        let mut task = Task { retries: Retries { attempts: 1000, ..plain.retries }, ..plain.clone() };
+        let mut task = Task { retries: RetryPolicy { attempts: 1000, ..plain.retries }, ..plain.clone() };
         for _ in 0..60 {
             task.state = TaskState::Pending;
             task.apply(
@@ -324,7 +330,7 @@ mod tests {
                 },
                 now,
             );
-            let verdict = Verdict::Retry(Note::new("x\"".repeat(4000)), None);
+            let verdict = AttemptResult::Retry(Message::new("x\"".repeat(4000)), None);
             task.apply(&TaskOp::Settle(Settle { id: task.id, token: task.token, verdict }), now);
         }
         for (result, kept) in [

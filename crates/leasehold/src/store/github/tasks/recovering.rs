@@ -1,4 +1,4 @@
-//! Ending the leases of workers that are gone, and finishing what they have begun.
+//! Recovery: expires the leases of dead workers, and completes what those workers have begun.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -14,7 +14,7 @@ use crate::store::github::protocol::Written;
 use crate::store::github::view::{RAISED, View};
 
 impl Desk {
-    /// Ends up to `limit` leases that have run out.
+    /// Expires up to `limit` leases whose time has elapsed.
     pub(super) async fn recover(&self, limit: u32) -> Result<Recovered> {
         let mut recovered = Recovered::default();
         for queue in self.queues().await? {
@@ -23,12 +23,12 @@ impl Desk {
                 if recovered.expired() >= limit {
                     return Ok(recovered);
                 }
-                // Without a comment there is no lease.
+                // An issue without comments has no lease.
                 if issue.comments == 0 || is_lock(&issue) {
                     continue;
                 }
                 match self.see_to(&queue, &issue, listed.now, &mut recovered).await {
-                    // One that cannot be helped is in nobody's way.
+                    // A task that cannot be recovered must not block the recovery of others.
                     Err(error) if !error.is_retryable() => {
                         tracing::warn!(issue = issue.number, %error, "a task cannot be recovered");
                     }
@@ -50,13 +50,13 @@ impl Desk {
         if sight.has_lapsed() {
             self.expire(queue, issue, recovered).await?;
         } else if matches!(Turn::of(&sight, issue), Turn::Finish) {
-            // Whether somebody wants it again is for the next lease.
+            // The next lease call decides whether a person wants the task again.
             self.finish_or_try_again(issue, &sight).await?;
         }
         Ok(())
     }
 
-    /// Ends one, unless somebody else is at it.
+    /// Expires one lease, unless another client is changing the task.
     async fn expire(&self, queue: &QueueName, issue: &Issue, recovered: &mut Recovered) -> Result<()> {
         let done = Mutex::new(None);
         let errand = |view: &View, _: Token| {

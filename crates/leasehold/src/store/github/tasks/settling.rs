@@ -1,4 +1,4 @@
-//! Ending attempts: one edit of the claim is the point of no return.
+//! Settling attempts: one edit of the claim is the point of no return.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -7,34 +7,34 @@ use super::leasing::{lock_name, wanted};
 use super::record::Record;
 use super::sight::Sight;
 use crate::Result;
-use crate::error::{Error, Trouble};
+use crate::error::{Error, StoreErrorKind};
 use crate::model::{Metadata, Settle, Settled, Task, TaskAnswer, TaskOp, TaskState, Token};
-use crate::store::Moment;
+use crate::store::BootInstant;
 use crate::store::github::claim::{Claim, Says};
 use crate::store::github::issues::pause;
 use crate::store::github::protocol::Written;
 use crate::store::github::view::{RAISED, Standing, View};
 
-/// So often it is looked again while others are at it.
+/// Maximum number of attempts while other clients change the issue.
 const LOOKS: u32 = 6;
 
-/// What came of trying to settle.
+/// Result of an attempt to settle.
 enum Tried {
     Settled(TaskState),
-    /// Nobody can be sure of it yet.
+    /// The result is not certain yet.
     Unclear,
-    /// The lease may be over, but nobody has ended it.
+    /// The lease may have ended, but no client has recorded its end.
     Late,
     Lost,
 }
 
 impl Desk {
-    /// Ends attempts, each by itself.
+    /// Settles attempts, each independently of the others.
     pub(super) async fn settle(&self, settle: &[Settle]) -> Result<Vec<Settled>> {
         let mut settled = Vec::with_capacity(settle.len());
         for settle in settle {
             settled.push(match self.settle_one(settle).await {
-                // Nothing could be said of it however often it is tried, such as on an issue that is gone.
+                // No retry can succeed, for example on an issue that was deleted.
                 Err(error) if !error.is_retryable() => {
                     tracing::warn!(task = %settle.id, %error, "an attempt cannot be settled");
                     Settled::Lost
@@ -62,12 +62,12 @@ impl Desk {
         }
         let message =
             format!("issue #{number} is being changed by others; what became of its task cannot be said yet");
-        Err(Error::store(Trouble::Unavailable, message, "try again"))
+        Err(Error::store(StoreErrorKind::Unavailable, message, "try again"))
     }
 
     async fn try_to_settle(&self, number: u64, settle: &Settle) -> Result<Tried> {
         let _lane = self.lanes.enter(&lock_name(number)).await;
-        let sent = Moment::now();
+        let sent = BootInstant::now();
         let Some((issue, view, sight)) = self.look(number).await? else { return Ok(Tried::Lost) };
         let Sight { mut task, plain, now, .. } = sight;
         let was = view.task().map(|known| known.record.task(&plain).state);
@@ -75,7 +75,8 @@ impl Desk {
             return Ok(Tried::Lost);
         }
         if was != Some(TaskState::Running) {
-            // It was settled already. But whoever clears away what seemed over may have read it before that, and delete it.
+            // The attempt is already settled. But a client that clears ended claims may have read
+            // the claim before that, and may delete it.
             if view.is_contested() {
                 return Ok(Tried::Unclear);
             }
@@ -87,7 +88,7 @@ impl Desk {
         };
         let Some(claim) = standing.claim.clone() else { return Ok(Tried::Late) };
         let deadline = self.protocol.deadline(&claim.lease_id, &view, &standing, sent);
-        if now >= standing.ends || Moment::now() >= deadline {
+        if now >= standing.ends || BootInstant::now() >= deadline {
             return Ok(Tried::Late);
         }
         if !matches!(task.apply(&TaskOp::Settle(settle.clone()), now), TaskAnswer::Settled(Settled::Now(_))) {
@@ -97,25 +98,27 @@ impl Desk {
         self.write_settled(number, &view, &standing, claim, deadline, task).await
     }
 
-    /// The assignee goes first: if we die in between, the claim still says that the assignment was ours.
+    /// Writes a settlement. Removes the assignee first: if the process dies in between, the claim
+    /// still shows that it had assigned the login.
     async fn write_settled(
         &self,
         number: u64,
         view: &View,
         standing: &Standing,
         mut claim: Claim,
-        deadline: Moment,
+        deadline: BootInstant,
         task: Task,
     ) -> Result<Tried> {
         let (api, id) = (&self.protocol.api, claim.lease_id);
         let is_closed = self.protocol.unassign(number, view, standing, &mut claim).await;
         let is_closed = is_closed.is_some_and(|issue| issue.is_closed());
-        if Moment::now() >= deadline {
+        if BootInstant::now() >= deadline {
             return Ok(Tried::Late);
         }
         let doubtful = self.protocol.mine(&id).is_some_and(|mine| mine.doubtful);
         if doubtful {
-            // A sign of life that was never answered may still arrive, and bring the old comment back: this one is newer.
+            // A heartbeat in doubt may still arrive and restore the old comment: the new comment
+            // has a newer token.
             claim.token = view.token().next(view.now);
             if api.post_comment(number, &Says::Released(claim).write()).await?.is_none() {
                 return Ok(Tried::Lost);
@@ -128,7 +131,7 @@ impl Desk {
             if edited.inspect_err(|_| self.protocol.doubt(&id))?.is_none() {
                 return Ok(Tried::Unclear);
             }
-            if Moment::now() >= deadline {
+            if BootInstant::now() >= deadline {
                 return Ok(Tried::Unclear);
             }
         }
@@ -138,7 +141,9 @@ impl Desk {
         Ok(Tried::Settled(task.state))
     }
 
-    /// The lease is over, but nobody has ended it: then it counts, by a claim of its own. None if somebody else is at it.
+    /// Settles an attempt whose lease has ended, by a claim of its own. The settlement counts if no
+    /// client has recorded the end of the lease. Returns `None` if another client is changing the
+    /// task.
     async fn settle_late(&self, number: u64, settle: &Settle) -> Result<Option<Settled>> {
         let Some((issue, _, sight)) = self.look(number).await? else { return Ok(Some(Settled::Lost)) };
         let (queue, done) = (sight.task.queue, Mutex::new(None));
@@ -162,7 +167,7 @@ impl Desk {
                 self.finish(number, &task, issue.is_closed()).await;
                 Ok(Some(settled))
             }
-            // There was nothing to write: it is over, or somebody else has had it.
+            // There was nothing to write: the task has ended, or another worker has held it.
             Some((settled, task)) if settled == Settled::Lost || task.state.is_terminal() => {
                 Ok(Some(settled))
             }

@@ -1,4 +1,4 @@
-//! An issue and its comments as a task.
+//! View of an issue and its comments as a task.
 
 use super::labels::FAILED;
 use super::made::{Made, plain};
@@ -7,37 +7,37 @@ use crate::model::{Cancel, Holder, Metadata, QueueName, Reason, Task, TaskOp, Ta
 use crate::store::github::answers::Issue;
 use crate::store::github::view::{GRACE, View};
 
-/// A task as it was seen.
+/// Task as it was read.
 #[derive(Debug, Clone)]
 pub(super) struct Sight {
-    /// As it stands: what was asked of it and what people did to its issue included.
+    /// Current task, including cancellation requests and what people did to its issue.
     pub(super) task: Task,
-    /// As the issue alone says it.
+    /// Task according to the issue alone.
     pub(super) plain: Task,
-    /// When it was seen.
+    /// Time of the read.
     pub(super) now: Timestamp,
-    /// Where its record left it; none if there is no record.
+    /// State in the task's record; `None` if there is no record.
     written: Option<TaskState>,
-    /// Somebody has it, or may.
+    /// Whether a worker holds the task, or may hold it.
     pub(super) alive: bool,
-    /// The claim under which it runs.
+    /// Claim under which the task runs.
     pub(super) held: Option<Held>,
 }
 
-/// What a worker says of itself with its claim.
+/// Information about a worker in its claim.
 #[derive(Debug, Clone)]
 pub(super) struct Held {
     pub(super) facts: Metadata,
     pub(super) ttl: Ttl,
-    /// Its last sign of life.
+    /// Time of the last heartbeat.
     pub(super) seen: Timestamp,
 }
 
-/// What people are called who have closed an issue: that they did is all that is known.
+/// Name for a person who has closed an issue: nothing else is known of that person.
 const SOMEBODY: &str = "somebody who closed the issue";
 
 impl Sight {
-    /// None if the issue is no task of this queue.
+    /// Creates the view; `None` if the issue is not a task of this queue.
     pub(super) fn new(issue: &Issue, made: Option<&Made>, queue: &QueueName, view: &View) -> Option<Self> {
         let (known, now) = (view.task(), view.now);
         let queue = known.map_or(queue, |known| known.record.queue());
@@ -59,13 +59,14 @@ impl Sight {
         sight.see_people(issue);
         let due = sight.task.run_at;
         if sight.task.is_due(now) {
-            // It came then, whenever it is seen.
+            // The task became pending at that time, no matter when it is read.
             sight.task.apply(&TaskOp::Promote, due);
         }
         Some(sight)
     }
 
-    /// What people did to the issue, as far as nobody works on it.
+    /// Applies what people did to the issue. While a worker holds the task, closing the issue only
+    /// requests its cancellation.
     fn see_people(&mut self, issue: &Issue) {
         if self.task.state.is_terminal() {
             return;
@@ -79,7 +80,7 @@ impl Sight {
                 self.task.finished_at = Some(closed_at);
             }
         } else if issue.is_closed() || (issue.has_label(FAILED) && !self.alive) {
-            // Somebody has decided it by hand: there is no rule for what nobody has worked on.
+            // A person has decided the state by hand: no rule covers a task that no worker has run.
             let state = if issue.is_closed() { TaskState::Succeeded } else { TaskState::Failed };
             (self.task.state, self.task.lease_expires_at) = (state, None);
             self.task.begun = false;
@@ -87,12 +88,13 @@ impl Sight {
         }
     }
 
-    /// Whether its lease has run out, so that anybody may end it.
+    /// Whether the task's lease has expired, so that any client may end it.
     pub(super) fn has_lapsed(&self) -> bool {
         self.task.state == TaskState::Running && !self.alive && self.task.has_expired(self.now)
     }
 
-    /// Whether its issue does not yet look as its record wants it: whoever wrote that has died, or somebody wants it tried again.
+    /// Whether the issue does not match the task's record yet: the client that wrote the record has
+    /// died, or a person wants the task to be retried.
     pub(super) fn is_unfinished(&self, issue: &Issue) -> bool {
         let state = self.task.state;
         let by_record = self.written.is_some_and(|written| written == state || !written.is_terminal());
@@ -106,18 +108,18 @@ impl Sight {
         }
     }
 
-    /// What is to be written of the task when it has changed.
+    /// Returns the record to write after a change of the task.
     pub(super) fn record(&self, task: &Task) -> Record {
         Record::of(task, &self.plain)
     }
 }
 
-/// Whether a person has closed it as done; they may also not have said why.
+/// Whether a person has closed the issue as completed; the reason may also be missing.
 fn is_done(issue: &Issue) -> bool {
     issue.state_reason.as_deref().is_none_or(|reason| reason == "completed")
 }
 
-/// Whoever closes an issue wants it stopped.
+/// Returns the cancellation request of a person who closes an issue.
 pub(super) fn closed() -> Cancel {
     Cancel {
         by: Holder::new(SOMEBODY).expect("a short text"),

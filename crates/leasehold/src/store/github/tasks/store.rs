@@ -1,4 +1,4 @@
-//! The calls of the task trait.
+//! Implementation of `TaskStore` on issues.
 
 use std::sync::Arc;
 
@@ -7,18 +7,18 @@ use async_trait::async_trait;
 use super::desk::{Desk, cannot};
 use crate::Result;
 use crate::model::{
-    Beat, Enqueued, Finished, HeldTask, LeaseTasks, Leased, NewTask, Pause, QueueName, QueueStatus,
-    Recovered, Settle, Settled, Task, TaskAnswer, TaskId, TaskKey, TaskOp, Timestamp, Ttl, WorkerId,
-    WorkerInfo, WorkerStatus,
+    Enqueued, FinishedFilter, HeartbeatResult, HeldTask, LeaseTasks, Leased, NewTask, Pause, QueueName,
+    QueueStatus, Recovered, Settle, Settled, Task, TaskAnswer, TaskId, TaskKey, TaskOp, Timestamp, Ttl,
+    WorkerId, WorkerInfo, WorkerStatus,
 };
 use crate::store::background::Background;
 use crate::store::github::locks::POLL;
 use crate::store::github::protocol::Protocol;
 use crate::store::wake::Doorbell;
-use crate::store::{Arrivals, ListTasks, Page, TaskAbilities, TaskStore};
+use crate::store::{ListTasks, Page, QueueSubscription, TaskCapabilities, TaskStore};
 
-/// What can be done with tasks here.
-pub(in crate::store::github) const CAN: TaskAbilities = TaskAbilities {
+/// Task capabilities of this engine.
+pub(in crate::store::github) const CAN: TaskCapabilities = TaskCapabilities {
     locks: false,
     pauses: false,
     forgets: false,
@@ -40,7 +40,7 @@ impl GithubTasks {
         Self { desk: Arc::new(Desk::new(protocol)), background, door: Doorbell::default() }
     }
 
-    /// Each call goes to its end, with or without its caller.
+    /// Runs a call to completion, even if its caller is dropped.
     async fn run<T, F>(&self, call: impl FnOnce(Arc<Desk>) -> F) -> Result<T>
     where
         T: Send + 'static,
@@ -66,7 +66,7 @@ impl TaskStore for GithubTasks {
         self.run(|desk| async move { desk.lease(&ask).await }).await
     }
 
-    async fn heartbeat(&self, _: &WorkerInfo, held: &[HeldTask], ttl: Ttl) -> Result<Vec<Beat>> {
+    async fn heartbeat(&self, _: &WorkerInfo, held: &[HeldTask], ttl: Ttl) -> Result<Vec<HeartbeatResult>> {
         let held = held.to_vec();
         self.run(move |desk| async move { desk.heartbeat(&held, ttl).await }).await
     }
@@ -123,11 +123,11 @@ impl TaskStore for GithubTasks {
         self.run(|desk| async move { desk.workers().await }).await
     }
 
-    async fn archive(&self, _: &Finished) -> Result<u64> {
+    async fn archive(&self, _: &FinishedFilter) -> Result<u64> {
         Err(cannot("putting tasks away", "closed issues are away: GitHub shows open ones unless asked"))
     }
 
-    async fn purge(&self, _: &Finished) -> Result<u64> {
+    async fn purge(&self, _: &FinishedFilter) -> Result<u64> {
         Err(cannot("forgetting tasks", "delete the issues, or leave them closed: they cost nothing"))
     }
 
@@ -135,7 +135,7 @@ impl TaskStore for GithubTasks {
         self.run(|desk| async move { desk.protocol.now().await }).await
     }
 
-    fn arrivals(&self, queues: &[QueueName]) -> Arrivals {
+    fn arrivals(&self, queues: &[QueueName]) -> QueueSubscription {
         self.door.listen(queues, POLL.mul_f64(0.75 + fastrand::f64() / 4.0))
     }
 }

@@ -1,4 +1,5 @@
-//! Adding tasks: plain ones by one statement; those with a key or a lock by the rules.
+//! Adding tasks: simple ones in one statement; those with a key, a lock or a runner's deadline on
+//! the slow path.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,24 +15,24 @@ use super::wakes::Stir;
 use crate::model::{Chain, Enqueued, NewTask, QueueName, Task, TaskId, TaskKey, TaskState, Timestamp};
 use crate::store::postgres::trouble::Fail;
 
-/// What came of it, and what workers may want to know.
+/// Results of adding tasks, and the queues to notify workers of.
 pub(super) type Added = (Vec<Enqueued>, Vec<Stir>);
 
-/// Whether a statement is all it takes.
+/// Whether one statement can add the task.
 pub(super) fn is_plain(new: &NewTask) -> bool {
     new.key.is_none() && new.lock.is_none() && new.wanted.is_none()
 }
 
-/// Each task once, in the order of the ids: then two who add never wait for each other in a circle.
+/// Returns each task once, in the order of the ids, so that concurrent inserts never deadlock.
 pub(super) fn in_order<'a>(new: impl IntoIterator<Item = &'a NewTask>) -> Vec<&'a NewTask> {
     let mut sorted: Vec<&NewTask> = new.into_iter().collect();
-    // Of two with one id the first counts.
+    // The sort is stable: of two tasks with the same id the first is kept.
     sorted.sort_by_key(|new| new.id);
     sorted.dedup_by_key(|new| new.id);
     sorted
 }
 
-/// Adds plain tasks that are in order; says when.
+/// Adds simple tasks that are in order, and returns the time at which they were added.
 pub(super) async fn plain(line: &dyn Line, new: &[&NewTask], now: Option<i64>) -> Result<Timestamp, Fail> {
     let columns = NewColumns::new(new);
     let rows = line.ask(Sql::Add, &columns.params(&now)).await?;
@@ -39,7 +40,8 @@ pub(super) async fn plain(line: &dyn Line, new: &[&NewTask], now: Option<i64>) -
     rows::time(row, 0)
 }
 
-/// Adds plain tasks that are in order, by the quicker statement; says when. None if that is not for them.
+/// Adds simple tasks that are in order by the faster statement, and returns the time at which they
+/// were added. Returns `None` if that statement does not apply to them.
 pub(super) async fn alike(
     line: &dyn Line,
     new: &[&NewTask],
@@ -53,12 +55,12 @@ pub(super) async fn alike(
     }
 }
 
-/// Whether one of the tasks is there already.
+/// Whether one of the tasks already exists.
 fn is_there(fail: &Fail) -> bool {
     matches!(fail, Fail::Said(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION))
 }
 
-/// The answers for plain tasks, and what workers may want to know.
+/// Returns the results for simple tasks, and the queues to notify workers of.
 pub(super) fn all_added(new: &[NewTask], since: Timestamp) -> Added {
     let mut queues: BTreeMap<&QueueName, usize> = BTreeMap::new();
     for new in new {
@@ -76,13 +78,13 @@ pub(super) async fn in_a_transaction(link: &Link, new: &[NewTask], now: Option<i
             link.say("COMMIT").await?;
             return Ok(added);
         }
-        // Somebody added one of them in between: now it is there.
+        // Another session has added one of them concurrently; it is visible to the next attempt.
         link.say("ROLLBACK").await?;
     }
 }
 
-/// Adds any tasks, in the transaction that is open. None, and it must not be committed, if one of them was added by
-/// somebody else at the same time.
+/// Adds any tasks, in the open transaction. Returns `None`, and the transaction must not be
+/// committed, if another session added one of them concurrently.
 pub(super) async fn by_the_rules(
     line: &dyn Line,
     new: &[NewTask],
@@ -109,9 +111,10 @@ pub(super) async fn by_the_rules(
     Ok(Some((answers, bench.stirred())))
 }
 
-/// Looks at the tasks that have the keys of new ones, and at the heads of their locks, and holds those that may have to be
-/// changed: what is over and loses its key, and a head that does not run and that a new task comes before. A transaction
-/// of the caller may last, so it holds nothing that runs. False if one of them has changed meanwhile: to be tried again.
+/// Reads the tasks that own the keys of new ones, and the heads of their locks, and locks the rows
+/// that may have to be changed: a finished task that loses its key, and a head that does not run
+/// and that a new task precedes. A transaction of the caller may last long, so it must not lock a
+/// running task. Returns `false` if one of them has changed meanwhile; the caller then tries again.
 async fn look(
     line: &dyn Line,
     bench: &mut Bench,
@@ -143,7 +146,7 @@ async fn look(
 
 type Owners = BTreeMap<(QueueName, TaskKey), TaskId>;
 
-/// As [`TaskTable::enqueue`](crate::model::TaskTable::enqueue) does it.
+/// Adds one task, like [`TaskTable::enqueue`](crate::model::TaskTable::enqueue).
 fn add_one(bench: &mut Bench, owners: &mut Owners, known: &BTreeSet<TaskId>, new: &NewTask) -> Enqueued {
     if known.contains(&new.id) || bench.get(new.id).is_some() {
         return Enqueued::Added(new.id);
@@ -183,7 +186,8 @@ async fn known(line: &dyn Line, new: &[NewTask]) -> Result<BTreeSet<TaskId>, Fai
     line.ask(Sql::Known, &[&ids]).await?.iter().map(|row| rows::id(row, 0)).collect()
 }
 
-/// Holds the keys of these tasks: says whose they are, and which of them were made for that.
+/// Locks the keys of these tasks. Returns the owners of existing keys, and the keys that were
+/// created for this.
 async fn hold_keys(
     line: &dyn Line,
     new: &[NewTask],
@@ -211,7 +215,7 @@ async fn hold_keys(
     Ok((owners, made))
 }
 
-/// Lets go of keys that turned out not to be needed: a task that is twice in a batch may have two.
+/// Deletes keys that turned out not to be needed: a task that is twice in a batch may have two.
 async fn drop_keys(line: &dyn Line, keys: Owners) -> Result<(), Fail> {
     if keys.is_empty() {
         return Ok(());

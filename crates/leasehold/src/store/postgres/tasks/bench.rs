@@ -1,7 +1,9 @@
-//! Several tasks changed by the rules, as one step: held, changed in memory, saved.
+//! Changing several tasks atomically by the rules in leasehold-model: rows are locked, tasks are
+//! changed in memory, and then saved.
 //!
-//! Whoever changes a task with a lock holds the head of that lock in the task's queue first, then the tasks in the order of their
-//! ids. So two of these never wait for each other in a circle, and nobody is put behind a head that is just being freed.
+//! A transaction that changes a task with a lock first locks the head row of that lock in the
+//! task's queue, then the tasks in the order of their ids. So two of these transactions never
+//! deadlock, and no task is blocked behind a head that is being freed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,50 +15,52 @@ use super::wakes::Stir;
 use crate::model::{
     Chain, LockName, NewTask, QueueName, Task, TaskAnswer, TaskId, TaskKey, TaskOp, TaskState, Timestamp,
 };
-use crate::store::Moment;
+use crate::store::BootInstant;
 use crate::store::postgres::trouble::Fail;
 
-/// How a transaction begins…
+/// Begins a transaction.
 pub(super) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
-/// …and how one does that would rather do without than wait.
+/// Begins a transaction that fails early instead of waiting long for a locked row.
 pub(super) const IMPATIENT: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = 100";
-/// The same for one of many that are tried one by one.
+/// Begins a transaction that fails even earlier, for one of many tasks that are tried one by one.
 pub(super) const VERY_IMPATIENT: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = 20";
 
-/// How long tasks are tried one by one because another transaction holds some of them. A call has to end within seconds.
-pub(super) struct OneByOne(Moment);
+/// Time limit for trying tasks one by one because another transaction has locked some of them. A
+/// call must end within seconds.
+pub(super) struct OneByOne(BootInstant);
 
 impl OneByOne {
     pub(super) fn new() -> Self {
-        Self(Moment::now().plus(std::time::Duration::from_secs(1)))
+        Self(BootInstant::now().plus(std::time::Duration::from_secs(1)))
     }
 
-    /// Whether there is time for another one.
+    /// Whether there is time for another task.
     pub(super) fn goes_on(&self) -> bool {
-        Moment::now() < self.0
+        BootInstant::now() < self.0
     }
 }
 
-/// The tasks that are being changed.
+/// Tasks that are being changed.
 #[derive(Debug, Default)]
 pub(super) struct Bench {
     pub(super) now: Timestamp,
     before: BTreeMap<TaskId, Task>,
     tasks: BTreeMap<TaskId, Task>,
-    /// Those of them that were only looked at: they must not be changed.
+    /// Tasks that were read without a row lock: they must not be changed.
     not_held: BTreeSet<TaskId>,
     heads: BTreeMap<Chain, Option<TaskId>>,
-    /// Chains that had a head when it was held.
+    /// Chains that had a head when their head row was locked.
     had_head: BTreeSet<Chain>,
-    /// Chains whose head has ended or now stands in another place: a task that waits may come before it.
+    /// Chains whose head has ended or has changed its position: a blocked task may precede it.
     loosened: BTreeSet<Chain>,
     keys: BTreeMap<(QueueName, TaskKey), TaskId>,
-    /// How many waited in a chain, where that is asked for.
+    /// Number of blocked tasks in a chain, where it was requested.
     blocked: BTreeMap<Chain, usize>,
 }
 
 impl Bench {
-    /// Begins a transaction and holds these tasks. `chains` are those that they are known to be in.
+    /// Begins a transaction and locks the rows of these tasks. `chains` are the chains that they
+    /// are known to be in.
     pub(super) async fn begin(
         link: &Link,
         words: &str,
@@ -83,20 +87,21 @@ impl Bench {
             let missing = bench.tasks.values().filter_map(Task::chain);
             let missing: Vec<_> = missing.filter(|chain| !bench.heads.contains_key(chain)).collect();
             if missing.is_empty() {
-                // A task may come before a head that does not run yet, so that is needed, too.
+                // A task may precede a head that does not run yet, so the heads are needed, too.
                 let heads: Vec<_> = bench.heads().filter(|id| !bench.tasks.contains_key(id)).collect();
                 if !heads.is_empty() {
                     bench.load(link, &heads, now).await?;
                 }
                 return Ok(bench);
             }
-            // A lock never changes, so once more is enough: heads first.
+            // The lock of a task never changes, so one more iteration suffices: heads must be
+            // locked first.
             link.say("ROLLBACK").await?;
             chains.extend(missing);
         }
     }
 
-    /// Holds the heads of these chains.
+    /// Locks the head rows of these chains.
     pub(super) async fn hold(&mut self, line: &dyn Line, chains: &BTreeSet<Chain>) -> Result<(), Fail> {
         if chains.is_empty() {
             return Ok(());
@@ -112,17 +117,17 @@ impl Bench {
         Ok(())
     }
 
-    /// The head of a chain that is held.
+    /// Returns the head of a chain whose head row is locked.
     pub(super) fn head(&self, chain: &Chain) -> Option<TaskId> {
         self.heads.get(chain).copied().flatten()
     }
 
-    /// The heads that are held.
+    /// Returns the heads whose rows are locked.
     pub(super) fn heads(&self) -> impl Iterator<Item = TaskId> {
         self.heads.values().flatten().copied()
     }
 
-    /// Counts who waits in these chains, whose heads are held.
+    /// Counts the blocked tasks in these chains, whose head rows are locked.
     pub(super) async fn count_blocked(
         &mut self,
         line: &dyn Line,
@@ -138,11 +143,11 @@ impl Bench {
         Ok(())
     }
 
-    /// The head of a new task's chain, if there is no room for the task.
+    /// Returns the head of a new task's chain if the limit of the chain does not admit the task.
     pub(super) fn no_room(&self, new: &NewTask) -> Option<TaskId> {
         let (room, chain) = (new.room?, (new.lock.clone()?, new.queue.clone()));
         let head = self.heads.get(&chain).copied().flatten()?;
-        // Each that was added here is one more in the chain, whichever of them is the head.
+        // Each task that was added in this transaction counts, whichever of them is the head.
         let fresh = |task: &&Task| {
             matches!(task.state, TaskState::Blocked | TaskState::Pending)
                 && !self.before.contains_key(&task.id)
@@ -154,7 +159,7 @@ impl Bench {
         (before + here > room as usize).then_some(head)
     }
 
-    /// Holds these tasks, in the order of their ids.
+    /// Loads these tasks with row locks, in the order of their ids.
     pub(super) async fn load(
         &mut self,
         line: &dyn Line,
@@ -164,7 +169,7 @@ impl Bench {
         self.load_by(line, Sql::Load, ids, now).await
     }
 
-    /// Takes up these tasks as this statement reads them, in the order of their ids.
+    /// Loads these tasks by the given statement, in the order of their ids.
     pub(super) async fn load_by(
         &mut self,
         line: &dyn Line,
@@ -191,7 +196,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Whether a task is held: it may be changed.
+    /// Whether the row of a task is locked, so that the task may be changed.
     pub(super) fn holds(&self, id: TaskId) -> bool {
         self.tasks.contains_key(&id) && !self.not_held.contains(&id)
     }
@@ -205,7 +210,7 @@ impl Bench {
         self.tasks.get(&id)
     }
 
-    /// Applies one operation to one task; nothing if there is no such task.
+    /// Applies one operation to one task; `None` if there is no such task.
     pub(super) fn change(&mut self, id: TaskId, op: &TaskOp) -> Option<TaskAnswer> {
         let mut task = self.tasks.remove(&id)?;
         let (state, order) = (task.state, task.order());
@@ -220,8 +225,8 @@ impl Bench {
         Some(answer)
     }
 
-    /// Puts a task among the others. If it could run but its chain has a head, it waits for that, or takes its place if it
-    /// comes before a head that does not run yet.
+    /// Adds a task to the set. If the task could run but its chain has a head, the task is blocked
+    /// behind the head, or replaces a head that it precedes and that does not run yet.
     pub(super) fn file(&mut self, mut task: Task) {
         if let Some(chain) = task.chain() {
             let head = self.heads.get(&chain).copied().flatten();
@@ -246,24 +251,26 @@ impl Bench {
         self.tasks.insert(task.id, task);
     }
 
-    /// A task loses its key to another: no change that anybody made to it.
+    /// Removes the key of a task because another task takes it over. This does not count as a
+    /// change of the task.
     pub(super) fn pass_key(&mut self, from: TaskId) {
         if let Some(task) = self.tasks.get_mut(&from) {
             task.key = None;
         }
     }
 
-    /// The task that a key means now.
+    /// Sets the task that a key refers to.
     pub(super) fn set_key(&mut self, key: (QueueName, TaskKey), id: TaskId) {
         self.keys.insert(key, id);
     }
 
-    /// Whether a key was given to a task here.
+    /// Whether this transaction has assigned the key to a task.
     pub(super) fn has_key(&self, key: &(QueueName, TaskKey)) -> bool {
         self.keys.contains_key(key)
     }
 
-    /// Saves everything and ends the transaction; says who could run now that could not before.
+    /// Saves everything and commits. Returns the queues in which tasks can run now that could not
+    /// before.
     pub(super) async fn commit(mut self, link: &Link) -> Result<Vec<Stir>, Fail> {
         self.elect(link).await?;
         let mut saved = self.saved()?;
@@ -273,14 +280,15 @@ impl Bench {
         }
         link.ready(&[Sql::Save]).await?;
         let params = saved.params();
-        // If the first fails, the second ends a transaction in which nothing was done.
+        // If the save fails, the commit ends a transaction without effect.
         let (saved, committed) = tokio::join!(biased; link.query(Sql::Save, &params), link.say("COMMIT"));
         saved?;
         committed?;
         Ok(self.stirred())
     }
 
-    /// Saves everything; false if somebody else has just added one of the new tasks, and nothing of it must come to pass.
+    /// Saves everything. Returns `false` if another session has just added one of the new tasks:
+    /// the transaction must then be rolled back.
     pub(super) async fn save(&mut self, line: &dyn Line) -> Result<bool, Fail> {
         let mut saved = self.saved()?;
         let added = saved.new_tasks();
@@ -303,7 +311,8 @@ impl Bench {
         Ok(saved)
     }
 
-    /// Sees to it that each chain has a head, and that no task which waits comes before a head that does not run yet.
+    /// Ensures that each chain has a head, and that no blocked task precedes a head that does not
+    /// run yet.
     pub(super) async fn elect(&mut self, line: &dyn Line) -> Result<(), Fail> {
         let mut loosened = std::mem::take(&mut self.loosened);
         loosened.retain(|chain| {
@@ -313,7 +322,7 @@ impl Bench {
         if loosened.is_empty() {
             return Ok(());
         }
-        // Those that are held here are not as they are stored.
+        // Tasks that are loaded here may differ from their stored rows.
         let held: Vec<uuid::Uuid> = self.tasks.keys().map(|id| *id.as_uuid()).collect();
         let (locks, queues) = names(&loosened);
         for row in line.ask(Sql::FirstBlocked, &[&locks, &queues, &held]).await? {
@@ -332,12 +341,12 @@ impl Bench {
         Ok(())
     }
 
-    /// The queues in which something can be found now that could not before.
+    /// Returns the queues in which a worker may find tasks that it could not find before.
     pub(super) fn stirred(&self) -> Vec<Stir> {
         let mut stirred: BTreeMap<&QueueName, usize> = BTreeMap::new();
         for task in self.tasks.values() {
             let before = self.before.get(&task.id);
-            // One that waits for its time is news for whoever sleeps until another one's.
+            // A scheduled task matters to workers that sleep until a later one is due.
             let waits = matches!(task.state, TaskState::Pending | TaskState::Scheduled);
             if waits && before != Some(task) {
                 *stirred.entry(&task.queue).or_default() += 1;
@@ -349,12 +358,12 @@ impl Bench {
     }
 }
 
-/// The locks and the queues of chains, in their order.
+/// Returns the locks and the queues of chains, in the same order.
 fn names(chains: &BTreeSet<Chain>) -> (Vec<&str>, Vec<&str>) {
     chains.iter().map(|(lock, queue)| (lock.as_str(), queue.as_str())).unzip()
 }
 
-/// The first two columns: a lock and a queue.
+/// Reads the first two columns: a lock and a queue.
 fn chain(row: &tokio_postgres::Row) -> Result<Chain, Fail> {
     let lock = LockName::new(row.try_get::<_, &str>(0)?).map_err(unreadable)?;
     Ok((lock, QueueName::new(row.try_get::<_, &str>(1)?).map_err(unreadable)?))

@@ -1,4 +1,4 @@
-//! Tasks, into columns.
+//! Conversion of tasks to columns.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::store::postgres::gate::micros;
 use crate::store::postgres::session::Param;
 use crate::store::postgres::trouble::Fail;
 
-/// New tasks by their columns, as the statement takes them.
+/// Columns of new tasks, as parameters of a statement.
 #[derive(Debug, Default)]
 pub(super) struct NewColumns<'a> {
     id: Vec<Uuid>,
@@ -63,7 +63,7 @@ impl<'a> NewColumns<'a> {
     }
 }
 
-/// New tasks that are due and alike but for what they are about.
+/// New tasks that are due and differ only in id and payload.
 #[derive(Debug)]
 pub(super) struct Alike<'a> {
     id: Vec<Uuid>,
@@ -76,7 +76,7 @@ pub(super) struct Alike<'a> {
 }
 
 impl<'a> Alike<'a> {
-    /// None if they are not.
+    /// Returns `None` if the tasks differ in more, or are not due.
     pub(super) fn new(tasks: &[&'a NewTask]) -> Option<Self> {
         let first = *tasks.first()?;
         let alike = |new: &&NewTask| {
@@ -110,7 +110,7 @@ impl<'a> Alike<'a> {
     }
 }
 
-/// Tasks as the rules have left them, by their columns, with everything that goes with them.
+/// Columns of tasks as the slow path has left them, with all related rows.
 #[derive(Debug, Default)]
 pub(super) struct Saved {
     id: Vec<Uuid>,
@@ -162,12 +162,12 @@ pub(super) struct Saved {
     key_key: Vec<String>,
     key_id: Vec<Uuid>,
     counts: BTreeMap<(QueueName, TaskState), i64>,
-    /// How often tasks were moved, and whether one became pending in a place before others.
+    /// By queue and priority: number of moved tasks, and whether one became pending before others.
     levels: BTreeMap<(QueueName, i32), (i64, bool)>,
 }
 
 impl Saved {
-    /// One task, and how it was before; nothing if it is as it was.
+    /// Adds a task with its previous state; does nothing if they are equal.
     pub(super) fn task(&mut self, before: Option<&Task>, after: &Task) -> Result<(), Fail> {
         if before == Some(after) {
             return Ok(());
@@ -214,21 +214,21 @@ impl Saved {
         Ok(())
     }
 
-    /// The task that is the head of a chain now; none if there is no head.
+    /// Sets the head of a chain; `None` if the chain has no head.
     pub(super) fn head(&mut self, (lock, queue): &Chain, id: Option<TaskId>) {
         self.head_lock.push(lock.as_str().to_owned());
         self.head_queue.push(queue.as_str().to_owned());
         self.head_id.push(id.map(|id| *id.as_uuid()));
     }
 
-    /// The task that a key means now.
+    /// Sets the task that a key refers to.
     pub(super) fn key(&mut self, queue: &QueueName, key: &TaskKey, id: TaskId) {
         self.key_queue.push(queue.as_str().to_owned());
         self.key_key.push(key.as_str().to_owned());
         self.key_id.push(*id.as_uuid());
     }
 
-    /// How many of the tasks are new.
+    /// Returns the number of new tasks.
     pub(super) fn new_tasks(&self) -> usize {
         self.is_new.iter().filter(|is_new| **is_new).count()
     }
@@ -244,8 +244,8 @@ impl Saved {
         }
     }
 
-    /// A priority that the queue may not have had, and whether the task is put in line behind others: cursors have passed
-    /// the place where it stands now.
+    /// Records the priority, which may be new to the queue, and whether a pending task has changed
+    /// its position: cursors have passed the new position.
     fn level(&mut self, before: Option<&Task>, after: &Task) {
         let early = is_early(before, after) == Some(true);
         let stays = |before: &Task| before.priority == after.priority && !is_moved(before, after);
@@ -258,7 +258,7 @@ impl Saved {
         *level = (moved.max(level.0), early || level.1);
     }
 
-    /// In the order of the statement.
+    /// Returns the parameters in the order of the statement.
     pub(super) fn params(&mut self) -> [Param<'_>; 48] {
         for ((queue, state), delta) in std::mem::take(&mut self.counts) {
             if delta != 0 {
@@ -326,14 +326,14 @@ impl Saved {
     }
 }
 
-/// Whether it was in line and is now at another place in it.
+/// Whether the task was pending and is now pending at another position.
 fn is_moved(before: &Task, after: &Task) -> bool {
     let pending = |task: &Task| task.state == TaskState::Pending;
     pending(before) && pending(after) && before.order() != after.order()
 }
 
-/// Whether it became pending in a place before tasks that were pending already; none if that is as it was. What is moved to
-/// another priority is found there because the move is counted.
+/// Whether the task became pending before tasks that were pending already; `None` if that has not
+/// changed. A task that is moved to another priority is found there because the move is counted.
 fn is_early(before: Option<&Task>, after: &Task) -> Option<bool> {
     let before = before?;
     match (before.state, after.state) {

@@ -1,12 +1,13 @@
-//! From where on the index of pending tasks is read.
+//! Positions from which the index of pending tasks is read.
 //!
-//! Entries of tasks that were leased stay in the index until they are vacuumed away, which a long transaction anywhere on
-//! the server puts off. Whoever began at the first entry each time would walk over all of them. So each process remembers
-//! how far it has come. What is ready later stands later, but not all is seen in that order: a transaction may take its
-//! time to commit. Whoever puts something in line says since when, here and by a wake-up elsewhere; and every now and then
-//! everything is read from the beginning. Tasks that become pending in a place before others, because they have waited behind
-//! the head of their lock or were given back, stand in a part of the index of their own, which is always read from its
-//! beginning.
+//! Entries of leased tasks stay in the index until VACUUM removes them, which a long transaction
+//! anywhere on the server delays. A read that always started at the first entry would walk over all
+//! of them. So each process remembers its position. A task that becomes ready later has a later
+//! position, but tasks do not become visible in that order: a transaction may commit late. A
+//! process that makes tasks pending reports since when, locally and by a notification to other
+//! processes; in addition, everything is periodically read from the beginning. Tasks that become
+//! pending before others, because they were blocked behind the head of their lock or were returned,
+//! are in a separate part of the index, which is always read from its beginning.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,71 +16,74 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::model::{QueueName, Task};
-use crate::store::Moment;
+use crate::store::BootInstant;
 use crate::store::postgres::gate::micros;
 
-/// So often everything is read from the beginning.
+/// Interval at which everything is read from the beginning.
 const REWIND: Duration = Duration::from_secs(1);
-/// So often all leases are looked at that may have run out, not only those from the cursor on…
+/// Interval at which all leases that may have expired are checked, not only those after the cursor.
 const REWIND_EXPIRED: Duration = Duration::from_mins(10);
-/// …and everything that is due. Whoever leases from a queue looks at its own more often.
+/// Interval at which all due tasks are checked. A process that leases from a queue checks that
+/// queue more often.
 const REWIND_DUE: Duration = Duration::from_mins(1);
-/// A recovery looks so far back behind the cursor, in microseconds: a lease may be committed a while after its time was read.
+/// Overlap of a recovery with the range before the cursor, in microseconds: a lease may be
+/// committed a while after its time was read.
 const LATE: i64 = 10_000_000;
-/// So many arrivals are remembered for leases that are under way.
+/// Maximum number of arrivals that are remembered for lease calls in flight.
 const MAX_ARRIVALS: usize = 256;
 
-/// How far this process has come.
+/// Positions of this process.
 #[derive(Debug)]
 pub(super) struct Cursors(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
-    /// By queue and priority: up to when everything that could run has been leased, and the level's count of moves.
+    /// By queue and priority: the position before which all runnable tasks have been leased, and
+    /// the level's count of moves.
     levels: HashMap<(QueueName, i32), (Place, i64)>,
-    /// By queue: up to when everything that was due has been put in line.
+    /// By queue: the time up to which all due tasks have been made pending.
     due: HashMap<QueueName, i64>,
-    /// Something was due when it was last looked: so it may be again.
+    /// Whether the last lease call found due tasks: there may be more.
     expects_due: bool,
-    rewound: Moment,
-    /// What has arrived lately, with its number.
+    rewound: BootInstant,
+    /// Recent arrivals, with their numbers.
     arrivals: VecDeque<(u64, QueueName, i64)>,
     arrived: u64,
-    /// Up to when every lease that was to be looked at has been.
+    /// Time up to which all leases have been checked for expiry.
     expired: Sweep,
-    /// Up to when a recovery has put in line what was due in any queue.
+    /// Time up to which a recovery has made the due tasks of all queues pending.
     all_due: Sweep,
 }
 
-/// How far looks over all queues have come.
+/// Progress of the scans over all queues.
 #[derive(Debug, Clone, Copy)]
 struct Sweep {
     until: i64,
-    rewound: Moment,
+    rewound: BootInstant,
 }
 
 impl Sweep {
     fn new() -> Self {
-        Self { until: 0, rewound: Moment::now() }
+        Self { until: 0, rewound: BootInstant::now() }
     }
 
-    /// Where a recovery begins.
+    /// Returns the time from which a recovery starts.
     fn begin(&mut self, rewind: Duration) -> i64 {
-        let now = Moment::now();
+        let now = BootInstant::now();
         if self.rewound.plus(rewind) <= now {
             *self = Self { until: 0, rewound: now };
         }
         (self.until - LATE).max(0)
     }
 
-    /// Calls end in any order; an earlier place is as true as a later one. If the server's clock was set back, everything is
-    /// looked at again.
+    /// Records the progress of a scan. Calls end in any order; an earlier position is as valid as a
+    /// later one. If the server's clock was set back, everything is scanned again.
     const fn end(&mut self, until: i64, now: i64) {
         self.until = if now.saturating_add(LATE) < self.until { 0 } else { until };
     }
 }
 
-/// A place in the line.
+/// Position in the index of pending tasks.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     since: i64,
@@ -88,13 +92,13 @@ struct Place {
 }
 
 impl Place {
-    /// The first of those that came then.
+    /// Returns the first position of this time.
     const fn first(since: i64) -> Self {
         Self { since, run_at: 0, id: Uuid::nil() }
     }
 
-    /// Behind a task that has been leased. If that was at the very time at which it came, others may still come to stand
-    /// before it.
+    /// Returns the position behind a leased task. If the task was leased at the very time at which
+    /// it became ready, others may still be added before it.
     fn behind(task: &Task) -> Self {
         let since = micros(task.ready_at);
         if task.leased_at.is_none_or(|at| at <= task.ready_at) {
@@ -108,7 +112,7 @@ impl Place {
     }
 }
 
-/// Where a lease begins to read.
+/// Positions from which a lease call starts to read.
 #[derive(Debug, Default)]
 pub(super) struct Places {
     pub(super) queues: Vec<String>,
@@ -119,11 +123,11 @@ pub(super) struct Places {
     pub(super) level_moved: Vec<i64>,
     pub(super) level_run_at: Vec<i64>,
     pub(super) level_id: Vec<Uuid>,
-    /// Whether something may have to be put in line first.
+    /// Whether due tasks may have to be made pending first.
     pub(super) expects_due: bool,
-    /// From when on leases are looked at that may have run out.
+    /// Time from which leases are checked for expiry.
     pub(super) expired_since: i64,
-    /// What had arrived by then.
+    /// Number of the last arrival before the call.
     arrived: u64,
 }
 
@@ -133,7 +137,7 @@ impl Cursors {
             levels: HashMap::new(),
             due: HashMap::new(),
             expects_due: false,
-            rewound: Moment::now(),
+            rewound: BootInstant::now(),
             arrivals: VecDeque::new(),
             arrived: 0,
             expired: Sweep::new(),
@@ -141,26 +145,26 @@ impl Cursors {
         }))
     }
 
-    /// Where a recovery begins to look for leases that have run out, and for what is due.
+    /// Returns the times from which a recovery checks for expired leases and for due tasks.
     pub(super) fn recovery(&self) -> (i64, i64) {
         let mut state = self.state();
         (state.expired.begin(REWIND_EXPIRED), state.all_due.begin(REWIND_DUE))
     }
 
-    /// Every lease that was to be looked at up to `until` has been, at `now`.
+    /// Records that all leases up to `until` have been checked for expiry, at `now`.
     pub(super) fn expired(&self, until: i64, now: i64) {
         self.state().expired.end(until, now);
     }
 
-    /// Everything that was due up to `until` has been put in line, at `now`.
+    /// Records that all tasks due up to `until` have been made pending, at `now`.
     pub(super) fn all_due(&self, until: i64, now: i64) {
         self.state().all_due.end(until, now);
     }
 
-    /// Where to begin in these queues.
+    /// Returns the positions from which to read these queues.
     pub(super) fn places(&self, queues: &[QueueName]) -> Places {
         let mut state = self.state();
-        let now = Moment::now();
+        let now = BootInstant::now();
         if state.rewound.plus(REWIND) <= now {
             state.rewound = now;
             state.levels.clear();
@@ -189,8 +193,8 @@ impl Cursors {
         places
     }
 
-    /// These were leased, each with the moves of its level. They come in order. Tasks that are read without a cursor are not
-    /// among them.
+    /// Advances the cursors behind these leased tasks, which are in order, each with the moves of
+    /// its level. Tasks that were read without a cursor are not among them.
     pub(super) fn leased(&self, places: &Places, tasks: &[(Task, i64)]) {
         let mut state = self.state();
         for (task, moved) in tasks {
@@ -202,7 +206,7 @@ impl Cursors {
         }
     }
 
-    /// Everything in these queues that was due at `now` has been put in line.
+    /// Records that all tasks of these queues that were due at `now` have been made pending.
     pub(super) fn promoted(&self, places: &Places, queues: &[QueueName], now: i64) {
         let mut state = self.state();
         for queue in queues {
@@ -212,12 +216,13 @@ impl Cursors {
         }
     }
 
-    /// Whether something was due that had to be put in line.
+    /// Records whether due tasks had to be made pending.
     pub(super) fn expect_due(&self, due: bool) {
         self.state().expects_due = due;
     }
 
-    /// Something was put in line at `since`, and is seen only now.
+    /// Moves the cursors of a queue back because a task became pending at `since` and is visible
+    /// only now.
     pub(super) fn arrived(&self, queue: &QueueName, since: i64) {
         let mut state = self.state();
         for ((level, _), (place, _)) in &mut state.levels {
@@ -236,12 +241,12 @@ impl Cursors {
         state.arrivals.push_back((number, queue.clone(), since));
     }
 
-    /// Anything may have happened.
+    /// Resets all cursors because any change may have been missed.
     pub(super) fn rewind(&self) {
         let mut state = self.state();
         state.levels.clear();
         state.due.clear();
-        // Leases that are under way have not seen it.
+        // Lease calls in flight have not seen the change.
         state.arrived += MAX_ARRIVALS as u64 + 1;
         state.arrivals.clear();
     }
@@ -252,7 +257,8 @@ impl Cursors {
 }
 
 impl State {
-    /// How far a lease has come that got to this place, if one knows: what arrived while it was under way it may not have seen.
+    /// Returns how far a lease call that reached this position may advance the cursor, or `None` if
+    /// that is unknown: the call may not have seen tasks that arrived while it was in flight.
     fn not_after(&self, places: &Places, queue: &QueueName, place: Place) -> Option<Place> {
         let new = self.arrived - places.arrived;
         let known = u64::try_from(self.arrivals.len()).is_ok_and(|known| new <= known);
@@ -289,7 +295,8 @@ mod tests {
         let mut sweep = Sweep::new();
         sweep.end(90 * LATE, 90 * LATE);
         assert_eq!((sweep.until, sweep.begin(REWIND_EXPIRED)), (90 * LATE, 89 * LATE));
-        // One that began before, and one that found a lease that somebody else held.
+        // A scan that began earlier, and one that found a lease whose row another session had
+        // locked.
         sweep.end(90 * LATE - 1, 90 * LATE - 1);
         assert_eq!(sweep.until, 90 * LATE - 1);
         sweep.end(80 * LATE, 91 * LATE);

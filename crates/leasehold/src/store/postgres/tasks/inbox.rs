@@ -1,4 +1,5 @@
-//! Adding the plain tasks of several callers at once: what arrives while a statement is under way goes into the next one.
+//! Batched inserts of simple tasks of several callers: tasks that arrive while a statement is in
+//! flight go into the next one.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,14 +12,15 @@ use crate::model::{NewTask, Timestamp};
 use crate::store::postgres::trouble::Fail;
 use crate::store::protocol::TaskCall;
 
-/// So many statements are under way at once: while one waits for the disk, the next is being worked on.
+/// Maximum number of concurrent statements: while one waits for the disk, the next is executed.
 const WRITERS: usize = 2;
-/// So many tasks go into one statement, and those of the last caller…
+/// Number of tasks at which a batch is complete. The tasks of one caller are not split, so a batch
+/// may exceed it.
 const MAX_BATCH: usize = 1000;
-/// …or so many bytes of what they are about.
+/// Number of payload bytes at which a batch is complete.
 const MAX_BYTES: usize = 1 << 20;
 
-/// Those who want to add tasks.
+/// Callers that wait for their tasks to be added.
 #[derive(Debug, Default)]
 pub(super) struct Inbox(Mutex<State>);
 
@@ -35,7 +37,7 @@ struct Job {
 }
 
 impl Inbox {
-    /// Adds plain tasks; says when.
+    /// Adds simple tasks, and returns the time at which they were added.
     pub(super) async fn add(self: &Arc<Self>, pool: &Arc<Pool>, new: &[NewTask]) -> Result<Timestamp> {
         let (reply, answer) = oneshot::channel();
         let start = {
@@ -58,13 +60,14 @@ impl Inbox {
         answer.await.unwrap_or_else(|_| Err(Fail::Late.explain(&pool.gate.place)))
     }
 
-    /// Adds what is waiting, until nothing is.
+    /// Adds the waiting tasks until none is left.
     async fn write(self: Arc<Self>, pool: Arc<Pool>) {
         while let Some(jobs) = self.next() {
             let all: Arc<[Arc<[NewTask]>]> = jobs.iter().map(|job| job.new.clone()).collect();
             match insert(&pool, all).await {
                 Err(error) if jobs.len() > 1 && !error.is_retryable() => {
-                    // One of them is at fault, and none was added. Each by itself, then.
+                    // One of the jobs caused the error, and no task was added: try each job
+                    // separately.
                     for job in jobs {
                         let answer = insert(&pool, Arc::new([job.new.clone()])).await;
                         let _ = job.reply.send(answer);
@@ -100,7 +103,7 @@ impl Inbox {
     }
 }
 
-/// One statement for all. Sent again it adds nothing twice.
+/// Adds all tasks in one statement. Idempotent: resending it adds no task twice.
 async fn insert(pool: &Arc<Pool>, all: Arc<[Arc<[NewTask]>]>) -> Result<Timestamp> {
     let now = pool.gate.now();
     let add = move |link: Arc<super::link::Link>| {

@@ -1,4 +1,5 @@
-//! Who gets what: one statement. If something is due, it is put in line first; where that is expected, both are sent together.
+//! Leasing of tasks, in one statement. Due tasks are made pending first; if some are expected, both
+//! statements are sent together.
 
 use std::collections::BTreeSet;
 
@@ -17,34 +18,35 @@ use crate::model::{
 use crate::store::postgres::session::Param;
 use crate::store::postgres::trouble::{Fail, is_in_the_way};
 
-/// What the server said.
+/// Response of the server.
 pub(super) struct Answer {
-    /// What was done about leases that had run out, if there were any.
+    /// Result of expiring leases, if some had expired.
     pub(super) ended: Option<Pass>,
-    /// As of when there were none.
+    /// Time at which no lease had expired.
     pub(super) none_expired: Option<i64>,
-    /// What was due has been put in line: as of when, and in which queues. None if there is more.
+    /// Time at which all due tasks were made pending, and the queues concerned. `None` if more are
+    /// due.
     pub(super) promoted: Option<(i64, Vec<QueueName>)>,
-    /// Whether something was due.
+    /// Whether tasks were due.
     pub(super) due: bool,
     rows: Vec<Row>,
 }
 
-/// Leases what is next.
+/// Leases the next tasks.
 pub(super) async fn lease(
     link: &Link,
     ask: &LeaseTasks,
     places: &Places,
     now: Option<i64>,
 ) -> Result<Answer, Fail> {
-    // What the lease has to do first: end leases that have run out.
+    // Expired leases must be ended before tasks are leased.
     let answer = lease_since(link, ask, places, Some(places.expired_since), now).await?;
     if !answer.expired_first()? {
         let none_expired = answer.rows.first().map(|row| row.try_get(TASK_COLUMNS + 1)).transpose()?;
         return Ok(Answer { none_expired, ..answer });
     }
     let ended = match expire_since(link, TaskTable::RECOVER, places.expired_since, now).await {
-        // What cannot be read is in nobody's way.
+        // A row that cannot be read must not prevent other tasks from being leased.
         Err(Fail::Unreadable(error)) => {
             tracing::warn!(%error, "leases that ran out could not be ended");
             link.say("ROLLBACK").await?;
@@ -121,7 +123,8 @@ impl Answer {
         expired_first(&self.rows)
     }
 
-    /// The tasks that were read with a cursor, each with the moves of its level; all tasks, and what is due next.
+    /// Returns the tasks that were read with a cursor, each with the moves of its level; and all
+    /// tasks, with the time at which the next one is due.
     pub(super) fn read(&self) -> Result<(Vec<(Task, i64)>, Leased), Fail> {
         let expired = self.ended.as_ref().map_or(0, |ended| ended.recovered.expired());
         let mut leased = Leased { tasks: Vec::new(), next_due: None, more: false, expired };
@@ -143,7 +146,8 @@ impl Answer {
     }
 }
 
-/// As of when nothing was due in any of the queues. None if one of them is not open.
+/// Returns the time at which no task was due in any of the queues, or `None` if one of the queues
+/// is not open.
 fn nothing_due(rows: &[Row]) -> Result<Option<i64>, Fail> {
     let Some(row) = rows.first() else { return Ok(None) };
     let all_open: bool = row.try_get(TASK_COLUMNS + 3)?;
@@ -168,15 +172,15 @@ fn complete(promoted: &[Row]) -> Result<Option<(i64, Vec<QueueName>)>, Fail> {
     Ok(Some((row.try_get(0)?, names.map_err(unreadable)?)))
 }
 
-/// Puts tasks with a lock in line that are due, by the rules. Says how many, and whether another transaction was in the way
-/// of some.
+/// Makes due tasks with a lock pending, on the slow path. Returns their number, and whether another
+/// transaction had locked some of the rows.
 pub(super) async fn promote_locked(link: &Link, rows: &[Row], now: Option<i64>) -> Result<(u32, bool), Fail> {
     let (ids, chains) = ids_and_chains(rows)?;
     if ids.is_empty() {
         return Ok((0, false));
     }
     match promote_these(link, IMPATIENT, &ids, chains, now).await {
-        // Another transaction holds the head of a lock. The other tasks do not wait for it.
+        // Another transaction has locked a head row. The other tasks do not wait for it.
         Err(Fail::Said(error)) if is_in_the_way(&error) => {
             link.say("ROLLBACK").await?;
             let one_by_one = OneByOne::new();
@@ -212,7 +216,7 @@ async fn promote_these(
     Ok(promoted)
 }
 
-/// The first three columns: a task, its lock and its queue.
+/// Reads the first three columns: a task, its lock and its queue.
 pub(super) fn ids_and_chains<'a>(
     rows: impl IntoIterator<Item = &'a Row>,
 ) -> Result<(Vec<TaskId>, BTreeSet<Chain>), Fail> {

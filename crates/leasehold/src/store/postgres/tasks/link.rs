@@ -1,4 +1,4 @@
-//! A connection made for tasks, with the statements that it has prepared.
+//! Connection for tasks, with its prepared statements.
 
 use async_trait::async_trait;
 use tokio::sync::OnceCell;
@@ -12,12 +12,13 @@ use crate::store::postgres::gate::{Gate, Use};
 use crate::store::postgres::session::Param;
 use crate::store::postgres::trouble::Fail;
 
-/// How statements are planned: along the indexes that were made for them, once. What a planner thinks of a table that was
-/// empty when it looked, or that has grown a thousandfold since, must not make it sort the backlog.
+/// Planner settings: statements are planned once, along the indexes that were made for them.
+/// Statistics of a table that was empty at planning time, or that has grown a thousandfold since,
+/// must not make the planner sort the backlog.
 pub(super) const PLANS: &str = "SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; \
                      SET enable_mergejoin = off; SET jit = off; SET plan_cache_mode = force_generic_plan";
 
-/// Whoever can be asked: a link, or a transaction of the caller.
+/// Executor of statements: a link, or a transaction of the caller.
 #[async_trait]
 pub(super) trait Line: Sync {
     /// Sends one statement and waits for its rows.
@@ -28,15 +29,16 @@ pub(super) trait Line: Sync {
 pub(in crate::store::postgres) struct Link {
     client: Client,
     texts: Texts,
-    /// None behind a pooler, where the next statement may go to another server process.
+    /// Prepared statements; `None` behind a pooler, where the next statement may go to another
+    /// server process.
     prepared: Option<Box<[OnceCell<Statement>; COUNT]>>,
-    /// Who this connection is on the server; none if that cannot be known.
+    /// Server process of this connection; `None` if it cannot be known.
     backend: Option<Backend>,
     clock: ServerClock,
 }
 
 impl Link {
-    /// Opens one. To be called where it is to live.
+    /// Opens a connection on the current runtime, where it lives.
     pub(super) async fn open(gate: &Gate, texts: Texts) -> Result<Self, Fail> {
         let (client, wire) = gate.connect(Use::Tasks).await?;
         tokio::spawn(async move {
@@ -53,27 +55,28 @@ impl Link {
         Ok(Self { client, texts, prepared, backend, clock: ServerClock::default() })
     }
 
-    /// Whether it is known to be gone.
+    /// Whether the connection is known to be closed.
     pub(super) fn is_closed(&self) -> bool {
         self.client.is_closed()
     }
 
-    /// Who this connection is on the server.
+    /// Returns the server process of this connection.
     pub(super) const fn backend(&self) -> Option<&Backend> {
         self.backend.as_ref()
     }
 
-    /// The bare connection.
+    /// Returns the underlying client.
     pub(in crate::store::postgres) const fn client(&self) -> &Client {
         &self.client
     }
 
-    /// Sends a few plain words, such as BEGIN.
+    /// Executes statements by the simple query protocol, such as BEGIN.
     pub(super) async fn say(&self, words: &str) -> Result<(), tokio_postgres::Error> {
         self.client.batch_execute(words).await
     }
 
-    /// Prepares what follows, so that it is sent the moment it is first polled: inside a transaction the order counts.
+    /// Prepares statements, so that each is sent when first polled: inside a transaction the order
+    /// matters.
     pub(super) async fn ready(&self, what: &[Sql]) -> Result<(), tokio_postgres::Error> {
         for what in what {
             self.statement(*what).await?;

@@ -1,5 +1,5 @@
-//! The few connections that there are for tasks. They are not those of the locks, and neither is the thread that they live
-//! on: however much is done with tasks, a lock's renewal does not wait for it.
+//! Connection pool for tasks. The connections and their thread are separate from those of the
+//! locks, so that the renewal of a lock never waits for work on tasks.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 use super::link::Link;
 use super::text::Texts;
 use crate::error::Result;
-use crate::store::Moment;
+use crate::store::BootInstant;
 use crate::store::background::Background;
 use crate::store::postgres::gate::Gate;
 use crate::store::postgres::idle::LONG_IDLE;
@@ -17,20 +17,21 @@ use crate::store::postgres::session::{DEADLINE, within};
 use crate::store::postgres::trouble::{Again, Fail};
 use crate::store::repeat::Repeat;
 
-/// How long one try may take: the callers' patience ends a little later.
+/// Timeout of one attempt; the callers' timeout is a little longer.
 const STEP: Duration = Duration::from_millis(4500);
-/// So often others may be in the way.
+/// Maximum number of attempts if other transactions conflict.
 const TRIES: u32 = 4;
 
-/// The connections.
+/// Connections for tasks.
 #[derive(Debug)]
 pub(in crate::store::postgres) struct Pool {
     pub(super) gate: Arc<Gate>,
     pub(super) texts: Texts,
     room: Semaphore,
-    /// One more, for heartbeats while all others are in use: they must not wait behind other work of this process.
+    /// One more connection, for heartbeats while all others are in use: heartbeats must not wait
+    /// behind other work of this process.
     reserve: Semaphore,
-    idle: Mutex<Vec<(Arc<Link>, Moment)>>,
+    idle: Mutex<Vec<(Arc<Link>, BootInstant)>>,
     home: Mutex<Option<Arc<Background>>>,
 }
 
@@ -46,13 +47,14 @@ impl Pool {
         })
     }
 
-    /// Where the server is, and as of when.
+    /// Returns the gate, for the address of the server and the time.
     pub(in crate::store::postgres) fn gate(&self) -> &Gate {
         &self.gate
     }
 
-    /// Does something with a connection, to its end even if the caller does not wait for it; again with another one, if
-    /// others were in the way or the connection turns out to be gone.
+    /// Executes work with a connection, to its end even if the caller is dropped. The work is
+    /// repeated with another connection if transactions conflict or the connection turns out to be
+    /// closed.
     pub(in crate::store::postgres) async fn run<T, W, F>(
         self: &Arc<Self>,
         repeat: impl Into<Repeat>,
@@ -74,7 +76,7 @@ impl Pool {
         self.home()?.run(tried).await
     }
 
-    /// The same for what must not wait until a connection is free.
+    /// Like [`run`](Self::run), for work that must not wait until a connection is free.
     pub(in crate::store::postgres) async fn run_at_once<T, W, F>(
         self: &Arc<Self>,
         repeat: impl Into<Repeat>,
@@ -107,14 +109,15 @@ impl Pool {
         loop {
             let link = self.take().await?;
             let mut unanswered = Unanswered { gate: &self.gate, link: Some(link.clone()) };
-            // After an error a transaction may be open: the link goes, and the transaction with it.
+            // After an error a transaction may be open: the connection is dropped, which ends the
+            // transaction.
             let fail = match within(STEP, Box::pin(work(link.clone()))).await {
                 Ok(done) => {
                     unanswered.link = None;
                     let mut idle = self.idle();
-                    // The one in reserve is not kept.
+                    // The reserve connection is not kept.
                     if idle.len() < self.gate.options.pool {
-                        idle.push((link, Moment::now()));
+                        idle.push((link, BootInstant::now()));
                     }
                     return Ok(done);
                 }
@@ -135,7 +138,7 @@ impl Pool {
                 return Err(fail);
             }
             if matches!(fail.again(), Again::Perhaps) {
-                // The others are of the same age.
+                // The other connections are of the same age, and probably closed too.
                 self.idle().clear();
             }
         }
@@ -150,28 +153,29 @@ impl Pool {
                 None => break Arc::new(self.open().await?),
             }
         };
-        // What was given up must not come to pass after what follows.
+        // An abandoned statement must not take effect after the statements that follow.
         self.gate.abandoned.end_all(link.client()).await?;
         Ok(link)
     }
 
-    /// One more connection. To be called where it is to live.
+    /// Opens another connection on the current runtime, where it lives.
     pub(super) async fn open(&self) -> Result<Link, Fail> {
         Link::open(&self.gate, self.texts.clone()).await
     }
 
-    /// Closes the connections that nobody has used for long; says how many are left.
-    pub(in crate::store::postgres) fn close_idle(&self, now: Moment) -> usize {
+    /// Closes connections that have been idle for [`LONG_IDLE`], and returns the number of those
+    /// left.
+    pub(in crate::store::postgres) fn close_idle(&self, now: BootInstant) -> usize {
         let mut idle = self.idle();
         idle.retain(|(link, used)| !link.is_closed() && now.after(*used) < LONG_IDLE);
         idle.len()
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<(Arc<Link>, Moment)>> {
+    fn idle(&self) -> MutexGuard<'_, Vec<(Arc<Link>, BootInstant)>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The thread, started when it is first needed.
+    /// Returns the background thread, which is started on first use.
     pub(super) fn home(&self) -> Result<Arc<Background>> {
         let mut home = self.home.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(home) = &*home {
@@ -183,7 +187,8 @@ impl Pool {
     }
 }
 
-/// A connection on which something is under way. Unless its answer has come, the connection is given up.
+/// Connection with a statement in flight. Dropping it before the answer has arrived abandons the
+/// connection.
 struct Unanswered<'a> {
     gate: &'a Gate,
     link: Option<Arc<Link>>,

@@ -1,4 +1,4 @@
-//! Tasks, queues and workers, to look at.
+//! Queries of tasks, queues and workers.
 
 use std::collections::BTreeMap;
 
@@ -14,23 +14,24 @@ use crate::store::ListTasks;
 use crate::store::lock_store::page_size;
 use crate::store::postgres::trouble::Fail;
 
-/// A list's question, as a statement that has only what was asked for, so that the planner can choose.
+/// List query, as a statement with only the requested conditions, so that the planner can choose an
+/// index.
 pub(super) struct Question {
     sql: String,
-    /// What must be so.
+    /// Conditions, joined by AND.
     parts: Vec<String>,
     params: Vec<(Box<dyn ToSql + Sync + Send>, Type)>,
 }
 
 impl Question {
-    /// One task.
+    /// Builds the query for one task.
     pub(super) fn one(id: TaskId, schema: &str) -> Self {
         let mut question = Self::new();
         question.also("t.id = ", Box::new(*id.as_uuid()), Type::UUID);
         question.end("", schema)
     }
 
-    /// The newest first.
+    /// Builds the query for a list, newest first.
     pub(super) fn list(ask: &ListTasks, schema: &str) -> Self {
         let mut question = Self::new();
         let before = ask.after.as_ref().and_then(|after| after.0.parse::<Uuid>().ok());
@@ -47,7 +48,8 @@ impl Question {
             question.also("t.worker = ", Box::new(*worker.as_uuid()), Type::UUID);
         }
         if let Some(state) = ask.state {
-            // A number of ours, as it stands: then an index that is for this state can serve.
+            // A literal number, not a parameter, so that a partial index for this state can be
+            // used.
             question.parts.push(format!("t.state = {}", state as i16));
         }
         if !ask.archived {
@@ -83,7 +85,7 @@ impl Question {
     }
 }
 
-/// The queues, by name, with their counts.
+/// Returns the queues, by name, with their counts.
 pub(super) fn queues(rows: &[Row]) -> Result<Vec<QueueStatus>, Fail> {
     let mut queues: BTreeMap<QueueName, QueueStatus> = BTreeMap::new();
     for row in rows {
@@ -94,7 +96,8 @@ pub(super) fn queues(rows: &[Row]) -> Result<Vec<QueueStatus>, Fail> {
             paused: None,
         });
         match row.try_get::<_, Option<i16>>(2)? {
-            // One that is being counted in another transaction may be missing for a moment; less than none there is not.
+            // A task that another transaction is counting may briefly be missing from the sum, which
+            // must not be negative.
             Some(state) => {
                 let count = row.try_get::<_, i64>(3)?.max(0);
                 status.counts.set(rows::state(state)?, rows::number(count)?);
@@ -105,7 +108,7 @@ pub(super) fn queues(rows: &[Row]) -> Result<Vec<QueueStatus>, Fail> {
     Ok(queues.into_values().collect())
 }
 
-/// The workers, oldest first.
+/// Returns the workers, oldest first.
 pub(super) fn workers(rows: &[Row]) -> Result<Vec<WorkerStatus>, Fail> {
     let worker = |row: &Row| {
         let info = rows::json(row, 0)?.ok_or_else(|| Fail::Unreadable("a worker without a word".into()))?;

@@ -1,22 +1,22 @@
-//! Tasks, out of rows.
+//! Conversion of rows to tasks.
 
 use serde::de::DeserializeOwned;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
 use crate::model::{
-    Fingerprint, LockName, Note, Payload, Priority, QueueName, Retries, Task, TaskId, TaskKey, TaskState,
-    Timestamp, Token, Ttl, WorkerId,
+    Fingerprint, LockName, Message, Payload, Priority, QueueName, RetryPolicy, Task, TaskId, TaskKey,
+    TaskState, Timestamp, Token, Ttl, WorkerId,
 };
 use crate::store::postgres::trouble::Fail;
 
-/// How many columns a task has; what a statement adds comes after them.
+/// Number of columns of a task; additional columns of a statement follow them.
 pub(super) const TASK_COLUMNS: usize = 31;
 
-/// A task, from the first columns of a row.
+/// Reads a task from the first columns of a row.
 pub(super) fn task(row: &Row) -> Result<Task, Fail> {
     let payload = Payload::trusted(row.try_get::<_, &str>(18)?);
-    // One that was added without a key has none.
+    // A task that was added without a key has no fingerprint.
     let fingerprint =
         row.try_get::<_, Option<i64>>(23)?.map(|print| Fingerprint::from_u64(print.cast_unsigned()));
     let state = state(row.try_get(2)?)?;
@@ -44,10 +44,10 @@ pub(super) fn task(row: &Row) -> Result<Task, Fail> {
         fingerprint: fingerprint.unwrap_or(Fingerprint::NONE),
         payload,
         result: row.try_get::<_, Option<&str>>(19)?.map(Payload::trusted),
-        error: row.try_get::<_, Option<&str>>(20)?.map(Note::new),
+        error: row.try_get::<_, Option<&str>>(20)?.map(Message::new),
         events: json(row, 21)?.unwrap_or_default(),
         key: row.try_get::<_, Option<&str>>(22)?.map(TaskKey::new).transpose().map_err(unreadable)?,
-        retries: Retries { attempts: count(row, 24)?, first: ttl(row, 25)?, longest: ttl(row, 26)? },
+        retries: RetryPolicy { attempts: count(row, 24)?, first: ttl(row, 25)?, longest: ttl(row, 26)? },
         created_at: time(row, 27)?,
         wanted_until: maybe_time(row, 30)?,
     })
@@ -71,7 +71,7 @@ pub(super) fn maybe_time(row: &Row, at: usize) -> Result<Option<Timestamp>, Fail
     Ok(micros.map(number).transpose()?.map(Timestamp::from_micros))
 }
 
-/// What is stored as JSON, if it is there.
+/// Parses a JSON column, if it is not null.
 pub(super) fn json<T: DeserializeOwned>(row: &Row, at: usize) -> Result<Option<T>, Fail> {
     let text: Option<&str> = row.try_get(at)?;
     text.map(serde_json::from_str).transpose().map_err(unreadable)

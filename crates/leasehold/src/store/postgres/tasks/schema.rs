@@ -1,7 +1,7 @@
-//! The tables of tasks and documents: the second, third and fifth version of the schema.
+//! Tables of tasks and documents: versions 2, 3, 6 and 7 of the schema.
 
-/// What brings the schema there. Times are in microseconds since 1970. States are numbers: 0 scheduled, 1 blocked,
-/// 2 pending, 3 running, 4 succeeded, 5 failed, 6 aborted.
+/// Version 2: tables of tasks and documents. Times are in microseconds since 1970. States are
+/// numbers: 0 scheduled, 1 blocked, 2 pending, 3 running, 4 succeeded, 5 failed, 6 aborted.
 pub(in crate::store::postgres) const SCHEMA: &str = "
     -- What changes while a task goes its way. Kept small, and with room in each page, because every step writes it anew.
     -- The end of a lease is in no index, so a sign of life changes the row where it is.
@@ -45,9 +45,10 @@ pub(in crate::store::postgres) const SCHEMA: &str = "
     CREATE INDEX docs_until ON $s.docs (until) WHERE until IS NOT NULL;
 ";
 
-/// Version 3: a task is one row. Two rows for each cost more to write than what is written once costs to write again: of a
-/// step that stays on its page the server logs only what has changed, and what is long lies apart in any case. A fingerprint
-/// that is not there is that of the payload.
+/// Version 3: a task is one row. Writing two rows per task costs more than rewriting the columns
+/// that never change: for an update that stays on its page the server logs only what has changed,
+/// and long values are stored out of line in any case. A null fingerprint means that the task was
+/// added without a key.
 pub(in crate::store::postgres) const ONE_ROW: &str = "
     ALTER TABLE $s.tasks ADD COLUMN created_at bigint, ADD COLUMN fingerprint bigint, ADD COLUMN first_pause bigint,
         ADD COLUMN longest_pause bigint, ADD COLUMN attempts integer, ADD COLUMN key text COLLATE \"C\",
@@ -61,14 +62,17 @@ pub(in crate::store::postgres) const ONE_ROW: &str = "
     DROP TABLE $s.task_bodies;
 ";
 
-/// Version 6. `ahead`: the task was leased ahead, and its worker has not started it yet; of no meaning unless it is leased. What
-/// a leasehold from before has leased counts as started. `expiries`: how many leases in a row ran out after the start.
+/// Version 6. `ahead`: the task was leased ahead, and its worker has not started it yet;
+/// meaningless unless the task is leased. Tasks that an older release has leased count as started.
+/// `expiries`: number of consecutive leases that expired after the start.
 ///
-/// `check_at`: when to look next whether the lease has run out; never later than its end. A heartbeat leaves it where it is, so
-/// it changes the row in place; whoever looks and finds the lease alive moves it to the lease's end. So leases that run out
-/// are found without reading all that run, and from a cursor on.
+/// `check_at`: time of the next check whether the lease has expired; never later than the lease's
+/// end. A heartbeat does not change `check_at`, so the row is updated in place; a check that finds
+/// the lease active moves `check_at` to the lease's end. So expired leases are found from a cursor
+/// on, without reading all running tasks.
 ///
-/// Two indexes are over all queues: recovery and retention cost the same however many queues there were.
+/// Two indexes span all queues: the cost of recovery and retention does not depend on the number of
+/// queues.
 pub(in crate::store::postgres) const BEGUN: &str = "
     ALTER TABLE $s.tasks ADD COLUMN ahead boolean NOT NULL DEFAULT false, ADD COLUMN expiries integer NOT NULL DEFAULT 0,
         ADD COLUMN check_at bigint;
@@ -81,9 +85,10 @@ pub(in crate::store::postgres) const BEGUN: &str = "
     CREATE INDEX tasks_finished ON $s.tasks (archived, finished_at) WHERE finished_at IS NOT NULL;
 ";
 
-/// Version 7: a lock has a head in each queue, a task may wait for the process that added it, and a task that becomes pending
-/// keeps its place. `early` says that it stands before others that were pending already: no cursor may pass over it. A pending
-/// task of one queue no longer blocks tasks of another: the first blocked task of each queue becomes its head.
+/// Version 7: a lock has a head in each queue, a task may have a deadline of its runner, the
+/// process that added it, and a task that becomes pending keeps its position. `early`: the task
+/// precedes others that were pending already, so no cursor may skip it. A pending task of one queue
+/// no longer blocks tasks of another: the first blocked task of each queue becomes its head.
 pub(in crate::store::postgres) const HEADS_PER_QUEUE: &str = "
     ALTER TABLE $s.tasks ADD COLUMN early boolean NOT NULL DEFAULT false, ADD COLUMN wanted_until bigint;
     ALTER TABLE $s.task_levels ADD COLUMN early boolean NOT NULL DEFAULT false;

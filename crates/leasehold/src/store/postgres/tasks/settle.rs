@@ -1,4 +1,4 @@
-//! The end of attempts, and signs of life: a batch in one statement.
+//! End of attempts, and heartbeats: one statement per batch.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,16 +12,17 @@ use super::rows;
 use super::sql::Sql;
 use super::wakes::Stir;
 use crate::model::{
-    Asked, Beat, HeldTask, Payload, Settle, Settled, TaskAnswer, TaskId, TaskOp, TaskState, Ttl, Verdict,
-    WorkerInfo,
+    Asked, AttemptResult, HeartbeatResult, HeldTask, Payload, Settle, Settled, TaskAnswer, TaskId, TaskOp,
+    TaskState, Ttl, WorkerInfo,
 };
 use crate::store::postgres::session::Param;
 use crate::store::postgres::trouble::{Fail, is_in_the_way};
 
-/// What became of each task.
+/// Result for each task.
 type Answers = BTreeMap<TaskId, Settled>;
 
-/// Ends attempts. Sent again it is answered as before. A task that another transaction holds does not keep the others waiting.
+/// Ends attempts. Idempotent: a repeated call returns the same results. A task whose row another
+/// transaction has locked does not delay the others.
 pub(super) async fn settle(
     link: &Link,
     settle: &[Settle],
@@ -58,7 +59,7 @@ fn add(answers: &mut Answers, stirs: &mut Vec<Stir>, (settled, stirred): (Answer
     stirs.extend(stirred);
 }
 
-/// Ends these attempts as one step.
+/// Slow path: ends these attempts atomically.
 async fn by_the_rules(
     link: &Link,
     words: &str,
@@ -80,14 +81,14 @@ async fn by_the_rules(
     Ok((answers, bench.commit(link).await?))
 }
 
-/// Those that went well and that SQL can decide about.
+/// Ends the successful attempts that SQL can decide about.
 async fn done(link: &Link, settle: &[Settle], now: Option<i64>) -> Result<Answers, Fail> {
     let (mut ids, mut tokens, mut results) = (Vec::new(), Vec::new(), Vec::new());
-    // In the order of the ids, so that two of these never wait for each other.
+    // In the order of the ids, so that concurrent calls never wait for each other.
     let mut sorted: Vec<&Settle> = settle.iter().collect();
     sorted.sort_by_key(|settle| settle.id);
     for settle in sorted {
-        if let Verdict::Done(result) = &settle.verdict {
+        if let AttemptResult::Done(result) = &settle.verdict {
             ids.push(*settle.id.as_uuid());
             tokens.push(large(settle.token.get()));
             results.push(result.as_ref().map(Payload::as_str));
@@ -100,7 +101,7 @@ async fn done(link: &Link, settle: &[Settle], now: Option<i64>) -> Result<Answer
     rows.iter().map(|row| Ok((rows::id(row, 0)?, Settled::Now(TaskState::Succeeded)))).collect()
 }
 
-/// What is sent with signs of life.
+/// Parameters of heartbeats.
 pub(super) struct Beats {
     worker: Uuid,
     info: Option<String>,
@@ -112,7 +113,7 @@ pub(super) struct Beats {
 }
 
 impl Beats {
-    /// In the order of the ids, as settlements come.
+    /// Builds the parameters in the order of the ids, like those of settlements.
     pub(super) fn new(worker: &WorkerInfo, held: &[HeldTask], ttl: Ttl) -> Result<Self, Fail> {
         let mut held: Vec<&HeldTask> = held.iter().collect();
         held.sort_by_key(|held| held.id);
@@ -135,12 +136,14 @@ impl Beats {
     }
 }
 
-/// The answers, in the order of the leases.
-pub(super) fn beats(held: &[HeldTask], rows: &[Row]) -> Result<Vec<Beat>, Fail> {
+/// Returns the results in the order of the leases.
+pub(super) fn beats(held: &[HeldTask], rows: &[Row]) -> Result<Vec<HeartbeatResult>, Fail> {
     let mut kept: BTreeMap<TaskId, Option<Asked>> = BTreeMap::new();
     for row in rows {
         kept.insert(rows::id(row, 0)?, rows::json(row, 1)?);
     }
-    let beat = |held: &HeldTask| kept.get(&held.id).map_or(Beat::Lost, |asked| Beat::Kept(asked.clone()));
+    let beat = |held: &HeldTask| {
+        kept.get(&held.id).map_or(HeartbeatResult::Lost, |asked| HeartbeatResult::Extended(asked.clone()))
+    };
     Ok(held.iter().map(beat).collect())
 }

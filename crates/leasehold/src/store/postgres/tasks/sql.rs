@@ -1,10 +1,11 @@
-//! Every statement about tasks and documents. Names and texts are parameters. The numbers are states: see `schema.rs`.
+//! All statements on tasks and documents. Names and texts are parameters. The numbers are states:
+//! see `schema.rs`.
 
 use tokio_postgres::types::Type;
 
 use super::sql_rules as rules;
 
-/// What can be asked of a link.
+/// Statements that a link can execute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::store::postgres) enum Sql {
     Add,
@@ -119,14 +120,15 @@ pub(super) const ALL: &[(Sql, &str, &[Type])] = &[
     (Sql::DocForget, DOC_FORGET, &[]),
 ];
 
-// --- tasks: what is hot ----------------------------------------------------------------------------------------------
+// --- tasks: fast path -----------------------------------------------------------------------------
 //
-// Rows that were found and locked are changed by their place (`ctid`), which spares a walk down the index for each. One that
-// somebody else changed between the look and the lock is then at another place, and left out: a lease finds it the next time,
-// and of a settlement it goes to the rules. Signs of life go by the id: a lease must not be said to be lost.
+// Rows that were found and locked are updated by their `ctid`, which saves an index lookup for
+// each. A row that another session changed between the read and the row lock has another `ctid` and
+// is left out: a lease finds it the next time, and a settlement of it takes the slow path.
+// Heartbeats use the id, because a lease that is held must not be reported as lost.
 
-/// Adds plain tasks: without key or lock, each id once, sorted, so that two of these never wait for each other in a
-/// circle. What is there already is left alone.
+/// Adds simple tasks: without key or lock, each id once, sorted, so that concurrent inserts never
+/// deadlock. Existing tasks are not changed.
 const ADD: &str = "
     WITH clock AS MATERIALIZED (SELECT $NOW AS now),
     new AS MATERIALIZED (
@@ -149,9 +151,10 @@ const ADD: &str = "
         INSERT INTO $s.task_counts SELECT queue, state, count(*) FROM added GROUP BY queue, state)
     SELECT now FROM clock";
 
-/// The same for what is mostly so: all of them are new, else it is an error; they are alike but for what they are about;
-/// they are due; and their queue and priority are known, else nothing is added, and nothing said. It is what most
-/// programs do most, so it has no more in it than it must: each array, each step costs microseconds.
+/// Like `ADD`, for the most common case: all tasks are new, otherwise the statement fails; they
+/// differ only in id and payload; they are due; and their queue and priority are known, otherwise
+/// nothing is added and no row is returned. Most programs do this most often, so the statement
+/// contains only what is necessary: each array and each step costs microseconds.
 const ADD_ALIKE: &str = "
     WITH clock AS MATERIALIZED (SELECT $NOW AS now FROM $s.task_levels WHERE queue = $3 AND priority = $4),
     added AS (
@@ -162,15 +165,17 @@ const ADD_ALIKE: &str = "
     counted AS (INSERT INTO $s.task_counts SELECT $3, 2, cardinality($1) FROM clock)
     SELECT now FROM clock";
 
-/// Gives a worker what is next of each open queue in `$1`: along the index, from where its cursor stands, and those of
-/// several queues and priorities merged by rank. Tasks that became pending in a place before others (`early`) are read from
-/// the beginning, and move no cursor. With `$10`, nothing if something is due that has to be put in line first;
-/// that is for [`Sql::LeaseRest`] only what has a lock, which the rules put in line. With `$15`, nothing if leases may have run
-/// out since then, or the deadlines of runners, which the rules end first.
+/// Leases the next tasks of each open queue in `$1`: along the index, from the cursor on, merged by
+/// rank over several queues and priorities. Tasks that became pending before others (`early`) are
+/// read from the beginning, and move no cursor. With `$10`, leases nothing if due tasks must be
+/// made pending first; for [`Sql::LeaseRest`] these are only tasks with a lock, which the slow path
+/// makes pending. With `$15`, leases nothing if leases, or the deadlines of runners, may have
+/// expired since then, which the slow path ends first.
 ///
-/// The worker starts the first `$13` tasks at once; `$14` says that it has no other. The answer ends as `LeaseTasks::gives`
-/// of the model says: before a task that must not be fetched ahead, and around one that runs alone.
-/// There is always a row, with the time, whether all queues are open, what is due next, and whether the answer was cut short.
+/// The worker starts the first `$13` tasks at once; `$14` means that it has no other. The answer
+/// ends as `LeaseTasks::gives` of the model defines: before a task that must not be fetched ahead,
+/// and around one that runs alone. There is always a row, with the time, whether all queues are
+/// open, when the next task is due, and whether the answer was cut short.
 const LEASE: &str = "
     WITH clock AS MATERIALIZED (SELECT $NOW AS now),
     open AS MATERIALIZED (
@@ -237,8 +242,8 @@ const LEASE: &str = "
     FROM facts f LEFT JOIN leased t ON true
     ORDER BY $RANK, t.run_at, t.id";
 
-/// Puts in line what is due and has no lock; with `$3`, nothing if leases may have run out since then, or the deadlines of
-/// runners, which the rules end first.
+/// Makes due tasks without a lock pending. With `$3`, does nothing if leases, or the deadlines of
+/// runners, may have expired since then, which the slow path ends first.
 const PROMOTE: &str = "
     WITH clock AS MATERIALIZED (SELECT $NOW AS now),
     open AS MATERIALIZED (
@@ -264,7 +269,8 @@ const PROMOTE: &str = "
         GROUP BY queue, s.state, s.sign)
     SELECT now, (SELECT count(*) FROM moved), ARRAY(SELECT name FROM open) FROM clock";
 
-/// The same in all queues, paused or not, from `$1` on; says how many, and as of when.
+/// Makes due tasks without a lock pending in all queues, paused or not, from `$1` on. Returns the
+/// time and the number of tasks.
 const PROMOTE_ALL: &str = "
     WITH clock AS MATERIALIZED (SELECT $NOW AS now),
     due AS MATERIALIZED (
@@ -281,10 +287,12 @@ const PROMOTE_ALL: &str = "
         GROUP BY queue, s.state, s.sign)
     SELECT now, (SELECT count(*) FROM moved) FROM clock";
 
-/// Ends attempts that went well, of tasks without a lock, in the order of `$1`, which is that of their ids. Those that are
-/// not answered are not as expected, or held by another transaction: the rules look at them. Each is looked up by its id, whatever a planner thinks of it:
-/// one that took the table for empty compared everything that runs with everything that is settled. So the state is looked at
-/// only after that: asked for with the id, it would let the planner read the index of all that runs.
+/// Ends successful attempts of tasks without a lock, in the order of `$1`, which is that of their
+/// ids. Tasks that are not returned differ from what was expected, or are locked by another
+/// transaction: they take the slow path. Each task must be looked up by its id, whatever the
+/// statistics: a plan for a table that seemed empty compared all running tasks with all settled
+/// ones. So the state is checked only afterwards: as a condition beside the id it would let the
+/// planner read the index of all running tasks.
 const DONE: &str = "
     WITH clock AS MATERIALIZED (SELECT $NOW AS now),
     held AS MATERIALIZED (
@@ -303,7 +311,8 @@ const DONE: &str = "
         CROSS JOIN (VALUES (3::smallint, -1), (4::smallint, 1)) AS s (state, sign))
     SELECT id FROM done";
 
-/// Takes a worker's signs of life, in the order of `$3`, which is that of the ids. The time is read for each row when it is locked.
+/// Records a worker's heartbeats, in the order of `$3`, which is that of the ids. The time is read
+/// for each row when the row is locked.
 const BEAT: &str = "
     WITH heard AS (
         INSERT INTO $s.workers AS w (id, started_at, seen_at, info) SELECT $1, $NOW, $NOW, $2 WHERE $2 IS NOT NULL
@@ -317,14 +326,14 @@ const BEAT: &str = "
         ahead = t.ahead AND NOT (h.begun OR h.progress IS NOT NULL), progress = coalesce(h.progress, t.progress)
     FROM held h WHERE t.id = h.id AND h.fits RETURNING t.id, t.cancel";
 
-/// Makes queues and priorities known.
+/// Creates the rows of queues and priorities.
 const LEVEL: &str = "
     WITH levels AS (
         INSERT INTO $s.task_levels (queue, priority) SELECT * FROM unnest($1::text[], $2::integer[])
         ON CONFLICT DO NOTHING RETURNING queue)
     INSERT INTO $s.task_queues (name) SELECT DISTINCT queue FROM levels ON CONFLICT DO NOTHING";
 
-// --- tasks: to look at, and to forget --------------------------------------------------------------------------------
+// --- tasks: queries and retention -----------------------------------------------------------------
 
 const QUEUES: &str = "
     SELECT name, pause, NULL::smallint, NULL::bigint FROM $s.task_queues
@@ -334,7 +343,8 @@ const KEYED: &str = "
     SELECT $TASK FROM $s.task_keys k JOIN $s.tasks t ON t.id = k.id
     WHERE k.queue = $1 AND k.key = $2";
 
-/// The finished tasks of a queue, or of all, that ended before `$3`: the first `$4`, with `$2` only of that state.
+/// Archives finished tasks of a queue, or of all, that ended before `$3`: the first `$4`, with `$2`
+/// only those of that state.
 const ARCHIVE: &str = "
     WITH old AS MATERIALIZED (
         SELECT t.id FROM $s.tasks t
@@ -364,19 +374,20 @@ const PURGE: &str = "
         INSERT INTO $s.task_counts SELECT queue, state, -count(*) FROM gone WHERE NOT archived GROUP BY queue, state)
     SELECT count(*) FROM gone";
 
-/// Adds up counts; those that somebody else is adding up are left to it.
+/// Folds counts into their sums; rows that another session is folding are skipped.
 const FOLD: &str = "
     WITH part AS MATERIALIZED (SELECT ctid FROM $s.task_counts LIMIT 20000 FOR UPDATE SKIP LOCKED),
     gone AS (
         DELETE FROM $s.task_counts WHERE ctid = ANY (ARRAY(SELECT ctid FROM part)) RETURNING queue, state, delta)
     INSERT INTO $s.task_counts SELECT queue, state, sum(delta) FROM gone GROUP BY queue, state HAVING sum(delta) <> 0";
 
-// --- documents -------------------------------------------------------------------------------------------------------
+// --- documents ------------------------------------------------------------------------------------
 
 const DOC_GET: &str = "
     SELECT version, body FROM $s.docs WHERE key = $1 AND (until IS NULL OR until > $NOW)";
 
-/// Written if it is as expected: version `$2`, or not there, or no longer worth keeping. A version is never used twice.
+/// Writes the document if its state is as expected: version `$2`, or absent, or expired. A version
+/// is never used twice.
 const DOC_PUT: &str = "
     WITH clock AS MATERIALIZED (SELECT $NOW AS now),
     changed AS (
@@ -390,14 +401,16 @@ const DOC_PUT: &str = "
         WHERE d.until <= excluded.version RETURNING d.version)
     SELECT version FROM changed UNION ALL SELECT version FROM added";
 
-/// By key: after `$1`, from the prefix `$2` on and before `$3`; with `$4` without the back room.
+/// Lists documents by key: after `$1`, from the prefix `$2` on and before `$3`; with `$4` without
+/// the reserved prefix.
 const DOC_LIST: &str = "
     SELECT key, version, body FROM $s.docs
     WHERE key > $1 AND key >= $2 AND ($3::text IS NULL OR key < $3) AND NOT ($4 AND key >= E'\\x01' AND key < E'\\x02')
       AND (until IS NULL OR until > $NOW)
     ORDER BY key LIMIT $5";
 
-/// Not before its version has passed, so that the next one is higher.
+/// Deletes expired documents, but not before the clock has passed their version, so that the next
+/// version is higher.
 const DOC_FORGET: &str = "
     DELETE FROM $s.docs WHERE key IN (
         SELECT key FROM $s.docs WHERE until <= (SELECT $NOW) AND version < (SELECT $NOW) ORDER BY until LIMIT 1000

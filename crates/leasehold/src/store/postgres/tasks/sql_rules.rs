@@ -1,61 +1,66 @@
-//! The statements with which tasks are loaded for the rules, and saved as the rules have left them.
+//! Statements that load tasks for the slow path, and save the result.
 
 use tokio_postgres::types::Type;
 
-/// Which of these tasks are there.
+/// Selects those of these tasks that exist.
 pub(super) const KNOWN: &str = "
     SELECT a.id FROM unnest($1::uuid[]) AS a (id)
     CROSS JOIN LATERAL (SELECT FROM $s.tasks t WHERE t.id = a.id OFFSET 0) t";
 
-/// Takes the keys for these tasks, sorted, and says whose they are: nobody else decides about them until the end of the
-/// transaction.
+/// Inserts or locks the keys of these tasks, sorted, and returns their owners: no other session
+/// decides about these keys until the end of the transaction.
 pub(super) const HOLD_KEYS: &str = "
     INSERT INTO $s.task_keys AS k (queue, key, id) SELECT * FROM unnest($1::text[], $2::text[], $3::uuid[])
     ON CONFLICT (queue, key) DO UPDATE SET id = k.id RETURNING queue, key, id";
 
-/// Lets go of keys that these tasks do not have after all.
+/// Deletes keys that these tasks do not have after all.
 pub(super) const DROP_KEYS: &str = "
     DELETE FROM $s.task_keys k USING unnest($1::text[], $2::text[], $3::uuid[]) AS n (queue, key, id)
     WHERE k.queue = n.queue AND k.key = n.key AND k.id = n.id";
 
-/// Holds the heads of these locks in these queues, sorted, made if need be, and says which tasks they are.
+/// Locks the head rows of these locks in these queues, sorted, creating them if necessary, and
+/// returns the tasks that are the heads.
 pub(super) const HOLD_HEADS: &str = "
     INSERT INTO $s.task_heads AS h (lock, queue) SELECT * FROM unnest($1::text[], $2::text[])
     ON CONFLICT (lock, queue) DO UPDATE SET id = h.id RETURNING lock, queue, id";
 
-/// How many wait for each of these locks in these queues. Their heads are held: nobody else can be put behind them now.
+/// Counts the tasks that are blocked by each of these locks in these queues. The head rows are
+/// locked, so no other session can block a task behind them now.
 pub(super) const COUNT_BLOCKED: &str = "
     SELECT l.lock, l.queue, (SELECT count(*) FROM $s.tasks t WHERE t.state = 1 AND t.lock = l.lock AND t.queue = l.queue)
     FROM unnest($1::text[], $2::text[]) AS l (lock, queue)";
 
-/// Tasks, in the order of `$1`, which is that of their ids, held until the end of the transaction; and the time.
+/// Loads tasks, in the order of `$1`, which is that of their ids, with row locks until the end of
+/// the transaction; and the time.
 pub(super) const LOAD: &str = "
     SELECT t.*, $NOW FROM unnest($1::uuid[]) AS a (id) CROSS JOIN LATERAL (
         SELECT $TASK FROM $s.tasks t WHERE t.id = a.id FOR UPDATE) t";
 
-/// Tasks as they are, held by nobody.
+/// Reads tasks without row locks.
 pub(super) const LOOK: &str = "
     SELECT t.*, $NOW FROM unnest($1::uuid[]) AS a (id) CROSS JOIN LATERAL (
         SELECT $TASK FROM $s.tasks t WHERE t.id = a.id) t";
 
-/// Those of these tasks that are over, held until the end of the transaction. One that runs must not be held by a transaction
-/// of the caller: its worker could give no heartbeat for it.
+/// Loads those of these tasks that have ended, with row locks until the end of the transaction. A
+/// transaction of the caller must not lock the row of a running task: its worker could not send
+/// heartbeats for it.
 pub(super) const LOAD_OVER: &str = "
     SELECT t.*, $NOW FROM unnest($1::uuid[]) AS a (id) CROSS JOIN LATERAL (
         SELECT $TASK FROM $s.tasks t WHERE t.id = a.id AND t.state >= 4 FOR UPDATE) t";
 
-/// Those of these tasks that are pending, held until the end of the transaction. One that is just being leased is left out.
+/// Loads those of these tasks that are pending, with row locks until the end of the transaction. A
+/// task that is being leased is skipped.
 pub(super) const LOAD_PENDING: &str = "
     SELECT t.*, $NOW FROM unnest($1::uuid[]) AS a (id) CROSS JOIN LATERAL (
         SELECT $TASK FROM $s.tasks t WHERE t.id = a.id AND t.state = 2 FOR UPDATE SKIP LOCKED) t";
 
-/// The first that waits for each of these locks in these queues, but for the tasks `$3`.
+/// Loads the first blocked task of each of these locks in these queues, except for the tasks `$3`.
 pub(super) const FIRST_BLOCKED: &str = "
     SELECT t.* FROM unnest($1::text[], $2::text[]) AS l (lock, queue) CROSS JOIN LATERAL (
         SELECT $TASK FROM $s.tasks t WHERE t.state = 1 AND t.lock = l.lock AND t.queue = l.queue AND t.id <> ALL ($3)
         ORDER BY ($RANK), t.run_at, t.id LIMIT 1 FOR UPDATE) t";
 
-/// Tasks with a lock that are due in these queues.
+/// Selects due tasks with a lock in these queues.
 pub(super) const DUE_LOCKED: &str = "
     SELECT t.id, t.lock, q.name FROM $s.task_queues q CROSS JOIN LATERAL (
         SELECT t.id, t.lock, t.run_at FROM $s.tasks t
@@ -63,15 +68,17 @@ pub(super) const DUE_LOCKED: &str = "
         ORDER BY t.run_at, t.id LIMIT 1000) t
     WHERE q.name = ANY ($1) AND q.pause IS NULL ORDER BY t.run_at, t.id LIMIT 1000";
 
-/// Tasks with a lock that are due in any queue, paused or not, from `$1` on.
+/// Selects due tasks with a lock in any queue, paused or not, from `$1` on.
 pub(super) const ALL_DUE_LOCKED: &str = "
     SELECT t.id, t.lock, t.queue FROM $s.tasks t
     WHERE t.state + 0 = 0 AND t.lock IS NOT NULL AND t.run_at >= $1 AND t.run_at <= (SELECT $NOW)
     ORDER BY t.run_at, t.id LIMIT 1000";
 
-/// Leases that may have run out: those to look at from `$1` on, in the order of that time, and those of a leasehold that does
-/// not know this order; and the deadlines of runners that have passed. Those that are alive are looked at again at their end. Says of each whether it has run out, and if not,
-/// whether that was noted; one that somebody else holds just now is not. There is always a row, with the time.
+/// Selects leases that may have expired: those to be checked from `$1` on, in the order of that
+/// time, and those of an older release, which have no such time; and the deadlines of runners that
+/// have passed. Active leases are checked again at their end. Returns for each whether it has
+/// expired, and if not, whether the next check was recorded, which is not done for a row that
+/// another session has locked. There is always a row, with the time.
 pub(super) const EXPIRED: &str = "
     WITH clock AS MATERIALIZED (SELECT $NOW AS now),
     due AS MATERIALIZED (
@@ -97,9 +104,10 @@ pub(super) const EXPIRED: &str = "
         EXISTS (SELECT FROM moved m WHERE m.id = d.id), c.now
     FROM clock c LEFT JOIN due d ON true ORDER BY d.check_at, d.id";
 
-/// Saves tasks, those that are new and those that are held, with everything that goes with them. Says how many new ones
-/// were added: one less than there were means that somebody else has just added it, and nothing here must come to pass.
-/// A level that is as it has to be is not touched: all who change tasks of it would wait for each other.
+/// Saves new tasks and changed tasks, with all related rows. Returns the number of new tasks that
+/// were added: a lower number than expected means that another session has just added one of them,
+/// and the transaction must be rolled back. A level that is already as required is not written: all
+/// transactions that change its tasks would wait for each other.
 pub(super) const SAVE: &str = "
     WITH tasks AS MATERIALIZED (
         SELECT * FROM unnest($1::uuid[], $2::boolean[], $3::boolean[], $4::text[], $5::smallint[], $6::integer[],

@@ -1,4 +1,4 @@
-//! All of it as a [`TaskStore`].
+//! Implementation of [`TaskStore`].
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,20 +20,20 @@ use super::wakes::Wakes;
 use super::{add, lease, rows, settle, upkeep};
 use crate::error::Result;
 use crate::model::{
-    Beat, Enqueued, Finished, HeldTask, LeaseTasks, Leased, NewTask, Pause, QueueName, QueueStatus,
-    Recovered, Settle, Settled, Task, TaskAnswer, TaskId, TaskKey, TaskOp, Timestamp, Ttl, WorkerId,
-    WorkerInfo, WorkerStatus,
+    Enqueued, FinishedFilter, HeartbeatResult, HeldTask, LeaseTasks, Leased, NewTask, Pause, QueueName,
+    QueueStatus, Recovered, Settle, Settled, Task, TaskAnswer, TaskId, TaskKey, TaskOp, Timestamp, Ttl,
+    WorkerId, WorkerInfo, WorkerStatus,
 };
 use crate::store::lock_store::page_size;
 use crate::store::postgres::listener::Listener;
 use crate::store::postgres::trouble::Fail;
 use crate::store::protocol::TaskCall;
 use crate::store::repeat::Repeat;
-use crate::store::{Arrivals, Cursor, ListTasks, Page, TaskStore};
+use crate::store::{Cursor, ListTasks, Page, QueueSubscription, TaskStore};
 
-/// How often a worker looks that hears wake-ups.
+/// Poll interval of a worker that receives notifications.
 const POLL: Duration = Duration::from_secs(1);
-/// Counts are added up once in so many calls that change some, whether anybody recovers or not.
+/// Number of calls that change counts between two foldings, independent of recoveries.
 const FOLD_EVERY: u32 = 2048;
 
 /// Tasks in a PostgreSQL database.
@@ -46,14 +46,14 @@ pub(in crate::store::postgres) struct PostgresTasks {
     calls: AtomicU32,
 }
 
-/// A statement, and how the server is told to plan it.
+/// Statement, and the planner settings for it.
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct LeaseStatement {
-    /// To be said first.
+    /// Planner settings, to be executed first.
     pub plans: &'static str,
-    /// The statement.
+    /// Text of the statement.
     pub sql: String,
 }
 
@@ -66,7 +66,7 @@ impl PostgresTasks {
         Self { pool, wakes, inbox: Arc::default(), listener, calls: AtomicU32::new(0) }
     }
 
-    /// Sees to it that queues and priorities are known.
+    /// Creates the rows of queues and priorities that do not exist yet.
     pub(super) async fn make_known(&self, new: &[NewTask]) -> Result<()> {
         let levels: BTreeSet<(String, i32)> =
             new.iter().map(|new| (new.queue.as_str().to_owned(), new.priority.get())).collect();
@@ -84,7 +84,7 @@ impl PostgresTasks {
         LeaseStatement { plans: super::link::PLANS, sql: self.pool.texts.get(Sql::Lease).sql.clone() }
     }
 
-    /// The statement that finds leases that have run out, from `$1` on.
+    /// Returns the statement that finds expired leases, from `$1` on.
     #[cfg(feature = "testing")]
     pub(in crate::store::postgres) fn expired_statement(&self) -> String {
         self.pool.texts.get(Sql::Expired).sql.clone()
@@ -131,7 +131,7 @@ impl PostgresTasks {
         }
     }
 
-    async fn tidy(&self, call: TaskCall, what: Sql, which: &Finished) -> Result<u64> {
+    async fn tidy(&self, call: TaskCall, what: Sql, which: &FinishedFilter) -> Result<u64> {
         let which = which.clone();
         let tidy = move |link: Arc<Link>| {
             let which = which.clone();
@@ -186,13 +186,18 @@ impl TaskStore for PostgresTasks {
         }
         self.wakes.cursors.expect_due(answer.due);
         if leased.more || ask.is_full(&leased.tasks) {
-            // There may be more, and while this was under way, others passed over it.
+            // There may be more tasks, which other workers skipped while this call had locked them.
             self.wakes.pass_on(&ask.queues);
         }
         Ok(leased)
     }
 
-    async fn heartbeat(&self, worker: &WorkerInfo, held: &[HeldTask], ttl: Ttl) -> Result<Vec<Beat>> {
+    async fn heartbeat(
+        &self,
+        worker: &WorkerInfo,
+        held: &[HeldTask],
+        ttl: Ttl,
+    ) -> Result<Vec<HeartbeatResult>> {
         let beats = Arc::new(self.readable(Beats::new(worker, held, ttl))?);
         let now = self.pool.gate.now();
         let beat = move |link: Arc<Link>| {
@@ -231,7 +236,7 @@ impl TaskStore for PostgresTasks {
             async move {
                 let mut bench = Bench::begin(&link, BEGIN, &[id], BTreeSet::new(), now).await?;
                 let answer = bench.change(id, &op);
-                // Which task of its chain is the head decides where it stands.
+                // The state of the task depends on which task of its chain is the head.
                 bench.elect(&*link).await?;
                 let changed = answer.zip(bench.get(id).cloned());
                 Ok((changed, bench.commit(&link).await?))
@@ -291,11 +296,11 @@ impl TaskStore for PostgresTasks {
         self.readable(reads::workers(&rows))
     }
 
-    async fn archive(&self, which: &Finished) -> Result<u64> {
+    async fn archive(&self, which: &FinishedFilter) -> Result<u64> {
         self.tidy(TaskCall::Archive, Sql::Archive, which).await
     }
 
-    async fn purge(&self, which: &Finished) -> Result<u64> {
+    async fn purge(&self, which: &FinishedFilter) -> Result<u64> {
         self.tidy(TaskCall::Purge, Sql::Purge, which).await
     }
 
@@ -307,9 +312,9 @@ impl TaskStore for PostgresTasks {
         self.readable(row.and_then(|row| rows::time(row, 0)))
     }
 
-    fn arrivals(&self, queues: &[QueueName]) -> Arrivals {
+    fn arrivals(&self, queues: &[QueueName]) -> QueueSubscription {
         self.listener.start();
-        // Whoever hears nothing of other processes looks more often.
+        // Without notifications of other processes, workers poll more often.
         let poll = if self.listener.hears() { POLL } else { self.pool.gate.options.poll.min(POLL) };
         self.wakes.listen(queues, poll)
     }

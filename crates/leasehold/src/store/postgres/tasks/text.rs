@@ -1,4 +1,4 @@
-//! How statements are filled in: the schema's name, the columns of a task, the time.
+//! Statement templates: the schema's name, the columns of a task and the time are filled in.
 
 use std::sync::Arc;
 
@@ -7,24 +7,25 @@ use tokio_postgres::types::Type;
 use super::sql::{ALL, Sql};
 use crate::store::postgres::deadline::IN_TIME;
 
-/// The server's time in µs, read when this is evaluated; or, in tests, the time that is sent along as `$now`.
+/// Server's time in µs, read when this is evaluated; in tests, the time that is sent as `$now`.
 const NOW: &str = "coalesce($now::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)";
 
-/// A task, in the order in which `rows.rs` reads it.
+/// Columns of a task, in the order in which `rows.rs` reads them.
 const TASK: &str = "t.id, t.queue, t.state, t.priority, t.run_at, t.ready_at, t.lock, t.attempt, t.token, t.version, \
                     t.worker, t.leased_at, t.lease_expires_at, t.progress, t.cancel, t.updated_at, t.finished_at, \
                     t.archived, t.payload, t.result, t.error, t.events, t.key, t.fingerprint, t.attempts, t.first_pause, \
                     t.longest_pause, t.created_at, t.ahead, t.expiries, t.wanted_until";
 
-/// Lower is served first, as in the rules.
+/// Rank of a task, as in leasehold-model; lower ranks are leased first.
 const RANK: &str = "t.ready_at - t.priority * bigint '30000000'";
 
-/// One statement.
+/// Text of one statement.
 #[derive(Debug)]
 pub(super) struct Text {
     pub(super) sql: String,
     pub(super) types: Vec<Type>,
-    /// The same for behind a pooler, if it carries a deadline there: its last parameter.
+    /// Variant for connections behind a pooler, if the statement carries a deadline there: the last
+    /// parameter.
     pub(super) with_deadline: Option<String>,
 }
 
@@ -61,12 +62,12 @@ impl Texts {
     }
 }
 
-/// Whether a statement that comes late would take tasks that nobody knows of.
+/// Whether a delayed statement would lease tasks that no worker knows of.
 const fn takes_tasks(what: Sql) -> bool {
     matches!(what, Sql::Lease | Sql::LeaseRest)
 }
 
-/// Fills in all but the number of the time.
+/// Fills in everything except the parameter number of the time.
 pub(super) fn fill(sql: &str, schema: &str) -> String {
     let sql = sql.replace("$NOW", NOW).replace("$TASK", TASK).replace("$RANK", RANK);
     sql.replace("$s.", &format!("{schema}."))

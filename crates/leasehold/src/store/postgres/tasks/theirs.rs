@@ -1,4 +1,5 @@
-//! Adding tasks in a transaction of the caller: they are there if, and only if, it is committed.
+//! Adding tasks in a transaction of the caller: they exist if, and only if, the transaction is
+//! committed.
 
 use std::sync::Arc;
 
@@ -12,43 +13,44 @@ use super::sql::Sql;
 use super::store::PostgresTasks;
 use super::text::Texts;
 use super::wakes::{Stir, Wakes};
-use crate::error::{Error, Result, Trouble};
+use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{Enqueued, NewTask};
 use crate::store::postgres::session::Param;
 
-/// What came of adding tasks in a transaction that is yet to be committed.
+/// Result of adding tasks in a transaction that is not committed yet.
 #[derive(Debug)]
 #[must_use = "workers learn of the tasks at once only if they are woken after the commit"]
-pub struct EnqueuedInside {
-    /// What came of each task, in their order.
+pub struct PendingEnqueue {
+    /// Result for each task, in the order of the request.
     pub answers: Vec<Enqueued>,
-    /// Wakes the workers; to be used after the commit.
-    pub wake: WakeWorkers,
+    /// Notifies the workers; to be used after the commit.
+    pub wake: NotifyWorkers,
 }
 
-/// Wakes workers for tasks that were added in a transaction of the caller.
+/// Notification of workers about tasks that were added in a transaction of the caller.
 #[derive(Debug)]
-pub struct WakeWorkers {
+pub struct NotifyWorkers {
     pool: Arc<Pool>,
     wakes: Arc<Wakes>,
     stirs: Vec<Stir>,
 }
 
-impl WakeWorkers {
-    /// Tells workers, here and elsewhere, that there is something to do. Before the commit it is of no use. Left out, they
-    /// find the tasks when they next look, within a second or two.
+impl NotifyWorkers {
+    /// Notifies the workers of this and other processes. Has no use before the commit. Without it,
+    /// workers find the tasks at their next poll, within a second or two.
     pub fn after_commit(self) {
         self.wakes.tell(&self.pool, &self.stirs);
     }
 }
 
 impl PostgresTasks {
-    pub(in crate::store::postgres) async fn enqueue_inside<C: GenericClient + Sync>(
+    pub(in crate::store::postgres) async fn enqueue_in_transaction<C: GenericClient + Sync>(
         &self,
         client: &C,
         new: &[NewTask],
-    ) -> Result<EnqueuedInside> {
-        // Queues are made known outside: others who add to a new one would wait for the end of this transaction.
+    ) -> Result<PendingEnqueue> {
+        // Queues are created outside of the caller's transaction: otherwise other callers that add
+        // to a new queue would wait for the end of this transaction.
         self.make_known(new).await?;
         let line = Theirs { client, texts: &self.pool.texts };
         let now = self.pool.gate.now();
@@ -61,14 +63,14 @@ impl PostgresTasks {
         let added = added.map_err(|fail| fail.explain(&self.pool.gate.place))?;
         let Some((answers, stirs)): Option<Added> = added else {
             let message = "one of these tasks was added by somebody else at the same time";
-            return Err(Error::store(Trouble::Unavailable, message, "roll back and try again"));
+            return Err(Error::store(StoreErrorKind::Unavailable, message, "roll back and try again"));
         };
-        let wake = WakeWorkers { pool: self.pool.clone(), wakes: self.wakes.clone(), stirs };
-        Ok(EnqueuedInside { answers, wake })
+        let wake = NotifyWorkers { pool: self.pool.clone(), wakes: self.wakes.clone(), stirs };
+        Ok(PendingEnqueue { answers, wake })
     }
 }
 
-/// A connection of the caller.
+/// Connection of the caller.
 struct Theirs<'a, C> {
     client: &'a C,
     texts: &'a Texts,

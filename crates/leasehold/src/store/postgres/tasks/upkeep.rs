@@ -1,4 +1,4 @@
-//! What time does: leases that run out, tasks that are due, counts to add up. And forgetting what is over.
+//! Maintenance: expiry of leases, promotion of due tasks, folding of counts, and retention.
 
 use std::collections::BTreeSet;
 
@@ -10,26 +10,26 @@ use super::rows;
 use super::sql::Sql;
 use super::wakes::Stir;
 use crate::model::{
-    Chain, Finished, Recovered, TaskAnswer, TaskId, TaskOp, TaskState, TaskTable, WorkerStatus,
+    Chain, FinishedFilter, Recovered, TaskAnswer, TaskId, TaskOp, TaskState, TaskTable, WorkerStatus,
 };
 use crate::store::postgres::gate::micros;
 use crate::store::postgres::session::Param;
 use crate::store::postgres::trouble::{Fail, is_in_the_way};
 
-/// So many leases are looked at in one go; as in the statement.
+/// Maximum number of leases that are checked at once; must match the statement.
 const LOOK: usize = 1000;
 
-/// What a recovery did, and how far it has come.
+/// Result and progress of a recovery.
 pub(super) struct Pass {
     pub(super) recovered: Recovered,
     pub(super) stirs: Vec<Stir>,
-    /// Of leases that may have run out, and the time.
+    /// Progress of the check for expired leases, and the time.
     pub(super) expired: (i64, i64),
-    /// Of what was due, and the time.
+    /// Progress of promoting due tasks, and the time.
     pub(super) due: (i64, i64),
 }
 
-/// Ends leases that have run out, and puts in line what is due, from these times on.
+/// Ends expired leases and makes due tasks pending, from these times on.
 pub(super) async fn recover(
     link: &Link,
     limit: u32,
@@ -44,7 +44,7 @@ pub(super) async fn recover(
     Ok(pass)
 }
 
-/// Ends up to `limit` leases that have run out, of those that were to be looked at from `since` on.
+/// Ends at most `limit` expired leases, among those to be checked from `since` on.
 pub(super) async fn expire_since(
     link: &Link,
     limit: u32,
@@ -79,7 +79,8 @@ pub(super) async fn expire_since(
     }
     let (ids, chains) = ids_and_chains(over.iter().map(|(_, _, _, row)| *row))?;
     match expire(link, IMPATIENT, &ids, chains, now).await {
-        // Another transaction holds one of them, or the head of its lock. The others do not wait for it.
+        // Another transaction has locked one of the tasks, or the head row of its lock. The others
+        // do not wait for it.
         Err(Fail::Said(error)) if is_in_the_way(&error) => {
             link.say("ROLLBACK").await?;
             let one_by_one = OneByOne::new();
@@ -109,7 +110,7 @@ fn add(recovered: &mut Recovered, stirs: &mut Vec<Stir>, (ended, stirred): (Reco
     stirs.extend(stirred);
 }
 
-/// Ends these leases, if they are still as they were.
+/// Ends these leases, if they are still expired.
 async fn expire(
     link: &Link,
     words: &str,
@@ -120,7 +121,7 @@ async fn expire(
     let mut ended = Recovered::default();
     let mut bench = Bench::begin(link, words, ids, chains, now).await?;
     for id in ids {
-        // Somebody else may have been faster.
+        // Another session may have ended the lease first.
         if bench.change(*id, &TaskOp::Expire) == Some(TaskAnswer::Done) {
             match bench.get(*id).map(|task| task.state) {
                 Some(TaskState::Failed) => ended.failed += 1,
@@ -132,7 +133,8 @@ async fn expire(
     Ok((ended, bench.commit(link).await?))
 }
 
-/// Puts in line what is due in all queues, paused or not, from `since` on; says how many, and how far that has come.
+/// Makes due tasks of all queues pending, paused or not, from `since` on. Returns their number and
+/// the progress.
 async fn promote(link: &Link, since: i64, now: Option<i64>) -> Result<(u32, (i64, i64)), Fail> {
     let rows = link.query(Sql::PromoteAll, &[&since, &now]).await?;
     let row = rows.first().ok_or_else(|| Fail::Unreadable("there is no time".into()))?;
@@ -144,8 +146,8 @@ async fn promote(link: &Link, since: i64, now: Option<i64>) -> Result<(u32, (i64
     Ok((u32::try_from(promoted).unwrap_or(u32::MAX).saturating_add(locked), (until, at)))
 }
 
-/// Archives or purges; says how many.
-pub(super) async fn tidy(link: &Link, what: Sql, which: &Finished) -> Result<u64, Fail> {
+/// Archives or purges tasks, and returns their number.
+pub(super) async fn tidy(link: &Link, what: Sql, which: &FinishedFilter) -> Result<u64, Fail> {
     let queue = which.queue.as_ref().map(|queue| queue.as_str().to_owned());
     let state = which.state.map(|state| state as i16);
     let params: [Param<'_>; 4] = [&queue, &state, &micros(which.before), &i64::from(which.limit)];

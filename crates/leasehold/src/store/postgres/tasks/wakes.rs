@@ -1,5 +1,6 @@
-//! Telling workers that something may have arrived: those of this process directly, the others by one `NOTIFY` for all that
-//! has arrived since the last one. It is sent after the commit, never in it: commits that notify wait for each other.
+//! Notification of workers about new tasks: those of this process directly, the others by one
+//! `NOTIFY` for all arrivals since the last one. It is sent after the commit, never in it: commits
+//! that notify wait for each other.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,31 +14,31 @@ use super::link::Link;
 use super::pool::Pool;
 use super::sql::Sql;
 use crate::model::{QueueName, Timestamp};
-use crate::store::Arrivals;
+use crate::store::QueueSubscription;
 use crate::store::postgres::gate::micros;
 use crate::store::postgres::session::{DEADLINE, within};
 use crate::store::postgres::trouble::Fail;
 use crate::store::wake::Doorbell;
 
-/// Others are told only after so long if somebody here has been told: whoever is here asks first, and the notification is not in
-/// its way.
+/// Delay of the NOTIFY if a local worker was woken: the local worker leases first, and the
+/// notification does not compete with that.
 const AFTER_OURS: Duration = Duration::from_millis(1);
-/// Others are told at most this often.
+/// Minimum interval between two NOTIFYs.
 const PAUSE: Duration = Duration::from_millis(5);
-/// A notification has an end.
+/// Maximum length of the payload; the server limits it.
 const LONGEST: usize = 7000;
 
-/// Something may be found in a queue.
+/// Queue in which workers may find new tasks.
 #[derive(Debug, Clone)]
 pub(super) struct Stir {
     pub(super) queue: QueueName,
-    /// Nothing of it stands in line before this.
+    /// Lower bound for the positions of the tasks: none is before this time.
     pub(super) since: Timestamp,
-    /// About so many.
+    /// Approximate number of tasks.
     pub(super) tasks: usize,
 }
 
-/// Who waits for tasks, and what they have seen.
+/// Workers that wait for tasks, and the cursors of this process.
 #[derive(Debug)]
 pub(in crate::store::postgres) struct Wakes {
     door: Doorbell,
@@ -46,13 +47,13 @@ pub(in crate::store::postgres) struct Wakes {
     cries: AtomicBool,
 }
 
-/// What others are to be told.
+/// Notifications for other processes.
 #[derive(Debug)]
 struct Crier {
-    /// Tells our own words from those of others.
+    /// Identifies this process, which ignores its own notifications.
     name: String,
     news: Mutex<BTreeMap<QueueName, (i64, usize)>>,
-    /// Somebody here has been told, too.
+    /// Whether a local worker was woken, too.
     heard_here: AtomicBool,
     bell: Notify,
 }
@@ -70,11 +71,11 @@ impl Wakes {
         })
     }
 
-    pub(super) fn listen(&self, queues: &[QueueName], poll: Duration) -> Arrivals {
+    pub(super) fn listen(&self, queues: &[QueueName], poll: Duration) -> QueueSubscription {
         self.door.listen(queues, poll)
     }
 
-    /// Tells everybody, here and elsewhere.
+    /// Notifies the workers of this and other processes.
     pub(super) fn tell(&self, pool: &Arc<Pool>, stirs: &[Stir]) {
         self.crier.heard_here.fetch_or(self.door.is_heard(), Ordering::Relaxed);
         for Stir { queue, since, tasks } in stirs {
@@ -96,7 +97,7 @@ impl Wakes {
         self.crier.bell.notify_one();
     }
 
-    /// There may be more for one who waits here.
+    /// Wakes one local worker per queue because there may be more tasks.
     pub(super) fn pass_on(&self, queues: &[QueueName]) {
         if self.door.is_heard() {
             for queue in queues {
@@ -105,7 +106,7 @@ impl Wakes {
         }
     }
 
-    /// Anything may have changed for anybody here.
+    /// Wakes all local workers because anything may have changed.
     pub(super) fn tell_all_here(&self) {
         self.door.ring_all();
     }
@@ -115,7 +116,8 @@ impl Wakes {
         self.door.ring(queue, tasks);
     }
 
-    /// What another process says. Anybody who may use the database may say it: a wrong word makes a worker look.
+    /// Handles a notification of another process. Any user of the database can send one: a forged
+    /// payload only makes a worker poll.
     pub(in crate::store::postgres) fn heard(&self, words: &str) {
         let mut lines = words.lines();
         if lines.next() == Some(self.crier.name.as_str()) {
@@ -132,7 +134,7 @@ impl Wakes {
         }
     }
 
-    /// Words of others may have been missed.
+    /// Resets the cursors and wakes all local workers because notifications may have been missed.
     pub(in crate::store::postgres) fn missed(&self) {
         self.cursors.rewind();
         self.door.ring_all();
@@ -140,7 +142,7 @@ impl Wakes {
 }
 
 impl Crier {
-    /// What there is to say.
+    /// Returns the payload of the next NOTIFY, if there is one.
     fn take(&self) -> Option<String> {
         let news = std::mem::take(&mut *self.news.lock().unwrap_or_else(PoisonError::into_inner));
         if news.is_empty() {
@@ -148,12 +150,12 @@ impl Crier {
         }
         let line = |(queue, (since, tasks)): (QueueName, (i64, usize))| format!("\n{since} {tasks} {queue}");
         let lines: String = news.into_iter().map(line).collect();
-        // Too much to name: anything may have arrived anywhere.
+        // Too long to list all queues: `*` means that tasks may have arrived in any queue.
         Some(self.name.clone() + if lines.len() > LONGEST { "\n*" } else { &lines })
     }
 }
 
-/// Tells other processes, one word at a time, for as long as there is a pool.
+/// Sends NOTIFYs to other processes, one at a time, for as long as the pool exists.
 async fn cry(pool: Weak<Pool>, crier: Arc<Crier>) {
     let mut link: Option<Link> = None;
     loop {
@@ -182,7 +184,7 @@ async fn say(pool: &Pool, link: &mut Option<Link>, words: &str) -> Result<(), Fa
         None => {
             let link = pool.open().await?;
             if !pool.gate.is_pooled() {
-                // A word that a crash of the server loses is no loss.
+                // A notification may be lost in a crash of the server.
                 link.say("SET synchronous_commit = off").await?;
             }
             link

@@ -1,6 +1,7 @@
-//! Waking workers. Those of this process are woken directly. A store whose workers wait says so with the lease that finds
-//! nothing; whoever makes a task ready rings one such store, on a channel that it alone hears. If meanwhile nobody waits
-//! there, that store rings the next.
+//! Notification of workers. Workers of this process are woken directly. A store with waiting
+//! workers registers itself with the lease call that finds no task; the call that makes a task
+//! ready notifies one such store, on a channel of that store alone. If no worker waits there any
+//! more, that store notifies the next one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,30 +15,32 @@ use super::super::line::{Conn, Opener};
 use super::super::link::Link;
 use crate::model::QueueName;
 use crate::store::wake::Doorbell;
-use crate::store::{Arrivals, clock};
+use crate::store::{QueueSubscription, clock};
 
-/// The pause before the channel is subscribed to again, and the longest it grows to.
+/// Delay before the next attempt to subscribe, and its maximum.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// How often an idle worker looks while notifications from other processes reach it. The look is for notifications that were
-/// lost, and for tasks that became due or whose lease ran out, of which nothing is notified.
+/// Poll interval of an idle worker while notifications from other processes reach it. The poll
+/// finds tasks whose notification was lost, and tasks that became due or whose lease expired, for
+/// which no notification is sent.
 const NOTIFIED_POLL: Duration = Duration::from_secs(1);
 
-/// So many stores that are gone are passed over for one wake-up.
+/// Maximum number of dead stores that are skipped for one wake-up.
 const PASS_ON: usize = 10;
 
-/// The bell of one store.
+/// Notifier of one store.
 pub(super) struct Bell {
     base: String,
     channel: String,
     door: Doorbell,
     hears: AtomicBool,
-    /// Whether the subscription stands.
+    /// Whether the subscription is established.
     notified: Arc<AtomicBool>,
 }
 
 impl Bell {
-    /// `base` is what the keys of tasks begin with: in a Cluster the scripts can ring only what lives with them.
+    /// Creates a notifier. `base` is the prefix of the task keys: in a Cluster the scripts can
+    /// publish only on their own node.
     pub(super) fn new(base: &str) -> Self {
         let id = clock::new_lease_id();
         let channel = format!("{base}bell:{}", id.as_uuid().simple());
@@ -54,13 +57,14 @@ impl Bell {
         self.door.is_heard()
     }
 
-    /// Wakes up to so many workers of this process.
+    /// Wakes up to `tasks` workers of this process.
     pub(super) fn ring(&self, queue: &QueueName, tasks: usize) {
         self.door.ring(queue, tasks);
     }
 
-    /// Wake-ups for a worker. The first one subscribes; until that stands, and whenever it does not, workers poll.
-    pub(super) fn listen(&self, link: &Link, queues: &[QueueName], poll: Duration) -> Arrivals {
+    /// Returns a subscription for a worker. The first call subscribes to the channel; workers poll
+    /// whenever that subscription is not established.
+    pub(super) fn listen(&self, link: &Link, queues: &[QueueName], poll: Duration) -> QueueSubscription {
         if !self.hears.swap(true, Ordering::Relaxed)
             && let Some(host) = link.host()
         {
@@ -72,7 +76,7 @@ impl Bell {
     }
 }
 
-/// Hears the bell for as long as the link lasts.
+/// Receives notifications for as long as the link exists.
 struct Hearing {
     opener: Arc<Opener>,
     base: String,
@@ -105,7 +109,7 @@ impl Hearing {
                 Err(error) => tracing::debug!(%error, "no wake-ups from other processes: workers poll"),
             }
             if self.notified.swap(false, Ordering::Relaxed) {
-                // What was sent while the connection broke is lost: look now, and then more often.
+                // Messages sent while the connection broke are lost: poll now, and then more often.
                 self.door.ring_all();
             }
             tokio::time::sleep(pause).await;
@@ -113,7 +117,7 @@ impl Hearing {
         }
     }
 
-    /// Rings the next store that waits for this queue. If that fails, its workers poll.
+    /// Notifies the next store that waits for this queue. If that fails, its workers poll.
     async fn pass_on(&self, conn: &Conn, message: &Message) {
         let publish = if self.opener.is_cluster() { "SPUBLISH" } else { "PUBLISH" };
         for _ in 0..PASS_ON {
@@ -139,7 +143,7 @@ struct Heard {
 impl AsyncPushSender for Heard {
     fn send(&self, info: PushInfo) -> Result<(), redis::aio::SendError> {
         match info.kind {
-            // A wrong wake-up makes a worker ask the store, and nothing else.
+            // A wrong notification only makes a worker query the store.
             PushKind::Message | PushKind::SMessage => {
                 if let Some(Value::BulkString(message)) = info.data.get(1)
                     && let Some(message) = Message::read(message)
@@ -147,7 +151,7 @@ impl AsyncPushSender for Heard {
                     if self.door.is_heard() {
                         self.door.ring(&message.queue, usize::try_from(message.tasks).unwrap_or(usize::MAX));
                     } else {
-                        // Only a hearing that has ended takes no more, and with it this bell.
+                        // Fails only after `Hearing` has ended, which also ends this notifier.
                         let _ = self.unheard.send(message);
                     }
                 }
@@ -159,7 +163,7 @@ impl AsyncPushSender for Heard {
     }
 }
 
-/// So many tasks have come to this queue, as `common.lua` packs it.
+/// Number of new tasks in a queue, as packed by `common.lua`.
 struct Message {
     tasks: u32,
     queue: QueueName,

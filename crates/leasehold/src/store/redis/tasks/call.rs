@@ -1,4 +1,4 @@
-//! Running a script about tasks, and reading its answer.
+//! Runs task scripts and reads their replies.
 
 use std::sync::LazyLock;
 
@@ -12,7 +12,7 @@ use super::super::store::DEADLINE;
 use super::super::trouble::{explain, late};
 use super::record::Stored;
 use super::store::Tasks;
-use crate::error::{Error, Result, Trouble};
+use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{QueueName, Timestamp};
 use crate::store::protocol::TaskCall;
 
@@ -36,7 +36,7 @@ script! {
 }
 
 impl Tasks {
-    /// Runs a script with these arguments after those that all have.
+    /// Runs a script with these arguments after the common ones.
     pub(super) async fn run(
         &self,
         call: TaskCall,
@@ -59,7 +59,7 @@ impl Tasks {
             cmd.arg(1).arg(&self.key).arg(&now).arg(self.bell.channel()).arg(publish);
             with(cmd);
         };
-        // Boxed: the compiler would have to look through too many futures within futures.
+        // Boxed: the nested futures would be too deep for the compiler.
         let reply = script.run(&self.link, Call { then, ..Call::plain(call) }, all).boxed();
         match tokio::time::timeout(DEADLINE, reply).await {
             Ok(reply) => reply.map_err(|error| explain(&self.shown, error)),
@@ -67,7 +67,8 @@ impl Tasks {
         }
     }
 
-    /// Runs a script that may have made tasks ready, and wakes workers of this process that wait for them.
+    /// Runs a script that may have made tasks ready, and wakes workers of this process that wait
+    /// for them.
     pub(super) async fn run_and_ring(
         &self,
         call: TaskCall,
@@ -84,8 +85,8 @@ impl Tasks {
         Ok(reply)
     }
 
-    /// Runs a script that writes; if replicas have to acknowledge that, waits for them. If they do not, it is an error: it
-    /// may be done again, as after any lost answer.
+    /// Runs a script that writes, and waits for replicas if they must acknowledge the write.
+    /// Returns an error if they do not: the caller may repeat the call, as after any lost answer.
     async fn run_to_replicas(
         &self,
         call: TaskCall,
@@ -104,7 +105,7 @@ impl Tasks {
                 "{replicas} of {wanted} replicas of the store {store} have acknowledged a change of tasks"
             );
             let hint = "try again; look at the replicas, or ask for fewer with ?wait_replicas=…";
-            return Err(Error::store(Trouble::Unavailable, message, hint));
+            return Err(Error::store(StoreErrorKind::Unavailable, message, hint));
         }
         Ok(reply)
     }
@@ -118,17 +119,17 @@ impl Tasks {
     }
 }
 
-/// What `READ` has found.
+/// Result of `READ`.
 pub(super) struct Read {
     pub(super) now: Timestamp,
     pub(super) stored: Vec<Stored>,
-    /// How many of the ids it was asked for, or that it found, were read: it stops when its answer is large.
+    /// Number of requested or found ids that were read: the script stops when its reply is large.
     pub(super) looked_at: usize,
-    /// Whether these were all of them.
+    /// Whether these were all ids.
     pub(super) all: bool,
 }
 
-/// What is left of an answer.
+/// Unread rest of a reply.
 pub(super) struct Reply(std::vec::IntoIter<Value>);
 
 impl Reply {
@@ -173,7 +174,7 @@ impl Reply {
         u64::try_from(self.number()?).map(Timestamp::from_micros).map_err(|_| wrong())
     }
 
-    /// Tasks: id, record and payload of each.
+    /// Reads tasks: id, record and payload of each.
     pub(super) fn stored(&mut self) -> Result<Vec<Stored>> {
         let mut list = self.list()?;
         let mut found = Vec::with_capacity(list.0.len() / 3);

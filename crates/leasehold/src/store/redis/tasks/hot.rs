@@ -1,4 +1,4 @@
-//! What is frequent: adding, leasing, signs of life, and the end of attempts. One script for a whole batch.
+//! Frequent calls: enqueue, lease, heartbeat and settle. One script handles a whole batch.
 
 use redis::Cmd;
 
@@ -7,8 +7,8 @@ use super::record;
 use super::store::{CHUNK, CHUNK_BYTES, Chunks, Tasks};
 use crate::Result;
 use crate::model::{
-    Beat, Enqueued, HeldTask, LeaseTasks, Leased, NewTask, QueueName, Settle, Settled, Task, TaskAnswer,
-    TaskOp, Timestamp, Ttl, Verdict, WorkerInfo,
+    AttemptResult, Enqueued, HeartbeatResult, HeldTask, LeaseTasks, Leased, NewTask, QueueName, Settle,
+    Settled, Task, TaskAnswer, TaskOp, Timestamp, Ttl, WorkerInfo,
 };
 use crate::store::protocol::TaskCall;
 
@@ -57,11 +57,11 @@ impl Tasks {
             let leased = reply.stored()?;
             let more = match reply.number()? {
                 2 => {
-                    // One batch at most: the others are for the next call, and for those who recover.
+                    // At most one batch: the others are left to the next call and to `recover`.
                     ends_leases = false;
                     expired = match self.expire(CHUNK).await {
                         Ok((ended, _)) => u32::try_from(ended.len()).unwrap_or(u32::MAX),
-                        // What cannot be read is in nobody's way.
+                        // A task that cannot be read must not block the lease of others.
                         Err(error) if !error.is_retryable() => {
                             tracing::warn!(%error, "leases that ran out could not be ended");
                             0
@@ -84,7 +84,12 @@ impl Tasks {
         }
     }
 
-    pub(super) async fn beat(&self, worker: &WorkerInfo, held: &[HeldTask], ttl: Ttl) -> Result<Vec<Beat>> {
+    pub(super) async fn beat(
+        &self,
+        worker: &WorkerInfo,
+        held: &[HeldTask],
+        ttl: Ttl,
+    ) -> Result<Vec<HeartbeatResult>> {
         let info = record::text(Some(worker).filter(|worker| !worker.says_nothing()))?;
         let mut chunks: Vec<&[HeldTask]> = held.chunks(CHUNK).collect();
         if chunks.is_empty() {
@@ -106,11 +111,11 @@ impl Tasks {
             let mut reply = Reply::of(self.run(TaskCall::Heartbeat, &BEAT, with).await?)?;
             for _ in chunk {
                 beats.push(match reply.bytes()?.split_first() {
-                    Some((b'+', [])) => Beat::Kept(None),
+                    Some((b'+', [])) => HeartbeatResult::Extended(None),
                     Some((b'+', asked)) => {
-                        Beat::Kept(Some(serde_json::from_slice(asked).map_err(|_| wrong())?))
+                        HeartbeatResult::Extended(Some(serde_json::from_slice(asked).map_err(|_| wrong())?))
                     }
-                    _ => Beat::Lost,
+                    _ => HeartbeatResult::Lost,
                 });
             }
         }
@@ -120,7 +125,7 @@ impl Tasks {
     pub(super) async fn end(&self, settle: &[Settle]) -> Result<Vec<Settled>> {
         let mut settled = vec![Settled::Lost; settle.len()];
         let (done, others): (Vec<usize>, Vec<usize>) =
-            (0..settle.len()).partition(|at| matches!(settle[*at].verdict, Verdict::Done(_)));
+            (0..settle.len()).partition(|at| matches!(settle[*at].verdict, AttemptResult::Done(_)));
         for chunk in done.chunk_by_size(CHUNK_BYTES, |at| settle[*at].verdict.bytes()) {
             let settles: Vec<&Settle> = chunk.iter().map(|at| &settle[*at]).collect();
             for (at, answer) in chunk.iter().zip(self.settle_done(&settles).await?) {
@@ -141,7 +146,7 @@ impl Tasks {
         let with = |cmd: &mut Cmd| {
             for Settle { id, token, verdict } in done {
                 let result = match verdict {
-                    Verdict::Done(Some(result)) => result.as_str(),
+                    AttemptResult::Done(Some(result)) => result.as_str(),
                     _ => "",
                 };
                 cmd.arg(id.as_uuid().as_bytes()).arg(token.get()).arg(result);
@@ -156,7 +161,7 @@ impl Tasks {
     }
 }
 
-/// A yes or no, as scripts take it.
+/// Converts a boolean to the form that scripts take.
 const fn flag(yes: bool) -> &'static str {
     if yes { "1" } else { "" }
 }

@@ -1,4 +1,4 @@
-//! Tasks by page, the newest first.
+//! Lists tasks by page, the newest first.
 
 use redis::{Cmd, Value};
 
@@ -11,11 +11,12 @@ use crate::store::lock_store::page_size;
 use crate::store::protocol::TaskCall;
 use crate::store::{Cursor, ListTasks, Page};
 
-/// So many are read at once.
+/// Number of tasks that are read at once.
 const STEP: usize = 250;
-/// If at most so many tasks are in a state, they are looked up by it; else all tasks are gone through.
+/// Maximum number of tasks in a state for a lookup by state; otherwise all tasks are scanned.
 const FEW: usize = 2_000;
-/// So many tasks are looked at for one page at most. Then the page ends, full or not, and the next goes on from there.
+/// Maximum number of tasks examined for one page. Then the page ends, full or not, and the next one
+/// continues from there.
 const LOOK_AT: usize = 50_000;
 
 impl Tasks {
@@ -65,7 +66,7 @@ impl Tasks {
         Ok(page.ends())
     }
 
-    /// The tasks in a state, in no order; none if they are many.
+    /// Returns the tasks in a state, unordered; `None` if there are too many.
     async fn ids_in(&self, state: TaskState, ask: &ListTasks) -> Result<Option<Vec<TaskId>>> {
         let which = |cmd: &mut Cmd| {
             let queue = ask.queue.as_ref().map_or("", |queue| queue.as_str());
@@ -86,17 +87,17 @@ impl Tasks {
     }
 }
 
-/// A page that is being filled.
+/// Page that is being filled.
 struct Filling<'a> {
     ask: &'a ListTasks,
     limit: usize,
     items: Vec<Task>,
-    /// The last one that was looked at.
+    /// Id of the last examined task.
     last: Option<TaskId>,
 }
 
 impl Filling<'_> {
-    /// Takes what belongs on the page; says whether it is full.
+    /// Adds matching tasks; returns whether the page is full.
     fn takes(&mut self, stored: Vec<Stored>) -> bool {
         for Stored { task, .. } in stored {
             self.last = Some(task.id);

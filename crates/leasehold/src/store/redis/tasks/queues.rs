@@ -1,4 +1,4 @@
-//! Queues with their counts and pauses, workers, and tidying up.
+//! Queues with their counts and pauses, workers, and retention.
 
 use redis::Cmd;
 
@@ -7,7 +7,7 @@ use super::call::{QUEUES, TIDY, wrong};
 use super::record;
 use super::store::{CHUNK, Tasks};
 use crate::Result;
-use crate::model::{Counts, Finished, Pause, QueueName, QueueStatus, Timestamp, WorkerStatus};
+use crate::model::{Counts, FinishedFilter, Pause, QueueName, QueueStatus, Timestamp, WorkerStatus};
 use crate::store::TaskStore;
 use crate::store::protocol::TaskCall;
 
@@ -62,7 +62,7 @@ impl Tasks {
         Ok(workers)
     }
 
-    pub(super) async fn tidy(&self, call: TaskCall, which: &Finished) -> Result<u64> {
+    pub(super) async fn tidy(&self, call: TaskCall, which: &FinishedFilter) -> Result<u64> {
         let mut left = which.limit as usize;
         let mut tidied = 0;
         while left > 0 {

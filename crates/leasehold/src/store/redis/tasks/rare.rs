@@ -1,23 +1,24 @@
-//! What is rare: read the tasks, apply the rules of the model, and put them back if nothing has changed meanwhile.
+//! Slow path: reads tasks, applies the rules of leasehold-model, and stores the tasks if they have
+//! not changed meanwhile.
 
 use redis::Cmd;
 
 use super::call::{Read, SWAP, wrong};
 use super::record::{self, Stored};
 use super::store::{CHUNK, Tasks};
-use crate::error::{Error, Result, Trouble};
+use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{Task, TaskAnswer, TaskId, TaskOp, Timestamp};
 use crate::store::protocol::TaskCall;
 
-/// So often somebody else may be faster.
+/// Maximum number of consecutive conflicts with other clients.
 const TRIES: u32 = 20;
 
-/// A task that an operation was applied to, or that was found as it is.
+/// Task after an operation or unchanged, with the answer; `None` if it does not exist.
 type Applied = Option<(TaskAnswer, Task)>;
 
-/// A change that is to be stored.
+/// Change to be stored.
 struct Swap {
-    /// Whose turn it is, of those that were asked for.
+    /// Index of the operation.
     at: usize,
     answer: TaskAnswer,
     task: Task,
@@ -26,7 +27,7 @@ struct Swap {
 }
 
 impl Tasks {
-    /// Applies an operation to each of these tasks. None for those that are not there.
+    /// Applies an operation to each of these tasks. Returns `None` for tasks that do not exist.
     pub(super) async fn apply_all(&self, call: TaskCall, ops: &[(TaskId, TaskOp)]) -> Result<Vec<Applied>> {
         let mut applied: Vec<Applied> = vec![None; ops.len()];
         for (chunk, applied) in ops.chunks(CHUNK).zip(applied.chunks_mut(CHUNK)) {
@@ -45,7 +46,8 @@ impl Tasks {
         Ok(applied)
     }
 
-    /// Tries it once with those that are open, and gives those where somebody else was faster, or that were not read yet.
+    /// Tries the open operations once; returns those that conflicted with another client or were
+    /// not read yet.
     async fn apply_once(
         &self,
         call: TaskCall,
@@ -77,8 +79,8 @@ impl Tasks {
         Ok(again)
     }
 
-    /// Ends up to `limit` leases that have run out. Gives those tasks, and whether that was all that were to be looked at:
-    /// large ones do not fit into one answer.
+    /// Expires up to `limit` overdue leases. Returns these tasks, and whether all candidates were
+    /// examined: large ones do not fit into one reply.
     pub(super) async fn expire(&self, limit: usize) -> Result<(Vec<Task>, bool)> {
         let Read { now, stored, all, .. } = self.read(|cmd| _ = cmd.arg("expired").arg(limit)).await?;
         let mut applied: Vec<Applied> = vec![None; stored.len()];
@@ -91,8 +93,8 @@ impl Tasks {
         }
         let ids: Vec<(usize, TaskId)> = swaps.iter().map(|swap| (swap.at, swap.task.id)).collect();
         let changed_meanwhile = self.store(TaskCall::Recover, swaps, &mut applied).await?;
-        // Another client was faster, and mostly there is nothing left to do; or the end of another task of this batch has made
-        // it the head of its lock.
+        // Another client was faster, and mostly nothing is left to do; or the expiry of another
+        // task of this batch has made this one the head of its lock.
         let again: Vec<_> = ids.into_iter().filter(|(at, _)| changed_meanwhile.contains(at)).collect();
         let ops: Vec<_> = again.iter().map(|(_, id)| (*id, TaskOp::Expire)).collect();
         for ((at, _), ended) in again.into_iter().zip(self.apply_all(TaskCall::Recover, &ops).await?) {
@@ -116,7 +118,8 @@ impl Tasks {
         for Swap { at, answer, mut task, .. } in swaps {
             match states.number()? {
                 -1 => clashes.push(at),
-                // Where it stands may be another place than it wanted: its lock may be taken.
+                // The stored state may differ from the requested one: the lock of the task may be
+                // held.
                 state => {
                     task.state = record::state(state).ok_or_else(wrong)?;
                     applied[at] = Some((answer, task));
@@ -128,11 +131,11 @@ impl Tasks {
 
     fn too_busy(&self) -> Error {
         let message = format!("a task on the store {} changes too often to be changed", self.shown);
-        Error::store(Trouble::Unavailable, message, "try again")
+        Error::store(StoreErrorKind::Unavailable, message, "try again")
     }
 }
 
-/// The task after the operation, and whether it is another one now.
+/// Returns the answer, the task after the operation, and whether it has changed.
 fn changed(task: &Task, op: &TaskOp, now: Timestamp) -> (TaskAnswer, Task, bool) {
     let mut after = task.clone();
     let answer = after.apply(op, now);

@@ -1,29 +1,31 @@
-//! Tasks as the scripts pack them: big-endian, texts with their length before them. `common.lua` says what comes after
-//! what.
+//! Binary format of tasks in the scripts: big-endian, texts with a length prefix. `common.lua`
+//! defines the order of the fields.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use uuid::Uuid;
 
 use super::super::packed::unreadable;
-use crate::error::{Error, Result, Trouble};
+use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{
-    Fingerprint, LockName, NewTask, Note, Payload, Priority, QueueName, Retries, Reuse, Task, TaskId,
+    Fingerprint, LockName, Message, NewTask, Payload, Priority, QueueName, RetryPolicy, Reuse, Task, TaskId,
     TaskKey, TaskState, Timestamp, Token, Ttl, When, WorkerId,
 };
 
-/// The format that `common.lua` writes for most tasks…
+/// Format that `common.lua` writes for most tasks…
 const FORMAT: u8 = 2;
-/// …and for those with a lock or with a runner that waits for them: the last 8 bytes are the deadline of the runner.
+/// …and for those with a lock or with a runner that waits for them: the last 8 bytes are the
+/// deadline of the runner.
 const WITH_DEADLINE: u8 = 3;
-/// The format before, which is read but not written: it does not have whether a task has begun, nor how many of its leases
-/// ran out.
+/// Previous format, which is read but not written: it lacks whether a task has begun and how many
+/// of its leases expired.
 const FORMAT_1: u8 = 1;
 
-/// A larger payload is kept apart, so that it is not written again with every change of its task.
+/// Size above which a payload is stored separately, so that it is not written again with every
+/// change of its task.
 const LARGE: usize = 512;
 
-/// A task as it was read: the record is what a change compares.
+/// Task as read: a change compares `record`.
 pub(super) struct Stored {
     pub(super) task: Task,
     pub(super) record: Vec<u8>,
@@ -37,10 +39,10 @@ impl Stored {
     }
 }
 
-/// A task to be stored.
+/// Task to be stored.
 pub(super) struct Packed {
     pub(super) record: Vec<u8>,
-    /// Its payload, if that is kept apart.
+    /// Payload, if it is stored separately.
     pub(super) payload: Option<Payload>,
 }
 
@@ -74,7 +76,7 @@ pub(super) fn pack(task: &Task) -> Result<Packed> {
     let said = [
         text(task.progress.as_ref())?,
         task.result.as_ref().map(|result| result.as_str().to_owned()).unwrap_or_default(),
-        // A note may be empty, and is one all the same.
+        // The prefix distinguishes an empty message from none.
         task.error.as_ref().map(|error| format!("={error}")).unwrap_or_default(),
         text(task.cancel.as_ref())?,
         text((!task.events.is_empty()).then_some(&task.events))?,
@@ -90,7 +92,7 @@ pub(super) fn pack(task: &Task) -> Result<Packed> {
     Ok(Packed { record, payload })
 }
 
-/// What `enqueue.lua` needs to make a record of a new task.
+/// Packs the arguments from which `enqueue.lua` builds the record of a new task.
 pub(super) fn ask(new: &NewTask) -> Vec<u8> {
     let (when, time) = match new.when {
         When::Now => (0, 0),
@@ -106,7 +108,7 @@ pub(super) fn ask(new: &NewTask) -> Vec<u8> {
         Reuse::Failed => 1,
         Reuse::Finished => 2,
     });
-    // The largest number is no limit; as one, it is the same.
+    // No limit is packed as the largest number, which has the same effect.
     ask.extend(new.room.unwrap_or(u32::MAX).to_be_bytes());
     let old = new.key.as_ref().map_or(Fingerprint::NONE, |_| new.old_fingerprint());
     ask.extend(old.get().to_be_bytes());
@@ -115,7 +117,7 @@ pub(super) fn ask(new: &NewTask) -> Vec<u8> {
     ask
 }
 
-/// The end of the record of a new task.
+/// Packs the end of the record of a new task.
 pub(super) fn names(new: &NewTask) -> Vec<u8> {
     let mut packed = Vec::with_capacity(64 + new.payload.as_str().len().min(LARGE));
     let names =
@@ -124,34 +126,34 @@ pub(super) fn names(new: &NewTask) -> Vec<u8> {
     packed
 }
 
-/// A payload that is kept apart.
+/// Returns a payload that is stored separately.
 pub(super) fn apart(payload: &Payload) -> Option<Payload> {
     (payload.as_str().len() > LARGE).then(|| payload.clone())
 }
 
-/// JSON of something; nothing if there is none.
+/// Returns a value as JSON; an empty text for `None`.
 pub(super) fn text<T: Serialize>(value: Option<&T>) -> Result<String> {
     value.map_or_else(|| Ok(String::new()), |value| serde_json::to_string(value)).map_err(|error| {
-        Error::store(Trouble::Broken, "a task cannot be written", "please report this").because(error)
+        Error::store(StoreErrorKind::Broken, "a task cannot be written", "please report this").because(error)
     })
 }
 
-/// The id of a task.
+/// Reads the id of a task.
 pub(super) fn id(bytes: &[u8]) -> Option<TaskId> {
     Uuid::from_slice(bytes).ok().map(TaskId::from_uuid)
 }
 
-/// A state by its number.
+/// Returns a state by its number.
 pub(super) fn state(number: i64) -> Option<TaskState> {
     usize::try_from(number).ok().and_then(|number| TaskState::ALL.get(number)).copied()
 }
 
-/// What stays as it was when the task was added, mostly.
+/// Fields that mostly stay as they were when the task was added.
 struct Names<'a> {
     queue: &'a QueueName,
     lock: Option<&'a LockName>,
     key: Option<&'a TaskKey>,
-    retries: Retries,
+    retries: RetryPolicy,
 }
 
 impl Names<'_> {
@@ -178,7 +180,7 @@ fn priority(priority: Priority) -> [u8; 2] {
     i16::try_from(priority.get()).expect("a priority is at most 1000").to_be_bytes()
 }
 
-/// Names and keys have at most 255 bytes.
+/// Appends a name or key, which has at most 255 bytes.
 fn short(packed: &mut Vec<u8>, text: &[u8]) {
     packed.push(u8::try_from(text.len()).expect("names have at most 255 bytes"));
     packed.extend(text);
@@ -189,7 +191,7 @@ fn long(packed: &mut Vec<u8>, text: &[u8]) {
     packed.extend(text);
 }
 
-/// Takes values from the beginning of what is left.
+/// Reads values from the front of the remaining bytes.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -224,7 +226,7 @@ impl<'a> Reader<'a> {
             attempt: 0,
             begun: false,
             expiries: 0,
-            retries: Retries { attempts, ..Retries::default() },
+            retries: RetryPolicy { attempts, ..RetryPolicy::default() },
             token: Token::default(),
             version: 1,
             worker: None,
@@ -269,7 +271,7 @@ impl<'a> Reader<'a> {
         task.leased_at = some(self.time()?);
         task.lease_expires_at = some(self.time()?);
         task.finished_at = some(self.time()?);
-        // What runs in the format before was leased when each lease counted as an attempt.
+        // Tasks that run in the previous format were leased when each lease counted as an attempt.
         (task.begun, task.expiries) = match format {
             FORMAT_1 => (task.state == TaskState::Running, 0),
             _ => (self.flag()?, self.count()?),
@@ -284,7 +286,7 @@ impl<'a> Reader<'a> {
     fn said(&mut self, task: &mut Task) -> Option<()> {
         task.progress = json(self.long()?).ok()?;
         task.result = some(self.long_text()?).map(Payload::trusted);
-        task.error = self.long_text()?.strip_prefix('=').map(Note::new);
+        task.error = self.long_text()?.strip_prefix('=').map(Message::new);
         task.cancel = json(self.long()?).ok()?;
         task.events = json(self.long()?).ok()?.unwrap_or_default();
         Some(())
@@ -339,12 +341,12 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// An empty text is none.
+/// Converts an empty text to `None`.
 fn some(text: &str) -> Option<&str> {
     Some(text).filter(|text| !text.is_empty())
 }
 
-/// No text is none.
+/// Parses JSON; an empty text means `None`.
 fn json<T: DeserializeOwned>(text: &[u8]) -> serde_json::Result<Option<T>> {
     match text {
         [] => Ok(None),
@@ -357,13 +359,13 @@ mod tests {
     use super::*;
     use crate::model::Progress;
 
-    /// A record as format 1 has it: whatever comes later must still read it.
+    /// Record in format 1, which every later version must still read.
     const STORED_1: &str = "01030000000100030000000500060a24181e400000060a24181e400100060a24181e40000000000100060a24181e40090000 \
         00000000000200060a24181e400900060a24181e400900060a2419e803890000000000000000100000000000000000000000 \
         0000000007046d61696c016c9c3e82dd6fcae8b10000001900000000000f424000000000d693a400016b7b2261223a317d00 \
         00000a7b22646f6e65223a317d00000000000000033d6e6f0000000000000000";
 
-    /// The same in format 2: begun, after three leases that ran out.
+    /// The same task in format 2: begun, after three expired leases.
     const STORED_2: &str = "02030000000100030000000500060a24181e400000060a24181e400100060a24181e40000000000100060a24181e40090000 \
         00000000000200060a24181e400900060a24181e400900060a2419e803890000000000000000010000000310000000000000 \
         00000000000000000007046d61696c016c9c3e82dd6fcae8b10000001900000000000f424000000000d693a400016b7b2261 \
@@ -394,12 +396,12 @@ mod tests {
         assert_eq!(task.token.get(), 1_700_000_000_000_009);
         assert_eq!(task.lease_expires_at.unwrap().as_micros(), 1_700_000_030_000_009);
         assert_eq!(task.fingerprint, Fingerprint::of_old(task.payload.as_str().as_bytes()));
-        assert_eq!((task.payload.as_str(), task.retries), ("{\"a\":1}", Retries::default()));
+        assert_eq!((task.payload.as_str(), task.retries), ("{\"a\":1}", RetryPolicy::default()));
         assert_eq!((task.key.as_ref().unwrap().as_str(), task.lock.as_ref().unwrap().as_str()), ("k", "l"));
         assert_eq!(task.progress, Some(Progress { done: 1, ..Progress::default() }));
-        assert_eq!((task.error.clone(), task.result.clone()), (Some(Note::new("no")), None));
+        assert_eq!((task.error.clone(), task.result.clone()), (Some(Message::new("no")), None));
         assert_eq!(record, stored);
-        // It has a lock: it is written with a deadline.
+        // The task has a lock, so it is written with a deadline.
         let mut written = stored.clone();
         written[0] = WITH_DEADLINE;
         written.extend([0; 8]);
@@ -429,7 +431,7 @@ mod tests {
         let new = NewTask::new(id, QueueName::new("q").unwrap(), Payload::default());
         let mut task = Task::new(&new, Timestamp::from_micros(5));
         task.version = 2;
-        task.error = Some(Note::new(""));
+        task.error = Some(Message::new(""));
         let packed = pack(&task).unwrap();
         let stored = Stored::read(id.as_uuid().as_bytes(), packed.record, Vec::new()).unwrap();
         assert_eq!(stored.task, task);

@@ -1,4 +1,4 @@
-//! The contract of tasks, call by call.
+//! `TaskStore` implementation.
 
 use std::sync::Arc;
 
@@ -14,21 +14,23 @@ use super::call::{RECOVER, wrong};
 use super::record::Stored;
 use crate::Result;
 use crate::model::{
-    Beat, Enqueued, Finished, HeldTask, LeaseTasks, Leased, NewTask, Pause, QueueName, QueueStatus,
-    Recovered, Settle, Settled, Task, TaskAnswer, TaskId, TaskKey, TaskOp, TaskState, Timestamp, Ttl,
-    WorkerId, WorkerInfo, WorkerStatus,
+    Enqueued, FinishedFilter, HeartbeatResult, HeldTask, LeaseTasks, Leased, NewTask, Pause, QueueName,
+    QueueStatus, Recovered, Settle, Settled, Task, TaskAnswer, TaskId, TaskKey, TaskOp, TaskState, Timestamp,
+    Ttl, WorkerId, WorkerInfo, WorkerStatus,
 };
 use crate::store::protocol::TaskCall;
-use crate::store::{Arrivals, Clock, ListTasks, Page, TaskStore};
+use crate::store::{Clock, ListTasks, Page, QueueSubscription, TaskStore};
 
-/// So many tasks are served by one script at most: while it runs, the server does nothing else.
+/// Maximum number of tasks per script: while a script runs, the server does nothing else.
 pub(super) const CHUNK: usize = 100;
-/// A script also reads and writes no more bytes of payloads and results than about these, for the same reason.
+/// Approximate maximum number of payload and result bytes that a script reads or writes, for the
+/// same reason.
 pub(super) const CHUNK_BYTES: usize = 1 << 20;
 
-/// Chunks for one script each.
+/// Division into chunks for one script each.
 pub(super) trait Chunks<T> {
-    /// Chunks of at most [`CHUNK`], and of at most so many bytes unless they have one item only.
+    /// Returns chunks of at most [`CHUNK`] items and at most `bytes` bytes; a single item may be
+    /// larger.
     fn chunk_by_size(&self, bytes: usize, of: impl Fn(&T) -> usize) -> Vec<&[T]>;
 }
 
@@ -53,7 +55,7 @@ impl<T> Chunks<T> for [T] {
 /// Tasks on Redis.
 pub(in super::super) struct Tasks {
     pub(super) link: Arc<Link>,
-    /// The hash of all tasks. All other keys begin as it does.
+    /// Key of the hash of all tasks. All other keys have the same prefix.
     pub(super) key: String,
     pub(super) base: String,
     pub(super) bell: Bell,
@@ -92,7 +94,12 @@ impl TaskStore for Tasks {
         self.give(ask).await
     }
 
-    async fn heartbeat(&self, worker: &WorkerInfo, held: &[HeldTask], ttl: Ttl) -> Result<Vec<Beat>> {
+    async fn heartbeat(
+        &self,
+        worker: &WorkerInfo,
+        held: &[HeldTask],
+        ttl: Ttl,
+    ) -> Result<Vec<HeartbeatResult>> {
         self.beat(worker, held, ttl).await
     }
 
@@ -159,11 +166,11 @@ impl TaskStore for Tasks {
         self.all_workers().await
     }
 
-    async fn archive(&self, which: &Finished) -> Result<u64> {
+    async fn archive(&self, which: &FinishedFilter) -> Result<u64> {
         self.tidy(TaskCall::Archive, which).await
     }
 
-    async fn purge(&self, which: &Finished) -> Result<u64> {
+    async fn purge(&self, which: &FinishedFilter) -> Result<u64> {
         self.tidy(TaskCall::Purge, which).await
     }
 
@@ -175,7 +182,7 @@ impl TaskStore for Tasks {
         Ok(Timestamp::from_micros(seconds * 1_000_000 + micros))
     }
 
-    fn arrivals(&self, queues: &[QueueName]) -> Arrivals {
+    fn arrivals(&self, queues: &[QueueName]) -> QueueSubscription {
         self.bell.listen(&self.link, queues, POLL)
     }
 }

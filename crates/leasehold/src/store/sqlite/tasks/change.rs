@@ -1,4 +1,5 @@
-//! One operation on one task: the rules decide, then its row, the counts and its lock follow.
+//! Applies one operation to one task: the model decides, then the row, the counts and the lock are
+//! updated.
 
 use rusqlite::params;
 
@@ -6,18 +7,18 @@ use super::rows;
 use super::shelf::Shelf;
 use super::sql;
 use crate::model::{
-    Beat, HeldTask, LockName, Settle, Settled, Task, TaskAnswer, TaskId, TaskOp, TaskState, Ttl, WorkerId,
-    WorkerInfo,
+    HeartbeatResult, HeldTask, LockName, Settle, Settled, Task, TaskAnswer, TaskId, TaskOp, TaskState, Ttl,
+    WorkerId, WorkerInfo,
 };
 use crate::store::sqlite::tables::to_json;
 
 impl Shelf<'_> {
-    /// A task without its payload.
+    /// Loads a task without its payload.
     pub(super) fn load(&mut self, id: &TaskId) -> rusqlite::Result<Option<Task>> {
         self.one(sql::LOAD, params![rows::id(id)])
     }
 
-    /// A task with all it has.
+    /// Loads a task with its payload.
     pub(super) fn load_whole(&mut self, id: &TaskId) -> rusqlite::Result<Option<Task>> {
         self.one(sql::LOAD_WHOLE, params![rows::id(id)])
     }
@@ -26,7 +27,7 @@ impl Shelf<'_> {
         Ok(self.many(sql, params)?.pop())
     }
 
-    /// The tasks that a statement finds.
+    /// Returns the tasks that a statement finds.
     pub(super) fn many(&mut self, sql: &str, params: impl rusqlite::Params) -> rusqlite::Result<Vec<Task>> {
         let mut select = self.conn.prepare_cached(sql)?;
         let (mut rows, mut found) = (select.query(params)?, Vec::new());
@@ -36,18 +37,18 @@ impl Shelf<'_> {
         Ok(found)
     }
 
-    /// Applies an operation to a task as it was loaded, and saves what came of it. What people do needs a task that was
-    /// loaded whole.
+    /// Applies an operation to a loaded task and saves the result. Operations of operators need a
+    /// task that was loaded with its payload.
     pub(super) fn change(&mut self, task: &mut Task, op: &TaskOp) -> rusqlite::Result<TaskAnswer> {
         let answer = self.step(task, op)?;
-        // Neither makes a task come before another.
+        // These two operations never move a task before another.
         if task.lock.is_some() && !matches!(op, TaskOp::Lease { .. } | TaskOp::Beat(..)) {
             self.elect(task)?;
         }
         Ok(answer)
     }
 
-    /// The same, without a look at the other tasks with its lock.
+    /// Applies an operation without regard to the other tasks with the same lock.
     fn step(&mut self, task: &mut Task, op: &TaskOp) -> rusqlite::Result<TaskAnswer> {
         let (before, was_archived) = (task.state, task.archived);
         let answer = task.apply(op, self.now);
@@ -84,7 +85,7 @@ impl Shelf<'_> {
         Ok(answer)
     }
 
-    /// A task that could run but whose lock has another head in its queue waits for that.
+    /// Blocks a pending task whose lock has another head in its queue.
     pub(super) fn wait_for_lock(&mut self, task: &mut Task) -> rusqlite::Result<()> {
         if task.state == TaskState::Pending
             && let Some(lock) = &task.lock
@@ -100,13 +101,14 @@ impl Shelf<'_> {
         Ok(())
     }
 
-    /// The head of a lock in a queue.
+    /// Returns the head of a lock in a queue.
     pub(super) fn head(&mut self, lock: &LockName, queue: i64) -> rusqlite::Result<Option<Task>> {
         self.one(sql::HEAD, params![lock.as_str(), queue])
     }
 
-    /// Sees to it that the lock of this task has a head in its queue, and that no task which waits comes before a head that
-    /// does not run yet. The given task is kept as it is stored.
+    /// Ensures that the lock of this task has a head in its queue, and that no blocked task
+    /// precedes a head that does not run yet. Keeps the state of the given task equal to the stored
+    /// one.
     pub(super) fn elect(&mut self, task: &mut Task) -> rusqlite::Result<()> {
         let Some(lock) = task.lock.clone() else { return Ok(()) };
         let Some(queue) = self.queues.number(self.conn, &task.queue)? else { return Ok(()) };
@@ -145,13 +147,13 @@ impl Shelf<'_> {
         Ok(settled)
     }
 
-    /// Takes a worker's signs of life.
+    /// Records a worker's heartbeat and extends the leases of its tasks.
     pub(super) fn heartbeat(
         &mut self,
         worker: &WorkerInfo,
         held: &[HeldTask],
         ttl: Ttl,
-    ) -> rusqlite::Result<Vec<Beat>> {
+    ) -> rusqlite::Result<Vec<HeartbeatResult>> {
         let id = &worker.id.as_uuid().as_bytes()[..];
         if worker.says_nothing() {
             self.conn.prepare_cached(sql::HEAR_OF)?.execute(params![id, rows::micros(self.now)])?;
@@ -167,18 +169,18 @@ impl Shelf<'_> {
             };
             beats.push(match answer {
                 Some(TaskAnswer::Beat(beat)) => beat,
-                _ => Beat::Lost,
+                _ => HeartbeatResult::Lost,
             });
         }
         Ok(beats)
     }
 
-    /// A worker says good-bye.
+    /// Deregisters a worker.
     pub(super) fn leave(&mut self, worker: WorkerId) -> rusqlite::Result<()> {
         self.conn.prepare_cached(sql::LEAVE)?.execute([&worker.as_uuid().as_bytes()[..]]).map(drop)
     }
 
-    /// Something that a person does.
+    /// Applies an operation of an operator.
     pub(super) fn change_by_hand(
         &mut self,
         id: &TaskId,
@@ -190,14 +192,14 @@ impl Shelf<'_> {
     }
 }
 
-/// Whether an answer means that the task is not as it was.
+/// Whether an answer means that the task has changed.
 fn changes(answer: &TaskAnswer, before: TaskState) -> bool {
     match answer {
-        TaskAnswer::Done | TaskAnswer::Beat(Beat::Kept(_)) => true,
-        // Settled before, and told again.
+        TaskAnswer::Done | TaskAnswer::Beat(HeartbeatResult::Extended(_)) => true,
+        // A repeated settle of a task that is already settled changes nothing.
         TaskAnswer::Settled(Settled::Now(_)) => before == TaskState::Running,
         TaskAnswer::Settled(Settled::Lost | Settled::Busy)
-        | TaskAnswer::Beat(Beat::Lost)
+        | TaskAnswer::Beat(HeartbeatResult::Lost)
         | TaskAnswer::Refused(_)
         | TaskAnswer::VersionConflict(_) => false,
     }

@@ -1,4 +1,4 @@
-//! Adding tasks.
+//! Enqueueing of tasks.
 
 use rusqlite::{OptionalExtension, params};
 
@@ -7,7 +7,7 @@ use super::shelf::Shelf;
 use super::sql;
 use crate::model::{Enqueued, Fingerprint, NewTask, Task, TaskId, TaskState};
 
-/// The task that has a key.
+/// Task that owns a key.
 struct KeyOwner {
     id: TaskId,
     fingerprint: Fingerprint,
@@ -15,14 +15,14 @@ struct KeyOwner {
 }
 
 impl Shelf<'_> {
-    /// Adds tasks, each by itself: one whose key means something else does not keep the others out.
+    /// Adds tasks independently: a task whose key conflicts does not keep the others out.
     pub(super) fn enqueue(&mut self, new: &[NewTask]) -> rusqlite::Result<Vec<Enqueued>> {
         new.iter().map(|new| self.enqueue_one(new)).collect()
     }
 
     fn enqueue_one(&mut self, new: &NewTask) -> rusqlite::Result<Enqueued> {
         let known = self.queues.number(self.conn, &new.queue)?;
-        // A plain task for a queue that there is needs no look at what is there: its id alone decides.
+        // A task without key and lock for an existing queue needs no query: its id alone decides.
         let plain = known.is_some() && new.key.is_none() && new.lock.is_none();
         if !plain && self.conn.prepare_cached(sql::IS_THERE)?.exists([rows::id(&new.id)])? {
             return Ok(Enqueued::Added(new.id));
@@ -52,7 +52,8 @@ impl Shelf<'_> {
         Ok(Enqueued::Added(new.id))
     }
 
-    /// The head of a new task's lock in its queue, if there is no room for the task.
+    /// Returns the head of a new task's lock in its queue, if the lock's limit of waiting tasks is
+    /// reached.
     fn no_room(&mut self, new: &NewTask) -> rusqlite::Result<Option<TaskId>> {
         let (Some(room), Some(lock)) = (new.room, &new.lock) else { return Ok(None) };
         let Some(queue) = self.queues.number(self.conn, &new.queue)? else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! Calls of several callers in one transaction.
+//! Batches calls of several callers into one transaction.
 
 use rusqlite::Connection;
 use tokio::sync::oneshot;
@@ -8,34 +8,34 @@ use crate::error::{Error, Result};
 use crate::model::Timestamp;
 use crate::store::sqlite::batch::Ledger;
 
-/// A call that writes: done in a transaction, and answered when that has reached the disk.
+/// Writing call: runs in a transaction and is answered when that transaction has been synced.
 pub(in crate::store::sqlite) trait Errand: Send {
-    /// Does it. It may be done again if the transaction came to nothing.
+    /// Runs the call. May run again if the transaction was rolled back.
     fn run(&mut self, tables: &mut Shelf<'_>) -> rusqlite::Result<()>;
 
-    /// About how many tasks it is about.
+    /// Approximate number of tasks of the call.
     fn weight(&self) -> usize;
 
-    /// Whether its answer promises something about what others may have written just before.
+    /// Whether the answer depends on what other callers may have written just before.
     fn promises(&self) -> bool;
 
-    /// Tells the caller what came of it.
+    /// Sends the result to the caller.
     fn answer(self: Box<Self>, done: Result<(), Error>);
 }
 
-/// Those that share a transaction.
+/// Errands that share a transaction.
 pub(in crate::store::sqlite) type Errands = Vec<Box<dyn Errand>>;
 
-/// What is left to do after a transaction.
+/// Remaining work after a transaction.
 pub(in crate::store::sqlite) struct Aftermath {
     pub(in crate::store::sqlite) news: News,
-    /// Whether the answers have to wait for the disk.
+    /// Whether the answers must wait for the sync.
     pub(in crate::store::sqlite) waits: bool,
 }
 
 impl Ledger {
-    /// Does errands in one transaction. It has not reached the disk when this returns. On an error none of them has
-    /// happened, as far as can be known.
+    /// Runs errands in one transaction, which is not synced yet when this returns. After an error
+    /// none of them is applied, as far as can be determined.
     pub(in crate::store::sqlite) fn do_errands(
         &mut self,
         errands: &mut Errands,
@@ -52,7 +52,7 @@ impl Ledger {
         Ok(Aftermath { news, waits: promises || self.conn().total_changes() > before })
     }
 
-    /// Looks at the tables of tasks.
+    /// Reads the tables of tasks.
     pub(in crate::store::sqlite) fn look<T>(
         &mut self,
         look: impl FnOnce(&mut Shelf<'_>) -> rusqlite::Result<T>,
@@ -62,16 +62,16 @@ impl Ledger {
     }
 }
 
-/// What kind of call it is.
+/// Properties of a call.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::store::sqlite) struct Call {
-    /// About how many tasks it is about.
+    /// Approximate number of tasks of the call.
     pub(in crate::store::sqlite) weight: usize,
-    /// Whether its answer promises something about what others may have written just before.
+    /// Whether the answer depends on what other callers may have written just before.
     pub(in crate::store::sqlite) promises: bool,
 }
 
-/// What a caller wants done, and where it waits for the answer.
+/// Work of a caller, with the channel for its result.
 struct Order<T, F> {
     call: Call,
     work: F,
@@ -79,7 +79,7 @@ struct Order<T, F> {
     reply: oneshot::Sender<Result<T>>,
 }
 
-/// An errand, and where its answer will be.
+/// Returns an errand and the receiver of its answer.
 pub(in crate::store::sqlite) fn errand<T: Send + 'static>(
     call: Call,
     work: impl FnMut(&mut Shelf<'_>) -> rusqlite::Result<T> + Send + 'static,
@@ -105,13 +105,13 @@ impl<T: Send, F: FnMut(&mut Shelf<'_>) -> rusqlite::Result<T> + Send> Errand for
     fn answer(self: Box<Self>, done: Result<(), Error>) {
         let Self { found, reply, .. } = *self;
         if let Some(answer) = done.map(|()| found).transpose() {
-            // A caller that has gone away is as one whose answer was lost.
+            // A caller that has dropped its future is treated like one whose answer was lost.
             let _ = reply.send(answer);
         }
     }
 }
 
-/// Tells all of them the same.
+/// Sends the same result to all errands.
 pub(in crate::store::sqlite) fn answer_all(errands: Errands, done: &Result<(), Error>) {
     for errand in errands {
         errand.answer(done.clone());

@@ -1,4 +1,4 @@
-//! Who is next, whose time has come, whose lease has run out.
+//! Leasing, promotion of due tasks, and expiry of leases.
 
 use rusqlite::{OptionalExtension, params};
 
@@ -12,7 +12,8 @@ use crate::model::{
 use crate::store::sqlite::tables::to_json;
 
 impl Shelf<'_> {
-    /// Gives a worker what is next, and says when something is due if that was not enough.
+    /// Leases the next tasks to a worker. If these are fewer than requested, also returns the next
+    /// due time.
     pub(super) fn lease(&mut self, ask: &LeaseTasks) -> rusqlite::Result<Leased> {
         let open = self.open(&ask.queues)?;
         let expired = self.expire(TaskTable::RECOVER)?.expired();
@@ -42,7 +43,7 @@ impl Shelf<'_> {
         Ok(Leased { tasks, next_due: next_due.map(|due| (due, self.now)), more, expired })
     }
 
-    /// The tasks that a statement finds, until they [fill an answer](LeaseTasks::FULL).
+    /// Returns the tasks that a statement finds, until they [fill an answer](LeaseTasks::FULL).
     fn until_full(&mut self, sql: &str, params: impl rusqlite::Params) -> rusqlite::Result<Vec<Task>> {
         let mut select = self.conn.prepare_cached(sql)?;
         let (mut rows, mut found, mut bytes) = (select.query(params)?, Vec::new(), 0);
@@ -56,12 +57,12 @@ impl Shelf<'_> {
         Ok(found)
     }
 
-    /// The numbers of the queues that there are and that are not paused.
+    /// Returns the numbers of the existing queues that are not paused.
     fn open(&self, queues: &[QueueName]) -> rusqlite::Result<Vec<i64>> {
         let mut select = self.conn.prepare_cached(sql::QUEUE_ID)?;
         let mut open = Vec::with_capacity(queues.len());
         for queue in queues {
-            // Looked up each time: another process may have paused it.
+            // Queried each time: another process may have paused the queue.
             let found =
                 select.query_row([queue.as_str()], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
             if let Some((number, false)) = found
@@ -83,7 +84,7 @@ impl Shelf<'_> {
         Ok(next.map(rows::timestamp))
     }
 
-    /// Puts in line what is due in these queues; says how many.
+    /// Makes due tasks of these queues ready; returns their number.
     fn promote(&mut self, queues: &[i64]) -> rusqlite::Result<u32> {
         let mut due = Vec::new();
         for queue in queues {
@@ -103,7 +104,7 @@ impl Shelf<'_> {
         Ok(u32::try_from(due.len()).unwrap_or(u32::MAX))
     }
 
-    /// Ends leases that have run out, and puts in line whatever is due.
+    /// Expires overdue leases, and makes due tasks of all queues ready.
     pub(super) fn recover(&mut self, limit: u32) -> rusqlite::Result<Recovered> {
         let mut recovered = self.expire(limit)?;
         let now = rows::micros(self.now);
@@ -115,14 +116,14 @@ impl Shelf<'_> {
         Ok(recovered)
     }
 
-    /// Ends up to `limit` leases that have run out.
+    /// Expires up to `limit` overdue leases.
     fn expire(&mut self, limit: u32) -> rusqlite::Result<Recovered> {
         let mut recovered = Recovered::default();
         let mut expired = self.many(sql::EXPIRED, params![rows::micros(self.now), limit])?;
         expired.sort_unstable_by_key(|task| (task.deadline(), task.id));
         expired.truncate(limit as usize);
         for expired in expired {
-            // The end of another may have made it the head of its lock.
+            // The expiry of another task may have made this one the head of its lock.
             let Some(mut task) = self.load(&expired.id)? else { continue };
             self.change(&mut task, &TaskOp::Expire)?;
             match task.state {
@@ -134,12 +135,12 @@ impl Shelf<'_> {
         Ok(recovered)
     }
 
-    /// The numbers of all queues.
+    /// Returns the numbers of all queues.
     pub(super) fn all_queues(&self) -> rusqlite::Result<Vec<i64>> {
         self.conn.prepare_cached(sql::QUEUE_IDS)?.query_map([], |row| row.get(0))?.collect()
     }
 
-    /// Pauses a queue or lets it go on; says whether there is such a queue.
+    /// Pauses or resumes a queue; returns whether the queue exists.
     pub(super) fn pause(&mut self, queue: &QueueName, pause: Option<&Pause>) -> rusqlite::Result<bool> {
         let pause = pause.map(to_json).transpose()?;
         let known = self.conn.prepare_cached(sql::PAUSE)?.execute(params![queue.as_str(), pause])? > 0;
@@ -148,7 +149,7 @@ impl Shelf<'_> {
     }
 }
 
-/// Leaves out what comes after an answer is full.
+/// Truncates the tasks after the one that fills an answer.
 fn truncate_when_full(tasks: &mut Vec<Task>) {
     let mut bytes = 0;
     let full = tasks.iter().position(|task| {

@@ -1,4 +1,4 @@
-//! A task in and out of its row.
+//! Conversion between tasks and rows.
 
 use rusqlite::types::Type;
 use rusqlite::{Connection, Row, params};
@@ -8,23 +8,23 @@ use uuid::Uuid;
 use super::shelf::Queues;
 use super::sql;
 use crate::model::{
-    Asked, Fingerprint, LockName, NewTask, Note, Payload, Priority, Progress, Retries, Task, TaskEvent,
-    TaskId, TaskKey, TaskState, Timestamp, Token, Ttl, WorkerId,
+    Asked, Fingerprint, LockName, Message, NewTask, Payload, Priority, Progress, RetryPolicy, Task,
+    TaskEvent, TaskId, TaskKey, TaskState, Timestamp, Token, Ttl, WorkerId,
 };
 use crate::store::sqlite::tables::{from_json, to_json};
 
-/// A payload up to this size is in the task's own row.
+/// Maximum size of a payload that is stored in the task's own row.
 const SHORT: usize = 256;
 
-/// What most tasks do not have.
+/// Fields that most tasks do not have.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Extra {
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    retries: Option<Retries>,
+    retries: Option<RetryPolicy>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     progress: Option<Progress>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    error: Option<Note>,
+    error: Option<Message>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     cancel: Option<Asked>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -32,7 +32,7 @@ struct Extra {
 }
 
 fn extra(task: &Task) -> rusqlite::Result<Option<String>> {
-    let retries = (task.retries != Retries::default()).then_some(task.retries);
+    let retries = (task.retries != RetryPolicy::default()).then_some(task.retries);
     let plain = retries.is_none()
         && task.progress.is_none()
         && task.error.is_none()
@@ -97,7 +97,7 @@ pub(super) fn read(row: &Row<'_>, conn: &Connection, queues: &mut Queues) -> rus
     })
 }
 
-/// Adds a row, unless there is one with its id; says whether it did.
+/// Inserts a row, unless one with its id exists; returns whether it was inserted.
 pub(super) fn insert(conn: &Connection, queue: i64, new: &NewTask, task: &Task) -> rusqlite::Result<bool> {
     let payload = Some(task.payload.as_str()).filter(|payload| payload.len() <= SHORT);
     let added = conn.prepare_cached(sql::INSERT)?.execute(params![
@@ -122,7 +122,7 @@ pub(super) fn insert(conn: &Connection, queue: i64, new: &NewTask, task: &Task) 
     Ok(added > 0)
 }
 
-/// Saves a task that a worker has taken.
+/// Saves a task that a worker has leased.
 pub(super) fn save_lease(conn: &Connection, task: &Task, ttl: Ttl) -> rusqlite::Result<()> {
     let values = params![
         id(&task.id),
@@ -141,14 +141,14 @@ pub(super) fn save_lease(conn: &Connection, task: &Task, ttl: Ttl) -> rusqlite::
     conn.prepare_cached(sql::SAVE_LEASE)?.execute(values).map(drop)
 }
 
-/// Saves a task whose worker has given a sign of life.
+/// Saves a task after a heartbeat of its worker.
 pub(super) fn save_beat(conn: &Connection, task: &Task, ttl: Ttl) -> rusqlite::Result<()> {
     let ends = task.lease_expires_at.map(micros);
     let values = params![id(&task.id), ends, ttl_micros(ttl), extra(task)?, !task.begun];
     conn.prepare_cached(sql::SAVE_BEAT)?.execute(values).map(drop)
 }
 
-/// Saves a task whose attempt has ended, or whose time or lock has come.
+/// Saves a task whose attempt has ended, or that became ready or blocked.
 pub(super) fn save_step(conn: &Connection, task: &Task) -> rusqlite::Result<()> {
     let values = params![
         id(&task.id),
@@ -170,7 +170,7 @@ pub(super) fn save_step(conn: &Connection, task: &Task) -> rusqlite::Result<()> 
     conn.prepare_cached(sql::SAVE_STEP)?.execute(values).map(drop)
 }
 
-/// Saves what only people change; beside [`save_step`].
+/// Saves the fields that only operators change, in addition to [`save_step`].
 pub(super) fn save_by_hand(conn: &Connection, task: &Task) -> rusqlite::Result<()> {
     let payload = Some(task.payload.as_str()).filter(|payload| payload.len() <= SHORT);
     let values = params![id(&task.id), task.priority.get(), task.archived, payload];
@@ -184,12 +184,12 @@ pub(super) fn save_by_hand(conn: &Connection, task: &Task) -> rusqlite::Result<(
     }
 }
 
-/// An id as it is stored.
+/// Returns an id in its stored form.
 pub(super) fn id(id: &TaskId) -> &[u8] {
     id.as_uuid().as_bytes()
 }
 
-/// An id as it was stored.
+/// Reads a stored id.
 pub(super) fn uuid(row: &Row<'_>, column: usize) -> rusqlite::Result<Uuid> {
     let bytes = row.get_ref(column)?.as_blob()?;
     Uuid::from_slice(bytes)

@@ -1,15 +1,15 @@
-//! Tables and indexes of tasks, and what a restart of the machine does to leases.
+//! Tables and indexes of tasks, and the effect of a restart of the machine on leases.
 
 use rusqlite::{Connection, params};
 
 use super::rows::micros;
 use crate::model::Timestamp;
 
-/// Version 3 of the schema. Their names are long because tables of others may stand beside them: whoever adds tasks in
-/// transactions of its own has its tables in this file.
+/// Version 3 of the schema. The names have a prefix because a program that enqueues tasks in its
+/// own transactions has its own tables in this file.
 ///
-/// States are numbered as [`TaskState::ALL`](crate::model::TaskState::ALL) has them. Each list that a call goes by is a
-/// partial index: what is not in question is not in it.
+/// States are numbered as in [`TaskState::ALL`](crate::model::TaskState::ALL). Each list that a
+/// call needs is a partial index that contains only the relevant tasks.
 pub(in crate::store::sqlite) const TABLES: &str = "
     -- Never forgotten. The counts are of tasks that are not archived.
     CREATE TABLE leasehold_queues (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, paused TEXT,
@@ -43,9 +43,9 @@ pub(in crate::store::sqlite) const TABLES: &str = "
     CREATE INDEX leasehold_docs_until ON leasehold_docs (keep_until) WHERE keep_until IS NOT NULL;
 ";
 
-/// Version 6: whether a leased task was fetched ahead and not started yet, and how many leases in a row ran out after the
-/// start. What a leasehold from before has leased counts as started. And two lists over all queues: what is due, and what is
-/// over.
+/// Version 6: whether a leased task was prefetched and not started yet, and the number of
+/// consecutive leases that expired after the start. Tasks leased by an older leasehold count as
+/// started. Adds two indexes over all queues: due tasks and finished tasks.
 pub(in crate::store::sqlite) const BEGUN: &str = "
     ALTER TABLE leasehold_tasks ADD COLUMN ahead INTEGER NOT NULL DEFAULT 0;
     ALTER TABLE leasehold_tasks ADD COLUMN expiries INTEGER NOT NULL DEFAULT 0;
@@ -53,8 +53,9 @@ pub(in crate::store::sqlite) const BEGUN: &str = "
     CREATE INDEX leasehold_tasks_finished ON leasehold_tasks (archived, finished_at, id) WHERE state >= 4;
 ";
 
-/// Version 7: a lock has a head in each queue, and a task may wait for the process that added it. A pending task
-/// of one queue no longer blocks tasks of another: the first blocked task of each queue becomes its head.
+/// Version 7: a lock has a head in each queue, and a task may wait for the process that added it. A
+/// pending task of one queue no longer blocks tasks of another: the first blocked task of each
+/// queue becomes its head.
 pub(in crate::store::sqlite) const HEADS_PER_QUEUE: &str = "
     DROP INDEX leasehold_tasks_head;
     DROP INDEX leasehold_tasks_blocked;
@@ -76,13 +77,16 @@ pub(in crate::store::sqlite) const HEADS_PER_QUEUE: &str = "
         pending = (SELECT count(*) FROM leasehold_tasks t WHERE t.state = 2 AND t.queue = leasehold_queues.id);
 ";
 
-/// A runner whose deadline was written before a restart of the machine has this long to renew it, in microseconds.
+/// Time in microseconds in which a runner whose deadline was written before a restart of the
+/// machine must renew it.
 const RUNNER_AFTER_RESTART: i64 = 60_000_000;
 
-/// The machine has started anew, and its clock was set anew with it. If it was set back:
-/// - a lease would end later than it was ever extended to, and a dead worker keep its tasks for that long;
-/// - a runner that is gone would keep its task waiting for that long;
-/// - the time of tasks that could run already would be yet to come, should they be given back.
+/// Adjusts times after a restart of the machine, which has set the clock again. If the clock was
+/// set back:
+/// - a lease would end later than it was ever extended to, and a dead worker would keep its tasks
+///   until then;
+/// - a dead runner would keep its task waiting until then;
+/// - the `run_at` of tasks that could run already would be in the future, should they be returned.
 pub(in crate::store::sqlite) fn start_anew(conn: &Connection, now: Timestamp) -> rusqlite::Result<()> {
     let statements = [
         "UPDATE leasehold_tasks INDEXED BY leasehold_tasks_running SET lease_expires_at = ?1 + coalesce(ttl, 0) \
@@ -100,7 +104,7 @@ pub(in crate::store::sqlite) fn start_anew(conn: &Connection, now: Timestamp) ->
     .map(drop)
 }
 
-/// Whether any task has a lease, live or not.
+/// Whether any task has a lease, expired or not.
 pub(in crate::store::sqlite) fn is_any_leased(conn: &Connection) -> rusqlite::Result<bool> {
     let sql =
         "SELECT EXISTS (SELECT 1 FROM leasehold_tasks INDEXED BY leasehold_tasks_running WHERE state = 3)";

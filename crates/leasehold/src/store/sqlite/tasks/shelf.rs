@@ -1,4 +1,5 @@
-//! All that one transaction knows of tasks: the queues by their numbers, what the counts will be, who is to be woken.
+//! Task state of one transaction: the numbers of queues, the changes of counts and the workers to
+//! notify.
 
 use std::collections::HashMap;
 
@@ -8,17 +9,17 @@ use super::sql;
 use crate::model::{QueueName, Task, TaskState, Timestamp};
 use crate::store::wake::Doorbell;
 
-/// The tables of tasks, inside a transaction that holds the write lock.
+/// Tables of tasks, inside a transaction that holds the write lock.
 pub(in crate::store::sqlite) struct Shelf<'a> {
     pub(super) conn: &'a Connection,
     pub(super) now: Timestamp,
     pub(super) queues: &'a mut Queues,
-    /// What the counts change by. They are written once, at the end.
+    /// Changes of the counts. They are written once, at the end.
     counts: HashMap<QueueName, [i64; TaskState::ALL.len()]>,
     news: News,
 }
 
-/// Who may find something once the transaction is committed.
+/// Queues whose workers are notified once the transaction is committed.
 #[derive(Debug, Default)]
 pub(in crate::store::sqlite) struct News {
     tasks: HashMap<QueueName, usize>,
@@ -26,7 +27,7 @@ pub(in crate::store::sqlite) struct News {
 }
 
 impl News {
-    /// Wakes them.
+    /// Notifies the workers.
     pub(in crate::store::sqlite) fn ring(self, door: &Doorbell) {
         if self.anywhere {
             return door.ring_all();
@@ -46,12 +47,12 @@ impl<'a> Shelf<'a> {
         Self { conn, now, queues, counts: HashMap::new(), news: News::default() }
     }
 
-    /// The connection, and the time.
+    /// Returns the connection and the time.
     pub(in crate::store::sqlite) fn parts(&self) -> (&'a Connection, Timestamp) {
         (self.conn, self.now)
     }
 
-    /// Writes the counts; to be called last.
+    /// Writes the counts. Must be called last.
     pub(in crate::store::sqlite) fn close(self) -> rusqlite::Result<News> {
         let Self { conn, queues, counts, news, .. } = self;
         for (queue, [scheduled, blocked, pending, running, succeeded, failed, aborted]) in counts {
@@ -66,7 +67,7 @@ impl<'a> Shelf<'a> {
         Ok(news)
     }
 
-    /// A task is or was in this state: counts it in or out.
+    /// Adds `by` to the count of tasks in this state.
     pub(super) fn count(&mut self, queue: &QueueName, state: TaskState, by: i64) {
         match self.counts.get_mut(queue) {
             Some(counts) => counts[state as usize] += by,
@@ -78,7 +79,7 @@ impl<'a> Shelf<'a> {
         }
     }
 
-    /// A worker may find this task, or has to learn when it is due.
+    /// Records a notification: a worker may lease this task or must learn when it is due.
     pub(super) fn tell(&mut self, task: &Task) {
         if matches!(task.state, TaskState::Pending | TaskState::Scheduled) {
             match self.news.tasks.get_mut(&task.queue) {
@@ -88,31 +89,32 @@ impl<'a> Shelf<'a> {
         }
     }
 
-    /// Somebody has taken this task: nobody needs to be woken for it.
+    /// Withdraws a notification for a task that was leased in the same transaction.
     pub(super) fn untell(&mut self, task: &Task) {
         if let Some(tasks) = self.news.tasks.get_mut(&task.queue) {
             *tasks = tasks.saturating_sub(1);
         }
     }
 
-    /// Anybody may find something.
+    /// Records a notification for the workers of all queues.
     pub(super) fn tell_all(&mut self) {
         self.news.anywhere = true;
     }
 }
 
-/// The numbers of queues. They never change, so they are remembered; but not those of a transaction that was rolled back.
+/// Cache of queue numbers. The numbers never change; the cache is cleared after a rollback because
+/// it may contain queues of that transaction.
 #[derive(Debug, Default)]
 pub(in crate::store::sqlite) struct Queues {
     numbers: HashMap<QueueName, i64>,
     names: HashMap<i64, QueueName>,
 }
 
-/// More queues than this are not remembered.
+/// Maximum number of cached queues.
 const MOST: usize = 4096;
 
 impl Queues {
-    /// The number of a queue that there is.
+    /// Returns the number of an existing queue.
     pub(super) fn number(&mut self, conn: &Connection, name: &QueueName) -> rusqlite::Result<Option<i64>> {
         if let Some(number) = self.numbers.get(name) {
             return Ok(Some(*number));
@@ -125,7 +127,7 @@ impl Queues {
         Ok(found)
     }
 
-    /// The number of a queue, which is made if need be.
+    /// Returns the number of a queue, which is created if missing.
     pub(super) fn number_of_new(&mut self, conn: &Connection, name: &QueueName) -> rusqlite::Result<i64> {
         if let Some(number) = self.number(conn, name)? {
             return Ok(number);
@@ -136,7 +138,7 @@ impl Queues {
         Ok(number)
     }
 
-    /// The name of a queue.
+    /// Returns the name of a queue.
     pub(super) fn name(&mut self, conn: &Connection, number: i64) -> rusqlite::Result<QueueName> {
         if let Some(name) = self.names.get(&number) {
             return Ok(name.clone());
@@ -157,7 +159,7 @@ impl Queues {
         self.numbers.insert(name, number);
     }
 
-    /// Forgets them all.
+    /// Clears the cache.
     pub(in crate::store::sqlite) fn forget(&mut self) {
         self.numbers.clear();
         self.names.clear();

@@ -1,4 +1,4 @@
-//! What can be seen of tasks, queues and workers.
+//! Queries of tasks, queues and workers.
 
 use rusqlite::{OptionalExtension, params};
 
@@ -11,17 +11,17 @@ use crate::model::{
 use crate::store::ListTasks;
 use crate::store::sqlite::tables::from_json;
 
-/// So many tasks are looked at before others get their turn.
+/// Maximum number of tasks that one query examines, so that other calls run in between.
 const STRETCH: u32 = 4000;
 
-/// What a look at a stretch of tasks has found.
+/// Result of a query over a range of tasks.
 pub(super) struct Stretch {
     pub(super) found: Vec<Task>,
-    /// Where the next one begins, if there is one.
+    /// Start of the next range, if there is one.
     pub(super) next: Option<TaskId>,
 }
 
-/// Where to look.
+/// Bounds of a query.
 struct Between {
     before: Vec<u8>,
     until: Vec<u8>,
@@ -29,13 +29,13 @@ struct Between {
 }
 
 impl Shelf<'_> {
-    /// The task that has this key.
+    /// Returns the task that has this key.
     pub(super) fn keyed(&mut self, queue: &QueueName, key: &TaskKey) -> rusqlite::Result<Option<Task>> {
         let Some(queue) = self.queues.number(self.conn, queue)? else { return Ok(None) };
         Ok(self.many(sql::KEYED, params![queue, key.as_str()])?.pop())
     }
 
-    /// Up to `limit` tasks that are asked for among those before an id, the newest first.
+    /// Returns up to `limit` matching tasks before an id, the newest first.
     pub(super) fn stretch(
         &mut self,
         ask: &ListTasks,
@@ -51,7 +51,7 @@ impl Shelf<'_> {
         if queues.is_empty() {
             return Ok(stretch);
         }
-        // Longer than any id: after all of them.
+        // Longer than any id, so it sorts after all of them.
         let before = before.map_or_else(|| vec![0xff; 17], |before| rows::id(&before).to_vec());
         let mut between = Between { before, until: Vec::new(), limit };
         let mut ids = Vec::new();
@@ -106,14 +106,14 @@ impl Shelf<'_> {
         ids.collect()
     }
 
-    /// Whether looking at all tasks in a state is less than looking at all tasks from the newest on.
+    /// Whether all tasks in a state are fewer than one range of tasks.
     fn are_few(&self, queue: Option<&QueueName>, state: TaskState) -> rusqlite::Result<bool> {
         let status = self.status()?;
         let of = status.iter().filter(|status| queue.is_none_or(|queue| status.queue == *queue));
         Ok(of.map(|status| status.counts.get(state)).sum::<u64>() <= u64::from(STRETCH))
     }
 
-    /// The queues with their counts.
+    /// Returns the queues with their counts.
     pub(super) fn status(&self) -> rusqlite::Result<Vec<QueueStatus>> {
         let mut select = self.conn.prepare_cached(sql::QUEUES)?;
         let found = select.query_map([], |row| {
@@ -130,7 +130,7 @@ impl Shelf<'_> {
         found.collect()
     }
 
-    /// The workers, oldest first.
+    /// Returns the workers, oldest first.
     pub(super) fn workers(&self) -> rusqlite::Result<Vec<WorkerStatus>> {
         let mut select = self.conn.prepare_cached(sql::WORKERS)?;
         let found = select.query_map([], |row| {

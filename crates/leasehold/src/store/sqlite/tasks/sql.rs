@@ -1,6 +1,6 @@
-//! The statements. Every one is a constant; whatever comes from outside is a parameter.
+//! SQL statements. Every statement is a constant; every external value is a parameter.
 
-/// What a row is read from, in the order in which [`Row`](super::rows) reads it; the payload comes after it.
+/// Columns of a row, in the order in which [`rows`](super::rows) reads them; the payload follows.
 macro_rules! columns {
     () => {
         "id, queue, state, priority, run_at, ready_at, key, fingerprint, lock, attempt, token, version, worker, \
@@ -25,7 +25,7 @@ macro_rules! whole {
     };
 }
 
-// --- tasks ----------------------------------------------------------------------------------------------------------
+// --- tasks ---------------------------------------------------------------------------------------
 
 pub(super) const INSERT: &str = "INSERT INTO leasehold_tasks (id, queue, state, priority, rank, run_at, ready_at, key, \
     fingerprint, lock, attempt, token, version, created_at, updated_at, archived, extra, payload, \
@@ -53,7 +53,7 @@ pub(super) const SAVE_STEP: &str = "UPDATE leasehold_tasks SET state = ?2, rank 
 pub(super) const SAVE_BY_HAND: &str =
     "UPDATE leasehold_tasks SET priority = ?2, archived = ?3, payload = ?4 WHERE id = ?1";
 
-// --- who is next ----------------------------------------------------------------------------------------------------
+// --- order of execution --------------------------------------------------------------------------
 
 pub(super) const READY: &str = whole!("WHERE state = 2 AND queue = ? ORDER BY rank, run_at, id LIMIT ?");
 pub(super) const DUE: &str =
@@ -61,19 +61,19 @@ pub(super) const DUE: &str =
 pub(super) const ALL_DUE: &str = light!("WHERE state = 0 AND run_at <= ? ORDER BY run_at, id LIMIT ?");
 pub(super) const NEXT_DUE: &str =
     "SELECT run_at FROM leasehold_tasks WHERE state = 0 AND queue = ? ORDER BY run_at, id LIMIT 1";
-/// Leases and deadlines of runners that have run out, so many of each; in no order.
+/// Expired leases and expired runner deadlines, up to the limit of each; unordered.
 pub(super) const EXPIRED: &str = light!(
     "WHERE id IN (SELECT id FROM (SELECT id FROM leasehold_tasks \
              WHERE state = 3 AND lease_expires_at <= ?1 ORDER BY lease_expires_at, id LIMIT ?2) \
          UNION ALL SELECT id FROM (SELECT id FROM leasehold_tasks \
              WHERE wanted_until IS NOT NULL AND state < 3 AND wanted_until <= ?1 ORDER BY wanted_until, id LIMIT ?2))"
 );
-/// Another task of this queue that runs with this lock, or is next to run.
+/// Finds another task of this queue that runs with this lock or is next to run.
 pub(super) const HAS_HEAD: &str = "SELECT 1 FROM leasehold_tasks WHERE lock = ? AND lock IS NOT NULL AND queue = ? \
     AND state IN (2, 3) AND id <> ?";
-/// The task of this queue that runs with this lock, or is next to run.
+/// Finds the task of this queue that runs with this lock or is next to run.
 pub(super) const HEAD: &str = light!("WHERE lock = ? AND lock IS NOT NULL AND queue = ? AND state IN (2, 3)");
-/// How many of this queue wait for this lock, up to so many.
+/// Counts the tasks of this queue that wait for this lock, up to a limit.
 pub(super) const HOW_MANY_BLOCKED: &str = "SELECT count(*) FROM (SELECT 1 FROM leasehold_tasks WHERE state = 1 AND lock = ?1 AND queue = ?2 LIMIT ?3)";
 pub(super) const FIRST_BLOCKED: &str =
     light!("WHERE state = 1 AND lock = ? AND queue = ? ORDER BY rank, run_at, id LIMIT 1");
@@ -83,7 +83,7 @@ pub(super) const HOW_MANY_READY: &str = "SELECT count(*) FROM (SELECT 1 FROM lea
 pub(super) const NEXT_DUE_BY_NAME: &str = "SELECT (SELECT run_at FROM leasehold_tasks WHERE state = 0 AND queue = \
     (SELECT id FROM leasehold_queues WHERE name = ?1 AND paused IS NULL) ORDER BY run_at, id LIMIT 1)";
 
-// --- queues and workers ---------------------------------------------------------------------------------------------
+// --- queues and workers --------------------------------------------------------------------------
 
 pub(super) const QUEUE_ID: &str = "SELECT id, paused IS NOT NULL FROM leasehold_queues WHERE name = ?";
 pub(super) const QUEUE_NAME: &str = "SELECT name FROM leasehold_queues WHERE id = ?";
@@ -103,10 +103,10 @@ pub(super) const LEAVE: &str = "DELETE FROM leasehold_workers WHERE id = ?";
 pub(super) const FORGET_WORKERS: &str = "DELETE FROM leasehold_workers WHERE seen_at <= ?";
 pub(super) const WORKERS: &str = "SELECT info, started_at, seen_at FROM leasehold_workers ORDER BY id";
 
-// --- lists and tidying up -------------------------------------------------------------------------------------------
+// --- lists and retention -------------------------------------------------------------------------
 
-/// What a list asks for, with the same parameters for every way to it: between two ids (?1, ?2), then queue, state, lock,
-/// worker, whether archived ones count, and how many.
+/// Query of a list, with the same parameters for every index: upper and lower bound of the id (?1,
+/// ?2), then queue, state, lock, worker, whether archived tasks are included, and the limit.
 macro_rules! list {
     ($way:literal) => {
         concat!(
@@ -118,29 +118,29 @@ macro_rules! list {
         )
     };
 }
-/// Of all tasks.
+/// Lists all tasks.
 pub(super) const LIST: &str = list!("WHERE");
-/// Those with a lock.
+/// Lists tasks with a lock.
 pub(super) const LIST_LOCK: &str =
     list!("INDEXED BY leasehold_tasks_lock WHERE lock IS NOT NULL AND lock = ?5 AND");
-/// Those that are over, of one queue and in one state.
+/// Lists finished tasks of one queue in one state.
 pub(super) const LIST_OVER: &str = list!(
     "INDEXED BY leasehold_tasks_over WHERE state >= 4 AND archived = 0 AND queue = ?3 AND state = ?4 AND"
 );
 pub(super) const LIST_ARCHIVED: &str = list!(
     "INDEXED BY leasehold_tasks_over WHERE state >= 4 AND archived = 1 AND queue = ?3 AND state = ?4 AND"
 );
-/// All in one of the other states: worth it if they are few.
+/// Lists all tasks in one of the other states: efficient if there are few.
 pub(super) const LIST_FEW: [&str; 4] = [
     list!("INDEXED BY leasehold_tasks_scheduled WHERE state = 0 AND"),
     list!("INDEXED BY leasehold_tasks_blocked WHERE state = 1 AND"),
     list!("INDEXED BY leasehold_tasks_ready WHERE state = 2 AND"),
     list!("INDEXED BY leasehold_tasks_running WHERE state = 3 AND"),
 ];
-/// Where a stretch of so many tasks back from an id ends.
+/// Finds the last id of a range of tasks that goes back from an id.
 pub(super) const STRETCH_END: &str =
     "SELECT id FROM leasehold_tasks WHERE id < ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2";
-/// Finished tasks of a queue (?3) and in a state (?4), or of all: those that ended first.
+/// Finds the tasks that finished first, of a queue (?3) and in a state (?4), or of all.
 pub(super) const OVER: &str = "SELECT id, queue, state, finished_at FROM leasehold_tasks \
     INDEXED BY leasehold_tasks_finished WHERE state >= 4 AND archived = ?1 AND finished_at < ?2 \
     AND (?3 IS NULL OR queue = ?3) AND (?4 IS NULL OR state = ?4) ORDER BY finished_at, id LIMIT ?5";

@@ -1,4 +1,5 @@
-//! The contract, kept: each call is a look or an errand at the one connection of this process.
+//! `TaskStore` implementation: each call is a read or an errand on the shared connection of this
+//! process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,22 +11,22 @@ use super::shelf::{Queues, Shelf};
 use super::tidy::Tidy;
 use super::watch::Watch;
 use crate::Result;
-use crate::error::{Error, Trouble};
+use crate::error::{Error, StoreErrorKind};
 use crate::model::{
-    Beat, Enqueued, Finished, HeldTask, LeaseTasks, Leased, NewTask, Pause, QueueName, QueueStatus,
-    Recovered, Settle, Settled, Task, TaskAnswer, TaskId, TaskKey, TaskOp, Timestamp, Ttl, WorkerId,
-    WorkerInfo, WorkerStatus,
+    Enqueued, FinishedFilter, HeartbeatResult, HeldTask, LeaseTasks, Leased, NewTask, Pause, QueueName,
+    QueueStatus, Recovered, Settle, Settled, Task, TaskAnswer, TaskId, TaskKey, TaskOp, Timestamp, Ttl,
+    WorkerId, WorkerInfo, WorkerStatus,
 };
 use crate::store::lock_store::page_size;
 use crate::store::sqlite::boot::Known;
 use crate::store::sqlite::trouble::explain;
 use crate::store::sqlite::writer::Writer;
-use crate::store::{Arrivals, Boot, Cursor, ListTasks, Page, TaskStore};
+use crate::store::{Boot, Cursor, ListTasks, Page, QueueSubscription, TaskStore};
 
-/// A worker that was not woken looks this often.
+/// Poll interval of a worker that receives no notification.
 const POLL: Duration = Duration::from_millis(500);
 
-/// So many finished tasks are put away or forgotten in one transaction.
+/// Maximum number of finished tasks that are archived or purged in one transaction.
 const PIECE: u32 = 128;
 
 /// Tasks in the file.
@@ -40,13 +41,13 @@ impl SqliteTasks {
         Self { writer, watch: Watch::default() }
     }
 
-    /// Puts away or forgets, a piece at a time: others get their turn in between.
-    async fn tidy(&self, how: Tidy, which: &Finished) -> Result<u64> {
+    /// Archives or purges in several transactions, so that other calls run in between.
+    async fn tidy(&self, how: Tidy, which: &FinishedFilter) -> Result<u64> {
         let mut tidied = 0;
         loop {
             let left = u64::from(which.limit) - tidied;
             let limit = u32::try_from(left).map_or(PIECE, |left| left.min(PIECE));
-            let piece = Finished { limit, ..which.clone() };
+            let piece = FinishedFilter { limit, ..which.clone() };
             let done =
                 self.writer.transact(changes(limit as usize), move |shelf| shelf.tidy(how, &piece)).await?;
             tidied += done;
@@ -66,7 +67,11 @@ impl SqliteTasks {
         let theirs = tx.path().and_then(|path| std::fs::canonicalize(path).ok());
         if theirs.as_ref() != Some(&ours) {
             let message = format!("the transaction is not on the store's own file {}", ours.display());
-            return Err(Error::store(Trouble::Misconfigured, message, "open the connection on that file"));
+            return Err(Error::store(
+                StoreErrorKind::Misconfigured,
+                message,
+                "open the connection on that file",
+            ));
         }
         if self.writer.only_looks() {
             let known = Known::load(tx).map_err(|error| explain(&ours, error))?;
@@ -79,12 +84,12 @@ impl SqliteTasks {
     }
 }
 
-/// A call that changes whatever it finds.
+/// Returns a call that changes every task that it finds.
 const fn changes(weight: usize) -> Call {
     Call { weight, promises: false }
 }
 
-/// A call whose answer is a promise also when there was nothing left to change.
+/// Returns a call whose answer must be durable even if nothing was left to change.
 const fn promises(weight: usize) -> Call {
     Call { weight, promises: true }
 }
@@ -101,7 +106,12 @@ impl TaskStore for SqliteTasks {
         self.writer.transact(changes(max), move |shelf| shelf.lease(&ask)).await
     }
 
-    async fn heartbeat(&self, worker: &WorkerInfo, held: &[HeldTask], ttl: Ttl) -> Result<Vec<Beat>> {
+    async fn heartbeat(
+        &self,
+        worker: &WorkerInfo,
+        held: &[HeldTask],
+        ttl: Ttl,
+    ) -> Result<Vec<HeartbeatResult>> {
         let (worker, held) = (worker.clone(), held.to_vec());
         let call = changes(held.len());
         self.writer.transact(call, move |shelf| shelf.heartbeat(&worker, &held, ttl)).await
@@ -165,11 +175,11 @@ impl TaskStore for SqliteTasks {
         self.writer.look(|shelf| shelf.workers()).await
     }
 
-    async fn archive(&self, which: &Finished) -> Result<u64> {
+    async fn archive(&self, which: &FinishedFilter) -> Result<u64> {
         self.tidy(Tidy::Archive, which).await
     }
 
-    async fn purge(&self, which: &Finished) -> Result<u64> {
+    async fn purge(&self, which: &FinishedFilter) -> Result<u64> {
         self.tidy(Tidy::Purge, which).await
     }
 
@@ -177,7 +187,7 @@ impl TaskStore for SqliteTasks {
         Ok(self.writer.clock().now())
     }
 
-    fn arrivals(&self, queues: &[QueueName]) -> Arrivals {
+    fn arrivals(&self, queues: &[QueueName]) -> QueueSubscription {
         let arrivals = self.writer.desk().door.listen(queues, POLL);
         self.watch.begin(|| Arc::downgrade(self.writer.desk()));
         arrivals

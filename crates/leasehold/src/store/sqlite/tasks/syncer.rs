@@ -1,26 +1,27 @@
-//! Waiting for the disk while others write on.
+//! Waits for the disk while other transactions continue.
 //!
-//! A commit that waits for the disk keeps everybody else from writing for as long. So tasks are committed without that,
-//! and then the log is synced from here: what has been committed meanwhile is synced with it, and those whose answers
-//! need not be on the disk, such as most of the locks', do not wait at all. It is safe: the log is a sequence, so
-//! whatever is on the disk has all that came before it; and what was moved from the log into the database was synced
-//! before it was moved.
+//! A commit that waits for the disk keeps all other writers from writing meanwhile. So task
+//! transactions are committed without a sync, and the log is synced from here afterwards: one sync
+//! covers everything that was committed meanwhile, and callers whose answers need no sync, such as
+//! most lock operations, do not wait at all. This is safe: the log is a sequence, so synced data
+//! includes all data before it; and data was synced before a checkpoint moved it from the log into
+//! the database.
 
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 use super::errand::{Errands, answer_all};
-use crate::error::{Error, Result, Trouble};
+use crate::error::{Error, Result, StoreErrorKind};
 
-/// Waits for the disk, and has a thread for it, once there was something to wait for beside other work.
+/// Syncs the log, on a thread of its own once there is other work to do meanwhile.
 pub(in crate::store::sqlite) struct Syncer {
     disk: Arc<Mutex<Disk>>,
     thread: Mutex<Option<mpsc::Sender<Errands>>>,
 }
 
 impl Syncer {
-    /// For the log of the database at `path`.
+    /// Returns a syncer for the log of the database at `path`.
     pub(in crate::store::sqlite) fn new(path: &Path) -> Self {
         let mut log = path.as_os_str().to_owned();
         log.push("-wal");
@@ -28,8 +29,8 @@ impl Syncer {
         Self { disk: Arc::new(Mutex::new(disk)), thread: Mutex::default() }
     }
 
-    /// Waits for the disk here and now, and then answers errands whose transaction is committed. If somebody waits for
-    /// it already, they are given back.
+    /// Syncs the log on this thread and then answers errands whose transaction is committed.
+    /// Returns the errands if another thread is already syncing.
     pub(in crate::store::sqlite) fn answer_here(&self, errands: Errands) -> Option<Errands> {
         match self.disk.try_lock() {
             Ok(mut disk) => {
@@ -40,7 +41,7 @@ impl Syncer {
         }
     }
 
-    /// Answers errands whose transaction is committed, as soon as it has reached the disk.
+    /// Answers errands whose transaction is committed, as soon as that has been synced.
     pub(in crate::store::sqlite) fn answer(&self, errands: Errands) {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         let sent = match &*thread {
@@ -55,7 +56,8 @@ impl Syncer {
             },
         };
         if let Err(mpsc::SendError(errands)) = sent {
-            let error = Error::store(Trouble::Broken, "the store's thread has ended", "please report this");
+            let error =
+                Error::store(StoreErrorKind::Broken, "the store's thread has ended", "please report this");
             answer_all(errands, &Err(error));
         }
     }
@@ -73,13 +75,13 @@ fn start(disk: Arc<Mutex<Disk>>) -> Result<mpsc::Sender<Errands>> {
     };
     thread.spawn(work).map_err(|error| {
         let hint = "let this user have more threads";
-        Error::store(Trouble::Unavailable, "the store's thread cannot be started", hint).because(error)
+        Error::store(StoreErrorKind::Unavailable, "the store's thread cannot be started", hint).because(error)
     })?;
     Ok(jobs)
 }
 
-/// The log, as a file. Only the database itself is locked by its descriptors, so opening the log once more is harmless;
-/// and as long as a connection is open it stays the same file.
+/// Log file. SQLite's locks depend only on descriptors of the database itself, so opening the log
+/// again is harmless; and the log stays the same file as long as a connection is open.
 struct Disk {
     log: PathBuf,
     file: Option<File>,
@@ -88,14 +90,15 @@ struct Disk {
 
 impl Disk {
     fn sync(&mut self) -> Result<()> {
-        // What could not be written may be forgotten by the system, and the next sync would succeed without it.
+        // The system may drop data that it could not write, and the next sync would succeed without
+        // it.
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
         self.try_sync().map_err(|cause| {
             let message = format!("the disk did not take what was written to {}", self.log.display());
             let hint = "look at the disk and the system's log, then start this program again";
-            let error = Error::store(Trouble::Unavailable, message, hint).because(cause);
+            let error = Error::store(StoreErrorKind::Unavailable, message, hint).because(cause);
             self.failed.insert(error).clone()
         })
     }
@@ -133,12 +136,12 @@ mod tests {
         let (errand, answer) = nothing();
         syncer.answer(vec![errand]);
         answer.await.unwrap().unwrap();
-        // Somebody waits for the disk already.
+        // Another thread is already syncing.
         let _busy = syncer.disk.lock().unwrap();
         assert!(syncer.answer_here(vec![nothing().0]).is_some());
     }
 
-    /// The system may forget what it could not write: that the next sync succeeds would mean nothing.
+    /// The system may drop data that it could not write, so a later successful sync proves nothing.
     #[tokio::test]
     async fn a_sync_that_failed_is_never_made_good_by_the_next() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,22 +1,22 @@
-//! Putting finished tasks away, and forgetting them.
+//! Archiving and purging of finished tasks.
 
 use rusqlite::params;
 
 use super::rows;
 use super::shelf::Shelf;
 use super::sql;
-use crate::model::{Finished, TaskId, TaskState};
+use crate::model::{FinishedFilter, TaskId, TaskState};
 
-/// What to do with finished tasks.
+/// Operation on finished tasks.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Tidy {
-    /// Put them away.
+    /// Archive the tasks.
     Archive,
-    /// Forget them.
+    /// Delete the tasks.
     Purge,
 }
 
-/// A task that is over.
+/// Finished task.
 struct Over {
     id: TaskId,
     queue: i64,
@@ -25,16 +25,16 @@ struct Over {
 }
 
 impl Shelf<'_> {
-    /// Does that; says to how many.
-    pub(super) fn tidy(&mut self, how: Tidy, which: &Finished) -> rusqlite::Result<u64> {
+    /// Archives or purges finished tasks; returns their number.
+    pub(super) fn tidy(&mut self, how: Tidy, which: &FinishedFilter) -> rusqlite::Result<u64> {
         match how {
             Tidy::Archive => self.archive(which),
             Tidy::Purge => self.purge(which),
         }
     }
 
-    /// Puts finished tasks away; says how many.
-    fn archive(&mut self, which: &Finished) -> rusqlite::Result<u64> {
+    /// Archives finished tasks; returns their number.
+    fn archive(&mut self, which: &FinishedFilter) -> rusqlite::Result<u64> {
         let found = self.finished(which, &[false])?;
         for over in &found {
             self.conn.prepare_cached(sql::ARCHIVE)?.execute([rows::id(&over.id)])?;
@@ -43,8 +43,8 @@ impl Shelf<'_> {
         Ok(found.len() as u64)
     }
 
-    /// Forgets finished tasks; says how many.
-    fn purge(&mut self, which: &Finished) -> rusqlite::Result<u64> {
+    /// Deletes finished tasks; returns their number.
+    fn purge(&mut self, which: &FinishedFilter) -> rusqlite::Result<u64> {
         let found = self.finished(which, &[false, true])?;
         for over in &found {
             self.conn.prepare_cached(sql::DELETE)?.execute([rows::id(&over.id)])?;
@@ -62,8 +62,9 @@ impl Shelf<'_> {
         Ok(())
     }
 
-    /// The oldest of those that are meant. The cost does not grow with the queues that there are, nor with what ended later.
-    fn finished(&mut self, which: &Finished, archived: &[bool]) -> rusqlite::Result<Vec<Over>> {
+    /// Returns the oldest matching tasks. The cost depends neither on the number of queues nor on
+    /// tasks that finished later.
+    fn finished(&mut self, which: &FinishedFilter, archived: &[bool]) -> rusqlite::Result<Vec<Over>> {
         let queue = match &which.queue {
             Some(queue) => match self.queues.number(self.conn, queue)? {
                 None => return Ok(Vec::new()),

@@ -1,4 +1,4 @@
-//! Noticing what other processes have written, while somebody waits for it.
+//! Polls for writes of other processes while a worker waits for tasks.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError, Weak, mpsc};
@@ -10,25 +10,27 @@ use super::sql;
 use crate::model::QueueName;
 use crate::store::sqlite::writer::Desk;
 
-/// So often it is looked. A look takes a few microseconds.
+/// Poll interval. A poll takes a few microseconds.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// For so long it goes on after nobody listens any more: a worker that has got something soon listens again.
+/// Number of polls without a listening worker after which polling stops: a worker that has leased
+/// tasks soon listens again.
 const GRACE: u32 = 500;
 
-/// So many tasks at most are worth a wake-up each.
+/// Maximum number of ready tasks of a queue that are notified one by one.
 const MANY: u32 = 64;
 
-/// Has a thread that looks, once somebody has listened.
+/// Owner of the polling thread, which starts with the first listening worker.
 #[derive(Debug, Default)]
 pub(in crate::store::sqlite) struct Watch(Mutex<Option<mpsc::SyncSender<()>>>);
 
 impl Watch {
-    /// Somebody listens. If the thread cannot be started, whoever listens has to poll.
+    /// Starts or resumes polling. If the thread cannot be started, workers rely on their own poll
+    /// interval.
     pub(in crate::store::sqlite) fn begin(&self, desk: impl FnOnce() -> Weak<Desk>) {
         let mut thread = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(thread) = &*thread {
-            let _ = thread.try_send(()); // Full: it knows already.
+            let _ = thread.try_send(()); // Full: the thread is already notified.
             return;
         }
         let (begin, calls) = mpsc::sync_channel(1);
@@ -59,10 +61,11 @@ fn watch(desk: &Weak<Desk>, calls: &mpsc::Receiver<()>) {
     }
 }
 
-/// What was there at the last look.
+/// State at the last poll.
 #[derive(Default)]
 struct Seen {
-    /// Changes when any other connection, in this process or another, has written.
+    /// SQLite's data version: changes when any other connection, in this process or another, has
+    /// written.
     data_version: i64,
     next_due: HashMap<QueueName, i64>,
 }
@@ -70,7 +73,7 @@ struct Seen {
 impl Seen {
     fn look_and_ring(&mut self, desk: &Desk) {
         let heard = desk.door.heard();
-        // Somebody who uses the connection just now is no reason to wait: there is a next time.
+        // If the connection is in use, the next poll reads the changes.
         if let Some(Ok(news)) = desk.peek(|ledger| self.look(ledger.conn(), &heard)) {
             for (queue, tasks) in news {
                 desk.door.ring(&queue, tasks);
@@ -78,7 +81,8 @@ impl Seen {
         }
     }
 
-    /// How many of those who listen may find something that others have written since.
+    /// Returns the queues with the number of workers to wake for what other connections have
+    /// written since.
     fn look(&mut self, conn: &Connection, heard: &[QueueName]) -> rusqlite::Result<Vec<(QueueName, usize)>> {
         let version = conn.prepare_cached("PRAGMA data_version")?.query_row([], |row| row.get(0))?;
         if version == self.data_version {
@@ -91,7 +95,7 @@ impl Seen {
             let ready: i64 = conn.prepare_cached(sql::HOW_MANY_READY)?.query_row(values, |row| row.get(0))?;
             let due: Option<i64> =
                 conn.prepare_cached(sql::NEXT_DUE_BY_NAME)?.query_row([queue.as_str()], |row| row.get(0))?;
-            // One who knows of a task that is due sooner than others thought is enough.
+            // One woken worker is enough to learn of an earlier due time.
             let sooner = due.filter(|due| self.next_due.get(queue).is_none_or(|known| due < known));
             next_due.extend(due.map(|due| (queue.clone(), due)));
             let woken = usize::try_from(ready).unwrap_or(0).max(usize::from(sooner.is_some()));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold::model::{Payload, Progress, TaskState};
 use leasehold::testing::Fault;
-use leasehold::{ExecutionEnd, Start};
+use leasehold::{ExecutionEnd, StartResult};
 
 use super::lab::{Lab, ada, deploy, ttl, why};
 use crate::client::support::{faulty, until};
@@ -109,7 +109,7 @@ pub(crate) async fn a_taker_waits_in_the_queue_of_the_lock(lab: Lab) {
 #[tokio::test]
 async fn an_execution_whose_lock_cannot_be_asked_for_is_given_back() {
     let (store, here, there) = faulty();
-    let Start::Started(started) = there.workflow("deploy").start("v1").await.unwrap() else {
+    let StartResult::Started(started) = there.workflow("deploy").start("v1").await.unwrap() else {
         panic!("not started")
     };
     // The lease comes through, the request for the lock does not.

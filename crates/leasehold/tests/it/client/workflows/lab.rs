@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use leasehold::model::{ExecutionId, Holder, Reason, TaskState, Ttl, WorkflowName};
 use leasehold::store::memory::MemoryStore;
-use leasehold::{Error, Execution, Leasehold, Running, Setback, Start, StartBuilder, Worker};
+use leasehold::{Error, Execution, HandlerError, Leasehold, StartBuilder, StartResult, TaskContext, Worker};
 
 /// A short lease, so that tests need not wait long; long enough for a busy machine.
 pub(crate) const TTL: Duration = Duration::from_millis(900);
@@ -44,14 +44,14 @@ impl Lab {
     /// Starts an execution that must be new, and at once.
     pub(crate) async fn started(&self, start: StartBuilder, input: &str) -> Execution {
         match start.start(input).await.unwrap() {
-            Start::Started(execution) => execution,
+            StartResult::Started(execution) => execution,
             other => panic!("not started: {other:?}"),
         }
     }
 
     pub(crate) async fn duplicate(&self, start: StartBuilder, input: &str) -> Execution {
         match start.start(input).await.unwrap() {
-            Start::Duplicate(execution) => execution,
+            StartResult::Duplicate(execution) => execution,
             other => panic!("no duplicate: {other:?}"),
         }
     }
@@ -89,13 +89,13 @@ pub(crate) fn runner_with(leasehold: &Leasehold, ttl: Duration) -> (Worker, Arc<
     let at_it = Arc::new(AtomicU32::new(0));
     let seen = at_it.clone();
     let worker = leasehold.worker().recover_every(Duration::from_millis(100));
-    let worker = worker.workflow("deploy", ttl, move |run: Running<String>| {
+    let worker = worker.workflow("deploy", ttl, move |run: TaskContext<String>| {
         let at_it = At::it(&seen);
         async move {
             let _at_it = at_it;
             match run.work.as_str() {
                 "ok" => Ok(run.execution().map(|id| id.to_string())),
-                "fail" => Err(Setback::fail("no such host")),
+                "fail" => Err(HandlerError::fail("no such host")),
                 _ => std::future::pending().await,
             }
         }

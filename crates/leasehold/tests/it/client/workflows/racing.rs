@@ -6,16 +6,18 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use leasehold::model::TaskState;
-use leasehold::{Error, ListExecutions, OnLocked, Running, Setback, Start, StartBuilder, Trouble};
+use leasehold::{
+    Error, HandlerError, ListExecutions, OnLocked, StartBuilder, StartResult, StoreErrorKind, TaskContext,
+};
 use tokio::task::JoinSet;
 
 use super::lab::{At, Lab, deploy};
 
 /// Starts, again if the engine of a busy machine takes longer than a call waits. Returns the answer, and how often it asked.
-async fn again_while_busy(start: StartBuilder) -> (Result<Start, Error>, u32) {
+async fn again_while_busy(start: StartBuilder) -> (Result<StartResult, Error>, u32) {
     for tries in 1.. {
         match start.clone().start("v1").await {
-            Err(Error::Store { trouble: Trouble::Unavailable, .. }) if tries < 20 => {}
+            Err(Error::Store { trouble: StoreErrorKind::Unavailable, .. }) if tries < 20 => {}
             answer => return (answer, tries),
         }
     }
@@ -31,7 +33,7 @@ pub(crate) async fn of_a_hundred_starts_with_one_key_one_execution_comes(lab: La
     }
     let starts = starts.join_all().await;
     let times = |times| starts.iter().filter(move |(_, tries)| *tries == times);
-    let started = times(1).filter(|(start, _)| matches!(start, Ok(Start::Started(_)))).count();
+    let started = times(1).filter(|(start, _)| matches!(start, Ok(StartResult::Started(_)))).count();
     let ids: BTreeSet<_> =
         starts.iter().map(|(start, _)| start.as_ref().unwrap().execution().unwrap().id).collect();
     assert_eq!(ids.len(), 1);
@@ -51,8 +53,8 @@ pub(crate) async fn of_fifty_starts_with_keys_of_their_own_one_is_accepted(lab: 
     let (mut accepted, mut in_the_way) = (Vec::new(), BTreeSet::new());
     for (start, tries) in starts.join_all().await {
         match start {
-            Ok(Start::Started(execution)) => accepted.push(execution.id),
-            Ok(Start::Duplicate(execution)) if tries > 1 => accepted.push(execution.id),
+            Ok(StartResult::Started(execution)) => accepted.push(execution.id),
+            Ok(StartResult::Duplicate(execution)) if tries > 1 => accepted.push(execution.id),
             Err(error @ Error::WorkflowLocked { execution, raced, .. }) => {
                 let code = if raced { "LOCK_ACQUISITION_FAILED" } else { "WORKFLOW_LOCKED" };
                 assert_eq!(error.code(), code);
@@ -70,13 +72,13 @@ pub(crate) async fn executions_of_one_workflow_never_run_together(lab: Lab) {
     let runner = |leasehold: &leasehold::Leasehold| {
         let at_it = at_it.clone();
         let worker =
-            leasehold.worker().workflow("deploy", Duration::from_secs(30), move |_: Running<u32>| {
+            leasehold.worker().workflow("deploy", Duration::from_secs(30), move |_: TaskContext<u32>| {
                 let at_it = at_it.clone();
                 async move {
                     let _at_it = At::it(&at_it);
                     tokio::time::sleep(Duration::from_millis(2)).await;
                     assert_eq!(at_it.load(Ordering::SeqCst), 1, "two at once");
-                    Ok::<_, Setback>(())
+                    Ok::<_, HandlerError>(())
                 }
             });
         worker.start().unwrap()

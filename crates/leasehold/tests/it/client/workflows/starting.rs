@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold::model::{Holder, Reuse, TaskState, Ttl};
-use leasehold::{Error, ExecutionEnd, OnLocked, Start};
+use leasehold::{Error, ExecutionEnd, OnLocked, StartResult};
 
 use super::lab::{Lab, ada, deploy, ttl, why};
 use crate::client::support::until;
@@ -120,10 +120,15 @@ pub(crate) async fn a_key_that_is_free_again_can_be_used_with_another_input(lab:
 
 pub(crate) async fn the_key_stands_for_what_a_raw_input_means(lab: Lab) {
     let start = async |bytes: &[u8]| lab.deploy().key("k").start_raw(bytes).await;
-    let Start::Started(first) = start(b"{\"a\": 1}").await.unwrap() else { panic!("not started") };
-    assert!(matches!(start(b"{\"a\": 1}").await.unwrap(), Start::Duplicate(again) if again.id == first.id));
+    let StartResult::Started(first) = start(b"{\"a\": 1}").await.unwrap() else { panic!("not started") };
+    assert!(
+        matches!(start(b"{\"a\": 1}").await.unwrap(), StartResult::Duplicate(again) if again.id == first.id)
+    );
     let same = start(b"{\"a\":1.0}").await.unwrap();
-    assert!(matches!(same, Start::Duplicate(again) if again.id == first.id), "the same value in other bytes");
+    assert!(
+        matches!(same, StartResult::Duplicate(again) if again.id == first.id),
+        "the same value in other bytes"
+    );
     for other in [&b"{\"a\":2}"[..], b"a=1", b"{\"a\": 1} "] {
         assert_eq!(start(other).await.unwrap_err().code(), "IDEMPOTENCY_KEY_REUSED");
     }
@@ -144,7 +149,7 @@ pub(crate) async fn another_execution_is_in_the_way_and_the_key_is_not_burnt(lab
     let second = lab.started(lab.deploy().key("two"), "anything else").await;
     assert_eq!((second.attempt, second.retry_of), (1, None));
     let elsewhere = lab.one.workflow("other").start("v1").await.unwrap();
-    assert!(matches!(elsewhere, Start::Started(_)), "workflows are in nobody else's way");
+    assert!(matches!(elsewhere, StartResult::Started(_)), "workflows are in nobody else's way");
 }
 
 pub(crate) async fn a_stranger_with_the_lock_is_in_the_way(lab: Lab) {
@@ -152,11 +157,11 @@ pub(crate) async fn a_stranger_with_the_lock_is_in_the_way(lab: Lab) {
     assert_eq!(lab.locked(lab.deploy().key("k"), "v1").await, (None, false));
     let skipped = lab.deploy().on_locked(OnLocked::Skip).start("v1").await.unwrap();
     assert!(
-        matches!(&skipped, Start::Skipped { execution: None, reason } if reason.contains("bob")),
+        matches!(&skipped, StartResult::Skipped { execution: None, reason } if reason.contains("bob")),
         "{skipped:?}"
     );
     let waits = lab.deploy().key("k").on_locked(OnLocked::Queue(1)).start("v1").await.unwrap();
-    assert!(matches!(waits, Start::Started(_)), "it is the next to run, when the lock is free");
+    assert!(matches!(waits, StartResult::Started(_)), "it is the next to run, when the lock is free");
     guard.release().await.unwrap();
     lab.done().await;
 }
@@ -165,7 +170,9 @@ pub(crate) async fn executions_queue_in_order_and_no_more_than_may(lab: Lab) {
     let start = |input: &'static str| lab.deploy().key(input).on_locked(OnLocked::Queue(2)).start(input);
     let mut line = vec![lab.started(lab.deploy(), "now").await];
     for input in ["a", "b"] {
-        let Start::Queued(execution) = start(input).await.unwrap() else { panic!("{input} is not in line") };
+        let StartResult::Queued(execution) = start(input).await.unwrap() else {
+            panic!("{input} is not in line")
+        };
         assert_eq!(execution.state, TaskState::Blocked);
         line.push(execution);
     }
@@ -176,7 +183,7 @@ pub(crate) async fn executions_queue_in_order_and_no_more_than_may(lab: Lab) {
     let workflows = lab.two.workflows().unwrap();
     assert_eq!(workflows.lock(&deploy()).await.unwrap().queued, 2);
     workflows.abort(line[1].id, ada(), Some(why())).await.unwrap();
-    let Start::Queued(last) = start("c").await.unwrap() else { panic!("there is a place again") };
+    let StartResult::Queued(last) = start("c").await.unwrap() else { panic!("there is a place again") };
     for expected in [line[0].id, line[2].id, last.id] {
         let taken = workflows.take(&[deploy()], ttl()).await.unwrap().unwrap();
         assert_eq!(taken.id, expected, "first come, first served");
@@ -190,7 +197,7 @@ pub(crate) async fn a_start_that_may_be_skipped_is_skipped(lab: Lab) {
     let start = || lab.deploy().key("k").on_locked(OnLocked::Skip);
     let skipped = start().start("v2").await.unwrap();
     assert!(
-        matches!(&skipped, Start::Skipped { execution, .. } if *execution == Some(first.id)),
+        matches!(&skipped, StartResult::Skipped { execution, .. } if *execution == Some(first.id)),
         "{skipped:?}"
     );
     assert!(skipped.execution().is_none());
@@ -212,15 +219,15 @@ pub(crate) async fn an_execution_whose_runner_is_gone_is_in_nobodys_way(lab: Lab
     let short = Duration::from_millis(200);
     let gone = lab.started(lab.deploy().key("k").wanted(short), "v1").await;
     let waits = lab.deploy().wanted(short).on_locked(OnLocked::Queue(1)).start("v2").await.unwrap();
-    assert!(matches!(waits, Start::Queued(_)));
+    assert!(matches!(waits, StartResult::Queued(_)));
     // Nobody looks after the store but those who start.
-    let next = async || matches!(lab.two.workflow("deploy").start("v3").await, Ok(Start::Started(_)));
+    let next = async || matches!(lab.two.workflow("deploy").start("v3").await, Ok(StartResult::Started(_)));
     until("the next one has its turn", next).await;
     let gone = lab.get(gone.id).await;
     assert_eq!(gone.state, TaskState::Failed);
     assert!(gone.reason.unwrap().contains("runner is gone"));
     let again = lab.deploy().key("k").on_locked(OnLocked::Queue(5)).start("v1").await.unwrap();
-    let Start::Queued(again) = again else { panic!("{again:?}") };
+    let StartResult::Queued(again) = again else { panic!("{again:?}") };
     assert_eq!(again.retry_of, Some(gone.id), "its key is not used up");
 }
 

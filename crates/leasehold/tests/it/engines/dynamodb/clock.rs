@@ -162,7 +162,7 @@ async fn by_default_a_command_that_looks_once_gets_the_lock_of_a_holder_that_die
     };
     // Its end, a second for dates in whole seconds, and a margin of 30 s.
     let margin = Duration::from_secs(31);
-    let Outcome::Busy(conflict) = after(20).await else { panic!("granted before the margin was over") };
+    let Outcome::Conflict(conflict) = after(20).await else { panic!("granted before the margin was over") };
     let told = conflict.holders[0].until;
     // The refusal says when the lease is over for this process: it has to watch it for its ttl, or to wait for the date.
     let seen_at = lease.acquired_at.plus(Ttl::from_secs(20));

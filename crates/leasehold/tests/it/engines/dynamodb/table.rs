@@ -9,7 +9,7 @@ use aws_sdk_dynamodb::types::{
 };
 use leasehold::model::LockName;
 use leasehold::store::dynamodb;
-use leasehold::store::{Cursor, ListEvents, ListLocks, Span, Store, StoreUrl, connect, init};
+use leasehold::store::{Cursor, EventRange, ListEvents, ListLocks, Store, StoreUrl, connect, init};
 use leasehold::testing::Player;
 
 use super::front::{Fate, Front};
@@ -99,7 +99,9 @@ async fn whoever_may_not_look_at_the_table_can_still_use_it() {
     .await;
     let store = alone(&front.url(&url)).await;
     player(&store, 1, "lock").takes().await;
-    assert!(store.examine().await.unwrap().iter().any(|finding| finding.detail.contains("AccessDenied")));
+    assert!(
+        store.check_health().await.unwrap().iter().any(|finding| finding.detail.contains("AccessDenied"))
+    );
     let front = Front::before(&url, |_| Fate::Refuse(400, "AccessDeniedException")).await;
     assert_eq!(refused(&front.url(&url)).await.code(), "STORE_NOT_PERMITTED");
 }
@@ -181,7 +183,8 @@ async fn history_moves_out_with_an_end_and_stays_whole_for_as_long() {
         let lease = player.takes().await;
         player.releases(&lease).await;
     }
-    let all = ListEvents { lock: Some(player.lock.clone()), span: Span::After(Cursor::start()), limit: 1000 };
+    let all =
+        ListEvents { lock: Some(player.lock.clone()), span: EventRange::After(Cursor::start()), limit: 1000 };
     let told = store.locks().history(&all).await.unwrap().items;
     assert_eq!(told.len(), 24);
     let batches: Vec<_> =
@@ -200,7 +203,7 @@ async fn history_moves_out_with_an_end_and_stays_whole_for_as_long() {
         client.delete_item().table_name(&table).key("name", key).send().await.unwrap();
     }
     assert_eq!(store.locks().history(&all).await.unwrap().items, told[6..]);
-    let newest = ListEvents { span: Span::Newest, ..all };
+    let newest = ListEvents { span: EventRange::Newest, ..all };
     let mut backward = store.locks().history(&newest).await.unwrap().items;
     backward.reverse();
     assert_eq!(backward, told[6..]);
@@ -238,7 +241,7 @@ async fn a_list_is_in_order_and_shows_nothing_from_behind_the_scenes() {
 async fn the_doctor_has_something_to_say() {
     let Some(at) = at() else { return };
     let url = new_table(&at).await;
-    let findings = alone(&url).await.examine().await.unwrap();
+    let findings = alone(&url).await.check_health().await.unwrap();
     let concerns: Vec<_> = findings.iter().filter_map(|finding| finding.concern.as_ref()).collect();
     assert!(concerns.is_empty(), "{concerns:?}");
     let detail = |name: &str| &findings.iter().find(|finding| finding.name == name).expect(name).detail;
@@ -255,7 +258,7 @@ async fn the_doctor_has_something_to_say() {
         .send()
         .await
         .unwrap();
-    let findings = alone(&url).await.examine().await.unwrap();
+    let findings = alone(&url).await.check_health().await.unwrap();
     let codes: Vec<_> =
         findings.iter().filter_map(|finding| finding.concern.as_ref()).map(|c| c.code).collect();
     assert_eq!(codes, ["DYNAMODB_TTL_OFF"]);

@@ -111,13 +111,13 @@ async fn a_login_that_cannot_be_assigned_is_not_tried_again_and_the_doctor_tells
     assert_eq!(tries(&fake), 1, "GitHub refuses it for good");
     renews(&ada, &lease).await;
     assert_eq!(tries(&fake), 0);
-    let findings = ada.store.examine().await.unwrap();
+    let findings = ada.store.check_health().await.unwrap();
     assert!(
         findings.iter().any(|finding| finding.detail.ends_with("can be assigned to ada")),
         "{findings:?}"
     );
     fake.plan("GET /assignees/ada", Fate::Refuse(404, Vec::new()));
-    let findings = ada.store.examine().await.unwrap();
+    let findings = ada.store.check_health().await.unwrap();
     let codes: Vec<_> =
         findings.iter().filter_map(|finding| finding.concern.as_ref()).map(|c| c.code).collect();
     assert_eq!(codes, ["GITHUB_NOT_ASSIGNABLE"]);

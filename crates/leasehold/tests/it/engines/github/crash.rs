@@ -182,7 +182,7 @@ async fn for_each_step(by: By, dies: impl AsyncFn(&Scene) -> bool) {
                 if holds {
                     // Up to the last moment of the lease that ada counts on.
                     clock.advance(Duration::from_millis(TTL - by.unit()));
-                    assert!(matches!(bob.asks().await, Outcome::Busy(_)), "{what}: two holders");
+                    assert!(matches!(bob.asks().await, Outcome::Conflict(_)), "{what}: two holders");
                     clock.advance(Duration::from_millis(by.unit() + by.grace()));
                 } else {
                     clock.advance(Duration::from_millis(TTL + by.grace()));
@@ -191,7 +191,7 @@ async fn for_each_step(by: By, dies: impl AsyncFn(&Scene) -> bool) {
                 fake.catch_up();
                 clock.advance(Duration::from_secs(3));
                 assert!(matches!(bob.renews(&lease).await, Outcome::Renewed(_)), "{what}: it was lost again");
-                assert!(matches!(scene.eve.asks().await, Outcome::Busy(_)), "{what}: eve came in");
+                assert!(matches!(scene.eve.asks().await, Outcome::Conflict(_)), "{what}: eve came in");
             }
         }
     }

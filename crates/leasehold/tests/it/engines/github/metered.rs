@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::model::{LockName, Outcome};
-use leasehold::store::MeteredStore;
+use leasehold::store::InstrumentedStore;
 use leasehold::testing::Player;
 
 use super::support::{GRACE, TTL, client, fake};
@@ -14,7 +14,7 @@ use super::support::{GRACE, TTL, client, fake};
 async fn a_lock_whose_steps_take_time_is_counted_as_on_other_engines() {
     let Some((fake, clock)) = fake().await else { return };
     fake.new_issue("Deploy");
-    let store = Arc::new(MeteredStore::new(client(&fake, "ada").await));
+    let store = Arc::new(InstrumentedStore::new(client(&fake, "ada").await));
     let lock = LockName::new("#1").unwrap();
     let [ada, bob, eve] = [1, 2, 3].map(|id| Player::new(store.clone(), id, lock.clone()));
     // The first list is read before the claim goes up, the second one after it; then the claim becomes a lease.

@@ -149,13 +149,13 @@ async fn whoever_cannot_be_assigned_holds_all_the_same_and_the_doctor_tells() {
     let lease = zoe.takes().await;
     assert!(fake.repo().issues[&issue].assignees.is_empty());
     ada.is_refused().await;
-    let findings = zoe.store.examine().await.unwrap();
+    let findings = zoe.store.check_health().await.unwrap();
     let codes: Vec<_> =
         findings.iter().filter_map(|finding| finding.concern.as_ref()).map(|c| c.code).collect();
     assert_eq!(codes, ["GITHUB_NO_PUSH"]);
     zoe.releases(&lease).await;
     ada.takes().await;
-    let findings = ada.store.examine().await.unwrap();
+    let findings = ada.store.check_health().await.unwrap();
     assert!(findings.iter().all(|finding| finding.concern.is_none()), "{findings:?}");
     assert!(
         findings.iter().any(|finding| finding.detail == "4321 of 5000 are left in this hour"),
@@ -181,7 +181,7 @@ async fn a_comment_of_a_stranger_or_an_unknown_bot_counts_for_nothing() {
         let number = fake.new_issue("Another");
         fake.write(number, login, &body);
         let bob = player(&fake, "bob", &format!("#{number}")).await;
-        assert_eq!(matches!(bob.asks().await, Outcome::Busy(_)), counts, "{login}");
+        assert_eq!(matches!(bob.asks().await, Outcome::Conflict(_)), counts, "{login}");
     }
 }
 

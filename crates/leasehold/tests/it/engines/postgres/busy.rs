@@ -150,7 +150,7 @@ async fn a_row_that_is_held_for_ever_is_waited_for_in_bounds_and_nothing_comes_o
 async fn the_server_gives_up_on_those_who_fall_silent() {
     let Some(schema) = Schema::new() else { return };
     let store = schema.store().await;
-    let findings = store.examine().await.unwrap();
+    let findings = store.check_health().await.unwrap();
     let timeouts = findings.iter().find(|finding| finding.name == "timeouts").unwrap();
     assert_eq!((timeouts.detail.as_str(), &timeouts.concern), ("a statement ends after 4s", &None));
 }

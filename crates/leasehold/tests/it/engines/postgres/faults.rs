@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold::model::{EventKind, LeaseId, LockName, Outcome};
 use leasehold::store::postgres::{PostgresOptions, PostgresStore};
-use leasehold::store::{Cursor, ListEvents, LockStore, Span, StoreUrl};
+use leasehold::store::{Cursor, EventRange, ListEvents, LockStore, StoreUrl};
 use leasehold::testing::Player;
 
 use super::private::Server;
@@ -114,7 +114,7 @@ async fn takes_and_releases(player: &Player) {
 }
 
 async fn kinds(store: &PostgresStore) -> Vec<EventKind> {
-    let ask = ListEvents { span: Span::After(Cursor::start()), limit: 100, lock: None };
+    let ask = ListEvents { span: EventRange::After(Cursor::start()), limit: 100, lock: None };
     store.history(&ask).await.unwrap().items.into_iter().map(|event| event.kind).collect()
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::model::{Acquire, LockName, LockOp, LockRecord, Outcome, Release, Renew, Token, Ttl};
-use leasehold::store::{Cursor, ListEvents, LockStore, Span, Store};
+use leasehold::store::{Cursor, EventRange, ListEvents, LockStore, Store};
 use leasehold::testing::Player;
 use tokio::task::JoinSet;
 
@@ -71,8 +71,11 @@ async fn many_at_once_are_as_one_by_one() {
         });
     }
     for player in crowd.join_all().await {
-        let ask =
-            ListEvents { lock: Some(player.lock.clone()), span: Span::After(Cursor::start()), limit: 100 };
+        let ask = ListEvents {
+            lock: Some(player.lock.clone()),
+            span: EventRange::After(Cursor::start()),
+            limit: 100,
+        };
         let events = stores[0].history(&ask).await.unwrap().items;
         let kinds: Vec<_> = events.iter().map(|event| event.kind.to_string()).collect();
         assert_eq!(kinds, ["acquired", "released"].repeat(5), "{}", player.lock);
@@ -116,7 +119,8 @@ async fn a_crowd_agrees_with_the_rules() {
         }
     }
     for (_, record, events) in crowd {
-        let ask = ListEvents { lock: Some(record.name), span: Span::After(Cursor::start()), limit: 1000 };
+        let ask =
+            ListEvents { lock: Some(record.name), span: EventRange::After(Cursor::start()), limit: 1000 };
         assert_eq!(store.history(&ask).await.unwrap().items, events);
     }
 }

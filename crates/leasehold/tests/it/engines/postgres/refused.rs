@@ -84,7 +84,7 @@ fn under(schema: &Schema, host: &str, settings: &str) -> String {
 async fn encryption(url: &str) -> String {
     let options = PostgresOptions::from_url(&StoreUrl::parse(url).unwrap()).unwrap();
     let store = PostgresStore::connect(options).await.unwrap();
-    let findings = store.examine().await.unwrap();
+    let findings = store.check_health().await.unwrap();
     findings.into_iter().find(|finding| finding.name == "encryption").unwrap().detail
 }
 

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use leasehold::model::{
-    Acquire, Beat, Finished, HeldTask, LeaseTasks, LockName, LockOp, LockRecord, Note, Outcome, Pause,
-    Payload, Settle, Task, TaskId, TaskKey, TaskState, Timestamp, Ttl, Verdict,
+    Acquire, AttemptResult, FinishedFilter, HeartbeatResult, HeldTask, LeaseTasks, LockName, LockOp,
+    LockRecord, Message, Outcome, Pause, Payload, Settle, Task, TaskId, TaskKey, TaskState, Timestamp, Ttl,
 };
 use leasehold::store::postgres::{PostgresOptions, PostgresStore};
-use leasehold::store::{Draft, ListEvents, LockStore, PutIf, Store, StoreUrl};
+use leasehold::store::{ListEvents, LockStore, NewDocument, PutIf, Store, StoreUrl};
 use leasehold::testing::Player;
 use leasehold::testing::shop::{ada, cancel, info, queue, task, worker};
 use tokio::task::JoinSet;
@@ -112,17 +112,21 @@ async fn every_kind_of_task(store: &PostgresStore) {
     let ask = LeaseTasks::new(worker(1), vec![queue("q")], 2, Ttl::from_secs(60));
     let leased = tasks.lease(&ask).await.unwrap().tasks;
     let held = HeldTask::new(leased[0].id, leased[0].token);
-    assert_eq!(tasks.heartbeat(&info(1), &[held], Ttl::from_secs(60)).await.unwrap(), [Beat::Kept(None)]);
-    let done = |task: &Task| Settle { id: task.id, token: task.token, verdict: Verdict::Done(None) };
+    assert_eq!(
+        tasks.heartbeat(&info(1), &[held], Ttl::from_secs(60)).await.unwrap(),
+        [HeartbeatResult::Extended(None)]
+    );
+    let done = |task: &Task| Settle { id: task.id, token: task.token, verdict: AttemptResult::Done(None) };
     tasks.settle(&leased.iter().map(done).collect::<Vec<_>>()).await.unwrap();
     tasks.change(task(4).id, &cancel()).await.unwrap();
     tasks.recover(10).await.unwrap();
     tasks.leave(worker(1)).await.unwrap();
     let pause = Pause { by: ada(), reason: None, at: tasks.now().await.unwrap() };
     assert!(tasks.pause(&queue("q"), Some(pause)).await.unwrap());
-    let which = Finished { queue: None, state: None, before: Timestamp::from_micros(u64::MAX), limit: 2 };
+    let which =
+        FinishedFilter { queue: None, state: None, before: Timestamp::from_micros(u64::MAX), limit: 2 };
     assert_eq!((tasks.archive(&which).await.unwrap(), tasks.purge(&which).await.unwrap()), (2, 2));
-    let draft = Draft { body: String::new(), facts: Vec::new(), keep: None };
+    let draft = NewDocument { body: String::new(), facts: Vec::new(), keep: None };
     assert!(matches!(store.docs().unwrap().put_if("d", None, draft).await.unwrap(), PutIf::Written(_)));
     assert_eq!(tasks.queues().await.unwrap()[0].counts.open(), 1);
 }
@@ -160,12 +164,12 @@ async fn tasks_of_the_second_version_are_brought_up_with_all_that_they_had() {
     assert_eq!((first.created_at.as_micros(), first.retries.attempts), (1000, 5));
     let failed = tasks.get(id(0x103)).await.unwrap().unwrap();
     assert_eq!(failed.result.as_ref().map(Payload::as_str), Some(r#"{"d":4}"#));
-    assert_eq!(failed.error.as_ref().map(Note::as_str), Some("it rained again"));
+    assert_eq!(failed.error.as_ref().map(Message::as_str), Some("it rained again"));
     let ask = LeaseTasks::new(worker(1), vec![queue("q")], 9, Ttl::from_secs(60));
     let leased = stores.1.tasks().unwrap().lease(&ask).await.unwrap().tasks;
     assert_eq!(leased.iter().map(|task| task.id).collect::<Vec<_>>(), [id(0x101), id(0x102)]);
     assert!(leased[1].token.get() > 5);
-    let done = |task: &Task| Settle { id: task.id, token: task.token, verdict: Verdict::Done(None) };
+    let done = |task: &Task| Settle { id: task.id, token: task.token, verdict: AttemptResult::Done(None) };
     tasks.settle(&leased.iter().map(done).collect::<Vec<_>>()).await.unwrap();
     assert_eq!(tasks.get(id(0x102)).await.unwrap().unwrap().error, None);
     assert_eq!(tasks.queues().await.unwrap()[0].counts.open(), 0);
@@ -205,7 +209,7 @@ async fn tasks_of_the_sixth_version_wait_only_for_those_of_their_queue() {
     };
     let leased = lease(&["other"]).await;
     assert_eq!(leased.iter().map(|task| task.id).collect::<Vec<_>>(), [task(2).id]);
-    let done = Settle { id: leased[0].id, token: leased[0].token, verdict: Verdict::Done(None) };
+    let done = Settle { id: leased[0].id, token: leased[0].token, verdict: AttemptResult::Done(None) };
     tasks.settle(&[done]).await.unwrap();
     let leased = lease(&["q", "other"]).await;
     assert_eq!(leased.iter().map(|task| task.id).collect::<Vec<_>>(), [task(1).id, task(3).id]);

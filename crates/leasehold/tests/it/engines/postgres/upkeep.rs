@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use leasehold::model::LockName;
-use leasehold::store::{Cursor, ListEvents, LockStore, Span};
+use leasehold::store::{Cursor, EventRange, ListEvents, LockStore};
 use leasehold::testing::Player;
 
 use super::server::Schema;
 use crate::engines::support::clock;
 
 fn after(cursor: Cursor) -> ListEvents {
-    ListEvents { span: Span::After(cursor), limit: 1000, lock: None }
+    ListEvents { span: EventRange::After(cursor), limit: 1000, lock: None }
 }
 
 #[tokio::test]

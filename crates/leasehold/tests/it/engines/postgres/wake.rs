@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use leasehold::model::{LeaseId, LockName};
-use leasehold::store::{LockStore, Wake};
+use leasehold::store::{LockStore, Wakeup};
 use leasehold::testing::Player;
 use tokio::sync::mpsc;
 use tokio_postgres::{AsyncMessage, NoTls};
@@ -56,7 +56,7 @@ async fn a_waiter_elsewhere_is_told_and_nobody_else() {
     let lease = two.takes().await;
     two.releases(&lease).await;
     match changes.next(Duration::from_secs(10)).await {
-        Wake::Served(served) => assert_eq!(served.lease.ask.lease_id, three.id()),
+        Wakeup::Served(served) => assert_eq!(served.lease.ask.lease_id, three.id()),
         other => panic!("{other:?}"),
     }
     let lease = three.takes().await;
@@ -65,11 +65,11 @@ async fn a_waiter_elsewhere_is_told_and_nobody_else() {
 }
 
 /// The next wake-up that is not for the clock: until the listener stands, a waiter polls.
-async fn word(changes: &mut leasehold::store::Changes) -> Wake {
+async fn word(changes: &mut leasehold::store::WaiterSubscription) -> Wakeup {
     let until = Instant::now() + Duration::from_secs(10);
     loop {
         match changes.next(Duration::from_secs(10)).await {
-            Wake::Poll if Instant::now() < until => {}
+            Wakeup::Poll if Instant::now() < until => {}
             wake => return wake,
         }
     }
@@ -93,7 +93,7 @@ async fn a_word_from_elsewhere_wakes_the_waiter() {
     }
     client.query("SELECT pg_notify($1, $2)", &[&channel, &"nonsense"]).await.unwrap();
     client.query("SELECT pg_notify($1, $2)", &[&channel, &format!("{waiter} lock")]).await.unwrap();
-    assert!(matches!(word(&mut changes).await, Wake::Rung), "there is no such lease");
+    assert!(matches!(word(&mut changes).await, Wakeup::Rung), "there is no such lease");
 
     // Now there is one. What is believed is the table, not the word, and only if it is newer than the last asking.
     let player = |number| Player::new(store.clone(), number, LockName::new("lock").unwrap());
@@ -108,11 +108,11 @@ async fn a_word_from_elsewhere_wakes_the_waiter() {
     );
     client.batch_execute(&handed_over).await.unwrap();
     client.query("SELECT pg_notify($1, $2)", &[&channel, &format!("{waiter} lock")]).await.unwrap();
-    assert!(matches!(word(&mut changes).await, Wake::Rung), "it has an old token");
+    assert!(matches!(word(&mut changes).await, Wakeup::Rung), "it has an old token");
     client.batch_execute(&format!("UPDATE {}.locks SET token = token + 1", schema.name)).await.unwrap();
     client.query("SELECT pg_notify($1, $2)", &[&channel, &format!("{waiter} lock")]).await.unwrap();
     match word(&mut changes).await {
-        Wake::Served(served) => assert_eq!(served.lease, *two.record().await.lease(&waiter).unwrap()),
+        Wakeup::Served(served) => assert_eq!(served.lease, *two.record().await.lease(&waiter).unwrap()),
         other => panic!("{other:?}"),
     }
 }

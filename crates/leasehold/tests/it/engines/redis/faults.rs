@@ -86,7 +86,7 @@ async fn a_release_whose_answer_was_lost_is_a_success() {
     lab.proxy.set(Fault::DropReplies(1));
     assert_eq!(guard.run(async |_| 42).await.unwrap(), 42);
     let name = LockName::new("lock").unwrap();
-    let (_, lease) = leasehold.lock("lock").acquire().await.unwrap().leave_held().remove(0);
+    let (_, lease) = leasehold.lock("lock").acquire().await.unwrap().detach().remove(0);
     lab.proxy.set(Fault::DropReplies(1));
     leasehold.release_lease(&name, lease.ask.lease_id, lease.token).await.unwrap();
     assert!(!leasehold.status(&name).await.unwrap().is_locked);

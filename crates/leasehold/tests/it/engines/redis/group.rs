@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold::model::{Acquire, LockName, LockOp, Outcome, Release};
 use leasehold::store::redis::RedisStore;
-use leasehold::store::{Clock, Cursor, ListEvents, Span, Store};
+use leasehold::store::{Clock, Cursor, EventRange, ListEvents, Store};
 use leasehold::testing::{Fixture, Player, agrees_with_the_rules};
 use tokio::runtime::Runtime;
 
@@ -98,7 +98,7 @@ async fn many_callers_share_calls_and_no_event_is_missing() {
     assert!(calls < 1_600 / 2, "{calls} calls for 1,600 operations");
     for number in 1..=16 {
         let lock = Some(LockName::new(format!("lock-{number}")).unwrap());
-        let ask = ListEvents { lock, span: Span::After(Cursor::start()), limit: 1000 };
+        let ask = ListEvents { lock, span: EventRange::After(Cursor::start()), limit: 1000 };
         let events = store.locks().history(&ask).await.unwrap().items;
         assert_eq!(events.len(), 100);
         assert!(events.windows(2).all(|two| two[0].at <= two[1].at && two[0].token <= two[1].token));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold::model::{LockName, LockOp, Outcome};
 use leasehold::store::redis::RedisStore;
-use leasehold::store::{Cursor, ListEvents, ListLocks, Span, Store};
+use leasehold::store::{Cursor, EventRange, ListEvents, ListLocks, Store};
 use leasehold::testing::{Fixture, Player};
 
 use super::private::Server;
@@ -50,10 +50,10 @@ async fn the_history_of_all_is_read_once_each_both_ways() {
         f.pass(1);
     }
     let mut forward = Vec::new();
-    let mut span = Span::After(Cursor::start());
+    let mut span = EventRange::After(Cursor::start());
     loop {
         let page = f.one.locks().history(&ListEvents { lock: None, span, limit: 7 }).await.unwrap();
-        span = Span::After(page.next.unwrap());
+        span = EventRange::After(page.next.unwrap());
         if page.items.is_empty() {
             break;
         }
@@ -61,12 +61,12 @@ async fn the_history_of_all_is_read_once_each_both_ways() {
     }
     assert_eq!(forward.len(), 400);
     let mut backward = Vec::new();
-    let mut span = Span::Newest;
+    let mut span = EventRange::Newest;
     loop {
         let page = f.two.locks().history(&ListEvents { lock: None, span, limit: 9 }).await.unwrap();
         backward.extend(page.items);
         match page.next {
-            Some(next) => span = Span::Before(next),
+            Some(next) => span = EventRange::Before(next),
             None => break,
         }
     }
@@ -98,7 +98,7 @@ async fn whoever_follows_the_history_of_all_misses_nothing() {
     let mut seen = Vec::new();
     let follow = async {
         while seen.len() < 800 {
-            let ask = ListEvents { lock: None, span: Span::After(place.clone()), limit: 50 };
+            let ask = ListEvents { lock: None, span: EventRange::After(place.clone()), limit: 50 };
             let page = f.two.locks().history(&ask).await.unwrap();
             seen.extend(page.items);
             place = page.next.unwrap();
@@ -128,7 +128,8 @@ async fn the_history_is_bounded() {
     let kept: usize = server.says(&["XLEN", &keys[0]]).await.unwrap();
     // Whole nodes of the stream are dropped, of a hundred entries or 4 KiB.
     assert!((10..=210).contains(&kept), "{kept}");
-    let ask = ListEvents { lock: Some(player.lock.clone()), span: Span::After(Cursor::start()), limit: 1000 };
+    let ask =
+        ListEvents { lock: Some(player.lock.clone()), span: EventRange::After(Cursor::start()), limit: 1000 };
     assert_eq!(store.locks().history(&ask).await.unwrap().items.len(), kept);
 }
 

@@ -75,7 +75,7 @@ async fn the_documented_permissions_are_enough() {
     store.locks().sweep(10).await.unwrap();
     assert_eq!(store.locks().list(&ListLocks::default()).await.unwrap().items.len(), 1);
     assert_eq!(store.locks().history(&ListEvents::default()).await.unwrap().items.len(), 6);
-    assert!(store.examine().await.unwrap().iter().any(|finding| finding.name == "version"));
+    assert!(store.check_health().await.unwrap().iter().any(|finding| finding.name == "version"));
 }
 
 #[tokio::test]
@@ -127,7 +127,7 @@ async fn a_replica_takes_no_locks() {
     let Some(master) = Server::start(&[]).await else { return };
     let replica = Server::start(&[&format!("replicaof 127.0.0.1 {}", master.port())]).await.unwrap();
     let store = RedisStore::connect(options(&replica.url(), "leasehold")).await.unwrap();
-    let findings = store.examine().await.unwrap();
+    let findings = store.check_health().await.unwrap();
     let codes: Vec<_> =
         findings.iter().filter_map(|finding| finding.concern.as_ref()).map(|c| c.code).collect();
     assert!(codes.contains(&"REDIS_REPLICA"), "{findings:?}");

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use leasehold::model::{BootId, LockName, Timestamp, Ttl};
 use leasehold::store::sqlite::{SqliteOptions, SqliteStore};
-use leasehold::store::{Boot, Clock, ListEvents, ListLocks, Span, Store};
+use leasehold::store::{Boot, Clock, EventRange, ListEvents, ListLocks, Store};
 use leasehold::testing::Player;
 use uuid::Uuid;
 
@@ -121,14 +121,14 @@ async fn a_process_that_only_looks_changes_nothing() {
         assert_eq!(store.locks().get(&name).await.unwrap().unwrap().holders.len(), 1);
         assert_eq!(store.locks().list(&ListLocks::default()).await.unwrap().items.len(), 1);
         for (lock, span) in [
-            (None, Span::Newest),
-            (None, Span::After(leasehold::store::Cursor::start())),
-            (Some(name), Span::Newest),
+            (None, EventRange::Newest),
+            (None, EventRange::After(leasehold::store::Cursor::start())),
+            (Some(name), EventRange::Newest),
         ] {
             let ask = ListEvents { lock, span, ..ListEvents::default() };
             assert_eq!(store.locks().history(&ask).await.unwrap().items.len(), 1);
         }
-        store.examine().await.unwrap();
+        store.check_health().await.unwrap();
         store.locks().now().await.unwrap();
         store.tasks().unwrap().queues().await.unwrap();
         drop(store);

@@ -272,7 +272,7 @@ async fn following_the_history_of_all_locks_misses_nothing() {
         stores.push(std::sync::Arc::new(SqliteStore::open(SqliteOptions::new(&path)).await.unwrap()));
     }
     let mut follow =
-        ListEvents { span: leasehold::store::Span::After(Cursor::start()), ..ListEvents::default() };
+        ListEvents { span: leasehold::store::EventRange::After(Cursor::start()), ..ListEvents::default() };
     let (mut told, mut seen) = (Vec::new(), Vec::new());
     for turn in 0..300_usize {
         let (store, name) = (stores[turn % 2].clone(), format!("lock-{}", turn % 7));
@@ -283,7 +283,7 @@ async fn following_the_history_of_all_locks_misses_nothing() {
         if turn % 5 == 0 {
             let page = stores[0].locks().history(&follow).await.unwrap();
             seen.extend(page.items.iter().map(|event| event.token));
-            follow.span = leasehold::store::Span::After(page.next.unwrap());
+            follow.span = leasehold::store::EventRange::After(page.next.unwrap());
         }
     }
     let page = stores[1].locks().history(&follow).await.unwrap();

@@ -1,11 +1,11 @@
-//! What calls cost: steps of SQLite's machine, which must not depend on what a call is not about.
+//! Cost of calls in steps of SQLite's virtual machine: must not depend on unrelated tasks.
 
 use rusqlite::{Connection, StatementStatus, params};
 use uuid::Uuid;
 
 use crate::model::{
-    Finished, HeldTask, LeaseTasks, NewTask, Payload, QueueName, Settle, Settled, Task, TaskId, TaskState,
-    Timestamp, Ttl, Verdict, WorkerId, WorkerInfo,
+    AttemptResult, FinishedFilter, HeldTask, LeaseTasks, NewTask, Payload, QueueName, Settle, Settled, Task,
+    TaskId, TaskState, Timestamp, Ttl, WorkerId, WorkerInfo,
 };
 use crate::store::sqlite::tasks::tidy::Tidy;
 use crate::store::sqlite::tasks::{BEGUN, HEADS_PER_QUEUE, Queues, Shelf, TABLES, sql};
@@ -13,7 +13,7 @@ use crate::store::sqlite::tasks::{BEGUN, HEADS_PER_QUEUE, Queues, Shelf, TABLES,
 const NOW: i64 = 1_700_000_000_000_000;
 const LATER: i64 = NOW + 3_600_000_000;
 
-/// All that the calls below use.
+/// All statements that the calls below use.
 const STATEMENTS: [&str; 24] = [
     sql::INSERT,
     sql::INSERT_PAYLOAD,
@@ -53,7 +53,7 @@ fn fill(conn: &Connection, numbers: std::ops::Range<u32>, state: TaskState, prio
     conn.execute(sql, values).unwrap();
 }
 
-/// Steps of the machine for some work, none of which may be a scan or a sort.
+/// Counts the virtual machine steps of `work`, which must neither scan nor sort.
 fn steps<T>(conn: &Connection, queues: &mut Queues, work: impl FnOnce(&mut Shelf<'_>) -> T) -> (i32, T) {
     let count = |status| {
         let of = |sql| conn.prepare_cached(sql).unwrap().reset_status(status);
@@ -71,7 +71,8 @@ fn steps<T>(conn: &Connection, queues: &mut Queues, work: impl FnOnce(&mut Shelf
     (steps, done)
 }
 
-/// What each call costs now: adding one, leasing ten, their signs of life, ending them, recovering nothing.
+/// Measures each call: enqueue one task, lease ten, send their heartbeat, settle them, recover
+/// nothing, purge nothing.
 fn costs(conn: &Connection, next: u128) -> Vec<(&'static str, i32)> {
     let (queues, queue) = (&mut Queues::default(), QueueName::new("q").unwrap());
     let id = TaskId::from_uuid(Uuid::from_u128(next));
@@ -79,7 +80,7 @@ fn costs(conn: &Connection, next: u128) -> Vec<(&'static str, i32)> {
     let worker = WorkerId::from_uuid(Uuid::from_u128(7));
     let ttl = Ttl::from_secs(30);
     let ask = LeaseTasks::new(worker, vec![queue.clone()], 10, ttl);
-    // What is remembered of queues is so from now on.
+    // Fills the cache of queue numbers.
     steps(conn, queues, |shelf| shelf.queues.number(shelf.conn, &queue).unwrap());
     let (enqueue, _) = steps(conn, queues, |shelf| shelf.enqueue(&new).unwrap());
     let (lease, leased) = steps(conn, queues, |shelf| shelf.lease(&ask).unwrap());
@@ -98,13 +99,13 @@ fn costs(conn: &Connection, next: u128) -> Vec<(&'static str, i32)> {
         every: ttl,
     };
     let (beat, _) = steps(conn, queues, |shelf| shelf.heartbeat(&info, &held, ttl).unwrap());
-    let settle = |task: &Task| Settle { id: task.id, token: task.token, verdict: Verdict::Done(None) };
+    let settle = |task: &Task| Settle { id: task.id, token: task.token, verdict: AttemptResult::Done(None) };
     let settle: Vec<_> = leased.tasks.iter().map(settle).collect();
     let (settle, settled) = steps(conn, queues, |shelf| shelf.settle(&settle).unwrap());
     assert!(settled.iter().all(|settled| *settled == Settled::Now(TaskState::Succeeded)));
     let (recover, _) = steps(conn, queues, |shelf| shelf.recover(100).unwrap());
-    // All of it ended later than that.
-    let which = Finished { queue: None, state: None, before: Timestamp::from_micros(1), limit: 100 };
+    // All tasks finished later than this.
+    let which = FinishedFilter { queue: None, state: None, before: Timestamp::from_micros(1), limit: 100 };
     let (purge, purged) = steps(conn, queues, |shelf| shelf.tidy(Tidy::Purge, &which).unwrap());
     assert_eq!(purged, 0);
     let calls = [("enqueue", enqueue), ("lease", lease), ("heartbeat", beat), ("settle", settle)];
@@ -126,13 +127,13 @@ fn a_call_costs_the_same_however_many_tasks_there_are_that_it_is_not_about() {
     fill(&conn, 300_000..310_000, TaskState::Blocked, 1000, NOW);
     fill(&conn, 310_000..320_000, TaskState::Running, 0, LATER);
     fill(&conn, 1_000_000..1_290_000, TaskState::Pending, 0, NOW);
-    // Queues that once had tasks.
+    // Queues without tasks.
     let queues = "WITH RECURSIVE n (n) AS (SELECT 2 UNION ALL SELECT n + 1 FROM n WHERE n < 10000)
         INSERT INTO leasehold_queues (id, name) SELECT n, 'queue-' || n FROM n";
     conn.execute(queues, []).unwrap();
     let many = costs(&conn, 10_000_001);
     for ((call, few), (_, many)) in few.iter().zip(&many) {
-        // A few steps more where there is something to find that is not due.
+        // A few more steps are needed to find entries that are not due.
         assert!(*many <= few + few / 10 + 10, "{call}: {few} steps with few tasks, {many} with many");
         assert!(*few > 0, "{call} was not measured");
     }

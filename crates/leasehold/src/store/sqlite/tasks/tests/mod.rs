@@ -1,3 +1,3 @@
-//! Tests of what cannot be seen from outside.
+//! Tests of internal properties.
 
 mod costs;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold::model::{LockName, Outcome};
-use leasehold::store::{ListEvents, ListLocks, Span, github};
+use leasehold::store::{EventRange, ListEvents, ListLocks, github};
 
 use super::support::{client, options, player};
 use crate::engines::github::fake::Person;
@@ -121,7 +121,7 @@ async fn old_events_move_out_and_are_found_again() {
         ada.releases(&lease).await;
         scene.1.advance(Duration::from_millis(1));
     }
-    let ask = ListEvents { lock: Some(ada.lock.clone()), span: Span::Newest, limit: 1000 };
+    let ask = ListEvents { lock: Some(ada.lock.clone()), span: EventRange::Newest, limit: 1000 };
     let bob = client(&scene.0, "bob", &scene.1).await;
     assert_eq!(bob.locks().history(&ask).await.unwrap().items.len(), 80);
     let moved_out = scene.0.repo().git.refs.keys().filter(|name| name.starts_with("refs/archived-")).count();
@@ -134,7 +134,7 @@ async fn the_doctor_tells_what_there_is() {
     let Some(scene) = fake().await else { return };
     let ada = player(&scene, "ada", "lock").await;
     ada.takes().await;
-    let findings = ada.store.examine().await.unwrap();
+    let findings = ada.store.check_health().await.unwrap();
     assert!(findings.iter().all(|finding| finding.concern.is_none()), "{findings:?}");
     assert_eq!(findings[0].detail, "ada/engine: 1 refs in refs/leasehold/");
 }

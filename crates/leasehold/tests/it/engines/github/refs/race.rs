@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use leasehold::model::{LeaseId, LockName, Outcome};
-use leasehold::store::{Draft, PutIf};
+use leasehold::store::{NewDocument, PutIf};
 use leasehold::testing::Player;
 use tokio::task::JoinSet;
 use uuid::Uuid;
@@ -50,7 +50,7 @@ async fn of_eight_clients_one_wins_each_round() {
 async fn of_two_writes_that_are_alike_within_the_same_second_one_succeeds() {
     let Some((fake, clock)) = fake().await else { return };
     let (one, two) = (client(&fake, "ada", &clock).await, client(&fake, "ada", &clock).await);
-    let draft = || Draft { body: "the same".to_owned(), facts: Vec::new(), keep: None };
+    let draft = || NewDocument { body: "the same".to_owned(), facts: Vec::new(), keep: None };
     for round in 0..10 {
         let key: Arc<str> = format!("key {round}").into();
         let PutIf::Written(first) = one.docs().unwrap().put_if(&key, None, draft()).await.unwrap() else {

@@ -1,6 +1,6 @@
 //! Issues that are made for tasks.
 
-use leasehold::model::{Enqueued, NewTask, Payload, TaskState, Verdict};
+use leasehold::model::{AttemptResult, Enqueued, NewTask, Payload, TaskState};
 use leasehold::testing::shop::{queue, task};
 
 use super::support::worker;
@@ -48,7 +48,7 @@ async fn a_task_that_is_added_again_after_a_lost_answer_is_there_once() {
             clock.advance(std::time::Duration::from_secs(66));
             let leased = bob.lease(10).await;
             assert_eq!(leased.len(), 1, "{what}");
-            bob.settle(&leased[0], Verdict::Done(None)).await;
+            bob.settle(&leased[0], AttemptResult::Done(None)).await;
             assert!(bob.lease(10).await.is_empty(), "{what}");
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::model::{Cancel, Holder, TaskOp, Verdict};
+use leasehold::model::{AttemptResult, Cancel, Holder, TaskOp};
 
 use super::support::{TTL, id, worker};
 use crate::engines::github::support::{GRACE, fake};
@@ -18,7 +18,7 @@ async fn a_task_costs_as_many_requests_as_the_page_says() {
     assert_eq!(fake.asked().len(), 7, "lease");
     ada.beat(&task, None).await;
     assert_eq!(fake.asked().len(), 3, "a sign of life");
-    ada.settle(&task, Verdict::Done(None)).await;
+    ada.settle(&task, AttemptResult::Done(None)).await;
     assert_eq!(fake.asked().len(), 5, "done");
 }
 
@@ -29,7 +29,7 @@ async fn what_people_do_costs_as_many_requests_as_the_page_says() {
     let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
     let task = ada.takes().await;
     fake.asked();
-    ada.settle(&task, Verdict::Return).await;
+    ada.settle(&task, AttemptResult::Return).await;
     assert_eq!(fake.asked().len(), 4, "given back");
     ada.takes().await;
     clock.advance(TTL.as_duration() + Duration::from_millis(GRACE));
@@ -52,7 +52,7 @@ async fn an_idle_worker_asks_once_and_what_has_not_changed_is_not_sent_again() {
     fake.labelled_issue("Fix it too", &["agent", "attempts:1"]);
     let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
     let tasks = ada.lease(2).await;
-    ada.settle(&tasks[1], Verdict::Fail(leasehold::testing::shop::why())).await;
+    ada.settle(&tasks[1], AttemptResult::Fail(leasehold::testing::shop::why())).await;
     clock.advance(Duration::from_secs(5));
     // One is worked on, one has failed: the first look is at the comments of both.
     assert!(bob.lease(1).await.is_empty());

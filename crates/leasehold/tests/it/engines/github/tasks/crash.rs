@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use leasehold::model::{
-    Beat, ForceRelease, Holder, LockName, LockOp, Outcome, Reason, Settled, TaskState, Verdict,
+    AttemptResult, ForceRelease, HeartbeatResult, Holder, LockName, LockOp, Outcome, Reason, Settled,
+    TaskState,
 };
 use leasehold::store::Clock;
 
@@ -79,10 +80,14 @@ impl Scene {
         assert!(attempts.contains(&task.attempt), "{what}: attempt {}", task.attempt);
         self.fake.catch_up();
         self.pass(Duration::from_secs(3));
-        assert_eq!(self.bob.beat(&task, None).await, Beat::Kept(None), "{what}: it was lost again");
+        assert_eq!(
+            self.bob.beat(&task, None).await,
+            HeartbeatResult::Extended(None),
+            "{what}: it was lost again"
+        );
         assert!(self.eve.lease(1).await.is_empty(), "{what}: eve came in");
         assert_eq!(
-            self.bob.settle(&task, Verdict::Done(None)).await,
+            self.bob.settle(&task, AttemptResult::Done(None)).await,
             Settled::Now(TaskState::Succeeded),
             "{what}"
         );
@@ -173,7 +178,7 @@ async fn while_it_shows_a_sign_of_life() {
         scene.dies();
         let beat = scene.ada.try_to_beat(&task, None).await;
         scene.settle_down();
-        let left = if matches!(beat, Ok(Beat::Kept(_))) { 59 } else { 39 };
+        let left = if matches!(beat, Ok(HeartbeatResult::Extended(_))) { 59 } else { 39 };
         scene.pass(Duration::from_secs(left));
         assert!(scene.bob.lease(1).await.is_empty(), "{}: two have it", scene.what());
         scene.outlast();
@@ -184,16 +189,17 @@ async fn while_it_shows_a_sign_of_life() {
 
 #[tokio::test]
 async fn while_it_says_that_it_is_done() {
-    for_each_step(async |scene| settles(scene, Verdict::Done(None), TaskState::Succeeded).await).await;
+    for_each_step(async |scene| settles(scene, AttemptResult::Done(None), TaskState::Succeeded).await).await;
 }
 
 #[tokio::test]
 async fn while_it_says_that_it_has_failed() {
     let why = leasehold::testing::shop::why();
-    for_each_step(async |scene| settles(scene, Verdict::Fail(why.clone()), TaskState::Failed).await).await;
+    for_each_step(async |scene| settles(scene, AttemptResult::Fail(why.clone()), TaskState::Failed).await)
+        .await;
 }
 
-async fn settles(scene: &Scene, verdict: Verdict, state: TaskState) {
+async fn settles(scene: &Scene, verdict: AttemptResult, state: TaskState) {
     let task = scene.ada.takes().await;
     scene.pass(Duration::from_secs(5));
     scene.dies();
@@ -212,7 +218,7 @@ async fn settles(scene: &Scene, verdict: Verdict, state: TaskState) {
 /// A worker that lives: what it sends last counts, whatever of it arrives late.
 #[tokio::test]
 async fn a_sign_of_life_that_arrives_after_the_settlement_brings_nothing_back() {
-    for verdict in [Verdict::Done(None), Verdict::Return] {
+    for verdict in [AttemptResult::Done(None), AttemptResult::Return] {
         let Some((fake, clock)) = fake().await else { return };
         let issue = fake.labelled_issue("Fix it", &["agent"]);
         let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
@@ -220,7 +226,7 @@ async fn a_sign_of_life_that_arrives_after_the_settlement_brings_nothing_back() 
         clock.advance(Duration::from_secs(5));
         fake.plan("PATCH /1000001", Fate::Late);
         assert!(ada.try_to_beat(&task, None).await.unwrap_err().is_retryable());
-        let is_done = matches!(verdict, Verdict::Done(_));
+        let is_done = matches!(verdict, AttemptResult::Done(_));
         let state = if is_done { TaskState::Succeeded } else { TaskState::Pending };
         assert_eq!(ada.settle(&task, verdict).await, Settled::Now(state));
         fake.catch_up();
@@ -238,7 +244,7 @@ async fn a_settlement_without_an_answer_is_sent_again() {
         let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
         let task = ada.takes().await;
         fake.plan("PATCH /1000001", fate.clone());
-        let done = || Verdict::Done(None);
+        let done = || AttemptResult::Done(None);
         assert!(ada.try_to_settle(&task, done()).await.unwrap_err().is_retryable(), "{fate:?}");
         assert_eq!(ada.settle(&task, done()).await, Settled::Now(TaskState::Succeeded), "{fate:?}");
         fake.catch_up();
@@ -277,9 +283,9 @@ async fn a_task_whose_lock_is_taken_by_force_goes_to_the_next() {
     let force = LockOp::ForceRelease(ForceRelease { token: task.token, by, reason });
     let forced = bob.store.locks().apply(&LockName::new("#1").unwrap(), &force).await.unwrap();
     assert!(matches!(forced, Outcome::Forced(_)), "{forced:?}");
-    assert_eq!(ada.beat(&task, None).await, Beat::Lost);
+    assert_eq!(ada.beat(&task, None).await, HeartbeatResult::Lost);
     clock.advance(Duration::from_millis(GRACE));
     let again = bob.takes().await;
     assert_eq!((again.attempt, again.token > task.token), (2, true));
-    assert_eq!(ada.settle(&task, Verdict::Done(None)).await, Settled::Lost);
+    assert_eq!(ada.settle(&task, AttemptResult::Done(None)).await, Settled::Lost);
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::model::{Beat, Settled, TaskState, Verdict};
+use leasehold::model::{AttemptResult, HeartbeatResult, Settled, TaskState};
 
 use super::support::{TTL, worker};
 use crate::engines::github::fake::{Fate, Person};
@@ -18,14 +18,14 @@ async fn a_claim_that_a_person_has_spoiled_keeps_others_out_and_its_worker_learn
         comment.body = comment.body.replace("\"state\":\"held\"", "\"state\":\"helt\"");
     }
     assert!(bob.lease(1).await.is_empty());
-    assert_eq!(ada.beat(&task, None).await, Beat::Lost);
-    assert_eq!(ada.settle(&task, Verdict::Done(None)).await, Settled::Lost);
+    assert_eq!(ada.beat(&task, None).await, HeartbeatResult::Lost);
+    assert_eq!(ada.settle(&task, AttemptResult::Done(None)).await, Settled::Lost);
     // How long it was good for cannot be read: as long as a lease lasts if nobody says otherwise.
     clock.advance(Duration::from_secs(900 + 5));
     let again = bob.takes().await;
     assert_eq!(again.attempt, 1, "nobody knows that it was tried");
     assert!(again.token >= task.token);
-    assert_eq!(bob.settle(&again, Verdict::Done(None)).await, Settled::Now(TaskState::Succeeded));
+    assert_eq!(bob.settle(&again, AttemptResult::Done(None)).await, Settled::Now(TaskState::Succeeded));
 }
 
 /// Who may not push cannot be assigned, but comments all the same. To close issues of others and to label them needs more.
@@ -39,7 +39,7 @@ async fn without_push_access_tasks_can_be_done_and_others_see_to_the_issue() {
     assert!(fake.repo().issues[&issue].assignees.is_empty());
     assert!(bob.lease(1).await.is_empty());
     assert_eq!(
-        zoe.settle(&task, Verdict::Fail(leasehold::testing::shop::why())).await,
+        zoe.settle(&task, AttemptResult::Fail(leasehold::testing::shop::why())).await,
         Settled::Now(TaskState::Failed)
     );
     assert_eq!(fake.repo().issues[&issue].labels, ["agent"], "it could not be labelled");
@@ -76,11 +76,11 @@ async fn a_limit_in_the_middle_is_obeyed_and_nothing_is_lost() {
             }
         };
         fake.plan("PATCH /1", refused());
-        let mut settled = ada.try_to_settle(&task, Verdict::Done(None)).await;
+        let mut settled = ada.try_to_settle(&task, AttemptResult::Done(None)).await;
         while let Err(error) = &settled {
             assert!(error.is_retryable(), "{what}: {error}");
             tokio::time::sleep(Duration::from_millis(50)).await;
-            settled = ada.try_to_settle(&task, Verdict::Done(None)).await;
+            settled = ada.try_to_settle(&task, AttemptResult::Done(None)).await;
         }
         assert_eq!(settled.unwrap(), Settled::Now(TaskState::Succeeded), "{what}");
     }
@@ -94,7 +94,7 @@ async fn an_issue_that_is_gone_has_no_task() {
     let ada = worker(&fake, "ada").await;
     let task = ada.takes().await;
     fake.repo().issues.get_mut(&issue).unwrap().is_deleted = true;
-    assert_eq!(ada.beat(&task, None).await, Beat::Lost);
-    assert_eq!(ada.settle(&task, Verdict::Done(None)).await, Settled::Lost);
+    assert_eq!(ada.beat(&task, None).await, HeartbeatResult::Lost);
+    assert_eq!(ada.settle(&task, AttemptResult::Done(None)).await, Settled::Lost);
     assert_eq!(ada.takes().await.id.number(), Some(other));
 }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use leasehold::model::{Beat, Cancel, Holder, Settled, TaskAnswer, TaskOp, TaskState, Verdict};
+use leasehold::model::{
+    AttemptResult, Cancel, HeartbeatResult, Holder, Settled, TaskAnswer, TaskOp, TaskState,
+};
 use leasehold::testing::shop::why;
 
 use super::support::{TTL, id, worker};
@@ -50,22 +52,23 @@ async fn who_closes_an_issue_that_waits_ends_it_and_who_opens_it_again_wants_it_
         fake.reopen(issue);
         let task = ada.takes().await;
         assert_eq!((task.id, task.attempt), (id(issue), 1));
-        ada.settle(&task, Verdict::Done(None)).await;
+        ada.settle(&task, AttemptResult::Done(None)).await;
     }
 }
 
 #[tokio::test]
 async fn who_closes_an_issue_that_is_worked_on_asks_the_worker_to_stop() {
     let Some((fake, clock)) = fake().await else { return };
-    for verdict in [Verdict::Abort(None), Verdict::Done(None)] {
+    for verdict in [AttemptResult::Abort(None), AttemptResult::Done(None)] {
         let issue = fake.labelled_issue("Fix it", &["agent"]);
         let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
         let task = ada.takes().await;
         fake.close(issue, "not_planned");
         assert_eq!(ada.get(issue).await.state, TaskState::Running, "it is, until its worker stops");
-        let Beat::Kept(Some(asked)) = ada.beat(&task, None).await else { panic!("not asked") };
+        let HeartbeatResult::Extended(Some(asked)) = ada.beat(&task, None).await else { panic!("not asked") };
         assert_eq!(asked.by.as_str(), "somebody who closed the issue");
-        let state = if verdict == Verdict::Done(None) { TaskState::Succeeded } else { TaskState::Aborted };
+        let state =
+            if verdict == AttemptResult::Done(None) { TaskState::Succeeded } else { TaskState::Aborted };
         assert_eq!(ada.settle(&task, verdict).await, Settled::Now(state));
         clock.advance(TTL.as_duration() + Duration::from_millis(GRACE));
         assert!(bob.lease(1).await.is_empty());
@@ -82,7 +85,7 @@ async fn who_closes_an_issue_that_is_worked_on_asks_the_worker_to_stop() {
 #[tokio::test]
 async fn what_is_done_or_stopped_is_done_again_when_its_issue_is_opened_again() {
     let Some((fake, clock)) = fake().await else { return };
-    for verdict in [Verdict::Done(None), Verdict::Abort(None)] {
+    for verdict in [AttemptResult::Done(None), AttemptResult::Abort(None)] {
         let issue = fake.labelled_issue("Fix it", &["agent"]);
         let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
         let mut last = None;
@@ -99,7 +102,7 @@ async fn what_is_done_or_stopped_is_done_again_when_its_issue_is_opened_again() 
             clock.advance(Duration::from_secs(9));
         }
         let task = bob.takes().await;
-        bob.settle(&task, Verdict::Done(None)).await;
+        bob.settle(&task, AttemptResult::Done(None)).await;
     }
 }
 
@@ -109,7 +112,7 @@ async fn what_has_failed_stays_open_with_a_label_and_without_it_is_tried_again()
     let issue = fake.labelled_issue("Fix it", &["agent", "attempts:1"]);
     let ada = worker(&fake, "ada").await;
     let task = ada.takes().await;
-    assert_eq!(ada.settle(&task, Verdict::Retry(why(), None)).await, Settled::Now(TaskState::Failed));
+    assert_eq!(ada.settle(&task, AttemptResult::Retry(why(), None)).await, Settled::Now(TaskState::Failed));
     {
         let repo = fake.repo();
         assert!(!repo.issues[&issue].is_closed && repo.issues[&issue].assignees.is_empty());
@@ -126,7 +129,7 @@ async fn what_has_failed_stays_open_with_a_label_and_without_it_is_tried_again()
     fake.unlabel(issue, "leasehold:failed");
     let again = ada.takes().await;
     assert_eq!(again.attempt, 1);
-    assert_eq!(ada.settle(&again, Verdict::Done(None)).await, Settled::Now(TaskState::Succeeded));
+    assert_eq!(ada.settle(&again, AttemptResult::Done(None)).await, Settled::Now(TaskState::Succeeded));
 }
 
 #[tokio::test]
@@ -136,11 +139,11 @@ async fn without_its_label_an_issue_is_out_of_the_queue_and_whoever_has_it_goes_
     let (ada, bob) = (worker(&fake, "ada").await, worker(&fake, "bob").await);
     let task = ada.takes().await;
     fake.unlabel(issue, "agent");
-    assert_eq!(ada.beat(&task, None).await, Beat::Kept(None));
+    assert_eq!(ada.beat(&task, None).await, HeartbeatResult::Extended(None));
     clock.advance(TTL.as_duration() + Duration::from_millis(GRACE));
     assert!(bob.lease(1).await.is_empty());
     assert_eq!(
-        ada.settle(&task, Verdict::Done(None)).await,
+        ada.settle(&task, AttemptResult::Done(None)).await,
         Settled::Now(TaskState::Succeeded),
         "late, but nobody has ended it"
     );
@@ -158,7 +161,9 @@ async fn who_wants_a_running_task_stopped_writes_so_below_it() {
         assert_eq!((answer, stored.state), (TaskAnswer::Done, TaskState::Running));
     }
     assert_eq!(fake.repo().issues[&issue].comments.len(), 2, "asking twice is asking once");
-    assert!(matches!(ada.beat(&task, None).await, Beat::Kept(Some(asked)) if asked.by.as_str() == "bob"));
+    assert!(
+        matches!(ada.beat(&task, None).await, HeartbeatResult::Extended(Some(asked)) if asked.by.as_str() == "bob")
+    );
     // Ada dies: what was to be stopped is not run again.
     clock.advance(TTL.as_duration() + Duration::from_millis(GRACE));
     assert!(bob.lease(1).await.is_empty());
@@ -177,7 +182,7 @@ async fn who_deletes_the_comment_takes_the_task_away() {
     let task = ada.takes().await;
     fake.repo().issues.get_mut(&issue).unwrap().comments.clear();
     fake.repo().issues.get_mut(&issue).unwrap().assignees.clear();
-    assert_eq!(ada.beat(&task, None).await, Beat::Lost);
-    assert_eq!(ada.settle(&task, Verdict::Done(None)).await, Settled::Lost);
+    assert_eq!(ada.beat(&task, None).await, HeartbeatResult::Lost);
+    assert_eq!(ada.settle(&task, AttemptResult::Done(None)).await, Settled::Lost);
     assert!(bob.takes().await.token >= task.token);
 }

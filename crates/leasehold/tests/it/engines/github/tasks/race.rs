@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use leasehold::model::{Settled, TaskState, Verdict};
+use leasehold::model::{AttemptResult, Settled, TaskState};
 
 use super::support::{id, worker};
 use crate::engines::github::support::fake;
@@ -23,7 +23,7 @@ async fn three_workers_of_one_login_do_each_of_twenty_issues_once() {
             while idle < 20 {
                 match worker.try_to_lease(1).await.unwrap_or_default().pop() {
                     Some(task) => {
-                        let settled = worker.settle(&task, Verdict::Done(None)).await;
+                        let settled = worker.settle(&task, AttemptResult::Done(None)).await;
                         assert_eq!((settled, task.attempt), (Settled::Now(TaskState::Succeeded), 1));
                         (done, idle) = ([done, vec![task.id]].concat(), 0);
                     }

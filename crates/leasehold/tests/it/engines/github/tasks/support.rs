@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use leasehold::model::{
-    Beat, HeldTask, LeaseTasks, Progress, QueueName, Settle, Settled, Task, TaskId, Ttl, Verdict, WorkerId,
+    AttemptResult, HeartbeatResult, HeldTask, LeaseTasks, Progress, QueueName, Settle, Settled, Task, TaskId,
+    Ttl, WorkerId,
 };
 use leasehold::store::Store;
 use leasehold::testing::shop::info;
@@ -54,7 +55,7 @@ impl Worker {
         self.lease(1).await.pop().expect("a task")
     }
 
-    pub(super) async fn beat(&self, task: &Task, progress: Option<Progress>) -> Beat {
+    pub(super) async fn beat(&self, task: &Task, progress: Option<Progress>) -> HeartbeatResult {
         self.try_to_beat(task, progress).await.unwrap()
     }
 
@@ -62,17 +63,21 @@ impl Worker {
         &self,
         task: &Task,
         progress: Option<Progress>,
-    ) -> leasehold::Result<Beat> {
+    ) -> leasehold::Result<HeartbeatResult> {
         let held = HeldTask { progress, ..HeldTask::new(task.id, task.token) };
         let beats = self.store.tasks().unwrap().heartbeat(&info(1), &[held], TTL).await;
         beats.map(|mut beats| beats.remove(0))
     }
 
-    pub(super) async fn settle(&self, task: &Task, verdict: Verdict) -> Settled {
+    pub(super) async fn settle(&self, task: &Task, verdict: AttemptResult) -> Settled {
         self.try_to_settle(task, verdict).await.unwrap()
     }
 
-    pub(super) async fn try_to_settle(&self, task: &Task, verdict: Verdict) -> leasehold::Result<Settled> {
+    pub(super) async fn try_to_settle(
+        &self,
+        task: &Task,
+        verdict: AttemptResult,
+    ) -> leasehold::Result<Settled> {
         let settle = Settle { id: task.id, token: task.token, verdict };
         self.store.tasks().unwrap().settle(&[settle]).await.map(|settled| settled[0])
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::model::{Beat, Payload, Progress, Settled, TaskState, Verdict};
+use leasehold::model::{AttemptResult, HeartbeatResult, Payload, Progress, Settled, TaskState};
 
 use super::support::{TTL, id, worker};
 use crate::engines::github::support::fake;
@@ -20,7 +20,10 @@ async fn an_issue_that_a_person_has_labelled_is_done_and_closed() {
     assert_eq!(payload["body"], "It leaks.");
     assert_eq!(payload["author"], "eve");
     clock.advance(Duration::from_secs(20));
-    assert_eq!(ada.beat(&task, Some(Progress::of(2, 5).note("encoding"))).await, Beat::Kept(None));
+    assert_eq!(
+        ada.beat(&task, Some(Progress::of(2, 5).note("encoding"))).await,
+        HeartbeatResult::Extended(None)
+    );
     {
         let repo = fake.repo();
         let issue = &repo.issues[&number];
@@ -40,7 +43,7 @@ async fn an_issue_that_a_person_has_labelled_is_done_and_closed() {
     assert_eq!((seen.info.id, seen.info.pid, seen.info.busy), (ada.id, std::process::id(), 1));
     assert_eq!((seen.started_at.since(task.created_at), seen.seen_at), (Duration::ZERO, clock.now()));
     let result = Payload::new("{\"pull\": 7}").unwrap();
-    let settled = ada.settle(&task, Verdict::Done(Some(result.clone()))).await;
+    let settled = ada.settle(&task, AttemptResult::Done(Some(result.clone()))).await;
     assert_eq!(settled, Settled::Now(TaskState::Succeeded));
     {
         let repo = fake.repo();
@@ -51,7 +54,7 @@ async fn an_issue_that_a_person_has_labelled_is_done_and_closed() {
         assert!(comment.body.starts_with("✅ **Done** by `"), "{}", comment.body);
         assert!(comment.body.contains("```json\n{\"pull\": 7}\n```"), "{}", comment.body);
     }
-    assert_eq!(ada.settle(&task, Verdict::Done(Some(result.clone()))).await, settled, "sent again");
+    assert_eq!(ada.settle(&task, AttemptResult::Done(Some(result.clone()))).await, settled, "sent again");
     let stored = ada.get(number).await;
     assert_eq!((stored.state, stored.result), (TaskState::Succeeded, Some(result)));
     assert!(ada.lease(5).await.is_empty());

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use leasehold::model::{Finished, LeaseTasks, NewTask, Settle, Timestamp, Ttl, Verdict, WorkerId};
+use leasehold::model::{
+    AttemptResult, FinishedFilter, LeaseTasks, NewTask, Settle, Timestamp, Ttl, WorkerId,
+};
 use leasehold::store::Store;
 use leasehold::testing::shop;
 use tokio_postgres::{Client, SimpleQueryMessage};
@@ -175,7 +177,7 @@ async fn a_transaction_that_stays_open_does_not_make_leases_dear() {
         let done = |task: &leasehold::model::Task| Settle {
             id: task.id,
             token: task.token,
-            verdict: Verdict::Done(None),
+            verdict: AttemptResult::Done(None),
         };
         tasks.settle(&leased.iter().map(done).collect::<Vec<_>>()).await.unwrap();
     }
@@ -228,7 +230,7 @@ async fn a_recovery_and_a_purge_do_not_grow_with_the_queues_there_were() {
         s = scales.schema.name
     );
     scales.client.batch_execute(&names).await.unwrap();
-    let which = Finished { queue: None, state: None, before: Timestamp::from_micros(1), limit: 100 };
+    let which = FinishedFilter { queue: None, state: None, before: Timestamp::from_micros(1), limit: 100 };
     let before = scans().await;
     tasks.recover(100).await.unwrap();
     assert_eq!(tasks.purge(&which).await.unwrap(), 0);

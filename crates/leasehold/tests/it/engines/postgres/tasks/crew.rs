@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use leasehold::model::{LeaseTasks, Settle, Settled, TaskState, Ttl, Verdict, WorkerId};
+use leasehold::model::{AttemptResult, LeaseTasks, Settle, Settled, TaskState, Ttl, WorkerId};
 use leasehold::store::{Store, StoreUrl, connect};
 use leasehold::testing::shop::{queue, task};
 
@@ -99,7 +99,7 @@ async fn a_process_of_the_crew() {
             continue;
         }
         for task in leased {
-            let settle = Settle { id: task.id, token: task.token, verdict: Verdict::Done(None) };
+            let settle = Settle { id: task.id, token: task.token, verdict: AttemptResult::Done(None) };
             if let [Settled::Now(_)] = tasks.settle(&[settle]).await.unwrap()[..] {
                 println!("\n{SAYS}{}", task.id);
             }

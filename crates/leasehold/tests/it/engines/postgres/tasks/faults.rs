@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::model::{
-    Beat, Enqueued, HeldTask, LeaseTasks, NewTask, Settle, Settled, Task, TaskState, Ttl, Verdict,
+    AttemptResult, Enqueued, HeartbeatResult, HeldTask, LeaseTasks, NewTask, Settle, Settled, Task,
+    TaskState, Ttl,
 };
 use leasehold::store::postgres::{PostgresOptions, PostgresStore};
 use leasehold::store::{Store, StoreUrl, TaskStore};
@@ -24,7 +25,7 @@ fn ask(max: u32) -> LeaseTasks {
 }
 
 fn done(task: &Task) -> Settle {
-    Settle { id: task.id, token: task.token, verdict: Verdict::Done(None) }
+    Settle { id: task.id, token: task.token, verdict: AttemptResult::Done(None) }
 }
 
 async fn count(store: &Arc<PostgresStore>, state: TaskState) -> u64 {
@@ -159,7 +160,7 @@ async fn a_heartbeat_does_not_wait_for_a_connection() {
     for _ in 0..3 {
         let beat = tasks(&store).heartbeat(&worker, &held, Ttl::from_secs(3));
         let beats = tokio::time::timeout(Duration::from_millis(1500), beat).await;
-        assert_eq!(beats.expect("it did not wait").unwrap(), [Beat::Kept(None)]);
+        assert_eq!(beats.expect("it did not wait").unwrap(), [HeartbeatResult::Extended(None)]);
     }
     transaction.rollback().await.unwrap();
     for call in burst {
@@ -179,11 +180,11 @@ async fn a_head_that_another_transaction_holds_stalls_no_other_settlement() {
     assert_eq!(leased.len(), 12);
     let mut client = schema.client().await;
     let transaction = client.transaction().await.unwrap();
-    let added = store.enqueue_inside(&transaction, &[task(100).with_lock("l")]).await.unwrap();
+    let added = store.enqueue_in_transaction(&transaction, &[task(100).with_lock("l")]).await.unwrap();
     let started = std::time::Instant::now();
     let mut settles: Vec<Settle> = leased.iter().map(done).collect();
     // Also what only the rules can settle.
-    settles[0].verdict = Verdict::Retry(why(), None);
+    settles[0].verdict = AttemptResult::Retry(why(), None);
     for (number, answer) in tasks(&store).settle(&settles).await.unwrap().into_iter().enumerate() {
         match number {
             0 => assert_eq!(answer, Settled::Now(TaskState::Scheduled)),
@@ -211,13 +212,13 @@ async fn a_transaction_that_adds_tasks_holds_nothing_that_runs() {
     let transaction = client.transaction().await.unwrap();
     let better = task(3).with_lock("l").with_priority(9);
     let same_key = NewTask { payload: task(2).payload, ..task(4).with_key("k") };
-    let added = store.enqueue_inside(&transaction, &[better, same_key]).await.unwrap();
+    let added = store.enqueue_in_transaction(&transaction, &[better, same_key]).await.unwrap();
     assert_eq!(added.answers, [Enqueued::Added(task(3).id), Enqueued::Duplicate(task(2).id)]);
     let held = |task: &Task| HeldTask::new(task.id, task.token);
     let held: Vec<HeldTask> = leased.iter().map(held).collect();
     let started = std::time::Instant::now();
     let beats = tasks(&store).heartbeat(&info(1), &held, Ttl::from_secs(60)).await.unwrap();
-    assert_eq!(beats, [Beat::Kept(None), Beat::Kept(None)]);
+    assert_eq!(beats, [HeartbeatResult::Extended(None), HeartbeatResult::Extended(None)]);
     assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
     transaction.commit().await.unwrap();
     added.wake.after_commit();
@@ -239,14 +240,14 @@ async fn a_worker_goes_on_beside_a_head_that_another_transaction_holds() {
                 seen.notify_one();
                 gate.acquire().await.unwrap().forget();
             }
-            Ok::<_, leasehold::Setback>(())
+            Ok::<_, leasehold::HandlerError>(())
         }
     });
     let worker = worker.start().unwrap();
     begun.notified().await;
     let mut client = schema.client().await;
     let transaction = client.transaction().await.unwrap();
-    let added = store.enqueue_inside(&transaction, &[task(100).with_lock("l")]).await.unwrap();
+    let added = store.enqueue_in_transaction(&transaction, &[task(100).with_lock("l")]).await.unwrap();
     go.add_permits(2);
     let started = std::time::Instant::now();
     for number in 2..=20 {

@@ -16,7 +16,7 @@ async fn what_is_added_inside_a_transaction_is_there_when_it_is_committed() {
     let all = [task(1), task(2).with_key("k").with_lock("l"), task(3).with_lock("l"), task(4).after(60)];
     for new in [&all[..1], &all[..]] {
         let transaction = client.transaction().await.unwrap();
-        let added = store.enqueue_inside(&transaction, new).await.unwrap();
+        let added = store.enqueue_in_transaction(&transaction, new).await.unwrap();
         assert_eq!(added.answers[0], Enqueued::Added(task(1).id));
         assert!(tasks.get(task(1).id).await.unwrap().is_none(), "not before the commit");
         // Others who add to the same new queue do not wait for this transaction.
@@ -29,7 +29,7 @@ async fn what_is_added_inside_a_transaction_is_there_when_it_is_committed() {
     // Until somebody listens there.
     while !woken(&*store, arrivals).await {}
     let transaction = client.transaction().await.unwrap();
-    let added = store.enqueue_inside(&transaction, &all).await.unwrap();
+    let added = store.enqueue_in_transaction(&transaction, &all).await.unwrap();
     assert_eq!(added.answers, all.each_ref().map(|new| Enqueued::Added(new.id)));
     let mut waiting = arrivals.arrivals(&[queue("q")]);
     transaction.commit().await.unwrap();
@@ -50,7 +50,7 @@ async fn what_is_added_inside_a_transaction_is_there_when_it_is_committed() {
         leasehold::model::Ttl::from_secs(60),
     );
     let transaction = client.transaction().await.unwrap();
-    let late = store.enqueue_inside(&transaction, &[task(5)]).await.unwrap();
+    let late = store.enqueue_in_transaction(&transaction, &[task(5)]).await.unwrap();
     tasks.enqueue(&[task(6)]).await.unwrap();
     assert!(tasks.lease(&ask).await.unwrap().tasks.iter().any(|leased| leased.id == task(6).id));
     transaction.commit().await.unwrap();

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::model::{
-    Finished, LockName, NewTask, Payload, Priority, QueueName, TaskState, Timestamp, Ttl, When,
+    FinishedFilter, LockName, NewTask, Payload, Priority, QueueName, TaskState, Timestamp, Ttl, When,
 };
 use leasehold::store::ListTasks;
 use leasehold::store::redis::RedisStore;
-use leasehold::{Leasehold, Setback};
+use leasehold::{HandlerError, Leasehold};
 
 use super::support::{done, lease, new_task, new_tasks, tasks};
 use crate::engines::redis::private::Server;
@@ -93,7 +93,8 @@ async fn a_recovery_and_a_purge_do_not_grow_with_the_queues_there_were() {
     let round = async || {
         let before: u64 = commands(&server).await.values().sum();
         tasks(&store).recover(100).await.unwrap();
-        let which = Finished { queue: None, state: None, before: Timestamp::from_micros(1), limit: 100 };
+        let which =
+            FinishedFilter { queue: None, state: None, before: Timestamp::from_micros(1), limit: 100 };
         assert_eq!(tasks(&store).purge(&which).await.unwrap(), 0);
         commands(&server).await.values().sum::<u64>() - before
     };
@@ -146,7 +147,7 @@ async fn a_thousand_tasks_behind_a_held_lock_cost_no_commands() {
     let worker = leasehold
         .worker()
         .slots(1)
-        .handle_queue("q", Duration::from_secs(15), |_| async { Ok::<_, Setback>(()) });
+        .handle_queue("q", Duration::from_secs(15), |_| async { Ok::<_, HandlerError>(()) });
     let worker = worker.start().unwrap();
     while leasehold.status(&lock).await.unwrap().waiters.is_empty() {
         tokio::time::sleep(Duration::from_millis(20)).await;

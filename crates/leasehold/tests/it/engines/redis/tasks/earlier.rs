@@ -1,6 +1,8 @@
 //! Tasks as an earlier version has stored them.
 
-use leasehold::model::{LeaseTasks, LockName, NewTask, QueueName, Settle, TaskState, Ttl, Verdict, WorkerId};
+use leasehold::model::{
+    AttemptResult, LeaseTasks, LockName, NewTask, QueueName, Settle, TaskState, Ttl, WorkerId,
+};
 use leasehold::store::redis::RedisStore;
 use uuid::Uuid;
 
@@ -63,7 +65,7 @@ async fn tasks_of_an_earlier_version_wait_only_for_those_of_their_queue() {
         let leased = tasks(&store).lease(&ask).await.unwrap().tasks;
         assert_eq!(leased.iter().map(|task| task.id).collect::<Vec<_>>(), [expected.id]);
         let (id, token) = (leased[0].id, leased[0].token);
-        tasks(&store).settle(&[Settle { id, token, verdict: Verdict::Done(None) }]).await.unwrap();
+        tasks(&store).settle(&[Settle { id, token, verdict: AttemptResult::Done(None) }]).await.unwrap();
     }
     assert_eq!(states().await[..2], [pending, blocked], "the other queue is as it was");
 }

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::model::{Enqueued, LeaseTasks, Note, Settle, Settled, TaskState, Ttl, Verdict, WorkerId};
+use leasehold::model::{
+    AttemptResult, Enqueued, LeaseTasks, Message, Settle, Settled, TaskState, Ttl, WorkerId,
+};
 use leasehold::store::Clock;
 use leasehold::store::redis::RedisStore;
 
@@ -60,7 +62,7 @@ async fn a_settlement_whose_answer_is_lost_is_made_once() {
     let again = Settle {
         id: leased[1].id,
         token: leased[1].token,
-        verdict: Verdict::Retry(Note::new("no"), Some(Ttl::from_secs(5))),
+        verdict: AttemptResult::Retry(Message::new("no"), Some(Ttl::from_secs(5))),
     };
     // Both the reading and the writing of it may lose their answers.
     for replies in 1..=3 {

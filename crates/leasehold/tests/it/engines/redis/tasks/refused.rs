@@ -1,10 +1,10 @@
 //! What a server lets us do with tasks and documents, and what is no task of ours.
 
 use leasehold::model::{
-    Finished, HeldTask, LockName, NewTask, Note, Settle, TaskKey, Timestamp, Ttl, Verdict,
+    AttemptResult, FinishedFilter, HeldTask, LockName, Message, NewTask, Settle, TaskKey, Timestamp, Ttl,
 };
 use leasehold::store::redis::RedisStore;
-use leasehold::store::{Draft, ListTasks, PutIf, Store};
+use leasehold::store::{ListTasks, NewDocument, PutIf, Store};
 
 use super::support::{done, lease, new_task, queue, tasks};
 use crate::engines::redis::private::Server;
@@ -36,18 +36,19 @@ async fn the_documented_permissions_are_enough() {
     let held = HeldTask::new(leased[0].id, leased[0].token);
     let info = leasehold::testing::shop::info(1);
     tasks(&store).heartbeat(&info, &[held], Ttl::from_secs(30)).await.unwrap();
-    let fail = Settle { verdict: Verdict::Fail(Note::new("no")), ..done(&leased[1]) };
+    let fail = Settle { verdict: AttemptResult::Fail(Message::new("no")), ..done(&leased[1]) };
     tasks(&store).settle(&[done(&leased[0]), fail]).await.unwrap();
     tasks(&store).recover(10).await.unwrap();
     tasks(&store).pause(&queue(), None).await.unwrap();
     assert_eq!(tasks(&store).list(&ListTasks::default()).await.unwrap().items.len(), 3);
     assert_eq!(tasks(&store).workers().await.unwrap().len(), 1);
     tasks(&store).leave(info.id).await.unwrap();
-    let which = Finished { queue: None, state: None, before: Timestamp::from_micros(u64::MAX), limit: 9 };
+    let which =
+        FinishedFilter { queue: None, state: None, before: Timestamp::from_micros(u64::MAX), limit: 9 };
     assert_eq!(tasks(&store).archive(&which).await.unwrap(), 2);
     assert_eq!(tasks(&store).purge(&which).await.unwrap(), 2);
     let docs = store.docs().unwrap();
-    let draft = Draft { body: "b".to_owned(), facts: Vec::new(), keep: Some(Ttl::from_secs(60)) };
+    let draft = NewDocument { body: "b".to_owned(), facts: Vec::new(), keep: Some(Ttl::from_secs(60)) };
     assert!(matches!(docs.put_if("d", None, draft).await.unwrap(), PutIf::Written(_)));
     assert_eq!(docs.list("", None, 0).await.unwrap().items.len(), 1);
 }

@@ -1,7 +1,8 @@
 //! What the tests of tasks on Redis share.
 
 use leasehold::model::{
-    LeaseTasks, Leased, NewTask, Payload, QueueName, Settle, Task, TaskId, TaskState, Ttl, Verdict, WorkerId,
+    AttemptResult, LeaseTasks, Leased, NewTask, Payload, QueueName, Settle, Task, TaskId, TaskState, Ttl,
+    WorkerId,
 };
 use leasehold::store::{Store, TaskStore};
 use uuid::Uuid;
@@ -28,7 +29,7 @@ pub(super) async fn lease(store: &impl Store, max: u32, ttl: Ttl) -> Leased {
 }
 
 pub(super) fn done(task: &Task) -> Settle {
-    Settle { id: task.id, token: task.token, verdict: Verdict::Done(None) }
+    Settle { id: task.id, token: task.token, verdict: AttemptResult::Done(None) }
 }
 
 /// How many tasks of the queue are in this state.

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use leasehold::model::{LeaseTasks, Settle, Settled, TaskState, Ttl, Verdict, WorkerId};
+use leasehold::model::{AttemptResult, LeaseTasks, Settle, Settled, TaskState, Ttl, WorkerId};
 use leasehold::store::Store;
 use leasehold::store::sqlite::{SqliteOptions, SqliteStore};
 use leasehold::testing::shop::{queue, task};
@@ -122,7 +122,7 @@ async fn a_worker_process() {
         let done = |task: &leasehold::model::Task| Settle {
             id: task.id,
             token: task.token,
-            verdict: Verdict::Done(None),
+            verdict: AttemptResult::Done(None),
         };
         let settle: Vec<_> = leased.iter().map(done).collect();
         for (settle, settled) in settle.iter().zip(tasks.settle(&settle).await.unwrap()) {

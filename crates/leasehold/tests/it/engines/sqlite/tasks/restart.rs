@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use leasehold::model::{LeaseTasks, Settle, TaskState, Timestamp, Ttl, Verdict};
+use leasehold::model::{AttemptResult, LeaseTasks, Settle, TaskState, Timestamp, Ttl};
 use leasehold::store::{Clock, Store};
 use leasehold::testing::shop::{Shop, numbers, queue, task, worker};
 
@@ -33,7 +33,7 @@ async fn a_lease_of_before_the_restart_runs_out_even_if_the_clock_was_set_back()
     after.advance(Duration::from_millis(500));
     let again = tasks.lease(&ask()).await.unwrap().tasks;
     assert_eq!(numbers(&again), [1]);
-    let done = Settle { id: again[0].id, token: again[0].token, verdict: Verdict::Done(None) };
+    let done = Settle { id: again[0].id, token: again[0].token, verdict: AttemptResult::Done(None) };
     tasks.settle(&[done]).await.unwrap();
     assert!(again[0].token > leased[0].token, "tokens rise although the clock was set back");
     // What was to run at a time runs at that time.
@@ -66,7 +66,7 @@ async fn what_was_acknowledged_is_in_the_files() {
     let tasks = store.tasks().unwrap();
     tasks.enqueue(&[task(1), task(2)]).await.unwrap();
     let leased = tasks.lease(&ask()).await.unwrap().tasks;
-    let done = Settle { id: leased[0].id, token: leased[0].token, verdict: Verdict::Done(None) };
+    let done = Settle { id: leased[0].id, token: leased[0].token, verdict: AttemptResult::Done(None) };
     tasks.settle(&[done]).await.unwrap();
     let kept = copy(folder.path());
     let store = open(&kept.path().join("store.db"), &clock, 2).await;

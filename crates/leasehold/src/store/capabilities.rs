@@ -1,4 +1,5 @@
-//! What an engine can and cannot do. Honest: the conformance suite reads it, and no case is skipped silently.
+//! Feature set of an engine. Must be accurate: the conformance suite reads it and skips no case
+//! silently.
 
 use std::time::Duration;
 
@@ -6,79 +7,85 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::Ttl;
 
-/// What an engine can and cannot do.
+/// Feature set of an engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is a question of its own, and nobody passes them around"
 )]
-pub struct Abilities {
-    /// The engine's name, as in its URL.
+pub struct Capabilities {
+    /// Name of the engine, as in its URL.
     pub engine: &'static str,
-    /// Who can reach it.
+    /// Which processes can reach the engine.
     pub hosts: Hosts,
-    /// The shortest ttl that makes sense with its latency.
+    /// Shortest practical TTL, given the latency of the engine.
     pub min_ttl: Ttl,
-    /// How long after a hand-over the first in the queue may learn of it if no wake-up reaches it: polling is the
-    /// contract. Waiters further back poll less often.
+    /// Maximum delay after a hand-over until the first waiter of the queue learns of it without a
+    /// notification: polling is the contract. Waiters further back poll less often.
     pub poll: Duration,
-    /// Whether it also sends wake-ups.
+    /// Whether the engine also sends notifications.
     pub wakes: bool,
-    /// Whether it sees that a holder's process is gone, and frees the lock before the ttl is over.
-    pub sees_the_dead: bool,
-    /// Whether what it holds is still there after this process ends.
+    /// Whether the engine detects that the process of a holder has exited, and frees the lock before
+    /// the TTL ends.
+    pub detects_dead_processes: bool,
+    /// Whether the stored data survives the end of this process.
     pub lasting: bool,
-    /// Whether several can hold a lock at once: shared, or counted.
+    /// Whether several holders can hold a lock at once: shared or counted locks.
     pub shares: bool,
-    /// Whether there is a queue. Without one, whoever waits asks again and again, and others may be faster.
+    /// Whether the engine has a queue of waiters. Without a queue, waiters poll, and a later waiter
+    /// may acquire the lock first.
     pub queues: bool,
-    /// Whether it forgets locks that nobody uses any more. Without it, every name that was ever locked stays stored.
+    /// Whether the engine deletes unused locks. Without this capability, every name that was ever
+    /// locked stays stored.
     pub forgets_locks: bool,
-    /// For how long a lease that has ended still keeps others out, because the engine's clock is not exact.
+    /// Time for which an expired lease still blocks other callers, because the clock of the engine is
+    /// not exact.
     pub grace: Duration,
-    /// How long a lease lasts if nobody says otherwise.
+    /// Default TTL of a lease.
     pub ttl: Ttl,
-    /// What it can do with tasks, if it has them.
-    pub tasks: TaskAbilities,
+    /// Task features of the engine; meaningful only if the engine has tasks.
+    pub tasks: TaskCapabilities,
 }
 
-/// What an engine can do with tasks beyond adding, leasing, settling, stopping and showing them.
+/// Task features of an engine beyond enqueueing, leasing, settling, cancelling and listing tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is a question of its own, and nobody passes them around"
 )]
-pub struct TaskAbilities {
-    /// Tasks may have a lock, and be added only if there is room behind it.
+pub struct TaskCapabilities {
+    /// Whether tasks may name a lock, and may be enqueued only if the queue of that lock has room.
     pub locks: bool,
-    /// Queues can be paused.
+    /// Whether queues can be paused.
     pub pauses: bool,
-    /// Finished tasks can be put away and forgotten.
+    /// Whether finished tasks can be archived and purged.
     pub forgets: bool,
-    /// Workers are known by their signs of life, also while they have no task.
+    /// Whether workers are listed by their heartbeats, even while they hold no task.
     pub workers: bool,
-    /// A task can be changed while it runs.
+    /// Whether a task can be updated while it runs.
     pub edits: bool,
-    /// That the time of a task has come is written down and counted. Without it, it is so all the same.
+    /// Whether the promotion of a task that becomes due is recorded and counted. Without this
+    /// capability, due tasks are available all the same.
     pub promotes: bool,
-    /// A task can be leased before its worker starts it. Without it, each lease counts as an attempt from the start.
+    /// Whether a task can be leased before its worker starts it. Without this capability, each lease
+    /// counts as an attempt from the start.
     #[serde(default)]
     pub ahead: bool,
 }
 
-impl Default for TaskAbilities {
+impl Default for TaskCapabilities {
     fn default() -> Self {
-        Abilities::ALL_OF_TASKS
+        Capabilities::ALL_OF_TASKS
     }
 }
 
-impl Abilities {
-    /// How long a lease lasts on most engines if nobody says otherwise.
+impl Capabilities {
+    /// Default TTL of a lease on most engines.
     pub const TTL: Ttl = Ttl::from_secs(30);
 
-    /// Most engines with tasks can do all of it.
-    pub const ALL_OF_TASKS: TaskAbilities = TaskAbilities {
+    /// All task features, as most engines with tasks have them.
+    pub const ALL_OF_TASKS: TaskCapabilities = TaskCapabilities {
         locks: true,
         pauses: true,
         forgets: true,
@@ -88,7 +95,8 @@ impl Abilities {
         ahead: true,
     };
 
-    /// The first of these needs of a conformance case that the engine cannot meet, in words.
+    /// Returns a description of the first of these needs of a conformance case that the engine does
+    /// not meet.
     #[cfg(feature = "testing")]
     pub fn lacks(&self, needs: &[&str]) -> Option<&'static str> {
         needs.iter().find_map(|need| match *need {
@@ -116,20 +124,20 @@ impl Abilities {
         })
     }
 
-    /// Whether it takes the word of its caller for what runs on its own host: that processes are gone, that the machine
-    /// has started anew. A server does not: its callers are elsewhere.
+    /// Whether the engine trusts its caller's view of the host: that processes have exited, or that
+    /// the machine has been restarted. `false` for a server, whose callers run on other hosts.
     pub fn believes_in_processes(&self) -> bool {
         self.engine != "http"
     }
 }
 
-/// Who can reach an engine.
+/// Which processes can reach an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hosts {
     /// Only this process.
     OneProcess,
     /// Every process of this machine.
     OneMachine,
-    /// Many machines.
+    /// Processes of many machines.
     Many,
 }

@@ -1,4 +1,4 @@
-//! What `leasehold doctor` tells about a table.
+//! Health checks of a table for `leasehold doctor`.
 
 use aws_sdk_dynamodb::types::{
     BillingMode, ContinuousBackupsStatus, MultiRegionConsistency, PointInTimeRecoveryStatus, TableDescription,
@@ -9,9 +9,9 @@ use super::item::TTL;
 use super::options::Judge;
 use super::table::cleared_by;
 use crate::model::format_duration;
-use crate::store::{Finding, Moment};
+use crate::store::{BootInstant, HealthCheck};
 
-pub(super) async fn examine(docs: &DynamoDbDocs) -> Vec<Finding> {
+pub(super) async fn check_health(docs: &DynamoDbDocs) -> Vec<HealthCheck> {
     let mut findings = Vec::new();
     match docs.client.describe_table().table_name(docs.table()).send().await {
         Ok(answer) => {
@@ -29,7 +29,7 @@ pub(super) async fn examine(docs: &DynamoDbDocs) -> Vec<Finding> {
     findings
 }
 
-fn size(table: &TableDescription) -> Finding {
+fn size(table: &TableDescription) -> HealthCheck {
     let mode = table.billing_mode_summary().and_then(|billing| billing.billing_mode());
     let billing = match mode {
         Some(BillingMode::PayPerRequest) => "on demand".to_owned(),
@@ -44,20 +44,21 @@ fn size(table: &TableDescription) -> Finding {
     };
     let status = table.table_status().map_or("?", |status| status.as_str()).to_lowercase();
     let (items, bytes) = (table.item_count().unwrap_or(0), table.table_size_bytes().unwrap_or(0));
-    Finding::ok("table", format!("{status}, {billing}; {items} items, {bytes} bytes as last counted"))
+    HealthCheck::ok("table", format!("{status}, {billing}; {items} items, {bytes} bytes as last counted"))
 }
 
-/// Replicas in other regions take conditional writes of their own, and compare notes later.
-fn replicas(table: &TableDescription) -> Option<Finding> {
+/// Checks replicas in other regions: they accept conditional writes of their own and reconcile
+/// later.
+fn replicas(table: &TableDescription) -> Option<HealthCheck> {
     if table.replicas().is_empty() {
         return None;
     }
     let regions: Vec<&str> = table.replicas().iter().filter_map(|replica| replica.region_name()).collect();
     let regions = regions.join(", ");
     if table.multi_region_consistency() == Some(&MultiRegionConsistency::Strong) {
-        return Some(Finding::ok("replicas", format!("strongly consistent in {regions}")));
+        return Some(HealthCheck::ok("replicas", format!("strongly consistent in {regions}")));
     }
-    Some(Finding::concern(
+    Some(HealthCheck::concern(
         "replicas",
         format!("a global table, also in {regions}: two regions can grant the same lock"),
         "DYNAMODB_GLOBAL_TABLE",
@@ -65,37 +66,37 @@ fn replicas(table: &TableDescription) -> Option<Finding> {
     ))
 }
 
-fn place(docs: &DynamoDbDocs) -> Finding {
+fn place(docs: &DynamoDbDocs) -> HealthCheck {
     let region = docs.client.config().region().map_or("?", |region| region.as_ref()).to_owned();
     match &docs.options.endpoint {
-        Some(endpoint) => Finding::ok("region", format!("{region}, at {endpoint}")),
-        None => Finding::ok("region", region),
+        Some(endpoint) => HealthCheck::ok("region", format!("{region}, at {endpoint}")),
+        None => HealthCheck::ok("region", region),
     }
 }
 
-async fn time_to_live(docs: &DynamoDbDocs) -> Finding {
+async fn time_to_live(docs: &DynamoDbDocs) -> HealthCheck {
     let hint = "run: leasehold store init; until then old history is kept and paid for";
     match cleared_by(docs).await {
         Ok(Some(attribute)) if attribute == TTL => {
-            Finding::ok("time to live", format!("old history is cleared away by '{TTL}'"))
+            HealthCheck::ok("time to live", format!("old history is cleared away by '{TTL}'"))
         }
-        Ok(Some(other)) => Finding::concern(
+        Ok(Some(other)) => HealthCheck::concern(
             "time to live",
             format!("on '{other}' instead of '{TTL}': old history is never cleared away"),
             "DYNAMODB_TTL_OFF",
             hint,
         ),
-        Ok(None) => Finding::concern(
+        Ok(None) => HealthCheck::concern(
             "time to live",
             "off: old history is never cleared away",
             "DYNAMODB_TTL_OFF",
             hint,
         ),
-        Err(error) => Finding::ok("time to live", format!("not known: {error}")),
+        Err(error) => HealthCheck::ok("time to live", format!("not known: {error}")),
     }
 }
 
-async fn backups(docs: &DynamoDbDocs) -> Finding {
+async fn backups(docs: &DynamoDbDocs) -> HealthCheck {
     let name = "recovery";
     match docs.client.describe_continuous_backups().table_name(docs.table()).send().await {
         Ok(answer) => {
@@ -108,28 +109,28 @@ async fn backups(docs: &DynamoDbDocs) -> Finding {
                         == Some(&PointInTimeRecoveryStatus::Enabled)
             });
             let state = if is_on { "on" } else { "off; tokens go on rising without it" };
-            Finding::ok(name, format!("point-in-time recovery is {state}"))
+            HealthCheck::ok(name, format!("point-in-time recovery is {state}"))
         }
         Err(error) => unknown(name, error.into_service_error().meta().code()),
     }
 }
 
-fn clock(docs: &DynamoDbDocs) -> Finding {
+fn clock(docs: &DynamoDbDocs) -> HealthCheck {
     let rule = match docs.options.judge {
         Judge::Watch => "a lease is over when it was seen unchanged for its duration".to_owned(),
         Judge::Date { skew } => {
             format!("a lease is over when the answers' Date is {} past its end", format_duration(skew))
         }
     };
-    let offset = match docs.dates.ahead(Moment::now()) {
+    let offset = match docs.dates.ahead(BootInstant::now()) {
         Some(ahead) if ahead.abs() <= 1 => "this machine's clock agrees with the service's".to_owned(),
         Some(ahead) if ahead > 0 => format!("this machine's clock is {ahead} s behind the service's"),
         Some(ahead) => format!("this machine's clock is {} s ahead of the service's", -ahead),
         None => "the answers have no Date".to_owned(),
     };
-    Finding::ok("lease clock", format!("{rule}; {offset}"))
+    HealthCheck::ok("lease clock", format!("{rule}; {offset}"))
 }
 
-fn unknown(name: &'static str, code: Option<&str>) -> Finding {
-    Finding::ok(name, format!("not known: {}", code.unwrap_or("no answer")))
+fn unknown(name: &'static str, code: Option<&str>) -> HealthCheck {
+    HealthCheck::ok(name, format!("not known: {}", code.unwrap_or("no answer")))
 }

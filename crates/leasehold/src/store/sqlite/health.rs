@@ -1,15 +1,15 @@
-//! What the file finds out about itself for `leasehold doctor`.
+//! Health checks of the database file for `leasehold doctor`.
 
 use std::path::Path;
 
 use super::batch::Ledger;
-use super::boot::{Known, Verdict};
+use super::boot::{BootEvidence, Known};
 use super::wal::{self, Log};
 use crate::store::namespaces::boottime_offset;
-use crate::store::{Boot, Finding};
+use crate::store::{Boot, HealthCheck};
 
-/// What is worth a line about the files at `path`.
-pub(super) fn examine(ledger: &mut Ledger, path: &Path) -> rusqlite::Result<Vec<Finding>> {
+/// Returns the health checks of the files at `path`.
+pub(super) fn check_health(ledger: &mut Ledger, path: &Path) -> rusqlite::Result<Vec<HealthCheck>> {
     let mut found = permissions(path);
     found.extend(log(ledger, path)?);
     found.extend(boot(&Known::load(ledger.conn())?, &ledger.boot()));
@@ -17,9 +17,10 @@ pub(super) fn examine(ledger: &mut Ledger, path: &Path) -> rusqlite::Result<Vec<
     Ok(found)
 }
 
-/// Whoever can read the file sees who holds what; whoever can write it can take any lock.
+/// Checks the file mode: a user who can read the file sees all holders; a user who can write it can
+/// take any lock.
 #[cfg(unix)]
-fn permissions(path: &Path) -> Vec<Finding> {
+fn permissions(path: &Path) -> Vec<HealthCheck> {
     use std::os::unix::fs::PermissionsExt;
 
     const NAME: &str = "permissions";
@@ -29,22 +30,22 @@ fn permissions(path: &Path) -> Vec<Finding> {
     let mode = found.permissions().mode() & 0o777;
     let others = mode & 0o077;
     if others == 0 {
-        return vec![Finding::ok(NAME, format!("only its owner can use it (mode {mode:03o})"))];
+        return vec![HealthCheck::ok(NAME, format!("only its owner can use it (mode {mode:03o})"))];
     }
     let what = if others & 0o022 == 0 { "read" } else { "change" };
     let detail = format!("others than its owner can {what} it (mode {mode:03o})");
     let file = path.display().to_string().replace('\'', "'\\''");
     let hint = format!("unless that is wanted: chmod 600 '{file}'");
-    vec![Finding::concern(NAME, detail, "STORE_OPEN_TO_OTHERS", hint)]
+    vec![HealthCheck::concern(NAME, detail, "STORE_OPEN_TO_OTHERS", hint)]
 }
 
 #[cfg(not(unix))]
-fn permissions(_path: &Path) -> Vec<Finding> {
+fn permissions(_path: &Path) -> Vec<HealthCheck> {
     Vec::new()
 }
 
-/// A log that ends too early: SQLite ignores what is behind a damaged frame, and says nothing.
-fn log(ledger: &mut Ledger, path: &Path) -> rusqlite::Result<Option<Finding>> {
+/// Checks for a log that ends too early: SQLite silently ignores everything after a damaged frame.
+fn log(ledger: &mut Ledger, path: &Path) -> rusqlite::Result<Option<HealthCheck>> {
     let mut log = path.as_os_str().to_owned();
     log.push("-wal");
     let found = ledger.while_nobody_writes(|| wal::read(Path::new(&log)))?;
@@ -60,19 +61,19 @@ fn log(ledger: &mut Ledger, path: &Path) -> rusqlite::Result<Option<Finding>> {
     };
     let hint = "after a power cut this is what had not reached the disk; otherwise look for a failing disk, or for a \
                 program that writes to the file";
-    Ok(Some(Finding::concern("log", detail, "STORE_LOG_DAMAGED", hint)))
+    Ok(Some(HealthCheck::concern("log", detail, "STORE_LOG_DAMAGED", hint)))
 }
 
-/// Worth a line only if boots are not told apart by one id.
-fn boot(known: &Known, now: &Boot) -> Option<Finding> {
+/// Reports the boot unless it is identified by exactly one boot id.
+fn boot(known: &Known, now: &Boot) -> Option<HealthCheck> {
     const NAME: &str = "boot";
     let ids = known.ids.len();
     let detail = match known.judge(now) {
-        Verdict::FirstWrite => return None,
-        Verdict::Restarted => {
+        BootEvidence::FirstWrite => return None,
+        BootEvidence::Restarted => {
             "the machine was restarted since the last write; the next one frees what its processes held".to_owned()
         }
-        Verdict::RestartedIfAlone => "the machine may have been restarted since the last write; the next one finds out, and \
+        BootEvidence::RestartedIfAlone => "the machine may have been restarted since the last write; the next one finds out, and \
                                       the store's clock may be behind until then"
             .to_owned(),
         _ if now.id.is_none() => {
@@ -80,21 +81,21 @@ fn boot(known: &Known, now: &Boot) -> Option<Finding> {
              have to end by their time"
                 .to_owned()
         }
-        Verdict::NewId(_) => format!(
+        BootEvidence::NewId(_) => format!(
             "{} seen since the machine started, and this process sees another: containers of one kernel",
             counted(ids, "boot id")
         ),
         _ if ids > 1 => format!("{} seen since the machine started: containers of one kernel", counted(ids, "boot id")),
         _ => return None,
     };
-    Some(Finding::ok(NAME, detail))
+    Some(HealthCheck::ok(NAME, detail))
 }
 
-fn time_namespace() -> Option<Finding> {
+fn time_namespace() -> Option<HealthCheck> {
     let seconds = boottime_offset()? / 1_000_000_000;
     let side = if seconds < 0 { "behind" } else { "ahead of" };
     let detail = format!("its boot clock is {} s {side} the machine's; corrected", seconds.abs());
-    (seconds != 0).then(|| Finding::ok("time namespace", detail))
+    (seconds != 0).then(|| HealthCheck::ok("time namespace", detail))
 }
 
 fn counted(number: usize, what: &str) -> String {

@@ -1,50 +1,52 @@
-//! What `leasehold doctor` tells about a repository.
+//! Health checks of a repository, for `leasehold doctor`.
 
 use super::api::Api;
 use crate::error::Result;
-use crate::store::{Finding, Moment};
+use crate::store::{BootInstant, HealthCheck};
 
-/// With less than so much of the hour's budget left, leases are in danger.
+/// Divisor of the hour's request limit: if fewer than `limit / LITTLE` requests are left, leases
+/// are in danger.
 const LITTLE: u64 = 10;
 
-pub(super) async fn examine(api: &Api) -> Result<Vec<Finding>> {
+pub(super) async fn check_health(api: &Api) -> Result<Vec<HealthCheck>> {
     let repository = api.look_at_repository().await?;
     let mut findings = Vec::new();
     findings.push(match repository.permissions {
-        Some(permissions) if !permissions.push => Finding::concern(
+        Some(permissions) if !permissions.push => HealthCheck::concern(
             "repository",
             format!("{}: this token has no push access", api.repository()),
             "GITHUB_NO_PUSH",
             "locks work, but their holders are not shown as assignees; give the token's login push access",
         ),
         Some(_) => assignee(api).await?,
-        None => Finding::ok("repository", format!("{}: issues are on", api.repository())),
+        None => HealthCheck::ok("repository", format!("{}: issues are on", api.repository())),
     });
     findings.push(requests(api).await?);
-    findings.push(match api.dates.ahead(Moment::now()) {
-        Some(seconds) if seconds.abs() >= 5 => Finding::ok(
+    findings.push(match api.dates.ahead(BootInstant::now()) {
+        Some(seconds) if seconds.abs() >= 5 => HealthCheck::ok(
             "lease clock",
             format!("the service's; this machine's is {seconds} s off, which changes nothing"),
         ),
-        _ => Finding::ok("lease clock", "the service's; this machine's agrees"),
+        _ => HealthCheck::ok("lease clock", "the service's; this machine's agrees"),
     });
     Ok(findings)
 }
 
-/// Whether holders are shown as assignees of their issues.
-async fn assignee(api: &Api) -> Result<Finding> {
+/// Checks whether holders can be shown as assignees of their issues.
+async fn assignee(api: &Api) -> Result<HealthCheck> {
     let repository = api.repository();
     Ok(match api.login().await? {
-        Some(login) if api.is_assignable(&login).await? => {
-            Finding::ok("repository", format!("{repository}: issues are on, and can be assigned to {login}"))
-        }
-        Some(login) => Finding::concern(
+        Some(login) if api.is_assignable(&login).await? => HealthCheck::ok(
+            "repository",
+            format!("{repository}: issues are on, and can be assigned to {login}"),
+        ),
+        Some(login) => HealthCheck::concern(
             "repository",
             format!("{repository}: issues cannot be assigned to {login}"),
             "GITHUB_NOT_ASSIGNABLE",
             "locks work, but their holders are not shown as assignees; make this login a collaborator",
         ),
-        None => Finding::ok(
+        None => HealthCheck::ok(
             "repository",
             format!(
                 "{repository}: issues are on; GitHub assigns none to an App, so holders are seen in comments alone"
@@ -53,19 +55,20 @@ async fn assignee(api: &Api) -> Result<Finding> {
     })
 }
 
-/// What is left of the hour's requests.
-pub(super) async fn requests(api: &Api) -> Result<Finding> {
+/// Checks how many requests are left in this hour.
+pub(super) async fn requests(api: &Api) -> Result<HealthCheck> {
     api.now().await?;
     Ok(match api.pace.budget() {
-        Some(budget) if budget.remaining * LITTLE < budget.limit => Finding::concern(
+        Some(budget) if budget.remaining * LITTLE < budget.limit => HealthCheck::concern(
             "requests",
             format!("{} of {} are left in this hour", budget.remaining, budget.limit),
             "GITHUB_BUDGET_LOW",
             "use a longer ttl, fewer locks, or a token that nothing else uses",
         ),
-        Some(budget) => {
-            Finding::ok("requests", format!("{} of {} are left in this hour", budget.remaining, budget.limit))
-        }
-        None => Finding::ok("requests", "this server does not count them"),
+        Some(budget) => HealthCheck::ok(
+            "requests",
+            format!("{} of {} are left in this hour", budget.remaining, budget.limit),
+        ),
+        None => HealthCheck::ok("requests", "this server does not count them"),
     })
 }

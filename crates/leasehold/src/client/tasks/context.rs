@@ -6,89 +6,91 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::floor::{Floor, Stop, Terms};
-use crate::client::guard::{GuardState, Health};
+use crate::client::guard::{GuardState, GuardStatus};
 use crate::model::{ExecutionId, Progress, Task, TaskId, Token, Ttl};
-use crate::store::Moment;
+use crate::store::BootInstant;
 
-/// A task that this worker has leased, with what it is about. Its lease is kept alive in the background for as long as
-/// the handler runs.
-pub struct Running<W> {
-    /// What it is about.
+/// Task that this worker has leased, with its payload. The worker renews the lease in the
+/// background while the handler runs.
+pub struct TaskContext<W> {
+    /// Payload of the task.
     pub work: W,
     task: Arc<Task>,
     lock_token: Option<Token>,
     ties: Ties,
 }
 
-/// What ties a handler to its worker.
+/// Channels between a handler and its worker.
 #[derive(Clone)]
 pub(in crate::client) struct Ties {
     pub(super) floor: Arc<Floor>,
     pub(super) terms: watch::Receiver<Terms>,
-    /// How the task's lock is, if it has one.
-    pub(super) lock: Option<watch::Receiver<Health>>,
-    /// Cancelled when the worker begins to end.
+    /// Status of the task's lock, if it has one.
+    pub(super) lock: Option<watch::Receiver<GuardStatus>>,
+    /// Cancelled when the worker begins to stop.
     pub(super) ending: CancellationToken,
-    /// The handler is not dropped when it has to stop.
+    /// Whether the handler keeps running when it has to stop, instead of being dropped.
     pub(super) patient: bool,
-    /// The handler is stopped when it has run for this long.
+    /// Maximum run time of the handler; it is stopped after that.
     pub(super) max_runtime: Option<Ttl>,
 }
 
-impl<W> Running<W> {
+impl<W> TaskContext<W> {
     pub(in crate::client) fn new(work: W, task: Arc<Task>, lock_token: Option<Token>, ties: Ties) -> Self {
         Self { work, task, lock_token, ties }
     }
 
-    /// The task's id: the same in every attempt.
+    /// Returns the task's id, which is the same in every attempt.
     pub fn id(&self) -> TaskId {
         self.task.id
     }
 
-    /// The execution that it is, if it is one of a workflow.
+    /// Returns the id of the execution, if the task is an execution of a workflow.
     pub fn execution(&self) -> Option<ExecutionId> {
         ExecutionId::of_task(&self.task)
     }
 
-    /// The fencing token of this attempt: give it to whatever the work writes to.
+    /// Returns the fencing token of this attempt. Pass it to every system that the work writes to.
     pub fn token(&self) -> Token {
         self.task.token
     }
 
-    /// The fencing token of the task's lock, if it has one.
+    /// Returns the fencing token of the task's lock, if it has one.
     pub fn lock_token(&self) -> Option<Token> {
         self.lock_token
     }
 
-    /// The number of this attempt, from 1.
+    /// Returns the number of this attempt, starting at 1.
     pub fn attempt(&self) -> u32 {
         self.task.attempt
     }
 
-    /// Whether there is no attempt after this one.
+    /// Returns whether this is the last attempt.
     pub fn is_last_attempt(&self) -> bool {
         self.task.attempt >= self.task.retries.attempts
     }
 
-    /// The task as it was leased.
+    /// Returns the task as it was leased.
     pub fn task(&self) -> &Task {
         &self.task
     }
 
-    /// Tells how far it has come. Others can see it within about a second.
+    /// Reports the progress of the task. Other callers can read it within about a second.
     pub fn progress(&self, progress: Progress) {
         self.ties.floor.tell(self.task.id, self.task.token, progress);
     }
 
-    /// Until when the lease lasts at least, and that on the task's lock, on this machine's boot clock. Nothing may be done
-    /// under it after that moment. It moves on as long as the worker can keep the lease alive.
-    pub fn valid_until(&self) -> Moment {
+    /// Returns the time until which the lease, and the lease on the task's lock, are valid at
+    /// least, on this machine's boot clock. The handler must not act under the lease after that
+    /// time. The time advances as long as the worker can renew the lease.
+    pub fn valid_until(&self) -> BootInstant {
         let until = self.ties.terms.borrow().valid_until;
         self.ties.lock.as_ref().map_or(until, |lock| until.min(lock.borrow().valid_until))
     }
 
-    /// Resolves when [`valid_until`](Self::valid_until) is another moment than this one, and gives it.
-    pub async fn renewed(&self, known: Moment) -> Moment {
+    /// Resolves when [`valid_until`](Self::valid_until) differs from `known`, and returns the new
+    /// value.
+    pub async fn renewed(&self, known: BootInstant) -> BootInstant {
         let mut terms = self.ties.terms.clone();
         let mut lock = self.ties.lock.clone();
         loop {
@@ -105,9 +107,10 @@ impl<W> Running<W> {
         }
     }
 
-    /// Resolves when the lease is lost, or somebody wants the task stopped. The handler is dropped then anyway, at its
-    /// next `await`, unless its worker is [`patient`](super::WorkerBuilder::patient); this is for work that runs
-    /// elsewhere on its behalf.
+    /// Resolves when the lease is lost, or when the task has to stop for another reason, such as a
+    /// request to cancel it. The handler is then dropped at its next `await` anyway, unless its
+    /// worker is [`patient`](super::WorkerBuilder::patient); this method is for work that runs
+    /// outside the handler on its behalf.
     pub async fn lost(&self) {
         let mut terms = self.ties.terms.clone();
         let stopped = async {
@@ -127,18 +130,19 @@ impl<W> Running<W> {
         }
     }
 
-    /// Returns whether the handler has to stop because it has run for as long as it may.
+    /// Returns whether the handler has to stop because it has reached its maximum run time.
     pub fn is_overdue(&self) -> bool {
         self.ties.terms.borrow().stop == Some(Stop::Overdue)
     }
 
-    /// Resolves when the worker begins to end: a good time to come to a good place to stop at.
+    /// Resolves when the worker begins to stop: the handler can use this to reach a safe point at
+    /// which to stop.
     pub async fn ending(&self) {
         self.ties.ending.cancelled().await;
     }
 }
 
-/// Resolves with the next change; never if there can be none.
+/// Resolves with the next change; never resolves if no change is possible.
 async fn changed<T>(watch: Option<&mut watch::Receiver<T>>) {
     if let Some(watch) = watch
         && watch.changed().await.is_ok()

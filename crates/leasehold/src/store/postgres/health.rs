@@ -1,4 +1,4 @@
-//! What `leasehold doctor` wants to know.
+//! Health checks for `leasehold doctor`.
 
 use tokio_postgres::types::Type;
 
@@ -8,15 +8,15 @@ use super::options::{PostgresOptions, SslMode};
 use super::schema::NEWEST;
 use super::session::Session;
 use super::trouble::Fail;
-use crate::store::Finding;
+use crate::store::HealthCheck;
 use crate::store::connect::is_this_machine;
 
-/// Looks at the server and its settings.
-pub(super) async fn examine(gate: &Gate, session: &Session) -> Result<Vec<Finding>, Fail> {
+/// Checks the server and its settings.
+pub(super) async fn check_health(gate: &Gate, session: &Session) -> Result<Vec<HealthCheck>, Fail> {
     let facts = Facts::read(gate, session).await?;
     let mut findings = vec![
-        Finding::ok("version", format!("PostgreSQL {}", facts.version)),
-        Finding::ok(
+        HealthCheck::ok("version", format!("PostgreSQL {}", facts.version)),
+        HealthCheck::ok(
             "schema",
             format!("'{}', version {} of {NEWEST}", gate.options.schema, facts.schema_version),
         ),
@@ -64,52 +64,58 @@ impl Facts {
         })
     }
 
-    fn role(&self) -> Finding {
+    fn role(&self) -> HealthCheck {
         if self.is_replica {
             let hint = "name the primary: a replica cannot be written, and what it says may be old";
-            return Finding::concern("role", "a replica", "POSTGRES_REPLICA", hint);
+            return HealthCheck::concern("role", "a replica", "POSTGRES_REPLICA", hint);
         }
-        Finding::ok("role", "primary")
+        HealthCheck::ok("role", "primary")
     }
 
-    fn synchronous_commit(&self) -> Finding {
+    fn synchronous_commit(&self) -> HealthCheck {
         let (name, set) = ("synchronous_commit", self.synchronous_commit.as_str());
         if set == "off" {
             let hint = "a crash of the server can forget a grant that a holder counts on; set it to on, for everybody or \
                         for this role: ALTER ROLE … SET synchronous_commit = on";
-            return Finding::concern(name, set, "POSTGRES_SYNC_COMMIT_OFF", hint);
+            return HealthCheck::concern(name, set, "POSTGRES_SYNC_COMMIT_OFF", hint);
         }
-        Finding::ok(name, set)
+        HealthCheck::ok(name, set)
     }
 
-    fn fsync(&self) -> Finding {
+    fn fsync(&self) -> HealthCheck {
         if self.fsync == "off" {
             let hint = "a power cut can damage the whole database; set fsync = on in postgresql.conf";
-            return Finding::concern("fsync", "off", "POSTGRES_FSYNC_OFF", hint);
+            return HealthCheck::concern("fsync", "off", "POSTGRES_FSYNC_OFF", hint);
         }
-        Finding::ok("fsync", self.fsync.as_str())
+        HealthCheck::ok("fsync", self.fsync.as_str())
     }
 
-    fn timeouts(&self) -> Finding {
+    fn timeouts(&self) -> HealthCheck {
         if self.statement_timeout == "0" {
             let hint = "behind a pooler they cannot be set with the connection; set them for the role: ALTER ROLE … SET \
                         statement_timeout = '4s', and lock_timeout = '2s', and idle_in_transaction_session_timeout = '5s'";
-            return Finding::concern("timeouts", "the server never gives up", "POSTGRES_NO_TIMEOUTS", hint);
+            return HealthCheck::concern(
+                "timeouts",
+                "the server never gives up",
+                "POSTGRES_NO_TIMEOUTS",
+                hint,
+            );
         }
-        Finding::ok("timeouts", format!("a statement ends after {}", self.statement_timeout))
+        HealthCheck::ok("timeouts", format!("a statement ends after {}", self.statement_timeout))
     }
 }
 
-/// Whether others on the network can read what is sent, or pose as the server. `version` is that of TLS, if it is on.
-fn encryption(version: Option<&str>, options: &PostgresOptions) -> Finding {
+/// Checks whether others on the network can read the traffic or impersonate the server. `version`
+/// is the version of TLS, if TLS is on.
+fn encryption(version: Option<&str>, options: &PostgresOptions) -> HealthCheck {
     let name = "encryption";
     let Some(version) = version else {
         if is_near(options) {
-            return Finding::ok(name, "off; the server is on this machine");
+            return HealthCheck::ok(name, "off; the server is on this machine");
         }
         let hint = "names, holders and the password's proof cross the network in the clear; add \
                     sslmode=verify-full to the URL";
-        return Finding::concern(name, "off", "POSTGRES_NOT_ENCRYPTED", hint);
+        return HealthCheck::concern(name, "off", "POSTGRES_NOT_ENCRYPTED", hint);
     };
     let verified = match options.sslmode {
         SslMode::VerifyFull => "certificate and host verified",
@@ -124,13 +130,13 @@ fn encryption(version: Option<&str>, options: &PostgresOptions) -> Finding {
             let hint = "anyone between here and the server can pose as the server and read everything; add \
                         sslmode=verify-full to the URL, and sslrootcert=FILE for a CA of your own";
             let detail = format!("{version}, encrypted, but the server's certificate is not verified");
-            return Finding::concern(name, detail, "POSTGRES_NOT_VERIFIED", hint);
+            return HealthCheck::concern(name, detail, "POSTGRES_NOT_VERIFIED", hint);
         }
     };
-    Finding::ok(name, format!("{version}, {verified}"))
+    HealthCheck::ok(name, format!("{version}, {verified}"))
 }
 
-/// Whether the way to the server leaves this machine.
+/// Whether the server is on this machine, so that no traffic leaves the machine.
 fn is_near(options: &PostgresOptions) -> bool {
     options.config.get_hosts().iter().all(|host| match host {
         tokio_postgres::config::Host::Tcp(host) => is_this_machine(host),
@@ -139,12 +145,12 @@ fn is_near(options: &PostgresOptions) -> bool {
     })
 }
 
-/// Sends a wake-up around.
-async fn wakes(gate: &Gate, session: &Session) -> Result<Finding, Fail> {
+/// Sends a notification and checks that it arrives.
+async fn wakes(gate: &Gate, session: &Session) -> Result<HealthCheck, Fail> {
     let lost = |detail: &str| {
         let hint = "a pooler in transaction mode loses them, and waiters poll; connect to the server itself, or use a pooler \
                     in session mode, for quick hand-overs";
-        Finding::concern("wake-ups", detail, "POSTGRES_POOLER", hint)
+        HealthCheck::concern("wake-ups", detail, "POSTGRES_POOLER", hint)
     };
     if gate.is_pooled() {
         return Ok(lost("off: there is a pooler in transaction mode"));
@@ -165,7 +171,7 @@ async fn wakes(gate: &Gate, session: &Session) -> Result<Finding, Fail> {
     tokio::select! {
         fail = listening => Err(fail),
         heard = tokio::time::timeout(UNDER_WAY, told) => Ok(match heard {
-            Ok(_) => Finding::ok("wake-ups", "arrive"),
+            Ok(_) => HealthCheck::ok("wake-ups", "arrive"),
             Err(_) => lost("do not arrive"),
         }),
     }

@@ -1,20 +1,20 @@
-//! What the engine finds out about its server: what it is, and settings that would break a promise.
+//! Health checks of the server: its version and setup, and settings that would break a guarantee.
 
 use redis::{Cmd, RedisError, Value};
 
 use super::locks::Locks;
 use super::options::{RedisOptions, Topology};
 use crate::Result;
-use crate::error::{Error, Trouble};
-use crate::store::Finding;
+use crate::error::{Error, StoreErrorKind};
+use crate::store::HealthCheck;
 use crate::store::connect::is_this_machine;
 
-/// The oldest server that has all that the scripts need.
+/// Oldest server version that supports all features that the scripts need.
 const OLDEST: (u32, u32) = (6, 2);
 
-/// Everything there is to say, for people.
-pub(super) async fn examine(locks: &Locks, options: &RedisOptions) -> Result<Vec<Finding>> {
-    let mut findings = vec![Finding::ok("address", shape(options))];
+/// Returns all health checks, for display.
+pub(super) async fn check_health(locks: &Locks, options: &RedisOptions) -> Result<Vec<HealthCheck>> {
+    let mut findings = vec![HealthCheck::ok("address", shape(options))];
     findings.extend(encryption(options));
     findings.extend(settings(locks, options).await?);
     if options.topology == Topology::Cluster {
@@ -23,15 +23,16 @@ pub(super) async fn examine(locks: &Locks, options: &RedisOptions) -> Result<Vec
     Ok(findings)
 }
 
-/// What decides whether promises can be kept: of each node of a Cluster, the worst.
-pub(super) async fn settings(locks: &Locks, options: &RedisOptions) -> Result<Vec<Finding>> {
+/// Returns the checks that decide whether guarantees hold; for a Cluster the worst result of all
+/// nodes.
+pub(super) async fn settings(locks: &Locks, options: &RedisOptions) -> Result<Vec<HealthCheck>> {
     let nodes = match locks.link.send((&cmd("INFO", &[])).into()).await {
         Err(error) if is_hidden(&error) => {
-            return Ok(vec![Finding::ok("settings", "this user may not look at them (INFO)")]);
+            return Ok(vec![HealthCheck::ok("settings", "this user may not look at them (INFO)")]);
         }
         reply => infos(reply.map_err(|error| locks.explain(error))?, locks)?,
     };
-    let mut worst: Vec<Finding> = Vec::new();
+    let mut worst: Vec<HealthCheck> = Vec::new();
     for info in nodes {
         let mut findings = vec![version(&info, locks)?, eviction(&info), persistence(&info, locks).await];
         if options.topology != Topology::Cluster {
@@ -51,7 +52,8 @@ pub(super) async fn settings(locks: &Locks, options: &RedisOptions) -> Result<Ve
     Ok(worst)
 }
 
-/// Whether this is something that a server need not show to everybody, and not that we are not let in at all.
+/// Whether the server withholds this information from the user, as opposed to refusing access
+/// altogether.
 fn is_hidden(error: &RedisError) -> bool {
     match error.code() {
         Some("NOPERM") => true,
@@ -60,7 +62,7 @@ fn is_hidden(error: &RedisError) -> bool {
     }
 }
 
-/// A Cluster answers with what each of its nodes says.
+/// Parses the reply of `INFO`; a Cluster returns one reply per node.
 fn infos(reply: Value, locks: &Locks) -> Result<Vec<Info>> {
     let text =
         |value: Value| redis::from_redis_value(value).map(Info).map_err(|error| locks.explain(error.into()));
@@ -70,7 +72,7 @@ fn infos(reply: Value, locks: &Locks) -> Result<Vec<Info>> {
     }
 }
 
-/// What `INFO` says: lines of `key:value`.
+/// Reply of `INFO`: lines of `key:value`.
 struct Info(String);
 
 impl Info {
@@ -79,8 +81,9 @@ impl Info {
     }
 }
 
-/// What others on the network can read. Nothing to say with TLS or on this machine: certificates are always verified.
-fn encryption(options: &RedisOptions) -> Option<Finding> {
+/// Checks whether other hosts on the network can read the traffic. Returns `None` with TLS or on
+/// this machine: certificates are always verified.
+fn encryption(options: &RedisOptions) -> Option<HealthCheck> {
     if options.tls || options.nodes.iter().all(|(host, _)| is_this_machine(host)) {
         return None;
     }
@@ -91,7 +94,7 @@ fn encryption(options: &RedisOptions) -> Option<Finding> {
         "off: all that is sent can be read and changed on the network"
     };
     let hint = "write rediss: instead of redis:, with ?ca=PATH for a CA of your own";
-    Some(Finding::concern("encryption", detail, "REDIS_NOT_ENCRYPTED", hint))
+    Some(HealthCheck::concern("encryption", detail, "REDIS_NOT_ENCRYPTED", hint))
 }
 
 fn shape(options: &RedisOptions) -> String {
@@ -104,24 +107,24 @@ fn shape(options: &RedisOptions) -> String {
     }
 }
 
-fn version(info: &Info, locks: &Locks) -> Result<Finding> {
+fn version(info: &Info, locks: &Locks) -> Result<HealthCheck> {
     let Some(version) = info.get("redis_version") else {
-        return Ok(Finding::ok("version", "the server does not tell"));
+        return Ok(HealthCheck::ok("version", "the server does not tell"));
     };
     let mut numbers = version.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
     let (major, minor) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     if (major, minor) < OLDEST {
         let message = format!("the store {} is Redis {version}; locks need 6.2 or newer", locks.shown);
-        return Err(Error::store(Trouble::Misconfigured, message, "use a newer server"));
+        return Err(Error::store(StoreErrorKind::Misconfigured, message, "use a newer server"));
     }
     let name = info.get("server_name").unwrap_or("redis");
-    Ok(Finding::ok("version", format!("{name} {version}")))
+    Ok(HealthCheck::ok("version", format!("{name} {version}")))
 }
 
-fn role(info: &Info) -> Finding {
+fn role(info: &Info) -> HealthCheck {
     match info.get("role") {
-        Some("master") | None => Finding::ok("role", "master"),
-        Some(role) => Finding::concern(
+        Some("master") | None => HealthCheck::ok("role", "master"),
+        Some(role) => HealthCheck::concern(
             "role",
             format!("this server is a {role}: it takes no locks"),
             "REDIS_REPLICA",
@@ -130,14 +133,14 @@ fn role(info: &Info) -> Finding {
     }
 }
 
-fn eviction(info: &Info) -> Finding {
+fn eviction(info: &Info) -> HealthCheck {
     match (info.get("maxmemory"), info.get("maxmemory_policy")) {
-        (_, None) => Finding::ok("eviction", "the server does not tell"),
-        (_, Some("noeviction")) => Finding::ok("eviction", "noeviction"),
+        (_, None) => HealthCheck::ok("eviction", "the server does not tell"),
+        (_, Some("noeviction")) => HealthCheck::ok("eviction", "noeviction"),
         (Some("0"), Some(policy)) => {
-            Finding::ok("eviction", format!("{policy}, but without a limit of memory nothing is evicted"))
+            HealthCheck::ok("eviction", format!("{policy}, but without a limit of memory nothing is evicted"))
         }
-        (_, Some(policy)) => Finding::concern(
+        (_, Some(policy)) => HealthCheck::concern(
             "eviction",
             format!("maxmemory-policy is {policy}: a lock that is held may be thrown away"),
             "REDIS_EVICTION",
@@ -146,12 +149,12 @@ fn eviction(info: &Info) -> Finding {
     }
 }
 
-async fn persistence(info: &Info, locks: &Locks) -> Finding {
+async fn persistence(info: &Info, locks: &Locks) -> HealthCheck {
     match info.get("aof_enabled") {
-        None => return Finding::ok("persistence", "the server does not tell"),
+        None => return HealthCheck::ok("persistence", "the server does not tell"),
         Some("1") => {}
         Some(_) => {
-            return Finding::concern(
+            return HealthCheck::concern(
                 "persistence",
                 "no AOF: a restart of the server frees locks that are held and forgets all tasks",
                 "REDIS_NO_AOF",
@@ -162,25 +165,25 @@ async fn persistence(info: &Info, locks: &Locks) -> Finding {
     let fsync = locks.ask::<Value>(&cmd("CONFIG", &["GET", "appendfsync"])).await;
     let fsync = fsync.ok().and_then(|reply| redis::from_redis_value::<Vec<String>>(reply).ok());
     match fsync.as_ref().and_then(|pair| pair.get(1)).map(String::as_str) {
-        Some("no") => Finding::concern(
+        Some("no") => HealthCheck::concern(
             "persistence",
             "AOF with appendfsync no: a crash of its machine loses up to half a minute of grants",
             "REDIS_FSYNC",
             "set appendfsync everysec or always",
         ),
-        Some(fsync) => Finding::ok("persistence", format!("AOF, appendfsync {fsync}")),
+        Some(fsync) => HealthCheck::ok("persistence", format!("AOF, appendfsync {fsync}")),
         None => {
-            Finding::ok("persistence", "AOF; how often it is synced cannot be seen by this user (CONFIG)")
+            HealthCheck::ok("persistence", "AOF; how often it is synced cannot be seen by this user (CONFIG)")
         }
     }
 }
 
-fn replicas(info: &Info, wanted: u32) -> Finding {
+fn replicas(info: &Info, wanted: u32) -> HealthCheck {
     let there = info.get("connected_slaves").and_then(|count| count.parse().ok()).unwrap_or(0);
     if there >= wanted {
-        return Finding::ok("replicas", format!("{there}, and {wanted} have to acknowledge a grant"));
+        return HealthCheck::ok("replicas", format!("{there}, and {wanted} have to acknowledge a grant"));
     }
-    Finding::concern(
+    HealthCheck::concern(
         "replicas",
         format!("{there} are there, but {wanted} have to acknowledge a grant: no lock can be had"),
         "REDIS_REPLICAS",
@@ -188,22 +191,22 @@ fn replicas(info: &Info, wanted: u32) -> Finding {
     )
 }
 
-async fn cluster(locks: &Locks) -> Result<Finding> {
+async fn cluster(locks: &Locks) -> Result<HealthCheck> {
     let info = match locks.link.send((&cmd("CLUSTER", &["INFO"])).into()).await {
         Err(error) if is_hidden(&error) => {
-            return Ok(Finding::ok("cluster", "this user may not look at it (CLUSTER INFO)"));
+            return Ok(HealthCheck::ok("cluster", "this user may not look at it (CLUSTER INFO)"));
         }
         reply => infos(reply.map_err(|error| locks.explain(error))?, locks)?,
     };
     let Some(info) = info.first() else {
-        return Ok(Finding::ok("cluster", "it does not tell"));
+        return Ok(HealthCheck::ok("cluster", "it does not tell"));
     };
     let (state, slots) =
         (info.get("cluster_state").unwrap_or("?"), info.get("cluster_slots_ok").unwrap_or("?"));
     let detail = format!("state {state}, {slots} of 16384 slots in order");
     Ok(match state {
-        "ok" => Finding::ok("cluster", detail),
-        _ => Finding::concern(
+        "ok" => HealthCheck::ok("cluster", detail),
+        _ => HealthCheck::concern(
             "cluster",
             detail,
             "REDIS_CLUSTER_DOWN",

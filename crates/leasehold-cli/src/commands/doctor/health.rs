@@ -1,9 +1,10 @@
-//! The checks in their order, from the outside in: what fails makes the rest pointless.
+//! Runs the checks in order, from the outside in: a failed check makes the remaining ones
+//! pointless.
 
 use std::time::Duration;
 
 use leasehold::store::ListLocks;
-use leasehold::{Leasehold, Moment};
+use leasehold::{BootInstant, Leasehold};
 
 use super::checks;
 use super::containment::containment;
@@ -20,7 +21,7 @@ pub(in crate::commands) async fn doctor(
     printer: Printer,
 ) -> Done {
     let mut checks = vec![checks::version(), containment(&machine)];
-    let code = match examine(store, &mut checks).await {
+    let code = match check_health(store, &mut checks).await {
         Ok(()) => exit::SUCCESS,
         Err(failure) => {
             checks.push(Check::failed("store", &failure));
@@ -32,24 +33,25 @@ pub(in crate::commands) async fn doctor(
     Ok(code)
 }
 
-async fn examine(store: Result<Choice, Failure>, found: &mut Vec<Check>) -> Result<(), Failure> {
+async fn check_health(store: Result<Choice, Failure>, found: &mut Vec<Check>) -> Result<(), Failure> {
     let store = store?;
     found.push(checks::chosen(&store));
     let leasehold = Leasehold::connect(&store.url).await?;
     found.push(checks::reachable(&leasehold.url()));
     found.push(checks::round_trip(time_a_look(&leasehold).await?));
     found.push(checks::clock(leasehold.now().await?, jiff::Timestamp::now()));
-    found.push(checks::engine(&leasehold.abilities()));
-    found.extend(leasehold.examine().await?.into_iter().map(Check::from));
-    found.push(checks::processes(&leasehold.abilities()));
+    found.push(checks::engine(&leasehold.capabilities()));
+    found.extend(leasehold.check_health().await?.into_iter().map(Check::from));
+    found.push(checks::processes(&leasehold.capabilities()));
     Ok(())
 }
 
-/// How long it takes to read something. The first answer does not count: it may have to wait for the store to open.
+/// Measures the duration of a read. The first response does not count: it may have to wait for the
+/// store to open.
 async fn time_a_look(leasehold: &Leasehold) -> Result<Duration, Failure> {
     let one = ListLocks { limit: 1, ..ListLocks::default() };
     leasehold.list(&one).await?;
-    let sent = Moment::now();
+    let sent = BootInstant::now();
     leasehold.list(&one).await?;
-    Ok(Moment::now().after(sent))
+    Ok(BootInstant::now().after(sent))
 }
