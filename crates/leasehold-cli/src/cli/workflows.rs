@@ -137,7 +137,9 @@ const PLACES: u32 = 100;
 impl FromStr for Locked {
     type Err = ValidationError;
     fn from_str(text: &str) -> Result<Self, ValidationError> {
-        let wrong = || ValidationError(format!("'{text}' is none of reject, queue, queue=N and skip"));
+        let wrong = || {
+            ValidationError(format!("'{text}' is not a policy: it must be reject, queue, queue=N or skip"))
+        };
         Ok(Self(match (text, text.strip_prefix("queue=")) {
             ("reject", _) => OnLocked::Reject,
             ("skip", _) => OnLocked::Skip,

@@ -102,7 +102,7 @@ fn describe_code(code: &str, detail: &str) -> Option<(StoreErrorKind, &'static s
         ),
         "LOADING" => (StoreErrorKind::Unavailable, "is still loading its data", "try again in a moment"),
         "BUSY" => {
-            (StoreErrorKind::Unavailable, "is busy with a script of somebody else", "try again in a moment")
+            (StoreErrorKind::Unavailable, "is busy with a script of another client", "try again in a moment")
         }
         "CLUSTERDOWN" | "TRYAGAIN" | "MASTERDOWN" => (
             StoreErrorKind::Unavailable,

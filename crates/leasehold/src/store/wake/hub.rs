@@ -311,10 +311,11 @@ impl Waiters {
         let Some(seat) = self.seat(lock, &lease.ask.lease_id) else {
             return ring(&lease.ask.lease_id);
         };
-        let asked = *seat.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        match asked.filter(|(number, _)| is_newer_than(*number)) {
-            Some((_, since)) => seat.deliver(RemoteGrant { lease, since }),
-            None => seat.bell.notify_one(),
+        // Locked until the delivery: a request that is sent meanwhile must discard this lease.
+        let asked = seat.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        match *asked {
+            Some((number, since)) if is_newer_than(number) => seat.deliver(RemoteGrant { lease, since }),
+            _ => seat.bell.notify_one(),
         }
     }
 
@@ -348,10 +349,13 @@ impl Waiters {
 pub(crate) fn served_by_number(lease: &Lease, number: u64) {
     let waiting = waiting();
     for seat in waiting.get(&lease.ask.lease_id).into_iter().flatten() {
-        let asked = *seat.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        match asked.filter(|(asked, _)| *asked == number) {
-            Some((_, since)) => seat.deliver(RemoteGrant { lease: lease.clone(), since }),
-            None => seat.bell.notify_one(),
+        // Locked until the delivery: a request that is sent meanwhile must discard this lease.
+        let asked = seat.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        match *asked {
+            Some((last, since)) if last == number => {
+                seat.deliver(RemoteGrant { lease: lease.clone(), since });
+            }
+            _ => seat.bell.notify_one(),
         }
     }
 }
