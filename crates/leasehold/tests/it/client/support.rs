@@ -9,7 +9,7 @@ use leasehold::store::memory::MemoryStore;
 use leasehold::testing::FaultyStore;
 
 /// A short lease, so that tests need not wait long; long enough for a busy machine.
-pub(super) const TTL: Duration = Duration::from_millis(600);
+pub(super) const TTL: Duration = Duration::from_millis(1500);
 
 pub(super) async fn memory() -> Leasehold {
     Leasehold::connect("memory:").await.unwrap()
