@@ -40,12 +40,12 @@ pub enum Error {
     },
 
     /// Guarded work was stopped because its lease was lost.
-    #[error("the lease on lock '{lock}' was lost: {why}")]
+    #[error("the lease on lock '{lock}' was lost: {reason}")]
     Lost {
         /// Lock whose lease was lost.
         lock: LockName,
         /// Reason of the loss.
-        why: String,
+        reason: String,
     },
 
     /// The token is not the newest one.
@@ -92,14 +92,14 @@ pub enum Error {
     },
 
     /// The operation is not possible in the current state of the task.
-    #[error("task {task} is {state}; {what} is not possible now")]
+    #[error("task {task} is {state}; {operation} is not possible now")]
     TaskState {
         /// Task of the call.
         task: TaskId,
         /// Current state of the task.
         state: TaskState,
         /// Description of the operation that was requested.
-        what: &'static str,
+        operation: &'static str,
     },
 
     /// The worker no longer holds the task: its lease expired, and another worker may hold the task
@@ -112,7 +112,7 @@ pub enum Error {
 
     /// More tasks of the queue hold or wait for the lock than the limit of the new task allows. The
     /// new task was not added.
-    #[error("there is no room behind lock '{lock}': task {task} has it")]
+    #[error("the queue of lock '{lock}' is full: task {task} holds the lock or is next")]
     NoRoom {
         /// Lock of the new task.
         lock: LockName,
@@ -153,7 +153,7 @@ pub enum Error {
     UnknownExecution(ExecutionId),
 
     /// The execution has finished: it cannot be stopped, and its reports are ignored.
-    #[error("execution {execution} is over: it {}", ended(*state))]
+    #[error("execution {execution} has already finished: it {}", ended(*state))]
     ExecutionFinished {
         /// Execution of the call.
         execution: ExecutionId,
@@ -165,7 +165,7 @@ pub enum Error {
     #[error("{message}")]
     Store {
         /// Kind of the store error.
-        trouble: StoreErrorKind,
+        kind: StoreErrorKind,
         /// Description of the error, with the store's address but without secrets.
         message: String,
         /// Suggested next step.
@@ -200,12 +200,8 @@ impl From<std::convert::Infallible> for Error {
 }
 
 impl Error {
-    pub(crate) fn store(
-        trouble: StoreErrorKind,
-        message: impl Into<String>,
-        hint: impl Into<String>,
-    ) -> Self {
-        Self::Store { trouble, message: message.into(), hint: hint.into(), source: None }
+    pub(crate) fn store(kind: StoreErrorKind, message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::Store { kind, message: message.into(), hint: hint.into(), source: None }
     }
 
     pub(crate) fn because(mut self, cause: impl std::error::Error + Send + Sync + 'static) -> Self {
@@ -235,7 +231,7 @@ impl Error {
             Self::ExecutionKeyReused { .. } => "IDEMPOTENCY_KEY_REUSED",
             Self::UnknownExecution(_) => "UNKNOWN_EXECUTION",
             Self::ExecutionFinished { .. } => "EXECUTION_FINISHED",
-            Self::Store { trouble, .. } => match trouble {
+            Self::Store { kind, .. } => match kind {
                 StoreErrorKind::Unavailable => "STORE_UNAVAILABLE",
                 StoreErrorKind::NotPermitted => "STORE_NOT_PERMITTED",
                 StoreErrorKind::Misconfigured => "STORE_MISCONFIGURED",
@@ -253,13 +249,13 @@ impl Error {
             Self::Conflict { .. }
                 | Self::NoRoom { .. }
                 | Self::WorkflowLocked { .. }
-                | Self::Store { trouble: StoreErrorKind::Unavailable, .. }
+                | Self::Store { kind: StoreErrorKind::Unavailable, .. }
         )
     }
 
     /// Returns whether the store refused the call because of the caller's identity.
     pub fn is_not_permitted(&self) -> bool {
-        matches!(self, Self::Store { trouble: StoreErrorKind::NotPermitted, .. })
+        matches!(self, Self::Store { kind: StoreErrorKind::NotPermitted, .. })
     }
 
     /// Returns the suggested next step, as text for end users.
@@ -279,7 +275,7 @@ impl Error {
                 "stop: the lease of this token has ended, and another holder may have the lock".to_owned(),
             ),
             Self::UnknownTask(_) => Some(
-                "finished tasks are forgotten after a while; see what there is with: leasehold tasks list"
+                "finished tasks are purged when their retention is over; list tasks with: leasehold tasks list"
                     .to_owned(),
             ),
             Self::UnknownQueue { .. } => Some("see the queues with: leasehold queues list".to_owned()),
@@ -290,7 +286,7 @@ impl Error {
             Self::KeyReused { task, .. } => {
                 Some(format!("use another key, or see that task with: leasehold tasks show {task}"))
             }
-            Self::TaskLost { .. } => Some("stop working on it: somebody else may have it".to_owned()),
+            Self::TaskLost { .. } => Some("stop working on it: another worker may have it".to_owned()),
             Self::TaskState { task, .. } | Self::NoRoom { task, .. } => Some(format!("see it with: leasehold tasks show {task}")),
             Self::WorkflowLocked { execution: Some(execution), .. } => {
                 Some(format!("try again later, or see it with: leasehold executions show {execution}"))
@@ -302,7 +298,7 @@ impl Error {
                 Some(format!("use another key, or see it with: leasehold executions show {execution}"))
             }
             Self::UnknownExecution(_) => Some(
-                "finished executions are forgotten after a while; see what there is with: leasehold executions list"
+                "finished executions are purged when their retention is over; list executions with: leasehold executions list"
                     .to_owned(),
             ),
             Self::ExecutionFinished { execution, .. } => {
@@ -355,7 +351,7 @@ fn after_waiting(waited: Duration) -> String {
 fn now_held(now: &NotHeld) -> String {
     match now.holders.first() {
         Some(held) => format!("; {} has it until {}", held.holder, held.until),
-        None => "; nobody has it".to_owned(),
+        None => "; no holder has it".to_owned(),
     }
 }
 
@@ -365,7 +361,7 @@ mod tests {
     use crate::model::{HeldBy, Holder, Mode, Timestamp, Token};
 
     #[test]
-    fn a_conflict_says_who_until_when_and_what_to_do() {
+    fn a_conflict_names_the_holder_its_expiry_and_the_next_step() {
         let held = HeldBy {
             holder: Holder::new("execution-abc123").unwrap(),
             lease: None,

@@ -41,10 +41,10 @@ pub mod testing;
 pub use leasehold_model as model;
 
 pub use client::{
-    Backoff, Caretaker, EnqueueBuilder, EnqueueResult, Execution, ExecutionEnd, FORGET_AFTER, Guard,
-    GuardState, GuardStatus, HandlerError, LeaseHandle, Leasehold, ListExecutions, LockBuilder, LockStatus,
-    OnLocked, RunError, ScheduleBuilder, Schedules, StartBuilder, StartResult, Strategy, Sweeper,
-    TaskContext, TaskType, Tasks, Worker, WorkerBuilder, WorkflowLock, WorkflowStatus, Workflows,
+    Backoff, EnqueueBuilder, EnqueueResult, Execution, ExecutionEnd, FORGET_LOCKS_AFTER, Guard, GuardState,
+    GuardStatus, HandlerError, LeaseHandle, Leasehold, ListExecutions, LockBuilder, LockStatus, Maintenance,
+    OnLocked, RunError, ScheduleBuilder, Schedules, StartBuilder, StartResult, Strategy, TaskContext,
+    TaskType, Tasks, Worker, WorkerBuilder, WorkflowLock, WorkflowStatus, Workflows,
 };
 pub use error::{Error, Result, StoreErrorKind};
 pub use store::BootInstant;

@@ -3,21 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::builder::LockBuilder;
-use super::contact::Contact;
-use super::in_doubt::{self, RETRIES, Released};
-use super::keeper::Keeper;
+use super::availability::Availability;
+use super::background::BackgroundThreads;
+use super::locks::in_doubt::{self, RETRY_FOR, Released};
+use super::locks::{EventView, LastLease, LockBuilder, LockStatus, check_ttl};
+use super::maintenance::Maintenance;
 use super::schedules::{ScheduleBuilder, Schedules};
-use super::status::{EventView, LastLease, LockStatus};
-use super::sweeper::{FORGET_AFTER, Sweeper};
-use super::tasks::{Caretaker, EnqueueBuilder, EnqueueResult, TaskType, Tasks, WorkerBuilder};
+use super::tasks::{EnqueueBuilder, EnqueueResult, TaskType, Tasks, WorkerBuilder};
 use super::tasks::{enqueue, new_task};
 use super::workflows::{StartBuilder, Workflows, clear_all_stale};
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{
     ForceRelease, Holder, Lease, LeaseId, LockName, LockOp, LockRecord, NewTask, NotHeld, Outcome, Payload,
     QueueName, Reason, Release, Renew, RequestRelease, StaleToken, Swept, TaskId, Timestamp, Token, Ttl,
-    ValidationError, WorkflowName,
+    WorkflowName,
 };
 use crate::store::{
     self, BootInstant, Capabilities, HealthCheck, InstrumentedStore, ListEvents, ListLocks, LockStore, Page,
@@ -25,7 +24,7 @@ use crate::store::{
 };
 
 /// Number of the newest events that are searched for the lease that ended last.
-const LAST_EVENTS: u32 = 20;
+const SEARCHED_EVENTS: u32 = 20;
 
 /// Handle on a store. Cheap to clone; all clones share one connection and the same background threads.
 ///
@@ -45,10 +44,11 @@ pub struct Leasehold {
     pub(super) inner: Arc<Inner>,
 }
 
+#[derive(Clone)]
 pub(super) struct Inner {
     pub(super) store: Arc<dyn Store>,
-    pub(super) keeper: Arc<Keeper>,
-    pub(super) contact: Arc<Contact>,
+    pub(super) background: Arc<BackgroundThreads>,
+    pub(super) availability: Arc<Availability>,
     /// Default holder: host name and process id.
     pub(super) holder: Holder,
     /// Whether renewals are recorded in the history.
@@ -85,8 +85,8 @@ impl Leasehold {
     /// Creates a handle on a store that is already open.
     pub fn with_store(store: Arc<dyn Store>) -> Result<Self> {
         let holder = Holder::new(format!("{}:{}", store::host_name(), std::process::id()))?;
-        let (keeper, contact) = (Arc::new(Keeper::start()?), Arc::default());
-        Ok(Self { inner: Arc::new(Inner { store, keeper, contact, holder, log_renewals: false }) })
+        let (background, availability) = (Arc::new(BackgroundThreads::start()?), Arc::default());
+        Ok(Self { inner: Arc::new(Inner { store, background, availability, holder, log_renewals: false }) })
     }
 
     /// Returns a handle on the same store that records every renewal of a lock's lease in the
@@ -94,20 +94,15 @@ impl Leasehold {
     /// `github://` counts renewals and records no events for them.
     #[must_use]
     pub fn logging_renewals(&self) -> Self {
-        let Inner { store, keeper, contact, holder, .. } = &*self.inner;
-        let (store, keeper) = (store.clone(), keeper.clone());
-        let (contact, holder) = (contact.clone(), holder.clone());
-        Self { inner: Arc::new(Inner { store, keeper, contact, holder, log_renewals: true }) }
+        Self { inner: Arc::new(Inner { log_renewals: true, ..(*self.inner).clone() }) }
     }
 
     /// Returns a handle on the same store whose operations are counted and timed, and the store
     /// that contains the counters. Operations through the original handle are not counted.
-    pub fn metered(&self) -> (Self, Arc<InstrumentedStore>) {
-        let metered = Arc::new(InstrumentedStore::new(self.inner.store.clone()));
-        let (keeper, holder) = (self.inner.keeper.clone(), self.inner.holder.clone());
-        let (store, contact) = (metered.clone(), self.inner.contact.clone());
-        let log_renewals = self.inner.log_renewals;
-        (Self { inner: Arc::new(Inner { store, keeper, contact, holder, log_renewals }) }, metered)
+    pub fn instrumented(&self) -> (Self, Arc<InstrumentedStore>) {
+        let instrumented = Arc::new(InstrumentedStore::new(self.inner.store.clone()));
+        let inner = Inner { store: instrumented.clone(), ..(*self.inner).clone() };
+        (Self { inner: Arc::new(inner) }, instrumented)
     }
 
     /// Returns the store.
@@ -258,23 +253,24 @@ impl Leasehold {
         let record = record.unwrap_or_else(|| LockRecord::new(name.clone()));
         let mut status = LockStatus::of(&record, self.now().await?);
         if record.holders.is_empty() && record.version > 0 {
-            let newest = ListEvents { lock: Some(name.clone()), limit: LAST_EVENTS, ..ListEvents::default() };
+            let newest =
+                ListEvents { lock: Some(name.clone()), limit: SEARCHED_EVENTS, ..ListEvents::default() };
             status.last = LastLease::of(self.inner.locks().history(&newest).await?.items);
         }
         Ok(status)
     }
 
     /// Returns one page of the locks of the store.
-    pub async fn list(&self, ask: &ListLocks) -> Result<Page<LockStatus>> {
-        let page = self.inner.locks().list(ask).await?;
+    pub async fn list(&self, query: &ListLocks) -> Result<Page<LockStatus>> {
+        let page = self.inner.locks().list(query).await?;
         let now = self.now().await?;
         let items = page.items.iter().map(|record| LockStatus::of(record, now)).collect();
         Ok(Page { items, next: page.next })
     }
 
     /// Returns one page of the history.
-    pub async fn history(&self, ask: &ListEvents) -> Result<Page<EventView>> {
-        let page = self.inner.locks().history(ask).await?;
+    pub async fn history(&self, query: &ListEvents) -> Result<Page<EventView>> {
+        let page = self.inner.locks().history(query).await?;
         Ok(Page { items: page.items.into_iter().map(EventView::from).collect(), next: page.next })
     }
 
@@ -298,14 +294,13 @@ impl Leasehold {
         token: Token,
         ttl: Option<Ttl>,
     ) -> Result<Lease> {
-        let bound = self.capabilities().min_ttl;
-        if let Some(ttl) = ttl.filter(|ttl| *ttl < bound) {
-            let wrong = format!("a ttl of {ttl} is too short for this store; {bound} is the least");
-            return Err(ValidationError(wrong).into());
+        if let Some(ttl) = ttl {
+            check_ttl(&self.inner, ttl)?;
         }
         match self.apply(name, self.inner.renewal(Renew { lease_id, token, ttl })).await? {
             Outcome::Renewed(lease) => {
-                // A guard may hold the lease: after a shorter TTL its next renewal would come too late.
+                // A guard may hold the lease: after a shorter TTL its next renewal would come too
+                // late.
                 if ttl.is_some() {
                     self.notify_holders(name, &Outcome::Renewed(lease.clone())).await;
                 }
@@ -327,7 +322,7 @@ impl Leasehold {
     /// first attempt released the lease.
     pub async fn release_lease(&self, name: &LockName, lease_id: LeaseId, token: Token) -> Result<()> {
         let (release, until) =
-            (Release { lease_id, token, at_least: None }, BootInstant::now().plus(RETRIES));
+            (Release { lease_id, token, at_least: None }, BootInstant::now().plus(RETRY_FOR));
         match in_doubt::release(self.inner.locks(), name, &release, until).await? {
             Released::Yes(lease) => {
                 if let Some(lease) = lease {
@@ -341,12 +336,13 @@ impl Leasehold {
 
     /// Requests that the holders of a lock release it when they can. Holders receive the request at
     /// once if the store notifies them, else with their next renewal. Returns the number of
-    /// holders: zero if the response of the store was lost and the holders have released the lock since.
-    pub async fn ask_release(&self, name: &LockName, by: Holder, reason: Option<Reason>) -> Result<u32> {
-        let ask = RequestRelease { token: None, by, reason };
-        let asked = in_doubt::ask_release(self.inner.locks(), name, ask).await?;
-        self.notify_holders(name, &Outcome::Asked(asked)).await;
-        Ok(asked)
+    /// holders: zero if the response of the store was lost and the holders have released the lock
+    /// since.
+    pub async fn request_release(&self, name: &LockName, by: Holder, reason: Option<Reason>) -> Result<u32> {
+        let request = RequestRelease { token: None, by, reason };
+        let holders = in_doubt::request_release(self.inner.locks(), name, request).await?;
+        self.notify_holders(name, &Outcome::Asked(holders)).await;
+        Ok(holders)
     }
 
     /// Takes a lock from the holder with this token by force. If no lease has this token any more,
@@ -370,7 +366,8 @@ impl Leasehold {
         store::notify_holders(&*self.inner.store, name, outcome).await;
     }
 
-    /// Checks that a token belongs to a live lease of the lock; fails with [`StaleToken`] if it does not.
+    /// Checks that a token belongs to a live lease of the lock; fails with [`StaleToken`] if it
+    /// does not.
     pub async fn check_fence(&self, name: &LockName, token: Token) -> Result<LockStatus> {
         let status = self.status(name).await?;
         let live = status.holders.iter().any(|holder| holder.token == token && !holder.stale);
@@ -396,23 +393,18 @@ impl Leasehold {
         self.inner.locks().forget(idle, limit).await
     }
 
-    /// Starts a background sweep of expired leases and tickets that runs until the sweeper is
-    /// dropped. Locks that were not granted for [`FORGET_AFTER`] are removed.
-    pub fn sweeper(&self, every: Duration) -> Sweeper {
-        self.sweeper_forgetting(every, Some(FORGET_AFTER))
+    /// Starts background maintenance of locks that runs until the returned value is dropped: it
+    /// removes expired leases and tickets, and locks that were not granted for `forget_after`
+    /// ([`FORGET_LOCKS_AFTER`](crate::FORGET_LOCKS_AFTER) is a good value); `None` keeps idle locks.
+    pub fn maintain_locks(&self, every: Duration, forget_after: Option<Ttl>) -> Maintenance {
+        Maintenance::of_locks(&self.inner, every, forget_after)
     }
 
-    /// Like [`sweeper`](Self::sweeper), with another idle time after which locks are removed;
-    /// `None` keeps all of them.
-    pub fn sweeper_forgetting(&self, every: Duration, idle: Option<Ttl>) -> Sweeper {
-        Sweeper::start(&self.inner, every, idle)
-    }
-
-    /// Starts background maintenance that runs until the caretaker is dropped: it ends leases of
-    /// dead workers, makes due tasks ready, adds the tasks of schedules and purges old tasks. Every
-    /// worker does the same; this is for a process without a worker.
-    pub fn caretaker(&self, every: Duration) -> Result<Caretaker> {
-        Caretaker::start(&self.inner, every)
+    /// Starts background maintenance of tasks that runs until the returned value is dropped: it ends
+    /// leases of dead workers, makes due tasks ready, adds the tasks of schedules and purges old
+    /// tasks. Every worker does the same; this is for a process without a worker.
+    pub fn maintain_tasks(&self, every: Duration) -> Result<Maintenance> {
+        Maintenance::of_tasks(&self.inner, every)
     }
 
     /// Returns how long the store takes to look up a lock, and the store's time, for health checks.
@@ -426,7 +418,7 @@ impl Leasehold {
 
     /// Waits until the background work of dropped guards is done.
     pub async fn close(self) {
-        self.inner.keeper.finish().await;
+        self.inner.background.finish().await;
     }
 
     async fn apply(&self, name: &LockName, op: LockOp) -> Result<Outcome> {

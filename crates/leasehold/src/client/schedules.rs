@@ -21,9 +21,9 @@ use crate::store::{DocStore, Document, NewDocument, PutIf};
 
 const PREFIX: &str = "schedule/";
 /// Time for which the document of a removed schedule is kept, so that its version is not reused.
-const REMOVED: Ttl = Ttl::from_secs(24 * 3600);
+const TOMBSTONE_TTL: Ttl = Ttl::from_secs(24 * 3600);
 /// Maximum number of attempts of a change that conflicts with concurrent changes.
-const TRIES: u32 = 10;
+const MAX_ATTEMPTS: u32 = 10;
 
 /// Administrative API for the schedules of a store.
 #[derive(Clone)]
@@ -39,7 +39,7 @@ impl Schedules {
 
     /// Returns all schedules, in the order of their names.
     pub async fn list(&self) -> Result<Vec<Schedule>> {
-        Ok(stored(&self.inner).await?.into_iter().map(|(_, schedule)| schedule).collect())
+        Ok(load_all(&self.inner).await?.into_iter().map(|(_, schedule)| schedule).collect())
     }
 
     /// Returns one schedule.
@@ -82,20 +82,21 @@ impl Schedules {
     ) -> Result<Schedule> {
         let docs = docs(&self.inner)?;
         let mut found = docs.get(&key(name)).await?;
-        for _ in 0..TRIES {
+        for _ in 0..MAX_ATTEMPTS {
             let current = found.as_ref().and_then(|doc| read(doc).map(|schedule| (doc.version, schedule)));
             let (version, schedule) = current.ok_or_else(|| Error::UnknownSchedule(name.clone()))?;
             let changed = change(schedule.clone());
-            match docs.put_if(&key(name), Some(version), draft(changed.as_ref())).await? {
+            match docs.put_if(&key(name), Some(version), new_document(changed.as_ref())).await? {
                 PutIf::Written(_) => return Ok(changed.unwrap_or(schedule)),
                 PutIf::Conflict(doc) => found = doc,
             }
         }
-        Err(busy(name))
+        Err(contended(name))
     }
 }
 
-/// Builder that stores a schedule when awaited: a new one, or a replacement of the one with the same name.
+/// Builder that stores a schedule when awaited: a new one, or a replacement of the one with the
+/// same name.
 #[must_use = "nothing is set until it is awaited"]
 pub struct ScheduleBuilder {
     inner: Arc<Inner>,
@@ -125,7 +126,8 @@ impl ScheduleBuilder {
         self.with(TimeZoneName::new(zone), |schedule, zone| schedule.zone = zone)
     }
 
-    /// Sets the policy for ticks at which no worker was running; by default one task for each of them.
+    /// Sets the policy for ticks at which no worker was running; by default one task for each of
+    /// them.
     pub fn missed(self, missed: MisfirePolicy) -> Self {
         self.with(Ok::<_, Error>(missed), |schedule, missed| schedule.missed = missed)
     }
@@ -188,27 +190,28 @@ async fn set(inner: &Inner, schedule: Schedule) -> Result<Schedule> {
     let now = inner.tasks()?.now().await?;
     let key = key(&schedule.name);
     let mut found = docs.get(&key).await?;
-    for _ in 0..TRIES {
+    for _ in 0..MAX_ATTEMPTS {
         let earlier = found.as_ref().and_then(read);
         let same = earlier.filter(|earlier| earlier.cron == schedule.cron && earlier.zone == schedule.zone);
         let (since, paused) = same.map_or((now, false), |earlier| (earlier.since, earlier.paused));
         let new = Schedule { paused, since, ..schedule.clone() };
         let version = found.as_ref().map(|doc| doc.version);
-        match docs.put_if(&key, version, draft(Some(&new))).await? {
+        match docs.put_if(&key, version, new_document(Some(&new))).await? {
             PutIf::Written(_) => return Ok(new),
             PutIf::Conflict(doc) => found = doc,
         }
     }
-    Err(busy(&schedule.name))
+    Err(contended(&schedule.name))
 }
 
 /// State of the schedules from an earlier poll.
 #[derive(Default)]
 pub(super) struct KnownTicks {
-    /// Version and next tick of each schedule, so that the next tick is not searched for at each poll.
+    /// Version and next tick of each schedule, so that the next tick is not searched for at each
+    /// poll.
     next: BTreeMap<ScheduleName, (u64, Option<Timestamp>)>,
     /// Time of the last poll of this process, by the store's clock.
-    looked_at: Option<Timestamp>,
+    polled_at: Option<Timestamp>,
 }
 
 /// Adds the tasks of all due ticks and returns the time until the next tick.
@@ -216,10 +219,10 @@ pub(super) async fn tick(inner: &Inner, known: &mut KnownTicks) -> Result<Option
     if inner.store.docs().is_none() {
         return Ok(None);
     }
-    let schedules = stored(inner).await?;
+    let schedules = load_all(inner).await?;
     if schedules.is_empty() {
         // Every tick of a schedule that is added from now on counts as awaited.
-        known.looked_at.get_or_insert_default();
+        known.polled_at.get_or_insert_default();
         return Ok(None);
     }
     let now = inner.tasks()?.now().await?;
@@ -233,7 +236,7 @@ pub(super) async fn tick(inner: &Inner, known: &mut KnownTicks) -> Result<Option
                 known.next.insert(schedule.name, (version, next));
                 next
             }
-            None => match tick_one(inner, version, &schedule, (now, known.looked_at)).await {
+            None => match tick_one(inner, version, &schedule, (now, known.polled_at)).await {
                 Ok(written) => {
                     let next = schedule.next(now);
                     if let Some(version) = written {
@@ -245,14 +248,14 @@ pub(super) async fn tick(inner: &Inner, known: &mut KnownTicks) -> Result<Option
                 // schedules would fail too.
                 Err(error) if error.is_retryable() || error.is_not_permitted() => return Err(error),
                 Err(error) => {
-                    tracing::error!(schedule = %schedule.name, %error, "a schedule cannot tick; the others go on");
+                    tracing::error!(schedule = %schedule.name, %error, "failed to add the tasks of a schedule; other schedules are not affected");
                     None
                 }
             },
         };
         soonest = soonest.into_iter().chain(next).min();
     }
-    known.looked_at = Some(now);
+    known.polled_at = Some(now);
     Ok(soonest.map(|tick| tick.since(now)))
 }
 
@@ -262,9 +265,9 @@ async fn tick_one(
     inner: &Inner,
     version: u64,
     schedule: &Schedule,
-    (now, looked_at): (Timestamp, Option<Timestamp>),
+    (now, polled_at): (Timestamp, Option<Timestamp>),
 ) -> Result<Option<u64>> {
-    let (ticks, upto) = schedule.due(now, looked_at);
+    let (ticks, upto) = schedule.due(now, polled_at);
     if upto <= schedule.since {
         return Ok(Some(version));
     }
@@ -272,11 +275,11 @@ async fn tick_one(
     let new = new.collect::<std::result::Result<Vec<_>, _>>()?;
     // Another process may already have added them, possibly with an earlier payload. Duplicates are
     // ignored by key.
-    for batch in new.chunks(batch_of(&schedule.payload)) {
+    for batch in new.chunks(batch_size(&schedule.payload)) {
         inner.tasks()?.enqueue(batch).await?;
     }
     let done = Schedule { since: upto, ..schedule.clone() };
-    let written = docs(inner)?.put_if(&key(&schedule.name), Some(version), draft(Some(&done))).await?;
+    let written = docs(inner)?.put_if(&key(&schedule.name), Some(version), new_document(Some(&done))).await?;
     Ok(match written {
         PutIf::Written(version) => Some(version),
         PutIf::Conflict(_) => None,
@@ -285,11 +288,11 @@ async fn tick_one(
 
 /// Returns the number of tasks with this payload that are added in one call: at most 100, and at
 /// most about one mebibyte.
-fn batch_of(payload: &Payload) -> usize {
+fn batch_size(payload: &Payload) -> usize {
     ((1 << 20) / (payload.as_str().len() + 100)).clamp(1, 100)
 }
 
-async fn stored(inner: &Inner) -> Result<Vec<(u64, Schedule)>> {
+async fn load_all(inner: &Inner) -> Result<Vec<(u64, Schedule)>> {
     let docs = docs(inner)?;
     let (mut found, mut after) = (Vec::new(), None);
     loop {
@@ -311,12 +314,13 @@ fn read(doc: &Document) -> Option<Schedule> {
         return None;
     }
     let read = serde_json::from_str(&doc.body);
-    read.inspect_err(|error| tracing::error!(%error, "a schedule cannot be read; it does not tick")).ok()
+    read.inspect_err(|error| tracing::error!(%error, "failed to read a schedule; it adds no tasks")).ok()
 }
 
-fn draft(schedule: Option<&Schedule>) -> NewDocument {
-    let body = schedule.map(|schedule| serde_json::to_string(schedule).expect("a schedule can be written"));
-    let keep = if body.is_none() { Some(REMOVED) } else { None };
+fn new_document(schedule: Option<&Schedule>) -> NewDocument {
+    let body =
+        schedule.map(|schedule| serde_json::to_string(schedule).expect("a schedule serializes to JSON"));
+    let keep = if body.is_none() { Some(TOMBSTONE_TTL) } else { None };
     NewDocument { body: body.unwrap_or_default(), facts: Vec::new(), keep }
 }
 
@@ -336,7 +340,7 @@ fn docs(inner: &Inner) -> Result<&dyn DocStore> {
     })
 }
 
-fn busy(name: &ScheduleName) -> Error {
-    let message = format!("schedule '{name}' is being changed by others all the time");
+fn contended(name: &ScheduleName) -> Error {
+    let message = format!("schedule '{name}' was not changed: other callers kept changing it");
     Error::store(StoreErrorKind::Unavailable, message, "try again")
 }

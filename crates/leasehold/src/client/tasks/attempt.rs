@@ -1,5 +1,5 @@
 //! One attempt at a task: acquiring its lock, running its handler, and the result of an attempt
-//! that is stopped early.
+//! that is cancelled.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -8,16 +8,13 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::context::Ties;
-use super::floor::{Floor, Stop, Terms};
-use super::foreman::Handler;
+use super::context::TaskChannels;
+use super::fetcher::Handler;
+use super::held_leases::{CancelReason, HeldLeases, LeaseTerms};
 use super::slots::Slot;
-use super::work::clamped;
-use crate::client::builder::LockBuilder;
-use crate::client::guard::Guard;
+use super::task_type::clamped;
 use crate::client::leasehold::Inner;
-use crate::client::run_error::RunError;
-use crate::client::strategy::Strategy;
+use crate::client::locks::{Guard, LockBuilder, RunError, Strategy};
 use crate::client::workflows::clear_stale;
 use crate::error::{Error, Result};
 use crate::model::{
@@ -26,37 +23,44 @@ use crate::model::{
 use crate::store::BootInstant;
 
 /// Delay before a task that has lost its lock runs again.
-const LOCK_LOST: Duration = Duration::from_secs(1);
+const LOCK_LOST_DELAY: Duration = Duration::from_secs(1);
 /// Delay before a task whose lock is held is leased again, if too many attempts of the worker wait
 /// for locks already.
-const TOO_MANY_WAIT: Duration = Duration::from_secs(5);
+const TOO_MANY_WAITERS_DELAY: Duration = Duration::from_secs(5);
 /// Interval at which an execution that waits for its lock checks whether the holder is still
 /// running.
-const LOOK_AGAIN: Duration = Duration::from_secs(10);
+const STALE_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// Delay before the lock is requested again after an error.
-const AFTER_AN_ERROR: Duration = Duration::from_secs(1);
+const ERROR_DELAY: Duration = Duration::from_secs(1);
 
 /// Result of an attempt to settle in the store, and the duration of the attempt.
-pub(super) struct Ended {
-    pub(super) verdict: AttemptResult,
-    pub(super) took: Duration,
-    /// Whether the attempt has waited for its lock. If so, `took` is no measure of the handler's
+pub(super) struct AttemptEnd {
+    pub(super) result: AttemptResult,
+    pub(super) duration: Duration,
+    /// Whether the attempt has waited for its lock. If so, `duration` is no measure of the handler's
     /// duration.
-    pub(super) has_waited: bool,
+    pub(super) has_waited_for_lock: bool,
+}
+
+impl AttemptEnd {
+    /// Creates the end of an attempt whose handler was not run to its end.
+    pub(super) fn without_run(result: AttemptResult) -> Self {
+        Self { result, duration: Duration::ZERO, has_waited_for_lock: false }
+    }
 }
 
 /// Properties of a task that is an execution of a workflow.
-struct Execution {
+struct ExecutionRun {
     id: ExecutionId,
     max_runtime: Option<Ttl>,
     /// Whether the handler was called.
-    begun: AtomicBool,
+    started: AtomicBool,
 }
 
-impl Execution {
+impl ExecutionRun {
     fn of(task: &Task) -> Option<Self> {
         let id = ExecutionId::of_task(task)?;
-        Some(Self { id, max_runtime: ExecutionSpec::of(task).max_runtime, begun: false.into() })
+        Some(Self { id, max_runtime: ExecutionSpec::of(task).max_runtime, started: false.into() })
     }
 }
 
@@ -67,183 +71,192 @@ pub(super) async fn attempt(
     handler: Option<Arc<Handler>>,
     task: Arc<Task>,
     ttl: Ttl,
-    ties: Ties,
+    channels: TaskChannels,
     slot: Arc<Slot>,
-) -> Ended {
-    let began = BootInstant::now();
-    let (mut terms, patient) = (ties.terms.clone(), ties.patient);
-    let execution = Execution::of(&task);
+) -> AttemptEnd {
+    let started_at = BootInstant::now();
+    let (mut terms, cooperative_cancellation) = (channels.terms.clone(), channels.cooperative_cancellation);
+    let execution = ExecutionRun::of(&task);
     let own_limit = execution.as_ref().and_then(|execution| execution.max_runtime);
-    let max_runtime = own_limit.into_iter().chain(ties.max_runtime).min();
-    let ties = Ties { max_runtime, ..ties };
-    let stopped_as = |why, last| stopped_as(why, last, execution.as_ref(), max_runtime);
-    let its_slot = slot.clone();
+    let max_runtime = own_limit.into_iter().chain(channels.max_runtime).min();
+    let channels = TaskChannels { max_runtime, ..channels };
+    let cancelled_result = |reason, last| cancelled_result(reason, last, execution.as_ref(), max_runtime);
+    let attempt_slot = slot.clone();
     let mut work = std::pin::pin!(async {
         let Some(handler) = handler else { return AttemptResult::Return };
         match (task.lock.clone(), &execution) {
             (Some(lock), Some(execution)) => {
-                execute(&inner, lock, execution, Run { handler, task, ttl, ties, slot }).await
+                run_execution(&inner, lock, execution, HandlerCall { handler, task, ttl, channels, slot })
+                    .await
             }
-            (Some(lock), None) => under_lock(&inner, lock, Run { handler, task, ttl, ties, slot }).await,
+            (Some(lock), None) => {
+                run_with_lock(&inner, lock, HandlerCall { handler, task, ttl, channels, slot }).await
+            }
             (None, _) => {
-                let limit = Limit::new(&ties, &task);
-                limit.run(handler(task, None, ties)).await
+                let limit = RuntimeLimit::new(&channels, &task);
+                limit.run(handler(task, None, channels)).await
             }
         }
     });
-    let verdict = tokio::select! {
+    let result = tokio::select! {
         biased;
-        why = stopped(&mut terms) => {
-            let last = if patient { Some(work.await) } else { None };
-            // The lease may have been lost while a patient handler was finishing.
-            let why = terms.borrow().stop.unwrap_or(why);
-            stopped_as(why, last)
+        reason = cancelled(&mut terms) => {
+            let last = if cooperative_cancellation { Some(work.await) } else { None };
+            // The lease may have been lost while a handler with cooperative cancellation was ending.
+            let reason = terms.borrow().cancelled.unwrap_or(reason);
+            cancelled_result(reason, last)
         },
-        verdict = &mut work => {
-            // The handler may have been stopped, and have ended because of that, within the same
-            // poll.
-            match terms.borrow().stop {
-                Some(why) => stopped_as(why, Some(verdict)),
-                None => verdict,
+        result = &mut work => {
+            // The handler may have been cancelled, and may have ended because of that, within the
+            // same poll.
+            match terms.borrow().cancelled {
+                Some(reason) => cancelled_result(reason, Some(result)),
+                None => result,
             }
         }
     };
-    Ended { verdict, took: BootInstant::now().after(began), has_waited: its_slot.has_waited() }
+    AttemptEnd {
+        result,
+        duration: BootInstant::now().after(started_at),
+        has_waited_for_lock: attempt_slot.has_waited(),
+    }
 }
 
 /// Returns the result to settle for an attempt that had to stop.
-fn stopped_as(
-    why: Stop,
+fn cancelled_result(
+    reason: CancelReason,
     last: Option<AttemptResult>,
-    execution: Option<&Execution>,
+    execution: Option<&ExecutionRun>,
     max_runtime: Option<Ttl>,
 ) -> AttemptResult {
-    let begun = execution.filter(|execution| execution.begun.load(Ordering::Relaxed));
-    match (why, last, begun) {
+    let started = execution.filter(|execution| execution.started.load(Ordering::Relaxed));
+    match (reason, last, started) {
         // The store decides by the token whether the result still counts.
         (_, Some(done @ AttemptResult::Done(_)), _) => done,
         // The store may still have the lease and would otherwise wait for it to expire. If the
         // lease has ended in the store, the old token changes nothing.
-        (Stop::Lost | Stop::Ending, _, None) => AttemptResult::Return,
-        (Stop::Lost, _, Some(_)) => AttemptResult::Fail(Message::new(
-            "lease lost: it could not be renewed in time, and nobody knows how far it came",
+        (CancelReason::LeaseLost | CancelReason::Shutdown, _, None) => AttemptResult::Return,
+        (CancelReason::LeaseLost, _, Some(_)) => AttemptResult::Fail(Message::new(
+            "lease lost: it could not be renewed in time, and its progress is unknown",
         )),
-        (Stop::Asked, ..) => AttemptResult::Abort(None),
-        (Stop::Overdue, ..) => {
+        (CancelReason::Requested, ..) => AttemptResult::Abort(None),
+        (CancelReason::Timeout, ..) => {
             let after =
                 max_runtime.map(|after| format!(": it ran for {}", format_duration(after.as_duration())));
-            let why = Message::new(format!("timeout{}", after.unwrap_or_default()));
+            let reason = Message::new(format!("timeout{}", after.unwrap_or_default()));
             match execution {
-                Some(_) => AttemptResult::Abort(Some(why)),
-                None => AttemptResult::Retry(why, None),
+                Some(_) => AttemptResult::Abort(Some(reason)),
+                None => AttemptResult::Retry(reason, None),
             }
         }
-        // An execution that has begun must not begin again on another worker.
-        (Stop::Ending, _, Some(_)) => {
+        // An execution that has started must not start again on another worker.
+        (CancelReason::Shutdown, _, Some(_)) => {
             AttemptResult::Abort(Some(Message::new("shutdown: its worker ended before it was done")))
         }
     }
 }
 
-/// Maximum run time of a handler, and the lease to stop when it is exceeded.
-struct Limit {
-    longest: Option<Ttl>,
-    floor: Arc<Floor>,
+/// Maximum run time of a handler, and the lease to cancel when it is exceeded.
+struct RuntimeLimit {
+    max_runtime: Option<Ttl>,
+    leases: Arc<HeldLeases>,
     id: TaskId,
     token: Token,
 }
 
-impl Limit {
-    fn new(ties: &Ties, task: &Task) -> Self {
-        Self { longest: ties.max_runtime, floor: ties.floor.clone(), id: task.id, token: task.token }
+impl RuntimeLimit {
+    fn new(channels: &TaskChannels, task: &Task) -> Self {
+        Self {
+            max_runtime: channels.max_runtime,
+            leases: channels.leases.clone(),
+            id: task.id,
+            token: task.token,
+        }
     }
 
-    /// Runs the handler, and requests it to stop after the maximum run time. A patient handler then
-    /// ends by itself.
+    /// Runs the handler, and cancels it after the maximum run time. With cooperative cancellation,
+    /// the handler then ends by itself.
     async fn run(self, mut work: Pin<Box<dyn Future<Output = AttemptResult> + Send>>) -> AttemptResult {
-        let Some(longest) = self.longest else { return work.await };
+        let Some(max_runtime) = self.max_runtime else { return work.await };
         tokio::select! {
             biased;
-            verdict = &mut work => return verdict,
-            () = tokio::time::sleep(longest.as_duration()) => {}
+            result = &mut work => return result,
+            () = tokio::time::sleep(max_runtime.as_duration()) => {}
         }
-        self.floor.stop(self.id, self.token, Stop::Overdue);
+        self.leases.cancel(self.id, self.token, CancelReason::Timeout);
         work.await
     }
 }
 
 /// Arguments of a handler call.
-struct Run {
+struct HandlerCall {
     handler: Arc<Handler>,
     task: Arc<Task>,
     ttl: Ttl,
-    ties: Ties,
+    channels: TaskChannels,
     slot: Arc<Slot>,
 }
 
-impl Run {
-    fn ask(&self, inner: &Arc<Inner>, lock: LockName, holder: &str) -> LockBuilder {
-        let ask = LockBuilder::new(inner.clone(), lock)
-            .ttl(self.ttl.as_duration())
-            .priority(self.task.priority.get())
-            .holder(holder);
-        // The work may outlive this process: the death of the process must not end the lease, only
-        // its expiry may.
-        if self.ties.patient { ask.process(None) } else { ask }
-    }
-
+impl HandlerCall {
     /// Runs the handler while the lock is held.
     async fn run(self, guard: Guard) -> Result<AttemptResult> {
-        let Self { handler, task, ties, .. } = self;
-        let (token, limit) = (guard.token(), Limit::new(&ties, &task));
-        if ties.patient {
-            let ties = Ties { lock: Some(guard.watch()), ..ties };
-            let verdict = limit.run(handler(task, Some(token), ties)).await;
+        let Self { handler, task, channels, .. } = self;
+        let (token, limit) = (guard.token(), RuntimeLimit::new(&channels, &task));
+        if channels.cooperative_cancellation {
+            let channels = TaskChannels { lock_status: Some(guard.watch()), ..channels };
+            let result = limit.run(handler(task, Some(token), channels)).await;
             return match guard.release().await {
                 Err(error @ Error::Lost { .. }) => Err(error),
-                Ok(()) | Err(_) => Ok(verdict),
+                Ok(()) | Err(_) => Ok(result),
             };
         }
-        match guard.run(async |_| limit.run(handler(task, Some(token), ties)).await).await {
-            Ok(verdict) => Ok(verdict),
+        match guard.run(async |_| limit.run(handler(task, Some(token), channels)).await).await {
+            Ok(result) => Ok(result),
             // The handler ended before the loss was detected: its result counts.
-            Err(RunError { error, value: Some(verdict) }) => {
-                tracing::warn!(%error, "a handler has ended, and the lock that it needed had been lost by then");
-                Ok(verdict)
+            Err(RunError { error, value: Some(result) }) => {
+                tracing::warn!(%error, "a handler ended after its lock had been lost");
+                Ok(result)
             }
-            Err(stopped) => Err(stopped.error),
+            Err(cancelled) => Err(cancelled.error),
         }
     }
 }
 
 /// Acquires the task's lock, then runs the handler while the lock is held.
-async fn under_lock(inner: &Arc<Inner>, lock: LockName, run: Run) -> AttemptResult {
-    let holder = format!("task {}", run.task.id);
-    let guard = match take_lock(inner, &lock, &holder, None, &run).await {
+async fn run_with_lock(inner: &Arc<Inner>, lock: LockName, call: HandlerCall) -> AttemptResult {
+    let holder = format!("task {}", call.task.id);
+    let acquisition = LockAcquisition { inner, lock: &lock, holder, is_execution: false, call: &call };
+    let guard = match acquisition.acquire().await {
         Ok(guard) => guard,
-        Err(verdict) => return verdict,
+        Err(result) => return result,
     };
-    match run.run(guard).await {
-        Ok(verdict) => verdict,
+    match call.run(guard).await {
+        Ok(result) => result,
         // The lock was lost, and the handler was dropped.
         Err(error) => {
             tracing::warn!(%error, "the lock of a task was lost while it ran");
-            AttemptResult::Snooze(clamped(LOCK_LOST))
+            AttemptResult::Snooze(clamped(LOCK_LOST_DELAY))
         }
     }
 }
 
 /// Acquires the workflow's lock, then runs the execution while the lock is held. An execution that
 /// loses the lock fails, because its progress is unknown.
-async fn execute(inner: &Arc<Inner>, lock: LockName, execution: &Execution, run: Run) -> AttemptResult {
+async fn run_execution(
+    inner: &Arc<Inner>,
+    lock: LockName,
+    execution: &ExecutionRun,
+    call: HandlerCall,
+) -> AttemptResult {
     let holder = execution.id.to_string();
-    let guard = match take_lock(inner, &lock, &holder, Some(execution.id), &run).await {
+    let acquisition = LockAcquisition { inner, lock: &lock, holder, is_execution: true, call: &call };
+    let guard = match acquisition.acquire().await {
         Ok(guard) => guard,
-        Err(verdict) => return verdict,
+        Err(result) => return result,
     };
-    execution.begun.store(true, Ordering::Relaxed);
-    match run.run(guard).await {
-        Ok(verdict) => verdict,
+    execution.started.store(true, Ordering::Relaxed);
+    match call.run(guard).await {
+        Ok(result) => result,
         Err(error) => {
             tracing::warn!(%error, execution = %execution.id, "the lock of an execution was lost while it ran");
             AttemptResult::Fail(Message::new(format!("lease lost: {error}")))
@@ -251,120 +264,119 @@ async fn execute(inner: &Arc<Inner>, lock: LockName, execution: &Execution, run:
     }
 }
 
-/// Acquires the lock of a task. If the lock is held, the task keeps its lease and waits in the
-/// lock's own queue with its own priority, and occupies no slot. If the task were put off instead,
-/// other tasks would overtake it, and another execution could be started in between. A worker that
-/// is stopping does not wait any longer. Waiting does not count as an attempt.
-async fn take_lock(
-    inner: &Arc<Inner>,
-    lock: &LockName,
-    holder: &str,
-    execution: Option<ExecutionId>,
-    run: &Run,
-) -> Result<Guard, AttemptResult> {
-    let mut terms = run.ties.terms.clone();
-    let taking = async {
-        if let Some(guard) = try_lock(inner, lock, holder, execution, run).await {
-            return Ok(guard);
-        }
-        // An execution waits even beyond the limit: otherwise another execution could be started in
-        // between.
-        if !run.slot.leave() && execution.is_none() {
-            return Err(AttemptResult::Defer(clamped(TOO_MANY_WAIT)));
-        }
-        let guard = wait_for_lock(inner, lock, holder, execution, run).await;
-        run.slot.take_again().await;
-        Ok(guard)
-    };
-    tokio::select! {
-        biased;
-        _ = stopped(&mut terms) => Err(AttemptResult::Return),
-        () = run.ties.ending.cancelled() => Err(AttemptResult::Return),
-        taken = taking => taken,
-    }
+/// Acquisition of the lock of a task or an execution.
+struct LockAcquisition<'a> {
+    inner: &'a Arc<Inner>,
+    lock: &'a LockName,
+    holder: String,
+    is_execution: bool,
+    call: &'a HandlerCall,
 }
 
-/// Acquires the lock if it is free.
-async fn try_lock(
-    inner: &Arc<Inner>,
-    lock: &LockName,
-    holder: &str,
-    execution: Option<ExecutionId>,
-    run: &Run,
-) -> Option<Guard> {
-    loop {
-        match ask(inner, lock, holder, execution, run).acquire().await {
-            Ok(guard) => return Some(guard),
-            Err(Error::Conflict { .. }) => {
-                let cleared = execution.is_some() && is_cleared(inner, lock).await;
-                if !cleared {
+impl LockAcquisition<'_> {
+    /// Acquires the lock. If the lock is held, the task keeps its lease and waits in the lock's own
+    /// queue with its own priority, and occupies no slot. If the task were put off instead, other
+    /// tasks would overtake it, and another execution could be started in between. A worker that is
+    /// stopping does not wait any longer. Waiting does not count as an attempt.
+    async fn acquire(&self) -> Result<Guard, AttemptResult> {
+        let TaskChannels { terms, soft_stop, .. } = &self.call.channels;
+        let mut terms = terms.clone();
+        let acquire = async {
+            if let Some(guard) = self.try_acquire().await {
+                return Ok(guard);
+            }
+            // An execution waits even beyond the limit: otherwise another execution could be
+            // started in between.
+            if !self.call.slot.release_to_wait() && !self.is_execution {
+                return Err(AttemptResult::Defer(clamped(TOO_MANY_WAITERS_DELAY)));
+            }
+            let guard = self.wait().await;
+            self.call.slot.reacquire().await;
+            Ok(guard)
+        };
+        tokio::select! {
+            biased;
+            _ = cancelled(&mut terms) => Err(AttemptResult::Return),
+            () = soft_stop.cancelled() => Err(AttemptResult::Return),
+            acquired = acquire => acquired,
+        }
+    }
+
+    /// Acquires the lock if it is free.
+    async fn try_acquire(&self) -> Option<Guard> {
+        loop {
+            match self.builder().acquire().await {
+                Ok(guard) => return Some(guard),
+                Err(Error::Conflict { .. }) => {
+                    let cleared = self.is_execution && self.clear_if_stale().await;
+                    if !cleared {
+                        return None;
+                    }
+                }
+                Err(error) => {
+                    self.log_failure(&error);
                     return None;
                 }
             }
-            Err(error) => {
-                tracing::warn!(task = %run.task.id, %error, "the lock of a task could not be asked for; trying again");
-                return None;
-            }
         }
     }
-}
 
-/// Waits in the queue of the lock without a timeout. The position in that queue is kept.
-async fn wait_for_lock(
-    inner: &Arc<Inner>,
-    lock: &LockName,
-    holder: &str,
-    execution: Option<ExecutionId>,
-    run: &Run,
-) -> Guard {
-    loop {
-        let ask = ask(inner, lock, holder, execution, run).strategy(Strategy::Wait(None));
-        let mut waiting = std::pin::pin!(ask.acquire());
-        let acquired = loop {
-            tokio::select! {
-                biased;
-                acquired = &mut waiting => break acquired,
-                () = tokio::time::sleep(LOOK_AGAIN), if execution.is_some() => {
-                    is_cleared(inner, lock).await;
+    /// Waits in the queue of the lock without a timeout. The position in that queue is kept.
+    async fn wait(&self) -> Guard {
+        loop {
+            let builder = self.builder().strategy(Strategy::Wait(None));
+            let mut waiting = std::pin::pin!(builder.acquire());
+            let acquired = loop {
+                tokio::select! {
+                    biased;
+                    acquired = &mut waiting => break acquired,
+                    () = tokio::time::sleep(STALE_CHECK_INTERVAL), if self.is_execution => {
+                        self.clear_if_stale().await;
+                    }
+                }
+            };
+            match acquired {
+                Ok(guard) => return guard,
+                Err(error) => {
+                    self.log_failure(&error);
+                    tokio::time::sleep(ERROR_DELAY).await;
                 }
             }
-        };
-        match acquired {
-            Ok(guard) => return guard,
+        }
+    }
+
+    fn builder(&self) -> LockBuilder {
+        let builder = LockBuilder::new(self.inner.clone(), self.lock.clone())
+            .ttl(self.call.ttl.as_duration())
+            .priority(self.call.task.priority.get())
+            .holder(self.holder.as_str());
+        // The work may outlive this process: the death of the process must not end the lease, only
+        // its expiry may.
+        let builder =
+            if self.call.channels.cooperative_cancellation { builder.process(None) } else { builder };
+        if self.is_execution { builder.meta("execution", self.holder.as_str()) } else { builder }
+    }
+
+    /// Takes the lock from an execution that is not running, and returns whether there was such an
+    /// execution.
+    async fn clear_if_stale(&self) -> bool {
+        match clear_stale(self.inner, self.lock).await {
+            Ok(check) => check.cleared,
             Err(error) => {
-                tracing::warn!(task = %run.task.id, %error, "the lock of a task could not be asked for; trying again");
-                tokio::time::sleep(AFTER_AN_ERROR).await;
+                tracing::warn!(lock = %self.lock, %error, "failed to check whether the lock is stale");
+                false
             }
         }
     }
-}
 
-fn ask(
-    inner: &Arc<Inner>,
-    lock: &LockName,
-    holder: &str,
-    execution: Option<ExecutionId>,
-    run: &Run,
-) -> LockBuilder {
-    let ask = run.ask(inner, lock.clone(), holder);
-    if execution.is_some() { ask.meta("execution", holder) } else { ask }
-}
-
-/// Takes the lock from an execution that is not running, and returns whether there was such an
-/// execution.
-async fn is_cleared(inner: &Arc<Inner>, lock: &LockName) -> bool {
-    match clear_stale(inner, lock).await {
-        Ok(seen) => seen.cleared,
-        Err(error) => {
-            tracing::warn!(%lock, %error, "whether the lock is stale could not be told");
-            false
-        }
+    fn log_failure(&self, error: &Error) {
+        tracing::warn!(task = %self.call.task.id, %error, "failed to acquire the lock of a task; retrying");
     }
 }
 
-async fn stopped(terms: &mut watch::Receiver<Terms>) -> Stop {
-    match terms.wait_for(|terms| terms.stop.is_some()).await.map(|terms| terms.stop) {
-        Ok(Some(why)) => why,
+async fn cancelled(terms: &mut watch::Receiver<LeaseTerms>) -> CancelReason {
+    match terms.wait_for(|terms| terms.cancelled.is_some()).await.map(|terms| terms.cancelled) {
+        Ok(Some(reason)) => reason,
         // The sender was dropped: no caller can stop the handler any more.
         _ => std::future::pending().await,
     }
@@ -378,13 +390,13 @@ mod tests {
     use crate::model::{NewTask, Payload, QueueName, Timestamp, WorkflowName};
     use tokio_util::sync::CancellationToken;
 
-    /// Returns the result of an attempt whose handler is stopped for this reason while it is
+    /// Returns the result of an attempt whose handler is cancelled for this reason while it is
     /// polled, and ends because of that in the same poll.
-    async fn stopped_within_a_poll(
-        why: Stop,
+    async fn cancelled_within_a_poll(
+        reason: CancelReason,
         queue: &QueueName,
         last: AttemptResult,
-        patient: bool,
+        cooperative_cancellation: bool,
     ) -> AttemptResult {
         let leasehold = Leasehold::connect("memory:").await.unwrap();
         let ttl = Ttl::from_secs(30);
@@ -394,34 +406,54 @@ mod tests {
             Payload::default(),
         );
         let task = Task::new(&new, Timestamp::from_micros(1));
-        let floor = Arc::<Floor>::default();
-        let terms = floor.take(&task, ttl, BootInstant::now());
-        let ties =
-            Ties { floor, terms, lock: None, ending: CancellationToken::new(), patient, max_runtime: None };
-        let handler: Box<Handler> = Box::new(move |task: Arc<Task>, _, ties: Ties| {
+        let leases = Arc::<HeldLeases>::default();
+        let terms = leases.insert(&task, ttl, BootInstant::now());
+        let channels = TaskChannels {
+            leases,
+            terms,
+            lock_status: None,
+            soft_stop: CancellationToken::new(),
+            cooperative_cancellation,
+            max_runtime: None,
+        };
+        let handler: Box<Handler> = Box::new(move |task: Arc<Task>, _, channels: TaskChannels| {
             let last = last.clone();
             Box::pin(async move {
-                ties.floor.stop(task.id, task.token, why);
+                channels.leases.cancel(task.id, task.token, reason);
                 last
             })
         });
-        let slot = Slots::new(1).try_take().expect("it is free");
-        attempt(leasehold.inner.clone(), Some(handler.into()), Arc::new(task), ttl, ties, slot).await.verdict
+        let slot = Slots::new(1).try_take().expect("the slot is free");
+        attempt(leasehold.inner.clone(), Some(handler.into()), Arc::new(task), ttl, channels, slot)
+            .await
+            .result
     }
 
-    /// Whether a handler ends in the poll in which it receives the stop, or in the next one,
-    /// depends on timing.
+    /// Whether a handler ends in the poll in which it is cancelled, or in the next one, depends on
+    /// timing.
     #[tokio::test]
-    async fn what_was_aborted_is_aborted_however_quickly_its_handler_ends() {
+    async fn an_aborted_task_is_aborted_however_quickly_its_handler_ends() {
         let (plain, workflow) = (QueueName::new("q").unwrap(), WorkflowName::new("w").unwrap().queue());
         let failed = || AttemptResult::Fail(Message::new("lease lost"));
-        for (queue, patient) in [(&plain, false), (&plain, true), (&workflow, false), (&workflow, true)] {
-            let ended = stopped_within_a_poll(Stop::Asked, queue, failed(), patient).await;
+        for (queue, cooperative) in [(&plain, false), (&plain, true), (&workflow, false), (&workflow, true)] {
+            let ended = cancelled_within_a_poll(CancelReason::Requested, queue, failed(), cooperative).await;
             assert_eq!(ended, AttemptResult::Abort(None));
-            let ended = stopped_within_a_poll(Stop::Asked, queue, AttemptResult::Done(None), patient).await;
+            let ended = cancelled_within_a_poll(
+                CancelReason::Requested,
+                queue,
+                AttemptResult::Done(None),
+                cooperative,
+            )
+            .await;
             assert_eq!(ended, AttemptResult::Done(None));
         }
-        assert_eq!(stopped_within_a_poll(Stop::Ending, &plain, failed(), true).await, AttemptResult::Return);
-        assert_eq!(stopped_within_a_poll(Stop::Lost, &plain, failed(), true).await, AttemptResult::Return);
+        assert_eq!(
+            cancelled_within_a_poll(CancelReason::Shutdown, &plain, failed(), true).await,
+            AttemptResult::Return
+        );
+        assert_eq!(
+            cancelled_within_a_poll(CancelReason::LeaseLost, &plain, failed(), true).await,
+            AttemptResult::Return
+        );
     }
 }

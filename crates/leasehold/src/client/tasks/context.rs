@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::floor::{Floor, Stop, Terms};
-use crate::client::guard::{GuardState, GuardStatus};
+use super::held_leases::{CancelReason, HeldLeases, LeaseTerms};
+use crate::client::locks::{GuardState, GuardStatus};
 use crate::model::{ExecutionId, Progress, Task, TaskId, Token, Ttl};
 use crate::store::BootInstant;
 
@@ -17,27 +17,32 @@ pub struct TaskContext<W> {
     pub work: W,
     task: Arc<Task>,
     lock_token: Option<Token>,
-    ties: Ties,
+    channels: TaskChannels,
 }
 
 /// Channels between a handler and its worker.
 #[derive(Clone)]
-pub(in crate::client) struct Ties {
-    pub(super) floor: Arc<Floor>,
-    pub(super) terms: watch::Receiver<Terms>,
+pub(in crate::client) struct TaskChannels {
+    pub(super) leases: Arc<HeldLeases>,
+    pub(super) terms: watch::Receiver<LeaseTerms>,
     /// Status of the task's lock, if it has one.
-    pub(super) lock: Option<watch::Receiver<GuardStatus>>,
+    pub(super) lock_status: Option<watch::Receiver<GuardStatus>>,
     /// Cancelled when the worker begins to stop.
-    pub(super) ending: CancellationToken,
+    pub(super) soft_stop: CancellationToken,
     /// Whether the handler keeps running when it has to stop, instead of being dropped.
-    pub(super) patient: bool,
+    pub(super) cooperative_cancellation: bool,
     /// Maximum run time of the handler; it is stopped after that.
     pub(super) max_runtime: Option<Ttl>,
 }
 
 impl<W> TaskContext<W> {
-    pub(in crate::client) fn new(work: W, task: Arc<Task>, lock_token: Option<Token>, ties: Ties) -> Self {
-        Self { work, task, lock_token, ties }
+    pub(in crate::client) fn new(
+        work: W,
+        task: Arc<Task>,
+        lock_token: Option<Token>,
+        channels: TaskChannels,
+    ) -> Self {
+        Self { work, task, lock_token, channels }
     }
 
     /// Returns the task's id, which is the same in every attempt.
@@ -77,22 +82,22 @@ impl<W> TaskContext<W> {
 
     /// Reports the progress of the task. Other callers can read it within about a second.
     pub fn progress(&self, progress: Progress) {
-        self.ties.floor.tell(self.task.id, self.task.token, progress);
+        self.channels.leases.set_progress(self.task.id, self.task.token, progress);
     }
 
     /// Returns the time until which the lease, and the lease on the task's lock, are valid at
     /// least, on this machine's boot clock. The handler must not act under the lease after that
     /// time. The time advances as long as the worker can renew the lease.
     pub fn valid_until(&self) -> BootInstant {
-        let until = self.ties.terms.borrow().valid_until;
-        self.ties.lock.as_ref().map_or(until, |lock| until.min(lock.borrow().valid_until))
+        let until = self.channels.terms.borrow().valid_until;
+        self.channels.lock_status.as_ref().map_or(until, |lock| until.min(lock.borrow().valid_until))
     }
 
     /// Resolves when [`valid_until`](Self::valid_until) differs from `known`, and returns the new
     /// value.
     pub async fn renewed(&self, known: BootInstant) -> BootInstant {
-        let mut terms = self.ties.terms.clone();
-        let mut lock = self.ties.lock.clone();
+        let mut terms = self.channels.terms.clone();
+        let mut lock = self.channels.lock_status.clone();
         loop {
             terms.mark_unchanged();
             lock.iter_mut().for_each(watch::Receiver::mark_unchanged);
@@ -109,18 +114,20 @@ impl<W> TaskContext<W> {
 
     /// Resolves when the lease is lost, or when the task has to stop for another reason, such as a
     /// request to cancel it. The handler is then dropped at its next `await` anyway, unless its
-    /// worker is [`patient`](super::WorkerBuilder::patient); this method is for work that runs
-    /// outside the handler on its behalf.
+    /// worker uses [cooperative cancellation](super::WorkerBuilder::cooperative_cancellation); this
+    /// method is for work that runs outside the handler on its behalf.
     pub async fn lost(&self) {
-        let mut terms = self.ties.terms.clone();
+        let mut terms = self.channels.terms.clone();
         let stopped = async {
-            if terms.wait_for(|terms| terms.stop.is_some()).await.is_err() {
+            if terms.wait_for(|terms| terms.cancelled.is_some()).await.is_err() {
                 std::future::pending::<()>().await;
             }
         };
         let lock_lost = async {
-            let Some(mut lock) = self.ties.lock.clone() else { return std::future::pending().await };
-            if lock.wait_for(|health| health.state == GuardState::Lost).await.is_err() {
+            let Some(mut lock) = self.channels.lock_status.clone() else {
+                return std::future::pending().await;
+            };
+            if lock.wait_for(|status| status.state == GuardState::Lost).await.is_err() {
                 std::future::pending::<()>().await;
             }
         };
@@ -132,13 +139,13 @@ impl<W> TaskContext<W> {
 
     /// Returns whether the handler has to stop because it has reached its maximum run time.
     pub fn is_overdue(&self) -> bool {
-        self.ties.terms.borrow().stop == Some(Stop::Overdue)
+        self.channels.terms.borrow().cancelled == Some(CancelReason::Timeout)
     }
 
     /// Resolves when the worker begins to stop: the handler can use this to reach a safe point at
     /// which to stop.
-    pub async fn ending(&self) {
-        self.ties.ending.cancelled().await;
+    pub async fn worker_stopping(&self) {
+        self.channels.soft_stop.cancelled().await;
     }
 }
 

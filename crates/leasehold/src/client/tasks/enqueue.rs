@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::work::{TaskType, clamped};
+use super::task_type::{TaskType, clamped};
 use crate::client::leasehold::Inner;
 use crate::error::{Error, Result};
 use crate::model::{
@@ -112,7 +112,7 @@ impl IntoFuture for EnqueueBuilder {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
             let mut added = enqueue(&self.inner, vec![self.new?]).await?;
-            added.pop().expect("an answer for the one task")
+            added.pop().expect("one result for one task")
         })
     }
 }
@@ -130,12 +130,12 @@ pub(in crate::client) async fn enqueue(
     new: Vec<NewTask>,
 ) -> Result<Vec<Result<EnqueueResult>>> {
     let enqueued = inner.tasks()?.enqueue(&new).await?;
-    let answer = |(new, enqueued): (NewTask, Enqueued)| match (enqueued, new.key, new.lock) {
+    let result = |(new, enqueued): (NewTask, Enqueued)| match (enqueued, new.key, new.lock) {
         (Enqueued::KeyReused(task), Some(key), _) => Err(Error::KeyReused { queue: new.queue, key, task }),
         (Enqueued::NoRoom(task), _, Some(lock)) => Err(Error::NoRoom { lock, task }),
         (enqueued, ..) => {
             Ok(EnqueueResult { id: enqueued.id(), duplicate: matches!(enqueued, Enqueued::Duplicate(_)) })
         }
     };
-    Ok(new.into_iter().zip(enqueued).map(answer).collect())
+    Ok(new.into_iter().zip(enqueued).map(result).collect())
 }

@@ -1,32 +1,30 @@
 //! Tasks: adding them, running them, administering them.
 
+mod admin;
 mod attempt;
-mod caretaker;
+mod completer;
 mod context;
-mod desk;
 mod enqueue;
-mod floor;
-mod foreman;
-mod pulse;
-mod remote;
+mod external_worker;
+mod fetcher;
+mod heartbeat;
+mod held_leases;
 mod retention;
-mod settler;
 mod slots;
-mod upkeep;
+mod task_type;
 mod views;
-mod work;
 mod worker;
 
-pub use caretaker::Caretaker;
+pub use admin::Tasks;
 pub use context::TaskContext;
-pub use desk::Tasks;
 pub use enqueue::{EnqueueBuilder, EnqueueResult};
 pub(super) use enqueue::{enqueue, new_task};
-pub(super) use foreman::Handler;
+pub(super) use fetcher::Handler;
+pub(super) use retention::{RetentionPurge, store_retention};
+pub(super) use task_type::attempt_result;
+pub use task_type::{HandlerError, TaskType};
 pub use views::{
     CancelView, PauseView, ProgressView, QueueView, RetentionView, ScheduleView, TaskEventView, TaskView,
     WorkerView,
 };
-pub(super) use work::verdict;
-pub use work::{HandlerError, TaskType};
 pub use worker::{Worker, WorkerBuilder};

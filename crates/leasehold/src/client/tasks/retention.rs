@@ -14,16 +14,16 @@ use crate::store::{DocStore, Document, NewDocument, PutIf, TaskStore};
 /// record.
 const PREFIX: &str = "retention/";
 /// Time to live of the tombstone of a removed record.
-const REMOVED: Ttl = Ttl::from_secs(24 * 3600);
+const TOMBSTONE_TTL: Ttl = Ttl::from_secs(24 * 3600);
 /// Maximum number of attempts to write a record that other callers change at the same time.
-const TRIES: u32 = 10;
+const MAX_ATTEMPTS: u32 = 10;
 /// Maximum number of tasks in one batch.
-const BATCH: u32 = 1000;
+const TASK_BATCH: u32 = 1000;
 /// Maximum number of queues in one pass; the next pass continues after them.
-const QUEUES: usize = 200;
+const QUEUES_PER_PASS: usize = 200;
 /// A queue without finished tasks may still have archived tasks, which are not counted: one pass
 /// out of this many searches such queues too.
-const ARCHIVED_EVERY: u32 = 10;
+const ARCHIVED_PASS_INTERVAL: u32 = 10;
 
 impl Tasks {
     /// Returns the retention of finished tasks of this queue.
@@ -44,35 +44,33 @@ impl Tasks {
         queue: Option<&QueueName>,
         retention: Option<Retention>,
     ) -> Result<Retention> {
-        set(&self.inner, queue, retention).await?;
+        store_retention(&self.inner, queue, retention).await?;
         match queue {
             Some(queue) => self.retention(queue).await,
             None => self.default_retention().await,
         }
     }
-}
 
-impl Tasks {
     /// Deletes finished tasks and their keys, and returns their number. Executions of workflows are
     /// kept for [30 days](Retention::EXECUTIONS) in any case: until then their key must be known.
-    pub async fn purge(&self, which: &FinishedFilter) -> Result<u64> {
+    pub async fn purge(&self, filter: &FinishedFilter) -> Result<u64> {
         let tasks = self.store()?;
         let is_workflow = |queue: &QueueName| WorkflowName::of_queue(queue).is_some();
         let youngest = tasks.now().await?.minus(Retention::EXECUTIONS.as_duration());
         let bounded = |queue: QueueName, limit| {
-            let before = if is_workflow(&queue) { which.before.min(youngest) } else { which.before };
-            FinishedFilter { queue: Some(queue), before, limit, ..which.clone() }
+            let before = if is_workflow(&queue) { filter.before.min(youngest) } else { filter.before };
+            FinishedFilter { queue: Some(queue), before, limit, ..filter.clone() }
         };
-        if let Some(queue) = &which.queue {
-            return tasks.purge(&bounded(queue.clone(), which.limit)).await;
+        if let Some(queue) = &filter.queue {
+            return tasks.purge(&bounded(queue.clone(), filter.limit)).await;
         }
         let queues = tasks.queues().await?;
-        if which.before <= youngest || !queues.iter().any(|status| is_workflow(&status.queue)) {
-            return tasks.purge(which).await;
+        if filter.before <= youngest || !queues.iter().any(|status| is_workflow(&status.queue)) {
+            return tasks.purge(filter).await;
         }
         let mut purged = 0;
         for status in queues {
-            let left = u64::from(which.limit).saturating_sub(purged);
+            let left = u64::from(filter.limit).saturating_sub(purged);
             let limit = u32::try_from(left).unwrap_or(u32::MAX);
             if limit == 0 {
                 break;
@@ -84,8 +82,8 @@ impl Tasks {
 
     /// Deletes finished tasks whose retention is over, in up to 200 queues, and returns their
     /// number. Every worker and server does so each minute.
-    pub async fn forget_finished(&self) -> Result<u64> {
-        Forgetting::default().pass(&self.inner).await
+    pub async fn apply_retention(&self) -> Result<u64> {
+        RetentionPurge::default().run(&self.inner).await
     }
 }
 
@@ -123,7 +121,7 @@ impl Retentions {
 }
 
 /// Writes a record if it differs from the stored one, and returns whether it was written.
-pub(super) async fn set(
+pub(in crate::client) async fn store_retention(
     inner: &Inner,
     queue: Option<&QueueName>,
     retention: Option<Retention>,
@@ -131,19 +129,20 @@ pub(super) async fn set(
     let docs = docs(inner)?;
     let key = format!("{PREFIX}{}", queue.map(QueueName::as_str).unwrap_or_default());
     let mut found = docs.get(&key).await?;
-    for _ in 0..TRIES {
+    for _ in 0..MAX_ATTEMPTS {
         if found.as_ref().map(read).transpose()?.flatten() == retention {
             return Ok(false);
         }
-        let body = retention.map(|retention| serde_json::to_string(&retention).expect("it can be written"));
-        let keep = if body.is_none() { Some(REMOVED) } else { None };
-        let draft = NewDocument { body: body.unwrap_or_default(), facts: Vec::new(), keep };
-        match docs.put_if(&key, found.as_ref().map(|doc| doc.version), draft).await? {
+        let body = retention
+            .map(|retention| serde_json::to_string(&retention).expect("a retention serializes to JSON"));
+        let keep = if body.is_none() { Some(TOMBSTONE_TTL) } else { None };
+        let document = NewDocument { body: body.unwrap_or_default(), facts: Vec::new(), keep };
+        match docs.put_if(&key, found.as_ref().map(|doc| doc.version), document).await? {
             PutIf::Written(_) => return Ok(true),
             PutIf::Conflict(doc) => found = doc,
         }
     }
-    let message = "the retention is being changed by others all the time";
+    let message = "the retention was not changed: other callers kept changing it";
     Err(Error::store(StoreErrorKind::Unavailable, message, "try again"))
 }
 
@@ -154,7 +153,7 @@ fn read(doc: &Document) -> Result<Option<Retention>> {
         return Ok(None);
     }
     serde_json::from_str(&doc.body).map(Some).map_err(|error| {
-        let message = "a retention record was written by another version of leasehold; nothing is forgotten";
+        let message = "a retention record was written by another version of leasehold; nothing is purged";
         Error::store(StoreErrorKind::Broken, message, "use one version, or set the retention again")
             .because(error)
     })
@@ -163,70 +162,71 @@ fn read(doc: &Document) -> Result<Option<Retention>> {
 fn docs(inner: &Inner) -> Result<&dyn DocStore> {
     let can = inner.tasks().is_ok() && inner.store.capabilities().tasks.forgets;
     inner.store.docs().filter(|_| can).ok_or_else(|| {
-        let message = format!("the store {} forgets no tasks, so no retention can be set", inner.store.url());
-        let hint = "use sqlite:, postgres:// or redis:// where tasks are to be forgotten";
+        let message =
+            format!("the store {} does not purge tasks, so no retention can be set", inner.store.url());
+        let hint = "use sqlite:, postgres:// or redis:// where tasks are to be purged";
         Error::store(StoreErrorKind::NotSupported, message, hint)
     })
 }
 
 /// Deletion of finished tasks whose retention is over, a limited number of queues per pass.
 #[derive(Default)]
-pub(super) struct Forgetting {
+pub(in crate::client) struct RetentionPurge {
     /// Last queue of the previous pass.
     last: Option<QueueName>,
     passes: u32,
 }
 
-impl Forgetting {
+impl RetentionPurge {
     /// Runs one pass, and returns the number of deleted tasks.
-    pub(super) async fn pass(&mut self, inner: &Inner) -> Result<u64> {
+    pub(in crate::client) async fn run(&mut self, inner: &Inner) -> Result<u64> {
         let tasks = inner.tasks()?;
         let retentions = Retentions::load(inner).await?;
         let now = tasks.now().await?;
-        let with_archived = self.passes.is_multiple_of(ARCHIVED_EVERY);
+        let with_archived = self.passes.is_multiple_of(ARCHIVED_PASS_INTERVAL);
         self.passes = self.passes.wrapping_add(1);
         let finished = |status: &QueueStatus| {
             TaskState::ALL.iter().any(|state| state.is_terminal() && status.counts.get(*state) > 0)
         };
         let queues = tasks.queues().await?;
-        let is_alike = |status: &QueueStatus| WorkflowName::of_queue(&status.queue).is_none();
-        if retentions.queues.is_empty() && queues.iter().all(is_alike) {
+        let has_default_retention = |status: &QueueStatus| WorkflowName::of_queue(&status.queue).is_none();
+        if retentions.queues.is_empty() && queues.iter().all(has_default_retention) {
             // Common case: one retention applies to all queues, so that one call covers all of
             // them.
-            return forget(tasks, None, retentions.default.cutoffs(now)).await;
+            return purge_before(tasks, None, retentions.default.cutoffs(now)).await;
         }
         let queues = queues.into_iter().filter(|status| with_archived || finished(status));
-        let (before, behind): (Vec<_>, Vec<_>) =
+        let (done, next): (Vec<_>, Vec<_>) =
             queues.map(|status| status.queue).partition(|queue| Some(queue) <= self.last.as_ref());
-        let mut all = 0;
-        for queue in behind.into_iter().chain(before).take(QUEUES) {
-            all += forget(tasks, Some(&queue), retentions.of(&queue).cutoffs(now)).await?;
+        let mut total = 0;
+        for queue in next.into_iter().chain(done).take(QUEUES_PER_PASS) {
+            total += purge_before(tasks, Some(&queue), retentions.of(&queue).cutoffs(now)).await?;
             self.last = Some(queue);
         }
-        Ok(all)
+        Ok(total)
     }
 }
 
 /// Deletes tasks that finished before these times, in one queue or in all.
-async fn forget(
+async fn purge_before(
     tasks: &dyn TaskStore,
     queue: Option<&QueueName>,
     cutoffs: Vec<(Option<TaskState>, Timestamp)>,
 ) -> Result<u64> {
-    let mut forgotten = 0;
+    let mut purged = 0;
     for (state, before) in cutoffs {
-        let which = FinishedFilter { queue: queue.cloned(), state, before, limit: BATCH };
+        let filter = FinishedFilter { queue: queue.cloned(), state, before, limit: TASK_BATCH };
         loop {
-            let some = tasks.purge(&which).await?;
-            forgotten += some;
-            if some < u64::from(BATCH) {
+            let count = tasks.purge(&filter).await?;
+            purged += count;
+            if count < u64::from(TASK_BATCH) {
                 break;
             }
         }
     }
-    if forgotten > 0 {
+    if purged > 0 {
         let queue = queue.map_or("all", QueueName::as_str);
-        tracing::info!(queue, tasks = forgotten, "forgot finished tasks whose time was over");
+        tracing::info!(queue, tasks = purged, "purged finished tasks whose retention was over");
     }
-    Ok(forgotten)
+    Ok(purged)
 }

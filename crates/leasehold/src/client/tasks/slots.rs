@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-/// Number of attempts, in addition to the number of slots, that may wait for locks.
-const WAITING_BEYOND_SLOTS: usize = 64;
+/// Maximum number of attempts, in addition to the number of slots, that wait for locks.
+const MAX_WAITING_BEYOND_SLOTS: usize = 64;
 
 /// Slots of one worker.
 pub(super) struct Slots {
@@ -14,8 +14,8 @@ pub(super) struct Slots {
     free: Arc<Semaphore>,
     /// Number of attempts that wait for the lock of their task, or hold it and wait for a slot.
     waiting: AtomicUsize,
-    /// Notified when an attempt leaves its slot to wait.
-    pub(super) left: Notify,
+    /// Notified when an attempt releases its slot to wait.
+    pub(super) released: Notify,
 }
 
 /// Slot of one attempt, or its registration as a waiting attempt.
@@ -29,7 +29,7 @@ pub(super) struct Slot {
 impl Slots {
     pub(super) fn new(count: usize) -> Arc<Self> {
         let free = Arc::new(Semaphore::new(count));
-        Arc::new(Self { count, free, waiting: AtomicUsize::new(0), left: Notify::new() })
+        Arc::new(Self { count, free, waiting: AtomicUsize::new(0), released: Notify::new() })
     }
 
     /// Takes a free slot. Returns `None` while an attempt that holds its lock waits for a slot:
@@ -51,30 +51,30 @@ impl Slots {
 }
 
 impl Slot {
-    /// Leaves the slot to wait for a lock. Returns false if too many attempts wait already.
-    pub(super) fn leave(&self) -> bool {
-        let most = self.slots.count + WAITING_BEYOND_SLOTS;
+    /// Releases the slot to wait for a lock. Returns false if too many attempts wait already.
+    pub(super) fn release_to_wait(&self) -> bool {
+        let max = self.slots.count + MAX_WAITING_BEYOND_SLOTS;
         let waiting = &self.slots.waiting;
-        let one_more = |waiting: usize| (waiting < most).then_some(waiting + 1);
+        let one_more = |waiting: usize| (waiting < max).then_some(waiting + 1);
         if waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_err() {
             return false;
         }
         self.waits.store(true, Ordering::Relaxed);
         self.has_waited.store(true, Ordering::Relaxed);
         drop(self.permit().take());
-        self.slots.left.notify_one();
+        self.slots.released.notify_one();
         true
     }
 
     /// Takes a slot again, with precedence over attempts that have not begun.
-    pub(super) async fn take_again(&self) {
+    pub(super) async fn reacquire(&self) {
         if self.permit().is_some() {
             return;
         }
         if let Ok(permit) = self.slots.free.clone().acquire_owned().await {
             *self.permit() = Some(permit);
         }
-        self.no_longer_waits();
+        self.stop_waiting();
     }
 
     /// Returns whether the attempt has waited for a lock.
@@ -82,7 +82,7 @@ impl Slot {
         self.has_waited.load(Ordering::Relaxed)
     }
 
-    fn no_longer_waits(&self) {
+    fn stop_waiting(&self) {
         if self.waits.swap(false, Ordering::Relaxed) {
             self.slots.waiting.fetch_sub(1, Ordering::Relaxed);
         }
@@ -95,7 +95,7 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.no_longer_waits();
+        self.stop_waiting();
     }
 }
 
@@ -104,20 +104,20 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_attempt_that_waits_occupies_no_slot_and_comes_back_before_others() {
+    async fn a_waiting_attempt_occupies_no_slot_and_returns_before_others() {
         let slots = Slots::new(1);
         let first = slots.try_take().unwrap();
         assert!(slots.try_take().is_none());
-        assert!(first.leave());
+        assert!(first.release_to_wait());
         assert_eq!(slots.busy(), 0);
         let second = slots.try_take().unwrap();
         let again = tokio::spawn({
             let first = first.clone();
-            async move { first.take_again().await }
+            async move { first.reacquire().await }
         });
         tokio::task::yield_now().await;
         drop(second);
-        assert!(slots.try_take().is_none(), "the slot is for the one that waited");
+        assert!(slots.try_take().is_none(), "the slot belongs to the attempt that waited");
         again.await.unwrap();
         assert_eq!(slots.busy(), 1);
         assert_eq!(slots.waiting.load(Ordering::Relaxed), 0);
@@ -126,18 +126,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn not_more_than_so_many_wait() {
+    async fn the_number_of_waiting_attempts_is_limited() {
         let slots = Slots::new(1);
-        let mut waiting: Vec<_> = (0..=WAITING_BEYOND_SLOTS)
+        let mut waiting: Vec<_> = (0..=MAX_WAITING_BEYOND_SLOTS)
             .map(|_| {
                 let slot = slots.try_take().unwrap();
-                assert!(slot.leave());
+                assert!(slot.release_to_wait());
                 slot
             })
             .collect();
         let one_more = slots.try_take().unwrap();
-        assert!(!one_more.leave());
+        assert!(!one_more.release_to_wait());
         waiting.pop();
-        assert!(one_more.leave());
+        assert!(one_more.release_to_wait());
     }
 }

@@ -8,15 +8,15 @@ use serde::Serialize;
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use super::completer::run_completer;
 use super::context::TaskContext;
-use super::floor::Floor;
-use super::foreman::{Foreman, Handler, Line};
-use super::pulse::{About, beat_on};
-use super::settler::settle_all;
+use super::fetcher::{Handler, QueueGroup, TaskFetcher};
+use super::heartbeat::{WorkerDescription, run_heartbeats};
+use super::held_leases::HeldLeases;
 use super::slots::Slots;
-use super::upkeep::{Upkeep, look_after, tick_on};
-use super::work::{HandlerError, TaskType, verdict};
+use super::task_type::{HandlerError, TaskType, attempt_result};
 use crate::client::leasehold::Inner;
+use crate::client::maintenance::{TaskMaintenance, run_scheduler, run_task_maintenance};
 use crate::error::{Error, Result};
 use crate::model::{
     AttemptResult, Message, Payload, QueueName, Retention, Ttl, ValidationError, WorkerId, WorkerInfo,
@@ -25,7 +25,7 @@ use crate::model::{
 use crate::store;
 
 /// Builder of a worker. Invalid arguments are reported by [`start`](Self::start).
-#[must_use = "nothing is done until start() is called"]
+#[must_use = "the worker does not run until start() is called"]
 pub struct WorkerBuilder {
     inner: Arc<Inner>,
     handlers: BTreeMap<QueueName, (Ttl, Arc<Handler>)>,
@@ -34,14 +34,14 @@ pub struct WorkerBuilder {
     recover_every: Option<Duration>,
     max_runtime: Option<Ttl>,
     retention: Option<Retention>,
-    patient: bool,
-    pub(in crate::client) wrong: Option<Error>,
+    cooperative_cancellation: bool,
+    error: Option<Error>,
 }
 
 /// Default maximum number of tasks that a worker runs at once.
-const SLOTS: u32 = 10;
+const DEFAULT_SLOTS: u32 = 10;
 /// Default maximum interval of the search for expired leases.
-const RECOVER_AT_LEAST: Duration = Duration::from_secs(5);
+const MAX_RECOVER_INTERVAL: Duration = Duration::from_secs(5);
 
 impl WorkerBuilder {
     pub(in crate::client) fn new(inner: Arc<Inner>) -> Self {
@@ -49,13 +49,13 @@ impl WorkerBuilder {
         Self {
             inner,
             handlers,
-            slots: SLOTS,
+            slots: DEFAULT_SLOTS,
             prefetch: None,
             recover_every: None,
             max_runtime: None,
             retention: None,
-            patient: false,
-            wrong: None,
+            cooperative_cancellation: false,
+            error: None,
         }
     }
 
@@ -72,7 +72,7 @@ impl WorkerBuilder {
     }
 
     /// Handles one type of task with state that all its handlers share, such as a connection pool.
-    pub fn handle_with<W, R, S, F, Fut>(mut self, state: S, handler: F) -> Self
+    pub fn handle_with<W, R, S, F, Fut>(self, state: S, handler: F) -> Self
     where
         W: TaskType,
         R: Serialize + Send,
@@ -81,7 +81,7 @@ impl WorkerBuilder {
         Fut: Future<Output = Result<R, HandlerError>> + Send + 'static,
     {
         let handler = Arc::new(handler);
-        let call: Box<Handler> = Box::new(move |task, lock_token, ties| {
+        let call: Box<Handler> = Box::new(move |task, lock_token, channels| {
             let (handler, state) = (handler.clone(), state.clone());
             Box::pin(async move {
                 let work = match task.payload.read::<W>() {
@@ -93,20 +93,17 @@ impl WorkerBuilder {
                         )));
                     }
                 };
-                verdict(handler(TaskContext::new(work, task, lock_token, ties), state).await)
+                attempt_result(handler(TaskContext::new(work, task, lock_token, channels), state).await)
             })
         });
         match (QueueName::new(W::QUEUE), Ttl::new(W::TTL)) {
             (Ok(queue), Ok(ttl)) => self.with_handler(queue, ttl, call),
-            (Err(error), _) | (_, Err(error)) => {
-                self.wrong.get_or_insert(error.into());
-                self
-            }
+            (Err(error), _) | (_, Err(error)) => self.record_error(error),
         }
     }
 
     /// Handles the tasks of a queue, whatever their payload is.
-    pub fn handle_queue<Q, R, F, Fut>(mut self, queue: Q, ttl: Duration, handler: F) -> Self
+    pub fn handle_queue<Q, R, F, Fut>(self, queue: Q, ttl: Duration, handler: F) -> Self
     where
         Q: TryInto<QueueName>,
         Q::Error: Into<Error>,
@@ -115,22 +112,23 @@ impl WorkerBuilder {
         Fut: Future<Output = Result<R, HandlerError>> + Send + 'static,
     {
         let handler = Arc::new(handler);
-        let call: Box<Handler> = Box::new(move |task, lock_token, ties| {
+        let call: Box<Handler> = Box::new(move |task, lock_token, channels| {
             let (handler, payload) = (handler.clone(), task.payload.clone());
-            Box::pin(async move { verdict(handler(TaskContext::new(payload, task, lock_token, ties)).await) })
+            Box::pin(async move {
+                attempt_result(handler(TaskContext::new(payload, task, lock_token, channels)).await)
+            })
         });
         match (queue.try_into(), Ttl::new(ttl)) {
-            (Ok(queue), Ok(ttl)) => return self.with_handler(queue, ttl, call),
-            (Err(error), _) => _ = self.wrong.get_or_insert_with(|| error.into()),
-            (_, Err(error)) => _ = self.wrong.get_or_insert_with(|| error.into()),
+            (Ok(queue), Ok(ttl)) => self.with_handler(queue, ttl, call),
+            (Err(error), _) => self.record_error(error),
+            (_, Err(error)) => self.record_error(error),
         }
-        self
     }
 
     pub(in crate::client) fn with_handler(mut self, queue: QueueName, ttl: Ttl, call: Box<Handler>) -> Self {
-        if let Some((name, _)) = self.handlers.get_key_value(&queue) {
-            let twice = ValidationError(format!("queue '{name}' has two handlers"));
-            self.wrong.get_or_insert(twice.into());
+        if self.handlers.contains_key(&queue) {
+            let error = ValidationError(format!("queue '{queue}' has two handlers"));
+            return self.record_error(error);
         }
         self.handlers.insert(queue, (ttl, call.into()));
         self
@@ -140,8 +138,8 @@ impl WorkerBuilder {
     /// lock occupies no slot.
     pub fn slots(mut self, slots: u32) -> Self {
         if !(1..=10_000).contains(&slots) {
-            let wrong = ValidationError(format!("a worker cannot have {slots} slots; it has 1 to 10000"));
-            self.wrong.get_or_insert(wrong.into());
+            let error = format!("a worker cannot have {slots} slots; it has 1 to 10000");
+            return self.record_error(ValidationError(error));
         }
         self.slots = slots;
         self
@@ -163,7 +161,7 @@ impl WorkerBuilder {
     pub fn recover_every(mut self, every: Duration) -> Self {
         match check_interval(every) {
             Ok(every) => self.recover_every = Some(every),
-            Err(invalid) => _ = self.wrong.get_or_insert(invalid.into()),
+            Err(invalid) => return self.record_error(invalid),
         }
         self
     }
@@ -172,10 +170,10 @@ impl WorkerBuilder {
     /// fails, and the next one follows if attempts are left. The time that a task waits for its
     /// lock does not count. An execution of a workflow ends as aborted, and its own limit applies
     /// too. By default a handler may run for as long as its lease can be renewed.
-    pub fn max_runtime(mut self, longest: Duration) -> Self {
-        match Ttl::new(longest) {
-            Ok(longest) => self.max_runtime = Some(longest),
-            Err(invalid) => _ = self.wrong.get_or_insert(invalid.into()),
+    pub fn max_runtime(mut self, max_runtime: Duration) -> Self {
+        match Ttl::new(max_runtime) {
+            Ok(max_runtime) => self.max_runtime = Some(max_runtime),
+            Err(invalid) => return self.record_error(invalid),
         }
         self
     }
@@ -189,7 +187,7 @@ impl WorkerBuilder {
     pub fn keep_finished(mut self, keep: Option<Duration>) -> Self {
         match keep.map(Ttl::new).transpose() {
             Ok(keep) => self.retention = Some(Retention::all(keep)),
-            Err(invalid) => _ = self.wrong.get_or_insert(invalid.into()),
+            Err(invalid) => return self.record_error(invalid),
         }
         self
     }
@@ -205,36 +203,51 @@ impl WorkerBuilder {
     /// [`TaskContext::lost`] and ends by itself. The worker renews the lease until the handler has
     /// ended, if it can. For work in other processes, which has to be ended there, and before
     /// [`TaskContext::valid_until`]. If such a handler succeeds nevertheless, its result counts.
-    pub fn patient(mut self) -> Self {
-        self.patient = true;
+    pub fn cooperative_cancellation(mut self) -> Self {
+        self.cooperative_cancellation = true;
+        self
+    }
+
+    /// Records the first error.
+    pub(in crate::client) fn record_error(mut self, error: impl Into<Error>) -> Self {
+        self.error.get_or_insert_with(|| error.into());
         self
     }
 
     /// Starts the worker on the current Tokio runtime.
     pub fn start(self) -> Result<Worker> {
-        let Self { inner, handlers, slots, prefetch, recover_every, max_runtime, retention, patient, wrong } =
-            self;
-        if let Some(error) = wrong {
+        let Self {
+            inner,
+            handlers,
+            slots,
+            prefetch,
+            recover_every,
+            max_runtime,
+            retention,
+            cooperative_cancellation,
+            error,
+        } = self;
+        if let Some(error) = error {
             return Err(error);
         }
         if handlers.is_empty() {
             return Err(ValidationError("a worker without a handler has nothing to do".to_owned()).into());
         }
         inner.tasks()?;
-        let least = inner.store.capabilities().min_ttl;
-        if let Some((queue, (ttl, _))) = handlers.iter().find(|(_, (ttl, _))| *ttl < least) {
-            let short = format!(
-                "a ttl of {ttl} for queue '{queue}' is too short for this store; {least} is the least"
+        let min_ttl = inner.store.capabilities().min_ttl;
+        if let Some((queue, (ttl, _))) = handlers.iter().find(|(_, (ttl, _))| *ttl < min_ttl) {
+            let error = format!(
+                "a ttl of {ttl} for queue '{queue}' is too short for this store; {min_ttl} is the least"
             );
-            return Err(ValidationError(short).into());
+            return Err(ValidationError(error).into());
         }
-        let mut lines = BTreeMap::<Ttl, Vec<QueueName>>::new();
+        let mut groups = BTreeMap::<Ttl, Vec<QueueName>>::new();
         for (queue, (ttl, _)) in &handlers {
-            lines.entry(*ttl).or_default().push(queue.clone());
+            groups.entry(*ttl).or_default().push(queue.clone());
         }
-        let shortest = *lines.keys().next().expect("there is a handler");
+        let shortest = *groups.keys().next().expect("there is at least one handler");
         let id = inner.store.new_worker_id();
-        let about = Arc::new(About::new(WorkerInfo {
+        let description = Arc::new(WorkerDescription::new(WorkerInfo {
             id,
             host: store::host_name(),
             pid: std::process::id(),
@@ -245,68 +258,69 @@ impl WorkerBuilder {
             draining: false,
             every: Ttl::new(shortest.as_duration() / 3).unwrap_or(Ttl::MIN),
         }));
-        let floor = Arc::<Floor>::default();
-        let (ending, over) = (CancellationToken::new(), CancellationToken::new());
+        let leases = Arc::<HeldLeases>::default();
+        let (soft_stop, hard_stop) = (CancellationToken::new(), CancellationToken::new());
         // Heartbeats run on a separate thread, so that neither handlers nor maintenance can delay
         // them.
         let background = CancellationToken::new();
-        for ttl in lines.keys() {
-            let pulse = beat_on(inner.clone(), floor.clone(), about.clone(), *ttl);
-            inner.keeper.spawn_detached(until(&background, pulse));
+        for ttl in groups.keys() {
+            let heartbeats = run_heartbeats(inner.clone(), leases.clone(), description.clone(), *ttl);
+            inner.background.spawn_detached(until(&background, heartbeats));
         }
         let capabilities = inner.store.capabilities();
         // Where each query has a cost, no worker queries more often than the engine polls.
-        let usual = (shortest.as_duration() / 3).min(RECOVER_AT_LEAST).max(capabilities.poll);
-        let every = recover_every.unwrap_or(usual);
-        let forgets = capabilities.tasks.forgets;
+        let default_interval = (shortest.as_duration() / 3).min(MAX_RECOVER_INTERVAL).max(capabilities.poll);
+        let every = recover_every.unwrap_or(default_interval);
+        let purges = capabilities.tasks.forgets;
         let queues = || handlers.keys().cloned().collect();
-        let retention = retention.filter(|_| forgets).map(|keep| (queues(), keep));
+        let retention = retention.filter(|_| purges).map(|keep| (queues(), keep));
         let workflows = handlers.keys().any(|queue| WorkflowName::of_queue(queue).is_some());
-        let upkeep = Upkeep { inner: inner.clone(), every, forgets, retention, workflows };
-        inner.keeper.spawn_upkeep(until(&background, look_after(upkeep)));
-        inner.keeper.spawn_upkeep(until(&background, tick_on(inner.clone())));
+        let maintenance = TaskMaintenance { inner: inner.clone(), every, purges, retention, workflows };
+        inner.background.spawn_maintenance(until(&background, run_task_maintenance(maintenance)));
+        inner.background.spawn_maintenance(until(&background, run_scheduler(inner.clone())));
         let background = background.drop_guard();
-        let noticed = Arc::downgrade(&floor);
-        let on_notice = move || noticed.upgrade().into_iter().for_each(|floor| floor.notice());
-        let subscription = inner.store.subscribe(id.into(), Arc::new(on_notice));
+        let weak = Arc::downgrade(&leases);
+        let on_notification = move || weak.upgrade().into_iter().for_each(|leases| leases.notify_changed());
+        let subscription = inner.store.subscribe(id.into(), Arc::new(on_notification));
 
-        let (ended, to_settle) = tokio::sync::mpsc::unbounded_channel();
-        let settler = tokio::spawn(settle_all(inner.clone(), floor.clone(), to_settle, over.clone()));
-        let foreman = Foreman {
+        let (completions, receiver) = tokio::sync::mpsc::unbounded_channel();
+        let completer =
+            tokio::spawn(run_completer(inner.clone(), leases.clone(), receiver, hard_stop.clone()));
+        let fetcher = TaskFetcher {
             inner: inner.clone(),
-            floor,
-            about,
-            lines: lines.into_iter().map(|(ttl, queues)| Line { ttl, queues }).collect(),
+            leases,
+            worker: description,
+            groups: groups.into_iter().map(|(ttl, queues)| QueueGroup { ttl, queues }).collect(),
             handlers: handlers.into_iter().map(|(queue, (_, handler))| (queue, handler)).collect(),
-            slots: slots as usize,
-            free: Slots::new(slots as usize),
+            slot_count: slots as usize,
+            slots: Slots::new(slots as usize),
             prefetch: prefetch.map(|tasks| tasks as usize),
-            ended,
-            ending: ending.clone(),
-            over: over.clone(),
-            patient,
+            completions,
+            soft_stop: soft_stop.clone(),
+            hard_stop: hard_stop.clone(),
+            cooperative_cancellation,
             max_runtime,
         };
         let work = tokio::spawn(async move {
             let _background = (background, subscription);
-            foreman.work().await;
-            // All results have been handed to the settler; the worker is done when the settler is
+            fetcher.run().await;
+            // All results have been handed to the completer; the worker is done when the completer is
             // done.
-            if let Err(error) = settler.await {
-                tracing::error!(%error, "settling ended early");
+            if let Err(error) = completer.await {
+                tracing::error!(%error, "the completer ended early");
             }
             if let Ok(tasks) = inner.tasks()
                 && let Err(error) = tasks.leave(id).await
             {
-                tracing::debug!(%error, "could not say good-bye");
+                tracing::debug!(%error, "failed to deregister the worker");
             }
         });
-        Ok(Worker { id, ending, over: over.drop_guard(), work })
+        Ok(Worker { id, soft_stop, hard_stop: hard_stop.drop_guard(), work })
     }
 }
 
 /// Checks the interval of the search for expired leases: from 10 ms to a day.
-pub(in crate::client) fn check_interval(every: Duration) -> Result<Duration, ValidationError> {
+fn check_interval(every: Duration) -> Result<Duration, ValidationError> {
     let bounds = Duration::from_millis(10)..=Duration::from_hours(24);
     if bounds.contains(&every) {
         return Ok(every);
@@ -325,12 +339,12 @@ fn until(
     }
 }
 
-/// Running worker. Dropping it gives back the tasks that it holds.
-#[must_use = "a worker that is dropped works no more"]
+/// Running worker. Dropping it stops it, and returns the tasks that it holds.
+#[must_use = "a worker stops when it is dropped"]
 pub struct Worker {
     id: WorkerId,
-    ending: CancellationToken,
-    over: DropGuard,
+    soft_stop: CancellationToken,
+    hard_stop: DropGuard,
     work: JoinHandle<()>,
 }
 
@@ -341,23 +355,23 @@ impl Worker {
     }
 
     /// Leases no more tasks, and waits for the running ones. Tasks that are not done after `grace`
-    /// are dropped and given back. A task that is given back, before or after `grace`, does not
-    /// count as an attempt.
+    /// are dropped and returned to their queues. A task that is returned, before or after `grace`,
+    /// does not count as an attempt.
     pub async fn stop(self, grace: Duration) {
         self.stop_when(tokio::time::sleep(grace)).await;
     }
 
-    /// Leases no more tasks, and waits for the running ones. Tasks that are not done when `enough`
-    /// resolves are dropped and given back.
-    pub async fn stop_when(self, enough: impl Future<Output = ()>) {
-        let Self { ending, over, mut work, .. } = self;
-        ending.cancel();
+    /// Leases no more tasks, and waits for the running ones. Tasks that are not done when
+    /// `grace_over` resolves are dropped and returned to their queues.
+    pub async fn stop_when(self, grace_over: impl Future<Output = ()>) {
+        let Self { soft_stop, hard_stop, mut work, .. } = self;
+        soft_stop.cancel();
         tokio::select! {
             biased;
             _ = &mut work => return,
-            () = enough => {}
+            () = grace_over => {}
         }
-        drop(over);
+        drop(hard_stop);
         let _ = work.await;
     }
 }

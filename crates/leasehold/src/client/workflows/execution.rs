@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::client::status::{LockStatus, rfc3339, rfc3339_option};
+use crate::client::locks::{LockStatus, rfc3339, rfc3339_option};
 use crate::model::{
     Asked, Counts, ExecutionId, ExecutionSpec, Holder, Input, Metadata, Pause, Payload, Progress, Task,
     TaskEventKind, TaskKey, TaskState, Timestamp, Token, Ttl, WorkerId, WorkflowName,
@@ -86,7 +86,7 @@ impl Execution {
         let workflow = WorkflowName::of_queue(&task.queue).or_else(|| WorkflowName::new(name).ok());
         Self {
             id: task.id.into(),
-            workflow: workflow.expect("who asks has seen that it is a workflow's"),
+            workflow: workflow.expect("the task belongs to the queue of a workflow"),
             state: task.state,
             reason: reason(&task),
             input,
@@ -168,10 +168,10 @@ impl WorkflowLock {
         queued: u64,
     ) -> Self {
         let expired = head.is_some_and(|head| head.has_expired(lock.now));
-        let stranger = lock.is_locked && !idle;
+        let is_held = lock.is_locked && !idle;
         Self {
             workflow,
-            is_locked: stranger || head.is_some_and(|_| !expired),
+            is_locked: is_held || head.is_some_and(|_| !expired),
             execution_id: head.map(|head| head.id.into()),
             locked_since: lock
                 .locked_since

@@ -5,15 +5,15 @@
 //! features of tasks apply to executions: leases, heartbeats, recovery, cancellation, progress,
 //! results.
 
-mod desk;
+mod admin;
 mod execution;
-mod external;
-mod handle;
-mod stale;
+mod external_worker;
+mod handlers;
+mod stale_locks;
 mod start;
 
-pub use desk::{ListExecutions, Workflows};
+pub use admin::{ListExecutions, Workflows};
 pub use execution::{Execution, WorkflowLock, WorkflowStatus};
-pub use external::ExecutionEnd;
-pub(super) use stale::{clear_all_stale, clear_stale};
+pub use external_worker::ExecutionEnd;
+pub(super) use stale_locks::{clear_all_stale, clear_stale};
 pub use start::{OnLocked, StartBuilder, StartResult};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::execution::Execution;
-use super::stale::clear_stale;
+use super::stale_locks::clear_stale;
 use crate::client::leasehold::Inner;
 use crate::error::{Error, Result};
 use crate::model::{
@@ -32,7 +32,7 @@ pub enum OnLocked {
 
 /// Result of starting an execution.
 #[derive(Debug, Clone)]
-#[must_use = "it may not have been started"]
+#[must_use = "the execution may not have been started"]
 pub enum StartResult {
     /// The execution runs, or is next to run.
     Started(Execution),
@@ -102,8 +102,8 @@ impl StartBuilder {
 
     /// Sets the name of the caller that starts the execution; host name and process id of this
     /// process by default.
-    pub fn started_by(self, who: &Holder) -> Self {
-        self.fact(ExecutionSpec::STARTED_BY, who.as_str())
+    pub fn started_by(self, caller: &Holder) -> Self {
+        self.fact(ExecutionSpec::STARTED_BY, caller.as_str())
     }
 
     /// Adds a fact about the start, such as the event that caused it. Facts are stored with the
@@ -143,8 +143,8 @@ impl StartBuilder {
     }
 
     /// Sets the maximum run time. An execution that reaches it is stopped, and ends as aborted.
-    pub fn max_runtime(self, longest: Duration) -> Self {
-        self.with(Ttl::new(longest), |start, longest| start.max_runtime = Some(longest))
+    pub fn max_runtime(self, max_runtime: Duration) -> Self {
+        self.with(Ttl::new(max_runtime), |start, max_runtime| start.max_runtime = Some(max_runtime))
     }
 
     /// Declares that the caller runs the execution itself, and repeatedly calls
@@ -189,11 +189,11 @@ impl StartBuilder {
             // The lease of the earlier execution may have expired without a process having noticed
             // it yet.
             if earlier.as_ref().is_some_and(|earlier| is_over(earlier, now)) {
-                tasks.recover(RECOVER).await?;
+                tasks.recover(RECOVER_BATCH).await?;
                 earlier = tasks.keyed(&queue, key).await?;
             }
         }
-        let mut brief = ExecutionSpec {
+        let mut spec = ExecutionSpec {
             max_runtime: self.max_runtime,
             key: self.key.clone(),
             facts: self.facts.clone(),
@@ -201,19 +201,21 @@ impl StartBuilder {
         };
         if let Some(earlier) = earlier {
             if !self.reuse.allows(earlier.state) {
-                let prints = [brief.input.fingerprint(), brief.input.old_fingerprint()];
-                if !prints.contains(&earlier.fingerprint) {
+                let fingerprints = [spec.input.fingerprint(), spec.input.old_fingerprint()];
+                if !fingerprints.contains(&earlier.fingerprint) {
                     return Err(self.key_reused(workflow, earlier.id));
                 }
                 return Ok(StartResult::Duplicate(Execution::of(earlier)));
             }
-            brief.retry_of = Some(earlier.id.into());
-            brief.attempt = ExecutionSpec::of(&earlier).attempt.saturating_add(1);
+            spec.retry_of = Some(earlier.id.into());
+            spec.attempt = ExecutionSpec::of(&earlier).attempt.saturating_add(1);
         }
         let lock = workflow.lock();
-        let seen = clear_stale(&self.inner, &lock).await?;
-        if let Some(stranger) = seen.stranger.filter(|_| !matches!(self.on_locked, OnLocked::Queue(_))) {
-            return self.locked(workflow, None, false, held_by(&stranger));
+        let check = clear_stale(&self.inner, &lock).await?;
+        if let Some(other_holder) =
+            check.other_holder.filter(|_| !matches!(self.on_locked, OnLocked::Queue(_)))
+        {
+            return self.locked(workflow, None, false, held_by_other(&other_holder));
         }
         let new = NewTask {
             key: self.key.clone(),
@@ -224,18 +226,18 @@ impl StartBuilder {
             retries: RetryPolicy { attempts: 1, ..RetryPolicy::default() },
             room: Some(match self.on_locked {
                 OnLocked::Reject | OnLocked::Skip => 0,
-                OnLocked::Queue(places) => places,
+                OnLocked::Queue(limit) => limit,
             }),
-            fingerprint: Some(brief.input.fingerprint()),
-            old_fingerprint: Some(brief.input.old_fingerprint()),
+            fingerprint: Some(spec.input.fingerprint()),
+            old_fingerprint: Some(spec.input.old_fingerprint()),
             wanted: self.wanted,
-            ..NewTask::new(TaskId::from_uuid(new_id()), queue, Payload::of(&brief)?)
+            ..NewTask::new(TaskId::from_uuid(new_id()), queue, Payload::of(&spec)?)
         };
         self.add(workflow, new, now).await
     }
 
     /// Adds the task: the atomic step that decides the start.
-    async fn add(self, workflow: WorkflowName, new: NewTask, looked_at: Timestamp) -> Result<StartResult> {
+    async fn add(self, workflow: WorkflowName, new: NewTask, checked_at: Timestamp) -> Result<StartResult> {
         let tasks = self.inner.tasks()?;
         let mut recovered = false;
         loop {
@@ -253,11 +255,11 @@ impl StartBuilder {
                     let may_be_over = matches!(self.on_locked, OnLocked::Queue(_));
                     if !recovered && (may_be_over || is_over(&head, tasks.now().await?)) {
                         recovered = true;
-                        tasks.recover(RECOVER).await?;
+                        tasks.recover(RECOVER_BATCH).await?;
                         continue;
                     }
-                    let raced = head.ready_at > looked_at;
-                    let reason = self.in_the_way(&head, raced);
+                    let raced = head.ready_at > checked_at;
+                    let reason = self.conflict_reason(&head, raced);
                     return self.locked(workflow, Some(head.id.into()), raced, reason);
                 }
                 // The conflicting execution has finished and was purged in the meantime.
@@ -279,11 +281,12 @@ impl StartBuilder {
         }
     }
 
-    fn in_the_way(&self, head: &Task, raced: bool) -> String {
+    /// Returns the reason of a conflict with the execution that runs or is next to run.
+    fn conflict_reason(&self, head: &Task, raced: bool) -> String {
         let execution = ExecutionId::from(head.id);
         match self.on_locked {
-            OnLocked::Queue(places) => {
-                format!("{places} others wait already. Currently executing: {execution}")
+            OnLocked::Queue(limit) => {
+                format!("{limit} others wait already. Currently executing: {execution}")
             }
             _ if raced => format!("Another concurrent request acquired the execution lock: {execution}"),
             _ => format!("Only one execution can run at a time. Currently executing: {execution}"),
@@ -318,8 +321,8 @@ fn is_over(task: &Task, now: Timestamp) -> bool {
 }
 
 /// Maximum number of expired leases that are ended before a start is tried again.
-const RECOVER: u32 = 1000;
+const RECOVER_BATCH: u32 = 1000;
 
-fn held_by(stranger: &Holder) -> String {
-    format!("Its lock is held by {stranger}, which is no execution")
+fn held_by_other(other_holder: &Holder) -> String {
+    format!("Its lock is held by {other_holder}, which is not an execution")
 }

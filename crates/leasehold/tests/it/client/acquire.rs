@@ -1,4 +1,4 @@
-//! Asking: bad values, what is seen of a lock, leaving nothing behind.
+//! Acquiring: invalid arguments, the status of a lock, cleanup of dropped requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use leasehold::{Error, Leasehold, LockBuilder};
 use super::support::{memory, name, until};
 
 #[tokio::test]
-async fn what_cannot_be_is_refused_before_anything_is_asked() {
+async fn invalid_arguments_are_rejected_before_the_store_is_called() {
     type Build = fn(&Leasehold) -> LockBuilder;
     let leasehold = memory().await;
-    let wrong: [(Build, &str); 9] = [
+    let invalid: [(Build, &str); 9] = [
         (|l| l.lock(""), "the lock name is empty"),
         (|l| l.lock("a\0b"), "the lock name \"a\\0b\" has a control character at position 2"),
         (|l| l.lock("a").ttl(Duration::ZERO), "a duration of 0 is too short; 1ms is the least"),
@@ -24,9 +24,9 @@ async fn what_cannot_be_is_refused_before_anything_is_asked() {
         (|l| l.lock("a").shared().slots(2), "a shared lock has no slots; choose one of the two"),
         (|l| l.lock("a").priority(5000), "a priority of 5000 is out of bounds; it is -1000 to 1000"),
         (|l| l.lock("a").and("a"), "lock 'a' is named twice"),
-        (|l| l.lock("a").renew_at(1.0), "renewing at 1 of the ttl is not possible; 0.05 to 0.9 is"),
+        (|l| l.lock("a").renew_at(1.0), "invalid renewal fraction 1: must be 0.05 to 0.9 of the ttl"),
     ];
-    for (build, message) in wrong {
+    for (build, message) in invalid {
         let error = build(&leasehold).acquire().await.unwrap_err();
         assert_eq!((error.to_string().as_str(), error.code()), (message, "INVALID"));
     }
@@ -34,7 +34,7 @@ async fn what_cannot_be_is_refused_before_anything_is_asked() {
 }
 
 #[tokio::test]
-async fn a_lock_can_be_seen() {
+async fn the_status_of_a_lock_shows_its_holder() {
     let leasehold = memory().await;
     let free = leasehold.status(&name("lock")).await.unwrap();
     assert!(!free.is_locked && free.holder.is_none() && free.locked_since.is_none());
@@ -88,26 +88,27 @@ async fn a_free_lock_names_the_lease_that_ended_last() {
     assert_eq!((last.status, last.holder.as_str(), last.by), (EventKind::Forced, "bob", Some(eve)));
 }
 
-/// Its process is gone, and nobody has swept.
+/// The process of the holder is dead, and no sweep has removed its lease.
 #[tokio::test]
-async fn the_guard_of_a_takeover_knows_whose_lease_expired() {
+async fn a_takeover_names_the_holder_whose_lease_expired() {
     let leasehold = memory().await;
-    let ask = leasehold.lock("lock").holder("ada").ttl(Duration::from_millis(50));
-    ask.acquire().await.unwrap().detach();
+    let request = leasehold.lock("lock").holder("ada").ttl(Duration::from_millis(50));
+    request.acquire().await.unwrap().detach();
     tokio::time::sleep(Duration::from_millis(60)).await;
     let guard = leasehold.lock("lock").holder("bob").acquire().await.unwrap();
     let (_, lease) = guard.leases().pop().unwrap();
     let before = lease.took_over.as_ref().unwrap();
     assert_eq!(before.holder.as_str(), "ada");
-    let told = before.describe(lease.acquired_at);
+    let takeover = before.describe(lease.acquired_at);
     assert!(
-        told.starts_with("took over the lease of ada, which expired ") && told.ends_with("without a release"),
-        "{told}"
+        takeover.starts_with("took over the lease of ada, which expired ")
+            && takeover.ends_with("without a release"),
+        "{takeover}"
     );
 }
 
 #[tokio::test]
-async fn a_waiter_that_is_dropped_leaves_the_queue() {
+async fn a_dropped_waiter_leaves_the_queue() {
     let leasehold = memory().await;
     let _guard = leasehold.lock("lock").acquire().await.unwrap();
     let waits = tokio::spawn(leasehold.lock("lock").wait(Duration::from_mins(1)).acquire());
@@ -118,12 +119,13 @@ async fn a_waiter_that_is_dropped_leaves_the_queue() {
 }
 
 #[tokio::test]
-async fn the_sweeper_clears_away_what_nobody_comes_back_for() {
+async fn maintenance_removes_abandoned_leases() {
     let store = Arc::new(MemoryStore::new());
     let leasehold = Leasehold::with_store(store.clone()).unwrap();
     let mut player = Player::new(store, 1, name("lock"));
     player.ask.ttl = Ttl::from_millis(20);
     player.takes().await;
-    let _sweeper = leasehold.sweeper(Duration::from_millis(10));
+    let _maintenance =
+        leasehold.maintain_locks(Duration::from_millis(10), Some(leasehold::FORGET_LOCKS_AFTER));
     until("cleared", async || leasehold.status(&name("lock")).await.unwrap().holders.is_empty()).await;
 }

@@ -1,4 +1,4 @@
-//! What gets lost between client and store.
+//! Requests and answers that are lost between client and store.
 
 use leasehold::model::LockOp;
 use leasehold::testing::Fault;
@@ -35,17 +35,17 @@ async fn a_store_that_never_answers_leaves_nothing_held() {
 }
 
 #[tokio::test]
-async fn an_answer_that_comes_too_late_is_no_acquisition() {
+async fn a_grant_that_arrives_after_its_expiry_is_not_an_acquisition() {
     let (store, leasehold, _) = faulty();
     store.plan([Fault::Delay(TTL * 2)]);
     let guard = leasehold.lock("lock").ttl(TTL).acquire().await.unwrap();
-    // It was asked for again, and only the second answer counts.
+    // The request was sent again, and only the second answer counts.
     assert_eq!(store.sent().iter().filter(|op| matches!(op, LockOp::Acquire(_))).count(), 2);
     assert!(leasehold::BootInstant::now() < guard.watch().borrow().valid_until);
 }
 
 #[tokio::test]
-async fn an_acquire_that_is_dropped_while_the_store_thinks_is_taken_back() {
+async fn an_acquire_that_is_dropped_in_flight_is_withdrawn() {
     let (store, leasehold, other) = faulty();
     store.plan([Fault::Hang]);
     let acquire = tokio::spawn(leasehold.lock("lock").acquire());
@@ -64,7 +64,7 @@ async fn a_lost_answer_to_a_release_is_no_loss() {
 }
 
 #[tokio::test]
-async fn guarded_work_that_is_done_is_done_even_if_the_release_fails() {
+async fn guarded_work_succeeds_even_if_the_release_fails() {
     let (store, leasehold, _) = faulty();
     let guard = leasehold.lock("lock").ttl(TTL).acquire().await.unwrap();
     store.from_now_on(Fault::LoseRequest);

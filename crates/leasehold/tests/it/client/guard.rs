@@ -1,4 +1,4 @@
-//! Holding: renewal, state, loss, release.
+//! Guards: renewal, state, loss, release.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ async fn a_guard_outlives_its_ttl() {
     assert!(!leasehold.status(&name("lock")).await.unwrap().is_locked);
 }
 
-/// The caller's thread does nothing but sleep, three times as long as the lease lasts.
+/// The thread of the caller is blocked for three times the TTL.
 #[tokio::test(flavor = "current_thread")]
 async fn work_that_blocks_its_runtime_does_not_lose_its_lease() {
     let leasehold = memory().await;
@@ -34,31 +34,31 @@ async fn work_that_blocks_its_runtime_does_not_lose_its_lease() {
 }
 
 #[tokio::test]
-async fn one_failed_renewal_makes_it_unsure_and_the_next_makes_it_held() {
+async fn a_failed_renewal_makes_a_guard_uncertain_and_the_next_makes_it_held() {
     let (store, leasehold, _) = faulty();
     let guard = leasehold.lock("lock").ttl(TTL).acquire().await.unwrap();
-    let mut health = guard.watch();
+    let mut status = guard.watch();
     store.plan([Fault::LoseRequest, Fault::LoseAnswer]);
-    health.wait_for(|health| health.state == GuardState::Unsure).await.unwrap();
-    health.wait_for(|health| health.state == GuardState::Held).await.unwrap();
+    status.wait_for(|status| status.state == GuardState::Uncertain).await.unwrap();
+    status.wait_for(|status| status.state == GuardState::Held).await.unwrap();
     guard.release().await.unwrap();
 }
 
 #[tokio::test]
-async fn a_store_that_stays_away_loses_the_lease_in_time() {
+async fn an_unavailable_store_loses_the_lease_in_time() {
     let (store, leasehold, _) = faulty();
     let guard = leasehold.lock("lock").ttl(TTL).acquire().await.unwrap();
     let cancelled = guard.cancellation_token();
     store.from_now_on(Fault::Hang);
     guard.lost().await;
     let late = BootInstant::now().after(guard.watch().borrow().valid_until);
-    assert!(late < TTL / 2, "told {late:?} after the end");
+    assert!(late < TTL / 2, "reported {late:?} after the deadline");
     assert_eq!(guard.state(), GuardState::Lost);
     assert!(cancelled.is_cancelled());
     assert!(matches!(guard.release().await, Err(Error::Lost { .. })));
 }
 
-/// The thread of the renewals hangs in the store, as it does in SQLite while the disk is busy.
+/// The renewal thread is blocked in the store, as in SQLite while the disk is busy.
 #[tokio::test]
 async fn a_store_that_blocks_its_thread_does_not_hide_the_deadline() {
     let (store, leasehold, _) = faulty();
@@ -66,7 +66,7 @@ async fn a_store_that_blocks_its_thread_does_not_hide_the_deadline() {
     store.plan([Fault::Block(TTL * 5)]);
     guard.lost().await;
     let late = BootInstant::now().after(guard.watch().borrow().valid_until);
-    assert!(late < TTL, "told {late:?} after the end");
+    assert!(late < TTL, "reported {late:?} after the deadline");
 }
 
 #[tokio::test]
@@ -79,12 +79,12 @@ async fn a_panic_in_the_store_loses_the_lease_at_its_deadline() {
 }
 
 #[tokio::test]
-async fn a_store_that_is_gone_for_good_loses_the_lease_at_once() {
+async fn a_permanent_store_error_loses_the_lease_at_once() {
     let (store, leasehold, _) = faulty();
     let ttl = Duration::from_mins(1);
     let guard = leasehold.lock("lock").ttl(ttl).renew_at(0.05).acquire().await.unwrap();
     store.from_now_on(Fault::Refuse);
-    tokio::time::timeout(ttl / 2, guard.lost()).await.expect("told before the deadline");
+    tokio::time::timeout(ttl / 2, guard.lost()).await.expect("the loss is reported before the deadline");
     assert_eq!(
         guard.loss().unwrap().to_string(),
         "the lease on lock 'lock' was lost: it cannot be renewed: the store is gone"
@@ -92,13 +92,13 @@ async fn a_store_that_is_gone_for_good_loses_the_lease_at_once() {
 }
 
 #[tokio::test]
-async fn one_answer_that_seems_final_is_not() {
+async fn a_single_permanent_error_loses_no_lease() {
     let (store, leasehold, _) = faulty();
     let guard = leasehold.lock("lock").ttl(TTL).acquire().await.unwrap();
-    let mut health = guard.watch();
+    let mut status = guard.watch();
     store.plan([Fault::Refuse]);
-    health.wait_for(|health| health.state == GuardState::Unsure).await.unwrap();
-    health.wait_for(|health| health.state == GuardState::Held).await.unwrap();
+    status.wait_for(|status| status.state == GuardState::Uncertain).await.unwrap();
+    status.wait_for(|status| status.state == GuardState::Held).await.unwrap();
     guard.release().await.unwrap();
 }
 
@@ -139,13 +139,16 @@ async fn a_lease_taken_by_force_is_lost_at_the_next_renewal() {
 }
 
 #[tokio::test]
-async fn a_guard_learns_that_it_was_asked() {
+async fn a_guard_receives_a_release_request() {
     let leasehold = memory().await;
     let guard = leasehold.lock("lock").ttl(TTL).acquire().await.unwrap();
     let reason = Reason::new("deploy").ok();
-    assert_eq!(leasehold.ask_release(&name("lock"), Holder::new("ada").unwrap(), reason).await.unwrap(), 1);
-    let asked = guard.asked().await;
-    assert_eq!((asked.by.as_str(), asked.reason.unwrap().as_str()), ("ada", "deploy"));
+    assert_eq!(
+        leasehold.request_release(&name("lock"), Holder::new("ada").unwrap(), reason).await.unwrap(),
+        1
+    );
+    let request = guard.release_requested().await;
+    assert_eq!((request.by.as_str(), request.reason.unwrap().as_str()), ("ada", "deploy"));
     assert_eq!(guard.state(), GuardState::Held);
 }
 
@@ -158,7 +161,7 @@ async fn a_dropped_guard_is_released() {
 }
 
 #[test]
-fn a_guard_may_be_dropped_where_there_is_no_runtime() {
+fn a_guard_may_be_dropped_outside_a_runtime() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let (leasehold, guard) = runtime.block_on(async {
         let leasehold = memory().await;
@@ -170,7 +173,7 @@ fn a_guard_may_be_dropped_where_there_is_no_runtime() {
 }
 
 #[tokio::test]
-async fn a_release_may_keep_others_out() {
+async fn a_release_with_at_least_blocks_other_holders() {
     let leasehold = memory().await;
     let guard = leasehold.lock("lock").acquire().await.unwrap();
     guard.release_at_least(Duration::from_mins(1)).await.unwrap();
@@ -179,38 +182,42 @@ async fn a_release_may_keep_others_out() {
     leasehold.lock("lock").acquire().await.unwrap_err();
 }
 
-/// The guard is renewed until its maximum hold time, and not longer: the work ends although the store would renew it. The
-/// store's clock stands still, so that a busy machine does not end the lease there.
+/// The guard is renewed until its maximum hold time, and not longer: the work ends although the
+/// store would renew the lease. The clock of the store stands still, so that a busy machine does
+/// not expire the lease there.
 #[tokio::test]
-async fn a_guard_is_lost_when_it_was_held_for_its_longest_time() {
+async fn a_guard_is_lost_after_its_maximum_hold_time() {
     let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
     let leasehold = Leasehold::with_store(Arc::new(MemoryStore::with_clock(clock))).unwrap();
-    let (ttl, longest) = (Duration::from_secs(2), Duration::from_secs(4));
-    let began = BootInstant::now();
-    let guard = leasehold.lock("lock").ttl(ttl).max_hold(longest).acquire().await.unwrap();
+    let (ttl, max_hold) = (Duration::from_secs(2), Duration::from_secs(4));
+    let started = BootInstant::now();
+    let guard = leasehold.lock("lock").ttl(ttl).max_hold(max_hold).acquire().await.unwrap();
     let valid_until = guard.watch().borrow().valid_until;
-    assert!(valid_until <= began.plus(ttl + Duration::from_secs(1)), "it has to be renewed before");
+    assert!(
+        valid_until <= started.plus(ttl + Duration::from_secs(1)),
+        "the lease has to be renewed before the limit"
+    );
     let stopped = guard.run(async |_| std::future::pending::<()>().await).await.unwrap_err();
-    let held = BootInstant::now().after(began);
-    assert!(longest <= held, "it ended after {held:?}");
+    let held = BootInstant::now().after(started);
+    assert!(max_hold <= held, "it ended after {held:?}");
     assert!(stopped.error.to_string().contains("it was held for 4s"), "{}", stopped.error);
     until("it is released", async || !leasehold.status(&name("lock")).await.unwrap().is_locked).await;
     let last = leasehold.status(&name("lock")).await.unwrap().last.unwrap();
-    assert_eq!(last.status, EventKind::Released, "not left to its ttl");
+    assert_eq!(last.status, EventKind::Released, "it was not left to expire");
 }
 
 #[tokio::test]
-async fn a_guard_that_lasts_to_its_end_is_not_renewed() {
+async fn a_guard_that_lasts_until_its_maximum_hold_time_is_not_renewed() {
     let (store, leasehold, _) = faulty();
-    let ask = leasehold.lock("lock").ttl(Duration::from_mins(1)).max_hold(Duration::from_millis(300));
-    let guard = ask.acquire().await.unwrap();
+    let request = leasehold.lock("lock").ttl(Duration::from_mins(1)).max_hold(Duration::from_millis(300));
+    let guard = request.acquire().await.unwrap();
     guard.lost().await;
     assert!(!store.sent().iter().any(|op| matches!(op, LockOp::Renew(_))), "{:?}", store.sent());
     assert!(leasehold.lock("lock").max_hold(Duration::ZERO).acquire().await.is_err());
 }
 
 #[tokio::test]
-async fn renewals_are_written_down_where_that_is_asked_for() {
+async fn renewals_are_recorded_in_the_history_on_request() {
     let leasehold = memory().await;
     let renewed = async || {
         let events = leasehold.history(&ListEvents::default()).await.unwrap().items;

@@ -1,4 +1,5 @@
-//! Answers that get lost when a lease is ended: what was done is a success, and what was lost is told.
+//! Lost answers to operations that end a lease: an operation that was executed is a success, and a
+//! loss is reported.
 
 use leasehold::Error;
 use leasehold::model::{Holder, LockOp, Reason};
@@ -14,8 +15,8 @@ fn stuck() -> Reason {
     Reason::new("stuck").unwrap()
 }
 
-fn count(store: &FaultyStore, is_meant: fn(&LockOp) -> bool) -> usize {
-    store.sent().iter().filter(|op| is_meant(op)).count()
+fn count(store: &FaultyStore, filter: fn(&LockOp) -> bool) -> usize {
+    store.sent().iter().filter(|op| filter(op)).count()
 }
 
 #[tokio::test]
@@ -25,13 +26,13 @@ async fn a_release_by_id_whose_answer_was_lost_is_a_success() {
     store.plan([Fault::LoseAnswer]);
     let status = leasehold.release(&name("lock"), lease.ask.lease_id, lease.token).await.unwrap();
     assert!(!status.is_locked);
-    // A release of what is not held is none.
+    // The release of a lease that is not held is an error.
     let error = other.release(&name("lock"), lease.ask.lease_id, lease.token).await.unwrap_err();
     assert_eq!(error.code(), "LOCK_NOT_HELD");
 }
 
 #[tokio::test]
-async fn a_release_that_got_lost_on_its_way_does_not_hide_a_loss() {
+async fn a_lost_release_request_does_not_hide_a_loss() {
     let (store, leasehold, other) = faulty();
     let guard = leasehold.lock("lock").acquire().await.unwrap();
     other.force_release(&name("lock"), guard.token(), ada(), stuck()).await.unwrap();
@@ -41,13 +42,13 @@ async fn a_release_that_got_lost_on_its_way_does_not_hide_a_loss() {
 }
 
 #[tokio::test]
-async fn a_release_tells_how_the_lease_had_ended() {
+async fn a_release_reports_how_the_lease_had_ended() {
     let (_, leasehold, other) = faulty();
     let guard = leasehold.lock("lock").acquire().await.unwrap();
     other.release(&name("lock"), guard.lease_id(), guard.token()).await.unwrap();
     let error = guard.release().await.unwrap_err();
-    let why = "the lease on lock 'lock' was lost: it had been released already, by its id and token";
-    assert_eq!(error.to_string(), why);
+    let message = "the lease on lock 'lock' was lost: it had been released already, by its id and token";
+    assert_eq!(error.to_string(), message);
 }
 
 #[tokio::test]
@@ -62,29 +63,29 @@ async fn a_force_release_whose_answer_was_lost_is_a_success() {
 }
 
 #[tokio::test]
-async fn holders_are_asked_once_although_the_answer_was_lost() {
+async fn holders_get_one_release_request_although_the_answer_was_lost() {
     let (store, leasehold, other) = faulty();
     let _guard = other.lock("lock").acquire().await.unwrap();
     store.plan([Fault::LoseAnswer]);
-    assert_eq!(leasehold.ask_release(&name("lock"), ada(), Some(stuck())).await.unwrap(), 1);
+    assert_eq!(leasehold.request_release(&name("lock"), ada(), Some(stuck())).await.unwrap(), 1);
     assert_eq!(count(&store, |op| matches!(op, LockOp::RequestRelease(_))), 1);
-    // One that never arrived is sent again; what another has asked for is not the same.
+    // A request that did not arrive is sent again; the request of another caller does not count.
     store.plan([Fault::LoseRequest]);
     let bob = Holder::new("bob").unwrap();
-    assert_eq!(leasehold.ask_release(&name("lock"), bob.clone(), None).await.unwrap(), 1);
+    assert_eq!(leasehold.request_release(&name("lock"), bob.clone(), None).await.unwrap(), 1);
     assert_eq!(other.status(&name("lock")).await.unwrap().holders[0].asked.as_ref().unwrap().by, bob);
 }
 
 #[tokio::test]
-async fn a_holder_that_was_asked_and_has_gone_since_is_no_error() {
+async fn a_holder_that_released_after_the_request_is_no_error() {
     let (store, leasehold, other) = faulty();
     let guard = other.lock("lock").acquire().await.unwrap();
     store.plan([Fault::LoseAnswer]);
     let lock = name("lock");
-    let asks = leasehold.ask_release(&lock, ada(), None);
-    let (asked, released) = tokio::join!(asks, guard.release());
+    let request = leasehold.request_release(&lock, ada(), None);
+    let (holders, released) = tokio::join!(request, guard.release());
     released.unwrap();
-    assert_eq!(asked.unwrap(), 0);
+    assert_eq!(holders.unwrap(), 0);
 }
 
 #[tokio::test]
@@ -101,9 +102,9 @@ async fn work_keeps_its_result_when_the_release_shows_a_loss() {
     assert!(matches!(Error::from(lost), Error::Lost { .. }));
 }
 
-/// The work blocks its thread, so that it cannot be stopped, and the store cannot be asked.
+/// The work blocks its thread, so that it cannot be dropped, and the store is unavailable.
 #[tokio::test]
-async fn work_that_ends_after_its_lease_says_so_although_the_store_is_away() {
+async fn work_that_ends_after_its_lease_is_reported_as_lost_although_the_store_is_unavailable() {
     let (store, leasehold, _) = faulty();
     let guard = leasehold.lock("lock").ttl(TTL).acquire().await.unwrap();
     store.from_now_on(Fault::LoseRequest);

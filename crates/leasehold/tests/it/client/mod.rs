@@ -1,21 +1,21 @@
-//! The client floor: guards, strategies, workers, faults between client and store.
+//! Tests of the client layer: guards, strategies, workers, faults between client and store.
 
 mod acquire;
-mod again;
-mod caretaker;
+mod cooperative_cancellation;
+mod detach;
 mod faults;
 mod guard;
 mod in_doubt;
-mod leaving;
-mod patience;
+mod lease_id;
+mod maintenance;
+mod multi_lock;
 mod retention;
 mod schedules;
-mod several;
-mod slow;
+mod slow_store;
 mod strategies;
 mod support;
+mod task_admin;
 mod task_locks;
-mod tasks;
 mod worker;
 mod worker_faults;
 pub(crate) mod workflows;

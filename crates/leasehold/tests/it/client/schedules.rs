@@ -19,19 +19,19 @@ fn say() -> Say {
     Say { text: "good night".to_owned() }
 }
 
-async fn made(leasehold: &Leasehold) -> usize {
+async fn task_count(leasehold: &Leasehold) -> usize {
     leasehold.tasks().unwrap().list(&ListTasks::default()).await.unwrap().items.len()
 }
 
 #[tokio::test]
-async fn a_tick_makes_one_task_however_many_workers_there_are() {
+async fn a_tick_adds_one_task_regardless_of_the_number_of_workers() {
     let leasehold = memory().await;
     leasehold.schedule("nightly", "* * * * * *", &say()).await.unwrap();
     let worker = || {
         leasehold.worker().handle(|_: TaskContext<Say>| async { Ok::<_, HandlerError>(()) }).start().unwrap()
     };
     let workers = [worker(), worker(), worker()];
-    until("three ticks", async || made(&leasehold).await >= 3).await;
+    until("three ticks", async || task_count(&leasehold).await >= 3).await;
     for worker in workers {
         worker.stop(Duration::from_secs(5)).await;
     }
@@ -41,8 +41,9 @@ async fn a_tick_makes_one_task_however_many_workers_there_are() {
     assert_eq!(times, vec![0; tasks.len()], "on the second");
     keys.dedup();
     assert_eq!(keys.len(), tasks.len());
-    let apart = tasks.windows(2).all(|two| two[0].run_at.since(two[1].run_at) == Duration::from_secs(1));
-    assert!(apart, "none is missing");
+    let consecutive =
+        tasks.windows(2).all(|two| two[0].run_at.since(two[1].run_at) == Duration::from_secs(1));
+    assert!(consecutive, "no tick is missing");
 }
 
 #[tokio::test]
@@ -57,7 +58,7 @@ async fn a_schedule_can_be_set_paused_resumed_and_removed() {
         .unwrap();
     assert_eq!(schedules.list().await.unwrap(), std::slice::from_ref(&set));
     let again = leasehold.schedule("nightly", "0 3 * * *", &say()).zone("Europe/Berlin").await.unwrap();
-    assert_eq!(again.since, set.since, "its times are as before");
+    assert_eq!(again.since, set.since, "its position is kept");
     assert!(schedules.pause(&nightly()).await.unwrap().paused);
     assert!(!schedules.resume(&nightly()).await.unwrap().paused);
     schedules.remove(&nightly()).await.unwrap();
@@ -69,16 +70,16 @@ async fn a_schedule_can_be_set_paused_resumed_and_removed() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_schedule_is_told() {
+async fn an_invalid_schedule_is_rejected() {
     let leasehold = memory().await;
-    let wrong = |error: leasehold::Error| (error.code(), error.to_string());
-    let cron = wrong(leasehold.schedule("s", "every day", &say()).await.unwrap_err());
+    let details = |error: leasehold::Error| (error.code(), error.to_string());
+    let cron = details(leasehold.schedule("s", "every day", &say()).await.unwrap_err());
     assert_eq!(cron.0, "INVALID");
     assert!(cron.1.contains("'every day' is not a valid cron expression"), "{}", cron.1);
-    let zone = wrong(leasehold.schedule("s", "@daily", &say()).zone("Berlin").await.unwrap_err());
+    let zone = details(leasehold.schedule("s", "@daily", &say()).zone("Berlin").await.unwrap_err());
     assert!(zone.1.contains("no time zone 'Berlin'"), "{}", zone.1);
     let queue = leasehold.schedule_to("s", "@daily", "", Payload::default()).await.unwrap_err();
-    assert_eq!(wrong(queue).1, "the queue name is empty");
+    assert_eq!(details(queue).1, "the queue name is empty");
 }
 
 #[tokio::test]
@@ -96,57 +97,58 @@ async fn a_paused_schedule_does_not_tick() {
     assert!(keys.iter().all(|key| key.starts_with("schedule other ")), "{keys:?}");
 }
 
-/// Stores a schedule as it is, whatever is wrong with it.
+/// Stores a schedule without validation.
 async fn store(leasehold: &Leasehold, schedule: &Schedule) {
-    let draft = NewDocument { body: serde_json::to_string(schedule).unwrap(), facts: Vec::new(), keep: None };
+    let document =
+        NewDocument { body: serde_json::to_string(schedule).unwrap(), facts: Vec::new(), keep: None };
     let store = leasehold.store();
     let put =
-        store.docs().unwrap().put_if(&format!("schedule/{}", schedule.name), None, draft).await.unwrap();
+        store.docs().unwrap().put_if(&format!("schedule/{}", schedule.name), None, document).await.unwrap();
     assert!(matches!(put, PutIf::Written(_)));
 }
 
 #[tokio::test]
-async fn a_schedule_that_cannot_tick_keeps_no_other_from_ticking() {
+async fn a_schedule_that_cannot_tick_does_not_block_others() {
     let leasehold = memory().await;
     let good = leasehold.schedule("z", "* * * * *", &say()).await.unwrap();
     let long_ago = Timestamp::from_micros(good.since.as_micros() - 120_000_000);
-    // With the time of a tick it is too long for a key.
+    // With the time of a tick, the name is too long for a key.
     let name = ScheduleName::new("a".repeat(250)).unwrap();
     store(&leasehold, &Schedule { name, since: long_ago, ..good.clone() }).await;
     let name = ScheduleName::new("zz").unwrap();
     store(&leasehold, &Schedule { name, since: long_ago, ..good }).await;
     leasehold.schedules().unwrap().tick().await.unwrap();
-    assert_eq!(made(&leasehold).await, 2, "two minutes of the other one");
+    assert_eq!(task_count(&leasehold).await, 2, "two ticks of the other schedule");
 }
 
-/// Nobody was there for a year: making up for that takes a while, and no lease.
+/// No worker has run for a year: catching up takes a while, and must not cost a lease.
 #[tokio::test]
-async fn catching_up_does_not_keep_heartbeats_from_being_sent() {
+async fn catching_up_does_not_delay_heartbeats() {
     let leasehold = memory().await;
-    let set = leasehold.schedule_to("0", "* * * * *", "elsewhere", Payload::default()).await.unwrap();
+    let set = leasehold.schedule_to("0", "* * * * *", "other", Payload::default()).await.unwrap();
     let year = Duration::from_hours(365 * 24);
     let since = Timestamp::from_micros(set.since.as_micros() - u64::try_from(year.as_micros()).unwrap());
     for number in 1..=20 {
         let name = ScheduleName::new(number.to_string()).unwrap();
         store(&leasehold, &Schedule { name, since, ..set.clone() }).await;
     }
-    let at_it = Arc::new(AtomicU32::new(0));
+    let active = Arc::new(AtomicU32::new(0));
     let id = add(&leasehold, "long").await;
-    let _worker = endless(&leasehold, &at_it);
-    until("it runs", async || at_it.load(Ordering::SeqCst) == 1).await;
-    let queue = QueueName::new("elsewhere").unwrap();
-    until("all is made up for", async || {
+    let _worker = endless(&leasehold, &active);
+    until("it runs", async || active.load(Ordering::SeqCst) == 1).await;
+    let queue = QueueName::new("other").unwrap();
+    until("all ticks are caught up", async || {
         let status = leasehold.tasks().unwrap().queue(&queue).await;
         status.is_ok_and(|status| status.counts.get(TaskState::Pending) >= 20_000)
     })
     .await;
     let task = leasehold.tasks().unwrap().get(id).await.unwrap();
     assert_eq!((task.attempt, task.state), (1, TaskState::Running));
-    assert_eq!(at_it.load(Ordering::SeqCst), 1);
+    assert_eq!(active.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test]
-async fn jitter_puts_tasks_off_by_less_than_it_says_and_a_tick_stays_one_task() {
+async fn jitter_delays_tasks_by_less_than_its_value_and_a_tick_adds_one_task() {
     let leasehold = memory().await;
     let jitter = Duration::from_millis(900);
     leasehold.schedule("nightly", "* * * * * *", &say()).jitter(jitter).await.unwrap();
@@ -154,7 +156,7 @@ async fn jitter_puts_tasks_off_by_less_than_it_says_and_a_tick_stays_one_task() 
         leasehold.worker().handle(|_: TaskContext<Say>| async { Ok::<_, HandlerError>(()) }).start().unwrap()
     };
     let _workers = [worker(), worker()];
-    until("three ticks", async || made(&leasehold).await >= 3).await;
+    until("three ticks", async || task_count(&leasehold).await >= 3).await;
     let tasks = leasehold.tasks().unwrap().list(&ListTasks::default()).await.unwrap().items;
     let schedule = leasehold.schedules().unwrap().get(&nightly()).await.unwrap();
     for task in &tasks {

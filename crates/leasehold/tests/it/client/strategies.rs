@@ -1,4 +1,4 @@
-//! What to do while somebody else has the lock.
+//! Strategies while another holder has the lock.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::support::{TTL, faulty, memory, name, until};
 use leasehold::testing::Fault;
 
 #[tokio::test]
-async fn a_waiter_is_served_when_the_lock_is_released() {
+async fn a_waiter_is_granted_the_lock_when_it_is_released() {
     let leasehold = memory().await;
     let guard = leasehold.lock("lock").acquire().await.unwrap();
     let waits = tokio::spawn(leasehold.lock("lock").wait(Duration::from_secs(30)).acquire());
@@ -18,9 +18,9 @@ async fn a_waiter_is_served_when_the_lock_is_released() {
     assert!(waits.await.unwrap().unwrap().token() > token);
 }
 
-/// A lease that was handed over lasts only as long as its ticket until it is renewed; the guard sees to that.
+/// A lease that was granted to a ticket lasts only as long as the ticket until the guard renews it.
 #[tokio::test]
-async fn a_lease_that_was_handed_over_is_kept_alive() {
+async fn a_handed_over_lease_is_renewed() {
     let leasehold = memory().await;
     let guard = leasehold.lock("lock").acquire().await.unwrap();
     let waits = tokio::spawn(leasehold.lock("lock").ttl(TTL).wait(Duration::from_secs(30)).acquire());
@@ -32,19 +32,19 @@ async fn a_lease_that_was_handed_over_is_kept_alive() {
 }
 
 #[tokio::test]
-async fn patience_ends() {
+async fn a_wait_ends_at_its_timeout() {
     let leasehold = memory().await;
     let _guard = leasehold.lock("lock").holder("ada").acquire().await.unwrap();
-    let patience = Duration::from_millis(120);
-    let error = leasehold.lock("lock").wait(patience).acquire().await.unwrap_err();
+    let timeout = Duration::from_millis(120);
+    let error = leasehold.lock("lock").wait(timeout).acquire().await.unwrap_err();
     let Error::Conflict { waited, .. } = &error else { panic!("{error:?}") };
-    assert!(*waited >= patience, "{waited:?}");
+    assert!(*waited >= timeout, "{waited:?}");
     assert!(error.to_string().contains("held by ada"), "{error}");
     assert!(leasehold.status(&name("lock")).await.unwrap().waiters.is_empty());
 }
 
 #[tokio::test]
-async fn a_waiter_survives_a_store_that_stumbles() {
+async fn a_waiter_survives_lost_answers() {
     let (store, leasehold, other) = faulty();
     let guard = other.lock("lock").acquire().await.unwrap();
     store.plan([Fault::LoseAnswer, Fault::LoseRequest]);
@@ -55,16 +55,16 @@ async fn a_waiter_survives_a_store_that_stumbles() {
 }
 
 #[tokio::test]
-async fn retrying_asks_again_and_gives_up_in_the_end() {
+async fn retry_sends_further_requests_and_gives_up_in_the_end() {
     let (store, leasehold, other) = faulty();
     let guard = other.lock("lock").acquire().await.unwrap();
     let short = Duration::from_millis(5);
-    let strategy = Strategy::Retry(Backoff { first: short, longest: short * 2, tries: 3 });
+    let strategy = Strategy::Retry(Backoff { initial_delay: short, max_delay: short * 2, max_retries: 3 });
     let error = leasehold.lock("lock").strategy(strategy.clone()).acquire().await.unwrap_err();
     assert_eq!((error.code(), store.sent().len()), ("LOCK_CONFLICT", 4));
     let retries =
         tokio::spawn(leasehold.lock("lock").strategy(Strategy::Retry(Backoff::default())).acquire());
-    until("asked", async || store.sent().len() > 4).await;
+    until("a request", async || store.sent().len() > 4).await;
     guard.release().await.unwrap();
     drop(retries.await.unwrap().unwrap());
 }
@@ -84,7 +84,7 @@ async fn a_stale_lease_is_stolen_and_a_live_one_is_not() {
 }
 
 #[tokio::test]
-async fn sixteen_waiters_are_served_in_order() {
+async fn sixteen_waiters_are_granted_the_lock_in_order() {
     let leasehold = memory().await;
     let first = leasehold.lock("lock").acquire().await.unwrap();
     let (done, mut order) = tokio::sync::mpsc::unbounded_channel();

@@ -1,4 +1,4 @@
-//! What the tests of the client share.
+//! Helpers for the tests of the client.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,19 +8,20 @@ use leasehold::model::LockName;
 use leasehold::store::memory::MemoryStore;
 use leasehold::testing::FaultyStore;
 
-/// A short lease, so that tests need not wait long; long enough for a busy machine.
+/// Lease time that keeps tests short and is long enough for a busy machine.
 pub(super) const TTL: Duration = Duration::from_millis(1500);
 
 pub(super) async fn memory() -> Leasehold {
     Leasehold::connect("memory:").await.unwrap()
 }
 
-/// A client of a store that can be told to fail, and another one of the same store that does not.
+/// Returns a store that fails on request, a client of it, and a client of the same store without
+/// faults.
 pub(super) fn faulty() -> (Arc<FaultyStore>, Leasehold, Leasehold) {
     faulty_over(MemoryStore::new())
 }
 
-/// The same over this store.
+/// Like [`faulty`], over this store.
 pub(super) fn faulty_over(store: MemoryStore) -> (Arc<FaultyStore>, Leasehold, Leasehold) {
     let store = Arc::new(store);
     let faulty = FaultyStore::new(store.clone());
@@ -33,12 +34,12 @@ pub(super) fn name(name: &str) -> LockName {
     LockName::new(name).unwrap()
 }
 
-/// Waits until something is so; fails when it takes too long.
-pub(super) async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
+/// Waits until the condition holds; panics after 20 s.
+pub(super) async fn until(what: &str, condition: impl AsyncFn() -> bool) {
     let wait = async {
-        while !is_so().await {
+        while !condition().await {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), wait).await.unwrap_or_else(|_| panic!("never: {what}"));
+    tokio::time::timeout(Duration::from_secs(20), wait).await.unwrap_or_else(|_| panic!("timed out: {what}"));
 }

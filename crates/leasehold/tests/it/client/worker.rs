@@ -1,4 +1,4 @@
-//! Workers: handlers, results, stopping, ending.
+//! Workers: handlers, results, cancellation, shutdown.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -30,28 +30,28 @@ pub(super) async fn state(leasehold: &Leasehold, id: TaskId) -> TaskState {
     leasehold.tasks().unwrap().get(id).await.unwrap().state
 }
 
-pub(super) async fn until_it_is(leasehold: &Leasehold, id: TaskId, wanted: TaskState) {
+pub(super) async fn until_state(leasehold: &Leasehold, id: TaskId, wanted: TaskState) {
     until(&format!("task {id} is {wanted}"), async || state(leasehold, id).await == wanted).await;
 }
 
-/// A worker whose handlers go on until they are stopped, and count how many of them are at it.
-pub(super) fn endless(leasehold: &Leasehold, at_it: &Arc<AtomicU32>) -> Worker {
-    struct Leaving(Arc<AtomicU32>);
-    impl Drop for Leaving {
+/// Starts a worker whose handlers run until they are cancelled, and counts the active handlers.
+pub(super) fn endless(leasehold: &Leasehold, active: &Arc<AtomicU32>) -> Worker {
+    struct Active(Arc<AtomicU32>);
+    impl Drop for Active {
         fn drop(&mut self) {
             self.0.fetch_sub(1, Ordering::SeqCst);
         }
     }
-    let worker = leasehold.worker().handle_with(at_it.clone(), |_: TaskContext<Say>, at_it| async move {
-        at_it.fetch_add(1, Ordering::SeqCst);
-        let _leaving = Leaving(at_it);
+    let worker = leasehold.worker().handle_with(active.clone(), |_: TaskContext<Say>, active| async move {
+        active.fetch_add(1, Ordering::SeqCst);
+        let _active = Active(active);
         std::future::pending::<Result<(), HandlerError>>().await
     });
     worker.start().unwrap()
 }
 
 #[tokio::test]
-async fn a_handler_gets_what_the_task_is_about_and_its_result_is_kept() {
+async fn a_handler_gets_the_payload_and_its_result_is_stored() {
     let leasehold = memory().await;
     let worker = leasehold.worker().handle(|task: TaskContext<Say>| async move {
         assert_eq!((task.attempt(), task.is_last_attempt()), (1, false));
@@ -60,16 +60,16 @@ async fn a_handler_gets_what_the_task_is_about_and_its_result_is_kept() {
     });
     let worker = worker.start().unwrap();
     let id = add(&leasehold, "hello").await;
-    until_it_is(&leasehold, id, TaskState::Succeeded).await;
+    until_state(&leasehold, id, TaskState::Succeeded).await;
     let task = leasehold.tasks().unwrap().get(id).await.unwrap();
     assert_eq!(task.result, Payload::new("\"HELLO\"").ok());
     assert_eq!(task.worker, Some(worker.id()));
     worker.stop(Duration::from_secs(5)).await;
-    assert!(leasehold.tasks().unwrap().workers().await.unwrap().is_empty(), "it said good-bye");
+    assert!(leasehold.tasks().unwrap().workers().await.unwrap().is_empty(), "it has deregistered");
 }
 
 #[tokio::test]
-async fn a_handlers_error_decides_what_comes_of_the_task() {
+async fn the_error_of_a_handler_decides_how_the_task_continues() {
     let leasehold = memory().await;
     let worker = leasehold.worker().handle(|task: TaskContext<Say>| async move {
         match (task.work.text.as_str(), task.attempt()) {
@@ -92,7 +92,7 @@ async fn a_handlers_error_decides_what_comes_of_the_task() {
         ("panic", TaskState::Succeeded, 2, 1),
     ] {
         let id = add(&leasehold, text).await;
-        until_it_is(&leasehold, id, wanted).await;
+        until_state(&leasehold, id, wanted).await;
         let task = leasehold.tasks().unwrap().get(id).await.unwrap();
         assert_eq!((task.attempt, task.events.len()), (attempts, events), "{text}");
         if text == "panic" {
@@ -102,14 +102,14 @@ async fn a_handlers_error_decides_what_comes_of_the_task() {
 }
 
 #[tokio::test]
-async fn a_payload_that_cannot_be_read_fails_its_task_and_the_worker_goes_on() {
+async fn an_unreadable_payload_fails_its_task_and_the_worker_continues() {
     let leasehold = memory().await;
     let worker =
         leasehold.worker().handle(|_: TaskContext<Say>| async { Ok::<_, HandlerError>(()) }).start().unwrap();
     let odd = leasehold.enqueue_to("say", Payload::new("{\"txt\": 1}").unwrap()).await.unwrap().id;
     let good = add(&leasehold, "hello").await;
-    until_it_is(&leasehold, good, TaskState::Succeeded).await;
-    until_it_is(&leasehold, odd, TaskState::Failed).await;
+    until_state(&leasehold, good, TaskState::Succeeded).await;
+    until_state(&leasehold, odd, TaskState::Failed).await;
     let error = leasehold.tasks().unwrap().get(odd).await.unwrap().error.unwrap();
     assert!(
         error.as_str().contains("cannot be read as") && error.as_str().contains("missing field `text`"),
@@ -119,7 +119,7 @@ async fn a_payload_that_cannot_be_read_fails_its_task_and_the_worker_goes_on() {
 }
 
 #[tokio::test]
-async fn only_so_many_run_at_once() {
+async fn the_number_of_running_tasks_is_limited() {
     let leasehold = memory().await;
     let (now, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let both = (now.clone(), most.clone());
@@ -134,13 +134,13 @@ async fn only_so_many_run_at_once() {
     let all: Vec<Say> = (0..60).map(|number| Say { text: number.to_string() }).collect();
     let ids = leasehold.enqueue_all(&all).await.unwrap();
     for id in ids {
-        until_it_is(&leasehold, id, TaskState::Succeeded).await;
+        until_state(&leasehold, id, TaskState::Succeeded).await;
     }
     assert_eq!(most.load(Ordering::SeqCst), 3);
 }
 
 #[tokio::test]
-async fn progress_can_be_seen_while_it_runs() {
+async fn progress_is_visible_while_a_task_runs() {
     let leasehold = memory().await;
     let worker = leasehold.worker().handle(|task: TaskContext<Say>| async move {
         task.progress(Progress::of(3, 10).note("halfway, nearly"));
@@ -154,25 +154,25 @@ async fn progress_can_be_seen_while_it_runs() {
 }
 
 #[tokio::test]
-async fn a_task_that_is_to_be_stopped_is_stopped() {
+async fn a_cancelled_task_is_aborted() {
     let leasehold = memory().await;
-    let at_it = Arc::new(AtomicU32::new(0));
-    let _worker = endless(&leasehold, &at_it);
+    let active = Arc::new(AtomicU32::new(0));
+    let _worker = endless(&leasehold, &active);
     let id = add(&leasehold, "long").await;
-    until("it runs", async || at_it.load(Ordering::SeqCst) == 1).await;
+    until("it runs", async || active.load(Ordering::SeqCst) == 1).await;
     leasehold.tasks().unwrap().cancel(id, Holder::new("ada").unwrap(), None).await.unwrap();
-    until_it_is(&leasehold, id, TaskState::Aborted).await;
-    assert_eq!(at_it.load(Ordering::SeqCst), 0, "its handler was dropped before it was said to be stopped");
+    until_state(&leasehold, id, TaskState::Aborted).await;
+    assert_eq!(active.load(Ordering::SeqCst), 0, "its handler was dropped before the task was aborted");
 }
 
 #[tokio::test]
-async fn a_worker_that_ends_finishes_what_it_has_begun() {
+async fn a_stopping_worker_finishes_its_running_tasks() {
     let leasehold = memory().await;
     let begun = Arc::new(AtomicU32::new(0));
     let worker =
         leasehold.worker().slots(1).handle_with(begun.clone(), |task: TaskContext<Say>, begun| async move {
             begun.fetch_add(1, Ordering::SeqCst);
-            task.ending().await;
+            task.worker_stopping().await;
             Ok::<_, HandlerError>(())
         });
     let worker = worker.prefetch(5).start().unwrap();
@@ -181,22 +181,26 @@ async fn a_worker_that_ends_finishes_what_it_has_begun() {
     worker.stop(Duration::from_secs(10)).await;
     assert_eq!(state(&leasehold, first).await, TaskState::Succeeded);
     let task = leasehold.tasks().unwrap().get(second).await.unwrap();
-    assert_eq!((task.state, task.attempt), (TaskState::Pending, 0), "what was not begun was given back");
+    assert_eq!(
+        (task.state, task.attempt),
+        (TaskState::Pending, 0),
+        "the task that was not started was returned"
+    );
 }
 
 #[tokio::test]
-async fn what_is_not_done_in_time_is_given_back() {
+async fn tasks_not_done_within_the_grace_period_are_returned() {
     let leasehold = memory().await;
-    let at_it = Arc::new(AtomicU32::new(0));
-    let worker = endless(&leasehold, &at_it);
+    let active = Arc::new(AtomicU32::new(0));
+    let worker = endless(&leasehold, &active);
     let id = add(&leasehold, "long").await;
-    until("it runs", async || at_it.load(Ordering::SeqCst) == 1).await;
+    until("it runs", async || active.load(Ordering::SeqCst) == 1).await;
     worker.stop(Duration::from_millis(20)).await;
     let task = leasehold.tasks().unwrap().get(id).await.unwrap();
-    assert_eq!((task.state, task.attempt, at_it.load(Ordering::SeqCst)), (TaskState::Pending, 0, 0));
+    assert_eq!((task.state, task.attempt, active.load(Ordering::SeqCst)), (TaskState::Pending, 0, 0));
     assert_eq!(task.events[0].kind, TaskEventKind::Returned);
-    drop(endless(&leasehold, &at_it));
-    until("given back by dropping the worker", async || state(&leasehold, id).await == TaskState::Pending)
+    drop(endless(&leasehold, &active));
+    until("returned by dropping the worker", async || state(&leasehold, id).await == TaskState::Pending)
         .await;
 }
 
@@ -207,7 +211,7 @@ async fn a_task_runs_when_it_is_due_and_not_at_the_next_poll() {
         leasehold.worker().handle(|_: TaskContext<Say>| async { Ok::<_, HandlerError>(()) }).start().unwrap();
     let delay = Duration::from_millis(150);
     let id = leasehold.enqueue(&Say { text: "later".to_owned() }).delay(delay).await.unwrap().id;
-    until_it_is(&leasehold, id, TaskState::Succeeded).await;
+    until_state(&leasehold, id, TaskState::Succeeded).await;
     let task = leasehold.tasks().unwrap().get(id).await.unwrap();
     let late = task.leased_at.unwrap().since(task.run_at);
     assert!(late < Duration::from_millis(500), "{late:?} late");
@@ -221,85 +225,87 @@ async fn a_task_holds_its_lock_while_it_runs() {
     let worker =
         leasehold.worker().handle_with(seen, |task: TaskContext<Say>, (leasehold, order)| async move {
             let status = leasehold.status(&name("gpu")).await?;
-            let mine = status.holders.iter().any(|holder| Some(holder.token) == task.lock_token());
-            assert_eq!(mine, task.task().lock.is_some());
+            let is_held = status.holders.iter().any(|holder| Some(holder.token) == task.lock_token());
+            assert_eq!(is_held, task.task().lock.is_some());
             order.lock().unwrap().push(task.work.text.clone());
             Ok::<_, HandlerError>(())
         });
-    // Somebody who is no task has the lock: the task waits, and others do not.
+    // A holder that is not a task has the lock: the task waits, and other tasks do not.
     let guard = leasehold.lock("gpu").acquire().await.unwrap();
     let _worker = worker.start().unwrap();
     let locked = leasehold.enqueue(&Say { text: "locked".to_owned() }).lock("gpu").await.unwrap().id;
     let free = add(&leasehold, "free").await;
-    until_it_is(&leasehold, free, TaskState::Succeeded).await;
-    until_it_is(&leasehold, locked, TaskState::Running).await;
+    until_state(&leasehold, free, TaskState::Succeeded).await;
+    until_state(&leasehold, locked, TaskState::Running).await;
     guard.release().await.unwrap();
-    until_it_is(&leasehold, locked, TaskState::Succeeded).await;
+    until_state(&leasehold, locked, TaskState::Succeeded).await;
     assert_eq!(*order.lock().unwrap(), ["free", "locked"]);
     let task = leasehold.tasks().unwrap().get(locked).await.unwrap();
-    assert_eq!(task.attempt, 1, "waiting for the lock was no attempt");
+    assert_eq!(task.attempt, 1, "waiting for the lock does not count as an attempt");
 }
 
 #[tokio::test]
-async fn a_worker_is_known_while_it_works() {
+async fn a_running_worker_is_listed() {
     let leasehold = memory().await;
-    let at_it = Arc::new(AtomicU32::new(0));
-    let worker = endless(&leasehold, &at_it);
+    let active = Arc::new(AtomicU32::new(0));
+    let worker = endless(&leasehold, &active);
     add(&leasehold, "long").await;
     let workers = async || leasehold.tasks().unwrap().workers().await.unwrap();
-    until("it is heard, busy", async || workers().await.first().is_some_and(|worker| worker.info.busy == 1))
-        .await;
+    until("it is listed as busy", async || {
+        workers().await.first().is_some_and(|worker| worker.info.busy == 1)
+    })
+    .await;
     let status = workers().await.remove(0);
     assert_eq!((status.info.id, status.info.pid, status.info.slots), (worker.id(), std::process::id(), 10));
     assert_eq!(status.info.version, env!("CARGO_PKG_VERSION"));
 }
 
 #[tokio::test]
-async fn settings_that_make_no_sense_are_told_at_the_start() {
+async fn invalid_settings_are_rejected_at_the_start() {
     let leasehold = memory().await;
     let handler = |_: TaskContext<Say>| async { Ok::<_, HandlerError>(()) };
-    let told =
+    let message =
         |started: leasehold::Result<Worker>| started.err().map(|error| error.to_string()).unwrap_or_default();
-    assert!(told(leasehold.worker().start()).contains("nothing to do"));
-    assert!(told(leasehold.worker().slots(0).handle(handler).start()).contains("1 to 10000"));
-    assert!(told(leasehold.worker().handle(handler).handle(handler).start()).contains("two handlers"));
+    assert!(message(leasehold.worker().start()).contains("nothing to do"));
+    assert!(message(leasehold.worker().slots(0).handle(handler).start()).contains("1 to 10000"));
+    assert!(message(leasehold.worker().handle(handler).handle(handler).start()).contains("two handlers"));
     let short = leasehold.worker().handle_queue("q", Duration::ZERO, |_| async { Ok::<_, HandlerError>(()) });
-    assert!(told(short.start()).contains("too short"));
+    assert!(message(short.start()).contains("too short"));
 }
 
 #[tokio::test]
-async fn a_handler_that_runs_for_too_long_is_stopped_and_tried_again() {
-    let (leasehold, at_it) = (memory().await, Arc::new(AtomicU32::new(0)));
+async fn a_handler_that_exceeds_its_maximum_run_time_is_retried() {
+    let (leasehold, active) = (memory().await, Arc::new(AtomicU32::new(0)));
     let worker = leasehold.worker().max_runtime(Duration::from_millis(100));
-    let worker = worker.handle_with(at_it.clone(), |_: TaskContext<Say>, at_it| async move {
-        at_it.fetch_add(1, Ordering::SeqCst);
+    let worker = worker.handle_with(active.clone(), |_: TaskContext<Say>, active| async move {
+        active.fetch_add(1, Ordering::SeqCst);
         std::future::pending::<Result<(), HandlerError>>().await
     });
     let _worker = worker.start().unwrap();
     let id = add(&leasehold, "endless").await;
-    until_it_is(&leasehold, id, TaskState::Failed).await;
-    assert_eq!(at_it.load(Ordering::SeqCst), 2, "each attempt was begun");
+    until_state(&leasehold, id, TaskState::Failed).await;
+    assert_eq!(active.load(Ordering::SeqCst), 2, "each attempt was started");
     let task = leasehold.tasks().unwrap().get(id).await.unwrap();
     assert_eq!(task.error.unwrap().to_string(), "timeout: it ran for 100ms");
 }
 
-/// The time counts from when the handler begins: a task that waits for its lock is not at work.
+/// The run time counts from the start of the handler, not while the task waits for its lock.
 #[tokio::test]
-async fn waiting_for_a_lock_is_no_runtime() {
+async fn waiting_for_a_lock_does_not_count_as_run_time() {
     let leasehold = memory().await;
     let worker = leasehold.worker().max_runtime(Duration::from_millis(200));
     let worker = worker.handle(|_: TaskContext<Say>| async move { Ok::<_, HandlerError>(()) });
     let guard = leasehold.lock("lock").acquire().await.unwrap();
     let _worker = worker.start().unwrap();
     let id = leasehold.enqueue(&Say { text: "a".to_owned() }).lock("lock").await.unwrap().id;
-    until_it_is(&leasehold, id, TaskState::Running).await;
+    until_state(&leasehold, id, TaskState::Running).await;
     tokio::time::sleep(Duration::from_millis(400)).await;
     guard.release().await.unwrap();
-    until_it_is(&leasehold, id, TaskState::Succeeded).await;
+    until_state(&leasehold, id, TaskState::Succeeded).await;
 }
 
 #[tokio::test]
-async fn an_interval_or_a_runtime_out_of_bounds_is_refused() {
+async fn an_interval_or_a_run_time_out_of_bounds_is_rejected() {
     let leasehold = memory().await;
     let plain = || leasehold.worker().handle(|_: TaskContext<Say>| async move { Ok::<_, HandlerError>(()) });
     for every in [Duration::ZERO, Duration::from_millis(9), Duration::from_hours(25)] {

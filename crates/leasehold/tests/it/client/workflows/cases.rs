@@ -1,59 +1,59 @@
-//! The one list of cases, and the macro that makes a test of each.
+//! List of cases, and the macro that defines a test for each of them.
 
-/// Makes one test per case. Give it the path of an `async fn() -> Lab`.
+/// Defines one test per case; the argument is the path of an `async fn() -> Lab`.
 macro_rules! workflow_cases {
     ($lab:path) => {
         crate::client::workflows::workflow_cases! { @tests $lab;
             starting:
-                a_start_makes_an_execution_that_can_be_found
-                an_execution_knows_who_started_it_and_why
-                the_same_key_while_it_waits_or_runs_is_the_same_execution
-                after_success_and_after_an_abort_the_key_means_the_same_execution
-                after_a_failure_the_key_starts_the_next_attempt
-                a_key_that_is_never_used_anew_means_the_failed_one
-                a_key_that_is_always_used_anew_starts_after_success
-                a_key_with_another_input_is_refused_and_names_the_execution
+                a_start_creates_an_execution_that_can_be_found
+                an_execution_has_its_caller_and_the_facts_of_its_start
+                a_key_in_use_returns_the_same_execution
+                after_success_or_abort_a_key_returns_the_same_execution
+                after_a_failure_a_key_starts_the_next_attempt
+                a_key_that_is_never_reused_returns_the_failed_execution
+                a_key_that_is_always_reused_starts_after_success
+                a_key_with_another_input_is_rejected_and_names_the_execution
                 a_key_that_is_free_again_can_be_used_with_another_input
-                the_key_stands_for_what_a_raw_input_means
-                another_execution_is_in_the_way_and_the_key_is_not_burnt
-                a_stranger_with_the_lock_is_in_the_way
-                executions_queue_in_order_and_no_more_than_may
-                a_start_that_may_be_skipped_is_skipped
-                an_execution_whose_runner_is_gone_is_in_nobodys_way
-                an_execution_whose_runner_waits_keeps_its_turn
-                what_is_wrong_with_a_value_is_told
+                a_key_stands_for_the_value_of_a_raw_input
+                a_rejected_start_does_not_use_up_its_key
+                another_holder_of_the_lock_blocks_a_start
+                executions_queue_in_order_up_to_the_limit
+                a_conflicting_start_is_skipped_on_request
+                an_execution_whose_runner_is_dead_blocks_no_other
+                an_execution_whose_runner_waits_keeps_its_position
+                invalid_arguments_of_a_start_are_rejected
             ;
-            racing:
-                of_a_hundred_starts_with_one_key_one_execution_comes
-                of_fifty_starts_with_keys_of_their_own_one_is_accepted
+            concurrency:
+                a_hundred_starts_with_one_key_create_one_execution
+                of_fifty_starts_with_different_keys_one_is_accepted
                 executions_of_one_workflow_never_run_together
             ;
             running:
                 an_execution_holds_the_lock_under_its_own_name_until_it_is_done
                 a_failed_handler_fails_the_execution_at_once
-                a_text_that_is_no_json_reaches_a_raw_handler_as_it_came
-                what_runs_too_long_is_aborted_and_the_next_one_goes
-                an_aborted_execution_keeps_its_lock_until_its_handler_is_gone
-                a_worker_that_ends_aborts_what_it_runs_and_has_taken_nothing_ahead
-                an_execution_waits_in_its_place_for_a_stranger_with_the_lock
-                who_loses_the_lock_has_failed
-                a_worker_that_vanishes_leaves_a_failed_execution_and_a_key_that_can_be_used
+                text_that_is_not_json_reaches_a_raw_handler_unchanged
+                an_execution_that_exceeds_its_run_time_is_aborted_and_the_next_one_runs
+                an_aborted_execution_keeps_its_lock_until_its_handler_has_ended
+                a_stopping_worker_aborts_its_execution_and_has_prefetched_none
+                an_execution_keeps_its_position_while_another_holder_has_the_lock
+                an_execution_that_loses_its_lock_fails
+                a_crashed_worker_leaves_a_failed_execution_and_a_reusable_key
             ;
-            by_hand:
+            admin:
                 executions_are_listed_by_workflow_and_state
-                the_lock_of_a_workflow_tells_who_has_it
-                a_lock_whose_execution_does_not_exist_is_cleared_on_sight
-                a_lock_whose_execution_is_over_is_cleared_by_the_sweeper
-                what_waits_is_stopped_at_once_and_what_is_over_is_not
-                unlocking_lets_the_next_start_go
+                the_lock_of_a_workflow_names_its_holder
+                a_lock_whose_execution_does_not_exist_is_cleared_by_a_start
+                a_lock_whose_execution_has_finished_is_cleared_by_maintenance
+                a_waiting_execution_is_aborted_at_once_and_a_finished_one_is_not
+                unlocking_allows_the_next_start
                 an_expired_execution_is_recovered_by_the_next_start
             ;
-            external:
-                somebody_else_takes_keeps_and_completes_an_execution
-                a_zombies_result_is_refused
-                an_abort_is_told_with_the_next_sign_of_life
-                nobody_takes_an_execution_whose_lock_a_stranger_has
-                a_taker_waits_in_the_queue_of_the_lock
+            external_worker:
+                an_external_worker_takes_renews_and_completes_an_execution
+                the_result_of_a_stale_token_is_rejected
+                an_abort_is_reported_with_the_next_heartbeat
+                an_execution_whose_lock_has_another_holder_is_not_taken
+                an_external_worker_waits_in_the_queue_of_the_lock
             ;
         }
     };

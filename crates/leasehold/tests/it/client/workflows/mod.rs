@@ -1,19 +1,19 @@
-//! Workflows through the client: every row of the table of starts, on every engine with tasks.
+//! Workflows through the client, on every engine with tasks.
 
-pub(crate) mod by_hand;
+pub(crate) mod admin;
 mod cases;
-pub(crate) mod external;
-pub(crate) mod lab;
-pub(crate) mod racing;
+pub(crate) mod concurrency;
+pub(crate) mod external_worker;
+pub(crate) mod fixture;
 pub(crate) mod running;
 pub(crate) mod starting;
 
 pub(crate) use cases::workflow_cases;
 
 mod memory {
-    super::workflow_cases!(crate::client::workflows::lab::memory);
+    super::workflow_cases!(crate::client::workflows::fixture::memory);
 }
 
 mod sqlite {
-    super::workflow_cases!(crate::client::workflows::lab::sqlite);
+    super::workflow_cases!(crate::client::workflows::fixture::sqlite);
 }

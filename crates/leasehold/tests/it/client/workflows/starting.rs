@@ -1,18 +1,18 @@
-//! What a start comes to: keys, locks, lines.
+//! Results of starts: keys, locks, queues.
 
 use std::time::Duration;
 
 use leasehold::model::{Holder, Reuse, TaskState, Ttl};
 use leasehold::{Error, ExecutionEnd, OnLocked, StartResult};
 
-use super::lab::{Lab, ada, deploy, ttl, why};
+use super::fixture::{Lab, ada, deploy, reason, ttl};
 use crate::client::support::until;
 
 impl Lab {
-    /// Takes the next execution and ends it so.
+    /// Takes the next execution and completes it with this end.
     pub(crate) async fn end(&self, end: ExecutionEnd) {
         let workflows = self.two.workflows().unwrap();
-        let taken = workflows.take(&[deploy()], ttl()).await.unwrap().expect("there is one to take");
+        let taken = workflows.take(&[deploy()], ttl()).await.unwrap().expect("there is an execution to take");
         workflows.complete(taken.id, taken.token, end).await.unwrap();
     }
 
@@ -25,7 +25,7 @@ fn failed() -> ExecutionEnd {
     ExecutionEnd::Failed("no such host".to_owned())
 }
 
-pub(crate) async fn a_start_makes_an_execution_that_can_be_found(lab: Lab) {
+pub(crate) async fn a_start_creates_an_execution_that_can_be_found(lab: Lab) {
     let start = lab.deploy().key("event-1").max_runtime(Duration::from_mins(1));
     let started = lab.started(start, "v1").await;
     assert_eq!((started.state, started.attempt, started.retry_of), (TaskState::Pending, 1, None));
@@ -35,23 +35,23 @@ pub(crate) async fn a_start_makes_an_execution_that_can_be_found(lab: Lab) {
     assert_eq!(found.max_runtime.map(Ttl::as_duration), Some(Duration::from_mins(1)));
     assert!(started.id.to_string().starts_with("exec_"));
     let this_process = format!(":{}", std::process::id());
-    assert!(found.started_by.is_some_and(|who| who.contains(&this_process)));
+    assert!(found.started_by.is_some_and(|caller| caller.contains(&this_process)));
 }
 
-pub(crate) async fn an_execution_knows_who_started_it_and_why(lab: Lab) {
+pub(crate) async fn an_execution_has_its_caller_and_the_facts_of_its_start(lab: Lab) {
     let ada = Holder::new("ada@laptop").unwrap();
     let start = |fact: &str| lab.deploy().key("k").started_by(&ada).fact("ticket", fact);
     let started = lab.started(start("OPS-7"), "v1").await;
     let found = lab.get(started.id).await;
     assert_eq!((found.started_by.as_deref(), found.facts.get("ticket")), (Some("ada@laptop"), Some("OPS-7")));
-    assert_eq!(found.input.read::<String>().unwrap(), "v1", "facts are no part of the input");
+    assert_eq!(found.input.read::<String>().unwrap(), "v1", "facts are not part of the input");
     // Another caller with the same event gets the same execution.
     let again = lab.duplicate(start("OPS-8"), "v1").await;
     assert_eq!((again.id, again.facts.get("ticket")), (started.id, Some("OPS-7")));
     assert!(lab.deploy().fact("", "x").start("v1").await.is_err());
 }
 
-pub(crate) async fn the_same_key_while_it_waits_or_runs_is_the_same_execution(lab: Lab) {
+pub(crate) async fn a_key_in_use_returns_the_same_execution(lab: Lab) {
     let started = lab.started(lab.deploy().key("k"), "v1").await;
     assert_eq!(lab.duplicate(lab.deploy().key("k"), "v1").await.id, started.id);
     let taken = lab.two.workflows().unwrap().take(&[deploy()], ttl()).await.unwrap().unwrap();
@@ -59,7 +59,7 @@ pub(crate) async fn the_same_key_while_it_waits_or_runs_is_the_same_execution(la
     assert_eq!((again.id, again.state), (taken.id, TaskState::Running));
 }
 
-pub(crate) async fn after_success_and_after_an_abort_the_key_means_the_same_execution(lab: Lab) {
+pub(crate) async fn after_success_or_abort_a_key_returns_the_same_execution(lab: Lab) {
     for (key, end) in [("done", ExecutionEnd::Succeeded(None)), ("stopped", ExecutionEnd::Aborted(None))] {
         let started = lab.started(lab.deploy().key(key), "v1").await;
         lab.end(end).await;
@@ -69,7 +69,7 @@ pub(crate) async fn after_success_and_after_an_abort_the_key_means_the_same_exec
     }
 }
 
-pub(crate) async fn after_a_failure_the_key_starts_the_next_attempt(lab: Lab) {
+pub(crate) async fn after_a_failure_a_key_starts_the_next_attempt(lab: Lab) {
     let mut earlier = lab.started(lab.deploy().key("k"), "v1").await;
     for attempt in 2..4 {
         lab.end(failed()).await;
@@ -81,14 +81,14 @@ pub(crate) async fn after_a_failure_the_key_starts_the_next_attempt(lab: Lab) {
     }
 }
 
-pub(crate) async fn a_key_that_is_never_used_anew_means_the_failed_one(lab: Lab) {
+pub(crate) async fn a_key_that_is_never_reused_returns_the_failed_execution(lab: Lab) {
     let started = lab.started(lab.deploy().key("k"), "v1").await;
     lab.end(failed()).await;
     let again = lab.duplicate(lab.deploy().key("k").reuse(Reuse::Never), "v1").await;
     assert_eq!((again.id, again.state), (started.id, TaskState::Failed));
 }
 
-pub(crate) async fn a_key_that_is_always_used_anew_starts_after_success(lab: Lab) {
+pub(crate) async fn a_key_that_is_always_reused_starts_after_success(lab: Lab) {
     let start = || lab.deploy().key("k").reuse(Reuse::Finished);
     let first = lab.started(start(), "v1").await;
     assert_eq!(lab.duplicate(start(), "v1").await.id, first.id, "not while it waits or runs");
@@ -97,7 +97,7 @@ pub(crate) async fn a_key_that_is_always_used_anew_starts_after_success(lab: Lab
     assert_eq!((second.attempt, second.retry_of), (2, Some(first.id)));
 }
 
-pub(crate) async fn a_key_with_another_input_is_refused_and_names_the_execution(lab: Lab) {
+pub(crate) async fn a_key_with_another_input_is_rejected_and_names_the_execution(lab: Lab) {
     let started = lab.started(lab.deploy().key("k"), "v1").await;
     for (state, reuse) in [(TaskState::Pending, Reuse::Finished), (TaskState::Failed, Reuse::Never)] {
         assert_eq!(lab.get(started.id).await.state, state);
@@ -118,7 +118,7 @@ pub(crate) async fn a_key_that_is_free_again_can_be_used_with_another_input(lab:
     assert_eq!((second.attempt, second.retry_of), (2, Some(first.id)));
 }
 
-pub(crate) async fn the_key_stands_for_what_a_raw_input_means(lab: Lab) {
+pub(crate) async fn a_key_stands_for_the_value_of_a_raw_input(lab: Lab) {
     let start = async |bytes: &[u8]| lab.deploy().key("k").start_raw(bytes).await;
     let StartResult::Started(first) = start(b"{\"a\": 1}").await.unwrap() else { panic!("not started") };
     assert!(
@@ -136,7 +136,7 @@ pub(crate) async fn the_key_stands_for_what_a_raw_input_means(lab: Lab) {
     assert_eq!(start(&[0xff]).await.unwrap_err().code(), "INVALID");
 }
 
-pub(crate) async fn another_execution_is_in_the_way_and_the_key_is_not_burnt(lab: Lab) {
+pub(crate) async fn a_rejected_start_does_not_use_up_its_key(lab: Lab) {
     let first = lab.started(lab.deploy().key("one"), "v1").await;
     for _ in 0..2 {
         assert_eq!(lab.locked(lab.deploy().key("two"), "v2").await, (Some(first.id), false));
@@ -148,11 +148,11 @@ pub(crate) async fn another_execution_is_in_the_way_and_the_key_is_not_burnt(lab
     lab.done().await;
     let second = lab.started(lab.deploy().key("two"), "anything else").await;
     assert_eq!((second.attempt, second.retry_of), (1, None));
-    let elsewhere = lab.one.workflow("other").start("v1").await.unwrap();
-    assert!(matches!(elsewhere, StartResult::Started(_)), "workflows are in nobody else's way");
+    let other = lab.one.workflow("other").start("v1").await.unwrap();
+    assert!(matches!(other, StartResult::Started(_)), "workflows do not block each other");
 }
 
-pub(crate) async fn a_stranger_with_the_lock_is_in_the_way(lab: Lab) {
+pub(crate) async fn another_holder_of_the_lock_blocks_a_start(lab: Lab) {
     let guard = lab.two.lock("workflow/deploy").holder("bob").acquire().await.unwrap();
     assert_eq!(lab.locked(lab.deploy().key("k"), "v1").await, (None, false));
     let skipped = lab.deploy().on_locked(OnLocked::Skip).start("v1").await.unwrap();
@@ -166,25 +166,25 @@ pub(crate) async fn a_stranger_with_the_lock_is_in_the_way(lab: Lab) {
     lab.done().await;
 }
 
-pub(crate) async fn executions_queue_in_order_and_no_more_than_may(lab: Lab) {
+pub(crate) async fn executions_queue_in_order_up_to_the_limit(lab: Lab) {
     let start = |input: &'static str| lab.deploy().key(input).on_locked(OnLocked::Queue(2)).start(input);
-    let mut line = vec![lab.started(lab.deploy(), "now").await];
+    let mut queue = vec![lab.started(lab.deploy(), "now").await];
     for input in ["a", "b"] {
         let StartResult::Queued(execution) = start(input).await.unwrap() else {
-            panic!("{input} is not in line")
+            panic!("{input} is not queued")
         };
         assert_eq!(execution.state, TaskState::Blocked);
-        line.push(execution);
+        queue.push(execution);
     }
     let error = start("c").await.unwrap_err();
     assert_eq!(error.code(), "WORKFLOW_LOCKED");
     assert!(error.to_string().contains("2 others wait"), "{error}");
-    assert_eq!(lab.locked(lab.deploy(), "v1").await.0, Some(line[0].id));
+    assert_eq!(lab.locked(lab.deploy(), "v1").await.0, Some(queue[0].id));
     let workflows = lab.two.workflows().unwrap();
     assert_eq!(workflows.lock(&deploy()).await.unwrap().queued, 2);
-    workflows.abort(line[1].id, ada(), Some(why())).await.unwrap();
-    let StartResult::Queued(last) = start("c").await.unwrap() else { panic!("there is a place again") };
-    for expected in [line[0].id, line[2].id, last.id] {
+    workflows.abort(queue[1].id, ada(), Some(reason())).await.unwrap();
+    let StartResult::Queued(last) = start("c").await.unwrap() else { panic!("the queue has room again") };
+    for expected in [queue[0].id, queue[2].id, last.id] {
         let taken = workflows.take(&[deploy()], ttl()).await.unwrap().unwrap();
         assert_eq!(taken.id, expected, "first come, first served");
         assert!(workflows.take(&[deploy()], ttl()).await.unwrap().is_none(), "one at a time");
@@ -192,7 +192,7 @@ pub(crate) async fn executions_queue_in_order_and_no_more_than_may(lab: Lab) {
     }
 }
 
-pub(crate) async fn a_start_that_may_be_skipped_is_skipped(lab: Lab) {
+pub(crate) async fn a_conflicting_start_is_skipped_on_request(lab: Lab) {
     let first = lab.started(lab.deploy(), "v1").await;
     let start = || lab.deploy().key("k").on_locked(OnLocked::Skip);
     let skipped = start().start("v2").await.unwrap();
@@ -205,7 +205,7 @@ pub(crate) async fn a_start_that_may_be_skipped_is_skipped(lab: Lab) {
     lab.started(start(), "v2").await;
 }
 
-pub(crate) async fn what_is_wrong_with_a_value_is_told(lab: Lab) {
+pub(crate) async fn invalid_arguments_of_a_start_are_rejected(lab: Lab) {
     let long = "x".repeat(247);
     let error = lab.one.workflow(long.as_str()).key("k").start("v1").await.unwrap_err();
     assert_eq!(error.to_string(), "the workflow name has 247 bytes; 246 is the most");
@@ -214,15 +214,15 @@ pub(crate) async fn what_is_wrong_with_a_value_is_told(lab: Lab) {
     assert_eq!(lab.deploy().max_runtime(Duration::ZERO).start("v1").await.unwrap_err().code(), "INVALID");
 }
 
-/// The one who started it was to run it, and was killed while it waited.
-pub(crate) async fn an_execution_whose_runner_is_gone_is_in_nobodys_way(lab: Lab) {
+/// The caller that started it was to run it, and crashed while it waited.
+pub(crate) async fn an_execution_whose_runner_is_dead_blocks_no_other(lab: Lab) {
     let short = Duration::from_millis(200);
     let gone = lab.started(lab.deploy().key("k").wanted(short), "v1").await;
     let waits = lab.deploy().wanted(short).on_locked(OnLocked::Queue(1)).start("v2").await.unwrap();
     assert!(matches!(waits, StartResult::Queued(_)));
-    // Nobody looks after the store but those who start.
+    // No maintenance runs except in the starts themselves.
     let next = async || matches!(lab.two.workflow("deploy").start("v3").await, Ok(StartResult::Started(_)));
-    until("the next one has its turn", next).await;
+    until("the next start succeeds", next).await;
     let gone = lab.get(gone.id).await;
     assert_eq!(gone.state, TaskState::Failed);
     assert!(gone.reason.unwrap().contains("runner is gone"));
@@ -231,7 +231,7 @@ pub(crate) async fn an_execution_whose_runner_is_gone_is_in_nobodys_way(lab: Lab
     assert_eq!(again.retry_of, Some(gone.id), "its key is not used up");
 }
 
-pub(crate) async fn an_execution_whose_runner_waits_keeps_its_turn(lab: Lab) {
+pub(crate) async fn an_execution_whose_runner_waits_keeps_its_position(lab: Lab) {
     let ttl = Ttl::from_secs(2);
     let started = lab.started(lab.deploy().wanted(ttl.as_duration()), "v1").await;
     let workflows = lab.two.workflows().unwrap();

@@ -1,0 +1,251 @@
+//! Threads that keep guards alive. One watches the time: it starts renewals and marks guards as
+//! lost at their deadline. The other has its own runtime and calls the store, so that no work of
+//! the caller can starve a renewal, and a guard that is dropped anywhere can still be released.
+//!
+//! They are separate because a call of the store may block its thread, as SQLite does while the
+//! disk is busy: the thread that watches deadlines never calls a store.
+
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio_util::task::TaskTracker;
+
+use super::locks::{Core, renew};
+use crate::error::{Error, Result, StoreErrorKind};
+use crate::store::BootInstant;
+
+/// Maximum length of one sleep: timers stop while the machine is suspended, the boot clock does not.
+const MAX_SLEEP: Duration = Duration::from_millis(250);
+/// Maximum time for which the thread continues after the last handle is dropped, to complete the
+/// work of dropped guards.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
+
+/// Background threads of a client.
+pub(super) struct BackgroundThreads {
+    handle: Handle,
+    tasks: TaskTracker,
+    timers: Arc<RenewalTimers>,
+    maintenance: Mutex<Option<MaintenanceThread>>,
+    /// Dropped with [`BackgroundThreads`], which ends the thread.
+    _alive: oneshot::Sender<()>,
+}
+
+/// Separate thread for work that may take long: recovery, schedules, retention. Heartbeats and
+/// renewals never wait for it.
+struct MaintenanceThread {
+    handle: Handle,
+    /// Dropped with [`BackgroundThreads`], which ends the thread.
+    _alive: oneshot::Sender<()>,
+}
+
+/// Timers of the guards: one per guard, for the next renewal or, while a renewal is in progress, for
+/// the deadline.
+#[derive(Default)]
+pub(super) struct RenewalTimers {
+    queue: Mutex<TimerQueue>,
+    wakeup: Condvar,
+}
+
+#[derive(Default)]
+struct TimerQueue {
+    due: BTreeMap<(BootInstant, u64), Weak<Core>>,
+    last_number: u64,
+    /// Time at which the thread wakes next; an earlier timer has to wake it.
+    next_wakeup: Option<BootInstant>,
+    /// Whether [`BackgroundThreads`] has been dropped.
+    closed: bool,
+}
+
+/// Key of a timer, used to cancel it.
+pub(super) type TimerKey = (BootInstant, u64);
+
+impl BackgroundThreads {
+    pub(super) fn start() -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        let runtime = runtime.map_err(cannot_start)?;
+        let (alive, ended) = oneshot::channel::<()>();
+        let (handle, tasks, timers) =
+            (runtime.handle().clone(), TaskTracker::new(), Arc::<RenewalTimers>::default());
+        let tracked = tasks.clone();
+        let thread = std::thread::Builder::new().name("leasehold-renew".to_owned());
+        thread
+            .spawn(move || {
+                runtime.block_on(async {
+                    let _ = ended.await;
+                    tracked.close();
+                    let _ = tokio::time::timeout(SHUTDOWN_GRACE, tracked.wait()).await;
+                });
+            })
+            .map_err(cannot_start)?;
+        let threads = Self {
+            handle: handle.clone(),
+            tasks: tasks.clone(),
+            timers: timers.clone(),
+            maintenance: Mutex::default(),
+            _alive: alive,
+        };
+        let timer = std::thread::Builder::new().name("leasehold-timer".to_owned());
+        timer.spawn(move || timers.run(&tasks, &handle)).map_err(cannot_start)?;
+        Ok(threads)
+    }
+
+    /// Runs work in the background that may take long. Its thread starts with the first such work;
+    /// if no thread can be started, the work runs on the thread of the renewals.
+    pub(super) fn spawn_maintenance(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let mut maintenance = self.maintenance.lock().unwrap_or_else(PoisonError::into_inner);
+        if maintenance.is_none() {
+            match MaintenanceThread::start() {
+                Ok(thread) => *maintenance = Some(thread),
+                Err(error) => {
+                    tracing::warn!(%error, "failed to start the maintenance thread; using the renewal thread");
+                }
+            }
+        }
+        maintenance.as_ref().map_or(&self.handle, |maintenance| &maintenance.handle).spawn(work);
+    }
+
+    /// Runs work in the background; [`finish`](Self::finish) waits for it.
+    pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn_on(work, &self.handle);
+    }
+
+    /// Runs work in the background that [`finish`](Self::finish) does not wait for.
+    pub(super) fn spawn_detached(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.handle.spawn(work);
+    }
+
+    /// Returns the result of the work if it ends within `limit`. Uses the timer of the renewal
+    /// thread, because the caller's runtime may have none.
+    pub(super) async fn within<T>(&self, limit: Duration, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = pin!(work);
+        let first = poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await;
+        if let Poll::Ready(done) = first {
+            return Some(done);
+        }
+        let timer = {
+            let _runtime = self.handle.enter();
+            tokio::time::sleep(limit)
+        };
+        tokio::select! {
+            biased;
+            done = work => Some(done),
+            () = timer => None,
+        }
+    }
+
+    /// Waits until all work that was passed to [`spawn`](Self::spawn) is done.
+    pub(super) async fn finish(&self) {
+        self.tasks.close();
+        self.tasks.wait().await;
+        self.tasks.reopen();
+    }
+
+    pub(super) fn timers(&self) -> &Arc<RenewalTimers> {
+        &self.timers
+    }
+}
+
+impl Drop for BackgroundThreads {
+    fn drop(&mut self) {
+        self.timers.queue().closed = true;
+        self.timers.wakeup.notify_one();
+    }
+}
+
+impl MaintenanceThread {
+    fn start() -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        let runtime = runtime.map_err(cannot_start)?;
+        let (alive, ended) = oneshot::channel::<()>();
+        let handle = runtime.handle().clone();
+        let thread = std::thread::Builder::new().name("leasehold-maint".to_owned());
+        let work = move || runtime.block_on(async { _ = ended.await });
+        thread.spawn(work).map_err(cannot_start)?;
+        Ok(Self { handle, _alive: alive })
+    }
+}
+
+impl RenewalTimers {
+    /// Schedules a guard for this time.
+    pub(super) fn schedule(&self, due: BootInstant, guard: Weak<Core>) -> TimerKey {
+        let mut queue = self.queue();
+        queue.last_number += 1;
+        let key = (due, queue.last_number);
+        queue.due.insert(key, guard);
+        let is_earliest = queue.next_wakeup.is_none_or(|next| due < next);
+        if is_earliest {
+            queue.next_wakeup = Some(due);
+            drop(queue);
+            self.wakeup.notify_one();
+        }
+        key
+    }
+
+    /// Cancels a timer. The thread may wake once without need, which is cheaper than waking it now.
+    pub(super) fn cancel(&self, key: TimerKey) {
+        self.queue().due.remove(&key);
+    }
+
+    /// Watches the timers until [`BackgroundThreads`] is dropped. Never calls a store or waits for
+    /// one.
+    fn run(self: &Arc<Self>, tasks: &TaskTracker, handle: &Handle) {
+        loop {
+            let due = {
+                let mut queue = self.queue();
+                loop {
+                    if queue.closed {
+                        return;
+                    }
+                    let now = BootInstant::now();
+                    let due = queue.take_due(now);
+                    if !due.is_empty() {
+                        break due;
+                    }
+                    queue = match queue.next_wakeup {
+                        Some(next) => {
+                            let sleep = next.after(now).min(MAX_SLEEP);
+                            let woken = self.wakeup.wait_timeout(queue, sleep);
+                            woken.unwrap_or_else(PoisonError::into_inner).0
+                        }
+                        None => self.wakeup.wait(queue).unwrap_or_else(PoisonError::into_inner),
+                    };
+                }
+            };
+            for guard in due.iter().filter_map(Weak::upgrade) {
+                if guard.timer_fired(self, BootInstant::now()) {
+                    tasks.spawn_on(renew(guard, self.clone()), handle);
+                }
+            }
+        }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, TimerQueue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl TimerQueue {
+    fn take_due(&mut self, now: BootInstant) -> Vec<Weak<Core>> {
+        let due = match self.due.first_key_value() {
+            Some(((first, _), _)) if *first <= now => {
+                let later = self.due.split_off(&(now.plus(Duration::from_micros(1)), 0));
+                std::mem::replace(&mut self.due, later).into_values().collect()
+            }
+            _ => Vec::new(),
+        };
+        self.next_wakeup = self.due.first_key_value().map(|((due, _), _)| *due);
+        due
+    }
+}
+
+fn cannot_start(error: std::io::Error) -> Error {
+    let message = "the thread that renews leases cannot be started";
+    Error::store(StoreErrorKind::Unavailable, message, "raise the limit of threads of this user")
+        .because(error)
+}

@@ -1,0 +1,378 @@
+//! State that a guard, its renewals and its work share: leases, status, loss, release.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::acquire::AcquiredLease;
+use super::guard::{GuardState, GuardStatus};
+use super::in_doubt::{self, Released};
+use super::notifications::Notifications;
+use crate::client::background::{RenewalTimers, TimerKey};
+use crate::client::leasehold::{Inner, unexpected};
+use crate::error::{Error, Result};
+use crate::model::{Acquire, Lease, LockName, LockOp, Outcome, Release, Ttl};
+use crate::store::{BootInstant, LockStore};
+
+/// Maximum delay before a lease that was granted to a ticket is extended from the ticket lifetime
+/// to its full TTL. A holder that releases earlier saves the round trip.
+const CONFIRM_AFTER: Duration = Duration::from_millis(50);
+/// Maximum time for which the release of each remaining lease of a lost guard is retried.
+const RELEASE_REMAINING_FOR: Duration = Duration::from_secs(2);
+
+/// Status of a guard and its observers. Most guards have none, so the channels are created on first
+/// use.
+pub(super) struct GuardNotifier {
+    pub(super) status: GuardStatus,
+    watch: Option<watch::Sender<GuardStatus>>,
+    lost: Option<CancellationToken>,
+}
+
+impl GuardNotifier {
+    fn change(&mut self, change: impl FnOnce(&mut GuardStatus)) {
+        change(&mut self.status);
+        if let Some(watch) = &self.watch {
+            watch.send_replace(self.status.clone());
+        }
+        if let (GuardState::Lost, Some(lost)) = (self.status.state, &self.lost) {
+            lost.cancel();
+        }
+    }
+}
+
+/// State that a guard, its renewals and its work share.
+pub(in crate::client) struct Core {
+    pub(super) inner: Arc<Inner>,
+    renew_at: f64,
+    /// Time at which the guard is lost even if its leases last longer.
+    max_hold: Option<MaxHold>,
+    leases: Mutex<Vec<AcquiredLease>>,
+    notifier: Mutex<GuardNotifier>,
+    lost_reason: Mutex<Option<Loss>>,
+    /// Whether the guard has been released or lost: its leases are not renewed any more.
+    closed: AtomicBool,
+    /// After a loss: whether the remaining leases have been released, or are intentionally left held.
+    pub(super) released: AtomicBool,
+    /// Whether a renewal is in progress.
+    renewing: AtomicBool,
+    pub(super) notifications: Mutex<Notifications>,
+    timer: Mutex<Option<TimerKey>>,
+}
+
+/// Renewal options of a guard.
+#[derive(Clone, Copy)]
+pub(super) struct RenewalOptions {
+    /// Fraction of the TTL after which the leases are renewed.
+    pub(super) renew_at: f64,
+    /// Maximum time from the grant, after which the guard is lost.
+    pub(super) max_hold: Option<Ttl>,
+}
+
+/// Time limit that the caller set for a guard.
+#[derive(Clone, Copy)]
+struct MaxHold {
+    ends_at: BootInstant,
+    duration: Ttl,
+}
+
+/// Reason of a loss.
+struct Loss {
+    lock: LockName,
+    reason: String,
+    /// Index of the lease that the store reported as ended.
+    ended: Option<usize>,
+}
+
+impl Core {
+    /// Creates the state of a guard of one lease and schedules the first renewal.
+    pub(super) fn start(inner: Arc<Inner>, first: AcquiredLease, options: RenewalOptions) -> Arc<Self> {
+        let RenewalOptions { renew_at, max_hold } = options;
+        let since = first.since;
+        let max_hold =
+            max_hold.map(|duration| MaxHold { ends_at: since.plus(duration.as_duration()), duration });
+        let valid_until =
+            max_hold.map_or(first.valid_until, |max_hold| max_hold.ends_at.min(first.valid_until));
+        let status = GuardStatus { state: GuardState::Held, valid_until, release_request: None };
+        let core = Arc::new(Self {
+            inner,
+            renew_at,
+            max_hold,
+            leases: Mutex::new(vec![first]),
+            notifier: Mutex::new(GuardNotifier { status, watch: None, lost: None }),
+            lost_reason: Mutex::default(),
+            closed: AtomicBool::new(false),
+            released: AtomicBool::new(false),
+            renewing: AtomicBool::new(false),
+            notifications: Mutex::default(),
+            timer: Mutex::default(),
+        });
+        core.schedule_renewal(core.inner.background.timers(), since);
+        core
+    }
+
+    pub(super) fn locks(&self) -> &dyn LockStore {
+        self.inner.locks()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.leases().len()
+    }
+
+    pub(super) fn lease(&self, at: usize) -> (LockName, Lease) {
+        let held = &self.leases()[at];
+        (held.name.clone(), held.lease.clone())
+    }
+
+    pub(super) fn names(&self) -> String {
+        let names: Vec<_> = self.leases().iter().map(|held| held.name.to_string()).collect();
+        names.join(", ")
+    }
+
+    pub(super) fn valid_until(&self) -> BootInstant {
+        self.notifier().status.valid_until
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Schedules the next renewal after the configured fraction of the remaining time. A guard has
+    /// one timer.
+    pub(super) fn schedule_renewal(self: &Arc<Self>, timers: &RenewalTimers, now: BootInstant) {
+        let mut wait = self.valid_until().after(now).mul_f64(self.renew_at);
+        if self.leases().iter().any(AcquiredLease::is_short) {
+            wait = wait.min(CONFIRM_AFTER);
+        }
+        if self.lasts_until_max_hold() {
+            wait = self.valid_until().after(now);
+        }
+        self.set_timer(timers, self.timer_due(now, now.plus(wait)));
+    }
+
+    /// Returns whether no renewal is needed because every lease lasts until the time limit of the
+    /// caller.
+    fn lasts_until_max_hold(&self) -> bool {
+        let last = self.leases().iter().map(|held| held.valid_until).min();
+        self.max_hold.zip(last).is_some_and(|(max_hold, last)| max_hold.ends_at <= last)
+    }
+
+    pub(super) fn set_timer(self: &Arc<Self>, timers: &RenewalTimers, due: BootInstant) {
+        let mut timer = self.timer.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(earlier) = timer.take() {
+            timers.cancel(earlier);
+        }
+        if !self.is_closed() {
+            *timer = Some(timers.schedule(due, Arc::downgrade(self)));
+        }
+    }
+
+    /// Handles the timer of a guard; returns whether the guard is to be renewed now. Marks the
+    /// guard as lost if its deadline has passed. Otherwise sets the timer to the deadline first, so
+    /// that the guard is lost on time whatever the result of that renewal.
+    pub(in crate::client) fn timer_fired(self: &Arc<Self>, timers: &RenewalTimers, now: BootInstant) -> bool {
+        let valid_until = self.valid_until();
+        if self.is_closed() {
+            return false;
+        }
+        if now >= valid_until {
+            self.lose_at_deadline();
+            return false;
+        }
+        self.set_timer(timers, valid_until);
+        !self.renewing.swap(true, Ordering::AcqRel)
+    }
+
+    pub(super) fn renewal_ended(&self) {
+        self.renewing.store(false, Ordering::Release);
+    }
+
+    pub(super) fn add(&self, lease: AcquiredLease) {
+        let valid_until = lease.valid_until;
+        let mut leases = self.leases();
+        leases.push(lease);
+        // While `leases` is locked: a renewal that ends now must not set a time that ignores this
+        // lease.
+        self.notifier().change(|status| status.valid_until = status.valid_until.min(valid_until));
+    }
+
+    pub(super) fn renewed(&self, at: usize, lease: Lease, sent: BootInstant) {
+        let mut leases = self.leases();
+        leases[at].valid_until = sent.plus(lease.expires_at.since(lease.renewed_at));
+        leases[at].lease = lease;
+        let valid_until = leases
+            .iter()
+            .map(|held| held.valid_until)
+            .chain(self.max_hold.map(|max_hold| max_hold.ends_at))
+            .min();
+        let release_request = leases.iter().find_map(|held| held.lease.asked.clone());
+        let mut notifier = self.notifier();
+        if notifier.status.state != GuardState::Lost {
+            notifier.change(|status| {
+                status.valid_until = valid_until.unwrap_or(status.valid_until);
+                status.release_request = release_request;
+            });
+        }
+    }
+
+    pub(super) fn set_state(&self, state: GuardState) {
+        let mut notifier = self.notifier();
+        if notifier.status.state != state && notifier.status.state != GuardState::Lost {
+            notifier.change(|status| status.state = state);
+        }
+    }
+
+    /// Marks the guard as lost because the lease on this lock is lost. The other leases stay held
+    /// until the guard is dropped or released, because its work may not have stopped yet, but they
+    /// are not renewed any more. `ended` is the index of the lease that the store reported as
+    /// ended.
+    pub(super) fn lose(&self, lock: LockName, reason: String, ended: Option<usize>) {
+        let mut loss = self.lost_reason.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return; // Released in the meantime: not a loss.
+        }
+        let (lost_lock, lost_reason) = (lock.clone(), reason.clone());
+        *loss = Some(Loss { lock, reason, ended });
+        self.set_state(GuardState::Lost);
+        drop(loss);
+        // Logged after the mutex is unlocked, because the log subscriber may be slow.
+        tracing::warn!(lock = %lost_lock, reason = lost_reason, "a lease was lost");
+    }
+
+    pub(super) fn lose_at_deadline(&self) {
+        let first = self.leases().iter().min_by_key(|held| held.valid_until).map(|held| held.name.clone());
+        if let Some(lock) = first {
+            let reason = match self.max_hold.filter(|max_hold| max_hold.ends_at <= BootInstant::now()) {
+                Some(MaxHold { duration, .. }) => {
+                    format!("it was held for {duration}, the maximum that its holder allowed")
+                }
+                None => "it could not be renewed in time".to_owned(),
+            };
+            self.lose(lock, reason, None);
+        }
+    }
+
+    pub(super) fn lost_error(&self) -> Error {
+        let loss = self.lost_reason.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*loss {
+            Some(Loss { lock, reason, .. }) => Error::Lost { lock: lock.clone(), reason: reason.clone() },
+            None => Error::Lost { lock: self.lease(0).0, reason: "it has been released".to_owned() },
+        }
+    }
+
+    /// Releases in the background every lease of a lost guard that the store has not reported as
+    /// ended. A renewal that did not succeed in time may have been executed by the store
+    /// nevertheless.
+    pub(super) fn release_remaining(self: &Arc<Self>, done: Option<oneshot::Sender<()>>) {
+        let ended = match &*self.lost_reason.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(loss) => loss.ended,
+            None => return,
+        };
+        if self.released.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let core = self.clone();
+        self.inner.background.spawn(async move {
+            for at in (0..core.len()).rev().filter(|at| Some(*at) != ended) {
+                let (name, release) = core.release_op(at, None);
+                let until = BootInstant::now().plus(RELEASE_REMAINING_FOR);
+                if let Err(error) = in_doubt::release(core.locks(), &name, &release, until).await {
+                    tracing::debug!(lock = %name, %error, "failed to release a lease of a lost guard; it will expire");
+                }
+            }
+            drop(done);
+        });
+    }
+
+    /// Ends the renewals. Returns `false` if the guard had already been released or lost.
+    pub(super) fn close(&self) -> bool {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return false;
+        }
+        if let Some(timer) = self.timer.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            self.inner.background.timers().cancel(timer);
+        }
+        self.unsubscribe();
+        true
+    }
+
+    /// Repeats the acquire with the same id: the lease gets its full TTL, and the store counts no
+    /// renewal.
+    pub(super) async fn confirm(&self, at: usize) -> Result<()> {
+        let (name, lease) = self.lease(at);
+        let (sent, until) = (BootInstant::now(), self.leases()[at].valid_until);
+        if until.after(sent) > lease.ask.ttl.as_duration().mul_f64(0.9) {
+            return Ok(());
+        }
+        let acquire = Acquire { ask: lease.ask.clone(), queue: None, steal_after: None };
+        match self.locks().apply(&name, &LockOp::Acquire(acquire)).await? {
+            Outcome::Granted(lease) => {
+                self.renewed(at, lease, sent);
+                Ok(())
+            }
+            Outcome::Conflict(conflict) => {
+                let conflict = Box::new(conflict);
+                Err(Error::Conflict { lock: name, conflict, waited: Duration::ZERO })
+            }
+            other => Err(unexpected(&name, other)),
+        }
+    }
+
+    pub(super) async fn release(self: &Arc<Self>, at_least: Option<Ttl>) -> Result<()> {
+        if !self.close() {
+            self.release_remaining(None);
+            return Err(self.lost_error());
+        }
+        let mut failed = Ok(());
+        // In reverse order of acquisition; a failed release does not prevent the others.
+        for at in (0..self.len()).rev() {
+            if let Err(error) = self.release_one(at, at_least).await {
+                failed = Err(error);
+            }
+        }
+        failed
+    }
+
+    async fn release_one(&self, at: usize, at_least: Option<Ttl>) -> Result<()> {
+        let (name, release) = self.release_op(at, at_least);
+        match in_doubt::release(self.locks(), &name, &release, self.valid_until()).await? {
+            Released::Yes(_) => Ok(()),
+            Released::Ended(_) => {
+                let (id, token) = (release.lease_id, release.token);
+                let reason = in_doubt::end_reason(self.locks(), &name, id, token).await;
+                let reason = reason.unwrap_or_else(|| "it had ended before it was released".to_owned());
+                Err(Error::Lost { lock: name, reason })
+            }
+        }
+    }
+
+    fn release_op(&self, at: usize, at_least: Option<Ttl>) -> (LockName, Release) {
+        let (name, lease) = self.lease(at);
+        (name, Release { lease_id: lease.ask.lease_id, token: lease.token, at_least })
+    }
+
+    pub(super) fn watch(&self) -> watch::Receiver<GuardStatus> {
+        let mut notifier = self.notifier();
+        let GuardNotifier { status, watch, .. } = &mut *notifier;
+        watch.get_or_insert_with(|| watch::Sender::new(status.clone())).subscribe()
+    }
+
+    pub(super) fn lost(&self) -> CancellationToken {
+        let mut notifier = self.notifier();
+        let lost = notifier.lost.get_or_insert_default().clone();
+        if notifier.status.state == GuardState::Lost {
+            lost.cancel();
+        }
+        lost
+    }
+
+    pub(super) fn notifier(&self) -> MutexGuard<'_, GuardNotifier> {
+        self.notifier.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn leases(&self) -> MutexGuard<'_, Vec<AcquiredLease>> {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

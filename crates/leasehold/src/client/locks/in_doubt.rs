@@ -1,0 +1,194 @@
+//! Operations that end a lease, or request its end, when a response was lost. It is unknown whether
+//! the store executed such an operation: this file sends it again, or reads the lock, until the
+//! result for the caller is known.
+//!
+//! A store does not resend these operations by itself once it may have begun them: the second
+//! response would be `NotHeld`, and only the caller of the first attempt knows that the first
+//! attempt may have been executed.
+
+use std::time::Duration;
+
+use crate::client::leasehold::unexpected;
+use crate::error::Result;
+use crate::model::{
+    Event, EventKind, ForceRelease, Lease, LeaseId, Leave, LockName, LockOp, NotHeld, Outcome, Release,
+    RequestRelease, Status, Token,
+};
+use crate::store::{BootInstant, EventRange, ListEvents, LockStore};
+
+/// Maximum time for which an operation is sent again if no lease limits it.
+pub(in crate::client) const RETRY_FOR: Duration = Duration::from_secs(5);
+/// Initial and maximum delay after a failed attempt.
+const RETRY_DELAY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// Number of the newest events of a lock that are read to find out how a lease ended.
+const SEARCHED_EVENTS: u32 = 50;
+
+/// Result of a release.
+#[derive(Debug)]
+pub(in crate::client) enum Released {
+    /// The lease has been released; by an earlier attempt if the value is `None`.
+    Yes(Option<Lease>),
+    /// The lease had already ended in another way.
+    Ended(NotHeld),
+}
+
+/// Releases a lease. Sends the operation again until `until` if responses are lost.
+pub(in crate::client) async fn release(
+    locks: &dyn LockStore,
+    name: &LockName,
+    release: &Release,
+    until: BootInstant,
+) -> Result<Released> {
+    let sent = send(locks, name, &LockOp::Release(release.clone()), until).await?;
+    match sent.outcome {
+        Outcome::Released(lease) => Ok(Released::Yes(Some(lease))),
+        Outcome::NotHeld(now) if sent.in_doubt => {
+            // If the history does not reach back that far, an earlier attempt is the likely reason.
+            let end = ending_event(locks, name, release.lease_id, release.token).await;
+            let ours = end.is_none_or(|event| event.kind == EventKind::Released);
+            Ok(if ours { Released::Yes(None) } else { Released::Ended(now) })
+        }
+        Outcome::NotHeld(now) => Ok(Released::Ended(now)),
+        other => Err(unexpected(name, other)),
+    }
+}
+
+/// Ends the lease with that token by force. Returns `None` if the lease has ended since an earlier
+/// attempt whose response was lost.
+pub(in crate::client) async fn force_release(
+    locks: &dyn LockStore,
+    name: &LockName,
+    force: ForceRelease,
+) -> Result<Option<Lease>> {
+    let until = BootInstant::now().plus(RETRY_FOR);
+    let sent = send(locks, name, &LockOp::ForceRelease(force), until).await?;
+    match sent.outcome {
+        Outcome::Forced(lease) => Ok(Some(lease)),
+        Outcome::NotHeld(_) if sent.in_doubt => Ok(None),
+        other => Err(unexpected(name, other)),
+    }
+}
+
+/// Requests the release from the holders and returns their number. Returns zero if an earlier
+/// attempt may have reached holders that have released since.
+pub(in crate::client) async fn request_release(
+    locks: &dyn LockStore,
+    name: &LockName,
+    request: RequestRelease,
+) -> Result<u32> {
+    let until = BootInstant::now().plus(RETRY_FOR);
+    let sent = send(locks, name, &LockOp::RequestRelease(request), until).await?;
+    match sent.outcome {
+        Outcome::Asked(count) => Ok(count),
+        Outcome::NotHeld(_) if sent.in_doubt => Ok(0),
+        other => Err(unexpected(name, other)),
+    }
+}
+
+/// Withdraws a request, whether queued or granted. Idempotent.
+pub(super) async fn withdraw(locks: &dyn LockStore, name: &LockName, lease_id: LeaseId) -> Result<()> {
+    let until = BootInstant::now().plus(RETRY_FOR);
+    send(locks, name, &LockOp::Leave(Leave { lease_id }), until).await.map(drop)
+}
+
+/// Applies an operation for a caller that does not need to know whether this or an earlier attempt
+/// was executed.
+pub(in crate::client) async fn apply(locks: &dyn LockStore, name: &LockName, op: &LockOp) -> Result<Outcome> {
+    Ok(send(locks, name, op, BootInstant::now().plus(RETRY_FOR)).await?.outcome)
+}
+
+/// Response, and whether an earlier attempt may have been executed.
+struct Sent {
+    outcome: Outcome,
+    in_doubt: bool,
+}
+
+async fn send(locks: &dyn LockStore, name: &LockName, op: &LockOp, until: BootInstant) -> Result<Sent> {
+    let mut error = match locks.apply(name, op).await {
+        Ok(outcome) => return Ok(Sent { outcome, in_doubt: false }),
+        Err(error) => error,
+    };
+    let mut delay = RETRY_DELAY.0;
+    loop {
+        let left = until.after(BootInstant::now());
+        if !error.is_retryable() || left.is_zero() {
+            return Err(error);
+        }
+        let refused_for = error.retry_after().unwrap_or_default();
+        if refused_for >= left {
+            return Err(error); // The store accepts no request before the deadline.
+        }
+        tracing::debug!(lock = %name, %error, "the store did not answer; sending the operation again");
+        tokio::time::sleep(delay.max(refused_for).min(left)).await;
+        delay = (delay * 2).min(RETRY_DELAY.1);
+        let resend = async {
+            if let LockOp::RequestRelease(request) = op
+                && let Some(count) = count_already_requested(locks, name, request).await?
+            {
+                return Ok(Outcome::Asked(count));
+            }
+            locks.apply(name, op).await
+        };
+        match tokio::time::timeout(until.after(BootInstant::now()), resend).await {
+            Ok(Ok(outcome)) => return Ok(Sent { outcome, in_doubt: true }),
+            Ok(Err(next)) => error = next,
+            Err(_) => return Err(error),
+        }
+    }
+}
+
+/// Returns the number of holders that this caller has already asked to release; `None` unless all
+/// holders that the request addresses have been asked.
+async fn count_already_requested(
+    locks: &dyn LockStore,
+    name: &LockName,
+    request: &RequestRelease,
+) -> Result<Option<u32>> {
+    let Some(record) = locks.get(name).await? else { return Ok(None) };
+    let now = locks.now().await?;
+    let is_addressed = |lease: &&Lease| request.token.is_none_or(|token| token == lease.token);
+    let asked = |lease: &Lease| {
+        lease.asked.as_ref().is_some_and(|asked| asked.by == request.by && asked.reason == request.reason)
+    };
+    let (mut count, mut all) = (0, true);
+    for lease in record.live(now).filter(is_addressed).filter(|lease| lease.status != Status::Released) {
+        count += 1;
+        all &= asked(lease);
+    }
+    Ok((count > 0 && all).then_some(count))
+}
+
+/// Returns a message that describes how a lease ended, if the history still contains the event.
+pub(super) async fn end_reason(
+    locks: &dyn LockStore,
+    name: &LockName,
+    lease_id: LeaseId,
+    token: Token,
+) -> Option<String> {
+    let event = ending_event(locks, name, lease_id, token).await?;
+    let reason = event.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
+    Some(match event.kind {
+        EventKind::Forced => {
+            let by = event.by.map_or("another client".to_owned(), |by| by.to_string());
+            format!("{by} took it by force{reason}")
+        }
+        EventKind::Stolen => "another client took it, as it had not been renewed for long enough".to_owned(),
+        EventKind::Expired => format!("it expired before it was released{reason}"),
+        _ => "it had been released already, by its id and token".to_owned(),
+    })
+}
+
+/// Returns the event that ended a lease.
+async fn ending_event(
+    locks: &dyn LockStore,
+    name: &LockName,
+    lease_id: LeaseId,
+    token: Token,
+) -> Option<Event> {
+    let query = ListEvents { lock: Some(name.clone()), span: EventRange::Newest, limit: SEARCHED_EVENTS };
+    let events = locks.history(&query).await.ok()?.items;
+    let ends = |kind| {
+        matches!(kind, EventKind::Released | EventKind::Expired | EventKind::Stolen | EventKind::Forced)
+    };
+    events.into_iter().find(|event| ends(event.kind) && event.lease_id == lease_id && event.token == token)
+}

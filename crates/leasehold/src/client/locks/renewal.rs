@@ -1,0 +1,140 @@
+//! Renewal of a guard: retries until it succeeds or the lease has expired.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::guard::GuardState;
+use super::guard_core::Core;
+use crate::client::background::RenewalTimers;
+use crate::client::leasehold::unexpected;
+use crate::error::{Error, StoreErrorKind};
+use crate::model::{LockName, NotHeld, Outcome, Renew};
+use crate::store::BootInstant;
+
+/// Initial and maximum delay after a failed attempt.
+const RETRY_DELAY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// Delay between the subscription to notifications and the check of the leases.
+const SUBSCRIPTION_DELAY: Duration = Duration::from_millis(100);
+/// Number of consecutive permanent errors after which the lease is lost at once. A single one may
+/// be a transmission error.
+const MAX_PERMANENT_ERRORS: u32 = 2;
+
+/// Renews all leases of a guard and schedules its next renewal. A single failure never ends the
+/// loop: only success, the store's report that the lease has ended, repeated permanent errors, or
+/// the deadline does. Another thread, which does not depend on this task, watches the deadline as
+/// well.
+pub(in crate::client) async fn renew(core: Arc<Core>, timers: Arc<RenewalTimers>) {
+    let in_progress = RenewalInProgress(core.clone());
+    if let Some(left) = core.subscribe()
+        && tokio::time::timeout(left, is_unchanged(&core)).await == Ok(true)
+    {
+        drop(in_progress);
+        return core.schedule_next(&timers);
+    }
+    let (mut delay, mut permanent_errors, mut failed) = (RETRY_DELAY.0, 0, false);
+    loop {
+        let left = core.valid_until().after(BootInstant::now());
+        if core.is_closed() {
+            return;
+        }
+        if left == Duration::ZERO {
+            return core.lose_at_deadline();
+        }
+        core.mark_notifications_handled();
+        match tokio::time::timeout(left, renew_once(&core)).await {
+            Ok(Ok(())) => {
+                if failed {
+                    tracing::warn!(locks = %core.names(), "a renewal succeeded after failures");
+                }
+                // Before the next timer is set: a timer that fired before this drop would find a
+                // renewal in progress.
+                drop(in_progress);
+                return core.schedule_next(&timers);
+            }
+            Ok(Err(RenewalFailure::NotHeld { at, name, now })) => {
+                let holder = now.holders.first().map(|held| format!("{} has the lock now", held.holder));
+                let reason = holder.unwrap_or_else(|| "the store no longer knows it".to_owned());
+                return core.lose(name, reason, Some(at));
+            }
+            Ok(Err(RenewalFailure::Store { name, error })) => {
+                permanent_errors = if is_permanent(&error) { permanent_errors + 1 } else { 0 };
+                if permanent_errors == MAX_PERMANENT_ERRORS {
+                    return core.lose(name, format!("it cannot be renewed: {error}"), None);
+                }
+                // Warn once, not at every attempt.
+                if failed {
+                    tracing::debug!(locks = %core.names(), %error, "a renewal failed again");
+                } else {
+                    tracing::warn!(locks = %core.names(), %error, "a renewal failed; retrying");
+                }
+                failed = true;
+                core.set_state(GuardState::Uncertain);
+            }
+            Err(_) => {}
+        }
+        tokio::time::sleep(delay.min(left)).await;
+        delay = (delay * 2).min(RETRY_DELAY.1);
+    }
+}
+
+/// Marks the guard as being renewed until dropped, also on a panic.
+struct RenewalInProgress(Arc<Core>);
+
+impl Drop for RenewalInProgress {
+    fn drop(&mut self) {
+        self.0.renewal_ended();
+    }
+}
+
+/// Returns whether the store has every lease in the state that this guard knows. Other callers may
+/// have changed one before the subscription began.
+async fn is_unchanged(core: &Core) -> bool {
+    // A subscription takes some time to reach the engine.
+    tokio::time::sleep(SUBSCRIPTION_DELAY).await;
+    for at in 0..core.len() {
+        let (name, lease) = core.lease(at);
+        // If the store does not answer, the renewal will detect it.
+        if let Ok(peek) = core.locks().peek(&name, &lease.ask.lease_id).await {
+            let found = peek.lease.filter(|found| found.token == lease.token);
+            if found.is_none_or(|found| (found.status, found.asked) != (lease.status, lease.asked)) {
+                return false;
+            }
+        }
+    }
+    true
+}
+
+enum RenewalFailure {
+    NotHeld { at: usize, name: LockName, now: Box<NotHeld> },
+    Store { name: LockName, error: Error },
+}
+
+/// Returns whether no later attempt can succeed, for example because the file of the store was
+/// removed.
+fn is_permanent(error: &Error) -> bool {
+    let Error::Store { kind, .. } = error else { return false };
+    // A missing permission can be restored: such a lease is retried until its deadline.
+    matches!(kind, StoreErrorKind::Broken | StoreErrorKind::Misconfigured | StoreErrorKind::NotSupported)
+}
+
+async fn renew_once(core: &Core) -> Result<(), RenewalFailure> {
+    for at in 0..core.len() {
+        let (name, lease) = core.lease(at);
+        let renew = Renew { lease_id: lease.ask.lease_id, token: lease.token, ttl: None };
+        let op = core.inner.renewal(renew);
+        let sent = BootInstant::now();
+        match core.locks().apply(&name, &op).await {
+            Ok(Outcome::Renewed(lease)) => core.renewed(at, lease, sent),
+            Ok(Outcome::NotHeld(now)) => {
+                return Err(RenewalFailure::NotHeld { at, name, now: Box::new(now) });
+            }
+            Ok(other) => {
+                let error = unexpected(&name, other);
+                return Err(RenewalFailure::Store { name, error });
+            }
+            Err(error) => return Err(RenewalFailure::Store { name, error }),
+        }
+    }
+    core.set_state(GuardState::Held);
+    Ok(())
+}

@@ -1,0 +1,198 @@
+//! Background maintenance of a store: removes expired leases, tickets and idle locks, returns tasks
+//! of dead workers, makes due tasks available, adds the tasks of schedule ticks, purges old tasks.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::leasehold::Inner;
+use super::schedules::{KnownTicks, tick};
+use super::tasks::{RetentionPurge, store_retention};
+use super::workflows::clear_all_stale;
+use crate::error::Result;
+use crate::model::{QueueName, Retention, Ttl};
+use crate::store::BootInstant;
+
+/// Maximum number of locks per sweep.
+const LOCK_BATCH: u32 = 500;
+/// Minimum interval between searches for idle locks, which are not urgent.
+const FORGET_LOCKS_EVERY: Duration = Duration::from_mins(1);
+/// Default time without a grant after which maintenance removes a lock.
+pub const FORGET_LOCKS_AFTER: Ttl = Ttl::from_secs(24 * 3600);
+/// Maximum number of tasks in one batch.
+const TASK_BATCH: u32 = 1000;
+/// Interval of the purge of old tasks.
+const PURGE_EVERY: Duration = Duration::from_mins(1);
+/// Maximum time until a schedule that another process set or changed is noticed.
+const POLL_SCHEDULES_EVERY: Duration = Duration::from_secs(2);
+/// Delay before the schedules are polled again after an error.
+const SCHEDULER_RETRY_DELAY: Duration = Duration::from_secs(1);
+
+/// Background maintenance that runs until dropped. Any number of processes may run it.
+#[must_use = "maintenance stops when it is dropped"]
+pub struct Maintenance {
+    _stop: DropGuard,
+}
+
+impl Maintenance {
+    /// Starts maintenance of locks. Without `forget_after`, it removes no idle locks.
+    pub(super) fn of_locks(inner: &Arc<Inner>, every: Duration, forget_after: Option<Ttl>) -> Self {
+        Self::start(inner, run_lock_maintenance(Arc::downgrade(inner), every, forget_after))
+    }
+
+    /// Starts the maintenance of tasks that every worker performs, for a process without a worker of
+    /// this library, such as a server whose workers run in other programs.
+    pub(super) fn of_tasks(inner: &Arc<Inner>, every: Duration) -> Result<Self> {
+        inner.tasks()?;
+        let capabilities = inner.store.capabilities().tasks;
+        let (purges, workflows) = (capabilities.forgets, capabilities.locks);
+        let tasks = TaskMaintenance { inner: inner.clone(), every, purges, retention: None, workflows };
+        let (tasks, ticks) = (run_task_maintenance(tasks), run_scheduler(inner.clone()));
+        Ok(Self::start(inner, async { _ = tokio::join!(tasks, ticks) }))
+    }
+
+    fn start(inner: &Arc<Inner>, work: impl Future<Output = ()> + Send + 'static) -> Self {
+        let stop = CancellationToken::new();
+        let stopped = stop.clone();
+        inner.background.spawn_maintenance(async move {
+            stopped.run_until_cancelled(work).await;
+        });
+        Self { _stop: stop.drop_guard() }
+    }
+}
+
+async fn run_lock_maintenance(inner: Weak<Inner>, every: Duration, forget_after: Option<Ttl>) {
+    let mut forget_next = BootInstant::now();
+    loop {
+        // Random jitter, so that hosts that started together do not sweep together.
+        tokio::time::sleep(every.mul_f64(0.75 + 0.5 * fastrand::f64())).await;
+        let Some(inner) = inner.upgrade() else { return };
+        match inner.locks().sweep(LOCK_BATCH).await {
+            Ok(swept) if swept.leases + swept.tickets > 0 => {
+                tracing::info!(?swept, "removed expired leases and tickets");
+            }
+            Ok(_) => {}
+            Err(error) => tracing::warn!(%error, "failed to remove expired leases; retrying later"),
+        }
+        if let Some(idle) = forget_after
+            && forget_next <= BootInstant::now()
+        {
+            forget_next = BootInstant::now().plus(FORGET_LOCKS_EVERY);
+            match inner.locks().forget(idle, LOCK_BATCH).await {
+                Ok(0) => {}
+                // There may be many more: some applications use one lock per order.
+                Ok(locks) => {
+                    forget_next = BootInstant::now();
+                    tracing::info!(locks, "removed idle locks");
+                }
+                Err(error) => tracing::warn!(%error, "failed to remove idle locks; retrying later"),
+            }
+        }
+        if inner.store.tasks().is_some()
+            && let Err(error) = clear_all_stale(&inner).await
+        {
+            tracing::warn!(%error, "failed to clear stale locks of workflows; retrying later");
+        }
+    }
+}
+
+/// Settings of the maintenance of tasks.
+pub(super) struct TaskMaintenance {
+    pub(super) inner: Arc<Inner>,
+    /// Interval of the search for expired leases.
+    pub(super) every: Duration,
+    /// Whether the store can purge finished tasks.
+    pub(super) purges: bool,
+    /// Retention to set for these queues before the first purge.
+    pub(super) retention: Option<(Vec<QueueName>, Retention)>,
+    /// Whether stale locks of workflows are cleared too; set if the worker handles workflows.
+    pub(super) workflows: bool,
+}
+
+/// Maintains the tasks of the store until the future is dropped.
+pub(super) async fn run_task_maintenance(maintenance: TaskMaintenance) {
+    let TaskMaintenance { inner, every, mut purges, mut retention, workflows } = maintenance;
+    let mut purge_next = BootInstant::now().plus(PURGE_EVERY.mul_f64(fastrand::f64()));
+    let mut purge = RetentionPurge::default();
+    loop {
+        if let Some((queues, keep)) = &retention {
+            match set_retention(&inner, queues, *keep).await {
+                Ok(()) => retention = None,
+                Err(error) if error.is_not_permitted() => {
+                    tracing::warn!(%error, "this process is not permitted to set the retention of finished tasks");
+                    retention = None;
+                }
+                Err(error) => {
+                    inner.availability.record_failure("failed to set the retention; retrying later", &error);
+                }
+            }
+        }
+        // Random delay, so that workers that started together do not run this together.
+        tokio::time::sleep(every.mul_f64(0.5 + 0.5 * fastrand::f64())).await;
+        if let Err(error) = recover(&inner).await {
+            inner.availability.record_failure("failed to search for expired leases; retrying later", &error);
+        }
+        if workflows && let Err(error) = clear_all_stale(&inner).await {
+            let message = "failed to clear stale locks of workflows; retrying later";
+            inner.availability.record_failure(message, &error);
+        }
+        // Not before the retention of this worker is stored, where all processes read it.
+        if purges && retention.is_none() && BootInstant::now() >= purge_next {
+            purge_next = BootInstant::now().plus(PURGE_EVERY);
+            if let Err(error) = purge.run(&inner).await {
+                if error.is_not_permitted() {
+                    tracing::debug!(%error, "this process is not permitted to purge tasks; other processes do");
+                    purges = false;
+                } else {
+                    inner.availability.record_failure("failed to purge old tasks; retrying later", &error);
+                }
+            }
+        }
+    }
+}
+
+/// Adds the tasks of schedule ticks until the future is dropped.
+pub(super) async fn run_scheduler(inner: Arc<Inner>) {
+    let mut known = KnownTicks::default();
+    loop {
+        let next = match tick(&inner, &mut known).await {
+            Ok(next) => next.unwrap_or(POLL_SCHEDULES_EVERY),
+            Err(error) if error.is_not_permitted() => {
+                tracing::debug!(%error, "this process is not permitted to run schedules; the server does");
+                return;
+            }
+            Err(error) => {
+                inner.availability.record_failure("failed to read the schedules; retrying", &error);
+                SCHEDULER_RETRY_DELAY
+            }
+        };
+        // A tick is handled on time, and the first process to handle it spares the others the work.
+        // Queries that only detect changes drift apart, so that processes that started together do
+        // not query together forever.
+        let jitter = Duration::from_millis(fastrand::u64(0..20));
+        let poll = POLL_SCHEDULES_EVERY.mul_f64(0.7 + 0.3 * fastrand::f64());
+        tokio::time::sleep(next.min(poll) + jitter).await;
+    }
+}
+
+async fn set_retention(inner: &Inner, queues: &[QueueName], keep: Retention) -> Result<()> {
+    for queue in queues {
+        if store_retention(inner, Some(queue), Some(keep)).await? {
+            tracing::info!(%queue, ?keep, "set the retention of finished tasks");
+        }
+    }
+    Ok(())
+}
+
+async fn recover(inner: &Inner) -> Result<()> {
+    loop {
+        let recovered = inner.tasks()?.recover(TASK_BATCH).await?;
+        if recovered.expired() > 0 {
+            tracing::warn!(?recovered, "recovered tasks of dead workers");
+        }
+        if recovered.expired() < TASK_BATCH {
+            return Ok(());
+        }
+    }
+}

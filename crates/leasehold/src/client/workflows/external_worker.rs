@@ -1,0 +1,267 @@
+//! Executions that run outside this library: taken, renewed and completed by id and token, from any
+//! process.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::admin::Workflows;
+use super::execution::Execution;
+use super::stale_locks::clear_stale;
+use crate::client::locks::{LockBuilder, in_doubt};
+use crate::error::{Error, Result, StoreErrorKind};
+use crate::model::{
+    Acquire, Ask, Asked, AttemptResult, ExecutionId, HeartbeatResult, HeldTask, Lease, LeaseId, LeaseTasks,
+    LockName, LockOp, Message, Metadata, Mode, Outcome, Payload, Priority, Progress, Release, Renew, Settle,
+    Settled, Slots, StaleToken, Task, TaskState, Token, Ttl, WorkerId, WorkerInfo, WorkflowName,
+};
+use crate::store::clock::{self, new_id};
+
+/// End of an execution that ran outside this library.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ExecutionEnd {
+    /// The execution succeeded, with this result.
+    Succeeded(Option<Payload>),
+    /// The execution failed, for this reason.
+    Failed(String),
+    /// The execution was stopped; with a reason if no caller had requested the stop.
+    Aborted(Option<String>),
+}
+
+impl ExecutionEnd {
+    fn into_result(self) -> AttemptResult {
+        match self {
+            Self::Succeeded(result) => AttemptResult::Done(result),
+            Self::Failed(reason) => AttemptResult::Fail(Message::new(reason)),
+            Self::Aborted(reason) => AttemptResult::Abort(reason.map(Message::new)),
+        }
+    }
+
+    const fn state(&self) -> TaskState {
+        match self {
+            Self::Succeeded(_) => TaskState::Succeeded,
+            Self::Failed(_) => TaskState::Failed,
+            Self::Aborted(_) => TaskState::Aborted,
+        }
+    }
+}
+
+/// Divisor of the ttl that limits the wait for the lock of an execution: no process sends
+/// heartbeats for the execution while the caller waits.
+const WAIT_DIVISOR: u32 = 3;
+
+impl Workflows {
+    /// Takes the next execution of these workflows whose lock is free, for a caller that runs it in
+    /// another process. An execution without a heartbeat ends after `ttl`, as failed.
+    pub async fn take(&self, workflows: &[WorkflowName], ttl: Ttl) -> Result<Option<Execution>> {
+        self.take_within(workflows, ttl, Duration::ZERO).await
+    }
+
+    /// Takes the next execution like [`take`](Self::take). If a holder that is not an execution has
+    /// the lock, waits in the queue of that lock for up to `wait`, but for at most a third of
+    /// `ttl`. An execution whose lock cannot be acquired returns to its position.
+    pub async fn take_within(
+        &self,
+        workflows: &[WorkflowName],
+        ttl: Ttl,
+        wait: Duration,
+    ) -> Result<Option<Execution>> {
+        self.take_as(self.inner.store.new_worker_id(), workflows, ttl, wait).await
+    }
+
+    /// Takes the next execution like [`take_within`](Self::take_within), under a worker id that the
+    /// caller chooses: a server takes executions for its callers.
+    pub async fn take_as(
+        &self,
+        worker: WorkerId,
+        workflows: &[WorkflowName],
+        ttl: Ttl,
+        wait: Duration,
+    ) -> Result<Option<Execution>> {
+        let mut queues = Vec::with_capacity(workflows.len());
+        for workflow in workflows {
+            // Checked before leasing: otherwise an execution would be leased and returned
+            // repeatedly, and its events would contain nothing else.
+            let free =
+                !wait.is_zero() || clear_stale(&self.inner, &workflow.lock()).await?.other_holder.is_none();
+            if free {
+                queues.push(workflow.queue());
+            }
+        }
+        if queues.is_empty() {
+            return Ok(None);
+        }
+        let request = LeaseTasks::new(worker, queues, 1, ttl);
+        let Some(task) = self.tasks()?.lease(&request).await?.tasks.pop() else { return Ok(None) };
+        let Some(lock) = &task.lock else { return Ok(Some(Execution::of(task))) };
+        let wait = wait.min(ttl.as_duration() / WAIT_DIVISOR);
+        let acquired = match self.acquire_lock(lock, task.id.into(), ttl).await {
+            Ok(false) if !wait.is_zero() => self.wait_for_lock(lock, task.id.into(), ttl, wait).await,
+            acquired => acquired,
+        };
+        match acquired {
+            Ok(true) => Ok(Some(Execution::of(task))),
+            Ok(false) => self.return_execution(&task).await.map(|()| None),
+            Err(error) => {
+                // The caller gets no execution: the execution must not stay leased until it fails.
+                if let Err(error) = self.return_execution(&task).await {
+                    tracing::warn!(%error, task = %task.id, "failed to return an execution to its queue");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    async fn return_execution(&self, task: &Task) -> Result<()> {
+        let settle = Settle { id: task.id, token: task.token, verdict: AttemptResult::Return };
+        self.tasks()?.settle(&[settle]).await.map(drop)
+    }
+
+    /// Waits in the queue of the lock, and leaves the lock held for the process that runs the
+    /// execution.
+    async fn wait_for_lock(
+        &self,
+        lock: &LockName,
+        id: ExecutionId,
+        ttl: Ttl,
+        wait: Duration,
+    ) -> Result<bool> {
+        let builder = LockBuilder::new(self.inner.clone(), lock.clone()).ttl(ttl.as_duration());
+        match builder.holder(id.holder()).process(None).wait(wait).acquire().await {
+            Ok(guard) => {
+                guard.detach();
+                Ok(true)
+            }
+            Err(Error::Conflict { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn acquire_lock(&self, lock: &LockName, id: ExecutionId, ttl: Ttl) -> Result<bool> {
+        let request = Arc::new(Ask {
+            lease_id: LeaseId::from_uuid(clock::new_id()),
+            holder: id.holder(),
+            mode: Mode::default(),
+            slots: Slots::default(),
+            priority: Priority::default(),
+            ttl,
+            metadata: Metadata::default(),
+            process: None,
+        });
+        let acquire = LockOp::Acquire(Acquire { ask: request, queue: None, steal_after: None });
+        for _ in 0..2 {
+            if let Outcome::Granted(_) = self.inner.locks().apply(lock, &acquire).await? {
+                return Ok(true);
+            }
+            if !clear_stale(&self.inner, lock).await?.cleared {
+                return Ok(false);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Sends a heartbeat: extends the execution to `ttl` from now. Returns the request to stop it,
+    /// if there is one.
+    pub async fn heartbeat(
+        &self,
+        id: ExecutionId,
+        token: Token,
+        ttl: Ttl,
+        progress: Option<Progress>,
+    ) -> Result<Option<Asked>> {
+        let task = self.task(id).await?;
+        check(&task, token)?;
+        let worker = WorkerInfo {
+            id: task.worker.unwrap_or_else(|| WorkerId::from_uuid(new_id())),
+            host: "elsewhere".to_owned(),
+            pid: 0,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            queues: vec![task.queue.clone()],
+            slots: 1,
+            busy: 1,
+            draining: false,
+            every: Ttl::new(ttl.as_duration() / 3).unwrap_or(Ttl::MIN),
+        };
+        let held = HeldTask { progress, ..HeldTask::new(task.id, token) };
+        let results = self.tasks()?.heartbeat(&worker, &[held], ttl).await?;
+        let Some(HeartbeatResult::Extended(request)) = results.into_iter().next() else {
+            return Err(self.refused_error(id, token).await?);
+        };
+        if let Some(lock) = &task.lock {
+            self.renew_lock(lock, id, ttl).await?;
+        }
+        Ok(request)
+    }
+
+    /// Renews the lock of an execution; acquires it again if its lease has expired and no other
+    /// holder has it.
+    async fn renew_lock(&self, lock: &LockName, id: ExecutionId, ttl: Ttl) -> Result<()> {
+        let renewed = match self.lease_of(lock, id).await? {
+            Some(lease) => {
+                let renew = Renew { lease_id: lease.ask.lease_id, token: lease.token, ttl: Some(ttl) };
+                matches!(
+                    self.inner.locks().apply(lock, &self.inner.renewal(renew)).await?,
+                    Outcome::Renewed(_)
+                )
+            }
+            None => false,
+        };
+        if renewed || self.acquire_lock(lock, id, ttl).await? {
+            return Ok(());
+        }
+        Err(Error::Lost { lock: lock.clone(), reason: "another holder has it".to_owned() })
+    }
+
+    async fn lease_of(&self, lock: &LockName, id: ExecutionId) -> Result<Option<Lease>> {
+        let record = self.inner.locks().get(lock).await?;
+        let leases = record.into_iter().flat_map(|record| record.holders);
+        Ok(leases.into_iter().find(|lease| lease.ask.holder == id.holder()))
+    }
+
+    /// Completes an execution, and releases its lock. With a stale token it changes nothing, and
+    /// returns an error.
+    pub async fn complete(&self, id: ExecutionId, token: Token, end: ExecutionEnd) -> Result<Execution> {
+        let task = self.task(id).await?;
+        if task.token != token {
+            return Err(StaleToken { token, newest: task.token }.into());
+        }
+        let wanted = end.state();
+        let settle = Settle { id: task.id, token, verdict: end.into_result() };
+        let settled = self.tasks()?.settle(&[settle]).await?;
+        let state = match settled.into_iter().next() {
+            Some(Settled::Now(state)) => state,
+            Some(Settled::Busy) => {
+                let message = format!("another transaction holds {id}");
+                return Err(Error::store(StoreErrorKind::Unavailable, message, "try again"));
+            }
+            Some(Settled::Lost) | None => return Err(self.refused_error(id, token).await?),
+        };
+        if state != wanted {
+            return Err(Error::ExecutionFinished { execution: id, state });
+        }
+        if let Some(lock) = &task.lock
+            && let Some(lease) = self.lease_of(lock, id).await?
+        {
+            let release = Release { lease_id: lease.ask.lease_id, token: lease.token, at_least: None };
+            in_doubt::apply(self.inner.locks(), lock, &LockOp::Release(release)).await?;
+        }
+        if let Some(worker) = task.worker {
+            self.tasks()?.leave(worker).await?;
+        }
+        self.get(id).await
+    }
+
+    /// Returns the error for a token that was refused.
+    async fn refused_error(&self, id: ExecutionId, token: Token) -> Result<Error> {
+        let task = self.task(id).await?;
+        Ok(check(&task, token).err().unwrap_or(Error::UnknownExecution(id)))
+    }
+}
+
+/// Checks that this token still holds the execution.
+fn check(task: &Task, token: Token) -> Result<()> {
+    match task.token {
+        newest if newest != token => Err(StaleToken { token, newest }.into()),
+        _ if task.state == TaskState::Running => Ok(()),
+        _ => Err(Error::ExecutionFinished { execution: task.id.into(), state: task.state }),
+    }
+}

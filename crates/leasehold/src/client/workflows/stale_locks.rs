@@ -1,0 +1,68 @@
+//! Clears locks of workflows that are held by an execution that is not running.
+
+use crate::client::leasehold::Inner;
+use crate::client::locks::in_doubt;
+use crate::error::Result;
+use crate::model::{
+    ExecutionId, ForceRelease, Holder, LockName, LockOp, Outcome, Reason, TaskState, WorkflowName,
+};
+use crate::store::{ListLocks, LockState};
+
+/// Result of a check of a workflow's lock.
+#[derive(Debug, Default)]
+pub(in crate::client) struct StaleCheck {
+    /// Whether the lock was taken from an execution that is not running.
+    pub(in crate::client) cleared: bool,
+    /// Holder of the lock that is not an execution.
+    pub(in crate::client) other_holder: Option<Holder>,
+}
+
+/// Takes a workflow's lock from executions that are not running. An execution is granted the lock
+/// only while it runs; therefore a holder that is read from the lock first, and found not running
+/// then, has ended, and its process with it.
+pub(in crate::client) async fn clear_stale(inner: &Inner, lock: &LockName) -> Result<StaleCheck> {
+    let mut check = StaleCheck::default();
+    let Some(record) = inner.locks().get(lock).await? else { return Ok(check) };
+    if record.holders.is_empty() {
+        return Ok(check);
+    }
+    let now = inner.locks().now().await?;
+    for lease in record.live(now) {
+        let Some(execution) = ExecutionId::of_holder(&lease.ask.holder) else {
+            check.other_holder = Some(lease.ask.holder.clone());
+            continue;
+        };
+        let state = inner.tasks()?.get(execution.task()).await?.map(|task| task.state);
+        if state == Some(TaskState::Running) {
+            continue;
+        }
+        let state = state.map_or_else(|| "unknown".to_owned(), |state| state.to_string());
+        tracing::warn!(%lock, %execution, %state, "a lock was held by an execution that is not running");
+        let reason = Reason::new(format!("stale: {execution} is {state}"))?;
+        let force = ForceRelease { token: lease.token, by: inner.holder.clone(), reason };
+        // If another lease has the lock by now, there is nothing left to clear.
+        let outcome = in_doubt::apply(inner.locks(), lock, &LockOp::ForceRelease(force)).await?;
+        check.cleared |= matches!(outcome, Outcome::Forced(_) | Outcome::NotHeld(_));
+    }
+    Ok(check)
+}
+
+/// Clears the stale locks of all workflows, and returns their number.
+pub(in crate::client) async fn clear_all_stale(inner: &Inner) -> Result<u32> {
+    let mut cleared = 0;
+    let mut query = ListLocks {
+        prefix: Some(WorkflowName::PREFIX.to_owned()),
+        state: Some(LockState::Held),
+        ..ListLocks::default()
+    };
+    loop {
+        let page = inner.locks().list(&query).await?;
+        for record in &page.items {
+            cleared += u32::from(clear_stale(inner, &record.name).await?.cleared);
+        }
+        query.after = page.next;
+        if query.after.is_none() {
+            return Ok(cleared);
+        }
+    }
+}

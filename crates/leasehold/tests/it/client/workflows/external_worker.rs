@@ -1,0 +1,126 @@
+//! Executions that an external worker runs, by id and token.
+
+use std::time::Duration;
+
+use leasehold::model::{Payload, Progress, TaskState};
+use leasehold::testing::Fault;
+use leasehold::{ExecutionEnd, StartResult};
+
+use super::fixture::{Lab, ada, deploy, reason, ttl};
+use crate::client::support::{faulty, until};
+
+pub(crate) async fn an_external_worker_takes_renews_and_completes_an_execution(lab: Lab) {
+    let (here, there) = (lab.one.workflows().unwrap(), lab.two.workflows().unwrap());
+    assert!(here.take(&[deploy()], ttl()).await.unwrap().is_none());
+    let started = lab.started(lab.deploy(), "v1").await;
+    let taken = here.take(&[deploy()], ttl()).await.unwrap().unwrap();
+    assert_eq!((taken.id, taken.state), (started.id, TaskState::Running));
+    assert!(there.take(&[deploy()], ttl()).await.unwrap().is_none(), "one at a time");
+    let held = lab.two.status(&deploy().lock()).await.unwrap();
+    assert_eq!(held.holder, Some(taken.id.holder()));
+    // Heartbeats may arrive through any server.
+    let asked = there.heartbeat(taken.id, taken.token, ttl(), Some(Progress::of(1, 2))).await.unwrap();
+    assert!(asked.is_none());
+    assert_eq!(lab.get(taken.id).await.progress, Some(Progress::of(1, 2)));
+    let renewed = lab.two.status(&deploy().lock()).await.unwrap();
+    assert!(renewed.expires_at > held.expires_at && renewed.token == held.token);
+    let end = ExecutionEnd::Succeeded(Payload::new("{\"hosts\":3}").ok());
+    let done = there.complete(taken.id, taken.token, end.clone()).await.unwrap();
+    assert_eq!((done.state, done.result.unwrap().as_str()), (TaskState::Succeeded, "{\"hosts\":3}"));
+    assert!(!lab.one.status(&deploy().lock()).await.unwrap().is_locked);
+    let again = here.complete(taken.id, taken.token, end).await.unwrap();
+    assert_eq!(again.state, TaskState::Succeeded, "a repeated completion changes nothing");
+    let error = here.heartbeat(taken.id, taken.token, ttl(), None).await.unwrap_err();
+    assert_eq!(error.code(), "EXECUTION_FINISHED");
+    assert!(lab.one.tasks().unwrap().workers().await.unwrap().is_empty());
+}
+
+pub(crate) async fn the_result_of_a_stale_token_is_rejected(lab: Lab) {
+    let workflows = lab.one.workflows().unwrap();
+    let started = lab.started(lab.deploy().key("k"), "v1").await;
+    let short = leasehold::model::Ttl::from_millis(100);
+    let stale = workflows.take(&[deploy()], short).await.unwrap().unwrap();
+    let recovered = async || lab.two.tasks().unwrap().recover(10).await.unwrap().failed == 1;
+    until("its lease expires", recovered).await;
+    assert_eq!(lab.get(started.id).await.state, TaskState::Failed);
+    let next = lab.started(lab.deploy().key("k"), "v1").await;
+    let taken = workflows.take(&[deploy()], ttl()).await.unwrap().unwrap();
+    assert_eq!(taken.id, next.id);
+    for error in [
+        workflows.complete(stale.id, stale.token, ExecutionEnd::Succeeded(None)).await.unwrap_err(),
+        workflows.heartbeat(stale.id, stale.token, ttl(), None).await.unwrap_err(),
+    ] {
+        assert_eq!(error.code(), "STALE_TOKEN");
+    }
+    let held = lab.two.status(&deploy().lock()).await.unwrap();
+    assert_eq!(held.holder, Some(next.id.holder()), "the stale worker has not released the lock");
+    workflows.complete(taken.id, taken.token, ExecutionEnd::Succeeded(None)).await.unwrap();
+}
+
+pub(crate) async fn an_abort_is_reported_with_the_next_heartbeat(lab: Lab) {
+    let workflows = lab.one.workflows().unwrap();
+    lab.started(lab.deploy(), "v1").await;
+    let taken = workflows.take(&[deploy()], ttl()).await.unwrap().unwrap();
+    workflows.abort(taken.id, ada(), Some(reason())).await.unwrap();
+    let asked = workflows
+        .heartbeat(taken.id, taken.token, ttl(), None)
+        .await
+        .unwrap()
+        .expect("the request is reported");
+    assert_eq!((asked.by, asked.reason), (ada(), Some(reason())));
+    let aborted = workflows.complete(taken.id, taken.token, ExecutionEnd::Aborted(None)).await.unwrap();
+    assert_eq!(aborted.reason.as_deref(), Some("the wrong branch (by ada)"));
+}
+
+pub(crate) async fn an_execution_whose_lock_has_another_holder_is_not_taken(lab: Lab) {
+    let workflows = lab.one.workflows().unwrap();
+    let started = lab.started(lab.deploy(), "v1").await;
+    let guard = lab.two.lock("workflow/deploy").holder("bob").acquire().await.unwrap();
+    assert!(workflows.take(&[deploy()], ttl()).await.unwrap().is_none());
+    let waits = lab.get(started.id).await;
+    assert_eq!(waits.state, TaskState::Pending, "it is still next to run");
+    guard.release().await.unwrap();
+    let taken = async || {
+        workflows.take(&[deploy()], ttl()).await.unwrap().is_some_and(|taken| taken.id == started.id)
+    };
+    until("it can be taken when the lock is free", taken).await;
+}
+
+pub(crate) async fn an_external_worker_waits_in_the_queue_of_the_lock(lab: Lab) {
+    let workflows = lab.one.workflows().unwrap();
+    let started = lab.started(lab.deploy(), "v1").await;
+    let guard = lab.two.lock("workflow/deploy").holder("bob").acquire().await.unwrap();
+    let (short, long) = (Duration::from_millis(50), Duration::from_secs(15));
+    assert!(workflows.take_within(&[deploy()], ttl(), short).await.unwrap().is_none());
+    assert_eq!(
+        lab.get(started.id).await.state,
+        TaskState::Pending,
+        "it was returned, and keeps its position"
+    );
+    let waiting = tokio::spawn(async move { workflows.take_within(&[deploy()], ttl(), long).await });
+    until("it waits", async || lab.two.status(&deploy().lock()).await.unwrap().waiters.len() == 1).await;
+    assert_eq!(lab.locked(lab.deploy(), "v2").await.0, None, "the lock has another holder");
+    guard.release().await.unwrap();
+    let taken = waiting.await.unwrap().unwrap().expect("the lock was free");
+    assert_eq!(taken.id, started.id);
+    assert_eq!(lab.two.status(&deploy().lock()).await.unwrap().holder, Some(taken.id.holder()));
+    let workflows = lab.two.workflows().unwrap();
+    workflows.complete(taken.id, taken.token, ExecutionEnd::Succeeded(None)).await.unwrap();
+    assert!(!lab.one.status(&deploy().lock()).await.unwrap().is_locked);
+}
+
+/// The caller gets no execution: the execution must not stay leased until it fails.
+#[tokio::test]
+async fn an_execution_whose_lock_request_fails_is_returned() {
+    let (store, here, there) = faulty();
+    let StartResult::Started(started) = there.workflow("deploy").start("v1").await.unwrap() else {
+        panic!("not started")
+    };
+    // The lease comes through, the request for the lock does not.
+    store.plan([Fault::None, Fault::LoseRequest]);
+    here.workflows().unwrap().take(&[deploy()], ttl()).await.unwrap_err();
+    let execution = there.workflows().unwrap().get(started.id).await.unwrap();
+    assert_eq!(execution.state, TaskState::Pending);
+    let taken = here.workflows().unwrap().take(&[deploy()], ttl()).await.unwrap().expect("it is available");
+    assert_eq!(taken.id, started.id);
+}
