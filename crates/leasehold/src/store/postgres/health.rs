@@ -2,35 +2,38 @@
 
 use tokio_postgres::types::Type;
 
-use super::gate::Gate;
-use super::listener::{UNDER_WAY, hear};
+use super::columns::first_row;
+use super::connection::{Connector, NOTIFY_TIMEOUT, Session, open_listening};
+use super::error::PgError;
 use super::options::{PostgresOptions, SslMode};
-use super::schema::NEWEST;
-use super::session::Session;
-use super::trouble::Fail;
+use super::schema::VERSION;
 use crate::store::HealthCheck;
 use crate::store::connect::is_this_machine;
 
 /// Checks the server and its settings.
-pub(super) async fn check_health(gate: &Gate, session: &Session) -> Result<Vec<HealthCheck>, Fail> {
-    let facts = Facts::read(gate, session).await?;
-    let mut findings = vec![
-        HealthCheck::ok("version", format!("PostgreSQL {}", facts.version)),
+pub(super) async fn check_health(
+    connector: &Connector,
+    session: &Session,
+) -> Result<Vec<HealthCheck>, PgError> {
+    let settings = ServerSettings::read(connector, session).await?;
+    let mut checks = vec![
+        HealthCheck::ok("version", format!("PostgreSQL {}", settings.version)),
         HealthCheck::ok(
             "schema",
-            format!("'{}', version {} of {NEWEST}", gate.options.schema, facts.schema_version),
+            format!("'{}', version {} of {VERSION}", connector.options.schema, settings.schema_version),
         ),
-        facts.role(),
-        facts.synchronous_commit(),
-        facts.fsync(),
-        encryption(facts.encrypted.as_deref(), &gate.options),
-        facts.timeouts(),
+        settings.role(),
+        settings.synchronous_commit(),
+        settings.fsync(),
+        encryption(settings.encrypted.as_deref(), &connector.options),
+        settings.timeouts(),
     ];
-    findings.push(wakes(gate, session).await?);
-    Ok(findings)
+    checks.push(notifications(connector, session).await?);
+    Ok(checks)
 }
 
-struct Facts {
+/// Version, role and settings of the server.
+struct ServerSettings {
     version: String,
     schema_version: String,
     is_replica: bool,
@@ -40,19 +43,18 @@ struct Facts {
     statement_timeout: String,
 }
 
-impl Facts {
-    async fn read(gate: &Gate, session: &Session) -> Result<Self, Fail> {
+impl ServerSettings {
+    async fn read(connector: &Connector, session: &Session) -> Result<Self, PgError> {
         let sql = format!(
             "SELECT current_setting('server_version'),
                     (SELECT value FROM {}.meta WHERE key = 'schema_version'),
                     pg_is_in_recovery(), current_setting('synchronous_commit'), current_setting('fsync'),
                     (SELECT version FROM pg_stat_ssl WHERE pid = pg_backend_pid() AND ssl),
                     current_setting('statement_timeout')",
-            gate.options.schema
+            connector.options.schema
         );
         let rows = session.client().query_typed(&sql, &[]).await?;
-        let row =
-            rows.first().ok_or_else(|| Fail::Unreadable("the server knows nothing of itself".into()))?;
+        let row = first_row(&rows)?;
         Ok(Self {
             version: row.try_get(0)?,
             schema_version: row.try_get::<_, Option<String>>(1)?.unwrap_or_else(|| "unknown".to_owned()),
@@ -66,7 +68,7 @@ impl Facts {
 
     fn role(&self) -> HealthCheck {
         if self.is_replica {
-            let hint = "name the primary: a replica cannot be written, and what it says may be old";
+            let hint = "connect to the primary: a replica is read-only, and its data may be outdated";
             return HealthCheck::concern("role", "a replica", "POSTGRES_REPLICA", hint);
         }
         HealthCheck::ok("role", "primary")
@@ -75,7 +77,7 @@ impl Facts {
     fn synchronous_commit(&self) -> HealthCheck {
         let (name, set) = ("synchronous_commit", self.synchronous_commit.as_str());
         if set == "off" {
-            let hint = "a crash of the server can forget a grant that a holder counts on; set it to on, for everybody or \
+            let hint = "a crash of the server can lose a grant that its holder has received; set it to on, for the server or \
                         for this role: ALTER ROLE … SET synchronous_commit = on";
             return HealthCheck::concern(name, set, "POSTGRES_SYNC_COMMIT_OFF", hint);
         }
@@ -92,11 +94,11 @@ impl Facts {
 
     fn timeouts(&self) -> HealthCheck {
         if self.statement_timeout == "0" {
-            let hint = "behind a pooler they cannot be set with the connection; set them for the role: ALTER ROLE … SET \
+            let hint = "behind a pooler, timeouts cannot be set with the connection; set them for the role: ALTER ROLE … SET \
                         statement_timeout = '4s', and lock_timeout = '2s', and idle_in_transaction_session_timeout = '5s'";
             return HealthCheck::concern(
                 "timeouts",
-                "the server never gives up",
+                "the server has no statement timeout",
                 "POSTGRES_NO_TIMEOUTS",
                 hint,
             );
@@ -110,10 +112,10 @@ impl Facts {
 fn encryption(version: Option<&str>, options: &PostgresOptions) -> HealthCheck {
     let name = "encryption";
     let Some(version) = version else {
-        if is_near(options) {
+        if is_local(options) {
             return HealthCheck::ok(name, "off; the server is on this machine");
         }
-        let hint = "names, holders and the password's proof cross the network in the clear; add \
+        let hint = "names, holders and the password's proof are sent unencrypted; add \
                     sslmode=verify-full to the URL";
         return HealthCheck::concern(name, "off", "POSTGRES_NOT_ENCRYPTED", hint);
     };
@@ -123,11 +125,11 @@ fn encryption(version: Option<&str>, options: &PostgresOptions) -> HealthCheck {
         SslMode::Require if options.sslrootcert.is_some() => {
             "certificate verified, host not (require with sslrootcert)"
         }
-        SslMode::Disable | SslMode::Prefer | SslMode::Require if is_near(options) => {
+        SslMode::Disable | SslMode::Prefer | SslMode::Require if is_local(options) => {
             "certificate not verified; the server is on this machine"
         }
         SslMode::Disable | SslMode::Prefer | SslMode::Require => {
-            let hint = "anyone between here and the server can pose as the server and read everything; add \
+            let hint = "anyone on the network path can impersonate the server and read everything; add \
                         sslmode=verify-full to the URL, and sslrootcert=FILE for a CA of your own";
             let detail = format!("{version}, encrypted, but the server's certificate is not verified");
             return HealthCheck::concern(name, detail, "POSTGRES_NOT_VERIFIED", hint);
@@ -137,7 +139,7 @@ fn encryption(version: Option<&str>, options: &PostgresOptions) -> HealthCheck {
 }
 
 /// Whether the server is on this machine, so that no traffic leaves the machine.
-fn is_near(options: &PostgresOptions) -> bool {
+fn is_local(options: &PostgresOptions) -> bool {
     options.config.get_hosts().iter().all(|host| match host {
         tokio_postgres::config::Host::Tcp(host) => is_this_machine(host),
         #[cfg(unix)]
@@ -146,33 +148,34 @@ fn is_near(options: &PostgresOptions) -> bool {
 }
 
 /// Sends a notification and checks that it arrives.
-async fn wakes(gate: &Gate, session: &Session) -> Result<HealthCheck, Fail> {
-    let lost = |detail: &str| {
-        let hint = "a pooler in transaction mode loses them, and waiters poll; connect to the server itself, or use a pooler \
-                    in session mode, for quick hand-overs";
+async fn notifications(connector: &Connector, session: &Session) -> Result<HealthCheck, PgError> {
+    let not_received = |detail: &str| {
+        let hint = "a pooler in transaction mode loses notifications, so waiters poll; for quick hand-overs connect to the \
+                    server directly, or use a pooler in session mode";
         HealthCheck::concern("wake-ups", detail, "POSTGRES_POOLER", hint)
     };
-    if gate.is_pooled() {
-        return Ok(lost("off: there is a pooler in transaction mode"));
+    if connector.is_pooled() {
+        return Ok(not_received("off: the server is behind a pooler in transaction mode"));
     }
-    let ear = hear(gate).await?;
-    let (word, (tell, told)) = (format!("doctor {}", fastrand::u64(..)), tokio::sync::oneshot::channel());
-    let (expected, tell) = (word.clone(), std::sync::Mutex::new(Some(tell)));
-    let listening = ear.listen(move |_, payload| {
+    let connection = open_listening(connector).await?;
+    let (payload, (sender, received)) =
+        (format!("doctor {}", fastrand::u64(..)), tokio::sync::oneshot::channel());
+    let (expected, sender) = (payload.clone(), std::sync::Mutex::new(Some(sender)));
+    let listening = connection.listen(move |_, payload| {
         if payload == expected
-            && let Some(tell) = tell.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
+            && let Some(sender) = sender.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
         {
-            let _ = tell.send(());
+            let _ = sender.send(());
         }
     });
     let params: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 2] =
-        [(&gate.channel(), Type::TEXT), (&word, Type::TEXT)];
+        [(&connector.channel(), Type::TEXT), (&payload, Type::TEXT)];
     session.client().query_typed("SELECT pg_notify($1, $2)", &params).await?;
     tokio::select! {
-        fail = listening => Err(fail),
-        heard = tokio::time::timeout(UNDER_WAY, told) => Ok(match heard {
+        error = listening => Err(error),
+        arrived = tokio::time::timeout(NOTIFY_TIMEOUT, received) => Ok(match arrived {
             Ok(_) => HealthCheck::ok("wake-ups", "arrive"),
-            Err(_) => lost("do not arrive"),
+            Err(_) => not_received("do not arrive"),
         }),
     }
 }
@@ -188,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn encryption_that_is_not_verified_is_a_concern_unless_the_server_is_here() {
+    fn unverified_encryption_is_a_concern_unless_the_server_is_local() {
         let (plain, tls) = (None, Some("TLSv1.3"));
         let unverified = Some("POSTGRES_NOT_VERIFIED");
         for (version, url, expected) in [

@@ -18,7 +18,7 @@ pub struct PostgresOptions {
     /// Server, user and password, as the driver's configuration.
     pub(super) config: Config,
     /// Address for display, without secrets.
-    pub(super) shown: String,
+    pub(super) display_url: String,
     /// Encryption mode of the connection.
     pub sslmode: SslMode,
     /// File with the certificates to trust; the system's certificates by default.
@@ -66,25 +66,26 @@ pub enum Pooler {
     Transaction,
 }
 
-const KNOWN: &str = "besides what PostgreSQL knows (sslmode, sslrootcert, connect_timeout…) there are schema=NAME, \
+/// Settings of a URL.
+const SETTINGS_HINT: &str = "allowed are PostgreSQL's own settings (sslmode, sslrootcert, connect_timeout…), schema=NAME, \
                      pool=1..64, poll=250ms and pooler=transaction";
 /// Maximum length of the schema's name: it is part of the NOTIFY channels, whose length is limited.
-const LONGEST_SCHEMA: usize = 48;
+const MAX_SCHEMA_LENGTH: usize = 48;
 
 impl PostgresOptions {
     /// Parses `postgres://USER:PASSWORD@HOST:PORT/DATABASE?schema=leasehold&pool=4&…`.
     pub fn from_url(url: &StoreUrl) -> Result<Self> {
-        let whole = url.expose();
-        let (place, query) = whole.split_once('?').unwrap_or((&whole, ""));
+        let url_text = url.expose();
+        let (address, query) = url_text.split_once('?').unwrap_or((&url_text, ""));
         if query.contains('@') {
-            return Err(wrong(
-                "the store's URL has an '@' among its settings: a password cannot contain a '?' as it is",
-                "write special characters as in a URL: %3F for '?', %40 for '@', %2F for '/'",
+            return Err(misconfigured(
+                "the store's URL has an '@' in its settings: a '?' in a password must be URL-encoded",
+                "URL-encode special characters: %3F for '?', %40 for '@', %2F for '/'",
             ));
         }
         let mut options = Self {
             config: Config::new(),
-            shown: url.to_string(),
+            display_url: url.to_string(),
             sslmode: SslMode::Prefer,
             sslrootcert: None,
             schema: "leasehold".to_owned(),
@@ -95,27 +96,27 @@ impl PostgresOptions {
             long_queue: LONG_QUEUE,
             clock: None,
         };
-        let mut theirs = Vec::new();
+        let mut driver_settings = Vec::new();
         for setting in query.split('&').filter(|setting| !setting.is_empty()) {
             if !options.set(setting)? {
-                theirs.push(setting);
+                driver_settings.push(setting);
             }
         }
-        let sign = if theirs.is_empty() { "" } else { "?" };
-        options.config = format!("{place}{sign}{}", theirs.join("&")).parse().map_err(
+        let separator = if driver_settings.is_empty() { "" } else { "?" };
+        options.config = format!("{address}{separator}{}", driver_settings.join("&")).parse().map_err(
             |error: tokio_postgres::Error| {
-                let message = format!("'{url}' is no PostgreSQL URL");
-                wrong(&message, "write postgres://USER:PASSWORD@HOST:PORT/DATABASE").because(error)
+                let message = format!("'{url}' is not a PostgreSQL URL");
+                misconfigured(&message, "write postgres://USER:PASSWORD@HOST:PORT/DATABASE").because(error)
             },
         )?;
-        let with_at = |host: &Host| matches!(host, Host::Tcp(name) if name.contains('@'));
-        if options.config.get_hosts().iter().any(with_at) {
-            return Err(wrong(
-                &format!("'{url}' has more than one '@' before its host"),
+        let contains_at = |host: &Host| matches!(host, Host::Tcp(name) if name.contains('@'));
+        if options.config.get_hosts().iter().any(contains_at) {
+            return Err(misconfigured(
+                &format!("'{url}' has more than one '@' before the host"),
                 "write an '@' that belongs to the password as %40",
             ));
         }
-        options.complete();
+        options.set_defaults();
         Ok(options)
     }
 
@@ -123,28 +124,30 @@ impl PostgresOptions {
     /// a setting that is left to the driver.
     fn set(&mut self, setting: &str) -> Result<bool> {
         let (key, value) = setting.split_once('=').unwrap_or((setting, ""));
-        let bad = || wrong(&format!("'{setting}' is not a setting of a PostgreSQL store"), KNOWN);
+        let invalid = || {
+            misconfigured(&format!("'{setting}' is not a valid setting of a PostgreSQL store"), SETTINGS_HINT)
+        };
         match key {
-            "sslmode" => self.sslmode = SslMode::read(value).ok_or_else(bad)?,
+            "sslmode" => self.sslmode = SslMode::parse(value).ok_or_else(invalid)?,
             "sslrootcert" if value == "system" => self.sslrootcert = None,
             "sslrootcert" => self.sslrootcert = Some(PathBuf::from(decoded(value)?)),
-            "schema" => self.schema = schema_name(value).ok_or_else(bad)?,
+            "schema" => self.schema = schema_name(value).ok_or_else(invalid)?,
             "pool" => {
-                self.pool = value.parse().ok().filter(|pool| (1..=64).contains(pool)).ok_or_else(bad)?;
+                self.pool = value.parse().ok().filter(|pool| (1..=64).contains(pool)).ok_or_else(invalid)?;
             }
             "poll" => {
                 let least = Duration::from_millis(10);
-                self.poll = parse_duration(value).ok().filter(|poll| *poll >= least).ok_or_else(bad)?;
+                self.poll = parse_duration(value).ok().filter(|poll| *poll >= least).ok_or_else(invalid)?;
             }
             "pooler" if value == "transaction" => self.pooler = Pooler::Transaction,
-            "pooler" => return Err(bad()),
+            "pooler" => return Err(invalid()),
             _ => return Ok(false),
         }
         Ok(true)
     }
 
     /// Sets the defaults.
-    fn complete(&mut self) {
+    fn set_defaults(&mut self) {
         let config = &mut self.config;
         if config.get_password().is_none()
             && let Ok(password) = std::env::var("PGPASSWORD")
@@ -166,7 +169,7 @@ impl PostgresOptions {
     }
 
     /// Returns the database and its address, for messages.
-    pub(super) fn place(&self) -> String {
+    pub(super) fn description(&self) -> String {
         let hosts = self.config.get_hosts().iter().enumerate().map(|(at, host)| {
             let ports = self.config.get_ports();
             let port = ports.get(at).or(ports.first()).copied().unwrap_or(5432);
@@ -183,7 +186,7 @@ impl PostgresOptions {
 }
 
 impl SslMode {
-    fn read(text: &str) -> Option<Self> {
+    fn parse(text: &str) -> Option<Self> {
         Some(match text {
             "disable" => Self::Disable,
             // `allow` is weaker than the default of leasehold, which encrypts if the server
@@ -200,15 +203,15 @@ impl SslMode {
 /// Returns the name if it needs no quotes: it becomes part of statements.
 fn schema_name(text: &str) -> Option<String> {
     let first = text.chars().next()?;
-    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-    let good = !first.is_ascii_digit()
-        && text.chars().all(plain)
-        && text.len() <= LONGEST_SCHEMA
+    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    let valid = !first.is_ascii_digit()
+        && text.chars().all(allowed)
+        && text.len() <= MAX_SCHEMA_LENGTH
         && !text.starts_with("pg_");
-    good.then(|| text.to_owned())
+    valid.then(|| text.to_owned())
 }
 
-fn wrong(message: &str, hint: &str) -> Error {
+fn misconfigured(message: &str, hint: &str) -> Error {
     Error::store(StoreErrorKind::Misconfigured, message, hint)
 }
 
@@ -230,12 +233,12 @@ mod tests {
         assert_eq!((options.schema.as_str(), options.pool), ("locks", 8));
         assert_eq!((options.poll, options.pooler), (Duration::from_millis(50), Pooler::Transaction));
         assert_eq!(options.config.get_connect_timeout(), Some(&Duration::from_secs(3)));
-        assert_eq!(options.place(), "the PostgreSQL database 'work' at db:6432");
+        assert_eq!(options.description(), "the PostgreSQL database 'work' at db:6432");
         assert!(!format!("{options:?}").contains("s3cr3t"));
     }
 
     #[test]
-    fn a_setting_that_is_none_is_refused() {
+    fn an_invalid_setting_is_refused() {
         for setting in [
             "sslmode=maybe",
             "schema=Bad",
@@ -256,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_that_is_not_written_as_in_a_url_is_not_repeated() {
+    fn a_password_that_is_not_url_encoded_is_not_printed() {
         let error = options("postgres://u:s3cr3t?x=s3cr3t@h/db").unwrap_err();
         assert!(!format!("{error:?}").contains("s3cr3t"), "{error:?}");
     }

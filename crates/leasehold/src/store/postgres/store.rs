@@ -1,24 +1,20 @@
 //! PostgreSQL engine.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::docs::PostgresDocs;
-use super::gate::Gate;
-use super::idle::Idle;
-use super::lane::{Lane, SoFar};
-use super::listener::Listener;
-use super::near::Near;
+use super::connection::{
+    ConnectionOwner, Connector, Listener, OPERATION_TIMEOUT, close_idle_connections, with_timeout,
+};
+use super::documents::PostgresDocuments;
+use super::error::{PgError, is_lock_timeout, may_retry};
+use super::locks::{BatchingConnection, InlineConnection, QueryConnection, Router, eligible_lease, lease_of};
 use super::options::PostgresOptions;
-use super::reads::Desk;
-use super::session::{DEADLINE, within};
-use super::switchboard::Switchboard;
-use super::tasks::{PendingEnqueue, Pool, PostgresTasks, Wakes};
-use super::trouble::{Fail, is_stuck, may_try_again};
-use super::{health, native, schema};
+use super::tasks::{PendingEnqueue, Pool, PostgresTasks, WorkerNotifier};
+use super::{health, schema};
 use crate::Result;
 use crate::model::{
     Event, LeaseId, LockName, LockOp, LockRecord, NewTask, Outcome, Sweep, Swept, Timestamp, Ttl,
@@ -33,53 +29,55 @@ use crate::store::{
 const PRUNE_EVERY: u32 = 4096;
 
 /// Poll interval of waiters that started to wait before notifications arrive.
-const EAGER: Duration = Duration::from_millis(20);
+const EAGER_POLL: Duration = Duration::from_millis(20);
 
 /// Store in a PostgreSQL database.
 #[derive(Debug)]
 pub struct PostgresStore {
-    gate: Arc<Gate>,
-    near: Arc<Near>,
-    board: Arc<Switchboard>,
-    lanes: Vec<Arc<Lane>>,
-    desk: Arc<Desk>,
+    connector: Arc<Connector>,
+    inline: Arc<InlineConnection>,
+    router: Arc<Router>,
+    connections: Vec<Arc<BatchingConnection>>,
+    queries: Arc<QueryConnection>,
     listener: Arc<Listener>,
     tasks: PostgresTasks,
-    docs: PostgresDocs,
+    documents: PostgresDocuments,
     operations: AtomicU32,
 }
 
 impl PostgresStore {
     /// Connects, and creates or upgrades the tables if necessary.
     pub async fn connect(options: PostgresOptions) -> Result<Self> {
-        let gate = Arc::new(Gate::new(options)?);
-        let session = gate.open().await.map_err(|fail| fail.explain(&gate.place))?;
-        schema::prepare(&gate, &session).await?;
-        gate.keep(session);
-        let near = Near::new(gate.clone());
-        let board = Switchboard::new(gate.options.pool);
-        let (pool, wakes) = (Pool::new(gate.clone()), Wakes::new());
-        let listener = Arc::new(Listener::new(&gate, wakes.clone()));
-        let lanes: Vec<_> = (0..gate.options.pool).map(|_| Lane::new(gate.clone(), board.clone())).collect();
-        let desk = Arc::new(Desk::new(gate.clone(), near.clone()));
-        let idle = Idle {
-            gate: Arc::downgrade(&gate),
-            lanes: lanes.iter().map(Arc::downgrade).collect(),
-            desk: Arc::downgrade(&desk),
-            near: Arc::downgrade(&near),
-            pool: Arc::downgrade(&pool),
-        };
-        gate.home().spawn(idle.close_in_time());
+        let connector = Arc::new(Connector::new(options)?);
+        let session = connector.open().await.map_err(|error| error.into_error(&connector.description))?;
+        schema::prepare(&connector, &session).await?;
+        connector.return_idle(session);
+        let inline = InlineConnection::new(connector.clone());
+        let router = Router::new(connector.options.pool);
+        let (pool, notifier) = (Pool::new(connector.clone()), WorkerNotifier::new());
+        let listener = Arc::new(Listener::new(&connector, notifier.clone()));
+        let connections: Vec<_> = (0..connector.options.pool)
+            .map(|_| BatchingConnection::new(connector.clone(), router.clone()))
+            .collect();
+        let queries = Arc::new(QueryConnection::new(connector.clone(), inline.clone()));
+        let mut owners: Vec<Weak<dyn ConnectionOwner>> = Vec::new();
+        for connection in &connections {
+            owners.push(Arc::downgrade(connection) as _);
+        }
+        owners.push(Arc::downgrade(&queries) as _);
+        owners.push(Arc::downgrade(&inline) as _);
+        owners.push(Arc::downgrade(&pool) as _);
+        connector.runtime().spawn(close_idle_connections(Arc::downgrade(&connector), owners));
         Ok(Self {
-            tasks: PostgresTasks::new(pool.clone(), wakes, listener.clone()),
-            docs: PostgresDocs::new(pool, capabilities(&gate)),
-            lanes,
-            board,
-            desk,
-            near,
+            tasks: PostgresTasks::new(pool.clone(), notifier, listener.clone()),
+            documents: PostgresDocuments::new(pool, capabilities(&connector)),
+            connections,
+            router,
+            queries,
+            inline,
             listener,
             operations: AtomicU32::new(0),
-            gate,
+            connector,
         })
     }
 
@@ -121,39 +119,40 @@ impl PostgresStore {
         self.tasks.expired_statement()
     }
 
-    /// Applies an operation: without concurrent callers on the connection of the caller's runtime,
-    /// otherwise on a lane.
-    async fn near_or_far(&self, name: &LockName, op: &LockOp) -> Result<Outcome, Fail> {
-        let mut so_far = SoFar::Nothing;
-        let hot = native::hot_lease(op);
-        let alone = hot.filter(|_| self.board.is_idle_and_plain(name));
-        if hot.is_some() && alone.is_none() {
-            self.near.crowded();
+    /// Applies an operation: on the connection of the caller's runtime if there are no concurrent
+    /// calls, otherwise on a batching connection.
+    async fn apply_on_connection(&self, name: &LockName, op: &LockOp) -> Result<Outcome, PgError> {
+        let mut needs_slow_path = false;
+        let lease = eligible_lease(op);
+        let uncontended = lease.filter(|_| self.router.is_idle_and_simple(name));
+        if lease.is_some() && uncontended.is_none() {
+            self.inline.reset_uncontended();
         }
-        if let Some(turn) = alone.and_then(|lease| self.near.enter(lease)) {
-            match turn.statement(name, op).await {
+        if let Some(turn) = uncontended.and_then(|lease| self.inline.try_enter(lease)) {
+            match turn.execute(name, op).await {
                 Ok(Some(outcome)) => return Ok(outcome),
-                Ok(None) => so_far = SoFar::LeftToTheRules,
-                // The lane sets the operation aside.
-                Err(Fail::Said(error)) if is_stuck(&error) => so_far = SoFar::LeftToTheRules,
-                // Not counted as an attempt of the lane, whose own connection may be lost for the
+                Ok(None) => needs_slow_path = true,
+                // The batching connection serves blocked rows.
+                Err(PgError::Driver(error)) if is_lock_timeout(&error) => needs_slow_path = true,
+                // Not counted as an attempt of the batching connection, which may be lost for the
                 // same reason.
-                Err(fail) if may_try_again(op, &fail) => {}
-                Err(fail) => return Err(fail),
+                Err(error) if may_retry(op, &error) => {}
+                Err(error) => return Err(error),
             }
-        } else if let Some(lease) = native::lease_of(op) {
-            self.near.wait_for(&lease).await?;
+        } else if let Some(lease) = lease_of(op) {
+            self.inline.wait_for_lease(&lease).await?;
         }
-        let bound = self.board.bind(name);
-        Ok(self.lanes[bound.lane].apply(bound, op, so_far).await?)
+        let in_flight = self.router.route(name);
+        Ok(self.connections[in_flight.connection].apply(in_flight, op, needs_slow_path).await?)
     }
 
-    fn prune_now_and_then(&self) {
+    fn prune_periodically(&self) {
         if self.operations.fetch_add(1, Ordering::Relaxed) % PRUNE_EVERY == PRUNE_EVERY - 1 {
-            let (desk, keep, now) = (self.desk.clone(), self.gate.options.max_events, self.gate.now());
-            self.gate.home().spawn(async move {
-                if let Err(error) = desk.prune(keep, now).await {
-                    tracing::debug!(%error, "the history could not be bounded; it is tried again");
+            let (queries, keep, now) =
+                (self.queries.clone(), self.connector.options.max_events, self.connector.now());
+            self.connector.runtime().spawn(async move {
+                if let Err(error) = queries.prune(keep, now).await {
+                    tracing::debug!(%error, "pruning the history failed; it will be retried");
                 }
             });
         }
@@ -163,11 +162,11 @@ impl PostgresStore {
 #[async_trait]
 impl Store for PostgresStore {
     fn capabilities(&self) -> Capabilities {
-        capabilities(&self.gate)
+        capabilities(&self.connector)
     }
 
     fn url(&self) -> String {
-        self.gate.options.shown.clone()
+        self.connector.options.display_url.clone()
     }
 
     fn locks(&self) -> &dyn LockStore {
@@ -179,7 +178,7 @@ impl Store for PostgresStore {
     }
 
     fn docs(&self) -> Option<&dyn DocStore> {
-        Some(&self.docs)
+        Some(&self.documents)
     }
 
     fn subscribe(&self, to: Recipient, on_notice: OnNotice) -> Subscription {
@@ -188,91 +187,93 @@ impl Store for PostgresStore {
     }
 
     async fn notify(&self, to: &[Recipient]) {
-        let elsewhere = wake::deliver(to);
-        if !elsewhere.is_empty()
-            && let Err(error) = self.desk.notify(&elsewhere).await
+        let remote = wake::deliver(to);
+        if !remote.is_empty()
+            && let Err(error) = self.queries.notify(&remote).await
         {
-            tracing::debug!(%error, "other processes are not notified: they learn it at their next renewal");
+            tracing::debug!(%error, "other processes were not notified: they find out at their next renewal");
         }
     }
 
     async fn check_health(&self) -> Result<Vec<HealthCheck>> {
-        let gate = self.gate.clone();
-        let desk = self.desk.clone();
+        let connector = self.connector.clone();
+        let queries = self.queries.clone();
         // On the store's own runtime, where sockets can be opened.
-        let examined = self.gate.home().spawn(async move {
-            let session = desk.session().await?;
-            within(DEADLINE, health::check_health(&gate, &session)).await
+        let checked = self.connector.runtime().spawn(async move {
+            let session = queries.session().await?;
+            with_timeout(OPERATION_TIMEOUT, health::check_health(&connector, &session)).await
         });
-        let examined = examined.await.unwrap_or(Err(Fail::Late));
-        examined.map_err(|fail| fail.explain(&self.gate.place))
+        let checked = checked.await.unwrap_or(Err(PgError::Timeout));
+        checked.map_err(|error| error.into_error(&self.connector.description))
     }
 }
 
 #[async_trait]
 impl LockStore for PostgresStore {
     async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
-        self.prune_now_and_then();
-        let applied = tokio::time::timeout(DEADLINE, self.near_or_far(name, op)).await;
-        applied.unwrap_or(Err(Fail::Late)).map_err(|fail| fail.explain(&self.gate.place))
+        self.prune_periodically();
+        let applied = tokio::time::timeout(OPERATION_TIMEOUT, self.apply_on_connection(name, op)).await;
+        applied
+            .unwrap_or(Err(PgError::Timeout))
+            .map_err(|error| error.into_error(&self.connector.description))
     }
 
     async fn get(&self, name: &LockName) -> Result<Option<LockRecord>> {
-        self.desk.get(name).await
+        self.queries.get(name).await
     }
 
     async fn peek(&self, name: &LockName, waiter: &LeaseId) -> Result<Peek> {
-        self.desk.peek(name, waiter).await
+        self.queries.peek(name, waiter).await
     }
 
-    async fn list(&self, ask: &ListLocks) -> Result<Page<LockRecord>> {
-        self.desk.list(ask).await
+    async fn list(&self, query: &ListLocks) -> Result<Page<LockRecord>> {
+        self.queries.list(query).await
     }
 
-    async fn history(&self, ask: &ListEvents) -> Result<Page<Event>> {
-        self.desk.history(ask).await
+    async fn history(&self, query: &ListEvents) -> Result<Page<Event>> {
+        self.queries.history(query).await
     }
 
     async fn now(&self) -> Result<Timestamp> {
-        self.desk.now().await
+        self.queries.now().await
     }
 
     fn changes(&self, lock: Option<&LockName>, waiter: &LeaseId) -> WaiterSubscription {
         self.listener.start();
         // A waiter that starts before the listener is connected may miss its notification, and
         // polls more often. Behind a pooler notifications never arrive.
-        let poll = self.gate.options.poll;
-        if self.gate.is_pooled() {
-            return self.gate.waiters.polling(lock, *waiter, poll);
+        let poll = self.connector.options.poll;
+        if self.connector.is_pooled() {
+            return self.connector.waiters.polling(lock, *waiter, poll);
         }
-        let poll = if self.listener.hears() { poll } else { poll.min(EAGER) };
-        self.gate.waiters.changes(lock, *waiter, Reach::Process, poll)
+        let poll = if self.listener.is_connected() { poll } else { poll.min(EAGER_POLL) };
+        self.connector.waiters.changes(lock, *waiter, Reach::Process, poll)
     }
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {
-        let now = self.gate.now();
+        let now = self.connector.now();
         let mut swept = Swept::default();
-        for name in self.desk.find_ended(limit, now).await? {
+        for name in self.queries.find_expired(limit, now).await? {
             if let Outcome::Swept(one) = self.apply(&name, &LockOp::Sweep(Sweep::default())).await? {
                 swept += one;
             }
         }
-        self.desk.prune(self.gate.options.max_events, now).await?;
+        self.queries.prune(self.connector.options.max_events, now).await?;
         Ok(swept)
     }
 
     async fn forget(&self, idle: Ttl, limit: u32) -> Result<u32> {
-        self.desk.forget(idle, limit, self.gate.now()).await
+        self.queries.purge_idle(idle, limit, self.connector.now()).await
     }
 }
 
-fn capabilities(gate: &Gate) -> Capabilities {
+fn capabilities(connector: &Connector) -> Capabilities {
     Capabilities {
         engine: "postgres",
         hosts: Hosts::Many,
         min_ttl: Ttl::from_millis(200),
-        poll: gate.options.poll,
-        wakes: !gate.is_pooled(),
+        poll: connector.options.poll,
+        wakes: !connector.is_pooled(),
         detects_dead_processes: false,
         lasting: true,
         shares: true,

@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use crate::model::{QueueName, Task};
 use crate::store::BootInstant;
-use crate::store::postgres::gate::micros;
+use crate::store::postgres::columns::micros;
 
 /// Interval at which everything is read from the beginning.
 const REWIND: Duration = Duration::from_secs(1);
@@ -28,7 +28,7 @@ const REWIND_EXPIRED: Duration = Duration::from_mins(10);
 const REWIND_DUE: Duration = Duration::from_mins(1);
 /// Overlap of a recovery with the range before the cursor, in microseconds: a lease may be
 /// committed a while after its time was read.
-const LATE: i64 = 10_000_000;
+const MAX_COMMIT_DELAY: i64 = 10_000_000;
 /// Maximum number of arrivals that are remembered for lease calls in flight.
 const MAX_ARRIVALS: usize = 256;
 
@@ -40,7 +40,7 @@ pub(super) struct Cursors(Mutex<State>);
 struct State {
     /// By queue and priority: the position before which all runnable tasks have been leased, and
     /// the level's count of moves.
-    levels: HashMap<(QueueName, i32), (Place, i64)>,
+    levels: HashMap<(QueueName, i32), (Position, i64)>,
     /// By queue: the time up to which all due tasks have been made pending.
     due: HashMap<QueueName, i64>,
     /// Whether the last lease call found due tasks: there may be more.
@@ -50,48 +50,48 @@ struct State {
     arrivals: VecDeque<(u64, QueueName, i64)>,
     arrived: u64,
     /// Time up to which all leases have been checked for expiry.
-    expired: Sweep,
+    expired: ScanProgress,
     /// Time up to which a recovery has made the due tasks of all queues pending.
-    all_due: Sweep,
+    all_due: ScanProgress,
 }
 
 /// Progress of the scans over all queues.
 #[derive(Debug, Clone, Copy)]
-struct Sweep {
+struct ScanProgress {
     until: i64,
     rewound: BootInstant,
 }
 
-impl Sweep {
+impl ScanProgress {
     fn new() -> Self {
         Self { until: 0, rewound: BootInstant::now() }
     }
 
     /// Returns the time from which a recovery starts.
-    fn begin(&mut self, rewind: Duration) -> i64 {
+    fn start(&mut self, rewind: Duration) -> i64 {
         let now = BootInstant::now();
         if self.rewound.plus(rewind) <= now {
             *self = Self { until: 0, rewound: now };
         }
-        (self.until - LATE).max(0)
+        (self.until - MAX_COMMIT_DELAY).max(0)
     }
 
     /// Records the progress of a scan. Calls end in any order; an earlier position is as valid as a
     /// later one. If the server's clock was set back, everything is scanned again.
-    const fn end(&mut self, until: i64, now: i64) {
-        self.until = if now.saturating_add(LATE) < self.until { 0 } else { until };
+    const fn finish(&mut self, until: i64, now: i64) {
+        self.until = if now.saturating_add(MAX_COMMIT_DELAY) < self.until { 0 } else { until };
     }
 }
 
 /// Position in the index of pending tasks.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct Position {
     since: i64,
     run_at: i64,
     id: Uuid,
 }
 
-impl Place {
+impl Position {
     /// Returns the first position of this time.
     const fn first(since: i64) -> Self {
         Self { since, run_at: 0, id: Uuid::nil() }
@@ -99,7 +99,7 @@ impl Place {
 
     /// Returns the position behind a leased task. If the task was leased at the very time at which
     /// it became ready, others may still be added before it.
-    fn behind(task: &Task) -> Self {
+    fn after(task: &Task) -> Self {
         let since = micros(task.ready_at);
         if task.leased_at.is_none_or(|at| at <= task.ready_at) {
             return Self::first(since);
@@ -114,7 +114,7 @@ impl Place {
 
 /// Positions from which a lease call starts to read.
 #[derive(Debug, Default)]
-pub(super) struct Places {
+pub(super) struct Positions {
     pub(super) queues: Vec<String>,
     pub(super) due: Vec<i64>,
     pub(super) level_queue: Vec<String>,
@@ -140,29 +140,29 @@ impl Cursors {
             rewound: BootInstant::now(),
             arrivals: VecDeque::new(),
             arrived: 0,
-            expired: Sweep::new(),
-            all_due: Sweep::new(),
+            expired: ScanProgress::new(),
+            all_due: ScanProgress::new(),
         }))
     }
 
     /// Returns the times from which a recovery checks for expired leases and for due tasks.
-    pub(super) fn recovery(&self) -> (i64, i64) {
+    pub(super) fn recovery_start(&self) -> (i64, i64) {
         let mut state = self.state();
-        (state.expired.begin(REWIND_EXPIRED), state.all_due.begin(REWIND_DUE))
+        (state.expired.start(REWIND_EXPIRED), state.all_due.start(REWIND_DUE))
     }
 
     /// Records that all leases up to `until` have been checked for expiry, at `now`.
-    pub(super) fn expired(&self, until: i64, now: i64) {
-        self.state().expired.end(until, now);
+    pub(super) fn set_expired_until(&self, until: i64, now: i64) {
+        self.state().expired.finish(until, now);
     }
 
     /// Records that all tasks due up to `until` have been made pending, at `now`.
-    pub(super) fn all_due(&self, until: i64, now: i64) {
-        self.state().all_due.end(until, now);
+    pub(super) fn set_promoted_until(&self, until: i64, now: i64) {
+        self.state().all_due.finish(until, now);
     }
 
     /// Returns the positions from which to read these queues.
-    pub(super) fn places(&self, queues: &[QueueName]) -> Places {
+    pub(super) fn positions(&self, queues: &[QueueName]) -> Positions {
         let mut state = self.state();
         let now = BootInstant::now();
         if state.rewound.plus(REWIND) <= now {
@@ -170,54 +170,54 @@ impl Cursors {
             state.levels.clear();
             state.due.clear();
         }
-        let mut places = Places {
+        let mut positions = Positions {
             arrived: state.arrived,
             expects_due: state.expects_due,
             expired_since: state.expired.until,
-            ..Places::default()
+            ..Positions::default()
         };
         for queue in queues.iter().collect::<std::collections::BTreeSet<_>>() {
-            places.queues.push(queue.as_str().to_owned());
-            places.due.push(state.due.get(queue).copied().unwrap_or(0));
+            positions.queues.push(queue.as_str().to_owned());
+            positions.due.push(state.due.get(queue).copied().unwrap_or(0));
         }
-        for ((queue, priority), (place, moved)) in &state.levels {
+        for ((queue, priority), (position, moved)) in &state.levels {
             if queues.contains(queue) {
-                places.level_queue.push(queue.as_str().to_owned());
-                places.level_priority.push(*priority);
-                places.level_since.push(place.since);
-                places.level_run_at.push(place.run_at);
-                places.level_id.push(place.id);
-                places.level_moved.push(*moved);
+                positions.level_queue.push(queue.as_str().to_owned());
+                positions.level_priority.push(*priority);
+                positions.level_since.push(position.since);
+                positions.level_run_at.push(position.run_at);
+                positions.level_id.push(position.id);
+                positions.level_moved.push(*moved);
             }
         }
-        places
+        positions
     }
 
     /// Advances the cursors behind these leased tasks, which are in order, each with the moves of
     /// its level. Tasks that were read without a cursor are not among them.
-    pub(super) fn leased(&self, places: &Places, tasks: &[(Task, i64)]) {
+    pub(super) fn advance(&self, positions: &Positions, tasks: &[(Task, i64)]) {
         let mut state = self.state();
         for (task, moved) in tasks {
-            let place = Place::behind(task);
-            if let Some(place) = state.not_after(places, &task.queue, place) {
+            let position = Position::after(task);
+            if let Some(position) = state.limit_advance(positions, &task.queue, position) {
                 let level = (task.queue.clone(), task.priority.get());
-                state.levels.insert(level, (place, *moved));
+                state.levels.insert(level, (position, *moved));
             }
         }
     }
 
     /// Records that all tasks of these queues that were due at `now` have been made pending.
-    pub(super) fn promoted(&self, places: &Places, queues: &[QueueName], now: i64) {
+    pub(super) fn set_queues_promoted(&self, positions: &Positions, queues: &[QueueName], now: i64) {
         let mut state = self.state();
         for queue in queues {
-            if let Some(place) = state.not_after(places, queue, Place::first(now)) {
-                state.due.insert(queue.clone(), place.since);
+            if let Some(position) = state.limit_advance(positions, queue, Position::first(now)) {
+                state.due.insert(queue.clone(), position.since);
             }
         }
     }
 
     /// Records whether due tasks had to be made pending.
-    pub(super) fn expect_due(&self, due: bool) {
+    pub(super) fn set_expects_due(&self, due: bool) {
         self.state().expects_due = due;
     }
 
@@ -225,9 +225,9 @@ impl Cursors {
     /// only now.
     pub(super) fn arrived(&self, queue: &QueueName, since: i64) {
         let mut state = self.state();
-        for ((level, _), (place, _)) in &mut state.levels {
+        for ((level, _), (position, _)) in &mut state.levels {
             if level == queue {
-                *place = place.not_after(since);
+                *position = position.not_after(since);
             }
         }
         if let Some(until) = state.due.get_mut(queue) {
@@ -259,11 +259,17 @@ impl Cursors {
 impl State {
     /// Returns how far a lease call that reached this position may advance the cursor, or `None` if
     /// that is unknown: the call may not have seen tasks that arrived while it was in flight.
-    fn not_after(&self, places: &Places, queue: &QueueName, place: Place) -> Option<Place> {
-        let new = self.arrived - places.arrived;
+    fn limit_advance(
+        &self,
+        positions: &Positions,
+        queue: &QueueName,
+        position: Position,
+    ) -> Option<Position> {
+        let new = self.arrived - positions.arrived;
         let known = u64::try_from(self.arrivals.len()).is_ok_and(|known| new <= known);
-        let missed = self.arrivals.iter().filter(|(number, of, _)| *number > places.arrived && of == queue);
-        known.then(|| missed.map(|(_, _, at)| *at).min().map_or(place, |at| place.not_after(at)))
+        let missed =
+            self.arrivals.iter().filter(|(number, of, _)| *number > positions.arrived && of == queue);
+        known.then(|| missed.map(|(_, _, at)| *at).min().map_or(position, |at| position.not_after(at)))
     }
 }
 
@@ -276,47 +282,50 @@ mod tests {
     }
 
     #[test]
-    fn what_arrives_while_a_lease_is_under_way_is_not_passed_over() {
+    fn a_task_that_arrives_during_a_lease_call_is_not_skipped() {
         let (cursors, q) = (Cursors::new(), queue("q"));
-        let places = cursors.places(std::slice::from_ref(&q));
+        let positions = cursors.positions(std::slice::from_ref(&q));
         cursors.arrived(&q, 5);
         cursors.arrived(&queue("other"), 1);
-        cursors.promoted(&places, std::slice::from_ref(&q), 10);
-        assert_eq!(cursors.places(std::slice::from_ref(&q)).due, [5]);
-        let places = cursors.places(std::slice::from_ref(&q));
-        cursors.promoted(&places, std::slice::from_ref(&q), 10);
-        assert_eq!(cursors.places(std::slice::from_ref(&q)).due, [10]);
+        cursors.set_queues_promoted(&positions, std::slice::from_ref(&q), 10);
+        assert_eq!(cursors.positions(std::slice::from_ref(&q)).due, [5]);
+        let positions = cursors.positions(std::slice::from_ref(&q));
+        cursors.set_queues_promoted(&positions, std::slice::from_ref(&q), 10);
+        assert_eq!(cursors.positions(std::slice::from_ref(&q)).due, [10]);
         cursors.arrived(&q, 7);
-        assert_eq!(cursors.places(std::slice::from_ref(&q)).due, [7]);
+        assert_eq!(cursors.positions(std::slice::from_ref(&q)).due, [7]);
     }
 
     #[test]
-    fn a_sweep_goes_on_from_where_it_was_unless_the_clock_was_set_back() {
-        let mut sweep = Sweep::new();
-        sweep.end(90 * LATE, 90 * LATE);
-        assert_eq!((sweep.until, sweep.begin(REWIND_EXPIRED)), (90 * LATE, 89 * LATE));
+    fn a_scan_continues_from_its_position_unless_the_clock_was_set_back() {
+        let mut progress = ScanProgress::new();
+        progress.finish(90 * MAX_COMMIT_DELAY, 90 * MAX_COMMIT_DELAY);
+        assert_eq!(
+            (progress.until, progress.start(REWIND_EXPIRED)),
+            (90 * MAX_COMMIT_DELAY, 89 * MAX_COMMIT_DELAY)
+        );
         // A scan that began earlier, and one that found a lease whose row another session had
         // locked.
-        sweep.end(90 * LATE - 1, 90 * LATE - 1);
-        assert_eq!(sweep.until, 90 * LATE - 1);
-        sweep.end(80 * LATE, 91 * LATE);
-        assert_eq!(sweep.until, 80 * LATE);
-        sweep.end(70 * LATE, 70 * LATE);
-        assert_eq!(sweep.until, 0);
+        progress.finish(90 * MAX_COMMIT_DELAY - 1, 90 * MAX_COMMIT_DELAY - 1);
+        assert_eq!(progress.until, 90 * MAX_COMMIT_DELAY - 1);
+        progress.finish(80 * MAX_COMMIT_DELAY, 91 * MAX_COMMIT_DELAY);
+        assert_eq!(progress.until, 80 * MAX_COMMIT_DELAY);
+        progress.finish(70 * MAX_COMMIT_DELAY, 70 * MAX_COMMIT_DELAY);
+        assert_eq!(progress.until, 0);
     }
 
     #[test]
-    fn who_cannot_know_what_arrived_begins_at_the_beginning() {
+    fn a_call_that_may_have_missed_arrivals_advances_no_cursor() {
         let (cursors, q) = (Cursors::new(), queue("q"));
-        let places = cursors.places(std::slice::from_ref(&q));
+        let positions = cursors.positions(std::slice::from_ref(&q));
         for at in 0..=i64::try_from(MAX_ARRIVALS).unwrap() {
             cursors.arrived(&q, at);
         }
-        cursors.promoted(&places, std::slice::from_ref(&q), 1000);
-        assert_eq!(cursors.places(std::slice::from_ref(&q)).due, [0]);
-        let places = cursors.places(std::slice::from_ref(&q));
+        cursors.set_queues_promoted(&positions, std::slice::from_ref(&q), 1000);
+        assert_eq!(cursors.positions(std::slice::from_ref(&q)).due, [0]);
+        let positions = cursors.positions(std::slice::from_ref(&q));
         cursors.rewind();
-        cursors.promoted(&places, std::slice::from_ref(&q), 1000);
-        assert_eq!(cursors.places(std::slice::from_ref(&q)).due, [0]);
+        cursors.set_queues_promoted(&positions, std::slice::from_ref(&q), 1000);
+        assert_eq!(cursors.positions(std::slice::from_ref(&q)).due, [0]);
     }
 }

@@ -8,16 +8,16 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio_postgres::Row;
 
-use super::bench::{BEGIN, Bench};
-use super::columns::json;
-use super::inbox::Inbox;
-use super::link::Link;
-use super::pool::Pool;
-use super::reads::{self, Question};
-use super::settle::Beats;
+use super::codec::{read_task, to_json};
+use super::complete::{self, HeartbeatParams};
+use super::insert_batcher::InsertBatcher;
+use super::maintenance::{self, RecoveryPass};
+use super::notifier::WorkerNotifier;
+use super::pool::{Pool, TaskSession};
+use super::queries::{self, TaskQuery};
 use super::sql::Sql;
-use super::wakes::Wakes;
-use super::{add, lease, rows, settle, upkeep};
+use super::transaction::{BEGIN, TaskTransaction};
+use super::{enqueue, lease};
 use crate::error::Result;
 use crate::model::{
     Enqueued, FinishedFilter, HeartbeatResult, HeldTask, LeaseTasks, Leased, NewTask, Pause, QueueName,
@@ -25,8 +25,9 @@ use crate::model::{
     WorkerId, WorkerInfo, WorkerStatus,
 };
 use crate::store::lock_store::page_size;
-use crate::store::postgres::listener::Listener;
-use crate::store::postgres::trouble::Fail;
+use crate::store::postgres::columns::{first_row, time};
+use crate::store::postgres::connection::{Listener, Param};
+use crate::store::postgres::error::PgError;
 use crate::store::protocol::TaskCall;
 use crate::store::repeat::Repeat;
 use crate::store::{Cursor, ListTasks, Page, QueueSubscription, TaskStore};
@@ -38,10 +39,10 @@ const FOLD_EVERY: u32 = 2048;
 
 /// Tasks in a PostgreSQL database.
 #[derive(Debug)]
-pub(in crate::store::postgres) struct PostgresTasks {
+pub(crate) struct PostgresTasks {
     pub(super) pool: Arc<Pool>,
-    pub(super) wakes: Arc<Wakes>,
-    inbox: Arc<Inbox>,
+    pub(super) notifier: Arc<WorkerNotifier>,
+    insert_batcher: Arc<InsertBatcher>,
     listener: Arc<Listener>,
     calls: AtomicU32,
 }
@@ -52,92 +53,92 @@ pub(in crate::store::postgres) struct PostgresTasks {
 #[derive(Debug)]
 pub struct LeaseStatement {
     /// Planner settings, to be executed first.
-    pub plans: &'static str,
+    pub planner_settings: &'static str,
     /// Text of the statement.
     pub sql: String,
 }
 
 impl PostgresTasks {
-    pub(in crate::store::postgres) fn new(
-        pool: Arc<Pool>,
-        wakes: Arc<Wakes>,
-        listener: Arc<Listener>,
-    ) -> Self {
-        Self { pool, wakes, inbox: Arc::default(), listener, calls: AtomicU32::new(0) }
+    pub(crate) fn new(pool: Arc<Pool>, notifier: Arc<WorkerNotifier>, listener: Arc<Listener>) -> Self {
+        Self { pool, notifier, insert_batcher: Arc::default(), listener, calls: AtomicU32::new(0) }
     }
 
     /// Creates the rows of queues and priorities that do not exist yet.
-    pub(super) async fn make_known(&self, new: &[NewTask]) -> Result<()> {
+    pub(super) async fn create_queues(&self, new: &[NewTask]) -> Result<()> {
         let levels: BTreeSet<(String, i32)> =
             new.iter().map(|new| (new.queue.as_str().to_owned(), new.priority.get())).collect();
         let (queues, priorities): (Vec<String>, Vec<i32>) = levels.into_iter().unzip();
-        let both = Arc::new((queues, priorities));
-        let make = move |link: Arc<Link>| {
-            let both = both.clone();
-            async move { Ok(link.query(Sql::Level, &[&both.0, &both.1]).await?) }
+        let params = Arc::new((queues, priorities));
+        let create = move |session: Arc<TaskSession>| {
+            let params = params.clone();
+            async move { Ok(session.query(Sql::CreateQueues, &[&params.0, &params.1]).await?) }
         };
-        self.pool.run(Repeat::Safe, make).await.map(drop)
+        self.pool.run(Repeat::Safe, create).await.map(drop)
     }
 
     #[cfg(feature = "testing")]
-    pub(in crate::store::postgres) fn lease_statement(&self) -> LeaseStatement {
-        LeaseStatement { plans: super::link::PLANS, sql: self.pool.texts.get(Sql::Lease).sql.clone() }
+    pub(crate) fn lease_statement(&self) -> LeaseStatement {
+        LeaseStatement {
+            planner_settings: super::pool::PLANNER_SETTINGS,
+            sql: self.pool.texts.get(Sql::Lease).sql.clone(),
+        }
     }
 
     /// Returns the statement that finds expired leases, from `$1` on.
     #[cfg(feature = "testing")]
-    pub(in crate::store::postgres) fn expired_statement(&self) -> String {
+    pub(crate) fn expired_statement(&self) -> String {
         self.pool.texts.get(Sql::Expired).sql.clone()
     }
 
-    async fn ask(&self, question: Question) -> Result<Vec<Task>> {
-        let question = Arc::new(question);
-        let ask = move |link: Arc<Link>| {
-            let question = question.clone();
-            async move { question.ask(&link).await }
+    async fn fetch(&self, query: TaskQuery) -> Result<Vec<Task>> {
+        let query = Arc::new(query);
+        let run = move |session: Arc<TaskSession>| {
+            let query = query.clone();
+            async move { query.fetch(&session).await }
         };
-        let rows = self.pool.run(Repeat::Safe, ask).await?;
-        self.readable(rows.iter().map(rows::task).collect())
+        let rows = self.pool.run(Repeat::Safe, run).await?;
+        self.map_error(rows.iter().map(read_task).collect())
     }
 
-    async fn query<const N: usize>(&self, what: Sql, texts: [Option<String>; N]) -> Result<Vec<Row>> {
+    async fn query<const N: usize>(&self, sql: Sql, texts: [Option<String>; N]) -> Result<Vec<Row>> {
         let texts = Arc::new(texts);
-        let ask = move |link: Arc<Link>| {
+        let run = move |session: Arc<TaskSession>| {
             let texts = texts.clone();
             async move {
-                let params = texts.each_ref().map(|text| text as &(dyn tokio_postgres::types::ToSql + Sync));
-                Ok(link.query(what, &params).await?)
+                let params = texts.each_ref().map(|text| text as Param<'_>);
+                Ok(session.query(sql, &params).await?)
             }
         };
-        self.pool.run(Repeat::Safe, ask).await
+        self.pool.run(Repeat::Safe, run).await
     }
 
-    fn readable<T>(&self, read: Result<T, Fail>) -> Result<T> {
-        read.map_err(|fail| fail.explain(&self.pool.gate.place))
+    fn map_error<T>(&self, read: Result<T, PgError>) -> Result<T> {
+        read.map_err(|error| error.into_error(&self.pool.connector.description))
     }
 
-    fn fold_now_and_then(&self) {
+    fn fold_periodically(&self) {
         if self.calls.fetch_add(1, Ordering::Relaxed) % FOLD_EVERY != FOLD_EVERY - 1 {
             return;
         }
         let pool = self.pool.clone();
-        if let Ok(home) = pool.home() {
-            home.handle().spawn(async move {
-                let fold = |link: Arc<Link>| async move { Ok(link.query(Sql::Fold, &[]).await?) };
+        if let Ok(background) = pool.background() {
+            background.handle().spawn(async move {
+                let fold =
+                    |session: Arc<TaskSession>| async move { Ok(session.query(Sql::Fold, &[]).await?) };
                 if let Err(error) = pool.run(Repeat::Safe, fold).await {
-                    tracing::debug!(%error, "counts could not be added up; it is tried again");
+                    tracing::debug!(%error, "folding the task counts failed; it will be retried");
                 }
             });
         }
     }
 
-    async fn tidy(&self, call: TaskCall, what: Sql, which: &FinishedFilter) -> Result<u64> {
-        let which = which.clone();
-        let tidy = move |link: Arc<Link>| {
-            let which = which.clone();
-            async move { upkeep::tidy(&link, what, &which).await }
+    async fn archive_or_purge(&self, call: TaskCall, sql: Sql, filter: &FinishedFilter) -> Result<u64> {
+        let filter = filter.clone();
+        let archive_or_purge = move |session: Arc<TaskSession>| {
+            let filter = filter.clone();
+            async move { maintenance::archive_or_purge(&session, sql, &filter).await }
         };
-        self.pool.run(call, tidy).await
+        self.pool.run(call, archive_or_purge).await
     }
 }
 
@@ -147,47 +148,47 @@ impl TaskStore for PostgresTasks {
         if new.is_empty() {
             return Ok(Vec::new());
         }
-        self.fold_now_and_then();
-        let (answers, stirs) = if new.iter().all(add::is_plain) {
-            let since = self.inbox.add(&self.pool, new).await?;
-            add::all_added(new, since)
+        self.fold_periodically();
+        let (answers, changes) = if new.iter().all(enqueue::is_simple) {
+            let since = self.insert_batcher.insert(&self.pool, new).await?;
+            enqueue::all_enqueued(new, since)
         } else {
-            let (new, now): (Arc<[NewTask]>, _) = (new.into(), self.pool.gate.now());
-            let add = move |link: Arc<Link>| {
+            let (new, now): (Arc<[NewTask]>, _) = (new.into(), self.pool.connector.now());
+            let enqueue = move |session: Arc<TaskSession>| {
                 let new = new.clone();
-                async move { add::in_a_transaction(&link, &new, now).await }
+                async move { enqueue::enqueue(&session, &new, now).await }
             };
-            self.pool.run(TaskCall::Enqueue, add).await?
+            self.pool.run(TaskCall::Enqueue, enqueue).await?
         };
-        self.wakes.tell(&self.pool, &stirs);
+        self.notifier.notify(&self.pool, &changes);
         Ok(answers)
     }
 
-    async fn lease(&self, ask: &LeaseTasks) -> Result<Leased> {
-        self.fold_now_and_then();
-        let places = Arc::new(self.wakes.cursors.places(&ask.queues));
-        let (asked, their_places, now) = (ask.clone(), places.clone(), self.pool.gate.now());
-        let lease = move |link: Arc<Link>| {
-            let (ask, places) = (asked.clone(), their_places.clone());
-            async move { lease::lease(&link, &ask, &places, now).await }
+    async fn lease(&self, request: &LeaseTasks) -> Result<Leased> {
+        self.fold_periodically();
+        let positions = Arc::new(self.notifier.cursors.positions(&request.queues));
+        let (owned, their_positions, now) = (request.clone(), positions.clone(), self.pool.connector.now());
+        let lease = move |session: Arc<TaskSession>| {
+            let (request, positions) = (owned.clone(), their_positions.clone());
+            async move { lease::lease(&session, &request, &positions, now).await }
         };
-        let answer = self.pool.run(TaskCall::Lease, lease).await?;
-        let (tasks, leased) = self.readable(answer.read())?;
-        self.wakes.cursors.leased(&places, &tasks);
-        if let Some(now) = answer.none_expired {
-            self.wakes.cursors.expired(now, now);
+        let response = self.pool.run(TaskCall::Lease, lease).await?;
+        let (tasks, leased) = self.map_error(response.read())?;
+        self.notifier.cursors.advance(&positions, &tasks);
+        if let Some(now) = response.none_expired {
+            self.notifier.cursors.set_expired_until(now, now);
         }
-        if let Some(ended) = &answer.ended {
-            self.wakes.cursors.expired(ended.expired.0, ended.expired.1);
-            self.wakes.tell(&self.pool, &ended.stirs);
+        if let Some(pass) = &response.expired {
+            self.notifier.cursors.set_expired_until(pass.expired.0, pass.expired.1);
+            self.notifier.notify(&self.pool, &pass.changes);
         }
-        if let Some((now, open)) = &answer.promoted {
-            self.wakes.cursors.promoted(&places, open, *now);
+        if let Some((now, open)) = &response.promoted {
+            self.notifier.cursors.set_queues_promoted(&positions, open, *now);
         }
-        self.wakes.cursors.expect_due(answer.due);
-        if leased.more || ask.is_full(&leased.tasks) {
+        self.notifier.cursors.set_expects_due(response.due);
+        if leased.more || request.is_full(&leased.tasks) {
             // There may be more tasks, which other workers skipped while this call had locked them.
-            self.wakes.pass_on(&ask.queues);
+            self.notifier.wake_one_per_queue(&request.queues);
         }
         Ok(leased)
     }
@@ -198,19 +199,20 @@ impl TaskStore for PostgresTasks {
         held: &[HeldTask],
         ttl: Ttl,
     ) -> Result<Vec<HeartbeatResult>> {
-        let beats = Arc::new(self.readable(Beats::new(worker, held, ttl))?);
-        let now = self.pool.gate.now();
-        let beat = move |link: Arc<Link>| {
-            let beats = beats.clone();
-            async move { beats.send(&link, now).await }
+        let params = Arc::new(self.map_error(HeartbeatParams::new(worker, held, ttl))?);
+        let now = self.pool.connector.now();
+        let send = move |session: Arc<TaskSession>| {
+            let params = params.clone();
+            async move { params.send(&session, now).await }
         };
-        let rows = self.pool.run_at_once(TaskCall::Heartbeat, beat).await?;
-        self.readable(settle::beats(held, &rows))
+        let rows = self.pool.run_heartbeat(TaskCall::Heartbeat, send).await?;
+        self.map_error(complete::heartbeat_results(held, &rows))
     }
 
     async fn leave(&self, worker: WorkerId) -> Result<()> {
-        let leave =
-            move |link: Arc<Link>| async move { Ok(link.query(Sql::Leave, &[worker.as_uuid()]).await?) };
+        let leave = move |session: Arc<TaskSession>| async move {
+            Ok(session.query(Sql::RemoveWorker, &[worker.as_uuid()]).await?)
+        };
         self.pool.run(TaskCall::Leave, leave).await.map(drop)
     }
 
@@ -218,104 +220,107 @@ impl TaskStore for PostgresTasks {
         if settle.is_empty() {
             return Ok(Vec::new());
         }
-        self.fold_now_and_then();
-        let (settle, now): (Arc<[Settle]>, _) = (settle.into(), self.pool.gate.now());
-        let end = move |link: Arc<Link>| {
-            let settle = settle.clone();
-            async move { settle::settle(&link, &settle, now).await }
+        self.fold_periodically();
+        let (attempts, now): (Arc<[Settle]>, _) = (settle.into(), self.pool.connector.now());
+        let settle = move |session: Arc<TaskSession>| {
+            let attempts = attempts.clone();
+            async move { complete::settle(&session, &attempts, now).await }
         };
-        let (settled, stirs) = self.pool.run(TaskCall::Settle, end).await?;
-        self.wakes.tell(&self.pool, &stirs);
+        let (settled, changes) = self.pool.run(TaskCall::Settle, settle).await?;
+        self.notifier.notify(&self.pool, &changes);
         Ok(settled)
     }
 
     async fn change(&self, id: TaskId, op: &TaskOp) -> Result<Option<(TaskAnswer, Task)>> {
-        let (op, now) = (op.clone(), self.pool.gate.now());
-        let change = move |link: Arc<Link>| {
+        let (op, now) = (op.clone(), self.pool.connector.now());
+        let change = move |session: Arc<TaskSession>| {
             let op = op.clone();
             async move {
-                let mut bench = Bench::begin(&link, BEGIN, &[id], BTreeSet::new(), now).await?;
-                let answer = bench.change(id, &op);
+                let mut transaction =
+                    TaskTransaction::begin(&session, BEGIN, &[id], BTreeSet::new(), now).await?;
+                let answer = transaction.change(id, &op);
                 // The state of the task depends on which task of its chain is the head.
-                bench.elect(&*link).await?;
-                let changed = answer.zip(bench.get(id).cloned());
-                Ok((changed, bench.commit(&link).await?))
+                transaction.elect_heads(&*session).await?;
+                let changed = answer.zip(transaction.get(id).cloned());
+                Ok((changed, transaction.commit(&session).await?))
             }
         };
-        let (changed, stirs) = self.pool.run(TaskCall::Change, change).await?;
-        self.wakes.tell(&self.pool, &stirs);
-        Ok(changed)
+        let (result, changes) = self.pool.run(TaskCall::Change, change).await?;
+        self.notifier.notify(&self.pool, &changes);
+        Ok(result)
     }
 
     async fn recover(&self, limit: u32) -> Result<Recovered> {
-        let now = self.pool.gate.now();
-        let since = self.wakes.cursors.recovery();
-        let recover = move |link: Arc<Link>| async move { upkeep::recover(&link, limit, since, now).await };
-        let upkeep::Pass { recovered, stirs, expired, due } =
+        let now = self.pool.connector.now();
+        let since = self.notifier.cursors.recovery_start();
+        let recover = move |session: Arc<TaskSession>| async move {
+            maintenance::recover(&session, limit, since, now).await
+        };
+        let RecoveryPass { recovered, changes, expired, due } =
             self.pool.run(TaskCall::Recover, recover).await?;
-        self.wakes.cursors.expired(expired.0, expired.1);
-        self.wakes.cursors.all_due(due.0, due.1);
-        self.wakes.tell(&self.pool, &stirs);
+        self.notifier.cursors.set_expired_until(expired.0, expired.1);
+        self.notifier.cursors.set_promoted_until(due.0, due.1);
+        self.notifier.notify(&self.pool, &changes);
         if recovered != Recovered::default() {
-            self.wakes.tell_all_here();
+            self.notifier.wake_all_local();
         }
         Ok(recovered)
     }
 
     async fn get(&self, id: TaskId) -> Result<Option<Task>> {
-        Ok(self.ask(Question::one(id, &self.pool.gate.options.schema)).await?.pop())
+        Ok(self.fetch(TaskQuery::one(id, &self.pool.connector.options.schema)).await?.pop())
     }
 
     async fn keyed(&self, queue: &QueueName, key: &TaskKey) -> Result<Option<Task>> {
         let texts = [queue.as_str(), key.as_str()].map(|text| Some(text.to_owned()));
         let rows = self.query(Sql::Keyed, texts).await?;
-        self.readable(rows.first().map(rows::task).transpose())
+        self.map_error(rows.first().map(read_task).transpose())
     }
 
-    async fn list(&self, ask: &ListTasks) -> Result<Page<Task>> {
-        let items = self.ask(Question::list(ask, &self.pool.gate.options.schema)).await?;
-        let full = items.len() == page_size(ask.limit) as usize;
+    async fn list(&self, query: &ListTasks) -> Result<Page<Task>> {
+        let items = self.fetch(TaskQuery::list(query, &self.pool.connector.options.schema)).await?;
+        let full = items.len() == page_size(query.limit) as usize;
         let next = items.last().filter(|_| full).map(|last| Cursor(last.id.to_string()));
         Ok(Page { items, next })
     }
 
     async fn queues(&self) -> Result<Vec<QueueStatus>> {
         let rows = self.query(Sql::Queues, []).await?;
-        self.readable(reads::queues(&rows))
+        self.map_error(queries::queues(&rows))
     }
 
     async fn pause(&self, queue: &QueueName, pause: Option<Pause>) -> Result<bool> {
-        let texts = [Some(queue.as_str().to_owned()), self.readable(json(pause.as_ref()))?];
+        let texts = [Some(queue.as_str().to_owned()), self.map_error(to_json(pause.as_ref()))?];
         let known = !self.query(Sql::Pause, texts).await?.is_empty();
-        self.wakes.tell_all_here();
+        self.notifier.wake_all_local();
         Ok(known)
     }
 
     async fn workers(&self) -> Result<Vec<WorkerStatus>> {
         let rows = self.query(Sql::Workers, []).await?;
-        self.readable(reads::workers(&rows))
+        self.map_error(queries::workers(&rows))
     }
 
-    async fn archive(&self, which: &FinishedFilter) -> Result<u64> {
-        self.tidy(TaskCall::Archive, Sql::Archive, which).await
+    async fn archive(&self, filter: &FinishedFilter) -> Result<u64> {
+        self.archive_or_purge(TaskCall::Archive, Sql::Archive, filter).await
     }
 
-    async fn purge(&self, which: &FinishedFilter) -> Result<u64> {
-        self.tidy(TaskCall::Purge, Sql::Purge, which).await
+    async fn purge(&self, filter: &FinishedFilter) -> Result<u64> {
+        self.archive_or_purge(TaskCall::Purge, Sql::Purge, filter).await
     }
 
     async fn now(&self) -> Result<Timestamp> {
-        let now = self.pool.gate.now();
-        let ask = move |link: Arc<Link>| async move { Ok(link.query(Sql::Now, &[&now]).await?) };
-        let rows = self.pool.run(Repeat::Safe, ask).await?;
-        let row = rows.first().ok_or_else(|| Fail::Unreadable("there is no time".into()));
-        self.readable(row.and_then(|row| rows::time(row, 0)))
+        let now = self.pool.connector.now();
+        let run = move |session: Arc<TaskSession>| async move { Ok(session.query(Sql::Now, &[&now]).await?) };
+        let rows = self.pool.run(Repeat::Safe, run).await?;
+        self.map_error(first_row(&rows).and_then(|row| time(row, 0)))
     }
 
     fn arrivals(&self, queues: &[QueueName]) -> QueueSubscription {
         self.listener.start();
         // Without notifications of other processes, workers poll more often.
-        let poll = if self.listener.hears() { POLL } else { self.pool.gate.options.poll.min(POLL) };
-        self.wakes.listen(queues, poll)
+        let poll =
+            if self.listener.is_connected() { POLL } else { self.pool.connector.options.poll.min(POLL) };
+        self.notifier.subscribe(queues, poll)
     }
 }

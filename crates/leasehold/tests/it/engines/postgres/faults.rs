@@ -1,4 +1,4 @@
-//! The server restarts, the line is cut: nothing is lost, and nothing happens twice.
+//! The server restarts, or connections are cut: nothing is lost, and nothing happens twice.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use leasehold::store::postgres::{PostgresOptions, PostgresStore};
 use leasehold::store::{Cursor, EventRange, ListEvents, LockStore, StoreUrl};
 use leasehold::testing::Player;
 
-use super::private::Server;
-use super::server::Schema;
+use super::private_server::Server;
+use super::schema::Schema;
 use crate::engines::proxy::{Fault, Proxy};
 
 fn player(store: &Arc<PostgresStore>, number: u128) -> Player {
@@ -28,7 +28,7 @@ async fn a_lease_outlives_a_restart_of_the_server() {
     one.ask.ttl = leasehold::model::Ttl::from_secs(60);
     let lease = one.takes().await;
     server.kill();
-    // A process of the server may answer for a moment after the first of them has died.
+    // A child process of the server may answer for a moment after the parent has died.
     let error = loop {
         if let Err(error) = store.get(&one.lock).await {
             break error;
@@ -36,14 +36,14 @@ async fn a_lease_outlives_a_restart_of_the_server() {
     };
     assert_eq!(error.code(), "STORE_UNAVAILABLE", "{error:?}");
     server.up().await;
-    // The same store goes on: what it had open is gone, and it opens anew.
+    // The same store continues: its connections are closed, and it opens new ones.
     let Outcome::Renewed(renewed) = one.renews(&lease).await else { panic!("not renewed") };
     assert_eq!((renewed.token, renewed.renewals), (lease.token, 1));
     player(&store, 2).is_refused().await;
     assert!(matches!(one.releases(&lease).await, Outcome::Released(_)));
 }
 
-/// Releases do not wait for the disk, grants do: of what was answered, a crash may lose the last releases and nothing else.
+/// Releases do not wait for the disk, grants do: a crash may lose the last releases that were answered, and nothing else.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crash_of_the_server_may_lose_a_release_but_no_grant() {
     let Some(mut server) = Server::start().await else { return };
@@ -64,13 +64,17 @@ async fn a_crash_of_the_server_may_lose_a_release_but_no_grant() {
             break record.unwrap();
         }
     };
-    assert_eq!(record.token, last.token, "the last grant is there");
-    // The release is, or it is not: then the lease ends by its time.
+    assert_eq!(record.token, last.token, "the last grant is not lost");
+    // The release may be lost: then the lease expires by its TTL.
     assert!(record.holders.iter().all(|holder| holder.ask.lease_id == last.ask.lease_id), "{record:?}");
-    let told = kinds(&store).await;
-    assert_eq!(told.iter().filter(|kind| **kind == EventKind::Acquired).count(), leases.len(), "{told:?}");
-    let released = told.iter().filter(|kind| **kind == EventKind::Released).count();
-    assert_eq!(released, leases.len() - record.holders.len(), "the history agrees with the lock: {told:?}");
+    let events = kinds(&store).await;
+    assert_eq!(
+        events.iter().filter(|kind| **kind == EventKind::Acquired).count(),
+        leases.len(),
+        "{events:?}"
+    );
+    let released = events.iter().filter(|kind| **kind == EventKind::Released).count();
+    assert_eq!(released, leases.len() - record.holders.len(), "the history agrees with the lock: {events:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -91,17 +95,17 @@ async fn a_crash_of_the_server_loses_no_hand_over() {
             break record.unwrap();
         }
     };
-    // Whoever was told of it counts on it.
+    // The new holder may already have been notified.
     assert_eq!(record.holders[0].ask.lease_id, players[1].id(), "{record:?}");
     assert!(record.token > lease.token);
-    assert_eq!(record.waiters.len(), 18, "tickets before it are as lasting as it is");
+    assert_eq!(record.waiters.len(), 18, "tickets that precede the hand-over are as durable as it is");
 }
 
-/// The test server, with a line that can be cut.
-pub(super) async fn over_a_line(schema: &Schema, settings: &str) -> (Proxy, Arc<PostgresStore>) {
+/// Connects a store through a proxy that can cut connections and drop answers.
+pub(super) async fn through_proxy(schema: &Schema, settings: &str) -> (Proxy, Arc<PostgresStore>) {
     let url = schema.url_with(settings);
-    let (before, place) = url.split_once('@').unwrap();
-    let (address, after) = place.split_once('/').unwrap();
+    let (before, rest) = url.split_once('@').unwrap();
+    let (address, after) = rest.split_once('/').unwrap();
     let proxy = Proxy::before(address.parse::<SocketAddr>().unwrap());
     let url = format!("{before}@{}/{after}", proxy.address());
     let options = PostgresOptions::from_url(&StoreUrl::parse(&url).unwrap()).unwrap();
@@ -114,35 +118,39 @@ async fn takes_and_releases(player: &Player) {
 }
 
 async fn kinds(store: &PostgresStore) -> Vec<EventKind> {
-    let ask = ListEvents { span: EventRange::After(Cursor::start()), limit: 100, lock: None };
-    store.history(&ask).await.unwrap().items.into_iter().map(|event| event.kind).collect()
+    let query = ListEvents { span: EventRange::After(Cursor::start()), limit: 100, lock: None };
+    store.history(&query).await.unwrap().items.into_iter().map(|event| event.kind).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_grant_whose_reply_was_lost_is_the_same_grant_when_asked_again() {
+async fn a_grant_whose_answer_was_lost_is_returned_to_the_retry() {
     let Some(schema) = Schema::new() else { return };
-    let (proxy, store) = over_a_line(&schema, "pool=1").await;
+    let (proxy, store) = through_proxy(&schema, "pool=1").await;
     let direct = schema.store().await;
-    // Opens the line and prepares what it takes.
+    // Opens the connection and prepares the statements.
     for number in [8, 9] {
         takes_and_releases(&player(&store, number)).await;
     }
     let one = player(&store, 1);
     proxy.set(Fault::DropReplies(1));
-    // The write was made, its answer never came. It is asked again over a new line, with the same id.
+    // The write took effect, and its answer was lost. The store sends it again on a new connection, with the same id.
     let lease = one.takes().await;
     proxy.set(Fault::None);
     let record = direct.get(&one.lock).await.unwrap().unwrap();
     assert_eq!((record.token, record.holders.len()), (lease.token, 1));
-    let told = kinds(&direct).await;
-    assert_eq!(told.iter().filter(|kind| **kind == EventKind::Acquired).count(), 3, "granted once: {told:?}");
+    let events = kinds(&direct).await;
+    assert_eq!(
+        events.iter().filter(|kind| **kind == EventKind::Acquired).count(),
+        3,
+        "granted once: {events:?}"
+    );
     assert!(matches!(one.releases(&lease).await, Outcome::Released(_)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_release_whose_reply_was_lost_is_not_known() {
+async fn a_release_whose_answer_was_lost_is_in_doubt() {
     let Some(schema) = Schema::new() else { return };
-    let (proxy, store) = over_a_line(&schema, "pool=1").await;
+    let (proxy, store) = through_proxy(&schema, "pool=1").await;
     let one = player(&store, 1);
     let lease = one.takes().await;
     one.releases(&lease).await;
@@ -152,29 +160,29 @@ async fn a_release_whose_reply_was_lost_is_not_known() {
     let error = store.apply(&one.lock, &leasehold::model::LockOp::Release(release)).await.unwrap_err();
     assert_eq!(error.code(), "STORE_UNAVAILABLE", "{error:?}");
     proxy.set(Fault::None);
-    // Whoever asks again learns that it is over.
+    // A second release learns that the lease has ended.
     assert!(matches!(one.releases(&lease).await, Outcome::NotHeld(_)));
     assert!(one.record().await.holders.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn in_a_queue_a_lost_reply_costs_no_turn_and_gives_none_away() {
+async fn in_a_queue_a_lost_answer_costs_no_position() {
     let Some(schema) = Schema::new() else { return };
-    let (proxy, store) = over_a_line(&schema, "pool=1").await;
+    let (proxy, store) = through_proxy(&schema, "pool=1").await;
     let [one, two, three] = [1, 2, 3].map(|number| player(&store, number));
-    // Opens the line and prepares what it takes.
+    // Opens the connection and prepares the statements.
     let lease = one.takes().await;
     two.queues().await;
     one.releases(&lease).await;
     let lease = two.takes().await;
     one.queues().await;
-    // The ticket was drawn, the answer never came. It is asked for again over a new line, with the same id.
+    // The ticket was created, and the answer was lost. The store sends the request again on a new connection, with the same id.
     proxy.set(Fault::DropReplies(1));
     three.queues().await;
     proxy.set(Fault::None);
     let waiters: Vec<_> = three.record().await.waiters.iter().map(|ticket| ticket.ask.lease_id).collect();
     assert_eq!(waiters, [one.id(), three.id()]);
-    // The lock was handed over, and whoever gave it does not know.
+    // The lock was handed over, and its previous holder does not know.
     proxy.set(Fault::DropReplies(1));
     let release = leasehold::model::Release { lease_id: two.id(), token: lease.token, at_least: None };
     let error = store.apply(&two.lock, &leasehold::model::LockOp::Release(release)).await.unwrap_err();
@@ -188,9 +196,9 @@ async fn in_a_queue_a_lost_reply_costs_no_turn_and_gives_none_away() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lines_that_are_cut_between_calls_are_opened_again() {
+async fn connections_that_are_cut_between_calls_are_reopened() {
     let Some(schema) = Schema::new() else { return };
-    let (proxy, store) = over_a_line(&schema, "").await;
+    let (proxy, store) = through_proxy(&schema, "").await;
     let one = player(&store, 1);
     for _ in 0..3 {
         let lease = one.takes().await;
@@ -201,9 +209,9 @@ async fn lines_that_are_cut_between_calls_are_opened_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_line_that_swallows_everything_is_given_up_on_within_seconds() {
+async fn a_call_into_a_black_hole_fails_within_seconds() {
     let Some(schema) = Schema::new() else { return };
-    let (proxy, store) = over_a_line(&schema, "pool=1").await;
+    let (proxy, store) = through_proxy(&schema, "pool=1").await;
     let one = player(&store, 1);
     let lease = one.takes().await;
     proxy.set(Fault::BlackHole);
@@ -220,20 +228,20 @@ async fn a_line_that_swallows_everything_is_given_up_on_within_seconds() {
     assert!(matches!(one.renews(&lease).await, Outcome::Renewed(_) | Outcome::NotHeld(_)));
 }
 
-/// The client asks a store that fails again: all of that together ends as soon as one call of the store does.
+/// The client retries a store that fails: all attempts together end as soon as one call of the store.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_acquire_over_a_line_that_swallows_everything_ends_within_seconds() {
+async fn an_acquire_into_a_black_hole_fails_within_seconds() {
     let Some(schema) = Schema::new() else { return };
-    let (proxy, store) = over_a_line(&schema, "").await;
+    let (proxy, store) = through_proxy(&schema, "").await;
     let leasehold = leasehold::Leasehold::with_store(store).unwrap();
     leasehold.lock("lock").acquire().await.unwrap().release().await.unwrap();
     proxy.set(Fault::BlackHole);
-    for (ask, limit) in [
+    for (builder, limit) in [
         (leasehold.lock("lock"), Duration::from_secs(5)),
         (leasehold.lock("lock").wait(Duration::from_secs(2)), Duration::from_secs(2)),
     ] {
         let started = std::time::Instant::now();
-        assert_eq!(ask.acquire().await.unwrap_err().code(), "STORE_UNAVAILABLE");
+        assert_eq!(builder.acquire().await.unwrap_err().code(), "STORE_UNAVAILABLE");
         assert!(started.elapsed() < limit + Duration::from_secs(2), "{:?}", started.elapsed());
     }
 }
@@ -241,7 +249,7 @@ async fn an_acquire_over_a_line_that_swallows_everything_ends_within_seconds() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_whose_answer_was_lost_is_a_success() {
     let Some(schema) = Schema::new() else { return };
-    let (proxy, store) = over_a_line(&schema, "").await;
+    let (proxy, store) = through_proxy(&schema, "").await;
     let leasehold = leasehold::Leasehold::with_store(store).unwrap();
     let guard = leasehold.lock("lock").acquire().await.unwrap();
     proxy.set(Fault::DropReplies(1));
@@ -249,11 +257,11 @@ async fn a_release_whose_answer_was_lost_is_a_success() {
     assert!(!leasehold.status(&LockName::new("lock").unwrap()).await.unwrap().is_locked);
 }
 
-/// A caller that goes away: what it sent is done before what comes next.
+/// A statement of a dropped call takes effect before the statements that follow.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_acquire_that_was_dropped_is_taken_back_by_leaving() {
+async fn a_dropped_acquire_is_undone_by_a_withdrawal() {
     let Some(schema) = Schema::new() else { return };
-    let (proxy, store) = over_a_line(&schema, "").await;
+    let (proxy, store) = through_proxy(&schema, "").await;
     takes_and_releases(&player(&store, 9)).await;
     for millis in 0..20_u64 {
         let one = player(&store, 1);
@@ -266,7 +274,7 @@ async fn an_acquire_that_was_dropped_is_taken_back_by_leaving() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sessions_that_an_administrator_ends_are_opened_again() {
+async fn sessions_that_an_administrator_terminates_are_reopened() {
     let Some(schema) = Schema::new() else { return };
     let settings = format!("application_name={}", schema.name);
     let store = Arc::new(PostgresStore::connect(schema.options(&settings)).await.unwrap());

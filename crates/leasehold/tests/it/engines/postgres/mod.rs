@@ -1,19 +1,19 @@
-//! `postgres:`: the suite, and what only a server far away can do: be slow, restart, cut the line, refuse.
+//! `postgres:`: the suite, and the behaviour of a remote server: slow, restarted, cut off, rejecting.
 
-mod busy;
+mod connect_errors;
 mod doctor;
+mod fast_path;
 mod faults;
-mod hot;
-mod idle;
-mod near;
-mod private;
+mod idle_connections;
+mod inline_connection;
+mod locked_rows;
+mod maintenance;
+mod migrations;
+mod notifications;
+mod private_server;
 mod queue;
-mod refused;
-mod server;
-mod start;
+mod schema;
 mod suite;
 mod tasks;
-mod upkeep;
-mod wake;
 mod wire;
 mod workflows;

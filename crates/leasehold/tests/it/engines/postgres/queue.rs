@@ -1,4 +1,4 @@
-//! A plain queue: joining it and handing over are one statement each, or one for both, and the same as the rules would do.
+//! Simple queue: joining and handing over are one statement each, or one for both, with the same results as the rules.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,9 +9,9 @@ use leasehold::store::{Clock, StoreUrl};
 use leasehold::testing::Player;
 use tokio_postgres::config::Host;
 
-use super::server::{Schema, last_words};
+use super::schema::{Schema, last_statements};
 use crate::engines::proxy::Proxy;
-use crate::engines::story;
+use crate::engines::queue_differential;
 use crate::engines::support::{clock, engine_at};
 
 #[tokio::test]
@@ -27,21 +27,21 @@ async fn joining_and_handing_over_are_one_statement_each() {
     for (ahead, player) in [&two, &three].into_iter().enumerate() {
         let Outcome::Queued(queued) = player.asks_in_line().await else { panic!("not queued") };
         assert_eq!((queued.ahead as usize, queued.conflict.waiters as usize), (ahead, ahead + 1));
-        let words = last_words(&client, &application).await;
-        assert!(words.last().unwrap().contains("jsonb_build_object"), "{words:?}");
+        let statements = last_statements(&client, &application).await;
+        assert!(statements.last().unwrap().contains("jsonb_build_object"), "{statements:?}");
     }
     assert!(matches!(one.releases(&lease).await, Outcome::Released(_)));
-    // Whoever was served may wait in another process, which is told afterwards.
-    let words = last_words(&client, &application).await;
-    let last = words.last().unwrap();
-    assert!(last.starts_with("WITH old AS") || last.contains("pg_notify"), "{words:?}");
-    assert_eq!(words.len(), 1, "one connection for it all");
+    // The waiter that was granted the lock may wait in another process, which is notified afterwards.
+    let statements = last_statements(&client, &application).await;
+    let last = statements.last().unwrap();
+    assert!(last.starts_with("WITH old AS") || last.contains("pg_notify"), "{statements:?}");
+    assert_eq!(statements.len(), 1, "one connection for all operations");
     assert!(two.record().await.lease(&two.id()).is_some());
 }
 
-/// What waits for the lane goes together: whoever comes joins with the statement that hands over.
+/// Operations that wait for the connection share a statement: a waiter joins in the statement that hands over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_comes_joins_with_the_hand_over() {
+async fn a_waiter_joins_in_the_statement_of_a_hand_over() {
     let Some(schema) = Schema::new() else { return };
     let store = Arc::new(PostgresStore::connect(schema.options("pool=1")).await.unwrap());
     let client = schema.client().await;
@@ -55,18 +55,18 @@ async fn who_comes_joins_with_the_hand_over() {
 
     let hold = format!("BEGIN; SELECT * FROM {}.locks WHERE name = 'other' FOR UPDATE", schema.name);
     client.batch_execute(&hold).await.unwrap();
-    let lane = tokio::spawn(async move { other.asks().await });
+    let busy = tokio::spawn(async move { other.asks().await });
     tokio::time::sleep(Duration::from_millis(100)).await;
-    let comes = tokio::spawn(async move { three.asks_in_line().await });
-    let goes = tokio::spawn(async move { one.releases(&lease).await });
+    let joins = tokio::spawn(async move { three.asks_in_line().await });
+    let releases = tokio::spawn(async move { one.releases(&lease).await });
     tokio::time::sleep(Duration::from_millis(100)).await;
     client.batch_execute("COMMIT").await.unwrap();
 
-    assert!(matches!(lane.await.unwrap(), Outcome::Granted(_)));
-    assert!(matches!(goes.await.unwrap(), Outcome::Released(_)));
-    let Outcome::Queued(queued) = comes.await.unwrap() else { panic!("not queued") };
+    assert!(matches!(busy.await.unwrap(), Outcome::Granted(_)));
+    assert!(matches!(releases.await.unwrap(), Outcome::Released(_)));
+    let Outcome::Queued(queued) = joins.await.unwrap() else { panic!("not queued") };
     assert_eq!((queued.ahead, queued.conflict.waiters), (0, 1));
-    assert_eq!(queued.conflict.holders[0].holder, two.ask.holder, "behind the one who was served");
+    assert_eq!(queued.conflict.holders[0].holder, two.ask.holder, "behind the new holder");
     let sql = format!(
         "SELECT string_agg(kind, ' ' ORDER BY seq), count(DISTINCT by) FROM
             (SELECT seq, kind, xmin::text AS by FROM {}.events WHERE lock = 'lock' ORDER BY seq DESC LIMIT 3) e",
@@ -77,20 +77,20 @@ async fn who_comes_joins_with_the_hand_over() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_long_story_of_a_queue_agrees_with_the_rules() {
+async fn a_long_history_of_a_queue_agrees_with_the_rules() {
     let Some(schema) = Schema::new() else { return };
     let clock = clock();
     let stores = [schema.store_at(&clock, "pool=1").await, schema.store_at(&clock, "pool=1").await];
-    story::of_a_queue(stores, &clock).await;
+    queue_differential::random_operations_agree(stores, &clock).await;
 }
 
-/// The same, with queues stored as rows from the third ticket on.
+/// Like the test above, with queues stored as rows from the third ticket on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_long_story_of_a_queue_of_rows_agrees_with_the_rules() {
+async fn a_long_history_of_a_queue_of_rows_agrees_with_the_rules() {
     let Some(schema) = Schema::new() else { return };
     let clock = clock();
     let stores = [with_rows(&schema, &clock, 2).await, with_rows(&schema, &clock, 2).await];
-    story::of_a_queue(stores, &clock).await;
+    queue_differential::random_operations_agree(stores, &clock).await;
 }
 
 async fn with_rows(schema: &Schema, clock: &Clock, long_queue: usize) -> Arc<PostgresStore> {
@@ -99,9 +99,9 @@ async fn with_rows(schema: &Schema, clock: &Clock, long_queue: usize) -> Arc<Pos
     Arc::new(PostgresStore::connect(options).await.unwrap())
 }
 
-/// A queue that an older leasehold has stored in the lock's row becomes rows with the next change, and returns when it is short.
+/// A queue that an older release has stored in the lock's row becomes rows with the next change, and returns when it is short.
 #[tokio::test]
-async fn a_long_queue_of_an_older_leasehold_becomes_rows() {
+async fn a_long_queue_of_an_older_release_becomes_rows() {
     let Some(schema) = Schema::new() else { return };
     let clock = clock();
     let old = with_rows(&schema, &clock, usize::MAX).await;
@@ -131,9 +131,9 @@ async fn a_long_queue_of_an_older_leasehold_becomes_rows() {
     assert_eq!(rows().await, 0, "a short queue is in the lock's row");
 }
 
-/// Looking and refreshing cost the same however many wait: by bytes on the wire, and by rows that are written.
+/// A query and a refresh cost the same in a queue of any length, in bytes on the wire and in rows written.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_costs_the_same_in_any_queue() {
+async fn the_cost_of_a_waiter_does_not_depend_on_the_length_of_its_queue() {
     let Some(schema) = Schema::new() else { return };
     let target = engine_at("postgres").unwrap();
     let config: tokio_postgres::Config = target.parse().unwrap();
@@ -149,7 +149,7 @@ async fn a_waiter_costs_the_same_in_any_queue() {
     let mut costs = Vec::new();
     for count in [140, 900] {
         let name = LockName::new(format!("lock-{count}")).unwrap();
-        // Of the same length in bytes.
+        // Names and ids have the same length in bytes.
         let player = |number: u128| Player::new(store.clone(), 100_000 + number, name.clone());
         player(0).takes_for(600).await;
         for number in 1..=count {

@@ -1,4 +1,4 @@
-//! The conformance suite, with two stores in one schema; as it is, and behind a pooler.
+//! Conformance suite, with two stores in one schema: connected directly, and behind a pooler.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use leasehold::store::memory::MemoryStore;
 use leasehold::store::postgres::PostgresStore;
 use leasehold::testing::{Fixture, agrees_with_the_rules};
 
-use super::server::Schema;
+use super::schema::Schema;
 use crate::engines::support::{clock, engine_at};
 
-/// Makes the suite for one way to the server.
+/// Generates the suite for one way to connect.
 macro_rules! suite {
     ($module:ident, $engine:literal, $cases:literal) => {
         mod $module {
@@ -40,7 +40,7 @@ suite!(pooled, "postgres-pooler", 32);
 pub(super) async fn fresh(engine: &str) -> Fixture {
     let clock = clock();
     let Some(url) = engine_at(engine) else {
-        // Skipped on purpose, by name.
+        // The engine is skipped by configuration.
         let store = Arc::new(MemoryStore::with_clock(clock.clone()));
         return Fixture::new(store.clone(), store, clock, ());
     };
@@ -49,12 +49,12 @@ pub(super) async fn fresh(engine: &str) -> Fixture {
     Fixture::new(one, two, clock, schema)
 }
 
-/// One schema for all cases, emptied before each: making it takes longer than a case.
+/// Uses one schema for all cases, emptied before each: creating a schema takes longer than a case.
 fn agrees(engine: &str, cases: u32) {
     agrees_from(engine, cases, usize::MAX);
 }
 
-/// With queues stored as rows if they have more tickets than `long_queue`.
+/// Stores queues as rows if they have more than `long_queue` tickets.
 fn agrees_from(engine: &str, cases: u32, long_queue: usize) {
     let Some(url) = engine_at(engine) else { return };
     let (schema, clock) = (Schema::at(url), clock());

@@ -2,13 +2,13 @@
 
 use leasehold::model::Ttl;
 
-use super::faults::over_a_line;
-use super::server::Schema;
+use super::faults::through_proxy;
+use super::schema::Schema;
 use crate::engines::support::engine_at;
 use crate::engines::wire::{self, Lab};
 
 async fn lab_in(schema: &Schema) -> Lab {
-    let (proxy, through) = over_a_line(schema, "").await;
+    let (proxy, through) = through_proxy(schema, "").await;
     Lab { proxy, through, straight: schema.store().await }
 }
 
@@ -54,7 +54,7 @@ async fn no_task_fails_without_having_run() {
     wire::no_task_fails_without_having_run(lab).await;
 }
 
-/// A pooler in transaction mode stands before the server: nobody knows which process of the server a request went to.
+/// Behind a pooler in transaction mode the client does not know which server process a request went to.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn through_a_pooler_an_acquire_that_comes_late_takes_no_lock() {
     let Some(schema) = engine_at("postgres-pooler").map(Schema::at) else { return };

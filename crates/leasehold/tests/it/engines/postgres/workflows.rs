@@ -2,11 +2,11 @@
 
 use leasehold::Leasehold;
 
-use super::server::Schema;
-use crate::client::workflows::lab::{Lab, memory};
+use super::schema::Schema;
+use crate::client::workflows::fixture::{Lab, memory};
 
 async fn lab() -> Lab {
-    // Skipped by name: the case runs on the rules alone.
+    // The engine is skipped by configuration: the case runs on the in-memory store.
     let Some(schema) = Schema::new() else { return memory().await };
     let one = Leasehold::with_store(schema.store().await).unwrap();
     let two = Leasehold::with_store(schema.store().await).unwrap();

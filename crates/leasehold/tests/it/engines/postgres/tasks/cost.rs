@@ -1,4 +1,4 @@
-//! What a lease costs, in blocks that the server touches: the same however many tasks there are that it is not about.
+//! Cost of a lease, in blocks that the server reads: independent of the number of other tasks.
 
 use std::collections::BTreeMap;
 
@@ -9,20 +9,20 @@ use leasehold::store::Store;
 use leasehold::testing::shop;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
-use crate::engines::postgres::server::Schema;
+use crate::engines::postgres::schema::Schema;
 
-/// The server as the tests talk to it, with the store's own statement for a lease.
-struct Scales {
+/// Connection that measures the cost of the store's statements.
+struct CostMeter {
     schema: Schema,
     client: Client,
 }
 
-impl Scales {
+impl CostMeter {
     async fn new(schema: Schema) -> Self {
         let store = schema.store().await;
         let client = schema.client().await;
         let lease = store.lease_statement();
-        client.batch_execute(lease.plans).await.unwrap();
+        client.batch_execute(lease.planner_settings).await.unwrap();
         let prepare = format!(
             "PREPARE lease (text[], bigint[], bigint, uuid, bigint, text[], integer[], bigint[], bigint[], boolean, bigint[], uuid[],
              bigint, boolean, bigint, bigint) AS {};
@@ -34,11 +34,11 @@ impl Scales {
         Self { schema, client }
     }
 
-    /// Puts `count` tasks into the table, numbered from `first` on.
+    /// Inserts `count` tasks, numbered from `first` on.
     async fn fill(&self, first: u64, count: u64, priority: i32, state: u8) {
         let now = 1_700_000_000_000_000_u64;
         let (schema, last) = (&self.schema.name, first + count - 1);
-        // Those that wait for their time wait long; those that are over ended long ago.
+        // Scheduled tasks are due in the distant future; finished tasks ended long ago.
         let (run_at, finished_at) = match state {
             0 => (9_000_000_000_000_000, "NULL"),
             4 => (now, "n"),
@@ -56,8 +56,8 @@ impl Scales {
         self.client.batch_execute(&fill).await.unwrap();
     }
 
-    /// The blocks that a lease of ten touches; `since` is where the store's cursor would stand. The second of two, because
-    /// the first that comes to a block may have to tidy it up.
+    /// Returns the blocks that a lease of ten tasks reads; `since` is the position of the store's cursor. The second of
+    /// two leases counts, because the first access to a block may have to prune it.
     async fn lease(&self, since: Option<u64>) -> u64 {
         let mut blocks = 0;
         for _ in 0..2 {
@@ -77,7 +77,7 @@ impl Scales {
                 )
             },
         );
-        // Where the other cursor would stand: at the last look for leases that have run out.
+        // Position of the other cursor: the last check for expired leases.
         let now = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
         let expired = if since.is_some() { now } else { "0" };
         let explain = format!(
@@ -85,14 +85,14 @@ impl Scales {
              EXECUTE lease ('{{q}}', '{{0}}', 10, '{worker}', 30000000, {cursor}, 1000, true, {expired}, 1048576, NULL)"
         );
         let plan = self.explain(&explain).await;
-        // Newer servers say it with a fraction.
+        // Newer servers report a fraction.
         assert_eq!(plan["Actual Rows"].as_f64(), Some(10.0), "{plan}");
         let scans = indexes(&plan);
         assert_eq!(scans.get("tasks_ready"), Some(&1), "{scans:?}");
         blocks(&plan)
     }
 
-    /// The blocks that it takes to find no lease that has run out, from a time on.
+    /// Returns the blocks that are read to find no expired lease, from a time on.
     async fn expired(&self, since: u64) -> u64 {
         let mut plan = serde_json::Value::Null;
         for _ in 0..2 {
@@ -119,7 +119,7 @@ fn blocks(plan: &serde_json::Value) -> u64 {
     plan["Shared Hit Blocks"].as_u64().unwrap() + plan["Shared Read Blocks"].as_u64().unwrap()
 }
 
-/// How often a plan names each index.
+/// Counts the uses of each index in a plan.
 fn indexes(plan: &serde_json::Value) -> BTreeMap<String, usize> {
     let mut found = BTreeMap::new();
     if let Some(index) = plan["Index Name"].as_str() {
@@ -134,45 +134,48 @@ fn indexes(plan: &serde_json::Value) -> BTreeMap<String, usize> {
 }
 
 #[tokio::test]
-async fn a_lease_costs_the_same_however_many_tasks_there_are() {
+async fn the_cost_of_a_lease_does_not_depend_on_the_number_of_tasks() {
     let Some(schema) = Schema::new() else { return };
-    let scales = Scales::new(schema).await;
-    scales.fill(1, 10_000, 0, 2).await;
-    let few = scales.lease(None).await;
-    scales.fill(100_000, 290_000, 0, 2).await;
-    let many = scales.lease(None).await;
+    let meter = CostMeter::new(schema).await;
+    meter.fill(1, 10_000, 0, 2).await;
+    let few = meter.lease(None).await;
+    meter.fill(100_000, 290_000, 0, 2).await;
+    let many = meter.lease(None).await;
     assert!(many * 10 <= few * 13, "{few} blocks with 10 thousand pending, {many} with 300 thousand");
-    scales.fill(1_000_000, 200_000, 9, 0).await;
-    scales.fill(2_000_000, 200_000, 0, 4).await;
-    // The future tasks have a priority that nothing else has: one more look, into an empty part of the index.
-    let others = scales.lease(None).await;
+    meter.fill(1_000_000, 200_000, 9, 0).await;
+    meter.fill(2_000_000, 200_000, 0, 4).await;
+    // The scheduled tasks have a priority of their own: one more scan, of an empty part of the index.
+    let others = meter.lease(None).await;
     assert!(others * 10 <= few * 13, "{few} blocks alone, {others} beside future and finished tasks");
-    // Where tasks have kept their place, those are looked for, too.
-    let early = format!("UPDATE {}.task_levels SET early = true WHERE priority = 0", scales.schema.name);
-    scales.client.batch_execute(&early).await.unwrap();
-    let kept = scales.lease(None).await;
-    assert!(kept * 10 <= few * 14, "{few} blocks alone, {kept} with a look for tasks that kept their place");
+    // If tasks have kept their position, those are searched for, too.
+    let early = format!("UPDATE {}.task_levels SET early = true WHERE priority = 0", meter.schema.name);
+    meter.client.batch_execute(&early).await.unwrap();
+    let kept = meter.lease(None).await;
+    assert!(
+        kept * 10 <= few * 14,
+        "{few} blocks alone, {kept} with a search for tasks that kept their position"
+    );
 }
 
 #[tokio::test]
-async fn a_transaction_that_stays_open_does_not_make_leases_dear() {
+async fn a_long_transaction_does_not_slow_down_leases() {
     let Some(schema) = Schema::new() else { return };
-    let scales = Scales::new(schema).await;
-    let store = scales.schema.store().await;
+    let meter = CostMeter::new(schema).await;
+    let store = meter.schema.store().await;
     let tasks = store.tasks().unwrap();
     let new: Vec<NewTask> = (1..=21_000).map(shop::task).collect();
     for new in new.chunks(1000) {
         tasks.enqueue(new).await.unwrap();
     }
-    let before = scales.lease(None).await;
-    let nothing_expired = scales.expired(0).await;
-    let idle = scales.schema.client().await;
+    let before = meter.lease(None).await;
+    let nothing_expired = meter.expired(0).await;
+    let idle = meter.schema.client().await;
     idle.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class").await.unwrap();
     let ttl = Ttl::from_secs(2);
-    let ask = |max| LeaseTasks::new(shop::worker(1), vec![shop::queue("q")], max, ttl);
+    let request = |max| LeaseTasks::new(shop::worker(1), vec![shop::queue("q")], max, ttl);
     let mut last = 0;
     for _ in 0..20 {
-        let leased = tasks.lease(&ask(1000)).await.unwrap().tasks;
+        let leased = tasks.lease(&request(1000)).await.unwrap().tasks;
         last = leased.last().unwrap().ready_at.as_micros();
         let done = |task: &leasehold::model::Task| Settle {
             id: task.id,
@@ -181,60 +184,60 @@ async fn a_transaction_that_stays_open_does_not_make_leases_dear() {
         };
         tasks.settle(&leased.iter().map(done).collect::<Vec<_>>()).await.unwrap();
     }
-    // Until it would be time to look whether these leases have run out.
+    // Waits until these leases would have expired.
     let ends = tasks.now().await.unwrap().plus(ttl);
     while tasks.now().await.unwrap() <= ends {
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
-    let after = scales.lease(Some(last)).await;
+    let after = meter.lease(Some(last)).await;
     assert!(
         after <= before * 2,
         "{before} blocks before, {after} after 20 thousand were done beside an open transaction"
     );
     let now = tasks.now().await.unwrap().as_micros();
-    let expired = scales.expired(now).await;
+    let expired = meter.expired(now).await;
     assert!(
         expired <= nothing_expired + 10,
         "{nothing_expired} blocks before, {expired} after, for no lease"
     );
-    let from_the_beginning = scales.expired(0).await;
-    assert!(from_the_beginning > expired * 3, "no test: {from_the_beginning} blocks without a cursor");
-    let from_the_beginning = scales.lease_once(None).await;
+    let without_cursor = meter.expired(0).await;
     assert!(
-        from_the_beginning > before * 3,
-        "this would be no test: {from_the_beginning} blocks without a cursor"
+        without_cursor > expired * 3,
+        "the test proves nothing: {without_cursor} blocks without a cursor"
     );
+    let without_cursor = meter.lease_once(None).await;
+    assert!(without_cursor > before * 3, "the test proves nothing: {without_cursor} blocks without a cursor");
     drop(idle);
 }
 
-/// Recovery and retention cost the same however many queues there ever were.
+/// The cost of recovery and retention does not depend on the number of queues.
 #[tokio::test]
-async fn a_recovery_and_a_purge_do_not_grow_with_the_queues_there_were() {
+async fn the_cost_of_recovery_and_purge_does_not_depend_on_the_number_of_queues() {
     let Some(schema) = Schema::new() else { return };
-    let scales = Scales::new(schema).await;
-    let store = scales.schema.store().await;
+    let meter = CostMeter::new(schema).await;
+    let store = meter.schema.store().await;
     let tasks = store.tasks().unwrap();
     tasks.enqueue(&[shop::task(1), shop::task(2).after(3600)]).await.unwrap();
     let scans = async || {
-        // What a session has counted is told with a delay, unless it is asked to.
-        scales.client.batch_execute("SELECT pg_stat_force_next_flush()").await.ok();
+        // A session reports its statistics with a delay, unless it is forced to.
+        meter.client.batch_execute("SELECT pg_stat_force_next_flush()").await.ok();
         let sql = format!(
             "SELECT coalesce(sum(idx_scan), 0)::bigint FROM pg_stat_user_indexes WHERE schemaname = '{}' AND relname = 'tasks'",
-            scales.schema.name
+            meter.schema.name
         );
-        scales.client.query_one(&sql, &[]).await.unwrap().get::<_, i64>(0)
+        meter.client.query_one(&sql, &[]).await.unwrap().get::<_, i64>(0)
     };
     let names = format!(
         "INSERT INTO {s}.task_queues (name) SELECT 'queue-' || n FROM generate_series(1, 10000) n;
          INSERT INTO {s}.task_levels (queue, priority) SELECT 'queue-' || n, 0 FROM generate_series(1, 10000) n",
-        s = scales.schema.name
+        s = meter.schema.name
     );
-    scales.client.batch_execute(&names).await.unwrap();
-    let which = FinishedFilter { queue: None, state: None, before: Timestamp::from_micros(1), limit: 100 };
+    meter.client.batch_execute(&names).await.unwrap();
+    let filter = FinishedFilter { queue: None, state: None, before: Timestamp::from_micros(1), limit: 100 };
     let before = scans().await;
     tasks.recover(100).await.unwrap();
-    assert_eq!(tasks.purge(&which).await.unwrap(), 0);
+    assert_eq!(tasks.purge(&filter).await.unwrap(), 0);
     drop(store);
     let after = scans().await;
-    assert!(after - before < 1000, "{} looks into indexes of tasks with 10,000 queues", after - before);
+    assert!(after - before < 1000, "{} scans of indexes of tasks with 10,000 queues", after - before);
 }

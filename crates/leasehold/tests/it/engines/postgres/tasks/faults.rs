@@ -1,4 +1,4 @@
-//! The server restarts, the line is cut: no task is lost, and nothing happens twice.
+//! The server restarts, or connections are cut: no task is lost, and nothing happens twice.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,16 +11,16 @@ use leasehold::store::postgres::{PostgresOptions, PostgresStore};
 use leasehold::store::{Store, StoreUrl, TaskStore};
 use leasehold::testing::shop::{info, queue, task, why, worker};
 
-use crate::engines::postgres::faults::over_a_line;
-use crate::engines::postgres::private::Server;
-use crate::engines::postgres::server::Schema;
+use crate::engines::postgres::faults::through_proxy;
+use crate::engines::postgres::private_server::Server;
+use crate::engines::postgres::schema::Schema;
 use crate::engines::proxy::Fault;
 
 fn tasks(store: &Arc<PostgresStore>) -> &dyn TaskStore {
     store.tasks().unwrap()
 }
 
-fn ask(max: u32) -> LeaseTasks {
+fn request(max: u32) -> LeaseTasks {
     LeaseTasks::new(worker(1), vec![queue("q")], max, Ttl::from_secs(60))
 }
 
@@ -33,21 +33,21 @@ async fn count(store: &Arc<PostgresStore>, state: TaskState) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_sent_again_after_a_lost_answer_was_done_once() {
+async fn a_call_that_is_resent_after_a_lost_answer_takes_effect_once() {
     let Some(schema) = Schema::new() else { return };
-    let (proxy, store) = over_a_line(&schema, "pool=1").await;
+    let (proxy, store) = through_proxy(&schema, "pool=1").await;
     let direct = schema.store().await;
-    // Opens the line and prepares what it takes.
+    // Opens the connection and prepares the statements.
     tasks(&store).enqueue(&[task(1)]).await.unwrap();
     tasks(&store).enqueue(&[task(2).with_key("k")]).await.unwrap();
-    let leased = tasks(&store).lease(&ask(1)).await.unwrap().tasks;
+    let leased = tasks(&store).lease(&request(1)).await.unwrap().tasks;
     tasks(&store).settle(&[done(&leased[0])]).await.unwrap();
     for (number, new) in [(3, task(3)), (4, task(4).with_key("l").with_lock("m"))] {
         proxy.set(Fault::DropReplies(1));
         assert_eq!(tasks(&store).enqueue(&[new]).await.unwrap(), [Enqueued::Added(task(number).id)]);
     }
     assert_eq!(count(&direct, TaskState::Pending).await, 3);
-    let leased = tasks(&direct).lease(&ask(3)).await.unwrap().tasks;
+    let leased = tasks(&direct).lease(&request(3)).await.unwrap().tasks;
     proxy.set(Fault::DropReplies(1));
     let all: Vec<Settle> = leased.iter().map(done).collect();
     assert_eq!(tasks(&store).settle(&all).await.unwrap(), [Settled::Now(TaskState::Succeeded); 3]);
@@ -63,15 +63,15 @@ async fn what_was_sent_again_after_a_lost_answer_was_done_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_caller_that_goes_away_leaves_nothing_half_done() {
+async fn a_dropped_call_leaves_nothing_half_done() {
     let Some(schema) = Schema::new() else { return };
-    let (proxy, store) = over_a_line(&schema, "pool=2").await;
+    let (proxy, store) = through_proxy(&schema, "pool=2").await;
     tasks(&store).enqueue(&[task(1_000).with_lock("l")]).await.unwrap();
     proxy.set(Fault::Delay(Duration::from_millis(3)));
     for number in 0..20_u128 {
         let new = [task(2 * number + 1), task(2 * number + 2).with_lock("l")];
-        let patience = Duration::from_millis(u64::try_from(number).unwrap());
-        let _ = tokio::time::timeout(patience, tasks(&store).enqueue(&new)).await;
+        let timeout = Duration::from_millis(u64::try_from(number).unwrap());
+        let _ = tokio::time::timeout(timeout, tasks(&store).enqueue(&new)).await;
     }
     proxy.set(Fault::None);
     for number in 0..20_u128 {
@@ -80,21 +80,21 @@ async fn a_caller_that_goes_away_leaves_nothing_half_done() {
     assert_eq!((count(&store, TaskState::Pending).await, count(&store, TaskState::Blocked).await), (21, 20));
 }
 
-/// Workers in a loop go on by themselves.
+/// Workers in a loop continue without intervention.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn workers_go_on_after_a_restart_of_the_server() {
+async fn workers_continue_after_a_restart_of_the_server() {
     let Some(mut server) = Server::start().await else { return };
     let options = PostgresOptions::from_url(&StoreUrl::parse(&server.url()).unwrap()).unwrap();
     let store = Arc::new(PostgresStore::connect(options).await.unwrap());
     tasks(&store).enqueue(&(1..=200).map(task).collect::<Vec<_>>()).await.unwrap();
     let working = store.clone();
-    let (say, mut said) = tokio::sync::mpsc::unbounded_channel();
+    let (sender, mut progress) = tokio::sync::mpsc::unbounded_channel();
     let worker = tokio::spawn(async move {
         let (mut settled, mut failed) = (0, 0);
         while settled < 200 {
             let mut arrivals = tasks(&working).arrivals(&[queue("q")]);
-            let ask = LeaseTasks { ttl: Ttl::from_millis(500), ..ask(5) };
-            let leased = match tasks(&working).lease(&ask).await {
+            let request = LeaseTasks { ttl: Ttl::from_millis(500), ..request(5) };
+            let leased = match tasks(&working).lease(&request).await {
                 Ok(leased) => leased.tasks,
                 Err(error) => {
                     assert!(error.is_retryable(), "{error:?}");
@@ -109,7 +109,7 @@ async fn workers_go_on_after_a_restart_of_the_server() {
                 continue;
             }
             let all: Vec<Settle> = leased.iter().map(done).collect();
-            // An answer that was lost is asked for again.
+            // A call whose answer was lost is repeated.
             let answers = loop {
                 match tasks(&working).settle(&all).await {
                     Ok(answers) => break answers,
@@ -117,11 +117,11 @@ async fn workers_go_on_after_a_restart_of_the_server() {
                 }
             };
             settled += answers.iter().filter(|answer| matches!(answer, Settled::Now(_))).count();
-            let _ = say.send(settled);
+            let _ = sender.send(settled);
         }
         (settled, failed)
     });
-    while said.recv().await.unwrap() < 50 {}
+    while progress.recv().await.unwrap() < 50 {}
     server.kill();
     server.up().await;
     let (settled, _) = tokio::time::timeout(Duration::from_mins(1), worker).await.unwrap().unwrap();
@@ -129,15 +129,15 @@ async fn workers_go_on_after_a_restart_of_the_server() {
     assert_eq!(count(&store, TaskState::Succeeded).await, 200);
 }
 
-/// However many calls of this process wait for something, a heartbeat does not wait behind them.
+/// A heartbeat does not wait behind other calls of its process, however many wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_heartbeat_does_not_wait_for_a_connection() {
     let Some(schema) = Schema::new() else { return };
     let store = Arc::new(PostgresStore::connect(schema.options("pool=2")).await.unwrap());
     tasks(&store).enqueue(&[task(1)]).await.unwrap();
-    let leased = tasks(&store).lease(&ask(1)).await.unwrap().tasks;
+    let leased = tasks(&store).lease(&request(1)).await.unwrap().tasks;
     let held = [HeldTask::new(leased[0].id, leased[0].token)];
-    // What has a key waits for this, with both connections, and many more calls wait for those.
+    // Tasks with a key wait for this table lock on both connections, and many more calls wait for the connections.
     let mut client = schema.client().await;
     let transaction = client.transaction().await.unwrap();
     transaction.batch_execute(&format!("LOCK TABLE {}.task_keys", schema.name)).await.unwrap();
@@ -160,35 +160,35 @@ async fn a_heartbeat_does_not_wait_for_a_connection() {
     for _ in 0..3 {
         let beat = tasks(&store).heartbeat(&worker, &held, Ttl::from_secs(3));
         let beats = tokio::time::timeout(Duration::from_millis(1500), beat).await;
-        assert_eq!(beats.expect("it did not wait").unwrap(), [HeartbeatResult::Extended(None)]);
+        assert_eq!(beats.expect("the heartbeat did not wait").unwrap(), [HeartbeatResult::Extended(None)]);
     }
     transaction.rollback().await.unwrap();
     for call in burst {
-        assert!(call.await.unwrap().is_ok(), "it had to wait, no more");
+        assert!(call.await.unwrap().is_ok(), "the call succeeds after the wait");
     }
 }
 
-/// A transaction of a caller that has added a task with a lock holds the head of that lock until it ends.
+/// A transaction of a caller that has added a task with a lock keeps the head row of that lock locked until it ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_head_that_another_transaction_holds_stalls_no_other_settlement() {
+async fn a_locked_head_row_stalls_no_other_settlement() {
     let Some(schema) = Schema::new() else { return };
     let store = schema.store().await;
     let mut new: Vec<_> = (1..=10).map(task).collect();
     new.extend([task(11).with_lock("m"), task(12).with_lock("l"), task(13).with_lock("l")]);
     tasks(&store).enqueue(&new).await.unwrap();
-    let leased = tasks(&store).lease(&ask(100)).await.unwrap().tasks;
+    let leased = tasks(&store).lease(&request(100)).await.unwrap().tasks;
     assert_eq!(leased.len(), 12);
     let mut client = schema.client().await;
     let transaction = client.transaction().await.unwrap();
     let added = store.enqueue_in_transaction(&transaction, &[task(100).with_lock("l")]).await.unwrap();
     let started = std::time::Instant::now();
     let mut settles: Vec<Settle> = leased.iter().map(done).collect();
-    // Also what only the rules can settle.
+    // Includes one that only the slow path can settle.
     settles[0].verdict = AttemptResult::Retry(why(), None);
     for (number, answer) in tasks(&store).settle(&settles).await.unwrap().into_iter().enumerate() {
         match number {
             0 => assert_eq!(answer, Settled::Now(TaskState::Scheduled)),
-            11 => assert_eq!(answer, Settled::Busy, "its head is held"),
+            11 => assert_eq!(answer, Settled::Busy, "its head row is locked"),
             _ => assert_eq!(answer, Settled::Now(TaskState::Succeeded), "{number}"),
         }
     }
@@ -197,17 +197,17 @@ async fn a_head_that_another_transaction_holds_stalls_no_other_settlement() {
     added.wake.after_commit();
     let last = [settles.pop().unwrap()];
     assert_eq!(tasks(&store).settle(&last).await.unwrap(), [Settled::Now(TaskState::Succeeded)]);
-    let leased = tasks(&store).lease(&ask(100)).await.unwrap().tasks;
+    let leased = tasks(&store).lease(&request(100)).await.unwrap().tasks;
     assert_eq!(leased.iter().map(|task| task.id).collect::<Vec<_>>(), [task(13).id]);
 }
 
-/// A transaction of a caller may last: the heartbeats of what runs must not wait for it.
+/// A transaction of a caller may last long: heartbeats of running tasks must not wait for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_transaction_that_adds_tasks_holds_nothing_that_runs() {
+async fn a_user_transaction_locks_no_running_task() {
     let Some(schema) = Schema::new() else { return };
     let store = schema.store().await;
     tasks(&store).enqueue(&[task(1).with_lock("l"), task(2).with_key("k")]).await.unwrap();
-    let leased = tasks(&store).lease(&ask(10)).await.unwrap().tasks;
+    let leased = tasks(&store).lease(&request(10)).await.unwrap().tasks;
     let mut client = schema.client().await;
     let transaction = client.transaction().await.unwrap();
     let better = task(3).with_lock("l").with_priority(9);
@@ -224,21 +224,21 @@ async fn a_transaction_that_adds_tasks_holds_nothing_that_runs() {
     added.wake.after_commit();
 }
 
-/// The same for a worker: what it has done is settled, and the one that is stuck is settled when it can be.
+/// Like above, for a worker: completed tasks are settled, and the blocked one is settled as soon as possible.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_goes_on_beside_a_head_that_another_transaction_holds() {
+async fn a_worker_continues_beside_a_locked_head_row() {
     let Some(schema) = Schema::new() else { return };
     let store = schema.store().await;
     tasks(&store).enqueue(&[task(1).with_lock("l")]).await.unwrap();
     let leasehold = leasehold::Leasehold::with_store(store.clone()).unwrap();
     let (begun, go) = (Arc::new(tokio::sync::Notify::new()), Arc::new(tokio::sync::Semaphore::new(0)));
-    let (seen, gate) = (begun.clone(), go.clone());
+    let (seen, may_end) = (begun.clone(), go.clone());
     let worker = leasehold.worker().handle_queue("q", Duration::from_secs(20), move |running| {
-        let (seen, gate) = (seen.clone(), gate.clone());
+        let (seen, may_end) = (seen.clone(), may_end.clone());
         async move {
             if running.lock_token().is_some() {
                 seen.notify_one();
-                gate.acquire().await.unwrap().forget();
+                may_end.acquire().await.unwrap().forget();
             }
             Ok::<_, leasehold::HandlerError>(())
         }
@@ -254,16 +254,16 @@ async fn a_worker_goes_on_beside_a_head_that_another_transaction_holds() {
         tasks(&store).enqueue(&[task(number)]).await.unwrap();
     }
     while count(&store, TaskState::Succeeded).await < 19 {
-        assert!(started.elapsed() < Duration::from_secs(10), "others wait for the one that is stuck");
+        assert!(started.elapsed() < Duration::from_secs(10), "other tasks wait for the blocked one");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let stuck = tasks(&store).get(task(1).id).await.unwrap().unwrap();
-    assert_eq!(stuck.state, TaskState::Running);
+    let blocked = tasks(&store).get(task(1).id).await.unwrap().unwrap();
+    assert_eq!(blocked.state, TaskState::Running);
     transaction.commit().await.unwrap();
     added.wake.after_commit();
     let started = std::time::Instant::now();
     while count(&store, TaskState::Succeeded).await < 21 {
-        assert!(started.elapsed() < Duration::from_secs(20), "the one that was stuck is never settled");
+        assert!(started.elapsed() < Duration::from_secs(20), "the blocked task is never settled");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     worker.stop(Duration::from_secs(5)).await;

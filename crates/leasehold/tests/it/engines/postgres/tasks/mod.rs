@@ -1,7 +1,7 @@
-//! Tasks and documents: the suite, what they cost, and what may happen to them.
+//! Tasks and documents: suite, cost, faults, several processes, and transactions of the caller.
 
 mod cost;
-mod crew;
 mod faults;
-mod inside;
+mod processes;
 mod suite;
+mod user_transaction;

@@ -1,14 +1,14 @@
-//! The conformance suite of tasks and documents, as it is and behind a pooler.
+//! Conformance suite of tasks and documents: connected directly, and behind a pooler.
 
 use std::sync::Arc;
 
 use leasehold::store::Store;
 use leasehold::testing::{Fixture, tasks_agree_with_the_rules};
 
-use crate::engines::postgres::server::Schema;
+use crate::engines::postgres::schema::Schema;
 use crate::engines::support::{clock, engine_at};
 
-/// Makes the suite for one way to the server.
+/// Generates the suite for one way to connect.
 macro_rules! suite {
     ($module:ident, $engine:literal, $cases:literal) => {
         mod $module {
@@ -35,7 +35,7 @@ macro_rules! suite {
 suite!(direct, "postgres", 64);
 suite!(pooled, "postgres-pooler", 16);
 
-/// One schema for all cases, emptied before each: making it takes longer than a case.
+/// Uses one schema for all cases, emptied before each: creating a schema takes longer than a case.
 fn agrees(engine: &str, cases: u32) {
     let Some(url) = engine_at(engine) else { return };
     let (schema, clock) = (Schema::at(url), clock());

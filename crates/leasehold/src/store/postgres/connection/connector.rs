@@ -1,0 +1,322 @@
+//! Opening, pooling, closing and cancelling of connections.
+//!
+//! A process that waits, or that holds a lock and renews it, keeps one connection. An owner that has
+//! not used its connection for a moment returns it to the pool, from which the next caller takes it.
+//! A connection that stays in the pool for longer is closed, except for the last one: a renewal must
+//! not depend on whether the server has a connection left. While a caller waits, the connection that
+//! listens for notifications is the one that is kept; it carries the few operations of a waiter.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, Semaphore};
+use tokio::task::AbortHandle;
+use tokio_postgres::tls::TlsConnect;
+use tokio_postgres::{Config, Connection, Socket};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use super::late_statements::{AbandonedBackends, Backend};
+use super::session::{OPERATION_TIMEOUT, Session, with_timeout};
+use super::tls;
+use crate::error::Result;
+use crate::store::BootInstant;
+use crate::store::background::Background;
+use crate::store::postgres::columns::micros;
+use crate::store::postgres::error::{PgError, lost_prepared_statements};
+use crate::store::postgres::locks::SqlTexts;
+use crate::store::postgres::options::{Pooler, PostgresOptions};
+use crate::store::wake::Waiters;
+
+/// Poll interval while there are connections that may have to be closed.
+const IDLE_POLL: Duration = Duration::from_millis(500);
+/// Time without use after which an owner returns its connection to the pool.
+pub(crate) const RELEASE_AFTER: Duration = Duration::from_millis(500);
+/// Time without use after which a connection of the pool is closed.
+const CLOSE_AFTER: Duration = Duration::from_secs(2);
+/// Time without use after which a connection on a caller's runtime, or one for tasks, is closed.
+pub(crate) const CLOSE_DEDICATED_AFTER: Duration = Duration::from_secs(5);
+/// Delay before a failed connection is opened again.
+pub(crate) const RETRY_DELAY: Duration = Duration::from_secs(2);
+
+/// Timeouts that the server enforces. They are shorter than the client's, so that a statement
+/// cannot take effect after the client has given up. A client that falls silent in the middle of a
+/// transaction does not keep its row locked for long.
+const SERVER_TIMEOUTS: &str = "-c statement_timeout=4000 -c idle_in_transaction_session_timeout=5000 \
+                        -c default_transaction_isolation=read\\ committed";
+
+/// Purpose of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Locks: many callers share the connection, so a statement waits only briefly for a row that
+    /// another session has locked.
+    Locks,
+    /// Tasks.
+    Tasks,
+}
+
+impl Purpose {
+    /// Returns the `lock_timeout` in milliseconds.
+    const fn lock_timeout(self) -> u32 {
+        match self {
+            Self::Locks => 250,
+            Self::Tasks => 2000,
+        }
+    }
+}
+
+/// Factory of connections, with the state that all connections of a store share.
+pub(crate) struct Connector {
+    pub(crate) options: PostgresOptions,
+    /// Database and its address, for messages.
+    pub(crate) description: String,
+    /// Runtime of all connections but one. A caller's runtime may be busy, have no sockets, or end;
+    /// leases must still be renewed.
+    background: Background,
+    tls: MakeRustlsConnect,
+    texts: SqlTexts,
+    pooled_texts: SqlTexts,
+    /// Whether the server is behind a pooler, as configured or as detected.
+    pooled: AtomicBool,
+    /// Abandoned connections, which must be ended on the server before any other statement is sent.
+    pub(crate) abandoned: AbandonedBackends,
+    /// Open connections that are not in use, the most recently used one last.
+    idle: Mutex<Vec<Arc<Session>>>,
+    pub(crate) waiters: Waiters,
+    /// Connection that listens for notifications.
+    listening: Mutex<Listening>,
+    /// Limits the number of locks with blocked rows that are served at once: each needs a connection.
+    pub(crate) blocked_rows: Semaphore,
+    /// Notified of every connection that is opened.
+    pub(crate) opened: Arc<Notify>,
+}
+
+/// Connection that listens for notifications, and whether a caller has borrowed it.
+#[derive(Default)]
+struct Listening {
+    session: Option<Arc<Session>>,
+    borrowed: bool,
+}
+
+impl Connector {
+    pub(crate) fn new(options: PostgresOptions) -> Result<Self> {
+        Ok(Self {
+            background: Background::start("leasehold-postgres")?,
+            tls: tls::connector(&options)?,
+            texts: SqlTexts::new(&options.schema, false),
+            pooled_texts: SqlTexts::new(&options.schema, true),
+            abandoned: AbandonedBackends::default(),
+            description: options.description(),
+            pooled: AtomicBool::new(options.pooler == Pooler::Transaction),
+            idle: Mutex::default(),
+            waiters: Waiters::default(),
+            listening: Mutex::default(),
+            opened: Arc::default(),
+            blocked_rows: Semaphore::new(options.pool),
+            options,
+        })
+    }
+
+    /// Returns the runtime that the connections live on.
+    pub(crate) fn runtime(&self) -> &Handle {
+        self.background.handle()
+    }
+
+    /// Whether the server is behind a pooler.
+    pub(crate) fn is_pooled(&self) -> bool {
+        self.pooled.load(Ordering::Relaxed)
+    }
+
+    /// Returns the time to send with a statement; `None` if the server's own clock is
+    /// authoritative.
+    pub(crate) fn now(&self) -> Option<i64> {
+        self.options.clock.as_ref().map(|clock| micros(clock.now()))
+    }
+
+    /// Returns the NOTIFY channel for waiters.
+    pub(crate) fn channel(&self) -> String {
+        format!("leasehold_{}", self.options.schema)
+    }
+
+    /// Returns the NOTIFY channel for workers. Its length stays within the limit for identifiers:
+    /// see `MAX_SCHEMA_LENGTH`.
+    pub(crate) fn task_channel(&self) -> String {
+        format!("leasehold_{}_task", self.options.schema)
+    }
+
+    /// Returns a connection to the pool.
+    pub(crate) fn return_idle(&self, session: Arc<Session>) {
+        if self.is_listening(&session) {
+            lock(&self.listening).borrowed = false;
+        } else {
+            lock(&self.idle).push(session);
+        }
+    }
+
+    /// Sets or clears the connection that listens for notifications.
+    pub(crate) fn set_listening(&self, session: Option<Arc<Session>>) {
+        *lock(&self.listening) = Listening { session, borrowed: false };
+        // Idle connections may have become superfluous.
+        self.opened.notify_one();
+    }
+
+    /// Returns the connection that listens for notifications, for reads.
+    pub(crate) fn listening(&self) -> Option<Arc<Session>> {
+        lock(&self.listening).session.clone().filter(|session| !session.is_closed())
+    }
+
+    pub(crate) fn is_listening(&self, session: &Arc<Session>) -> bool {
+        lock(&self.listening).session.as_ref().is_some_and(|current| Arc::ptr_eq(current, session))
+    }
+
+    /// Returns the listening connection for exclusive use, unless another caller has borrowed it.
+    fn borrow_listening(&self) -> Option<Arc<Session>> {
+        let mut listening = lock(&self.listening);
+        let free = !listening.borrowed;
+        let session = listening.session.clone().filter(|session| free && !session.is_closed());
+        listening.borrowed |= session.is_some();
+        session
+    }
+
+    /// Returns an idle connection, the listening connection if it is free, or a new connection.
+    pub(crate) async fn open(self: &Arc<Self>) -> Result<Arc<Session>, PgError> {
+        while let Some(session) = { lock(&self.idle).pop() } {
+            if !session.is_closed() {
+                return Ok(session);
+            }
+        }
+        if let Some(session) = self.borrow_listening() {
+            return Ok(session);
+        }
+        let connector = self.clone();
+        let opening = self.runtime().spawn(async move { connector.open_on_current_runtime().await });
+        opening.await.unwrap_or(Err(PgError::Timeout)).map(|(session, _)| session)
+    }
+
+    /// Opens a connection on the current runtime and returns it with the handle of its driver:
+    /// sockets belong to the runtime that they were opened on.
+    pub(crate) async fn open_on_current_runtime(&self) -> Result<(Arc<Session>, AbortHandle), PgError> {
+        let opening = async {
+            let prepared = !self.is_pooled();
+            let (client, connection) = self.connect(Purpose::Locks).await?;
+            let driver = tokio::spawn(async move {
+                if let Err(error) = connection.await {
+                    tracing::debug!(%error, "a connection to PostgreSQL was closed");
+                }
+            });
+            let prepared = prepared && !self.is_pooled();
+            let backend = if prepared { Backend::current(&client).await? } else { None };
+            let texts = if prepared { &self.texts } else { &self.pooled_texts };
+            let session = Session::new(client, texts.clone(), prepared, backend);
+            Ok((Arc::new(session), driver.abort_handle()))
+        };
+        with_timeout(OPERATION_TIMEOUT.mul_f64(0.8), opening).await
+    }
+
+    /// Connects, and detects a pooler: a pooler rejects the startup settings.
+    pub(crate) async fn connect(
+        &self,
+        purpose: Purpose,
+    ) -> Result<(tokio_postgres::Client, ConnectionDriver), PgError> {
+        self.opened.notify_one();
+        if self.is_pooled() {
+            return Ok(self.options.config.connect(self.tls.clone()).await?);
+        }
+        let mut config: Config = self.options.config.clone();
+        let configured = config.get_options().map(|configured| format!("{configured} ")).unwrap_or_default();
+        config.options(format!("{configured}{SERVER_TIMEOUTS} -c lock_timeout={}", purpose.lock_timeout()));
+        match config.connect(self.tls.clone()).await {
+            Err(error) if rejects_startup_options(&error) => {
+                tracing::debug!(%error, "PostgreSQL is behind a pooler: no prepared statements, no LISTEN");
+                self.pooled.store(true, Ordering::Relaxed);
+                Ok(self.options.config.connect(self.tls.clone()).await?)
+            }
+            connected => Ok(connected?),
+        }
+    }
+
+    /// Wraps a direct connection to the server in a session with prepared statements.
+    pub(crate) fn session(&self, client: tokio_postgres::Client, backend: Option<Backend>) -> Session {
+        Session::new(client, self.texts.clone(), true, backend)
+    }
+
+    /// Requests cancellation of the statement that a connection executes. Best effort: the request
+    /// may arrive too late.
+    pub(crate) fn cancel(&self, session: &Session) {
+        let (token, tls) = (session.client().cancel_token(), self.tls.clone());
+        self.runtime().spawn(async move {
+            let _ = tokio::time::timeout(OPERATION_TIMEOUT, token.cancel_query(tls)).await;
+        });
+    }
+
+    /// Detects a pooler by its errors: behind a pooler, prepared statements go missing.
+    pub(crate) fn observe_error(&self, error: &PgError) {
+        if let PgError::Driver(error) = error
+            && lost_prepared_statements(error)
+        {
+            self.pooled.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Owner of connections that may be idle.
+pub(crate) trait ConnectionOwner: Send + Sync {
+    /// Returns idle connections to the pool, or closes them. Returns the number of connections that
+    /// must be checked again.
+    fn release_idle(&self, now: BootInstant) -> usize;
+}
+
+impl ConnectionOwner for Connector {
+    /// Closes connections that have been idle for [`CLOSE_AFTER`], except for the last connection of
+    /// all. Returns the number of connections that remain to be closed.
+    fn release_idle(&self, now: BootInstant) -> usize {
+        let keep = usize::from(self.listening().is_none());
+        let mut idle = lock(&self.idle);
+        idle.retain(|session| !session.is_closed());
+        let unused = idle.iter().take_while(|session| session.idle_for(now) >= CLOSE_AFTER).count();
+        let close = unused.min(idle.len().saturating_sub(keep));
+        idle.drain(..close);
+        idle.len().saturating_sub(keep)
+    }
+}
+
+/// Closes idle connections for as long as the store is open. The owners return connections to the
+/// connector, which comes last.
+pub(crate) async fn close_idle_connections(
+    connector: Weak<Connector>,
+    owners: Vec<Weak<dyn ConnectionOwner>>,
+) {
+    let Some(opened) = connector.upgrade().map(|connector| connector.opened.clone()) else { return };
+    loop {
+        opened.notified().await;
+        loop {
+            let Some(connector) = connector.upgrade() else { break };
+            let now = BootInstant::now();
+            let owned: usize =
+                owners.iter().filter_map(Weak::upgrade).map(|owner| owner.release_idle(now)).sum();
+            if owned + connector.release_idle(now) == 0 {
+                break;
+            }
+            drop(connector);
+            tokio::time::sleep(IDLE_POLL).await;
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Connection task that must be polled for the client to make progress.
+pub(crate) type ConnectionDriver = Connection<Socket, <tls::Connect as TlsConnect<Socket>>::Stream>;
+
+fn rejects_startup_options(error: &tokio_postgres::Error) -> bool {
+    error.as_db_error().is_some_and(|error| error.message().contains("unsupported startup parameter"))
+}
+
+impl std::fmt::Debug for Connector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connector").field("url", &self.options.display_url).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,210 @@
+//! Notifications from other processes: one connection that listens, from the first waiter on.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio_postgres::AsyncMessage;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::connector::{ConnectionDriver, Connector, Purpose, RETRY_DELAY};
+use super::late_statements::Backend;
+use super::session::Session;
+use crate::model::{LeaseId, LockName};
+use crate::store::Recipient;
+use crate::store::postgres::error::PgError;
+use crate::store::postgres::locks::{LockRow, Sql};
+use crate::store::postgres::tasks::WorkerNotifier;
+use crate::store::wake::{Waiters, deliver, ring};
+
+/// Time after which a notification that has not arrived counts as lost.
+pub(crate) const NOTIFY_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Listener of one store; stops when dropped.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    connector: Weak<Connector>,
+    started: AtomicBool,
+    stop: CancellationToken,
+    /// Whether notifications arrive at present.
+    is_connected: Arc<AtomicBool>,
+    /// Workers that wait for tasks.
+    notifier: Arc<WorkerNotifier>,
+    _stops_when_dropped: DropGuard,
+}
+
+impl Listener {
+    pub(crate) fn new(connector: &Arc<Connector>, notifier: Arc<WorkerNotifier>) -> Self {
+        let stop = CancellationToken::new();
+        let (connector, started) = (Arc::downgrade(connector), AtomicBool::new(false));
+        let is_connected = Arc::<AtomicBool>::default();
+        Self {
+            connector,
+            started,
+            _stops_when_dropped: stop.clone().drop_guard(),
+            stop,
+            is_connected,
+            notifier,
+        }
+    }
+
+    /// Whether notifications arrive at present. The listener starts with the first waiter, and
+    /// needs a moment to connect.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.is_connected.load(Ordering::Relaxed)
+    }
+
+    /// Starts the listener, once. Behind a pooler no notification would arrive, so waiters poll.
+    pub(crate) fn start(&self) {
+        if self.started.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let Some(connector) = self.connector.upgrade() else { return };
+        let (weak, stop, is_connected) =
+            (self.connector.clone(), self.stop.clone(), self.is_connected.clone());
+        let notifier = self.notifier.clone();
+        connector.runtime().spawn(async move {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = listen(weak, &is_connected, &notifier) => {}
+            }
+        });
+    }
+}
+
+async fn listen(connector: Weak<Connector>, is_connected: &AtomicBool, notifier: &WorkerNotifier) {
+    loop {
+        let Some(open) = connector.upgrade() else { return };
+        if open.is_pooled() {
+            return;
+        }
+        let connected = open_listening(&open).await;
+        let task_channel = open.task_channel();
+        drop(open);
+        let ended = match connected {
+            Ok(listening) => {
+                is_connected.store(true, Ordering::Relaxed);
+                if let Some(open) = connector.upgrade() {
+                    open.set_listening(Some(listening.session.clone()));
+                }
+                // Notifications that were sent before LISTEN are lost.
+                notifier.on_missed_notifications();
+                let ended = listening.listen(|channel, payload| {
+                    if channel == task_channel {
+                        notifier.on_notification(payload);
+                    }
+                });
+                let ended = ended.await;
+                is_connected.store(false, Ordering::Relaxed);
+                if let Some(open) = connector.upgrade() {
+                    open.set_listening(None);
+                }
+                ended
+            }
+            Err(error) => error,
+        };
+        tracing::debug!(
+            ?ended,
+            "no notifications from other processes: waiters poll until the listener is connected again"
+        );
+        tokio::time::sleep(RETRY_DELAY).await;
+    }
+}
+
+/// Connection that listens.
+pub(crate) struct ListeningConnection {
+    session: Arc<Session>,
+    waiters: Waiters,
+    driver: ConnectionDriver,
+}
+
+/// Opens a connection that listens.
+pub(crate) async fn open_listening(connector: &Connector) -> Result<ListeningConnection, PgError> {
+    let (client, mut driver) = connector.connect(Purpose::Locks).await?;
+    let listen = format!("LISTEN {}; LISTEN {}", connector.channel(), connector.task_channel());
+    let backend = {
+        let mut listening = std::pin::pin!(async {
+            let backend = Backend::current(&client).await?;
+            client.batch_execute(&listen).await?;
+            Ok::<_, tokio_postgres::Error>(backend)
+        });
+        loop {
+            tokio::select! {
+                backend = &mut listening => break backend?,
+                message = next(&mut driver) => drop(message?),
+            }
+        }
+    };
+    Ok(ListeningConnection {
+        session: Arc::new(connector.session(client, backend)),
+        waiters: connector.waiters,
+        driver,
+    })
+}
+
+impl ListeningConnection {
+    /// Wakes the waiters that notifications name, until the connection ends.
+    pub(crate) async fn listen(self, on_notification: impl Fn(&str, &str)) -> PgError {
+        let Self { session, waiters, mut driver } = self;
+        let mut fetches = FuturesUnordered::new();
+        loop {
+            let message = tokio::select! {
+                biased;
+                message = next(&mut driver) => message,
+                Some(()) = fetches.next() => continue,
+                // A caller that had borrowed the session may have left a transaction open.
+                () = session.discarded() => return PgError::Timeout,
+            };
+            match message {
+                Ok(AsyncMessage::Notification(notification)) => {
+                    // Any user of the database can send notifications. A forged payload causes a
+                    // query and nothing else.
+                    let payload = notification.payload();
+                    if let Some((waiter, name)) = parse_grant(payload) {
+                        if waiters.waits_here(&name, &waiter) {
+                            fetches.push(fetch_lease(&session, waiters, waiter, name));
+                        } else {
+                            ring(&waiter);
+                        }
+                    } else if let Ok(recipient) = payload.parse() {
+                        deliver(&[Recipient::from_uuid(recipient)]);
+                    }
+                    on_notification(notification.channel(), notification.payload());
+                }
+                Ok(_) => {}
+                Err(error) => return error,
+            }
+        }
+    }
+}
+
+/// Parses the waiter and the lock from the payload of a notification.
+fn parse_grant(payload: &str) -> Option<(LeaseId, LockName)> {
+    let (waiter, name) = payload.split_once(' ')?;
+    Some((waiter.parse().ok()?, LockName::new(name).ok()?))
+}
+
+/// Queries the lease of a waiter, on the connection that has just received its notification: server
+/// and client are awake there. A lease that it finds is authoritative. The lease was granted after
+/// the waiter's last request if its token is above the lock's token at that time; the query may
+/// find an older lease if it was in flight for long.
+async fn fetch_lease(session: &Session, waiters: Waiters, waiter: LeaseId, name: LockName) {
+    let rows = session.query(Sql::Get, &[&name.as_str()]).await;
+    let row = rows.ok().and_then(|rows| rows.first().and_then(|row| LockRow::read(row).ok()));
+    match row.and_then(|row| row.record.lease(&waiter).cloned()) {
+        Some(lease) => {
+            let token = lease.token.get();
+            waiters.served_from_afar(&name, lease, |then| token > then);
+        }
+        None => ring(&waiter),
+    }
+}
+
+async fn next(driver: &mut ConnectionDriver) -> Result<AsyncMessage, PgError> {
+    match std::future::poll_fn(|cx| driver.poll_message(cx)).await {
+        Some(message) => Ok(message?),
+        None => Err(PgError::Timeout),
+    }
+}

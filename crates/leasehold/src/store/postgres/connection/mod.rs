@@ -1,0 +1,15 @@
+//! Connections to the server.
+
+mod connector;
+mod late_statements;
+mod listener;
+mod session;
+mod tls;
+
+pub(super) use connector::{
+    CLOSE_DEDICATED_AFTER, ConnectionOwner, Connector, Purpose, RELEASE_AFTER, RETRY_DELAY,
+    close_idle_connections,
+};
+pub(super) use late_statements::{Backend, IN_TIME, ServerClock};
+pub(super) use listener::{Listener, NOTIFY_TIMEOUT, open_listening};
+pub(super) use session::{OPERATION_TIMEOUT, Param, STATEMENT_TIMEOUT, Session, with_timeout};

@@ -1,0 +1,152 @@
+//! One connection and its prepared statements.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::OnceCell;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Row, Statement};
+use tokio_util::sync::CancellationToken;
+
+use super::late_statements::{Backend, ServerClock};
+use crate::store::BootInstant;
+use crate::store::postgres::error::PgError;
+use crate::store::postgres::locks::{Sql, SqlTexts};
+
+/// Maximum duration of one unit of work. The server gives up earlier, by its own timeouts.
+pub(crate) const OPERATION_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Minimum time after sending a statement before the client gives up.
+pub(crate) const STATEMENT_TIMEOUT: Duration = Duration::from_millis(4500);
+
+/// One connection.
+pub(crate) struct Session {
+    client: Client,
+    texts: SqlTexts,
+    statements: PreparedStatements,
+    /// Server process of this connection; `None` if it cannot be known.
+    backend: Option<Backend>,
+    clock: ServerClock,
+    /// Time of the last use, in µs.
+    last_used: AtomicU64,
+    discarded: CancellationToken,
+}
+
+/// Way in which statements reach the server.
+enum PreparedStatements {
+    /// Prepared once, then executed by name.
+    ByName(Box<[OnceCell<Statement>; SqlTexts::COUNT]>),
+    /// Sent with the full text each time: behind a pooler the next one may go to another server
+    /// process.
+    Unavailable,
+}
+
+/// Parameter of a statement.
+pub(crate) type Param<'a> = &'a (dyn ToSql + Sync);
+
+impl Session {
+    pub(crate) fn new(client: Client, texts: SqlTexts, prepared: bool, backend: Option<Backend>) -> Self {
+        let statements = if prepared {
+            PreparedStatements::ByName(Box::new(std::array::from_fn(|_| OnceCell::new())))
+        } else {
+            PreparedStatements::Unavailable
+        };
+        let (clock, last_used) = (ServerClock::default(), AtomicU64::new(BootInstant::now().as_micros()));
+        Self { client, texts, statements, backend, clock, last_used, discarded: CancellationToken::new() }
+    }
+
+    /// Whether the connection is known to be closed, or was discarded.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.client.is_closed() || self.discarded.is_cancelled()
+    }
+
+    /// Marks the connection as unusable: a transaction may be open on it, or an answer in flight.
+    pub(crate) fn discard(&self) {
+        self.discarded.cancel();
+    }
+
+    /// Waits until the connection is discarded.
+    pub(crate) async fn discarded(&self) {
+        self.discarded.cancelled().await;
+    }
+
+    /// Returns the time since the last use.
+    pub(crate) fn idle_for(&self, now: BootInstant) -> Duration {
+        now.after(BootInstant::from_micros(self.last_used.load(Ordering::Relaxed)))
+    }
+
+    fn touch(&self) {
+        self.last_used.store(BootInstant::now().as_micros(), Ordering::Relaxed);
+    }
+
+    /// Returns the server process of this connection.
+    pub(crate) const fn backend(&self) -> Option<&Backend> {
+        self.backend.as_ref()
+    }
+
+    /// Returns the underlying client, for statements that are not prepared.
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Prepares statements, so that each is sent when first polled: inside a transaction the order
+    /// matters.
+    pub(crate) async fn prepare(&self, statements: &[Sql]) -> Result<(), tokio_postgres::Error> {
+        for sql in statements {
+            self.prepared(*sql).await?;
+        }
+        Ok(())
+    }
+
+    /// Sends one statement and waits for its rows.
+    pub(crate) async fn query(
+        &self,
+        sql: Sql,
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+        self.touch();
+        if let Some(statement) = self.prepared(sql).await? {
+            return self.client.query(statement, params).await;
+        }
+        let text = self.texts.get(sql);
+        let deadline = if text.has_deadline { Some(self.clock.deadline(&self.client).await?) } else { None };
+        let params = params.iter().copied().chain(deadline.as_ref().map(|deadline| deadline as Param<'_>));
+        let params: Vec<_> = params.zip(text.types.iter().cloned()).collect();
+        self.client.query_typed(&text.sql, &params).await
+    }
+
+    /// Discards the reading of the server's clock: the clock may have been set.
+    pub(crate) fn reset_clock(&self) {
+        self.clock.reset();
+    }
+
+    /// Executes statements by the simple query protocol, such as BEGIN.
+    pub(crate) async fn simple_query(&self, sql: &str) -> Result<(), tokio_postgres::Error> {
+        self.client.batch_execute(sql).await
+    }
+
+    async fn prepared(&self, sql: Sql) -> Result<Option<&Statement>, tokio_postgres::Error> {
+        match &self.statements {
+            PreparedStatements::Unavailable => Ok(None),
+            PreparedStatements::ByName(statements) => {
+                let text = self.texts.get(sql);
+                let prepare = || self.client.prepare_typed(&text.sql, &text.types);
+                statements[sql as usize].get_or_try_init(prepare).await.map(Some)
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").finish_non_exhaustive()
+    }
+}
+
+/// Fails with [`PgError::Timeout`] when `limit` has passed.
+pub(crate) async fn with_timeout<T>(
+    limit: Duration,
+    work: impl Future<Output = Result<T, PgError>>,
+) -> Result<T, PgError> {
+    tokio::time::timeout(limit, work).await.unwrap_or(Err(PgError::Timeout))
+}

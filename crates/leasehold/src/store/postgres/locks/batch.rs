@@ -1,0 +1,390 @@
+//! Execution of a batch of operations, each on the fastest path that can decide it.
+//!
+//! An operation waits briefly for the row of its lock. If another session keeps the row locked, the
+//! operation is blocked, together with all operations that arrive for the same lock meanwhile; this
+//! keeps the operations on one lock in order. Blocked operations get a connection of their own, so
+//! that the other operations of the batch do not wait for them.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use super::batching::{BatchingConnection, Job};
+use super::fast_path;
+use super::fast_path_queue::{self, OpResult, Step};
+use super::notify::{self, PendingNotify};
+use super::router::LockLayout;
+use super::slow_path::{self, Applied, RowTimeout};
+use crate::error::Result;
+use crate::model::{LockName, LockOp, Outcome};
+use crate::store::postgres::connection::{STATEMENT_TIMEOUT, Session, with_timeout};
+use crate::store::postgres::error::{PgError, is_conflict, is_lock_timeout};
+
+/// Jobs by the path that they take.
+#[derive(Default)]
+struct Batch {
+    fast: Vec<Job>,
+    /// Slow-path jobs, grouped by lock.
+    slow: Vec<Vec<Job>>,
+}
+
+impl BatchingConnection {
+    /// Executes the operations of a batch, each on the fastest path that can decide it.
+    pub(super) async fn execute_batch(self: &Arc<Self>, jobs: Vec<Job>) {
+        let session = match self.session().await {
+            Ok(session) => session,
+            Err(error) => return self.fail(jobs, error),
+        };
+        // Nothing has been sent yet, so operations whose caller no longer waits are dropped.
+        let jobs = jobs.into_iter().filter(Job::caller_waits).collect::<Vec<_>>();
+        let jobs = self.without_blocked(jobs);
+        let Batch { mut fast, mut slow } = self.split_by_path(jobs);
+        fast.sort_by(|one, two| one.in_flight.name.cmp(&two.in_flight.name));
+        let mut outcomes = self.execute_fast(&session, &fast).await;
+        if let Err(PgError::Driver(error)) = &outcomes
+            && is_lock_timeout(error)
+        {
+            // One of the rows is locked, and no operation was executed: retry without the locked
+            // rows.
+            fast = self.split_off_blocked(&session, fast).await;
+            outcomes = self.execute_fast(&session, &fast).await;
+        }
+        slow.extend(self.answer_batch(&session, fast, outcomes).into_iter().map(|job| vec![job]));
+        for jobs in slow {
+            self.execute_on_lock(jobs).await;
+        }
+    }
+
+    async fn execute_fast(&self, session: &Session, jobs: &[Job]) -> Result<Vec<Option<Outcome>>, PgError> {
+        let ops: Vec<_> = jobs.iter().map(|job| (&job.in_flight.name, &job.op)).collect();
+        with_timeout(STATEMENT_TIMEOUT, fast_path::execute_many(session, &self.connector, &ops)).await
+    }
+
+    /// Selects one operation for each lock that SQL can decide about, and all operations of each
+    /// other lock. The remaining operations are queued again.
+    fn split_by_path(&self, jobs: Vec<Job>) -> Batch {
+        let (mut batch, mut later) = (Batch::default(), Vec::new());
+        let mut positions: HashMap<LockName, Option<usize>> = HashMap::new();
+        for job in jobs {
+            match positions.get(&job.in_flight.name) {
+                Some(Some(position)) => batch.slow[*position].push(job),
+                Some(None) => later.push(job),
+                None if job.needs_slow_path
+                    || !fast_path::is_eligible(&job.op)
+                    || self.router.layout(&job.in_flight.name) != LockLayout::Simple =>
+                {
+                    positions.insert(job.in_flight.name.clone(), Some(batch.slow.len()));
+                    batch.slow.push(vec![job]);
+                }
+                None => {
+                    positions.insert(job.in_flight.name.clone(), None);
+                    batch.fast.push(job);
+                }
+            }
+        }
+        let mut state = self.state();
+        later.into_iter().rev().for_each(|job| state.queue.push_front(job));
+        batch
+    }
+
+    /// Answers the jobs that SQL has decided, and returns those that it could not decide.
+    fn answer_batch(
+        &self,
+        session: &Arc<Session>,
+        jobs: Vec<Job>,
+        outcomes: Result<Vec<Option<Outcome>>, PgError>,
+    ) -> Vec<Job> {
+        let mut remaining = Vec::new();
+        match outcomes {
+            Ok(outcomes) => {
+                for (mut job, outcome) in jobs.into_iter().zip(outcomes) {
+                    match outcome {
+                        Some(outcome) => job.answer(Ok(outcome)),
+                        None => {
+                            job.needs_slow_path = true;
+                            remaining.push(job);
+                        }
+                    }
+                }
+            }
+            // One of the rows is locked or conflicts, and no operation was executed: execute each
+            // one separately.
+            Err(PgError::Driver(error))
+                if is_lock_timeout(&error) || jobs.len() > 1 && is_conflict(&error) =>
+            {
+                remaining = jobs;
+            }
+            Err(error) => self.retry_or_fail(session, jobs, error),
+        }
+        remaining
+    }
+
+    /// Executes operations on one lock whose layout is not simple, in order.
+    async fn execute_on_lock(self: &Arc<Self>, mut jobs: Vec<Job>) {
+        let (Some(name), session) =
+            (jobs.first().map(|job| job.in_flight.name.clone()), self.session().await)
+        else {
+            return;
+        };
+        let session = match session {
+            Ok(session) => session,
+            Err(error) => return self.fail(jobs, error),
+        };
+        if self.router.layout(&name) == LockLayout::TicketRows {
+            jobs = self.refresh_tickets(&session, &name, jobs).await;
+        } else if self.router.layout(&name) != LockLayout::General
+            && fast_path_queue::are_eligible(jobs.iter().map(|job| &job.op))
+        {
+            jobs = self.execute_in_queue(&session, &name, jobs).await;
+        }
+        if !jobs.is_empty() {
+            self.execute_slow_path(&session, &name, jobs, RowTimeout::Short).await;
+        }
+    }
+
+    /// Executes what SQL can decide about a simple queue, and returns the jobs that it could not
+    /// decide.
+    async fn execute_in_queue(
+        self: &Arc<Self>,
+        session: &Arc<Session>,
+        name: &LockName,
+        jobs: Vec<Job>,
+    ) -> Vec<Job> {
+        let jobs = pair_up(jobs);
+        let steps: Vec<_> = jobs.iter().map(|jobs| Step::new(jobs.iter().map(|job| &job.op))).collect();
+        let notify = self.router.grants_remotely(name);
+        let done = match with_timeout(
+            STATEMENT_TIMEOUT,
+            fast_path_queue::apply(session, &self.connector, name, &steps, notify),
+        )
+        .await
+        {
+            Ok(done) => done,
+            Err(error) => {
+                self.retry_or_fail(session, jobs.into_iter().flatten().collect(), error);
+                return Vec::new();
+            }
+        };
+        let (mut remaining, mut notifications) = (Vec::new(), done.notifications);
+        for (jobs, done) in jobs.into_iter().zip(done.steps) {
+            match done {
+                Ok(done) if done.is_empty() => remaining.extend(jobs),
+                Ok(done) => {
+                    for (job, OpResult { outcome, handed_over, token, layout }) in jobs.into_iter().zip(done)
+                    {
+                        self.router.set_layout(name, layout);
+                        if let Some(lease) = handed_over {
+                            let remote = self.connector.waiters.wake_here(name, vec![lease], job.since);
+                            self.router.set_grants_remotely(name, !remote.is_empty());
+                            if !notify {
+                                notifications.extend(notify::notify_remote(
+                                    session,
+                                    &self.connector,
+                                    name,
+                                    remote.iter(),
+                                ));
+                            }
+                        }
+                        job.answer_and_register(self.connector.waiters, outcome, token);
+                    }
+                }
+                Err(PgError::Driver(error)) if is_lock_timeout(&error) => {
+                    for job in jobs {
+                        self.push_blocked(job);
+                    }
+                }
+                Err(error) => self.retry_or_fail(session, jobs, error),
+            }
+        }
+        for notification in notifications {
+            if let Err(error) = with_timeout(STATEMENT_TIMEOUT, notification).await {
+                self.discard_if_broken(session, &error);
+            }
+        }
+        remaining
+    }
+
+    /// Slow path: executes operations on one lock, in order and atomically.
+    async fn execute_slow_path(
+        self: &Arc<Self>,
+        session: &Arc<Session>,
+        name: &LockName,
+        mut jobs: Vec<Job>,
+        row_timeout: RowTimeout,
+    ) {
+        let ops: Vec<_> = jobs.iter().map(|job| &job.op).collect();
+        match with_timeout(
+            STATEMENT_TIMEOUT,
+            slow_path::apply(session, &self.connector, name, &ops, row_timeout),
+        )
+        .await
+        {
+            Ok(Some(Applied { answers, token, layout, is_transaction_open, notification })) => {
+                self.router.set_layout(name, layout);
+                for (job, (outcome, handed_over)) in jobs.into_iter().zip(answers) {
+                    self.connector.waiters.wake_here(name, handed_over, job.since);
+                    job.answer_and_register(self.connector.waiters, outcome, token);
+                }
+                if let Err(error) =
+                    with_timeout(STATEMENT_TIMEOUT, finish(session, is_transaction_open, notification)).await
+                {
+                    self.discard_if_broken(session, &error);
+                }
+            }
+            Ok(None) => {
+                self.router.set_layout(name, LockLayout::Simple);
+                // The first operation creates the lock; the others follow.
+                let mut others = jobs.split_off(1);
+                let Some(mut first) = jobs.pop() else { return };
+                session.reset_clock();
+                match with_timeout(
+                    STATEMENT_TIMEOUT,
+                    fast_path::execute(session, &self.connector, name, &first.op),
+                )
+                .await
+                {
+                    Ok(Some(outcome)) => first.answer(Ok(outcome)),
+                    Ok(None) => {
+                        // Another session has created the lock meanwhile.
+                        first.needs_slow_path = true;
+                        others.insert(0, first);
+                    }
+                    Err(PgError::Driver(error)) if is_lock_timeout(&error) => {
+                        first.needs_slow_path = true;
+                        others.insert(0, first);
+                    }
+                    Err(error) => self.retry_or_fail(session, vec![first], error),
+                }
+                self.requeue(others);
+            }
+            Err(PgError::Driver(error)) if is_lock_timeout(&error) && row_timeout == RowTimeout::Short => {
+                let ended =
+                    with_timeout(STATEMENT_TIMEOUT, async { Ok(session.simple_query("ROLLBACK").await?) })
+                        .await;
+                if let Err(error) = ended {
+                    self.discard_if_broken(session, &error);
+                }
+                for job in jobs {
+                    self.push_blocked(job);
+                }
+            }
+            Err(error) => {
+                // After any error a transaction may be open.
+                self.discard(session);
+                self.retry_or_fail(session, jobs, error);
+            }
+        }
+    }
+}
+
+// --- blocked operations ---------------------------------------------------------------------------
+
+impl BatchingConnection {
+    /// Blocks the operations of a batch whose rows another session has locked, and returns the others.
+    async fn split_off_blocked(self: &Arc<Self>, session: &Arc<Session>, jobs: Vec<Job>) -> Vec<Job> {
+        let names: Vec<&str> = jobs.iter().map(|job| job.in_flight.name.as_str()).collect();
+        let locked = match with_timeout(STATEMENT_TIMEOUT, fast_path::locked_rows(session, &names)).await {
+            Ok(locked) => locked,
+            Err(error) => {
+                self.discard_if_broken(session, &error);
+                return jobs;
+            }
+        };
+        let (blocked, others): (Vec<_>, Vec<_>) =
+            jobs.into_iter().partition(|job| locked.contains(&job.in_flight.name));
+        for job in blocked {
+            self.push_blocked(job);
+        }
+        others
+    }
+
+    /// Adds a blocked operation, behind earlier ones for the same lock.
+    pub(crate) fn push_blocked(self: &Arc<Self>, job: Job) {
+        let mut state = self.state();
+        let name = job.in_flight.name.clone();
+        if let Some(blocked) = state.blocked.get_mut(&name) {
+            return blocked.push_back(job);
+        }
+        state.blocked.insert(name.clone(), VecDeque::from([job]));
+        self.connector.runtime().spawn(self.clone().run_blocked(name));
+    }
+
+    /// Blocks the operations whose lock already has blocked operations, and returns the others.
+    fn without_blocked(self: &Arc<Self>, jobs: Vec<Job>) -> Vec<Job> {
+        if self.state().blocked.is_empty() {
+            return jobs;
+        }
+        let (blocked, others): (Vec<_>, Vec<_>) =
+            jobs.into_iter().partition(|job| self.state().blocked.contains_key(&job.in_flight.name));
+        for job in blocked {
+            self.push_blocked(job);
+        }
+        others
+    }
+
+    /// Executes the blocked operations on one lock, until none is left.
+    async fn run_blocked(self: Arc<Self>, name: LockName) {
+        loop {
+            let jobs: Vec<Job> = {
+                let mut state = self.state();
+                let jobs =
+                    state.blocked.get_mut(&name).map(|jobs| jobs.drain(..).collect()).unwrap_or_default();
+                if Vec::is_empty(&jobs) {
+                    state.blocked.remove(&name);
+                    return;
+                }
+                jobs
+            };
+            // None of these has been executed, so operations whose caller no longer waits are
+            // dropped.
+            let jobs: Vec<Job> = jobs.into_iter().filter(Job::caller_waits).collect();
+            let Ok(_permit) = self.connector.blocked_rows.acquire().await else { return };
+            let opened = match self.connector.open().await {
+                Ok(session) => {
+                    with_timeout(STATEMENT_TIMEOUT, self.connector.abandoned.terminate_all(session.client()))
+                        .await
+                        .map(|()| session)
+                }
+                Err(error) => Err(error),
+            };
+            match opened {
+                Ok(session) => {
+                    self.execute_slow_path(&session, &name, jobs, RowTimeout::Long).await;
+                    if !session.is_closed() {
+                        self.connector.return_idle(session);
+                    }
+                }
+                Err(error) => self.fail(jobs, error),
+            }
+        }
+    }
+}
+
+/// Does the work that the caller need not wait for: ends a transaction without writes, and notifies
+/// waiters of other processes.
+async fn finish(
+    session: &Session,
+    is_transaction_open: bool,
+    notification: Option<PendingNotify>,
+) -> Result<(), PgError> {
+    if is_transaction_open {
+        session.simple_query("ROLLBACK").await?;
+    }
+    match notification {
+        Some(notification) => notification.await,
+        None => Ok(()),
+    }
+}
+
+/// Groups the operations by statement. Releases come first, because waiters depend on them and none
+/// depends on a join; the first release and the first join share one statement.
+fn pair_up(mut jobs: Vec<Job>) -> Vec<Vec<Job>> {
+    let joins = |job: &Job| !matches!(job.op, LockOp::Release(_));
+    jobs.sort_by_key(joins);
+    let first =
+        jobs.iter().position(joins).filter(|position| *position > 0).map(|position| jobs.remove(position));
+    let mut steps: Vec<_> = jobs.into_iter().map(|job| vec![job]).collect();
+    if let Some(step) = steps.first_mut() {
+        step.extend(first);
+    }
+    steps
+}

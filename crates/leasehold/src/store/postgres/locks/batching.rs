@@ -1,0 +1,343 @@
+//! Ordering and batching of operations on a connection.
+//!
+//! While an operation on a lock is in flight, the next one takes the same connection, so that an
+//! operation that its caller dropped is done before the next one. A caller that finds its connection
+//! idle uses it directly. Operations that arrive while the connection is in use are executed
+//! together afterwards: one statement and one commit for any number of locks.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::fast_path;
+use super::router::{InFlight, LockLayout, Router};
+use crate::error::Result;
+use crate::model::{Acquire, LockName, LockOp, Outcome, Token};
+use crate::store::BootInstant;
+use crate::store::postgres::connection::{
+    ConnectionOwner, Connector, RELEASE_AFTER, STATEMENT_TIMEOUT, Session, with_timeout,
+};
+use crate::store::postgres::error::{PgError, Retry, is_lock_timeout, may_retry};
+use crate::store::wake::Waiters;
+
+/// Maximum number of operations in one statement.
+const MAX_BATCH: usize = 128;
+/// Maximum time to wait for further calls of callers that have just been answered.
+const MAX_COALESCE_DELAY: Duration = Duration::from_micros(500);
+/// Extra time to wait for the answer to a statement whose caller has given up.
+const DROPPED_CALL_GRACE: Duration = Duration::from_millis(200);
+
+/// One connection and its queue of operations.
+#[derive(Debug)]
+pub(crate) struct BatchingConnection {
+    pub(crate) connector: Arc<Connector>,
+    pub(super) router: Arc<Router>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    /// Whether the connection is in use. The user that ends this must then serve the queue.
+    busy: bool,
+    pub(super) queue: VecDeque<Job>,
+    session: Option<Arc<Session>>,
+    /// Locks whose rows another session has locked, and the pending operations on them.
+    pub(crate) blocked: HashMap<LockName, VecDeque<Job>>,
+}
+
+/// Operation of a caller that waits for the answer.
+#[derive(Debug)]
+pub(crate) struct Job {
+    /// Lock of the operation; marks the operation as in flight.
+    pub(crate) in_flight: InFlight,
+    pub(crate) op: LockOp,
+    /// Time before the store could have granted anything: a handed-over lease is counted from it.
+    pub(super) since: BootInstant,
+    /// Whether the fast path could not decide the operation.
+    pub(super) needs_slow_path: bool,
+    retried: bool,
+    reply: oneshot::Sender<Result<Outcome>>,
+}
+
+impl BatchingConnection {
+    pub(crate) fn new(connector: Arc<Connector>, router: Arc<Router>) -> Arc<Self> {
+        Arc::new(Self { connector, router, state: Mutex::default() })
+    }
+
+    /// Applies one operation; with `needs_slow_path`, the fast path could not decide it. The caller
+    /// must bound the time that this takes.
+    pub(crate) async fn apply(
+        self: &Arc<Self>,
+        in_flight: InFlight,
+        op: &LockOp,
+        needs_slow_path: bool,
+    ) -> Result<Outcome> {
+        let (reply, answer) = oneshot::channel();
+        let (op, since) = (op.clone(), BootInstant::now());
+        let job = Job { in_flight, op, since, needs_slow_path, retried: false, reply };
+        if let Some(mut direct) = self.start_or_queue(job) {
+            let done = direct.execute().await;
+            let Some(mut job) = direct.job.take() else {
+                return Err(PgError::Timeout.into_error(&self.connector.description));
+            };
+            match done {
+                Ok(Some(outcome)) => {
+                    // The connection must be free before the router counts it as such.
+                    drop(direct);
+                    drop(job);
+                    return Ok(outcome);
+                }
+                Ok(None) => job.needs_slow_path = true,
+                Err(PgError::Driver(error)) if is_lock_timeout(&error) => {
+                    drop(direct);
+                    self.push_blocked(job);
+                    return self.wait_for_answer(answer).await;
+                }
+                Err(error) => {
+                    self.discard_if_broken(&direct.session, &error);
+                    if job.retried || !may_retry(&job.op, &error) {
+                        return Err(error.into_error(&self.connector.description));
+                    }
+                    job.retried = true;
+                }
+            }
+            self.state().queue.push_front(job);
+        }
+        self.wait_for_answer(answer).await
+    }
+
+    async fn wait_for_answer(&self, answer: oneshot::Receiver<Result<Outcome>>) -> Result<Outcome> {
+        answer.await.unwrap_or_else(|_| Err(PgError::Timeout.into_error(&self.connector.description)))
+    }
+
+    /// Takes the connection for one statement if it is idle and one fast-path statement suffices;
+    /// otherwise queues the job.
+    fn start_or_queue(self: &Arc<Self>, job: Job) -> Option<DirectUse> {
+        let simple = !job.needs_slow_path
+            && fast_path::is_eligible(&job.op)
+            && self.router.layout(&job.in_flight.name) == LockLayout::Simple;
+        let mut state = self.state();
+        if state.blocked.contains_key(&job.in_flight.name) {
+            drop(state);
+            self.push_blocked(job);
+            return None;
+        }
+        if state.busy {
+            state.queue.push_back(job);
+            return None;
+        }
+        state.busy = true;
+        let simple = simple && self.connector.abandoned.is_empty();
+        match state.session.clone().filter(|session| simple && !session.is_closed()) {
+            Some(session) => Some(DirectUse { connection: self.clone(), session, job: Some(job) }),
+            None => {
+                state.queue.push_back(job);
+                drop(state);
+                self.hand_off();
+                None
+            }
+        }
+    }
+
+    /// Hands the connection to the queued jobs, or marks it as idle.
+    fn hand_off(self: &Arc<Self>) {
+        let mut state = self.state();
+        if state.queue.is_empty() {
+            state.busy = false;
+        } else {
+            self.connector.runtime().spawn(self.clone().run());
+        }
+    }
+
+    /// Executes queued jobs until none is left.
+    async fn run(self: Arc<Self>) {
+        loop {
+            let jobs = {
+                let mut state = self.state();
+                let count = state.queue.len().min(MAX_BATCH);
+                if count == 0 {
+                    state.busy = false;
+                    return;
+                }
+                state.queue.drain(..count).collect::<Vec<_>>()
+            };
+            let (count, begun) = (jobs.len(), BootInstant::now());
+            self.execute_batch(jobs).await;
+            if count > 1 {
+                self.coalesce(count, BootInstant::now().after(begun)).await;
+            }
+        }
+    }
+
+    /// Waits for further calls. Callers that were answered in one batch tend to issue their next
+    /// call at the same time. The first of these would get a statement and a commit of its own, for
+    /// which the others would wait. A delay of up to 1/8 of the last batch's duration, at most
+    /// [`MAX_COALESCE_DELAY`], lets them share one statement.
+    async fn coalesce(&self, answered: usize, took: Duration) {
+        let until = BootInstant::now().plus((took / 8).min(MAX_COALESCE_DELAY));
+        let all = answered + self.state().queue.len();
+        while self.state().queue.len() < all.min(MAX_BATCH) && BootInstant::now() < until {
+            tokio::task::yield_now().await;
+            std::thread::yield_now();
+        }
+    }
+
+    /// Puts these jobs, in this order, at the front of the queue that serves their lock.
+    pub(super) fn requeue(&self, jobs: Vec<Job>) {
+        let mut state = self.state();
+        for job in jobs.into_iter().rev() {
+            match state.blocked.get_mut(&job.in_flight.name) {
+                Some(blocked) => blocked.push_front(job),
+                None => state.queue.push_front(job),
+            }
+        }
+    }
+
+    /// Retries, once, the jobs that may be retried; answers the others with the error.
+    pub(crate) fn retry_or_fail(&self, session: &Arc<Session>, jobs: Vec<Job>, error: PgError) {
+        self.discard_if_broken(session, &error);
+        let (retry, failed): (Vec<_>, Vec<_>) =
+            jobs.into_iter().partition(|job| !job.retried && may_retry(&job.op, &error));
+        self.requeue(retry.into_iter().map(|job| Job { retried: true, ..job }).collect());
+        self.fail(failed, error);
+    }
+
+    /// Answers the jobs with the error.
+    pub(super) fn fail(&self, jobs: Vec<Job>, error: PgError) {
+        let error = error.into_error(&self.connector.description);
+        for job in jobs {
+            job.answer(Err(error.clone()));
+        }
+    }
+
+    /// Returns the connection; opens one if necessary.
+    pub(super) async fn session(&self) -> Result<Arc<Session>, PgError> {
+        let open = self.state().session.clone().filter(|session| !session.is_closed());
+        let session = match open {
+            Some(session) => session,
+            None => {
+                let session = self.connector.open().await?;
+                self.state().session = Some(session.clone());
+                session
+            }
+        };
+        // An abandoned statement must not take effect after the statements that follow.
+        let terminated =
+            with_timeout(STATEMENT_TIMEOUT, self.connector.abandoned.terminate_all(session.client())).await;
+        terminated.inspect_err(|error| self.discard_if_broken(&session, error))?;
+        Ok(session)
+    }
+
+    /// Discards the connection if it is unusable after this error.
+    pub(crate) fn discard_if_broken(&self, session: &Arc<Session>, error: &PgError) {
+        self.connector.observe_error(error);
+        match error {
+            PgError::Timeout => {
+                // The statement may still run, and must not take effect because no caller waits for
+                // its answer.
+                self.connector.cancel(session);
+                self.connector.abandoned.add(session.backend());
+                self.discard(session);
+            }
+            _ if error.retry() != Retry::Never => {
+                if error.retry() == Retry::IfIdempotent {
+                    self.connector.abandoned.add(session.backend());
+                }
+                self.discard(session);
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn discard(&self, session: &Arc<Session>) {
+        let mut state = self.state();
+        if state.session.as_ref().is_some_and(|current| Arc::ptr_eq(current, session)) {
+            state.session = None;
+        }
+        session.discard();
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ConnectionOwner for BatchingConnection {
+    /// Returns the connection to the pool if it has been unused for [`RELEASE_AFTER`].
+    fn release_idle(&self, now: BootInstant) -> usize {
+        let mut state = self.state();
+        let unused = |session: &Arc<Session>| session.idle_for(now) >= RELEASE_AFTER;
+        if !state.busy && state.session.as_ref().is_some_and(unused) {
+            state.session.take().into_iter().for_each(|session| self.connector.return_idle(session));
+        }
+        usize::from(state.session.is_some())
+    }
+}
+
+impl Job {
+    /// Whether the caller still waits for the answer.
+    pub(crate) fn caller_waits(&self) -> bool {
+        !self.reply.is_closed()
+    }
+
+    /// Answers the caller. A caller that no longer waits must act as if the answer was lost.
+    pub(crate) fn answer(self, outcome: Result<Outcome>) {
+        let _ = self.reply.send(outcome);
+    }
+
+    /// Answers the caller, and registers a queued request with the lock's newest token: the lease
+    /// of that request will have a higher token.
+    pub(crate) fn answer_and_register(self, waiters: Waiters, outcome: Outcome, token: Token) {
+        if let (Outcome::Queued(_), LockOp::Acquire(Acquire { ask, .. })) = (&outcome, &self.op) {
+            waiters.asks(&self.in_flight.name, &ask.lease_id, token.get(), self.since);
+        }
+        self.answer(Ok(outcome));
+    }
+}
+
+/// Exclusive use of the connection for one statement. Dropping it, in whatever way, serves the queue.
+struct DirectUse {
+    connection: Arc<BatchingConnection>,
+    session: Arc<Session>,
+    /// Taken when the statement is done.
+    job: Option<Job>,
+}
+
+impl DirectUse {
+    async fn execute(&self) -> Result<Option<Outcome>, PgError> {
+        match &self.job {
+            Some(job) => {
+                fast_path::execute(&self.session, &self.connection.connector, &job.in_flight.name, &job.op)
+                    .await
+            }
+            None => Ok(None),
+        }
+    }
+}
+
+impl Drop for DirectUse {
+    fn drop(&mut self) {
+        let connection = self.connection.clone();
+        match self.job.take() {
+            None => connection.hand_off(),
+            // The caller was dropped while its statement is in flight. The server answers in order:
+            // the answer to this query implies that the statement is done. Until then the lock
+            // stays assigned to this connection.
+            Some(job) => {
+                let session = self.session.clone();
+                self.connection.connector.runtime().spawn(async move {
+                    let remaining =
+                        job.since.plus(STATEMENT_TIMEOUT).after(BootInstant::now()) + DROPPED_CALL_GRACE;
+                    let waited = with_timeout(remaining, async { Ok(session.simple_query("").await?) }).await;
+                    if let Err(error) = waited {
+                        connection.discard_if_broken(&session, &error);
+                    }
+                    drop(job);
+                    connection.hand_off();
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! Fast path: acquire, renew and release of a lock that has at most one holder and no waiters, in
+//! one statement, decided and timestamped by the server. An operation that does not fit changes
+//! nothing and is left to the slow path.
+
+use std::collections::HashSet;
+
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+use uuid::Uuid;
+
+use super::codec::{extra, lease, lease_at, token};
+use super::maintenance::MIN_TOKEN;
+use super::sql::{Sql, Template};
+use crate::model::{
+    Acquire, Ask, Lease, LeaseId, Leave, LockName, LockOp, Mode, Outcome, Release, Renew, Status,
+};
+use crate::store::postgres::columns::{int4, int8, time, ttl_micros};
+use crate::store::postgres::connection::{Connector, Param, Session};
+use crate::store::postgres::error::PgError;
+
+/// Whether SQL can decide this operation.
+pub(crate) fn is_eligible(op: &LockOp) -> bool {
+    matches!(op, LockOp::Acquire(_) | LockOp::Renew(_) | LockOp::Release(Release { at_least: None, .. }))
+}
+
+/// Returns the lease of the operation if SQL can decide the operation.
+pub(crate) fn eligible_lease(op: &LockOp) -> Option<LeaseId> {
+    lease_of(op).filter(|_| is_eligible(op))
+}
+
+/// Returns the lease that the operation belongs to.
+pub(crate) fn lease_of(op: &LockOp) -> Option<LeaseId> {
+    match op {
+        LockOp::Acquire(Acquire { ask, .. }) => Some(ask.lease_id),
+        LockOp::Renew(Renew { lease_id, .. })
+        | LockOp::RenewLogged(Renew { lease_id, .. })
+        | LockOp::Release(Release { lease_id, .. })
+        | LockOp::Leave(Leave { lease_id }) => Some(*lease_id),
+        LockOp::RequestRelease(_) | LockOp::ForceRelease(_) | LockOp::Sweep(_) | LockOp::Restarted(_) => None,
+    }
+}
+
+/// Executes one operation. Returns `None`, with nothing changed, if the operation needs the slow
+/// path.
+pub(crate) async fn execute(
+    session: &Session,
+    connector: &Connector,
+    name: &LockName,
+    op: &LockOp,
+) -> Result<Option<Outcome>, PgError> {
+    let (name, now) = (name.as_str(), connector.now());
+    let rows = match op {
+        LockOp::Acquire(Acquire { ask, .. }) => {
+            let (id, shared) = (ask.lease_id.as_uuid(), ask.mode == Mode::Shared);
+            let (slots, ttl, extra) = (int4(ask.slots.get()), ttl_micros(ask.ttl), extra(ask)?);
+            let holder = ask.holder.as_str();
+            let params: [Param<'_>; 8] = [&name, id, &holder, &shared, &slots, &ttl, &extra, &now];
+            session.query(Sql::Acquire, &params).await?
+        }
+        LockOp::Renew(Renew { lease_id, token, ttl }) => {
+            let (token, ttl) = (int8(token.get()), ttl.map(ttl_micros));
+            let mut rows =
+                session.query(Sql::Renew, &[&name, lease_id.as_uuid(), &token, &ttl, &now]).await?;
+            // A row of version 0 was created by this statement: the lock was purged meanwhile.
+            if let Some(row) = rows.first()
+                && row.try_get::<_, i64>(2)? == 0
+            {
+                rows.clear();
+            }
+            rows
+        }
+        LockOp::Release(Release { lease_id, token, at_least: None }) => {
+            let params: [Param<'_>; 4] = [&name, lease_id.as_uuid(), &int8(token.get()), &now];
+            let rows = session.query(Sql::Release, &params).await?;
+            let released = rows.first().map(|row| lease_at(row, 0, *lease_id, *token)).transpose()?;
+            return Ok(released.map(Outcome::Released));
+        }
+        _ => return Ok(None),
+    };
+    rows.first().map(|row| read_outcome(op, row, 2)).transpose()
+}
+
+/// Executes operations on distinct locks, ordered by name, in one statement and one commit. The
+/// result is `None` for operations that need the slow path.
+pub(crate) async fn execute_many(
+    session: &Session,
+    connector: &Connector,
+    ops: &[(&LockName, &LockOp)],
+) -> Result<Vec<Option<Outcome>>, PgError> {
+    debug_assert!(
+        ops.is_sorted_by(|one, two| one.0 < two.0),
+        "operations are in the order of their names, so that two statements never deadlock"
+    );
+    match ops {
+        [] => return Ok(Vec::new()),
+        [(name, op)] => return Ok(vec![execute(session, connector, name, op).await?]),
+        _ => {}
+    }
+    let (columns, now) = (Columns::new(ops)?, connector.now());
+    let params: [Param<'_>; 10] = [
+        &columns.name,
+        &columns.held,
+        &columns.lease_id,
+        &columns.token,
+        &columns.ttl,
+        &columns.holder,
+        &columns.shared,
+        &columns.slots,
+        &columns.extra,
+        &now,
+    ];
+    let rows = session.query(Sql::ExecuteMany, &params).await?;
+    let mut outcomes: Vec<Option<Outcome>> = ops.iter().map(|_| None).collect();
+    for row in &rows {
+        let name: &str = row.try_get(0)?;
+        // `ops` is sorted by name.
+        if let Ok(at) = ops.binary_search_by(|(other, _)| other.as_str().cmp(name)) {
+            outcomes[at] = Some(read_outcome(ops[at].1, row, ACQUIRED_AT)?);
+        }
+    }
+    Ok(outcomes)
+}
+
+/// Returns those of these locks whose rows another session has locked at present.
+pub(crate) async fn locked_rows(session: &Session, names: &[&str]) -> Result<HashSet<LockName>, PgError> {
+    let rows = session.query(Sql::LockedRows, &[&names]).await?;
+    let mut locked = HashSet::new();
+    for row in &rows {
+        locked.extend(LockName::new(row.try_get::<_, &str>(0)?).ok());
+    }
+    Ok(locked)
+}
+
+/// Index of the column with the time of the grant in [`Sql::ExecuteMany`].
+const ACQUIRED_AT: usize = 10;
+
+/// Parameters of [`Sql::ExecuteMany`].
+#[derive(Default)]
+struct Columns<'a> {
+    name: Vec<&'a str>,
+    held: Vec<Option<bool>>,
+    lease_id: Vec<&'a Uuid>,
+    token: Vec<Option<i64>>,
+    ttl: Vec<Option<i64>>,
+    holder: Vec<Option<&'a str>>,
+    shared: Vec<Option<bool>>,
+    slots: Vec<Option<i32>>,
+    extra: Vec<Option<String>>,
+}
+
+impl<'a> Columns<'a> {
+    fn new(ops: &[(&'a LockName, &'a LockOp)]) -> Result<Self, PgError> {
+        let mut columns = Self::default();
+        for (name, op) in ops {
+            let (held, lease_id, token, ttl) = match op {
+                LockOp::Acquire(Acquire { ask, .. }) => (Some(true), &ask.lease_id, None, Some(ask.ttl)),
+                LockOp::Renew(Renew { lease_id, token, ttl }) => (None, lease_id, Some(token), *ttl),
+                LockOp::Release(Release { lease_id, token, .. }) => {
+                    (Some(false), lease_id, Some(token), None)
+                }
+                _ => return Err(PgError::InvalidRow("an operation that the fast path cannot decide".into())),
+            };
+            let ask: Option<&'a Ask> = match op {
+                LockOp::Acquire(Acquire { ask, .. }) => Some(ask),
+                _ => None,
+            };
+            columns.name.push(name.as_str());
+            columns.held.push(held);
+            columns.lease_id.push(lease_id.as_uuid());
+            columns.token.push(token.map(|token| int8(token.get())));
+            columns.ttl.push(ttl.map(ttl_micros));
+            columns.holder.push(ask.map(|ask| ask.holder.as_str()));
+            columns.shared.push(ask.map(|ask| ask.mode == Mode::Shared));
+            columns.slots.push(ask.map(|ask| int4(ask.slots.get())));
+            columns.extra.push(ask.map(extra).transpose()?.flatten());
+        }
+        Ok(columns)
+    }
+}
+
+/// Converts a result row to the outcome of its operation.
+fn read_outcome(op: &LockOp, row: &Row, acquired_at: usize) -> Result<Outcome, PgError> {
+    match op {
+        LockOp::Acquire(Acquire { ask, .. }) => {
+            let now = time(row, acquired_at)?;
+            Ok(Outcome::Granted(Lease {
+                ask: ask.clone(),
+                token: token(row, 1)?,
+                acquired_at: now,
+                renewed_at: now,
+                expires_at: now.plus(ask.ttl),
+                renewals: 0,
+                status: Status::Active,
+                asked: None,
+                took_over: None,
+            }))
+        }
+        LockOp::Renew(_) => lease(row).map(Outcome::Renewed),
+        _ => lease(row).map(Outcome::Released),
+    }
+}
+
+// --- statements -----------------------------------------------------------------------------------
+//
+// A grant is an INSERT … ON CONFLICT DO UPDATE, because its SET and WHERE are evaluated once the
+// row is locked. A plain UPDATE that had to wait for the row would use the time from before the
+// wait.
+
+/// Acquires a lock without a holder: a new one, or one whose row is marked as free. Leases that
+/// have expired are left to the slow path.
+pub(super) fn acquire_sql() -> Template {
+    let sql = format!(
+        "WITH done AS (
+            INSERT INTO $s.locks AS l (name, token, version, held, lease_id, holder, shared, slots, ttl, extra,
+                                       acquired_at, renewed_at, expires_at, renewals, changed_at, wake_at)
+            SELECT $1, {first}, 1, true, $2, $3, $4, $5, $6::bigint, $7,
+                   n.now, n.now, n.now + $6::bigint, 0, n.now, n.now + $6::bigint FROM (SELECT $NOW AS now) n WHERE $IN_TIME
+            ON CONFLICT (name) DO UPDATE SET (token, version, held, lease_id, holder, shared, slots, ttl, extra,
+                                              acquired_at, renewed_at, expires_at, renewals, changed_at, wake_at) = (
+                SELECT {next}, l.version + 1, true, excluded.lease_id, excluded.holder, excluded.shared, excluded.slots,
+                       excluded.ttl, excluded.extra, n.now, n.now, n.now + excluded.ttl, 0, n.now, {wake_at}
+                FROM (SELECT $NOW AS now) n)
+            WHERE l.held = false AND l.version > 0 AND $IN_TIME
+            RETURNING l.name, l.token, l.acquired_at),
+        recorded AS (
+            INSERT INTO $s.events (lock, at, kind, token, lease_id, holder, shared, slots, after_micros, renewals)
+            SELECT name, acquired_at, 'acquired', token, $2, $3, $4, $5, 0, 0 FROM done)
+        SELECT name, token, acquired_at FROM done",
+        first = next_token(MIN_TOKEN),
+        next = next_token("l.token"),
+        wake_at = next_wake_at("excluded.ttl"),
+    );
+    let types = vec![Type::TEXT, Type::UUID, Type::TEXT, Type::BOOL, Type::INT4, Type::INT8, Type::TEXT];
+    (sql, types)
+}
+
+/// `Token::next`: increments by one or jumps to the clock, and stays below 2^53.
+pub(super) fn next_token(before: &str) -> String {
+    let most = crate::model::Token::MAX;
+    format!("least(greatest({before} + 1, CASE WHEN n.now <= {most} THEN n.now ELSE 0 END), {most})")
+}
+
+/// Updated only if it would be too late or has passed: the column is indexed, and updating a row is
+/// cheap if its indexed columns stay the same.
+fn next_wake_at(ttl: &str) -> String {
+    format!(
+        "CASE WHEN n.now < l.wake_at AND l.wake_at <= n.now + {ttl} THEN l.wake_at ELSE n.now + {ttl} END"
+    )
+}
+
+/// Matches only the exact lease, while it is active.
+const IS_ACTIVE_LEASE: &str =
+    "l.held AND l.lease_id = excluded.lease_id AND l.token = excluded.token AND $NOW < l.expires_at";
+
+/// Condition that the row exists, so that nothing is inserted, unless the lock is purged
+/// concurrently. In that case a row of version 0 is inserted, which does not count as an answer:
+/// the slow path treats it as a free lock, with tokens above the minimum token.
+pub(super) const ROW_EXISTS: &str = "EXISTS (SELECT FROM $s.locks k WHERE k.name = u.name)";
+
+pub(super) fn renew_sql() -> Template {
+    let sql = format!(
+        "INSERT INTO $s.locks AS l (name, token, version, lease_id, ttl)
+         SELECT u.name, $3, 0, $2, $4 FROM (SELECT $1 AS name) u WHERE {ROW_EXISTS}
+         ON CONFLICT (name) DO UPDATE SET (version, ttl, renewed_at, expires_at, renewals, changed_at, wake_at) = (
+            SELECT l.version + 1, n.ttl, n.now, n.now + n.ttl, l.renewals + 1, n.now, {wake_at}
+            FROM (SELECT $NOW AS now, coalesce(excluded.ttl, l.ttl) AS ttl) n)
+         WHERE {IS_ACTIVE_LEASE} RETURNING $LOCK",
+        wake_at = next_wake_at("n.ttl"),
+    );
+    (sql, vec![Type::TEXT, Type::UUID, Type::INT8, Type::INT8])
+}
+
+/// Releases a lock. The row keeps the data of the lease, so that the statement can return it.
+///
+/// A plain UPDATE, which is cheaper: if it had to wait for a row that then turned out unchanged, it
+/// uses the time from before the wait, and a lease that is released does not count as expired. The
+/// commit does not wait for the disk: if a crash of the server loses the release, the lease expires
+/// by its TTL. The next grant of the lock waits for the disk, and thereby for this commit too.
+pub(super) fn release_sql() -> Template {
+    let sql = "WITH done AS (
+            UPDATE $s.locks l SET version = l.version + 1, held = false, changed_at = $NOW
+            WHERE l.name = $1 AND l.held AND l.lease_id = $2 AND l.token = $3 AND $NOW < l.expires_at
+            RETURNING $LEASE, l.changed_at),
+        recorded AS (
+            INSERT INTO $s.events (lock, at, kind, token, lease_id, holder, shared, slots, after_micros, renewals)
+            SELECT $1, changed_at, 'released', $3, $2, holder, shared, slots, greatest(changed_at - acquired_at, 0), renewals
+            FROM done)
+        SELECT $LEASE, set_config('synchronous_commit', 'off', true) FROM done l";
+    (sql.to_owned(), vec![Type::TEXT, Type::UUID, Type::INT8])
+}
+
+/// Acquires, renews and releases many locks: `held` is the new value, or null to renew. In the
+/// order of the names, so that two such statements never wait for each other.
+pub(super) fn execute_many_sql() -> Template {
+    let sql = format!(
+        "WITH requested AS MATERIALIZED (
+            SELECT * FROM unnest($1::text[], $2::boolean[], $3::uuid[], $4::bigint[], $5::bigint[], $6::text[],
+                                 $7::boolean[], $8::integer[], $9::text[])
+                AS u (name, held, lease_id, token, ttl, holder, shared, slots, extra)),
+        done AS (
+            INSERT INTO $s.locks AS l (name, token, version, held, lease_id, holder, shared, slots, ttl, extra,
+                                       acquired_at, renewed_at, expires_at, renewals, changed_at, wake_at)
+            SELECT u.name, coalesce(u.token, {first}), CASE WHEN u.held THEN 1 ELSE 0 END, u.held, u.lease_id, u.holder, u.shared, u.slots, u.ttl, u.extra,
+                   n.now, n.now, n.now + u.ttl, 0, n.now, n.now + u.ttl
+            FROM requested u, (SELECT $NOW AS now) n WHERE CASE WHEN u.held THEN $IN_TIME ELSE {ROW_EXISTS} END
+            ON CONFLICT (name) DO UPDATE SET (token, version, held, holder, lease_id, shared, slots, ttl, extra,
+                                              acquired_at, renewed_at, expires_at, renewals, changed_at, wake_at) = (
+                SELECT CASE WHEN excluded.held THEN {next} ELSE l.token END, l.version + 1,
+                       excluded.held IS NOT false, coalesce(excluded.holder, l.holder), excluded.lease_id,
+                       coalesce(excluded.shared, l.shared), coalesce(excluded.slots, l.slots), n.ttl,
+                       CASE WHEN excluded.held THEN excluded.extra ELSE l.extra END,
+                       CASE WHEN excluded.held THEN n.now ELSE l.acquired_at END,
+                       CASE WHEN excluded.held IS NOT false THEN n.now ELSE l.renewed_at END,
+                       CASE WHEN excluded.held IS NOT false THEN n.now + n.ttl ELSE l.expires_at END,
+                       CASE WHEN excluded.held THEN 0 WHEN excluded.held IS NULL THEN l.renewals + 1 ELSE l.renewals END,
+                       n.now, CASE WHEN excluded.held IS NOT false THEN {wake_at} ELSE l.wake_at END
+                FROM (SELECT $NOW AS now, coalesce(excluded.ttl, l.ttl) AS ttl) n)
+            WHERE CASE WHEN excluded.held THEN l.held = false AND l.version > 0 AND $IN_TIME ELSE {IS_ACTIVE_LEASE} END
+            RETURNING $LOCK, l.changed_at),
+        recorded AS (
+            INSERT INTO $s.events (lock, at, kind, token, lease_id, holder, shared, slots, after_micros, renewals)
+            SELECT d.name, d.changed_at, CASE WHEN u.held THEN 'acquired' ELSE 'released' END, d.token, d.lease_id,
+                   d.holder, d.shared, d.slots, greatest(d.changed_at - d.acquired_at, 0), d.renewals
+            FROM done d JOIN requested u ON u.name = d.name WHERE u.held IS NOT NULL AND d.version > 0)
+        SELECT $LOCK FROM done l WHERE l.version > 0",
+        first = next_token(MIN_TOKEN),
+        next = next_token("l.token"),
+        wake_at = next_wake_at("n.ttl"),
+    );
+    let types = vec![
+        Type::TEXT_ARRAY,
+        Type::BOOL_ARRAY,
+        Type::UUID_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::BOOL_ARRAY,
+        Type::INT4_ARRAY,
+        Type::TEXT_ARRAY,
+    ];
+    (sql, types)
+}
+
+/// Selects those of these locks whose rows another session has locked at present.
+pub(super) fn locked_rows_sql() -> Template {
+    let sql = "SELECT name FROM $s.locks WHERE name = ANY ($1) AND name NOT IN (
+            SELECT f.name FROM (SELECT name FROM $s.locks WHERE name = ANY ($1) FOR UPDATE SKIP LOCKED) f)";
+    (sql.to_owned(), vec![Type::TEXT_ARRAY])
+}

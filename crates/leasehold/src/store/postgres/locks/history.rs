@@ -1,0 +1,203 @@
+//! History of locks: conversion, queries and pruning of events.
+
+use serde::{Deserialize, Serialize};
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+use uuid::Uuid;
+
+use super::codec::{mode, name, slots, token};
+use super::queries::QueryConnection;
+use super::sql::{Sql, Template};
+use crate::error::Result;
+use crate::model::{Event, EventKind, Holder, LeaseId, LockName, Mode, Reason, Timestamp, Ttl};
+use crate::store::lock_store::page_size;
+use crate::store::postgres::columns::{int4, int8, invalid_row, micros, number, time, ttl_micros};
+use crate::store::postgres::error::PgError;
+use crate::store::{Cursor, EventRange, ListEvents, Page};
+
+/// Number of columns of an event's row; additional columns of a statement follow them.
+const EVENT_COLUMNS: usize = 12;
+/// Maximum age of an event.
+const MAX_AGE: Ttl = Ttl::from_secs(90 * 24 * 3600);
+/// Age from which no transaction can still be about to commit an event. Events are numbered before
+/// they are committed, so a reader may see a higher number before a lower one. A reader that
+/// continues from its last position must not skip the lower one: the page ends before a missing
+/// number until the gap is this old.
+const MAX_COMMIT_DELAY: Ttl = Ttl::from_secs(10);
+
+impl QueryConnection {
+    pub(crate) async fn history(&self, query: &ListEvents) -> Result<Page<Event>> {
+        let limit = page_size(query.limit);
+        let size = i64::from(limit);
+        let lock = query.lock.as_ref().map(LockName::as_str);
+        let (from, forward) = match &query.span {
+            EventRange::After(after) => (event_number(after), true),
+            EventRange::Before(before) => (event_number(before), false),
+            EventRange::Newest => (i64::MAX, false),
+        };
+        let rows = match (forward, lock) {
+            (true, None) => self.query(Sql::EventsAfter, &[&from, &size, &self.connector.now()]).await?,
+            (false, None) => self.query(Sql::EventsBefore, &[&from, &size]).await?,
+            // The events of one lock are committed in order: there are no gaps that could still be
+            // filled.
+            (true, Some(lock)) => self.query(Sql::EventsOfAfter, &[&from, &size, &lock]).await?,
+            (false, Some(lock)) => self.query(Sql::EventsOfBefore, &[&from, &size, &lock]).await?,
+        };
+        let mut found = self.map_error(rows.iter().map(read_event).collect::<Result<Vec<_>, _>>())?;
+        if let (true, None, Some(row)) = (forward, lock, rows.first()) {
+            let (now, pruned_to) = self.map_error(read_bounds(row))?;
+            found.truncate(count_before_gap(&found, from.max(pruned_to), now));
+        }
+        let last = found.last().map(|(seq, _)| Cursor(seq.to_string()));
+        let next = match &query.span {
+            EventRange::After(after) => Some(last.unwrap_or_else(|| after.clone())),
+            _ => last.filter(|_| found.len() == limit as usize),
+        };
+        Ok(Page { items: found.into_iter().map(|(_, event)| event).collect(), next })
+    }
+
+    /// Prunes the history.
+    pub(crate) async fn prune(&self, keep: u32, now: Option<i64>) -> Result<()> {
+        let age = ttl_micros(MAX_AGE);
+        self.query(Sql::Prune, &[&i64::from(keep), &age, &now]).await.map(drop)
+    }
+}
+
+fn read_bounds(row: &Row) -> Result<(Timestamp, i64), PgError> {
+    Ok((time(row, EVENT_COLUMNS)?, row.try_get::<_, Option<i64>>(EVENT_COLUMNS + 1)?.unwrap_or(0)))
+}
+
+/// Returns the number of events before the first gap that a transaction may still fill.
+fn count_before_gap(events: &[(i64, Event)], from: i64, now: Timestamp) -> usize {
+    let mut before = from;
+    for (count, (seq, event)) in events.iter().enumerate() {
+        if *seq > before + 1 && now < event.at.plus(MAX_COMMIT_DELAY) {
+            return count;
+        }
+        before = *seq;
+    }
+    events.len()
+}
+
+fn event_number(cursor: &Cursor) -> i64 {
+    cursor.0.parse().unwrap_or(0)
+}
+
+/// Columns of several events, as parameters of a statement.
+#[derive(Default)]
+pub(crate) struct EventColumns {
+    pub(crate) at: Vec<i64>,
+    pub(crate) kind: Vec<String>,
+    pub(crate) token: Vec<i64>,
+    pub(crate) lease_id: Vec<Uuid>,
+    pub(crate) holder: Vec<String>,
+    pub(crate) shared: Vec<bool>,
+    pub(crate) slots: Vec<i32>,
+    pub(crate) after_micros: Vec<i64>,
+    pub(crate) renewals: Vec<i64>,
+    pub(crate) rest: Vec<Option<String>>,
+}
+
+/// Less common fields of an event.
+#[derive(Default, PartialEq, Serialize, Deserialize)]
+struct Rest {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    until: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    by: Option<Holder>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reason: Option<Reason>,
+}
+
+impl EventColumns {
+    pub(crate) fn new(events: &[Event]) -> Result<Self, PgError> {
+        let mut columns = Self::default();
+        for event in events {
+            let rest = Rest { until: event.until, by: event.by.clone(), reason: event.reason.clone() };
+            let rest = (rest != Rest::default()).then(|| serde_json::to_string(&rest)).transpose();
+            columns.at.push(micros(event.at));
+            columns.kind.push(event.kind.to_string());
+            columns.token.push(int8(event.token.get()));
+            columns.lease_id.push(*event.lease_id.as_uuid());
+            columns.holder.push(event.holder.as_str().to_owned());
+            columns.shared.push(event.mode == Mode::Shared);
+            columns.slots.push(int4(event.slots.get()));
+            columns.after_micros.push(int8(event.after_micros));
+            columns.renewals.push(int8(event.renewals));
+            columns.rest.push(rest.map_err(invalid_row)?);
+        }
+        Ok(columns)
+    }
+}
+
+/// Reads an event and its number.
+fn read_event(row: &Row) -> Result<(i64, Event), PgError> {
+    let rest: Rest = match row.try_get::<_, Option<&str>>(11)? {
+        Some(rest) => serde_json::from_str(rest).map_err(invalid_row)?,
+        None => Rest::default(),
+    };
+    let event = Event {
+        at: time(row, 2)?,
+        lock: name(row, 1)?,
+        kind: read_kind(row.try_get(3)?)?,
+        token: token(row, 4)?,
+        lease_id: LeaseId::from_uuid(row.try_get(5)?),
+        holder: Holder::new(row.try_get::<_, &str>(6)?).map_err(invalid_row)?,
+        mode: mode(row, 7)?,
+        slots: slots(row, 8)?,
+        after_micros: number(row, 9)?,
+        renewals: number(row, 10)?,
+        until: rest.until,
+        by: rest.by,
+        reason: rest.reason,
+    };
+    Ok((row.try_get(0)?, event))
+}
+
+fn read_kind(text: &str) -> Result<EventKind, PgError> {
+    use serde::de::IntoDeserializer;
+    let text: serde::de::value::StrDeserializer<'_, serde::de::value::Error> = text.into_deserializer();
+    EventKind::deserialize(text).map_err(invalid_row)
+}
+
+// --- statements -----------------------------------------------------------------------------------
+
+pub(super) fn events_after_sql() -> Template {
+    let sql = "SELECT $EVENT, (SELECT $NOW), (SELECT value::bigint FROM $s.meta WHERE key = 'pruned_to')
+        FROM $s.events e WHERE e.seq > $1 ORDER BY e.seq LIMIT $2";
+    (sql.to_owned(), vec![Type::INT8, Type::INT8])
+}
+
+pub(super) fn events_before_sql() -> Template {
+    let sql = "SELECT $EVENT FROM $s.events e WHERE e.seq < $1 ORDER BY e.seq DESC LIMIT $2";
+    (sql.to_owned(), vec![Type::INT8, Type::INT8])
+}
+
+pub(super) fn events_of_after_sql() -> Template {
+    let sql = "SELECT $EVENT FROM $s.events e WHERE e.lock = $3 AND e.seq > $1 ORDER BY e.seq LIMIT $2";
+    (sql.to_owned(), vec![Type::INT8, Type::INT8, Type::TEXT])
+}
+
+pub(super) fn events_of_before_sql() -> Template {
+    let sql = "SELECT $EVENT FROM $s.events e WHERE e.lock = $3 AND e.seq < $1 ORDER BY e.seq DESC LIMIT $2";
+    (sql.to_owned(), vec![Type::INT8, Type::INT8, Type::TEXT])
+}
+
+/// Deletes the oldest events: those beyond the newest `$1`, and those older than `$2` µs. The
+/// newest event stays. The work per call is bounded, and negligible if there is nothing to delete.
+pub(super) fn prune_sql() -> Template {
+    let sql = "WITH ends AS (
+            SELECT (SELECT min(seq) FROM $s.events) AS first, (SELECT max(seq) FROM $s.events) AS last,
+                   set_config('lock_timeout', '2000', true)),
+        old AS (
+            SELECT max(seq) AS seq FROM (SELECT seq, at FROM $s.events ORDER BY seq LIMIT 10000) o
+            WHERE at < (SELECT $NOW) - $2
+              AND (SELECT at FROM $s.events WHERE seq = (SELECT first FROM ends)) < (SELECT $NOW) - $2),
+        bound AS (
+            SELECT first, least(first + 9999, last - 1, greatest(last - $1, coalesce(old.seq, 0))) AS until
+            FROM ends, old),
+        deleted AS (DELETE FROM $s.events e USING bound b WHERE e.seq <= b.until)
+        UPDATE $s.meta m SET value = b.until::text FROM bound b
+        WHERE m.key = 'pruned_to' AND b.until >= b.first AND b.until > m.value::bigint";
+    (sql.to_owned(), vec![Type::INT8, Type::INT8])
+}

@@ -1,0 +1,248 @@
+//! Queries of locks. They have a connection of their own and wait for no lock.
+
+use std::sync::Arc;
+
+use tokio::sync::Mutex;
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+use uuid::Uuid;
+
+use super::codec::{LOCK_COLUMNS, LockRow, lease_at, stored_record, token};
+use super::inline_connection::InlineConnection;
+use super::sql::{Sql, Template};
+use super::tickets;
+use crate::error::Result;
+use crate::model::{LeaseId, LockName, LockRecord, Timestamp};
+use crate::store::BootInstant;
+use crate::store::lock_store::page_size;
+use crate::store::postgres::columns::{first_row, time};
+use crate::store::postgres::connection::{
+    ConnectionOwner, Connector, OPERATION_TIMEOUT, Param, RELEASE_AFTER, Session, with_timeout,
+};
+use crate::store::postgres::error::{PgError, Retry};
+use crate::store::{Cursor, ListLocks, LockState, Page, Peek, Recipient};
+
+/// Connection for queries and maintenance.
+#[derive(Debug)]
+pub(crate) struct QueryConnection {
+    pub(super) connector: Arc<Connector>,
+    inline: Arc<InlineConnection>,
+    session: Mutex<Option<Arc<Session>>>,
+    /// Name of the last lock that was examined for purging.
+    pub(crate) purge_after: Mutex<String>,
+}
+
+impl QueryConnection {
+    pub(crate) fn new(connector: Arc<Connector>, inline: Arc<InlineConnection>) -> Self {
+        Self { connector, inline, session: Mutex::new(None), purge_after: Mutex::default() }
+    }
+
+    /// Executes one query, and retries once if the connection turns out to be closed.
+    pub(crate) async fn query(&self, sql: Sql, params: &[Param<'_>]) -> Result<Vec<Row>> {
+        let rows = with_timeout(OPERATION_TIMEOUT, self.query_with_retry(sql, params));
+        rows.await.map_err(|error| error.into_error(&self.connector.description))
+    }
+
+    async fn query_with_retry(&self, sql: Sql, params: &[Param<'_>]) -> Result<Vec<Row>, PgError> {
+        match self.query_once(sql, params).await {
+            Err(error) if error.retry() != Retry::Never => self.query_once(sql, params).await,
+            rows => rows,
+        }
+    }
+
+    /// Executes a short query on the connection with the lowest latency.
+    async fn query_low_latency(&self, sql: Sql, params: &[Param<'_>]) -> Result<Vec<Row>> {
+        let rows = with_timeout(OPERATION_TIMEOUT, async {
+            if let Some(session) = self.inline.idle_session().or_else(|| self.connector.listening()) {
+                // An error here is ignored: the regular path below reports it.
+                let rows =
+                    with_timeout(OPERATION_TIMEOUT / 5, async { Ok(session.query(sql, params).await?) });
+                if let Ok(rows) = rows.await {
+                    return Ok(rows);
+                }
+            }
+            self.query_with_retry(sql, params).await
+        });
+        rows.await.map_err(|error| error.into_error(&self.connector.description))
+    }
+
+    async fn query_once(&self, sql: Sql, params: &[Param<'_>]) -> Result<Vec<Row>, PgError> {
+        let session = self.session().await?;
+        let answer = session.query(sql, params).await.map_err(PgError::from);
+        if let Err(error) = &answer {
+            self.connector.observe_error(error);
+            if error.retry() != Retry::Never {
+                session.discard();
+                *self.session.lock().await = None;
+            }
+        }
+        answer
+    }
+
+    pub(crate) async fn session(&self) -> Result<Arc<Session>, PgError> {
+        let mut open = self.session.lock().await;
+        match &*open {
+            Some(session) if !session.is_closed() => Ok(session.clone()),
+            _ => {
+                let session = self.connector.open().await?;
+                *open = Some(session.clone());
+                Ok(session)
+            }
+        }
+    }
+
+    pub(crate) fn map_error<T>(&self, read: Result<T, PgError>) -> Result<T> {
+        read.map_err(|error| error.into_error(&self.connector.description))
+    }
+
+    pub(crate) async fn get(&self, name: &LockName) -> Result<Option<LockRecord>> {
+        let rows = self.query_low_latency(Sql::Get, &[&name.as_str()]).await?;
+        let record = rows.first().map(|row| LockRow::read_whole(row, LOCK_COLUMNS)).transpose();
+        self.map_error(record)
+    }
+
+    /// Sends notices to other processes: one payload each, without the name of a lock.
+    pub(crate) async fn notify(&self, to: &[Recipient]) -> Result<()> {
+        let (channel, payloads) =
+            (self.connector.channel(), to.iter().map(|to| to.as_uuid().to_string()).collect::<Vec<_>>());
+        self.query_low_latency(Sql::Notify, &[&channel, &payloads]).await.map(drop)
+    }
+
+    pub(crate) async fn peek(&self, name: &LockName, waiter: &LeaseId) -> Result<Peek> {
+        let rows = self.query_low_latency(Sql::Peek, &[&name.as_str(), &self.connector.now()]).await?;
+        match rows.first() {
+            Some(row) => self.map_error(read_peek(row, waiter)),
+            None => Ok(Peek::of(None, waiter, self.now().await?)),
+        }
+    }
+
+    pub(crate) async fn now(&self) -> Result<Timestamp> {
+        let rows = self.query_low_latency(Sql::Now, &[&self.connector.now()]).await?;
+        self.map_error(first_row(&rows).and_then(|row| time(row, 0)))
+    }
+
+    pub(crate) async fn list(&self, query: &ListLocks) -> Result<Page<LockRecord>> {
+        let limit = page_size(query.limit);
+        let prefix = query.prefix.clone().unwrap_or_default();
+        let end = prefix_end(&prefix);
+        let busy = query.state.is_some_and(|state| state != LockState::Free);
+        let mut after = query.after.clone().map(|after| after.0).unwrap_or_default();
+        let mut items = Vec::new();
+        loop {
+            let now = self.connector.now();
+            let rows =
+                self.query(Sql::List, &[&after, &prefix, &end, &busy, &i64::from(limit), &now]).await?;
+            let last = rows.len() < limit as usize;
+            for row in &rows {
+                let (record, now) = self.map_error(
+                    LockRow::read_whole(row, LOCK_COLUMNS + 1)
+                        .and_then(|record| Ok((record, time(row, LOCK_COLUMNS)?))),
+                )?;
+                record.name.as_str().clone_into(&mut after);
+                if query.state.is_none_or(|state| state.matches(&record, now)) {
+                    items.push(record);
+                }
+                if items.len() == limit as usize {
+                    return Ok(Page { items, next: Some(Cursor(after)) });
+                }
+            }
+            if last {
+                return Ok(Page { items, next: None });
+            }
+        }
+    }
+}
+
+impl ConnectionOwner for QueryConnection {
+    /// Returns the connection to the pool if it has been unused for [`RELEASE_AFTER`].
+    fn release_idle(&self, now: BootInstant) -> usize {
+        let Ok(mut open) = self.session.try_lock() else { return 1 };
+        let unused = |session: &Arc<Session>| session.idle_for(now) >= RELEASE_AFTER;
+        // A long-running query holds a clone of the session.
+        if open.as_ref().is_some_and(|session| {
+            unused(session)
+                && Arc::strong_count(session) <= 1 + 2 * usize::from(self.connector.is_listening(session))
+        }) {
+            open.take().into_iter().for_each(|session| self.connector.return_idle(session));
+        }
+        usize::from(open.is_some())
+    }
+}
+
+/// Reads a row of `Sql::Peek`: the lease's id and token, `held`, the lease, `wake_at`, the optional
+/// record, the time.
+fn read_peek(row: &Row, waiter: &LeaseId) -> Result<Peek, PgError> {
+    let now = time(row, 14)?;
+    let wake_at = row.try_get::<_, Option<i64>>(12)?.map(|_| time(row, 12)).transpose()?;
+    let in_columns = row.try_get::<_, Option<Uuid>>(0)?.is_some_and(|id| id == *waiter.as_uuid());
+    let (lease, has_queue) = match (row.try_get::<_, Option<&str>>(13)?, row.try_get(2)?) {
+        (Some(text), _) => {
+            let (record, is_listed) = stored_record(text)?;
+            (record.lease(waiter).cloned(), is_listed || !record.waiters.is_empty())
+        }
+        (None, Some(false)) => (None, false),
+        (None, held @ (None | Some(true))) => {
+            let lease = in_columns.then(|| lease_at(row, 3, *waiter, token(row, 1)?)).transpose()?;
+            (lease, held.is_none())
+        }
+    };
+    Ok(Peek { lease, wake_at: wake_at.filter(|_| has_queue), holder_is_gone: false, now })
+}
+
+/// Returns the least text after all texts with this prefix, or `None` if there is no upper bound.
+pub(crate) fn prefix_end(prefix: &str) -> Option<String> {
+    let mut chars: Vec<char> = prefix.chars().collect();
+    while let Some(last) = chars.pop() {
+        let next = if last == '\u{d7ff}' { Some('\u{e000}') } else { char::from_u32(last as u32 + 1) };
+        if let Some(next) = next {
+            chars.push(next);
+            return Some(chars.into_iter().collect());
+        }
+    }
+    None
+}
+
+// --- statements -----------------------------------------------------------------------------------
+
+pub(super) fn get_sql() -> Template {
+    let sql = format!("SELECT $LOCK, {} FROM $s.locks l WHERE l.name = $1", tickets::TICKETS_OF_LOCK);
+    (sql, vec![Type::TEXT])
+}
+
+/// Selects what a waiter needs: the lease in the columns, the record only without a simple queue,
+/// and no ticket of a long queue.
+pub(super) fn peek_sql() -> Template {
+    let sql = "SELECT l.lease_id, l.token, l.held, $LEASE, l.wake_at, CASE WHEN l.queue IS NULL THEN l.record END, $NOW
+        FROM $s.locks l WHERE l.name = $1";
+    (sql.to_owned(), vec![Type::TEXT])
+}
+
+/// Lists locks by name: after `$1`, from the prefix `$2` on and before `$3`; with `$4` only those
+/// that may have a holder.
+pub(super) fn list_sql() -> Template {
+    let sql = format!(
+        "SELECT $LOCK, (SELECT $NOW), {} FROM $s.locks l
+        WHERE l.name > $1 AND l.name >= $2 AND ($3::text IS NULL OR l.name < $3)
+          AND (NOT $4 OR l.held IS DISTINCT FROM false)
+        ORDER BY l.name LIMIT $5",
+        tickets::TICKETS_OF_LOCK
+    );
+    (sql, vec![Type::TEXT, Type::TEXT, Type::TEXT, Type::BOOL, Type::INT8])
+}
+
+pub(super) fn now_sql() -> Template {
+    ("SELECT $NOW".to_owned(), Vec::new())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_prefix_is_the_next_text() {
+        assert_eq!(prefix_end("ab").as_deref(), Some("ac"));
+        assert_eq!(prefix_end("a\u{10ffff}").as_deref(), Some("b"));
+        assert_eq!(prefix_end("a\u{d7ff}").as_deref(), Some("a\u{e000}"));
+        assert_eq!(prefix_end(""), None);
+    }
+}

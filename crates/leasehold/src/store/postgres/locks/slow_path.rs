@@ -1,0 +1,278 @@
+//! Slow path: every operation, under a row lock, by the rules in [`LockRecord::apply`]. One
+//! operation, or several on the same lock, take two round trips.
+
+use std::sync::Arc;
+
+use tokio_postgres::types::Type;
+
+use super::codec::{LOCK_COLUMNS, LockColumns, LockRow};
+use super::history::EventColumns;
+use super::notify::{PendingNotify, notify_remote, start_sending};
+use super::router::LockLayout;
+use super::sql::{Sql, Template};
+use super::{maintenance, tickets};
+use crate::model::{Event, EventKind, Lease, LockName, LockOp, LockRecord, Outcome, Timestamp, Token};
+use crate::store::postgres::columns::{int8, micros, time};
+use crate::store::postgres::connection::{Connector, Param, Session};
+use crate::store::postgres::error::PgError;
+use crate::store::ticket_rows::Layout;
+
+/// Result of the operations.
+pub(crate) struct Applied {
+    /// Outcome of each operation, and the leases that it granted to waiting tickets.
+    pub(crate) answers: Vec<(Outcome, Vec<Lease>)>,
+    /// Newest token of the lock after the operations.
+    pub(crate) token: Token,
+    /// Layout of the row after the operations, which determines what the fast path can decide.
+    pub(crate) layout: LockLayout,
+    /// Whether a transaction without writes is still open. The caller need not wait for its end.
+    pub(crate) is_transaction_open: bool,
+    /// Notification for waiters of other processes that is being sent. The caller need not wait for
+    /// its completion.
+    pub(crate) notification: Option<PendingNotify>,
+}
+
+/// Results of several operations on one lock, applied in order, at the same time and atomically.
+#[derive(Default)]
+struct Transition {
+    answers: Vec<(Outcome, Vec<Lease>)>,
+    events: Vec<Event>,
+    changed: bool,
+}
+
+impl Transition {
+    fn apply(record: &mut LockRecord, ops: &[&LockOp], now: Timestamp) -> Self {
+        let mut transition = Self::default();
+        for op in ops {
+            let applied = record.apply(op, now);
+            transition.answers.push((applied.outcome, applied.handed_over));
+            transition.events.extend(applied.events);
+            transition.changed |= applied.changed;
+        }
+        transition
+    }
+
+    fn granted(&self) -> impl Iterator<Item = &Lease> {
+        self.answers.iter().flat_map(|(_, handed_over)| handed_over)
+    }
+
+    /// Whether only tickets were added. A ticket that a server crash loses is created again, so its
+    /// commit need not wait for the disk.
+    fn only_tickets(&self) -> bool {
+        let waits = |(outcome, handed_over): &(Outcome, Vec<Lease>)| {
+            matches!(outcome, Outcome::Queued(_)) && handed_over.is_empty()
+        };
+        self.answers.iter().all(waits) && self.events.iter().all(|event| event.kind == EventKind::Queued)
+    }
+}
+
+/// Timeout for the row of a lock that another session has locked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RowTimeout {
+    /// The `lock_timeout` of a connection for locks: other callers wait for the connection.
+    Short,
+    /// As long as a caller can wait.
+    Long,
+}
+
+impl RowTimeout {
+    const fn begin(self) -> &'static str {
+        match self {
+            Self::Short => "BEGIN ISOLATION LEVEL READ COMMITTED",
+            Self::Long => "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = 2000",
+        }
+    }
+}
+
+/// Applies operations to one lock. Returns `None` if they would create the lock: another statement
+/// does that. After an error the transaction may be open, and the session must not be used again.
+pub(crate) async fn apply(
+    session: &Arc<Session>,
+    connector: &Connector,
+    name: &LockName,
+    ops: &[&LockOp],
+    row_timeout: RowTimeout,
+) -> Result<Option<Applied>, PgError> {
+    session.prepare(&[Sql::Lock, Sql::Save, Sql::Notify]).await?;
+    let (key, now) = (name.as_str(), connector.now());
+    let lock: [Param<'_>; 2] = [&key, &now];
+    let (begun, locked) = tokio::join!(
+        biased;
+        session.simple_query(row_timeout.begin()),
+        session.query(Sql::Lock, &lock),
+    );
+    begun?;
+    let locked = locked?;
+    let Some(row) = locked.first() else {
+        // The lock has no record, so the time does not matter.
+        let transition = Transition::apply(&mut LockRecord::new(name.clone()), ops, Timestamp::default());
+        if transition.changed {
+            session.simple_query("ROLLBACK").await?;
+            return Ok(None);
+        }
+        let (token, layout) = (Token::default(), LockLayout::Simple);
+        return Ok(Some(Applied {
+            answers: transition.answers,
+            token,
+            layout,
+            is_transaction_open: true,
+            notification: None,
+        }));
+    };
+    let LockRow { mut record, wake_at, is_listed } = LockRow::read(row)?;
+    let now = time(row, LOCK_COLUMNS)?;
+    if record.version == 0 {
+        record.token = maintenance::min_token(session).await?;
+    }
+    // Under the row lock and in a statement of its own, so that it reads everything that was
+    // committed before the row lock was granted.
+    let before = if is_listed { Some(tickets::load(session, &mut record).await?) } else { None };
+    let transition = Transition::apply(&mut record, ops, now);
+    let ticket_layout = Layout::choose(&record, before.as_ref(), connector.options.long_queue);
+    let columns = match &ticket_layout {
+        Layout::Inline => LockColumns::new(&record)?,
+        Layout::Rows(change) => LockColumns::listed(&record, change)?,
+    };
+    let layout = LockLayout::of(&columns);
+    let wake_at = WakeAt::new(&record, wake_at, ops, now);
+    let is_transaction_open = !transition.changed && wake_at.before == wake_at.after;
+    let mut notification = None;
+    if !is_transaction_open {
+        tickets::save(session, &record, before.is_some(), &ticket_layout).await?;
+        // Sent right behind the commit, on the same connection.
+        notification = notify_remote(session, connector, name, transition.granted());
+        save(session, &record, &columns, wake_at.after, now, &transition, notification.as_mut()).await?;
+    }
+    Ok(Some(Applied {
+        answers: transition.answers,
+        token: record.token,
+        layout,
+        is_transaction_open,
+        notification,
+    }))
+}
+
+/// Time at which the sweeper visits the lock; never too late. It is updated only if it would be too
+/// late, if it has passed, or after a sweep.
+struct WakeAt {
+    before: Option<i64>,
+    after: Option<i64>,
+}
+
+impl WakeAt {
+    fn new(record: &LockRecord, before: Option<i64>, ops: &[&LockOp], now: Timestamp) -> Self {
+        let exact = record.next_end().map(micros);
+        let early_enough = match (exact, before) {
+            (Some(end), Some(before)) => micros(now) < before && before <= end,
+            (Some(_), None) => false,
+            (None, _) => true,
+        };
+        let swept = ops.iter().any(|op| matches!(op, LockOp::Sweep(_) | LockOp::Restarted(_)));
+        Self { before, after: if early_enough && !swept { before } else { exact } }
+    }
+}
+
+async fn save(
+    session: &Session,
+    record: &LockRecord,
+    columns: &LockColumns,
+    wake_at: Option<i64>,
+    now: Timestamp,
+    transition: &Transition,
+    notification: Option<&mut PendingNotify>,
+) -> Result<(), PgError> {
+    let (key, now) = (record.name.as_str(), micros(now));
+    let (token, version) = (int8(record.token.get()), int8(record.version));
+    let events = EventColumns::new(&transition.events)?;
+    let params: [Param<'_>; 28] = [
+        &key,
+        &token,
+        &version,
+        &columns.held,
+        &columns.lease_id,
+        &columns.holder,
+        &columns.shared,
+        &columns.slots,
+        &columns.ttl,
+        &columns.extra,
+        &columns.acquired_at,
+        &columns.renewed_at,
+        &columns.expires_at,
+        &columns.renewals,
+        &wake_at,
+        &columns.record,
+        &now,
+        &events.at,
+        &events.kind,
+        &events.token,
+        &events.lease_id,
+        &events.holder,
+        &events.shared,
+        &events.slots,
+        &events.after_micros,
+        &events.renewals,
+        &events.rest,
+        &columns.queue,
+    ];
+    let commit =
+        if transition.only_tickets() { "SET LOCAL synchronous_commit = off; COMMIT" } else { "COMMIT" };
+    // If the save fails, the commit ends a transaction without effect, and the notification wakes a
+    // waiter for nothing.
+    let (saved, committed, ()) = tokio::join!(biased; session.query(Sql::Save, &params), session.simple_query(commit), start_sending(notification.into_iter()));
+    saved?;
+    Ok(committed?)
+}
+
+// --- statements -----------------------------------------------------------------------------------
+
+/// Locks a row, and reads the clock after that: the inner SELECT has the row lock before the outer
+/// one is evaluated.
+pub(super) fn lock_sql() -> Template {
+    let sql = "SELECT $LOCK, $NOW FROM (SELECT * FROM $s.locks WHERE name = $1 FOR UPDATE) l";
+    (sql.to_owned(), vec![Type::TEXT])
+}
+
+/// Updates a row and adds its events.
+pub(super) fn save_sql() -> Template {
+    let sql = "WITH saved AS (
+            UPDATE $s.locks SET token = $2, version = $3, held = $4, lease_id = $5, holder = $6, shared = $7, slots = $8,
+                ttl = $9, extra = $10, acquired_at = $11, renewed_at = $12, expires_at = $13, renewals = $14,
+                wake_at = $15, record = $16, changed_at = $17, queue = $28::text::jsonb
+            WHERE name = $1)
+        INSERT INTO $s.events (lock, at, kind, token, lease_id, holder, shared, slots, after_micros, renewals, rest)
+        SELECT $1, e.* FROM unnest($18::bigint[], $19::text[], $20::bigint[], $21::uuid[], $22::text[], $23::boolean[],
+                                   $24::integer[], $25::bigint[], $26::bigint[], $27::text[]) e";
+    let (text, number, yes) = (Type::TEXT, Type::INT8, Type::BOOL);
+    let lock = [
+        text.clone(),
+        number.clone(),
+        number.clone(),
+        yes.clone(),
+        Type::UUID,
+        text.clone(),
+        yes,
+        Type::INT4,
+        number.clone(),
+        text.clone(),
+        number.clone(),
+        number.clone(),
+        number.clone(),
+        number.clone(),
+        number.clone(),
+        text,
+        number,
+    ];
+    let events = [
+        Type::INT8_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::INT8_ARRAY,
+        Type::UUID_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::BOOL_ARRAY,
+        Type::INT4_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
+        Type::TEXT_ARRAY,
+    ];
+    (sql.to_owned(), lock.into_iter().chain(events).chain([Type::TEXT]).collect())
+}

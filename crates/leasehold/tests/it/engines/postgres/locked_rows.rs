@@ -1,0 +1,196 @@
+//! Another session has locked a lock's row: leases count from the end of the wait, and the wait is bounded.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::model::{Acquire, EventKind, LockName, LockOp, Outcome, Timestamp, Ttl};
+use leasehold::store::{ListEvents, ListLocks, LockStore, Store};
+use leasehold::testing::Player;
+use tokio_postgres::Client;
+
+use super::schema::Schema;
+
+/// TTL that is shorter than the wait for the row.
+const SHORT: Ttl = Ttl::from_millis(500);
+/// Duration of the wait for the row.
+const HELD_UP: Duration = Duration::from_millis(900);
+
+async fn player(schema: &Schema, number: u128) -> Player {
+    let mut player = Player::new(schema.store().await, number, LockName::new("lock").unwrap());
+    player.ask.ttl = SHORT;
+    player.ask.lease_id = leasehold::model::LeaseId::from_uuid(uuid::Uuid::now_v7());
+    player
+}
+
+/// Locks the row of a lock without changing it.
+async fn lock_row(schema: &Schema) -> Client {
+    let client = schema.client().await;
+    let sql = format!("BEGIN; SELECT * FROM {}.locks WHERE name = 'lock' FOR UPDATE", schema.name);
+    client.batch_execute(&sql).await.unwrap();
+    client
+}
+
+/// Makes the operation wait for the row for longer than a lease lasts. Returns a time before the end of the wait, too.
+async fn held_up(schema: &Schema, player: &Player, op: LockOp) -> (Outcome, Timestamp) {
+    // All connections are open before the wait begins: opening one takes a while, and the server's timeouts are short.
+    let watcher = schema.client().await;
+    player.store.locks().list(&ListLocks::default()).await.unwrap();
+    let client = lock_row(schema).await;
+    let waits = tokio::spawn({
+        let player = player.clone();
+        async move { player.apply(op).await }
+    });
+    let blocker: i32 = client.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))";
+    while watcher.query_one(waiting, &[&blocker]).await.unwrap().get::<_, i64>(0) == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    tokio::time::sleep(HELD_UP).await;
+    let still_waits = player.store.locks().now().await.unwrap();
+    client.batch_execute("COMMIT").await.unwrap();
+    (waits.await.unwrap(), still_waits)
+}
+
+/// Asserts that the lease counts from the end of the wait.
+fn is_fresh((outcome, still_waited): (Outcome, Timestamp)) {
+    match outcome {
+        Outcome::Granted(lease) | Outcome::Renewed(lease) => {
+            assert!(lease.renewed_at >= still_waited, "{lease:?} is from before {still_waited:#}");
+            assert_eq!(lease.expires_at, lease.renewed_at.plus(SHORT));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn asks(player: &Player, queue: Option<Ttl>) -> LockOp {
+    LockOp::Acquire(Acquire { ask: Arc::new(player.ask.clone()), queue, steal_after: None })
+}
+
+#[tokio::test]
+async fn a_lease_that_waited_for_its_row_has_its_full_ttl() {
+    let Some(schema) = Schema::new() else { return };
+    let player = player(&schema, 1).await;
+    let lease = player.takes().await;
+    player.releases(&lease).await;
+    is_fresh(held_up(&schema, &player, asks(&player, None)).await);
+}
+
+#[tokio::test]
+async fn a_renewal_that_waited_for_its_row_counts_from_the_end_of_the_wait() {
+    let Some(schema) = Schema::new() else { return };
+    let mut player = player(&schema, 1).await;
+    player.ask.ttl = Ttl::from_secs(30);
+    let lease = player.takes().await;
+    let renew = leasehold::model::Renew { lease_id: player.id(), token: lease.token, ttl: Some(SHORT) };
+    is_fresh(held_up(&schema, &player, LockOp::Renew(renew)).await);
+}
+
+#[tokio::test]
+async fn a_lease_that_ends_during_the_wait_is_not_renewed() {
+    let Some(schema) = Schema::new() else { return };
+    let player = player(&schema, 1).await;
+    let lease = player.takes().await;
+    let renew = leasehold::model::Renew { lease_id: player.id(), token: lease.token, ttl: None };
+    let (outcome, _) = held_up(&schema, &player, LockOp::Renew(renew)).await;
+    assert!(matches!(outcome, Outcome::NotHeld(_)), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn a_release_that_waited_for_its_row_is_made_after_the_wait() {
+    let Some(schema) = Schema::new() else { return };
+    let mut player = player(&schema, 1).await;
+    player.ask.ttl = Ttl::from_secs(30);
+    let lease = player.takes().await;
+    let release = leasehold::model::Release { lease_id: player.id(), token: lease.token, at_least: None };
+    let (outcome, still_waited) = held_up(&schema, &player, LockOp::Release(release)).await;
+    assert!(matches!(outcome, Outcome::Released(_)), "{outcome:?}");
+    let events = player.store.locks().history(&ListEvents::default()).await.unwrap().items;
+    assert_eq!(events[0].kind, EventKind::Released);
+    assert!(events[0].at >= still_waited, "{events:?} and {still_waited:#}");
+    let record = player.record().await;
+    assert!(record.holders.is_empty() && record.token == lease.token, "{record:?}");
+}
+
+/// The lock has a queue, so the operation takes the slow path. The lease of its holder expires during the wait.
+#[tokio::test]
+async fn the_slow_path_reads_the_clock_after_the_wait() {
+    let Some(schema) = Schema::new() else { return };
+    let (first, second) = (player(&schema, 1).await, player(&schema, 2).await);
+    // Opening a connection takes a while, and the lease is short.
+    second.leaves().await;
+    first.takes().await;
+    second.queues().await;
+    is_fresh(held_up(&schema, &second, asks(&second, Some(Ttl::from_secs(5)))).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_wait_for_a_locked_row_is_bounded_and_has_no_effect() {
+    let Some(schema) = Schema::new() else { return };
+    let store = schema.store().await;
+    let player = Player::new(store.clone(), 1, LockName::new("lock").unwrap());
+    let lease = player.takes().await;
+    player.releases(&lease).await;
+    let client = lock_row(&schema).await;
+    // In one statement with other operations, which must not be delayed for long.
+    let others: Vec<_> = (0..24).map(|n| LockName::new(format!("other-{n}")).unwrap()).collect();
+    let mut asking = tokio::task::JoinSet::new();
+    for (number, name) in others.into_iter().enumerate() {
+        let other = Player::new(store.clone(), 100 + number as u128, name);
+        asking.spawn(async move { drop(other.takes().await) });
+    }
+    let error = store.apply(&player.lock, &asks(&player, None)).await.unwrap_err();
+    assert_eq!(error.code(), "STORE_UNAVAILABLE", "{error}");
+    asking.join_all().await;
+    client.batch_execute("COMMIT").await.unwrap();
+    assert!(player.record().await.holders.is_empty());
+    player.takes().await;
+}
+
+/// A client that falls silent in the middle of a transaction does not keep the row locked.
+#[tokio::test]
+async fn the_server_ends_silent_transactions() {
+    let Some(schema) = Schema::new() else { return };
+    let store = schema.store().await;
+    let findings = store.check_health().await.unwrap();
+    let timeouts = findings.iter().find(|finding| finding.name == "timeouts").unwrap();
+    assert_eq!((timeouts.detail.as_str(), &timeouts.concern), ("a statement ends after 4s", &None));
+}
+
+/// Another program keeps a row locked: only operations on that lock wait.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_locked_row_does_not_delay_other_locks() {
+    let Some(schema) = Schema::new() else { return };
+    let store: Arc<dyn Store> = schema.store().await;
+    let players: Vec<Player> = (0..12_u128)
+        .map(|number| {
+            let name = if number == 0 { "lock".to_owned() } else { format!("other-{number}") };
+            let mut player = Player::new(store.clone(), number, LockName::new(name).unwrap());
+            player.ask.ttl = Ttl::from_secs(60);
+            player
+        })
+        .collect();
+    let mut leases = Vec::new();
+    for player in &players {
+        leases.push(player.takes().await);
+    }
+    let other_session = lock_row(&schema).await;
+    for round in 0..3 {
+        let renewals = players.iter().zip(&leases).skip(1).map(|(player, lease)| async move {
+            let started = std::time::Instant::now();
+            assert!(matches!(player.renews(lease).await, Outcome::Renewed(_)));
+            started.elapsed()
+        });
+        let stuck = leasehold::model::Renew { lease_id: players[0].id(), token: leases[0].token, ttl: None };
+        let stuck = LockOp::Renew(stuck);
+        let (blocked, others) = tokio::join!(
+            biased;
+            players[0].store.locks().apply(&players[0].lock, &stuck),
+            futures_util::future::join_all(renewals),
+        );
+        assert_eq!(blocked.unwrap_err().code(), "STORE_UNAVAILABLE");
+        let slowest = others.into_iter().max().unwrap();
+        assert!(slowest < Duration::from_millis(1500), "round {round}: {slowest:?}");
+    }
+    other_session.batch_execute("COMMIT").await.unwrap();
+    assert!(matches!(players[0].renews(&leases[0]).await, Outcome::Renewed(_)));
+}

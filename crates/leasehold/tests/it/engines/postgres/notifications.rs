@@ -1,0 +1,118 @@
+//! Notifications: exactly the waiter that was granted the lock, and only if it is in another process.
+
+use std::time::{Duration, Instant};
+
+use leasehold::model::{LeaseId, LockName};
+use leasehold::store::{LockStore, Wakeup};
+use leasehold::testing::Player;
+use tokio::sync::mpsc;
+use tokio_postgres::{AsyncMessage, NoTls};
+
+use super::schema::Schema;
+use crate::engines::support::engine_at;
+
+fn new_id() -> LeaseId {
+    LeaseId::from_uuid(uuid::Uuid::now_v7())
+}
+
+/// Receives the notifications on the schema's channel.
+async fn listen(schema: &Schema) -> mpsc::UnboundedReceiver<String> {
+    let url = engine_at("postgres").unwrap();
+    let (client, mut connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
+    let (sender, notifications) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Some(Ok(message)) = std::future::poll_fn(|cx| connection.poll_message(cx)).await {
+            if let AsyncMessage::Notification(notification) = message {
+                let _ = sender.send(notification.payload().to_owned());
+            }
+        }
+    });
+    client.batch_execute(&format!("LISTEN leasehold_{}", schema.name)).await.unwrap();
+    tokio::spawn(async move {
+        let _client = client;
+        std::future::pending::<()>().await;
+    });
+    notifications
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_the_granted_waiter_of_another_process_is_notified() {
+    let Some(schema) = Schema::new() else { return };
+    let store = schema.store().await;
+    let [one, two, three] = [1, 2, 3].map(|number| {
+        let mut player = Player::new(store.clone(), number, LockName::new("lock").unwrap());
+        player.ask.lease_id = new_id();
+        player
+    });
+    let mut notifications = listen(&schema).await;
+    let lease = one.takes().await;
+    // No caller in this process waits for these grants.
+    two.queues().await;
+    three.queues().await;
+    one.releases(&lease).await;
+    assert_eq!(notifications.recv().await.unwrap(), format!("{} lock", two.id()));
+    // This waiter is in this process: a NOTIFY would be useless.
+    let mut changes = three.changes();
+    let lease = two.takes().await;
+    two.releases(&lease).await;
+    match changes.next(Duration::from_secs(10)).await {
+        Wakeup::Served(served) => assert_eq!(served.lease.ask.lease_id, three.id()),
+        other => panic!("{other:?}"),
+    }
+    let lease = three.takes().await;
+    three.releases(&lease).await;
+    assert!(notifications.try_recv().is_err());
+}
+
+/// Returns the next wake-up that is not a poll: until the listener is connected, a waiter polls.
+async fn next_wakeup(changes: &mut leasehold::store::WaiterSubscription) -> Wakeup {
+    let until = Instant::now() + Duration::from_secs(10);
+    loop {
+        match changes.next(Duration::from_secs(10)).await {
+            Wakeup::Poll if Instant::now() < until => {}
+            wake => return wake,
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_notification_from_another_process_wakes_the_waiter() {
+    let Some(schema) = Schema::new() else { return };
+    let mut options = schema.options("");
+    // No poll happens in time.
+    options.poll = Duration::from_mins(1);
+    let store = leasehold::store::postgres::PostgresStore::connect(options).await.unwrap();
+    let store = std::sync::Arc::new(store);
+    let waiter = new_id();
+    let mut changes = store.changes(Some(&LockName::new("lock").unwrap()), &waiter);
+    let client = schema.client().await;
+    let channel = format!("leasehold_{}", schema.name);
+    let listens = "SELECT count(*) FROM pg_stat_activity WHERE starts_with(query, $1) AND state = 'idle'";
+    while client.query_one(listens, &[&format!("LISTEN {channel}")]).await.unwrap().get::<_, i64>(0) == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    client.query("SELECT pg_notify($1, $2)", &[&channel, &"nonsense"]).await.unwrap();
+    client.query("SELECT pg_notify($1, $2)", &[&channel, &format!("{waiter} lock")]).await.unwrap();
+    assert!(matches!(next_wakeup(&mut changes).await, Wakeup::Rung), "there is no such lease");
+
+    // Now there is one. The table is authoritative, not the payload, and only if the lease is newer than the last request.
+    let player = |number| Player::new(store.clone(), number, LockName::new("lock").unwrap());
+    let (one, mut two) = (player(1), player(2));
+    two.ask.lease_id = waiter;
+    one.takes().await;
+    two.queues().await;
+    let handed_over = format!(
+        "UPDATE {schema}.locks SET held = true, lease_id = (queue -> 0 ->> 'id')::uuid,
+             holder = queue -> 0 ->> 'holder', record = NULL, queue = NULL, version = version + 1",
+        schema = schema.name
+    );
+    client.batch_execute(&handed_over).await.unwrap();
+    client.query("SELECT pg_notify($1, $2)", &[&channel, &format!("{waiter} lock")]).await.unwrap();
+    assert!(matches!(next_wakeup(&mut changes).await, Wakeup::Rung), "it has an old token");
+    client.batch_execute(&format!("UPDATE {}.locks SET token = token + 1", schema.name)).await.unwrap();
+    client.query("SELECT pg_notify($1, $2)", &[&channel, &format!("{waiter} lock")]).await.unwrap();
+    match next_wakeup(&mut changes).await {
+        Wakeup::Served(served) => assert_eq!(served.lease, *two.record().await.lease(&waiter).unwrap()),
+        other => panic!("{other:?}"),
+    }
+}
