@@ -14,37 +14,37 @@ const OLDEST: (u32, u32) = (6, 2);
 
 /// Returns all health checks, for display.
 pub(super) async fn check_health(locks: &Locks, options: &RedisOptions) -> Result<Vec<HealthCheck>> {
-    let mut findings = vec![HealthCheck::ok("address", shape(options))];
-    findings.extend(encryption(options));
-    findings.extend(settings(locks, options).await?);
+    let mut checks = vec![HealthCheck::ok("address", address(options))];
+    checks.extend(encryption(options));
+    checks.extend(settings(locks, options).await?);
     if options.topology == Topology::Cluster {
-        findings.push(cluster(locks).await?);
+        checks.push(cluster(locks).await?);
     }
-    Ok(findings)
+    Ok(checks)
 }
 
 /// Returns the checks that decide whether guarantees hold; for a Cluster the worst result of all
 /// nodes.
 pub(super) async fn settings(locks: &Locks, options: &RedisOptions) -> Result<Vec<HealthCheck>> {
-    let nodes = match locks.link.send((&cmd("INFO", &[])).into()).await {
-        Err(error) if is_hidden(&error) => {
-            return Ok(vec![HealthCheck::ok("settings", "this user may not look at them (INFO)")]);
+    let nodes = match locks.connections.send((&cmd("INFO", &[])).into()).await {
+        Err(error) if is_denied(&error) => {
+            return Ok(vec![HealthCheck::ok("settings", "not visible to this user (INFO)")]);
         }
         reply => infos(reply.map_err(|error| locks.explain(error))?, locks)?,
     };
     let mut worst: Vec<HealthCheck> = Vec::new();
     for info in nodes {
-        let mut findings = vec![version(&info, locks)?, eviction(&info), persistence(&info, locks).await];
+        let mut checks = vec![version(&info, locks)?, eviction(&info), persistence(&info, locks).await];
         if options.topology != Topology::Cluster {
-            findings.push(role(&info));
+            checks.push(role(&info));
         }
         if options.wait_replicas > 0 {
-            findings.push(replicas(&info, options.wait_replicas));
+            checks.push(replicas(&info, options.wait_replicas));
         }
-        for finding in findings {
-            match worst.iter_mut().find(|known| known.name == finding.name) {
-                None => worst.push(finding),
-                Some(known) if known.concern.is_none() => *known = finding,
+        for check in checks {
+            match worst.iter_mut().find(|known| known.name == check.name) {
+                None => worst.push(check),
+                Some(known) if known.concern.is_none() => *known = check,
                 Some(_) => {}
             }
         }
@@ -54,7 +54,7 @@ pub(super) async fn settings(locks: &Locks, options: &RedisOptions) -> Result<Ve
 
 /// Whether the server withholds this information from the user, as opposed to refusing access
 /// altogether.
-fn is_hidden(error: &RedisError) -> bool {
+fn is_denied(error: &RedisError) -> bool {
     match error.code() {
         Some("NOPERM") => true,
         Some("ERR") => error.detail().is_some_and(|detail| detail.contains("unknown command")),
@@ -89,15 +89,15 @@ fn encryption(options: &RedisOptions) -> Option<HealthCheck> {
     }
     let secret = options.login.password.is_some() || options.sentinel_login.password.is_some();
     let detail = if secret {
-        "off: the password and all that is sent can be read on the network"
+        "off: the password and all traffic can be read on the network"
     } else {
-        "off: all that is sent can be read and changed on the network"
+        "off: all traffic can be read and changed on the network"
     };
-    let hint = "write rediss: instead of redis:, with ?ca=PATH for a CA of your own";
+    let hint = "write rediss: instead of redis:, with ?ca=PATH for a private CA";
     Some(HealthCheck::concern("encryption", detail, "REDIS_NOT_ENCRYPTED", hint))
 }
 
-fn shape(options: &RedisOptions) -> String {
+fn address(options: &RedisOptions) -> String {
     let tls = if options.tls { "with TLS" } else { "without TLS" };
     let prefix = &options.prefix;
     match &options.topology {
@@ -109,12 +109,13 @@ fn shape(options: &RedisOptions) -> String {
 
 fn version(info: &Info, locks: &Locks) -> Result<HealthCheck> {
     let Some(version) = info.get("redis_version") else {
-        return Ok(HealthCheck::ok("version", "the server does not tell"));
+        return Ok(HealthCheck::ok("version", "not reported by the server"));
     };
     let mut numbers = version.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
     let (major, minor) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     if (major, minor) < OLDEST {
-        let message = format!("the store {} is Redis {version}; locks need 6.2 or newer", locks.shown);
+        let message =
+            format!("the store {} is Redis {version}; leasehold needs 6.2 or newer", locks.display_url);
         return Err(Error::store(StoreErrorKind::Misconfigured, message, "use a newer server"));
     }
     let name = info.get("server_name").unwrap_or("redis");
@@ -126,7 +127,7 @@ fn role(info: &Info) -> HealthCheck {
         Some("master") | None => HealthCheck::ok("role", "master"),
         Some(role) => HealthCheck::concern(
             "role",
-            format!("this server is a {role}: it takes no locks"),
+            format!("this server is a {role}: it accepts no locks"),
             "REDIS_REPLICA",
             "connect to the master; with Sentinel write redis+sentinel://, with a Cluster redis+cluster://",
         ),
@@ -135,90 +136,91 @@ fn role(info: &Info) -> HealthCheck {
 
 fn eviction(info: &Info) -> HealthCheck {
     match (info.get("maxmemory"), info.get("maxmemory_policy")) {
-        (_, None) => HealthCheck::ok("eviction", "the server does not tell"),
+        (_, None) => HealthCheck::ok("eviction", "not reported by the server"),
         (_, Some("noeviction")) => HealthCheck::ok("eviction", "noeviction"),
         (Some("0"), Some(policy)) => {
-            HealthCheck::ok("eviction", format!("{policy}, but without a limit of memory nothing is evicted"))
+            HealthCheck::ok("eviction", format!("{policy}, but nothing is evicted without a memory limit"))
         }
         (_, Some(policy)) => HealthCheck::concern(
             "eviction",
-            format!("maxmemory-policy is {policy}: a lock that is held may be thrown away"),
+            format!("maxmemory-policy is {policy}: a held lock may be evicted"),
             "REDIS_EVICTION",
-            "set maxmemory-policy noeviction, or use a server of its own for locks",
+            "set maxmemory-policy noeviction, or use a separate server for leasehold",
         ),
     }
 }
 
 async fn persistence(info: &Info, locks: &Locks) -> HealthCheck {
     match info.get("aof_enabled") {
-        None => return HealthCheck::ok("persistence", "the server does not tell"),
+        None => return HealthCheck::ok("persistence", "not reported by the server"),
         Some("1") => {}
         Some(_) => {
             return HealthCheck::concern(
                 "persistence",
-                "no AOF: a restart of the server frees locks that are held and forgets all tasks",
+                "no AOF: a restart of the server frees held locks and loses all tasks",
                 "REDIS_NO_AOF",
-                "set appendonly yes; without it count on tokens alone",
+                "set appendonly yes; without it only tokens protect the data",
             );
         }
     }
-    let fsync = locks.ask::<Value>(&cmd("CONFIG", &["GET", "appendfsync"])).await;
+    let fsync = locks.query::<Value>(&cmd("CONFIG", &["GET", "appendfsync"])).await;
     let fsync = fsync.ok().and_then(|reply| redis::from_redis_value::<Vec<String>>(reply).ok());
     match fsync.as_ref().and_then(|pair| pair.get(1)).map(String::as_str) {
         Some("no") => HealthCheck::concern(
             "persistence",
-            "AOF with appendfsync no: a crash of its machine loses up to half a minute of grants",
+            "AOF with appendfsync no: a crash of the machine loses up to half a minute of grants",
             "REDIS_FSYNC",
             "set appendfsync everysec or always",
         ),
         Some(fsync) => HealthCheck::ok("persistence", format!("AOF, appendfsync {fsync}")),
-        None => {
-            HealthCheck::ok("persistence", "AOF; how often it is synced cannot be seen by this user (CONFIG)")
-        }
+        None => HealthCheck::ok("persistence", "AOF; appendfsync is not visible to this user (CONFIG)"),
     }
 }
 
-fn replicas(info: &Info, wanted: u32) -> HealthCheck {
-    let there = info.get("connected_slaves").and_then(|count| count.parse().ok()).unwrap_or(0);
-    if there >= wanted {
-        return HealthCheck::ok("replicas", format!("{there}, and {wanted} have to acknowledge a grant"));
+fn replicas(info: &Info, required: u32) -> HealthCheck {
+    let connected = info.get("connected_slaves").and_then(|count| count.parse().ok()).unwrap_or(0);
+    if connected >= required {
+        return HealthCheck::ok(
+            "replicas",
+            format!("{connected} connected, {required} must acknowledge a grant"),
+        );
     }
     HealthCheck::concern(
         "replicas",
-        format!("{there} are there, but {wanted} have to acknowledge a grant: no lock can be had"),
+        format!("{connected} connected, but {required} must acknowledge a grant: no lock can be acquired"),
         "REDIS_REPLICAS",
-        "connect more replicas, or ask for fewer with ?wait_replicas=…",
+        "connect more replicas, or require fewer with ?wait_replicas=…",
     )
 }
 
 async fn cluster(locks: &Locks) -> Result<HealthCheck> {
-    let info = match locks.link.send((&cmd("CLUSTER", &["INFO"])).into()).await {
-        Err(error) if is_hidden(&error) => {
-            return Ok(HealthCheck::ok("cluster", "this user may not look at it (CLUSTER INFO)"));
+    let info = match locks.connections.send((&cmd("CLUSTER", &["INFO"])).into()).await {
+        Err(error) if is_denied(&error) => {
+            return Ok(HealthCheck::ok("cluster", "not visible to this user (CLUSTER INFO)"));
         }
         reply => infos(reply.map_err(|error| locks.explain(error))?, locks)?,
     };
     let Some(info) = info.first() else {
-        return Ok(HealthCheck::ok("cluster", "it does not tell"));
+        return Ok(HealthCheck::ok("cluster", "not reported by the server"));
     };
     let (state, slots) =
         (info.get("cluster_state").unwrap_or("?"), info.get("cluster_slots_ok").unwrap_or("?"));
-    let detail = format!("state {state}, {slots} of 16384 slots in order");
+    let detail = format!("state {state}, {slots} of 16384 slots ok");
     Ok(match state {
         "ok" => HealthCheck::ok("cluster", detail),
         _ => HealthCheck::concern(
             "cluster",
             detail,
             "REDIS_CLUSTER_DOWN",
-            "look at CLUSTER NODES: a master without a replica is down, or slots belong to nobody",
+            "check CLUSTER NODES: a master without a replica is down, or slots are not assigned",
         ),
     })
 }
 
-fn cmd(name: &str, words: &[&str]) -> Cmd {
+fn cmd(name: &str, arguments: &[&str]) -> Cmd {
     let mut cmd = redis::cmd(name);
-    for word in words {
-        cmd.arg(word);
+    for argument in arguments {
+        cmd.arg(argument);
     }
     cmd
 }
@@ -229,11 +231,10 @@ mod tests {
     use crate::store::StoreUrl;
 
     #[test]
-    fn a_password_that_others_can_read_is_a_concern() {
+    fn a_password_sent_without_tls_is_a_concern() {
         let found = |url: &str| {
             let options = RedisOptions::from_url(&StoreUrl::parse(url).unwrap()).unwrap();
-            encryption(&options)
-                .map(|finding| (finding.detail.contains("password"), finding.concern.unwrap().code))
+            encryption(&options).map(|check| (check.detail.contains("password"), check.concern.unwrap().code))
         };
         assert_eq!(found("redis://ada:s3cr3t@db"), Some((true, "REDIS_NOT_ENCRYPTED")));
         assert_eq!(found("redis://db"), Some((false, "REDIS_NOT_ENCRYPTED")));

@@ -3,8 +3,8 @@
 //! `PREFIX:{17}:lock:NAME` is the record of a lock. The text in braces decides on which node a
 //! Cluster keeps a key, so all keys of one bucket are on one node and one script can change them
 //! atomically: the records and their waiters (`…:queue:NAME`), `…:names` for listing, `…:due` for
-//! sweeping, `…:events` for the history, `…:floor` above the tokens of forgotten locks. The first
-//! brace counts, and the name comes after it: a name may contain braces.
+//! sweeping, `…:events` for the history, `…:floor` for the minimum token after forgotten locks. The
+//! first brace counts, and the name comes after it: a name may contain braces.
 
 use crate::model::LockName;
 
@@ -27,7 +27,7 @@ pub(super) struct Bucket {
     pub(super) due: String,
     pub(super) events: String,
     /// Key of a token above every token of a forgotten lock of this bucket.
-    pub(super) floor: String,
+    pub(super) min_token: String,
 }
 
 impl Keys {
@@ -40,7 +40,7 @@ impl Keys {
                 names: format!("{base}names"),
                 due: format!("{base}due"),
                 events: format!("{base}events"),
-                floor: format!("{base}floor"),
+                min_token: format!("{base}floor"),
             }
         };
         Self { prefix: prefix.to_owned(), buckets: (0..BUCKETS).map(bucket).collect() }
@@ -54,14 +54,14 @@ impl Keys {
         &self.buckets[usize::from(number_of(name.as_str()))]
     }
 
-    /// Returns the channel of notices, to which every process subscribes that holds a lease for
-    /// long or works on tasks.
-    pub(super) fn notices(&self) -> String {
+    /// Returns the channel of notices, to which every process subscribes that holds a lease for long
+    /// or works on tasks.
+    pub(super) fn notice_channel(&self) -> String {
         format!("{}:notices", self.prefix)
     }
 
     /// Returns the channel of a process.
-    pub(super) fn inbox(&self, id: &str) -> String {
+    pub(super) fn process_channel(&self, id: &str) -> String {
         format!("{}:inbox:{{{id}}}", self.prefix)
     }
 }
@@ -77,12 +77,21 @@ impl Bucket {
     }
 }
 
+/// Returns the end of the range of keys that begin with `prefix`: no text contains the byte 0xff.
+pub(super) fn prefix_end(prefix: &str) -> Vec<u8> {
+    if prefix.is_empty() {
+        return b"+".to_vec();
+    }
+    [b"(", prefix.as_bytes(), &[0xff]].concat()
+}
+
 /// Returns the bucket of a name: FNV-1a over the name. Part of the stored format.
 fn number_of(name: &str) -> u8 {
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325, step);
     // The low bits of FNV are the weak ones.
-    u8::try_from((hash ^ (hash >> 32)) % u64::from(BUCKETS)).expect("it is below the number of buckets")
+    u8::try_from((hash ^ (hash >> 32)) % u64::from(BUCKETS))
+        .expect("the remainder is less than the number of buckets")
 }
 
 #[cfg(test)]
@@ -91,7 +100,7 @@ mod tests {
 
     /// A change of these values would lose every stored lock.
     #[test]
-    fn a_name_stays_in_its_bucket_for_ever() {
+    fn the_bucket_of_a_name_never_changes() {
         let key = |name: &str| {
             let (keys, name) = (Keys::new("leasehold"), LockName::new(name).unwrap());
             keys.bucket_of(&name).lock(name.as_str())

@@ -34,7 +34,7 @@ pub struct RedisOptions {
     #[doc(hidden)]
     pub clock: Option<Clock>,
     /// URL for display.
-    pub(super) shown: String,
+    pub(super) display_url: String,
 }
 
 /// Arrangement of the servers.
@@ -67,8 +67,8 @@ impl fmt::Debug for Login {
 
 const PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
-const SETTINGS: &str = "redis: knows prefix, ca, events, wait_replicas; for a cluster or sentinels also nodes, \
-                        sentinel_user and sentinel_password";
+const SETTINGS: &str = "settings of redis: are prefix, ca, events and wait_replicas; for a Cluster or Sentinels also \
+                        nodes, sentinel_user and sentinel_password";
 
 impl RedisOptions {
     /// Parses `redis[s]://[USER:PASSWORD@]HOST[:PORT][/DB]`,
@@ -77,20 +77,20 @@ impl RedisOptions {
     pub fn from_url(url: &StoreUrl) -> Result<Self> {
         let whole = url.expose();
         let (scheme, rest) = whole.split_once(':').unwrap_or((&whole, ""));
-        let (place, settings) = rest.split_once('?').unwrap_or((rest, ""));
-        let place = place.strip_prefix("//").unwrap_or(place);
+        let (address, settings) = rest.split_once('?').unwrap_or((rest, ""));
+        let address = address.strip_prefix("//").unwrap_or(address);
         // The password may itself contain an '@': the last one ends it.
-        let (login, place) = match place.rsplit_once('@') {
-            Some((login, place)) => (parse_login(login)?, place),
-            None => (Login::default(), place),
+        let (login, address) = match address.rsplit_once('@') {
+            Some((login, address)) => (parse_login(login)?, address),
+            None => (Login::default(), address),
         };
-        let (host, path) = place.split_once('/').unwrap_or((place, ""));
+        let (host, path) = address.split_once('/').unwrap_or((address, ""));
         let (topology, db) = match scheme {
             "redis+sentinel" | "rediss+sentinel" => {
                 let (service, db) = path.split_once('/').unwrap_or((path, ""));
                 if service.is_empty() {
-                    return Err(wrong(
-                        "the URL names no service that the Sentinels know",
+                    return Err(misconfigured(
+                        "the URL lacks the name of the Sentinels' service",
                         "write redis+sentinel://HOST:26379/SERVICE",
                     ));
                 }
@@ -112,17 +112,20 @@ impl RedisOptions {
             max_events: 100_000,
             wait_replicas: 0,
             clock: None,
-            shown: url.to_string(),
+            display_url: url.to_string(),
         };
         for setting in settings.split('&').filter(|setting| !setting.is_empty()) {
             options.set(setting, port)?;
         }
         if options.topology == Topology::Cluster && options.db != 0 {
-            return Err(wrong("a Redis Cluster has only database 0", "leave the number out; use ?prefix=…"));
+            return Err(misconfigured(
+                "a Redis Cluster has only database 0",
+                "omit the number, and use ?prefix=… instead",
+            ));
         }
         if options.topology == Topology::Cluster && options.wait_replicas > 0 {
-            let message = "wait_replicas cannot be had from a Cluster";
-            return Err(wrong(message, "set min-replicas-to-write on its nodes instead"));
+            let message = "wait_replicas is not supported with a Cluster";
+            return Err(misconfigured(message, "set min-replicas-to-write on its nodes instead"));
         }
         Ok(options)
     }
@@ -132,7 +135,7 @@ impl RedisOptions {
             Some(("prefix", prefix)) => self.prefix = parse_prefix(&decoded(prefix)?)?,
             Some(("ca", path)) if self.tls => self.ca = Some(PathBuf::from(decoded(path)?)),
             Some(("ca", _)) => {
-                return Err(wrong("ca= without TLS has no meaning", "write rediss: instead of redis:"));
+                return Err(misconfigured("ca= requires TLS", "write rediss: instead of redis:"));
             }
             Some(("events", count)) => self.max_events = number(setting, count)?.max(1),
             Some(("wait_replicas", count)) => self.wait_replicas = number(setting, count)?,
@@ -148,7 +151,7 @@ impl RedisOptions {
             // Only the key is shown: the value of a mistyped setting may be a secret.
             _ => {
                 let key = setting.split('=').next().unwrap_or_default();
-                return Err(wrong(&format!("'{key}' is not a setting of this Redis store"), SETTINGS));
+                return Err(misconfigured(&format!("unknown setting '{key}' of a Redis store"), SETTINGS));
             }
         }
         Ok(())
@@ -165,7 +168,8 @@ fn parse_login(login: &str) -> Result<Login> {
 }
 
 fn parse_node(node: &str, default_port: u16) -> Result<(String, u16)> {
-    let bad = || wrong(&format!("'{node}' is no host and port of a Redis server"), "write HOST or HOST:PORT");
+    let bad =
+        || misconfigured(&format!("invalid address '{node}' of a Redis server"), "write HOST or HOST:PORT");
     let (host, port) = match node.rsplit_once(':') {
         // An IPv6 address without a port also has colons.
         Some((host, port)) if !port.ends_with(']') => (host, port.parse().map_err(|_| bad())?),
@@ -183,7 +187,7 @@ fn parse_db(path: &str) -> Result<u32> {
     match path {
         "" => Ok(0),
         number => number.parse().map_err(|_| {
-            wrong(&format!("'{number}' is no database of Redis"), "it is a number, as in redis://HOST/0")
+            misconfigured(&format!("invalid database '{number}' of Redis"), "write a number: redis://HOST/0")
         }),
     }
 }
@@ -193,17 +197,17 @@ fn parse_db(path: &str) -> Result<u32> {
 fn parse_prefix(prefix: &str) -> Result<String> {
     let good = |c: char| c.is_ascii_alphanumeric() || "-_.:/".contains(c);
     if prefix.is_empty() || prefix.len() > 64 || !prefix.chars().all(good) {
-        let message = format!("'{}' cannot be the prefix of keys", prefix.escape_debug());
-        return Err(wrong(&message, "use 1 to 64 letters, digits and -_.:/"));
+        let message = format!("invalid prefix '{}' of keys", prefix.escape_debug());
+        return Err(misconfigured(&message, "use 1 to 64 letters, digits and -_.:/"));
     }
     Ok(prefix.to_owned())
 }
 
 fn number(setting: &str, text: &str) -> Result<u32> {
-    text.parse().map_err(|_| wrong(&format!("'{setting}' should be a number"), SETTINGS))
+    text.parse().map_err(|_| misconfigured(&format!("'{setting}': the value must be a number"), SETTINGS))
 }
 
-fn wrong(message: &str, hint: &str) -> Error {
+fn misconfigured(message: &str, hint: &str) -> Error {
     Error::store(StoreErrorKind::Misconfigured, message, hint)
 }
 
@@ -240,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_that_cannot_be_is_refused_without_telling_secrets() {
+    fn an_invalid_url_is_refused_without_leaking_secrets() {
         for url in [
             "redis://h:port",
             "redis://h/db",

@@ -4,9 +4,9 @@ use std::sync::LazyLock;
 
 use redis::{Cmd, ErrorKind, RedisResult, ServerErrorKind, Value};
 
-use super::line::Order;
-use super::link::Link;
+use super::connection::{Connections, Request};
 use crate::model::LeaseId;
+use crate::store::Clock;
 use crate::store::repeat::Repeat;
 
 /// Script and the hash by which the server knows it.
@@ -16,26 +16,33 @@ pub(super) struct Script {
 }
 
 /// Applies one operation to one lock.
-pub(super) static APPLY: LazyLock<Script> =
-    LazyLock::new(|| Script::new(concat!(include_str!("short.lua"), include_str!("apply.lua"))));
-/// Applies several simple operations to several locks.
-pub(super) static MANY: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("many.lua")));
+pub(super) static APPLY: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(concat!(
+        include_str!("locks/prologue.lua"),
+        include_str!("locks/codec.lua"),
+        include_str!("locks/slow_path.lua")
+    ))
+});
+/// Applies several operations to several locks, by the fast path only.
+pub(super) static BATCH: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("locks/batch.lua")));
 /// Reads a lock's record and its waiters atomically.
 pub(super) static READ: LazyLock<Script> = LazyLock::new(|| {
     Script::new("return { redis.call('GET', KEYS[1]), redis.call('LRANGE', KEYS[2], 0, -1) }")
 });
 /// Reads the state of a lock that a waiter needs.
-pub(super) static PEEK: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("peek.lua")));
+pub(super) static PEEK: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("locks/peek.lua")));
 /// Removes idle locks of one bucket.
-pub(super) static FORGET: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("forget.lua")));
+pub(super) static FORGET: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("locks/forget.lua")));
 /// Reads the history of one lock.
-pub(super) static CHAIN: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("chain.lua")));
+pub(super) static LOCK_HISTORY: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("locks/lock_history.lua")));
 /// Reads the history of one bucket.
-pub(super) static BUCKET: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("bucket.lua")));
+pub(super) static BUCKET_HISTORY: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("locks/bucket_history.lua")));
 
 impl Script {
     pub(super) fn new(text: &str) -> Self {
-        let text = text.replace("-- ways.lua\n", include_str!("ways.lua"));
+        let text = text.replace("-- fast_path.lua\n", include_str!("locks/fast_path.lua"));
         Self { hash: redis::Script::new(&text).get_hash().to_owned(), text }
     }
 
@@ -50,8 +57,8 @@ impl Script {
     /// Runs the script. A restarted server does not have it any more; then the whole text is sent.
     pub(super) async fn run(
         &self,
-        link: &Link,
-        call: Call<'_>,
+        connections: &Connections,
+        call: ScriptCall<'_>,
         with: impl Fn(&mut Cmd),
     ) -> RedisResult<Value> {
         let cmd = |name: &str, script: &str| {
@@ -60,37 +67,40 @@ impl Script {
             with(&mut cmd);
             cmd
         };
-        let reply = call.send(link, &cmd("EVALSHA", &self.hash)).await;
+        let reply = call.send(connections, &cmd("EVALSHA", &self.hash)).await;
         match reply {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                call.send(link, &cmd("EVAL", &self.text)).await
+                call.send(connections, &cmd("EVAL", &self.text)).await
             }
             reply => reply,
         }
     }
 }
 
+/// Returns the time argument of a script: empty for the server's clock.
+pub(super) fn script_time(clock: Option<&Clock>) -> String {
+    clock.map(|clock| clock.now().as_micros().to_string()).unwrap_or_default()
+}
+
 /// Lease for which a script runs, and the command that follows it.
 #[derive(Clone, Copy)]
-pub(super) struct Call<'a> {
+pub(super) struct ScriptCall<'a> {
     pub(super) lease: Option<&'a LeaseId>,
     pub(super) then: Option<&'a Cmd>,
     pub(super) repeat: Repeat,
 }
 
-impl Call<'_> {
+impl ScriptCall<'_> {
     /// Returns a call that belongs to no lease and has no second command.
-    pub(super) fn plain(repeat: impl Into<Repeat>) -> Self {
+    pub(super) fn new(repeat: impl Into<Repeat>) -> Self {
         Self { lease: None, then: None, repeat: repeat.into() }
     }
-}
 
-impl Call<'_> {
-    async fn send(&self, link: &Link, cmd: &Cmd) -> RedisResult<Value> {
-        let order = Order { cmd, then: self.then, repeat: self.repeat };
+    async fn send(&self, connections: &Connections, cmd: &Cmd) -> RedisResult<Value> {
+        let request = Request { cmd, then: self.then, repeat: self.repeat };
         match self.lease {
-            Some(lease) => link.send_for(lease, order).await,
-            None => link.send(order).await,
+            Some(lease) => connections.send_for(lease, request).await,
+            None => connections.send(request).await,
         }
     }
 }

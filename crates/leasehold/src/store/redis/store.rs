@@ -4,13 +4,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::docs::Docs;
-use super::line::Opener;
-use super::link::Link;
+use super::connection::{Connections, Connector};
+use super::documents::Documents;
+use super::error::{explain, timed_out, unknown_service};
 use super::locks::Locks;
 use super::options::RedisOptions;
 use super::tasks::Tasks;
-use super::trouble::{explain, late, unknown_service};
 use crate::Result;
 use crate::model::{Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp, Ttl};
 use crate::store::wake::{self, Reach};
@@ -23,29 +22,33 @@ use crate::store::{
 pub struct RedisStore {
     locks: Locks,
     tasks: Tasks,
-    docs: Docs,
+    docs: Documents,
     options: RedisOptions,
 }
 
+/// Timeout for replicas to acknowledge a write, in milliseconds.
+pub(super) const REPLICA_TIMEOUT_MILLIS: u32 = 1000;
 /// Maximum duration of a call, including retries.
-pub(super) const DEADLINE: Duration = Duration::from_secs(5);
-/// Poll interval of waiters: the maximum delay caused by a lost wake-up.
-pub(super) const POLL: Duration = Duration::from_millis(250);
+pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Poll interval of waiters: the maximum delay caused by a lost notification.
+pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 impl RedisStore {
     /// Connects, and warns about settings of the server that would break a guarantee. Changes none
     /// of them.
     pub async fn connect(options: RedisOptions) -> Result<Self> {
-        let opener = Opener::new(&options)?;
-        let link = match Link::open(opener).await {
-            Err((error, opener)) if !opener.knows_service(&error).await => {
-                return Err(unknown_service(&options.shown));
+        let connector = Connector::new(&options)?;
+        let connections = match Connections::open(connector).await {
+            Err((error, connector)) if !connector.knows_service(&error).await => {
+                return Err(unknown_service(&options.display_url));
             }
-            link => link.map_err(|(error, _)| explain(&options.shown, error))?,
+            connections => connections.map_err(|(error, _)| explain(&options.display_url, error))?,
         };
-        let locks = Locks::new(link, &options);
-        let (tasks, docs) =
-            (Tasks::new(locks.link.clone(), &options), Docs::new(locks.link.clone(), &options));
+        let locks = Locks::new(connections, &options);
+        let (tasks, docs) = (
+            Tasks::new(locks.connections.clone(), &options),
+            Documents::new(locks.connections.clone(), &options),
+        );
         let store = Self { locks, tasks, docs, options };
         store.check().await?;
         Ok(store)
@@ -53,10 +56,10 @@ impl RedisStore {
 
     /// Fails on permanent problems; logs a warning for settings that are only dangerous.
     async fn check(&self) -> Result<()> {
-        for finding in super::health::settings(&self.locks, &self.options).await? {
-            if let Some(concern) = finding.concern {
-                let (store, name, code) = (&self.locks.shown, finding.name, concern.code);
-                tracing::warn!(%store, code, "{name}: {}; {}", finding.detail, concern.hint);
+        for check in super::health::settings(&self.locks, &self.options).await? {
+            if let Some(concern) = check.concern {
+                let (store, name, code) = (&self.locks.display_url, check.name, concern.code);
+                tracing::warn!(%store, code, "{name}: {}; {}", check.detail, concern.hint);
             }
         }
         Ok(())
@@ -65,7 +68,7 @@ impl RedisStore {
 
 impl std::fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RedisStore").field("url", &self.locks.shown).finish_non_exhaustive()
+        f.debug_struct("RedisStore").field("url", &self.locks.display_url).finish_non_exhaustive()
     }
 }
 
@@ -75,7 +78,7 @@ pub(super) const fn capabilities() -> Capabilities {
         engine: "redis",
         hosts: Hosts::Many,
         min_ttl: Ttl::from_millis(100),
-        poll: POLL,
+        poll: POLL_INTERVAL,
         wakes: true,
         detects_dead_processes: false,
         lasting: true,
@@ -95,7 +98,7 @@ impl Store for RedisStore {
     }
 
     fn url(&self) -> String {
-        self.locks.shown.clone()
+        self.locks.display_url.clone()
     }
 
     fn locks(&self) -> &dyn LockStore {
@@ -111,7 +114,7 @@ impl Store for RedisStore {
     }
 
     fn subscribe(&self, to: Recipient, on_notice: OnNotice) -> Subscription {
-        self.locks.inbox.hear(&self.locks.link);
+        self.locks.subscriber.subscribe(&self.locks.connections);
         wake::subscribe(to, on_notice)
     }
 
@@ -127,8 +130,8 @@ impl Store for RedisStore {
 #[async_trait]
 impl LockStore for RedisStore {
     async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
-        let applied = tokio::time::timeout(DEADLINE, self.locks.apply(name, op)).await;
-        applied.unwrap_or_else(|_| Err(late(&self.locks.shown)))
+        let applied = tokio::time::timeout(CALL_TIMEOUT, self.locks.apply(name, op)).await;
+        applied.unwrap_or_else(|_| Err(timed_out(&self.locks.display_url)))
     }
 
     async fn get(&self, name: &LockName) -> Result<Option<LockRecord>> {
@@ -139,12 +142,12 @@ impl LockStore for RedisStore {
         self.locks.peek(name, waiter).await
     }
 
-    async fn list(&self, ask: &ListLocks) -> Result<Page<LockRecord>> {
-        self.locks.list(ask).await
+    async fn list(&self, query: &ListLocks) -> Result<Page<LockRecord>> {
+        self.locks.list(query).await
     }
 
-    async fn history(&self, ask: &ListEvents) -> Result<Page<Event>> {
-        self.locks.history(ask).await
+    async fn history(&self, query: &ListEvents) -> Result<Page<Event>> {
+        self.locks.history(query).await
     }
 
     async fn now(&self) -> Result<Timestamp> {
@@ -152,8 +155,8 @@ impl LockStore for RedisStore {
     }
 
     fn changes(&self, lock: Option<&LockName>, waiter: &LeaseId) -> WaiterSubscription {
-        self.locks.inbox.hear(&self.locks.link);
-        self.locks.waiters.changes(lock, *waiter, Reach::Process, POLL)
+        self.locks.subscriber.subscribe(&self.locks.connections);
+        self.locks.waiters.changes(lock, *waiter, Reach::Process, POLL_INTERVAL)
     }
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {

@@ -5,12 +5,10 @@ use std::sync::LazyLock;
 use futures_util::FutureExt;
 use redis::{Cmd, Value};
 
-use super::super::locks::WAIT_MILLIS;
-use super::super::packed::unreadable;
-use super::super::scripts::{Call, Script};
-use super::super::store::DEADLINE;
-use super::super::trouble::{explain, late};
-use super::record::Stored;
+use super::super::error::{explain, timed_out, unreadable};
+use super::super::scripts::{Script, ScriptCall, script_time};
+use super::super::store::{CALL_TIMEOUT, REPLICA_TIMEOUT_MILLIS};
+use super::codec::Stored;
 use super::store::Tasks;
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{QueueName, Timestamp};
@@ -26,12 +24,12 @@ macro_rules! script {
 script! {
     ENQUEUE = "enqueue.lua";
     LEASE = "lease.lua";
-    BEAT = "beat.lua";
+    HEARTBEAT = "heartbeat.lua";
     SETTLE = "settle.lua";
-    SWAP = "swap.lua";
+    COMPARE_AND_SWAP = "compare_and_swap.lua";
     READ = "read.lua";
     RECOVER = "recover.lua";
-    TIDY = "tidy.lua";
+    RETENTION = "retention.lua";
     QUEUES = "queues.lua";
 }
 
@@ -53,34 +51,34 @@ impl Tasks {
         with: impl Fn(&mut Cmd) + Send + Sync,
         then: Option<&Cmd>,
     ) -> Result<Value> {
-        let now = self.clock.as_ref().map(|clock| clock.now().as_micros().to_string()).unwrap_or_default();
-        let publish = if self.link.is_cluster() { "SPUBLISH" } else { "PUBLISH" };
+        let now = script_time(self.clock.as_ref());
+        let publish = if self.connections.is_cluster() { "SPUBLISH" } else { "PUBLISH" };
         let all = |cmd: &mut Cmd| {
-            cmd.arg(1).arg(&self.key).arg(&now).arg(self.bell.channel()).arg(publish);
+            cmd.arg(1).arg(&self.key).arg(&now).arg(self.notifier.channel()).arg(publish);
             with(cmd);
         };
         // Boxed: the nested futures would be too deep for the compiler.
-        let reply = script.run(&self.link, Call { then, ..Call::plain(call) }, all).boxed();
-        match tokio::time::timeout(DEADLINE, reply).await {
-            Ok(reply) => reply.map_err(|error| explain(&self.shown, error)),
-            Err(_) => Err(late(&self.shown)),
+        let reply = script.run(&self.connections, ScriptCall { then, ..ScriptCall::new(call) }, all).boxed();
+        match tokio::time::timeout(CALL_TIMEOUT, reply).await {
+            Ok(reply) => reply.map_err(|error| explain(&self.display_url, error)),
+            Err(_) => Err(timed_out(&self.display_url)),
         }
     }
 
-    /// Runs a script that may have made tasks ready, and wakes workers of this process that wait
-    /// for them.
-    pub(super) async fn run_and_ring(
+    /// Runs a script that may have made tasks ready, and notifies workers of this process that
+    /// wait for them.
+    pub(super) async fn run_and_notify(
         &self,
         call: TaskCall,
         script: &Script,
         with: impl Fn(&mut Cmd) + Send + Sync,
     ) -> Result<Reply> {
         let mut reply = self.run_to_replicas(call, script, with).await?;
-        let mut bells = Reply::of(reply.next()?)?;
-        while !bells.is_empty() {
-            let (queue, tasks) = (bells.text()?, bells.number()?);
-            let queue = QueueName::new(queue).map_err(|_| wrong())?;
-            self.bell.ring(&queue, usize::try_from(tasks).unwrap_or(0));
+        let mut newly_ready = Reply::of(reply.next()?)?;
+        while !newly_ready.is_empty() {
+            let (queue, tasks) = (newly_ready.text()?, newly_ready.number()?);
+            let queue = QueueName::new(queue).map_err(|_| unexpected_reply())?;
+            self.notifier.notify(&queue, usize::try_from(tasks).unwrap_or(0));
         }
         Ok(reply)
     }
@@ -96,15 +94,15 @@ impl Tasks {
         if self.wait_replicas == 0 {
             return Reply::of(self.run(call, script, with).await?);
         }
-        let wait = redis::cmd("WAIT").arg(self.wait_replicas).arg(WAIT_MILLIS).take();
+        let wait = redis::cmd("WAIT").arg(self.wait_replicas).arg(REPLICA_TIMEOUT_MILLIS).take();
         let mut both = Reply::of(self.run_then(call, script, with, Some(&wait)).await?)?;
         let (reply, replicas) = (both.list()?, both.number()?);
         if replicas < i64::from(self.wait_replicas) {
-            let (wanted, store) = (self.wait_replicas, &self.shown);
+            let (wanted, store) = (self.wait_replicas, &self.display_url);
             let message = format!(
                 "{replicas} of {wanted} replicas of the store {store} have acknowledged a change of tasks"
             );
-            let hint = "try again; look at the replicas, or ask for fewer with ?wait_replicas=…";
+            let hint = "retry; check the replicas, or require fewer with ?wait_replicas=…";
             return Err(Error::store(StoreErrorKind::Unavailable, message, hint));
         }
         Ok(reply)
@@ -114,8 +112,8 @@ impl Tasks {
     pub(super) async fn read(&self, with: impl Fn(&mut Cmd) + Send + Sync) -> Result<Read> {
         let mut reply = Reply::of(self.run(TaskCall::Get, &READ, with).await?)?;
         let (now, stored) = (reply.time()?, reply.stored()?);
-        let looked_at = usize::try_from(reply.number()?).map_err(|_| wrong())?;
-        Ok(Read { now, stored, looked_at, all: i64::try_from(looked_at).ok() == Some(reply.number()?) })
+        let examined = usize::try_from(reply.number()?).map_err(|_| unexpected_reply())?;
+        Ok(Read { now, stored, examined, all: i64::try_from(examined).ok() == Some(reply.number()?) })
     }
 }
 
@@ -124,7 +122,7 @@ pub(super) struct Read {
     pub(super) now: Timestamp,
     pub(super) stored: Vec<Stored>,
     /// Number of requested or found ids that were read: the script stops when its reply is large.
-    pub(super) looked_at: usize,
+    pub(super) examined: usize,
     /// Whether these were all ids.
     pub(super) all: bool,
 }
@@ -136,7 +134,7 @@ impl Reply {
     pub(super) fn of(value: Value) -> Result<Self> {
         match value {
             Value::Array(values) => Ok(Self(values.into_iter())),
-            _ => Err(wrong()),
+            _ => Err(unexpected_reply()),
         }
     }
 
@@ -145,7 +143,7 @@ impl Reply {
     }
 
     pub(super) fn next(&mut self) -> Result<Value> {
-        self.0.next().ok_or_else(wrong)
+        self.0.next().ok_or_else(unexpected_reply)
     }
 
     pub(super) fn list(&mut self) -> Result<Self> {
@@ -155,23 +153,23 @@ impl Reply {
     pub(super) fn number(&mut self) -> Result<i64> {
         match self.next()? {
             Value::Int(number) => Ok(number),
-            _ => Err(wrong()),
+            _ => Err(unexpected_reply()),
         }
     }
 
     pub(super) fn bytes(&mut self) -> Result<Vec<u8>> {
         match self.next()? {
             Value::BulkString(bytes) => Ok(bytes),
-            _ => Err(wrong()),
+            _ => Err(unexpected_reply()),
         }
     }
 
     pub(super) fn text(&mut self) -> Result<String> {
-        String::from_utf8(self.bytes()?).map_err(|_| wrong())
+        String::from_utf8(self.bytes()?).map_err(|_| unexpected_reply())
     }
 
     pub(super) fn time(&mut self) -> Result<Timestamp> {
-        u64::try_from(self.number()?).map(Timestamp::from_micros).map_err(|_| wrong())
+        u64::try_from(self.number()?).map(Timestamp::from_micros).map_err(|_| unexpected_reply())
     }
 
     /// Reads tasks: id, record and payload of each.
@@ -186,6 +184,6 @@ impl Reply {
     }
 }
 
-pub(super) fn wrong() -> Error {
-    unreadable("the answer of a script")
+pub(super) fn unexpected_reply() -> Error {
+    unreadable("the reply of a script")
 }

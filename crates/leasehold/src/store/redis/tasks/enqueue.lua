@@ -1,18 +1,20 @@
--- Adds tasks, all in this one step.
--- ARGV: for each its id, how it is asked for, the names and the rest of its record, and its payload if that is kept apart.
+-- Enqueues tasks, all of them in one step.
+-- ARGV: for each task its id, its arguments, the static end of its record, and its payload if that
+--       is stored separately.
 
-local ASK = '>Bc8hI4BI4c8I8Bc0'
+local ARGUMENTS = '>Bc8hI4BI4c8I8Bc0'
 local NOW, AT = 0, 1
 local REUSE_FAILED, REUSE_FINISHED = 1, 2
 local NO_LIMIT = 4294967295
 local queues, added, answers, earliest = {}, {}, {}, {}
-local records, ids = many('HSET', TASKS), many('ZADD', base .. 'ids')
+local records, ids = batched('HSET', TASKS), batched('ZADD', base .. 'ids')
 
--- Whether a key that is in use keeps this task out; the answer if so, else the task that loses it. Only if it keeps it out
--- does it matter whether both are about the same, by this fingerprint or by that of earlier versions.
-local function taken(queue, key, fingerprint, old_fingerprint, reuse)
-  -- Perhaps it came with this very call.
-  write_batch()
+-- Checks whether the key is in use. Returns the answer if the key rejects this task, else the task
+-- that loses the key. Only a rejection compares the fingerprints, also with the fingerprint of
+-- earlier versions.
+local function check_key(queue, key, fingerprint, old_fingerprint, reuse)
+  -- The earlier task may be part of this call.
+  flush_batch()
   local earlier = call('HGET', base .. 'k:' .. queue, key)
   local task = earlier and load(earlier)
   if not task then
@@ -25,33 +27,34 @@ local function taken(queue, key, fingerprint, old_fingerprint, reuse)
   return (same and 'd' or 'k') .. earlier
 end
 
--- The head of a lock in a queue, if more of that queue have or await the lock than there is room for.
-local function no_room(lock, queue, room)
-  if lock == '' or room == NO_LIMIT then
+-- Returns the head of a lock in a queue, if the number of its blocked tasks has reached the limit.
+local function full_lock_head(lock, queue, limit)
+  if lock == '' or limit == NO_LIMIT then
     return nil
   end
   local chain = chain_of(lock, queue)
   local head = call('HGET', HEADS, chain)
-  if head and call('ZCARD', waiting_key(chain)) >= room then
+  if head and call('ZCARD', waiting_key(chain)) >= limit then
     return head
   end
   return nil
 end
 
-local function add(id, ask, names, payload)
+local function add(id, arguments, static, payload)
   if added[id] or call('HEXISTS', TASKS, id) == 1 then
     return 'a'
   end
-  local when, run_at, priority, attempts, reuse, room, old_fingerprint, wanted, key = open(ASK, ask)
-  local queue, lock, fingerprint = open('>Bc0Bc0c8', names)
+  local when, run_at, priority, attempts, reuse, limit, old_fingerprint, runner_deadline, key =
+    decode(ARGUMENTS, arguments)
+  local queue, lock, fingerprint = decode('>Bc0Bc0c8', static)
   local answer, earlier
   if key ~= '' then
-    answer, earlier = taken(queue, key, fingerprint, old_fingerprint, reuse)
+    answer, earlier = check_key(queue, key, fingerprint, old_fingerprint, reuse)
     if answer then
       return answer
     end
   end
-  local head = no_room(lock, queue, room)
+  local head = full_lock_head(lock, queue, limit)
   if head then
     return 'f' .. head
   end
@@ -64,33 +67,33 @@ local function add(id, ask, names, payload)
   end
   local due = now
   if when == NOW then
-    run_at = pack('>I8', now)
+    run_at = encode('>I8', now)
   elseif when == AT then
-    due = open('>I8', run_at)
+    due = decode('>I8', run_at)
   else
-    due = now + open('>I8', run_at)
-    run_at = pack('>I8', due)
+    due = now + decode('>I8', run_at)
+    run_at = encode('>I8', due)
   end
   local state, blocked = due > now and SCHEDULED or PENDING, false
   if lock ~= '' and state == PENDING and call('HSETNX', HEADS, chain_of(lock, queue), id) == 0 then
     state, blocked = BLOCKED, true
-    call('ZADD', waiting_key(chain_of(lock, queue)), now - STEP * priority, run_at .. id)
+    call('ZADD', waiting_key(chain_of(lock, queue)), now - PRIORITY_STEP * priority, run_at .. id)
   elseif state == PENDING then
-    gather(many('ZADD', base .. 'r:' .. queue), now - STEP * priority, run_at .. id)
-    woken[queue] = (woken[queue] or 0) + 1
+    append(batched('ZADD', base .. 'r:' .. queue), now - PRIORITY_STEP * priority, run_at .. id)
+    newly_ready[queue] = (newly_ready[queue] or 0) + 1
   else
-    gather(many('ZADD', base .. 's:' .. queue), due, run_at .. id)
+    append(batched('ZADD', base .. 's:' .. queue), due, run_at .. id)
     earliest[queue] = math.min(earliest[queue] or due, due)
   end
   count(queue, state, 1)
-  if wanted > 0 then
-    wanted = now + wanted
-    call('ZADD', RUNS, wanted, id)
+  if runner_deadline > 0 then
+    runner_deadline = now + runner_deadline
+    call('ZADD', DEADLINES, runner_deadline, id)
   end
-  local format, ending = close_format(lock, wanted)
-  local record = pack(BASE, format, state, 0, payload == '' and 0 or 1, 0, 0, priority, attempts, run_at, now, now)
-  gather(records, id, record .. names .. ending)
-  gather(ids, 0, id)
+  local format, suffix = choose_format(lock, runner_deadline)
+  local record = encode(BASE, format, state, 0, payload == '' and 0 or 1, 0, 0, priority, attempts, run_at, now, now)
+  append(records, id, record .. static .. suffix)
+  append(ids, 0, id)
   if payload ~= '' then
     call('HSET', base .. 'payload', id, payload)
   end
@@ -100,16 +103,17 @@ local function add(id, ask, names, payload)
   end
   added[id] = true
   if blocked then
-    -- It may come before a head that does not run yet; that may have come with this very call.
-    write_batch()
+    -- This task may rank before a head that is not running yet, and the head may be part of this
+    -- call.
+    flush_batch()
     elect(lock, queue)
   end
   return 'a'
 end
 
 for at = 4, #ARGV, 4 do
-  local key = select(8, open(ASK, ARGV[at + 1]))
-  local earlier = key ~= '' and call('HGET', base .. 'k:' .. open('>Bc0', ARGV[at + 2]), key)
+  local key = select(8, decode(ARGUMENTS, ARGV[at + 1]))
+  local earlier = key ~= '' and call('HGET', base .. 'k:' .. decode('>Bc0', ARGV[at + 2]), key)
   if earlier then
     load(earlier)
   end
@@ -118,6 +122,6 @@ for at = 4, #ARGV, 4 do
   answers[#answers + 1] = add(ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3])
 end
 for queue, due in pairs(earliest) do
-  note(DUE, queue, due)
+  index_earliest(DUE, queue, due)
 end
-return { bells(), answers }
+return { flush_and_notify(), answers }

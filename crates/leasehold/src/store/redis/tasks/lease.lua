@@ -1,14 +1,15 @@
--- Gives a worker what is next.
--- ARGV: the worker, how long each lease lasts, how many at most, whether workers of this store wait ('1'), how many tasks
---       the worker starts at once, whether it has no other task ('1'), how many of the answer it has already, whether
---       leases that have run out are to be ended first ('1'), how many bytes of payload fill the answer, the queues.
+-- Leases the next tasks to a worker.
+-- ARGV: worker, TTL of each lease, maximum number of tasks, whether workers of this store wait
+--       ('1'), number of tasks that the worker starts immediately, whether it has no other task
+--       ('1'), number of tasks already leased in this call, whether expired leases must be ended
+--       first ('1'), maximum number of payload bytes, queues.
 
 local worker, ttl, max = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
-local begin, idle, given = tonumber(ARGV[8]), ARGV[9], tonumber(ARGV[10])
+local start_limit, idle, leased_count = tonumber(ARGV[8]), ARGV[9], tonumber(ARGV[10])
 local full, bytes = tonumber(ARGV[12]), 0
 local QUEUES_AT = 13
-if ARGV[11] == '1' and #call('ZRANGEBYSCORE', RUNS, '-inf', now, 'LIMIT', 0, 1) > 0 then
-  -- The rules end them; then the caller asks again.
+if ARGV[11] == '1' and #call('ZRANGEBYSCORE', DEADLINES, '-inf', now, 'LIMIT', 0, 1) > 0 then
+  -- The caller ends them by the slow path and then repeats the call.
   return { {}, now, '', {}, 2 }
 end
 local queues = {}
@@ -20,21 +21,21 @@ end
 promote(queues)
 write_counts()
 
--- The first of all these queues: they are one line.
-local function first()
+-- Returns the next tasks of all these queues in one common order.
+local function next_tasks()
   local found = {}
   for _, queue in ipairs(queues) do
     local ready = base .. 'r:' .. queue
-    local taken = many('ZREM', ready)
+    local removals = batched('ZREM', ready)
     if #queues == 1 then
       for at, member in ipairs(call('ZRANGE', ready, 0, max - 1)) do
-        found[at] = { member = member, taken = taken }
+        found[at] = { member = member, removals = removals }
       end
       return found
     end
     local members = call('ZRANGE', ready, 0, max - 1, 'WITHSCORES')
     for at = 1, #members, 2 do
-      found[#found + 1] = { member = members[at], rank = tonumber(members[at + 1]), taken = taken }
+      found[#found + 1] = { member = members[at], rank = tonumber(members[at + 1]), removals = removals }
     end
   end
   table.sort(found, function(one, other)
@@ -47,25 +48,26 @@ local function first()
 end
 
 local ids, members, leased, more = {}, {}, {}, 0
-for at, task in ipairs(first()) do
+for at, task in ipairs(next_tasks()) do
   if at > max then
     break
   end
   ids[at], members[at] = string.sub(task.member, 9), task
 end
 local records = #ids > 0 and call('HMGET', TASKS, unpack(ids)) or {}
-local ends, written, runs = now + ttl, many('HSET', TASKS), many('ZADD', RUNS)
+local expires_at, written, deadlines = now + ttl, batched('HSET', TASKS), batched('ZADD', DEADLINES)
 
--- What `runs_alone`, `may_be_fetched_ahead` and `gives` of model/task/begin.rs do: nil if the answer ends before the task,
--- else whether it counts as begun, and whether it runs alone.
-local function gives(token, attempt, attempts, expiries)
+-- Implements `runs_alone`, `may_be_fetched_ahead` and `gives` of model/task/begin.rs. Returns nil
+-- if the reply ends before the task, else whether the task counts as begun and whether it runs
+-- alone.
+local function check_leasable(token, attempt, attempts, expiries)
   if expiries >= 2 or (expiries > 0 and attempt + 1 >= attempts) then
-    if given > 0 then
+    if leased_count > 0 then
       return nil
     end
     return idle == '1' and 1 or 0, true
   end
-  if given < begin then
+  if leased_count < start_limit then
     return 1, false
   end
   if token == 0 and attempts > 1 then
@@ -74,46 +76,49 @@ local function gives(token, attempt, attempts, expiries)
   return nil
 end
 
--- What `open_task` and `close_task` would do, without a table for each task: this is what is done most. Says whether the
--- task was given, and whether it runs alone.
-local function lease(id, record, taken, member)
-  local whole, format, ending = record, FORMAT, ''
+-- Leases one task. Does the same as `decode_task` and `encode_task` without a table for each task,
+-- because this is the most frequent operation. Returns whether the task was leased, and whether it
+-- runs alone.
+local function lease(id, record, removals, member)
+  local full_record, format, suffix = record, FORMAT, ''
   if string.byte(record) == WITH_DEADLINE then
-    format, ending = WITH_DEADLINE, string.sub(whole, -8)
+    format, suffix = WITH_DEADLINE, string.sub(full_record, -8)
   end
-  record = open_format(record)
-  local _, _, archived, apart, keyless, changed, priority, attempts, run_at, ready_at, created_at, names_at =
-    open(BASE, record)
+  record = split_deadline(record)
+  local _, _, archived, external_payload, keyless, changed, priority, attempts, run_at, ready_at, created_at,
+    static_at = decode(BASE, record)
   local attempt, token, version, expiries, rest = 0, 0, 1, 0, nil
-  local task = changed == 1 and open_task(id, whole)
+  local task = changed == 1 and decode_task(id, full_record)
   if task then
     attempt, token, version, expiries = task.attempt, task.token, task.version, task.expiries
   end
-  local begun, alone = gives(token, attempt, attempts, expiries)
+  local begun, alone = check_leasable(token, attempt, attempts, expiries)
   if not begun then
     return false, false
   end
-  given = given + 1
-  gather(taken, member)
+  leased_count = leased_count + 1
+  append(removals, member)
   if task then
-    said(task)[PROGRESS] = ''
-    rest = string.sub(record, task.names_at, task.said_at - 1) .. close_said(task)
+    extras(task)[PROGRESS] = ''
+    rest = string.sub(record, task.static_at, task.extras_at - 1) .. encode_extras(task)
   else
-    rest = string.sub(record, names_at)
+    rest = string.sub(record, static_at)
   end
-  local queue = open('>Bc0', rest)
+  local queue = decode('>Bc0', rest)
   count(queue, PENDING, -1)
   count(queue, RUNNING, 1)
-  if woken[queue] then
-    woken[queue] = woken[queue] - 1
+  if newly_ready[queue] then
+    newly_ready[queue] = newly_ready[queue] - 1
   end
   token = math.min(math.max(token + 1, now), MAX_TOKEN)
-  record = pack(BASE, format, RUNNING, archived, apart, keyless, 1, priority, attempts, run_at, ready_at, created_at)
-    .. pack(CHANGED, attempt + 1, token, version + 1, now, now, ends, 0, begun, expiries, #worker, worker) .. rest .. ending
-  gather(written, id, record)
-  gather(runs, ends, id)
-  local payload = apart == 1 and call('HGET', base .. 'payload', id) or ''
-  -- Those that are not kept apart are too short to fill an answer of one script.
+  record = encode(BASE, format, RUNNING, archived, external_payload, keyless, 1, priority, attempts, run_at,
+      ready_at, created_at)
+    .. encode(CHANGED, attempt + 1, token, version + 1, now, now, expires_at, 0, begun, expiries, #worker,
+      worker) .. rest .. suffix
+  append(written, id, record)
+  append(deadlines, expires_at, id)
+  local payload = external_payload == 1 and call('HGET', base .. 'payload', id) or ''
+  -- Payloads that are not stored separately are too short to fill the reply of one script.
   bytes = bytes + #payload
   leased[#leased + 1] = id
   leased[#leased + 1] = record
@@ -132,14 +137,14 @@ for at, id in ipairs(ids) do
   end
   local task = members[at]
   if records[at] then
-    local is_given
-    is_given, alone = lease(id, records[at], task.taken, task.member)
-    if not is_given then
+    local is_leased
+    is_leased, alone = lease(id, records[at], task.removals, task.member)
+    if not is_leased then
       more = 1
       break
     end
   else
-    gather(task.taken, task.member)
+    append(task.removals, task.member)
   end
 end
 
@@ -152,14 +157,15 @@ if #leased < 3 * max and bytes < full then
     end
   end
 end
--- What was put in line and not taken is for others who wait, before this store is one of them.
-for queue, tasks in pairs(woken) do
-  woken[queue] = tasks > 0 and tasks or nil
+-- Promoted tasks that were not leased go to other waiting stores, before this store registers as
+-- one of them.
+for queue, tasks in pairs(newly_ready) do
+  newly_ready[queue] = tasks > 0 and tasks or nil
 end
-local left = bells()
+local own_share = flush_and_notify()
 if ARGV[7] == '1' then
   for at = QUEUES_AT, #ARGV do
-    call('ZADD', base .. 'w:' .. ARGV[at], 'NX', now, own)
+    call('ZADD', base .. 'w:' .. ARGV[at], 'NX', now, own_channel)
   end
 end
-return { left, now, next_due, leased, more }
+return { own_share, now, next_due, leased, more }

@@ -2,13 +2,13 @@
 //! worker may lease from several queues at once, and tasks that are added together are added
 //! completely or not at all.
 
-mod bell;
+mod batched;
 mod call;
-mod hot;
-mod listing;
+mod codec;
+mod compare_and_swap;
+mod notifier;
+mod queries;
 mod queues;
-mod rare;
-mod record;
 mod store;
 
 pub(super) use store::Tasks;

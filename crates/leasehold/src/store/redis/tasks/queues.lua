@@ -1,5 +1,5 @@
--- The queues with their counts; or a pause for one of them, or the end of it.
--- ARGV: nothing; or the queue and the pause, empty for its end.
+-- Lists the queues with their counts; or pauses or resumes one queue.
+-- ARGV: nothing; or queue and pause (empty: resume).
 
 if ARGV[4] then
   local queue, pause = ARGV[4], ARGV[5]
@@ -10,9 +10,9 @@ if ARGV[4] then
     call('HSET', base .. 'q:' .. queue, 'pause', pause)
   else
     call('HDEL', base .. 'q:' .. queue, 'pause')
-    woken[queue] = call('ZCARD', base .. 'r:' .. queue)
+    newly_ready[queue] = call('ZCARD', base .. 'r:' .. queue)
   end
-  return { bells(), 1 }
+  return { flush_and_notify(), 1 }
 end
 
 local found = {}

@@ -2,9 +2,9 @@
 
 use redis::Cmd;
 
-use super::super::trouble::explain;
-use super::call::{QUEUES, TIDY, wrong};
-use super::record;
+use super::super::error::explain;
+use super::call::{QUEUES, RETENTION, unexpected_reply};
+use super::codec;
 use super::store::{CHUNK, Tasks};
 use crate::Result;
 use crate::model::{Counts, FinishedFilter, Pause, QueueName, QueueStatus, Timestamp, WorkerStatus};
@@ -12,21 +12,21 @@ use crate::store::TaskStore;
 use crate::store::protocol::TaskCall;
 
 impl Tasks {
-    pub(super) async fn all_queues(&self) -> Result<Vec<QueueStatus>> {
-        let mut found = self.run_and_ring(TaskCall::Queues, &QUEUES, |_| {}).await?.list()?;
+    pub(super) async fn list_queues(&self) -> Result<Vec<QueueStatus>> {
+        let mut found = self.run_and_notify(TaskCall::Queues, &QUEUES, |_| {}).await?.list()?;
         let mut queues = Vec::new();
         while !found.is_empty() {
-            let queue = QueueName::new(found.text()?).map_err(|_| wrong())?;
+            let queue = QueueName::new(found.text()?).map_err(|_| unexpected_reply())?;
             let mut fields = found.list()?;
             let (mut counts, mut paused) = (Counts::default(), None);
             while !fields.is_empty() {
                 let (field, value) = (fields.text()?, fields.bytes()?);
                 if field == "pause" {
-                    paused = Some(serde_json::from_slice(&value).map_err(|_| wrong())?);
+                    paused = Some(serde_json::from_slice(&value).map_err(|_| unexpected_reply())?);
                 } else {
-                    let state = field.parse().ok().and_then(record::state).ok_or_else(wrong)?;
+                    let state = field.parse().ok().and_then(codec::state).ok_or_else(unexpected_reply)?;
                     let count = std::str::from_utf8(&value).ok().and_then(|value| value.parse().ok());
-                    counts.set(state, count.ok_or_else(wrong)?);
+                    counts.set(state, count.ok_or_else(unexpected_reply)?);
                 }
             }
             queues.push(QueueStatus { queue, counts, paused });
@@ -36,50 +36,50 @@ impl Tasks {
     }
 
     pub(super) async fn set_pause(&self, queue: &QueueName, pause: Option<Pause>) -> Result<bool> {
-        let pause = record::text(pause.as_ref())?;
+        let pause = codec::text(pause.as_ref())?;
         let with = |cmd: &mut Cmd| _ = cmd.arg(queue.as_str()).arg(&pause);
-        let mut reply = self.run_and_ring(TaskCall::Pause, &QUEUES, with).await?;
+        let mut reply = self.run_and_notify(TaskCall::Pause, &QUEUES, with).await?;
         Ok(reply.number()? == 1)
     }
 
-    pub(super) async fn all_workers(&self) -> Result<Vec<WorkerStatus>> {
+    pub(super) async fn list_workers(&self) -> Result<Vec<WorkerStatus>> {
         let now = self.now().await?;
-        let known: Vec<(Vec<u8>, Vec<u8>)> =
-            self.ask(redis::cmd("HGETALL").arg(format!("{}workers", self.base))).await?;
-        let status = |said: &[u8]| {
-            let (started_at, said) = said.split_first_chunk::<8>()?;
-            let (seen_at, info) = said.split_first_chunk::<8>()?;
+        let stored: Vec<(Vec<u8>, Vec<u8>)> =
+            self.query(redis::cmd("HGETALL").arg(format!("{}workers", self.base))).await?;
+        let status = |packed: &[u8]| {
+            let (started_at, packed) = packed.split_first_chunk::<8>()?;
+            let (seen_at, info) = packed.split_first_chunk::<8>()?;
             let time = |packed: &[u8; 8]| Timestamp::from_micros(u64::from_be_bytes(*packed));
             let info = serde_json::from_slice(info).ok()?;
             Some(WorkerStatus { info, started_at: time(started_at), seen_at: time(seen_at) })
         };
-        let mut workers = known
+        let mut workers = stored
             .iter()
-            .map(|(_, said)| status(said).ok_or_else(wrong))
+            .map(|(_, packed)| status(packed).ok_or_else(unexpected_reply))
             .collect::<Result<Vec<WorkerStatus>>>()?;
         workers.retain(|worker| now.since(worker.seen_at) < WorkerStatus::REMEMBERED.as_duration());
         workers.sort_unstable_by_key(|worker| worker.info.id);
         Ok(workers)
     }
 
-    pub(super) async fn tidy(&self, call: TaskCall, which: &FinishedFilter) -> Result<u64> {
-        let mut left = which.limit as usize;
-        let mut tidied = 0;
+    pub(super) async fn apply_retention(&self, call: TaskCall, filter: &FinishedFilter) -> Result<u64> {
+        let mut left = filter.limit as usize;
+        let mut total = 0;
         while left > 0 {
             let limit = left.min(CHUNK);
             let with = |cmd: &mut Cmd| {
-                cmd.arg(call.word()).arg(which.before.as_micros()).arg(limit);
-                cmd.arg(which.queue.as_ref().map_or("", |queue| queue.as_str()));
-                cmd.arg(which.state.map(|state| (state as u8).to_string()).unwrap_or_default());
+                cmd.arg(call.word()).arg(filter.before.as_micros()).arg(limit);
+                cmd.arg(filter.queue.as_ref().map_or("", |queue| queue.as_str()));
+                cmd.arg(filter.state.map(|state| (state as u8).to_string()).unwrap_or_default());
             };
-            let reply = self.run(call, &TIDY, with).await?;
+            let reply = self.run(call, &RETENTION, with).await?;
             let done: usize =
-                redis::from_redis_value(reply).map_err(|error| explain(&self.shown, error.into()))?;
-            (tidied, left) = (tidied + done as u64, left - done.min(left));
+                redis::from_redis_value(reply).map_err(|error| explain(&self.display_url, error.into()))?;
+            (total, left) = (total + done as u64, left - done.min(left));
             if done < limit {
                 break;
             }
         }
-        Ok(tidied)
+        Ok(total)
     }
 }

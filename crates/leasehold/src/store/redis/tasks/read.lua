@@ -1,10 +1,11 @@
 -- Reads tasks.
--- ARGV: which: 'these' and their ids; 'key', a queue and a key; 'expired' and how many at most, those whose lease has run
---       out; 'newest', before which id (empty: any) and how many, of all. Or 'ids', a state, a queue (empty: any), whether
---       those put away count too ('1'), and how many at most: only the ids, in no order, unless there are more.
+-- ARGV: 'by_id' and ids; or 'by_key', queue and key; or 'expired' and maximum number, for tasks
+--       whose lease has expired; or 'newest', id before which the tasks must be (empty: any) and
+--       maximum number. Or 'ids_by_state', state, queue (empty: any), whether archived tasks count,
+--       too ('1'), and maximum number: returns only the ids, unordered, or 'too_many'.
 
-local which, ids, FULL = ARGV[4], {}, 1048576
-if which == 'ids' then
+local selector, ids, MAX_BYTES = ARGV[4], {}, 1048576
+if selector == 'ids_by_state' then
   local state, keys, total = tonumber(ARGV[5]), {}, 0
   for _, queue in ipairs(ARGV[6] ~= '' and { ARGV[6] } or call('SMEMBERS', base .. 'queues')) do
     if state == SCHEDULED or state == PENDING then
@@ -15,10 +16,10 @@ if which == 'ids' then
       end
     end
   end
-  for _, key in ipairs(state == RUNNING and { RUNS } or keys) do
+  for _, key in ipairs(state == RUNNING and { DEADLINES } or keys) do
     total = total + call('ZCARD', key)
     if total > tonumber(ARGV[8]) then
-      return { now, 'many' }
+      return { now, 'too_many' }
     end
     for _, member in ipairs(call('ZRANGE', key, 0, -1)) do
       ids[#ids + 1] = string.sub(member, -16)
@@ -27,26 +28,27 @@ if which == 'ids' then
   return { now, ids }
 end
 
-if which == 'these' then
+if selector == 'by_id' then
   for at = 5, #ARGV do
     ids[#ids + 1] = ARGV[at]
   end
-elseif which == 'key' then
+elseif selector == 'by_key' then
   ids[1] = call('HGET', base .. 'k:' .. ARGV[5], ARGV[6]) or nil
-elseif which == 'expired' then
-  ids = call('ZRANGEBYSCORE', RUNS, '-inf', now, 'LIMIT', 0, ARGV[5])
-elseif which == 'newest' then
+elseif selector == 'expired' then
+  ids = call('ZRANGEBYSCORE', DEADLINES, '-inf', now, 'LIMIT', 0, ARGV[5])
+elseif selector == 'newest' then
   local from = ARGV[5] == '' and '+' or '(' .. ARGV[5]
   ids = call('ZREVRANGEBYLEX', base .. 'ids', from, '-', 'LIMIT', 0, ARGV[6])
 end
 
--- No more than fills an answer, but at least one; and how many were looked at for that.
-local found, looked_at, bytes = {}, 0, 0
+-- Stops when the reply is large, but returns at least one task. Also returns the number of examined
+-- ids.
+local found, examined, bytes = {}, 0, 0
 for at, id in ipairs(ids) do
-  if bytes >= FULL then
+  if bytes >= MAX_BYTES then
     break
   end
-  looked_at = at
+  examined = at
   local record = call('HGET', TASKS, id)
   if record then
     found[#found + 1] = id
@@ -55,4 +57,4 @@ for at, id in ipairs(ids) do
     bytes = bytes + #record + #found[#found]
   end
 end
-return { now, found, looked_at, #ids }
+return { now, found, examined, #ids }

@@ -1,15 +1,15 @@
--- Puts in line whatever is due, and forgets workers that have said nothing for long. Leases that have run out are ended
--- before this, by the rules.
+-- Promotes due tasks, and removes workers without a heartbeat for an hour. The caller has ended
+-- expired leases before, by the slow path.
 
-note_all()
-local queues = call('ZRANGEBYSCORE', DUE, '-inf', now, 'LIMIT', 0, PROMOTE)
+build_queue_indexes()
+local queues = call('ZRANGEBYSCORE', DUE, '-inf', now, 'LIMIT', 0, MAX_PROMOTED)
 local promoted = promote(queues)
 for _, queue in ipairs(queues) do
-  renote_due(queue)
+  refresh_due(queue)
 end
-local gone = call('ZRANGEBYSCORE', base .. 'seen', '-inf', now - 3600000000, 'LIMIT', 0, 1000)
-for _, worker in ipairs(gone) do
+local stale = call('ZRANGEBYSCORE', base .. 'seen', '-inf', now - 3600000000, 'LIMIT', 0, 1000)
+for _, worker in ipairs(stale) do
   call('HDEL', base .. 'workers', worker)
   call('ZREM', base .. 'seen', worker)
 end
-return { bells(), promoted }
+return { flush_and_notify(), promoted }

@@ -1,5 +1,5 @@
--- Ends attempts that went well.
--- ARGV: for each the task, the token and its result.
+-- Settles successful attempts.
+-- ARGV: for each attempt the task, the token and the result.
 
 local ids, settled = {}, {}
 for at = 4, #ARGV, 3 do
@@ -7,30 +7,31 @@ for at = 4, #ARGV, 3 do
 end
 local records = call('HMGET', TASKS, unpack(ids))
 
-local tasks, written, runs = {}, many('HSET', TASKS), many('ZREM', RUNS)
+local tasks, written, deadlines = {}, batched('HSET', TASKS), batched('ZREM', DEADLINES)
 for at, id in ipairs(ids) do
-  tasks[at] = records[at] and open_task(id, records[at])
+  tasks[at] = records[at] and decode_task(id, records[at])
 end
 
 for at, task in ipairs(tasks) do
   if not task or task.token ~= tonumber(ARGV[3 * at + 2]) then
     settled[at] = -1
   elseif task.state ~= RUNNING then
-    -- This settlement was made already: only its worker leaves a task with the token of its lease.
+    -- Repeated call, settled before: only the settlement by its worker leaves a task with the token
+    -- of its lease.
     settled[at] = task.state
   else
     settled[at] = SUCCEEDED
-    task.state, task.begun, task.lease_end, task.finished_at, task.wanted = SUCCEEDED, 0, 0, now, 0
+    task.state, task.begun, task.lease_expires_at, task.finished_at, task.runner_deadline = SUCCEEDED, 0, 0, now, 0
     task.version, task.updated_at = task.version + 1, now
     local result = ARGV[3 * at + 3]
-    if result ~= '' or task.said_at <= #task.record then
-      said(task)[RESULT] = result
-      said(task)[ERROR] = ''
+    if result ~= '' or task.extras_at <= #task.record then
+      extras(task)[RESULT] = result
+      extras(task)[ERROR] = ''
     end
-    gather(written, task.id, close_task(task))
-    gather(runs, task.id)
-    gather(many('ZADD', finished_key(0, SUCCEEDED, task.queue)), now, task.id)
-    note_over(task.queue, now)
+    append(written, task.id, encode_task(task))
+    append(deadlines, task.id)
+    append(batched('ZADD', finished_key(0, SUCCEEDED, task.queue)), now, task.id)
+    index_finished(task.queue, now)
     count(task.queue, RUNNING, -1)
     count(task.queue, SUCCEEDED, 1)
     if task.lock ~= '' then
@@ -39,4 +40,4 @@ for at, task in ipairs(tasks) do
     end
   end
 end
-return { bells(), settled }
+return { flush_and_notify(), settled }

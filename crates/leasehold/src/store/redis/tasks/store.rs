@@ -5,13 +5,13 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use redis::{Cmd, FromRedisValue};
 
-use super::super::link::Link;
+use super::super::connection::Connections;
+use super::super::error::explain;
 use super::super::options::RedisOptions;
-use super::super::store::POLL;
-use super::super::trouble::explain;
-use super::bell::Bell;
-use super::call::{RECOVER, wrong};
-use super::record::Stored;
+use super::super::store::POLL_INTERVAL;
+use super::call::{RECOVER, unexpected_reply};
+use super::codec::Stored;
+use super::notifier::TaskNotifier;
 use crate::Result;
 use crate::model::{
     Enqueued, FinishedFilter, HeartbeatResult, HeldTask, LeaseTasks, Leased, NewTask, Pause, QueueName,
@@ -54,44 +54,45 @@ impl<T> Chunks<T> for [T] {
 
 /// Tasks on Redis.
 pub(in super::super) struct Tasks {
-    pub(super) link: Arc<Link>,
+    pub(super) connections: Arc<Connections>,
     /// Key of the hash of all tasks. All other keys have the same prefix.
     pub(super) key: String,
     pub(super) base: String,
-    pub(super) bell: Bell,
+    pub(super) notifier: TaskNotifier,
     pub(super) clock: Option<Clock>,
-    pub(super) shown: String,
+    pub(super) display_url: String,
     pub(super) wait_replicas: u32,
 }
 
 impl Tasks {
-    pub(in super::super) fn new(link: Arc<Link>, options: &RedisOptions) -> Self {
+    pub(in super::super) fn new(connections: Arc<Connections>, options: &RedisOptions) -> Self {
         let base = format!("{}:{{t}}:", options.prefix);
         Self {
-            link,
+            connections,
             key: format!("{base}tasks"),
-            bell: Bell::new(&base),
+            notifier: TaskNotifier::new(&base),
             base,
             clock: options.clock.clone(),
-            shown: options.shown.clone(),
+            display_url: options.display_url.clone(),
             wait_replicas: options.wait_replicas,
         }
     }
 
-    pub(super) async fn ask<T: FromRedisValue>(&self, cmd: &Cmd) -> Result<T> {
-        let reply = self.link.send(cmd.into()).await.map_err(|error| explain(&self.shown, error))?;
-        redis::from_redis_value(reply).map_err(|error| explain(&self.shown, error.into()))
+    pub(super) async fn query<T: FromRedisValue>(&self, cmd: &Cmd) -> Result<T> {
+        let reply =
+            self.connections.send(cmd.into()).await.map_err(|error| explain(&self.display_url, error))?;
+        redis::from_redis_value(reply).map_err(|error| explain(&self.display_url, error.into()))
     }
 }
 
 #[async_trait]
 impl TaskStore for Tasks {
     async fn enqueue(&self, new: &[NewTask]) -> Result<Vec<Enqueued>> {
-        self.add(new).await
+        self.enqueue_batch(new).await
     }
 
-    async fn lease(&self, ask: &LeaseTasks) -> Result<Leased> {
-        self.give(ask).await
+    async fn lease(&self, request: &LeaseTasks) -> Result<Leased> {
+        self.lease_batch(request).await
     }
 
     async fn heartbeat(
@@ -100,17 +101,17 @@ impl TaskStore for Tasks {
         held: &[HeldTask],
         ttl: Ttl,
     ) -> Result<Vec<HeartbeatResult>> {
-        self.beat(worker, held, ttl).await
+        self.heartbeat_batch(worker, held, ttl).await
     }
 
     async fn leave(&self, worker: WorkerId) -> Result<()> {
         let mut cmd = redis::cmd("HDEL");
         cmd.arg(format!("{}workers", self.base)).arg(worker.as_uuid().as_bytes());
-        self.ask::<u64>(&cmd).await.map(drop)
+        self.query::<u64>(&cmd).await.map(drop)
     }
 
     async fn settle(&self, settle: &[Settle]) -> Result<Vec<Settled>> {
-        self.end(settle).await
+        self.settle_batch(settle).await
     }
 
     async fn change(&self, id: TaskId, op: &TaskOp) -> Result<Option<(TaskAnswer, Task)>> {
@@ -121,8 +122,8 @@ impl TaskStore for Tasks {
         let mut recovered = Recovered::default();
         let mut left = limit as usize;
         while left > 0 {
-            let most = left.min(CHUNK);
-            let (ended, all) = self.expire(most).await?;
+            let batch = left.min(CHUNK);
+            let (ended, all) = self.expire(batch).await?;
             for task in &ended {
                 match task.state {
                     TaskState::Failed => recovered.failed += 1,
@@ -131,31 +132,31 @@ impl TaskStore for Tasks {
                 }
             }
             left -= ended.len();
-            if ended.is_empty() || (all && ended.len() < most) {
+            if ended.is_empty() || (all && ended.len() < batch) {
                 break;
             }
         }
-        let mut reply = self.run_and_ring(TaskCall::Recover, &RECOVER, |_| {}).await?;
-        recovered.promoted = u32::try_from(reply.number()?).map_err(|_| wrong())?;
+        let mut reply = self.run_and_notify(TaskCall::Recover, &RECOVER, |_| {}).await?;
+        recovered.promoted = u32::try_from(reply.number()?).map_err(|_| unexpected_reply())?;
         Ok(recovered)
     }
 
     async fn get(&self, id: TaskId) -> Result<Option<Task>> {
-        let read = self.read(|cmd| _ = cmd.arg("these").arg(id.as_uuid().as_bytes())).await?;
+        let read = self.read(|cmd| _ = cmd.arg("by_id").arg(id.as_uuid().as_bytes())).await?;
         Ok(read.stored.into_iter().next().map(|Stored { task, .. }| task))
     }
 
     async fn keyed(&self, queue: &QueueName, key: &TaskKey) -> Result<Option<Task>> {
-        let read = self.read(|cmd| _ = cmd.arg("key").arg(queue.as_str()).arg(key.as_str())).await?;
+        let read = self.read(|cmd| _ = cmd.arg("by_key").arg(queue.as_str()).arg(key.as_str())).await?;
         Ok(read.stored.into_iter().next().map(|Stored { task, .. }| task))
     }
 
-    async fn list(&self, ask: &ListTasks) -> Result<Page<Task>> {
-        self.page(ask).await
+    async fn list(&self, query: &ListTasks) -> Result<Page<Task>> {
+        self.list_page(query).await
     }
 
     async fn queues(&self) -> Result<Vec<QueueStatus>> {
-        self.all_queues().await
+        self.list_queues().await
     }
 
     async fn pause(&self, queue: &QueueName, pause: Option<Pause>) -> Result<bool> {
@@ -163,26 +164,25 @@ impl TaskStore for Tasks {
     }
 
     async fn workers(&self) -> Result<Vec<WorkerStatus>> {
-        self.all_workers().await
+        self.list_workers().await
     }
 
-    async fn archive(&self, which: &FinishedFilter) -> Result<u64> {
-        self.tidy(TaskCall::Archive, which).await
+    async fn archive(&self, filter: &FinishedFilter) -> Result<u64> {
+        self.apply_retention(TaskCall::Archive, filter).await
     }
 
-    async fn purge(&self, which: &FinishedFilter) -> Result<u64> {
-        self.tidy(TaskCall::Purge, which).await
+    async fn purge(&self, filter: &FinishedFilter) -> Result<u64> {
+        self.apply_retention(TaskCall::Purge, filter).await
     }
 
     async fn now(&self) -> Result<Timestamp> {
         if let Some(clock) = &self.clock {
             return Ok(clock.now());
         }
-        let (seconds, micros): (u64, u64) = self.ask(&redis::cmd("TIME")).await?;
-        Ok(Timestamp::from_micros(seconds * 1_000_000 + micros))
+        self.connections.server_time().await.map_err(|error| explain(&self.display_url, error))
     }
 
     fn arrivals(&self, queues: &[QueueName]) -> QueueSubscription {
-        self.bell.listen(&self.link, queues, POLL)
+        self.notifier.subscribe(&self.connections, queues, POLL_INTERVAL)
     }
 }

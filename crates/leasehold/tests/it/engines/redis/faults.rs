@@ -1,4 +1,4 @@
-//! Cut off in the middle: whoever asks again gets the same lease, and nothing hangs.
+//! Lost answers and cut connections: a repeated request gets the same lease, and no call hangs.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,21 +12,21 @@ use super::support::{options, prefix};
 use crate::engines::proxy::{Fault, Proxy};
 use crate::engines::support::engine_at;
 
-/// A proxy before the server, a store behind the proxy, and one that goes straight to the server.
-struct Lab {
+/// Proxy in front of the server, a store that uses the proxy, and a store that does not.
+struct Setup {
     proxy: Proxy,
-    through: Arc<RedisStore>,
-    straight: Arc<RedisStore>,
+    proxied: Arc<RedisStore>,
+    direct: Arc<RedisStore>,
 }
 
-async fn lab() -> Option<Lab> {
+async fn setup() -> Option<Setup> {
     let url = engine_at("redis")?;
     let address = url.strip_prefix("redis://").unwrap().parse().unwrap();
     let (proxy, prefix) = (Proxy::before(address), prefix());
-    let through = options(&format!("redis://{}", proxy.address()), &prefix);
-    let through = Arc::new(RedisStore::connect(through).await.unwrap());
-    let straight = Arc::new(RedisStore::connect(options(&url, &prefix)).await.unwrap());
-    Some(Lab { proxy, through, straight })
+    let proxied = options(&format!("redis://{}", proxy.address()), &prefix);
+    let proxied = Arc::new(RedisStore::connect(proxied).await.unwrap());
+    let direct = Arc::new(RedisStore::connect(options(&url, &prefix)).await.unwrap());
+    Some(Setup { proxy, proxied, direct })
 }
 
 fn player(store: &Arc<RedisStore>, number: u128) -> Player {
@@ -36,11 +36,11 @@ fn player(store: &Arc<RedisStore>, number: u128) -> Player {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_lost_costs_nothing() {
-    let Some(lab) = lab().await else { return };
-    let (one, two) = (player(&lab.through, 1), player(&lab.straight, 2));
-    lab.proxy.set(Fault::DropReplies(1));
-    // The write was made and its answer cut off; the second asking finds the same lease.
+async fn a_lost_answer_of_an_acquire_changes_nothing() {
+    let Some(setup) = setup().await else { return };
+    let (one, two) = (player(&setup.proxied, 1), player(&setup.direct, 2));
+    setup.proxy.set(Fault::DropReplies(1));
+    // The server wrote the lease, and its answer was lost; the repeated request finds the same lease.
     let lease = one.takes().await;
     assert_eq!(two.record().await.holders, std::slice::from_ref(&lease));
     assert_eq!(two.record().await.version, 2);
@@ -49,110 +49,112 @@ async fn an_answer_that_is_lost_costs_nothing() {
 }
 
 #[tokio::test]
-async fn a_connection_that_was_cut_is_made_anew() {
-    let Some(lab) = lab().await else { return };
-    let one = player(&lab.through, 1);
+async fn a_cut_connection_is_reopened() {
+    let Some(setup) = setup().await else { return };
+    let one = player(&setup.proxied, 1);
     let lease = one.takes().await;
     for _ in 0..3 {
-        lab.proxy.cut_all();
+        setup.proxy.cut_all();
         assert!(matches!(one.renews(&lease).await, Outcome::Renewed(_)));
     }
 }
 
 #[tokio::test]
-async fn a_server_that_is_silent_is_an_error_in_time() {
-    let Some(lab) = lab().await else { return };
-    let one = player(&lab.through, 1);
+async fn a_silent_server_is_an_error_in_time() {
+    let Some(setup) = setup().await else { return };
+    let one = player(&setup.proxied, 1);
     let lease = one.takes().await;
-    lab.proxy.set(Fault::BlackHole);
+    setup.proxy.set(Fault::BlackHole);
     let started = Instant::now();
     let op = LockOp::Leave(Leave { lease_id: one.id() });
-    let error = lab.through.locks().apply(&one.lock, &op).await.unwrap_err();
+    let error = setup.proxied.locks().apply(&one.lock, &op).await.unwrap_err();
     assert_eq!(error.code(), "STORE_UNAVAILABLE");
     assert!(error.is_retryable());
     assert!(started.elapsed() < Duration::from_secs(6), "{:?}", started.elapsed());
-    lab.proxy.set(Fault::None);
+    setup.proxy.set(Fault::None);
     let outcome = one.renews(&lease).await;
-    // Whether it left is not known; what is known is that the store answers again.
+    // Whether the lease was withdrawn is unknown, but the store answers again.
     assert!(matches!(outcome, Outcome::Renewed(_) | Outcome::NotHeld(_)), "{outcome:?}");
 }
 
-/// The store does not send it again by itself, because only the client knows that the first try may have been executed.
+/// The store does not repeat a release by itself: only the client knows that the first attempt may
+/// have been executed.
 #[tokio::test]
 async fn a_release_whose_answer_was_lost_is_a_success() {
-    let Some(lab) = lab().await else { return };
-    let leasehold = leasehold::Leasehold::with_store(lab.through).unwrap();
+    let Some(setup) = setup().await else { return };
+    let leasehold = leasehold::Leasehold::with_store(setup.proxied).unwrap();
     let guard = leasehold.lock("lock").acquire().await.unwrap();
-    lab.proxy.set(Fault::DropReplies(1));
+    setup.proxy.set(Fault::DropReplies(1));
     assert_eq!(guard.run(async |_| 42).await.unwrap(), 42);
     let name = LockName::new("lock").unwrap();
     let (_, lease) = leasehold.lock("lock").acquire().await.unwrap().detach().remove(0);
-    lab.proxy.set(Fault::DropReplies(1));
+    setup.proxy.set(Fault::DropReplies(1));
     leasehold.release_lease(&name, lease.ask.lease_id, lease.token).await.unwrap();
     assert!(!leasehold.status(&name).await.unwrap().is_locked);
 }
 
-/// The client asks a store that fails again: all of that together takes 5 s, or as long as the caller wants to wait.
+/// The client retries a failing store for 5 s in total, or as long as the caller wants to wait.
 #[tokio::test]
-async fn an_acquire_from_a_server_that_is_silent_ends_within_seconds() {
-    let Some(lab) = lab().await else { return };
-    let leasehold = leasehold::Leasehold::with_store(lab.through).unwrap();
-    lab.proxy.set(Fault::BlackHole);
-    for (ask, limit) in [
+async fn an_acquire_from_a_silent_server_ends_within_seconds() {
+    let Some(setup) = setup().await else { return };
+    let leasehold = leasehold::Leasehold::with_store(setup.proxied).unwrap();
+    setup.proxy.set(Fault::BlackHole);
+    for (builder, limit) in [
         (leasehold.lock("lock"), Duration::from_secs(5)),
         (leasehold.lock("lock").wait(Duration::from_secs(2)), Duration::from_secs(2)),
     ] {
         let started = Instant::now();
-        assert_eq!(ask.acquire().await.unwrap_err().code(), "STORE_UNAVAILABLE");
+        assert_eq!(builder.acquire().await.unwrap_err().code(), "STORE_UNAVAILABLE");
         assert!(started.elapsed() < limit + Duration::from_secs(2), "{:?}", started.elapsed());
     }
 }
 
-/// An acquire that got stuck on its way must not arrive after the leave that takes it back.
+/// A delayed acquire must not arrive after the leave that withdraws it.
 #[tokio::test]
-async fn what_was_dropped_never_comes_after_what_follows() {
-    let Some(lab) = lab().await else { return };
-    let two = player(&lab.straight, 2);
+async fn a_dropped_acquire_never_arrives_after_its_leave() {
+    let Some(setup) = setup().await else { return };
+    let two = player(&setup.direct, 2);
     for round in 0..3 {
-        let one = player(&lab.through, 1);
-        lab.proxy.set(Fault::BlackHole);
+        let one = player(&setup.proxied, 1);
+        setup.proxy.set(Fault::BlackHole);
         let stuck = tokio::time::timeout(Duration::from_millis(50), one.asks()).await;
         assert!(stuck.is_err(), "round {round}");
-        lab.proxy.set(Fault::None);
+        setup.proxy.set(Fault::None);
         assert!(matches!(one.leaves().await, Outcome::Left));
         let lease = two.takes().await;
         two.releases(&lease).await;
     }
 }
 
-/// The same, when the connection had to be given up. The network here cannot hold back the old connection alone, so this
-/// shows that nothing is left behind, not that the worst order was met.
+/// The same, when the connection was discarded. The proxy cannot delay the old connection alone, so
+/// this shows that nothing is left behind, not that the worst order occurred.
 #[tokio::test]
 async fn a_request_on_a_broken_connection_leaves_nothing_behind() {
-    let Some(lab) = lab().await else { return };
-    let (one, two) = (player(&lab.through, 1), player(&lab.straight, 2));
-    lab.proxy.set(Fault::BlackHole);
-    let ask = leasehold::model::Acquire { ask: Arc::new(one.ask.clone()), queue: None, steal_after: None };
-    let error = lab.through.locks().apply(&one.lock, &LockOp::Acquire(ask)).await.unwrap_err();
+    let Some(setup) = setup().await else { return };
+    let (one, two) = (player(&setup.proxied, 1), player(&setup.direct, 2));
+    setup.proxy.set(Fault::BlackHole);
+    let acquire =
+        leasehold::model::Acquire { ask: Arc::new(one.ask.clone()), queue: None, steal_after: None };
+    let error = setup.proxied.locks().apply(&one.lock, &LockOp::Acquire(acquire)).await.unwrap_err();
     assert_eq!(error.code(), "STORE_UNAVAILABLE");
-    lab.proxy.set(Fault::None);
+    setup.proxy.set(Fault::None);
     assert!(matches!(one.leaves().await, Outcome::Left));
     two.takes().await;
 }
 
 #[tokio::test]
-async fn an_administrator_may_kill_our_connections() {
-    let Some(server) = super::private::Server::start(&[]).await else { return };
+async fn a_killed_connection_is_replaced() {
+    let Some(server) = super::server::Server::start(&[]).await else { return };
     let store = Arc::new(RedisStore::connect(options(&server.url(), &prefix())).await.unwrap());
     let one = player(&store, 1);
     let lease = one.takes().await;
-    server.says::<u64>(&["CLIENT", "KILL", "TYPE", "normal"]).await.unwrap();
+    server.command::<u64>(&["CLIENT", "KILL", "TYPE", "normal"]).await.unwrap();
     assert!(matches!(one.renews(&lease).await, Outcome::Renewed(_)));
 }
 
-/// Renewals have a thread of their own, and so has the connection that they take.
+/// Renewals have a thread of their own, and so has the connection that they use.
 #[test]
-fn a_runtime_that_is_gone_does_not_take_the_store_with_it() {
+fn the_store_survives_the_end_of_its_runtime() {
     let Some(url) = engine_at("redis") else { return };
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let first = runtime();
@@ -160,7 +162,7 @@ fn a_runtime_that_is_gone_does_not_take_the_store_with_it() {
     let one = player(&Arc::new(store), 1);
     let lease = first.block_on(one.takes());
     drop(first);
-    // Not even one that could do I/O is needed.
+    // A runtime without I/O is enough.
     let second = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     assert!(matches!(second.block_on(one.renews(&lease)), Outcome::Renewed(_)));
     assert!(matches!(second.block_on(one.releases(&lease)), Outcome::Released(_)));
@@ -171,31 +173,31 @@ async fn work_that_blocks_its_runtime_keeps_its_lease() {
     let Some(url) = engine_at("redis") else { return };
     let leasehold = leasehold::Leasehold::connect(&format!("{url}?prefix={}", prefix())).await.unwrap();
     let guard = leasehold.lock("lock").ttl(Duration::from_secs(1)).acquire().await.unwrap();
-    // Three times its ttl, and nothing else of this runtime gets a turn.
+    // Three times the TTL, during which no other task of this runtime runs.
     std::thread::sleep(Duration::from_secs(3));
     guard.release().await.unwrap();
 }
 
 #[test]
-fn of_two_processes_with_sixteen_clients_one_wins_each_time() {
+fn one_of_sixteen_clients_in_two_processes_wins_each_time() {
     let Some(url) = engine_at("redis") else { return };
     crate::engines::race::one_winner_each(&format!("{url}?prefix={}", prefix()));
 }
 
 #[test]
-fn on_a_cluster_too_one_wins_each_time() {
+fn one_client_of_a_cluster_wins_each_time() {
     let Some(url) = engine_at("redis-cluster") else { return };
     crate::engines::race::one_winner_each(&format!("{url}&prefix={}", prefix()));
 }
 
 #[test]
-fn two_processes_with_sixteen_clients_have_the_lock_one_at_a_time() {
+fn two_processes_with_sixteen_clients_hold_the_lock_one_at_a_time() {
     let Some(url) = engine_at("redis") else { return };
     crate::engines::race::one_at_a_time(&format!("{url}?prefix={}", prefix()), 20);
 }
 
 #[test]
-fn on_a_cluster_too_they_have_the_lock_one_at_a_time() {
+fn clients_of_a_cluster_hold_the_lock_one_at_a_time() {
     let Some(url) = engine_at("redis-cluster") else { return };
     crate::engines::race::one_at_a_time(&format!("{url}&prefix={}", prefix()), 20);
 }

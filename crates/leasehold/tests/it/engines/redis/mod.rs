@@ -1,18 +1,18 @@
-//! `redis://`: the suite on one server and on a Cluster, and what only a server far away can do: restart, forget, be
-//! full, refuse, be cut off, fail over.
+//! `redis://`: the conformance suite on one server and on a Cluster, and cases that only a remote
+//! server has: restarts, lost data, full memory, refused access, cut connections, failover.
 
-mod doctor;
+mod batching;
+mod errors;
 mod faults;
-mod group;
-mod private;
+mod health;
+mod notifications;
+mod queries;
 mod queue;
-mod reading;
-mod refused;
 mod restart;
 mod sentinel;
+mod server;
 mod suite;
 mod support;
 mod tasks;
-mod wakes;
 mod wire;
 mod workflows;

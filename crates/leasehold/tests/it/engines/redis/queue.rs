@@ -1,4 +1,4 @@
-//! Those who wait are in a list beside the record; what an older leasehold has stored, or somebody has removed, is no harm.
+//! Waiters in a list beside the record: records of older versions, and removed records and lists.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,20 +9,24 @@ use leasehold::store::Store;
 use leasehold::store::redis::RedisStore;
 use leasehold::testing::Player;
 
-use super::private::Server;
+use super::server::Server;
 use super::support::{open, options, prefix};
-use crate::engines::story;
+use crate::engines::queue_differential;
 use crate::engines::support::{clock, engine_at};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_long_story_of_a_queue_agrees_with_the_rules() {
+async fn a_long_random_run_of_a_queue_agrees_with_the_rules() {
     let Some(url) = engine_at("redis") else { return };
-    // Each of the buckets keeps its share.
+    // Each bucket keeps its share of the events.
     let (url, prefix, clock) = (format!("{url}?events=1000000"), prefix(), clock());
-    story::of_a_queue([open(&url, &prefix, &clock).await, open(&url, &prefix, &clock).await], &clock).await;
+    queue_differential::random_operations_agree(
+        [open(&url, &prefix, &clock).await, open(&url, &prefix, &clock).await],
+        &clock,
+    )
+    .await;
 }
 
-/// A lock, and those who use it.
+/// Lock and its clients.
 struct Lock {
     server: Server,
     store: Arc<RedisStore>,
@@ -31,8 +35,8 @@ struct Lock {
 }
 
 impl Lock {
-    /// The first has it, and the next two wait.
-    async fn with_two_who_wait() -> Option<(Self, u64)> {
+    /// Returns a lock that the first client holds and two clients wait for, and the token.
+    async fn with_two_waiters() -> Option<(Self, u64)> {
         let server = Server::start(&[]).await?;
         let store = Arc::new(RedisStore::connect(options(&server.url(), "leasehold")).await.unwrap());
         let name = LockName::new("lock").unwrap();
@@ -49,19 +53,19 @@ impl Lock {
     }
 
     async fn key(&self, kind: &str) -> String {
-        let keys: Vec<String> = self.server.says(&["KEYS", &format!("*:{kind}:lock")]).await.unwrap();
+        let keys: Vec<String> = self.server.command(&["KEYS", &format!("*:{kind}:lock")]).await.unwrap();
         keys[0].clone()
     }
 
-    /// Who waits, in order.
+    /// Returns the indexes of the waiters, in order.
     async fn waiters(&self) -> Vec<usize> {
         let record = self.store.locks().get(&self.name).await.unwrap().unwrap();
         let number = |id| self.players.iter().position(|player| player.id() == id).unwrap();
         record.waiters.iter().map(|ticket| number(ticket.ask.lease_id)).collect()
     }
 
-    /// Whoever has it gives it back.
-    async fn goes(&self) -> usize {
+    /// Releases the lease of the holder and returns the index of that client.
+    async fn release(&self) -> usize {
         let record = self.store.locks().get(&self.name).await.unwrap().unwrap();
         let lease = &record.holders[0];
         let number = self.players.iter().position(|player| player.id() == lease.ask.lease_id).unwrap();
@@ -69,24 +73,24 @@ impl Lock {
         number
     }
 
-    /// Stores the record as it was before there were lists, with these changes to the inboxes in it.
-    async fn as_of_old(&self, inbox: impl Fn(&[u8]) -> Vec<u8>) {
+    /// Stores the record in format 1, without a list, and changes the notification addresses.
+    async fn store_in_format_1(&self, address: impl Fn(&[u8]) -> Vec<u8>) {
         let (record, queue) = (self.key("lock").await, self.key("queue").await);
         let mut conn = self.connection().await;
         let stored: Vec<u8> = ::redis::cmd("GET").arg(&record).query_async(&mut conn).await.unwrap();
         let tickets: Vec<Vec<u8>> =
             ::redis::cmd("LRANGE").arg(&queue).arg(0).arg(-1).query_async(&mut conn).await.unwrap();
         assert_eq!(stored[0], 2, "the format");
-        // Its tail: a rank, and an id for each.
+        // The tail is a rank and the id of each ticket.
         let mut old = stored[..stored.len() - 8 - 16 * tickets.len()].to_vec();
         old[0] = 1;
         let mut last = Vec::new();
         for ticket in tickets {
-            // Five numbers, the inbox with its length before it, and the rest.
+            // Five numbers, the notification address after its length, and the rest.
             let (numbers, rest) = ticket.split_at(40);
             let (own, rest) = rest[1..].split_at(usize::from(rest[0]));
-            let inbox = inbox(own);
-            let ticket = [numbers, &[u8::try_from(inbox.len()).unwrap()], &inbox, rest].concat();
+            let address = address(own);
+            let ticket = [numbers, &[u8::try_from(address.len()).unwrap()], &address, rest].concat();
             last = u32::try_from(ticket.len()).unwrap().to_be_bytes().to_vec();
             old.extend([last.clone(), ticket].concat());
         }
@@ -97,76 +101,77 @@ impl Lock {
 }
 
 #[tokio::test]
-async fn a_queue_of_an_older_leasehold_goes_on() {
-    let Some((lock, token)) = Lock::with_two_who_wait().await else { return };
-    lock.as_of_old(<[u8]>::to_vec).await;
-    assert_eq!(lock.waiters().await, [1, 2], "it is read");
+async fn a_queue_of_an_older_version_continues() {
+    let Some((lock, token)) = Lock::with_two_waiters().await else { return };
+    lock.store_in_format_1(<[u8]>::to_vec).await;
+    assert_eq!(lock.waiters().await, [1, 2], "format 1 is read");
     let listed = lock.store.locks().list(&leasehold::store::ListLocks::default()).await.unwrap();
     assert_eq!(listed.items[0].waiters.len(), 2);
     lock.players[0].renews(&lock.players[0].record().await.holders[0]).await;
-    assert_eq!(lock.waiters().await, [1, 2], "a renewal keeps it as it is");
+    assert_eq!(lock.waiters().await, [1, 2], "a renewal keeps the queue");
     lock.players[3].queues().await;
     assert_eq!(lock.waiters().await, [1, 2, 3]);
     for number in 0..4 {
-        assert_eq!(lock.goes().await, number);
+        assert_eq!(lock.release().await, number);
     }
     let record = lock.players[0].record().await;
     assert!(record.holders.is_empty() && record.waiters.is_empty() && record.token.get() > token);
-    let keys: Vec<String> = lock.server.says(&["KEYS", "*:queue:*"]).await.unwrap();
-    assert!(keys.is_empty(), "nothing is left of a queue: {keys:?}");
+    let keys: Vec<String> = lock.server.command(&["KEYS", "*:queue:*"]).await.unwrap();
+    assert!(keys.is_empty(), "no list is left: {keys:?}");
 }
 
-/// A ticket as it was before inboxes were shortened: its waiter hears of its turn on the channel that it names.
+/// Ticket of an older version with the whole name of a channel: its waiter is notified there.
 #[tokio::test]
-async fn a_ticket_that_names_its_whole_channel_is_served() {
-    let Some((lock, _)) = Lock::with_two_who_wait().await else { return };
+async fn a_ticket_with_a_whole_channel_name_is_granted() {
+    let Some((lock, _)) = Lock::with_two_waiters().await else { return };
     let channel = "leasehold:inbox:{an-older-process}";
-    lock.as_of_old(|_| channel.as_bytes().to_vec()).await;
-    let mut heard = ::redis::Client::open(lock.server.url()).unwrap().get_async_pubsub().await.unwrap();
-    heard.subscribe(channel).await.unwrap();
-    // The first by the rules, which make it a list, and the second from there.
+    lock.store_in_format_1(|_| channel.as_bytes().to_vec()).await;
+    let mut pubsub = ::redis::Client::open(lock.server.url()).unwrap().get_async_pubsub().await.unwrap();
+    pubsub.subscribe(channel).await.unwrap();
+    // The first release takes the slow path, which creates the list; the second one uses the list.
     for number in [1, 2] {
-        lock.goes().await;
-        let next = tokio::time::timeout(Duration::from_secs(10), heard.on_message().next()).await;
-        let message = next.expect("it is told").unwrap();
+        lock.release().await;
+        let next = tokio::time::timeout(Duration::from_secs(10), pubsub.on_message().next()).await;
+        let message = next.expect("a notification").unwrap();
         assert_eq!(message.get_payload_bytes(), lock.players[number].id().as_uuid().as_bytes());
     }
 }
 
-/// Whoever waits asks again, and so comes back into a queue that somebody has removed; nobody has the lock twice.
+/// Waiters repeat their requests and so rejoin a removed queue; no client gets the lock twice.
 #[tokio::test]
-async fn a_queue_that_was_removed_is_made_again() {
-    let Some((lock, _)) = Lock::with_two_who_wait().await else { return };
-    lock.server.says::<u64>(&["DEL", &lock.key("queue").await]).await.unwrap();
+async fn a_removed_queue_is_rebuilt() {
+    let Some((lock, _)) = Lock::with_two_waiters().await else { return };
+    lock.server.command::<u64>(&["DEL", &lock.key("queue").await]).await.unwrap();
     assert!(lock.waiters().await.is_empty());
     for number in [3, 2, 1] {
         lock.players[number].queues().await;
     }
     assert_eq!(lock.waiters().await, [3, 2, 1]);
     for number in [0, 3, 2, 1] {
-        assert_eq!(lock.goes().await, number);
+        assert_eq!(lock.release().await, number);
     }
 }
 
-/// And one that outlived its record does not come before those who are there.
+/// A queue that outlived its record does not precede new waiters.
 #[tokio::test]
-async fn a_queue_without_its_record_is_not_served() {
-    let Some((lock, _)) = Lock::with_two_who_wait().await else { return };
-    lock.server.says::<u64>(&["DEL", &lock.key("lock").await]).await.unwrap();
+async fn a_queue_without_its_record_is_discarded() {
+    let Some((lock, _)) = Lock::with_two_waiters().await else { return };
+    lock.server.command::<u64>(&["DEL", &lock.key("lock").await]).await.unwrap();
     lock.players[3].takes().await;
     lock.players[0].queues().await;
     assert_eq!(lock.waiters().await, [0]);
-    assert_eq!((lock.goes().await, lock.goes().await), (3, 0));
+    assert_eq!((lock.release().await, lock.release().await), (3, 0));
     assert!(lock.players[0].record().await.holders.is_empty());
 }
 
-/// Looking and refreshing cost the same however many wait: by commands, and by bytes that the server sends.
+/// Peeking and refreshing a ticket cost the same with any number of waiters: in commands, and in
+/// bytes that the server sends.
 #[tokio::test]
 async fn a_waiter_costs_the_same_in_any_queue() {
     let Some(server) = Server::start(&[]).await else { return };
     let store = Arc::new(RedisStore::connect(options(&server.url(), "leasehold")).await.unwrap());
     let sent = async || {
-        let info: String = server.says(&["INFO", "stats"]).await.unwrap();
+        let info: String = server.command(&["INFO", "stats"]).await.unwrap();
         let sent = info.lines().find_map(|line| line.trim_end().strip_prefix("total_net_output_bytes:"));
         let sent: u64 = sent.unwrap().parse().unwrap();
         let mut commands = [0; 4];
@@ -194,14 +199,14 @@ async fn a_waiter_costs_the_same_in_any_queue() {
             assert_eq!(last.queues_for(600).await.ahead, u32::try_from(count).unwrap() - 1);
         }
         let refreshed = sent().await;
-        assert_eq!(start.1, peeked.1, "a look reads no list and writes nothing");
+        assert_eq!(start.1, peeked.1, "a peek reads no list and writes nothing");
         let written: Vec<_> =
             refreshed.1.iter().zip(peeked.1).map(|(after, before)| after - before).collect();
         assert_eq!(written, [0, 0, 50, 50], "a refresh reads no list, and writes no record");
         costs.push((peeked.0 - start.0, refreshed.0 - peeked.0));
     }
-    // What the questions of this test cost is in both, and grows with the numbers in the answers. Fifty readings of the
-    // long queue would be millions of bytes.
+    // Both include the commands of this test, whose replies grow with the numbers in them. Reading the
+    // long queue fifty times would be millions of bytes.
     let [(peek, refresh), (peek_long, refresh_long)] = costs[..] else { panic!("{costs:?}") };
     assert!(peek_long < peek + 10_000 && refresh_long < refresh + 10_000, "{costs:?}");
 }

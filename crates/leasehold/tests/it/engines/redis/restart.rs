@@ -1,14 +1,14 @@
-//! What a server may forget, and what tokens are good for then.
+//! Restarts and flushes of the server: which data is lost, and that tokens still rise.
 
 use leasehold::model::{LockName, Outcome};
 use leasehold::store::redis::RedisStore;
 use leasehold::testing::Player;
 use uuid::Uuid;
 
-use super::private::Server;
+use super::server::Server;
 use super::support::{options, prefix};
 
-/// Somebody on the server's own clock.
+/// Returns a client that uses the server's clock.
 async fn player(server: &Server, number: u128) -> Player {
     let store = RedisStore::connect(options(&server.url(), "leasehold")).await.unwrap();
     let mut player = Player::new(std::sync::Arc::new(store), number, LockName::new("lock").unwrap());
@@ -24,7 +24,7 @@ async fn a_restart_between_acquire_and_renew_loses_nothing_with_aof() {
     let lease = one.takes().await;
     two.queues().await;
     server.kill();
-    server.start_again().await;
+    server.restart().await;
     let outcome = one.renews(&lease).await;
     assert!(matches!(outcome, Outcome::Renewed(_)), "{outcome:?}");
     one.releases(&lease).await;
@@ -42,7 +42,7 @@ async fn a_restart_without_aof_frees_the_lock_and_tokens_still_rise() {
         newest = one.takes().await;
     }
     server.kill();
-    server.start_again().await;
+    server.restart().await;
     let outcome = one.renews(&newest).await;
     let Outcome::NotHeld(not_held) = outcome else { panic!("{outcome:?}") };
     assert!(not_held.holders.is_empty());
@@ -54,7 +54,7 @@ async fn a_flush_frees_the_lock_and_tokens_still_rise() {
     let Some(server) = Server::start(&[]).await else { return };
     let (one, two) = (player(&server, 1).await, player(&server, 2).await);
     let lease = one.takes().await;
-    server.says::<String>(&["FLUSHALL"]).await.unwrap();
+    server.command::<String>(&["FLUSHALL"]).await.unwrap();
     assert!(matches!(one.renews(&lease).await, Outcome::NotHeld(_)));
     let next = two.takes().await;
     assert!(next.token > lease.token);
@@ -62,17 +62,17 @@ async fn a_flush_frees_the_lock_and_tokens_still_rise() {
 }
 
 #[tokio::test]
-async fn a_script_that_was_forgotten_is_sent_again() {
+async fn a_flushed_script_is_sent_again() {
     let Some(server) = Server::start(&[]).await else { return };
     let one = player(&server, 1).await;
     let lease = one.takes().await;
-    server.says::<String>(&["SCRIPT", "FLUSH"]).await.unwrap();
+    server.command::<String>(&["SCRIPT", "FLUSH"]).await.unwrap();
     assert!(matches!(one.renews(&lease).await, Outcome::Renewed(_)));
     assert_eq!((server.calls("eval").await, server.calls("evalsha").await), (2, 2));
 }
 
 #[tokio::test]
-async fn keys_of_another_prefix_are_another_world() {
+async fn prefixes_are_isolated() {
     let Some(server) = Server::start(&[]).await else { return };
     let one = player(&server, 1).await;
     one.takes().await;

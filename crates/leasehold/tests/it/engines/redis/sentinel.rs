@@ -1,10 +1,10 @@
-//! Behind Sentinels: the master is found, and found again after a failover.
+//! Sentinels: the store finds the master, also after a failover.
 
 use std::time::Duration;
 
 use leasehold::Leasehold;
 
-use super::private::Server;
+use super::server::Server;
 use super::support::prefix;
 use crate::engines::support::engine_at;
 
@@ -29,18 +29,20 @@ async fn after_a_failover_tokens_still_rise() {
     let leasehold =
         Leasehold::connect(&format!("redis+sentinel://127.0.0.1:{}/locks", sentinel.port())).await.unwrap();
     let held = leasehold.lock("lock").acquire().await.unwrap();
-    let knows = async {
+    let replica_known = async {
         loop {
-            let info: String = master.says(&["INFO", "replication"]).await.unwrap();
+            let info: String = master.command(&["INFO", "replication"]).await.unwrap();
             let replicas: Vec<::redis::Value> =
-                sentinel.says(&["SENTINEL", "REPLICAS", "locks"]).await.unwrap();
+                sentinel.command(&["SENTINEL", "REPLICAS", "locks"]).await.unwrap();
             if info.contains("state=online") && replicas.len() == 1 {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(30), knows).await.expect("the Sentinel sees the replica");
+    tokio::time::timeout(Duration::from_secs(30), replica_known)
+        .await
+        .expect("the Sentinel sees the replica");
     master.kill();
     let again = async {
         loop {
@@ -54,6 +56,6 @@ async fn after_a_failover_tokens_still_rise() {
     let other =
         tokio::time::timeout(Duration::from_mins(1), again).await.expect("a failover within a minute");
     assert!(other.token() > held.token());
-    let role: Vec<::redis::Value> = replica.says(&["ROLE"]).await.unwrap();
+    let role: Vec<::redis::Value> = replica.command(&["ROLE"]).await.unwrap();
     assert_eq!(role[0], ::redis::Value::BulkString(b"master".to_vec()));
 }

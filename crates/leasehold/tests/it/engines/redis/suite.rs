@@ -18,7 +18,7 @@ pub(super) async fn fresh_on_cluster() -> Fixture {
 async fn fresh_on(engine: &str) -> Fixture {
     match engine_at(engine) {
         Some(url) => super::support::fresh_at(&url).await,
-        // Skipped by name: the case runs on the rules alone.
+        // Skipped by name: the case runs on the memory engine.
         None => {
             let clock = crate::engines::support::clock();
             let store = Arc::new(MemoryStore::with_clock(clock.clone()));

@@ -1,4 +1,4 @@
-//! What a call costs the server does not depend on how many tasks there are that it is not about.
+//! Cost of calls in commands: it does not depend on the number of other tasks.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -13,12 +13,12 @@ use leasehold::store::redis::RedisStore;
 use leasehold::{HandlerError, Leasehold};
 
 use super::support::{done, lease, new_task, new_tasks, tasks};
-use crate::engines::redis::private::Server;
+use crate::engines::redis::server::Server;
 use crate::engines::redis::support::options;
 
-/// How often each command was called, within scripts too.
+/// Returns how often each command was called, also within scripts.
 async fn commands(server: &Server) -> BTreeMap<String, u64> {
-    let info: String = server.says(&["INFO", "commandstats"]).await.unwrap();
+    let info: String = server.command(&["INFO", "commandstats"]).await.unwrap();
     let line = |line: &str| {
         let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
         let calls = rest.split(',').next()?.parse().ok()?;
@@ -30,7 +30,7 @@ async fn commands(server: &Server) -> BTreeMap<String, u64> {
     info.lines().filter_map(line).filter(ours).collect()
 }
 
-/// The commands of one lease of ten tasks and their settlement.
+/// Leases ten tasks and settles them; returns the commands that this took.
 async fn one_round(server: &Server, store: &RedisStore) -> BTreeMap<String, u64> {
     let before = commands(server).await;
     let leased = lease(store, 10, Ttl::from_secs(30)).await.tasks;
@@ -58,7 +58,7 @@ async fn a_lease_costs_the_same_with_any_backlog() {
     tasks(&store).enqueue(&new_tasks(100)).await.unwrap();
     one_round(&server, &store).await;
     let few = one_round(&server, &store).await;
-    // Future tasks of high priority, those that wait for a lock, and a long line.
+    // Scheduled tasks of high priority, blocked tasks, and a long queue.
     let later = || NewTask {
         when: When::In(Ttl::from_secs(3600)),
         priority: Priority::new(1000).unwrap(),
@@ -69,11 +69,11 @@ async fn a_lease_costs_the_same_with_any_backlog() {
     add(&store, 20_000, locked).await;
     add(&store, 100_000, new_task).await;
     assert_eq!(one_round(&server, &store).await, few);
-    // Listing by a state goes by that state if few are in it, and through all tasks if many are.
+    // A list by state reads only that state if it has few tasks, and scans all tasks otherwise.
     for (state, count) in [(TaskState::Succeeded, 30), (TaskState::Pending, 1000), (TaskState::Running, 0)] {
-        let ask = ListTasks { state: Some(state), limit: 1000, ..ListTasks::default() };
+        let query = ListTasks { state: Some(state), limit: 1000, ..ListTasks::default() };
         let before = server.calls("evalsha").await + server.calls("eval").await;
-        let listed = tasks(&store).list(&ask).await.unwrap().items;
+        let listed = tasks(&store).list(&query).await.unwrap().items;
         let calls = server.calls("evalsha").await + server.calls("eval").await - before;
         assert_eq!(listed.len(), count);
         assert!(
@@ -82,12 +82,12 @@ async fn a_lease_costs_the_same_with_any_backlog() {
         assert!(calls <= 10, "{calls} calls to list by {state}");
     }
     let calls: u64 = few.values().sum();
-    assert!(calls <= 25, "twenty steps of tasks took {calls} commands: {few:?}");
+    assert!(calls <= 25, "ten leases and settlements took {calls} commands: {few:?}");
 }
 
-/// What is done for all queues costs nothing for those in which there is nothing to do.
+/// Work for all queues costs nothing for queues without such work.
 #[tokio::test]
-async fn a_recovery_and_a_purge_do_not_grow_with_the_queues_there_were() {
+async fn the_cost_of_recovery_and_purge_does_not_depend_on_other_queues() {
     let Some(server) = Server::start(&[]).await else { return };
     let store = RedisStore::connect(options(&server.url(), "p")).await.unwrap();
     let round = async || {
@@ -108,16 +108,16 @@ async fn a_recovery_and_a_purge_do_not_grow_with_the_queues_there_were() {
             [NewTask { queue: queue.clone(), ..new_task() }, NewTask { queue, when: later, ..new_task() }];
         tasks(&store).enqueue(&new).await.unwrap();
     }
-    assert_eq!(round().await, few, "commands for nothing to do");
+    assert_eq!(round().await, few, "commands without any work");
 }
 
-/// A payload that is large is written once: a lease and its end do not write it again.
+/// A large payload is written once: neither a lease nor a settlement writes it again.
 #[tokio::test]
 async fn a_large_payload_is_not_written_again() {
     let Some(server) = Server::start(&["appendonly yes", "appendfsync no"]).await else { return };
     let store = RedisStore::connect(options(&server.url(), "p")).await.unwrap();
     let size = async || {
-        let info: String = server.says(&["INFO", "persistence"]).await.unwrap();
+        let info: String = server.command(&["INFO", "persistence"]).await.unwrap();
         let size =
             info.lines().find_map(|line| line.trim_end().strip_prefix("aof_current_size:")?.parse().ok());
         size.unwrap_or(0_u64)
@@ -135,7 +135,7 @@ async fn a_large_payload_is_not_written_again() {
     assert_eq!(tasks(&store).get(leased[0].id).await.unwrap().unwrap().payload, payload);
 }
 
-/// One idle worker beside a lock that a stranger holds: the tasks behind it are left alone.
+/// Idle worker, and a lock held by another client: the tasks that wait for it cause no commands.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_tasks_behind_a_held_lock_cost_no_commands() {
     let Some(server) = Server::start(&[]).await else { return };
@@ -155,8 +155,8 @@ async fn a_thousand_tasks_behind_a_held_lock_cost_no_commands() {
     let before: u64 = commands(&server).await.values().sum();
     tokio::time::sleep(Duration::from_secs(4)).await;
     let after: u64 = commands(&server).await.values().sum();
-    let a_second = (after - before) / 4;
-    assert!(a_second < 200, "{a_second} commands a second");
+    let per_second = (after - before) / 4;
+    assert!(per_second < 200, "{per_second} commands a second");
     let page = tasks(&*store).list(&ListTasks { limit: 1000, ..ListTasks::default() }).await.unwrap();
     assert!(page.items.iter().all(|task| task.version <= 2 && task.events.is_empty()));
     guard.release().await.unwrap();

@@ -1,11 +1,12 @@
-//! Tasks on Redis: the suite on one server and on a Cluster, and what is special here: costs, faults, many processes.
+//! Tasks on Redis: the conformance suite on one server and on a Cluster; costs, faults, many
+//! processes.
 
 mod cost;
-mod crew;
-mod earlier;
+mod errors;
 mod faults;
-mod refused;
+mod migration;
+mod notifications;
+mod processes;
 mod restart;
 mod suite;
 mod support;
-mod wakes;

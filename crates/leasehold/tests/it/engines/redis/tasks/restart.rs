@@ -1,4 +1,4 @@
-//! A server that is killed and started again in the middle of the work.
+//! Restarts of the server while workers run.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use tokio::task::JoinSet;
 use uuid::Uuid;
 
 use super::support::{done, new_tasks, queue, tasks};
-use crate::engines::redis::private::Server;
+use crate::engines::redis::server::Server;
 use crate::engines::redis::support::options;
 
-/// Works until it has seen that nothing is left; errors are waited out. Gives the settlements that were accepted.
+/// Works until no task is left, and retries after errors. Returns the accepted settlements.
 async fn work(store: Arc<RedisStore>) -> Vec<TaskId> {
     let mut settled = Vec::new();
     loop {
@@ -31,13 +31,13 @@ async fn work(store: Arc<RedisStore>) -> Vec<TaskId> {
 
 async fn round(store: &RedisStore) -> leasehold::Result<Option<Vec<TaskId>>> {
     let tasks = store.tasks().unwrap();
-    let ask = leasehold::model::LeaseTasks::new(
+    let request = leasehold::model::LeaseTasks::new(
         WorkerId::from_uuid(Uuid::now_v7()),
         vec![queue()],
         5,
         Ttl::from_millis(1500),
     );
-    let leased = tasks.lease(&ask).await?.tasks;
+    let leased = tasks.lease(&request).await?.tasks;
     if leased.is_empty() {
         tasks.recover(100).await?;
         let open = tasks.queues().await?.iter().any(|queue| queue.counts.open() > 0);
@@ -45,7 +45,7 @@ async fn round(store: &RedisStore) -> leasehold::Result<Option<Vec<TaskId>>> {
         return Ok(open.then(Vec::new));
     }
     let settles: Vec<_> = leased.iter().map(done).collect();
-    // A settlement that got no answer is sent again until it has one.
+    // A settlement is repeated until it is answered.
     let answers = loop {
         match tasks.settle(&settles).await {
             Ok(answers) => break answers,
@@ -57,7 +57,7 @@ async fn round(store: &RedisStore) -> leasehold::Result<Option<Vec<TaskId>>> {
     Ok(Some(accepted.map(|(task, _)| task.id).collect()))
 }
 
-/// Adds them, however often it takes.
+/// Enqueues tasks, and repeats the call until it succeeds.
 async fn add(store: &RedisStore, new: &[NewTask]) {
     while let Err(error) = tasks(store).enqueue(new).await {
         assert!(error.is_retryable(), "{error}: {error:?}");
@@ -66,7 +66,7 @@ async fn add(store: &RedisStore, new: &[NewTask]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_aof_workers_go_on_by_themselves_and_nothing_is_lost() {
+async fn with_aof_workers_continue_after_restarts_and_lose_nothing() {
     let settings = ["appendonly yes", "appendfsync always"];
     let Some(mut server) = Server::start(&settings).await else { return };
     let store = || async { Arc::new(RedisStore::connect(options(&server.url(), "p")).await.unwrap()) };
@@ -87,10 +87,10 @@ async fn with_aof_workers_go_on_by_themselves_and_nothing_is_lost() {
     for _ in 0..3 {
         tokio::time::sleep(Duration::from_millis(50)).await;
         server.kill();
-        server.start_again().await;
+        server.restart().await;
     }
     let adder = more.await.unwrap();
-    // Whoever stopped too early, because there was nothing at that moment, is helped by this one.
+    // The other workers may have stopped early, when no task was left for a moment.
     workers.spawn(work(adder.clone()));
     let mut settled: BTreeMap<TaskId, u32> = BTreeMap::new();
     for id in workers.join_all().await.concat() {
@@ -98,9 +98,9 @@ async fn with_aof_workers_go_on_by_themselves_and_nothing_is_lost() {
     }
     assert!(settled.values().all(|count| *count == 1), "settled twice");
     for new in &new {
-        let task = tasks(&*adder).get(new.id).await.unwrap().expect("an acknowledged task is there");
+        let task = tasks(&*adder).get(new.id).await.unwrap().expect("an acknowledged task is stored");
         assert_eq!(task.state, TaskState::Succeeded);
-        // One step for each lease, one for each that was recovered, and one for the end.
+        // One change for each lease, one for each recovery, and one for the settlement.
         assert_eq!(task.version, u64::from(task.attempt) * 2 + 1);
     }
     let queues = tasks(&*adder).queues().await.unwrap();

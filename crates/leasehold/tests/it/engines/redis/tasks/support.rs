@@ -1,4 +1,4 @@
-//! What the tests of tasks on Redis share.
+//! Helpers of the tests of tasks on Redis.
 
 use leasehold::model::{
     AttemptResult, LeaseTasks, Leased, NewTask, Payload, QueueName, Settle, Task, TaskId, TaskState, Ttl,
@@ -32,7 +32,7 @@ pub(super) fn done(task: &Task) -> Settle {
     Settle { id: task.id, token: task.token, verdict: AttemptResult::Done(None) }
 }
 
-/// How many tasks of the queue are in this state.
+/// Returns the number of tasks of the queue in this state.
 pub(super) async fn count(store: &impl Store, state: TaskState) -> u64 {
     let queues = tasks(store).queues().await.unwrap();
     queues.iter().find(|status| status.queue == queue()).map_or(0, |status| status.counts.get(state))

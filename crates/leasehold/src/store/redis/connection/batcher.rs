@@ -1,0 +1,315 @@
+//! Batching of operations: concurrent operations of many callers cost the server far less in one
+//! call.
+//!
+//! A caller puts its operation into a queue and waits. A sender on the background thread takes the
+//! queued operations and sends them as one command; operations that arrive meanwhile go with the
+//! next one. An operation that is not simple enough for the fast path gets no answer, and its caller
+//! sends it alone.
+//!
+//! Order: taking an operation from the queue and handing it to the connection is one step. So a
+//! dropped call is either still in the queue, and then it is never sent; or every later command on
+//! the background connection also follows it on the server.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+
+use redis::{Cmd, ErrorKind, RedisResult, ServerErrorKind, Value};
+use tokio::sync::oneshot;
+
+use super::super::scripts::BATCH;
+use super::connections::{ConnectionKind, Connections, OpenConnection, lock};
+use super::connector::Connection;
+use crate::model::LeaseId;
+use crate::store::repeat::Repeat;
+
+/// Maximum number of operations in one call: it must not keep other clients from the server for
+/// long.
+const MAX_BATCH: usize = 64;
+/// Number of concurrent calls. While the server works on one, the next is being filled.
+/// Measurements did not show whether two would be faster.
+const SENDERS: usize = 1;
+
+/// Operation in the form that `batch.lua` takes.
+pub(in crate::store::redis) struct BatchedOp {
+    /// Key of the lock's record; `bucket` has the keys of its bucket: names, due times, events,
+    /// minimum token.
+    pub(in crate::store::redis) record: String,
+    pub(in crate::store::redis) bucket: [String; 4],
+    /// Operation, name and the arguments.
+    pub(in crate::store::redis) arguments: [Vec<u8>; 5],
+    /// Time, if it is not the server's, and maximum number of events: the same for all operations
+    /// of a batch.
+    pub(in crate::store::redis) now: String,
+    pub(in crate::store::redis) bucket_events: u32,
+}
+
+/// Penalty for an operation that was batched but had to be sent alone after all; every further
+/// attempt subtracts one.
+const MISS_PENALTY: usize = 8;
+/// Penalty from which batching is suspended for a while: where all callers want the same lock, no
+/// operation is simple.
+const SUSPEND_AT: usize = 64;
+
+/// Operations that wait to be sent.
+#[derive(Default)]
+pub(super) struct Batcher {
+    /// Current penalty: rises with each batched operation that had to be sent alone, and falls with
+    /// every other.
+    miss_penalty: AtomicUsize,
+    queue: Mutex<Queue>,
+    /// Held while operations are taken out of the queue and handed to the connection.
+    handing_over: Mutex<()>,
+}
+
+#[derive(Default)]
+struct Queue {
+    ops: VecDeque<QueuedOp>,
+    senders: usize,
+    last_id: u64,
+}
+
+struct QueuedOp {
+    id: u64,
+    op: BatchedOp,
+    /// Connection on which the operation was sent; 0 if it is still in the queue.
+    generation: Arc<AtomicU64>,
+    reply: oneshot::Sender<RedisResult<Value>>,
+}
+
+/// Waiting call. If it is dropped without an answer, the operation is removed from the queue, or
+/// marked as in doubt.
+struct BatchedCall<'a> {
+    connections: &'a Connections,
+    lease: &'a LeaseId,
+    id: u64,
+    generation: Arc<AtomicU64>,
+    answered: bool,
+}
+
+impl Connections {
+    /// Sends an operation for this lease in a batch. Returns `None` if it must be sent alone.
+    pub(in crate::store::redis) async fn send_batched(
+        self: &Arc<Self>,
+        lease: &LeaseId,
+        op: BatchedOp,
+        repeat: Repeat,
+    ) -> Option<RedisResult<Value>> {
+        if !self.batcher.is_worthwhile() {
+            return None;
+        }
+        let runtime = self.background_runtime()?;
+        let _in_progress = self.begin_call();
+        let (reply, answer) = oneshot::channel();
+        let generation = Arc::new(AtomicU64::new(0));
+        let (id, start) = {
+            let mut queue = lock(&self.batcher.queue);
+            queue.last_id += 1;
+            let id = queue.last_id;
+            queue.ops.push_back(QueuedOp { id, op, generation: generation.clone(), reply });
+            let start = queue.senders < SENDERS;
+            queue.senders += usize::from(start);
+            (id, start)
+        };
+        let mut call = BatchedCall { connections: self, lease, id, generation, answered: false };
+        if start {
+            runtime.spawn(run_sender(self.clone()));
+        }
+        // If the sender ended without an answer, the outcome is unknown.
+        let Ok(answer) = answer.await else {
+            let sent = call.generation.load(Ordering::Relaxed) != 0;
+            let aborted = || Err(std::io::Error::from(std::io::ErrorKind::ConnectionAborted).into());
+            return (sent && repeat == Repeat::Unsafe).then(aborted);
+        };
+        match answer {
+            Ok(Value::Nil) => {
+                call.answered = true;
+                self.batcher.miss_penalty.fetch_add(MISS_PENALTY, Ordering::Relaxed);
+                None
+            }
+            Err(error) if error.is_timeout() || call.generation.load(Ordering::Relaxed) == 0 => {
+                Some(Err(error))
+            }
+            Err(error) if repeat == Repeat::Unsafe && error.code().is_none() => Some(Err(error)),
+            // Retried alone: after the broken connection has been ended, like any other call; or,
+            // after a refusal, to get the complete error.
+            Err(error) => {
+                call.answered = error.code().is_some();
+                None
+            }
+            reply => {
+                call.answered = true;
+                Some(reply)
+            }
+        }
+    }
+}
+
+impl Batcher {
+    /// Ends a sender and returns the queued operations, so that no caller waits forever.
+    fn stop_sender(&self) -> VecDeque<QueuedOp> {
+        let mut queue = lock(&self.queue);
+        queue.senders -= 1;
+        std::mem::take(&mut queue.ops)
+    }
+
+    fn is_worthwhile(&self) -> bool {
+        let decay = |miss_penalty: usize| Some(miss_penalty.min(2 * SUSPEND_AT).saturating_sub(1));
+        let miss_penalty = self.miss_penalty.fetch_update(Ordering::Relaxed, Ordering::Relaxed, decay);
+        miss_penalty.unwrap_or_default() < SUSPEND_AT
+    }
+}
+
+impl Drop for BatchedCall<'_> {
+    fn drop(&mut self) {
+        if self.answered {
+            self.connections.clear_in_doubt(self.lease);
+            return;
+        }
+        let _handing_over = lock(&self.connections.batcher.handing_over);
+        let mut queue = lock(&self.connections.batcher.queue);
+        let position = queue.ops.iter().position(|queued| queued.id == self.id);
+        match (position, self.generation.load(Ordering::Relaxed)) {
+            (Some(at), _) => drop(queue.ops.remove(at)),
+            (None, 0) => {} // Never sent.
+            (None, generation) => {
+                self.connections.mark_in_doubt(self.lease, ConnectionKind::Background, generation);
+            }
+        }
+    }
+}
+
+/// Sends queued operations until the queue is empty.
+async fn run_sender(connections: Arc<Connections>) {
+    let mut guard = SenderGuard { batcher: &connections.batcher, finished: false };
+    loop {
+        let background = match connections.connection(ConnectionKind::Background).await {
+            Ok(background) => background,
+            Err(error) => {
+                guard.finished = true;
+                reply_all(connections.batcher.stop_sender(), &Err(error));
+                return;
+            }
+        };
+        let Some((batch, reply)) = send_batch(&connections.batcher, &background).await else {
+            guard.finished = true;
+            return;
+        };
+        if let Err(error) = &reply {
+            connections.discard_if_broken(ConnectionKind::Background, &background, error);
+        }
+        match reply {
+            Ok(Value::Array(answers)) if answers.len() == batch.len() => {
+                for (queued, answer) in batch.into_iter().zip(answers) {
+                    let _ = queued.reply.send(Ok(answer));
+                }
+            }
+            // Not a reply of `batch.lua`: each caller sends its operation alone.
+            reply => reply_all(batch, &reply.map(|_| Value::Nil)),
+        }
+    }
+}
+
+/// Deregisters a sender that ends unexpectedly: otherwise no operation would be sent any more.
+struct SenderGuard<'a> {
+    batcher: &'a Batcher,
+    finished: bool,
+}
+
+impl Drop for SenderGuard<'_> {
+    fn drop(&mut self) {
+        if !self.finished {
+            drop(self.batcher.stop_sender());
+        }
+    }
+}
+
+fn reply_all(batch: impl IntoIterator<Item = QueuedOp>, answer: &RedisResult<Value>) {
+    for queued in batch {
+        let _ = queued.reply.send(answer.clone());
+    }
+}
+
+type Sending = Pin<Box<dyn Future<Output = RedisResult<Value>> + Send>>;
+
+/// Sends one batch, if the queue is not empty, and waits for the answer.
+async fn send_batch(
+    batcher: &Batcher,
+    background: &OpenConnection,
+) -> Option<(Vec<QueuedOp>, RedisResult<Value>)> {
+    let mut batch: Option<(Vec<QueuedOp>, Sending)> = None;
+    let reply = poll_fn(|context| {
+        if let Some((_, sending)) = &mut batch {
+            return sending.as_mut().poll(context).map(Some);
+        }
+        let _handing_over = lock(&batcher.handing_over);
+        let ops = {
+            let mut queue = lock(&batcher.queue);
+            let count = queue.ops.len().min(MAX_BATCH);
+            if count == 0 {
+                queue.senders -= 1;
+                return Poll::Ready(None);
+            }
+            queue.ops.drain(..count).collect::<Vec<_>>()
+        };
+        for queued in &ops {
+            queued.generation.store(background.generation, Ordering::Relaxed);
+        }
+        // The first poll must hand the command to the connection, even if this task has used up its
+        // budget.
+        let mut sending: Sending =
+            Box::pin(tokio::task::unconstrained(send(background.driver.clone(), command(&ops))));
+        let first = sending.as_mut().poll(context).map(Some);
+        batch = Some((ops, sending));
+        first
+    })
+    .await?;
+    batch.map(|(ops, _)| (ops, reply))
+}
+
+/// Builds the command that `batch.lua` reads.
+fn command(batch: &[QueuedOp]) -> Cmd {
+    let size = batch.iter().map(|queued| queued.op.size()).sum::<usize>();
+    let mut cmd = Cmd::with_capacity(5 + batch.len() * 10, 100 + size);
+    cmd.arg("EVALSHA").arg(BATCH.hash()).arg(batch.len() * 5);
+    for QueuedOp { op, .. } in batch {
+        cmd.arg(&op.record);
+    }
+    for QueuedOp { op, .. } in batch {
+        cmd.arg(&op.bucket);
+    }
+    let first = batch.first().map(|queued| &queued.op);
+    cmd.arg(first.map_or("", |op| &op.now)).arg(first.map_or(0, |op| op.bucket_events));
+    for QueuedOp { op, .. } in batch {
+        for argument in &op.arguments {
+            cmd.arg(argument);
+        }
+    }
+    cmd
+}
+
+impl BatchedOp {
+    fn size(&self) -> usize {
+        let keys: usize = self.bucket.iter().map(String::len).sum();
+        self.record.len() + keys + self.arguments.iter().map(Vec::len).sum::<usize>()
+    }
+}
+
+/// Sends a batch. If the server has forgotten the script, loads it again without operations: a
+/// caller that has meanwhile been dropped, and may have withdrawn its request, must not be granted
+/// the lock after that.
+async fn send(driver: Connection, cmd: Cmd) -> RedisResult<Value> {
+    let reply = driver.send((&cmd).into()).await;
+    if let Err(error) = &reply
+        && error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+    {
+        let loaded = driver.send((&*redis::cmd("EVAL").arg(BATCH.text()).arg(0)).into()).await;
+        if let Err(error) = loaded {
+            tracing::debug!(%error, "operations cannot be batched yet: the script could not be loaded");
+        }
+    }
+    reply
+}

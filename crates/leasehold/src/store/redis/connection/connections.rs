@@ -1,0 +1,375 @@
+//! Connections of this process to the servers: shared by all callers, opened again when they break.
+//!
+//! There are two connections. The inline connection lives on the runtime that connected: a single
+//! caller there reaches the server without a change of threads. The background connection lives on
+//! a thread of its own and serves all other callers: many concurrent callers, whose commands are
+//! batched, and renewals, which no work of the caller may delay. Commands on one connection stay in
+//! order. A call that was dropped or got no answer is in doubt: it may still reach the server. So
+//! every later command for the same lease uses the same connection, and a connection that is
+//! discarded is ended on the server before another one replaces it.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
+use tokio::runtime::{Handle, Id};
+
+use super::batcher::Batcher;
+use super::connector::{ClientIdentity, Connection, Connector, OPEN_TIMEOUT, Request};
+use crate::model::{LeaseId, Timestamp};
+use crate::store::BootInstant;
+use crate::store::background::Background;
+
+/// Number of calls in progress from which further calls use the background connection.
+const MAX_INLINE_CALLS: usize = 3;
+/// Maximum number of recorded calls in doubt.
+const MAX_IN_DOUBT: usize = 10_000;
+
+/// Connections that all callers share.
+pub(in crate::store::redis) struct Connections {
+    connector: Arc<Connector>,
+    home_runtime: Option<Id>,
+    inline: Slot,
+    background: Slot,
+    background_thread: OnceLock<Option<Background>>,
+    in_progress: AtomicUsize,
+    /// Leases with a call in doubt, and the connection that the call may still be on.
+    in_doubt: Mutex<HashMap<LeaseId, (ConnectionKind, u64)>>,
+    in_doubt_count: AtomicUsize,
+    pub(super) batcher: Batcher,
+}
+
+/// Runtime on which a connection lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ConnectionKind {
+    /// Runtime that connected.
+    Inline,
+    /// Thread of this engine.
+    Background,
+}
+
+/// Slot of a connection, which is empty until it is needed and after it broke.
+#[derive(Default)]
+struct Slot {
+    connection: Mutex<Option<OpenConnection>>,
+    /// Held while a connection is opened.
+    opening: tokio::sync::Mutex<Opening>,
+}
+
+#[derive(Default)]
+struct Opening {
+    /// Number of connections that were opened so far.
+    generation: u64,
+    /// The previous connection, to be ended on the server.
+    previous: Option<ClientIdentity>,
+    /// Last failure, shared by all callers that waited for this attempt.
+    failed: Option<(BootInstant, RedisError)>,
+}
+
+/// Open connection and its number among those of its slot, beginning with 1.
+#[derive(Clone)]
+pub(super) struct OpenConnection {
+    pub(super) generation: u64,
+    pub(super) driver: Connection,
+}
+
+impl Connections {
+    /// Opens the inline connection, so that errors show immediately.
+    pub(in crate::store::redis) async fn open(
+        connector: Connector,
+    ) -> Result<Self, (RedisError, Arc<Connector>)> {
+        let connections = Self {
+            connector: Arc::new(connector),
+            home_runtime: current_runtime(),
+            inline: Slot::default(),
+            background: Slot::default(),
+            background_thread: OnceLock::new(),
+            in_progress: AtomicUsize::new(0),
+            in_doubt: Mutex::default(),
+            in_doubt_count: AtomicUsize::new(0),
+            batcher: Batcher::default(),
+        };
+        match connections.connection(ConnectionKind::Inline).await {
+            Ok(_) => Ok(connections),
+            Err(error) => Err((error, connections.connector)),
+        }
+    }
+
+    pub(in crate::store::redis) fn is_cluster(&self) -> bool {
+        self.connector.is_cluster()
+    }
+
+    pub(in crate::store::redis) const fn connector(&self) -> &Arc<Connector> {
+        &self.connector
+    }
+
+    /// Returns the runtime of the background connection, for other background work. `None` if its
+    /// thread cannot be started.
+    pub(in crate::store::redis) fn background_runtime(&self) -> Option<&Handle> {
+        self.background_thread.get_or_init(start_background_thread).as_ref().map(Background::handle)
+    }
+
+    /// Returns a connection, if one is open.
+    pub(in crate::store::redis) fn current(&self) -> Option<Connection> {
+        self.background.current().or_else(|| self.inline.current()).map(|connection| connection.driver)
+    }
+
+    /// Sends a command that belongs to no lease.
+    pub(in crate::store::redis) async fn send(&self, request: Request<'_>) -> RedisResult<Value> {
+        self.send_on(self.choose(), request, &AtomicU64::new(0)).await
+    }
+
+    /// Returns the time of the server.
+    pub(in crate::store::redis) async fn server_time(&self) -> RedisResult<Timestamp> {
+        let reply = self.send((&redis::cmd("TIME")).into()).await?;
+        let (seconds, micros): (u64, u64) = redis::from_redis_value(reply)?;
+        Ok(Timestamp::from_micros(seconds * 1_000_000 + micros))
+    }
+
+    /// Sends a command for this lease, after all earlier commands for it.
+    pub(in crate::store::redis) async fn send_for(
+        &self,
+        lease: &LeaseId,
+        request: Request<'_>,
+    ) -> RedisResult<Value> {
+        let kind = self.in_doubt_connection(lease).unwrap_or_else(|| self.choose());
+        let generation = AtomicU64::new(0);
+        let mut call = LeaseCall { connections: self, lease, kind, generation, answered: false };
+        let reply = self.send_on(kind, request, &call.generation).await;
+        // Any reply of the server is an answer, also a refusal. After any other error the outcome
+        // is unknown.
+        call.answered = reply.as_ref().err().is_none_or(|error| error.code().is_some());
+        reply
+    }
+
+    fn choose(&self) -> ConnectionKind {
+        if self.is_on_home_runtime() && self.in_progress.load(Ordering::Relaxed) < MAX_INLINE_CALLS {
+            ConnectionKind::Inline
+        } else {
+            ConnectionKind::Background
+        }
+    }
+
+    fn is_on_home_runtime(&self) -> bool {
+        self.home_runtime.is_some() && current_runtime() == self.home_runtime
+    }
+
+    /// Sends a command. If the connection turns out to be dead, sends it again on a new one,
+    /// provided that it may be sent twice or was not begun.
+    async fn send_on(
+        &self,
+        kind: ConnectionKind,
+        request: Request<'_>,
+        generation: &AtomicU64,
+    ) -> RedisResult<Value> {
+        let _in_progress = self.begin_call();
+        let connection = self.connection(kind).await?;
+        generation.store(connection.generation, Ordering::Relaxed);
+        let reply = connection.driver.send(request).await;
+        let Err(error) = &reply else {
+            return reply;
+        };
+        let dead = self.discard_if_broken(kind, &connection, error);
+        // A Cluster's connection retries by itself.
+        if !dead || self.is_cluster() || !request.may_be_sent_again(error) {
+            return reply;
+        }
+        tracing::debug!(%error, "the connection to Redis is broken; the command is sent again on a new one");
+        let connection = self.connection(kind).await?;
+        generation.store(connection.generation, Ordering::Relaxed);
+        connection.driver.send(request).await
+    }
+
+    /// Discards the connection after a fatal error or a timeout. Returns whether it is dead, so that
+    /// a retry on another one makes sense.
+    pub(super) fn discard_if_broken(
+        &self,
+        kind: ConnectionKind,
+        connection: &OpenConnection,
+        error: &RedisError,
+    ) -> bool {
+        let moved =
+            self.connector.follows_failover() && error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly);
+        let dead = error.is_unrecoverable_error() || moved;
+        if dead || error.is_timeout() {
+            self.slot(kind).discard(connection);
+        }
+        dead
+    }
+
+    /// Counts a call in progress until the returned guard is dropped.
+    pub(super) fn begin_call(&self) -> InProgress<'_> {
+        self.in_progress.fetch_add(1, Ordering::Relaxed);
+        InProgress(&self.in_progress)
+    }
+
+    /// Whether a call for this lease should be batched: it uses the background connection anyway.
+    pub(in crate::store::redis) fn should_batch(&self, lease: &LeaseId) -> bool {
+        !self.is_cluster()
+            && self.in_doubt_connection(lease).unwrap_or_else(|| self.choose()) == ConnectionKind::Background
+    }
+
+    pub(super) async fn connection(&self, kind: ConnectionKind) -> RedisResult<OpenConnection> {
+        match self.slot(kind).current() {
+            Some(connection) => Ok(connection),
+            None => Box::pin(self.open_connection(kind)).await,
+        }
+    }
+
+    async fn open_connection(&self, kind: ConnectionKind) -> RedisResult<OpenConnection> {
+        let slot = self.slot(kind);
+        let requested_at = BootInstant::now();
+        let mut opening = slot.opening.lock().await;
+        if let Some(connection) = slot.current() {
+            return Ok(connection);
+        }
+        if let Some((failed, error)) = &opening.failed
+            && *failed >= requested_at
+        {
+            return Err(error.clone());
+        }
+        match self.open_on_runtime(kind, opening.previous.as_ref()).await {
+            Ok((connection, identity)) => {
+                opening.generation += 1;
+                opening.previous = identity;
+                let connection = OpenConnection { generation: opening.generation, driver: connection };
+                *lock(&slot.connection) = Some(connection.clone());
+                Ok(connection)
+            }
+            Err(error) => {
+                opening.failed = Some((BootInstant::now(), error.clone()));
+                Err(error)
+            }
+        }
+    }
+
+    async fn open_on_runtime(
+        &self,
+        kind: ConnectionKind,
+        previous: Option<&ClientIdentity>,
+    ) -> RedisResult<(Connection, Option<ClientIdentity>)> {
+        let (connector, previous) = (self.connector.clone(), previous.cloned());
+        let open = async move {
+            let connection = connector.open().await?;
+            if let Some(previous) = previous {
+                connection.kill(&previous).await;
+            }
+            let identity = connection.identity().await;
+            Ok((connection, identity))
+        };
+        let in_time = async move {
+            let late = |_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into());
+            tokio::time::timeout(OPEN_TIMEOUT, open).await.unwrap_or_else(late)
+        };
+        // A connection lives on the runtime that opened it. For callers outside the home runtime,
+        // which may have ended or be busy, the inline connection is opened on the background thread,
+        // too.
+        let runtime = if kind == ConnectionKind::Inline && self.is_on_home_runtime() {
+            None
+        } else {
+            self.background_runtime()
+        };
+        match runtime {
+            Some(runtime) => {
+                runtime.spawn(in_time).await.unwrap_or_else(|gone| Err(std::io::Error::other(gone).into()))
+            }
+            None => in_time.await,
+        }
+    }
+
+    const fn slot(&self, kind: ConnectionKind) -> &Slot {
+        match kind {
+            ConnectionKind::Inline => &self.inline,
+            ConnectionKind::Background => &self.background,
+        }
+    }
+
+    /// Returns the connection on which a call for this lease is in doubt.
+    fn in_doubt_connection(&self, lease: &LeaseId) -> Option<ConnectionKind> {
+        if self.in_doubt_count.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let (kind, generation) = lock(&self.in_doubt).get(lease).copied()?;
+        // A replaced connection has been ended on the server: its commands can no longer take
+        // effect.
+        let replaced =
+            self.slot(kind).current().is_some_and(|connection| connection.generation != generation);
+        (!replaced).then_some(kind)
+    }
+
+    pub(super) fn mark_in_doubt(&self, lease: &LeaseId, kind: ConnectionKind, generation: u64) {
+        let mut in_doubt = lock(&self.in_doubt);
+        if in_doubt.len() >= MAX_IN_DOUBT {
+            in_doubt.clear();
+        }
+        in_doubt.insert(*lease, (kind, generation));
+        self.in_doubt_count.store(in_doubt.len(), Ordering::Relaxed);
+    }
+
+    pub(super) fn clear_in_doubt(&self, lease: &LeaseId) {
+        if self.in_doubt_count.load(Ordering::Relaxed) > 0 {
+            let mut in_doubt = lock(&self.in_doubt);
+            in_doubt.remove(lease);
+            self.in_doubt_count.store(in_doubt.len(), Ordering::Relaxed);
+        }
+    }
+}
+
+impl Slot {
+    fn current(&self) -> Option<OpenConnection> {
+        lock(&self.connection).clone()
+    }
+
+    fn discard(&self, broken: &OpenConnection) {
+        let mut connection = lock(&self.connection);
+        if connection.as_ref().is_some_and(|connection| connection.generation == broken.generation) {
+            *connection = None;
+        }
+    }
+}
+
+/// Call for a lease. If it ends without an answer, it is in doubt, and the next call for that lease
+/// must use the same connection.
+struct LeaseCall<'a> {
+    connections: &'a Connections,
+    lease: &'a LeaseId,
+    kind: ConnectionKind,
+    /// Connection on which the call was sent; 0 if it was not sent.
+    generation: AtomicU64,
+    answered: bool,
+}
+
+impl Drop for LeaseCall<'_> {
+    fn drop(&mut self) {
+        match self.generation.load(Ordering::Relaxed) {
+            0 => {} // Never sent.
+            _ if self.answered => self.connections.clear_in_doubt(self.lease),
+            generation => self.connections.mark_in_doubt(self.lease, self.kind, generation),
+        }
+    }
+}
+
+/// Guard that counts one call in progress until it is dropped.
+pub(super) struct InProgress<'a>(&'a AtomicUsize);
+
+impl Drop for InProgress<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Starts the thread of the background connection, which ends with the connections.
+fn start_background_thread() -> Option<Background> {
+    let thread = Background::start("leasehold-redis");
+    let without = |error| tracing::debug!(%error, "the background thread of Redis cannot be started; connections use the runtimes of callers");
+    thread.map_err(without).ok()
+}
+
+fn current_runtime() -> Option<Id> {
+    Handle::try_current().ok().map(|handle| handle.id())
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,247 @@
+//! Applies operations to locks, alone or in a batch, and notifies the waiters that were granted a
+//! lock.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use redis::{Cmd, FromRedisValue, RedisError, Value};
+
+use super::super::connection::{BatchedOp, Connections};
+use super::super::error::explain;
+use super::super::keys::{BUCKETS, Keys};
+use super::super::options::RedisOptions;
+use super::super::scripts::{APPLY, ScriptCall, script_time};
+use super::super::store::REPLICA_TIMEOUT_MILLIS;
+use super::call::{Arguments, HandOver, Reply};
+use super::subscriber::Subscriber;
+use crate::error::{Error, Result, StoreErrorKind};
+use crate::model::{Acquire, LeaseId, Leave, LockName, LockOp, Outcome};
+use crate::store::wake::{Waiters, ring};
+use crate::store::{BootInstant, Clock, Recipient, clock};
+
+/// Locks on Redis.
+pub(in crate::store::redis) struct Locks {
+    pub(in crate::store::redis) connections: Arc<Connections>,
+    pub(super) keys: Keys,
+    pub(in crate::store::redis) subscriber: Subscriber,
+    pub(in crate::store::redis) display_url: String,
+    pub(super) clock: Option<Clock>,
+    /// Maximum number of events in each bucket.
+    bucket_events: u32,
+    wait_replicas: u32,
+    pub(in crate::store::redis) waiters: Waiters,
+    /// For each bucket the name of the last lock that was examined by `forget`.
+    pub(super) forget_cursors: tokio::sync::Mutex<Vec<String>>,
+}
+
+impl Locks {
+    pub(in crate::store::redis) fn new(connections: Connections, options: &RedisOptions) -> Self {
+        let keys = Keys::new(&options.prefix);
+        Self {
+            connections: Arc::new(connections),
+            subscriber: Subscriber::new(&keys),
+            keys,
+            display_url: options.display_url.clone(),
+            waiters: Waiters::default(),
+            clock: options.clock.clone(),
+            bucket_events: options.max_events.div_ceil(u32::from(BUCKETS)).max(1),
+            wait_replicas: options.wait_replicas,
+            forget_cursors: tokio::sync::Mutex::new(vec![String::new(); usize::from(BUCKETS)]),
+        }
+    }
+
+    pub(in crate::store::redis) async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
+        let since = BootInstant::now();
+        let arguments = Arguments::of(op, self.register_attempt(name, op, since))?;
+        let bucket = self.keys.bucket_of(name);
+        let (lock, queue) = (bucket.lock(name.as_str()), bucket.queue(name.as_str()));
+        let now = script_time(self.clock.as_ref());
+        // A script cannot publish to another shard.
+        let publish = if self.connections.is_cluster() { "" } else { "1" };
+        let with = |cmd: &mut Cmd| {
+            cmd.arg(6).arg(&lock).arg(&bucket.names).arg(&bucket.due).arg(&bucket.events).arg(&queue);
+            cmd.arg(&bucket.min_token);
+            cmd.arg(arguments.op()).arg(&now).arg(name.as_str()).arg(self.bucket_events);
+            cmd.arg(self.subscriber.channel()).arg(publish);
+            arguments.add_to(cmd);
+        };
+        let waits_for_replicas = self.wait_replicas > 0 && matches!(op, LockOp::Acquire(_));
+        let wait = waits_for_replicas
+            .then(|| redis::cmd("WAIT").arg(self.wait_replicas).arg(REPLICA_TIMEOUT_MILLIS).take());
+        if let Some(outcome) = self.apply_batched(name, op, &arguments, &now).await {
+            return outcome;
+        }
+        let reply = APPLY
+            .run(
+                &self.connections,
+                ScriptCall { lease: lease_of(op), then: wait.as_ref(), repeat: op.into() },
+                with,
+            )
+            .await;
+        let mut reply = reply.map_err(|error| self.explain(error))?;
+        let mut acknowledged = None;
+        if waits_for_replicas && let Value::Array(both) = &mut reply {
+            acknowledged = both.pop();
+            reply = both.pop().unwrap_or(Value::Nil);
+        }
+        let Reply { outcome, handed_over } = Reply::read(op, &reply)?;
+        if !handed_over.is_empty() && self.notify_waiters(name, handed_over, since) {
+            // Let the new holder run before this caller returns: its release need not wait for this
+            // caller's next ticket.
+            tokio::task::yield_now().await;
+        }
+        match (&outcome, acknowledged) {
+            (Outcome::Granted(lease), Some(Value::Int(replicas)))
+                if replicas < i64::from(self.wait_replicas) =>
+            {
+                Err(self.withdraw_grant(name, lease.ask.lease_id, replicas).await)
+            }
+            _ => Ok(outcome),
+        }
+    }
+
+    /// Registers an acquire attempt of a waiter and returns its id, by which the waiter
+    /// recognizes that a handed-over lease was granted after this attempt.
+    fn register_attempt(&self, name: &LockName, op: &LockOp, since: BootInstant) -> Option<u64> {
+        match op {
+            // With `wait_replicas` the waiter must query the store itself.
+            LockOp::Acquire(Acquire { ask, queue: Some(_), .. }) if self.wait_replicas == 0 => {
+                // A process that cannot read the ticket cannot guess this id.
+                let attempt_id = clock::new_lease_id().as_uuid().as_u64_pair().1;
+                self.waiters.asks(name, &ask.lease_id, attempt_id, since).then_some(attempt_id)
+            }
+            _ => None,
+        }
+    }
+
+    /// Sends a simple operation in a batch when many callers wait. Returns `None` if it must be
+    /// sent alone.
+    async fn apply_batched(
+        &self,
+        name: &LockName,
+        op: &LockOp,
+        arguments: &Arguments,
+        now: &str,
+    ) -> Option<Result<Outcome>> {
+        let lease = lease_of(op)?;
+        if self.wait_replicas > 0 || !self.connections.should_batch(lease) {
+            return None;
+        }
+        let arguments = arguments.batch_arguments(name.as_str())?;
+        let bucket = self.keys.bucket_of(name);
+        let batched = BatchedOp {
+            record: bucket.lock(name.as_str()),
+            bucket: [
+                bucket.names.clone(),
+                bucket.due.clone(),
+                bucket.events.clone(),
+                bucket.min_token.clone(),
+            ],
+            arguments,
+            now: now.to_owned(),
+            bucket_events: self.bucket_events,
+        };
+        let reply = self.connections.send_batched(lease, batched, op.into()).await?;
+        let reply = reply.map_err(|error| self.explain(error));
+        Some(reply.and_then(|reply| Reply::read(op, &reply)).map(|reply| reply.outcome))
+    }
+
+    /// Withdraws a grant that a failover would lose, and returns the error for the caller.
+    async fn withdraw_grant(&self, name: &LockName, lease_id: LeaseId, replicas: i64) -> Error {
+        let withdrawn = Box::pin(self.apply(name, &LockOp::Leave(Leave { lease_id }))).await;
+        if let Err(error) = withdrawn {
+            tracing::debug!(lock = %name, %error, "a lease could not be withdrawn; it expires by itself");
+        }
+        let message = format!(
+            "{replicas} of {} replicas of the store {} have acknowledged the grant of lock '{name}', so the lease was withdrawn",
+            self.wait_replicas, self.display_url
+        );
+        Error::store(
+            StoreErrorKind::Unavailable,
+            message,
+            "check the replicas, or require fewer with ?wait_replicas=…",
+        )
+    }
+
+    /// Notifies exactly the waiters that were granted the lock. Returns whether one of them is in this
+    /// process.
+    fn notify_waiters(&self, name: &LockName, handed_over: Vec<HandOver>, since: BootInstant) -> bool {
+        let mut channels = BTreeMap::new();
+        let mut leases = Vec::with_capacity(handed_over.len());
+        for HandOver { lease, channel } in handed_over {
+            channels.insert(lease.ask.lease_id, channel);
+            leases.push(lease);
+        }
+        if self.wait_replicas > 0 {
+            // The waiters must query the store themselves, so that the replicas acknowledge their
+            // grants, too.
+            for lease in &leases {
+                ring(&lease.ask.lease_id);
+            }
+            return false;
+        }
+        let granted = leases.len();
+        let elsewhere = self.waiters.wake_here(name, leases, since);
+        if self.connections.is_cluster() && !elsewhere.is_empty() {
+            self.publish_to_other_shards(elsewhere.iter().map(|lease| lease.ask.lease_id), &channels);
+        }
+        elsewhere.len() < granted
+    }
+
+    /// Sends notices to other processes.
+    pub(in crate::store::redis) async fn notify(&self, to: &[Recipient]) {
+        let publish = if self.connections.is_cluster() { "SPUBLISH" } else { "PUBLISH" };
+        for recipient in to {
+            let id = recipient.as_uuid().as_bytes().as_slice();
+            let cmd = redis::cmd(publish).arg(self.subscriber.notice_channel()).arg(id).take();
+            if let Err(error) = self.connections.send((&cmd).into()).await {
+                tracing::debug!(%error, "other processes are not notified; they notice the change at their next renewal");
+            }
+        }
+    }
+
+    /// Notifies processes whose channel is on another shard of a Cluster. Does not wait for the
+    /// result: the message is only a hint.
+    fn publish_to_other_shards(
+        &self,
+        granted: impl Iterator<Item = LeaseId>,
+        channels: &BTreeMap<LeaseId, String>,
+    ) {
+        for id in granted {
+            let Some((channel, runtime)) = channels.get(&id).zip(self.connections.background_runtime())
+            else {
+                continue;
+            };
+            let cmd = redis::cmd("SPUBLISH").arg(channel).arg(id.as_uuid().as_bytes().as_slice()).take();
+            let Some(connection) = self.connections.current() else {
+                continue;
+            };
+            runtime.spawn(async move {
+                if let Err(error) = connection.send((&cmd).into()).await {
+                    tracing::debug!(%error, "a notification could not be sent; its waiter polls");
+                }
+            });
+        }
+    }
+
+    /// Sends a command that belongs to no lease.
+    pub(in crate::store::redis) async fn query<T: FromRedisValue>(&self, cmd: &Cmd) -> Result<T> {
+        let reply = self.connections.send(cmd.into()).await.map_err(|error| self.explain(error))?;
+        redis::from_redis_value(reply).map_err(|error| self.explain(error.into()))
+    }
+
+    pub(in crate::store::redis) fn explain(&self, error: RedisError) -> Error {
+        explain(&self.display_url, error)
+    }
+}
+
+/// Returns the lease of an operation: operations for one lease must stay in order.
+fn lease_of(op: &LockOp) -> Option<&LeaseId> {
+    match op {
+        LockOp::Acquire(acquire) => Some(&acquire.ask.lease_id),
+        LockOp::Renew(renew) | LockOp::RenewLogged(renew) => Some(&renew.lease_id),
+        LockOp::Release(release) => Some(&release.lease_id),
+        LockOp::Leave(leave) => Some(&leave.lease_id),
+        LockOp::RequestRelease(_) | LockOp::ForceRelease(_) | LockOp::Sweep(_) | LockOp::Restarted(_) => None,
+    }
+}

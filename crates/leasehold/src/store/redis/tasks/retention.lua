@@ -1,0 +1,52 @@
+-- Archives or purges finished tasks, the oldest first.
+-- ARGV: 'archive' or 'purge', time before which the tasks must have finished, maximum number of
+--       tasks, queue (empty: all), state (empty: all).
+
+local action, before, limit = ARGV[4], '(' .. ARGV[5], tonumber(ARGV[6])
+build_queue_indexes()
+local queues = ARGV[7] ~= '' and { ARGV[7] } or call('ZRANGEBYSCORE', FINISHED, '-inf', before, 'LIMIT', 0, 1000)
+local states = ARGV[8] ~= '' and { ARGV[8] } or { 4, 5, 6 }
+local found = {}
+for _, queue in ipairs(queues) do
+  for _, state in ipairs(states) do
+    for archived = 0, action == 'purge' and 1 or 0 do
+      local ended = call('ZRANGEBYSCORE', finished_key(archived, state, queue), '-inf', before, 'WITHSCORES',
+        'LIMIT', 0, limit)
+      for at = 1, #ended, 2 do
+        found[#found + 1] = { id = ended[at], finished_at = tonumber(ended[at + 1]) }
+      end
+    end
+  end
+end
+table.sort(found, function(one, other)
+  if one.finished_at ~= other.finished_at then
+    return one.finished_at < other.finished_at
+  end
+  return is_before(one.id, other.id)
+end)
+
+local selected, tasks = math.min(limit, #found), {}
+for at = 1, selected do
+  tasks[at] = load(found[at].id)
+end
+for _, task in ipairs(tasks) do
+  remove_from_indexes(task)
+  if action == 'archive' then
+    task.archived = 1
+    add_to_indexes(task)
+    save(task)
+  else
+    local _, _, key = decode('>I8I8Bc0', task.rest)
+    if key ~= '' and task.keyless == 0 then
+      call('HDEL', base .. 'k:' .. task.queue, key)
+    end
+    call('HDEL', TASKS, task.id)
+    call('HDEL', base .. 'payload', task.id)
+    call('ZREM', base .. 'ids', task.id)
+  end
+end
+for _, queue in ipairs(queues) do
+  refresh_finished(queue)
+end
+write_counts()
+return selected
