@@ -32,9 +32,9 @@ struct Table {
     records: BTreeMap<LockName, LockRecord>,
     events: VecDeque<Event>,
     /// Lower bound of new tokens: above every token of a deleted lock.
-    floor: TokenFloor,
-    /// Number of events before the first one that is kept.
-    forgotten: u64,
+    min_token: TokenFloor,
+    /// Number of the oldest events that were dropped.
+    dropped_events: u64,
 }
 
 impl MemoryLocks {
@@ -52,7 +52,7 @@ impl MemoryLocks {
         let Applied { outcome, handed_over, events, .. } = match table.records.get_mut(name) {
             Some(record) => record.apply(op, now),
             None => {
-                let mut record = LockRecord::without_record(name.clone(), table.floor);
+                let mut record = LockRecord::without_record(name.clone(), table.min_token);
                 let applied = record.apply(op, now);
                 if applied.changed {
                     table.records.insert(name.clone(), record);
@@ -60,7 +60,7 @@ impl MemoryLocks {
                 applied
             }
         };
-        table.keep(events);
+        table.append(events);
         drop(table);
         if !handed_over.is_empty() {
             self.waiters.wake(name, handed_over, since, Reach::Process);
@@ -84,12 +84,12 @@ impl LockStore for MemoryLocks {
         Ok(Peek::of(table.records.get(name), waiter, self.clock.now()))
     }
 
-    async fn list(&self, ask: &ListLocks) -> Result<Page<LockRecord>> {
+    async fn list(&self, query: &ListLocks) -> Result<Page<LockRecord>> {
         let now = self.clock.now();
-        let limit = page_size(ask.limit) as usize;
-        let prefix = ask.prefix.as_deref().unwrap_or_default();
+        let limit = page_size(query.limit) as usize;
+        let prefix = query.prefix.as_deref().unwrap_or_default();
         let start =
-            ask.after.as_ref().map_or(Bound::Included(prefix), |after| Bound::Excluded(after.0.as_str()));
+            query.after.as_ref().map_or(Bound::Included(prefix), |after| Bound::Excluded(after.0.as_str()));
         let table = self.table();
         let items: Vec<_> = table
             .records
@@ -97,7 +97,7 @@ impl LockStore for MemoryLocks {
             .map(|(_, record)| record)
             .skip_while(|record| record.name.as_str() < prefix)
             .take_while(|record| record.name.as_str().starts_with(prefix))
-            .filter(|record| ask.state.is_none_or(|state| state.matches(record, now)))
+            .filter(|record| query.state.is_none_or(|state| state.matches(record, now)))
             .take(limit)
             .cloned()
             .collect();
@@ -106,12 +106,12 @@ impl LockStore for MemoryLocks {
         Ok(Page { items, next })
     }
 
-    async fn history(&self, ask: &ListEvents) -> Result<Page<Event>> {
-        let limit = page_size(ask.limit) as usize;
+    async fn history(&self, query: &ListEvents) -> Result<Page<Event>> {
+        let limit = page_size(query.limit) as usize;
         let table = self.table();
-        let numbered = (table.forgotten + 1..).zip(&table.events);
-        let wanted = numbered.filter(|(_, event)| ask.lock.as_ref().is_none_or(|lock| event.lock == *lock));
-        let found: Vec<(u64, Event)> = match &ask.span {
+        let numbered = (table.dropped_events + 1..).zip(&table.events);
+        let wanted = numbered.filter(|(_, event)| query.lock.as_ref().is_none_or(|lock| event.lock == *lock));
+        let found: Vec<(u64, Event)> = match &query.span {
             EventRange::After(Cursor(after)) => {
                 let after = after.parse().unwrap_or(0);
                 wanted
@@ -121,7 +121,7 @@ impl LockStore for MemoryLocks {
                     .collect()
             }
             EventRange::Newest | EventRange::Before(_) => {
-                let before = match &ask.span {
+                let before = match &query.span {
                     EventRange::Before(Cursor(before)) => before.parse().unwrap_or(0),
                     _ => u64::MAX,
                 };
@@ -130,7 +130,7 @@ impl LockStore for MemoryLocks {
             }
         };
         let last = found.last().map(|(seq, _)| Cursor(seq.to_string()));
-        let next = match &ask.span {
+        let next = match &query.span {
             EventRange::After(after) => Some(last.unwrap_or_else(|| after.clone())),
             _ => last.filter(|_| found.len() == limit),
         };
@@ -163,11 +163,11 @@ impl LockStore for MemoryLocks {
 
     async fn forget(&self, idle: Ttl, limit: u32) -> Result<u32> {
         let mut table = self.table();
-        let floor = table.floor.raised(self.clock.now(), idle);
-        let idle = table.records.values().filter(|record| record.is_forgettable(floor));
+        let min_token = table.min_token.raised(self.clock.now(), idle);
+        let idle = table.records.values().filter(|record| record.is_forgettable(min_token));
         let names: Vec<LockName> = idle.take(limit as usize).map(|record| record.name.clone()).collect();
         if !names.is_empty() {
-            table.floor = floor;
+            table.min_token = min_token;
         }
         for name in &names {
             table.records.remove(name);
@@ -177,11 +177,11 @@ impl LockStore for MemoryLocks {
 }
 
 impl Table {
-    fn keep(&mut self, events: Vec<Event>) {
+    fn append(&mut self, events: Vec<Event>) {
         self.events.extend(events);
         while self.events.len() > MAX_EVENTS {
             self.events.pop_front();
-            self.forgotten += 1;
+            self.dropped_events += 1;
         }
     }
 }

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use std::time::Duration;
 
-use super::docs::MemoryDocs;
+use super::documents::MemoryDocs;
 use super::locks::MemoryLocks;
 use super::tasks::MemoryTasks;
 use crate::model::Ttl;

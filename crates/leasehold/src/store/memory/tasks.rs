@@ -19,12 +19,12 @@ use crate::store::{Clock, Cursor, ListTasks, Page, QueueSubscription, TaskStore}
 pub(super) struct MemoryTasks {
     clock: Clock,
     table: Mutex<TaskTable>,
-    door: Doorbell,
+    notifier: Doorbell,
 }
 
 impl MemoryTasks {
     pub(super) fn new(clock: Clock) -> Self {
-        Self { clock, table: Mutex::default(), door: Doorbell::default() }
+        Self { clock, table: Mutex::default(), notifier: Doorbell::default() }
     }
 
     fn table(&self) -> MutexGuard<'_, TaskTable> {
@@ -32,9 +32,9 @@ impl MemoryTasks {
     }
 
     /// Notifies a worker that waits for the queue of this task, if the task is pending.
-    fn ring(&self, task: &Task) {
+    fn notify_if_pending(&self, task: &Task) {
         if task.state == TaskState::Pending {
-            self.door.ring(&task.queue, 1);
+            self.notifier.ring(&task.queue, 1);
         }
     }
 }
@@ -44,16 +44,16 @@ impl TaskStore for MemoryTasks {
     async fn enqueue(&self, new: &[NewTask]) -> Result<Vec<Enqueued>> {
         let enqueued = self.table().enqueue(new, self.clock.now());
         for new in new {
-            self.door.ring(&new.queue, 1);
+            self.notifier.ring(&new.queue, 1);
         }
         Ok(enqueued)
     }
 
-    async fn lease(&self, ask: &LeaseTasks) -> Result<Leased> {
-        let leased = self.table().lease(ask, self.clock.now());
+    async fn lease(&self, request: &LeaseTasks) -> Result<Leased> {
+        let leased = self.table().lease(request, self.clock.now());
         // An expired lease may make tasks available for workers of other queues, too.
         if leased.expired > 0 {
-            self.door.ring_all();
+            self.notifier.ring_all();
         }
         Ok(leased)
     }
@@ -78,7 +78,7 @@ impl TaskStore for MemoryTasks {
         // A task may have been requeued, or its lock may have become free.
         let freed = settle.iter().filter_map(|settle| table.get(settle.id));
         if freed.into_iter().any(|task| task.lock.is_some() || !task.state.is_terminal()) {
-            self.door.ring_all();
+            self.notifier.ring_all();
         }
         Ok(settled)
     }
@@ -88,7 +88,7 @@ impl TaskStore for MemoryTasks {
         let answer = table.change(id, op, self.clock.now());
         let changed = answer.zip(table.get(id).cloned());
         if let Some((_, task)) = &changed {
-            self.ring(task);
+            self.notify_if_pending(task);
         }
         Ok(changed)
     }
@@ -96,7 +96,7 @@ impl TaskStore for MemoryTasks {
     async fn recover(&self, limit: u32) -> Result<Recovered> {
         let recovered = self.table().recover(limit, self.clock.now());
         if recovered != Recovered::default() {
-            self.door.ring_all();
+            self.notifier.ring_all();
         }
         Ok(recovered)
     }
@@ -109,13 +109,17 @@ impl TaskStore for MemoryTasks {
         Ok(self.table().keyed(queue, key).cloned())
     }
 
-    async fn list(&self, ask: &ListTasks) -> Result<Page<Task>> {
-        let before: Option<TaskId> = ask.after.as_ref().and_then(|after| after.0.parse().ok());
-        let limit = page_size(ask.limit) as usize;
+    async fn list(&self, query: &ListTasks) -> Result<Page<Task>> {
+        let before: Option<TaskId> = query.after.as_ref().and_then(|after| after.0.parse().ok());
+        let limit = page_size(query.limit) as usize;
         let table = self.table();
         let older = table.tasks().rev().filter(|task| before.is_none_or(|before| task.id < before));
-        let items: Vec<Task> =
-            older.filter(|task| ask.wants(task)).take(limit).cloned().map(|task| ask.shown(task)).collect();
+        let items: Vec<Task> = older
+            .filter(|task| query.wants(task))
+            .take(limit)
+            .cloned()
+            .map(|task| query.shown(task))
+            .collect();
         let next = items.last().filter(|_| items.len() == limit).map(|last| Cursor(last.id.to_string()));
         Ok(Page { items, next })
     }
@@ -126,7 +130,7 @@ impl TaskStore for MemoryTasks {
 
     async fn pause(&self, queue: &QueueName, pause: Option<Pause>) -> Result<bool> {
         let known = self.table().pause(queue, pause);
-        self.door.ring_all();
+        self.notifier.ring_all();
         Ok(known)
     }
 
@@ -134,12 +138,12 @@ impl TaskStore for MemoryTasks {
         Ok(self.table().workers().cloned().collect())
     }
 
-    async fn archive(&self, which: &FinishedFilter) -> Result<u64> {
-        Ok(self.table().archive(which))
+    async fn archive(&self, filter: &FinishedFilter) -> Result<u64> {
+        Ok(self.table().archive(filter))
     }
 
-    async fn purge(&self, which: &FinishedFilter) -> Result<u64> {
-        Ok(self.table().purge(which))
+    async fn purge(&self, filter: &FinishedFilter) -> Result<u64> {
+        Ok(self.table().purge(filter))
     }
 
     async fn now(&self) -> Result<Timestamp> {
@@ -147,6 +151,6 @@ impl TaskStore for MemoryTasks {
     }
 
     fn arrivals(&self, queues: &[QueueName]) -> QueueSubscription {
-        self.door.listen(queues, POLL)
+        self.notifier.listen(queues, POLL)
     }
 }

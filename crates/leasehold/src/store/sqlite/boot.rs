@@ -6,7 +6,7 @@
 //! nothing: container managers give each container an id of its own, and some processes see none.
 //!
 //! Writers leave a stamp: a reading of the kernel's boot clock and of the wall clock, at most
-//! [`STAMP_EVERY`] old. The machine was restarted if the boot clock is behind the stamp. After a
+//! [`STAMP_INTERVAL`] old. The machine was restarted if the boot clock is behind the stamp. After a
 //! restart the machine may also have been up for longer than before; then a restart is assumed if
 //! the boot id is new, the wall clock has advanced by at least the previous uptime, and no process
 //! that has written to the file has it open. In every other case the engine's clock continues,
@@ -20,16 +20,17 @@ use std::time::Duration;
 
 use rusqlite::{Connection, TransactionBehavior};
 
-use super::schema::{CEILING, FLOOR, meta, set_meta, set_token, token};
-use super::tables;
-use super::tail::Numbers;
+use super::codec::to_integer;
+use super::file::wal_path;
+use super::locks::{EventNumbers, queries};
+use super::schema::{MIN_TOKEN, RESERVED_UNTIL, meta, set_meta, set_token, token};
 use super::tasks;
 use crate::error::{Error, StoreErrorKind};
 use crate::model::{BootId, LockOp, LockRecord, Restarted, Timestamp};
 use crate::store::{Boot, Clock};
 
 /// Key of the boot ids seen since the last restart, separated by blanks, the newest last.
-const IDS: &str = "boot_ids";
+const BOOT_IDS: &str = "boot_ids";
 /// Key of the kernel's boot clock at the last stamp.
 const BOOTTIME: &str = "boottime";
 /// Key of the offset of the wall clock from the boot clock at the last stamp of a process that knew
@@ -39,22 +40,22 @@ const WALL_OFFSET: &str = "wall_offset";
 const CLOCK_OFFSET: &str = "clock_offset";
 
 /// Maximum number of stored boot ids.
-const MOST_IDS: usize = 64;
+const MAX_BOOT_IDS: usize = 64;
 
 /// Age at which the next write renews the stamp. The newest write is therefore at most this much
 /// later than the stamp.
-pub(super) const STAMP_EVERY: Duration = Duration::from_mins(1);
+pub(super) const STAMP_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Minimum difference, in microseconds, that counts as a change of the wall clock.
-const NOTICEABLE: i64 = 5_000_000;
+const MIN_WALL_CLOCK_CHANGE: i64 = 5_000_000;
 
 /// Minimum lag of the boot clock, in microseconds, that proves a restart. Readings are taken under
 /// the write lock, so within one boot the clock is never behind at all.
-const BEYOND_DOUBT: u64 = 1_000_000;
+const MIN_BOOT_CLOCK_LAG: u64 = 1_000_000;
 
 /// Boot in which the file was last written, as recorded in the file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Known {
+pub(super) struct RecordedBoot {
     pub(super) ids: Vec<BootId>,
     stamp: Option<Stamp>,
 }
@@ -83,9 +84,9 @@ pub(super) enum BootEvidence {
     InDoubt,
 }
 
-impl Known {
+impl RecordedBoot {
     pub(super) fn load(conn: &Connection) -> rusqlite::Result<Self> {
-        let ids: Option<String> = meta(conn, IDS)?;
+        let ids: Option<String> = meta(conn, BOOT_IDS)?;
         let ids = ids.unwrap_or_default();
         let ids = ids.split_whitespace().filter_map(|id| uuid::Uuid::parse_str(id).ok()).map(BootId);
         let boottime: Option<i64> = meta(conn, BOOTTIME)?;
@@ -98,9 +99,10 @@ impl Known {
         Ok(Self { ids: ids.collect(), stamp })
     }
 
-    pub(super) fn judge(&self, now: &Boot) -> BootEvidence {
+    /// Compares the recorded boot with the one in which this process runs.
+    pub(super) fn evidence(&self, now: &Boot) -> BootEvidence {
         let Some(stamp) = self.stamp else { return BootEvidence::FirstWrite };
-        if now.clock.saturating_add(BEYOND_DOUBT) < stamp.boottime {
+        if now.clock.saturating_add(MIN_BOOT_CLOCK_LAG) < stamp.boottime {
             return if now.is_certain { BootEvidence::Restarted } else { BootEvidence::InDoubt };
         }
         let Some(id) = now.id else { return BootEvidence::InDoubt };
@@ -111,20 +113,24 @@ impl Known {
         // machine was off. A wall clock that was merely set is seldom moved ahead by as much.
         let moved = now.wall_offset().saturating_sub(stamp.wall_offset);
         match u64::try_from(moved) {
-            Ok(ahead) if moved > NOTICEABLE && ahead >= stamp.boottime => BootEvidence::RestartedIfAlone,
+            Ok(ahead) if moved > MIN_WALL_CLOCK_CHANGE && ahead >= stamp.boottime => {
+                BootEvidence::RestartedIfAlone
+            }
             _ => BootEvidence::NewId(id),
         }
     }
 
     /// Whether the wall clock was set since the last stamp, or belongs to another machine.
-    fn has_wall_moved(&self, now: &Boot) -> bool {
-        let apart = |stamp: Stamp| now.wall_offset().abs_diff(stamp.wall_offset) > NOTICEABLE.unsigned_abs();
-        self.stamp.is_some_and(apart)
+    fn has_wall_clock_changed(&self, now: &Boot) -> bool {
+        let changed = |stamp: Stamp| {
+            now.wall_offset().abs_diff(stamp.wall_offset) > MIN_WALL_CLOCK_CHANGE.unsigned_abs()
+        };
+        self.stamp.is_some_and(changed)
     }
 
     /// Returns the offset of the engine's time from the kernel's boot clock, for this process.
     pub(super) fn clock_offset(&self, now: &Boot) -> i64 {
-        match (self.stamp, self.judge(now)) {
+        match (self.stamp, self.evidence(now)) {
             (None, _) => now.wall_offset(),
             (Some(stamp), BootEvidence::Restarted) => stamp.offset_after_restart(now),
             (Some(stamp), _) => stamp.clock_offset,
@@ -134,15 +140,16 @@ impl Known {
     /// Returns the time until the next stamp is due.
     pub(super) fn stamp_due_in(&self, now: &Boot) -> Duration {
         let age = self.stamp.map(|stamp| Duration::from_micros(now.clock.saturating_sub(stamp.boottime)));
-        STAMP_EVERY.saturating_sub(age.unwrap_or(STAMP_EVERY))
+        STAMP_INTERVAL.saturating_sub(age.unwrap_or(STAMP_INTERVAL))
     }
 
     /// Rejects a process that does not know the offset of its time namespace, if its clocks do not
     /// agree with the file: such a process would end leases too early or too late.
     pub(super) fn check_clock(&self, now: &Boot, path: &Path) -> Result<(), Error> {
         let agrees = |stamp: Stamp| {
-            let apart = now.wall_offset().abs_diff(stamp.wall_offset);
-            now.clock.saturating_add(BEYOND_DOUBT) >= stamp.boottime && apart <= NOTICEABLE.unsigned_abs()
+            let difference = now.wall_offset().abs_diff(stamp.wall_offset);
+            now.clock.saturating_add(MIN_BOOT_CLOCK_LAG) >= stamp.boottime
+                && difference <= MIN_WALL_CLOCK_CHANGE.unsigned_abs()
         };
         if now.is_certain || self.stamp.is_none_or(agrees) {
             return Ok(());
@@ -165,8 +172,8 @@ impl Stamp {
     /// any stored time.
     fn offset_after_restart(&self, now: &Boot) -> i64 {
         let newest =
-            self.boottime.saturating_add(micros(STAMP_EVERY)).saturating_add_signed(self.clock_offset);
-        let newest = i64::try_from(newest).unwrap_or(i64::MAX).saturating_sub_unsigned(now.clock);
+            self.boottime.saturating_add(micros(STAMP_INTERVAL)).saturating_add_signed(self.clock_offset);
+        let newest = to_integer(newest).saturating_sub_unsigned(now.clock);
         now.wall_offset().max(newest)
     }
 }
@@ -178,9 +185,7 @@ pub(super) struct Presence(File);
 
 impl Presence {
     pub(super) fn new(database: &Path) -> io::Result<Self> {
-        let mut log = database.as_os_str().to_owned();
-        log.push("-wal");
-        OpenOptions::new().read(true).write(true).open(log).map(Self)
+        OpenOptions::new().read(true).write(true).open(wal_path(database)).map(Self)
     }
 
     /// Whether no other process that has written has the file open. The caller must call
@@ -201,59 +206,65 @@ impl Presence {
 }
 
 /// State of a process that may write.
-pub(super) struct Entered {
+pub(super) struct PreparedBoot {
     /// Whether the process knows its boot, so that its stamps are evidence for other processes.
     pub(super) knows_boot: bool,
-    pub(super) known: Known,
+    pub(super) known: RecordedBoot,
     /// Clock reading on which the decision was based.
     pub(super) now: Boot,
 }
 
 /// Prepares the file for the first write of this process, in a transaction of its own.
-pub(super) fn enter(
+pub(super) fn prepare_first_write(
     conn: &mut Connection,
     presence: &Presence,
     read: impl FnOnce() -> Boot,
     clock: &Clock,
-) -> rusqlite::Result<Entered> {
+) -> rusqlite::Result<PreparedBoot> {
     let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
     // Read while holding the write lock: an earlier reading may be older than the stamp of another
     // process.
     let now = read();
-    let entered = find_out(&tx, presence, &now, clock).and_then(|entered| tx.commit().map(|()| entered));
-    if entered.is_err() {
+    let prepared =
+        evaluate_boot(&tx, presence, &now, clock).and_then(|prepared| tx.commit().map(|()| prepared));
+    if prepared.is_err() {
         presence.leave();
     }
-    entered
+    prepared
 }
 
-fn find_out(tx: &Connection, presence: &Presence, now: &Boot, clock: &Clock) -> rusqlite::Result<Entered> {
-    let known = Known::load(tx)?;
+fn evaluate_boot(
+    tx: &Connection,
+    presence: &Presence,
+    now: &Boot,
+    clock: &Clock,
+) -> rusqlite::Result<PreparedBoot> {
+    let known = RecordedBoot::load(tx)?;
     let mut knows_boot = true;
-    match known.judge(now) {
+    match known.evidence(now) {
         BootEvidence::FirstWrite => {
             set_meta(tx, CLOCK_OFFSET, now.wall_offset())?;
             clock.follow_kernel(now.wall_offset());
-            begin_boot(tx, now)?;
+            record_boot(tx, now)?;
         }
         BootEvidence::Same => {}
         BootEvidence::NewId(_)
-            if known.has_wall_moved(now) && presence.is_alone() && !is_in_use(tx, clock.now())? =>
+            if known.has_wall_clock_changed(now) && presence.is_alone() && !is_in_use(tx, clock.now())? =>
         {
             set_clock(tx, &known, now, clock)?;
         }
         BootEvidence::NewId(id) => {
-            let skip = (known.ids.len() + 1).saturating_sub(MOST_IDS);
+            let skip = (known.ids.len() + 1).saturating_sub(MAX_BOOT_IDS);
             set_ids(tx, known.ids.iter().skip(skip).copied().chain([id]))?;
         }
-        BootEvidence::Restarted => restart(tx, &known, now, clock)?,
-        BootEvidence::RestartedIfAlone if presence.is_alone() => restart(tx, &known, now, clock)?,
+        BootEvidence::Restarted => handle_restart(tx, &known, now, clock)?,
+        BootEvidence::RestartedIfAlone if presence.is_alone() => handle_restart(tx, &known, now, clock)?,
         BootEvidence::RestartedIfAlone | BootEvidence::InDoubt => knows_boot = false,
     }
-    let known = Known::load(tx)?;
+    let known = RecordedBoot::load(tx)?;
     // Under the write lock, so that no other process can meanwhile conclude that it is alone.
     presence.join().map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
-    Ok(Entered { knows_boot, known, now: *now })
+    Ok(PreparedBoot { knows_boot, known, now: *now })
 }
 
 /// Renews the stamp, inside a transaction. A boot clock that may not be the kernel's is no
@@ -263,7 +274,7 @@ pub(super) fn stamp(conn: &Connection, now: &Boot, knows_boot: bool) -> rusqlite
         return Ok(());
     }
     let before: Option<i64> = meta(conn, BOOTTIME)?;
-    set_meta(conn, BOOTTIME, before.unwrap_or(0).max(i64::try_from(now.clock).unwrap_or(i64::MAX)))?;
+    set_meta(conn, BOOTTIME, before.unwrap_or(0).max(to_integer(now.clock)))?;
     if knows_boot {
         set_meta(conn, WALL_OFFSET, now.wall_offset())?;
     }
@@ -271,21 +282,26 @@ pub(super) fn stamp(conn: &Connection, now: &Boot, knows_boot: bool) -> rusqlite
 }
 
 /// Performs the first write after a restart. The processes of the previous boot are dead, so their
-/// leases end; the last writes may be lost, so tokens continue above the ceiling that was on the
-/// disk.
-fn restart(conn: &Connection, known: &Known, now: &Boot, clock: &Clock) -> rusqlite::Result<()> {
+/// leases end; the last writes may be lost, so tokens continue above the reservation that was on
+/// the disk.
+fn handle_restart(
+    conn: &Connection,
+    known: &RecordedBoot,
+    now: &Boot,
+    clock: &Clock,
+) -> rusqlite::Result<()> {
     set_clock(conn, known, now, clock)?;
     let time = clock.now();
     free_locks(conn, time)?;
-    tasks::start_anew(conn, time)?;
-    set_token(conn, FLOOR, token(conn, CEILING)?)
+    tasks::rebase_times(conn, time)?;
+    set_token(conn, MIN_TOKEN, token(conn, RESERVED_UNTIL)?)
 }
 
-fn set_clock(conn: &Connection, known: &Known, now: &Boot, clock: &Clock) -> rusqlite::Result<()> {
+fn set_clock(conn: &Connection, known: &RecordedBoot, now: &Boot, clock: &Clock) -> rusqlite::Result<()> {
     let offset = known.stamp.map_or_else(|| now.wall_offset(), |stamp| stamp.offset_after_restart(now));
     clock.follow_kernel(offset);
     set_meta(conn, CLOCK_OFFSET, offset)?;
-    begin_boot(conn, now)
+    record_boot(conn, now)
 }
 
 /// Whether any lease or ticket has an end that depends on the clock.
@@ -294,36 +310,35 @@ fn is_in_use(conn: &Connection, now: Timestamp) -> rusqlite::Result<bool> {
         let leases = record.holders.iter().map(|lease| lease.expires_at);
         leases.chain(record.waiters.iter().map(|ticket| ticket.expires_at)).any(|end| end > now)
     };
-    Ok(tasks::is_any_leased(conn)?
-        || tables::with_something_live(conn)?.iter().any(|row| is_live(&row.record)))
+    Ok(tasks::has_leased_task(conn)? || queries::active_rows(conn)?.iter().any(|row| is_live(&row.record)))
 }
 
-fn begin_boot(conn: &Connection, now: &Boot) -> rusqlite::Result<()> {
+fn record_boot(conn: &Connection, now: &Boot) -> rusqlite::Result<()> {
     set_ids(conn, now.id.into_iter())?;
     let evidence = if now.is_certain { now.clock } else { 0 };
-    set_meta(conn, BOOTTIME, i64::try_from(evidence).unwrap_or(i64::MAX))?;
+    set_meta(conn, BOOTTIME, to_integer(evidence))?;
     set_meta(conn, WALL_OFFSET, now.wall_offset())
 }
 
 fn set_ids(conn: &Connection, ids: impl Iterator<Item = BootId>) -> rusqlite::Result<()> {
     let ids: Vec<String> = ids.map(|id| id.0.to_string()).collect();
-    set_meta(conn, IDS, ids.join(" "))
+    set_meta(conn, BOOT_IDS, ids.join(" "))
 }
 
 fn free_locks(conn: &Connection, now: Timestamp) -> rusqlite::Result<()> {
     // Moves all earlier events into the events table, so that the numbers of the next events
     // continue from there.
-    tables::gather(conn, now)?;
-    let mut numbers = Numbers::after(tables::newest_event(conn)?);
-    for mut row in tables::with_something_live(conn)? {
+    queries::move_all_inline_events(conn, now)?;
+    let mut numbers = EventNumbers::after(queries::newest_event(conn)?);
+    for mut row in queries::active_rows(conn)? {
         let mut changed = false;
         for boot in boots_of(&row.record) {
             let applied = row.record.apply(&LockOp::Restarted(Restarted { boot }), now);
-            row.tell(&applied.events, now, &mut numbers)?;
+            row.append_events(&applied.events, now, &mut numbers)?;
             changed |= applied.changed;
         }
         if changed {
-            tables::save_tidy(conn, &mut row, now)?;
+            queries::save_and_move_events(conn, &mut row, now)?;
         }
     }
     Ok(())
@@ -369,52 +384,56 @@ mod tests {
 
     /// Returns the state of a file that was last written with boot id 1, ten hours after the start
     /// of the machine.
-    fn known() -> Known {
+    fn known() -> RecordedBoot {
         let wall_offset = boot(1, 10, 10).wall_offset();
         let stamp = Stamp { boottime: 10 * HOUR, wall_offset, clock_offset: wall_offset };
-        Known { ids: vec![id(1)], stamp: Some(stamp) }
+        RecordedBoot { ids: vec![id(1)], stamp: Some(stamp) }
     }
 
     #[test]
     fn a_boot_clock_that_is_behind_proves_a_restart() {
-        assert_eq!(known().judge(&boot(2, 1, 12)), BootEvidence::Restarted);
+        assert_eq!(known().evidence(&boot(2, 1, 12)), BootEvidence::Restarted);
         // The wall clock and the boot id do not matter.
-        assert_eq!(known().judge(&boot(2, 1, 0)), BootEvidence::Restarted);
-        assert_eq!(known().judge(&boot(1, 1, 12)), BootEvidence::Restarted);
-        assert_eq!(known().judge(&Boot { id: None, ..boot(2, 1, 12) }), BootEvidence::Restarted);
-        assert_eq!(known().judge(&Boot { is_certain: false, ..boot(2, 1, 12) }), BootEvidence::InDoubt);
+        assert_eq!(known().evidence(&boot(2, 1, 0)), BootEvidence::Restarted);
+        assert_eq!(known().evidence(&boot(1, 1, 12)), BootEvidence::Restarted);
+        assert_eq!(known().evidence(&Boot { id: None, ..boot(2, 1, 12) }), BootEvidence::Restarted);
+        assert_eq!(known().evidence(&Boot { is_certain: false, ..boot(2, 1, 12) }), BootEvidence::InDoubt);
     }
 
     #[test]
     fn another_boot_id_proves_nothing() {
-        assert_eq!(known().judge(&boot(1, 11, 11)), BootEvidence::Same);
-        assert_eq!(known().judge(&boot(2, 11, 11)), BootEvidence::NewId(id(2)));
-        assert_eq!(known().judge(&Boot { id: None, ..boot(1, 11, 11) }), BootEvidence::InDoubt);
+        assert_eq!(known().evidence(&boot(1, 11, 11)), BootEvidence::Same);
+        assert_eq!(known().evidence(&boot(2, 11, 11)), BootEvidence::NewId(id(2)));
+        assert_eq!(known().evidence(&Boot { id: None, ..boot(1, 11, 11) }), BootEvidence::InDoubt);
     }
 
     #[test]
     fn a_wall_clock_that_was_set_proves_nothing() {
         // Ahead by less than the previous uptime, and back.
-        assert_eq!(known().judge(&boot(2, 11, 15)), BootEvidence::NewId(id(2)));
-        assert_eq!(known().judge(&boot(2, 11, 3)), BootEvidence::NewId(id(2)));
+        assert_eq!(known().evidence(&boot(2, 11, 15)), BootEvidence::NewId(id(2)));
+        assert_eq!(known().evidence(&boot(2, 11, 3)), BootEvidence::NewId(id(2)));
         // By any amount, with a known id.
-        assert_eq!(known().judge(&boot(1, 11, 900)), BootEvidence::Same);
-        assert_eq!(known().judge(&Boot { id: None, ..boot(1, 11, 900) }), BootEvidence::InDoubt);
+        assert_eq!(known().evidence(&boot(1, 11, 900)), BootEvidence::Same);
+        assert_eq!(known().evidence(&Boot { id: None, ..boot(1, 11, 900) }), BootEvidence::InDoubt);
     }
 
     #[test]
     fn a_machine_that_is_up_for_longer_than_before_needs_more_evidence() {
-        assert_eq!(known().judge(&boot(2, 11, 30)), BootEvidence::RestartedIfAlone);
+        assert_eq!(known().evidence(&boot(2, 11, 30)), BootEvidence::RestartedIfAlone);
     }
 
     #[test]
-    fn time_goes_on_from_the_wall_clock_and_never_falls_behind() {
+    fn time_continues_from_the_wall_clock_and_never_goes_back() {
         let time = |now: &Boot| now.clock.saturating_add_signed(known().clock_offset(now));
         let minute = 60_000_000;
-        assert_eq!(time(&boot(2, 1, 12)), DAY + 12 * HOUR, "after a restart it is the wall clock's");
+        assert_eq!(
+            time(&boot(2, 1, 12)),
+            DAY + 12 * HOUR,
+            "after a restart the time is that of the wall clock"
+        );
         assert_eq!(time(&boot(2, 1, 0)), DAY + 10 * HOUR + minute, "the wall clock was set back");
         for now in [boot(1, 11, 900), boot(2, 11, 15), boot(2, 11, 30), Boot { id: None, ..boot(1, 11, 3) }] {
-            assert_eq!(time(&now), DAY + 11 * HOUR, "in doubt it goes on: {now:?}");
+            assert_eq!(time(&now), DAY + 11 * HOUR, "without proof of a restart the time continues: {now:?}");
         }
     }
 
@@ -423,7 +442,7 @@ mod tests {
         let uncertain = |now: Boot| Boot { is_certain: false, ..now };
         let check = |now: Boot| known().check_clock(&now, Path::new("a.db"));
         check(uncertain(boot(1, 11, 11))).unwrap();
-        Known::default().check_clock(&uncertain(boot(1, 11, 900)), Path::new("a.db")).unwrap();
+        RecordedBoot::default().check_clock(&uncertain(boot(1, 11, 900)), Path::new("a.db")).unwrap();
         for now in [boot(1, 1, 11), boot(1, 12, 11), boot(1, 11, 12)] {
             check(now).unwrap();
             assert_eq!(check(uncertain(now)).unwrap_err().code(), "STORE_MISCONFIGURED");

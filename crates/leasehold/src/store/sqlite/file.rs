@@ -18,7 +18,7 @@ pub(super) struct StoreFile {
     /// Log and shared memory of the database.
     side_files: Vec<(PathBuf, Option<Identity>)>,
     /// Time of the next check that all files are in place, in microseconds of the boot clock.
-    believed_until: AtomicU64,
+    checked_until: AtomicU64,
     /// Set once the file was missing. The file may have reappeared, but other processes may have
     /// used another one meanwhile.
     lost: OnceLock<Error>,
@@ -29,7 +29,7 @@ type Identity = (u64, u64);
 
 /// Validity of a successful check before a write. After a write the database is checked in any
 /// case.
-const BELIEVED: Duration = Duration::from_millis(1);
+const CHECK_VALIDITY: Duration = Duration::from_millis(1);
 
 impl StoreFile {
     /// Ensures that a usable file exists at `path`.
@@ -39,19 +39,19 @@ impl StoreFile {
             identity: identity(&path),
             path,
             side_files: Vec::new(),
-            believed_until: AtomicU64::new(0),
+            checked_until: AtomicU64::new(0),
             lost: OnceLock::new(),
         })
     }
 
     /// Records the files that SQLite has created beside the database. From now on all of them must
     /// stay in place.
-    pub(super) fn opened(&mut self) -> Result<Presence> {
-        self.is_unchanged()?;
-        let presence = Presence::new(&self.path).map_err(|error| failed(&self.path, &error))?;
+    pub(super) fn record_side_files(&mut self) -> Result<Presence> {
+        self.check_unchanged()?;
+        let presence = Presence::new(&self.path).map_err(|error| open_error(&self.path, &error))?;
         for suffix in SIDE_FILES {
             let path = side_file(&self.path, suffix);
-            refuse_shared(&path)?;
+            reject_shared(&path)?;
             let identity = identity(&path);
             self.side_files.push((path, identity));
         }
@@ -65,36 +65,36 @@ impl StoreFile {
     /// Fails if one of the files has been removed, moved or replaced since. Processes that open the
     /// path now get another file: a process that continues with the old one would hold locks that
     /// they do not see.
-    pub(super) fn is_still_there(&self, now: BootInstant) -> Result<()> {
+    pub(super) fn check_in_place(&self, now: BootInstant) -> Result<()> {
         if let Some(error) = self.lost.get() {
             return Err(error.clone());
         }
-        if now.as_micros() < self.believed_until.load(Ordering::Relaxed) {
+        if now.as_micros() < self.checked_until.load(Ordering::Relaxed) {
             return Ok(());
         }
         for (path, known) in &self.side_files {
             if identity(path) != *known {
-                return Err(self.lose(path));
+                return Err(self.mark_lost(path));
             }
         }
-        self.is_unchanged()?;
-        self.believed_until.store(now.plus(BELIEVED).as_micros(), Ordering::Relaxed);
+        self.check_unchanged()?;
+        self.checked_until.store(now.plus(CHECK_VALIDITY).as_micros(), Ordering::Relaxed);
         Ok(())
     }
 
     /// Fails if the database has been removed, moved or replaced before or during the last write:
     /// no other process will see that write.
-    pub(super) fn is_unchanged(&self) -> Result<()> {
+    pub(super) fn check_unchanged(&self) -> Result<()> {
         if let Some(error) = self.lost.get() {
             return Err(error.clone());
         }
-        if identity(&self.path) == self.identity { Ok(()) } else { Err(self.lose(&self.path)) }
+        if identity(&self.path) == self.identity { Ok(()) } else { Err(self.mark_lost(&self.path)) }
     }
 
-    fn lose(&self, path: &Path) -> Error {
+    fn mark_lost(&self, path: &Path) -> Error {
         let message =
             format!("the store {} was removed, moved or replaced while it was open", path.display());
-        let hint = "start again every program that uses it, with the file in its place";
+        let hint = "restore the file, then restart every program that uses it";
         self.lost.get_or_init(|| Error::store(StoreErrorKind::Broken, message, hint)).clone()
     }
 }
@@ -102,6 +102,11 @@ impl StoreFile {
 /// Suffixes of the files that SQLite creates beside a database. SQLite finds them by the name of
 /// the database, so each process must open the database by the same name.
 const SIDE_FILES: [&str; 2] = ["-wal", "-shm"];
+
+/// Returns the path of the write-ahead log.
+pub(super) fn wal_path(database: &Path) -> PathBuf {
+    side_file(database, "-wal")
+}
 
 fn side_file(database: &Path, suffix: &str) -> PathBuf {
     let mut path = database.as_os_str().to_owned();
@@ -122,49 +127,49 @@ fn identity(path: &Path) -> Option<Identity> {
 
 fn prepare(path: &Path) -> Result<PathBuf> {
     let name = path.file_name().ok_or_else(|| {
-        refuse(path, "is no file name", "name a file: sqlite:/var/lib/leasehold/leasehold.db")
+        rejected(path, "is not a file name", "name a file: sqlite:/var/lib/leasehold/leasehold.db")
     })?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    make_folder(parent)?;
-    let parent = parent.canonicalize().map_err(|error| failed(parent, &error))?;
+    create_folder(parent)?;
+    let parent = parent.canonicalize().map_err(|error| open_error(parent, &error))?;
     let path = parent.join(name);
-    refuse_network(&parent)?;
+    reject_network(&parent)?;
     match fs::symlink_metadata(&path) {
-        Ok(found) if found.file_type().is_symlink() => Err(refuse(
+        Ok(found) if found.file_type().is_symlink() => Err(rejected(
             &path,
-            "is a symbolic link, and whoever can change it could exchange the store",
+            "is a symbolic link: a user who can change the link could replace the store",
             "name the file that it points to",
         )),
-        Ok(found) if !found.is_file() => Err(refuse(&path, "is not a file", "name a file of its own")),
-        Ok(_) => refuse_shared(&path).map(|()| path),
+        Ok(found) if !found.is_file() => Err(rejected(&path, "is not a file", "name a file")),
+        Ok(_) => reject_shared(&path).map(|()| path),
         Err(error) if error.kind() == ErrorKind::NotFound => create(&path).map(|()| path),
-        Err(error) => Err(failed(&path, &error)),
+        Err(error) => Err(open_error(&path, &error)),
     }
 }
 
 /// Rejects a file that has another name, in this mount namespace or in another: a process that
 /// opens the file by that name uses another log beside it and sees none of the locks.
 #[cfg(unix)]
-fn refuse_shared(path: &Path) -> Result<()> {
+fn reject_shared(path: &Path) -> Result<()> {
     use std::os::unix::fs::MetadataExt;
 
     let Ok(found) = fs::symlink_metadata(path) else { return Ok(()) };
     if found.nlink() > 1 {
-        let what = format!("has {} hard links: by another name its log would not be found", found.nlink());
-        return Err(refuse(path, &what, "remove the other names, or copy the file"));
+        let what = format!("has {} hard links: under another name its log would not be found", found.nlink());
+        return Err(rejected(path, &what, "remove the other names, or copy the file"));
     }
     if is_mount_point(path) {
-        return Err(refuse(
+        return Err(rejected(
             path,
             "is a mount of the file alone: its log would not be shared",
-            "mount the folder that it is in, not the file",
+            "mount the folder of the file, not the file",
         ));
     }
     Ok(())
 }
 
 #[cfg(not(unix))]
-fn refuse_shared(_path: &Path) -> Result<()> {
+fn reject_shared(_path: &Path) -> Result<()> {
     Ok(())
 }
 
@@ -208,16 +213,16 @@ fn create(path: &Path) -> Result<()> {
     match options.open(path) {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()), // Another process created it.
-        Err(error) => Err(failed(path, &error)),
+        Err(error) => Err(open_error(path, &error)),
     }
 }
 
-fn make_folder(folder: &Path) -> Result<()> {
+fn create_folder(folder: &Path) -> Result<()> {
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true);
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(folder).map_err(|error| failed(folder, &error))
+    builder.create(folder).map_err(|error| open_error(folder, &error))
 }
 
 /// Rejects file systems on which locks and shared memory do not reach every process that opens the
@@ -225,7 +230,7 @@ fn make_folder(folder: &Path) -> Result<()> {
 /// GNU coreutils (`stat.c`). FUSE is among them because it may be anything and most often is
 /// remote; so are the folders that a virtual machine shares with its host.
 #[cfg(target_os = "linux")]
-fn refuse_network(folder: &Path) -> Result<()> {
+fn reject_network(folder: &Path) -> Result<()> {
     const REMOTE: [(u64, &str); 23] = [
         (0x6969, "NFS"),
         (0x517B, "SMB"),
@@ -256,37 +261,37 @@ fn refuse_network(folder: &Path) -> Result<()> {
     };
     let magic = u64::try_from(found.f_type).unwrap_or(0) & 0xFFFF_FFFF;
     match REMOTE.iter().find(|(remote, _)| *remote == magic) {
-        Some((_, name)) => Err(refuse(
+        Some((_, name)) => Err(rejected(
             folder,
-            &format!("is on a network file system ({name}), where SQLite's locks do not hold"),
-            "use a local disk, or a store that is made for many machines",
+            &format!("is on a network file system ({name}), where SQLite's locks do not work"),
+            "use a local disk, or an engine for several machines",
         )),
         None => Ok(()),
     }
 }
 
 #[cfg(not(target_os = "linux"))]
-fn refuse_network(_folder: &Path) -> Result<()> {
+fn reject_network(_folder: &Path) -> Result<()> {
     Ok(())
 }
 
-fn refuse(path: &Path, what: &str, hint: &str) -> Error {
+fn rejected(path: &Path, what: &str, hint: &str) -> Error {
     Error::store(StoreErrorKind::Misconfigured, format!("the store {} {what}", path.display()), hint)
 }
 
-fn failed(path: &Path, error: &std::io::Error) -> Error {
+fn open_error(path: &Path, error: &std::io::Error) -> Error {
     let at = path.display();
-    let (trouble, hint) = match error.kind() {
+    let (kind, hint) = match error.kind() {
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => (
             StoreErrorKind::NotPermitted,
-            "let this user write there, or name another file with --store sqlite:PATH",
+            "grant this user write permission there, or name another file with --store sqlite:PATH",
         ),
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-            (StoreErrorKind::Unavailable, "make room on that disk")
+            (StoreErrorKind::Unavailable, "free space on that disk")
         }
         _ => (StoreErrorKind::Misconfigured, "name another file with --store sqlite:PATH"),
     };
-    Error::store(trouble, format!("the store {at} cannot be opened: {error}"), hint)
+    Error::store(kind, format!("the store {at} cannot be opened: {error}"), hint)
 }
 
 #[cfg(all(test, unix))]
@@ -296,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_file_and_its_folder_are_the_owners_alone() {
+    fn a_new_file_and_its_folder_are_private_to_the_owner() {
         let temp = tempfile::tempdir().unwrap();
         let path = prepare(&temp.path().join("a/b/locks.db")).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -305,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_a_folder_and_a_file_in_the_way_are_refused() {
+    fn links_folders_and_paths_below_a_file_are_rejected() {
         let temp = tempfile::tempdir().unwrap();
         let link = temp.path().join("link.db");
         std::os::unix::fs::symlink(temp.path().join("elsewhere.db"), &link).unwrap();
@@ -320,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_with_another_name_is_refused() {
+    fn a_file_with_another_hard_link_is_rejected() {
         let temp = tempfile::tempdir().unwrap();
         let path = prepare(&temp.path().join("a.db")).unwrap();
         fs::hard_link(&path, temp.path().join("b.db")).unwrap();

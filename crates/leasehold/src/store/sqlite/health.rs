@@ -2,25 +2,26 @@
 
 use std::path::Path;
 
-use super::batch::Ledger;
-use super::boot::{BootEvidence, Known};
-use super::wal::{self, Log};
+use super::boot::{BootEvidence, RecordedBoot};
+use super::database::Database;
+use super::file::wal_path;
+use super::wal_check::{self, Log};
 use crate::store::namespaces::boottime_offset;
 use crate::store::{Boot, HealthCheck};
 
 /// Returns the health checks of the files at `path`.
-pub(super) fn check_health(ledger: &mut Ledger, path: &Path) -> rusqlite::Result<Vec<HealthCheck>> {
-    let mut found = permissions(path);
-    found.extend(log(ledger, path)?);
-    found.extend(boot(&Known::load(ledger.conn())?, &ledger.boot()));
-    found.extend(time_namespace());
+pub(super) fn check_health(database: &mut Database, path: &Path) -> rusqlite::Result<Vec<HealthCheck>> {
+    let mut found = check_permissions(path);
+    found.extend(check_wal(database, path)?);
+    found.extend(check_boot(&RecordedBoot::load(&database.conn)?, &database.boot()));
+    found.extend(check_time_namespace());
     Ok(found)
 }
 
 /// Checks the file mode: a user who can read the file sees all holders; a user who can write it can
 /// take any lock.
 #[cfg(unix)]
-fn permissions(path: &Path) -> Vec<HealthCheck> {
+fn check_permissions(path: &Path) -> Vec<HealthCheck> {
     use std::os::unix::fs::PermissionsExt;
 
     const NAME: &str = "permissions";
@@ -30,55 +31,56 @@ fn permissions(path: &Path) -> Vec<HealthCheck> {
     let mode = found.permissions().mode() & 0o777;
     let others = mode & 0o077;
     if others == 0 {
-        return vec![HealthCheck::ok(NAME, format!("only its owner can use it (mode {mode:03o})"))];
+        return vec![HealthCheck::ok(
+            NAME,
+            format!("only the owner can read or write the file (mode {mode:03o})"),
+        )];
     }
     let what = if others & 0o022 == 0 { "read" } else { "change" };
-    let detail = format!("others than its owner can {what} it (mode {mode:03o})");
+    let detail = format!("users other than the owner can {what} the file (mode {mode:03o})");
     let file = path.display().to_string().replace('\'', "'\\''");
-    let hint = format!("unless that is wanted: chmod 600 '{file}'");
+    let hint = format!("unless this is intended: chmod 600 '{file}'");
     vec![HealthCheck::concern(NAME, detail, "STORE_OPEN_TO_OTHERS", hint)]
 }
 
 #[cfg(not(unix))]
-fn permissions(_path: &Path) -> Vec<HealthCheck> {
+fn check_permissions(_path: &Path) -> Vec<HealthCheck> {
     Vec::new()
 }
 
 /// Checks for a log that ends too early: SQLite silently ignores everything after a damaged frame.
-fn log(ledger: &mut Ledger, path: &Path) -> rusqlite::Result<Option<HealthCheck>> {
-    let mut log = path.as_os_str().to_owned();
-    log.push("-wal");
-    let found = ledger.while_nobody_writes(|| wal::read(Path::new(&log)))?;
+fn check_wal(database: &mut Database, path: &Path) -> rusqlite::Result<Option<HealthCheck>> {
+    let found = database.with_write_lock(|| wal_check::read(&wal_path(path)))?;
     let detail = match found {
         Ok(Log::Empty | Log::Intact { .. }) => return Ok(None),
         Ok(Log::Damaged { frames, commits }) => format!(
-            "the log can be read up to frame {frames}; {} behind it {} ignored",
+            "the log can be read up to frame {frames}; {} after it {} ignored",
             counted(commits, "committed transaction"),
             if commits == 1 { "is" } else { "are" }
         ),
-        Ok(Log::NoHeader) => "the log is not one of SQLite, and is ignored".to_owned(),
+        Ok(Log::NoHeader) => "the log is not an SQLite log and is ignored".to_owned(),
         Err(error) => format!("the log cannot be read: {error}"),
     };
-    let hint = "after a power cut this is what had not reached the disk; otherwise look for a failing disk, or for a \
+    let hint = "after a power cut, these writes had not reached the disk; otherwise check for a failing disk or for a \
                 program that writes to the file";
     Ok(Some(HealthCheck::concern("log", detail, "STORE_LOG_DAMAGED", hint)))
 }
 
 /// Reports the boot unless it is identified by exactly one boot id.
-fn boot(known: &Known, now: &Boot) -> Option<HealthCheck> {
+fn check_boot(known: &RecordedBoot, now: &Boot) -> Option<HealthCheck> {
     const NAME: &str = "boot";
     let ids = known.ids.len();
-    let detail = match known.judge(now) {
+    let detail = match known.evidence(now) {
         BootEvidence::FirstWrite => return None,
         BootEvidence::Restarted => {
-            "the machine was restarted since the last write; the next one frees what its processes held".to_owned()
+            "the machine was restarted since the last write; the next write frees the leases of its processes".to_owned()
         }
-        BootEvidence::RestartedIfAlone => "the machine may have been restarted since the last write; the next one finds out, and \
+        BootEvidence::RestartedIfAlone => "the machine may have been restarted since the last write; the next write determines this, and \
                                       the store's clock may be behind until then"
             .to_owned(),
         _ if now.id.is_none() => {
-            "this process sees no boot id: a restart is known by the boot clock alone, and leases of a boot before may \
-             have to end by their time"
+            "this process sees no boot id: only the boot clock proves a restart, and leases of an earlier boot may \
+             be held until they expire"
                 .to_owned()
         }
         BootEvidence::NewId(_) => format!(
@@ -91,7 +93,8 @@ fn boot(known: &Known, now: &Boot) -> Option<HealthCheck> {
     Some(HealthCheck::ok(NAME, detail))
 }
 
-fn time_namespace() -> Option<HealthCheck> {
+/// Reports a time namespace whose boot clock differs from that of the machine.
+fn check_time_namespace() -> Option<HealthCheck> {
     let seconds = boottime_offset()? / 1_000_000_000;
     let side = if seconds < 0 { "behind" } else { "ahead of" };
     let detail = format!("its boot clock is {} s {side} the machine's; corrected", seconds.abs());

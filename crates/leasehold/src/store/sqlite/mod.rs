@@ -1,24 +1,23 @@
 //! SQLite engine, `sqlite:PATH`: one machine, many processes; the embedded default.
 
-mod batch;
 mod boot;
-mod cache;
-mod connection;
-mod docs;
+mod codec;
+mod database;
+mod documents;
+mod error;
 mod file;
 mod health;
+mod locks;
 mod options;
 mod schema;
 mod store;
-mod tables;
-mod tail;
 mod tasks;
-mod tickets;
-mod trouble;
-mod wal;
+mod wal_check;
+mod wal_sync;
+mod write_request;
 mod writer;
 
 pub use options::{Durability, SqliteOptions};
-/// Re-exported because [`SqliteStore::enqueue_in`] takes a transaction of this version.
+/// Re-exported because [`SqliteStore::enqueue_in_transaction`] takes a transaction of this version.
 pub use rusqlite;
 pub use store::SqliteStore;

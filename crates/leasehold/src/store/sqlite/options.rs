@@ -17,7 +17,7 @@ pub struct SqliteOptions {
     /// Guarantee about synced data when a call returns.
     pub durability: Durability,
     /// Maximum wait for other writers.
-    pub busy: Duration,
+    pub busy_timeout: Duration,
     /// Clock of the engine; the boot clock by default.
     pub clock: Option<Clock>,
     /// Boot to assume; by default the one that the system reports.
@@ -47,7 +47,7 @@ impl SqliteOptions {
         Self {
             path: path.into(),
             durability: Durability::Holders,
-            busy: Duration::from_secs(5),
+            busy_timeout: Duration::from_secs(5),
             clock: None,
             boot: None,
             max_events: 100_000,
@@ -61,7 +61,10 @@ impl SqliteOptions {
         let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
         let path = path.strip_prefix("//").unwrap_or(path);
         if path == ":memory:" {
-            return Err(wrong("sqlite::memory: would be a store of one connection", "write memory: instead"));
+            return Err(invalid(
+                "invalid path ':memory:': such a database has a single connection",
+                "use memory: instead",
+            ));
         }
         let path = if path.is_empty() { default_path()? } else { PathBuf::from(path) };
         let mut options = Self::new(path);
@@ -72,22 +75,23 @@ impl SqliteOptions {
     }
 
     fn set(&mut self, setting: &str) -> Result<()> {
-        let known = "sqlite: knows sync=full, sync=holders and busy=5s";
+        let known = "valid settings: sync=full, sync=holders and busy=5s";
         match setting.split_once('=') {
             Some(("sync", "full")) => self.durability = Durability::Full,
             Some(("sync", "holders")) => self.durability = Durability::Holders,
             Some(("busy", text)) => {
-                self.busy = parse_duration(text).map_err(|error| wrong(&error.to_string(), known))?;
+                self.busy_timeout =
+                    parse_duration(text).map_err(|error| invalid(&error.to_string(), known))?;
             }
             _ => {
-                return Err(wrong(&format!("'{setting}' is not a setting of a SQLite store"), known));
+                return Err(invalid(&format!("invalid setting '{setting}' of a SQLite store"), known));
             }
         }
         Ok(())
     }
 }
 
-fn wrong(message: &str, hint: &str) -> Error {
+fn invalid(message: &str, hint: &str) -> Error {
     Error::store(StoreErrorKind::Misconfigured, message, hint)
 }
 
@@ -95,8 +99,8 @@ fn wrong(message: &str, hint: &str) -> Error {
 fn default_path() -> Result<PathBuf> {
     match state_folder() {
         Some(folder) => Ok(folder.join("leasehold.db")),
-        None => Err(wrong(
-            "there is no default place for the store: neither XDG_STATE_HOME nor HOME is set",
+        None => Err(invalid(
+            "the store has no default path: neither XDG_STATE_HOME nor HOME is set",
             "name a file: --store sqlite:/var/lib/leasehold/leasehold.db",
         )),
     }
@@ -111,13 +115,13 @@ mod tests {
         let options = SqliteOptions::from_url("/var/lib/x.db?sync=full&busy=250ms").unwrap();
         assert_eq!(options.path, PathBuf::from("/var/lib/x.db"));
         assert_eq!(options.durability, Durability::Full);
-        assert_eq!(options.busy, Duration::from_millis(250));
+        assert_eq!(options.busy_timeout, Duration::from_millis(250));
         assert_eq!(SqliteOptions::from_url("///a/b.db").unwrap().path, PathBuf::from("/a/b.db"));
         assert_eq!(SqliteOptions::from_url("b.db").unwrap().path, PathBuf::from("b.db"));
     }
 
     #[test]
-    fn a_setting_that_is_none_is_refused() {
+    fn unknown_settings_and_values_are_rejected() {
         for url in ["x.db?sync=off", "x.db?busy=never", "x.db?mode=ro", ":memory:"] {
             assert_eq!(SqliteOptions::from_url(url).unwrap_err().code(), "STORE_MISCONFIGURED", "{url}");
         }

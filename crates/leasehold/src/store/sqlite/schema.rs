@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::boot::{BootEvidence, Known};
+use super::boot::{BootEvidence, RecordedBoot};
+use super::codec::to_integer;
+use super::error::{explain, is_busy};
+use super::locks::tickets;
 use super::options::SqliteOptions;
 use super::tasks;
-use super::tickets;
-use super::trouble::{explain, is_busy};
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::Token;
 use crate::store::{Boot, BootInstant, Clock};
@@ -21,7 +22,7 @@ const APPLICATION_ID: i32 = 0x6c73_6864;
 const MIGRATIONS: [&str; 7] = ["
     -- Facts about the store itself.
     CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
-    -- One row per lock, for ever: the record as JSON, with its token. `wake_at` is never later than the next end of
+    -- One row per lock: the record as JSON, with its token. `wake_at` is never later than the next end of
     -- a lease or a ticket; it may be earlier, so that the hot path need not touch its index.
     CREATE TABLE locks (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, record TEXT NOT NULL,
                         wake_at INTEGER, last_event INTEGER);
@@ -34,60 +35,61 @@ const MIGRATIONS: [&str; 7] = ["
     -- a tail has a `wake_at`.
     ALTER TABLE locks ADD COLUMN tail TEXT NOT NULL DEFAULT '';
 ", tasks::TABLES, "
-    -- One boot may have several ids. Readings of the boot clock and the wall clock tell a restart; the newest event is
-    -- the best that there is of the boot clock so far.
+    -- One boot may have several ids. Readings of the boot clock and the wall clock prove a restart; the newest
+    -- event is the best estimate of the boot clock so far.
     INSERT INTO meta SELECT 'boot_ids', value FROM meta WHERE key = 'boot' AND value <> 'unknown';
     INSERT INTO meta SELECT 'wall_offset', value FROM meta WHERE key = 'clock_offset';
     INSERT INTO meta SELECT 'boottime', max(0, (SELECT coalesce(max(seq), 0) / 1024 FROM events) - value)
         FROM meta WHERE key = 'clock_offset';
     DELETE FROM meta WHERE key = 'boot';
-", tickets::TABLE, tasks::BEGUN, tasks::HEADS_PER_QUEUE];
+", tickets::TABLE, tasks::STARTED_TASKS, tasks::HEAD_PER_QUEUE];
 
-/// Key of a token above every token of a forgotten lock.
-pub(super) const FORGOTTEN: &str = "forgotten_floor";
+/// Key of a token above every token of a deleted lock.
+pub(super) const FORGOTTEN_MIN_TOKEN: &str = "forgotten_floor";
 /// Key of the highest token that may have been issued before the machine was restarted.
-pub(super) const FLOOR: &str = "token_floor";
+pub(super) const MIN_TOKEN: &str = "token_floor";
 /// Key of the highest token that may be issued: the value has been synced.
-pub(super) const CEILING: &str = "token_ceiling";
+pub(super) const RESERVED_UNTIL: &str = "token_ceiling";
 
 /// State read from the file. Opening writes none of it; the first write of this process does.
-pub(super) struct Opened {
+pub(super) struct FileState {
     pub(super) clock: Clock,
-    /// Highest token that must not be issued again.
-    pub(super) floor: Token,
-    /// Highest token that may be issued before a higher ceiling has been synced.
-    pub(super) ceiling: Token,
+    /// Tokens up to this one must not be issued again.
+    pub(super) min_token: Token,
+    /// Highest token that may be issued before a higher reservation has been synced.
+    pub(super) reserved_until: Token,
 }
 
 /// Migrates an open file to the newest schema. Safe when many processes start at once.
-pub(super) fn prepare(conn: &mut Connection, path: &Path, options: &SqliteOptions) -> Result<Opened> {
+pub(super) fn prepare(conn: &mut Connection, path: &Path, options: &SqliteOptions) -> Result<FileState> {
     let explain = |error| explain(path, error);
     // In one transaction: another process may be creating the tables concurrently.
-    let look = conn.transaction().map_err(explain)?;
-    let version = check_ours(&look, path)?;
-    drop(look);
-    keep_a_log(conn, options).map_err(explain)?;
+    let tx = conn.transaction().map_err(explain)?;
+    let version = check_schema(&tx, path)?;
+    drop(tx);
+    enable_wal(conn, options).map_err(explain)?;
     if version < MIGRATIONS.len() {
         migrate(conn, path)?;
     }
-    let known = Known::load(conn).map_err(explain)?;
+    let known = RecordedBoot::load(conn).map_err(explain)?;
     let boot = options.boot.unwrap_or_else(Boot::read);
     known.check_clock(&boot, path)?;
     let clock = options.clock.clone().unwrap_or_else(|| Clock::with_offset(0));
     clock.follow_kernel(known.clock_offset(&boot));
-    let (floor, ceiling) = tokens(conn, known.judge(&boot)).map_err(explain)?;
-    Ok(Opened { clock, floor, ceiling })
+    let (min_token, reserved_until) = tokens(conn, known.evidence(&boot)).map_err(explain)?;
+    Ok(FileState { clock, min_token, reserved_until })
 }
 
-/// Returns the floor and the ceiling. After a restart a reader gets the floor that the first writer
-/// will set.
-pub(super) fn tokens(conn: &Connection, verdict: BootEvidence) -> rusqlite::Result<(Token, Token)> {
-    let (floor, ceiling) = (token(conn, FLOOR)?, token(conn, CEILING)?);
-    Ok(if verdict == BootEvidence::Restarted { (ceiling, ceiling) } else { (floor, ceiling) })
+/// Returns the minimum token and the end of the reservation. After a restart a reader gets the
+/// minimum that the first writer will set.
+pub(super) fn tokens(conn: &Connection, evidence: BootEvidence) -> rusqlite::Result<(Token, Token)> {
+    let (min_token, reserved_until) = (token(conn, MIN_TOKEN)?, token(conn, RESERVED_UNTIL)?);
+    let is_restarted = evidence == BootEvidence::Restarted;
+    Ok((if is_restarted { reserved_until } else { min_token }, reserved_until))
 }
 
 /// Rejects a file of another program or of a newer leasehold; returns the schema version.
-fn check_ours(conn: &Connection, path: &Path) -> Result<usize> {
+fn check_schema(conn: &Connection, path: &Path) -> Result<usize> {
     let explain = |error| explain(path, error);
     let number = |pragma| conn.pragma_query_value(None, pragma, |row| row.get::<_, i32>(0)).map_err(explain);
     let (id, version) = (number("application_id")?, number("user_version")?);
@@ -107,7 +109,7 @@ fn check_ours(conn: &Connection, path: &Path) -> Result<usize> {
     let version = usize::try_from(version).unwrap_or(usize::MAX);
     if version > MIGRATIONS.len() {
         let message = format!(
-            "the store {at} has schema version {version}, made by a newer leasehold; this one knows {}",
+            "the store {at} has schema version {version}, made by a newer leasehold; this one supports versions up to {}",
             MIGRATIONS.len()
         );
         return Err(Error::store(
@@ -122,11 +124,11 @@ fn check_ours(conn: &Connection, path: &Path) -> Result<usize> {
 /// Sets the journal to WAL. The mode is written into the file, so this happens only after the file
 /// has been identified as a leasehold store. When several processes do so to a new file at once,
 /// SQLite returns "busy" to the slower ones without calling the busy handler.
-fn keep_a_log(conn: &Connection, options: &SqliteOptions) -> rusqlite::Result<()> {
-    let patience = BootInstant::now().plus(options.busy);
+fn enable_wal(conn: &Connection, options: &SqliteOptions) -> rusqlite::Result<()> {
+    let deadline = BootInstant::now().plus(options.busy_timeout);
     loop {
         match conn.pragma_update(None, "journal_mode", "WAL") {
-            Err(error) if is_busy(&error) && BootInstant::now() < patience => {
+            Err(error) if is_busy(&error) && BootInstant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(1));
             }
             done => return done,
@@ -138,7 +140,7 @@ fn migrate(conn: &mut Connection, path: &Path) -> Result<()> {
     let explain = |error| explain(path, error);
     let tx = conn.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).map_err(explain)?;
     // Checked again under the lock: another process may have migrated meanwhile.
-    let version = check_ours(&tx, path)?;
+    let version = check_schema(&tx, path)?;
     for step in &MIGRATIONS[version..] {
         tx.execute_batch(step).map_err(explain)?;
     }
@@ -154,7 +156,7 @@ pub(super) fn token(conn: &Connection, key: &str) -> rusqlite::Result<Token> {
 }
 
 pub(super) fn set_token(conn: &Connection, key: &str, token: Token) -> rusqlite::Result<()> {
-    set_meta(conn, key, i64::try_from(token.get()).unwrap_or(i64::MAX))
+    set_meta(conn, key, to_integer(token.get()))
 }
 
 pub(super) fn meta<T: rusqlite::types::FromSql>(conn: &Connection, key: &str) -> rusqlite::Result<Option<T>> {

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::docs::SqliteDocs;
+use super::documents::SqliteDocs;
 use super::health::check_health;
+use super::locks::queries;
 use super::options::SqliteOptions;
-use super::tables;
 use super::tasks::SqliteTasks;
 use super::writer::Writer;
 use crate::Result;
@@ -49,8 +49,12 @@ impl SqliteStore {
     /// have its own tables in that file, beside the store's.
     ///
     /// Workers notice the tasks within milliseconds, without a notification.
-    pub fn enqueue_in(&self, tx: &rusqlite::Transaction<'_>, new: &[NewTask]) -> Result<Vec<Enqueued>> {
-        self.tasks.enqueue_in(tx, new)
+    pub fn enqueue_in_transaction(
+        &self,
+        tx: &rusqlite::Transaction<'_>,
+        new: &[NewTask],
+    ) -> Result<Vec<Enqueued>> {
+        self.tasks.enqueue_in_transaction(tx, new)
     }
 }
 
@@ -93,7 +97,7 @@ impl Store for SqliteStore {
 
     async fn check_health(&self) -> Result<Vec<HealthCheck>> {
         let path = self.writer.path();
-        self.writer.run(move |ledger| check_health(ledger, &path)).await
+        self.writer.run(move |database| check_health(database, &path)).await
     }
 }
 
@@ -105,26 +109,26 @@ impl LockStore for SqliteStore {
 
     async fn get(&self, name: &LockName) -> Result<Option<LockRecord>> {
         let name = name.clone();
-        self.writer.run(move |ledger| ledger.get(&name)).await
+        self.writer.run(move |database| database.get(&name)).await
     }
 
     async fn peek(&self, name: &LockName, waiter: &LeaseId) -> Result<Peek> {
         let (name, waiter) = (name.clone(), *waiter);
-        self.writer.run(move |ledger| ledger.peek(&name, &waiter)).await
+        self.writer.run(move |database| database.peek(&name, &waiter)).await
     }
 
-    async fn list(&self, ask: &ListLocks) -> Result<Page<LockRecord>> {
-        let limit = page_size(ask.limit);
-        let prefix = ask.prefix.clone().unwrap_or_default();
-        let state = ask.state;
+    async fn list(&self, query: &ListLocks) -> Result<Page<LockRecord>> {
+        let limit = page_size(query.limit);
+        let prefix = query.prefix.clone().unwrap_or_default();
+        let state = query.state;
         let busy = state.is_some_and(|state| state != LockState::Free);
-        let mut after = ask.after.clone().map(|after| after.0).unwrap_or_default();
+        let mut after = query.after.clone().map(|after| after.0).unwrap_or_default();
         let mut items = Vec::new();
         loop {
             let (prefix, from) = (prefix.clone(), after);
-            let read = move |ledger: &mut super::batch::Ledger| {
-                let found = tables::list(ledger.conn(), &prefix, &from, busy, limit)?;
-                Ok((found, ledger.clock.now()))
+            let read = move |database: &mut super::database::Database| {
+                let found = queries::list(&database.conn, &prefix, &from, busy, limit)?;
+                Ok((found, database.clock.now()))
             };
             let (found, now) = self.writer.run(read).await?;
             let last = found.len() < limit as usize;
@@ -144,34 +148,34 @@ impl LockStore for SqliteStore {
         }
     }
 
-    async fn history(&self, ask: &ListEvents) -> Result<Page<Event>> {
-        let (limit, lock, span) = (page_size(ask.limit), ask.lock.clone(), ask.span.clone());
-        let found = self.writer.run(move |ledger| match (&span, &lock) {
+    async fn history(&self, query: &ListEvents) -> Result<Page<Event>> {
+        let (limit, lock, span) = (page_size(query.limit), query.lock.clone(), query.span.clone());
+        let found = self.writer.run(move |database| match (&span, &lock) {
             (EventRange::After(after), None) => {
-                ledger.gathered(|conn| tables::events_after(conn, number(after), limit))
+                database.query_all_events(|conn| queries::events_after(conn, event_number(after), limit))
             }
             (EventRange::After(after), Some(lock)) => {
                 // `events_of` returns the newest first; `After` wants the oldest first.
-                let mut found = tables::events_of(ledger.conn(), lock, i64::MAX, u32::MAX)?;
-                found.retain(|(seq, _)| *seq > number(after));
+                let mut found = queries::events_of(&database.conn, lock, i64::MAX, u32::MAX)?;
+                found.retain(|(seq, _)| *seq > event_number(after));
                 found.reverse();
                 found.truncate(limit as usize);
                 Ok(found)
             }
             (EventRange::Newest, None) => {
-                ledger.gathered(|conn| tables::events_before(conn, i64::MAX, limit))
+                database.query_all_events(|conn| queries::events_before(conn, i64::MAX, limit))
             }
-            (EventRange::Newest, Some(lock)) => tables::events_of(ledger.conn(), lock, i64::MAX, limit),
+            (EventRange::Newest, Some(lock)) => queries::events_of(&database.conn, lock, i64::MAX, limit),
             (EventRange::Before(before), None) => {
-                ledger.gathered(|conn| tables::events_before(conn, number(before), limit))
+                database.query_all_events(|conn| queries::events_before(conn, event_number(before), limit))
             }
             (EventRange::Before(before), Some(lock)) => {
-                tables::events_of(ledger.conn(), lock, number(before), limit)
+                queries::events_of(&database.conn, lock, event_number(before), limit)
             }
         });
         let found = found.await?;
         let last = found.last().map(|(seq, _)| Cursor(seq.to_string()));
-        let next = match &ask.span {
+        let next = match &query.span {
             EventRange::After(after) => Some(last.unwrap_or_else(|| after.clone())),
             _ => last.filter(|_| found.len() == limit as usize),
         };
@@ -179,8 +183,8 @@ impl LockStore for SqliteStore {
     }
 
     async fn now(&self) -> Result<Timestamp> {
-        if self.writer.only_looks() {
-            return self.writer.run(|ledger| Ok(ledger.clock.now())).await;
+        if self.writer.is_reader() {
+            return self.writer.run(|database| Ok(database.clock.now())).await;
         }
         Ok(self.writer.clock().now())
     }
@@ -190,7 +194,7 @@ impl LockStore for SqliteStore {
     }
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {
-        let names = self.writer.run(move |ledger| ledger.find_ended(limit)).await?;
+        let names = self.writer.run(move |database| database.find_expired(limit)).await?;
         let mut swept = Swept::default();
         for name in names {
             if let Outcome::Swept(one) = self.apply(&name, &LockOp::Sweep(Sweep::default())).await? {
@@ -201,7 +205,7 @@ impl LockStore for SqliteStore {
     }
 
     async fn forget(&self, idle: Ttl, limit: u32) -> Result<u32> {
-        self.writer.run(move |ledger| ledger.forget(idle, limit)).await
+        self.writer.run(move |database| database.forget(idle, limit)).await
     }
 }
 
@@ -223,6 +227,6 @@ fn capabilities() -> Capabilities {
     }
 }
 
-fn number(cursor: &Cursor) -> i64 {
+fn event_number(cursor: &Cursor) -> i64 {
     cursor.0.parse().unwrap_or(0)
 }

@@ -14,61 +14,63 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::batch::{Answer, Ledger};
-use super::connection::{Patience, open};
+use super::database::{BusyTimeout, Database};
+use super::error::{explain, is_busy};
 use super::file::StoreFile;
+use super::locks::OpResult;
 use super::options::SqliteOptions;
-use super::tasks::{Aftermath, Call, Errand, Errands, Shelf, Syncer, answer_all, errand};
-use super::trouble::{explain, is_busy};
+use super::tasks::TaskTransaction;
+use super::wal_sync::WalSyncer;
+use super::write_request::{Batch, CommitOutcome, WriteOptions, WriteRequest, answer_all, write_request};
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{LockName, LockOp, Outcome};
 use crate::store::wake::{Doorbell, Reach, Waiters};
 use crate::store::{BootInstant, Clock};
 
 /// Maximum number of operations in one transaction.
-const MAX_BATCH: usize = 256;
+const MAX_BATCH_OPS: usize = 256;
 
 /// Maximum number of tasks in one transaction, except for a single call with more tasks. Bounds the
 /// wait of lock operations.
-const MAX_TASKS: usize = 128;
+const MAX_BATCH_TASKS: usize = 128;
 
 /// Maximum number of tasks of a call that may run on the caller's thread.
-const FEW_TASKS: usize = 4;
+const MAX_INLINE_TASKS: usize = 4;
 
 /// Period after a queued job in which no caller uses the connection on its own thread. Contention
 /// tends to continue, and the writer thread is awake by now and commits the operations of several
 /// callers in one transaction.
-const CROWDED: Duration = Duration::from_millis(2);
+const CONTENTION_PERIOD: Duration = Duration::from_millis(2);
 
 /// Period in which the writer thread polls for the next job before it sleeps.
-const AWAKE: Duration = Duration::from_micros(50);
+const SPIN_TIME: Duration = Duration::from_micros(50);
 
 /// Connection of this process.
 pub(super) struct Writer {
-    desk: Arc<Desk>,
+    shared: Arc<SharedConnection>,
     clock: Clock,
     thread: OnceLock<mpsc::Sender<Job>>,
 }
 
-/// State that the callers share with the writer thread.
-pub(super) struct Desk {
+/// Connection and notifiers that the callers share with the writer thread.
+pub(super) struct SharedConnection {
     /// Notifier of workers that wait for tasks.
-    pub(super) door: Doorbell,
+    pub(super) notifier: Doorbell,
     waiters: Waiters,
-    syncer: Syncer,
+    wal_syncer: WalSyncer,
     file: StoreFile,
-    ledger: Mutex<Ledger>,
-    patience: Patience,
+    database: Mutex<Database>,
+    busy_timeout: BusyTimeout,
     /// Number of jobs on their way to the writer thread. A later caller must not overtake them.
-    waiting: AtomicUsize,
+    queued_jobs: AtomicUsize,
     /// Time until which all operations go to the writer thread, in microseconds of the boot clock.
-    crowded_until: AtomicU64,
+    contended_until: AtomicU64,
 }
 
 enum Job {
     Apply(Apply),
-    Errand(Box<dyn Errand>),
-    Run(Box<dyn FnOnce(&mut Ledger) + Send>),
+    Write(Box<dyn WriteRequest>),
+    Run(Box<dyn FnOnce(&mut Database) + Send>),
 }
 
 struct Apply {
@@ -83,33 +85,33 @@ struct Apply {
 impl Writer {
     /// Opens the file.
     pub(super) fn open(options: &SqliteOptions) -> Result<Self> {
-        let (file, ledger, patience) = open(options)?;
-        let clock = ledger.clock.clone();
-        let desk = Desk {
-            door: Doorbell::default(),
+        let (file, database, busy_timeout) = Database::open(options)?;
+        let clock = database.clock.clone();
+        let shared = SharedConnection {
+            notifier: Doorbell::default(),
             waiters: Waiters::default(),
-            syncer: Syncer::new(file.path()),
+            wal_syncer: WalSyncer::new(file.path()),
             file,
-            ledger: Mutex::new(ledger),
-            patience,
-            waiting: AtomicUsize::new(0),
-            crowded_until: AtomicU64::new(0),
+            database: Mutex::new(database),
+            busy_timeout,
+            queued_jobs: AtomicUsize::new(0),
+            contended_until: AtomicU64::new(0),
         };
-        Ok(Self { desk: Arc::new(desk), clock, thread: OnceLock::new() })
+        Ok(Self { shared: Arc::new(shared), clock, thread: OnceLock::new() })
     }
 
     /// Returns the canonical path of the file.
     pub(super) fn path(&self) -> PathBuf {
-        self.desk.file.path().to_owned()
+        self.shared.file.path().to_owned()
     }
 
     /// Returns the URL of the store for display.
     pub(super) fn url(&self) -> String {
-        format!("sqlite:{}", self.desk.file.path().display())
+        format!("sqlite:{}", self.shared.file.path().display())
     }
 
     pub(super) fn waiters(&self) -> Waiters {
-        self.desk.waiters
+        self.shared.waiters
     }
 
     pub(super) fn clock(&self) -> &Clock {
@@ -118,117 +120,119 @@ impl Writer {
 
     /// Whether nothing was written through this connection so far. Another process may then detect
     /// a restart of the machine and set the clock.
-    pub(super) fn only_looks(&self) -> bool {
-        self.desk.peek(|ledger| !ledger.has_entered()) == Some(true)
+    pub(super) fn is_reader(&self) -> bool {
+        self.shared.try_read(|database| !database.may_write()) == Some(true)
     }
 
     /// Applies one operation: immediately, or in one batch with other waiting operations.
     pub(super) async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
         let since = BootInstant::now();
-        if let Some(done) = self.desk.apply_now(name, op, since) {
+        if let Some(done) = self.shared.apply_inline(name, op, since) {
             return done;
         }
         let (reply, answer) = oneshot::channel();
         self.send(Job::Apply(Apply { name: name.clone(), op: op.clone(), since, reply }))?;
-        answer.await.unwrap_or_else(|_| Err(gone()))
+        answer.await.unwrap_or_else(|_| Err(thread_ended()))
     }
 
     /// Runs `work` on the tables, between transactions.
     pub(super) async fn run<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut Ledger) -> rusqlite::Result<T> + Send + 'static,
+        work: impl FnOnce(&mut Database) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T> {
-        let explain = |error| explain(self.desk.file.path(), error);
+        let explain = |error| explain(self.shared.file.path(), error);
         let (reply, answer) = oneshot::channel();
         let now = BootInstant::now();
-        self.desk.file.is_still_there(now)?;
-        let work = move |ledger: &mut Ledger| ledger.catch_up().and_then(|()| work(ledger));
-        if let Some(mut ledger) = self.desk.take_if_free(now) {
-            return work(&mut ledger).map_err(explain);
+        self.shared.file.check_in_place(now)?;
+        let work = move |database: &mut Database| database.refresh_boot().and_then(|()| work(database));
+        if let Some(mut database) = self.shared.lock_if_idle(now) {
+            return work(&mut database).map_err(explain);
         }
-        self.send(Job::Run(Box::new(move |ledger| drop(reply.send(work(ledger))))))?;
-        answer.await.map_err(|_| gone())?.map_err(explain)
+        self.send(Job::Run(Box::new(move |database| drop(reply.send(work(database))))))?;
+        answer.await.map_err(|_| thread_ended())?.map_err(explain)
     }
 
     /// Runs `work` on tasks or documents, in one batch with other waiting calls, and returns once
     /// the result has been synced.
     pub(super) async fn transact<T: Send + 'static>(
         &self,
-        call: Call,
-        work: impl FnMut(&mut Shelf<'_>) -> rusqlite::Result<T> + Send + 'static,
+        options: WriteOptions,
+        work: impl FnMut(&mut TaskTransaction<'_>) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T> {
-        let (errand, answer) = errand(call, work);
-        if let Some(errand) = self.desk.do_now(errand) {
-            self.send(Job::Errand(errand))?;
+        let (request, answer) = write_request(options, work);
+        if let Some(request) = self.shared.try_inline(request) {
+            self.send(Job::Write(request))?;
         }
-        answer.await.unwrap_or_else(|_| Err(gone()))
+        answer.await.unwrap_or_else(|_| Err(thread_ended()))
     }
 
     /// Reads tasks or documents.
-    pub(super) async fn look<T: Send + 'static>(
+    pub(super) async fn read<T: Send + 'static>(
         &self,
-        look: impl FnOnce(&mut Shelf<'_>) -> rusqlite::Result<T> + Send + 'static,
+        read: impl FnOnce(&mut TaskTransaction<'_>) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T> {
-        self.run(move |ledger| ledger.look(look)).await
+        self.run(move |database| {
+            let (conn, queues, now) = database.parts();
+            read(&mut TaskTransaction::new(conn, queues, now))
+        })
+        .await
     }
 
-    pub(super) fn desk(&self) -> &Arc<Desk> {
-        &self.desk
+    pub(super) fn shared(&self) -> &Arc<SharedConnection> {
+        &self.shared
     }
 
     fn send(&self, job: Job) -> Result<()> {
-        self.desk.waiting.fetch_add(1, Ordering::SeqCst);
+        self.shared.queued_jobs.fetch_add(1, Ordering::SeqCst);
         // Batching gains little for tasks, so a task call does not keep lock operations from
         // running on their callers' threads.
-        if !matches!(job, Job::Errand(_)) {
-            self.desk.crowded_until.store(BootInstant::now().plus(CROWDED).as_micros(), Ordering::Relaxed);
+        if !matches!(job, Job::Write(_)) {
+            self.shared
+                .contended_until
+                .store(BootInstant::now().plus(CONTENTION_PERIOD).as_micros(), Ordering::Relaxed);
         }
         let jobs = match self.thread.get() {
             Some(jobs) => jobs,
             None => {
                 let (jobs, queue) = mpsc::channel();
-                let desk = self.desk.clone();
+                let shared = self.shared.clone();
                 let mut starts = None;
                 let jobs = self.thread.get_or_init(|| {
-                    starts = Some((queue, desk));
+                    starts = Some((queue, shared));
                     jobs
                 });
-                if let Some((queue, desk)) = starts {
+                if let Some((queue, shared)) = starts {
                     let thread = std::thread::Builder::new().name("leasehold-sqlite".to_owned());
-                    thread.spawn(move || desk.work(&queue)).map_err(|error| {
-                        let message = "the store's thread cannot be started";
-                        let hint = "let this user have more threads";
-                        Error::store(StoreErrorKind::Unavailable, message, hint).because(error)
-                    })?;
+                    thread.spawn(move || shared.run_writer_thread(&queue)).map_err(thread_error)?;
                 }
                 jobs
             }
         };
-        jobs.send(job).map_err(|_| gone())
+        jobs.send(job).map_err(|_| thread_ended())
     }
 }
 
 impl std::fmt::Debug for Writer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Writer").field("path", &self.desk.file.path()).finish_non_exhaustive()
+        f.debug_struct("Writer").field("path", &self.shared.file.path()).finish_non_exhaustive()
     }
 }
 
-impl Desk {
+impl SharedConnection {
     /// Applies one operation on the caller's thread, if the caller need not wait for that.
-    fn apply_now(&self, name: &LockName, op: &LockOp, since: BootInstant) -> Option<Result<Outcome>> {
-        let mut ledger = self.take_if_free(since)?;
-        if ledger.waits_for_the_disk() {
+    fn apply_inline(&self, name: &LockName, op: &LockOp, since: BootInstant) -> Option<Result<Outcome>> {
+        let mut database = self.lock_if_idle(since)?;
+        if database.expects_sync() {
             return None;
         }
-        if let Err(error) = self.file.is_still_there(since) {
+        if let Err(error) = self.file.check_in_place(since) {
             return Some(Err(error));
         }
-        let tried = self.patience.with_little(|| ledger.commit_lightly(name, op));
-        drop(ledger);
-        match tried {
+        let result = self.busy_timeout.with_short_timeout(|| database.commit_without_sync(name, op));
+        drop(database);
+        match result {
             Ok(None) => None,
-            Ok(Some(Answer { outcome, handed_over })) => Some(self.file.is_unchanged().map(|()| {
+            Ok(Some(OpResult { outcome, handed_over })) => Some(self.file.check_unchanged().map(|()| {
                 self.waiters.wake(name, handed_over, since, Reach::Machine);
                 outcome
             })),
@@ -238,156 +242,156 @@ impl Desk {
         }
     }
 
-    fn take_if_free(&self, now: BootInstant) -> Option<MutexGuard<'_, Ledger>> {
-        let crowded = now.as_micros() < self.crowded_until.load(Ordering::Relaxed);
-        if crowded || self.waiting.load(Ordering::SeqCst) > 0 {
+    fn lock_if_idle(&self, now: BootInstant) -> Option<MutexGuard<'_, Database>> {
+        let contended = now.as_micros() < self.contended_until.load(Ordering::Relaxed);
+        if contended || self.queued_jobs.load(Ordering::SeqCst) > 0 {
             return None;
         }
-        match self.ledger.try_lock() {
-            Ok(ledger) => Some(ledger),
+        match self.database.try_lock() {
+            Ok(database) => Some(database),
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => None,
         }
     }
 
-    fn work(&self, queue: &mpsc::Receiver<Job>) {
-        let (mut batch, mut errands) = (Vec::new(), VecDeque::new());
+    fn run_writer_thread(&self, queue: &mpsc::Receiver<Job>) {
+        let (mut ops, mut requests) = (Vec::new(), VecDeque::new());
         loop {
-            let mut next = if errands.is_empty() { next(queue) } else { queue.try_recv().ok() };
-            if next.is_none() && errands.is_empty() {
+            let mut next = if requests.is_empty() { next_job(queue) } else { queue.try_recv().ok() };
+            if next.is_none() && requests.is_empty() {
                 return;
             }
-            let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut database = self.database.lock().unwrap_or_else(PoisonError::into_inner);
             while let Some(job) = next {
-                self.waiting.fetch_sub(1, Ordering::SeqCst);
+                self.queued_jobs.fetch_sub(1, Ordering::SeqCst);
                 match job {
-                    Job::Apply(apply) => batch.push(apply),
-                    Job::Errand(errand) => errands.push_back(errand),
+                    Job::Apply(apply) => ops.push(apply),
+                    Job::Write(request) => requests.push_back(request),
                     Job::Run(run) => {
-                        self.commit(&mut ledger, &mut batch);
-                        run(&mut ledger);
+                        self.commit(&mut database, &mut ops);
+                        run(&mut database);
                     }
                 }
-                next = if batch.len() < MAX_BATCH { queue.try_recv().ok() } else { None };
+                next = if ops.len() < MAX_BATCH_OPS { queue.try_recv().ok() } else { None };
             }
-            self.commit(&mut ledger, &mut batch);
-            let mut lot = Errands::new();
-            while let Some(errand) = errands.pop_front_if(|next| {
-                let weight: usize = lot.iter().map(|errand| errand.weight()).sum();
-                lot.is_empty() || weight + next.weight() <= MAX_TASKS
+            self.commit(&mut database, &mut ops);
+            let mut batch = Batch::new();
+            while let Some(request) = requests.pop_front_if(|next| {
+                let weight: usize = batch.iter().map(|request| request.options().weight).sum();
+                batch.is_empty() || weight + next.options().weight <= MAX_BATCH_TASKS
             }) {
-                lot.push(errand);
+                batch.push(request);
             }
-            let committed = self.do_errands(&mut ledger, lot);
-            drop(ledger);
-            self.answer(committed, errands.is_empty());
+            let committed = self.run_batch(&mut database, batch);
+            drop(database);
+            self.answer_after_sync(committed, requests.is_empty());
         }
     }
 
-    /// Answers errands whose result must be synced first. If no other job is waiting, this thread
+    /// Answers requests whose result must be synced first. If no other job is waiting, this thread
     /// does the sync: handing over to another thread costs more than it gains.
-    fn answer(&self, committed: Errands, idle: bool) {
-        let idle = idle && self.waiting.load(Ordering::SeqCst) == 0;
+    fn answer_after_sync(&self, committed: Batch, idle: bool) {
+        let idle = idle && self.queued_jobs.load(Ordering::SeqCst) == 0;
         let left = match committed {
             none if none.is_empty() => None,
-            committed if idle => self.syncer.answer_here(committed),
+            committed if idle => self.wal_syncer.try_sync_and_answer(committed),
             committed => Some(committed),
         };
         if let Some(committed) = left {
-            self.syncer.answer(committed);
+            self.wal_syncer.answer_after_sync(committed);
         }
     }
 
-    /// Runs an errand on the caller's thread, if the caller need not wait for that; otherwise
-    /// returns the errand.
-    fn do_now(&self, errand: Box<dyn Errand>) -> Option<Box<dyn Errand>> {
+    /// Runs a request on the caller's thread, if the caller need not wait for that; otherwise
+    /// returns the request.
+    fn try_inline(&self, request: Box<dyn WriteRequest>) -> Option<Box<dyn WriteRequest>> {
         let now = BootInstant::now();
-        if errand.weight() > FEW_TASKS {
-            return Some(errand);
+        if request.options().weight > MAX_INLINE_TASKS {
+            return Some(request);
         }
-        let Some(mut ledger) = self.take_if_free(now) else { return Some(errand) };
-        let mut lot = vec![errand];
-        if let Err(error) = self.file.is_still_there(now) {
-            answer_all(lot, &Err(error));
+        let Some(mut database) = self.lock_if_idle(now) else { return Some(request) };
+        let mut batch = vec![request];
+        if let Err(error) = self.file.check_in_place(now) {
+            answer_all(batch, &Err(error));
             return None;
         }
-        let done = self.patience.with_little(|| ledger.do_errands(&mut lot));
-        drop(ledger);
+        let done = self.busy_timeout.with_short_timeout(|| database.run_batch(&mut batch));
+        drop(database);
         match done {
             // Nothing was written. The writer thread has a longer busy timeout.
-            Err(error) if is_busy(&error) => lot.pop(),
+            Err(error) if is_busy(&error) => batch.pop(),
             done => {
                 // Never synced here: the caller's thread must not wait for the disk.
-                self.answer(self.finish(lot, done), false);
+                self.answer_after_sync(self.notify_and_answer(batch, done), false);
                 None
             }
         }
     }
 
-    /// Runs errands; returns those whose result must be synced before they are answered.
-    fn do_errands(&self, ledger: &mut Ledger, mut lot: Errands) -> Errands {
-        if lot.is_empty() {
-            return lot;
+    /// Runs requests; returns those whose result must be synced before they are answered.
+    fn run_batch(&self, database: &mut Database, mut batch: Batch) -> Batch {
+        if batch.is_empty() {
+            return batch;
         }
-        if let Err(error) = self.file.is_still_there(BootInstant::now()) {
-            answer_all(lot, &Err(error));
-            return Errands::new();
+        if let Err(error) = self.file.check_in_place(BootInstant::now()) {
+            answer_all(batch, &Err(error));
+            return Batch::new();
         }
-        match ledger.do_errands(&mut lot) {
-            // An error of one errand must not fail the others: run each in its own transaction.
-            Err(error) if lot.len() > 1 && !is_busy(&error) => {
-                let mut alone = |errand| {
-                    let mut alone = vec![errand];
-                    let done = ledger.do_errands(&mut alone);
-                    self.finish(alone, done)
+        match database.run_batch(&mut batch) {
+            // An error of one request must not fail the others: run each in its own transaction.
+            Err(error) if batch.len() > 1 && !is_busy(&error) => {
+                let mut alone = |request| {
+                    let mut alone = vec![request];
+                    let done = database.run_batch(&mut alone);
+                    self.notify_and_answer(alone, done)
                 };
-                lot.into_iter().flat_map(&mut alone).collect()
+                batch.into_iter().flat_map(&mut alone).collect()
             }
-            done => self.finish(lot, done),
+            done => self.notify_and_answer(batch, done),
         }
     }
 
-    /// Notifies workers that may find tasks and answers the errands that need no sync; returns the
+    /// Notifies workers that may find tasks and answers the requests that need no sync; returns the
     /// others.
-    fn finish(&self, lot: Errands, done: rusqlite::Result<Aftermath>) -> Errands {
+    fn notify_and_answer(&self, batch: Batch, done: rusqlite::Result<CommitOutcome>) -> Batch {
         let done = done.map_err(|error| explain(self.file.path(), error));
-        match done.and_then(|done| self.file.is_unchanged().map(|()| done)) {
-            Ok(Aftermath { news, waits }) => {
-                news.ring(&self.door);
-                if waits {
-                    return lot;
+        match done.and_then(|done| self.file.check_unchanged().map(|()| done)) {
+            Ok(CommitOutcome { wakeups, needs_sync }) => {
+                wakeups.send(&self.notifier);
+                if needs_sync {
+                    return batch;
                 }
-                answer_all(lot, &Ok(()));
+                answer_all(batch, &Ok(()));
             }
-            Err(error) => answer_all(lot, &Err(error)),
+            Err(error) => answer_all(batch, &Err(error)),
         }
-        Errands::new()
+        Batch::new()
     }
 
     /// Reads the database if no other caller is using the connection.
-    pub(super) fn peek<T>(&self, look: impl FnOnce(&Ledger) -> T) -> Option<T> {
-        self.ledger.try_lock().ok().map(|ledger| look(&ledger))
+    pub(super) fn try_read<T>(&self, read: impl FnOnce(&Database) -> T) -> Option<T> {
+        self.database.try_lock().ok().map(|database| read(&database))
     }
 
-    fn commit(&self, ledger: &mut Ledger, batch: &mut Vec<Apply>) {
-        if batch.is_empty() {
+    fn commit(&self, database: &mut Database, ops: &mut Vec<Apply>) {
+        if ops.is_empty() {
             return;
         }
-        let ops = batch.iter().map(|apply| (&apply.name, &apply.op));
-        let there = self.file.is_still_there(BootInstant::now());
-        let answers = there
-            .and_then(|()| ledger.commit(&ops).map_err(|error| explain(self.file.path(), error)))
-            .and_then(|answers| self.file.is_unchanged().map(|()| answers));
+        let named_ops = ops.iter().map(|apply| (&apply.name, &apply.op));
+        let in_place = self.file.check_in_place(BootInstant::now());
+        let results = in_place
+            .and_then(|()| database.commit(&named_ops).map_err(|error| explain(self.file.path(), error)))
+            .and_then(|results| self.file.check_unchanged().map(|()| results));
         // A caller that has dropped its future is treated like one whose answer was lost.
-        match answers {
-            Ok(answers) => {
-                for (apply, Answer { outcome, handed_over }) in batch.drain(..).zip(answers) {
+        match results {
+            Ok(results) => {
+                for (apply, OpResult { outcome, handed_over }) in ops.drain(..).zip(results) {
                     self.waiters.wake(&apply.name, handed_over, apply.since, Reach::Machine);
                     let _ = apply.reply.send(Ok(outcome));
                 }
             }
             Err(error) => {
-                for apply in batch.drain(..) {
+                for apply in ops.drain(..) {
                     let _ = apply.reply.send(Err(error.clone()));
                 }
             }
@@ -395,10 +399,10 @@ impl Desk {
     }
 }
 
-/// Returns the next job; `None` when no more can arrive. Polls for [`AWAKE`] first: a caller that
+/// Returns the next job; `None` when no more can arrive. Polls for [`SPIN_TIME`] first: a caller that
 /// was just answered often sends another job, and waking this thread takes longer than that.
-fn next(queue: &mpsc::Receiver<Job>) -> Option<Job> {
-    let until = BootInstant::now().plus(AWAKE);
+fn next_job(queue: &mpsc::Receiver<Job>) -> Option<Job> {
+    let until = BootInstant::now().plus(SPIN_TIME);
     loop {
         match queue.try_recv() {
             Ok(job) => return Some(job),
@@ -409,6 +413,12 @@ fn next(queue: &mpsc::Receiver<Job>) -> Option<Job> {
     }
 }
 
-fn gone() -> Error {
+/// Returns the error for a thread that could not be started.
+pub(super) fn thread_error(error: std::io::Error) -> Error {
+    let hint = "raise the limit of threads for this user (ulimit -u)";
+    Error::store(StoreErrorKind::Unavailable, "the store's thread cannot be started", hint).because(error)
+}
+
+pub(super) fn thread_ended() -> Error {
     Error::store(StoreErrorKind::Broken, "the store's thread has ended", "please report this")
 }

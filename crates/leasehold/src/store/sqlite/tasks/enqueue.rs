@@ -2,9 +2,9 @@
 
 use rusqlite::{OptionalExtension, params};
 
-use super::rows;
-use super::shelf::Shelf;
+use super::codec;
 use super::sql;
+use super::transaction::TaskTransaction;
 use crate::model::{Enqueued, Fingerprint, NewTask, Task, TaskId, TaskState};
 
 /// Task that owns a key.
@@ -14,17 +14,17 @@ struct KeyOwner {
     state: TaskState,
 }
 
-impl Shelf<'_> {
+impl TaskTransaction<'_> {
     /// Adds tasks independently: a task whose key conflicts does not keep the others out.
     pub(super) fn enqueue(&mut self, new: &[NewTask]) -> rusqlite::Result<Vec<Enqueued>> {
         new.iter().map(|new| self.enqueue_one(new)).collect()
     }
 
     fn enqueue_one(&mut self, new: &NewTask) -> rusqlite::Result<Enqueued> {
-        let known = self.queues.number(self.conn, &new.queue)?;
+        let known = self.queues.id(self.conn, &new.queue)?;
         // A task without key and lock for an existing queue needs no query: its id alone decides.
         let plain = known.is_some() && new.key.is_none() && new.lock.is_none();
-        if !plain && self.conn.prepare_cached(sql::IS_THERE)?.exists([rows::id(&new.id)])? {
+        if !plain && self.conn.prepare_cached(sql::EXISTS)?.exists([codec::id(&new.id)])? {
             return Ok(Enqueued::Added(new.id));
         }
         let owner = self.key_owner(known, new)?;
@@ -33,20 +33,20 @@ impl Shelf<'_> {
         {
             return Ok(answer);
         }
-        if let Some(head) = self.no_room(new)? {
+        if let Some(head) = self.full_lock_queue(new)? {
             return Ok(Enqueued::NoRoom(head));
         }
         if let Some(owner) = owner {
-            self.conn.prepare_cached(sql::FORGET_KEY)?.execute([rows::id(&owner.id)])?;
+            self.conn.prepare_cached(sql::CLEAR_KEY)?.execute([codec::id(&owner.id)])?;
         }
-        let queue = self.queues.number_of_new(self.conn, &new.queue)?;
+        let queue = self.queues.id_or_create(self.conn, &new.queue)?;
         let mut task = Task::new(new, self.now);
-        self.wait_for_lock(&mut task)?;
-        if rows::insert(self.conn, queue, new, &task)? {
+        self.block_if_lock_is_taken(&mut task)?;
+        if codec::insert(self.conn, queue, new, &task)? {
             self.count(&task.queue, task.state, 1);
-            self.tell(&task);
+            self.notify(&task);
             if task.state == TaskState::Blocked {
-                self.elect(&mut task)?;
+                self.ensure_head(&mut task)?;
             }
         }
         Ok(Enqueued::Added(new.id))
@@ -54,11 +54,11 @@ impl Shelf<'_> {
 
     /// Returns the head of a new task's lock in its queue, if the lock's limit of waiting tasks is
     /// reached.
-    fn no_room(&mut self, new: &NewTask) -> rusqlite::Result<Option<TaskId>> {
+    fn full_lock_queue(&mut self, new: &NewTask) -> rusqlite::Result<Option<TaskId>> {
         let (Some(room), Some(lock)) = (new.room, &new.lock) else { return Ok(None) };
-        let Some(queue) = self.queues.number(self.conn, &new.queue)? else { return Ok(None) };
+        let Some(queue) = self.queues.id(self.conn, &new.queue)? else { return Ok(None) };
         let Some(head) = self.head(lock, queue)? else { return Ok(None) };
-        let mut count = self.conn.prepare_cached(sql::HOW_MANY_BLOCKED)?;
+        let mut count = self.conn.prepare_cached(sql::COUNT_BLOCKED)?;
         let blocked: u32 = count.query_row(params![lock.as_str(), queue, room], |row| row.get(0))?;
         Ok((blocked >= room).then_some(head.id))
     }
@@ -68,9 +68,9 @@ impl Shelf<'_> {
         let mut select = self.conn.prepare_cached(sql::KEY_OWNER)?;
         let owner = select.query_row(params![queue, key.as_str()], |row| {
             Ok(KeyOwner {
-                id: TaskId::from_uuid(rows::uuid(row, 0)?),
+                id: TaskId::from_uuid(codec::uuid(row, 0)?),
                 fingerprint: Fingerprint::from_u64(row.get::<_, i64>(1)?.cast_unsigned()),
-                state: rows::state(row.get(2)?)?,
+                state: codec::state(row.get(2)?)?,
             })
         });
         owner.optional()

@@ -2,8 +2,8 @@
 
 use rusqlite::{Connection, params};
 
-use super::rows::micros;
 use crate::model::Timestamp;
+use crate::store::sqlite::codec::micros;
 
 /// Version 3 of the schema. The names have a prefix because a program that enqueues tasks in its
 /// own transactions has its own tables in this file.
@@ -11,14 +11,14 @@ use crate::model::Timestamp;
 /// States are numbered as in [`TaskState::ALL`](crate::model::TaskState::ALL). Each list that a
 /// call needs is a partial index that contains only the relevant tasks.
 pub(in crate::store::sqlite) const TABLES: &str = "
-    -- Never forgotten. The counts are of tasks that are not archived.
+    -- Rows are never deleted. The counts exclude archived tasks.
     CREATE TABLE leasehold_queues (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, paused TEXT,
         scheduled INTEGER NOT NULL DEFAULT 0, blocked INTEGER NOT NULL DEFAULT 0,
         pending INTEGER NOT NULL DEFAULT 0, running INTEGER NOT NULL DEFAULT 0,
         succeeded INTEGER NOT NULL DEFAULT 0, failed INTEGER NOT NULL DEFAULT 0,
         aborted INTEGER NOT NULL DEFAULT 0);
-    -- `ttl` is what its lease was last extended by; `extra` is JSON of what most tasks do not have; a payload that is
-    -- not short is in a table of its own, so that it is written once.
+    -- `ttl` is the last extension of the lease; `extra` is JSON with fields that most tasks do not have; a payload that
+    -- is not short is in a table of its own, so that it is written once.
     CREATE TABLE leasehold_tasks (id BLOB NOT NULL PRIMARY KEY, queue INTEGER NOT NULL, state INTEGER NOT NULL,
         priority INTEGER NOT NULL, rank INTEGER NOT NULL, run_at INTEGER NOT NULL, ready_at INTEGER NOT NULL,
         key TEXT, fingerprint INTEGER NOT NULL, lock TEXT, attempt INTEGER NOT NULL, token INTEGER NOT NULL,
@@ -37,7 +37,7 @@ pub(in crate::store::sqlite) const TABLES: &str = "
     CREATE TABLE leasehold_payloads (id BLOB NOT NULL PRIMARY KEY, payload TEXT NOT NULL);
     CREATE TABLE leasehold_workers (id BLOB NOT NULL PRIMARY KEY, info TEXT NOT NULL, started_at INTEGER NOT NULL,
         seen_at INTEGER NOT NULL) WITHOUT ROWID;
-    -- `keep_until` is when it is no longer worth keeping.
+    -- `keep_until` is the expiry time of the document.
     CREATE TABLE leasehold_docs (key TEXT NOT NULL PRIMARY KEY, version INTEGER NOT NULL, body TEXT NOT NULL,
         keep_until INTEGER);
     CREATE INDEX leasehold_docs_until ON leasehold_docs (keep_until) WHERE keep_until IS NOT NULL;
@@ -46,7 +46,7 @@ pub(in crate::store::sqlite) const TABLES: &str = "
 /// Version 6: whether a leased task was prefetched and not started yet, and the number of
 /// consecutive leases that expired after the start. Tasks leased by an older leasehold count as
 /// started. Adds two indexes over all queues: due tasks and finished tasks.
-pub(in crate::store::sqlite) const BEGUN: &str = "
+pub(in crate::store::sqlite) const STARTED_TASKS: &str = "
     ALTER TABLE leasehold_tasks ADD COLUMN ahead INTEGER NOT NULL DEFAULT 0;
     ALTER TABLE leasehold_tasks ADD COLUMN expiries INTEGER NOT NULL DEFAULT 0;
     CREATE INDEX leasehold_tasks_due ON leasehold_tasks (run_at, id) WHERE state = 0;
@@ -56,7 +56,7 @@ pub(in crate::store::sqlite) const BEGUN: &str = "
 /// Version 7: a lock has a head in each queue, and a task may wait for the process that added it. A
 /// pending task of one queue no longer blocks tasks of another: the first blocked task of each
 /// queue becomes its head.
-pub(in crate::store::sqlite) const HEADS_PER_QUEUE: &str = "
+pub(in crate::store::sqlite) const HEAD_PER_QUEUE: &str = "
     DROP INDEX leasehold_tasks_head;
     DROP INDEX leasehold_tasks_blocked;
     ALTER TABLE leasehold_tasks ADD COLUMN wanted_until INTEGER;
@@ -87,7 +87,7 @@ const RUNNER_AFTER_RESTART: i64 = 60_000_000;
 ///   until then;
 /// - a dead runner would keep its task waiting until then;
 /// - the `run_at` of tasks that could run already would be in the future, should they be returned.
-pub(in crate::store::sqlite) fn start_anew(conn: &Connection, now: Timestamp) -> rusqlite::Result<()> {
+pub(in crate::store::sqlite) fn rebase_times(conn: &Connection, now: Timestamp) -> rusqlite::Result<()> {
     let statements = [
         "UPDATE leasehold_tasks INDEXED BY leasehold_tasks_running SET lease_expires_at = ?1 + coalesce(ttl, 0) \
          WHERE state = 3 AND lease_expires_at > ?1 + coalesce(ttl, 0)",
@@ -105,7 +105,7 @@ pub(in crate::store::sqlite) fn start_anew(conn: &Connection, now: Timestamp) ->
 }
 
 /// Whether any task has a lease, expired or not.
-pub(in crate::store::sqlite) fn is_any_leased(conn: &Connection) -> rusqlite::Result<bool> {
+pub(in crate::store::sqlite) fn has_leased_task(conn: &Connection) -> rusqlite::Result<bool> {
     let sql =
         "SELECT EXISTS (SELECT 1 FROM leasehold_tasks INDEXED BY leasehold_tasks_running WHERE state = 3)";
     conn.query_row(sql, [], |row| row.get(0))

@@ -1,6 +1,6 @@
 //! SQL statements. Every statement is a constant; every external value is a parameter.
 
-/// Columns of a row, in the order in which [`rows`](super::rows) reads them; the payload follows.
+/// Columns of a row, in the order in which [`codec`](super::codec) reads them; the payload follows.
 macro_rules! columns {
     () => {
         "id, queue, state, priority, run_at, ready_at, key, fingerprint, lock, attempt, token, version, worker, \
@@ -8,12 +8,12 @@ macro_rules! columns {
          wanted_until"
     };
 }
-macro_rules! light {
+macro_rules! without_payload {
     ($rest:literal) => {
         concat!("SELECT ", columns!(), ", 'null' FROM leasehold_tasks ", $rest)
     };
 }
-macro_rules! whole {
+macro_rules! with_payload {
     ($rest:literal) => {
         concat!(
             "SELECT ",
@@ -34,35 +34,37 @@ pub(super) const INSERT_PAYLOAD: &str = "INSERT INTO leasehold_payloads (id, pay
     ON CONFLICT (id) DO UPDATE SET payload = excluded.payload";
 pub(super) const DELETE_PAYLOAD: &str = "DELETE FROM leasehold_payloads WHERE id = ?";
 
-pub(super) const LOAD: &str = light!("WHERE id = ?");
-pub(super) const LOAD_WHOLE: &str = whole!("WHERE id = ?");
-pub(super) const IS_THERE: &str = "SELECT 1 FROM leasehold_tasks WHERE id = ?";
-pub(super) const KEYED: &str = whole!("WHERE queue = ? AND key = ?");
+pub(super) const LOAD: &str = without_payload!("WHERE id = ?");
+pub(super) const LOAD_WITH_PAYLOAD: &str = with_payload!("WHERE id = ?");
+pub(super) const EXISTS: &str = "SELECT 1 FROM leasehold_tasks WHERE id = ?";
+pub(super) const KEYED: &str = with_payload!("WHERE queue = ? AND key = ?");
 pub(super) const KEY_OWNER: &str =
     "SELECT id, fingerprint, state FROM leasehold_tasks WHERE queue = ? AND key = ?";
-pub(super) const FORGET_KEY: &str = "UPDATE leasehold_tasks SET key = NULL WHERE id = ?";
+pub(super) const CLEAR_KEY: &str = "UPDATE leasehold_tasks SET key = NULL WHERE id = ?";
 
 pub(super) const SAVE_LEASE: &str = "UPDATE leasehold_tasks SET state = ?2, attempt = ?3, token = ?4, version = ?5, \
     worker = ?6, leased_at = ?7, lease_expires_at = ?8, ttl = ?9, updated_at = ?10, extra = ?11, ahead = ?12 \
     WHERE id = ?1";
-pub(super) const SAVE_BEAT: &str =
+pub(super) const SAVE_HEARTBEAT: &str =
     "UPDATE leasehold_tasks SET lease_expires_at = ?2, ttl = ?3, extra = ?4, ahead = ?5 WHERE id = ?1";
-pub(super) const SAVE_STEP: &str = "UPDATE leasehold_tasks SET state = ?2, rank = ?3, run_at = ?4, ready_at = ?5, \
+pub(super) const SAVE_TRANSITION: &str = "UPDATE leasehold_tasks SET state = ?2, rank = ?3, run_at = ?4, ready_at = ?5, \
     attempt = ?6, token = ?7, version = ?8, lease_expires_at = ?9, updated_at = ?10, finished_at = ?11, extra = ?12, \
     result = ?13, expiries = ?14, wanted_until = ?15 WHERE id = ?1";
-pub(super) const SAVE_BY_HAND: &str =
+pub(super) const SAVE_ADMIN_FIELDS: &str =
     "UPDATE leasehold_tasks SET priority = ?2, archived = ?3, payload = ?4 WHERE id = ?1";
 
 // --- order of execution --------------------------------------------------------------------------
 
-pub(super) const READY: &str = whole!("WHERE state = 2 AND queue = ? ORDER BY rank, run_at, id LIMIT ?");
+pub(super) const READY: &str =
+    with_payload!("WHERE state = 2 AND queue = ? ORDER BY rank, run_at, id LIMIT ?");
 pub(super) const DUE: &str =
-    light!("WHERE state = 0 AND queue = ? AND run_at <= ? ORDER BY run_at, id LIMIT ?");
-pub(super) const ALL_DUE: &str = light!("WHERE state = 0 AND run_at <= ? ORDER BY run_at, id LIMIT ?");
+    without_payload!("WHERE state = 0 AND queue = ? AND run_at <= ? ORDER BY run_at, id LIMIT ?");
+pub(super) const ALL_DUE: &str =
+    without_payload!("WHERE state = 0 AND run_at <= ? ORDER BY run_at, id LIMIT ?");
 pub(super) const NEXT_DUE: &str =
     "SELECT run_at FROM leasehold_tasks WHERE state = 0 AND queue = ? ORDER BY run_at, id LIMIT 1";
 /// Expired leases and expired runner deadlines, up to the limit of each; unordered.
-pub(super) const EXPIRED: &str = light!(
+pub(super) const EXPIRED: &str = without_payload!(
     "WHERE id IN (SELECT id FROM (SELECT id FROM leasehold_tasks \
              WHERE state = 3 AND lease_expires_at <= ?1 ORDER BY lease_expires_at, id LIMIT ?2) \
          UNION ALL SELECT id FROM (SELECT id FROM leasehold_tasks \
@@ -72,12 +74,13 @@ pub(super) const EXPIRED: &str = light!(
 pub(super) const HAS_HEAD: &str = "SELECT 1 FROM leasehold_tasks WHERE lock = ? AND lock IS NOT NULL AND queue = ? \
     AND state IN (2, 3) AND id <> ?";
 /// Finds the task of this queue that runs with this lock or is next to run.
-pub(super) const HEAD: &str = light!("WHERE lock = ? AND lock IS NOT NULL AND queue = ? AND state IN (2, 3)");
+pub(super) const HEAD: &str =
+    without_payload!("WHERE lock = ? AND lock IS NOT NULL AND queue = ? AND state IN (2, 3)");
 /// Counts the tasks of this queue that wait for this lock, up to a limit.
-pub(super) const HOW_MANY_BLOCKED: &str = "SELECT count(*) FROM (SELECT 1 FROM leasehold_tasks WHERE state = 1 AND lock = ?1 AND queue = ?2 LIMIT ?3)";
+pub(super) const COUNT_BLOCKED: &str = "SELECT count(*) FROM (SELECT 1 FROM leasehold_tasks WHERE state = 1 AND lock = ?1 AND queue = ?2 LIMIT ?3)";
 pub(super) const FIRST_BLOCKED: &str =
-    light!("WHERE state = 1 AND lock = ? AND queue = ? ORDER BY rank, run_at, id LIMIT 1");
-pub(super) const HOW_MANY_READY: &str = "SELECT count(*) FROM (SELECT 1 FROM leasehold_tasks WHERE state = 2 AND queue = \
+    without_payload!("WHERE state = 1 AND lock = ? AND queue = ? ORDER BY rank, run_at, id LIMIT 1");
+pub(super) const COUNT_READY: &str = "SELECT count(*) FROM (SELECT 1 FROM leasehold_tasks WHERE state = 2 AND queue = \
     (SELECT id FROM leasehold_queues WHERE name = ?1 AND paused IS NULL) LIMIT ?2)";
 
 pub(super) const NEXT_DUE_BY_NAME: &str = "SELECT (SELECT run_at FROM leasehold_tasks WHERE state = 0 AND queue = \
@@ -90,17 +93,17 @@ pub(super) const QUEUE_NAME: &str = "SELECT name FROM leasehold_queues WHERE id 
 pub(super) const QUEUE_IDS: &str = "SELECT id FROM leasehold_queues";
 pub(super) const NEW_QUEUE: &str = "INSERT INTO leasehold_queues (name) VALUES (?)";
 pub(super) const PAUSE: &str = "UPDATE leasehold_queues SET paused = ?2 WHERE name = ?1";
-pub(super) const COUNT: &str = "UPDATE leasehold_queues SET scheduled = scheduled + ?2, blocked = blocked + ?3, \
+pub(super) const ADD_COUNTS: &str = "UPDATE leasehold_queues SET scheduled = scheduled + ?2, blocked = blocked + ?3, \
     pending = pending + ?4, running = running + ?5, succeeded = succeeded + ?6, failed = failed + ?7, \
     aborted = aborted + ?8 WHERE id = ?1";
 pub(super) const QUEUES: &str = "SELECT name, paused, scheduled, blocked, pending, running, succeeded, failed, aborted \
     FROM leasehold_queues ORDER BY name";
 
-pub(super) const HEAR: &str = "INSERT INTO leasehold_workers (id, info, started_at, seen_at) VALUES (?1, ?2, ?3, ?3) \
+pub(super) const UPSERT_WORKER: &str = "INSERT INTO leasehold_workers (id, info, started_at, seen_at) VALUES (?1, ?2, ?3, ?3) \
     ON CONFLICT (id) DO UPDATE SET info = excluded.info, seen_at = excluded.seen_at";
-pub(super) const HEAR_OF: &str = "UPDATE leasehold_workers SET seen_at = ?2 WHERE id = ?1";
-pub(super) const LEAVE: &str = "DELETE FROM leasehold_workers WHERE id = ?";
-pub(super) const FORGET_WORKERS: &str = "DELETE FROM leasehold_workers WHERE seen_at <= ?";
+pub(super) const TOUCH_WORKER: &str = "UPDATE leasehold_workers SET seen_at = ?2 WHERE id = ?1";
+pub(super) const DELETE_WORKER: &str = "DELETE FROM leasehold_workers WHERE id = ?";
+pub(super) const DELETE_DEAD_WORKERS: &str = "DELETE FROM leasehold_workers WHERE seen_at <= ?";
 pub(super) const WORKERS: &str = "SELECT info, started_at, seen_at FROM leasehold_workers ORDER BY id";
 
 // --- lists and retention -------------------------------------------------------------------------
@@ -108,10 +111,10 @@ pub(super) const WORKERS: &str = "SELECT info, started_at, seen_at FROM leasehol
 /// Query of a list, with the same parameters for every index: upper and lower bound of the id (?1,
 /// ?2), then queue, state, lock, worker, whether archived tasks are included, and the limit.
 macro_rules! list {
-    ($way:literal) => {
+    ($source:literal) => {
         concat!(
             "SELECT id FROM leasehold_tasks ",
-            $way,
+            $source,
             " id < ?1 AND id >= ?2 AND (?3 IS NULL OR queue = ?3) AND (?4 IS NULL OR state = ?4) \
               AND (?5 IS NULL OR lock = ?5) AND (?6 IS NULL OR worker = ?6) AND (?7 OR NOT archived) \
               ORDER BY id DESC LIMIT ?8"
@@ -124,7 +127,7 @@ pub(super) const LIST: &str = list!("WHERE");
 pub(super) const LIST_LOCK: &str =
     list!("INDEXED BY leasehold_tasks_lock WHERE lock IS NOT NULL AND lock = ?5 AND");
 /// Lists finished tasks of one queue in one state.
-pub(super) const LIST_OVER: &str = list!(
+pub(super) const LIST_FINISHED: &str = list!(
     "INDEXED BY leasehold_tasks_over WHERE state >= 4 AND archived = 0 AND queue = ?3 AND state = ?4 AND"
 );
 pub(super) const LIST_ARCHIVED: &str = list!(
@@ -138,10 +141,10 @@ pub(super) const LIST_FEW: [&str; 4] = [
     list!("INDEXED BY leasehold_tasks_running WHERE state = 3 AND"),
 ];
 /// Finds the last id of a range of tasks that goes back from an id.
-pub(super) const STRETCH_END: &str =
+pub(super) const RANGE_END: &str =
     "SELECT id FROM leasehold_tasks WHERE id < ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2";
 /// Finds the tasks that finished first, of a queue (?3) and in a state (?4), or of all.
-pub(super) const OVER: &str = "SELECT id, queue, state, finished_at FROM leasehold_tasks \
+pub(super) const OLDEST_FINISHED: &str = "SELECT id, queue, state, finished_at FROM leasehold_tasks \
     INDEXED BY leasehold_tasks_finished WHERE state >= 4 AND archived = ?1 AND finished_at < ?2 \
     AND (?3 IS NULL OR queue = ?3) AND (?4 IS NULL OR state = ?4) ORDER BY finished_at, id LIMIT ?5";
 pub(super) const ARCHIVE: &str = "UPDATE leasehold_tasks SET archived = 1 WHERE id = ?";

@@ -1,4 +1,4 @@
-//! One boot of the machine with several boot ids, as containers of one kernel show them, and restarts that are proved.
+//! Several boot ids within one boot, as seen by containers of one kernel, and proof of a restart.
 
 use std::fs;
 use std::path::Path;
@@ -15,13 +15,13 @@ use crate::engines::support::clock;
 
 const HOUR: u64 = 3_600_000_000;
 
-/// A process that sees the boot id `id`, a hundred hours after the start of the machine.
+/// Returns the boot of a process that sees the boot id `id`, a hundred hours after the start of the machine.
 fn boot(id: Option<u128>) -> Boot {
     let wall = Timestamp::from_micros(1_700_000_000_000_000);
     Boot { id: id.map(|id| BootId(Uuid::from_u128(id))), clock: 100 * HOUR, wall, is_certain: true }
 }
 
-/// The wall clock was set ahead, or the machine was off for as long.
+/// Advances the boot clock and the wall clock by different times: the wall clock was set, or the machine was off.
 fn hours_later(boot: Boot, up: u64, wall: u64) -> Boot {
     let wall = Timestamp::from_micros(boot.wall.as_micros() + wall * HOUR);
     Boot { clock: boot.clock + up * HOUR, wall, ..boot }
@@ -38,8 +38,8 @@ fn player(store: &Arc<SqliteStore>, number: u128) -> Player {
     Player::new(store.clone(), number, LockName::new("lock").unwrap())
 }
 
-/// For tests that go by the real clock, however slow the machine is.
-fn patient_player(store: &Arc<SqliteStore>, number: u128) -> Player {
+/// Returns a client with a TTL of an hour, for tests with the real clock on a slow machine.
+fn long_ttl_player(store: &Arc<SqliteStore>, number: u128) -> Player {
     let mut player = player(store, number);
     player.ask.ttl = Ttl::from_secs(3600);
     player
@@ -54,8 +54,8 @@ async fn other_boot_ids_of_one_boot_free_nothing_and_extend_nothing() {
     let hidden = open(&path, Some(&clock), boot(None)).await;
     player(&host, 1).of_boot(1).takes().await;
     let record = player(&host, 1).record().await;
-    for turn in 0..5 {
-        for id in [Some(3 + turn), None, Some(1), Some(2)] {
+    for round in 0..5 {
+        for id in [Some(3 + round), None, Some(1), Some(2)] {
             let store = open(&path, Some(&clock), boot(id)).await;
             player(&store, 9).is_refused().await;
         }
@@ -65,7 +65,7 @@ async fn other_boot_ids_of_one_boot_free_nothing_and_extend_nothing() {
         }
         clock.advance(Duration::from_secs(1));
     }
-    assert_eq!(player(&host, 1).record().await, record, "as it was, with the end that it had");
+    assert_eq!(player(&host, 1).record().await, record, "the record is unchanged, with the same expiry");
     clock.advance(Duration::from_secs(5));
     player(&hidden, 9).takes().await;
 }
@@ -82,17 +82,17 @@ async fn a_wall_clock_that_is_set_frees_nothing() {
     }
 }
 
-/// The boot clock is beyond what it was: only the wall clock and the closed file tell that it is another boot.
+/// The boot clock is ahead of the stamp: only the wall clock and the absence of other processes prove a restart.
 #[tokio::test]
-async fn a_machine_that_is_up_for_longer_than_before_frees_once_nobody_has_the_file_open() {
+async fn with_a_longer_uptime_than_before_leases_are_freed_once_no_process_has_the_file_open() {
     let (folder, clock) = (tempfile::tempdir().unwrap(), clock());
     let path = folder.path().join("locks.db");
     let before = open(&path, Some(&clock), boot(Some(1))).await;
     let lease = player(&before, 1).of_boot(1).takes().await;
     let after = hours_later(boot(Some(2)), 1, 200);
-    // A process that only looks does not count.
-    let looks = open(&path, Some(&clock), boot(Some(1))).await;
-    player(&looks, 1).record().await;
+    // A process that only reads does not count.
+    let reader = open(&path, Some(&clock), boot(Some(1))).await;
+    player(&reader, 1).record().await;
     player(&open(&path, Some(&clock), after).await, 9).is_refused().await;
     drop(before);
     // A store that is dropped closes its file in the background.
@@ -107,7 +107,7 @@ async fn a_machine_that_is_up_for_longer_than_before_frees_once_nobody_has_the_f
 }
 
 #[tokio::test]
-async fn a_process_that_only_looks_changes_nothing() {
+async fn a_process_that_only_reads_changes_nothing() {
     let (folder, clock) = (tempfile::tempdir().unwrap(), clock());
     let path = folder.path().join("locks.db");
     let writer = open(&path, Some(&clock), boot(Some(1))).await;
@@ -125,8 +125,8 @@ async fn a_process_that_only_looks_changes_nothing() {
             (None, EventRange::After(leasehold::store::Cursor::start())),
             (Some(name), EventRange::Newest),
         ] {
-            let ask = ListEvents { lock, span, ..ListEvents::default() };
-            assert_eq!(store.locks().history(&ask).await.unwrap().items.len(), 1);
+            let query = ListEvents { lock, span, ..ListEvents::default() };
+            assert_eq!(store.locks().history(&query).await.unwrap().items.len(), 1);
         }
         store.check_health().await.unwrap();
         store.locks().now().await.unwrap();
@@ -136,14 +136,14 @@ async fn a_process_that_only_looks_changes_nothing() {
     }
 }
 
-/// Also after the wall clock was set.
+/// Holds also after the wall clock was set.
 #[tokio::test]
-async fn all_processes_of_a_boot_go_by_the_same_clock() {
+async fn all_processes_of_a_boot_use_the_same_clock() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("locks.db");
     let here = Boot::read();
     let first = open(&path, None, here).await;
-    patient_player(&first, 1).takes().await;
+    long_ttl_player(&first, 1).takes().await;
     let other = Some(BootId(Uuid::from_u128(2)));
     let set = hours_later(here, 0, 1);
     for now in [here, Boot { id: other, ..here }, Boot { id: None, ..here }, set, Boot { id: other, ..set }] {
@@ -151,41 +151,41 @@ async fn all_processes_of_a_boot_go_by_the_same_clock() {
         for _ in 0..2 {
             let (one, two) = (first.locks().now().await.unwrap(), store.locks().now().await.unwrap());
             assert!(two >= one && two.since(one) < Duration::from_secs(30), "{one} and {two}: {now:?}");
-            patient_player(&store, 2).is_refused().await;
+            long_ttl_player(&store, 2).is_refused().await;
         }
     }
 }
 
 #[tokio::test]
-async fn after_a_restart_time_never_falls_behind_and_all_go_by_the_new_clock() {
+async fn after_a_restart_time_never_goes_back_and_all_processes_use_the_new_clock() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("locks.db");
     let here = Boot::read();
     let store = open(&path, None, here).await;
-    patient_player(&store, 1).of_boot(1).takes().await;
+    long_ttl_player(&store, 1).of_boot(1).takes().await;
     drop(store);
-    // As if the file had been written by a boot that was up for two hours more, and whose clock was as far ahead.
+    // As if the file had been written in a boot with two more hours of uptime and a clock that was as far ahead.
     let conn = rusqlite::Connection::open(&path).unwrap();
     let moved =
         conn.execute("UPDATE meta SET value = value + 7200000000 WHERE key = 'boottime'", []).unwrap();
     assert_eq!(moved, 1);
     drop(conn);
     let newest = here.wall.as_micros() + 2 * HOUR;
-    let looks = open(&path, None, Boot::read()).await;
-    assert!(looks.locks().now().await.unwrap().as_micros() >= newest);
+    let reader = open(&path, None, Boot::read()).await;
+    assert!(reader.locks().now().await.unwrap().as_micros() >= newest);
     let one = open(&path, None, Boot::read()).await;
-    patient_player(&one, 2).takes().await;
+    long_ttl_player(&one, 2).takes().await;
     let two = open(&path, None, Boot { id: None, ..Boot::read() }).await;
-    patient_player(&two, 3).is_refused().await;
-    for store in [&one, &two, &looks] {
+    long_ttl_player(&two, 3).is_refused().await;
+    for store in [&one, &two, &reader] {
         let now = store.locks().now().await.unwrap();
         assert!(now.as_micros() >= newest && now.as_micros() < newest + HOUR, "{now}");
     }
 }
 
-/// The wall clock is another one, and the boot clock proves nothing. Where no lease depends on the clock it can be set.
+/// The wall clock differs, and the boot clock proves nothing. The clock can be set if no lease depends on it.
 #[tokio::test]
-async fn a_file_that_was_moved_to_another_machine_gets_its_clock_once_it_has_no_lease() {
+async fn a_file_moved_to_another_machine_adopts_its_clock_once_it_has_no_lease() {
     let (folder, clock) = (tempfile::tempdir().unwrap(), clock());
     let path = folder.path().join("locks.db");
     let offset = || -> i64 {
@@ -201,17 +201,17 @@ async fn a_file_that_was_moved_to_another_machine_gets_its_clock_once_it_has_no_
     player(&two, 1).releases(&lease).await;
     drop(two);
     assert_eq!(offset(), before);
-    // The second machine is known by now, and a third one is not.
-    let elsewhere = hours_later(boot(Some(3)), 1, 21);
-    let three = open(&path, Some(&clock), elsewhere).await;
+    // The file knows the second machine by now, but not a third one.
+    let third_machine = hours_later(boot(Some(3)), 1, 21);
+    let three = open(&path, Some(&clock), third_machine).await;
     assert!(player(&three, 9).takes().await.token > lease.token);
     drop(three);
-    assert_eq!(u64::try_from(offset()).unwrap(), elsewhere.wall.as_micros() - elsewhere.clock);
+    assert_eq!(u64::try_from(offset()).unwrap(), third_machine.wall.as_micros() - third_machine.clock);
 }
 
-/// Containers that start together after a restart: the first of them frees, and none of them loses what it has taken.
+/// Containers that start together after a restart: the first one frees the old leases, and none loses a new one.
 #[tokio::test(flavor = "multi_thread")]
-async fn many_may_start_at_once_after_a_restart() {
+async fn many_processes_may_start_at_once_after_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("locks.db");
     let here = Boot::read();
@@ -245,9 +245,9 @@ async fn many_may_start_at_once_after_a_restart() {
     }
 }
 
-/// A file of before has one boot id and no stamp. Its newest event tells how long the machine had been up.
+/// A file of schema version 3 has one boot id and no stamp. Its newest event shows the uptime of the machine.
 #[tokio::test]
-async fn a_file_of_the_third_version_tells_containers_from_restarts() {
+async fn a_file_of_schema_version_3_distinguishes_containers_from_restarts() {
     let (host, clock) = (boot(Some(1)), clock());
     let up = i64::try_from(host.clock).unwrap();
     let wall = i64::try_from(host.wall.as_micros()).unwrap();

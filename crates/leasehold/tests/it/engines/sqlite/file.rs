@@ -1,4 +1,4 @@
-//! The file: whose it is, what is in it, who else writes to it.
+//! Database file: its permissions, its schema, and other programs that write to it.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,15 +12,16 @@ use leasehold::testing::{Player, shop};
 use leasehold::{Error, Leasehold};
 use rusqlite::Connection;
 
-async fn refused(path: &Path) -> Error {
+/// Opens a file that must be rejected and left unchanged.
+async fn rejected(path: &Path) -> Error {
     let before = fs::read(path).unwrap();
     let error = SqliteStore::open(SqliteOptions::new(path)).await.unwrap_err();
-    assert!(fs::read(path).unwrap() == before, "a refused file must not be touched");
+    assert!(fs::read(path).unwrap() == before, "a rejected file must not be changed");
     error
 }
 
 #[tokio::test]
-async fn all_its_files_are_the_owners_alone() {
+async fn all_files_are_private_to_the_owner() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("locks.db");
     let leasehold = Leasehold::connect(&format!("sqlite:{}", path.display())).await.unwrap();
@@ -33,26 +34,26 @@ async fn all_its_files_are_the_owners_alone() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_no_database_is_refused() {
+async fn a_file_that_is_not_a_database_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("notes.txt");
     fs::write(&path, "dear diary, ".repeat(1000)).unwrap();
-    let error = refused(&path).await;
-    assert!(error.to_string().ends_with("notes.txt is no database"), "{error}");
+    let error = rejected(&path).await;
+    assert!(error.to_string().ends_with("notes.txt is not a database"), "{error}");
     assert_eq!(error.code(), "STORE_MISCONFIGURED");
 }
 
 #[tokio::test]
-async fn a_database_of_another_program_is_refused() {
+async fn a_database_of_another_program_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("music.db");
     Connection::open(&path).unwrap().execute_batch("CREATE TABLE songs (name)").unwrap();
-    let error = refused(&path).await;
+    let error = rejected(&path).await;
     assert!(error.to_string().ends_with("music.db is a database of another program"), "{error}");
 }
 
 #[tokio::test]
-async fn a_newer_schema_is_refused() {
+async fn a_newer_schema_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("locks.db");
     drop(SqliteStore::open(SqliteOptions::new(&path)).await.unwrap());
@@ -65,11 +66,11 @@ async fn a_newer_schema_is_refused() {
 }
 
 #[tokio::test]
-async fn a_writer_that_never_ends_is_told_as_busy() {
+async fn a_writer_that_never_ends_is_reported_as_busy() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("locks.db");
     let mut options = SqliteOptions::new(&path);
-    options.busy = Duration::from_millis(50);
+    options.busy_timeout = Duration::from_millis(50);
     let store = SqliteStore::open(options).await.unwrap();
     let blocker = Connection::open(&path).unwrap();
     blocker.execute_batch("BEGIN IMMEDIATE").unwrap();
@@ -82,10 +83,10 @@ async fn a_writer_that_never_ends_is_told_as_busy() {
     player.takes().await;
 }
 
-/// Processes that open the path now get another file: going on with the old one would be two holders. It is noticed with the
-/// very next write, and is final also if the file comes back.
+/// Processes that open the path now get another file: continuing with the old one would allow two holders. The next
+/// write detects it, and the error is final even if the file reappears.
 #[tokio::test]
-async fn a_file_that_was_removed_moved_or_replaced_is_not_used_any_more() {
+async fn a_file_that_was_removed_moved_or_replaced_is_no_longer_used() {
     let ways: [fn(&Path); 5] = [
         |path| fs::remove_file(path).unwrap(),
         |path| fs::rename(path, path.with_extension("away")).unwrap(),
@@ -111,7 +112,7 @@ async fn a_file_that_was_removed_moved_or_replaced_is_not_used_any_more() {
             token: lease.token,
             ttl: None,
         });
-        let gone = async || {
+        let is_broken = async || {
             let error = player.store.locks().apply(&player.lock, &op).await.unwrap_err();
             assert!(
                 error.to_string().ends_with("was removed, moved or replaced while it was open"),
@@ -120,17 +121,17 @@ async fn a_file_that_was_removed_moved_or_replaced_is_not_used_any_more() {
             assert_eq!(error.code(), "STORE_BROKEN", "way {number}");
             assert!(!error.is_retryable());
         };
-        gone().await;
-        assert!(player.store.locks().get(&player.lock).await.is_err(), "nor is it looked at");
+        is_broken().await;
+        assert!(player.store.locks().get(&player.lock).await.is_err(), "reads fail, too");
         if number == 1 {
             fs::rename(path.with_extension("away"), &path).unwrap();
-            gone().await;
+            is_broken().await;
         }
     }
 }
 
 #[tokio::test]
-async fn a_log_that_was_removed_is_noticed() {
+async fn a_removed_log_is_detected() {
     let folder = tempfile::tempdir().unwrap();
     for suffix in ["-wal", "-shm"] {
         let path = folder.path().join(format!("locks{suffix}.db"));
@@ -138,7 +139,7 @@ async fn a_log_that_was_removed_is_noticed() {
         let player = Player::new(std::sync::Arc::new(store), 1, LockName::new("lock").unwrap());
         player.takes().await;
         fs::remove_file(folder.path().join(format!("locks{suffix}.db{suffix}"))).unwrap();
-        // Side files are looked for once in a millisecond.
+        // Side files are checked at most once per millisecond.
         tokio::time::sleep(Duration::from_millis(2)).await;
         let op = leasehold::model::LockOp::Sweep(leasehold::model::Sweep::default());
         let error = player.store.locks().apply(&player.lock, &op).await.unwrap_err();
@@ -146,10 +147,10 @@ async fn a_log_that_was_removed_is_noticed() {
     }
 }
 
-/// By another name the log would not be found. A holder that has the file open is not disturbed by a link that nobody can
-/// use.
+/// Under another name the log would not be found. A holder that has the file open is not affected by a link that no
+/// process can use.
 #[tokio::test]
-async fn a_file_with_a_hard_link_is_refused() {
+async fn a_file_with_a_hard_link_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let (path, link) = (folder.path().join("locks.db"), folder.path().join("link.db"));
     let store = SqliteStore::open(SqliteOptions::new(&path)).await.unwrap();
@@ -157,7 +158,7 @@ async fn a_file_with_a_hard_link_is_refused() {
     let lease = player.takes().await;
     fs::hard_link(&path, &link).unwrap();
     for name in [&path, &link] {
-        let error = refused(name).await;
+        let error = rejected(name).await;
         assert!(error.to_string().contains("has 2 hard links"), "{error}");
         assert_eq!(error.code(), "STORE_MISCONFIGURED");
     }
@@ -165,7 +166,7 @@ async fn a_file_with_a_hard_link_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn twenty_may_start_at_once() {
+async fn twenty_processes_may_open_a_new_file_at_once() {
     let folder = tempfile::tempdir().unwrap();
     for round in 0..20 {
         let path = folder.path().join(format!("new-{round}/locks.db"));
@@ -195,7 +196,7 @@ async fn history_is_bounded() {
     assert_eq!(store.locks().history(&of_lock).await.unwrap().items, page.items);
 }
 
-/// What a file of schema version 1 looks like: an event for each row, and no tail.
+/// File of schema version 1: a row for each event, and no inline events.
 const FIRST_VERSION: &str = r#"
     PRAGMA application_id = 0x6c736864;
     PRAGMA user_version = 1;
@@ -216,11 +217,11 @@ const FIRST_VERSION: &str = r#"
         (1, 'lock', '{"name":"lock","token":1699999999000000,"version":2}', 1700000009000000, 2);
 "#;
 
-/// What a file of schema version 3 looks like: it does not say of a task whether it has begun.
+/// File of schema version 3: it does not record whether a task has started.
 const THIRD_VERSION: &str = include_str!("version_3.sql");
 
 #[tokio::test]
-async fn what_runs_in_a_file_of_the_third_version_has_begun() {
+async fn running_tasks_of_schema_version_3_count_as_started() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("locks.db");
     Connection::open(&path).unwrap().execute_batch(THIRD_VERSION).unwrap();
@@ -229,17 +230,17 @@ async fn what_runs_in_a_file_of_the_third_version_has_begun() {
     let store = super::suite::open(&path, &clock, 1).await;
     let tasks = store.tasks().unwrap();
     let get = async |number| tasks.get(shop::task(number).id).await.unwrap().unwrap();
-    let (runs, waits) = (get(1).await, get(2).await);
-    assert_eq!((runs.begun, runs.expiries, runs.attempt), (true, 0, 1));
-    assert_eq!((waits.begun, waits.expiries, waits.may_be_fetched_ahead()), (false, 0, true));
+    let (running, waiting) = (get(1).await, get(2).await);
+    assert_eq!((running.begun, running.expiries, running.attempt), (true, 0, 1));
+    assert_eq!((waiting.begun, waiting.expiries, waiting.may_be_fetched_ahead()), (false, 0, true));
     clock.advance(Duration::from_mins(1));
     assert_eq!(tasks.recover(10).await.unwrap().returned, 1);
-    let runs = get(1).await;
-    assert_eq!((runs.begun, runs.expiries, runs.attempt), (false, 1, 1));
+    let returned = get(1).await;
+    assert_eq!((returned.begun, returned.expiries, returned.attempt), (false, 1, 1));
 }
 
 #[tokio::test]
-async fn a_file_of_the_first_version_goes_on_where_it_was() {
+async fn a_file_of_schema_version_1_is_migrated_with_its_locks_and_events() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("locks.db");
     Connection::open(&path).unwrap().execute_batch(FIRST_VERSION).unwrap();
@@ -253,16 +254,16 @@ async fn a_file_of_the_first_version_goes_on_where_it_was() {
     player.releases(&lease).await;
     for lock in [None, Some(player.lock.clone())] {
         let page = store.locks().history(&ListEvents { lock, ..ListEvents::default() }).await.unwrap();
-        let told: Vec<_> =
+        let events: Vec<_> =
             page.items.iter().map(|event| (event.holder.as_str(), event.kind.to_string())).collect();
-        let told: Vec<_> = told.iter().map(|(holder, kind)| (*holder, kind.as_str())).collect();
+        let events: Vec<_> = events.iter().map(|(holder, kind)| (*holder, kind.as_str())).collect();
         let expected =
             [("player-1", "released"), ("player-1", "acquired"), ("ada", "released"), ("ada", "acquired")];
-        assert_eq!(told, expected);
+        assert_eq!(events, expected);
     }
 }
 
-/// The newest events are in their locks' rows. Whoever reads the history of all sees each once, in order, as they come.
+/// The newest events are in the rows of their locks. A reader of the whole history sees each event once, in order.
 #[tokio::test]
 async fn following_the_history_of_all_locks_misses_nothing() {
     let folder = tempfile::tempdir().unwrap();
@@ -273,13 +274,13 @@ async fn following_the_history_of_all_locks_misses_nothing() {
     }
     let mut follow =
         ListEvents { span: leasehold::store::EventRange::After(Cursor::start()), ..ListEvents::default() };
-    let (mut told, mut seen) = (Vec::new(), Vec::new());
+    let (mut expected, mut seen) = (Vec::new(), Vec::new());
     for turn in 0..300_usize {
         let (store, name) = (stores[turn % 2].clone(), format!("lock-{}", turn % 7));
         let player = Player::new(store, turn as u128 + 1, LockName::new(name).unwrap()).of_boot(1);
         let lease = player.takes().await;
         player.releases(&lease).await;
-        told.extend([lease.token; 2]);
+        expected.extend([lease.token; 2]);
         if turn % 5 == 0 {
             let page = stores[0].locks().history(&follow).await.unwrap();
             seen.extend(page.items.iter().map(|event| event.token));
@@ -288,5 +289,5 @@ async fn following_the_history_of_all_locks_misses_nothing() {
     }
     let page = stores[1].locks().history(&follow).await.unwrap();
     seen.extend(page.items.iter().map(|event| event.token));
-    assert_eq!(seen, told);
+    assert_eq!(seen, expected);
 }

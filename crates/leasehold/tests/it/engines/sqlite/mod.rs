@@ -1,4 +1,4 @@
-//! `sqlite:`: the suite, and what only a file can do: restart, lose power, be of another version, be in the way.
+//! SQLite engine: the conformance suite, restarts, power cuts, older schema versions, and foreign or missing files.
 
 mod boot;
 mod file;

@@ -1,4 +1,4 @@
-//! A proved restart of the machine, with or without a power cut before it. What is no proof is in `boot.rs`.
+//! Proved restart of the machine, with or without a power cut before it. `boot.rs` has the cases without proof.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,7 @@ async fn player(path: &Path, clock: &Clock, boot: u128, number: u128) -> Player 
 }
 
 #[tokio::test]
-async fn a_restart_frees_what_this_machine_held() {
+async fn a_restart_frees_the_leases_of_this_machine() {
     let (folder, clock) = (tempfile::tempdir().unwrap(), clock());
     let path = folder.path().join("locks.db");
     let before = player(&path, &clock, 1, 1).await.of_boot(1).takes().await;
@@ -27,9 +27,9 @@ async fn a_restart_frees_what_this_machine_held() {
     assert!(after.token > before.token);
 }
 
-/// Processes of one boot that had several boot ids are all gone with it.
+/// A restart ends all processes of a boot, also those that saw different boot ids.
 #[tokio::test]
-async fn a_restart_frees_what_containers_held() {
+async fn a_restart_frees_the_leases_of_containers() {
     let (folder, clock) = (tempfile::tempdir().unwrap(), clock());
     let path = folder.path().join("locks.db");
     let store: Arc<dyn Store> = open(&path, &clock, 1).await;
@@ -44,12 +44,12 @@ async fn a_restart_frees_what_containers_held() {
 }
 
 #[tokio::test]
-async fn a_restart_leaves_a_holder_elsewhere_its_whole_time() {
+async fn a_restart_leaves_a_remote_holder_its_full_ttl() {
     let (folder, clock) = (tempfile::tempdir().unwrap(), clock());
     let path = folder.path().join("locks.db");
-    let far_away = player(&path, &clock, 1, 1).await;
-    let lease = far_away.takes().await;
-    // The clock may have jumped with the restart: what counts is that nobody gets in before the holder has noticed.
+    let remote = player(&path, &clock, 1, 1).await;
+    let lease = remote.takes().await;
+    // The clock may have jumped with the restart: no other client may acquire the lock before the holder can notice.
     clock.advance(std::time::Duration::from_hours(1));
     let after = player(&path, &clock, 2, 2).await;
     after.is_refused().await;
@@ -57,17 +57,17 @@ async fn a_restart_leaves_a_holder_elsewhere_its_whole_time() {
     assert!(matches!(holder.renews(&lease).await, Outcome::Renewed(_)));
 }
 
-/// A power cut may lose whatever was not synced. Grants to this machine's processes are not, and they end with it; but
-/// somebody else may have seen their tokens.
+/// A power cut may lose all writes that were not synced. Grants to processes of this machine are not synced, and the
+/// processes end with the machine; but other systems may have seen their tokens.
 #[tokio::test]
-async fn a_power_cut_never_lets_a_token_be_given_again() {
+async fn no_token_is_issued_twice_after_a_power_cut() {
     let (folder, clock) = (tempfile::tempdir().unwrap(), clock());
     let path = folder.path().join("locks.db");
     let one = player(&path, &clock, 1, 1).await.of_boot(1);
     let first = one.takes().await;
     one.releases(&first).await;
     let kept = copy(folder.path());
-    // All of this is lost, though the tokens have been seen. The clock stands still: it is no help.
+    // All of this is lost, but the tokens have been seen. The clock stands still and does not help.
     let mut newest = first.token;
     for _ in 0..50 {
         let lease = one.takes().await;
@@ -77,13 +77,13 @@ async fn a_power_cut_never_lets_a_token_be_given_again() {
     }
     let path = kept.path().join("locks.db");
     let after = player(&path, &clock, 2, 2).await;
-    assert!(after.record().await.token >= newest, "an old token must not pass for the newest");
+    assert!(after.record().await.token >= newest, "an old token must not be taken for the newest");
     assert!(after.takes().await.token > newest);
     let other_lock = Player::new(after.store.clone(), 3, LockName::new("other").unwrap());
     assert!(other_lock.takes().await.token > newest);
 }
 
-/// Without a restart nothing is lost: tokens go on one by one.
+/// Without a restart nothing is lost: tokens continue without a gap.
 #[tokio::test]
 async fn opening_again_in_the_same_boot_changes_nothing() {
     let (folder, clock) = (tempfile::tempdir().unwrap(), clock());
@@ -98,8 +98,7 @@ async fn opening_again_in_the_same_boot_changes_nothing() {
     assert_eq!(next.token, Token::new(lease.token.get() + 1).unwrap());
 }
 
-/// The files as they are now: what would be there after a power cut, had everything so far been synced and nothing
-/// after it.
+/// Copies the files: their state after a power cut if everything so far had been synced and nothing after it.
 fn copy(folder: &Path) -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
     for file in ["locks.db", "locks.db-wal"] {

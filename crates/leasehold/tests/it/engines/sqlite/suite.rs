@@ -1,4 +1,4 @@
-//! The conformance suite, with two connections to one file.
+//! Conformance suite, with two connections to one file.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub(super) async fn fresh() -> Fixture {
     Fixture::new(one, two, clock, folder)
 }
 
-/// Opens the file as if in boot number `boot` of this machine, which is up for an hour less than in the boot before.
+/// Opens the file as if in boot number `boot` of this machine, whose uptime is an hour less than in the boot before.
 pub(super) async fn open(path: &Path, clock: &Clock, boot: u128) -> Arc<SqliteStore> {
     Arc::new(SqliteStore::open(options(path, clock, boot)).await.unwrap())
 }
@@ -35,7 +35,7 @@ fn options(path: &Path, clock: &Clock, boot: u128) -> SqliteOptions {
     options
 }
 
-/// The same, with queues stored as rows from the second ticket on.
+/// Like [`fresh`], with queues stored as rows from the second ticket on.
 async fn fresh_with_rows() -> Fixture {
     let folder = tempfile::tempdir().unwrap();
     let (path, clock) = (folder.path().join("locks.db"), crate::engines::support::clock());
@@ -68,9 +68,9 @@ fn a_queue_of_rows_agrees_with_the_rules() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_long_story_of_a_queue_agrees_with_the_rules() {
+async fn random_operations_on_a_queue_agree_with_the_rules() {
     let folder = tempfile::tempdir().unwrap();
     let (path, clock) = (folder.path().join("locks.db"), crate::engines::support::clock());
     let stores = [open_with_rows(&path, &clock, 2).await, open_with_rows(&path, &clock, 2).await];
-    crate::engines::story::of_a_queue(stores, &clock).await;
+    crate::engines::queue_differential::random_operations_agree(stores, &clock).await;
 }

@@ -1,4 +1,4 @@
--- A file of schema version 3, with a task that runs and one that waits.
+-- File of schema version 3, with a running task and a waiting task.
 PRAGMA application_id = 0x6c736864;
 PRAGMA user_version = 3;
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;

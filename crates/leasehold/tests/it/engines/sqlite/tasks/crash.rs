@@ -1,4 +1,4 @@
-//! Five worker processes, two of them killed in the middle: nothing is lost, nothing is settled twice.
+//! Five worker processes, two of which are killed while they work: no task is lost or settled twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -16,13 +16,13 @@ use uuid::Uuid;
 const TASKS: u128 = 1000;
 const WORKERS: usize = 5;
 const BATCH: u32 = 10;
-/// Where a worker process finds the folder of its store; not set in any other.
+/// Environment variable with the folder of the store; set only for worker processes.
 const FOLDER: &str = "LEASEHOLD_TEST_TASKS_FOLDER";
-/// Its number.
+/// Environment variable with the number of the worker.
 const NUMBER: &str = "LEASEHOLD_TEST_TASKS_NUMBER";
 
 #[tokio::test]
-async fn workers_killed_in_the_middle_lose_nothing_and_settle_nothing_twice() {
+async fn killed_workers_lose_no_task_and_settle_none_twice() {
     let folder = tempfile::tempdir().unwrap();
     let store = SqliteStore::open(SqliteOptions::new(folder.path().join("store.db"))).await.unwrap();
     let tasks = store.tasks().unwrap();
@@ -32,9 +32,9 @@ async fn workers_killed_in_the_middle_lose_nothing_and_settle_nothing_twice() {
     let give_up = Instant::now() + Duration::from_mins(1);
     let open = async || tasks.queues().await.unwrap()[0].counts;
     let log = |number| fs::read_to_string(folder.path().join(format!("worker-{number}"))).unwrap_or_default();
-    // One has leases that it will never settle; another is wherever it is.
+    // The first worker holds leases that it will never settle; the second may be in any state.
     while !log(0).contains("holds") || !log(1).contains("settled") {
-        assert!(Instant::now() < give_up, "the workers do not work");
+        assert!(Instant::now() < give_up, "the workers make no progress");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     workers[0].0.kill().unwrap();
@@ -46,41 +46,44 @@ async fn workers_killed_in_the_middle_lose_nothing_and_settle_nothing_twice() {
     }
     drop(workers);
     assert_eq!(open().await.get(TaskState::Succeeded), u64::try_from(TASKS).unwrap());
-    // Whoever was told that its settlement counts is the only one for its task, with the token that is stored.
+    // A settlement that was confirmed is the only one of its task, with the token that is stored.
     let mut settlements: BTreeMap<String, u64> = BTreeMap::new();
-    let mut hands = BTreeSet::new();
+    let mut active = BTreeSet::new();
     for number in 0..WORKERS {
         for line in log(number).lines().filter_map(|line| line.strip_prefix("settled ")) {
             let Some((id, token)) = line.split_once(' ') else { continue };
             let Ok(token) = token.parse() else { continue };
-            hands.insert(number);
-            let twice = settlements.insert(id.to_owned(), token);
-            assert_eq!(twice, None, "{id} was settled twice");
+            active.insert(number);
+            let earlier = settlements.insert(id.to_owned(), token);
+            assert_eq!(earlier, None, "{id} was settled twice");
         }
     }
-    assert!(hands.len() > 2, "only {hands:?} did something");
-    let (mut told, mut recovered) = (0, 0);
+    assert!(active.len() > 2, "only workers {active:?} settled tasks");
+    let (mut confirmed, mut recovered) = (0, 0);
     for new in &new {
         let stored = tasks.get(new.id).await.unwrap().unwrap();
         assert_eq!(stored.state, TaskState::Succeeded);
         recovered += usize::from(stored.attempt > 1);
         if let Some(token) = settlements.get(&stored.id.to_string()) {
             assert_eq!(stored.token.get(), *token);
-            told += 1;
+            confirmed += 1;
         }
     }
-    // One that was killed, now or at the end, may have settled a batch without living to write it down; the first settles none.
-    assert!(told + (WORKERS - 1) * BATCH as usize >= new.len(), "{told} settlements were told");
-    assert!(recovered >= BATCH as usize, "only {recovered} were tried again");
+    // A killed worker may have settled a batch without logging it; the first worker settles none.
+    assert!(
+        confirmed + (WORKERS - 1) * BATCH as usize >= new.len(),
+        "{confirmed} settlements were confirmed"
+    );
+    assert!(recovered >= BATCH as usize, "only {recovered} tasks were retried");
 }
 
-/// A worker process: this test binary once more, with one test.
+/// Worker process: this test binary, which runs only the test `worker_process`.
 struct Worker(Child);
 
 impl Worker {
     fn start(folder: &Path, number: usize) -> Self {
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "--nocapture", "engines::sqlite::tasks::crash::a_worker_process"])
+            .args(["--exact", "--nocapture", "engines::sqlite::tasks::crash::worker_process"])
             .env(FOLDER, folder)
             .env(NUMBER, number.to_string())
             .stdout(Stdio::null())
@@ -96,19 +99,19 @@ impl Drop for Worker {
     }
 }
 
-/// Does nothing unless it was started as a worker.
+/// Does nothing unless the environment variables of a worker are set.
 #[tokio::test]
-async fn a_worker_process() {
+async fn worker_process() {
     let (Ok(folder), Ok(number)) = (std::env::var(FOLDER), std::env::var(NUMBER)) else { return };
     let folder = Path::new(&folder);
     let mut log = File::create(folder.join(format!("worker-{number}"))).unwrap();
     let store = SqliteStore::open(SqliteOptions::new(folder.join("store.db"))).await.unwrap();
     let tasks = store.tasks().unwrap();
     let worker = WorkerId::from_uuid(Uuid::from_u128(number.parse::<u128>().unwrap() + 1));
-    let ask = LeaseTasks::new(worker, vec![queue("q")], BATCH, Ttl::from_millis(300));
+    let request = LeaseTasks::new(worker, vec![queue("q")], BATCH, Ttl::from_millis(300));
     for round in 0.. {
-        let mut arrivals = tasks.arrivals(&ask.queues);
-        let leased = tasks.lease(&ask).await.unwrap().tasks;
+        let mut arrivals = tasks.arrivals(&request.queues);
+        let leased = tasks.lease(&request).await.unwrap().tasks;
         if leased.is_empty() {
             arrivals.next(None).await;
             continue;
@@ -117,7 +120,7 @@ async fn a_worker_process() {
             writeln!(log, "holds").unwrap();
             std::future::pending::<()>().await;
         }
-        // Work takes a moment, so that there is a middle of it.
+        // The work takes a while, so that a worker can be killed during it.
         tokio::time::sleep(Duration::from_millis(2)).await;
         let done = |task: &leasehold::model::Task| Settle {
             id: task.id,

@@ -1,7 +1,7 @@
-//! Tasks in a file: the suite, and what only a file can do.
+//! Tasks in SQLite: the conformance suite, crashes, restarts, migrations and transactions of the caller.
 
-mod caller;
 mod crash;
-mod earlier;
+mod migration;
 mod restart;
 mod suite;
+mod user_transaction;

@@ -1,4 +1,4 @@
-//! The machine starts anew: leases end, times stay, nothing that was acknowledged is lost.
+//! Restart of the machine: leases end, due times stay, and acknowledged writes are kept.
 
 use std::fs;
 use std::path::Path;
@@ -11,46 +11,46 @@ use leasehold::testing::shop::{Shop, numbers, queue, task, worker};
 use crate::engines::sqlite::suite::open;
 use crate::engines::support::clock;
 
-fn ask() -> LeaseTasks {
+fn lease_request() -> LeaseTasks {
     LeaseTasks::new(worker(1), vec![queue("q")], 10, Ttl::from_secs(30))
 }
 
 #[tokio::test]
-async fn a_lease_of_before_the_restart_runs_out_even_if_the_clock_was_set_back() {
+async fn a_lease_from_before_the_restart_expires_even_if_the_clock_was_set_back() {
     let (folder, before) = (tempfile::tempdir().unwrap(), clock());
     let path = folder.path().join("store.db");
     let store = open(&path, &before, 1).await;
     let tasks = store.tasks().unwrap();
     tasks.enqueue(&[task(1), task(2).after(7200)]).await.unwrap();
-    let leased = tasks.lease(&ask()).await.unwrap().tasks;
+    let leased = tasks.lease(&lease_request()).await.unwrap().tasks;
     drop(store);
     let after = Clock::manual(Timestamp::from_micros(before.now().as_micros() - 3_600_000_000));
     let store = open(&path, &after, 2).await;
     let tasks = store.tasks().unwrap();
-    assert_eq!(tasks.recover(10).await.unwrap().expired(), 0, "its worker may be on another machine");
+    assert_eq!(tasks.recover(10).await.unwrap().expired(), 0, "the worker may be on another machine");
     after.advance(Duration::from_secs(30));
     assert_eq!(tasks.recover(10).await.unwrap().returned, 1);
     after.advance(Duration::from_millis(500));
-    let again = tasks.lease(&ask()).await.unwrap().tasks;
+    let again = tasks.lease(&lease_request()).await.unwrap().tasks;
     assert_eq!(numbers(&again), [1]);
     let done = Settle { id: again[0].id, token: again[0].token, verdict: AttemptResult::Done(None) };
     tasks.settle(&[done]).await.unwrap();
     assert!(again[0].token > leased[0].token, "tokens rise although the clock was set back");
-    // What was to run at a time runs at that time.
+    // A scheduled task keeps its due time.
     let due = tasks.get(task(2).id).await.unwrap().unwrap().run_at;
     assert_eq!(due.as_micros(), before.now().as_micros() + 7_200_000_000);
     after.advance(due.since(after.now()));
-    assert_eq!(numbers(&tasks.lease(&ask()).await.unwrap().tasks), [2]);
+    assert_eq!(numbers(&tasks.lease(&lease_request()).await.unwrap().tasks), [2]);
 }
 
 #[tokio::test]
-async fn a_lease_keeps_its_end_over_a_restart_with_a_good_clock() {
+async fn a_lease_keeps_its_expiry_across_a_restart_with_a_correct_clock() {
     let (folder, clock) = (tempfile::tempdir().unwrap(), clock());
     let path = folder.path().join("store.db");
     let store = open(&path, &clock, 1).await;
     let tasks = store.tasks().unwrap();
     tasks.enqueue(&[task(1)]).await.unwrap();
-    let leased = tasks.lease(&ask()).await.unwrap().tasks.remove(0);
+    let leased = tasks.lease(&lease_request()).await.unwrap().tasks.remove(0);
     clock.advance(Duration::from_secs(29));
     let store = open(&path, &clock, 2).await;
     assert_eq!(store.tasks().unwrap().get(leased.id).await.unwrap().unwrap(), leased);
@@ -58,14 +58,14 @@ async fn a_lease_keeps_its_end_over_a_restart_with_a_good_clock() {
     assert_eq!(store.tasks().unwrap().recover(10).await.unwrap().returned, 1);
 }
 
-/// The files as they are when a call returns are what a power cut leaves at the least: the log is synced before.
+/// The log is synced before a call returns, so a power cut leaves at least the files as they are at that time.
 #[tokio::test]
-async fn what_was_acknowledged_is_in_the_files() {
+async fn acknowledged_writes_are_in_the_files() {
     let (folder, clock) = (tempfile::tempdir().unwrap(), clock());
     let store = open(&folder.path().join("store.db"), &clock, 1).await;
     let tasks = store.tasks().unwrap();
     tasks.enqueue(&[task(1), task(2)]).await.unwrap();
-    let leased = tasks.lease(&ask()).await.unwrap().tasks;
+    let leased = tasks.lease(&lease_request()).await.unwrap().tasks;
     let done = Settle { id: leased[0].id, token: leased[0].token, verdict: AttemptResult::Done(None) };
     tasks.settle(&[done]).await.unwrap();
     let kept = copy(folder.path());
@@ -82,7 +82,7 @@ fn copy(folder: &Path) -> tempfile::TempDir {
     copy
 }
 
-/// What a file of schema version 2 looks like: locks and their tails, and no tasks.
+/// File of schema version 2: locks with inline events, and no tasks.
 const SECOND_VERSION: &str = r#"
     PRAGMA application_id = 0x6c736864;
     PRAGMA user_version = 2;
@@ -98,7 +98,7 @@ const SECOND_VERSION: &str = r#"
 "#;
 
 #[tokio::test]
-async fn a_file_of_the_second_version_keeps_its_locks_and_can_have_tasks() {
+async fn a_file_of_schema_version_2_keeps_its_locks_and_accepts_tasks() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store.db");
     rusqlite::Connection::open(&path).unwrap().execute_batch(SECOND_VERSION).unwrap();

@@ -1,4 +1,4 @@
-//! The conformance suite, with two connections to one file.
+//! Conformance suite of tasks, with two connections to one file.
 
 use leasehold::testing::tasks_agree_with_the_rules;
 

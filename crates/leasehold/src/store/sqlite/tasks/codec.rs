@@ -5,16 +5,16 @@ use rusqlite::{Connection, Row, params};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::shelf::Queues;
 use super::sql;
+use super::transaction::QueueIds;
 use crate::model::{
     Asked, Fingerprint, LockName, Message, NewTask, Payload, Priority, Progress, RetryPolicy, Task,
-    TaskEvent, TaskId, TaskKey, TaskState, Timestamp, Token, Ttl, WorkerId,
+    TaskEvent, TaskId, TaskKey, TaskState, Token, Ttl, WorkerId,
 };
-use crate::store::sqlite::tables::{from_json, to_json};
+use crate::store::sqlite::codec::{from_json, micros, timestamp, to_integer, to_json, unreadable};
 
 /// Maximum size of a payload that is stored in the task's own row.
-const SHORT: usize = 256;
+const MAX_INLINE_PAYLOAD: usize = 256;
 
 /// Fields that most tasks do not have.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -46,7 +46,7 @@ fn extra(task: &Task) -> rusqlite::Result<Option<String>> {
 }
 
 /// Reads a task from a row of [`sql`]'s columns.
-pub(super) fn read(row: &Row<'_>, conn: &Connection, queues: &mut Queues) -> rusqlite::Result<Task> {
+pub(super) fn decode(row: &Row<'_>, conn: &Connection, queues: &mut QueueIds) -> rusqlite::Result<Task> {
     let name = queues.name(conn, row.get(1)?)?;
     let extra: Extra =
         row.get_ref(19)?.as_str_or_null()?.map_or(Ok(Extra::default()), |json| from_json(json, 19))?;
@@ -99,7 +99,7 @@ pub(super) fn read(row: &Row<'_>, conn: &Connection, queues: &mut Queues) -> rus
 
 /// Inserts a row, unless one with its id exists; returns whether it was inserted.
 pub(super) fn insert(conn: &Connection, queue: i64, new: &NewTask, task: &Task) -> rusqlite::Result<bool> {
-    let payload = Some(task.payload.as_str()).filter(|payload| payload.len() <= SHORT);
+    let payload = Some(task.payload.as_str()).filter(|payload| payload.len() <= MAX_INLINE_PAYLOAD);
     let added = conn.prepare_cached(sql::INSERT)?.execute(params![
         id(&task.id),
         queue,
@@ -133,7 +133,7 @@ pub(super) fn save_lease(conn: &Connection, task: &Task, ttl: Ttl) -> rusqlite::
         task.worker.as_ref().map(|worker| &worker.as_uuid().as_bytes()[..]),
         task.leased_at.map(micros),
         task.lease_expires_at.map(micros),
-        ttl_micros(ttl),
+        to_integer(ttl.as_micros()),
         micros(task.updated_at),
         extra(task)?,
         !task.begun,
@@ -142,14 +142,14 @@ pub(super) fn save_lease(conn: &Connection, task: &Task, ttl: Ttl) -> rusqlite::
 }
 
 /// Saves a task after a heartbeat of its worker.
-pub(super) fn save_beat(conn: &Connection, task: &Task, ttl: Ttl) -> rusqlite::Result<()> {
+pub(super) fn save_heartbeat(conn: &Connection, task: &Task, ttl: Ttl) -> rusqlite::Result<()> {
     let ends = task.lease_expires_at.map(micros);
-    let values = params![id(&task.id), ends, ttl_micros(ttl), extra(task)?, !task.begun];
-    conn.prepare_cached(sql::SAVE_BEAT)?.execute(values).map(drop)
+    let values = params![id(&task.id), ends, to_integer(ttl.as_micros()), extra(task)?, !task.begun];
+    conn.prepare_cached(sql::SAVE_HEARTBEAT)?.execute(values).map(drop)
 }
 
 /// Saves a task whose attempt has ended, or that became ready or blocked.
-pub(super) fn save_step(conn: &Connection, task: &Task) -> rusqlite::Result<()> {
+pub(super) fn save_transition(conn: &Connection, task: &Task) -> rusqlite::Result<()> {
     let values = params![
         id(&task.id),
         task.state as i64,
@@ -167,14 +167,14 @@ pub(super) fn save_step(conn: &Connection, task: &Task) -> rusqlite::Result<()> 
         task.expiries,
         task.wanted_until.map(micros),
     ];
-    conn.prepare_cached(sql::SAVE_STEP)?.execute(values).map(drop)
+    conn.prepare_cached(sql::SAVE_TRANSITION)?.execute(values).map(drop)
 }
 
-/// Saves the fields that only operators change, in addition to [`save_step`].
-pub(super) fn save_by_hand(conn: &Connection, task: &Task) -> rusqlite::Result<()> {
-    let payload = Some(task.payload.as_str()).filter(|payload| payload.len() <= SHORT);
+/// Saves the fields that only operators change, in addition to [`save_transition`].
+pub(super) fn save_admin_fields(conn: &Connection, task: &Task) -> rusqlite::Result<()> {
+    let payload = Some(task.payload.as_str()).filter(|payload| payload.len() <= MAX_INLINE_PAYLOAD);
     let values = params![id(&task.id), task.priority.get(), task.archived, payload];
-    conn.prepare_cached(sql::SAVE_BY_HAND)?.execute(values)?;
+    conn.prepare_cached(sql::SAVE_ADMIN_FIELDS)?.execute(values)?;
     match payload {
         Some(_) => conn.prepare_cached(sql::DELETE_PAYLOAD)?.execute([id(&task.id)]).map(drop),
         None => {
@@ -199,20 +199,4 @@ pub(super) fn uuid(row: &Row<'_>, column: usize) -> rusqlite::Result<Uuid> {
 pub(super) fn state(number: i64) -> rusqlite::Result<TaskState> {
     let state = usize::try_from(number).ok().and_then(|number| TaskState::ALL.get(number));
     state.copied().ok_or(rusqlite::Error::IntegralValueOutOfRange(2, number))
-}
-
-pub(in crate::store::sqlite) fn micros(time: Timestamp) -> i64 {
-    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
-}
-
-pub(super) fn timestamp(micros: i64) -> Timestamp {
-    Timestamp::from_micros(u64::try_from(micros).unwrap_or(0))
-}
-
-fn ttl_micros(ttl: Ttl) -> i64 {
-    i64::try_from(ttl.as_micros()).unwrap_or(i64::MAX)
-}
-
-fn unreadable(column: usize, error: impl std::error::Error + Send + Sync + 'static) -> rusqlite::Error {
-    rusqlite::Error::FromSqlConversionFailure(column, Type::Text, error.into())
 }

@@ -25,44 +25,48 @@ fn is_out_of_files(path: &Path, error: &rusqlite::Error) -> bool {
 /// Converts an SQLite error into a store error that names the file, the problem and the remedy.
 pub(super) fn explain(path: &Path, error: rusqlite::Error) -> Error {
     let at = path.display();
-    let (trouble, what, hint) = match error.sqlite_error_code() {
+    let (kind, what, hint) = match error.sqlite_error_code() {
         _ if is_busy(&error) => (
             StoreErrorKind::Unavailable,
             "is busy: another process has been writing for too long",
-            "try again; if it stays so, find the process that has the file open",
+            "retry; if this persists, find the process that has the file open",
         ),
         _ if is_out_of_files(path, &error) => (
             StoreErrorKind::Unavailable,
             "cannot be opened: too many open files",
-            "let this process open more files (ulimit -n), or close some",
+            "raise the limit of open files (ulimit -n)",
         ),
         Some(ErrorCode::DiskFull) => {
-            (StoreErrorKind::Unavailable, "has no room to write", "make room on its disk")
+            (StoreErrorKind::Unavailable, "cannot be written: the disk is full", "free space on its disk")
         }
-        Some(ErrorCode::ReadOnly) => {
-            (StoreErrorKind::NotPermitted, "is read-only", "let this user write to the file and its folder")
-        }
+        Some(ErrorCode::ReadOnly) => (
+            StoreErrorKind::NotPermitted,
+            "is read-only",
+            "grant this user write permission for the file and its folder",
+        ),
         Some(
             ErrorCode::PermissionDenied | ErrorCode::CannotOpen | ErrorCode::AuthorizationForStatementDenied,
         ) => (
             StoreErrorKind::NotPermitted,
             "cannot be opened",
-            "let this user read and write the file and its folder",
+            "grant this user read and write permission for the file and its folder",
         ),
         Some(ErrorCode::NotADatabase) => {
-            (StoreErrorKind::Misconfigured, "is no database", "name another file with --store sqlite:PATH")
+            (StoreErrorKind::Misconfigured, "is not a database", "name another file with --store sqlite:PATH")
         }
         Some(ErrorCode::DatabaseCorrupt) => (
             StoreErrorKind::Broken,
             "is damaged",
             "restore it from a backup, or move it away and start with a new one",
         ),
-        Some(ErrorCode::SystemIoFailure) => (
-            StoreErrorKind::Unavailable,
-            "cannot be read or written",
-            "look at the disk and the system's log",
+        Some(ErrorCode::SystemIoFailure) => {
+            (StoreErrorKind::Unavailable, "cannot be read or written", "check the disk and the system log")
+        }
+        _ => (
+            StoreErrorKind::Broken,
+            "returned an unexpected error",
+            "please report this with the cause below",
         ),
-        _ => (StoreErrorKind::Broken, "did what it must not do", "please report this with the cause below"),
     };
-    Error::store(trouble, format!("the store {at} {what}"), hint).because(error)
+    Error::store(kind, format!("the store {at} {what}"), hint).because(error)
 }

@@ -2,18 +2,18 @@
 
 use std::fmt::Write;
 
-use super::tables::{from_json, to_json};
 use crate::model::{Event, Timestamp};
+use crate::store::sqlite::codec::{from_json, micros, to_json};
 
-/// Size in bytes above which a tail moves to the events table. A tail of this size and its record
-/// stay within one page of the file.
-const LONG: usize = 2600;
+/// Size in bytes above which the inline events move to the events table. With this size they
+/// and their record stay within one page of the file.
+const MAX_BYTES: usize = 2600;
 
 /// Newest events of a lock: one line per event, with its number and the event as JSON.
 #[derive(Default)]
-pub(super) struct Tail(String);
+pub(super) struct InlineEvents(String);
 
-impl Tail {
+impl InlineEvents {
     pub(super) fn from_text(text: &str) -> Self {
         Self(text.to_owned())
     }
@@ -27,7 +27,7 @@ impl Tail {
     }
 
     pub(super) fn is_long(&self) -> bool {
-        self.0.len() > LONG
+        self.0.len() > MAX_BYTES
     }
 
     pub(super) fn push(&mut self, seq: i64, event: &Event) -> rusqlite::Result<()> {
@@ -62,22 +62,22 @@ fn split(line: &str) -> Option<(i64, &str)> {
 ///
 /// A number is the engine's time in microseconds times `PER_MICRO`. A writer reads that time while
 /// holding the write lock, so its time is later than that of every earlier writer.
-pub(super) struct Numbers {
+pub(in crate::store::sqlite) struct EventNumbers {
     last: i64,
 }
 
 /// Number of event numbers per microsecond.
 const PER_MICRO: i64 = 1024;
 
-impl Numbers {
+impl EventNumbers {
     /// Continues after `last`. After a restart of the machine the clock may be behind the events.
-    pub(super) fn after(last: i64) -> Self {
+    pub(in crate::store::sqlite) fn after(last: i64) -> Self {
         Self { last }
     }
 
     /// Returns the next number for a lock whose newest event has the number `newest`.
     pub(super) fn next(&mut self, now: Timestamp, newest: Option<i64>) -> i64 {
-        let now = i64::try_from(now.as_micros()).unwrap_or(i64::MAX).saturating_mul(PER_MICRO);
+        let now = micros(now).saturating_mul(PER_MICRO);
         self.last = now.max(self.last + 1).max(newest.map_or(0, |newest| newest + 1));
         self.last
     }
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn numbers_rise_whatever_the_clock_does() {
-        let mut numbers = Numbers::after(5);
+        let mut numbers = EventNumbers::after(5);
         let at = Timestamp::from_micros;
         let given = [
             numbers.next(at(0), None),

@@ -1,4 +1,4 @@
-//! Adding tasks in a transaction of the caller, on the store's own file.
+//! Enqueueing in a transaction of the caller, on the store's own file.
 
 use std::time::{Duration, Instant};
 
@@ -10,8 +10,8 @@ use leasehold::testing::shop::{queue, task};
 use crate::engines::sqlite::suite::open;
 use crate::engines::support::clock;
 
-/// A store, and a connection of the caller with a table of its own.
-async fn both(
+/// Returns a store, and a connection of the caller with a table of its own.
+async fn store_and_connection(
     folder: &tempfile::TempDir,
 ) -> (std::sync::Arc<leasehold::store::sqlite::SqliteStore>, Connection) {
     let path = folder.path().join("store.db");
@@ -23,15 +23,15 @@ async fn both(
 }
 
 #[tokio::test]
-async fn a_task_comes_and_goes_with_the_callers_transaction() {
+async fn tasks_are_committed_or_rolled_back_with_the_callers_transaction() {
     let folder = tempfile::tempdir().unwrap();
-    let (store, mut conn) = both(&folder).await;
+    let (store, mut conn) = store_and_connection(&folder).await;
     let tasks = store.tasks().unwrap();
     for (number, commits) in [(1, false), (2, true)] {
         let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
         tx.execute("INSERT INTO tasks VALUES ('a post')", []).unwrap();
         let new = [task(number), task(number + 10).with_key("k").with_lock("l")];
-        let enqueued = store.enqueue_in(&tx, &new).unwrap();
+        let enqueued = store.enqueue_in_transaction(&tx, &new).unwrap();
         assert_eq!(enqueued, [Enqueued::Added(new[0].id), Enqueued::Added(new[1].id)]);
         if commits {
             tx.commit().unwrap();
@@ -48,28 +48,28 @@ async fn a_task_comes_and_goes_with_the_callers_transaction() {
 }
 
 #[tokio::test]
-async fn a_worker_that_waits_notices_a_task_that_was_committed_elsewhere() {
+async fn a_waiting_worker_is_notified_of_a_task_from_another_connection() {
     let folder = tempfile::tempdir().unwrap();
-    let (store, mut conn) = both(&folder).await;
+    let (store, mut conn) = store_and_connection(&folder).await;
     let mut arrivals = store.tasks().unwrap().arrivals(&[queue("q")]);
-    // The first look finds that others have written before.
+    // The first poll finds earlier writes of other connections.
     arrivals.next(Some(Duration::from_millis(50))).await;
-    let begun = Instant::now();
+    let started = Instant::now();
     let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
-    store.enqueue_in(&tx, &[task(1)]).unwrap();
+    store.enqueue_in_transaction(&tx, &[task(1)]).unwrap();
     tx.commit().unwrap();
     arrivals.next(None).await;
-    let took = begun.elapsed();
-    assert!(took < Duration::from_millis(400), "{took:?}: it polled");
+    let took = started.elapsed();
+    assert!(took < Duration::from_millis(400), "{took:?}: the worker waited for its poll interval");
 }
 
 #[tokio::test]
-async fn a_transaction_on_another_file_is_refused() {
+async fn a_transaction_on_another_file_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
-    let (store, _) = both(&folder).await;
+    let (store, _) = store_and_connection(&folder).await;
     let mut conn = Connection::open(folder.path().join("other.db")).unwrap();
     let tx = conn.transaction().unwrap();
-    let error = store.enqueue_in(&tx, &[task(1)]).unwrap_err();
+    let error = store.enqueue_in_transaction(&tx, &[task(1)]).unwrap_err();
     assert_eq!(error.code(), "STORE_MISCONFIGURED");
     assert!(error.to_string().contains("not on the store's own file"), "{error}");
 }

@@ -16,14 +16,14 @@ use crate::store::{Capabilities, Clock, Cursor, DocStore, Document, Hosts, NewDo
 #[derive(Debug)]
 pub struct MemoryDocs {
     clock: Clock,
-    docs: Mutex<BTreeMap<String, Kept>>,
+    docs: Mutex<BTreeMap<String, StoredDocument>>,
 }
 
 /// Document with its expiry.
 #[derive(Debug)]
-struct Kept {
+struct StoredDocument {
     doc: Document,
-    until: Option<Timestamp>,
+    expires_at: Option<Timestamp>,
 }
 
 impl MemoryDocs {
@@ -33,10 +33,10 @@ impl MemoryDocs {
     }
 
     /// Returns the documents that have not expired.
-    fn docs(&self) -> MutexGuard<'_, BTreeMap<String, Kept>> {
+    fn docs(&self) -> MutexGuard<'_, BTreeMap<String, StoredDocument>> {
         let now = self.clock.now();
         let mut docs = self.docs.lock().unwrap_or_else(PoisonError::into_inner);
-        docs.retain(|_, kept| kept.until.is_none_or(|until| now < until));
+        docs.retain(|_, stored| stored.expires_at.is_none_or(|expires_at| now < expires_at));
         docs
     }
 }
@@ -66,12 +66,12 @@ impl DocStore for MemoryDocs {
     }
 
     async fn get(&self, key: &str) -> Result<Option<Document>> {
-        Ok(self.docs().get(key).map(|kept| kept.doc.clone()))
+        Ok(self.docs().get(key).map(|stored| stored.doc.clone()))
     }
 
-    async fn put_if(&self, key: &str, expected: Option<u64>, draft: NewDocument) -> Result<PutIf> {
+    async fn put_if(&self, key: &str, expected: Option<u64>, document: NewDocument) -> Result<PutIf> {
         let mut docs = self.docs();
-        let current = docs.get(key).map(|kept| &kept.doc);
+        let current = docs.get(key).map(|stored| &stored.doc);
         if current.map(|doc| doc.version) != expected {
             return Ok(PutIf::Conflict(current.cloned()));
         }
@@ -79,8 +79,9 @@ impl DocStore for MemoryDocs {
         // Derived from the clock, so that a new document never gets the version of an expired one
         // with the same key.
         let version = expected.map_or(0, |version| version + 1).max(now.as_micros());
-        let (doc, until) = (Document { version, body: draft.body }, draft.keep.map(|keep| now.plus(keep)));
-        docs.insert(key.to_owned(), Kept { doc, until });
+        let (doc, expires_at) =
+            (Document { version, body: document.body }, document.keep.map(|keep| now.plus(keep)));
+        docs.insert(key.to_owned(), StoredDocument { doc, expires_at });
         Ok(PutIf::Written(version))
     }
 
@@ -97,7 +98,7 @@ impl DocStore for MemoryDocs {
             .range(from.to_owned()..)
             .filter(|(key, _)| is_listed(key, prefix) && after.as_ref().is_none_or(|after| **key > after.0))
             .take(limit)
-            .map(|(key, kept)| (key.clone(), kept.doc.clone()))
+            .map(|(key, stored)| (key.clone(), stored.doc.clone()))
             .collect();
         let next = items.last().filter(|_| items.len() == limit).map(|(key, _)| Cursor(key.clone()));
         Ok(Page { items, next })

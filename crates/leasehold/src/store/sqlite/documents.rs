@@ -5,7 +5,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::tasks::{Call, Shelf, micros};
+use super::codec::micros;
+use super::tasks::TaskTransaction;
+use super::write_request::WriteOptions;
 use super::writer::Writer;
 use crate::Result;
 use crate::model::Timestamp;
@@ -23,7 +25,7 @@ pub(super) struct SqliteDocs {
 /// Average number of writes between sweeps of expired documents (chosen at random), and the maximum
 /// number of documents per sweep.
 const SWEEP_EVERY: u32 = 64;
-const SWEEP: u32 = 256;
+const SWEEP_LIMIT: u32 = 256;
 
 const GET: &str =
     "SELECT version, body FROM leasehold_docs WHERE key = ?1 AND (keep_until IS NULL OR keep_until > ?2)";
@@ -34,11 +36,11 @@ const LIST: &str = "SELECT key, version, body FROM leasehold_docs WHERE key >= ?
 const VERSION: &str = "SELECT version FROM leasehold_docs WHERE key = ?";
 const PUT: &str = "INSERT INTO leasehold_docs (key, version, body, keep_until) VALUES (?1, ?2, ?3, ?4) \
     ON CONFLICT (key) DO UPDATE SET version = excluded.version, body = excluded.body, keep_until = excluded.keep_until";
-const ENDED: &str =
+const EXPIRED: &str =
     "SELECT rowid, version FROM leasehold_docs WHERE keep_until <= ? ORDER BY keep_until LIMIT ?";
 const DELETE: &str = "DELETE FROM leasehold_docs WHERE rowid = ?";
-const FLOOR: &str = "SELECT value FROM meta WHERE key = 'docs_floor'";
-const SET_FLOOR: &str = "INSERT INTO meta (key, value) VALUES ('docs_floor', ?) \
+const MIN_VERSION: &str = "SELECT value FROM meta WHERE key = 'docs_floor'";
+const SET_MIN_VERSION: &str = "INSERT INTO meta (key, value) VALUES ('docs_floor', ?) \
     ON CONFLICT (key) DO UPDATE SET value = max(value, excluded.value)";
 
 impl SqliteDocs {
@@ -59,19 +61,19 @@ impl DocStore for SqliteDocs {
 
     async fn get(&self, key: &str) -> Result<Option<Document>> {
         let key = key.to_owned();
-        self.writer.look(move |shelf| get(shelf, &key)).await
+        self.writer.read(move |tx| get(tx, &key)).await
     }
 
     async fn get_all(&self, keys: &[String]) -> Result<Vec<Option<Document>>> {
         let keys = keys.to_vec();
-        self.writer.look(move |shelf| keys.iter().map(|key| get(shelf, key)).collect()).await
+        self.writer.read(move |tx| keys.iter().map(|key| get(tx, key)).collect()).await
     }
 
-    async fn put_if(&self, key: &str, expected: Option<u64>, draft: NewDocument) -> Result<PutIf> {
+    async fn put_if(&self, key: &str, expected: Option<u64>, document: NewDocument) -> Result<PutIf> {
         let key = key.to_owned();
         // The answer of a conflict depends on writes of other callers.
-        let call = Call { weight: 1, promises: true };
-        self.writer.transact(call, move |shelf| put_if(shelf, &key, expected, &draft)).await
+        let options = WriteOptions { weight: 1, always_sync: true };
+        self.writer.transact(options, move |tx| put_if(tx, &key, expected, &document)).await
     }
 
     async fn list(
@@ -82,7 +84,7 @@ impl DocStore for SqliteDocs {
     ) -> Result<Page<(String, Document)>> {
         let (prefix, limit) = (prefix.to_owned(), page_size(limit));
         let after = after.map(|after| after.0).unwrap_or_default();
-        let items = self.writer.look(move |shelf| list(shelf, &prefix, &after, limit)).await?;
+        let items = self.writer.read(move |tx| list(tx, &prefix, &after, limit)).await?;
         let next = items.last().filter(|_| items.len() == limit as usize).map(|(key, _)| Cursor(key.clone()));
         Ok(Page { items, next })
     }
@@ -92,31 +94,32 @@ impl DocStore for SqliteDocs {
     }
 }
 
-fn get(shelf: &Shelf<'_>, key: &str) -> rusqlite::Result<Option<Document>> {
-    let (conn, now) = shelf.parts();
+fn get(tx: &TaskTransaction<'_>, key: &str) -> rusqlite::Result<Option<Document>> {
+    let (conn, now) = tx.parts();
     let mut select = conn.prepare_cached(GET)?;
     let doc = |row: &rusqlite::Row<'_>| Ok(Document { version: version(row.get(0)?), body: row.get(1)? });
     select.query_row(params![key, micros(now)], doc).optional()
 }
 
 fn put_if(
-    shelf: &Shelf<'_>,
+    tx: &TaskTransaction<'_>,
     key: &str,
     expected: Option<u64>,
-    draft: &NewDocument,
+    document: &NewDocument,
 ) -> rusqlite::Result<PutIf> {
-    let there = get(shelf, key)?;
-    if there.as_ref().map(|doc| doc.version) != expected {
-        return Ok(PutIf::Conflict(there));
+    let current = get(tx, key)?;
+    if current.as_ref().map(|doc| doc.version) != expected {
+        return Ok(PutIf::Conflict(current));
     }
-    let (conn, now) = shelf.parts();
+    let (conn, now) = tx.parts();
     let before: Option<i64> = conn.prepare_cached(VERSION)?.query_row([key], |row| row.get(0)).optional()?;
     // Based on the clock, too, and above the versions of all removed documents: a document that
     // replaces a removed one must not get the same version, even if the clock was set back.
-    let floor: Option<i64> = conn.prepare_cached(FLOOR)?.query_row([], |row| row.get(0)).optional()?;
-    let next = before.max(floor).map_or(0, |version| version + 1).max(micros(now));
-    let until = draft.keep.map(|keep| micros(now.plus(keep)));
-    conn.prepare_cached(PUT)?.execute(params![key, next, draft.body, until])?;
+    let min_version: Option<i64> =
+        conn.prepare_cached(MIN_VERSION)?.query_row([], |row| row.get(0)).optional()?;
+    let next = before.max(min_version).map_or(0, |version| version + 1).max(micros(now));
+    let until = document.keep.map(|keep| micros(now.plus(keep)));
+    conn.prepare_cached(PUT)?.execute(params![key, next, document.body, until])?;
     if fastrand::u32(..SWEEP_EVERY) == 0 {
         sweep(conn, now)?;
     }
@@ -124,14 +127,14 @@ fn put_if(
 }
 
 fn list(
-    shelf: &Shelf<'_>,
+    tx: &TaskTransaction<'_>,
     prefix: &str,
     after: &str,
     limit: u32,
 ) -> rusqlite::Result<Vec<(String, Document)>> {
-    let (conn, now) = shelf.parts();
-    let (back_room, door) = (prefix.starts_with(RESERVED_PREFIX), RESERVED_PREFIX.to_string());
-    let values = params![prefix, after, back_room, door, micros(now), limit];
+    let (conn, now) = tx.parts();
+    let (includes_reserved, reserved) = (prefix.starts_with(RESERVED_PREFIX), RESERVED_PREFIX.to_string());
+    let values = params![prefix, after, includes_reserved, reserved, micros(now), limit];
     let mut select = conn.prepare_cached(LIST)?;
     let found = select.query_map(values, |row| Ok((row.get(0)?, version(row.get(1)?), row.get(2)?)))?;
     let docs = found
@@ -142,14 +145,15 @@ fn list(
 
 /// Removes expired documents and stores the highest version among them.
 fn sweep(conn: &Connection, now: Timestamp) -> rusqlite::Result<()> {
-    let mut select = conn.prepare_cached(ENDED)?;
-    let ended = select.query_map(params![micros(now), SWEEP], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    let ended = ended.collect::<rusqlite::Result<Vec<(i64, i64)>>>()?;
-    for (row, _) in &ended {
+    let mut select = conn.prepare_cached(EXPIRED)?;
+    let expired =
+        select.query_map(params![micros(now), SWEEP_LIMIT], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let expired = expired.collect::<rusqlite::Result<Vec<(i64, i64)>>>()?;
+    for (row, _) in &expired {
         conn.prepare_cached(DELETE)?.execute([row])?;
     }
-    if let Some(highest) = ended.iter().map(|(_, version)| *version).max() {
-        conn.prepare_cached(SET_FLOOR)?.execute([highest])?;
+    if let Some(highest) = expired.iter().map(|(_, version)| *version).max() {
+        conn.prepare_cached(SET_MIN_VERSION)?.execute([highest])?;
     }
     Ok(())
 }

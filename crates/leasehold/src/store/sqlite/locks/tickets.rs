@@ -2,17 +2,18 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::tables::{Body, Stored, from_json, micros, to_json, without_tickets};
+use super::queries::{Body, StoredLock, load_without_tickets};
 use crate::model::{
     Acquire, Ask, Conflict, HeldBy, LeaseId, LockName, LockOp, LockRecord, Outcome, Queued, Ticket,
     Timestamp, Ttl,
 };
+use crate::store::sqlite::codec::{from_json, micros, to_integer, to_json};
 use crate::store::ticket_rows::{LISTED, RowChange, TicketRow, TicketRows};
 
 /// Schema of the tickets table.
-pub(super) const TABLE: &str = "
+pub(in crate::store::sqlite) const TABLE: &str = "
     -- A long queue: one row per ticket, in the order of `place`, so that refreshing one does not write the others. The
-    -- lock's `record` says that its tickets are here.
+    -- lock's `record` states that its tickets are here.
     CREATE TABLE tickets (lock INTEGER NOT NULL, lease_id BLOB NOT NULL, place INTEGER NOT NULL,
                           expires_at INTEGER NOT NULL, patience INTEGER NOT NULL, refreshes INTEGER NOT NULL,
                           ticket TEXT NOT NULL, PRIMARY KEY (lock, lease_id)) WITHOUT ROWID;
@@ -20,7 +21,7 @@ pub(super) const TABLE: &str = "
 
 /// Tests whether a lock's tickets are rows: then the record begins with the second parameter.
 const IS_LISTED: &str = "SELECT 1 FROM locks WHERE name = ?1 AND substr(record, 1, length(?2)) = ?2";
-const ONE: &str = "SELECT ticket FROM tickets WHERE lock = ? AND lease_id = ?";
+const SELECT_ONE: &str = "SELECT ticket FROM tickets WHERE lock = ? AND lease_id = ?";
 const REFRESH: &str = "UPDATE tickets SET expires_at = ?1, patience = ?2, refreshes = refreshes + 1 \
                        WHERE lock = ?3 AND lease_id = ?4 AND expires_at <= ?1 RETURNING place";
 
@@ -61,15 +62,15 @@ pub(super) fn save(
     }
     let mut remove = conn.prepare_cached("DELETE FROM tickets WHERE lock = ? AND lease_id = ?")?;
     for id in &change.remove {
-        remove.execute(params![lock, key(id)])?;
+        remove.execute(params![lock, id_bytes(id)])?;
     }
     let sql = "INSERT OR REPLACE INTO tickets (lock, lease_id, place, expires_at, patience, refreshes, ticket) \
                VALUES (?, ?, ?, ?, ?, ?, ?)";
     let mut put = conn.prepare_cached(sql)?;
     for (at, row) in &change.put {
         let (ends, ticket) = (micros(row.expires_at), to_json(&record.waiters[*at])?);
-        let (patience, refreshes) = (number(row.patience.as_micros()), number(row.refreshes));
-        put.execute(params![lock, key(&row.lease_id), row.place, ends, patience, refreshes, ticket])?;
+        let (patience, refreshes) = (to_integer(row.patience.as_micros()), to_integer(row.refreshes));
+        put.execute(params![lock, id_bytes(&row.lease_id), row.place, ends, patience, refreshes, ticket])?;
     }
     Ok(())
 }
@@ -96,13 +97,13 @@ pub(super) fn refresh(
     if !conn.prepare_cached(IS_LISTED)?.exists(params![name.as_str(), LISTED])? {
         return Ok(None);
     }
-    let Some(Stored { id, wake_at, body: Body::Listed(lock) }) = without_tickets(conn, name)? else {
+    let Some(StoredLock { id, wake_at, body: Body::Listed(lock) }) = load_without_tickets(conn, name)? else {
         return Ok(None);
     };
     let holders = &lock.record.holders;
     let first: Option<Ticket> = conn
-        .prepare_cached(ONE)?
-        .query_row(params![id, key(&lock.next)], |row| from_json(row.get_ref(0)?.as_str()?, 0))
+        .prepare_cached(SELECT_ONE)?
+        .query_row(params![id, id_bytes(&lock.next)], |row| from_json(row.get_ref(0)?.as_str()?, 0))
         .optional()?;
     let is_settled = wake_at.is_some_and(|wake_at| now < wake_at)
         && !holders.iter().any(|lease| lease.ask.lease_id == ask.lease_id || is_dead(&lease.ask))
@@ -111,7 +112,8 @@ pub(super) fn refresh(
         return Ok(None);
     }
     // The end only moves later, so `wake_at` stays before it.
-    let values = params![micros(now.plus(*patience)), number(patience.as_micros()), id, key(&ask.lease_id)];
+    let values =
+        params![micros(now.plus(*patience)), to_integer(patience.as_micros()), id, id_bytes(&ask.lease_id)];
     let place: Option<i64> = conn.prepare_cached(REFRESH)?.query_row(values, |row| row.get(0)).optional()?;
     let Some(place) = place else {
         return Ok(None);
@@ -121,12 +123,8 @@ pub(super) fn refresh(
     Ok(Some(Outcome::Queued(Queued { ahead: lock.ahead(place), conflict })))
 }
 
-fn key(id: &LeaseId) -> [u8; 16] {
+fn id_bytes(id: &LeaseId) -> [u8; 16] {
     *id.as_uuid().as_bytes()
-}
-
-fn number(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]
@@ -136,7 +134,7 @@ mod tests {
     use rusqlite::StatementStatus;
     use uuid::Uuid;
 
-    use super::super::tables::{self, LOOK, LockRow};
+    use super::super::queries::{self, LockRow, SELECT_LOCK};
     use super::*;
     use crate::model::{Holder, Metadata, Mode, Priority, Slots, TokenFloor};
 
@@ -160,14 +158,14 @@ mod tests {
     fn fill(conn: &Connection, name: &LockName, waiters: u128) {
         let mut row = LockRow::new(name.clone(), TokenFloor::default());
         row.record.apply(&ask(0), NOW);
-        tables::save(conn, &mut row, NOW).unwrap();
+        queries::save(conn, &mut row, NOW).unwrap();
         // Loaded again because the saved row has an id.
-        let mut row = tables::load(conn, name).unwrap().unwrap();
+        let mut row = queries::load(conn, name).unwrap().unwrap();
         for number in 1..=waiters {
             row.record.apply(&ask(number), NOW);
         }
-        tables::save(conn, &mut row, NOW).unwrap();
-        assert_eq!(tables::load(conn, name).unwrap().unwrap().record, row.record);
+        queries::save(conn, &mut row, NOW).unwrap();
+        assert_eq!(queries::load(conn, name).unwrap().unwrap().record, row.record);
     }
 
     /// Returns the steps of SQLite's virtual machine for the given cached statements of this
@@ -178,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn looking_and_refreshing_cost_the_same_in_any_queue() {
+    fn the_cost_of_reading_and_refreshing_does_not_depend_on_the_queue() {
         let conn = Connection::open_in_memory().unwrap();
         conn.execute_batch(
             "CREATE TABLE locks (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, record TEXT NOT NULL,
@@ -186,7 +184,7 @@ mod tests {
         )
         .unwrap();
         conn.execute_batch(TABLE).unwrap();
-        let sqls = [LOOK, IS_LISTED, ONE, REFRESH];
+        let sqls = [SELECT_LOCK, IS_LISTED, SELECT_ONE, REFRESH];
         let mut costs = Vec::new();
         for waiters in [150, 900] {
             let name = LockName::new(format!("lock-{waiters}")).unwrap();
@@ -197,8 +195,8 @@ mod tests {
                 })
                 .unwrap();
             steps(&conn, &sqls);
-            without_tickets(&conn, &name).unwrap().unwrap();
-            let look = steps(&conn, &sqls);
+            load_without_tickets(&conn, &name).unwrap().unwrap();
+            let read = steps(&conn, &sqls);
             let changes = conn.total_changes();
             let outcome = refresh(&conn, &name, &ask(waiters), NOW, |_| false).unwrap();
             let Some(Outcome::Queued(queued)) = outcome else { panic!("{outcome:?}") };
@@ -207,9 +205,9 @@ mod tests {
                 (waiters - 1, waiters)
             );
             assert_eq!(conn.total_changes() - changes, 1, "one row is written");
-            costs.push((stored, look, steps(&conn, &sqls)));
+            costs.push((stored, read, steps(&conn, &sqls)));
             let version = u64::try_from(waiters).unwrap() + 2;
-            assert_eq!(tables::load(&conn, &name).unwrap().unwrap().record.version, version);
+            assert_eq!(queries::load(&conn, &name).unwrap().unwrap().record.version, version);
             // Requests that may change more take the slow path.
             assert!(
                 refresh(&conn, &name, &ask(1), NOW.plus(Ttl::from_secs(600)), |_| false).unwrap().is_none()

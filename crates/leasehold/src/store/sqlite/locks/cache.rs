@@ -4,23 +4,23 @@ use std::collections::HashMap;
 
 use rusqlite::Connection;
 
-use super::tables::LockRow;
+use super::queries::LockRow;
 use crate::model::LockName;
 
 /// Maximum number of cached locks.
-const MOST: usize = 1024;
+const MAX_LOCKS: usize = 1024;
 
 /// Rows as stored in the database. Must be used only inside a transaction that holds the write
 /// lock.
 #[derive(Default)]
-pub(super) struct Cache {
+pub(in crate::store::sqlite) struct RowCache {
     rows: HashMap<LockName, LockRow>,
     /// SQLite's data version: changes when any other connection, in this process or another, has
     /// written.
     data_version: i64,
 }
 
-impl Cache {
+impl RowCache {
     /// Clears the cache if another connection has written since. Must be called first in each
     /// transaction.
     pub(super) fn check(&mut self, conn: &Connection) -> rusqlite::Result<()> {
@@ -33,7 +33,7 @@ impl Cache {
     }
 
     /// Whether the row of `name` is cached.
-    pub(super) fn has(&self, name: &LockName) -> bool {
+    pub(super) fn contains(&self, name: &LockName) -> bool {
         self.rows.contains_key(name)
     }
 
@@ -46,14 +46,14 @@ impl Cache {
     /// Caches a row that equals the one in the database.
     pub(super) fn put(&mut self, row: LockRow) {
         if row.is_stored() {
-            if self.rows.len() >= MOST {
+            if self.rows.len() >= MAX_LOCKS {
                 self.rows.clear();
             }
             self.rows.insert(row.record.name.clone(), row);
         }
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(in crate::store::sqlite) fn clear(&mut self) {
         self.rows.clear();
     }
 }

@@ -7,8 +7,8 @@ use crate::model::{
     AttemptResult, FinishedFilter, HeldTask, LeaseTasks, NewTask, Payload, QueueName, Settle, Settled, Task,
     TaskId, TaskState, Timestamp, Ttl, WorkerId, WorkerInfo,
 };
-use crate::store::sqlite::tasks::tidy::Tidy;
-use crate::store::sqlite::tasks::{BEGUN, HEADS_PER_QUEUE, Queues, Shelf, TABLES, sql};
+use crate::store::sqlite::tasks::maintenance::RetentionOp;
+use crate::store::sqlite::tasks::{HEAD_PER_QUEUE, QueueIds, STARTED_TASKS, TABLES, TaskTransaction, sql};
 
 const NOW: i64 = 1_700_000_000_000_000;
 const LATER: i64 = NOW + 3_600_000_000;
@@ -18,11 +18,11 @@ const STATEMENTS: [&str; 24] = [
     sql::INSERT,
     sql::INSERT_PAYLOAD,
     sql::LOAD,
-    sql::IS_THERE,
+    sql::EXISTS,
     sql::KEY_OWNER,
     sql::SAVE_LEASE,
-    sql::SAVE_BEAT,
-    sql::SAVE_STEP,
+    sql::SAVE_HEARTBEAT,
+    sql::SAVE_TRANSITION,
     sql::READY,
     sql::DUE,
     sql::NEXT_DUE,
@@ -32,11 +32,11 @@ const STATEMENTS: [&str; 24] = [
     sql::QUEUE_ID,
     sql::QUEUE_NAME,
     sql::QUEUE_IDS,
-    sql::COUNT,
+    sql::ADD_COUNTS,
     sql::QUEUES,
-    sql::HOW_MANY_READY,
+    sql::COUNT_READY,
     sql::ALL_DUE,
-    sql::OVER,
+    sql::OLDEST_FINISHED,
     sql::DELETE,
     sql::DELETE_PAYLOAD,
 ];
@@ -54,7 +54,11 @@ fn fill(conn: &Connection, numbers: std::ops::Range<u32>, state: TaskState, prio
 }
 
 /// Counts the virtual machine steps of `work`, which must neither scan nor sort.
-fn steps<T>(conn: &Connection, queues: &mut Queues, work: impl FnOnce(&mut Shelf<'_>) -> T) -> (i32, T) {
+fn steps<T>(
+    conn: &Connection,
+    queues: &mut QueueIds,
+    work: impl FnOnce(&mut TaskTransaction<'_>) -> T,
+) -> (i32, T) {
     let count = |status| {
         let of = |sql| conn.prepare_cached(sql).unwrap().reset_status(status);
         STATEMENTS.iter().map(|sql| of(sql)).sum::<i32>()
@@ -62,9 +66,10 @@ fn steps<T>(conn: &Connection, queues: &mut Queues, work: impl FnOnce(&mut Shelf
     let all = [StatementStatus::VmStep, StatementStatus::FullscanStep, StatementStatus::Sort];
     let _before = all.map(count);
     conn.execute_batch("BEGIN").unwrap();
-    let mut shelf = Shelf::new(conn, queues, Timestamp::from_micros(u64::try_from(NOW).unwrap() + 1_000_000));
-    let done = work(&mut shelf);
-    shelf.close().unwrap();
+    let mut tx =
+        TaskTransaction::new(conn, queues, Timestamp::from_micros(u64::try_from(NOW).unwrap() + 1_000_000));
+    let done = work(&mut tx);
+    tx.finish().unwrap();
     conn.execute_batch("COMMIT").unwrap();
     let [steps, scanned, sorts] = all.map(count);
     assert_eq!((scanned, sorts), (0, 0), "a scan or a sort");
@@ -74,16 +79,16 @@ fn steps<T>(conn: &Connection, queues: &mut Queues, work: impl FnOnce(&mut Shelf
 /// Measures each call: enqueue one task, lease ten, send their heartbeat, settle them, recover
 /// nothing, purge nothing.
 fn costs(conn: &Connection, next: u128) -> Vec<(&'static str, i32)> {
-    let (queues, queue) = (&mut Queues::default(), QueueName::new("q").unwrap());
+    let (queues, queue) = (&mut QueueIds::default(), QueueName::new("q").unwrap());
     let id = TaskId::from_uuid(Uuid::from_u128(next));
     let new = [NewTask::new(id, queue.clone(), Payload::of("1").unwrap())];
     let worker = WorkerId::from_uuid(Uuid::from_u128(7));
     let ttl = Ttl::from_secs(30);
-    let ask = LeaseTasks::new(worker, vec![queue.clone()], 10, ttl);
-    // Fills the cache of queue numbers.
-    steps(conn, queues, |shelf| shelf.queues.number(shelf.conn, &queue).unwrap());
-    let (enqueue, _) = steps(conn, queues, |shelf| shelf.enqueue(&new).unwrap());
-    let (lease, leased) = steps(conn, queues, |shelf| shelf.lease(&ask).unwrap());
+    let request = LeaseTasks::new(worker, vec![queue.clone()], 10, ttl);
+    // Fills the cache of queue ids.
+    steps(conn, queues, |tx| tx.queues.id(tx.conn, &queue).unwrap());
+    let (enqueue, _) = steps(conn, queues, |tx| tx.enqueue(&new).unwrap());
+    let (lease, leased) = steps(conn, queues, |tx| tx.lease(&request).unwrap());
     assert_eq!(leased.tasks.len(), 10);
     let held = |task: &Task| HeldTask::new(task.id, task.token);
     let held: Vec<_> = leased.tasks.iter().map(held).collect();
@@ -98,27 +103,27 @@ fn costs(conn: &Connection, next: u128) -> Vec<(&'static str, i32)> {
         draining: false,
         every: ttl,
     };
-    let (beat, _) = steps(conn, queues, |shelf| shelf.heartbeat(&info, &held, ttl).unwrap());
+    let (heartbeat, _) = steps(conn, queues, |tx| tx.heartbeat(&info, &held, ttl).unwrap());
     let settle = |task: &Task| Settle { id: task.id, token: task.token, verdict: AttemptResult::Done(None) };
     let settle: Vec<_> = leased.tasks.iter().map(settle).collect();
-    let (settle, settled) = steps(conn, queues, |shelf| shelf.settle(&settle).unwrap());
+    let (settle, settled) = steps(conn, queues, |tx| tx.settle(&settle).unwrap());
     assert!(settled.iter().all(|settled| *settled == Settled::Now(TaskState::Succeeded)));
-    let (recover, _) = steps(conn, queues, |shelf| shelf.recover(100).unwrap());
+    let (recover, _) = steps(conn, queues, |tx| tx.recover(100).unwrap());
     // All tasks finished later than this.
-    let which = FinishedFilter { queue: None, state: None, before: Timestamp::from_micros(1), limit: 100 };
-    let (purge, purged) = steps(conn, queues, |shelf| shelf.tidy(Tidy::Purge, &which).unwrap());
+    let filter = FinishedFilter { queue: None, state: None, before: Timestamp::from_micros(1), limit: 100 };
+    let (purge, purged) = steps(conn, queues, |tx| tx.apply_retention(RetentionOp::Purge, &filter).unwrap());
     assert_eq!(purged, 0);
-    let calls = [("enqueue", enqueue), ("lease", lease), ("heartbeat", beat), ("settle", settle)];
+    let calls = [("enqueue", enqueue), ("lease", lease), ("heartbeat", heartbeat), ("settle", settle)];
     calls.into_iter().chain([("recover", recover), ("purge", purge)]).collect()
 }
 
 #[test]
-fn a_call_costs_the_same_however_many_tasks_there_are_that_it_is_not_about() {
+fn the_cost_of_a_call_does_not_depend_on_unrelated_tasks() {
     let conn = Connection::open_in_memory().unwrap();
     conn.set_prepared_statement_cache_capacity(96);
     conn.execute_batch(TABLES).unwrap();
-    conn.execute_batch(BEGUN).unwrap();
-    conn.execute_batch(HEADS_PER_QUEUE).unwrap();
+    conn.execute_batch(STARTED_TASKS).unwrap();
+    conn.execute_batch(HEAD_PER_QUEUE).unwrap();
     conn.execute("INSERT INTO leasehold_queues (id, name) VALUES (1, 'q')", []).unwrap();
     fill(&conn, 0..10_000, TaskState::Pending, 0, NOW);
     let few = costs(&conn, 10_000_000);

@@ -1,4 +1,4 @@
-//! Files of earlier versions.
+//! Migration of tasks from schema version 3.
 
 use leasehold::model::TaskState;
 use leasehold::store::Store;
@@ -9,7 +9,7 @@ use rusqlite::Connection;
 use crate::engines::sqlite::suite::open;
 use crate::engines::support::clock;
 
-/// Makes the tables those of version 3, which had one head for all queues of a lock.
+/// Reverts the tables to version 3, which had one head for all queues of a lock.
 const BACK_TO_VERSION_3: &str = "
     DROP INDEX leasehold_tasks_head;
     DROP INDEX leasehold_tasks_blocked;
@@ -29,7 +29,7 @@ const BACK_TO_VERSION_3: &str = "
 ";
 
 #[tokio::test]
-async fn tasks_of_the_third_version_wait_only_for_those_of_their_queue() {
+async fn tasks_of_schema_version_3_wait_only_for_tasks_of_their_queue() {
     let (folder, clock) = (tempfile::tempdir().unwrap(), clock());
     let path = folder.path().join("store.db");
     let store = open(&path, &clock, 1).await;

@@ -2,19 +2,20 @@
 
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 
-use super::tail::{Numbers, Tail};
+use super::inline_events::{EventNumbers, InlineEvents};
 use super::tickets;
 use crate::model::{Event, LockName, LockRecord, Timestamp, TokenFloor};
+use crate::store::sqlite::codec::{from_json, micros, timestamp, to_json};
 use crate::store::ticket_rows::{LONG_QUEUE, Layout, Listed, TicketRows, is_listed};
 
 /// Row of a lock.
-pub(super) struct LockRow {
+pub(in crate::store::sqlite) struct LockRow {
     id: Option<i64>,
-    pub(super) record: LockRecord,
+    pub(in crate::store::sqlite) record: LockRecord,
     wake_at: Option<i64>,
-    /// Number of the newest event that has moved out of the tail.
+    /// Number of the newest event that has moved to the events table.
     last_event: Option<i64>,
-    pub(super) tail: Tail,
+    pub(super) inline_events: InlineEvents,
     /// Tickets as stored, if they are rows of their own.
     tickets: Option<TicketRows>,
     /// Maximum number of tickets that are stored inside the record; longer queues are stored as
@@ -26,22 +27,21 @@ const COLUMNS: &str = "SELECT id, record, wake_at, last_event, tail FROM locks";
 
 impl LockRow {
     /// Returns the row of a lock that is not stored.
-    pub(super) fn new(name: LockName, floor: TokenFloor) -> Self {
-        let record = LockRecord::without_record(name, floor);
-        let tail = Tail::default();
+    pub(super) fn new(name: LockName, min_token: TokenFloor) -> Self {
+        let record = LockRecord::without_record(name, min_token);
         Self {
             id: None,
             record,
             wake_at: None,
             last_event: None,
-            tail,
+            inline_events: InlineEvents::default(),
             tickets: None,
             long_queue: LONG_QUEUE,
         }
     }
 
     /// Loads the tickets, if they are rows of their own.
-    fn fill(&mut self, conn: &Connection) -> rusqlite::Result<()> {
+    fn load_tickets(&mut self, conn: &Connection) -> rusqlite::Result<()> {
         if let (Some(id), Some(rows)) = (self.id, &mut self.tickets) {
             *rows = tickets::load(conn, id, &mut self.record)?;
         }
@@ -75,22 +75,22 @@ impl LockRow {
     }
 
     /// Appends events to the history of the lock. They are written with the row.
-    pub(super) fn tell(
+    pub(in crate::store::sqlite) fn append_events(
         &mut self,
         events: &[Event],
         now: Timestamp,
-        numbers: &mut Numbers,
+        numbers: &mut EventNumbers,
     ) -> rusqlite::Result<()> {
         for event in events {
-            let newest = self.tail.last().or(self.last_event);
-            self.tail.push(numbers.next(now, newest), event)?;
+            let newest = self.inline_events.last().or(self.last_event);
+            self.inline_events.push(numbers.next(now, newest), event)?;
         }
         Ok(())
     }
 
-    /// Reads a row. If its tickets are rows of their own, `LockRow::fill` must be called next.
+    /// Reads a row. If its tickets are rows of their own, `LockRow::load_tickets` must be called next.
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
-        let (record, is_listed) = stored_record(row.get_ref(1)?.as_str()?, 1)?;
+        let (record, is_listed) = parse_record(row.get_ref(1)?.as_str()?, 1)?;
         Ok(Self {
             id: row.get(0)?,
             record,
@@ -98,7 +98,7 @@ impl LockRow {
             long_queue: LONG_QUEUE,
             wake_at: row.get(2)?,
             last_event: row.get(3)?,
-            tail: Tail::from_text(row.get_ref(4)?.as_str()?),
+            inline_events: InlineEvents::from_text(row.get_ref(4)?.as_str()?),
         })
     }
 }
@@ -106,12 +106,12 @@ impl LockRow {
 pub(super) fn load(conn: &Connection, name: &LockName) -> rusqlite::Result<Option<LockRow>> {
     let sql = "SELECT id, record, wake_at, last_event, tail FROM locks WHERE name = ?";
     let mut row = conn.prepare_cached(sql)?.query_row([name.as_str()], LockRow::read).optional()?;
-    row.iter_mut().try_for_each(|row| row.fill(conn))?;
+    row.iter_mut().try_for_each(|row| row.load_tickets(conn))?;
     Ok(row)
 }
 
 /// Row of a lock without the tickets of a long queue.
-pub(super) struct Stored {
+pub(super) struct StoredLock {
     pub(super) id: i64,
     pub(super) body: Body,
     pub(super) wake_at: Option<Timestamp>,
@@ -126,7 +126,10 @@ pub(super) enum Body {
 }
 
 /// Reads a lock's row without the tickets of a long queue.
-pub(super) fn without_tickets(conn: &Connection, name: &LockName) -> rusqlite::Result<Option<Stored>> {
+pub(super) fn load_without_tickets(
+    conn: &Connection,
+    name: &LockName,
+) -> rusqlite::Result<Option<StoredLock>> {
     let read = |row: &Row<'_>| {
         let text = row.get_ref(1)?.as_str()?;
         let body = if is_listed(text) {
@@ -135,17 +138,16 @@ pub(super) fn without_tickets(conn: &Connection, name: &LockName) -> rusqlite::R
             Body::Whole(from_json(text, 1)?)
         };
         let wake_at: Option<i64> = row.get(2)?;
-        let wake_at = wake_at.and_then(|wake_at| u64::try_from(wake_at).ok()).map(Timestamp::from_micros);
-        Ok(Stored { id: row.get(0)?, body, wake_at })
+        Ok(StoredLock { id: row.get(0)?, body, wake_at: wake_at.map(timestamp) })
     };
-    conn.prepare_cached(LOOK)?.query_row([name.as_str()], read).optional()
+    conn.prepare_cached(SELECT_LOCK)?.query_row([name.as_str()], read).optional()
 }
 
 /// Reads a lock without its tickets.
-pub(super) const LOOK: &str = "SELECT id, record, wake_at FROM locks WHERE name = ?";
+pub(super) const SELECT_LOCK: &str = "SELECT id, record, wake_at FROM locks WHERE name = ?";
 
 /// Parses a record column; returns the record and whether its tickets are rows.
-pub(super) fn stored_record(text: &str, column: usize) -> rusqlite::Result<(LockRecord, bool)> {
+fn parse_record(text: &str, column: usize) -> rusqlite::Result<(LockRecord, bool)> {
     if is_listed(text) {
         let Listed { record, .. } = from_json(text, column)?;
         return Ok((record, true));
@@ -160,13 +162,13 @@ pub(super) fn save(conn: &Connection, row: &mut LockRow, now: Timestamp) -> rusq
         (Some(end), Some(wake_at)) => wake_at <= micros(end) && micros(now) < wake_at,
         (None, Some(_)) => true,
         (Some(_), None) => false,
-        (None, None) => row.tail.is_empty(),
+        (None, None) => row.inline_events.is_empty(),
     };
     match row.id {
         Some(id) if early_enough => {
             let record = row.store_tickets(conn)?;
             conn.prepare_cached("UPDATE locks SET record = ?, last_event = ?, tail = ? WHERE id = ?")?
-                .execute(params![record, row.last_event, row.tail.as_text(), id])
+                .execute(params![record, row.last_event, row.inline_events.as_text(), id])
                 .map(drop)
         }
         _ => save_exact(conn, row, now),
@@ -175,33 +177,37 @@ pub(super) fn save(conn: &Connection, row: &mut LockRow, now: Timestamp) -> rusq
 
 /// Saves a row with its exact `wake_at`.
 fn save_exact(conn: &Connection, row: &mut LockRow, now: Timestamp) -> rusqlite::Result<()> {
-    // The sweep must also find a row that only has a tail.
-    let tail = (!row.tail.is_empty()).then_some(now);
-    let wake_at = row.record.next_end().or(tail).map(micros);
+    // The sweep must also find a row that only has inline events.
+    let inline_events = (!row.inline_events.is_empty()).then_some(now);
+    let wake_at = row.record.next_end().or(inline_events).map(micros);
     let sql = "INSERT INTO locks (name, record, wake_at, last_event, tail) VALUES (?, ?, ?, ?, ?) ON CONFLICT (name) \
                DO UPDATE SET record = excluded.record, wake_at = excluded.wake_at, \
                last_event = excluded.last_event, tail = excluded.tail";
     let record = row.store_tickets(conn)?;
     let name = row.record.name.as_str();
-    let values = params![name, record, wake_at, row.last_event, row.tail.as_text()];
+    let values = params![name, record, wake_at, row.last_event, row.inline_events.as_text()];
     conn.prepare_cached(sql)?.execute(values)?;
     row.wake_at = wake_at;
     Ok(())
 }
 
-/// Moves the tail of a row to the events table and saves the row with its exact `wake_at`.
-pub(super) fn save_tidy(conn: &Connection, row: &mut LockRow, now: Timestamp) -> rusqlite::Result<()> {
-    move_out(conn, row)?;
+/// Moves the inline events of a row to the events table and saves the row with its exact `wake_at`.
+pub(in crate::store::sqlite) fn save_and_move_events(
+    conn: &Connection,
+    row: &mut LockRow,
+    now: Timestamp,
+) -> rusqlite::Result<()> {
+    move_inline_events(conn, row)?;
     save_exact(conn, row, now)
 }
 
-/// Moves the tail of a lock to the events table and returns the number of moved events. Does not
-/// save the row.
-pub(super) fn move_out(conn: &Connection, row: &mut LockRow) -> rusqlite::Result<u32> {
+/// Moves the inline events of a lock to the events table; returns their number. Does not save the
+/// row.
+pub(super) fn move_inline_events(conn: &Connection, row: &mut LockRow) -> rusqlite::Result<u32> {
     let mut moved = 0;
     let sql = "INSERT INTO events (seq, previous, event) VALUES (?, ?, ?) ON CONFLICT (seq) DO NOTHING";
     let mut insert = conn.prepare_cached(sql)?;
-    for (seq, event) in std::mem::take(&mut row.tail).lines() {
+    for (seq, event) in std::mem::take(&mut row.inline_events).lines() {
         let mut seq = row.last_event.map_or(seq, |last| seq.max(last + 1));
         // Two connections assign the same number only if the clock stands still.
         while insert.execute(params![seq, row.last_event, event])? == 0 {
@@ -213,19 +219,22 @@ pub(super) fn move_out(conn: &Connection, row: &mut LockRow) -> rusqlite::Result
     Ok(moved)
 }
 
-/// Moves all tails to the events table, which then has all events in order. Returns whether there
-/// were any.
-pub(super) fn gather(conn: &Connection, now: Timestamp) -> rusqlite::Result<bool> {
+/// Moves all inline events to the events table, which then has all events in order. Returns whether
+/// there were any.
+pub(in crate::store::sqlite) fn move_all_inline_events(
+    conn: &Connection,
+    now: Timestamp,
+) -> rusqlite::Result<bool> {
     let sql = format!("{COLUMNS} WHERE wake_at IS NOT NULL AND tail <> ''");
     let mut found = rows(conn, &sql, [])?;
     for row in &mut found {
-        save_tidy(conn, row, now)?;
+        save_and_move_events(conn, row, now)?;
     }
     Ok(!found.is_empty())
 }
 
 /// Returns the number of the newest event in the events table.
-pub(super) fn newest_event(conn: &Connection) -> rusqlite::Result<i64> {
+pub(in crate::store::sqlite) fn newest_event(conn: &Connection) -> rusqlite::Result<i64> {
     let newest: Option<i64> = conn.query_row("SELECT max(seq) FROM events", [], |row| row.get(0))?;
     Ok(newest.unwrap_or(0))
 }
@@ -236,7 +245,7 @@ pub(super) fn prune(conn: &Connection, keep: u32, before: Timestamp) -> rusqlite
     let beyond = "SELECT seq FROM events ORDER BY seq DESC LIMIT 1 OFFSET ?";
     let beyond: Option<i64> =
         conn.prepare_cached(beyond)?.query_row([keep.max(1)], |row| row.get(0)).optional()?;
-    let Some(until) = beyond.max(older(conn, before)?) else {
+    let Some(until) = beyond.max(newest_expired_event(conn, before)?) else {
         return Ok(());
     };
     let drop = "DELETE FROM events WHERE seq <= \
@@ -246,7 +255,7 @@ pub(super) fn prune(conn: &Connection, keep: u32, before: Timestamp) -> rusqlite
 
 /// Returns the newest event that is older than `before`, among the oldest events and except the
 /// newest of all.
-fn older(conn: &Connection, before: Timestamp) -> rusqlite::Result<Option<i64>> {
+fn newest_expired_event(conn: &Connection, before: Timestamp) -> rusqlite::Result<Option<i64>> {
     // Events are ordered by time: if the oldest is recent, all are.
     let oldest = "SELECT json_extract(event, '$.at') FROM events ORDER BY seq LIMIT 1";
     let oldest: Option<i64> = conn.prepare_cached(oldest)?.query_row([], |row| row.get(0)).optional()?;
@@ -259,7 +268,7 @@ fn older(conn: &Connection, before: Timestamp) -> rusqlite::Result<Option<i64>> 
 }
 
 /// Returns rows that have, or recently had, a holder or a waiter.
-pub(super) fn with_something_live(conn: &Connection) -> rusqlite::Result<Vec<LockRow>> {
+pub(in crate::store::sqlite) fn active_rows(conn: &Connection) -> rusqlite::Result<Vec<LockRow>> {
     rows(conn, &format!("{COLUMNS} WHERE wake_at IS NOT NULL"), [])
 }
 
@@ -269,11 +278,11 @@ pub(super) fn due(conn: &Connection, now: Timestamp, limit: u32) -> rusqlite::Re
     rows(conn, &sql, params![micros(now), limit])
 }
 
-/// Returns the next locks by name without a pending end and without a tail.
+/// Returns the next locks by name without a pending end and without inline events.
 pub(super) fn idle(conn: &Connection, after: &str, limit: u32) -> rusqlite::Result<Vec<(i64, LockRecord)>> {
     let sql = "SELECT id, record FROM locks WHERE name > ? AND wake_at IS NULL ORDER BY name LIMIT ?";
     let mut select = conn.prepare_cached(sql)?;
-    let read = |row: &Row<'_>| Ok((row.get(0)?, stored_record(row.get_ref(1)?.as_str()?, 1)?.0));
+    let read = |row: &Row<'_>| Ok((row.get(0)?, parse_record(row.get_ref(1)?.as_str()?, 1)?.0));
     select.query_map(params![after, limit], read)?.collect()
 }
 
@@ -283,7 +292,7 @@ pub(super) fn remove(conn: &Connection, id: i64) -> rusqlite::Result<()> {
 }
 
 /// Returns records by name, after `after`; with `busy`, only those that may have a holder.
-pub(super) fn list(
+pub(in crate::store::sqlite) fn list(
     conn: &Connection,
     prefix: &str,
     after: &str,
@@ -299,12 +308,16 @@ pub(super) fn list(
 }
 
 /// Returns events after a number, oldest first.
-pub(super) fn events_after(conn: &Connection, after: i64, limit: u32) -> rusqlite::Result<Vec<(i64, Event)>> {
+pub(in crate::store::sqlite) fn events_after(
+    conn: &Connection,
+    after: i64,
+    limit: u32,
+) -> rusqlite::Result<Vec<(i64, Event)>> {
     events(conn, "SELECT seq, event FROM events WHERE seq > ? ORDER BY seq LIMIT ?", params![after, limit])
 }
 
 /// Returns events before a number, newest first.
-pub(super) fn events_before(
+pub(in crate::store::sqlite) fn events_before(
     conn: &Connection,
     before: i64,
     limit: u32,
@@ -316,18 +329,18 @@ pub(super) fn events_before(
     )
 }
 
-/// Returns the events of one lock before a number, newest first: its tail, then the chain of
-/// events.
-pub(super) fn events_of(
+/// Returns the events of one lock before a number, newest first: its inline events, then the
+/// chain of events.
+pub(in crate::store::sqlite) fn events_of(
     conn: &Connection,
     lock: &LockName,
     before: i64,
     limit: u32,
 ) -> rusqlite::Result<Vec<(i64, Event)>> {
     let Some(row) = load(conn, lock)? else {
-        return events_of_forgotten(conn, lock, before, limit);
+        return events_of_deleted(conn, lock, before, limit);
     };
-    let mut found = row.tail.events()?;
+    let mut found = row.inline_events.events()?;
     found.retain(|(seq, _)| *seq < before);
     found.truncate(limit as usize);
     let sql = "WITH RECURSIVE chain (seq, previous, event) AS (
@@ -342,7 +355,7 @@ pub(super) fn events_of(
 
 /// Returns the events of a lock without a row. Such a lock has no chain to follow, so this searches
 /// the events of all locks.
-fn events_of_forgotten(
+fn events_of_deleted(
     conn: &Connection,
     lock: &LockName,
     before: i64,
@@ -363,25 +376,6 @@ fn events(conn: &Connection, sql: &str, params: &[&dyn ToSql]) -> rusqlite::Resu
 fn rows(conn: &Connection, sql: &str, params: impl rusqlite::Params) -> rusqlite::Result<Vec<LockRow>> {
     let mut found =
         conn.prepare_cached(sql)?.query_map(params, LockRow::read)?.collect::<rusqlite::Result<Vec<_>>>()?;
-    found.iter_mut().try_for_each(|row| row.fill(conn))?;
+    found.iter_mut().try_for_each(|row| row.load_tickets(conn))?;
     Ok(found)
-}
-
-pub(super) fn micros(time: Timestamp) -> i64 {
-    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
-}
-
-pub(super) fn to_json(value: &impl serde::Serialize) -> rusqlite::Result<String> {
-    serde_json::to_string(value).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))
-}
-
-pub(super) fn from_json<T: for<'de> serde::Deserialize<'de>>(
-    text: &str,
-    column: usize,
-) -> rusqlite::Result<T> {
-    serde_json::from_str(text).map_err(|error| unreadable(column, error))
-}
-
-fn unreadable(column: usize, error: impl std::error::Error + Send + Sync + 'static) -> rusqlite::Error {
-    rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Text, error.into())
 }

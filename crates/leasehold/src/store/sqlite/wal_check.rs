@@ -33,20 +33,20 @@ pub(super) enum Log {
 const HEADER: usize = 32;
 const FRAME_HEADER: usize = 24;
 /// Maximum number of bytes to read. A log does not grow beyond a few megabytes.
-const MOST_BYTES: u64 = 256 << 20;
+const MAX_BYTES: u64 = 256 << 20;
 
 /// Reads the log at `path`. The caller must ensure that no process writes meanwhile.
 pub(super) fn read(path: &Path) -> std::io::Result<Log> {
     let mut bytes = Vec::new();
     match std::fs::File::open(path) {
-        Ok(file) => file.take(MOST_BYTES).read_to_end(&mut bytes)?,
+        Ok(file) => file.take(MAX_BYTES).read_to_end(&mut bytes)?,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Log::Empty),
         Err(error) => return Err(error),
     };
-    Ok(check_health(&bytes))
+    Ok(check(&bytes))
 }
 
-fn check_health(log: &[u8]) -> Log {
+fn check(log: &[u8]) -> Log {
     let Some((header, frames)) = log.split_at_checked(HEADER) else { return Log::Empty };
     if header.iter().all(|byte| *byte == 0) && frames.iter().all(|byte| *byte == 0) {
         return Log::Empty;
@@ -133,40 +133,40 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_log_is_intact_and_so_is_one_with_a_torn_end() {
-        let whole = log();
-        let Log::Intact { frames } = check_health(&whole) else { panic!("{:?}", check_health(&whole)) };
-        assert_eq!(frame(frames), whole.len());
-        let torn = &whole[..whole.len() - 100];
-        assert_eq!(check_health(torn), Log::Intact { frames: frames - 1 });
+    fn a_complete_log_and_one_with_a_torn_end_are_intact() {
+        let complete = log();
+        let Log::Intact { frames } = check(&complete) else { panic!("{:?}", check(&complete)) };
+        assert_eq!(frame(frames), complete.len());
+        let torn = &complete[..complete.len() - 100];
+        assert_eq!(check(torn), Log::Intact { frames: frames - 1 });
         // A crash kept part of the last frame from the disk; no earlier commit is lost.
-        let mut torn = whole.clone();
+        let mut torn = complete.clone();
         *torn.last_mut().unwrap() ^= 1;
-        assert_eq!(check_health(&torn), Log::Intact { frames: frames - 1 });
-        assert_eq!(check_health(&[]), Log::Empty);
-        assert_eq!(check_health(&[0; 5000]), Log::Empty);
+        assert_eq!(check(&torn), Log::Intact { frames: frames - 1 });
+        assert_eq!(check(&[]), Log::Empty);
+        assert_eq!(check(&[0; 5000]), Log::Empty);
     }
 
     #[test]
     fn transactions_behind_a_damaged_frame_are_counted() {
         let mut damaged = log();
-        let Log::Intact { frames } = check_health(&damaged) else { panic!() };
+        let Log::Intact { frames } = check(&damaged) else { panic!() };
         damaged[frame(frames - 3) + 50] ^= 1;
-        assert_eq!(check_health(&damaged), Log::Damaged { frames: frames - 3, commits: 2 });
+        assert_eq!(check(&damaged), Log::Damaged { frames: frames - 3, commits: 2 });
     }
 
     #[test]
-    fn a_log_without_a_header_is_told() {
+    fn a_log_without_a_header_is_detected() {
         let mut damaged = log();
         damaged[5] ^= 1;
-        assert_eq!(check_health(&damaged), Log::NoHeader);
-        assert_eq!(check_health(&[7; 5000]), Log::NoHeader);
+        assert_eq!(check(&damaged), Log::NoHeader);
+        assert_eq!(check(&[7; 5000]), Log::NoHeader);
     }
 
     /// After a checkpoint SQLite overwrites the log from the front; remains of the previous
     /// generation are not damage.
     #[test]
-    fn what_is_left_of_an_earlier_generation_is_no_damage() {
+    fn remains_of_an_earlier_generation_are_not_damage() {
         let folder = tempfile::tempdir().unwrap();
         let conn = rusqlite::Connection::open(folder.path().join("a.db")).unwrap();
         conn.pragma_update(None, "journal_mode", "WAL").unwrap();

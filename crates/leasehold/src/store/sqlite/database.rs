@@ -1,0 +1,290 @@
+//! Connection of this process with its clock, its durability and its transactions.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags, config::DbConfig};
+
+use super::boot::{self, Presence, RecordedBoot};
+use super::error::explain;
+use super::file::StoreFile;
+use super::locks::{EventNumbers, RowCache, queries};
+use super::options::{Durability, SqliteOptions};
+use super::schema::{self, FileState};
+use super::tasks::QueueIds;
+use crate::error::Result;
+use crate::model::{Timestamp, Token};
+use crate::store::{Boot, BootInstant, Clock};
+
+/// Numbers of WAL pages at which SQLite checkpoints, for short-lived and long-lived processes, and
+/// the number of commits that separates the two. A process that opens the store while no other
+/// process has it open reads the whole log, so a process with few transactions keeps the log short;
+/// a long-lived process gains from fewer waits for the disk.
+const SHORT_LOG: u32 = 64;
+const LONG_LOG: u32 = 1000;
+const SHORT_LIVED: u32 = 64;
+
+/// Database connection with the state that is needed to write to its tables.
+pub(super) struct Database {
+    pub(super) conn: Connection,
+    pub(super) clock: Clock,
+    /// Boot to assume instead of the one that the system reports.
+    boot: Option<Boot>,
+    presence: Presence,
+    /// Set once this process may write.
+    pub(super) write_state: Option<WriteState>,
+    /// Tokens up to this one must not be issued again.
+    pub(super) min_token: Token,
+    /// Highest token that may be issued before a higher reservation has been synced.
+    pub(super) reserved_until: Token,
+    pub(super) min_durability: Durability,
+    /// Durability to which the connection is currently set.
+    current_durability: Option<Durability>,
+    /// Durability that the last batch needed: an estimate for the next one.
+    pub(super) last_needed: Durability,
+    pub(super) max_events: u32,
+    pub(super) long_queue: usize,
+    /// Name of the last lock that was examined by `forget`.
+    pub(super) forget_after: String,
+    commit_count: u32,
+    pub(super) cache: RowCache,
+    pub(super) event_numbers: EventNumbers,
+    queues: QueueIds,
+}
+
+/// Boot state of a process that may write.
+pub(super) struct WriteState {
+    knows_boot: bool,
+    stamp_due: BootInstant,
+    /// Next due time of the stamp, if the transaction in progress renews it; valid once that
+    /// transaction is committed.
+    renewed: Option<BootInstant>,
+}
+
+impl Database {
+    /// Opens the file, or creates it.
+    pub(super) fn open(options: &SqliteOptions) -> Result<(StoreFile, Self, BusyTimeout)> {
+        let mut file = StoreFile::prepare(&options.path)?;
+        let path = file.path().to_owned();
+        let explain = |error| explain(&path, error);
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let mut conn = Connection::open_with_flags(&path, flags).map_err(explain)?;
+        let busy_timeout = BusyTimeout::default();
+        busy_timeout.install(&mut conn, options.busy_timeout).map_err(explain)?;
+        // A checkpoint at each close would cost short-lived processes more than all their work; the
+        // log is checkpointed when it has grown.
+        conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(explain)?;
+        conn.set_prepared_statement_cache_capacity(96);
+        let state = schema::prepare(&mut conn, &path, options)?;
+        let presence = file.record_side_files()?;
+        let database = Self::new(conn, state, presence, options).map_err(explain)?;
+        Ok((file, database, busy_timeout))
+    }
+
+    fn new(
+        conn: Connection,
+        state: FileState,
+        presence: Presence,
+        options: &SqliteOptions,
+    ) -> rusqlite::Result<Self> {
+        let FileState { clock, min_token, reserved_until } = state;
+        conn.pragma_update(None, "wal_autocheckpoint", SHORT_LOG)?;
+        let event_numbers = EventNumbers::after(queries::newest_event(&conn)?);
+        Ok(Self {
+            conn,
+            clock,
+            boot: options.boot,
+            presence,
+            write_state: None,
+            min_token,
+            reserved_until,
+            min_durability: options.durability,
+            current_durability: None,
+            last_needed: options.durability,
+            max_events: options.max_events,
+            long_queue: options.long_queue,
+            forget_after: String::new(),
+            commit_count: 0,
+            cache: RowCache::default(),
+            event_numbers,
+            queues: QueueIds::default(),
+        })
+    }
+
+    /// Begins a transaction that holds the write lock.
+    pub(super) fn begin(&mut self, durability: Durability) -> rusqlite::Result<()> {
+        if !self.conn.is_autocommit() {
+            // A disk error may have kept the last transaction from ending.
+            self.conn.execute_batch("ROLLBACK")?;
+        }
+        self.prepare_first_write()?;
+        self.set_durability(durability)?;
+        self.conn.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+        self.renew_stamp().inspect_err(|_| self.roll_back())
+    }
+
+    /// Determines whether the machine was restarted, before the first write of this process. A
+    /// process that only reads changes nothing.
+    pub(super) fn prepare_first_write(&mut self) -> rusqlite::Result<()> {
+        if self.write_state.is_some() {
+            return Ok(());
+        }
+        self.set_durability(Durability::Full)?;
+        let read = || self.boot.unwrap_or_else(Boot::read);
+        let prepared = boot::prepare_first_write(&mut self.conn, &self.presence, read, &self.clock)?;
+        self.adopt_boot(&prepared.known, &prepared.now)?;
+        self.cache.clear();
+        let stamp_due = BootInstant::now().plus(prepared.known.stamp_due_in(&prepared.now));
+        self.write_state = Some(WriteState { knows_boot: prepared.knows_boot, stamp_due, renewed: None });
+        Ok(())
+    }
+
+    /// Whether this process may write and therefore uses the clock of the other writers.
+    pub(super) fn may_write(&self) -> bool {
+        self.write_state.is_some()
+    }
+
+    /// Loads what another process may have determined about the boot meanwhile. Must be called
+    /// before a read.
+    pub(super) fn refresh_boot(&mut self) -> rusqlite::Result<()> {
+        if self.write_state.is_some() {
+            return Ok(());
+        }
+        // The order matters: the stamp may be renewed at any time and must not be newer than the
+        // clock reading.
+        let known = RecordedBoot::load(&self.conn)?;
+        self.adopt_boot(&known, &self.boot())
+    }
+
+    /// Returns the boot in which this process runs.
+    pub(super) fn boot(&self) -> Boot {
+        self.boot.unwrap_or_else(Boot::read)
+    }
+
+    /// Runs `act` under the write lock, without writing.
+    pub(super) fn with_write_lock<T>(&mut self, act: impl FnOnce() -> T) -> rusqlite::Result<T> {
+        let tx = self.conn.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+        let done = act();
+        tx.rollback()?;
+        Ok(done)
+    }
+
+    /// Sets the clock and the range of tokens from what is recorded about the boot.
+    fn adopt_boot(&mut self, known: &RecordedBoot, now: &Boot) -> rusqlite::Result<()> {
+        self.clock.follow_kernel(known.clock_offset(now));
+        (self.min_token, self.reserved_until) = schema::tokens(&self.conn, known.evidence(now))?;
+        Ok(())
+    }
+
+    /// Renews the stamp of this boot if it is due.
+    fn renew_stamp(&mut self) -> rusqlite::Result<()> {
+        let Some(state) = &mut self.write_state else { return Ok(()) };
+        let moment = BootInstant::now();
+        state.renewed = None;
+        if moment >= state.stamp_due {
+            let now = self.boot.unwrap_or_else(Boot::read);
+            boot::stamp(&self.conn, &now, state.knows_boot)?;
+            state.renewed = Some(moment.plus(boot::STAMP_INTERVAL));
+        }
+        Ok(())
+    }
+
+    pub(super) fn roll_back(&self) {
+        if !self.conn.is_autocommit() {
+            let _ = self.conn.execute_batch("ROLLBACK"); // Retried by the next `begin`.
+        }
+    }
+
+    /// Counts a commit: its stamp is valid, and a long-lived process gets a longer log.
+    pub(super) fn count_commit(&mut self) -> rusqlite::Result<()> {
+        if let Some(state) = &mut self.write_state
+            && let Some(due) = state.renewed.take()
+        {
+            state.stamp_due = due;
+        }
+        self.commit_count = self.commit_count.saturating_add(1);
+        if self.commit_count == SHORT_LIVED {
+            self.conn.pragma_update(None, "wal_autocheckpoint", LONG_LOG)?;
+        }
+        Ok(())
+    }
+
+    /// Runs `work` on tasks or documents in one transaction, without waiting for the disk.
+    pub(super) fn transact<T>(
+        &mut self,
+        work: impl FnOnce(&Connection, &mut QueueIds, Timestamp) -> rusqlite::Result<T>,
+    ) -> rusqlite::Result<T> {
+        self.begin(Durability::Holders)?;
+        // Read while holding the write lock: the wait for it must not count against a lease.
+        let now = self.clock.now();
+        let done = work(&self.conn, &mut self.queues, now).and_then(|done| {
+            self.conn.prepare_cached("COMMIT")?.execute([])?;
+            Ok(done)
+        });
+        match done {
+            Ok(done) => self.count_commit().map(|()| done),
+            Err(error) => {
+                self.roll_back();
+                self.queues.clear();
+                Err(error)
+            }
+        }
+    }
+
+    /// Returns the connection, the queues and the current time for reads of tasks.
+    pub(super) fn parts(&mut self) -> (&Connection, &mut QueueIds, Timestamp) {
+        (&self.conn, &mut self.queues, self.clock.now())
+    }
+
+    fn set_durability(&mut self, durability: Durability) -> rusqlite::Result<()> {
+        if self.current_durability != Some(durability) {
+            let synchronous = match durability {
+                Durability::Holders => "NORMAL",
+                Durability::Full => "FULL",
+            };
+            self.conn.pragma_update(None, "synchronous", synchronous)?;
+            self.current_durability = Some(durability);
+        }
+        Ok(())
+    }
+}
+
+/// Busy timeout of a caller that uses the connection on its own thread: longer waits are left to
+/// the writer thread.
+const SHORT_BUSY_TIMEOUT: Duration = Duration::from_micros(150);
+
+/// Busy timeout for other writers: the configured one, or [`SHORT_BUSY_TIMEOUT`].
+#[derive(Debug, Clone, Default)]
+pub(super) struct BusyTimeout {
+    is_short: Arc<AtomicBool>,
+}
+
+impl BusyTimeout {
+    /// Runs `act` with the short busy timeout. Only the owner of the connection may call this.
+    pub(super) fn with_short_timeout<T>(&self, act: impl FnOnce() -> T) -> T {
+        self.is_short.store(true, Ordering::Relaxed);
+        let done = act();
+        self.is_short.store(false, Ordering::Relaxed);
+        done
+    }
+
+    /// Installs a busy handler that waits in short steps: a transaction takes microseconds, and the
+    /// steps of SQLite's own handler are milliseconds.
+    fn install(&self, conn: &mut Connection, configured: Duration) -> rusqlite::Result<()> {
+        let (is_short, mut since) = (self.is_short.clone(), BootInstant::now());
+        conn.busy_handler(Some(move |tries: i32| {
+            let now = BootInstant::now();
+            if tries == 0 {
+                since = now;
+            }
+            let timeout = if is_short.load(Ordering::Relaxed) { SHORT_BUSY_TIMEOUT } else { configured };
+            let waits = now.after(since) < timeout;
+            if waits {
+                let step = (50 * u64::from(tries.unsigned_abs() + 1)).min(1_000);
+                std::thread::sleep(Duration::from_micros(fastrand::u64(step / 2..=step)));
+            }
+            waits
+        }))
+    }
+}

@@ -1,0 +1,383 @@
+//! Lock operations: many in one transaction, synced only if a result must survive a power cut.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use rusqlite::Connection;
+
+use super::queries::{self, Body, LockRow, StoredLock};
+use super::tickets;
+use crate::model::{
+    Applied, Ask, Lease, LeaseId, LockName, LockOp, LockRecord, Outcome, Status, Sweep, Timestamp, Token,
+    TokenFloor, TookOver, Ttl,
+};
+use crate::store::sqlite::database::Database;
+use crate::store::sqlite::options::Durability;
+use crate::store::sqlite::schema;
+use crate::store::{Peek, is_gone, this_process};
+
+/// Period for which a range of tokens is reserved on the disk ahead of use.
+const TOKEN_RESERVE: Ttl = Ttl::from_secs(60);
+/// Average number of moved events between prunings. Pruning is random so that processes that write
+/// only one event do their share, too.
+const PRUNE_EVERY: u32 = 8192;
+/// Minimum number of locks in one transaction from which events move to the events table together.
+const MIN_LOCKS_TO_MOVE: usize = 4;
+/// Maximum age of an event.
+const MAX_EVENT_AGE: Ttl = Ttl::from_secs(90 * 24 * 3600);
+/// Minimum number of locks that one pass of `forget` examines.
+const MIN_EXAMINED: u32 = 2_000;
+
+/// Result of one operation.
+pub(in crate::store::sqlite) struct OpResult {
+    pub(in crate::store::sqlite) outcome: Outcome,
+    pub(in crate::store::sqlite) handed_over: Vec<Lease>,
+}
+
+/// Operations that are applied in a transaction that is not committed yet.
+struct AppliedBatch {
+    results: Vec<OpResult>,
+    rows: Vec<LockRow>,
+    /// Durability that the batch needs.
+    durability: Durability,
+    newest_token: Token,
+    /// New reservation of tokens, if the batch needed one.
+    reserved_until: Option<Token>,
+}
+
+impl Database {
+    /// Whether the next transaction is expected to wait for the disk.
+    pub(in crate::store::sqlite) fn expects_sync(&self) -> bool {
+        self.last_needed.max(self.min_durability) == Durability::Full
+    }
+
+    /// Applies one operation without waiting for the disk. Returns `None`, without any change, if
+    /// the operation must be synced.
+    pub(in crate::store::sqlite) fn commit_without_sync(
+        &mut self,
+        name: &LockName,
+        op: &LockOp,
+    ) -> rusqlite::Result<Option<OpResult>> {
+        let results = self.try_commit(&std::iter::once((name, op)), Durability::Holders)?;
+        Ok(results.and_then(|mut results| results.pop()))
+    }
+
+    /// Applies all operations in one transaction, in order. After an error none of them is applied,
+    /// as far as can be determined.
+    pub(in crate::store::sqlite) fn commit<'a>(
+        &mut self,
+        ops: &(impl Iterator<Item = (&'a LockName, &'a LockOp)> + Clone),
+    ) -> rusqlite::Result<Vec<OpResult>> {
+        let mut durability = self.last_needed.max(self.min_durability);
+        loop {
+            match self.try_commit(ops, durability)? {
+                Some(results) => return Ok(results),
+                // The required durability is known only once the operations have been applied.
+                // Start over with it.
+                None => durability = Durability::Full,
+            }
+        }
+    }
+
+    /// Returns `None`, without any change, if the operations need more than `durability`.
+    fn try_commit<'a>(
+        &mut self,
+        ops: &(impl Iterator<Item = (&'a LockName, &'a LockOp)> + Clone),
+        durability: Durability,
+    ) -> rusqlite::Result<Option<Vec<OpResult>>> {
+        self.begin(durability)?;
+        let results = self.apply_all(ops.clone()).and_then(|batch| self.commit_if_durable(batch, durability));
+        if results.is_err() {
+            self.roll_back();
+        }
+        results
+    }
+
+    /// Applies the operations inside a transaction and saves the changed rows.
+    fn apply_all<'a>(
+        &mut self,
+        ops: impl Iterator<Item = (&'a LockName, &'a LockOp)>,
+    ) -> rusqlite::Result<AppliedBatch> {
+        // Read while holding the write lock: the wait for it must not count against a lease.
+        let now = self.clock.now();
+        let mut batch = AppliedBatch {
+            results: Vec::new(),
+            rows: Vec::new(),
+            durability: self.min_durability,
+            newest_token: Token::default(),
+            reserved_until: None,
+        };
+        self.cache.check(&self.conn)?;
+        let mut rows: HashMap<&LockName, (LockRow, bool)> = HashMap::new();
+        for (name, op) in ops {
+            let is_loaded = rows.contains_key(name) || self.cache.contains(name);
+            if !is_loaded && let Some(outcome) = tickets::refresh(&self.conn, name, op, now, is_dead)? {
+                batch.results.push(OpResult { outcome, handed_over: Vec::new() });
+                continue;
+            }
+            let (row, changed) = match rows.entry(name) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => new.insert((self.load(name)?, false)),
+            };
+            let mut applied = apply_without_dead(&mut row.record, op, now);
+            row.append_events(&applied.events, now, &mut self.event_numbers)?;
+            *changed |= applied.changed;
+            // A lease retained for `at_least` outlives its process, too.
+            let is_retained = matches!(op, LockOp::Release(release) if release.at_least.is_some());
+            let granted = match &applied.outcome {
+                Outcome::Granted(lease) => Some(lease),
+                _ => None,
+            };
+            let mut granted = granted.into_iter().chain(&applied.handed_over);
+            if is_retained || granted.any(|lease| survives_power_loss(&lease.ask)) {
+                batch.durability = Durability::Full;
+            }
+            if applied.changed {
+                batch.newest_token = batch.newest_token.max(row.record.token);
+            }
+            let handed_over = std::mem::take(&mut applied.handed_over);
+            batch.results.push(OpResult { outcome: applied.outcome, handed_over });
+        }
+        // Events of many locks share pages if they move to the events table together; events of a
+        // few locks are cheaper in their rows.
+        let many = rows.len() >= MIN_LOCKS_TO_MOVE;
+        for (mut row, changed) in rows.into_values() {
+            if changed {
+                if many || row.inline_events.is_long() {
+                    let moved = queries::move_inline_events(&self.conn, &mut row)?;
+                    if fastrand::u32(..PRUNE_EVERY) < moved {
+                        self.prune(now)?;
+                    }
+                }
+                queries::save(&self.conn, &mut row, now)?;
+            }
+            batch.rows.push(row);
+        }
+        if batch.newest_token > self.reserved_until {
+            batch.durability = Durability::Full;
+            batch.reserved_until =
+                Some(self.reserve_tokens(batch.newest_token.max(Token::default().next(now)))?);
+        }
+        Ok(batch)
+    }
+
+    /// Reserves tokens ahead of their use. This transaction is synced, so after a power cut the
+    /// range of tokens that may have been issued is known, whatever else was lost.
+    fn reserve_tokens(&self, newest: Token) -> rusqlite::Result<Token> {
+        let ahead = newest.next(Timestamp::from_micros(newest.get()).plus(TOKEN_RESERVE));
+        let reserved_until = ahead.max(schema::token(&self.conn, schema::RESERVED_UNTIL)?);
+        schema::set_token(&self.conn, schema::RESERVED_UNTIL, reserved_until)?;
+        Ok(reserved_until)
+    }
+
+    /// Commits, or rolls back and returns `None` if the batch needs more than `durability`.
+    fn commit_if_durable(
+        &mut self,
+        batch: AppliedBatch,
+        durability: Durability,
+    ) -> rusqlite::Result<Option<Vec<OpResult>>> {
+        self.last_needed =
+            if batch.reserved_until.is_some() { self.min_durability } else { batch.durability };
+        if batch.durability > durability {
+            self.conn.execute_batch("ROLLBACK")?;
+            return Ok(None);
+        }
+        self.conn.prepare_cached("COMMIT")?.execute([])?;
+        batch.rows.into_iter().for_each(|row| self.cache.put(row));
+        self.reserved_until = batch.reserved_until.unwrap_or(self.reserved_until);
+        self.count_commit()?;
+        Ok(Some(batch.results))
+    }
+
+    fn load(&mut self, name: &LockName) -> rusqlite::Result<LockRow> {
+        if let Some(row) = self.cache.take(name) {
+            return Ok(row);
+        }
+        let mut row = match queries::load(&self.conn, name)? {
+            Some(row) => row,
+            // Read in the transaction that creates the lock: `forget` raises this minimum in the
+            // transaction that removes a lock.
+            None => LockRow::new(
+                name.clone(),
+                TokenFloor::at(schema::token(&self.conn, schema::FORGOTTEN_MIN_TOKEN)?),
+            ),
+        };
+        row.record.token = row.record.token.max(self.min_token);
+        row.long_queue = self.long_queue;
+        Ok(row)
+    }
+
+    /// Returns one record as stored.
+    pub(in crate::store::sqlite) fn get(&self, name: &LockName) -> rusqlite::Result<Option<LockRecord>> {
+        let row = queries::load(&self.conn, name)?;
+        Ok(row.map(|row| LockRecord { token: row.record.token.max(self.min_token), ..row.record }))
+    }
+
+    /// Returns the state of a lock that a waiter needs, without the tickets of a long queue.
+    pub(in crate::store::sqlite) fn peek(&self, name: &LockName, waiter: &LeaseId) -> rusqlite::Result<Peek> {
+        let now = self.clock.now();
+        let found = queries::load_without_tickets(&self.conn, name)?;
+        Ok(match found {
+            Some(StoredLock { body: Body::Listed(lock), wake_at, .. }) => Peek {
+                lease: lock.record.lease(waiter).cloned(),
+                wake_at,
+                holder_is_gone: lock.record.holders.iter().any(|lease| is_dead(&lease.ask)),
+                now,
+            },
+            Some(StoredLock { body: Body::Whole(record), .. }) => Peek::of(Some(&record), waiter, now),
+            None => Peek::of(None, waiter, now),
+        })
+    }
+
+    /// Moves the newest events of all locks into the events table and reads them there in order. A
+    /// process that has written commits the move; a process that only reads rolls it back.
+    pub(in crate::store::sqlite) fn query_all_events<T>(
+        &mut self,
+        read: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> rusqlite::Result<T> {
+        let tx = self.conn.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+        let moved = queries::move_all_inline_events(&tx, self.clock.now())?;
+        let found = read(&tx)?;
+        if self.write_state.is_none() {
+            tx.rollback()?;
+            return Ok(found);
+        }
+        if moved {
+            self.cache.clear();
+        }
+        tx.commit()?;
+        Ok(found)
+    }
+
+    /// Returns up to `limit` locks with an expired or dead lease or ticket. Also moves the newest
+    /// events into the events table and corrects rows whose `wake_at` was too early.
+    pub(in crate::store::sqlite) fn find_expired(&mut self, limit: u32) -> rusqlite::Result<Vec<LockName>> {
+        self.prepare_first_write()?;
+        let tx = self.conn.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+        let now = self.clock.now();
+        let mut ended = Vec::new();
+        self.cache.clear();
+        queries::move_all_inline_events(&tx, now)?;
+        for mut row in queries::due(&tx, now, limit)? {
+            if row.record.next_end().is_some_and(|end| end <= now) {
+                ended.push(row.record.name);
+            } else {
+                queries::save_and_move_events(&tx, &mut row, now)?;
+            }
+        }
+        let live = queries::active_rows(&tx)?.into_iter().map(|row| row.record);
+        let dead = live.filter(|record| !all_dead(record).is_empty()).map(|record| record.name);
+        let found = ended.into_iter().chain(dead).take(limit as usize).collect();
+        tx.commit()?;
+        self.prune(now)?;
+        Ok(found)
+    }
+
+    /// Removes idle locks among the next ones by name and raises the minimum above their tokens in
+    /// the same transaction.
+    pub(in crate::store::sqlite) fn forget(&mut self, idle: Ttl, limit: u32) -> rusqlite::Result<u32> {
+        self.begin(Durability::Holders)?;
+        let now = self.clock.now();
+        let forgotten = self.forget_in_transaction(now, idle, limit).and_then(|forgotten| {
+            self.conn.prepare_cached("COMMIT")?.execute([])?;
+            Ok(forgotten)
+        });
+        // The cache check detects only writes of other connections, not those of this one.
+        self.cache.clear();
+        match forgotten {
+            Ok(forgotten) => self.count_commit().map(|()| forgotten),
+            Err(error) => {
+                self.roll_back();
+                Err(error)
+            }
+        }
+    }
+
+    fn forget_in_transaction(&mut self, now: Timestamp, idle: Ttl, limit: u32) -> rusqlite::Result<u32> {
+        let before = TokenFloor::at(schema::token(&self.conn, schema::FORGOTTEN_MIN_TOKEN)?);
+        let min_token = before.raised(now, idle);
+        let page = queries::idle(&self.conn, &self.forget_after, limit.max(MIN_EXAMINED))?;
+        self.forget_after = if page.len() < limit.max(MIN_EXAMINED) as usize {
+            String::new()
+        } else {
+            page.last().map(|(_, record)| record.name.as_str().to_owned()).unwrap_or_default()
+        };
+        let mut forgotten = 0;
+        for (id, record) in page {
+            if forgotten < limit && record.is_forgettable(min_token) {
+                queries::remove(&self.conn, id)?;
+                forgotten += 1;
+            }
+        }
+        if forgotten > 0 && min_token > before {
+            schema::set_token(&self.conn, schema::FORGOTTEN_MIN_TOKEN, min_token.token())?;
+        }
+        Ok(forgotten)
+    }
+
+    /// Removes events beyond the maximum number and age.
+    fn prune(&self, now: Timestamp) -> rusqlite::Result<()> {
+        let before = now.as_micros().saturating_sub(MAX_EVENT_AGE.as_micros());
+        queries::prune(&self.conn, self.max_events, Timestamp::from_micros(before))
+    }
+}
+
+/// Whether the holder may survive a power cut of this machine.
+fn survives_power_loss(ask: &Ask) -> bool {
+    ask.process.is_none()
+}
+
+/// Applies an operation after expiring the conflicting leases and tickets whose process is
+/// certainly dead.
+fn apply_without_dead(record: &mut LockRecord, op: &LockOp, now: Timestamp) -> Applied {
+    let dead = match op {
+        LockOp::Acquire(_) | LockOp::Release(_) | LockOp::Leave(_) | LockOp::ForceRelease(_) => {
+            blocking_dead(record)
+        }
+        LockOp::Sweep(_) => all_dead(record),
+        LockOp::Renew(_) | LockOp::RenewLogged(_) | LockOp::RequestRelease(_) | LockOp::Restarted(_) => {
+            Vec::new()
+        }
+    };
+    if dead.is_empty() {
+        return record.apply(op, now);
+    }
+    let is_dead = |lease: &&Lease| lease.status != Status::Released && dead.contains(&lease.ask.lease_id);
+    let first_dead = record.holders.iter().find(is_dead).map(|lease| Box::new(TookOver::of(lease)));
+    let swept = record.apply(&LockOp::Sweep(Sweep { dead }), now);
+    let mut applied = record.apply(op, now);
+    if let Outcome::Granted(lease) = &mut applied.outcome
+        && lease.acquired_at == now
+        && first_dead.is_some()
+    {
+        lease.took_over = first_dead;
+    }
+    applied.events.splice(0..0, swept.events);
+    applied.handed_over.splice(0..0, swept.handed_over);
+    applied.changed |= swept.changed;
+    if let (Outcome::Swept(all), Outcome::Swept(first)) = (&mut applied.outcome, swept.outcome) {
+        *all += first;
+    }
+    applied
+}
+
+/// Returns dead holders, and dead waiters that would be granted the lock next.
+fn blocking_dead(record: &LockRecord) -> Vec<LeaseId> {
+    let holders = record.holders.iter().map(|lease| &*lease.ask).filter(|ask| is_dead(ask));
+    let waiters = record.waiters.iter().map(|ticket| &*ticket.ask).take_while(|ask| is_dead(ask));
+    holders.chain(waiters).map(|ask| ask.lease_id).collect()
+}
+
+fn all_dead(record: &LockRecord) -> Vec<LeaseId> {
+    let holders = record.holders.iter().map(|lease| &*lease.ask);
+    let asks = holders.chain(record.waiters.iter().map(|ticket| &*ticket.ask));
+    asks.filter(|ask| is_dead(ask)).map(|ask| ask.lease_id).collect()
+}
+
+fn is_dead(ask: &Ask) -> bool {
+    match &ask.process {
+        None => false,
+        process if *process == this_process() => false,
+        Some(process) => is_gone(process),
+    }
+}

@@ -1,3 +1,0 @@
-//! Tests of internal properties.
-
-mod costs;

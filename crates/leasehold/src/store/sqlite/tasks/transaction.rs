@@ -1,0 +1,166 @@
+//! Task state of one transaction: the ids of queues, the changes of counts and the workers to
+//! notify.
+
+use std::collections::HashMap;
+
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::sql;
+use crate::model::{QueueName, Task, TaskState, Timestamp};
+use crate::store::sqlite::codec::unreadable;
+use crate::store::wake::Doorbell;
+
+/// Tables of tasks, inside a transaction that holds the write lock.
+pub(in crate::store::sqlite) struct TaskTransaction<'a> {
+    pub(super) conn: &'a Connection,
+    pub(super) now: Timestamp,
+    pub(super) queues: &'a mut QueueIds,
+    /// Changes of the counts. They are written once, at the end.
+    counts: HashMap<QueueName, [i64; TaskState::ALL.len()]>,
+    wakeups: PendingWakeups,
+}
+
+/// Queues whose workers are notified once the transaction is committed.
+#[derive(Debug, Default)]
+pub(in crate::store::sqlite) struct PendingWakeups {
+    tasks: HashMap<QueueName, usize>,
+    all_queues: bool,
+}
+
+impl PendingWakeups {
+    /// Notifies the workers.
+    pub(in crate::store::sqlite) fn send(self, notifier: &Doorbell) {
+        if self.all_queues {
+            return notifier.ring_all();
+        }
+        for (queue, tasks) in self.tasks {
+            notifier.ring(&queue, tasks);
+        }
+    }
+}
+
+impl<'a> TaskTransaction<'a> {
+    pub(in crate::store::sqlite) fn new(
+        conn: &'a Connection,
+        queues: &'a mut QueueIds,
+        now: Timestamp,
+    ) -> Self {
+        Self { conn, now, queues, counts: HashMap::new(), wakeups: PendingWakeups::default() }
+    }
+
+    /// Returns the connection and the time.
+    pub(in crate::store::sqlite) fn parts(&self) -> (&'a Connection, Timestamp) {
+        (self.conn, self.now)
+    }
+
+    /// Writes the counts. Must be called last.
+    pub(in crate::store::sqlite) fn finish(self) -> rusqlite::Result<PendingWakeups> {
+        let Self { conn, queues, counts, wakeups, .. } = self;
+        for (queue, changes) in counts {
+            if changes == [0; TaskState::ALL.len()] {
+                continue;
+            }
+            let [scheduled, blocked, pending, running, succeeded, failed, aborted] = changes;
+            let id = queues.id_or_create(conn, &queue)?;
+            conn.prepare_cached(sql::ADD_COUNTS)?
+                .execute(params![id, scheduled, blocked, pending, running, succeeded, failed, aborted])?;
+        }
+        Ok(wakeups)
+    }
+
+    /// Adds `by` to the count of tasks in this state.
+    pub(super) fn count(&mut self, queue: &QueueName, state: TaskState, by: i64) {
+        match self.counts.get_mut(queue) {
+            Some(counts) => counts[state as usize] += by,
+            None => {
+                let mut counts = [0; TaskState::ALL.len()];
+                counts[state as usize] = by;
+                self.counts.insert(queue.clone(), counts);
+            }
+        }
+    }
+
+    /// Records a notification: a worker may lease this task or must learn when it is due.
+    pub(super) fn notify(&mut self, task: &Task) {
+        if matches!(task.state, TaskState::Pending | TaskState::Scheduled) {
+            match self.wakeups.tasks.get_mut(&task.queue) {
+                Some(tasks) => *tasks += 1,
+                None => _ = self.wakeups.tasks.insert(task.queue.clone(), 1),
+            }
+        }
+    }
+
+    /// Withdraws a notification for a task that was leased in the same transaction.
+    pub(super) fn cancel_notification(&mut self, task: &Task) {
+        if let Some(tasks) = self.wakeups.tasks.get_mut(&task.queue) {
+            *tasks = tasks.saturating_sub(1);
+        }
+    }
+
+    /// Records a notification for the workers of all queues.
+    pub(super) fn notify_all_queues(&mut self) {
+        self.wakeups.all_queues = true;
+    }
+}
+
+/// Cache of queue ids. The ids never change; the cache is cleared after a rollback because it may
+/// contain queues of that transaction.
+#[derive(Debug, Default)]
+pub(in crate::store::sqlite) struct QueueIds {
+    ids: HashMap<QueueName, i64>,
+    names: HashMap<i64, QueueName>,
+}
+
+/// Maximum number of cached queues.
+const MAX_QUEUES: usize = 4096;
+
+impl QueueIds {
+    /// Returns the id of an existing queue.
+    pub(super) fn id(&mut self, conn: &Connection, name: &QueueName) -> rusqlite::Result<Option<i64>> {
+        if let Some(id) = self.ids.get(name) {
+            return Ok(Some(*id));
+        }
+        let mut select = conn.prepare_cached(sql::QUEUE_ID)?;
+        let found: Option<i64> = select.query_row([name.as_str()], |row| row.get(0)).optional()?;
+        if let Some(id) = found {
+            self.insert(id, name.clone());
+        }
+        Ok(found)
+    }
+
+    /// Returns the id of a queue, which is created if missing.
+    pub(super) fn id_or_create(&mut self, conn: &Connection, name: &QueueName) -> rusqlite::Result<i64> {
+        if let Some(id) = self.id(conn, name)? {
+            return Ok(id);
+        }
+        conn.prepare_cached(sql::NEW_QUEUE)?.execute([name.as_str()])?;
+        let id = conn.last_insert_rowid();
+        self.insert(id, name.clone());
+        Ok(id)
+    }
+
+    /// Returns the name of a queue.
+    pub(super) fn name(&mut self, conn: &Connection, id: i64) -> rusqlite::Result<QueueName> {
+        if let Some(name) = self.names.get(&id) {
+            return Ok(name.clone());
+        }
+        let name: String = conn.prepare_cached(sql::QUEUE_NAME)?.query_row([id], |row| row.get(0))?;
+        let name = QueueName::new(name).map_err(|error| unreadable(0, error))?;
+        self.insert(id, name.clone());
+        Ok(name)
+    }
+
+    fn insert(&mut self, id: i64, name: QueueName) {
+        if self.ids.len() >= MAX_QUEUES {
+            self.clear();
+        }
+        self.names.insert(id, name.clone());
+        self.ids.insert(name, id);
+    }
+
+    /// Clears the cache.
+    pub(in crate::store::sqlite) fn clear(&mut self) {
+        self.ids.clear();
+        self.names.clear();
+    }
+}
