@@ -9,12 +9,12 @@ use crate::model::{Event, LockName, Timestamp, Ttl};
 use crate::store::{Cursor, DocStore, EventRange, NewDocument, Page, RESERVED_PREFIX};
 
 /// Retention of the history.
-const KEEP: Ttl = Ttl::from_secs(90 * 24 * 3600);
+const RETENTION: Ttl = Ttl::from_secs(90 * 24 * 3600);
 /// Maximum number of batches that move out in one step, which must end within seconds.
 const MAX_SPILLS: usize = 8;
 
 /// Maximum number of batches that are read at once.
-const AT_ONCE: usize = 64;
+const MAX_READS: usize = 64;
 
 /// Batches of one engine.
 pub(super) struct Archive<'a, D>(pub(super) &'a D);
@@ -52,7 +52,7 @@ impl<D: DocStore> Archive<'_, D> {
 
     async fn copy(&self, doc: &LockDoc) -> Result<()> {
         let body = write(&&doc.tail[..self.size()])?;
-        let draft = NewDocument { body, facts: Vec::new(), keep: Some(KEEP) };
+        let draft = NewDocument { body, facts: Vec::new(), keep: Some(RETENTION) };
         self.0.put_if(&key(&doc.record.name, doc.first), None, draft).await.map(drop)
     }
 
@@ -61,9 +61,14 @@ impl<D: DocStore> Archive<'_, D> {
     }
 
     /// Returns a page of one lock's history.
-    pub(super) async fn of_lock(&self, doc: &LockDoc, span: &EventRange, limit: u64) -> Result<Page<Event>> {
+    pub(super) async fn list_of_lock(
+        &self,
+        doc: &LockDoc,
+        range: &EventRange,
+        limit: u64,
+    ) -> Result<Page<Event>> {
         let (number, end) = (|cursor: &Cursor| cursor.0.parse::<u64>().unwrap_or(0), doc.next_event());
-        let mut found = match span {
+        let mut found = match range {
             EventRange::After(after) => {
                 let mut from = number(after) + 1;
                 if from < doc.first && self.batch(doc, from).await?.is_none() {
@@ -81,7 +86,7 @@ impl<D: DocStore> Archive<'_, D> {
             }
         };
         let last = found.last().map(|(number, _)| Cursor(number.to_string()));
-        let next = match span {
+        let next = match range {
             EventRange::After(after) => Some(last.unwrap_or_else(|| after.clone())),
             _ => last.filter(|_| found.len() as u64 == limit),
         };
@@ -90,30 +95,30 @@ impl<D: DocStore> Archive<'_, D> {
 
     /// Returns a page of the history of all these locks. Events of different locks are ordered only
     /// by their time.
-    pub(super) async fn of_all(
+    pub(super) async fn list_of_all(
         &self,
         docs: &[LockDoc],
-        span: &EventRange,
+        range: &EventRange,
         limit: u64,
     ) -> Result<Page<Event>> {
-        let place = match span {
+        let position = match range {
             EventRange::Newest => None,
-            EventRange::Before(cursor) | EventRange::After(cursor) => Some(Place::parse(cursor)),
+            EventRange::Before(cursor) | EventRange::After(cursor) => Some(Position::parse(cursor)),
         };
-        let mut found: Vec<(Place, Event)> = Vec::new();
+        let mut found: Vec<(Position, Event)> = Vec::new();
         for doc in docs {
             let (mut to, mut of_this) = (doc.next_event(), 0);
             while to > 1 {
                 let from = to.saturating_sub(limit).max(1);
                 let events = self.between(doc, from, to).await?;
                 let is_whole = events.len() as u64 == to - from;
-                let placed = events.into_iter().map(|(number, event)| (Place::of(number, &event), event));
+                let placed = events.into_iter().map(|(number, event)| (Position::of(number, &event), event));
                 let count = found.len();
                 let oldest = placed.fold(None, |_, (at, event)| {
-                    let wanted = match span {
+                    let wanted = match range {
                         EventRange::Newest => true,
-                        EventRange::Before(_) => Some(&at) < place.as_ref(),
-                        EventRange::After(_) => Some(&at) > place.as_ref(),
+                        EventRange::Before(_) => Some(&at) < position.as_ref(),
+                        EventRange::After(_) => Some(&at) > position.as_ref(),
                     };
                     if wanted {
                         found.push((at.clone(), event));
@@ -121,8 +126,8 @@ impl<D: DocStore> Archive<'_, D> {
                     Some(at)
                 });
                 of_this += (found.len() - count) as u64;
-                let enough = match span {
-                    EventRange::After(_) => oldest <= place,
+                let enough = match range {
+                    EventRange::After(_) => oldest <= position,
                     _ => of_this >= limit,
                 };
                 if enough || !is_whole {
@@ -132,12 +137,12 @@ impl<D: DocStore> Archive<'_, D> {
             }
         }
         found.sort_by(|(one, _), (other, _)| one.cmp(other));
-        if !matches!(span, EventRange::After(_)) {
+        if !matches!(range, EventRange::After(_)) {
             found.reverse();
         }
         found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
-        let last = found.last().map(|(place, _)| place.cursor());
-        let next = match span {
+        let last = found.last().map(|(position, _)| position.cursor());
+        let next = match range {
             EventRange::After(after) => Some(last.unwrap_or_else(|| after.clone())),
             _ => last.filter(|_| found.len() as u64 == limit),
         };
@@ -150,12 +155,12 @@ impl<D: DocStore> Archive<'_, D> {
         let wanted = |(number, _): &(u64, Event)| (from..to).contains(number);
         let mut found: Vec<_> = (doc.first..).zip(doc.tail.iter().cloned()).filter(wanted).collect();
         found.reverse();
-        let mut upto = to.min(doc.first);
-        while upto > from.max(1) {
+        let mut end = to.min(doc.first);
+        while end > from.max(1) {
             let mut firsts = Vec::new();
-            while upto > from.max(1) && firsts.len() < AT_ONCE {
-                upto = self.first_of(upto - 1);
-                firsts.push(upto);
+            while end > from.max(1) && firsts.len() < MAX_READS {
+                end = self.first_of(end - 1);
+                firsts.push(end);
             }
             let keys: Vec<String> = firsts.iter().map(|first| key(&doc.record.name, *first)).collect();
             for (first, batch) in firsts.into_iter().zip(self.0.get_all(&keys).await?) {
@@ -172,15 +177,15 @@ impl<D: DocStore> Archive<'_, D> {
     /// the order in which they were written.
     async fn oldest_batch(&self, doc: &LockDoc, from: u64) -> Result<u64> {
         let batch = self.0.batch();
-        let (mut gone, mut there) = ((from - 1) / batch, (doc.first - 1) / batch);
-        while there - gone > 1 {
-            let middle = gone.midpoint(there);
+        let (mut deleted, mut existing) = ((from - 1) / batch, (doc.first - 1) / batch);
+        while existing - deleted > 1 {
+            let middle = deleted.midpoint(existing);
             match self.batch(doc, middle * batch + 1).await? {
-                Some(_) => there = middle,
-                None => gone = middle,
+                Some(_) => existing = middle,
+                None => deleted = middle,
             }
         }
-        Ok(there * batch + 1)
+        Ok(existing * batch + 1)
     }
 
     /// Returns the batch that contains this event, if it still exists.
@@ -202,13 +207,13 @@ fn key(name: &LockName, first: u64) -> String {
 
 /// Position in the history of all locks.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct Position {
     at: Timestamp,
     number: u64,
     lock: String,
 }
 
-impl Place {
+impl Position {
     fn of(number: u64, event: &Event) -> Self {
         Self { at: event.at, number, lock: event.lock.as_str().to_owned() }
     }

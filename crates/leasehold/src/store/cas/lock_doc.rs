@@ -20,8 +20,8 @@ pub(super) struct LockDoc {
     /// Version of the record at the last grant or renewal of each lease. Wrong clocks may produce the
     /// same time twice; this number is never used twice, so an observer of a lease knows whether it
     /// is still the same grant or renewal.
-    #[serde(default)]
-    signs: BTreeMap<Token, u64>,
+    #[serde(default, rename = "signs")]
+    renewals: BTreeMap<Token, u64>,
     /// Last writes, by random numbers that their writers chose: so a writer that missed the response
     /// recognises its own write.
     #[serde(default)]
@@ -37,7 +37,7 @@ impl LockDoc {
             record: LockRecord::new(name.clone()),
             first: 1,
             tail: Vec::new(),
-            signs: BTreeMap::new(),
+            renewals: BTreeMap::new(),
             writes: Vec::new(),
         }
     }
@@ -51,13 +51,13 @@ impl LockDoc {
         let before = self.record.holders.clone();
         let applied = self.record.apply(op, now);
         if applied.changed {
-            let Self { record, signs, .. } = self;
-            let speaks = speaker(op);
-            signs.retain(|token, _| record.holders.iter().any(|lease| lease.token == *token));
+            let Self { record, renewals, .. } = self;
+            let renewed = acquired_or_renewed(op);
+            renewals.retain(|token, _| record.holders.iter().any(|lease| lease.token == *token));
             for lease in &record.holders {
                 // A renewal that changes nothing in the lease counts too.
-                if speaks == Some(lease.ask.lease_id) || !before.contains(lease) {
-                    signs.insert(lease.token, record.version);
+                if renewed == Some(lease.ask.lease_id) || !before.contains(lease) {
+                    renewals.insert(lease.token, record.version);
                 }
             }
         }
@@ -65,8 +65,8 @@ impl LockDoc {
     }
 
     /// Returns the version of the last grant or renewal of this lease.
-    pub(super) fn sign(&self, token: Token) -> u64 {
-        self.signs.get(&token).copied().unwrap_or(0)
+    pub(super) fn renewal(&self, token: Token) -> u64 {
+        self.renewals.get(&token).copied().unwrap_or(0)
     }
 
     /// Returns the number of the next event.
@@ -75,7 +75,7 @@ impl LockDoc {
     }
 
     /// Records that the document is about to be written under this number.
-    pub(super) fn note_write(&mut self, number: u64) {
+    pub(super) fn record_write(&mut self, number: u64) {
         if self.writes.len() >= MAX_WRITES {
             self.writes.remove(0);
         }
@@ -83,17 +83,17 @@ impl LockDoc {
     }
 
     /// Whether the write with this number produced this document or a recent predecessor.
-    pub(super) fn comes_from(&self, number: u64) -> bool {
+    pub(super) fn includes_write(&self, number: u64) -> bool {
         self.writes.contains(&number)
     }
 
-    pub(super) fn draft(&self) -> Result<NewDocument> {
-        Ok(NewDocument { body: write(self)?, facts: facts(&self.record), keep: None })
+    pub(super) fn to_new_document(&self) -> Result<NewDocument> {
+        Ok(NewDocument { body: write(self)?, facts: annotations(&self.record), keep: None })
     }
 }
 
 /// Returns the lease that an operation acquires or renews.
-fn speaker(op: &LockOp) -> Option<LeaseId> {
+fn acquired_or_renewed(op: &LockOp) -> Option<LeaseId> {
     match op {
         LockOp::Acquire(acquire) => Some(acquire.ask.lease_id),
         LockOp::Renew(renew) | LockOp::RenewLogged(renew) => Some(renew.lease_id),
@@ -101,25 +101,25 @@ fn speaker(op: &LockOp) -> Option<LeaseId> {
     }
 }
 
-fn facts(record: &LockRecord) -> Vec<(&'static str, Fact)> {
+fn annotations(record: &LockRecord) -> Vec<(&'static str, Fact)> {
     let status = if record.holders.is_empty() { "free" } else { "held" };
-    let mut facts =
+    let mut annotations =
         vec![("status", Fact::Text(status.to_owned())), ("token", Fact::Number(record.token.get()))];
     if !record.waiters.is_empty() {
-        facts.push(("waiters", Fact::Number(record.waiters.len() as u64)));
+        annotations.push(("waiters", Fact::Number(record.waiters.len() as u64)));
     }
     if let Some(lease) = record.holders.first() {
-        facts.push(("holder", Fact::Text(lease.ask.holder.to_string())));
-        facts.push(("lease_id", Fact::Text(lease.ask.lease_id.to_string())));
-        facts.push(("acquired_at", Fact::Text(lease.acquired_at.to_string())));
-        facts.push(("expires_at", Fact::Text(lease.expires_at.to_string())));
+        annotations.push(("holder", Fact::Text(lease.ask.holder.to_string())));
+        annotations.push(("lease_id", Fact::Text(lease.ask.lease_id.to_string())));
+        annotations.push(("acquired_at", Fact::Text(lease.acquired_at.to_string())));
+        annotations.push(("expires_at", Fact::Text(lease.expires_at.to_string())));
         if !lease.ask.metadata.is_empty() {
             let metadata = lease.ask.metadata.iter();
             let metadata = metadata.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
-            facts.push(("metadata", Fact::Texts(metadata)));
+            annotations.push(("metadata", Fact::Texts(metadata)));
         }
     }
-    facts
+    annotations
 }
 
 pub(super) fn parse<T: for<'de> Deserialize<'de>>(body: &str) -> Result<T> {
@@ -131,6 +131,7 @@ pub(super) fn parse<T: for<'de> Deserialize<'de>>(body: &str) -> Result<T> {
 
 pub(super) fn write<T: Serialize>(value: &T) -> Result<String> {
     serde_json::to_string(value).map_err(|error| {
-        Error::store(StoreErrorKind::Broken, "a lock cannot be written", "please report this").because(error)
+        Error::store(StoreErrorKind::Broken, "a lock cannot be written as JSON", "please report this")
+            .because(error)
     })
 }

@@ -1,12 +1,12 @@
 //! Locks on any engine with compare-and-swap for documents: load, apply, save if the version is
 //! unchanged, else repeat.
 
+mod cas_loop;
 mod history;
-mod lanes;
+mod local_order;
 mod lock_doc;
 mod locks;
-mod sights;
-mod swap;
+mod observed_expiry;
 
 pub use locks::{Cas, CasLocks};
-pub use sights::LeaseObservations;
+pub use observed_expiry::LeaseObservations;

@@ -4,29 +4,29 @@ use aws_sdk_dynamodb::types::{
     BillingMode, ContinuousBackupsStatus, MultiRegionConsistency, PointInTimeRecoveryStatus, TableDescription,
 };
 
-use super::docs::DynamoDbDocs;
+use super::documents::DynamoDbDocs;
 use super::item::TTL;
 use super::options::Judge;
-use super::table::cleared_by;
+use super::table::ttl_attribute;
 use crate::model::format_duration;
 use crate::store::{BootInstant, HealthCheck};
 
 pub(super) async fn check_health(docs: &DynamoDbDocs) -> Vec<HealthCheck> {
-    let mut findings = Vec::new();
+    let mut checks = Vec::new();
     match docs.client.describe_table().table_name(docs.table()).send().await {
-        Ok(answer) => {
-            if let Some(table) = answer.table {
-                findings.push(size(&table));
-                findings.extend(replicas(&table));
+        Ok(response) => {
+            if let Some(table) = response.table {
+                checks.push(size(&table));
+                checks.extend(replicas(&table));
             }
         }
-        Err(error) => findings.push(unknown("table", error.into_service_error().meta().code())),
+        Err(error) => checks.push(unknown("table", error.into_service_error().meta().code())),
     }
-    findings.push(place(docs));
-    findings.push(time_to_live(docs).await);
-    findings.push(backups(docs).await);
-    findings.push(clock(docs));
-    findings
+    checks.push(region(docs));
+    checks.push(time_to_live(docs).await);
+    checks.push(backups(docs).await);
+    checks.push(clock(docs));
+    checks
 }
 
 fn size(table: &TableDescription) -> HealthCheck {
@@ -44,7 +44,7 @@ fn size(table: &TableDescription) -> HealthCheck {
     };
     let status = table.table_status().map_or("?", |status| status.as_str()).to_lowercase();
     let (items, bytes) = (table.item_count().unwrap_or(0), table.table_size_bytes().unwrap_or(0));
-    HealthCheck::ok("table", format!("{status}, {billing}; {items} items, {bytes} bytes as last counted"))
+    HealthCheck::ok("table", format!("{status}, {billing}; {items} items, {bytes} bytes at the last count"))
 }
 
 /// Checks replicas in other regions: they accept conditional writes of their own and reconcile
@@ -62,11 +62,11 @@ fn replicas(table: &TableDescription) -> Option<HealthCheck> {
         "replicas",
         format!("a global table, also in {regions}: two regions can grant the same lock"),
         "DYNAMODB_GLOBAL_TABLE",
-        "let every client use one region, or make the table multi-Region strongly consistent",
+        "let all clients use the same region, or make the table multi-Region strongly consistent",
     ))
 }
 
-fn place(docs: &DynamoDbDocs) -> HealthCheck {
+fn region(docs: &DynamoDbDocs) -> HealthCheck {
     let region = docs.client.config().region().map_or("?", |region| region.as_ref()).to_owned();
     match &docs.options.endpoint {
         Some(endpoint) => HealthCheck::ok("region", format!("{region}, at {endpoint}")),
@@ -75,32 +75,32 @@ fn place(docs: &DynamoDbDocs) -> HealthCheck {
 }
 
 async fn time_to_live(docs: &DynamoDbDocs) -> HealthCheck {
-    let hint = "run: leasehold store init; until then old history is kept and paid for";
-    match cleared_by(docs).await {
+    let hint = "run: leasehold store init; until then old history is never deleted and costs money";
+    match ttl_attribute(docs).await {
         Ok(Some(attribute)) if attribute == TTL => {
-            HealthCheck::ok("time to live", format!("old history is cleared away by '{TTL}'"))
+            HealthCheck::ok("time to live", format!("old history is deleted by '{TTL}'"))
         }
         Ok(Some(other)) => HealthCheck::concern(
             "time to live",
-            format!("on '{other}' instead of '{TTL}': old history is never cleared away"),
+            format!("on '{other}' instead of '{TTL}': old history is never deleted"),
             "DYNAMODB_TTL_OFF",
             hint,
         ),
         Ok(None) => HealthCheck::concern(
             "time to live",
-            "off: old history is never cleared away",
+            "off: old history is never deleted",
             "DYNAMODB_TTL_OFF",
             hint,
         ),
-        Err(error) => HealthCheck::ok("time to live", format!("not known: {error}")),
+        Err(error) => HealthCheck::ok("time to live", format!("unknown: {error}")),
     }
 }
 
 async fn backups(docs: &DynamoDbDocs) -> HealthCheck {
     let name = "recovery";
     match docs.client.describe_continuous_backups().table_name(docs.table()).send().await {
-        Ok(answer) => {
-            let backups = answer.continuous_backups_description;
+        Ok(response) => {
+            let backups = response.continuous_backups_description;
             let is_on = backups.as_ref().is_some_and(|backups| {
                 backups.continuous_backups_status == ContinuousBackupsStatus::Enabled
                     && backups
@@ -108,7 +108,7 @@ async fn backups(docs: &DynamoDbDocs) -> HealthCheck {
                         .and_then(|recovery| recovery.point_in_time_recovery_status())
                         == Some(&PointInTimeRecoveryStatus::Enabled)
             });
-            let state = if is_on { "on" } else { "off; tokens go on rising without it" };
+            let state = if is_on { "on" } else { "off; tokens keep rising without it" };
             HealthCheck::ok(name, format!("point-in-time recovery is {state}"))
         }
         Err(error) => unknown(name, error.into_service_error().meta().code()),
@@ -117,20 +117,23 @@ async fn backups(docs: &DynamoDbDocs) -> HealthCheck {
 
 fn clock(docs: &DynamoDbDocs) -> HealthCheck {
     let rule = match docs.options.judge {
-        Judge::Watch => "a lease is over when it was seen unchanged for its duration".to_owned(),
+        Judge::Watch => "a lease has expired when it was seen unchanged for its duration".to_owned(),
         Judge::Date { skew } => {
-            format!("a lease is over when the answers' Date is {} past its end", format_duration(skew))
+            format!(
+                "a lease has expired when the Date of the responses is {} past its end",
+                format_duration(skew)
+            )
         }
     };
     let offset = match docs.dates.ahead(BootInstant::now()) {
-        Some(ahead) if ahead.abs() <= 1 => "this machine's clock agrees with the service's".to_owned(),
-        Some(ahead) if ahead > 0 => format!("this machine's clock is {ahead} s behind the service's"),
-        Some(ahead) => format!("this machine's clock is {} s ahead of the service's", -ahead),
-        None => "the answers have no Date".to_owned(),
+        Some(seconds) if seconds.abs() <= 1 => "this machine's clock agrees with the service's".to_owned(),
+        Some(seconds) if seconds > 0 => format!("this machine's clock is {seconds} s behind the service's"),
+        Some(seconds) => format!("this machine's clock is {} s ahead of the service's", -seconds),
+        None => "the responses have no Date header".to_owned(),
     };
     HealthCheck::ok("lease clock", format!("{rule}; {offset}"))
 }
 
 fn unknown(name: &'static str, code: Option<&str>) -> HealthCheck {
-    HealthCheck::ok(name, format!("not known: {}", code.unwrap_or("no answer")))
+    HealthCheck::ok(name, format!("unknown: {}", code.unwrap_or("no response")))
 }

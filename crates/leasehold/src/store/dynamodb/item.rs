@@ -14,17 +14,17 @@ pub(super) const NAME: &str = "name";
 pub(super) const VERSION: &str = "version";
 /// Name of the attribute with the document body.
 pub(super) const BODY: &str = "body";
-/// Name of the attribute that identifies a write, so that a write whose answer was lost can be
+/// Name of the attribute that identifies a write, so that a write whose response was lost can be
 /// recognized.
 const WRITE_ID: &str = "write_id";
 /// Name of the attribute with the time when the item may be deleted, in seconds since 1970. No lock
-/// has it: its token must not be forgotten.
+/// has it: its token must never be lost.
 pub(super) const TTL: &str = "ttl";
 
 pub(super) type Item = HashMap<String, AttributeValue>;
 
 /// One write of one document.
-pub(super) struct Writing<'a> {
+pub(super) struct ItemWrite<'a> {
     pub(super) key: &'a str,
     pub(super) version: u64,
     pub(super) write_id: &'a str,
@@ -32,7 +32,7 @@ pub(super) struct Writing<'a> {
     pub(super) now: Timestamp,
 }
 
-impl Writing<'_> {
+impl ItemWrite<'_> {
     pub(super) fn into_item(self) -> Item {
         let mut item = Item::from([
             (NAME.to_owned(), text(self.key)),
@@ -44,13 +44,13 @@ impl Writing<'_> {
             item.insert(TTL.to_owned(), number(self.now.plus(keep).as_micros() / 1_000_000));
         }
         for (name, fact) in self.draft.facts {
-            item.insert(name.to_owned(), shown(fact));
+            item.insert(name.to_owned(), attribute(fact));
         }
         item
     }
 }
 
-fn shown(fact: Fact) -> AttributeValue {
+fn attribute(fact: Fact) -> AttributeValue {
     match fact {
         Fact::Text(text) => AttributeValue::S(text),
         Fact::Number(value) => number(value),
@@ -76,8 +76,8 @@ pub(super) fn read(mut item: Item) -> Result<(String, Document)> {
         (Some(key), Some(version), Some(body)) => Ok((key, Document { version, body })),
         _ => Err(Error::store(
             StoreErrorKind::Broken,
-            "the table has an item that is not leasehold's",
-            "give leasehold a table of its own: leasehold store init --store dynamodb://TABLE",
+            "the table contains an item that leasehold did not write",
+            "use a separate table for leasehold: leasehold store init --store dynamodb://TABLE",
         )),
     }
 }

@@ -23,10 +23,10 @@ pub struct DynamoDbOptions {
     /// Clock of the engine, for tests.
     #[doc(hidden)]
     pub clock: Option<Clock>,
-    /// Whether to share no memory with other stores of this process, as if on another machine: for
-    /// tests.
+    /// Whether to observe leases separately from the other stores of this process, as if on another
+    /// machine: for tests.
     #[doc(hidden)]
-    pub alone: bool,
+    pub separate_observations: bool,
     /// URL for display.
     url: String,
 }
@@ -38,7 +38,7 @@ pub enum Judge {
     /// common clock, but never recovers the lease of a dead holder for processes that query once
     /// and exit.
     Watch,
-    /// A lease has also expired once the `Date` of the service's answers is later than its end by
+    /// A lease has also expired once the `Date` of the service's responses is later than its end by
     /// more than the clocks of the service can differ. The default, with a margin of 30 s.
     Date {
         /// Maximum difference of those clocks.
@@ -48,15 +48,15 @@ pub enum Judge {
 
 impl Default for Judge {
     fn default() -> Self {
-        Self::Date { skew: SKEW }
+        Self::Date { skew: DEFAULT_SKEW }
     }
 }
 
 /// Default margin. Clocks of the service differ by milliseconds; the rest covers unknown causes.
-const SKEW: Duration = Duration::from_secs(30);
-const TABLE: &str = "LEASEHOLD_DYNAMODB_TABLE";
-const KNOWN: &str =
-    "dynamodb: knows region=…, endpoint=http://…, profile=…, clock=date, skew=30s and clock=watch";
+const DEFAULT_SKEW: Duration = Duration::from_secs(30);
+const TABLE_VARIABLE: &str = "LEASEHOLD_DYNAMODB_TABLE";
+const SETTINGS: &str =
+    "the settings are region=…, endpoint=http://…, profile=…, clock=date, skew=30s and clock=watch";
 
 impl DynamoDbOptions {
     /// Parses `dynamodb://TABLE?region=…&endpoint=…`; without a table, uses the one that
@@ -64,11 +64,11 @@ impl DynamoDbOptions {
     pub fn from_url(url: &StoreUrl) -> Result<Self> {
         let whole = url.expose();
         let rest = whole.split_once(':').map_or("", |(_, rest)| rest);
-        let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let place = place.strip_prefix("//").unwrap_or(place);
-        let table = match place {
-            "" => std::env::var(TABLE).unwrap_or_default(),
-            place => place.to_owned(),
+        let (name, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let name = name.strip_prefix("//").unwrap_or(name);
+        let table = match name {
+            "" => std::env::var(TABLE_VARIABLE).unwrap_or_default(),
+            name => name.to_owned(),
         };
         let mut options = Self {
             table: checked(table)?,
@@ -77,21 +77,23 @@ impl DynamoDbOptions {
             profile: None,
             judge: Judge::default(),
             clock: None,
-            alone: false,
+            separate_observations: false,
             url: url.to_string(),
         };
         let mut skew = None;
         for setting in query.split('&').filter(|setting| !setting.is_empty()) {
             match setting.split_once('=') {
                 Some(("skew", text)) => {
-                    skew = Some(parse_duration(text).map_err(|error| wrong(error.to_string()))?);
+                    skew = Some(parse_duration(text).map_err(|error| misconfigured(error.to_string()))?);
                 }
                 _ => options.set(setting)?,
             }
         }
         match (&mut options.judge, skew) {
             (Judge::Date { skew }, Some(given)) => *skew = given,
-            (Judge::Watch, Some(_)) => return Err(wrong("skew means nothing with clock=watch".to_owned())),
+            (Judge::Watch, Some(_)) => {
+                return Err(misconfigured("skew= is not allowed with clock=watch".to_owned()));
+            }
             (_, None) => {}
         }
         Ok(options)
@@ -104,11 +106,13 @@ impl DynamoDbOptions {
 
     fn set(&mut self, setting: &str) -> Result<()> {
         match setting.split_once('=') {
-            Some(("region", region)) if is_plain(region) => self.region = Some(region.to_owned()),
+            Some(("region", region)) if is_region(region) => self.region = Some(region.to_owned()),
             Some(("profile", profile)) if !profile.is_empty() => self.profile = Some(profile.to_owned()),
             Some(("endpoint", url)) if is_endpoint(url) => self.endpoint = Some(url.to_owned()),
             Some(("endpoint", _)) => {
-                return Err(wrong("an endpoint is http://HOST:PORT or https://HOST".to_owned()));
+                return Err(misconfigured(
+                    "invalid endpoint: must be http://HOST:PORT or https://HOST".to_owned(),
+                ));
             }
             Some(("clock", "watch")) => self.judge = Judge::Watch,
             Some(("clock", "date")) => self.judge = Judge::default(),
@@ -116,8 +120,8 @@ impl DynamoDbOptions {
                 // Only the name is shown: the value may be a secret that was mistaken for a
                 // setting.
                 let name = setting.split('=').next().unwrap_or_default();
-                return Err(wrong(format!(
-                    "'{name}' is not a setting of a DynamoDB store, or not like this"
+                return Err(misconfigured(format!(
+                    "'{name}' is not a setting of a DynamoDB store, or its value is invalid"
                 )));
             }
         }
@@ -127,21 +131,21 @@ impl DynamoDbOptions {
 
 fn checked(table: String) -> Result<String> {
     if table.is_empty() {
-        let message = "which DynamoDB table? The address has none".to_owned();
-        let hint = format!("write dynamodb://TABLE, or set {TABLE}");
+        let message = "the URL names no DynamoDB table".to_owned();
+        let hint = format!("write dynamodb://TABLE, or set {TABLE_VARIABLE}");
         return Err(Error::store(StoreErrorKind::Misconfigured, message, hint));
     }
     let is_arn = table.starts_with("arn:");
-    let good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c) || (is_arn && ":/".contains(c));
-    if !table.chars().all(good) || !(3..=1024).contains(&table.len()) {
-        let message = format!("'{}' cannot be a DynamoDB table", table.escape_debug());
-        let hint = "a table has 3 to 255 letters, digits, '-', '_' and '.'; or give its ARN";
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c) || (is_arn && ":/".contains(c));
+    if !table.chars().all(is_allowed) || !(3..=1024).contains(&table.len()) {
+        let message = format!("'{}' is not a valid name of a DynamoDB table", table.escape_debug());
+        let hint = "a name has 3 to 255 letters, digits, '-', '_' and '.'; an ARN is allowed too";
         return Err(Error::store(StoreErrorKind::Misconfigured, message, hint));
     }
     Ok(table)
 }
 
-fn is_plain(text: &str) -> bool {
+fn is_region(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
 }
 
@@ -152,8 +156,8 @@ fn is_endpoint(url: &str) -> bool {
     host.is_some_and(|host| !host.is_empty() && !host.contains('@'))
 }
 
-fn wrong(message: String) -> Error {
-    Error::store(StoreErrorKind::Misconfigured, message, KNOWN)
+fn misconfigured(message: String) -> Error {
+    Error::store(StoreErrorKind::Misconfigured, message, SETTINGS)
 }
 
 #[cfg(test)]
@@ -179,9 +183,9 @@ mod tests {
     }
 
     #[test]
-    fn the_date_may_judge_with_a_margin() {
+    fn the_date_decides_with_a_margin() {
         let judge = |url: &str| options(url).unwrap().judge;
-        assert_eq!(judge("dynamodb://locks?clock=date"), Judge::Date { skew: SKEW });
+        assert_eq!(judge("dynamodb://locks?clock=date"), Judge::Date { skew: DEFAULT_SKEW });
         let five = Judge::Date { skew: Duration::from_secs(5) };
         assert_eq!(judge("dynamodb://locks?clock=date&skew=5s"), five);
         assert_eq!(judge("dynamodb://locks?skew=5s&clock=date"), five);
@@ -190,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_without_a_word_of_it_that_may_be_secret() {
+    fn invalid_urls_are_rejected_without_showing_a_secret() {
         for url in [
             "dynamodb://",
             "dynamodb://a b c",

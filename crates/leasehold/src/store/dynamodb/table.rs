@@ -9,25 +9,23 @@ use aws_sdk_dynamodb::types::{
     TableStatus, TimeToLiveSpecification, TimeToLiveStatus,
 };
 
-use super::docs::DynamoDbDocs;
+use super::documents::DynamoDbDocs;
+use super::error::{explain, is_denied, malformed};
 use super::item::{NAME, TTL};
-use super::trouble::{explain, is_denied, malformed};
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::store::{BootInstant, DocStore, RESERVED_PREFIX};
 
-/// Maximum time to create a table.
-const PATIENCE: Duration = Duration::from_mins(2);
+/// Timeout for the creation of a table.
+const CREATE_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// Checks that the table can be used.
 pub(super) async fn check(docs: &DynamoDbDocs) -> Result<()> {
     match docs.client.describe_table().table_name(docs.table()).send().await {
-        Ok(answer) => answer.table.map_or(Ok(()), |table| fits(docs.table(), &table)),
+        Ok(response) => response.table.map_or(Ok(()), |table| check_description(docs.table(), &table)),
         // Credentials may permit use of the table without permitting its description: a read then
         // shows whether it can be used.
-        Err(error) if is_denied(&error) => {
-            docs.get(&format!("{RESERVED_PREFIX}is anybody there?")).await.map(drop)
-        }
-        Err(error) => Err(missing(docs, explain(docs.table(), &error))),
+        Err(error) if is_denied(&error) => docs.get(&format!("{RESERVED_PREFIX}probe")).await.map(drop),
+        Err(error) => Err(with_table_url(docs, explain(docs.table(), &error))),
     }
 }
 
@@ -46,29 +44,29 @@ pub(super) async fn create(docs: &DynamoDbDocs) -> Result<()> {
         .key_schema(key)
         .attribute_definitions(name.build().map_err(malformed)?)
         .billing_mode(BillingMode::PayPerRequest);
-    let until = BootInstant::now().plus(PATIENCE);
+    let deadline = BootInstant::now().plus(CREATE_TIMEOUT);
     loop {
         match create.clone().send().await {
             Ok(_) => break,
             Err(error) => match error.as_service_error() {
                 Some(CreateTableError::ResourceInUseException(_)) => break, // Already created.
                 // The number of tables that may be changed at once is limited.
-                Some(CreateTableError::LimitExceededException(_)) if BootInstant::now() < until => {
-                    pause().await;
+                Some(CreateTableError::LimitExceededException(_)) if BootInstant::now() < deadline => {
+                    retry_pause().await;
                 }
                 _ => return Err(explain(docs.table(), &error)),
             },
         }
     }
-    until_active(docs, until).await?;
-    clear_away(docs, until).await
+    wait_until_active(docs, deadline).await?;
+    enable_ttl(docs, deadline).await
 }
 
-async fn until_active(docs: &DynamoDbDocs, until: BootInstant) -> Result<()> {
+async fn wait_until_active(docs: &DynamoDbDocs, deadline: BootInstant) -> Result<()> {
     loop {
         let found = docs.client.describe_table().table_name(docs.table()).send().await;
         let error = match found {
-            Ok(answer) => match answer.table.map(|table| fits(docs.table(), &table)) {
+            Ok(response) => match response.table.map(|table| check_description(docs.table(), &table)) {
                 Some(Err(error)) if error.is_retryable() => error,
                 Some(result) => return result,
                 None => return Ok(()),
@@ -83,46 +81,46 @@ async fn until_active(docs: &DynamoDbDocs, until: BootInstant) -> Result<()> {
             }
             Err(error) => return Err(explain(docs.table(), &error)),
         };
-        if until <= BootInstant::now() {
+        if deadline <= BootInstant::now() {
             return Err(error);
         }
-        pause().await;
+        retry_pause().await;
     }
 }
 
 /// Enables deletion of expired items by the service: batches of old events.
-async fn clear_away(docs: &DynamoDbDocs, until: BootInstant) -> Result<()> {
+async fn enable_ttl(docs: &DynamoDbDocs, deadline: BootInstant) -> Result<()> {
     let ttl =
         TimeToLiveSpecification::builder().attribute_name(TTL).enabled(true).build().map_err(malformed)?;
     let enable = docs.client.update_time_to_live().table_name(docs.table()).time_to_live_specification(ttl);
     loop {
-        if cleared_by(docs).await?.is_some_and(|attribute| attribute == TTL) {
+        if ttl_attribute(docs).await?.is_some_and(|attribute| attribute == TTL) {
             return Ok(());
         }
         match enable.clone().send().await {
             Ok(_) => return Ok(()),
             // Another client may be enabling it, or the table is being changed: the next query
             // shows the result.
-            Err(error) if until <= BootInstant::now() || is_denied(&error) => {
+            Err(error) if deadline <= BootInstant::now() || is_denied(&error) => {
                 return Err(explain(docs.table(), &error));
             }
-            Err(_) => pause().await,
+            Err(_) => retry_pause().await,
         }
     }
 }
 
 /// Returns the attribute with the time when an item may be deleted, if TTL is enabled.
-pub(super) async fn cleared_by(docs: &DynamoDbDocs) -> Result<Option<String>> {
-    let asked = docs.client.describe_time_to_live().table_name(docs.table());
-    let answer = asked.send().await.map_err(|error| explain(docs.table(), &error))?;
-    Ok(answer.time_to_live_description.and_then(|ttl| match ttl.time_to_live_status {
+pub(super) async fn ttl_attribute(docs: &DynamoDbDocs) -> Result<Option<String>> {
+    let request = docs.client.describe_time_to_live().table_name(docs.table());
+    let response = request.send().await.map_err(|error| explain(docs.table(), &error))?;
+    Ok(response.time_to_live_description.and_then(|ttl| match ttl.time_to_live_status {
         Some(TimeToLiveStatus::Enabled | TimeToLiveStatus::Enabling) => ttl.attribute_name,
         _ => None,
     }))
 }
 
 /// Checks that leasehold can use this table now.
-fn fits(name: &str, table: &TableDescription) -> Result<()> {
+fn check_description(name: &str, table: &TableDescription) -> Result<()> {
     let is_ours = match table.key_schema() {
         [key] => {
             let is_text = |attribute: &AttributeDefinition| {
@@ -136,9 +134,9 @@ fn fits(name: &str, table: &TableDescription) -> Result<()> {
         return Err(Error::store(
             StoreErrorKind::Misconfigured,
             format!(
-                "the DynamoDB table '{name}' is not one of leasehold's: its key is not the text '{NAME}' alone"
+                "the DynamoDB table '{name}' is not a table of leasehold: its only key must be the string '{NAME}'"
             ),
-            "give leasehold a table of its own: leasehold store init --store dynamodb://TABLE",
+            "use a separate table for leasehold: leasehold store init --store dynamodb://TABLE",
         ));
     }
     match table.table_status() {
@@ -152,13 +150,13 @@ fn fits(name: &str, table: &TableDescription) -> Result<()> {
 }
 
 /// Puts the table's own address into the hint about a missing table.
-fn missing(docs: &DynamoDbDocs, mut error: Error) -> Error {
-    if let Error::Store { trouble: StoreErrorKind::Misconfigured, hint, .. } = &mut error {
+fn with_table_url(docs: &DynamoDbDocs, mut error: Error) -> Error {
+    if let Error::Store { kind: StoreErrorKind::Misconfigured, hint, .. } = &mut error {
         *hint = hint.replace("dynamodb://TABLE", &format!("'{}'", docs.url()));
     }
     error
 }
 
-async fn pause() {
+async fn retry_pause() {
     tokio::time::sleep(Duration::from_millis(fastrand::u64(100..500))).await;
 }

@@ -4,24 +4,21 @@ use super::options::HttpOptions;
 use crate::store::HealthCheck;
 use crate::store::protocol::{Hello, VERSION};
 
-pub(super) fn findings(hello: &Hello, options: &HttpOptions) -> Vec<HealthCheck> {
+pub(super) fn check_health(hello: &Hello, options: &HttpOptions) -> Vec<HealthCheck> {
     let ours = env!("CARGO_PKG_VERSION");
-    let server = format!("leasehold {}, protocol {VERSION}; this is {ours}", hello.version);
-    let has = match (hello.tasks, hello.docs) {
-        (true, _) => "with tasks",
-        (false, _) => "without tasks",
-    };
+    let server = format!("leasehold {}, protocol {VERSION}; this client is {ours}", hello.version);
+    let tasks = if hello.tasks { "with tasks" } else { "without tasks" };
     let mut found = vec![
         HealthCheck::ok("server", server),
-        HealthCheck::ok("its engine", format!("{}, {has}", hello.engine)),
+        HealthCheck::ok("its engine", format!("{}, {tasks}", hello.engine)),
     ];
     if !hello.lasting {
-        let detail = format!("{} forgets everything when the server ends", hello.engine);
-        let hint = "let the server have a store that lasts, such as sqlite:";
+        let detail = format!("{} loses all data when the server stops", hello.engine);
+        let hint = "give the server a persistent store, such as sqlite:";
         found.push(HealthCheck::concern("its memory", detail, "HTTP_FORGETS", hint));
     }
     if !options.tls && !options.local {
-        let detail = "what is sent can be read and changed on the way, the token too";
+        let detail = "requests can be read and changed on the network, including the token";
         found.push(HealthCheck::concern("encryption", detail, "HTTP_NO_TLS", "write https:"));
     }
     found

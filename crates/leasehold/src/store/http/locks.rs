@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::desk::Desk;
-use super::wakes::Wakes;
+use super::client::HttpClient;
+use super::subscriber::Subscriber;
 use crate::Result;
 use crate::model::{
     Acquire, Ask, Event, LeaseId, LockName, LockOp, LockRecord, Outcome, Swept, Timestamp, Ttl,
@@ -17,12 +17,12 @@ use crate::store::{ListEvents, ListLocks, LockStore, Page, Peek, WaiterSubscript
 
 #[derive(Debug)]
 pub(super) struct HttpLocks {
-    pub(super) desk: Arc<Desk>,
-    pub(super) wakes: Arc<Wakes>,
+    pub(super) client: Arc<HttpClient>,
+    pub(super) subscriber: Arc<Subscriber>,
     /// Whether the server supports `peek`.
-    pub(super) peeks: bool,
+    pub(super) supports_peek: bool,
     /// Whether the server deletes idle locks.
-    pub(super) forgets: bool,
+    pub(super) supports_forget: bool,
 }
 
 fn path(call: LockCall) -> String {
@@ -32,46 +32,46 @@ fn path(call: LockCall) -> String {
 #[async_trait]
 impl LockStore for HttpLocks {
     async fn apply(&self, name: &LockName, op: &LockOp) -> Result<Outcome> {
-        self.desk.apply(path(LockCall::Apply), name, &without_process(op)).await
+        self.client.apply(path(LockCall::Apply), name, &without_process(op)).await
     }
 
     async fn get(&self, name: &LockName) -> Result<Option<LockRecord>> {
-        self.desk.ask(path(LockCall::Get), &(name,), Repeat::Safe).await
+        self.client.call(path(LockCall::Get), &(name,), Repeat::Safe).await
     }
 
     async fn peek(&self, name: &LockName, waiter: &LeaseId) -> Result<Peek> {
-        if self.peeks {
-            return self.desk.ask(path(LockCall::Peek), &(name, waiter), Repeat::Safe).await;
+        if self.supports_peek {
+            return self.client.call(path(LockCall::Peek), &(name, waiter), Repeat::Safe).await;
         }
         let (record, now) = (self.get(name).await?, self.now().await?);
         Ok(Peek::of(record.as_ref(), waiter, now))
     }
 
-    async fn list(&self, ask: &ListLocks) -> Result<Page<LockRecord>> {
-        self.desk.ask(path(LockCall::List), &(ask,), Repeat::Safe).await
+    async fn list(&self, query: &ListLocks) -> Result<Page<LockRecord>> {
+        self.client.call(path(LockCall::List), &(query,), Repeat::Safe).await
     }
 
-    async fn history(&self, ask: &ListEvents) -> Result<Page<Event>> {
-        self.desk.ask(path(LockCall::History), &(ask,), Repeat::Safe).await
+    async fn history(&self, query: &ListEvents) -> Result<Page<Event>> {
+        self.client.call(path(LockCall::History), &(query,), Repeat::Safe).await
     }
 
     async fn now(&self) -> Result<Timestamp> {
-        self.desk.ask(path(LockCall::Now), &(), Repeat::Safe).await
+        self.client.call(path(LockCall::Now), &(), Repeat::Safe).await
     }
 
     fn changes(&self, _: Option<&LockName>, waiter: &LeaseId) -> WaiterSubscription {
-        self.wakes.changes(*waiter)
+        self.subscriber.subscribe_waiter(*waiter)
     }
 
     async fn sweep(&self, limit: u32) -> Result<Swept> {
-        self.desk.ask(path(LockCall::Sweep), &(limit,), Repeat::Unsafe).await
+        self.client.call(path(LockCall::Sweep), &(limit,), Repeat::Unsafe).await
     }
 
     async fn forget(&self, idle: Ttl, limit: u32) -> Result<u32> {
-        if !self.forgets {
+        if !self.supports_forget {
             return Ok(0);
         }
-        self.desk.ask(path(LockCall::Forget), &(idle, limit), Repeat::Unsafe).await
+        self.client.call(path(LockCall::Forget), &(idle, limit), Repeat::Unsafe).await
     }
 }
 

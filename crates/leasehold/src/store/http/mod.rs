@@ -1,20 +1,19 @@
 //! `http(s)://HOST`: a leasehold server as the engine. For many machines, without a database driver.
 
-mod call;
-mod clocks;
-mod desk;
-mod docs;
-mod ghosts;
+mod client;
+mod connection;
+mod documents;
+mod error;
 mod health;
-mod line;
-mod link;
+mod in_doubt;
+mod lease_order;
 mod locks;
 mod options;
+mod server_clocks;
 mod store;
+mod subscriber;
 mod tasks;
 mod tls;
-mod trouble;
-mod wakes;
 
 pub use options::HttpOptions;
 pub use store::HttpStore;

@@ -23,8 +23,8 @@ pub struct HttpOptions {
     pub(super) client: Option<ClientCertificate>,
     /// API token of the client.
     pub(super) token: Option<String>,
-    /// Address for output.
-    pub(super) shown: String,
+    /// URL for output, without the token.
+    pub(super) display_url: String,
 }
 
 /// Files that authenticate the client to the server.
@@ -36,8 +36,8 @@ pub(super) struct ClientCertificate {
     pub(super) key: PathBuf,
 }
 
-const TOKEN_FILE: &str = "LEASEHOLD_TOKEN_FILE";
-const TOKEN: &str = "LEASEHOLD_API_TOKEN";
+const TOKEN_FILE_VARIABLE: &str = "LEASEHOLD_TOKEN_FILE";
+const TOKEN_VARIABLE: &str = "LEASEHOLD_API_TOKEN";
 
 impl HttpOptions {
     /// Parses `http[s]://[TOKEN@]HOST[:PORT][/path][?ca=PATH&cert=PATH&key=PATH]`. Without a token in
@@ -45,9 +45,9 @@ impl HttpOptions {
     /// `LEASEHOLD_API_TOKEN`, or, for a server on this machine, from the file that the server
     /// created.
     pub fn from_url(url: &StoreUrl) -> Result<Self> {
-        let mut options = Self::of(url)?;
+        let mut options = Self::parse(url)?;
         if options.token.is_none() {
-            options.token = token_around()?;
+            options.token = token_from_environment()?;
         }
         if options.token.is_none() && options.local {
             options.token = options.port().and_then(local_token_for);
@@ -56,30 +56,31 @@ impl HttpOptions {
     }
 
     fn port(&self) -> Option<u16> {
-        let usual = if self.tls { 443 } else { 80 };
-        self.base.parse::<hyper::Uri>().ok().map(|uri| uri.port_u16().unwrap_or(usual))
+        let default = if self.tls { 443 } else { 80 };
+        self.base.parse::<hyper::Uri>().ok().map(|uri| uri.port_u16().unwrap_or(default))
     }
 
-    fn of(url: &StoreUrl) -> Result<Self> {
+    fn parse(url: &StoreUrl) -> Result<Self> {
         let whole = url.expose();
         let (scheme, rest) = whole.split_once(':').unwrap_or((&whole, ""));
-        let (place, settings) = rest.split_once('?').unwrap_or((rest, ""));
-        let no_host = || wrong("the URL names no host", "write https://HOST or http://HOST:PORT");
-        let place = place.strip_prefix("//").ok_or_else(no_host)?;
-        let (token, place) = match place.rsplit_once('@') {
-            Some((login, place)) => (parse_token(login)?, place),
-            None => (None, place),
+        let (address, settings) = rest.split_once('?').unwrap_or((rest, ""));
+        let no_host = || misconfigured("the URL has no host", "write https://HOST or http://HOST:PORT");
+        let address = address.strip_prefix("//").ok_or_else(no_host)?;
+        let (token, address) = match address.rsplit_once('@') {
+            Some((login, address)) => (parse_token(login)?, address),
+            None => (None, address),
         };
-        let (host, path) = place.split_once('/').unwrap_or((place, ""));
+        let (host, path) = address.split_once('/').unwrap_or((address, ""));
         if host.is_empty() {
             return Err(no_host());
         }
         let base = format!("{scheme}://{host}/{path}");
         let base = base.trim_end_matches('/').to_owned();
-        let parsed = base.parse::<hyper::Uri>().ok().filter(|uri| uri.authority().is_some_and(names_a_host));
+        let parsed =
+            base.parse::<hyper::Uri>().ok().filter(|uri| uri.authority().is_some_and(has_valid_host));
         let Some(parsed) = parsed.filter(|_| !base.contains('#')) else {
-            let message = format!("'{}' is no address of a server", base.escape_debug());
-            return Err(wrong(&message, "write https://HOST, http://HOST:PORT or https://HOST/path"));
+            let message = format!("'{}' is not a server address", base.escape_debug());
+            return Err(misconfigured(&message, "write https://HOST, http://HOST:PORT or https://HOST/path"));
         };
         let mut options = Self {
             local: is_local(parsed.host().unwrap_or_default()),
@@ -88,31 +89,34 @@ impl HttpOptions {
             ca: None,
             client: None,
             token,
-            shown: url.to_string(),
+            display_url: url.to_string(),
         };
         let (mut cert, mut key) = (None, None);
         for setting in settings.split('&').filter(|setting| !setting.is_empty()) {
             let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
-            let place = match name {
+            let path = match name {
                 "ca" => &mut options.ca,
                 "cert" => &mut cert,
                 "key" => &mut key,
                 // Only the name is shown: a mistyped name may precede a secret.
                 _ => {
-                    let message = format!("'{name}' is not a setting of a leasehold server");
-                    return Err(wrong(&message, "there are ca=PATH, cert=PATH and key=PATH, for https"));
+                    let message = format!("'{name}' is not a setting of an http: store");
+                    return Err(misconfigured(
+                        &message,
+                        "the settings are ca=PATH, cert=PATH and key=PATH, for https",
+                    ));
                 }
             };
             if !options.tls {
-                let message = format!("{name}= without TLS has no meaning");
-                return Err(wrong(&message, "write https: instead of http:"));
+                let message = format!("{name}= is only allowed with TLS");
+                return Err(misconfigured(&message, "write https: instead of http:"));
             }
-            *place = Some(PathBuf::from(decoded(value)?));
+            *path = Some(PathBuf::from(decoded(value)?));
         }
         options.client = match (cert, key) {
             (None, None) => None,
             (Some(cert), Some(key)) => Some(ClientCertificate { cert, key }),
-            _ => return Err(wrong("cert= and key= need each other", "name both files, in PEM")),
+            _ => return Err(misconfigured("cert= and key= must be set together", "name both files, in PEM")),
         };
         Ok(options)
     }
@@ -121,12 +125,12 @@ impl HttpOptions {
 /// Omits the token.
 impl fmt::Debug for HttpOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HttpOptions").field("url", &self.shown).finish_non_exhaustive()
+        f.debug_struct("HttpOptions").field("url", &self.display_url).finish_non_exhaustive()
     }
 }
 
 /// Whether the authority is a host, optionally followed by a valid port.
-fn names_a_host(authority: &hyper::http::uri::Authority) -> bool {
+fn has_valid_host(authority: &hyper::http::uri::Authority) -> bool {
     let host = authority.host();
     !host.is_empty() && (authority.as_str().len() == host.len() || authority.port_u16().is_some())
 }
@@ -141,26 +145,27 @@ fn parse_token(login: &str) -> Result<Option<String>> {
     checked(&decoded(token)?, "the token in the URL")
 }
 
-fn token_around() -> Result<Option<String>> {
-    match std::env::var_os(TOKEN_FILE) {
-        Some(path) if !path.is_empty() => token_in(Path::new(&path)),
-        _ => checked(std::env::var(TOKEN).unwrap_or_default().trim(), TOKEN),
+fn token_from_environment() -> Result<Option<String>> {
+    match std::env::var_os(TOKEN_FILE_VARIABLE) {
+        Some(path) if !path.is_empty() => token_from_file(Path::new(&path)),
+        _ => checked(std::env::var(TOKEN_VARIABLE).unwrap_or_default().trim(), TOKEN_VARIABLE),
     }
 }
 
-fn token_in(path: &Path) -> Result<Option<String>> {
+fn token_from_file(path: &Path) -> Result<Option<String>> {
     let text = std::fs::read_to_string(path).map_err(|error| {
-        let message = format!("the token in {} cannot be read", path.display());
-        wrong(&message, "LEASEHOLD_TOKEN_FILE names a file with nothing but the token").because(error)
+        let message = format!("the token file {} cannot be read", path.display());
+        misconfigured(&message, "LEASEHOLD_TOKEN_FILE must name a file that contains only the token")
+            .because(error)
     })?;
     checked(text.trim(), "the file that LEASEHOLD_TOKEN_FILE names")
 }
 
 /// Returns the token if it can be sent in a header. The error does not contain the rejected value.
-fn checked(token: &str, whence: &str) -> Result<Option<String>> {
+fn checked(token: &str, source: &str) -> Result<Option<String>> {
     if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-        let message = format!("{whence} has something that no token has");
-        return Err(wrong(&message, "a token is one word, lh_…, as leasehold token new gives it"));
+        let message = format!("{source} is invalid: must be printable ASCII without spaces");
+        return Err(misconfigured(&message, "a token looks like lh_…; leasehold token new creates one"));
     }
     Ok(Some(token.to_owned()).filter(|token| !token.is_empty()))
 }
@@ -169,7 +174,7 @@ fn is_local(host: &str) -> bool {
     is_this_machine(host.trim_matches(['[', ']']))
 }
 
-fn wrong(message: &str, hint: &str) -> Error {
+pub(super) fn misconfigured(message: &str, hint: &str) -> Error {
     Error::store(StoreErrorKind::Misconfigured, message, hint)
 }
 
@@ -178,7 +183,7 @@ mod tests {
     use super::*;
 
     fn options(url: &str) -> Result<HttpOptions> {
-        HttpOptions::of(&StoreUrl::parse(url).unwrap())
+        HttpOptions::parse(&StoreUrl::parse(url).unwrap())
     }
 
     #[test]
@@ -200,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_without_a_word_of_it_that_may_be_secret() {
+    fn invalid_urls_are_rejected_without_showing_a_secret() {
         for url in [
             "http:",
             "http:h",
@@ -220,19 +225,19 @@ mod tests {
         ] {
             let error = options(url).unwrap_err();
             assert_eq!(error.code(), "STORE_MISCONFIGURED", "{url}");
-            let told = format!("{error} {error:?}").replace("'s3cr3t'", "");
-            assert!(!told.contains("s3cr3t"), "{url}: {told}");
+            let shown = format!("{error} {error:?}").replace("'s3cr3t'", "");
+            assert!(!shown.contains("s3cr3t"), "{url}: {shown}");
         }
     }
 
     #[test]
-    fn a_token_may_stand_in_a_file() {
+    fn a_token_can_be_read_from_a_file() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("token");
         std::fs::write(&file, "lh_1_s3cr3t\n").unwrap();
-        assert_eq!(token_in(&file).unwrap().as_deref(), Some("lh_1_s3cr3t"));
+        assert_eq!(token_from_file(&file).unwrap().as_deref(), Some("lh_1_s3cr3t"));
         std::fs::write(&file, "two s3cr3t words").unwrap();
-        assert!(!format!("{:?}", token_in(&file).unwrap_err()).contains("s3cr3t"));
-        assert!(token_in(&folder.path().join("none")).is_err());
+        assert!(!format!("{:?}", token_from_file(&file).unwrap_err()).contains("s3cr3t"));
+        assert!(token_from_file(&folder.path().join("none")).is_err());
     }
 }

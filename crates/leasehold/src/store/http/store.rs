@@ -1,18 +1,18 @@
-//! HTTP engine as a whole.
+//! HTTP engine: connects to a server and implements [`Store`].
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::desk::Desk;
-use super::docs::HttpDocs;
+use super::client::HttpClient;
+use super::connection::Connection;
+use super::documents::HttpDocs;
 use super::health;
-use super::link::Link;
 use super::locks::HttpLocks;
 use super::options::HttpOptions;
+use super::subscriber::Subscriber;
 use super::tasks::HttpTasks;
-use super::wakes::Wakes;
 use crate::Result;
 use crate::model::{Ttl, WorkerId};
 use crate::store::background::Background;
@@ -24,14 +24,14 @@ use crate::store::{
 };
 
 /// Minimum TTL, because of the round trip to the server.
-const SHORTEST_TTL: Ttl = Ttl::from_millis(200);
+const MIN_TTL: Ttl = Ttl::from_millis(200);
 /// Minimum poll interval: wake-ups arrive in between.
-const SHORTEST_POLL: Duration = Duration::from_millis(250);
+const MIN_POLL: Duration = Duration::from_millis(250);
 
 /// Store of a leasehold server.
 #[derive(Debug)]
 pub struct HttpStore {
-    desk: Arc<Desk>,
+    client: Arc<HttpClient>,
     capabilities: Capabilities,
     worker_tag: Option<WorkerTag>,
     locks: HttpLocks,
@@ -43,23 +43,23 @@ impl HttpStore {
     /// Connects to a server, and requests its capabilities.
     pub async fn connect(options: HttpOptions) -> Result<Self> {
         let background = Background::start("leasehold-http")?;
-        let desk = Arc::new(Desk::new(background, Arc::new(Link::new(options)?)));
-        let hello = desk.hello().await?;
+        let client = Arc::new(HttpClient::new(background, Arc::new(Connection::new(options)?)));
+        let hello = client.hello().await?;
         let capabilities = capabilities(&hello);
-        let home = desk.background.handle().clone();
-        let wakes = Arc::new(Wakes::new(desk.link.clone(), home, capabilities.poll));
+        let runtime = client.background.handle().clone();
+        let subscriber = Arc::new(Subscriber::new(client.connection.clone(), runtime, capabilities.poll));
         Ok(Self {
             locks: HttpLocks {
-                desk: desk.clone(),
-                wakes: wakes.clone(),
-                peeks: hello.peeks,
-                forgets: hello.forgets_locks,
+                client: client.clone(),
+                subscriber: subscriber.clone(),
+                supports_peek: hello.peeks,
+                supports_forget: hello.forgets_locks,
             },
-            tasks: hello.tasks.then(|| HttpTasks { desk: desk.clone(), wakes }),
-            docs: hello.docs.then(|| HttpDocs { desk: desk.clone(), capabilities: capabilities.clone() }),
+            tasks: hello.tasks.then(|| HttpTasks { client: client.clone(), subscriber }),
+            docs: hello.docs.then(|| HttpDocs { client: client.clone(), capabilities: capabilities.clone() }),
             worker_tag: hello.worker_tag,
             capabilities,
-            desk,
+            client,
         })
     }
 }
@@ -68,8 +68,8 @@ fn capabilities(hello: &Hello) -> Capabilities {
     Capabilities {
         engine: "http",
         hosts: Hosts::Many,
-        min_ttl: hello.min_ttl.max(SHORTEST_TTL),
-        poll: Duration::from_millis(hello.poll_millis).max(SHORTEST_POLL),
+        min_ttl: hello.min_ttl.max(MIN_TTL),
+        poll: Duration::from_millis(hello.poll_millis).max(MIN_POLL),
         wakes: hello.wakes,
         detects_dead_processes: false,
         // The data survives this process; whether it survives the server is reported by `leasehold
@@ -79,7 +79,7 @@ fn capabilities(hello: &Hello) -> Capabilities {
         queues: hello.queues,
         forgets_locks: hello.forgets_locks,
         grace: Duration::from_millis(hello.grace_millis),
-        ttl: hello.ttl.max(SHORTEST_TTL),
+        ttl: hello.ttl.max(MIN_TTL),
         tasks: hello.task_abilities,
     }
 }
@@ -91,7 +91,7 @@ impl Store for HttpStore {
     }
 
     fn url(&self) -> String {
-        self.desk.link.place().to_owned()
+        self.client.connection.display_url().to_owned()
     }
 
     fn locks(&self) -> &dyn LockStore {
@@ -112,7 +112,7 @@ impl Store for HttpStore {
     }
 
     fn subscribe(&self, to: Recipient, on_notice: OnNotice) -> Subscription {
-        self.locks.wakes.subscribe(to, on_notice)
+        self.locks.subscriber.subscribe(to, on_notice)
     }
 
     async fn notify(&self, _: &[Recipient]) {
@@ -120,6 +120,6 @@ impl Store for HttpStore {
     }
 
     async fn check_health(&self) -> Result<Vec<HealthCheck>> {
-        Ok(health::findings(&self.desk.hello().await?, &self.desk.link.options))
+        Ok(health::check_health(&self.client.hello().await?, &self.client.connection.options))
     }
 }

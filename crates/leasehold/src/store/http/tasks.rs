@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::desk::Desk;
-use super::wakes::Wakes;
+use super::client::HttpClient;
+use super::subscriber::Subscriber;
 use crate::Result;
 use crate::model::{
     Enqueued, FinishedFilter, HeartbeatResult, HeldTask, LeaseTasks, Leased, NewTask, Pause, QueueName,
@@ -17,33 +17,33 @@ use crate::store::{ListTasks, Page, QueueSubscription, TaskStore};
 
 #[derive(Debug)]
 pub(super) struct HttpTasks {
-    pub(super) desk: Arc<Desk>,
-    pub(super) wakes: Arc<Wakes>,
+    pub(super) client: Arc<HttpClient>,
+    pub(super) subscriber: Arc<Subscriber>,
 }
 
 impl HttpTasks {
-    async fn ask<A: serde::Serialize, R: serde::de::DeserializeOwned>(
+    async fn call<A: serde::Serialize, R: serde::de::DeserializeOwned>(
         &self,
-        call: TaskCall,
+        method: TaskCall,
         arguments: &A,
     ) -> Result<R> {
-        self.desk.ask(format!("tasks/{}", call.word()), arguments, call).await
+        self.client.call(format!("tasks/{}", method.word()), arguments, method).await
     }
 }
 
 #[async_trait]
 impl TaskStore for HttpTasks {
     async fn enqueue(&self, new: &[NewTask]) -> Result<Vec<Enqueued>> {
-        let added = self.ask(TaskCall::Enqueue, &(new,)).await?;
+        let added = self.call(TaskCall::Enqueue, &(new,)).await?;
         // Workers of this process need not wait for the notification of the server.
         for new in new {
-            self.wakes.arrived(&new.queue);
+            self.subscriber.notify_queue(&new.queue);
         }
         Ok(added)
     }
 
-    async fn lease(&self, ask: &LeaseTasks) -> Result<Leased> {
-        self.ask(TaskCall::Lease, &(ask,)).await
+    async fn lease(&self, request: &LeaseTasks) -> Result<Leased> {
+        self.call(TaskCall::Lease, &(request,)).await
     }
 
     async fn heartbeat(
@@ -52,66 +52,66 @@ impl TaskStore for HttpTasks {
         held: &[HeldTask],
         ttl: Ttl,
     ) -> Result<Vec<HeartbeatResult>> {
-        self.ask(TaskCall::Heartbeat, &(worker, held, ttl)).await
+        self.call(TaskCall::Heartbeat, &(worker, held, ttl)).await
     }
 
     async fn leave(&self, worker: WorkerId) -> Result<()> {
-        self.ask(TaskCall::Leave, &(worker,)).await
+        self.call(TaskCall::Leave, &(worker,)).await
     }
 
     async fn settle(&self, settle: &[Settle]) -> Result<Vec<Settled>> {
-        self.ask(TaskCall::Settle, &(settle,)).await
+        self.call(TaskCall::Settle, &(settle,)).await
     }
 
     async fn change(&self, id: TaskId, op: &TaskOp) -> Result<Option<(TaskAnswer, Task)>> {
-        self.ask(TaskCall::Change, &(id, op)).await
+        self.call(TaskCall::Change, &(id, op)).await
     }
 
     async fn recover(&self, limit: u32) -> Result<Recovered> {
-        self.ask(TaskCall::Recover, &(limit,)).await
+        self.call(TaskCall::Recover, &(limit,)).await
     }
 
     async fn get(&self, id: TaskId) -> Result<Option<Task>> {
-        self.ask(TaskCall::Get, &(id,)).await
+        self.call(TaskCall::Get, &(id,)).await
     }
 
     async fn keyed(&self, queue: &QueueName, key: &TaskKey) -> Result<Option<Task>> {
-        self.ask(TaskCall::Keyed, &(queue, key)).await
+        self.call(TaskCall::Keyed, &(queue, key)).await
     }
 
-    async fn list(&self, ask: &ListTasks) -> Result<Page<Task>> {
-        self.ask(TaskCall::List, &(ask,)).await
+    async fn list(&self, query: &ListTasks) -> Result<Page<Task>> {
+        self.call(TaskCall::List, &(query,)).await
     }
 
     async fn queues(&self) -> Result<Vec<QueueStatus>> {
-        self.ask(TaskCall::Queues, &()).await
+        self.call(TaskCall::Queues, &()).await
     }
 
     async fn queue(&self, queue: &QueueName) -> Result<Option<QueueStatus>> {
-        self.ask(TaskCall::Queue, &(queue,)).await
+        self.call(TaskCall::Queue, &(queue,)).await
     }
 
     async fn pause(&self, queue: &QueueName, pause: Option<Pause>) -> Result<bool> {
-        self.ask(TaskCall::Pause, &(queue, pause)).await
+        self.call(TaskCall::Pause, &(queue, pause)).await
     }
 
     async fn workers(&self) -> Result<Vec<WorkerStatus>> {
-        self.ask(TaskCall::Workers, &()).await
+        self.call(TaskCall::Workers, &()).await
     }
 
-    async fn archive(&self, which: &FinishedFilter) -> Result<u64> {
-        self.ask(TaskCall::Archive, &(which,)).await
+    async fn archive(&self, filter: &FinishedFilter) -> Result<u64> {
+        self.call(TaskCall::Archive, &(filter,)).await
     }
 
-    async fn purge(&self, which: &FinishedFilter) -> Result<u64> {
-        self.ask(TaskCall::Purge, &(which,)).await
+    async fn purge(&self, filter: &FinishedFilter) -> Result<u64> {
+        self.call(TaskCall::Purge, &(filter,)).await
     }
 
     async fn now(&self) -> Result<Timestamp> {
-        self.ask(TaskCall::Now, &()).await
+        self.call(TaskCall::Now, &()).await
     }
 
     fn arrivals(&self, queues: &[QueueName]) -> QueueSubscription {
-        self.wakes.arrivals(queues)
+        self.subscriber.subscribe_queues(queues)
     }
 }

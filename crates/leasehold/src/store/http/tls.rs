@@ -12,41 +12,41 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem};
 use rustls::{ClientConfig, ConfigBuilder, RootCertStore};
 
-use super::options::{ClientCertificate, HttpOptions};
-use crate::error::{Error, Result, StoreErrorKind};
+use super::options::{ClientCertificate, HttpOptions, misconfigured};
+use crate::Result;
 
-/// Maximum duration of a connection attempt; a slower one is abandoned and retried.
-const CONNECTING: Duration = Duration::from_secs(2);
+/// Timeout of a connection attempt; a slower attempt is abandoned and retried.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Builds the connector. The crypto provider is named here, so that no other part of the program
 /// selects it.
 pub(super) fn connector(options: &HttpOptions) -> Result<HttpsConnector<HttpConnector>> {
-    let roots = if options.tls { trusted(options.ca.as_deref())? } else { RootCertStore::empty() };
+    let roots = if options.tls { trusted_roots(options.ca.as_deref())? } else { RootCertStore::empty() };
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
-        .map_err(|error| wrong("encryption cannot be set up", "please report this").because(error))?
+        .map_err(|error| misconfigured("TLS cannot be set up", "please report this").because(error))?
         .with_root_certificates(roots);
     let config = match &options.client {
         None => config.with_no_client_auth(),
-        Some(files) => proved(config, files)?,
+        Some(files) => with_client_certificate(config, files)?,
     };
     let mut http = HttpConnector::new();
     http.enforce_http(false);
     http.set_nodelay(true);
     http.set_keepalive(Some(Duration::from_secs(30)));
-    http.set_connect_timeout(Some(CONNECTING));
+    http.set_connect_timeout(Some(CONNECT_TIMEOUT));
     let builder = HttpsConnectorBuilder::new().with_tls_config(config);
     let builder = if options.tls { builder.https_only() } else { builder.https_or_http() };
     Ok(builder.enable_http1().wrap_connector(http))
 }
 
 /// Adds the client's own certificate.
-fn proved(
+fn with_client_certificate(
     config: ConfigBuilder<ClientConfig, WantsClientCert>,
     files: &ClientCertificate,
 ) -> Result<ClientConfig> {
     let unreadable = |path: &Path, hint, error: pem::Error| {
-        wrong(&format!("{} cannot be read", path.display()), hint).because(error)
+        misconfigured(&format!("{} cannot be read", path.display()), hint).because(error)
     };
     let hint = "cert names a file with the client's certificate in PEM";
     let chain = CertificateDer::pem_file_iter(&files.cert).and_then(Iterator::collect::<Result<Vec<_>, _>>);
@@ -56,18 +56,18 @@ fn proved(
         PrivateKeyDer::from_pem_file(&files.key).map_err(|error| unreadable(&files.key, hint, error))?;
     config.with_client_auth_cert(chain, key).map_err(|error| {
         let (cert, key) = (files.cert.display(), files.key.display());
-        wrong(&format!("{cert} and {key} cannot be used"), "the key has to be that of the certificate")
+        misconfigured(&format!("{cert} and {key} cannot be used"), "the key must belong to the certificate")
             .because(error)
     })
 }
 
-fn trusted(ca: Option<&Path>) -> Result<RootCertStore> {
+fn trusted_roots(ca: Option<&Path>) -> Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
     match ca {
         Some(path) => {
             let unreadable = |error: rustls::pki_types::pem::Error| {
                 let message = format!("the certificates in {} cannot be read", path.display());
-                wrong(&message, "ca names a file with certificates in PEM").because(error)
+                misconfigured(&message, "ca names a file with certificates in PEM").because(error)
             };
             let found = CertificateDer::pem_file_iter(path).map_err(unreadable)?;
             roots.add_parsable_certificates(found.collect::<Result<Vec<_>, _>>().map_err(unreadable)?);
@@ -78,11 +78,7 @@ fn trusted(ca: Option<&Path>) -> Result<RootCertStore> {
     }
     if roots.is_empty() {
         let hint = "name a file with the certificate to trust: ?ca=/path/ca.pem";
-        return Err(wrong("there is no certificate to trust", hint));
+        return Err(misconfigured("there is no certificate to trust", hint));
     }
     Ok(roots)
-}
-
-fn wrong(message: &str, hint: &str) -> Error {
-    Error::store(StoreErrorKind::Misconfigured, message, hint)
 }

@@ -1,4 +1,4 @@
-//! Who holds is never a matter of what any clock says.
+//! Expiry of leases does not depend on wall clocks.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,8 +7,8 @@ use leasehold::model::{LockName, Outcome, Ttl};
 use leasehold::store::Store;
 use leasehold::testing::Player;
 
-use super::front::{Fate, Front};
-use super::support::{alone, at, new_table};
+use super::fault_proxy::{Action, FaultProxy};
+use super::support::{at, new_table, separate_client};
 
 const HOUR: i64 = 3600;
 const TTL: Duration = Duration::from_millis(1500);
@@ -23,8 +23,8 @@ fn player(store: &Arc<dyn Store>, number: u128) -> Player {
     player
 }
 
-/// Asks until it is granted; gives how long that took.
-async fn until_granted(player: &Player) -> Duration {
+/// Requests the lock until it is granted; returns how long that took.
+async fn wait_until_granted(player: &Player) -> Duration {
     let started = Instant::now();
     while !matches!(player.asks().await, Outcome::Granted(_)) {
         assert!(started.elapsed() < 5 * TTL, "never granted");
@@ -38,11 +38,12 @@ async fn clocks_that_are_hours_apart_change_nothing() {
     let Some(at) = at() else { return };
     for (holders, others) in [(HOUR, -HOUR), (-HOUR, HOUR)] {
         let url = format!("{}&clock=watch", new_table(&at).await);
-        let (front_a, front_b) = (
-            Front::before(&url, move |_| Fate::Redate(holders)).await,
-            Front::before(&url, move |_| Fate::Redate(others)).await,
+        let (proxy_a, proxy_b) = (
+            FaultProxy::before(&url, move |_| Action::Redate(holders)).await,
+            FaultProxy::before(&url, move |_| Action::Redate(others)).await,
         );
-        let (one, two) = (alone(&front_a.url(&url)).await, alone(&front_b.url(&url)).await);
+        let (one, two) =
+            (separate_client(&proxy_a.url(&url)).await, separate_client(&proxy_b.url(&url)).await);
         assert!(
             one.locks()
                 .now()
@@ -54,7 +55,7 @@ async fn clocks_that_are_hours_apart_change_nothing() {
         );
         let (a, b) = (player(&one, 1), player(&two, 2));
         let lease = a.takes().await;
-        // As long as it is renewed, it is held: also past its first end.
+        // A renewed lease stays held beyond its first end.
         let started = Instant::now();
         while started.elapsed() < 2 * TTL {
             b.is_refused().await;
@@ -65,20 +66,20 @@ async fn clocks_that_are_hours_apart_change_nothing() {
         assert!(matches!(a.renews(&lease).await, Outcome::Renewed(_)));
         b.is_refused().await;
         let seen = Instant::now();
-        until_granted(&b).await;
-        assert!(sent.elapsed() >= TTL, "granted while it was held");
+        wait_until_granted(&b).await;
+        assert!(sent.elapsed() >= TTL, "granted while the lock was held");
         assert!(seen.elapsed() < TTL + Duration::from_secs(1), "recovered late: {:?}", seen.elapsed());
         assert!(matches!(a.renews(&lease).await, Outcome::NotHeld(_)));
-        // The token rises however far back the clock is.
+        // The token rises even if the clock is behind.
         assert!(b.record().await.token > lease.token);
     }
 }
 
 #[tokio::test]
-async fn a_waiter_gets_in_after_a_holder_that_died() {
+async fn a_waiter_acquires_after_the_holder_died() {
     let Some(at) = at() else { return };
     let url = new_table(&at).await;
-    let (one, two) = (alone(&url).await, alone(&url).await);
+    let (one, two) = (separate_client(&url).await, separate_client(&url).await);
     player(&one, 1).takes().await;
     drop(one);
     let waiter = leasehold::Leasehold::with_store(two).unwrap();
@@ -92,12 +93,12 @@ async fn a_waiter_gets_in_after_a_holder_that_died() {
     guard.release().await.unwrap();
 }
 
-/// Neither the connection nor the renewals are the caller's runtime's business.
+/// Neither the connection nor the renewals run on the caller's runtime.
 #[tokio::test]
-async fn a_guard_is_kept_while_its_caller_does_not_let_anything_else_happen() {
+async fn a_guard_is_renewed_while_its_caller_blocks_the_runtime() {
     let Some(at) = at() else { return };
     let url = new_table(&at).await;
-    let (one, two) = (alone(&url).await, alone(&url).await);
+    let (one, two) = (separate_client(&url).await, separate_client(&url).await);
     let holder = leasehold::Leasehold::with_store(one).unwrap();
     let guard = holder.lock("lock").ttl(TTL).acquire().await.unwrap();
     let other = player(&two, 2);
@@ -110,85 +111,87 @@ async fn a_guard_is_kept_while_its_caller_does_not_let_anything_else_happen() {
 }
 
 #[tokio::test]
-async fn whoever_has_just_come_cannot_know_without_the_date_and_does_with_it() {
+async fn a_new_client_detects_expiry_only_with_the_date() {
     let Some(at) = at() else { return };
     let url = new_table(&at).await;
     let dated = format!("{url}&clock=date&skew=500ms");
     let watched = format!("{url}&clock=watch");
-    let (holder, watching) = (alone(&dated).await, alone(&watched).await);
+    let (holder, watching) = (separate_client(&dated).await, separate_client(&watched).await);
     player(&holder, 1).takes().await;
     let started = Instant::now();
-    // The same lock, each time by somebody who has never seen it.
+    // Each attempt comes from a client that has never seen the lock.
     let found = loop {
-        let newcomer = player(&alone(&dated).await, 2);
+        let newcomer = player(&separate_client(&dated).await, 2);
         if let Outcome::Granted(lease) = newcomer.asks().await {
             break (newcomer, lease);
         }
-        player(&alone(&watched).await, 3).is_refused().await;
-        assert!(started.elapsed() < TTL + Duration::from_secs(5), "the date does not judge");
+        player(&separate_client(&watched).await, 3).is_refused().await;
+        assert!(started.elapsed() < TTL + Duration::from_secs(5), "the lease never expired by the date");
         tokio::time::sleep(Duration::from_millis(100)).await;
     };
-    assert!(started.elapsed() >= TTL, "granted while it was held");
+    assert!(started.elapsed() >= TTL, "granted while the lock was held");
     player(&watching, 4).is_refused().await;
     let (newcomer, lease) = found;
     newcomer.releases(&lease).await;
 }
 
 #[tokio::test]
-async fn the_date_does_not_judge_before_its_margin_is_over() {
+async fn the_date_expires_no_lease_before_its_margin_has_passed() {
     let Some(at) = at() else { return };
     let url = new_table(&at).await;
     // Two clocks of the service that differ by less than the margin.
-    let front = Front::before(&url, |_| Fate::Redate(3)).await;
-    let dated = format!("{}&clock=date&skew=4s", front.url(&url));
-    let (one, two) = (alone(&format!("{url}&clock=date&skew=4s")).await, alone(&dated).await);
+    let proxy = FaultProxy::before(&url, |_| Action::Redate(3)).await;
+    let dated = format!("{}&clock=date&skew=4s", proxy.url(&url));
+    let (one, two) =
+        (separate_client(&format!("{url}&clock=date&skew=4s")).await, separate_client(&dated).await);
     let (a, b) = (player(&one, 1), player(&two, 2));
     let sent = Instant::now();
     a.takes().await;
-    until_granted(&b).await;
-    assert!(sent.elapsed() >= TTL, "granted while it was held");
+    wait_until_granted(&b).await;
+    assert!(sent.elapsed() >= TTL, "granted while the lock was held");
 }
 
-/// As a cron job does whose last run has crashed: each command looks once and goes.
+/// Like a cron job whose last run crashed: each command queries the lock once and exits.
 #[tokio::test]
-async fn by_default_a_command_that_looks_once_gets_the_lock_of_a_holder_that_died() {
+async fn by_default_a_single_query_acquires_the_lock_of_a_dead_holder() {
     let Some(at) = at() else { return };
     let url = new_table(&at).await;
-    let lease = player(&alone(&url).await, 1).takes().await;
-    // What they see after so many seconds.
+    let lease = player(&separate_client(&url).await, 1).takes().await;
+    // Outcome for a new client after this number of seconds.
     let after = async |seconds: i64| {
-        let front = Front::before(&url, move |_| Fate::Redate(seconds)).await;
-        player(&alone(&front.url(&url)).await, 2).asks().await
+        let proxy = FaultProxy::before(&url, move |_| Action::Redate(seconds)).await;
+        player(&separate_client(&proxy.url(&url)).await, 2).asks().await
     };
-    // Its end, a second for dates in whole seconds, and a margin of 30 s.
+    // One second for dates in whole seconds, and the default skew of 30 s.
     let margin = Duration::from_secs(31);
-    let Outcome::Conflict(conflict) = after(20).await else { panic!("granted before the margin was over") };
-    let told = conflict.holders[0].until;
-    // The refusal says when the lease is over for this process: it has to watch it for its ttl, or to wait for the date.
+    let Outcome::Conflict(conflict) = after(20).await else { panic!("granted before the margin had passed") };
+    let until = conflict.holders[0].until;
+    // The conflict has the time at which this process will regard the lease as expired: after it has
+    // observed the lease for its TTL, or when the date has passed.
     let seen_at = lease.acquired_at.plus(Ttl::from_secs(20));
-    assert!(told > seen_at && told.since(lease.expires_at) <= margin, "{told} of {lease:?}");
+    assert!(until > seen_at && until.since(lease.expires_at) <= margin, "{until} of {lease:?}");
     assert!(matches!(after(40).await, Outcome::Granted(_)), "never recovered");
 }
 
-/// Each process knows the service's time to about a second: that must not decide who comes first.
+/// Each process knows the service's time to about a second, which must not decide the order of waiters.
 #[tokio::test]
-async fn those_who_join_within_a_second_are_served_in_their_order() {
+async fn waiters_that_join_within_a_second_are_granted_in_order() {
     let Some(at) = at() else { return };
     let url = new_table(&at).await;
-    let holder = player(&alone(&url).await, 1);
+    let holder = player(&separate_client(&url).await, 1);
     let lease = holder.takes().await;
     let mut waiters = Vec::new();
     for number in 2..8_u128 {
-        // Clocks of the service that differ, as each process has heard another part of a second.
+        // The clocks of the service differ: each process has observed a different fraction of a second.
         let back = i64::try_from(number % 3).unwrap();
-        let front = Front::before(&url, move |_| Fate::Redate(-back)).await;
-        let waiter = player(&alone(&front.url(&url)).await, number);
+        let proxy = FaultProxy::before(&url, move |_| Action::Redate(-back)).await;
+        let waiter = player(&separate_client(&proxy.url(&url)).await, number);
         waiter.queues().await;
-        waiters.push((waiter, front));
+        waiters.push((waiter, proxy));
     }
     let joined: Vec<_> = waiters.iter().map(|(waiter, _)| waiter.id()).collect();
-    let in_line: Vec<_> = holder.record().await.waiters.iter().map(|ticket| ticket.ask.lease_id).collect();
-    assert_eq!(in_line, joined);
+    let queued: Vec<_> = holder.record().await.waiters.iter().map(|ticket| ticket.ask.lease_id).collect();
+    assert_eq!(queued, joined);
     holder.releases(&lease).await;
     assert!(waiters[0].0.holds().await);
 }

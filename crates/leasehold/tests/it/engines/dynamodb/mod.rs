@@ -1,8 +1,8 @@
-//! `dynamodb://TABLE`: the suite, and what only a service far away can do: lose answers, throttle, have no clock.
+//! Tests of `dynamodb://TABLE`: the conformance suite, lost responses, throttling, and a service without a clock.
 
 mod clock;
+mod fault_proxy;
 mod faults;
-mod front;
 mod race;
 mod suite;
 mod support;

@@ -1,4 +1,4 @@
-//! Two processes, sixteen clients.
+//! Sixteen clients in two processes compete for a lock.
 
 use super::support::{at, new_table};
 
@@ -10,7 +10,7 @@ fn of_sixteen_clients_in_two_processes_one_wins_each_round() {
     one_winner_each(&url);
 }
 
-/// Few turns: whoever waits in the other process learns of its own by asking.
+/// Few rounds: a waiter in the other process detects its grant only by polling.
 #[test]
 fn sixteen_clients_in_two_processes_have_the_lock_one_at_a_time() {
     let Some(url) = url() else { return };

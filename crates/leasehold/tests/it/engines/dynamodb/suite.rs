@@ -1,4 +1,4 @@
-//! The conformance suite and the differential test, on the injected clock.
+//! Conformance suite and differential test, with an injected clock.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use leasehold::testing::{Fixture, agrees_with_the_rules};
 
 use super::support::{at, new_table, options};
 
-/// Two clients of a new table. If the engine is skipped by name, the suite plays against memory instead: the tests are
-/// made by a macro that knows no way out.
+/// Creates two clients of a new table. If the engine is skipped by name, the suite runs against memory
+/// instead, because the tests come from a macro that cannot skip.
 async fn fresh() -> Fixture {
     let clock = crate::engines::support::clock();
     let Some(at) = at() else {

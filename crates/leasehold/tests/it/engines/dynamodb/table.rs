@@ -1,4 +1,4 @@
-//! The table: made, missing, of another kind, forbidden; and what is in it.
+//! Tests of the table: created, missing, with another key, without permission; and its items.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use leasehold::store::dynamodb;
 use leasehold::store::{Cursor, EventRange, ListEvents, ListLocks, Store, StoreUrl, connect, init};
 use leasehold::testing::Player;
 
-use super::front::{Fate, Front};
-use super::support::{alone, at, new_table, new_url, options};
+use super::fault_proxy::{Action, FaultProxy};
+use super::support::{at, new_table, new_url, options, separate_client};
 
-/// The engine's own client, for looking behind the scenes.
+/// Returns the SDK's client, to inspect items directly.
 fn raw(url: &str) -> (Client, String) {
     let options = options(url);
     let config = aws_sdk_dynamodb::Config::builder()
@@ -38,11 +38,11 @@ fn player(store: &Arc<dyn Store>, number: u128, lock: &str) -> Player {
 }
 
 async fn refused(url: &str) -> leasehold::Error {
-    connect(&StoreUrl::parse(url).unwrap()).await.err().expect("it should have been refused")
+    connect(&StoreUrl::parse(url).unwrap()).await.err().expect("the connection should have been rejected")
 }
 
 #[tokio::test]
-async fn a_missing_table_says_how_to_make_it() {
+async fn the_error_for_a_missing_table_says_how_to_create_it() {
     let Some(at) = at() else { return };
     let url = new_url(&at);
     let error = refused(&url).await;
@@ -58,7 +58,7 @@ async fn a_missing_table_says_how_to_make_it() {
 }
 
 #[tokio::test]
-async fn a_table_of_another_kind_is_left_alone() {
+async fn a_table_with_another_key_is_rejected_and_not_changed() {
     let Some(at) = at() else { return };
     for (keys, kind) in [
         (vec!["id"], ScalarAttributeType::S),
@@ -82,33 +82,33 @@ async fn a_table_of_another_kind_is_left_alone() {
         create.send().await.unwrap();
         let error = refused(&url).await;
         assert_eq!(error.code(), "STORE_MISCONFIGURED");
-        assert!(error.to_string().contains("is not one of leasehold's"), "{error}");
+        assert!(error.to_string().contains("is not a table of leasehold"), "{error}");
         assert_eq!(dynamodb::create_table(&options(&url)).await.unwrap_err().code(), "STORE_MISCONFIGURED");
         assert!(items(&url).await.is_empty());
     }
 }
 
 #[tokio::test]
-async fn whoever_may_not_look_at_the_table_can_still_use_it() {
+async fn a_client_without_describe_permission_can_use_the_table() {
     let Some(at) = at() else { return };
     let url = new_table(&at).await;
-    let front = Front::before(&url, |operation| match operation {
-        "DescribeTable" => Fate::Refuse(400, "AccessDeniedException"),
-        _ => Fate::Pass,
+    let proxy = FaultProxy::before(&url, |operation| match operation {
+        "DescribeTable" => Action::Refuse(400, "AccessDeniedException"),
+        _ => Action::Pass,
     })
     .await;
-    let store = alone(&front.url(&url)).await;
+    let store = separate_client(&proxy.url(&url)).await;
     player(&store, 1, "lock").takes().await;
     assert!(
         store.check_health().await.unwrap().iter().any(|finding| finding.detail.contains("AccessDenied"))
     );
-    let front = Front::before(&url, |_| Fate::Refuse(400, "AccessDeniedException")).await;
-    assert_eq!(refused(&front.url(&url)).await.code(), "STORE_NOT_PERMITTED");
+    let proxy = FaultProxy::before(&url, |_| Action::Refuse(400, "AccessDeniedException")).await;
+    assert_eq!(refused(&proxy.url(&url)).await.code(), "STORE_NOT_PERMITTED");
 }
 
-/// In a process of its own, because the environment belongs to all tests of this one.
+/// Runs in a child process, because all tests of this process share its environment.
 #[tokio::test]
-async fn no_credentials_are_told_before_anything_is_asked() {
+async fn missing_credentials_are_reported_before_any_request() {
     const CHILD: &str = "LEASEHOLD_TEST_WITHOUT_CREDENTIALS";
     if let Ok(url) = std::env::var(CHILD) {
         let error = refused(&url).await;
@@ -118,7 +118,7 @@ async fn no_credentials_are_told_before_anything_is_asked() {
         return;
     }
     let Some(at) = at() else { return };
-    let name = "engines::dynamodb::table::no_credentials_are_told_before_anything_is_asked";
+    let name = "engines::dynamodb::table::missing_credentials_are_reported_before_any_request";
     let folder = tempfile::tempdir().unwrap();
     let mut child = std::process::Command::new(std::env::current_exe().unwrap());
     for variable in ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"] {
@@ -126,22 +126,22 @@ async fn no_credentials_are_told_before_anything_is_asked() {
     }
     child.env("AWS_EC2_METADATA_DISABLED", "true").env("HOME", folder.path()).env(CHILD, new_url(&at));
     let output = child.args(["--exact", name]).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && stdout.contains("1 passed"), "{stdout}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn twenty_may_make_it_at_once() {
+async fn twenty_clients_can_create_the_table_at_once() {
     let Some(at) = at() else { return };
     let url = new_url(&at);
-    let making: Vec<_> = (0..20)
+    let calls: Vec<_> = (0..20)
         .map(|_| {
             let options = options(&url);
             tokio::spawn(async move { dynamodb::create_table(&options).await })
         })
         .collect();
-    for made in making {
-        made.await.unwrap().unwrap();
+    for call in calls {
+        call.await.unwrap().unwrap();
     }
     let (client, table) = raw(&url);
     let ttl = client.describe_time_to_live().table_name(table).send().await.unwrap();
@@ -149,10 +149,10 @@ async fn twenty_may_make_it_at_once() {
 }
 
 #[tokio::test]
-async fn people_can_read_an_item() {
+async fn an_item_has_readable_attributes() {
     let Some(at) = at() else { return };
     let url = new_table(&at).await;
-    let store = alone(&url).await;
+    let store = separate_client(&url).await;
     let player = player(&store, 1, "terraform/prod")
         .meta("user", "ada@example.com")
         .meta("client_address", "192.0.2.7");
@@ -168,16 +168,16 @@ async fn people_can_read_an_item() {
     assert_eq!(metadata["user"].as_s().unwrap(), "ada@example.com");
     assert_eq!(metadata["client_address"].as_s().unwrap(), "192.0.2.7");
     player.releases(&lease).await;
-    let [item] = &items(&url).await[..] else { panic!("one item, still") };
+    let [item] = &items(&url).await[..] else { panic!("still one item") };
     assert_eq!(item["status"].as_s().unwrap(), "free");
-    assert!(!item.contains_key("holder") && !item.contains_key("ttl"), "a lock is never cleared away");
+    assert!(!item.contains_key("holder") && !item.contains_key("ttl"), "a lock has no TTL");
 }
 
 #[tokio::test]
-async fn history_moves_out_with_an_end_and_stays_whole_for_as_long() {
+async fn history_moves_out_with_a_ttl_and_stays_complete_until_then() {
     let Some(at) = at() else { return };
     let url = new_table(&at).await;
-    let store = alone(&url).await;
+    let store = separate_client(&url).await;
     let player = player(&store, 1, "lock");
     for _ in 0..12 {
         let lease = player.takes().await;
@@ -185,8 +185,8 @@ async fn history_moves_out_with_an_end_and_stays_whole_for_as_long() {
     }
     let all =
         ListEvents { lock: Some(player.lock.clone()), span: EventRange::After(Cursor::start()), limit: 1000 };
-    let told = store.locks().history(&all).await.unwrap().items;
-    assert_eq!(told.len(), 24);
+    let events = store.locks().history(&all).await.unwrap().items;
+    assert_eq!(events.len(), 24);
     let batches: Vec<_> =
         items(&url).await.into_iter().filter(|item| item["name"].as_s().unwrap() != "lock").collect();
     assert!(batches.len() >= 4, "{}", batches.len());
@@ -195,25 +195,25 @@ async fn history_moves_out_with_an_end_and_stays_whole_for_as_long() {
         let end: u64 = batch["ttl"].as_n().unwrap().parse().unwrap();
         assert!(end.abs_diff(now + 90 * 24 * 3600) < 60, "{end}");
     }
-    // The service clears the oldest away; what is left is told, from either end.
+    // The service deletes the oldest batches; the rest is listed in both directions.
     let (client, table) = raw(&url);
     let mut keys: Vec<_> = batches.iter().map(|batch| batch["name"].clone()).collect();
     keys.sort_by_key(|key| key.as_s().unwrap().clone());
     for key in keys.into_iter().take(2) {
         client.delete_item().table_name(&table).key("name", key).send().await.unwrap();
     }
-    assert_eq!(store.locks().history(&all).await.unwrap().items, told[6..]);
+    assert_eq!(store.locks().history(&all).await.unwrap().items, events[6..]);
     let newest = ListEvents { span: EventRange::Newest, ..all };
     let mut backward = store.locks().history(&newest).await.unwrap().items;
     backward.reverse();
-    assert_eq!(backward, told[6..]);
+    assert_eq!(backward, events[6..]);
 }
 
 #[tokio::test]
-async fn a_list_is_in_order_and_shows_nothing_from_behind_the_scenes() {
+async fn a_list_is_ordered_and_omits_internal_items() {
     let Some(at) = at() else { return };
     let url = new_table(&at).await;
-    let store = alone(&url).await;
+    let store = separate_client(&url).await;
     for number in 0..30_u128 {
         let player = player(&store, number, &format!("lock-{:02}", (number * 7) % 30));
         let lease = player.takes().await;
@@ -224,13 +224,13 @@ async fn a_list_is_in_order_and_shows_nothing_from_behind_the_scenes() {
             }
         }
     }
-    let mut ask = ListLocks { limit: 8, ..ListLocks::default() };
+    let mut query = ListLocks { limit: 8, ..ListLocks::default() };
     let mut names = Vec::new();
     loop {
-        let page = store.locks().list(&ask).await.unwrap();
+        let page = store.locks().list(&query).await.unwrap();
         names.extend(page.items.into_iter().map(|record| record.name.to_string()));
         match page.next {
-            Some(next) => ask.after = Some(next),
+            Some(next) => query.after = Some(next),
             None => break,
         }
     }
@@ -238,16 +238,16 @@ async fn a_list_is_in_order_and_shows_nothing_from_behind_the_scenes() {
 }
 
 #[tokio::test]
-async fn the_doctor_has_something_to_say() {
+async fn health_checks_report_a_disabled_ttl() {
     let Some(at) = at() else { return };
     let url = new_table(&at).await;
-    let findings = alone(&url).await.check_health().await.unwrap();
+    let findings = separate_client(&url).await.check_health().await.unwrap();
     let concerns: Vec<_> = findings.iter().filter_map(|finding| finding.concern.as_ref()).collect();
     assert!(concerns.is_empty(), "{concerns:?}");
     let detail = |name: &str| &findings.iter().find(|finding| finding.name == name).expect(name).detail;
     assert!(detail("table").starts_with("active, on demand"), "{}", detail("table"));
     assert!(detail("lease clock").ends_with("agrees with the service's"), "{}", detail("lease clock"));
-    // A table that somebody made by hand.
+    // A table without TTL, as if created by hand.
     let (client, table) = raw(&url);
     let off =
         aws_sdk_dynamodb::types::TimeToLiveSpecification::builder().attribute_name("ttl").enabled(false);
@@ -258,7 +258,7 @@ async fn the_doctor_has_something_to_say() {
         .send()
         .await
         .unwrap();
-    let findings = alone(&url).await.check_health().await.unwrap();
+    let findings = separate_client(&url).await.check_health().await.unwrap();
     let codes: Vec<_> =
         findings.iter().filter_map(|finding| finding.concern.as_ref()).map(|c| c.code).collect();
     assert_eq!(codes, ["DYNAMODB_TTL_OFF"]);

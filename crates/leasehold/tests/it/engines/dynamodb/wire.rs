@@ -2,7 +2,7 @@
 
 use leasehold::model::Ttl;
 
-use super::support::{alone, at, new_table};
+use super::support::{at, new_table, separate_client};
 use crate::engines::proxy::Proxy;
 use crate::engines::wire::{self, Lab};
 
@@ -11,8 +11,8 @@ async fn lab() -> Option<Lab> {
     let (before, rest) = url.split_once("endpoint=http://").expect("the tests' URL has an endpoint");
     let (host, after) = rest.split_once('&').unwrap_or((rest, ""));
     let proxy = Proxy::before(host.parse().unwrap());
-    let through = alone(&format!("{before}endpoint=http://{}&{after}", proxy.address())).await;
-    Some(Lab { proxy, through, straight: alone(&url).await })
+    let through = separate_client(&format!("{before}endpoint=http://{}&{after}", proxy.address())).await;
+    Some(Lab { proxy, through, straight: separate_client(&url).await })
 }
 
 #[tokio::test]

@@ -1,36 +1,42 @@
-//! Creation of the client, and the check of the table.
+//! Opens the client and the table, and reads the service's time from every response.
 
 use std::time::Duration;
 
 use aws_config::{BehaviorVersion, Region};
 use aws_sdk_dynamodb::Client;
-use aws_sdk_dynamodb::config::ProvideCredentials;
+use aws_sdk_dynamodb::config::interceptors::BeforeDeserializationInterceptorContextRef;
 use aws_sdk_dynamodb::config::retry::RetryConfig;
 use aws_sdk_dynamodb::config::timeout::TimeoutConfig;
+use aws_sdk_dynamodb::config::{ConfigBag, Intercept, ProvideCredentials, RuntimeComponents};
+use aws_sdk_dynamodb::error::BoxError;
+use aws_sdk_dynamodb::primitives::{DateTime, DateTimeFormat};
 use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
 
-use super::dates::Dates;
-use super::docs::DynamoDbDocs;
+use super::documents::DynamoDbDocs;
+use super::error::{NO_CREDENTIALS, with_cause};
 use super::options::{DynamoDbOptions, Judge};
 use super::table;
-use super::trouble::{NO_CREDENTIALS, caused};
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::store::background::Background;
+use crate::store::dates::Dates;
 use crate::store::{BootInstant, Cas, LeaseObservations, Store};
 
 /// Timeout of one attempt.
-const ATTEMPT: Duration = Duration::from_millis(1500);
+const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(1500);
 /// Timeout of all attempts of one request together; slightly less than the deadline of a call.
-const ALL_ATTEMPTS: Duration = Duration::from_millis(4800);
+const REQUEST_TIMEOUT: Duration = Duration::from_millis(4800);
 /// Timeout for finding credentials, which may take several requests over the network.
-const FINDING_CREDENTIALS: Duration = Duration::from_secs(20);
+const CREDENTIALS_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Opens the table that the options name. The table must exist: it costs money, so a mistyped name
 /// must not create one.
 pub async fn connect(options: DynamoDbOptions) -> Result<impl Store> {
     let background = Background::start("leasehold-dynamodb")?;
-    let sights =
-        if options.alone { LeaseObservations::default() } else { LeaseObservations::of_this_process() };
+    let observations = if options.separate_observations {
+        LeaseObservations::default()
+    } else {
+        LeaseObservations::of_this_process()
+    };
     let docs = background
         .run(async move {
             let docs = open(options).await?;
@@ -38,14 +44,14 @@ pub async fn connect(options: DynamoDbOptions) -> Result<impl Store> {
             if matches!(docs.options.judge, Judge::Date { .. }) && docs.dates.told(BootInstant::now()).is_none() {
                 return Err(Error::store(
                     StoreErrorKind::Misconfigured,
-                    "the answers of this endpoint have no Date, by which the end of leases is judged",
-                    "let the proxy in between pass the header on, or write clock=watch for all clients of this table",
+                    "the responses of this endpoint have no Date header, which decides whether a lease has expired",
+                    "let the proxy pass the header on, or set clock=watch for all clients of this table",
                 ));
             }
             Ok(docs)
         })
         .await?;
-    Ok(Cas::on(background, docs, sights))
+    Ok(Cas::on(background, docs, observations))
 }
 
 /// Creates the table, billed on demand, and waits until it can be used. Does nothing if the table
@@ -70,7 +76,7 @@ async fn open(options: DynamoDbOptions) -> Result<DynamoDbDocs> {
     if config.region().is_none() {
         return Err(Error::store(
             StoreErrorKind::Misconfigured,
-            format!("which region is the DynamoDB table '{}' in?", options.table),
+            format!("no AWS region is set for the DynamoDB table '{}'", options.table),
             "write dynamodb://TABLE?region=eu-west-1, or set AWS_REGION",
         ));
     }
@@ -81,9 +87,9 @@ async fn open(options: DynamoDbOptions) -> Result<DynamoDbDocs> {
         .with_initial_backoff(Duration::from_millis(50))
         .with_max_backoff(Duration::from_secs(1));
     let timeouts = TimeoutConfig::builder()
-        .connect_timeout(ATTEMPT)
-        .operation_attempt_timeout(ATTEMPT)
-        .operation_timeout(ALL_ATTEMPTS)
+        .connect_timeout(ATTEMPT_TIMEOUT)
+        .operation_attempt_timeout(ATTEMPT_TIMEOUT)
+        .operation_timeout(REQUEST_TIMEOUT)
         .build();
     let mut config = aws_sdk_dynamodb::config::Builder::from(&config)
         .retry_config(retries)
@@ -102,9 +108,30 @@ async fn find_credentials(config: &aws_config::SdkConfig) -> Result<()> {
     let Some(provider) = config.credentials_provider() else {
         return Err(Error::store(StoreErrorKind::Misconfigured, message(), NO_CREDENTIALS));
     };
-    match tokio::time::timeout(FINDING_CREDENTIALS, provider.provide_credentials()).await {
+    match tokio::time::timeout(CREDENTIALS_TIMEOUT, provider.provide_credentials()).await {
         Ok(Ok(_)) => Ok(()),
-        Ok(Err(error)) => Err(caused(StoreErrorKind::Misconfigured, message(), NO_CREDENTIALS, &error)),
-        Err(late) => Err(caused(StoreErrorKind::Misconfigured, message(), NO_CREDENTIALS, &late)),
+        Ok(Err(error)) => Err(with_cause(StoreErrorKind::Misconfigured, message(), NO_CREDENTIALS, &error)),
+        Err(elapsed) => Err(with_cause(StoreErrorKind::Misconfigured, message(), NO_CREDENTIALS, &elapsed)),
+    }
+}
+
+/// Observes the `Date` header of every response of every call.
+impl Intercept for Dates {
+    fn name(&self) -> &'static str {
+        "leasehold-dates"
+    }
+
+    fn read_before_deserialization(
+        &self,
+        context: &BeforeDeserializationInterceptorContextRef<'_>,
+        _components: &RuntimeComponents,
+        _config: &mut ConfigBag,
+    ) -> Result<(), BoxError> {
+        let date = context.response().headers().get("date");
+        let date = date.and_then(|date| DateTime::from_str(date, DateTimeFormat::HttpDate).ok());
+        if let Some(date) = date {
+            self.hear(date.secs(), BootInstant::now());
+        }
+        Ok(())
     }
 }

@@ -19,43 +19,45 @@ use crate::store::BootInstant;
 
 /// Observed renewals and tickets, and the time of their first observation.
 #[derive(Debug, Clone, Default)]
-pub struct LeaseObservations(Arc<Mutex<Memory>>);
+pub struct LeaseObservations(Arc<Mutex<Observations>>);
 
 /// Two generations of observations: entries that were not used for long are dropped, which only
 /// delays the expiry of their leases.
 #[derive(Debug, Default)]
-struct Memory {
-    young: HashMap<Sight, BootInstant>,
-    old: HashMap<Sight, BootInstant>,
+struct Observations {
+    young: HashMap<Observed, BootInstant>,
+    old: HashMap<Observed, BootInstant>,
 }
 
+/// Observed entry of a lock's document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Sight {
+enum Observed {
     /// One grant or renewal of one lease.
-    Lease { id: LeaseId, token: Token, sign: u64 },
+    Lease { id: LeaseId, token: Token, renewal: u64 },
     /// One refresh of one ticket.
     Ticket { id: LeaseId, until: Timestamp },
 }
 
 /// Maximum number of observations per generation.
-const MAX_SIGHTS: usize = 32 * 1024;
+const MAX_OBSERVATIONS: usize = 32 * 1024;
 
 impl LeaseObservations {
     /// Returns the observations of this process, shared by all its stores.
     pub fn of_this_process() -> Self {
-        static SEEN: LazyLock<LeaseObservations> = LazyLock::new(LeaseObservations::default);
-        SEEN.clone()
+        static OBSERVED: LazyLock<LeaseObservations> = LazyLock::new(LeaseObservations::default);
+        OBSERVED.clone()
     }
 
     /// Records the leases and tickets of this document as seen at `at`, which must not be before the
     /// document arrived.
-    pub(super) fn see(&self, doc: &LockDoc, at: BootInstant) {
-        let mut memory = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn observe(&self, doc: &LockDoc, at: BootInstant) {
+        let mut observations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for lease in &doc.record.holders {
-            memory.since(Sight::lease(doc, lease.ask.lease_id, lease.token), at);
+            observations.first_seen(Observed::lease(doc, lease.ask.lease_id, lease.token), at);
         }
         for ticket in &doc.record.waiters {
-            memory.since(Sight::Ticket { id: ticket.ask.lease_id, until: ticket.expires_at }, at);
+            observations
+                .first_seen(Observed::Ticket { id: ticket.ask.lease_id, until: ticket.expires_at }, at);
         }
     }
 
@@ -69,46 +71,45 @@ impl LeaseObservations {
         past: Option<Timestamp>,
         at: BootInstant,
     ) -> Timestamp {
-        let mut memory = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut observations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_past = |time: Timestamp| past.is_some_and(|past| time <= past);
         let steal_after = match op {
             Some(LockOp::Acquire(acquire)) => acquire.steal_after,
             _ => None,
         };
-        let (mut now, mut leases, mut tickets) = (about, Bounds::default(), Bounds::default());
+        let (mut now, mut leases, mut tickets) = (about, TimeBounds::default(), TimeBounds::default());
         for lease in &doc.record.holders {
-            let seen = at.after(memory.since(Sight::lease(doc, lease.ask.lease_id, lease.token), at));
+            let seen =
+                at.after(observations.first_seen(Observed::lease(doc, lease.ask.lease_id, lease.token), at));
             // The lease was written before now, so the current time is later than its date: time does
             // not go back within a record.
             now = now.max(next(lease.renewed_at));
-            let lasts = lease.expires_at.since(lease.renewed_at);
-            let is_over = outlasts(seen, lasts) || is_past(lease.expires_at);
-            leases.put(lease.expires_at, is_over);
-            if let Some(after) = steal_after.filter(|_| !is_over && lease.status != Status::Released) {
+            let duration = lease.expires_at.since(lease.renewed_at);
+            let has_expired = has_lasted(seen, duration) || is_past(lease.expires_at);
+            leases.add(lease.expires_at, has_expired);
+            if let Some(after) = steal_after.filter(|_| !has_expired && lease.status != Status::Released) {
                 let stale_at = lease.renewed_at.plus(after);
-                leases.put(stale_at, outlasts(seen, after.as_duration()) || is_past(stale_at));
+                leases.add(stale_at, has_lasted(seen, after.as_duration()) || is_past(stale_at));
             }
         }
         for ticket in &doc.record.waiters {
             // A clock difference of a second must not let a new waiter overtake earlier ones.
             now = now.max(ticket.since);
-            let sight = Sight::Ticket { id: ticket.ask.lease_id, until: ticket.expires_at };
-            let seen = at.after(memory.since(sight, at));
-            let is_over = outlasts(seen, ticket.patience.as_duration()) || is_past(ticket.expires_at);
-            tickets.put(ticket.expires_at, is_over);
+            let observed = Observed::Ticket { id: ticket.ask.lease_id, until: ticket.expires_at };
+            let seen = at.after(observations.first_seen(observed, at));
+            let has_expired = has_lasted(seen, ticket.patience.as_duration()) || is_past(ticket.expires_at);
+            tickets.add(ticket.expires_at, has_expired);
         }
-        // A ticket is only a place in the queue: leases are applied last and so decide. Among the
+        // A ticket is only a position in the queue: leases are applied last and so decide. Among the
         // bounds of leases, the safe one is applied last: if not every expired lease can end without
         // ending one that has not expired, the expired one must wait.
-        leases.fit(tickets.fit(now))
+        leases.clamp(tickets.clamp(now))
     }
-}
 
-impl LeaseObservations {
     /// Returns the time, on the clock of `about`, at which this process will regard a lease as ended
     /// that it does not regard as ended yet, if nothing changes: when it has observed the lease for
     /// its whole duration, or when the date is past the lease's end by the margin.
-    pub(super) fn over_at(
+    pub(super) fn known_expiry(
         &self,
         doc: &LockDoc,
         lease: &Lease,
@@ -116,63 +117,64 @@ impl LeaseObservations {
         past: Option<Timestamp>,
         at: BootInstant,
     ) -> Timestamp {
-        let mut memory = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let seen = at.after(memory.since(Sight::lease(doc, lease.ask.lease_id, lease.token), at));
-        let lasts = lease.expires_at.since(lease.renewed_at);
-        let left = (lasts + lasts / 1000).saturating_sub(seen);
+        let mut observations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen =
+            at.after(observations.first_seen(Observed::lease(doc, lease.ask.lease_id, lease.token), at));
+        let duration = lease.expires_at.since(lease.renewed_at);
+        let left = (duration + duration / 1000).saturating_sub(seen);
         let watched = later(about, left);
         let dated = past.map(|past| later(lease.expires_at, about.since(past)));
         dated.map_or(watched, |dated| dated.min(watched)).max(lease.expires_at)
     }
 }
 
-impl Memory {
+impl Observations {
     /// Returns the first observation of this entry; `at` if the entry is new.
-    fn since(&mut self, sight: Sight, at: BootInstant) -> BootInstant {
-        if let Some(since) = self.young.get(&sight) {
+    fn first_seen(&mut self, observed: Observed, at: BootInstant) -> BootInstant {
+        if let Some(since) = self.young.get(&observed) {
             return *since;
         }
-        if self.young.len() >= MAX_SIGHTS {
+        if self.young.len() >= MAX_OBSERVATIONS {
             self.old = std::mem::take(&mut self.young);
         }
-        let since = self.old.remove(&sight).unwrap_or(at);
-        self.young.insert(sight, since);
+        let since = self.old.remove(&observed).unwrap_or(at);
+        self.young.insert(observed, since);
         since
     }
 }
 
-impl Sight {
+impl Observed {
     fn lease(doc: &LockDoc, id: LeaseId, token: Token) -> Self {
-        Self::Lease { id, token, sign: doc.sign(token) }
+        Self::Lease { id, token, renewal: doc.renewal(token) }
     }
 }
 
 /// Whether a lease that has been observed for `seen` has expired. Clocks differ in speed by far less
 /// than a thousandth.
-fn outlasts(seen: Duration, lasts: Duration) -> bool {
-    seen >= lasts + lasts / 1000
+fn has_lasted(seen: Duration, duration: Duration) -> bool {
+    seen >= duration + duration / 1000
 }
 
 /// Bounds of the time to apply an operation at.
 #[derive(Default)]
-struct Bounds {
+struct TimeBounds {
     /// Earliest allowed time.
-    least: Option<Timestamp>,
+    not_before: Option<Timestamp>,
     /// Time that must not be reached.
     before: Option<Timestamp>,
 }
 
-impl Bounds {
-    fn put(&mut self, end: Timestamp, is_over: bool) {
-        if is_over {
-            self.least = self.least.max(Some(end));
+impl TimeBounds {
+    fn add(&mut self, end: Timestamp, has_expired: bool) {
+        if has_expired {
+            self.not_before = self.not_before.max(Some(end));
         } else {
             self.before = Some(self.before.map_or(end, |before| before.min(end)));
         }
     }
 
-    fn fit(&self, now: Timestamp) -> Timestamp {
-        let now = self.least.map_or(now, |least| now.max(least));
+    fn clamp(&self, now: Timestamp) -> Timestamp {
+        let now = self.not_before.map_or(now, |not_before| now.max(not_before));
         self.before.map_or(now, |before| now.min(previous(before)))
     }
 }
@@ -206,7 +208,7 @@ mod tests {
     fn acquire(number: u128) -> LockOp {
         let ask = Ask {
             lease_id: LeaseId::from_uuid(Uuid::from_u128(number)),
-            holder: Holder::new("somebody").unwrap(),
+            holder: Holder::new("holder").unwrap(),
             mode: Mode::Shared,
             slots: Slots::default(),
             priority: Priority::default(),
@@ -221,7 +223,7 @@ mod tests {
         Timestamp::from_micros(seconds * 1_000_000)
     }
 
-    fn moment(seconds: u64) -> BootInstant {
+    fn instant(seconds: u64) -> BootInstant {
         BootInstant::from_micros(seconds * 1_000_000)
     }
 
@@ -232,69 +234,69 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_over_when_it_was_seen_for_its_whole_duration_and_not_before() {
-        let (sights, doc) = (LeaseObservations::default(), held_since(time(1000)));
-        sights.see(&doc, moment(50));
-        let now = |about, at| sights.now_for(&doc, None, time(about), None, at);
+    fn a_lease_expires_after_it_was_seen_for_its_whole_duration_and_not_before() {
+        let (observations, doc) = (LeaseObservations::default(), held_since(time(1000)));
+        observations.observe(&doc, instant(50));
+        let now = |about, at| observations.now_for(&doc, None, time(about), None, at);
         // Independent of the wall clocks.
-        assert!(now(9_999, moment(51)) < time(1010));
-        assert!(now(1, moment(59)) < time(1010));
-        assert!(now(9_999, moment(60)) < time(1010), "clocks may differ in speed");
-        assert!(now(1, moment(61)) >= time(1010));
-        assert_eq!(now(1005, moment(51)), time(1005), "and yet they are believed where it does no harm");
+        assert!(now(9_999, instant(51)) < time(1010));
+        assert!(now(1, instant(59)) < time(1010));
+        assert!(now(9_999, instant(60)) < time(1010), "clocks may differ in speed");
+        assert!(now(1, instant(61)) >= time(1010));
+        assert_eq!(now(1005, instant(51)), time(1005), "the wall clock is used where it does no harm");
     }
 
     #[test]
-    fn a_sign_of_life_begins_it_anew_even_if_it_says_the_same_times() {
-        let (sights, mut doc) = (LeaseObservations::default(), held_since(time(1000)));
-        sights.see(&doc, moment(50));
+    fn a_renewal_restarts_the_observation_even_with_the_same_times() {
+        let (observations, mut doc) = (LeaseObservations::default(), held_since(time(1000)));
+        observations.observe(&doc, instant(50));
         doc.apply(&acquire(1), time(1000)); // By a clock that stands still.
-        assert!(sights.now_for(&doc, None, time(9_999), None, moment(61)) < time(1010));
+        assert!(observations.now_for(&doc, None, time(9_999), None, instant(61)) < time(1010));
         let token = doc.record.token;
         let renew =
             LockOp::Renew(Renew { lease_id: LeaseId::from_uuid(Uuid::from_u128(1)), token, ttl: None });
         assert!(matches!(doc.apply(&renew, time(1000)).outcome, Outcome::Renewed(_)));
-        assert!(sights.now_for(&doc, None, time(9_999), None, moment(71)) < time(1010));
-        assert!(sights.now_for(&doc, None, time(9_999), None, moment(82)) >= time(1010));
+        assert!(observations.now_for(&doc, None, time(9_999), None, instant(71)) < time(1010));
+        assert!(observations.now_for(&doc, None, time(9_999), None, instant(82)) >= time(1010));
     }
 
     #[test]
-    fn somebody_elses_sign_of_life_does_not() {
-        let (sights, mut doc) = (LeaseObservations::default(), held_since(time(1000)));
-        sights.see(&doc, moment(50));
+    fn a_renewal_of_another_lease_does_not_restart_the_observation() {
+        let (observations, mut doc) = (LeaseObservations::default(), held_since(time(1000)));
+        observations.observe(&doc, instant(50));
         doc.apply(&acquire(2), time(1005));
-        let now = sights.now_for(&doc, None, time(1006), None, moment(61));
+        let now = observations.now_for(&doc, None, time(1006), None, instant(61));
         assert!(time(1010) <= now && now < time(1015), "{now:#}");
     }
 
     #[test]
-    fn what_is_over_waits_if_it_cannot_end_without_what_is_not() {
-        let (sights, mut doc) = (LeaseObservations::default(), held_since(time(5000)));
-        sights.see(&doc, moment(50));
+    fn an_expired_lease_is_kept_if_ending_it_would_end_one_that_has_not_expired() {
+        let (observations, mut doc) = (LeaseObservations::default(), held_since(time(5000)));
+        observations.observe(&doc, instant(50));
         doc.apply(&acquire(2), time(1000)); // An hour behind.
-        let now = sights.now_for(&doc, None, time(9_999), None, moment(61));
+        let now = observations.now_for(&doc, None, time(9_999), None, instant(61));
         assert!(now < time(1010), "{now:#}");
     }
 
     #[test]
-    fn a_date_that_is_past_for_certain_needs_no_watching() {
-        let (sights, doc) = (LeaseObservations::default(), held_since(time(1000)));
-        let now = |past| sights.now_for(&doc, None, time(1020), Some(time(past)), moment(50));
+    fn an_end_before_the_lower_bound_needs_no_observation() {
+        let (observations, doc) = (LeaseObservations::default(), held_since(time(1000)));
+        let now = |past| observations.now_for(&doc, None, time(1020), Some(time(past)), instant(50));
         assert!(now(1009) < time(1010));
         assert!(now(1010) >= time(1010));
     }
 
     #[test]
-    fn memory_is_bounded_and_forgetting_is_safe() {
-        let (sights, doc) = (LeaseObservations::default(), held_since(time(1000)));
-        sights.see(&doc, moment(50));
-        let mut memory = sights.0.lock().unwrap();
-        for number in 0..3 * MAX_SIGHTS as u64 {
+    fn the_number_of_observations_is_bounded_and_dropping_them_is_safe() {
+        let (observations, doc) = (LeaseObservations::default(), held_since(time(1000)));
+        observations.observe(&doc, instant(50));
+        let mut inner = observations.0.lock().unwrap();
+        for number in 0..3 * MAX_OBSERVATIONS as u64 {
             let id = LeaseId::from_uuid(Uuid::from_u128(u128::from(number) + 10));
-            memory.since(Sight::Ticket { id, until: time(number) }, moment(55));
+            inner.first_seen(Observed::Ticket { id, until: time(number) }, instant(55));
         }
-        assert!(memory.young.len() + memory.old.len() <= 2 * MAX_SIGHTS);
-        drop(memory);
-        assert!(sights.now_for(&doc, None, time(9_999), None, moment(70)) < time(1010));
+        assert!(inner.young.len() + inner.old.len() <= 2 * MAX_OBSERVATIONS);
+        drop(inner);
+        assert!(observations.now_for(&doc, None, time(9_999), None, instant(70)) < time(1010));
     }
 }

@@ -1,4 +1,4 @@
-//! A front before the emulator that does what networks and services do: lose answers, send others, hold them up.
+//! HTTP proxy in proxy of the emulator that injects faults: lost, replaced and delayed responses.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -7,57 +7,57 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
-/// What becomes of one request.
+/// What the proxy does with one request.
 #[derive(Debug, Clone)]
-pub(super) enum Fate {
-    /// It is passed on, and so is its answer.
+pub(super) enum Action {
+    /// Forwards the request and its response.
     Pass,
-    /// It is passed on, and its answer is lost.
-    LoseAnswer,
-    /// It is held back for so long, whoever waits for it, and then passed on.
+    /// Forwards the request, and drops its response.
+    LoseResponse,
+    /// Forwards the request after this delay, even if the client has gone.
     HoldBack(Duration),
-    /// It is answered here: a status, and an error of the service as `Name: what it says`.
+    /// Responds without forwarding: a status, and an error of the service as `Name: message`.
     Refuse(u16, &'static str),
-    /// It is passed on, and its answer says that it is so many seconds later.
+    /// Forwards the request, and moves the `Date` of the response by this number of seconds.
     Redate(i64),
 }
 
-/// The front. It ends with the test.
-pub(super) struct Front {
+/// Fault-injecting proxy. It stops with the test.
+pub(super) struct FaultProxy {
     pub(super) port: u16,
-    /// How many requests have come, of any kind.
+    /// Number of requests of any kind.
     pub(super) requests: Arc<AtomicU32>,
 }
 
-type Decide = Arc<dyn Fn(&str) -> Fate + Send + Sync>;
+type Decide = Arc<dyn Fn(&str) -> Action + Send + Sync>;
 
-impl Front {
-    /// Stands before the endpoint of `url`; `decide` is given the operation's name.
-    pub(super) async fn before(url: &str, decide: impl Fn(&str) -> Fate + Send + Sync + 'static) -> Self {
+impl FaultProxy {
+    /// Starts a proxy for the endpoint of `url`; `decide` gets the name of the operation.
+    pub(super) async fn before(url: &str, decide: impl Fn(&str) -> Action + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (port, requests) = (listener.local_addr().unwrap().port(), Arc::<AtomicU32>::default());
-        let (back, count): (_, _) = (host(url).to_owned(), requests.clone());
+        let (endpoint, count) = (host(url).to_owned(), requests.clone());
         let decide: Decide = Arc::new(decide);
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                let (back, decide, count) = (back.clone(), decide.clone(), count.clone());
-                tokio::spawn(async move { drop(serve(client, &back, &decide, &count).await) });
+                let (endpoint, decide, count) = (endpoint.clone(), decide.clone(), count.clone());
+                tokio::spawn(async move { drop(serve(client, &endpoint, &decide, &count).await) });
             }
         });
         Self { port, requests }
     }
 
-    /// The same table through this front.
+    /// Returns the URL of the same table through this proxy.
     pub(super) fn url(&self, url: &str) -> String {
         url.replace(host(url), &format!("127.0.0.1:{}", self.port))
     }
 }
 
-/// Once, at the first request for this operation.
-pub(super) fn once(operation: &'static str, fate: Fate) -> impl Fn(&str) -> Fate + Send + Sync {
+/// Applies the action to the first request for this operation, and forwards all others.
+pub(super) fn once(operation: &'static str, fate: Action) -> impl Fn(&str) -> Action + Send + Sync {
     let done = AtomicBool::new(false);
-    move |asked| {
-        if asked == operation && !done.swap(true, Ordering::SeqCst) { fate.clone() } else { Fate::Pass }
+    move |requested| {
+        if requested == operation && !done.swap(true, Ordering::SeqCst) { fate.clone() } else { Action::Pass }
     }
 }
 
@@ -66,8 +66,8 @@ fn host(url: &str) -> &str {
     rest.split('&').next().unwrap()
 }
 
-async fn serve(client: TcpStream, back: &str, decide: &Decide, count: &AtomicU32) -> std::io::Result<()> {
-    let server = TcpStream::connect(back).await?;
+async fn serve(client: TcpStream, endpoint: &str, decide: &Decide, count: &AtomicU32) -> std::io::Result<()> {
+    let server = TcpStream::connect(endpoint).await?;
     for stream in [&client, &server] {
         stream.set_nodelay(true)?;
     }
@@ -79,10 +79,11 @@ async fn serve(client: TcpStream, back: &str, decide: &Decide, count: &AtomicU32
         let operation = target.and_then(|line| line.rsplit('.').next()).unwrap_or_default().trim();
         let fate = decide(operation);
         match &fate {
-            Fate::HoldBack(time) => {
+            Action::HoldBack(time) => {
                 let time = *time;
-                // A lost caller does not call its request back.
-                let (mut server, head, body) = (TcpStream::connect(back).await?, head.clone(), body.clone());
+                // The request is forwarded even if its caller has gone.
+                let (mut server, head, body) =
+                    (TcpStream::connect(endpoint).await?, head.clone(), body.clone());
                 let passed = tokio::spawn(async move {
                     tokio::time::sleep(time).await;
                     server.write_all(head.as_bytes()).await?;
@@ -94,10 +95,10 @@ async fn serve(client: TcpStream, back: &str, decide: &Decide, count: &AtomicU32
                 client.get_mut().write_all(&body).await?;
                 continue;
             }
-            Fate::Refuse(status, error) => {
-                let (name, says) = error.split_once(": ").unwrap_or((error, "no"));
+            Action::Refuse(status, error) => {
+                let (name, text) = error.split_once(": ").unwrap_or((error, "no"));
                 let body =
-                    format!(r#"{{"__type":"com.amazonaws.dynamodb.v20120810#{name}","message":"{says}"}}"#);
+                    format!(r#"{{"__type":"com.amazonaws.dynamodb.v20120810#{name}","message":"{text}"}}"#);
                 let head = format!(
                     "HTTP/1.1 {status} X\r\ncontent-type: application/x-amz-json-1.0\r\ncontent-length: {}\r\n\r\n",
                     body.len()
@@ -105,14 +106,14 @@ async fn serve(client: TcpStream, back: &str, decide: &Decide, count: &AtomicU32
                 client.get_mut().write_all((head + &body).as_bytes()).await?;
                 continue;
             }
-            Fate::Pass | Fate::LoseAnswer | Fate::Redate(_) => {}
+            Action::Pass | Action::LoseResponse | Action::Redate(_) => {}
         }
         server.get_mut().write_all(head.as_bytes()).await?;
         server.get_mut().write_all(&body).await?;
         let (head, body) = message(&mut server).await?;
         let head = match fate {
-            Fate::LoseAnswer => return Ok(()),
-            Fate::Redate(seconds) => redated(&head, seconds),
+            Action::LoseResponse => return Ok(()),
+            Action::Redate(seconds) => with_date(&head, seconds),
             _ => head,
         };
         client.get_mut().write_all(head.as_bytes()).await?;
@@ -120,7 +121,7 @@ async fn serve(client: TcpStream, back: &str, decide: &Decide, count: &AtomicU32
     }
 }
 
-/// One message: its head with the empty line, and its body.
+/// Reads one message: its head including the empty line, and its body.
 async fn message(from: &mut BufReader<TcpStream>) -> std::io::Result<(String, Vec<u8>)> {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
@@ -137,17 +138,17 @@ async fn message(from: &mut BufReader<TcpStream>) -> std::io::Result<(String, Ve
     Ok((head, body))
 }
 
-fn redated(head: &str, seconds: i64) -> String {
+fn with_date(head: &str, seconds: i64) -> String {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
-    let then = aws_date(i64::try_from(now).unwrap() + seconds);
+    let then = http_date(i64::try_from(now).unwrap() + seconds);
     let lines = head.split_inclusive("\r\n").map(|line| {
         if line.to_lowercase().starts_with("date:") { format!("date: {then}\r\n") } else { line.to_owned() }
     });
     lines.collect()
 }
 
-/// As HTTP writes it.
-fn aws_date(seconds: i64) -> String {
+/// Formats a date for an HTTP header.
+fn http_date(seconds: i64) -> String {
     let days = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
     let months = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     let text =

@@ -6,10 +6,10 @@ use aws_sdk_dynamodb::error::{BuildError, ProvideErrorMetadata, SdkError};
 
 use crate::error::{Error, StoreErrorKind};
 
-/// Cause as far as it may be shown: the answer to a rejected signature contains the signed data.
+/// Cause as far as it may be shown: the response to a rejected signature contains the signed data.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-struct Said(String);
+struct Cause(String);
 
 /// Converts an SDK error into a store error that names the table, the problem and the remedy.
 pub(super) fn explain<E, R>(table: &str, error: &SdkError<E, R>) -> Error
@@ -18,33 +18,33 @@ where
     R: std::fmt::Debug + Send + Sync + 'static,
 {
     let code = error.code().unwrap_or_default().to_owned();
-    let (trouble, what, hint) = match error {
+    let (kind, what, hint) = match error {
         SdkError::ServiceError(_) => service(&code, error.message().unwrap_or_default()),
         SdkError::TimeoutError(_) => (
             StoreErrorKind::Unavailable,
             "did not answer in time",
-            "try again; look at the network and at the service's state",
+            "try again; check the network and the state of the service",
         ),
-        _ if is_about_credentials(error) => {
+        _ if is_credentials_error(error) => {
             (StoreErrorKind::Misconfigured, "cannot be reached: there are no AWS credentials", NO_CREDENTIALS)
         }
         SdkError::ConstructionFailure(_) => (
             StoreErrorKind::Misconfigured,
-            "cannot be asked",
-            "look at the region, the endpoint and the AWS configuration files",
+            "cannot be used with these settings",
+            "check the region, the endpoint and the AWS configuration files",
         ),
         SdkError::DispatchFailure(_) => (
             StoreErrorKind::Unavailable,
             "cannot be reached",
-            "try again; look at the network, the region and the endpoint",
+            "try again; check the network, the region and the endpoint",
         ),
         _ => (
             StoreErrorKind::Unavailable,
-            "gave an answer that cannot be read",
-            "try again; is there something else at this endpoint?",
+            "sent a response that cannot be read",
+            "try again; check whether the endpoint is DynamoDB",
         ),
     };
-    let said = match error {
+    let cause = match error {
         SdkError::ServiceError(_) if code.contains("Signature") => code,
         SdkError::ServiceError(_) => {
             let message = error.message().unwrap_or_default().lines().next().unwrap_or_default().to_owned();
@@ -52,7 +52,7 @@ where
         }
         _ => chain(error),
     };
-    Error::store(trouble, format!("the DynamoDB table '{table}' {what}"), hint).because(Said(said))
+    Error::store(kind, format!("the DynamoDB table '{table}' {what}"), hint).because(Cause(cause))
 }
 
 pub(super) const NO_CREDENTIALS: &str =
@@ -60,8 +60,7 @@ pub(super) const NO_CREDENTIALS: &str =
 
 /// Returns the error for a request that the SDK rejects.
 pub(super) fn malformed(error: BuildError) -> Error {
-    Error::store(StoreErrorKind::Broken, "a request cannot be put together", "please report this")
-        .because(error)
+    Error::store(StoreErrorKind::Broken, "a request cannot be built", "please report this").because(error)
 }
 
 /// Whether the service denied access.
@@ -74,12 +73,12 @@ fn service(code: &str, message: &str) -> (StoreErrorKind, &'static str, &'static
         "ResourceNotFoundException" => (
             StoreErrorKind::Misconfigured,
             "does not exist",
-            "create it with: leasehold store init --store dynamodb://TABLE; or look at the region and the account",
+            "create it with: leasehold store init --store dynamodb://TABLE; or check the region and the account",
         ),
         "AccessDeniedException" | "AccessDenied" => (
             StoreErrorKind::NotPermitted,
-            "may not be used by these credentials",
-            "let them have the permissions in docs/engines/dynamodb.md",
+            "denies access to these credentials",
+            "grant the permissions in docs/engines/dynamodb.md",
         ),
         "UnrecognizedClientException"
         | "InvalidClientTokenId"
@@ -92,14 +91,12 @@ fn service(code: &str, message: &str) -> (StoreErrorKind, &'static str, &'static
         | "OptInRequired"
         | "InvalidAccessKeyId" => (
             StoreErrorKind::NotPermitted,
-            "does not know these credentials",
-            "look at AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN and AWS_PROFILE",
+            "rejected these credentials",
+            "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN and AWS_PROFILE",
         ),
-        "ExpiredTokenException" | "ExpiredToken" | "RequestExpired" => (
-            StoreErrorKind::NotPermitted,
-            "does not take these credentials any more: they have expired",
-            "log in again",
-        ),
+        "ExpiredTokenException" | "ExpiredToken" | "RequestExpired" => {
+            (StoreErrorKind::NotPermitted, "rejected these credentials: they have expired", "log in again")
+        }
         "ProvisionedThroughputExceededException"
         | "ThrottlingException"
         | "Throttling"
@@ -107,34 +104,34 @@ fn service(code: &str, message: &str) -> (StoreErrorKind, &'static str, &'static
         | "RequestLimitExceeded"
         | "LimitExceededException" => (
             StoreErrorKind::Unavailable,
-            "is asked more than its capacity allows",
-            "try again later; bill it on demand, or give it more capacity",
+            "received more requests than its capacity allows",
+            "try again later; switch the table to on-demand billing, or give it more capacity",
         ),
         "ResourceInUseException" => {
             (StoreErrorKind::Unavailable, "is being changed", "try again in a minute")
         }
         "ValidationException" if message.contains("size") => (
             StoreErrorKind::Unavailable,
-            "cannot keep a lock that is larger than 400 KB",
-            "let fewer wait or hold at once, or let them say less about themselves (metadata)",
+            "cannot store a lock of more than 400 KB",
+            "allow fewer waiters and holders, or use less metadata",
         ),
         "ValidationException" => (
             StoreErrorKind::Misconfigured,
-            "is not a table of leasehold: it has another key",
-            "give leasehold a table of its own: leasehold store init --store dynamodb://TABLE",
+            "is not a table of leasehold: it has a different key",
+            "use a separate table for leasehold: leasehold store init --store dynamodb://TABLE",
         ),
         "KMSAccessDeniedException" | "KMSDisabledException" | "KMSInvalidStateException" => (
             StoreErrorKind::NotPermitted,
             "is encrypted with a key that cannot be used",
-            "let these credentials use the table's KMS key",
+            "allow these credentials to use the table's KMS key",
         ),
         // All other errors are treated as temporary problems of the service.
-        _ => (StoreErrorKind::Unavailable, "has a problem", "try again; look at the service's state"),
+        _ => (StoreErrorKind::Unavailable, "has a problem", "try again; check the state of the service"),
     }
 }
 
 /// Whether the request failed while looking for credentials.
-fn is_about_credentials(error: &(dyn StdError + 'static)) -> bool {
+fn is_credentials_error(error: &(dyn StdError + 'static)) -> bool {
     causes(error).any(|cause| {
         let text = cause.to_string();
         text.contains("credential") || text.contains("no identity") || text.contains("identity resolver")
@@ -158,11 +155,11 @@ fn causes<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (
 }
 
 /// Returns an error with the given cause, for cases without an `SdkError`.
-pub(super) fn caused(
-    trouble: StoreErrorKind,
+pub(super) fn with_cause(
+    kind: StoreErrorKind,
     message: String,
     hint: &str,
-    cause: &(dyn StdError + 'static),
+    source: &(dyn StdError + 'static),
 ) -> Error {
-    Error::store(trouble, message, hint).because(Said(chain(cause)))
+    Error::store(kind, message, hint).because(Cause(chain(source)))
 }

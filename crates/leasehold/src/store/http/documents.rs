@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::desk::Desk;
+use super::client::HttpClient;
 use crate::Result;
 use crate::store::protocol::{DocCall, MOST_KEYS};
 use crate::store::{Capabilities, Cursor, DocStore, Document, NewDocument, Page, PutIf, Time};
 
 #[derive(Debug)]
 pub(super) struct HttpDocs {
-    pub(super) desk: Arc<Desk>,
+    pub(super) client: Arc<HttpClient>,
     pub(super) capabilities: Capabilities,
 }
 
@@ -26,11 +26,12 @@ impl DocStore for HttpDocs {
     }
 
     fn url(&self) -> String {
-        self.desk.link.place().to_owned()
+        self.client.connection.display_url().to_owned()
     }
 
     async fn get(&self, key: &str) -> Result<Option<Document>> {
-        let found: Vec<Option<Document>> = self.desk.ask(path(DocCall::Get), &([key],), DocCall::Get).await?;
+        let found: Vec<Option<Document>> =
+            self.client.call(path(DocCall::Get), &([key],), DocCall::Get).await?;
         Ok(found.into_iter().next().flatten())
     }
 
@@ -38,7 +39,7 @@ impl DocStore for HttpDocs {
         let mut found = Vec::with_capacity(keys.len());
         for keys in keys.chunks(MOST_KEYS) {
             let some: Vec<Option<Document>> =
-                self.desk.ask(path(DocCall::Get), &(keys,), DocCall::Get).await?;
+                self.client.call(path(DocCall::Get), &(keys,), DocCall::Get).await?;
             found.extend(some);
         }
         Ok(found)
@@ -48,7 +49,7 @@ impl DocStore for HttpDocs {
     /// this client.
     async fn put_if(&self, key: &str, expected: Option<u64>, draft: NewDocument) -> Result<PutIf> {
         let arguments = (key, expected, draft.body, draft.keep);
-        self.desk.ask(path(DocCall::PutIf), &arguments, DocCall::PutIf).await
+        self.client.call(path(DocCall::PutIf), &arguments, DocCall::PutIf).await
     }
 
     async fn list(
@@ -57,10 +58,10 @@ impl DocStore for HttpDocs {
         after: Option<Cursor>,
         limit: u32,
     ) -> Result<Page<(String, Document)>> {
-        self.desk.ask(path(DocCall::List), &(prefix, after, limit), DocCall::List).await
+        self.client.call(path(DocCall::List), &(prefix, after, limit), DocCall::List).await
     }
 
     async fn time(&self) -> Result<Time> {
-        self.desk.ask(path(DocCall::Time), &(), DocCall::Time).await
+        self.client.call(path(DocCall::Time), &(), DocCall::Time).await
     }
 }

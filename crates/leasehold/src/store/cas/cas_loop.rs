@@ -4,68 +4,69 @@
 use std::time::Duration;
 
 use super::history::Archive;
-use super::lanes::{Adrift, Lane};
+use super::local_order::{InDoubtWrite, LocalLock};
 use super::lock_doc::LockDoc;
-use super::sights::LeaseObservations;
+use super::observed_expiry::LeaseObservations;
 use crate::error::{Error, Result, StoreErrorKind};
 use crate::model::{LockName, LockOp, Outcome, Timestamp};
 use crate::store::wake::{Reach, Waiters};
 use crate::store::{BootInstant, DocStore, Document, PutIf, Time};
 
 /// Maximum number of attempts before the caller gets an error because of too many conflicts.
-const MAX_TRIES: u32 = 64;
+const MAX_ATTEMPTS: u32 = 64;
 
 /// Number of immediate retries before the loop backs off.
-const AT_ONCE: u32 = 4;
+const IMMEDIATE_RETRIES: u32 = 4;
 
 /// Context of the loop.
-pub(super) struct Swap<D> {
+pub(super) struct CasLoop<D> {
     pub(super) docs: D,
-    pub(super) sights: LeaseObservations,
+    pub(super) observations: LeaseObservations,
     pub(super) waiters: Waiters,
 }
 
 /// Document, and whether it was just read.
-struct Seen {
+struct Snapshot {
     version: Option<u64>,
     doc: LockDoc,
     fresh: bool,
 }
 
-impl<D: DocStore> Swap<D> {
-    /// Applies one operation. The caller must hold the lane.
-    pub(super) async fn apply(&self, lane: &mut Lane, name: &LockName, op: &LockOp) -> Result<Outcome> {
-        let mut seen = match lane.known.take() {
-            _ if lane.adrift.is_some() => self.read(name).await?,
-            Some((version, doc)) => Seen { version: Some(version), doc, fresh: false },
+impl<D: DocStore> CasLoop<D> {
+    /// Applies one operation. The caller must hold the guard of `local`.
+    pub(super) async fn apply(&self, local: &mut LocalLock, name: &LockName, op: &LockOp) -> Result<Outcome> {
+        let mut snapshot = match local.cached.take() {
+            _ if local.in_doubt.is_some() => self.read(name).await?,
+            Some((version, doc)) => Snapshot { version: Some(version), doc, fresh: false },
             // Many locks are acquired for the first time; if the document exists after all, the
             // conflict returns what a read would have returned.
-            None if !lane.exists && matches!(op, LockOp::Acquire(_)) => {
-                Seen { version: None, doc: LockDoc::new(name), fresh: false }
+            None if !local.exists && matches!(op, LockOp::Acquire(_)) => {
+                Snapshot { version: None, doc: LockDoc::new(name), fresh: false }
             }
             None => self.read(name).await?,
         };
-        for attempt in 0..MAX_TRIES {
+        for attempt in 0..MAX_ATTEMPTS {
             let since = BootInstant::now();
-            let mut doc = seen.doc.clone();
+            let mut doc = snapshot.doc.clone();
             let now = self.now_for(&doc, Some(op)).await?;
             let applied = doc.apply(op, now);
             if !applied.changed {
-                if !seen.fresh {
-                    seen = self.read(name).await?;
+                if !snapshot.fresh {
+                    snapshot = self.read(name).await?;
                     continue;
                 }
                 // The result "unchanged" must stay true: if an in-doubt write of this process could
                 // still find the version that it expects, this version must be replaced. And it must
                 // be true now: where reads may be old, only a successful write proves it.
-                let can_land = lane.adrift.is_some_and(|adrift| adrift.expected == seen.version);
-                let is_doubtful = self.docs.reads_may_be_old()
-                    && (lane.adrift.is_some() || says_it_is_gone(&applied.outcome));
-                if !can_land && !is_doubtful {
-                    lane.adrift = None;
-                    let outcome = self.with_ends_to_come(&seen.doc, applied.outcome).await?;
-                    if let Some(version) = seen.version {
-                        lane.remember(version, seen.doc);
+                let can_take_effect =
+                    local.in_doubt.is_some_and(|in_doubt| in_doubt.expected == snapshot.version);
+                let may_be_outdated = self.docs.reads_may_be_old()
+                    && (local.in_doubt.is_some() || reports_missing_lease(&applied.outcome));
+                if !can_take_effect && !may_be_outdated {
+                    local.in_doubt = None;
+                    let outcome = self.with_known_expiry(&snapshot.doc, applied.outcome).await?;
+                    if let Some(version) = snapshot.version {
+                        local.cache(version, snapshot.doc);
                     }
                     return Ok(outcome);
                 }
@@ -74,37 +75,37 @@ impl<D: DocStore> Swap<D> {
             archive.spill(&mut doc).await?;
             // Only a process that caches the document knows that the events were copied and can omit
             // them from its next write.
-            let stored = Lane::remembers(&doc).then(|| doc.clone());
+            let cached = LocalLock::is_cacheable(&doc).then(|| doc.clone());
             doc.tail.extend(applied.events.iter().cloned());
             let number = fastrand::u64(1..);
-            doc.note_write(number);
-            let draft = doc.draft()?;
+            doc.record_write(number);
+            let draft = doc.to_new_document()?;
             // An earlier in-doubt write expects the version that this write replaces, or one that was
             // replaced before.
-            lane.adrift = Some(Adrift { expected: seen.version, since });
-            let (answer, copied) = tokio::join!(
-                self.docs.put_if(name.as_str(), seen.version, draft),
-                archive.copy_ahead(stored.as_ref())
+            local.in_doubt = Some(InDoubtWrite { expected: snapshot.version, since });
+            let (result, copied) = tokio::join!(
+                self.docs.put_if(name.as_str(), snapshot.version, draft),
+                archive.copy_ahead(cached.as_ref())
             );
-            let answer = answer?;
-            lane.adrift = None;
-            match answer {
+            let result = result?;
+            local.in_doubt = None;
+            match result {
                 PutIf::Written(version) => {
-                    self.sights.see(&doc, BootInstant::now());
+                    self.observations.observe(&doc, BootInstant::now());
                     if copied {
                         archive.drop_oldest(&mut doc);
                     }
-                    lane.remember(version, doc);
+                    local.cache(version, doc);
                 }
                 PutIf::Conflict(newer) => {
-                    seen = self.seen(name, newer.as_ref())?;
-                    if !(is_told_once(&applied.outcome) && seen.doc.comes_from(number)) {
+                    snapshot = self.snapshot(name, newer.as_ref())?;
+                    if !(is_reported_once(&applied.outcome) && snapshot.doc.includes_write(number)) {
                         // The other writer has made progress. Continuing at once from the newer
                         // document has the best chance; after several conflicts the loop backs off,
                         // and then reads again.
-                        if attempt >= AT_ONCE {
-                            step_back(attempt - AT_ONCE).await;
-                            seen = self.read(name).await?;
+                        if attempt >= IMMEDIATE_RETRIES {
+                            back_off(attempt - IMMEDIATE_RETRIES).await;
+                            snapshot = self.read(name).await?;
                         }
                         continue;
                     }
@@ -117,18 +118,19 @@ impl<D: DocStore> Swap<D> {
             }
             return Ok(applied.outcome);
         }
-        let message = format!("lock '{name}' is changed by too many at once: {MAX_TRIES} tries lost");
+        let message =
+            format!("too many concurrent changes of lock '{name}': {MAX_ATTEMPTS} attempts conflicted");
         Err(Error::store(
             StoreErrorKind::Unavailable,
             message,
-            "try again; wait in the queue rather than asking in a loop",
+            "try again; wait in the queue instead of retrying in a loop",
         ))
     }
 
     /// Returns the current document; `None` if the lock was never used.
-    pub(super) async fn look(&self, name: &LockName) -> Result<Option<LockDoc>> {
-        let seen = self.read(name).await?;
-        Ok(Some(seen.doc).filter(|doc| doc.record.version > 0))
+    pub(super) async fn get(&self, name: &LockName) -> Result<Option<LockDoc>> {
+        let snapshot = self.read(name).await?;
+        Ok(Some(snapshot.doc).filter(|doc| doc.record.version > 0))
     }
 
     /// Returns the time at which an operation is applied to this lock. A lease that may not have
@@ -136,46 +138,48 @@ impl<D: DocStore> Swap<D> {
     pub(super) async fn now_for(&self, doc: &LockDoc, op: Option<&LockOp>) -> Result<Timestamp> {
         Ok(match self.docs.time().await? {
             Time::Exact(now) => now,
-            Time::Watched { about, past } => self.sights.now_for(doc, op, about, past, BootInstant::now()),
+            Time::Watched { about, past } => {
+                self.observations.now_for(doc, op, about, past, BootInstant::now())
+            }
         })
     }
 
     /// Corrects the end times in a conflict. If the end of a lease has passed, but this process
     /// cannot know yet that the lease has expired, the end is set to the time at which it will know.
-    async fn with_ends_to_come(&self, doc: &LockDoc, mut outcome: Outcome) -> Result<Outcome> {
+    async fn with_known_expiry(&self, doc: &LockDoc, mut outcome: Outcome) -> Result<Outcome> {
         let Outcome::Conflict(conflict) = &mut outcome else { return Ok(outcome) };
         let Time::Watched { about, past } = self.docs.time().await? else { return Ok(outcome) };
         for held in conflict.holders.iter_mut().filter(|held| held.until <= about) {
             if let Some(lease) = doc.record.holders.iter().find(|lease| lease.token == held.token) {
-                held.until = self.sights.over_at(doc, lease, about, past, BootInstant::now());
+                held.until = self.observations.known_expiry(doc, lease, about, past, BootInstant::now());
             }
         }
         Ok(outcome)
     }
 
-    async fn read(&self, name: &LockName) -> Result<Seen> {
+    async fn read(&self, name: &LockName) -> Result<Snapshot> {
         let doc = self.docs.get(name.as_str()).await?;
-        self.seen(name, doc.as_ref())
+        self.snapshot(name, doc.as_ref())
     }
 
-    fn seen(&self, name: &LockName, found: Option<&Document>) -> Result<Seen> {
+    fn snapshot(&self, name: &LockName, found: Option<&Document>) -> Result<Snapshot> {
         let doc = LockDoc::read(name, found)?;
-        self.sights.see(&doc, BootInstant::now());
-        Ok(Seen { version: found.map(|doc| doc.version), doc, fresh: true })
+        self.observations.observe(&doc, BootInstant::now());
+        Ok(Snapshot { version: found.map(|doc| doc.version), doc, fresh: true })
     }
 }
 
 /// Whether a repetition of the operation would return a different outcome.
-fn is_told_once(outcome: &Outcome) -> bool {
+fn is_reported_once(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Released(_) | Outcome::Forced(_))
 }
 
 /// Whether the outcome reports that a lease or ticket does not exist: a caller that receives it no
 /// longer relies on the lease.
-fn says_it_is_gone(outcome: &Outcome) -> bool {
+fn reports_missing_lease(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::NotHeld(_) | Outcome::Left)
 }
 
-async fn step_back(again: u32) {
+async fn back_off(again: u32) {
     tokio::time::sleep(Duration::from_micros(fastrand::u64(0..=1000 << again.min(6)))).await;
 }

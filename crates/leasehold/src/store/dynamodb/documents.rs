@@ -8,12 +8,12 @@ use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::operation::put_item::PutItemError;
 use aws_sdk_dynamodb::types::{KeysAndAttributes, ReturnValuesOnConditionCheckFailure};
 
-use super::dates::Dates;
-use super::item::{self, BODY, Item, NAME, VERSION, Writing, text};
+use super::error::{explain, malformed};
+use super::item::{self, BODY, Item, ItemWrite, NAME, VERSION, text};
 use super::options::{DynamoDbOptions, Judge};
-use super::trouble::{explain, malformed};
 use crate::Result;
 use crate::model::Ttl;
+use crate::store::dates::Dates;
 use crate::store::doc_store::is_listed;
 use crate::store::lock_store::page_size;
 use crate::store::{
@@ -69,10 +69,10 @@ impl DocStore for DynamoDbDocs {
     }
 
     async fn get(&self, key: &str) -> Result<Option<Document>> {
-        let asked =
+        let request =
             self.client.get_item().table_name(self.table()).key(NAME, text(key)).consistent_read(true);
-        let answer = asked.send().await.map_err(|error| explain(self.table(), &error))?;
-        answer.item.map(|item| item::read(item).map(|(_, doc)| doc)).transpose()
+        let response = request.send().await.map_err(|error| explain(self.table(), &error))?;
+        response.item.map(|item| item::read(item).map(|(_, doc)| doc)).transpose()
     }
 
     async fn get_all(&self, keys: &[String]) -> Result<Vec<Option<Document>>> {
@@ -80,16 +80,17 @@ impl DocStore for DynamoDbDocs {
         let mut wanted: Vec<Item> =
             keys.iter().map(|key| Item::from([(NAME.to_owned(), text(key))])).collect();
         while !wanted.is_empty() {
-            let asked = KeysAndAttributes::builder().consistent_read(true).set_keys(Some(wanted)).build();
-            let asked = asked.map_err(malformed)?;
-            let answer = self.client.batch_get_item().request_items(self.table(), asked).send().await;
-            let answer = answer.map_err(|error| explain(self.table(), &error))?;
-            for item in answer.responses.into_iter().flatten().flat_map(|(_, items)| items) {
+            let request = KeysAndAttributes::builder().consistent_read(true).set_keys(Some(wanted)).build();
+            let request = request.map_err(malformed)?;
+            let response = self.client.batch_get_item().request_items(self.table(), request).send().await;
+            let response = response.map_err(|error| explain(self.table(), &error))?;
+            for item in response.responses.into_iter().flatten().flat_map(|(_, items)| items) {
                 let (key, doc) = item::read(item)?;
                 found.insert(key, doc);
             }
-            // Request the keys again that did not fit into one answer.
-            wanted = answer.unprocessed_keys.into_iter().flatten().flat_map(|(_, left)| left.keys).collect();
+            // Request the keys again that did not fit into one response.
+            wanted =
+                response.unprocessed_keys.into_iter().flatten().flat_map(|(_, left)| left.keys).collect();
         }
         Ok(keys.iter().map(|key| found.remove(key)).collect())
     }
@@ -100,7 +101,7 @@ impl DocStore for DynamoDbDocs {
         // version that a client remembers from before.
         let version = expected.map_or(0, |version| version + 1).max(now.as_micros());
         let write_id = clock::new_lease_id().to_string();
-        let item = Writing { key, version, write_id: &write_id, draft, now }.into_item();
+        let item = ItemWrite { key, version, write_id: &write_id, draft, now }.into_item();
         let put = self.client.put_item().table_name(self.table()).set_item(Some(item));
         let put = match expected {
             None => put
@@ -119,7 +120,7 @@ impl DocStore for DynamoDbDocs {
             Ok(_) => Ok(PutIf::Written(version)),
             Err(error) => match error.as_service_error() {
                 Some(PutItemError::ConditionalCheckFailedException(failed)) => match failed.item.clone() {
-                    // The request was sent twice because the first answer was lost.
+                    // The request was sent twice because the first response was lost.
                     Some(item) if item::is_written_by(&item, &write_id) => Ok(PutIf::Written(version)),
                     found => Ok(PutIf::Conflict(found.map(item::read).transpose()?.map(|(_, doc)| doc))),
                 },
@@ -152,8 +153,8 @@ impl DocStore for DynamoDbDocs {
                 .set_exclusive_start_key(from);
             // Internal documents are filtered out by the server.
             let scan = if prefix.is_empty() {
-                scan.filter_expression("NOT begins_with(#name, :back)")
-                    .expression_attribute_values(":back", text(&RESERVED_PREFIX.to_string()))
+                scan.filter_expression("NOT begins_with(#name, :reserved)")
+                    .expression_attribute_values(":reserved", text(&RESERVED_PREFIX.to_string()))
             } else {
                 scan.filter_expression("begins_with(#name, :prefix)")
                     .expression_attribute_values(":prefix", text(prefix))

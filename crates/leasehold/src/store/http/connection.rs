@@ -1,0 +1,166 @@
+//! One exchange with the server: a request, and its response or the reason why there is none.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER, USER_AGENT};
+use hyper::{Method, Response, body::Incoming};
+use hyper_rustls::HttpsConnector;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use uuid::Uuid;
+
+use super::error::HttpError;
+use super::options::{HttpOptions, misconfigured};
+use super::server_clocks::ServerClocks;
+use super::tls;
+use crate::Result;
+use crate::store::protocol::{
+    CALL_HEADER, CLOCK_HEADER, CallId, PATH, Tick, UNTIL_HEADER, VERSION, VERSION_HEADER,
+};
+use crate::store::{BootInstant, clock};
+
+/// Maximum idle time of a connection that is reused: servers close idle connections, and a request
+/// that is sent at that moment is lost.
+const MAX_IDLE: Duration = Duration::from_secs(8);
+
+/// HTTP client of one server.
+pub(super) struct Connection {
+    pub(super) options: HttpOptions,
+    pub(super) clocks: ServerClocks,
+    /// Id of this client for as long as the store is open.
+    pub(super) client_id: Uuid,
+    http: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    token: Option<HeaderValue>,
+    next_request: AtomicU64,
+}
+
+/// Request to be sent.
+pub(super) struct Request<'a> {
+    /// Path after [`PATH`].
+    pub(super) path: &'a str,
+    /// Arguments of a `POST`; `None` for a `GET`.
+    pub(super) body: Option<Bytes>,
+    /// Header with the deadline until which a server may begin the request.
+    pub(super) start_deadline: Option<&'a str>,
+    /// Whether the request supersedes the in-doubt requests for its lease.
+    pub(super) supersedes: bool,
+}
+
+/// Response.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub(super) status: u16,
+    /// Protocol version of the server, if the response has the header.
+    pub(super) version: Option<String>,
+    /// Instance of the server.
+    pub(super) server: Option<Uuid>,
+    pub(super) retry_after: Option<Duration>,
+    pub(super) body: Bytes,
+}
+
+impl Connection {
+    /// Creates the client; sends nothing yet.
+    pub(super) fn new(options: HttpOptions) -> Result<Self> {
+        let token = match &options.token {
+            Some(token) => Some(bearer(token)?),
+            None => None,
+        };
+        let mut http = Client::builder(TokioExecutor::new());
+        http.pool_idle_timeout(MAX_IDLE).pool_timer(TokioTimer::new()).timer(TokioTimer::new());
+        let http = http.build(tls::connector(&options)?);
+        let (clocks, next_request) = (ServerClocks::default(), AtomicU64::new(0));
+        Ok(Self { options, clocks, client_id: clock::new_id(), http, token, next_request })
+    }
+
+    /// Returns the address of the server for output.
+    pub(super) fn display_url(&self) -> &str {
+        &self.options.display_url
+    }
+
+    /// Sends a request, and waits for the response until `deadline`.
+    pub(super) async fn exchange(
+        &self,
+        request: Request<'_>,
+        deadline: BootInstant,
+    ) -> Result<Reply, HttpError> {
+        let request = self.build(request);
+        let timeout = deadline.after(BootInstant::now());
+        match tokio::time::timeout(timeout, self.send(request)).await {
+            Ok(reply) => reply,
+            Err(_) => Err(HttpError::TimedOut),
+        }
+    }
+
+    async fn send(&self, request: hyper::Request<Full<Bytes>>) -> Result<Reply, HttpError> {
+        let response = self.http.request(request).await.map_err(HttpError::of_request)?;
+        let reply = self.read_headers(&response);
+        let body = response.into_body().collect().await.map_err(HttpError::of_body)?;
+        Ok(Reply { body: body.to_bytes(), ..reply })
+    }
+
+    /// Reads the headers. The clock must be read as soon as the headers have arrived.
+    fn read_headers(&self, response: &Response<Incoming>) -> Reply {
+        let tick = header(response.headers(), CLOCK_HEADER).and_then(|ticks| Tick::read(ticks).pop());
+        if let Some(tick) = tick {
+            self.clocks.observe(tick, BootInstant::now());
+        }
+        let seconds = header(response.headers(), RETRY_AFTER.as_str()).and_then(|text| text.parse().ok());
+        Reply {
+            status: response.status().as_u16(),
+            version: header(response.headers(), VERSION_HEADER).map(str::to_owned),
+            server: tick.map(|tick| tick.instance),
+            retry_after: seconds.map(Duration::from_secs),
+            body: Bytes::new(),
+        }
+    }
+
+    fn build(&self, request: Request<'_>) -> hyper::Request<Full<Bytes>> {
+        let method = if request.body.is_some() { Method::POST } else { Method::GET };
+        let uri = format!("{}{PATH}/{}", self.options.base, request.path);
+        let number = self.next_request.fetch_add(1, Ordering::Relaxed);
+        let call = CallId { client: self.client_id, number, supersedes: request.supersedes };
+        let mut http = hyper::Request::builder()
+            .method(method)
+            .uri(uri)
+            .header(USER_AGENT, concat!("leasehold/", env!("CARGO_PKG_VERSION")))
+            .header(VERSION_HEADER, VERSION)
+            .header(CALL_HEADER, call.write());
+        if request.body.is_some() {
+            http = http.header(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        }
+        if let Some(deadline) = request.start_deadline {
+            http = http.header(UNTIL_HEADER, deadline);
+        }
+        if let Some(token) = &self.token {
+            http = http.header(AUTHORIZATION, token);
+        }
+        let body = Full::new(request.body.unwrap_or_default());
+        http.body(body).expect("the URI was checked and the headers are ASCII")
+    }
+}
+
+fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok()
+}
+
+fn bearer(token: &str) -> Result<HeaderValue> {
+    let value = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|error| {
+        let message = "invalid token: must be printable ASCII without spaces";
+        misconfigured(message, "a token looks like lh_…; leasehold token new creates one").because(error)
+    });
+    value.map(|mut value| {
+        value.set_sensitive(true);
+        value
+    })
+}
+
+/// Omits the token.
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connection").field("options", &self.options).finish_non_exhaustive()
+    }
+}

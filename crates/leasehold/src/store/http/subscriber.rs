@@ -1,0 +1,217 @@
+//! One long poll for the wake-ups of all waiters and workers of this store. Wake-ups are hints:
+//! polling compensates for lost ones.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
+use std::time::Duration;
+
+use hyper::body::Bytes;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+use super::connection::{Connection, Request};
+use super::error::ErrorResponse;
+use crate::error::{Error, Result, StoreErrorKind};
+use crate::model::{LeaseId, QueueName};
+use crate::store::protocol::{LONGEST_POLL_SECONDS, Listen, MOST_LISTENED, Woken};
+use crate::store::wake::{Bell, Doorbell};
+use crate::store::{BootInstant, OnNotice, QueueSubscription, Recipient, Subscription, WaiterSubscription};
+
+/// Timeout of a long poll, after which it is considered lost.
+const POLL_TIMEOUT: Duration = Duration::from_secs(LONGEST_POLL_SECONDS + 5);
+/// Delay after a failed poll.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+/// Maximum number of concurrent polls: one that waits, and one with a changed list, which makes the
+/// server end the first.
+const MAX_POLLS: usize = 2;
+
+/// Receives the wake-ups for the subscriptions of this store. The list of subscriptions is sent
+/// again whenever it changes.
+#[derive(Debug)]
+pub(super) struct Subscriber {
+    subscriptions: Arc<Subscriptions>,
+    connection: Arc<Connection>,
+    runtime: Handle,
+    poll: Duration,
+    started: Once,
+}
+
+#[derive(Default)]
+struct Subscriptions {
+    waiters: Mutex<HashMap<LeaseId, Bell>>,
+    notices: Mutex<HashMap<Recipient, OnNotice>>,
+    queues: Doorbell,
+    changed: Notify,
+}
+
+/// Removes a waiter from the list when dropped.
+struct WaiterEntry {
+    waiter: LeaseId,
+    subscriptions: Weak<Subscriptions>,
+}
+
+/// Removes a subscription from the list when dropped.
+struct NoticeEntry {
+    to: Recipient,
+    subscriptions: Weak<Subscriptions>,
+}
+
+/// Subscriptions to send: waiters, queues and notices.
+type SubscriptionList = (Vec<LeaseId>, Vec<QueueName>, Vec<Recipient>);
+
+impl Subscriber {
+    pub(super) fn new(connection: Arc<Connection>, runtime: Handle, poll: Duration) -> Self {
+        Self { subscriptions: Arc::default(), connection, runtime, poll, started: Once::new() }
+    }
+
+    /// Subscribes a waiter to the wake-ups for its ticket.
+    pub(super) fn subscribe_waiter(&self, waiter: LeaseId) -> WaiterSubscription {
+        let entry = WaiterEntry { waiter, subscriptions: Arc::downgrade(&self.subscriptions) };
+        let (subscription, bell) = WaiterSubscription::apart(waiter, self.poll, entry);
+        self.subscriptions.waiters().insert(waiter, bell);
+        self.list_changed();
+        subscription
+    }
+
+    /// Subscribes a worker to the arrivals in these queues.
+    pub(super) fn subscribe_queues(&self, queues: &[QueueName]) -> QueueSubscription {
+        let subscription = self.subscriptions.queues.listen(queues, self.poll);
+        self.list_changed();
+        subscription
+    }
+
+    /// Subscribes to the notices for a lease or a worker of this process. The list has one
+    /// subscription for each recipient.
+    pub(super) fn subscribe(&self, to: Recipient, on_notice: OnNotice) -> Subscription {
+        self.subscriptions.notices().insert(to, on_notice);
+        self.list_changed();
+        Subscription::new(NoticeEntry { to, subscriptions: Arc::downgrade(&self.subscriptions) })
+    }
+
+    /// Notifies a worker of this process that a task may have arrived.
+    pub(super) fn notify_queue(&self, queue: &QueueName) {
+        self.subscriptions.queues.ring(queue, 1);
+    }
+
+    /// Sends the changed list; starts the polls with the first subscription.
+    fn list_changed(&self) {
+        let (subscriptions, connection) = (&self.subscriptions, &self.connection);
+        self.started.call_once(|| {
+            self.runtime.spawn(run_polls(Arc::downgrade(subscriptions), connection.clone()));
+        });
+        self.subscriptions.changed.notify_one();
+    }
+}
+
+impl Drop for Subscriber {
+    fn drop(&mut self) {
+        self.subscriptions.changed.notify_one(); // The poll task then ends because the store is closed.
+    }
+}
+
+impl Subscriptions {
+    fn waiters(&self) -> MutexGuard<'_, HashMap<LeaseId, Bell>> {
+        self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn notices(&self) -> MutexGuard<'_, HashMap<Recipient, OnNotice>> {
+        self.notices.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn list(&self) -> SubscriptionList {
+        let mut leases: Vec<_> = self.waiters().keys().take(MOST_LISTENED).copied().collect();
+        let mut notices: Vec<_> = self.notices().keys().take(MOST_LISTENED).copied().collect();
+        let mut queues = self.queues.heard();
+        queues.truncate(MOST_LISTENED);
+        leases.sort_unstable();
+        notices.sort_unstable();
+        (leases, queues, notices)
+    }
+
+    fn deliver(&self, woken: &Woken) {
+        let waiters = self.waiters();
+        woken.leases.iter().filter_map(|lease| waiters.get(lease)).for_each(Bell::ring);
+        for queue in &woken.queues {
+            // The number of tasks is not known: all workers of this process that wait for the queue
+            // poll.
+            self.queues.ring(queue, usize::MAX);
+        }
+        drop(waiters);
+        for recipient in &woken.notices {
+            // Called without the map locked: a callback may start or end a subscription.
+            let on_notice = self.notices().get(recipient).cloned();
+            if let Some(on_notice) = on_notice {
+                on_notice();
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Subscriptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Subscriptions").finish_non_exhaustive()
+    }
+}
+
+impl Drop for WaiterEntry {
+    fn drop(&mut self) {
+        if let Some(subscriptions) = self.subscriptions.upgrade() {
+            subscriptions.waiters().remove(&self.waiter);
+            // A shorter list is not worth a new poll: the next poll sends it.
+        }
+    }
+}
+
+impl Drop for NoticeEntry {
+    fn drop(&mut self) {
+        if let Some(subscriptions) = self.subscriptions.upgrade() {
+            subscriptions.notices().remove(&self.to);
+        }
+    }
+}
+
+/// Polls while the store is open and has subscriptions.
+async fn run_polls(subscriptions: Weak<Subscriptions>, connection: Arc<Connection>) {
+    let mut polls = JoinSet::new();
+    let mut number = 0;
+    let mut sent = None;
+    while let Some(open) = subscriptions.upgrade() {
+        let wanted = open.list();
+        let is_empty = wanted == SubscriptionList::default();
+        let has_changed = sent.as_ref() != Some(&wanted);
+        if !is_empty && polls.len() < MAX_POLLS && (has_changed || polls.is_empty()) {
+            number += 1;
+            let (leases, queues, notices) = wanted.clone();
+            let list = Listen { client: connection.client_id, number, leases, queues, notices };
+            polls.spawn(poll(connection.clone(), list));
+            sent = Some(wanted);
+            continue;
+        }
+        tokio::select! {
+            Some(done) = polls.join_next(), if !polls.is_empty() => match done {
+                Ok(Ok(woken)) => open.deliver(&woken),
+                Ok(Err(error)) => {
+                    tracing::debug!(%error, "long poll for wake-ups failed; waiters poll meanwhile");
+                    drop(open);
+                    tokio::time::sleep(RETRY_DELAY).await;
+                }
+                Err(_) => return,
+            },
+            () = open.changed.notified() => drop(open),
+        }
+    }
+}
+
+async fn poll(connection: Arc<Connection>, list: Listen) -> Result<Woken> {
+    let broken = |error| {
+        let message = "invalid wake-up message from the server";
+        Error::store(StoreErrorKind::Broken, message, "please report this").because(error)
+    };
+    let body = Bytes::from(serde_json::to_vec(&(list,)).map_err(broken)?);
+    let request = Request { path: "wakes", body: Some(body), start_deadline: None, supersedes: false };
+    let reply = connection.exchange(request, BootInstant::now().plus(POLL_TIMEOUT)).await;
+    let reply = reply.map_err(|error| error.explain(connection.display_url()))?;
+    let reply = ErrorResponse::of(reply, connection.display_url()).map_err(|response| response.error)?;
+    serde_json::from_slice(&reply.body).map_err(broken)
+}
